@@ -1,12 +1,11 @@
-// Package bench promises what all measurements stand on: a site (package site) with
-// the images that they need in its registry and its hubs, a machine that is as new
-// when it has to be, and cold starts, taken apart.
+// Package bench is the base of all measurements: a site (package site) with images in its registry
+// and hubs, a machine that can be wiped, and cold starts with a duration for each phase.
 //
-// starts/ compares snapshotters by HelloBench's method, figures/ has what else
-// Lighter must reach, plot/ draws. README.md says what is measured, and how.
+// starts/ compares snapshotters with HelloBench's method, figures/ measures Lighter's other
+// targets, and plot/ draws. README.md describes what is measured, and how.
 //
-// A measurement is worth what the machine is while it runs: page cache, processors
-// and disk are the host's.
+// Measurements share page cache, processors and disk with the rest of the host. Other load changes
+// them.
 package bench
 
 import (
@@ -25,26 +24,25 @@ import (
 	"lighter/wire"
 )
 
-// Bench is a site to measure on.
+// Bench is a site for measurements.
 type Bench struct {
 	Site   *site.Site
 	Config Config
 
-	has map[string]bool // what the registry and the hubs have, by hub and image
+	has map[string]bool // images in the registry and the hubs, by hub and image
 }
 
-// New returns a bench on a running site.
+// New returns a Bench for a running site.
 func New(s *site.Site, config Config) *Bench {
 	return &Bench{Site: s, Config: config, has: map[string]bool{}}
 }
 
-// Enclosed runs measure in an enclosure (see site.Enclosed). An interrupt ends
-// ctx; then what was started is ended.
+// Enclosed runs measure in an enclosure (see site.Enclosed). An interrupt cancels ctx.
 func Enclosed(ctx context.Context, measure func(ctx context.Context) error) error {
 	code := site.Enclosed(func() int {
 		err := measure(ctx)
 		if ctx.Err() != nil {
-			err = errors.New("interrupted") // the errors are those of what was cut off
+			err = errors.New("interrupted") // other errors are consequences of the interrupt
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "lighter-bench:", err)
@@ -58,7 +56,7 @@ func Enclosed(ctx context.Context, measure func(ctx context.Context) error) erro
 	return nil
 }
 
-// Layout returns where an image's OCI layout is.
+// Layout returns the path of an image's OCI layout.
 func (c Config) Layout(image string) (string, error) {
 	for _, i := range c.Images {
 		if i.Name == image && i.Layout != "" {
@@ -69,18 +67,19 @@ func (c Config) Layout(image string) (string, error) {
 	dir := filepath.Join(work, "images", image)
 	if err == nil {
 		if _, missing := os.Stat(filepath.Join(dir, "index.json")); missing != nil {
-			err = fmt.Errorf("image %s is not there: run test/setup images %s, or say its layout in the configuration: %w", image, image, missing)
+			err = fmt.Errorf("find image %s (test/setup images makes it; the configuration can name another layout): %w", image, missing)
 		}
 	}
 	return dir, err
 }
 
-// Need makes sure that the registry and the site's hub have the images.
+// Need adds images to the registry and the site's hub, unless they have them.
 func (b *Bench) Need(ctx context.Context, images ...string) error {
 	return b.NeedOn(ctx, b.Site.Hub, images...)
 }
 
-// NeedOn makes sure that the registry and a hub have the images; nil: the registry alone.
+// NeedOn adds images to the registry and a hub, unless they have them. If h is nil, it adds them
+// only to the registry.
 func (b *Bench) NeedOn(ctx context.Context, h *site.Hub, images ...string) error {
 	for _, image := range images {
 		dir, err := b.Config.Layout(image)
@@ -94,7 +93,7 @@ func (b *Bench) NeedOn(ctx context.Context, h *site.Hub, images ...string) error
 	return nil
 }
 
-// NeedLayout is NeedOn for one image of which the OCI layout is dir.
+// NeedLayout is NeedOn for one image with the OCI layout dir.
 func (b *Bench) NeedLayout(ctx context.Context, h *site.Hub, dir, image string) error {
 	if !b.has[image] {
 		if err := b.Site.Push(ctx, dir, image); err != nil {
@@ -114,7 +113,7 @@ func (b *Bench) NeedLayout(ctx context.Context, h *site.Hub, dir, image string) 
 	return nil
 }
 
-// Compressed is the size of an image's layers in the registry, in bytes.
+// Compressed returns the size of an image's layers in the registry, in bytes.
 func (c Config) Compressed(image string) (int64, error) {
 	dir, err := c.Layout(image)
 	if err != nil {
@@ -128,13 +127,12 @@ func (c Config) Compressed(image string) (int64, error) {
 	return sum, err
 }
 
-// Inspect asks the hub for all that it knows of an image.
+// Inspect returns the hub's description of an image.
 func (b *Bench) Inspect(ctx context.Context, image string) (wire.Inspection, error) {
 	return ask[wire.Inspection](ctx, b.Site.Hub, image, "inspect")
 }
 
-// ask runs a command of lighter that says something of each image of that name, of which
-// there must be one.
+// ask runs a lighter command that describes each image with a name. There must be one such image.
 func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T, err error) {
 	out, err := h.Lighter(ctx, command, "--json", image+":latest")
 	if err != nil {
@@ -145,12 +143,12 @@ func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T
 		return said, err
 	}
 	if len(all) != 1 {
-		return said, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
+		return said, fmt.Errorf("the hub has %d images %s, want one", len(all), image)
 	}
 	return all[0], nil
 }
 
-// Wipe makes the machine as new, with nothing in the page cache.
+// Wipe wipes the machine and drops the page cache.
 func (b *Bench) Wipe(ctx context.Context) error {
 	if err := b.Site.Machine.Wipe(ctx); err != nil {
 		return err
@@ -158,8 +156,8 @@ func (b *Bench) Wipe(ctx context.Context) error {
 	return site.DropCaches()
 }
 
-// AssertLazy makes sure that the node mounted what was pulled: a measurement of
-// a full pull in disguise would be worse than none.
+// AssertLazy returns an error unless the node mounted the pulled image. Otherwise a full pull might
+// be measured.
 func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	var status struct {
 		Images []struct {
@@ -171,7 +169,7 @@ func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 		return err
 	}
 	if len(status.Images) == 0 {
-		return fmt.Errorf("%s was pulled and the node was never asked", image)
+		return fmt.Errorf("%s was pulled without a request to the node", image)
 	}
 	var errs []error
 	for _, event := range status.Images {
@@ -182,10 +180,10 @@ func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	return errors.Join(errs...)
 }
 
-// Say tells whoever waits what goes on.
+// Say prints a progress message to the standard error.
 func Say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// WriteJSON writes a value as a file of JSON.
+// WriteJSON writes a value to a JSON file.
 func WriteJSON(path string, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -194,7 +192,7 @@ func WriteJSON(path string, value any) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// Median of what is not empty.
+// Median returns the median of values, which must not be empty.
 func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	half := len(sorted) / 2
@@ -204,7 +202,7 @@ func Median(values []float64) float64 {
 	return (sorted[half-1] + sorted[half]) / 2
 }
 
-// MedianOf is the median of a part of each.
+// MedianOf returns the median of part of each element.
 func MedianOf[T any](all []T, part func(T) float64) float64 {
 	var values []float64
 	for _, one := range all {

@@ -15,7 +15,7 @@ func TestMedian(t *testing.T) {
 	}{{[]float64{3}, 3}, {[]float64{9, 1, 5}, 5}, {[]float64{4, 1, 3, 2}, 2.5}} {
 		before := slices.Clone(c.values)
 		if got := Median(c.values); got != c.want {
-			t.Errorf("median of %v is %v, want %v", c.values, got, c.want)
+			t.Errorf("median of %v: got %v, want %v", c.values, got, c.want)
 		}
 		if !slices.Equal(before, c.values) {
 			t.Errorf("median sorted its argument: %v", c.values)
@@ -23,13 +23,13 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-func TestNumbersHaveThreeDigits(t *testing.T) {
+func TestNumbersHaveThreeSignificantDigits(t *testing.T) {
 	for got, want := range map[string]string{
 		Seconds(0.0123): "12 ms", Seconds(0.555): "0.56 s", Seconds(12.87): "12.9 s",
 		Size(512): "0.5 kB", Size(5_140_000): "5.14 MB", Size(407_100_000): "407.1 MB", Size(1_200_000_000): "1.20 GB",
 	} {
 		if got != want {
-			t.Errorf("%q, want %q", got, want)
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }
@@ -40,7 +40,7 @@ func TestTheDefaultConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(c.Workloads()); n < 12 {
-		t.Errorf("%d workloads, not 12", n)
+		t.Errorf("got %d workloads, want 12", n)
 	}
 	var serving int
 	for _, w := range c.Workloads() {
@@ -49,17 +49,17 @@ func TestTheDefaultConfiguration(t *testing.T) {
 		}
 	}
 	if serving < 4 {
-		t.Errorf("%d servers, not 4", serving)
+		t.Errorf("got %d servers, want 4", serving)
 	}
 	for i, want := range []string{"1gbit 500µs", "1gbit 10ms", "1gbit 50ms", "100mbit 10ms"} {
 		rtt, err := c.Links[i].RTT.MarshalText()
 		if got := c.Links[i].Rate + " " + string(rtt); got != want || err != nil {
-			t.Errorf("link %d is %q, not %q: %v", i, got, want, err)
+			t.Errorf("link %d: got %q, want %q: %v", i, got, want, err)
 		}
 	}
 }
 
-func TestConfigurationsThatCannotBe(t *testing.T) {
+func TestInvalidConfigurations(t *testing.T) {
 	const image = "[[image]]\nname = \"a\"\n[[image.workload]]\nname = \"w\"\n"
 	for text, wanted := range map[string]string{
 		"rounds = 0":        "at least 1",
@@ -77,14 +77,15 @@ func TestConfigurationsThatCannotBe(t *testing.T) {
 		"[[peer]]\nname = \"p\"":                                      "no snapshotter",
 	} {
 		if _, err := parseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), wanted) {
-			t.Errorf("%q: %v; it should say %q", text, err, wanted)
+			t.Errorf("%q: got error %v, want %q in it", text, err, wanted)
 		}
 	}
 }
 
-func TestWhatAHubKnowsIsSaid(t *testing.T) {
-	got := describe(wire.Starts{Workloads: make([]wire.Workload, 2), Packs: []wire.StartupPack{{Bytes: 5e6, AtMount: true}, {Bytes: 2e6}}})
+func TestDescribe(t *testing.T) {
+	got := describe(wire.Starts{Workloads: make([]wire.Workload, 2),
+		Packs: []wire.StartupPack{{Bytes: 5e6, AtMount: true}, {Bytes: 2e6}}})
 	if want := "2 workloads, 2 startup packs of 7.00 MB, 5.00 MB of it at each start"; got != want {
-		t.Errorf("%q, not %q", got, want)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -17,12 +17,12 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Default is the configuration where none is given, in TOML, with every key explained.
+// Default is the default configuration, in TOML. It explains every key.
 //
 //go:embed default.toml
 var Default string
 
-// Config says what is measured.
+// Config selects what is measured.
 type Config struct {
 	Rounds    int     `toml:"rounds"`
 	Recorded  int     `toml:"recorded"`
@@ -32,22 +32,22 @@ type Config struct {
 	Peers     []Peer  `toml:"peer"`
 }
 
-// Link is the way between the machine and the registry and the hub.
+// Link is the network link between the machine and the side of the registry and the hub.
 type Link struct {
 	Name      string   `toml:"name" json:"name"`
-	Rate      string   `toml:"rate" json:"rate"`                               // as tc writes it
-	RTT       Duration `toml:"rtt" json:"rtt"`                                 // of a round trip
+	Rate      string   `toml:"rate" json:"rate"`                               // in tc's notation
+	RTT       Duration `toml:"rtt" json:"rtt"`                                 // round-trip time
 	Workloads []string `toml:"workloads,omitempty" json:"workloads,omitempty"` // IMAGE/WORKLOAD; empty: all
 }
 
-// Image is one image and what is run in it.
+// Image is an image and its workloads.
 type Image struct {
 	Name      string     `toml:"name"`
-	Layout    string     `toml:"layout"` // OCI layout with the tag latest; empty: what test/setup made
+	Layout    string     `toml:"layout"` // OCI layout with the tag latest; empty: the one made by test/setup
 	Workloads []Workload `toml:"workload"`
 }
 
-// Workload is one command in an image, and what makes it ready; nothing: its end.
+// Workload is a command in an image, and the condition for it to be ready (default: its end).
 type Workload struct {
 	Image     string   `toml:"-"`
 	Name      string   `toml:"name"`
@@ -59,10 +59,10 @@ type Workload struct {
 	Ready site.Ready `toml:"-"`
 }
 
-// String is the workload's full name.
+// String returns the workload's full name.
 func (w Workload) String() string { return w.Image + "/" + w.Name }
 
-// Serves tells whether it runs on once it is ready.
+// Serves reports whether the workload keeps running once it is ready.
 func (w Workload) Serves() bool { return w.Ready != site.Ready{} }
 
 // Peer is another snapshotter; default.toml explains its keys.
@@ -77,10 +77,10 @@ type Peer struct {
 	Pull         []string          `toml:"pull"`
 }
 
-// Duration is written as time.ParseDuration reads it.
+// Duration is a time.Duration that is encoded as a text, for example "10ms".
 type Duration time.Duration
 
-// UnmarshalText reads it.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(b []byte) error {
 	parsed, err := time.ParseDuration(string(b))
 	if err == nil && parsed < 0 {
@@ -90,10 +90,10 @@ func (d *Duration) UnmarshalText(b []byte) error {
 	return err
 }
 
-// MarshalText writes it.
+// MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// ReadConfig reads a configuration file; no name: Default.
+// ReadConfig reads a configuration file. Without a path it returns Default.
 func ReadConfig(path string) (Config, error) {
 	text, name := []byte(Default), "the default configuration"
 	if path != "" {
@@ -146,7 +146,7 @@ func parseConfig(text []byte) (Config, error) {
 	return c, c.check()
 }
 
-// compile makes Ready of what the configuration says.
+// compile sets Ready from the configuration's keys.
 func (w *Workload) compile() error {
 	w.Ready = site.Ready{Port: w.ReadyPort, Path: w.ReadyPath}
 	switch {
@@ -165,8 +165,7 @@ func (w *Workload) compile() error {
 	return nil
 }
 
-// Names are what images, workloads, links and peers may be called: they become
-// parts of references and of file names.
+// Names of images, workloads, links and peers become parts of references and file names.
 var names = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
 
 func (c Config) check() error {
@@ -209,7 +208,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// Workloads are those of all images, in their order.
+// Workloads returns the workloads of all images, in their order.
 func (c Config) Workloads() []Workload {
 	var all []Workload
 	for _, image := range c.Images {

@@ -13,15 +13,15 @@ const (
 	// layoutLimit is how long a hub may take to lay out and recompress its startup packs. Those of
 	// PyTorch with CUDA took six minutes on two cores.
 	layoutLimit = 20 * time.Minute
-	// layoutStays is how long they must stay unchanged after that, and layoutAgain the interval of
-	// the checks.
+	// The packs must then stay unchanged for layoutStays. layoutAgain is the interval of the
+	// checks.
 	layoutStays = 6 * time.Second
 	layoutAgain = 200 * time.Millisecond
 )
 
-// AwaitLayout waits until a hub has made an image's startup packs from so many recorded starts, or
-// from its own guess, and has recompressed them. It returns their description. There may be no
-// guess.
+// AwaitLayout waits until a hub has made an image's startup packs from a number of recorded starts,
+// or without recorded starts from its guess, and has recompressed them. It returns their
+// description. There may be no guess.
 func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
 	var last string
 	var since time.Time
@@ -41,8 +41,9 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 		case seen >= starts && !known.Pending && time.Since(since) >= layoutStays:
 			return last, nil
 		case time.Now().After(end):
-			return "", fmt.Errorf("startup packs of %s: not made within %s: %d of %d recorded starts are used, pending: %v",
-				image, layoutLimit, seen, starts, known.Pending)
+			return "",
+				fmt.Errorf("startup packs of %s: not made within %s: %d of %d recorded starts are used, pending: %v",
+					image, layoutLimit, seen, starts, known.Pending)
 		}
 		select {
 		case <-ctx.Done():
@@ -61,5 +62,6 @@ func describe(s wire.Starts) string {
 			first += p.Bytes
 		}
 	}
-	return fmt.Sprintf("%d workloads, %d startup packs of %s, %s of it at each start", len(s.Workloads), len(s.Packs), Size(bytes), Size(first))
+	return fmt.Sprintf("%d workloads, %d startup packs of %s, %s of it at each start", len(s.Workloads), len(s.Packs),
+		Size(bytes), Size(first))
 }

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Seconds shows a time with three digits that count.
+// Seconds formats a time with three significant digits.
 func Seconds(s float64) string {
 	switch {
 	case s < 0.1:
@@ -17,7 +17,7 @@ func Seconds(s float64) string {
 	return fmt.Sprintf("%.1f s", s)
 }
 
-// Size shows bytes in decimal units, as links are sold.
+// Size formats bytes in decimal units.
 func Size(n int64) string {
 	switch f := float64(n); {
 	case n < 1e5:
@@ -31,8 +31,8 @@ func Size(n int64) string {
 	}
 }
 
-// PrintTable prints rows under a head; align has l or r for each column. A nil
-// row is an empty line.
+// PrintTable prints rows below a head. align has l or r for each column. A nil row prints an empty
+// line.
 func PrintTable(head []string, rows [][]string, align string) {
 	widths := make([]int, len(head))
 	for _, row := range append([][]string{head}, rows...) {

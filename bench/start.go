@@ -8,17 +8,18 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Start is what one start took: a pull, a container that was ready and ended, and a
-// second one. Times are in seconds, bytes are those that the machine received over
-// the link since the pull began.
+// Start holds the figures of one start: a pull, a container until it was ready and until it ended,
+// and a second container. Times are in seconds. Bytes are those that the machine received over the
+// link since the pull began.
 type Start struct {
 	Pull   float64 `json:"pull_s"`
 	Create float64 `json:"create_s"`
 	Ready  float64 `json:"ready_s"` // from the start of the task until it was ready
-	Run    float64 `json:"run_s"`   // the same, until it had ended
+	Run    float64 `json:"run_s"`   // from the start of the task until it ended
 
-	// Of a second container, at once after the first: create and run of it, and what of these
-	// was its creation and the time until it was ready. Bytes are those of the link meanwhile.
+	// Figures of a second container, right after the first: the time of create and run, the time of
+	// create alone, and the time until it was ready. Bytes are those received over the link
+	// meanwhile.
 	Second       float64 `json:"second_s"`
 	SecondCreate float64 `json:"second_create_s"`
 	SecondReady  float64 `json:"second_ready_s"`
@@ -26,19 +27,19 @@ type Start struct {
 
 	PullBytes  int64  `json:"pull_bytes"`
 	ReadyBytes int64  `json:"ready_bytes"`
-	Bytes      int64  `json:"bytes"` // until the first container had ended
+	Bytes      int64  `json:"bytes"` // until the first container ended
 	Output     string `json:"-"`
 }
 
-// Total is the time from the pull to the end of the first container, in seconds.
+// Total returns the time from the pull to the end of the first container, in seconds.
 func (s Start) Total() float64 { return s.Pull + s.Create + s.Run }
 
 // A Puller pulls an image and returns how long that took.
 type Puller func(ctx context.Context, snapshotter, ref string) (time.Duration, error)
 
-// Pulled is Start.Pull and what belongs to it.
+// Pulled holds the figures of a pull.
 type Pulled struct {
-	began int64 // what the link had brought before
+	began int64 // bytes received over the link before
 	start Start
 }
 
@@ -56,15 +57,15 @@ func (b *Bench) Pull(ctx context.Context, pull Puller, snapshotter, ref string) 
 	return p, err
 }
 
-// Before is a pull as if it had just been made: its time and bytes, and those of the
-// link counted from now on.
+// Before returns p as if the pull had just been made: with its time and bytes, and with later bytes
+// counted from now on.
 func (b *Bench) Before(p Pulled) (Pulled, error) {
 	now, err := b.Site.Machine.Bytes()
 	p.began = now - p.start.PullBytes
 	return p, err
 }
 
-// Run runs a workload of what was pulled.
+// Run runs a workload of the pulled image.
 func (b *Bench) Run(ctx context.Context, p Pulled, snapshotter, ref string, w Workload) (Start, error) {
 	s := p.start
 	first, err := b.Site.Machine.RunUntil(ctx, w.Ready, snapshotter, ref, w.Argv...)
@@ -72,12 +73,13 @@ func (b *Bench) Run(ctx context.Context, p Pulled, snapshotter, ref string, w Wo
 		return s, err
 	}
 	now, err := b.Site.Machine.Bytes()
-	s.Create, s.Ready, s.Run, s.Output = first.Create.Seconds(), first.Ready.Seconds(), first.Start.Seconds(), first.Output
+	s.Create, s.Ready, s.Run, s.Output = first.Create.Seconds(), first.Ready.Seconds(), first.Start.Seconds(),
+		first.Output
 	s.ReadyBytes, s.Bytes = first.ReadyBytes-p.began, now-p.began
 	return s, err
 }
 
-// RunAgain runs the workload once more, at once after Run, and adds that to s.
+// RunAgain runs the workload a second time, right after Run, and adds its figures to s.
 func (b *Bench) RunAgain(ctx context.Context, s *Start, snapshotter, ref string, w Workload) error {
 	before, err := b.Site.Machine.Bytes()
 	if err != nil {
@@ -88,7 +90,7 @@ func (b *Bench) RunAgain(ctx context.Context, s *Start, snapshotter, ref string,
 		return err
 	}
 	if !w.Serves() && second.Output != s.Output {
-		return fmt.Errorf("%s wrote %q, and the second time %q", w, s.Output, second.Output)
+		return fmt.Errorf("output of %s: first %q, then %q", w, s.Output, second.Output)
 	}
 	now, err := b.Site.Machine.Bytes()
 	s.Second, s.SecondCreate, s.SecondReady = second.Total().Seconds(), second.Create.Seconds(), second.Ready.Seconds()

@@ -53,12 +53,16 @@ func (b *table) reportDedup(images []string, s *sums) {
 	plain := []int64{s.layers, s.files, s.chunks}
 	packed := []int64{s.layersPacked, s.filesPacked, s.chunksPacked}
 	what := []string{"each layer once", "each file once", "each chunk once"}
-	note := []string{"compressed: gzip, as in the registry", "compressed: zstd, each file alone", "compressed: packs on the hub's disk"}
+	note := []string{"compressed: gzip, as in the registry", "compressed: zstd, each file alone",
+		"compressed: packs on the hub's disk"}
 	for i := range mode {
-		b.rows = append(b.rows, benchRow{row: row{Workload: "dedup: " + what[i], Mode: mode[i]}, Image: fmt.Sprint(images), Rounds: 1,
-			Values: map[string]float64{"all_bytes": float64(s.all), "unique_bytes": float64(plain[i]), "compressed_bytes": float64(packed[i])}})
+		b.rows = append(b.rows, benchRow{row: row{Workload: "dedup: " + what[i], Mode: mode[i]},
+			Image: fmt.Sprint(images), Rounds: 1,
+			Values: map[string]float64{"all_bytes": float64(s.all), "unique_bytes": float64(plain[i]),
+				"compressed_bytes": float64(packed[i])}})
 		b.verdicts = append(b.verdicts, verdict{Figure: "dedup", What: what[i] + " of " + bench.Size(s.all),
-			Lighter: bench.Size(plain[i]) + " / " + bench.Size(packed[i]), Value: float64(plain[i]) / float64(s.all), Unit: "ratio", Result: noTarget, Note: note[i]})
+			Lighter: bench.Size(plain[i]) + " / " + bench.Size(packed[i]), Value: float64(plain[i]) / float64(s.all),
+			Unit: "ratio", Result: noTarget, Note: note[i]})
 	}
 }
 
@@ -78,7 +82,8 @@ type sums struct {
 
 func newSums() (*sums, error) {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
-	return &sums{seenLayer: map[string]int64{}, seenFile: map[chunk.ID]bool{}, seenChunk: map[chunk.ID]bool{}, compressor: z}, err
+	return &sums{seenLayer: map[string]int64{}, seenFile: map[chunk.ID]bool{}, seenChunk: map[chunk.ID]bool{},
+		compressor: z}, err
 }
 
 func (s *sums) addImage(dir string) error {

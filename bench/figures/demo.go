@@ -45,7 +45,8 @@ func (b *table) demo(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("\nAn image of %d layers: %s compressed, %s in %d files. A cold machine, a link of 1 Gbit/s.\n"+
-		"Seconds from the pull to the end of the command:\n\n", len(inspection.Layers), bench.Size(inspection.Size), bench.Size(inspection.Bytes), inspection.Files)
+		"Seconds from the pull to the end of the command:\n\n", len(inspection.Layers), bench.Size(inspection.Size),
+		bench.Size(inspection.Bytes), inspection.Files)
 	b.printDemo(starts)
 	fmt.Printf("\nThe rows are in %s.\n", filepath.Join(b.Out, "demo.json"))
 	return nil

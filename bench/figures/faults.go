@@ -113,9 +113,11 @@ func (b *table) reportFaults(where string, readers int, took []float64) {
 	p50, p99 := took[len(took)/2], took[len(took)*99/100]
 	what := fmt.Sprintf("%s, %d at a time", where, readers)
 	bench.Say("%s: p50 %s, p99 %s of %d faults", what, micros(p50), micros(p99), len(took))
-	b.rows = append(b.rows, benchRow{row: row{Workload: "fault: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds,
+	b.rows = append(b.rows, benchRow{row: row{Workload: "fault: " + what, Mode: site.Lighter}, Image: largestImage,
+		Rounds: b.Rounds,
 		Values: map[string]float64{"p50_s": p50, "p99_s": p99, "faults": float64(len(took))}})
-	b.verdicts = append(b.verdicts, verdict{Figure: "faults", What: what, Lighter: "p50 " + micros(p50), Value: 1e6 * p99, Unit: "µs at p99", Result: noTarget})
+	b.verdicts = append(b.verdicts, verdict{Figure: "faults", What: what, Lighter: "p50 " + micros(p50),
+		Value: 1e6 * p99, Unit: "µs at p99", Result: noTarget})
 }
 
 // micros shows a short time.

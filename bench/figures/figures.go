@@ -84,7 +84,8 @@ func atMost(value, target float64) (float64, float64, string) {
 // judge adds a verdict of a ratio, overlayfs and Lighter being seconds, that
 // must be at most target.
 func (b *table) judge(figure, what string, overlayfs, lighter, target float64) {
-	v := verdict{Figure: figure, What: what, Overlayfs: bench.Seconds(overlayfs), Lighter: bench.Seconds(lighter), Unit: "ratio"}
+	v := verdict{Figure: figure, What: what, Overlayfs: bench.Seconds(overlayfs), Lighter: bench.Seconds(lighter),
+		Unit: "ratio"}
 	v.Value, v.Target, v.Result = atMost(lighter/overlayfs, target)
 	b.verdicts = append(b.verdicts, v)
 }

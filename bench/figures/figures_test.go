@@ -81,7 +81,8 @@ func emptyLayout(t *testing.T) string {
 	if err := os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
+	manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageManifest}
 	if err := layout.Write(dir, manifest, ocispec.Image{}); err != nil {
 		t.Fatal(err)
 	}

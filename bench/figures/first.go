@@ -26,7 +26,8 @@ func (b *table) firstRead(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		bench.Say("%s in %s: %s over the link, %.0f MB/s of it, processors %.0f %% busy, %.0f %% of what others left", bench.Size(f.size), bench.Seconds(f.took), bench.Size(f.bytes),
+		bench.Say("%s in %s: %s over the link, %.0f MB/s of it, processors %.0f %% busy, %.0f %% of what others left",
+			bench.Size(f.size), bench.Seconds(f.took), bench.Size(f.bytes),
 			float64(f.bytes)/f.took/1e6, 100*f.busy, 100*f.busySite)
 		all, times = append(all, f), append(times, f.took)
 	}
@@ -34,10 +35,13 @@ func (b *table) firstRead(ctx context.Context) error {
 	speed := bench.MedianOf(all, func(f firstRead) float64 { return float64(f.bytes) / f.took })
 	busy := bench.MedianOf(all, func(f firstRead) float64 { return f.busySite })
 	r.Bytes = int64(bench.MedianOf(all, func(f firstRead) float64 { return float64(f.bytes) }))
-	r.Values = map[string]float64{"link_MBps": speed / 1e6, "file_MBps": float64(all[0].size) / r.RunS / 1e6, "processors_busy": busy}
+	r.Values = map[string]float64{"link_MBps": speed / 1e6, "file_MBps": float64(all[0].size) / r.RunS / 1e6,
+		"processors_busy": busy}
 	b.rows = append(b.rows, r)
-	v := verdict{Figure: "first", What: fmt.Sprintf("first read of %s : link", bench.Size(all[0].size)), Lighter: fmt.Sprintf("%.0f MB/s", speed/1e6), Unit: "ratio",
-		Value: speed / linkSpeed, Target: linkShare, AtLeast: true, Note: fmt.Sprintf("or the processors busy: %.0f %%", 100*busy)}
+	v := verdict{Figure: "first", What: fmt.Sprintf("first read of %s : link", bench.Size(all[0].size)),
+		Lighter: fmt.Sprintf("%.0f MB/s", speed/1e6), Unit: "ratio",
+		Value: speed / linkSpeed, Target: linkShare, AtLeast: true,
+		Note: fmt.Sprintf("or the processors busy: %.0f %%", 100*busy)}
 	v.Result = passed(v.Value >= linkShare || busy >= busyEnough)
 	b.verdicts = append(b.verdicts, v)
 	return nil

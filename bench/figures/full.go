@@ -53,7 +53,8 @@ func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
 	if files.largestSize < overfull*smallCache {
-		return fmt.Errorf("%s has %d bytes, not %d times what the cache holds", files.largest, files.largestSize, overfull)
+		return fmt.Errorf("%s has %d bytes, not %d times what the cache holds", files.largest, files.largestSize,
+			overfull)
 	}
 	for _, pass := range []string{"first", "again"} {
 		if err := site.DropCaches(); err != nil {
@@ -76,7 +77,8 @@ func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][
 		key := cache + " " + pass
 		speeds[key] = append(speeds[key], float64(sum)/took)
 		speeds[key+" link"] = append(speeds[key+" link"], float64(after-before)/took)
-		bench.Say("%s: %s in %s, %.0f MB/s, %.0f MB/s of it over the link", key, bench.Size(sum), bench.Seconds(took), float64(sum)/took/1e6, float64(after-before)/took/1e6)
+		bench.Say("%s: %s in %s, %.0f MB/s, %.0f MB/s of it over the link", key, bench.Size(sum), bench.Seconds(took),
+			float64(sum)/took/1e6, float64(after-before)/took/1e6)
 	}
 	return nil
 }
@@ -86,15 +88,18 @@ func (b *table) reportFull(speeds map[string][]float64) {
 	for key, all := range speeds {
 		values[key+"_MBps"] = bench.Median(all) / 1e6
 	}
-	b.rows = append(b.rows, benchRow{row: row{Workload: "reading three times the cache", Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds, Values: values})
+	b.rows = append(b.rows, benchRow{row: row{Workload: "reading three times the cache", Mode: site.Lighter},
+		Image: largestImage, Rounds: b.Rounds, Values: values})
 	add := func(what string, value float64, note string) {
-		b.verdicts = append(b.verdicts, verdict{Figure: "full", What: what, Value: value, Unit: "ratio", Result: noTarget, Note: note})
+		b.verdicts = append(b.verdicts, verdict{Figure: "full", What: what, Value: value, Unit: "ratio",
+			Result: noTarget, Note: note})
 	}
 	of := func(key string) float64 { return bench.Median(speeds[key]) }
 	note := func(key string) string {
 		return fmt.Sprintf("%.0f MB/s of the file, %.0f MB/s over the link", of(key)/1e6, of(key+" link")/1e6)
 	}
-	add("first pass : first pass with room", of("full first")/of("room first"), note("full first")+"; with room "+note("room first"))
+	add("first pass : first pass with room", of("full first")/of("room first"),
+		note("full first")+"; with room "+note("room first"))
 	add("second pass, over the link : link", of("full again link")/linkSpeed, note("full again"))
 	add("second pass : second pass with room", of("full again")/of("room again"), "with room "+note("room again"))
 }

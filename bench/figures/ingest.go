@@ -80,8 +80,10 @@ func (b *table) judgeIngest(image string, times map[string][]float64) {
 		timesRow(image, "pull alone", site.Overlayfs, times[site.Overlayfs]),
 		timesRow(image, "ingest", site.Lighter, times[site.Lighter]),
 		timesRow(image, "ingest again", site.Lighter, times["again"]))
-	b.judge("ingest", image+" : pull into overlayfs", bench.Median(times[site.Overlayfs]), bench.Median(times[site.Lighter]), ingestRatio)
-	v := verdict{Figure: "ingest", What: image + ", already there", Lighter: bench.Seconds(bench.Median(times["again"])), Unit: "s"}
+	b.judge("ingest", image+" : pull into overlayfs", bench.Median(times[site.Overlayfs]),
+		bench.Median(times[site.Lighter]), ingestRatio)
+	v := verdict{Figure: "ingest", What: image + ", already there",
+		Lighter: bench.Seconds(bench.Median(times["again"])), Unit: "s"}
 	v.Value, v.Target, v.Result = atMost(bench.Median(times["again"]), againAtMost)
 	b.verdicts = append(b.verdicts, v)
 }
@@ -178,17 +180,21 @@ func (b *table) reportMillion(ctx context.Context, values map[string]float64) er
 	}
 	values["node_most_bytes"], values["files"] = float64(node.Most), float64(i.Files)
 	values["index_bytes"], values["index_wire_bytes"] = float64(i.IndexSize), float64(i.IndexWire)
-	b.rows = append(b.rows, benchRow{row: row{Workload: "million files", Mode: site.Lighter, PullS: values["pull_s"], RunS: values["container_s"],
+	b.rows = append(b.rows, benchRow{row: row{Workload: "million files", Mode: site.Lighter, PullS: values["pull_s"],
+		RunS:   values["container_s"],
 		TotalS: values["pull_s"] + values["container_s"]}, Image: "million", Rounds: 1, Values: values})
 	add := func(what, lighter, note string) {
-		b.verdicts = append(b.verdicts, verdict{Figure: "million", What: what, Lighter: lighter, Result: noTarget, Note: note})
+		b.verdicts = append(b.verdicts, verdict{Figure: "million", What: what, Lighter: lighter, Result: noTarget,
+			Note: note})
 	}
 	add("index on the disk", bench.Size(i.IndexSize), fmt.Sprintf("%d files", i.Files))
 	add("index on the wire, with locations", bench.Size(i.IndexWire), "")
 	add("time to make", bench.Seconds(values["make_s"]), "from the registry")
-	v := verdict{Figure: "million", What: "memory to make", Lighter: bench.Size(int64(values["hub_most_bytes"])), Unit: "MB", Note: "the most that was resident in the hub"}
+	v := verdict{Figure: "million", What: "memory to make", Lighter: bench.Size(int64(values["hub_most_bytes"])),
+		Unit: "MB", Note: "the most that was resident in the hub"}
 	v.Value, v.Target, v.Result = atMost(values["hub_most_bytes"]/1e6, makeMemory/1e6)
 	b.verdicts = append(b.verdicts, v)
-	add("pull; first container", bench.Seconds(values["pull_s"])+"; "+bench.Seconds(values["container_s"]), bench.Size(node.Most)+" at most in the node")
+	add("pull; first container", bench.Seconds(values["pull_s"])+"; "+bench.Seconds(values["container_s"]),
+		bench.Size(node.Most)+" at most in the node")
 	return nil
 }

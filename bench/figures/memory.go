@@ -34,9 +34,11 @@ func (b *table) memory(ctx context.Context) (err error) {
 		most, now = append(most, float64(m.Most)), append(now, float64(m.Now))
 		bench.Say("the node: %s resident, %s at most", bench.Size(m.Now), bench.Size(m.Most))
 	}
-	b.rows = append(b.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds,
+	b.rows = append(b.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage,
+		Rounds: b.Rounds,
 		Values: map[string]float64{"resident_bytes": bench.Median(now), "most_resident_bytes": bench.Median(most)}})
-	v := verdict{Figure: "memory", What: "node, ml mounted and read once", Lighter: bench.Size(int64(bench.Median(most))), Unit: "MB",
+	v := verdict{Figure: "memory", What: "node, ml mounted and read once",
+		Lighter: bench.Size(int64(bench.Median(most))), Unit: "MB",
 		Note: "the most that was resident; afterwards " + bench.Size(int64(bench.Median(now)))}
 	v.Value, v.Target, v.Result = atMost(bench.Median(most)/1e6, nodeMemory/1e6)
 	b.verdicts = append(b.verdicts, v)
@@ -66,7 +68,8 @@ func (b *table) pageCache(ctx context.Context) error {
 	grown := map[string][]float64{}
 	err = b.bothModes(func(round int, mode string) error {
 		one, all, err := b.pageCacheRound(ctx, mode, images)
-		bench.Say("%-10s %s in the page cache with one container, %s with %d", mode, bench.Size(one), bench.Size(all), len(images))
+		bench.Say("%-10s %s in the page cache with one container, %s with %d", mode, bench.Size(one), bench.Size(all),
+			len(images))
 		grown[mode], grown["one "+mode] = append(grown[mode], float64(all)), append(grown["one "+mode], float64(one))
 		return err
 	})
@@ -74,13 +77,17 @@ func (b *table) pageCache(ctx context.Context) error {
 		return err
 	}
 	for _, mode := range modes {
-		b.rows = append(b.rows, benchRow{row: row{Workload: "page cache of ten images on one base", Mode: mode}, Image: "python", Rounds: b.Rounds,
-			Values: map[string]float64{"one_bytes": bench.Median(grown["one "+mode]), "all_bytes": bench.Median(grown[mode])}})
+		b.rows = append(b.rows, benchRow{row: row{Workload: "page cache of ten images on one base", Mode: mode},
+			Image: "python", Rounds: b.Rounds,
+			Values: map[string]float64{"one_bytes": bench.Median(grown["one "+mode]),
+				"all_bytes": bench.Median(grown[mode])}})
 	}
 	over, lazy := bench.Median(grown[site.Overlayfs]), bench.Median(grown[site.Lighter])
-	b.verdicts = append(b.verdicts, verdict{Figure: "pagecache", What: "python3 in ten images on one base", Overlayfs: bench.Size(int64(over)),
-		Lighter: bench.Size(int64(lazy)), Value: lazy / over, Unit: "ratio", Result: noTarget,
-		Note: fmt.Sprintf("in one: %s, %s", bench.Size(int64(bench.Median(grown["one "+site.Overlayfs]))), bench.Size(int64(bench.Median(grown["one "+site.Lighter]))))})
+	b.verdicts = append(b.verdicts, verdict{Figure: "pagecache", What: "python3 in ten images on one base",
+		Overlayfs: bench.Size(int64(over)),
+		Lighter:   bench.Size(int64(lazy)), Value: lazy / over, Unit: "ratio", Result: noTarget,
+		Note: fmt.Sprintf("in one: %s, %s", bench.Size(int64(bench.Median(grown["one "+site.Overlayfs]))),
+			bench.Size(int64(bench.Median(grown["one "+site.Lighter]))))})
 	return nil
 }
 

@@ -24,7 +24,8 @@ func (b *table) printFigures() {
 	}
 	fmt.Printf("\nMedians of %d rounds, dedup, same and million once; link 1 Gbit/s.\n\n", b.Rounds)
 	bench.PrintTable([]string{"figure", "what", "overlayfs", "Lighter", "value", "target", "", ""}, rows, "llrrrrll")
-	fmt.Printf("\n%d of %d targets missed. Rows: %s/bench.json, these lines: %s/bench-figures.json.\n", misses, b.withTarget(), b.Out, b.Out)
+	fmt.Printf("\n%d of %d targets missed. Rows: %s/bench.json, these lines: %s/bench-figures.json.\n", misses,
+		b.withTarget(), b.Out, b.Out)
 }
 
 // withTarget counts the verdicts that have a target.

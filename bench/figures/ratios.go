@@ -46,8 +46,10 @@ func (b *table) ratios(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w, mode, err)
 			}
-			bench.Say("%d/%d  %-16s %-10s pull %s  create %s  run %s  total %s  second %s  %s", round+1, b.Rounds, w, mode, bench.Seconds(c.Pull),
-				bench.Seconds(c.Create), bench.Seconds(c.Run), bench.Seconds(c.Total()), bench.Seconds(c.Second), bench.Size(c.Bytes))
+			bench.Say("%d/%d  %-16s %-10s pull %s  create %s  run %s  total %s  second %s  %s", round+1, b.Rounds, w,
+				mode, bench.Seconds(c.Pull),
+				bench.Seconds(c.Create), bench.Seconds(c.Run), bench.Seconds(c.Total()), bench.Seconds(c.Second),
+				bench.Size(c.Bytes))
 			if first, ok := output[w.String()]; ok && first != c.Output {
 				return fmt.Errorf("%s wrote %q on %s, and before %q", w, c.Output, mode, first)
 			}
@@ -85,12 +87,14 @@ func (b *table) judgeWorkload(w bench.Workload, starts map[string][]bench.Start)
 	t := targets[w.String()]
 	b.judge("ratios", w.String()+" pull+create+run", over.TotalS, lazy.TotalS, t.time)
 
-	v := verdict{Figure: "ratios", What: w.String() + " bytes : compressed", Overlayfs: bench.Size(over.Bytes), Lighter: bench.Size(lazy.Bytes), Unit: "ratio"}
+	v := verdict{Figure: "ratios", What: w.String() + " bytes : compressed", Overlayfs: bench.Size(over.Bytes),
+		Lighter: bench.Size(lazy.Bytes), Unit: "ratio"}
 	v.Value, v.Target, v.Result = atMost(float64(lazy.Bytes)/float64(compressed), t.bytes)
 	b.verdicts = append(b.verdicts, v)
 
 	behind := lazy.SecondS - over.SecondS
-	v = verdict{Figure: "ratios", What: w.String() + " second run", Overlayfs: bench.Seconds(over.SecondS), Lighter: bench.Seconds(lazy.SecondS), Unit: "ratio",
+	v = verdict{Figure: "ratios", What: w.String() + " second run", Overlayfs: bench.Seconds(over.SecondS),
+		Lighter: bench.Seconds(lazy.SecondS), Unit: "ratio",
 		Value: lazy.SecondS / over.SecondS, Target: secondRatio, Note: fmt.Sprintf("%+.0f ms", 1000*behind)}
 	v.Result = passed(v.Value <= secondRatio || behind <= secondBehind)
 	b.verdicts = append(b.verdicts, v)
@@ -119,7 +123,8 @@ func (b *table) judgePulls(starts map[string][]bench.Start) {
 		return bench.MedianOf(starts[key+site.Lighter], func(c bench.Start) float64 { return c.Pull })
 	}
 	base, ml := pull("base/echo"), pull("ml/tensorflow")
-	v := verdict{Figure: "ratios", What: "pull alone: ml - base", Lighter: bench.Seconds(ml) + " - " + bench.Seconds(base), Unit: "s"}
+	v := verdict{Figure: "ratios", What: "pull alone: ml - base", Lighter: bench.Seconds(ml) + " - " +
+		bench.Seconds(base), Unit: "s"}
 	v.Value, v.Target, v.Result = atMost(math.Abs(ml-base), samePull)
 	b.verdicts = append(b.verdicts, v)
 }

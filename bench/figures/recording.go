@@ -56,10 +56,12 @@ func (b *table) recordingOf(ctx context.Context, w bench.Workload) error {
 		ratios = append(ratios, times[true][pair]/times[false][pair])
 	}
 	with, without := bench.Median(times[true]), bench.Median(times[false])
-	bench.Say("%-14s recorded %s, not recorded %s; median of the pairs' ratios %.3f", w, bench.Seconds(with), bench.Seconds(without), bench.Median(ratios))
+	bench.Say("%-14s recorded %s, not recorded %s; median of the pairs' ratios %.3f", w, bench.Seconds(with),
+		bench.Seconds(without), bench.Median(ratios))
 	b.rows = append(b.rows, timesRow(w.Image, w.Name+", recorded", site.Lighter, times[true]),
 		timesRow(w.Image, w.Name+", not recorded", site.Lighter, times[false]))
-	v := verdict{Figure: "recording", What: w.String() + ": recorded : not recorded", Lighter: bench.Seconds(with) + " : " + bench.Seconds(without), Unit: "ratio",
+	v := verdict{Figure: "recording", What: w.String() + ": recorded : not recorded", Lighter: bench.Seconds(with) +
+		" : " + bench.Seconds(without), Unit: "ratio",
 		Note: fmt.Sprintf("median of %d pairs' ratios; of the medians %.3f", recordingPairs, with/without)}
 	v.Value, v.Target, v.Result = atMost(bench.Median(ratios), recordingCost)
 	b.verdicts = append(b.verdicts, v)

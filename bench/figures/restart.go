@@ -37,16 +37,19 @@ func (b *table) restarts(ctx context.Context) error {
 			if _, err := m.Pull(ctx, site.Lighter, ref); err != nil {
 				return err
 			}
-			if _, err := m.Ctr(ctx, "containers", "create", "--snapshotter", site.Lighter, ref, images[mounted]); err != nil {
+			if _, err := m.Ctr(ctx, "containers", "create", "--snapshotter", site.Lighter, ref,
+				images[mounted]); err != nil {
 				return err
 			}
 		}
-		err := b.restartRounds(ctx, fmt.Sprintf("%d mounts taken over", n), n, func() error { m.KillNode(); return nil })
+		err := b.restartRounds(ctx, fmt.Sprintf("%d mounts taken over", n), n,
+			func() error { m.KillNode(); return nil })
 		if err != nil {
 			return err
 		}
 	}
-	return b.restartRounds(ctx, fmt.Sprintf("after a reboot, %d trees on the disk", mounted), 0, func() error { return b.reboot(ctx) })
+	return b.restartRounds(ctx, fmt.Sprintf("after a reboot, %d trees on the disk", mounted), 0,
+		func() error { return b.reboot(ctx) })
 }
 
 // restartRounds ends the node and measures its next start, which has to find so
@@ -65,7 +68,8 @@ func (b *table) restartRounds(ctx context.Context, what string, mounts int, end 
 	}
 	bench.Say("%s: ready after %s", what, bench.Seconds(bench.Median(times)))
 	b.rows = append(b.rows, timesRow("base", "restart: "+what, site.Lighter, times))
-	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: bench.Median(times), Unit: "s", Result: noTarget})
+	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: bench.Median(times), Unit: "s",
+		Result: noTarget})
 	return nil
 }
 
@@ -106,7 +110,8 @@ func (b *table) reboot(ctx context.Context) error {
 	}
 	trees, err := filepath.Glob(filepath.Join(m.NodeRoot(), "mounts/*"))
 	for _, point := range append(trees, filepath.Join(m.NodeRoot(), "devices")) {
-		if failed := unix.Unmount(point, unix.MNT_DETACH); failed != nil && failed != unix.EINVAL { // EINVAL: nothing is mounted there any more
+		// EINVAL: nothing is mounted there any more
+		if failed := unix.Unmount(point, unix.MNT_DETACH); failed != nil && failed != unix.EINVAL {
 			err = errors.Join(err, fmt.Errorf("unmount %s: %w", point, failed))
 		}
 	}

@@ -95,7 +95,8 @@ func (b *table) fsck(ctx context.Context) (refused int, err error) {
 	}
 	for _, image := range images {
 		// It asks for the device, and reads nothing of it.
-		if out, err := exec.CommandContext(ctx, "fsck.erofs", "--device=/dev/zero", image).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "fsck.erofs", "--device=/dev/zero",
+			image).CombinedOutput(); err != nil {
 			bench.Say("fsck.erofs: %v: %s", err, out)
 			refused++
 		}

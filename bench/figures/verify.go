@@ -42,8 +42,10 @@ func (b *table) verify(ctx context.Context) error {
 		for _, name := range verifiers {
 			values[name+"_percent"] = bench.MedianOf(shares[what], func(v verification) float64 { return v[name] })
 		}
-		b.rows = append(b.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds, Values: values})
-		b.verdicts = append(b.verdicts, verdict{Figure: "verify", What: "verification of the node's time, " + what, Unit: "%", Result: noTarget,
+		b.rows = append(b.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter},
+			Image: largestImage, Rounds: b.Rounds, Values: values})
+		b.verdicts = append(b.verdicts, verdict{Figure: "verify", What: "verification of the node's time, " + what,
+			Unit: "%", Result: noTarget,
 			Value: values["SHA-256_percent"] + values["CRC32C_percent"],
 			Note:  fmt.Sprintf("SHA-256 %.1f %%, CRC32C %.1f %%", values["SHA-256_percent"], values["CRC32C_percent"])})
 	}
@@ -101,7 +103,8 @@ func (b *table) profiled(ctx context.Context, fn func() error) (verification, er
 	if err := os.WriteFile(path, r.profile, 0o644); err != nil {
 		return nil, err
 	}
-	top, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-top", "-nodecount=100000", "-nodefraction=0", path).Output()
+	top, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-top", "-nodecount=100000", "-nodefraction=0",
+		path).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go tool pprof: %w", err)
 	}

@@ -20,17 +20,17 @@ import (
 	"lighter/bench"
 )
 
-// Where Squid is.
+// Positions of the Squid proxy.
 const (
-	Direct = "direct" // nowhere: the nodes ask the hub over the link
-	Near   = "squid"  // beside the nodes: the link is between it and the hub
-	Far    = "behind" // beside the hub: the link is between the nodes and it
+	Direct = "direct" // no Squid: the nodes reach the hub over the link
+	Near   = "squid"  // on the nodes' side of the link
+	Far    = "behind" // on the hub's side of the link
 )
 
-// Ways are all of them.
+// Ways lists all positions.
 var Ways = []string{Direct, Near, Far}
 
-// Cell is what was measured of some nodes that started a workload one way.
+// Cell holds the figures of a number of nodes that started a workload with one position of Squid.
 type Cell struct {
 	Workload string        `json:"workload"` // IMAGE/WORKLOAD
 	Way      string        `json:"way"`
@@ -46,20 +46,20 @@ type Cell struct {
 	Requests     int64            `json:"requests"` // of all nodes
 	LinkBytes    int64            `json:"linkBytes"`
 	HubBytes     int64            `json:"hubBytes"`
-	HubRequests  map[string]int64 `json:"hubRequests"`  // by what was asked for
-	HubErrors    int64            `json:"hubErrors"`    // answers of 400 and more
-	Squid        Counters         `json:"squid"`        // where there is one
+	HubRequests  map[string]int64 `json:"hubRequests"`  // by kind of object
+	HubErrors    int64            `json:"hubErrors"`    // responses with a status of 400 or more
+	Squid        Counters         `json:"squid"`        // zero without Squid
 	Retries      int64            `json:"retries"`      // of requests for units
 	Failed       int64            `json:"failed"`       // requests
-	Refused      map[string]int   `json:"refused"`      // nodes that would have unpacked the image, by the reason
+	Refused      map[string]int   `json:"refused"`      // nodes that would have unpacked the image, by reason
 	FailedStarts int              `json:"failedStarts"` // nodes
 	Error        string           `json:"error,omitempty"`
 
-	Wall     float64 `json:"wall"` // seconds from the first start until nothing was fetched any more
+	Wall     float64 `json:"wall"` // seconds from the first start to the end of the last fetch
 	NodesCPU float64 `json:"nodesCPU"`
 	HubCPU   float64 `json:"hubCPU"`
-	DelayCPU float64 `json:"delayCPU"` // of what makes the link's latency
-	Busy     float64 `json:"busy"`     // of the host's processors, 0 to 1, by whomever
+	DelayCPU float64 `json:"delayCPU"` // of the proxy that delays the link
+	Busy     float64 `json:"busy"`     // share of the host's processor time used by all processes, 0 to 1
 	Memory   int64   `json:"memory"`   // of the simulator, bytes
 	Starts   []Start `json:"starts"`
 }
@@ -71,13 +71,14 @@ func (r *run) cell(ctx context.Context, w *workload, way string, nodes int, spre
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
 	}
-	// In memory: one disk would stand in for those of all nodes.
+	// In memory, because all nodes would share one disk.
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,size=90%"); err != nil {
 		return c, fmt.Errorf("mount a tmpfs for the nodes: %w", err)
 	}
 	defer func() { err = errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir)) }()
-	plan := Plan{Hub: r.Site.Hub.URL, Key: r.Site.Hub.Key, Chains: w.chains, Tree: w.tree, Trace: w.trace, Nodes: nodes, Spread: spread,
-		Dir: dir, Cache: max(256<<20, 4*w.touched), Stream: r.options.Stream}
+	plan := Plan{Hub: r.Site.Hub.URL, Key: r.Site.Hub.Key, Chains: w.chains, Tree: w.tree, Trace: w.trace, Nodes: nodes,
+		Spread: spread,
+		Dir:    dir, Cache: max(256<<20, 4*w.touched), Stream: r.options.Stream}
 	argv := []string{"env"}
 	var proxy *squid
 	if way != Direct {
@@ -110,13 +111,13 @@ func (r *run) cell(ctx context.Context, w *workload, way string, nodes int, spre
 	}
 	var o Outcome
 	if err := json.Unmarshal([]byte(out), &o); err != nil {
-		return c, fmt.Errorf("what the nodes said: %w", err)
+		return c, fmt.Errorf("decode the nodes' outcome: %w", err)
 	}
 	c.sum(o, before, after)
 	return c, nil
 }
 
-// sum makes the cell's figures of what the nodes said and what was seen.
+// sum computes the cell's figures from the nodes' outcome and from the views before and after.
 func (c *Cell) sum(o Outcome, before, after view) {
 	var pull, done []float64
 	c.Refused = map[string]int{}
@@ -154,7 +155,7 @@ func (c *Cell) sum(o Outcome, before, after view) {
 	}
 }
 
-// view is what can be seen from outside, since each began.
+// view holds counters of the processes and the link, each since its start.
 type view struct {
 	link      int64 // bytes to the machine
 	requests  map[string]int64
@@ -182,7 +183,7 @@ func (r *run) look(ctx context.Context) (v view, err error) {
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return v, fmt.Errorf("ask the hub for its metrics: %w", err)
+		return v, fmt.Errorf("get the hub's metrics: %w", err)
 	}
 	defer res.Body.Close()
 	return v, v.readHub(res.Body)
@@ -208,7 +209,7 @@ func (v *view) readHub(text io.Reader) error {
 		_, code, _ := strings.Cut(labels, `code="`)
 		_, endpoint, _ := strings.Cut(labels, `endpoint="`)
 		endpoint, _, _ = strings.Cut(endpoint, `"`)
-		if endpoint != "other" { // these very questions
+		if endpoint != "other" { // requests for the metrics themselves
 			v.requests[endpoint] += int64(n)
 		}
 		if code != "" && code[0] >= '4' {
@@ -218,15 +219,14 @@ func (v *view) readHub(text io.Reader) error {
 	return lines.Err()
 }
 
-// processors returns how long the host's processors have been there and idle, in
-// ticks.
+// processors returns the total and the idle time of the host's processors, in ticks.
 func processors() (all, idle float64, err error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, 0, err
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
-	for i, field := range strings.Fields(line)[1:9] { // without guests: they are among the users
+	for i, field := range strings.Fields(line)[1:9] { // without guest time, which user time includes
 		n, err := strconv.ParseFloat(field, 64)
 		if err != nil {
 			return 0, 0, fmt.Errorf("/proc/stat: %w", err)
@@ -239,19 +239,21 @@ func processors() (all, idle float64, err error) {
 	return all, idle, nil
 }
 
-// say tells whoever waits what was measured.
+// say prints the cell's figures.
 func (c *Cell) say() {
 	bench.Say("%-12s %-7s %4d nodes  start p50 %s p99 %s  read p50 %s p99 %s  to nodes %s, at hub %s in %d requests  hits %2.0f %%  wall %s  CPU nodes %s Squid %s hub %s link %s, busy %.0f %%  refused %d, failed %d/%d%s",
-		c.Workload, c.Way, c.Nodes, bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99), short(c.Reads.P50), short(c.Reads.P99),
+		c.Workload, c.Way, c.Nodes, bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99), short(c.Reads.P50),
+		short(c.Reads.P99),
 		bench.Size(c.Bytes), bench.Size(c.HubBytes), c.hubRequests(), 100*c.Squid.HitRatio(), bench.Seconds(c.Wall),
-		bench.Seconds(c.NodesCPU), bench.Seconds(c.Squid.CPU), bench.Seconds(c.HubCPU), bench.Seconds(c.DelayCPU), 100*c.Busy, c.refused(), c.FailedStarts, c.Failed, c.Error)
+		bench.Seconds(c.NodesCPU), bench.Seconds(c.Squid.CPU), bench.Seconds(c.HubCPU), bench.Seconds(c.DelayCPU),
+		100*c.Busy, c.refused(), c.FailedStarts, c.Failed, c.Error)
 }
 
 func (c *Cell) hubRequests() (n int64) { return sum(c.HubRequests) }
 
 func (c *Cell) refused() int { return sum(c.Refused) }
 
-// sum is that of all values.
+// sum returns the sum of all values.
 func sum[N int | int64](of map[string]N) (n N) {
 	for _, one := range of {
 		n += one
@@ -259,5 +261,5 @@ func sum[N int | int64](of map[string]N) (n N) {
 	return n
 }
 
-// cores is how many processors there are.
+// cores returns the number of processors.
 var cores = float64(runtime.NumCPU())

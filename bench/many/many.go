@@ -1,15 +1,13 @@
-// Package many measures how a hub, a Squid and a link bear many nodes that start the
-// same image at the same time.
+// Package many measures a hub, a Squid proxy and a link while many nodes start the same image at
+// the same time.
 //
-// The nodes are simulated, all in one process: each has the connections, the cache,
-// the look-ups, the indexes and the devices of a real node, and reads what a start in
-// a real container read, recorded a moment before, with the pauses that it made. What
-// is missing is containerd, the kernel's mount and the process itself.
+// One process simulates all nodes. Each simulated node has the connections, cache, lookups, indexes
+// and devices of a real node. It replays the reads and pauses of a start in a real container,
+// recorded a moment before. It has no containerd, kernel mount or process of its own.
 //
-// It promises figures, not judgements. All nodes share the processors of one machine:
-// what they used is reported with every figure, because from some number of nodes on
-// it is what the figures show. The caches lie in memory, so that one disk does not
-// stand in for those of all nodes.
+// All nodes share the processors of one machine. Each figure is reported with the processor time
+// used, because with many nodes the processors are the limit. The caches are in memory, because all
+// nodes would share one disk.
 package many
 
 import (
@@ -26,27 +24,27 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Options say what to measure.
+// Options select what to measure.
 type Options struct {
 	Lighter   string        // the lighter binary
 	Config    string        // the benchmarks' configuration file; empty: the default
 	Out       string        // the directory of the results
 	Workloads []string      // IMAGE/WORKLOAD of the configuration
-	Nodes     []int         // how many start together
+	Nodes     []int         // numbers of nodes that start together
 	Ways      []string      // of Ways
-	Rate      string        // of the link, as tc writes it
+	Rate      string        // of the link, in tc's notation
 	RTT       time.Duration // of the link
 	Spread    time.Duration // within which they start
-	Stream    int64         // the most of startup packs that a node fetches, in bytes; 0: none
+	Stream    int64         // limit of the startup packs that a node fetches, in bytes; 0: none
 }
 
-// Default are the options that are not said.
+// Default returns the default options.
 func Default() Options {
 	return Options{Workloads: []string{"python/hello", "sci/cppyy"}, Nodes: []int{1, 10, 50, 100, 200}, Ways: Ways,
 		Rate: "1gbit", RTT: 10 * time.Millisecond, Spread: time.Second, Stream: 2 << 30}
 }
 
-// Check says what is wrong with the options.
+// Check returns an error if the options are invalid.
 func (o Options) Check() error {
 	_, err := o.plan()
 	return err
@@ -90,11 +88,10 @@ type run struct {
 	*bench.Bench
 	options Options
 	result  Result
-	starts  map[string]int64 // that the hub was told of, by image
+	starts  map[string]int64 // reported to the hub, by image
 }
 
-// Run measures, and writes many.json and many.md into Options.Out, also when something
-// failed half-way.
+// Run measures, and writes many.json and many.md to Options.Out, also if a part failed.
 func Run(ctx context.Context, o Options) error {
 	workloads, err := o.plan()
 	if err != nil {
@@ -113,7 +110,8 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
-		r := &run{Bench: bench.New(s, config), options: o, starts: map[string]int64{}, result: Result{Rate: o.Rate, RTT: o.RTT, Cores: int(cores), Started: time.Now().UTC()}}
+		r := &run{Bench: bench.New(s, config), options: o, starts: map[string]int64{},
+			result: Result{Rate: o.Rate, RTT: o.RTT, Cores: int(cores), Started: time.Now().UTC()}}
 		for _, w := range workloads {
 			if err := r.workload(ctx, w); err != nil {
 				return errors.Join(err, r.result.write(o.Out))
@@ -141,7 +139,7 @@ func (r *run) workload(ctx context.Context, w bench.Workload) error {
 				return err
 			}
 		}
-		if most := slices.Max(r.options.Nodes); most > 1 { // all at once
+		if most := slices.Max(r.options.Nodes); most > 1 { // all nodes at the same instant
 			if err := r.measure(ctx, recorded, way, most, 0); err != nil {
 				return err
 			}
@@ -152,7 +150,8 @@ func (r *run) workload(ctx context.Context, w bench.Workload) error {
 
 func (r *run) measure(ctx context.Context, w *workload, way string, nodes int, spread time.Duration) error {
 	if need, there := nodes*int(nodeMemory(w.touched)), memoryLeft(); need > there*8/10 {
-		bench.Say("%-12s %-7s %4d nodes  not measured: they need some %s of memory, and %s are left", w.name, way, nodes, bench.Size(int64(need)), bench.Size(int64(there)))
+		bench.Say("%-12s %-7s %4d nodes  not measured: they need about %s of memory, %s are available", w.name, way,
+			nodes, bench.Size(int64(need)), bench.Size(int64(there)))
 		return nil
 	}
 	c, err := r.cell(ctx, w, way, nodes, spread)
@@ -164,7 +163,7 @@ func (r *run) measure(ctx context.Context, w *workload, way string, nodes int, s
 	return nil
 }
 
-// Result is what was measured: many.json.
+// Result is the content of many.json.
 type Result struct {
 	Started time.Time     `json:"started"`
 	Rate    string        `json:"rate"` // of the link

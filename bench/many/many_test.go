@@ -33,14 +33,14 @@ func TestQuantiles(t *testing.T) {
 		}
 	}
 	if hundred[0] != 100 {
-		t.Error("the values were changed")
+		t.Error("quantiles changed its argument")
 	}
 }
 
-// slow is a device on which every read takes a while.
+// slow is a device with slow reads.
 type slow struct {
 	takes time.Duration
-	reads []trace.Read // with the time when they came
+	reads []trace.Read // with the time of their arrival
 	begun time.Time
 	fails int64 // reads at this offset fail; -1: none
 }
@@ -61,8 +61,8 @@ var recorded = trace.Trace{Reads: []trace.Read{
 	{At: ms(10), Offset: 4096, Length: 4096}, {At: ms(10), Offset: 0, Length: 8192},
 	{At: ms(15), Offset: 1 << 20, Length: 2*piece + 4096}, {At: ms(16), Offset: 4096, Length: 4096}}}
 
-// Each read comes after the answer to the one before it and the pause that the
-// workload made, and long ones in pieces.
+// Each read follows the answer to the previous one, after the pause of the workload. Long reads are
+// split.
 func TestReplayKeepsThePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slow{takes: ms(100), begun: time.Now(), fails: -1}
@@ -71,18 +71,19 @@ func TestReplayKeepsThePauses(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []trace.Read{{At: ms(10), Offset: 4096, Length: 4096}, {At: ms(110), Offset: 0, Length: 8192},
-			{At: ms(215), Offset: 1 << 20, Length: piece}, {At: ms(315), Offset: 1<<20 + piece, Length: piece}, {At: ms(415), Offset: 1<<20 + 2*piece, Length: 4096},
+			{At: ms(215), Offset: 1 << 20, Length: piece}, {At: ms(315), Offset: 1<<20 + piece, Length: piece},
+			{At: ms(415), Offset: 1<<20 + 2*piece, Length: 4096},
 			{At: ms(516), Offset: 4096, Length: 4096}}
 		if !slices.Equal(d.reads, want) {
-			t.Errorf("it read %v, want %v", d.reads, want)
+			t.Errorf("reads: got %v, want %v", d.reads, want)
 		}
 		if want := []float64{9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1}; !slices.Equal(took, want) {
-			t.Errorf("reads took %v, want %v", took, want)
+			t.Errorf("durations of reads: got %v, want %v", took, want)
 		}
 	})
 }
 
-func TestReplayEndsWithTheFirstReadThatFails(t *testing.T) {
+func TestReplayEndsAtFirstFailedRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slow{begun: time.Now(), fails: 0}
 		took, err := replay(t.Context(), d, recorded, nil)
@@ -113,18 +114,21 @@ server.all.kbytes_in = 250
 cpu_time = 0.822027
 `
 	got, err := parseCounters(strings.NewReader(text))
-	want := Counters{Requests: 400, Hits: 320, Errors: 1, Bytes: 1_024_000, ServerRequests: 80, ServerErrors: 2, ServerBytes: 256_000, CPU: 0.822027}
+	want := Counters{Requests: 400, Hits: 320, Errors: 1, Bytes: 1_024_000, ServerRequests: 80, ServerErrors: 2,
+		ServerBytes: 256_000, CPU: 0.822027}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
-	if since := got.since(Counters{Requests: 399, CPU: 0.822027}); since.Requests != 1 || since.CPU != 0 || since.ServerRequests != 80 {
-		t.Errorf("since then %+v", since)
+	if since := got.since(Counters{Requests: 399, CPU: 0.822027}); since.Requests != 1 || since.CPU != 0 ||
+		since.ServerRequests != 80 {
+		t.Errorf("difference of counters: %+v", since)
 	}
 	if got.HitRatio() != 0.8 || (Counters{}).HitRatio() != 0 {
-		t.Errorf("the ratio of hits is %v", got.HitRatio())
+		t.Errorf("hit ratio: got %v", got.HitRatio())
 	}
-	if _, err := parseCounters(strings.NewReader(strings.Replace(text, "server.all.requests", "other", 1))); err == nil {
-		t.Error("without a counter that is needed it did not fail")
+	if _, err := parseCounters(strings.NewReader(strings.Replace(text, "server.all.requests", "other",
+		1))); err == nil {
+		t.Error("parse without a required counter succeeded, want an error")
 	}
 }
 
@@ -137,22 +141,27 @@ lighter_hub_requests_total{code="200",endpoint="chains"} 1
 lighter_hub_requests_total{code="200",endpoint="other"} 9
 process_cpu_seconds_total 1.5
 `))
-	if err != nil || v.requests["packs"] != 77 || v.requests["chains"] != 1 || len(v.requests) != 2 || v.errors != 2 || v.hubCPU != 1.5 {
+	if err != nil || v.requests["packs"] != 77 || v.requests["chains"] != 1 || len(v.requests) != 2 || v.errors != 2 ||
+		v.hubCPU != 1.5 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
 
 func TestCellSumsUp(t *testing.T) {
 	o := Outcome{Wall: 4, User: 3, System: 1, Reads: []float64{0.5, 0.25}, Squid: Counters{ServerBytes: 77, CPU: 2},
-		Starts: []Start{{Pull: 1, Done: 3, Bytes: 10, Requests: 2}, {Pull: 2, Done: 4, Bytes: 20, Requests: 3, Refused: 2, Why: "late", Failed: 1}, {Error: "it broke", Bytes: 5}}}
+		Starts: []Start{{Pull: 1, Done: 3, Bytes: 10, Requests: 2},
+			{Pull: 2, Done: 4, Bytes: 20, Requests: 3, Refused: 2, Why: "late", Failed: 1},
+			{Error: "it broke", Bytes: 5}}}
 	before := view{link: 100, requests: map[string]int64{"packs": 1}, hubCPU: 1, all: 1000, idle: 500}
-	after := view{link: 1100, requests: map[string]int64{"packs": 5, "chains": 2}, errors: 1, hubCPU: 2, own: 0.5, all: 2000, idle: 750}
+	after := view{link: 1100, requests: map[string]int64{"packs": 5, "chains": 2}, errors: 1, hubCPU: 2, own: 0.5,
+		all: 2000, idle: 750}
 	c := Cell{Way: Near}
 	c.sum(o, before, after)
 	if c.Done != (Quantiles{3, 4, 4, 4}) || c.Pull.P99 != 2 || c.Reads.Max != 0.5 || c.Count != 2 {
 		t.Errorf("times %+v %+v %+v", c.Done, c.Pull, c.Reads)
 	}
-	if c.Bytes != 35 || c.Requests != 5 || c.refused() != 1 || c.Refused["late"] != 1 || c.Failed != 1 || c.FailedStarts != 1 || c.Error != "it broke" {
+	if c.Bytes != 35 || c.Requests != 5 || c.refused() != 1 || c.Refused["late"] != 1 || c.Failed != 1 ||
+		c.FailedStarts != 1 || c.Error != "it broke" {
 		t.Errorf("sums %+v", c)
 	}
 	if c.LinkBytes != 1000 || c.HubBytes != 1000 || c.hubRequests() != 6 || c.HubErrors != 1 || c.Busy != 0.75 {
@@ -170,14 +179,16 @@ func TestCellSumsUp(t *testing.T) {
 	}
 }
 
-// measured is a result of which the model's figures are round.
+// measured is a result for which the model returns round figures.
 var measured = Result{Rate: "1gbit", RTT: ms(10), Cores: 4,
 	Cells: []Cell{
 		{Workload: "a/b", Way: Direct, Nodes: 1, Bytes: 5_000_000, Requests: 100, Done: Quantiles{P50: 1}, HubCPU: 99},
 		{Workload: "a/b", Way: Direct, Nodes: 100, HubCPU: 1.04},
 		{Workload: "a/b", Way: Direct, Nodes: 200, HubCPU: 100, FailedStarts: 1},
-		{Workload: "a/b", Way: Near, Nodes: 200, Bytes: 1e9, Requests: 20_000, Done: Quantiles{P50: 7}, Squid: Counters{CPU: 4}}},
-	Rates: []Rate{{Workload: "a/b", Of: "hub", What: "chains", CPU: 400e-6}, {Workload: "c/d", Of: "hub", What: "chains", CPU: 1},
+		{Workload: "a/b", Way: Near, Nodes: 200, Bytes: 1e9, Requests: 20_000, Done: Quantiles{P50: 7},
+			Squid: Counters{CPU: 4}}},
+	Rates: []Rate{{Workload: "a/b", Of: "hub", What: "chains", CPU: 400e-6},
+		{Workload: "c/d", Of: "hub", What: "chains", CPU: 1},
 		{Workload: "a/b", Of: "hub", What: "units", CPU: 1}}}
 
 func TestModel(t *testing.T) {
@@ -186,7 +197,7 @@ func TestModel(t *testing.T) {
 		t.Fatalf("parameters %+v, %t", p, ok)
 	}
 	if _, ok := measured.Parameters("c/d"); ok {
-		t.Error("there are parameters of what was not measured")
+		t.Error("got parameters of a workload without figures")
 	}
 	for _, test := range []struct {
 		squids int
@@ -200,7 +211,7 @@ func TestModel(t *testing.T) {
 		l := p.Model(10_000, test.squids, 4, 10e9)
 		for i, part := range l.Parts {
 			if math.Abs(part.Seconds-test.want[i]) > 1e-9 {
-				t.Errorf("%d Squids: %s is busy for %v s, want %v", test.squids, part.Name, part.Seconds, test.want[i])
+				t.Errorf("%d Squids: load of %s: got %v s, want %v", test.squids, part.Name, part.Seconds, test.want[i])
 			}
 		}
 		if len(l.Parts) != len(test.want) || l.Slowest().Name != test.slow {
@@ -211,9 +222,10 @@ func TestModel(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	text := measured.Markdown()
-	for _, want := range []string{"### a/b, 1gbit, 10ms", "| direct | 1 | 1.00 s |", "| squid | 200 at once |", "| 1 | 0.0 | 0.0 | 0.0 | 200.0 | 40.0 | 50 | 201 s: a Squid's processor |"} {
+	for _, want := range []string{"### a/b, 1gbit, 10ms", "| direct | 1 | 1.00 s |", "| squid | 200 at once |",
+		"| 1 | 0.0 | 0.0 | 0.0 | 200.0 | 40.0 | 50 | 201 s: a Squid's processor |"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("it does not say %q:\n%s", want, text)
+			t.Errorf("the text does not contain %q:\n%s", want, text)
 		}
 	}
 	columns := 0
@@ -228,11 +240,11 @@ func TestMarkdown(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for problem, change := range map[string]func(*Options){
-		"no workload":        func(o *Options) { o.Workloads = []string{"python/nothing"} },
-		"no way":             func(o *Options) { o.Ways = []string{"around"} },
-		"from 1 to 1000":     func(o *Options) { o.Nodes = []int{0} },
-		"is not the rate":    func(o *Options) { o.Rate = "fast" },
-		"nothing to measure": func(o *Options) { o.Nodes = nil },
+		"no workload":           func(o *Options) { o.Workloads = []string{"python/nothing"} },
+		"no way":                func(o *Options) { o.Ways = []string{"around"} },
+		"from 1 to 1000":        func(o *Options) { o.Nodes = []int{0} },
+		"parse the link's rate": func(o *Options) { o.Rate = "fast" },
+		"nothing to measure":    func(o *Options) { o.Nodes = nil },
 	} {
 		o := Default()
 		if err := o.Check(); err != nil {

@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// nodeMemory is about what a node takes that touches so many bytes of a device: its
-// cache lies in memory.
+// nodeMemory estimates the memory of a node that reads a number of bytes of a device. Its cache is
+// in memory.
 func nodeMemory(touched int64) int64 { return 24<<20 + 2*touched }
 
-// memoryLeft is what the machine can give without swapping, in bytes; 0: it is not
-// known.
+// memoryLeft returns the available memory of the machine without swapping, in bytes; 0 if unknown.
 func memoryLeft() int {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -19,7 +18,7 @@ func memoryLeft() int {
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			n, _ := strconv.Atoi(strings.Fields(value)[0]) // 0: not known
+			n, _ := strconv.Atoi(strings.Fields(value)[0]) // 0: unknown
 			return n << 10
 		}
 	}

@@ -8,38 +8,37 @@ import (
 	"lighter/bench"
 )
 
-// Parameters are what the model of more nodes than can be simulated is made of, all
-// of them measured.
+// Parameters are the measured inputs of a model for more nodes than can be simulated.
 type Parameters struct {
 	Workload string
 	Bytes    float64 // that a start fetches
-	Requests float64 // that it makes
-	Alone    float64 // seconds of a start that nobody else disturbs
-	Link     float64 // of the hub, bits a second
-	LookUp   float64 // seconds of the hub's processors that a look-up takes
-	Hub      float64 // the same, of all that a start asks for
-	Squid    float64 // seconds of Squid's one processor, of a start
+	Requests float64 // made by a start
+	Alone    float64 // seconds of a start of a single node
+	Link     float64 // rate of the hub's link, bits a second
+	LookUp   float64 // seconds of the hub's processor time for a lookup
+	Hub      float64 // seconds of the hub's processor time for all requests of a start
+	Squid    float64 // seconds of Squid's processor time for a start; Squid uses one processor
 }
 
-// Load is how long each part is busy when that many nodes start at once, in seconds.
+// Load holds the time that each part is busy when a number of nodes start at once.
 type Load struct {
 	Nodes, Squids int
 	Parts         []Part
 }
 
-// Part is one part's load.
+// Part is the load of one part, in seconds.
 type Part struct {
 	Name    string
 	Seconds float64
 }
 
-// Model says what nodes that start at once ask of each part, with Squids beside them
-// that have the nodes' share each (0: none), which the hub's link feeds, when the hub
-// has so many cores and each Squid a connection to its nodes of nic bits a second.
+// Model returns the load of each part when nodes start at once. Each of the Squids serves an equal
+// share of the nodes over a connection of nic bits a second, and fetches over the hub's link. With
+// 0 Squids, the nodes fetch from the hub. The hub has a number of cores.
 //
-// It takes for granted that each Squid asks for each object and each look-up once, that
-// all parts work at the same time, none of them in vain, that they are as fast as measured
-// whatever waits for them, and that all nodes wait for as long as it takes.
+// It assumes that each Squid requests each object and each lookup once, that all parts work in
+// parallel at their measured speed under any load, that no work is wasted, and that nodes never
+// give up.
 func (p Parameters) Model(nodes, squids, cores int, nic float64) Load {
 	n, copies := float64(nodes), float64(nodes)
 	l := Load{Nodes: nodes, Squids: squids}
@@ -53,12 +52,13 @@ func (p Parameters) Model(nodes, squids, cores int, nic float64) Load {
 	}
 	if squids > 0 {
 		share := n / float64(squids)
-		l.Parts = append(l.Parts, Part{"a Squid's processor", share * p.Squid}, Part{"a Squid's connection", share * p.Bytes * 8 / nic})
+		l.Parts = append(l.Parts, Part{"a Squid's processor", share * p.Squid},
+			Part{"a Squid's connection", share * p.Bytes * 8 / nic})
 	}
 	return l
 }
 
-// Slowest is the part that all wait for.
+// Slowest returns the part with the largest load.
 func (l Load) Slowest() Part {
 	return slices.MaxFunc(l.Parts, func(a, b Part) int {
 		switch {
@@ -71,11 +71,11 @@ func (l Load) Slowest() Part {
 	})
 }
 
-// Parameters returns what was measured of a workload. They are only there if all that
-// they are made of was.
+// Parameters returns the measured parameters of a workload. ok is false if one of them was not
+// measured.
 func (r Result) Parameters(workload string) (p Parameters, ok bool) {
 	p = Parameters{Workload: workload, Link: r.bits()}
-	most := map[string]int{} // the more nodes, the better is what they used known
+	most := map[string]int{} // the figures of the largest number of nodes are the most precise
 	for _, c := range r.Cells {
 		if c.Workload != workload || c.FailedStarts > 0 {
 			continue
@@ -110,18 +110,21 @@ const (
 
 func millis(seconds float64) string { return fmt.Sprintf("%.2f ms", 1e3*seconds) }
 
-// squids are the numbers of Squids that the model is made for.
+// squids lists the numbers of Squids in the model's table.
 var squids = []int{0, 1, 10, 50, 100}
 
-// model shows what the model says of a workload.
+// model prints the model's table of a workload.
 func (r Result) model(out *strings.Builder, workload string) {
 	p, ok := r.Parameters(workload)
 	if !ok {
 		return
 	}
-	fmt.Fprintf(out, "%d nodes at once, on paper, of a hub with %d processors, %s, and Squids with 10 Gbit/s each: a start alone takes %s, and fetches %s in %.0f requests; these take %s of the hub's processors, %s of them the look-up, or %s of a Squid's. Seconds that each part is busy:\n\n",
-		modelled, hubCores, r.Rate, bench.Seconds(p.Alone), bench.Size(int64(p.Bytes)), p.Requests, millis(p.Hub), millis(p.LookUp), millis(p.Squid))
-	fmt.Fprintln(out, "| Squids | hub's look-ups | hub's objects | hub's link | a Squid's processor | a Squid's connection | starts a second | the last is done after |")
+	fmt.Fprintf(out,
+		"%d nodes at once, on paper, of a hub with %d processors, %s, and Squids with 10 Gbit/s each: a start alone takes %s, and fetches %s in %.0f requests; these take %s of the hub's processors, %s of them the look-up, or %s of a Squid's. Seconds that each part is busy:\n\n",
+		modelled, hubCores, r.Rate, bench.Seconds(p.Alone), bench.Size(int64(p.Bytes)), p.Requests, millis(p.Hub),
+		millis(p.LookUp), millis(p.Squid))
+	fmt.Fprintln(out,
+		"| Squids | hub's look-ups | hub's objects | hub's link | a Squid's processor | a Squid's connection | starts a second | the last is done after |")
 	fmt.Fprintln(out, "|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, n := range squids {
 		l := p.Model(modelled, n, hubCores, squidNIC)

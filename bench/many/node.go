@@ -23,8 +23,8 @@ import (
 	"lighter/wire/client"
 )
 
-// node is all of a node but containerd's socket and the kernel: its connections,
-// cache, look-ups, indexes and devices.
+// node is a node without containerd's socket and the kernel: its connections, cache, lookups,
+// indexes and devices.
 type node struct {
 	plan       Plan
 	hubs       *origin.Failover
@@ -33,10 +33,10 @@ type node struct {
 	prefetcher *prefetch.Prefetcher
 	trees      *trees.Store
 	chains     *resolver.Resolver
-	open       func() error // makes chains anew: it forgets that the hub did not answer
+	open       func() error // makes chains again, without the memory of failed lookups
 }
 
-// lazyTrees is the store of trees with their mounts, as the resolver sees it.
+// lazyTrees implements the resolver's store of trees and mounts.
 type lazyTrees struct {
 	*trees.Store
 	*mount.Mounts
@@ -62,7 +62,8 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 		return nil, err
 	}
 	n.units = store.NewFetcher(n.hubs, n.cache)
-	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{Limit: p.Stream}, log)
+	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{Limit: p.Stream},
+		log)
 	recorder := record.New(false, func(trace.Trace) {})
 	n.trees = trees.Open(root, n.hubs, noKernel{}, n.prefetcher, log)
 	lazy := lazyTrees{n.trees, mount.New(root, mount.Auto, n.trees, nil, recorder, log)}
@@ -79,23 +80,22 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	return n, nil
 }
 
-// maxPulls is how many pulls of a node may find that the image would be unpacked,
-// because the hub did not answer in time, before it gives up; pullPause is the time
-// between them.
+// maxPulls bounds the pulls of a node that would unpack the image because the hub did not answer in
+// time. pullPause is the time between them.
 const (
 	maxPulls  = 60
 	pullPause = time.Second
 )
 
-// close ends what the node does. Its directory stays.
+// close stops the node. It keeps its directory.
 func (n *node) close() error {
 	n.trees.Close()
 	n.units.Wait()
 	return n.cache.Close()
 }
 
-// start pulls the image and reads what a start of it reads. It adds to took the time
-// of each read.
+// start pulls the image and replays the reads of a start. It appends the duration of each read to
+// took.
 func (n *node) start(ctx context.Context, t trace.Trace, took []float64) (s Start, _ []float64) {
 	begin := time.Now()
 	running, stop := context.WithCancel(ctx)
@@ -131,7 +131,7 @@ func (n *node) start(ctx context.Context, t trace.Trace, took []float64) (s Star
 	return s, took
 }
 
-// pull claims each chain of the image, the lowest first, as containerd's pull does.
+// pull claims each chain of the image, the lowest first, like a pull of containerd.
 func (n *node) pull(ctx context.Context) error {
 	parent := ""
 	for i, c := range n.plan.Chains {
@@ -145,8 +145,8 @@ func (n *node) pull(ctx context.Context) error {
 	return nil
 }
 
-// read reads all of the trace, says that it is done, and goes on to fetch what a node
-// would fetch while the container runs.
+// read replays the trace and calls done. Then it continues to fetch in the background, like a node
+// with a running container.
 func (n *node) read(ctx context.Context, t trace.Trace, took []float64, done func()) ([]float64, error) {
 	unlock := n.trees.Lock(n.plan.Tree)
 	defer unlock()
@@ -161,25 +161,26 @@ func (n *node) read(ctx context.Context, t trace.Trace, took []float64, done fun
 	return took, errors.Join(err, n.trees.Unserve(n.plan.Tree))
 }
 
-// noKernel stands for the server of devices: the reads of a replay do not come from a kernel.
+// noKernel replaces the device server, because a replay reads without the kernel.
 type noKernel struct{}
 
 func (noKernel) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", nil }
 func (noKernel) Remove(chunk.ID) error                            { return nil }
 
 const (
-	// settlePoll is how often it is looked whether something is fetched, settled how
-	// often in a row nothing must be, settleLongest the most that is waited.
+	// settlePoll is the interval of checks for fetches, settled the required number of checks in a
+	// row without a fetch, and settleLongest the limit of the wait.
 	settlePoll    = 10 * time.Millisecond
 	settled       = 5
 	settleLongest = time.Minute
 )
 
-// settle waits until nothing is fetched any more. A device that is closed before cuts off
-// what is on its way, as no node does whose container runs.
+// settle waits until all fetches have ended. Closing a device earlier would cancel fetches in
+// flight, which does not happen while a container runs.
 func (n *node) settle(ctx context.Context) {
 	last, still := int64(0), 0
-	for end := time.Now().Add(settleLongest); still < settled && time.Now().Before(end) && pause(ctx, settlePoll); still++ {
+	for end := time.Now().Add(settleLongest); still < settled && time.Now().Before(end) &&
+		pause(ctx, settlePoll); still++ {
 		now := n.units.Stats()
 		if now.Requests != last || now.InFlight != (store.GateStats{}) {
 			still = 0
@@ -188,10 +189,10 @@ func (n *node) settle(ctx context.Context) {
 	}
 }
 
-// anyDevice is more bytes than any device has.
+// anyDevice is larger than any device, in bytes.
 const anyDevice = 1 << 60
 
-// trace is what the nodes read.
+// trace returns the trace that the nodes replay.
 func (p Plan) trace() (trace.Trace, error) {
 	if p.Tree.IsZero() || len(p.Chains) == 0 {
 		return trace.Trace{}, errors.New("the plan names no image")

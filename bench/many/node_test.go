@@ -28,8 +28,8 @@ import (
 	"lighter/wire/client"
 )
 
-// startHub starts a hub in this process, with an image of two layers, and returns
-// what nodes need to start it.
+// startHub starts a hub in this process, with an image of two layers, and returns a plan for nodes
+// that start the image.
 func startHub(t *testing.T) Plan {
 	t.Helper()
 	c := hub.DefaultConfig()
@@ -82,7 +82,9 @@ func makeImage(t *testing.T) string {
 	last := filepath.Join(dir, "none")
 	err := os.MkdirAll(filepath.Join(last, "blobs/sha256"), 0o755)
 	if err == nil {
-		err = layout.Write(last, ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}, ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}})
+		err = layout.Write(last, ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
+			MediaType: ocispec.MediaTypeImageManifest},
+			ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}})
 	}
 	for i, name := range []string{"lower", "upper"} {
 		content := make([]byte, 1<<20)
@@ -114,7 +116,8 @@ func push(t *testing.T, c *client.Client, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Add(t.Context(), wire.Add{Name: "image:latest", Digest: digest}, func(wire.Progress) {}); err != nil {
+	if _, err := c.Add(t.Context(), wire.Add{Name: "image:latest", Digest: digest},
+		func(wire.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,10 +139,11 @@ func simulate(t *testing.T, p Plan) Outcome {
 	return o
 }
 
-// Each node asks for the image and fetches what the trace reads, for itself.
+// Each node looks up the image, and fetches the chunks of the trace independently.
 func TestNodesStartAnImage(t *testing.T) {
 	p := startHub(t)
-	p.Trace = trace.Trace{Tree: p.Tree, Reads: []trace.Read{{Offset: 1 << 20, Length: 1 << 20}, {At: time.Millisecond, Offset: 0, Length: 4096}}}.Encode()
+	p.Trace = trace.Trace{Tree: p.Tree, Reads: []trace.Read{{Offset: 1 << 20, Length: 1 << 20},
+		{At: time.Millisecond, Offset: 0, Length: 4096}}}.Encode()
 	o := simulate(t, p)
 	if len(o.Starts) != p.Nodes || len(o.Reads) != 9*p.Nodes {
 		t.Fatalf("%d starts and %d reads", len(o.Starts), len(o.Reads))
@@ -148,19 +152,18 @@ func TestNodesStartAnImage(t *testing.T) {
 		if s.Error != "" || s.Refused != 0 || s.Reads != 9 || s.Failed != 0 {
 			t.Errorf("node %d: %+v", i, s)
 		}
-		// A file that does not compress, a chunk of the other, and one look-up, index and
-		// locations.
+		// An incompressible file, a chunk of the other file, and one lookup, index and locations.
 		if s.Bytes < 1<<20 || s.Units == 0 || s.Requests != s.Units+3 {
 			t.Errorf("node %d fetched %d bytes, %d units in %d requests", i, s.Bytes, s.Units, s.Requests)
 		}
 		if s.Pull <= 0 || s.Done < s.Pull {
-			t.Errorf("node %d: the pull took %v s, all %v s", i, s.Pull, s.Done)
+			t.Errorf("node %d: pull %v s, total %v s", i, s.Pull, s.Done)
 		}
 	}
 }
 
-// What a node would unpack is not taken for a start.
-func TestPullOfWhatIsNotLazyFails(t *testing.T) {
+// A pull that would unpack the image is not a start.
+func TestPullOfUnknownImageFails(t *testing.T) {
 	p := startHub(t)
 	p.Chains = []string{"sha256:" + strings.Repeat("0", 64)}
 	n, err := newNode(p, "node", slog.New(slog.DiscardHandler))
@@ -169,6 +172,6 @@ func TestPullOfWhatIsNotLazyFails(t *testing.T) {
 	}
 	defer n.close()
 	if err := n.pull(t.Context()); err == nil || !strings.Contains(err.Error(), "would be unpacked") {
-		t.Errorf("a pull of what is not known: %v", err)
+		t.Errorf("pull of an unknown image: %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Quantiles are of some values, in their unit.
+// Quantiles holds quantiles of values, in their unit.
 type Quantiles struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -13,8 +13,8 @@ type Quantiles struct {
 	Max float64 `json:"max"`
 }
 
-// quantiles of no value are zero. Each is one of the values: the least that so many
-// are not above.
+// quantiles computes the quantiles by the nearest-rank method: each is one of the values. Without
+// values, all are zero.
 func quantiles(values []float64) Quantiles {
 	if len(values) == 0 {
 		return Quantiles{}

@@ -14,16 +14,16 @@ import (
 	"lighter/bench"
 )
 
-// Rate is what one process gives when it is asked for the same things again and again,
-// by clients on the same machine that do nothing with what they get.
+// Rate is the throughput of a process for repeated requests of the same objects, by clients on the
+// same machine that discard the answers.
 type Rate struct {
 	Workload string  `json:"workload"`
 	Of       string  `json:"of"`       // "hub" or "squid"
-	What     string  `json:"what"`     // "chains": look-ups; "units": the units of a start
+	What     string  `json:"what"`     // "chains": lookups; "units": the units of a start
 	Requests float64 `json:"requests"` // a second
 	Bytes    float64 `json:"bytes"`    // a second
-	CPU      float64 `json:"cpu"`      // of its processor time, seconds a request
-	P99      float64 `json:"p99"`      // seconds until an answer has come
+	CPU      float64 `json:"cpu"`      // processor time of the process, seconds a request
+	P99      float64 `json:"p99"`      // seconds until the end of an answer
 	Errors   int64   `json:"errors"`
 }
 
@@ -32,7 +32,8 @@ const (
 	rateTime    = 5 * time.Second
 )
 
-// rates measures what the hub and a Squid before it give of a workload.
+// rates measures the throughput of the hub, and of a Squid in front of it, for the objects of a
+// workload.
 func (r *run) rates(ctx context.Context, w *workload) error {
 	paths := map[string][]string{"chains": {"/chains/" + w.chains[0]}, "units": w.units}
 	for _, what := range []string{"chains", "units"} {
@@ -75,12 +76,13 @@ func (r *run) rates(ctx context.Context, w *workload) error {
 
 func (r *run) addRate(w *workload, of, what string, rate Rate) {
 	rate.Workload, rate.Of, rate.What = w.name, of, what
-	bench.Say("%-12s %-7s gives %.0f %s a second, %s; %.0f µs of a processor each; p99 %s; %d errors", w.name, of, rate.Requests, what,
+	bench.Say("%-12s %-7s gives %.0f %s a second, %s; %.0f µs of a processor each; p99 %s; %d errors", w.name, of,
+		rate.Requests, what,
 		bench.Size(int64(rate.Bytes)), 1e6*rate.CPU, bench.Seconds(rate.P99), rate.Errors)
 	r.result.Rates = append(r.result.Rates, rate)
 }
 
-// ask has all clients ask for the paths in turn.
+// ask runs all clients, which request the paths in turn.
 func ask(ctx context.Context, hub, proxy string, paths []string) (rate Rate, err error) {
 	transport := &http.Transport{MaxIdleConnsPerHost: rateClients, DisableCompression: true}
 	if proxy != "" {
@@ -116,13 +118,14 @@ func ask(ctx context.Context, hub, proxy string, paths []string) (rate Rate, err
 	all.Wait()
 	times := slices.Concat(took...)
 	if len(times) == 0 {
-		return rate, fmt.Errorf("%s did not answer once", hub)
+		return rate, fmt.Errorf("measure the rate of %s: no request succeeded", hub)
 	}
 	seconds := rateTime.Seconds()
-	return Rate{Requests: float64(len(times)) / seconds, Bytes: float64(bytes.Load()) / seconds, P99: quantiles(times).P99, Errors: failed.Load()}, nil
+	return Rate{Requests: float64(len(times)) / seconds, Bytes: float64(bytes.Load()) / seconds,
+		P99: quantiles(times).P99, Errors: failed.Load()}, nil
 }
 
-// get asks for one thing and returns how many bytes it has.
+// get requests an object and returns its size in bytes.
 func get(ctx context.Context, client *http.Client, url string) (int64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

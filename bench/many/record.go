@@ -22,24 +22,24 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// workload is what the nodes start.
+// workload is a recorded workload that the nodes start.
 type workload struct {
 	name    string // IMAGE/WORKLOAD
 	chains  []string
 	tree    chunk.ID
 	trace   []byte
-	touched int64    // bytes of the device, by the trace
-	units   []string // paths, below the scope, that a node asked for
+	touched int64    // bytes of the device in the trace
+	units   []string // paths, below the scope, that a node requested
 }
 
-// listener is the hub with a listener for traces before it: nodes report what their
-// starts read, and so it comes to us and to the hub.
+// listener is a proxy in front of the hub that records reported traces. It forwards them to the
+// hub.
 type listener struct {
 	server http.Server
 	traces chan report
 
 	mu    sync.Mutex // guards units
-	units []string   // paths, below the scope, of what nodes asked for
+	units []string   // paths, below the scope, that nodes requested
 }
 
 type report struct {
@@ -47,7 +47,7 @@ type report struct {
 	body []byte
 }
 
-// listen starts one at site.SpareAddress.
+// listen starts a listener at site.SpareAddress.
 func listen(hub string) (*listener, error) {
 	to, err := url.Parse(hub)
 	if err != nil {
@@ -55,7 +55,7 @@ func listen(hub string) (*listener, error) {
 	}
 	l := &listener{traces: make(chan report, 64)}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		ErrorLog: log.New(io.Discard, "", 0)} // a node that asks for something no more
+		ErrorLog: log.New(io.Discard, "", 0)} // errors of requests that a node cancels
 	l.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodPost && strings.Contains(req.URL.Path, "/traces/") {
 			body, err := io.ReadAll(io.LimitReader(req.Body, trace.MaxBytes+1))
@@ -66,7 +66,7 @@ func listen(hub string) (*listener, error) {
 			if tree, err := chunk.ParseID(path.Base(req.URL.Path)); err == nil {
 				select {
 				case l.traces <- report{tree, body}:
-				default: // nobody has asked for so many
+				default: // the channel is full: drop the report
 				}
 			}
 			req.Body = io.NopCloser(bytes.NewReader(body))
@@ -88,8 +88,8 @@ func listen(hub string) (*listener, error) {
 
 func (l *listener) close() error { return l.server.Close() }
 
-// traceTimeout is how long a node may take to report a start: it waits for its reads
-// to die down.
+// traceTimeout bounds the time until a node reports a start. The node first waits until the reads
+// become few.
 const traceTimeout = 3 * time.Minute
 
 // next waits for the next trace.
@@ -104,14 +104,12 @@ func (l *listener) next(ctx context.Context) (report, error) {
 	}
 }
 
-// keeping is a namespace of containerd in which an image stays, so that the node
-// keeps its index.
+// keeping is a namespace of containerd that keeps an image, so that the node keeps its index.
 const keeping = "keeping"
 
-// record starts a workload in a real container twice: once with nothing of it on the
-// machine, then with all that it needs on the disk and nothing in memory. What the
-// second start read, and when, is what the simulated nodes will: the time between its
-// reads is the workload's own.
+// record starts a workload in a real container twice: first on a wiped machine, then with all
+// needed chunks on the disk and an empty page cache. The simulated nodes replay the second start:
+// the pauses between its reads are those of the workload itself.
 func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
 	if err := r.Need(ctx, w.Image); err != nil {
 		return nil, err
@@ -126,14 +124,16 @@ func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
 		return nil, err
 	}
 	m, ref := r.Site.Machine, site.Reference(w.Image)
-	if _, err := m.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
+	if _, err := m.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter,
+		ref); err != nil {
 		return nil, err
 	}
 	const rounds int64 = 2
 	var last report
 	for round := range rounds {
 		if round > 0 {
-			if err := errors.Join(m.RemoveImage(ctx, ref), m.StopNode(), m.StartNode(ctx), m.Reconnect(ctx), site.DropCaches()); err != nil {
+			if err := errors.Join(m.RemoveImage(ctx, ref), m.StopNode(), m.StartNode(ctx), m.Reconnect(ctx),
+				site.DropCaches()); err != nil {
 				return nil, err
 			}
 		}
@@ -188,6 +188,7 @@ func (r *run) describe(ctx context.Context, w bench.Workload, last report) (*wor
 	if len(t.Reads) == 0 {
 		return nil, fmt.Errorf("record %s: it read nothing", w)
 	}
-	bench.Say("%-12s recorded: %d reads of %s in %s", w, len(t.Reads), bench.Size(to.touched), t.Reads[len(t.Reads)-1].At)
+	bench.Say("%-12s recorded: %d reads of %s in %s", w, len(t.Reads), bench.Size(to.touched),
+		t.Reads[len(t.Reads)-1].At)
 	return to, nil
 }

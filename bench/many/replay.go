@@ -9,22 +9,20 @@ import (
 )
 
 const (
-	// piece is the most that is read at a time: what the kernel asks for, which
-	// merged reads of a trace are longer than.
+	// piece is the largest read, as of the kernel. Merged reads of a trace are longer.
 	piece = 128 << 10
-	// readTimeout is how long the kernel's reads may take on a node.
+	// readTimeout bounds a read, as on a node.
 	readTimeout = 100 * time.Second
 )
 
-// reader is the device that a start reads.
+// reader is a device.
 type reader interface {
 	ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error)
 }
 
-// replay reads what a start read, one read after the other, each as long after the
-// answer to the one before it as it was in the trace. So a trace of a start of which
-// all was local gives the time that its process took for itself. It adds the time of
-// each read, in seconds, to took.
+// replay repeats the reads of a trace one after the other. The pause between the answer to a read
+// and the next read is that of the trace. If the trace is of a start with local data, the pauses
+// are those of the workload itself. It appends the duration of each read, in seconds, to took.
 func replay(ctx context.Context, d reader, t trace.Trace, took []float64) ([]float64, error) {
 	buffer := make([]byte, piece)
 	at := time.Duration(0)
@@ -52,7 +50,7 @@ func read(ctx context.Context, d reader, dst []byte, offset int64) error {
 	return err
 }
 
-// pause tells whether so much time has gone by before ctx was done.
+// pause waits, and reports whether the time has passed before ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

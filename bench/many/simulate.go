@@ -16,9 +16,8 @@ import (
 	"lighter/format/trace"
 )
 
-// Simulate is the process of the simulated nodes: it does what the plan says and
-// writes the outcome, as JSON. What goes through a proxy the environment says, as it
-// does for a node.
+// Simulate is the main function of the process that simulates nodes. It executes the plan and
+// writes the outcome as JSON. The environment sets the proxy, as for a real node.
 func Simulate(ctx context.Context, plan string, out io.Writer) error {
 	p, err := readPlan(plan)
 	if err != nil {
@@ -66,8 +65,7 @@ func openNodes(p Plan) (nodes []*node, err error) {
 	return nodes, nil
 }
 
-// startAll has every node start the image, each at its time, and waits until nothing is fetched any
-// more.
+// startAll starts the image on every node at its time, and waits until all fetches have ended.
 func startAll(ctx context.Context, p Plan, nodes []*node, t trace.Trace) (Outcome, error) {
 	o := Outcome{Starts: make([]Start, len(nodes))}
 	reads := make([][]float64, len(nodes))
@@ -98,8 +96,7 @@ func startAll(ctx context.Context, p Plan, nodes []*node, t trace.Trace) (Outcom
 	return o, ctx.Err()
 }
 
-// used is what this process has used: processor time in seconds, and the most memory
-// that it had, in bytes.
+// used holds the processor time of this process in seconds, and its peak memory in bytes.
 type used struct {
 	user, system float64
 	memory       int64
@@ -108,7 +105,7 @@ type used struct {
 func usage() (used, error) {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
-		return used{}, fmt.Errorf("ask for the time that was used: %w", err)
+		return used{}, fmt.Errorf("get the resource usage: %w", err)
 	}
 	seconds := func(t unix.Timeval) float64 { return time.Duration(t.Nano()).Seconds() }
 	return used{seconds(r.Utime), seconds(r.Stime), r.Maxrss << 10}, nil

@@ -16,10 +16,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// squidConfig is the configuration of a Squid for Lighter: ADDRESS is where it
-// listens. What counts: objects as large as a unit or an index may stay in memory,
-// who asks for what is on its way already waits for that instead of asking for it
-// again, and that comes whole whoever gives up waiting.
+// squidConfig is the configuration of a Squid for Lighter, which listens on ADDRESS. Important
+// settings: objects as large as a unit or an index stay in memory, concurrent requests for an
+// object share one fetch, and a fetch continues if its client cancels.
 const squidConfig = `http_port ADDRESS
 http_access allow all
 cache deny manager
@@ -45,11 +44,11 @@ visible_hostname squid
 shutdown_lifetime 0 seconds
 `
 
-// Counters are what a Squid has counted.
+// Counters are the counters of a Squid.
 type Counters struct {
 	Requests       int64   `json:"requests"` // of clients
-	Hits           int64   `json:"hits"`     // of them
-	Errors         int64   `json:"errors"`   // of them
+	Hits           int64   `json:"hits"`     // among Requests
+	Errors         int64   `json:"errors"`   // among Requests
 	Bytes          int64   `json:"bytes"`    // to clients
 	ServerRequests int64   `json:"serverRequests"`
 	ServerErrors   int64   `json:"serverErrors"`
@@ -57,7 +56,7 @@ type Counters struct {
 	CPU            float64 `json:"cpu"`         // seconds
 }
 
-// HitRatio is the part of the requests that no server was asked for.
+// HitRatio returns the share of requests answered without a server.
 func (c Counters) HitRatio() float64 {
 	if c.Requests == 0 {
 		return 0
@@ -73,8 +72,8 @@ type squid struct {
 	err     error
 }
 
-// startSquid starts a Squid with nothing in its memory, beside the nodes or beside the
-// hub. It may take a moment to be there.
+// startSquid starts a Squid with an empty cache, on the nodes' or the hub's side of the link. It
+// does not wait until the Squid listens.
 func (r *run) startSquid(ctx context.Context, near bool) (*squid, error) {
 	s := &squid{address: "127.0.0.1:3128", ended: make(chan struct{})}
 	if !near {
@@ -102,22 +101,23 @@ func (s *squid) stop() {
 	<-s.ended
 }
 
-// failure says how it ended, if it did by itself. A nil Squid did not.
+// failure returns an error if the Squid has ended by itself. A nil Squid has not.
 func (s *squid) failure() error {
 	if s == nil {
 		return nil
 	}
 	select {
 	case <-s.ended:
-		return fmt.Errorf("the Squid has ended: %w (`test/setup squid` installs it)", s.err)
+		return fmt.Errorf("Squid has ended (`test/setup squid` installs it): %w", s.err)
 	default:
 		return nil
 	}
 }
 
-// since are the counters as if it had begun when they were before.
+// since returns the differences to earlier counters.
 func (c Counters) since(before Counters) Counters {
-	return Counters{Requests: c.Requests - before.Requests, Hits: c.Hits - before.Hits, Errors: c.Errors - before.Errors, Bytes: c.Bytes - before.Bytes,
+	return Counters{Requests: c.Requests - before.Requests, Hits: c.Hits - before.Hits,
+		Errors: c.Errors - before.Errors, Bytes: c.Bytes - before.Bytes,
 		ServerRequests: c.ServerRequests - before.ServerRequests, ServerErrors: c.ServerErrors - before.ServerErrors,
 		ServerBytes: c.ServerBytes - before.ServerBytes, CPU: c.CPU - before.CPU}
 }
@@ -134,7 +134,7 @@ func awaitCounters(ctx context.Context, address string) (Counters, error) {
 	}
 }
 
-// readCounters asks a Squid's manager. The question is one of its requests.
+// readCounters gets the counters from a Squid's manager. They include this request.
 func readCounters(ctx context.Context, address string) (c Counters, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/squid-internal-mgr/counters", nil)
 	if err != nil {
@@ -143,11 +143,11 @@ func readCounters(ctx context.Context, address string) (c Counters, err error) {
 	direct := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := direct.Do(req)
 	if err != nil {
-		return c, fmt.Errorf("ask Squid for its counters: %w", err)
+		return c, fmt.Errorf("get Squid's counters: %w", err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return c, fmt.Errorf("ask Squid for its counters: it answers %s", res.Status)
+		return c, fmt.Errorf("get Squid's counters: %s", res.Status)
 	}
 	return parseCounters(res.Body)
 }
@@ -163,11 +163,13 @@ func parseCounters(text io.Reader) (c Counters, err error) {
 			}
 		}
 	}
-	for name, into := range map[string]*int64{"client_http.requests": &c.Requests, "client_http.hits": &c.Hits, "client_http.errors": &c.Errors,
-		"client_http.kbytes_out": &c.Bytes, "server.all.requests": &c.ServerRequests, "server.all.errors": &c.ServerErrors, "server.all.kbytes_in": &c.ServerBytes} {
+	for name, into := range map[string]*int64{"client_http.requests": &c.Requests, "client_http.hits": &c.Hits,
+		"client_http.errors":     &c.Errors,
+		"client_http.kbytes_out": &c.Bytes, "server.all.requests": &c.ServerRequests,
+		"server.all.errors": &c.ServerErrors, "server.all.kbytes_in": &c.ServerBytes} {
 		n, ok := values[name]
 		if !ok {
-			return c, fmt.Errorf("the counters of Squid have no %s", name)
+			return c, fmt.Errorf("parse Squid's counters: %s is missing", name)
 		}
 		if strings.Contains(name, ".kbytes_") {
 			n *= 1024

@@ -47,12 +47,14 @@ func convert(ctx context.Context, builder, source, destination string, plainHTTP
 		return fmt.Errorf("fetch %s: %w", source, err)
 	}
 	children := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(store), platform), platform, 1)
-	if err := images.Dispatch(ctx, images.Handlers(remotes.FetchHandler(store, fetcher), children), nil, image); err != nil {
+	if err := images.Dispatch(ctx, images.Handlers(remotes.FetchHandler(store, fetcher), children), nil,
+		image); err != nil {
 		return fmt.Errorf("fetch %s: %w", source, err)
 	}
 	layers := tonydus.LayerConvertFunc(tonydus.PackOption{BuilderPath: builder, FsVersion: "6"})
 	merge := tonydus.ConvertHookFunc(tonydus.MergeOption{BuilderPath: builder, FsVersion: "6", OCI: true})
-	converted, err := converter.IndexConvertFuncWithHook(layers, true, platform, converter.ConvertHooks{PostConvertHook: merge})(ctx, store, image)
+	converted, err := converter.IndexConvertFuncWithHook(layers, true, platform,
+		converter.ConvertHooks{PostConvertHook: merge})(ctx, store, image)
 	if err != nil {
 		return fmt.Errorf("convert %s: %w", source, err)
 	}
@@ -63,7 +65,8 @@ func convert(ctx context.Context, builder, source, destination string, plainHTTP
 	if err := remotes.PushContent(ctx, pusher, *converted, store, nil, platform, nil); err != nil {
 		return fmt.Errorf("push %s: %w", destination, err)
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]string{"reference": destination, "digest": converted.Digest.String(), "kind": "nydus"})
+	return json.NewEncoder(os.Stdout).Encode(map[string]string{"reference": destination,
+		"digest": converted.Digest.String(), "kind": "nydus"})
 }
 
 // labels keeps the labels of a store's blobs, in which the peer's functions pass on what they made.

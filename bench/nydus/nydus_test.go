@@ -11,7 +11,8 @@ import (
 )
 
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
-	for _, line := range []string{"", "pull", "snapshotter --root /r", "snapshotter --root /r --address /a more", "convert a", "convert --trace t a b"} {
+	for _, line := range []string{"", "pull", "snapshotter --root /r", "snapshotter --root /r --address /a more",
+		"convert a", "convert --trace t a b"} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {
 			t.Errorf("nydus %s: %v", line, err)
 		}
@@ -39,7 +40,8 @@ func TestPrefetchingIsOnUnlessItIsToBeOff(t *testing.T) {
 				All    bool `json:"prefetch_all"`
 			} `json:"fs_prefetch"`
 		}
-		if err := json.Unmarshal(text, &settings); err != nil || settings.Prefetch.Enable == off || settings.Prefetch.All == off {
+		if err := json.Unmarshal(text, &settings); err != nil || settings.Prefetch.Enable == off ||
+			settings.Prefetch.All == off {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

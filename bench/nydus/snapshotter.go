@@ -53,7 +53,8 @@ func configure(o snapshotterOptions) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	daemon, settings, main := filepath.Join(dir, "nydusd"), filepath.Join(dir, "nydusd.json"), filepath.Join(dir, "config.toml")
+	daemon, settings, main := filepath.Join(dir, "nydusd"), filepath.Join(dir, "nydusd.json"),
+		filepath.Join(dir, "config.toml")
 	for path, text := range map[string]string{
 		daemon:   fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\" --rlimit-nofile 0\n", filepath.Join(o.programs, "nydusd")),
 		settings: fmt.Sprintf(daemonConfig, !o.noPrefetch),
@@ -73,6 +74,7 @@ func become(o snapshotterOptions) error {
 		return err
 	}
 	program := filepath.Join(o.programs, "containerd-nydus-grpc")
-	err = syscall.Exec(program, []string{program, "--root", o.root, "--address", o.address, "--config", config}, os.Environ())
+	err = syscall.Exec(program, []string{program, "--root", o.root, "--address", o.address, "--config", config},
+		os.Environ())
 	return fmt.Errorf("start %s: %w", program, err)
 }

@@ -1,5 +1,5 @@
-// Package plot promises the few figures that the benchmarks need, as SVG of some
-// kilobytes: the same values, the same bytes. It knows neither files nor time.
+// Package plot draws the benchmarks' figures as small SVGs. Equal values give equal bytes. It uses
+// neither files nor clocks.
 package plot
 
 import (
@@ -10,40 +10,40 @@ import (
 	"strconv"
 )
 
-// Bars are stacked bars, in groups, from the left to the right.
+// Bars is a chart of horizontal stacked bars, in groups.
 type Bars struct {
 	Title  string
 	Unit   string   // of the values
-	Parts  []string // what the parts of a bar are, from its left
+	Parts  []string // names of the parts of a bar, from the left
 	Groups []Group
 }
 
-// Group is some bars that belong together.
+// Group is a named group of bars.
 type Group struct {
 	Name string
 	Bars []Bar
 }
 
-// Bar is one bar.
+// Bar is a stacked bar.
 type Bar struct {
 	Name  string
 	Parts []float64
-	Note  string // at its end
+	Note  string // text at the end of the bar
 }
 
-// colors are told apart by those who do not see all colours, too.
+// colors can be distinguished by colour-blind people.
 var colors = []string{"#4477aa", "#ddaa33", "#bb5566", "#228833", "#aa3377", "#66ccee", "#777777", "#000000"}
 
 func color(i int) string { return colors[i%len(colors)] }
 
-// isDashed tells whether a colour has been used before, so that a line has to be dashed.
+// isDashed reports whether series i repeats a colour, so that its line has to be dashed.
 func isDashed(i int) bool { return i >= len(colors) }
 
 // Sizes, in pixels.
 const (
 	width    = 920
-	left     = 210 // of the axis: names are before it
-	right    = 150 // behind the longest bar: for its note
+	left     = 210 // of the axis; names are left of it
+	right    = 150 // right of the longest bar, for its note
 	barRoom  = 15  // from bar to bar
 	barHigh  = 12
 	headRoom = 18 // of a group's name
@@ -53,7 +53,7 @@ const (
 	bottom   = 34 // for the axis
 )
 
-// SVG draws them.
+// SVG draws the chart.
 func (b Bars) SVG() []byte {
 	top := below(b.Parts)
 	height, most := top+bottom, 0.0
@@ -76,7 +76,8 @@ func (b Bars) SVG() []byte {
 			from := 0.0
 			for i, part := range bar.Parts {
 				x, to := axis.at(from), axis.at(from+part)
-				c.printf(`<rect x="%s" y="%d" width="%s" height="%d" fill="%s"/>`, number(x), y, number(to-x), barHigh, color(i))
+				c.printf(`<rect x="%s" y="%d" width="%s" height="%d" fill="%s"/>`, number(x), y, number(to-x), barHigh,
+					color(i))
 				from += part
 			}
 			c.text(int(axis.at(from))+5, y+10, "", bar.Note)
@@ -93,7 +94,7 @@ func sum(values []float64) (s float64) {
 	return s
 }
 
-// canvas is an SVG that is being written.
+// canvas is an SVG under construction.
 type canvas struct{ bytes.Buffer }
 
 func newCanvas(width, height int, title string) *canvas {
@@ -116,7 +117,7 @@ func (c *canvas) text(x, y int, weight, text string) {
 	c.printf(`<text x="%d" y="%d"%s>%s</text>`, x, y, weight, escape(text))
 }
 
-// keyRows lays out a legend: how far from the left each name's colour is, row by row.
+// keyRows lays out a legend. It returns the x coordinate of each name's colour, row by row.
 func keyRows(names []string) [][]int {
 	rows, x := [][]int{nil}, keyLeft
 	for _, name := range names {
@@ -130,10 +131,10 @@ func keyRows(names []string) [][]int {
 	return rows
 }
 
-// below returns where what comes below a legend begins.
+// below returns the y coordinate of the content below a legend.
 func below(names []string) int { return top + keyRow*(len(keyRows(names))-1) }
 
-// legend says what the colours are.
+// legend draws the legend of the colours.
 func (c *canvas) legend(names []string) {
 	i := 0
 	for row, places := range keyRows(names) {
@@ -166,17 +167,17 @@ func (c *canvas) end() []byte {
 
 func escape(text string) string {
 	var b bytes.Buffer
-	_ = xml.EscapeText(&b, []byte(text)) // a buffer takes everything
+	_ = xml.EscapeText(&b, []byte(text)) // writes to a buffer do not fail
 	return b.String()
 }
 
-// number writes at most two digits behind the point.
+// number formats a number with two decimals at most.
 func number(f float64) string { return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64) }
 
-// axis puts values from 0 to most between two places.
+// axis maps values from 0 to most to coordinates.
 type axis struct{ most, step, from, to float64 }
 
-// newAxis has between four and ten steps of 1, 2 or 5 times a power of ten.
+// newAxis returns an axis with four to ten steps of 1, 2 or 5 times a power of ten.
 func newAxis(most float64, from, to int) axis {
 	if !(most > 0) {
 		most = 1

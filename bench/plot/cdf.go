@@ -2,14 +2,14 @@ package plot
 
 import "slices"
 
-// CDF says, of each of some sets of values, which share of them is at most so large.
+// CDF is a chart of cumulative distribution functions, one for each series.
 type CDF struct {
 	Title  string
-	X      string // what the values are
+	X      string // label of the x axis
 	Series []Series
 }
 
-// Series is one set of values.
+// Series is a named set of values.
 type Series struct {
 	Name   string
 	Values []float64
@@ -20,7 +20,7 @@ const (
 	cdfHeight = 360
 )
 
-// SVG draws it.
+// SVG draws the chart.
 func (d CDF) SVG() []byte {
 	most := 0.0
 	var names []string
@@ -47,13 +47,15 @@ func (d CDF) SVG() []byte {
 		}
 		path := "M" + number(x.at(0)) + " " + number(float64(low))
 		for n, v := range slices.Sorted(slices.Values(s.Values)) {
-			path += " H" + number(x.at(v)) + " V" + number(float64(low)-float64(low-high)*float64(n+1)/float64(len(s.Values)))
+			path += " H" + number(x.at(v)) + " V" +
+				number(float64(low)-float64(low-high)*float64(n+1)/float64(len(s.Values)))
 		}
 		dash := ""
 		if isDashed(i) {
 			dash = ` stroke-dasharray="6 3"`
 		}
-		c.printf(`<path d="%s H%s" fill="none" stroke="%s" stroke-width="2"%s/>`, path, number(x.at(most)), color(i), dash)
+		c.printf(`<path d="%s H%s" fill="none" stroke="%s" stroke-width="2"%s/>`, path, number(x.at(most)), color(i),
+			dash)
 	}
 	return c.end()
 }

@@ -52,11 +52,13 @@ func convert(ctx context.Context, source, destination string, plainHTTP bool) (e
 	if err := remotes.PushContent(ctx, pusher, *indexed, blobs, nil, platforms.All, nil); err != nil {
 		return fmt.Errorf("push %s: %w", destination, err)
 	}
-	return json.NewEncoder(out).Encode(map[string]string{"reference": destination, "digest": indexed.Digest.String(), "kind": "soci"})
+	return json.NewEncoder(out).Encode(map[string]string{"reference": destination, "digest": indexed.Digest.String(),
+		"kind": "soci"})
 }
 
 // fetch gets an image, as far as it is for the platform.
-func fetch(ctx context.Context, registry remotes.Resolver, blobs content.Store, ref string, platform platforms.MatchComparer) (ocispec.Descriptor, error) {
+func fetch(ctx context.Context, registry remotes.Resolver, blobs content.Store, ref string,
+	platform platforms.MatchComparer) (ocispec.Descriptor, error) {
 	name, image, err := registry.Resolve(ctx, ref)
 	if err != nil {
 		return image, err
@@ -71,7 +73,8 @@ func fetch(ctx context.Context, registry remotes.Resolver, blobs content.Store, 
 
 // index adds the index, whose parts go to the same directory: the peer's store
 // and containerd's both name a blob's file by its digest.
-func index(ctx context.Context, dir string, blobs content.Store, image ocispec.Descriptor) (*ocispec.Descriptor, error) {
+func index(ctx context.Context, dir string, blobs content.Store, image ocispec.Descriptor) (*ocispec.Descriptor,
+	error) {
 	parts, err := store.NewSociStore(dir)
 	if err != nil {
 		return nil, err

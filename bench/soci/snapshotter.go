@@ -90,7 +90,8 @@ func readConfig(o snapshotterOptions) (*config.Config, error) {
 		if settings.Host == nil {
 			settings.Host = map[string]config.HostConfig{}
 		}
-		settings.Host[o.plainHTTP] = config.HostConfig{Mirrors: []config.MirrorConfig{{Host: "http://" + o.plainHTTP, Insecure: true}}}
+		settings.Host[o.plainHTTP] = config.HostConfig{Mirrors: []config.MirrorConfig{{Host: "http://" + o.plainHTTP,
+			Insecure: true}}}
 	}
 	return settings, nil
 }
@@ -98,6 +99,7 @@ func readConfig(o snapshotterOptions) (*config.Config, error) {
 // openMetadata opens the files' metadata as the peer's daemon does.
 func openMetadata(root string, settings *config.Config) (*bbolt.DB, error) {
 	return bbolt.Open(filepath.Join(root, "metadata.db"), 0o600, &bbolt.Options{
-		NoFreelistSync: true, InitialMmapSize: 64 << 20, FreelistType: bbolt.FreelistMapType, NoSync: settings.MetadataDBNoSync,
+		NoFreelistSync: true, InitialMmapSize: 64 << 20, FreelistType: bbolt.FreelistMapType,
+		NoSync: settings.MetadataDBNoSync,
 	})
 }

@@ -11,7 +11,8 @@ import (
 
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	for _, line := range []string{
-		"", "pull", "snapshotter --root /r --address /a", "snapshotter --root /r --address /a --containerd /c more", "snapshotter --no-such-flag",
+		"", "pull", "snapshotter --root /r --address /a", "snapshotter --root /r --address /a --containerd /c more",
+		"snapshotter --no-such-flag",
 		"snapshotter --root /r --address /a --containerd /c --log-level much", "convert a", "convert --trace t a b",
 	} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {
@@ -27,7 +28,8 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	defaults, err := readConfig(snapshotterOptions{containerd: "/c"})
-	if err != nil || defaults.BackgroundFetchConfig.Disable || defaults.ContentStoreConfig.ContainerdAddress != "/c" || len(defaults.Host) != 0 {
+	if err != nil || defaults.BackgroundFetchConfig.Disable || defaults.ContentStoreConfig.ContainerdAddress != "/c" ||
+		len(defaults.Host) != 0 {
 		t.Errorf("the defaults are %+v, %v", defaults, err)
 	}
 	write := func(text string) string {
@@ -37,11 +39,13 @@ func TestConfiguration(t *testing.T) {
 		}
 		return path
 	}
-	settings, err := readConfig(snapshotterOptions{config: write("[background_fetch]\ndisable = true\n"), plainHTTP: "registry:5000"})
+	settings, err := readConfig(snapshotterOptions{config: write("[background_fetch]\ndisable = true\n"),
+		plainHTTP: "registry:5000"})
 	if err != nil || !settings.BackgroundFetchConfig.Disable {
 		t.Errorf("a file was read as %+v, %v", settings, err)
 	}
-	if mirrors := settings.Host["registry:5000"].Mirrors; len(mirrors) != 1 || mirrors[0].Host != "http://registry:5000" || !mirrors[0].Insecure {
+	if mirrors := settings.Host["registry:5000"].Mirrors; len(mirrors) != 1 ||
+		mirrors[0].Host != "http://registry:5000" || !mirrors[0].Insecure {
 		t.Errorf("the mirrors are %+v", mirrors)
 	}
 	for _, path := range []string{"no/such/file", write("["), write("metadata_store = \"db-multi\"\n")} {

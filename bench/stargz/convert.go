@@ -92,7 +92,8 @@ func convert(ctx context.Context, o convertOptions) (err error) {
 }
 
 // fetch gets an image, as far as it is for the platform, into the store.
-func fetch(ctx context.Context, registry remotes.Resolver, store content.Store, ref string, platform platforms.MatchComparer) (ocispec.Descriptor, error) {
+func fetch(ctx context.Context, registry remotes.Resolver, store content.Store, ref string,
+	platform platforms.MatchComparer) (ocispec.Descriptor, error) {
 	name, image, err := registry.Resolve(ctx, ref)
 	if err != nil {
 		return image, err
@@ -106,7 +107,8 @@ func fetch(ctx context.Context, registry remotes.Resolver, store content.Store, 
 }
 
 // convertLayer converts a layer as the peer's converter does, with these files first.
-func convertLayer(ctx context.Context, store content.Store, kind string, layer ocispec.Descriptor, first []string) (*ocispec.Descriptor, error) {
+func convertLayer(ctx context.Context, store content.Store, kind string, layer ocispec.Descriptor,
+	first []string) (*ocispec.Descriptor, error) {
 	var options []estargz.Option
 	if len(first) > 0 {
 		options = append(options, estargz.WithPrioritizedFiles(first))
@@ -118,7 +120,8 @@ func convertLayer(ctx context.Context, store content.Store, kind string, layer o
 }
 
 // report prints what was made, as JSON.
-func report(ctx context.Context, store content.Store, o convertOptions, image ocispec.Descriptor, first map[digest.Digest][]string) error {
+func report(ctx context.Context, store content.Store, o convertOptions, image ocispec.Descriptor,
+	first map[digest.Digest][]string) error {
 	manifest, err := images.Manifest(ctx, store, image, platforms.DefaultStrict())
 	if err != nil {
 		return err

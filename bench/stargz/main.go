@@ -137,7 +137,8 @@ func parse(flags *flag.FlagSet, args []string, n int) error {
 		return usageError{err}
 	}
 	if flags.NArg() != n {
-		return usageError{fmt.Errorf("stargz %s has %d arguments after its flags, not %d", flags.Name(), n, flags.NArg())}
+		return usageError{fmt.Errorf("stargz %s has %d arguments after its flags, not %d", flags.Name(), n,
+			flags.NArg())}
 	}
 	return nil
 }

@@ -22,7 +22,8 @@ import (
 
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	for _, line := range []string{
-		"", "pull", "snapshotter", "snapshotter --root /r", "snapshotter --root /r --address /a more", "snapshotter --no-such-flag",
+		"", "pull", "snapshotter", "snapshotter --root /r", "snapshotter --root /r --address /a more",
+		"snapshotter --no-such-flag",
 		"snapshotter --root /r --address /a --log-level much",
 		"convert --kind estargz a", "convert a b", "convert --kind gzip a b",
 	} {
@@ -52,7 +53,9 @@ func TestConfiguration(t *testing.T) {
 	if err != nil || !defaults.Direct || defaults.NoPrefetch || defaults.PassThrough {
 		t.Errorf("the defaults are %+v, %v", defaults, err)
 	}
-	config, err := readConfig(write(t, "no_background_fetch = true\n[blob]\nchunk_size = 7\n[directory_cache]\ndirect = false\n"))
+	config,
+		err := readConfig(write(t,
+		"no_background_fetch = true\n[blob]\nchunk_size = 7\n[directory_cache]\ndirect = false\n"))
 	if err != nil || !config.NoBackgroundFetch || config.ChunkSize != 7 || config.Direct {
 		t.Errorf("a file was read as %+v, %v", config, err)
 	}
@@ -69,11 +72,13 @@ func TestConfiguration(t *testing.T) {
 
 func TestTracesAreMergedInTheOrderOfFirstUse(t *testing.T) {
 	head := firstLine + "\nstarts 1\n"
-	paths, err := readTraces([]string{write(t, head+"0 0 1 /usr/bin/a\n1 4096 1 /lib/b%20c\n1 8192 1 /usr/bin/a\n"), write(t, head+"0 0 1 /lib/b%20c\n0 0 1 /c\n")})
+	paths, err := readTraces([]string{write(t, head+"0 0 1 /usr/bin/a\n1 4096 1 /lib/b%20c\n1 8192 1 /usr/bin/a\n"),
+		write(t, head+"0 0 1 /lib/b%20c\n0 0 1 /c\n")})
 	if want := []string{"usr/bin/a", "lib/b c", "c"}; err != nil || !slices.Equal(paths, want) {
 		t.Errorf("got %q, %v, want %q", paths, err, want)
 	}
-	for _, name := range []string{"no/such/file", write(t, "/usr/bin/a\n"), write(t, head+"0 0 1\n"), write(t, head+"0 0 1 /%zz\n"), write(t, "")} {
+	for _, name := range []string{"no/such/file", write(t, "/usr/bin/a\n"), write(t, head+"0 0 1\n"),
+		write(t, head+"0 0 1 /%zz\n"), write(t, "")} {
 		if _, err := readTraces([]string{name}); err == nil {
 			t.Errorf("%s was read", name)
 		}
@@ -111,7 +116,8 @@ func put(t *testing.T, store content.Store, names ...string) ocispec.Descriptor 
 	if err := errors.Join(layer.Close(), compressed.Close()); err != nil {
 		t.Fatal(err)
 	}
-	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(blob.Bytes()), Size: int64(blob.Len())}
+	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(blob.Bytes()),
+		Size: int64(blob.Len())}
 	if err := content.WriteBlob(t.Context(), store, desc.Digest.String(), &blob, desc); err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +137,10 @@ func TestPathsGoToTheUppermostLayerThatHasThem(t *testing.T) {
 	store := openStore(t, t.TempDir())
 	lower := put(t, store, "usr/", "usr/a", "usr/b", "c")
 	upper := put(t, store, "./usr/", "./usr/b", "d/")
-	first, err := assign(t.Context(), store, ocispec.Manifest{Layers: []ocispec.Descriptor{lower, upper}}, []string{"c", "usr/b", "d", "gone", "usr/a"})
-	if err != nil || !slices.Equal(first[lower.Digest], []string{"c", "usr/a"}) || !slices.Equal(first[upper.Digest], []string{"usr/b"}) || len(first) != 2 {
+	first, err := assign(t.Context(), store, ocispec.Manifest{Layers: []ocispec.Descriptor{lower, upper}},
+		[]string{"c", "usr/b", "d", "gone", "usr/a"})
+	if err != nil || !slices.Equal(first[lower.Digest], []string{"c", "usr/a"}) ||
+		!slices.Equal(first[upper.Digest], []string{"usr/b"}) || len(first) != 2 {
 		t.Errorf("got %q, %v", first, err)
 	}
 }

@@ -72,7 +72,8 @@ func clean(name string) string {
 // assign finds for each path the uppermost layer that has the file, and returns
 // each layer's paths in their order. What is in no layer is left out: a trace
 // may be of an older build.
-func assign(ctx context.Context, store content.Store, manifest ocispec.Manifest, paths []string) (map[digest.Digest][]string, error) {
+func assign(ctx context.Context, store content.Store, manifest ocispec.Manifest,
+	paths []string) (map[digest.Digest][]string, error) {
 	if len(paths) == 0 {
 		return nil, nil
 	}

@@ -25,7 +25,8 @@ func (r *run) present() error {
 				continue
 			}
 			if _, err := exec.LookPath(words[0]); err != nil {
-				bench.Say("%s is left out: %v (test/setup peers builds stargz and soci, test/setup nydus nydus)", p.Name, err)
+				bench.Say("%s is left out: %v (test/setup peers builds stargz and soci, test/setup nydus nydus)",
+					p.Name, err)
 				r.ways = slices.DeleteFunc(r.ways, func(way string) bool { return way == p.Name })
 			}
 		}
@@ -79,14 +80,16 @@ func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 	if err != nil {
 		return err
 	}
-	words, err := r.words(p.Convert, map[string]string{"source": site.Reference(image), "target": site.Reference(image + p.Suffix), "layout": layout, "trace": r.tracesOf(image)})
+	words, err := r.words(p.Convert, map[string]string{"source": site.Reference(image),
+		"target": site.Reference(image + p.Suffix), "layout": layout, "trace": r.tracesOf(image)})
 	if err != nil {
 		return err
 	}
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("convert for %s: %s: %w: %s", p.Name, strings.Join(words, " "), err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("convert for %s: %s: %w: %s", p.Name, strings.Join(words, " "), err,
+			strings.TrimSpace(string(out)))
 	}
 	bench.Say("%-10s converted for %s in %s", image, p.Name, bench.Seconds(time.Since(start).Seconds()))
 	return nil
@@ -99,7 +102,8 @@ func (r *run) puller(p bench.Peer) bench.Puller {
 		return m.Pull
 	}
 	return func(ctx context.Context, snapshotter, ref string) (time.Duration, error) {
-		words, err := r.words(p.Pull, map[string]string{"ref": ref, "snapshotter": snapshotter, "containerd": m.ContainerdSocket(), "namespace": m.Namespace()})
+		words, err := r.words(p.Pull, map[string]string{"ref": ref, "snapshotter": snapshotter,
+			"containerd": m.ContainerdSocket(), "namespace": m.Namespace()})
 		if err != nil {
 			return 0, err
 		}

@@ -18,7 +18,8 @@ func TestPeersThatAreNotThereAreLeftOut(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(work, "tools", "here"), nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r := &run{options: Options{Lighter: "/opt/lighter/bin/lighter"}, plan: plan{ways: []string{Lighter, "here", "gone", "unable", "built-in"}}}
+	r := &run{options: Options{Lighter: "/opt/lighter/bin/lighter"},
+		plan: plan{ways: []string{Lighter, "here", "gone", "unable", "built-in"}}}
 	r.Peers = []bench.Peer{
 		{Name: "here", Command: []string{"{tools}/here", "{root}"}},
 		{Name: "gone", Command: []string{"{tools}/gone"}},
@@ -37,7 +38,8 @@ func TestPeersThatAreNotThereAreLeftOut(t *testing.T) {
 	if r.ways = []string{"here", LighterFirst}; r.needsTraces() {
 		t.Error("somebody needs traces")
 	}
-	words, err := r.words([]string{"{dir}/x", "{tools}", "{work}/y", "{socket}", "{source}:{source}"}, map[string]string{"source": "s"})
+	words, err := r.words([]string{"{dir}/x", "{tools}", "{work}/y", "{socket}", "{source}:{source}"},
+		map[string]string{"source": "s"})
 	want := []string{"/opt/lighter/bin/x", work + "/tools", work + "/y", "{socket}", "s:s"}
 	if err != nil || !slices.Equal(words, want) {
 		t.Errorf("words %v, not %v: %v", words, want, err)

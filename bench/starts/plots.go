@@ -28,26 +28,31 @@ func (s summary) plots() map[string][]byte {
 func (s summary) plotStarts(l bench.Link) plot.Bars {
 	bars := plot.Bars{Title: "Cold start, " + linkWords(l), Unit: "seconds", Parts: []string{"pull", "create", "run"}}
 	bars.Groups = s.groups(l, func(x *line) plot.Bar {
-		return plot.Bar{Parts: []float64{x.pull.median, x.create.median, x.run.median}, Note: bench.Seconds(x.total.median)}
+		return plot.Bar{Parts: []float64{x.pull.median, x.create.median, x.run.median},
+			Note: bench.Seconds(x.total.median)}
 	})
 	return bars
 }
 
 // plotAgain shows warm starts: the second containers.
 func (s summary) plotAgain(l bench.Link) plot.Bars {
-	bars := plot.Bars{Title: "A second container at once, " + linkWords(l), Unit: "seconds", Parts: []string{"create", "run"}}
+	bars := plot.Bars{Title: "A second container at once, " + linkWords(l), Unit: "seconds",
+		Parts: []string{"create", "run"}}
 	bars.Groups = s.groups(l, func(x *line) plot.Bar {
-		return plot.Bar{Parts: []float64{x.secondCreate.median, x.second.median - x.secondCreate.median}, Note: bench.Seconds(x.second.median)}
+		return plot.Bar{Parts: []float64{x.secondCreate.median, x.second.median - x.secondCreate.median},
+			Note: bench.Seconds(x.second.median)}
 	})
 	return bars
 }
 
 func (s summary) plotBytes(l bench.Link) plot.Bars {
-	bars := plot.Bars{Title: "Bytes over the link, and their share of the compressed image, " + linkWords(l), Unit: "MB",
+	bars := plot.Bars{Title: "Bytes over the link, and their share of the compressed image, " + linkWords(l),
+		Unit:  "MB",
 		Parts: []string{"by the pull", "until ready", "until the end"}}
 	bars.Groups = s.groups(l, func(x *line) plot.Bar {
 		share := x.bytes.median / float64(s.image(x.image).Compressed)
-		return plot.Bar{Parts: []float64{x.pullBytes.median / 1e6, (x.readyBytes.median - x.pullBytes.median) / 1e6, (x.bytes.median - x.readyBytes.median) / 1e6},
+		return plot.Bar{Parts: []float64{x.pullBytes.median / 1e6, (x.readyBytes.median - x.pullBytes.median) / 1e6,
+			(x.bytes.median - x.readyBytes.median) / 1e6},
 			Note: fmt.Sprintf("%s MB, %.1f %%", megabytes(x.bytes.median), 100*share)}
 	})
 	return bars
@@ -72,8 +77,10 @@ func (s summary) groups(l bench.Link, bar func(*line) plot.Bar) (groups []plot.G
 // plotRead shows what share of an image is read, and what share of it came over the
 // link on which most was measured.
 func (s summary) plotRead() plot.CDF {
-	cdf := plot.CDF{Title: "Share of its image that a workload reads, and that comes over the link", X: "percent of the image, of as many workloads at most"}
-	l := slices.MaxFunc(s.Links, func(a, b bench.Link) int { return len(s.workloads(a.Name)) - len(s.workloads(b.Name)) })
+	cdf := plot.CDF{Title: "Share of its image that a workload reads, and that comes over the link",
+		X: "percent of the image, of as many workloads at most"}
+	l := slices.MaxFunc(s.Links,
+		func(a, b bench.Link) int { return len(s.workloads(a.Name)) - len(s.workloads(b.Name)) })
 	touched := plot.Series{Name: "read"}
 	for _, w := range s.workloads(l.Name) {
 		if t := s.touched(w); t > 0 {

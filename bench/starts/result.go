@@ -56,8 +56,9 @@ type Sample struct {
 	Way      string `json:"snapshotter"`
 	Round    int    `json:"round"`
 	bench.Start
-	Fetched int64 `json:"fetched_bytes,omitempty"` // of units, compressed, until the first container's end; Lighter's alone
-	Read    int64 `json:"read_bytes,omitempty"`    // that the kernel asked the device for by then
+	// of units, compressed, until the first container's end; Lighter's alone
+	Fetched int64 `json:"fetched_bytes,omitempty"`
+	Read    int64 `json:"read_bytes,omitempty"` // that the kernel asked the device for by then
 }
 
 // cell is what samples have in common that are rounds of the same.
@@ -75,7 +76,8 @@ func Read(path string) (r Result, err error) {
 		return r, fmt.Errorf("%s: %w", path, err)
 	}
 	if r.Format != resultFormat || len(r.Runs) == 0 {
-		return r, fmt.Errorf("%s: it is no result of lighter-bench (its format is %q, not %q)", path, r.Format, resultFormat)
+		return r, fmt.Errorf("%s: it is no result of lighter-bench (its format is %q, not %q)", path, r.Format,
+			resultFormat)
 	}
 	return r, nil
 }
@@ -97,8 +99,10 @@ func Merge(all ...Result) (Result, error) {
 			}
 		}
 		var errs []error
-		m.Links, errs = union("link", m.Links, r.Links, func(l bench.Link) string { return l.Name }, func(l bench.Link) bench.Link { l.Workloads = nil; return l }, errs)
-		m.Images, errs = union("image", m.Images, r.Images, func(i Image) string { return i.Name }, func(i Image) Image { return i }, errs)
+		m.Links, errs = union("link", m.Links, r.Links, func(l bench.Link) string { return l.Name },
+			func(l bench.Link) bench.Link { l.Workloads = nil; return l }, errs)
+		m.Images, errs = union("image", m.Images, r.Images, func(i Image) string { return i.Name },
+			func(i Image) Image { return i }, errs)
 		if err := errors.Join(errs...); err != nil {
 			return m, err
 		}
@@ -120,7 +124,8 @@ func union[T any](kind string, have, more []T, name func(T) string, what func(T)
 		case i < 0:
 			have = append(have, one)
 		case !reflect.DeepEqual(what(have[i]), what(one)):
-			errs = append(errs, fmt.Errorf("%s %s is not the same in all results: they cannot be merged", kind, name(one)))
+			errs = append(errs, fmt.Errorf("%s %s is not the same in all results: they cannot be merged", kind,
+				name(one)))
 		}
 	}
 	return have, errs

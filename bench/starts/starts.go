@@ -188,7 +188,8 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
-		r := &run{Bench: bench.New(s, p.Config), plan: p, options: o, result: Result{Format: resultFormat, Links: p.Links, Runs: []About{about()}}}
+		r := &run{Bench: bench.New(s, p.Config), plan: p, options: o,
+			result: Result{Format: resultFormat, Links: p.Links, Runs: []About{about()}}}
 		if err := r.present(); err != nil {
 			return err
 		}
@@ -204,13 +205,15 @@ func Run(ctx context.Context, o Options) error {
 
 // about says of this run where and when it is.
 func about() About {
-	return About{Started: time.Now().UTC().Truncate(time.Second), Version: report.Version(), Kernel: kernel(), Processors: processors(), Memory: memory()}
+	return About{Started: time.Now().UTC().Truncate(time.Second), Version: report.Version(), Kernel: kernel(),
+		Processors: processors(), Memory: memory()}
 }
 
 // all measures image by image. One that fails does not keep the others from being
 // measured.
 func (r *run) all(ctx context.Context) error {
-	bench.Say("%d workloads, %d links, %d ways: %d cells of %d rounds", len(r.workloads), len(r.Links), len(r.ways), r.cells(), r.Rounds)
+	bench.Say("%d workloads, %d links, %d ways: %d cells of %d rounds", len(r.workloads), len(r.Links), len(r.ways),
+		r.cells(), r.Rounds)
 	failed := 0
 	for _, image := range r.Images {
 		if !slices.ContainsFunc(r.workloads, func(w bench.Workload) bool { return w.Image == image.Name }) {
@@ -230,7 +233,8 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("not everything was measured: %d turns failed, as was said above; the rest is in %s", failed, r.options.Out)
+		return fmt.Errorf("not everything was measured: %d turns failed, as was said above; the rest is in %s", failed,
+			r.options.Out)
 	}
 	bench.Say("The results are in %s.", filepath.Join(r.options.Out, "starts.{json,md}"))
 	return nil

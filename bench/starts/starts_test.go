@@ -17,17 +17,22 @@ var renew = flag.Bool("renew", false, "write the golden files anew")
 // results are what a run would give: two links, two workloads, made-up figures.
 func results(started time.Time) Result {
 	r := Result{Format: resultFormat,
-		Runs:   []About{{Started: started, Version: "v1", Kernel: "6.18.0", Processors: 4, Memory: 8e9}},
-		Links:  []bench.Link{{Name: "near", Rate: "1gbit", RTT: bench.Duration(500 * time.Microsecond)}, {Name: "far", Rate: "100mbit", RTT: bench.Duration(50 * time.Millisecond)}},
-		Images: []Image{{Name: "base", Layers: 1, Files: 7000, Size: 160e6, Compressed: 60e6}, {Name: "db", Layers: 3, Files: 11000, Size: 400e6, Compressed: 100e6}},
+		Runs: []About{{Started: started, Version: "v1", Kernel: "6.18.0", Processors: 4, Memory: 8e9}},
+		Links: []bench.Link{{Name: "near", Rate: "1gbit", RTT: bench.Duration(500 * time.Microsecond)},
+			{Name: "far", Rate: "100mbit", RTT: bench.Duration(50 * time.Millisecond)}},
+		Images: []Image{{Name: "base", Layers: 1, Files: 7000, Size: 160e6, Compressed: 60e6},
+			{Name: "db", Layers: 3, Files: 11000, Size: 400e6, Compressed: 100e6}},
 	}
 	for _, link := range []string{"near", "far"} {
 		for _, w := range []string{"base/echo", "db/serve"} {
 			image, name, _ := strings.Cut(w, "/")
-			for way, total := range map[string]float64{Overlayfs: 4, LighterFirst: 0.9, Lighter: 0.5, LighterLocal: 0.4, "peer": 0.7} {
+			for way, total := range map[string]float64{Overlayfs: 4, LighterFirst: 0.9, Lighter: 0.5, LighterLocal: 0.4,
+				"peer": 0.7} {
 				for round := range 3 {
-					s := Sample{Link: link, Image: image, Workload: name, Way: way, Round: round, Fetched: 1e6, Read: 4e6}
-					s.Pull, s.Create, s.Ready, s.Run, s.Second = total/2+float64(round)/100, total/10, total/10, total*0.4, total/5
+					s := Sample{Link: link, Image: image, Workload: name, Way: way, Round: round, Fetched: 1e6,
+						Read: 4e6}
+					s.Pull, s.Create, s.Ready, s.Run, s.Second = total/2+float64(round)/100, total/10, total/10,
+						total*0.4, total/5
 					s.SecondCreate, s.SecondReady, s.SecondBytes = total/20, total/10, int64(total*1e5)
 					s.PullBytes, s.ReadyBytes, s.Bytes = int64(total*1e6), int64(total*2e6), int64(total*3e6)
 					r.Samples = append(r.Samples, s)
@@ -64,7 +69,8 @@ func TestFloorAndVerdicts(t *testing.T) {
 	s := summarize(results(day))
 	echo := workload{"base", "echo"}
 	near := s.line("near", echo, Lighter)
-	if near.rounds != 3 || !equal(near.total.median, 0.51) || !equal(near.total.least, 0.5) || !equal(near.total.most, 0.52) {
+	if near.rounds != 3 || !equal(near.total.median, 0.51) || !equal(near.total.least, 0.5) ||
+		!equal(near.total.most, 0.52) {
 		t.Errorf("rounds %d, total %+v", near.rounds, near.total)
 	}
 	// 4 MB are read of an image of which 160 MB are 60 compressed.
@@ -81,7 +87,8 @@ func TestFloorAndVerdicts(t *testing.T) {
 		t.Errorf("the best other is %s", best.way)
 	}
 	verdicts := s.verdicts(s.Links[0], echo)
-	if len(verdicts) != 6 || verdicts[1].target != otherRatio || verdicts[5].target != firstNear || verdicts[4].missed() {
+	if len(verdicts) != 6 || verdicts[1].target != otherRatio || verdicts[5].target != firstNear ||
+		verdicts[4].missed() {
 		t.Errorf("verdicts %+v", verdicts)
 	}
 	r := results(day)
@@ -101,7 +108,8 @@ func equal(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
 
 func TestMergeKeepsTheLatest(t *testing.T) {
 	old, recent := results(day), results(day.Add(time.Hour))
-	recent.Samples = slices.DeleteFunc(recent.Samples, func(s Sample) bool { return s.Way != Lighter || s.Link != "near" || s.Round > 1 })
+	recent.Samples = slices.DeleteFunc(recent.Samples,
+		func(s Sample) bool { return s.Way != Lighter || s.Link != "near" || s.Round > 1 })
 	for i := range recent.Samples {
 		recent.Samples[i].Pull = 9
 	}
@@ -126,7 +134,8 @@ func TestMergeKeepsTheLatest(t *testing.T) {
 	other := results(day)
 	other.Images[0].Compressed++
 	other.Links[1].RTT++
-	if _, err := Merge(old, other); err == nil || !strings.Contains(err.Error(), "image base") || !strings.Contains(err.Error(), "link far") {
+	if _, err := Merge(old, other); err == nil || !strings.Contains(err.Error(), "image base") ||
+		!strings.Contains(err.Error(), "link far") {
 		t.Errorf("results of other images and links are merged: %v", err)
 	}
 }
@@ -137,7 +146,8 @@ func TestResultsAreReadBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := Read(filepath.Join(dir, "starts.json"))
-	if err != nil || len(got.Samples) != len(r.Samples) || got.Samples[7] != r.Samples[7] || got.Links[1].RTT != r.Links[1].RTT {
+	if err != nil || len(got.Samples) != len(r.Samples) || got.Samples[7] != r.Samples[7] ||
+		got.Links[1].RTT != r.Links[1].RTT {
 		t.Errorf("read back: %d samples of %d: %v", len(got.Samples), len(r.Samples), err)
 	}
 	for _, name := range []string{"starts.md", "starts-near.svg", "again-near.svg", "bytes-far.svg", "read.svg"} {
@@ -154,17 +164,20 @@ func TestResultsAreReadBack(t *testing.T) {
 }
 
 func TestOptionsChooseAPart(t *testing.T) {
-	p, err := Options{Only: []string{"sci/cppyy", "base"}, Links: []string{"1gbit-0.5ms", "1gbit-10ms"}, Snapshotters: []string{Lighter}, Rounds: 7}.plan()
+	p, err := Options{Only: []string{"sci/cppyy", "base"}, Links: []string{"1gbit-0.5ms", "1gbit-10ms"},
+		Snapshotters: []string{Lighter}, Rounds: 7}.plan()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if joined(p.workloads) != "base/echo, sci/cppyy" || len(p.Links) != 2 || p.Rounds != 7 || !slices.Equal(p.ways, []string{Lighter}) {
+	if joined(p.workloads) != "base/echo, sci/cppyy" || len(p.Links) != 2 || p.Rounds != 7 ||
+		!slices.Equal(p.ways, []string{Lighter}) {
 		t.Errorf("%s; %d links, %d rounds, %v", joined(p.workloads), len(p.Links), p.Rounds, p.ways)
 	}
 	if n := p.cells(); n != 3 { // base is measured over one of them
 		t.Errorf("%d cells", n)
 	}
-	for _, o := range []Options{{Only: []string{"base/nothing"}}, {Links: []string{"slow"}}, {Snapshotters: []string{"none"}}, {Config: "/nonexistent"}} {
+	for _, o := range []Options{{Only: []string{"base/nothing"}}, {Links: []string{"slow"}},
+		{Snapshotters: []string{"none"}}, {Config: "/nonexistent"}} {
 		if o.Check() == nil {
 			t.Errorf("%+v is accepted", o)
 		}
@@ -188,13 +201,15 @@ func TestPairsOfTwoBuilds(t *testing.T) {
 	if total.rounds != 3 || !equal(total.mean, 0.5) || !equal(total.error, 0) {
 		t.Errorf("a build that takes half as long: %+v", total)
 	}
-	if bytes := s.pairs("near", workload{"base", "echo"}, func(x Sample) float64 { return float64(x.Bytes) }); bytes.rounds != 2 || !equal(bytes.mean, 1) {
+	if bytes := s.pairs("near", workload{"base", "echo"},
+		func(x Sample) float64 { return float64(x.Bytes) }); bytes.rounds != 2 || !equal(bytes.mean, 1) {
 		t.Errorf("as many bytes: %+v", bytes)
 	}
 	if none := s.pairs("far", workload{"base", "echo"}, func(x Sample) float64 { return x.Total() }); none.rounds != 0 {
 		t.Errorf("pairs of a link over which the other build was not measured: %+v", none)
 	}
-	if text := s.markdown(); !strings.Contains(text, "This build : the one before") || strings.Count(text, "0.500 ± 0.000") != 3 {
+	if text := s.markdown(); !strings.Contains(text, "This build : the one before") ||
+		strings.Count(text, "0.500 ± 0.000") != 3 {
 		t.Errorf("the table of the two builds is missing, or wrong:\n%s", text)
 	}
 }

@@ -97,7 +97,8 @@ func (w workload) String() string { return w.image + "/" + w.name }
 func (s summary) workloads(link string) (all []workload) {
 	for _, image := range s.Images {
 		for _, x := range s.Samples {
-			if w := (workload{x.Image, x.Workload}); x.Link == link && x.Image == image.Name && !slices.Contains(all, w) {
+			if w := (workload{x.Image, x.Workload}); x.Link == link && x.Image == image.Name &&
+				!slices.Contains(all, w) {
 				all = append(all, w)
 			}
 		}

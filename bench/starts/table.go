@@ -12,7 +12,8 @@ import (
 func (s summary) markdown() string {
 	var b strings.Builder
 	for _, r := range s.Runs {
-		fmt.Fprintf(&b, "Run of %s: version %s, Linux %s, %d processors, %s of memory.\n", r.Started.Format("2006-01-02 15:04 MST"), r.Version, r.Kernel, r.Processors, bench.Size(r.Memory))
+		fmt.Fprintf(&b, "Run of %s: version %s, Linux %s, %d processors, %s of memory.\n",
+			r.Started.Format("2006-01-02 15:04 MST"), r.Version, r.Kernel, r.Processors, bench.Size(r.Memory))
 	}
 	s.markdownImages(&b)
 	for _, l := range s.Links {
@@ -29,7 +30,8 @@ func (s summary) markdownImages(b *strings.Builder) {
 	b.WriteString("\n## Images\n\n")
 	var rows [][]string
 	for _, i := range s.Images {
-		rows = append(rows, []string{i.Name, fmt.Sprint(i.Layers), fmt.Sprint(i.Files), megabytes(float64(i.Size)), megabytes(float64(i.Compressed)), s.reads(i)})
+		rows = append(rows, []string{i.Name, fmt.Sprint(i.Layers), fmt.Sprint(i.Files), megabytes(float64(i.Size)),
+			megabytes(float64(i.Compressed)), s.reads(i)})
 	}
 	markdownTable(b, "image|layers|files|MB of files|MB compressed|its workloads read", rows)
 }
@@ -62,10 +64,14 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 			if x == nil {
 				continue
 			}
-			rows = append(rows, []string{w.String(), way, fmt.Sprint(x.rounds), two(x.pull.median), two(x.create.median), two(x.ready.median), two(x.run.median),
-				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, s.total(l, w, Overlayfs)), times(x.total.median, s.bestTotal(l, w)),
-				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), units(x), percent(x.bytes.median, float64(s.image(w.image).Compressed)),
-				known(x, two(x.secondCreate.median)), known(x, two(x.secondReady.median)), two(x.second.median), known(x, megabytes(x.secondBytes.median))})
+			rows = append(rows, []string{w.String(), way, fmt.Sprint(x.rounds), two(x.pull.median),
+				two(x.create.median), two(x.ready.median), two(x.run.median),
+				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, s.total(l, w, Overlayfs)),
+				times(x.total.median, s.bestTotal(l, w)),
+				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), units(x),
+				percent(x.bytes.median, float64(s.image(w.image).Compressed)),
+				known(x, two(x.secondCreate.median)), known(x, two(x.secondReady.median)), two(x.second.median),
+				known(x, megabytes(x.secondBytes.median))})
 		}
 	}
 	markdownTable(b, tableHead, rows)

@@ -26,9 +26,10 @@ const traceFile = "{trace}"
 
 // needsTraces tells whether somebody starts with traces.
 func (p plan) needsTraces() bool {
-	return p.needs(Lighter) || p.needs(LighterLocal) || p.needs(LighterBefore) || slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
-		return p.needs(peer.Name) && strings.Contains(strings.Join(peer.Convert, " "), traceFile)
-	})
+	return p.needs(Lighter) || p.needs(LighterLocal) || p.needs(LighterBefore) ||
+		slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
+			return p.needs(peer.Name) && strings.Contains(strings.Join(peer.Convert, " "), traceFile)
+		})
 }
 
 // record starts each of an image's workloads as often as traces are wanted, also

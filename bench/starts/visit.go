@@ -45,7 +45,8 @@ func (r *run) visit(ctx context.Context, v visit) error {
 	if err != nil {
 		return err
 	}
-	r.Site.SetPeer(&site.Peer{Snapshotter: peer.Snapshotter, Command: command, Capabilities: peer.Capabilities, Exports: peer.Exports})
+	r.Site.SetPeer(&site.Peer{Snapshotter: peer.Snapshotter, Command: command, Capabilities: peer.Capabilities,
+		Exports: peer.Exports})
 	return r.cold(ctx, v, peer.Snapshotter, site.Reference(v.image+peer.Suffix), r.puller(peer))
 }
 
@@ -90,8 +91,10 @@ func (r *run) start(ctx context.Context, v visit, w bench.Workload, p bench.Pull
 	sample.Start = s
 	r.result.Samples = append(r.result.Samples, sample)
 	r.done++
-	bench.Say("%4d/%d  %-12s %-16s %-13s pull %s  create %s  ready %s  done %s  total %s  second %s  %s", r.done, r.cells()*r.Rounds, v.link.Name, w, v.way,
-		bench.Seconds(s.Pull), bench.Seconds(s.Create), bench.Seconds(s.Ready), bench.Seconds(s.Run), bench.Seconds(s.Total()), bench.Seconds(s.Second), bench.Size(s.Bytes))
+	bench.Say("%4d/%d  %-12s %-16s %-13s pull %s  create %s  ready %s  done %s  total %s  second %s  %s", r.done,
+		r.cells()*r.Rounds, v.link.Name, w, v.way,
+		bench.Seconds(s.Pull), bench.Seconds(s.Create), bench.Seconds(s.Ready), bench.Seconds(s.Run),
+		bench.Seconds(s.Total()), bench.Seconds(s.Second), bench.Size(s.Bytes))
 	return nil
 }
 
@@ -205,7 +208,8 @@ func (r *run) fetchAll(ctx context.Context, ref string) error {
 	if err := r.Wipe(ctx); err != nil {
 		return err
 	}
-	if _, err := r.Site.Machine.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
+	if _, err := r.Site.Machine.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter,
+		ref); err != nil {
 		return err
 	}
 	_, err := r.Site.Machine.Lighter(ctx, "cache", "pin", "--fetch", ref)
@@ -246,6 +250,7 @@ func (r *run) prepare(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	r.result.Images = append(r.result.Images, Image{Name: image, Layers: len(i.Layers), Files: i.Files, Size: i.Bytes, Compressed: compressed})
+	r.result.Images = append(r.result.Images, Image{Name: image, Layers: len(i.Layers), Files: i.Files, Size: i.Bytes,
+		Compressed: compressed})
 	return nil
 }

@@ -192,7 +192,7 @@ func TestLocatingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
 		h.hintStalls = true
-		trees, m, _ := openPacked(t, h)
+		trees, _, _ := openPacked(t, h)
 		synctest.Wait()
 		if err := trees.Unserve(h.tree); err != nil {
 			t.Fatal(err)

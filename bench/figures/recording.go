@@ -92,7 +92,7 @@ func (b *table) startRecorded(ctx context.Context, w bench.Workload, on bool) (f
 	if err := m.NodeStatus(ctx, &status); err != nil {
 		return 0, err
 	}
-	if recorded := status.Recording.InWork == 1; recorded != on {
+	if recorded := status.Recording.Active == 1; recorded != on {
 		return 0, fmt.Errorf("%s is recorded: %t, although it was to be: %t", w, recorded, on)
 	}
 	return ran.Total().Seconds(), nil

@@ -66,6 +66,6 @@ func (m *Mounts) Starts(tree chunk.ID) {
 		return
 	}
 	if open := m.trees.Served(tree); open.Device.Reads() == 0 {
-		m.recorder.Starts(tree, open.Device)
+		m.recorder.BeginStart(tree, open.Device)
 	}
 }

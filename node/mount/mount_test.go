@@ -113,7 +113,7 @@ func TestStarts(t *testing.T) {
 		recorder = record.New(true, func(trace.Trace) {})
 		m.recorder = recorder
 		m.Starts(from.tree)
-		return recorder.Stats().InWork == 1
+		return recorder.Stats().Active == 1
 	}
 	if starts() {
 		t.Error("a tree that is not mounted starts")
@@ -132,7 +132,7 @@ func TestStarts(t *testing.T) {
 		t.Error("a tree that was read starts")
 	}
 	m.recorder = first
-	if err := m.unserve(from.tree); err != nil || first.Stats().InWork != 0 {
+	if err := m.unserve(from.tree); err != nil || first.Stats().Active != 0 {
 		t.Errorf("a tree that is not served is still recorded: %+v, %v", first.Stats(), err)
 	}
 }

@@ -88,7 +88,7 @@ func (r *Recorder) Record(ctx context.Context, image string, text bool, report f
 
 // recordTree returns the trace of the next start on a tree, which is not empty.
 func (r *Recorder) recordTree(ctx context.Context, tree chunk.ID, report func(Progress)) (trace.Trace, error) {
-	next, err := r.Starts.Next(tree)
+	next, err := r.Starts.RecordNext(tree)
 	if err != nil {
 		return trace.Trace{}, err
 	}

@@ -6,7 +6,7 @@ const (
 	// Recordings.
 
 	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A new one replaces the oldest whose
-	// start has not begun. Recordings that Next requested are never refused or replaced.
+	// start has not begun. Recordings that RecordNext requested are never refused or replaced.
 	maxAtOnce = 16
 	// A start is over when nothing was read for idleTime, and after maxTime at the latest.
 	idleTime = 10 * time.Second

@@ -26,7 +26,7 @@ func Example() {
 		}
 	})
 	tree, d := chunk.Sum([]byte("tree")), &observable{}
-	recorder.Starts(tree, d)
+	recorder.BeginStart(tree, d)
 	d.observer.Observe(device.Read{Offset: 0, Length: 128 << 10})
 	d.observer.Observe(device.Read{Offset: 1 << 20, Length: 4096})
 	recorder.Unmounted(tree)

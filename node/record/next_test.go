@@ -14,15 +14,15 @@ import (
 // A requested start is recorded even if recording is off, and only the caller gets the trace.
 func TestTheNextStart(t *testing.T) {
 	r, got := recorded(false)
-	next, err := r.Next(one)
+	next, err := r.RecordNext(one)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Next(one); !errors.Is(err, errRequested) {
+	if _, err := r.RecordNext(one); !errors.Is(err, errRequested) {
 		t.Errorf("a second request: %v", err)
 	}
 	d, other := &fakeDevice{}, &fakeDevice{}
-	r.Starts(two, other)
+	r.BeginStart(two, other)
 	r.Mounted(one, d)
 	d.read(0, 4096)
 	now := time.Now()
@@ -40,12 +40,12 @@ func TestTheNextStart(t *testing.T) {
 		t.Errorf("the caller got %v, done got %v", next.Trace(), *got)
 	}
 	next.End()
-	if next, err = r.Next(one); err != nil {
+	if next, err = r.RecordNext(one); err != nil {
 		t.Fatal(err)
 	}
 	r.Mounted(one, d)
 	next.End()
-	if d.recording != nil || r.Stats().InWork != 0 {
+	if d.recording != nil || r.Stats().Active != 0 {
 		t.Error("what was given up is recorded")
 	}
 }
@@ -56,21 +56,21 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r, _ := recorded(true)
 	for i := range maxAtOnce {
 		d := &fakeDevice{}
-		r.Starts(chunk.Sum(fmt.Append(nil, i)), d)
+		r.BeginStart(chunk.Sum(fmt.Append(nil, i)), d)
 		d.read(0, minBytes)
 	}
 	now := time.Now()
 	r.check(now)
-	next, err := r.Next(one)
+	next, err := r.RecordNext(one)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := &fakeDevice{}
 	r.Mounted(one, d)
-	if d.recording == nil || r.Stats().InWork != maxAtOnce+1 {
+	if d.recording == nil || r.Stats().Active != maxAtOnce+1 {
 		t.Fatalf("the requested recording was not made: %+v", r.Stats())
 	}
-	r.Starts(two, &fakeDevice{})
+	r.BeginStart(two, &fakeDevice{})
 	if d.recording == nil {
 		t.Error("it was replaced")
 	}
@@ -83,7 +83,7 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r.check(now.Add(3 * startTimeout))
 	r.check(now.Add(3*startTimeout + idleTime))
 	<-next.Done()
-	other, err := r.Next(one)
+	other, err := r.RecordNext(one)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func ranges(t trace.Trace) (all [][2]int64) {
 }
 
 func TestPagesAreRecordedOnceInTheOrderOfReading(t *testing.T) {
-	r := newRecording(one, time.Now())
+	r := newReadLog(one, time.Now())
 	for _, read := range [][2]int64{
 		{400, 8}, {408, 4}, // goes on
 		{0, 4},
@@ -101,7 +101,7 @@ func TestSpans(t *testing.T) {
 
 // A trace of any reads is valid: the hub accepts it.
 func TestWhatIsRecordedIsWellFormed(t *testing.T) {
-	r := newRecording(one, time.Now().Add(-2*time.Hour)) // more than a note can hold
+	r := newReadLog(one, time.Now().Add(-2*time.Hour)) // more than a note can hold
 	var readers sync.WaitGroup
 	for i := range 8 {
 		readers.Go(func() {
@@ -127,7 +127,7 @@ func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 }
 
 func TestNotingAllocatesNothing(t *testing.T) {
-	r := newRecording(one, time.Now())
+	r := newReadLog(one, time.Now())
 	if n := testing.AllocsPerRun(100, func() { r.Observe(device.Read{Offset: 4096, Length: 4096}) }); n > 0 {
 		t.Errorf("a read costs %v allocations, want none", n)
 	}
@@ -138,7 +138,7 @@ func TestNotingAllocatesNothing(t *testing.T) {
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
-	r.Starts(one, d)
+	r.BeginStart(one, d)
 	began := time.Now()
 	d.read(0, minBytes)
 	r.check(began)
@@ -149,7 +149,7 @@ func TestTheEndOfAStart(t *testing.T) {
 	d.read(minBytes, minBytes)
 	r.check(began.Add(idleTime))
 	r.check(began.Add(2*idleTime - time.Second))
-	if len(*got) > 0 || r.Stats().InWork != 1 {
+	if len(*got) > 0 || r.Stats().Active != 1 {
 		t.Fatal("it is over although something was read")
 	}
 	r.check(began.Add(2 * idleTime))
@@ -157,7 +157,7 @@ func TestTheEndOfAStart(t *testing.T) {
 		!reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * minBytes / kib}}) {
 		t.Errorf("recorded: %v", *got)
 	}
-	r.Starts(two, d)
+	r.BeginStart(two, d)
 	for at := time.Duration(0); at < maxTime; at += time.Second {
 		d.read(int64(at), minBytes)
 		r.check(began.Add(at))
@@ -166,7 +166,7 @@ func TestTheEndOfAStart(t *testing.T) {
 		t.Error("it is over too early")
 	}
 	r.check(began.Add(maxTime))
-	if s := r.Stats(); len(*got) != 2 || s.Recorded != 2 || s.InWork != 0 {
+	if s := r.Stats(); len(*got) != 2 || s.Recorded != 2 || s.Active != 0 {
 		t.Errorf("%d recorded, %+v", len(*got), s)
 	}
 }
@@ -175,7 +175,7 @@ func TestTheEndOfAStart(t *testing.T) {
 func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
-	r.Starts(one, d)
+	r.BeginStart(one, d)
 	began := time.Now()
 	d.read(0, 4096) // containerd looks up a user, say
 	r.check(began)
@@ -192,7 +192,7 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 	if len(*got) != 1 {
 		t.Fatal("the start was not recorded")
 	}
-	r.Starts(two, d)
+	r.BeginStart(two, d)
 	d.read(0, minBytes-4096)
 	r.check(time.Now())
 	r.check(time.Now().Add(startTimeout))
@@ -205,8 +205,8 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 func TestUnmountingEndsAStart(t *testing.T) {
 	r, got := recorded(true)
 	d, other := &fakeDevice{}, &fakeDevice{}
-	r.Starts(one, d)
-	r.Starts(two, other)
+	r.BeginStart(one, d)
+	r.BeginStart(two, other)
 	d.read(0, minBytes)
 	r.Unmounted(one)
 	r.Unmounted(two)
@@ -224,15 +224,15 @@ func TestWhatIsNotRecorded(t *testing.T) {
 	if d.recording != nil {
 		t.Error("what is mounted is recorded")
 	}
-	r.Starts(one, d)
+	r.BeginStart(one, d)
 	first := d.recording
-	r.Starts(one, d)
-	if first == nil || d.recording != first || r.Stats().InWork != 1 {
+	r.BeginStart(one, d)
+	if first == nil || d.recording != first || r.Stats().Active != 1 {
 		t.Error("a second container begins the recording anew")
 	}
 	r, _ = recorded(false)
 	d = &fakeDevice{}
-	r.Starts(one, d)
+	r.BeginStart(one, d)
 	if d.recording != nil {
 		t.Error("it is recorded although that is off")
 	}
@@ -243,13 +243,13 @@ func TestWhatIsNotRecorded(t *testing.T) {
 func TestAMountEndsTheOneBefore(t *testing.T) {
 	r, got := recorded(true)
 	before, after := &fakeDevice{}, &fakeDevice{}
-	r.Starts(one, before)
-	before.recording.(*Recording).began = time.Now().Add(-time.Minute)
+	r.BeginStart(one, before)
+	before.recording.(*readLog).began = time.Now().Add(-time.Minute)
 	before.read(0, minBytes)
-	before.recording.(*Recording).began = time.Now().Add(-time.Second)
+	before.recording.(*readLog).began = time.Now().Add(-time.Second)
 	before.read(8*minBytes, minBytes)
 	r.Mounted(one, after)
-	if before.recording != nil || len(*got) != 1 || r.Stats().InWork != 0 {
+	if before.recording != nil || len(*got) != 1 || r.Stats().Active != 0 {
 		t.Fatalf("%d were recorded, %+v", len(*got), r.Stats())
 	}
 	if _, err := trace.Decode((*got)[0].Encode(), one, 1<<40); err != nil {
@@ -263,7 +263,7 @@ func TestRecordingsAreBounded(t *testing.T) {
 	var devices []*fakeDevice
 	mounted := func() *fakeDevice {
 		d := &fakeDevice{}
-		r.Starts(chunk.Sum(fmt.Append(nil, len(devices))), d)
+		r.BeginStart(chunk.Sum(fmt.Append(nil, len(devices))), d)
 		devices = append(devices, d)
 		return d
 	}
@@ -279,7 +279,7 @@ func TestRecordingsAreBounded(t *testing.T) {
 	}
 	devices[maxAtOnce].read(0, minBytes)
 	r.check(time.Now())
-	if d := mounted(); d.recording != nil || r.Stats().InWork != maxAtOnce {
+	if d := mounted(); d.recording != nil || r.Stats().Active != maxAtOnce {
 		t.Errorf("too many recordings: %+v", r.Stats())
 	}
 }
@@ -384,7 +384,7 @@ func TestReportsAreBounded(t *testing.T) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	r := newRecording(one, time.Now())
+	r := newReadLog(one, time.Now())
 	b.RunParallel(func(pb *testing.PB) {
 		for i := int64(0); pb.Next(); i++ {
 			if i%(trace.MaxReads/8) == 0 {
@@ -396,7 +396,7 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 func BenchmarkObserveAlone(b *testing.B) {
-	r := newRecording(one, time.Now())
+	r := newReadLog(one, time.Now())
 	for i := range b.N {
 		if i%trace.MaxReads == 0 {
 			r.noted.Store(0)

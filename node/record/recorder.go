@@ -5,8 +5,8 @@
 // It records the first container on a fresh mount only. The page cache then has nothing of the
 // tree, so everything that the container uses is read. A later container reads only what is not in
 // memory yet, and such a trace would be wrong. The same holds for a device that served earlier
-// mounts, and for administrative mounts. Next records a later start all the same, if the caller
-// has the tree mounted once more.
+// mounts, and for administrative mounts. RecordNext records a later start all the same, if the
+// caller has the tree mounted once more.
 //
 // A trace has ranges and times since the mount. It does not say what ran, where or when.
 package record
@@ -31,7 +31,7 @@ type Device interface {
 // Stats are a recorder's figures since it was made.
 type Stats struct {
 	On       bool  `json:"on"`
-	InWork   int   `json:"inWork"`
+	Active   int   `json:"inWork"`
 	Recorded int64 `json:"recorded"` // starts
 	Skipped  int64 `json:"skipped"`  // starts not recorded to their end: too many at a time, or too few bytes
 }
@@ -43,15 +43,15 @@ type Recorder struct {
 
 	mu       sync.Mutex // guards what follows
 	active   []*active  // the oldest first
-	requests map[chunk.ID]*Next
+	requests map[chunk.ID]*Request
 	stats    Stats
 }
 
 // active is a recording in progress.
 type active struct {
-	recording *Recording
-	stop      func() // detaches the recording from the device
-	next      *Next  // receives the trace; nil: done does
+	log  *readLog
+	stop func()   // detaches the recording from the device
+	next *Request // receives the trace; nil: done does
 
 	reads    int       // at the last check
 	lastRead time.Time // time of the last check that found new reads
@@ -59,22 +59,22 @@ type active struct {
 }
 
 // New returns a recorder that passes traces to done, which must not block. If on is false, only
-// starts requested by Next are recorded.
+// starts requested by RecordNext are recorded.
 func New(on bool, done func(trace.Trace)) *Recorder {
-	return &Recorder{on: on, done: done, requests: map[chunk.ID]*Next{}}
+	return &Recorder{on: on, done: done, requests: map[chunk.ID]*Request{}}
 }
 
-// Starts begins a recording: a container is about to start on a tree of which nothing was read
+// BeginStart begins a recording: a container is about to start on a tree of which nothing was read
 // since it was mounted.
-func (r *Recorder) Starts(tree chunk.ID, device Device) {
+func (r *Recorder) BeginStart(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.on && !slices.ContainsFunc(r.active, func(a *active) bool { return a.recording.tree == tree }) {
+	if r.on && !slices.ContainsFunc(r.active, func(a *active) bool { return a.log.tree == tree }) {
 		r.begin(tree, device, nil)
 	}
 }
 
-// Mounted reports that a tree was mounted. It begins the recording that Next requested.
+// Mounted reports that a tree was mounted. It begins the recording that RecordNext requested.
 func (r *Recorder) Mounted(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,17 +84,17 @@ func (r *Recorder) Mounted(tree chunk.ID, device Device) {
 	}
 }
 
-func (r *Recorder) begin(tree chunk.ID, device Device, next *Next) {
+func (r *Recorder) begin(tree chunk.ID, device Device, next *Request) {
 	if next == nil && len(r.active) >= maxAtOnce && !r.makeRoom() {
 		r.stats.Skipped++
 		return
 	}
 	now := time.Now() // a moment after the mount
-	recording := newRecording(tree, now)
-	a := &active{recording: recording, stop: device.Observe(recording), next: next, lastRead: now}
+	log := newReadLog(tree, now)
+	a := &active{log: log, stop: device.Observe(log), next: next, lastRead: now}
 	r.active = append(r.active, a)
 	if next != nil {
-		next.recording = a
+		next.active = a
 	}
 }
 
@@ -117,8 +117,8 @@ func (r *Recorder) Unmounted(tree chunk.ID) {
 
 func (r *Recorder) end(tree chunk.ID) {
 	for _, a := range slices.Clone(r.active) {
-		if a.recording.tree == tree {
-			r.finish(a, a.recording.bytes() >= minBytes)
+		if a.log.tree == tree {
+			r.finish(a, a.log.bytes() >= minBytes)
 		}
 	}
 }
@@ -134,11 +134,11 @@ func (r *Recorder) finish(a *active, complete bool) {
 	}
 	switch {
 	case a.next != nil:
-		delete(r.requests, a.recording.tree)
-		a.next.trace = a.recording.trace()
+		delete(r.requests, a.log.tree)
+		a.next.trace = a.log.trace()
 		close(a.next.done)
 	case complete:
-		r.done(a.recording.trace())
+		r.done(a.log.trace())
 	}
 }
 
@@ -169,7 +169,7 @@ func (r *Recorder) check(now time.Time) {
 
 // check reports whether a recording is over, and whether it has a complete start.
 func (a *active) check(now time.Time) (over, complete bool) {
-	if n := a.recording.count(); n != a.reads {
+	if n := a.log.count(); n != a.reads {
 		a.reads, a.lastRead = n, now
 		if a.began.IsZero() {
 			a.began = now
@@ -181,7 +181,7 @@ func (a *active) check(now time.Time) (over, complete bool) {
 	case now.Sub(a.lastRead) < idleTime:
 		over = !a.began.IsZero() && now.Sub(a.began) >= maxTime
 		return over, over
-	case a.reads > 0 && (a.next != nil || a.recording.bytes() >= minBytes):
+	case a.reads > 0 && (a.next != nil || a.log.bytes() >= minBytes):
 		return true, true
 	}
 	a.began = time.Time{}
@@ -193,6 +193,6 @@ func (r *Recorder) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats
-	s.On, s.InWork = r.on, len(r.active)
+	s.On, s.Active = r.on, len(r.active)
 	return s
 }

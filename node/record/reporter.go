@@ -18,12 +18,12 @@ var ErrRefused = errors.New("refused")
 // Reporter sends traces to a hub, one at a time and at low priority. It drops a trace that it
 // cannot send: another start of the image will do.
 type Reporter struct {
-	send  func(ctx context.Context, t trace.Trace) error
-	busy  func() bool
-	after time.Duration // largest random delay
-	log   *slog.Logger
-	queue chan waiting
-	pause [maxTries - 1]time.Duration // pauses; shorter in tests
+	send     func(ctx context.Context, t trace.Trace) error
+	busy     func() bool
+	maxDelay time.Duration // largest random delay
+	log      *slog.Logger
+	queue    chan waiting
+	pause    [maxTries - 1]time.Duration // pauses; shorter in tests
 
 	reported, dropped atomic.Int64
 }
@@ -39,7 +39,7 @@ type waiting struct {
 // the same image at the same second, and longer while busy reports that readers use the link.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool,
 	spread time.Duration, log *slog.Logger) *Reporter {
-	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued),
+	return &Reporter{send: send, busy: busy, maxDelay: spread, log: log, queue: make(chan waiting, maxQueued),
 		pause: pauses}
 }
 
@@ -49,7 +49,7 @@ func random(d time.Duration) time.Duration { return rand.N(d + 1) }
 // Add queues a trace, or drops it if the queue is full. It does not block.
 func (r *Reporter) Add(t trace.Trace) {
 	select {
-	case r.queue <- waiting{t, time.Now().Add(random(r.after))}:
+	case r.queue <- waiting{t, time.Now().Add(random(r.maxDelay))}:
 	default:
 		r.drop(t, errors.New("the queue of reports is full"))
 	}

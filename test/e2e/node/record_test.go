@@ -95,7 +95,7 @@ func TestStartsAreRecorded(t *testing.T) {
 			look(t, s, image.Chain)
 		}
 	}
-	if st := nodeStatus(t, s); st.Recording.InWork != 0 || len(st.Mounts) != 1 {
+	if st := nodeStatus(t, s); st.Recording.Active != 0 || len(st.Mounts) != 1 {
 		t.Errorf("a view is recorded: %+v, %d mounts", st.Recording, len(st.Mounts))
 	}
 	greet(t, s, "base")
@@ -105,7 +105,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	eventually(t, "the first report", func() bool { return recording(t, s).Reported == 1 })
 
 	pull(t, s, "python")
-	if r := recording(t, s); !r.On || r.InWork != 0 {
+	if r := recording(t, s); !r.On || r.Active != 0 {
 		t.Errorf("before a start: %+v", r)
 	}
 	python := func() {
@@ -116,7 +116,7 @@ func TestStartsAreRecorded(t *testing.T) {
 		}
 	}
 	python()
-	if r := recording(t, s); r.InWork != 1 || r.Recorded != 1 {
+	if r := recording(t, s); r.Active != 1 || r.Recorded != 1 {
 		t.Errorf("after a start: %+v", r)
 	}
 	eventually(t, "the report", func() bool { return recording(t, s).Reported == 2 })
@@ -144,7 +144,7 @@ func TestStartsAreRecorded(t *testing.T) {
 		}
 	}
 	python()
-	if r := recording(t, s); r.InWork != 0 || r.Recorded != 2 {
+	if r := recording(t, s); r.Active != 0 || r.Recorded != 2 {
 		t.Errorf("a warm start was recorded: %+v", r)
 	}
 
@@ -159,7 +159,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	if err := c.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if r := recording(t, s); r.InWork != 0 || r.Recorded != 0 {
+	if r := recording(t, s); r.Active != 0 || r.Recorded != 0 {
 		t.Errorf("a recording of the previous daemon continues: %+v", r)
 	}
 
@@ -190,7 +190,7 @@ func TestTraceRecord(t *testing.T) {
 		pull(t, s, image)
 		greet(t, s, image)
 	}
-	if r := recording(t, s); r.On || r.InWork != 0 {
+	if r := recording(t, s); r.On || r.Active != 0 {
 		t.Errorf("recording is off: %+v", r)
 	}
 	file := filepath.Join(t.TempDir(), "python.trace")
@@ -208,7 +208,7 @@ func TestTraceRecord(t *testing.T) {
 		return ended
 	}
 	toFile, toHub := record("--output", file, site.Reference("python")), record("--json", "base:latest")
-	eventually(t, "recording", func() bool { return recording(t, s).InWork == 2 })
+	eventually(t, "recording", func() bool { return recording(t, s).Active == 2 })
 	if again := <-record("base:latest"); again.err == nil ||
 		!strings.Contains(again.err.Error(), "already being recorded") {
 		t.Errorf("a second recording at the same time: %v, want an error", again)

@@ -11,23 +11,23 @@ import (
 	"lighter/node/device"
 )
 
-// Recording holds the reads of one device since its mount. It is an observer that never blocks and
+// readLog holds the reads of one device since its mount. It is an observer that never blocks and
 // allocates nothing.
-type Recording struct {
+type readLog struct {
 	tree  chunk.ID
 	began time.Time
 	noted atomic.Int64 // reads, including those without room
 	notes [trace.MaxReads]atomic.Uint64
 }
 
-var _ device.Observer = (*Recording)(nil)
+var _ device.Observer = (*readLog)(nil)
 
-func newRecording(tree chunk.ID, began time.Time) *Recording {
-	return &Recording{tree: tree, began: began}
+func newReadLog(tree chunk.ID, began time.Time) *readLog {
+	return &readLog{tree: tree, began: began}
 }
 
 // Observe notes a read.
-func (r *Recording) Observe(read device.Read) {
+func (r *readLog) Observe(read device.Read) {
 	at := min(time.Since(r.began), trace.MaxTime).Milliseconds()
 	first, end := read.Offset/pageSize, (read.Offset+read.Length+pageSize-1)/pageSize
 	if end >= 1<<pageBits || end-first > maxPages || read.Offset < 0 || read.Length <= 0 {
@@ -39,10 +39,10 @@ func (r *Recording) Observe(read device.Read) {
 }
 
 // count returns the number of reads noted.
-func (r *Recording) count() int { return int(min(r.noted.Load(), int64(len(r.notes)))) }
+func (r *readLog) count() int { return int(min(r.noted.Load(), int64(len(r.notes)))) }
 
 // bytes returns the number of bytes read. Bytes read twice count twice.
-func (r *Recording) bytes() (sum int64) {
+func (r *readLog) bytes() (sum int64) {
 	for i := range r.count() {
 		sum += int64(r.notes[i].Load() >> timeBits & maxPages * pageSize)
 	}
@@ -50,7 +50,7 @@ func (r *Recording) bytes() (sum int64) {
 }
 
 // trace returns the reads in their order, each page where it was read first.
-func (r *Recording) trace() trace.Trace {
+func (r *readLog) trace() trace.Trace {
 	t := trace.Trace{Tree: r.tree}
 	var seen spans
 	var last time.Duration

@@ -79,7 +79,7 @@ func TestSendersAreLimited(t *testing.T) {
 	c := hubConfig(t)
 	c.Proxies = []string{"10.0.0.0/24"}
 	next := openHub(t, c)
-	next.Starts().Timing.Settling = 0
+	next.Starts().Timing.MergeDelay = 0
 	h := runHub(t, next)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)

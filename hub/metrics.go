@@ -140,7 +140,7 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	count("traces_total", traces, "taken", counts.Taken)
 	count("traces_total", traces, "refused", counts.Refused)
 	count("layouts_total", layouts, "made", counts.Laid)
-	count("layouts_total", layouts, "failed", counts.Failed)
+	count("layouts_total", layouts, "failed", counts.GivenUp)
 	held, err := v.catalog.StartHoldings(ctx)
 	limit, limitErr := v.starts.Limit(ctx)
 	if err = errors.Join(err, limitErr); err != nil {

@@ -22,7 +22,7 @@ func hubWithRoom(t *testing.T, bytes int64) (hub.Config, *testHub) {
 	c := hubConfig(t)
 	c.StartupBytes = bytes
 	h := openHub(t, c)
-	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Hour
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, time.Hour
 	return c, runHub(t, h)
 }
 
@@ -94,7 +94,7 @@ func TestQuota(t *testing.T) {
 
 	h.stop()
 	next := openHub(t, c)
-	next.Starts().Timing.Settling, next.Starts().Timing.Regain = 0, -time.Hour
+	next.Starts().Timing.MergeDelay, next.Starts().Timing.Regain = 0, -time.Hour
 	h = runHub(t, next)
 	h.fetchTree(chain)
 	who()

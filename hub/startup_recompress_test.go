@@ -48,7 +48,7 @@ func (h *testHub) recompressed(name string) {
 func TestStartupPacksAreRecompressed(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
-	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, 0
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, 0
 	th := runHub(t, h)
 	entries := []tarball.Item{tarball.Dir("d")}
 	for i := range uint64(6) {
@@ -97,7 +97,7 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
-	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Second
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, time.Second
 	th := runHub(t, h)
 	th.push("a:1", image(startsTar(10)))
 	m := th.extents(th.ready("a:1").Tree)
@@ -122,7 +122,7 @@ func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 func TestRecompressionAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
-	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Hour
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, time.Hour
 	th := runHub(t, h)
 	var entries []tarball.Item
 	for i := range uint64(4) {
@@ -134,7 +134,7 @@ func TestRecompressionAfterRestart(t *testing.T) {
 	before, _ := th.startups(m)
 	th.stop()
 	h = openHub(t, h.Config())
-	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, 0
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, 0
 	th = runHub(t, h)
 	for range 2 {
 		th.traced(m, 2, 1)
@@ -159,7 +159,7 @@ func TestLayoutsDoNotWaitForRecompression(t *testing.T) {
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	h := openHub(t, hubConfig(t))
-	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, 0
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, 0
 	th := runHub(t, h)
 	th.push("a:1", image(startsTar(10)))
 	th.traced(th.extents(th.ready("a:1").Tree), 1, 2)

@@ -36,7 +36,7 @@ func startsTar(first uint64) []byte {
 func startsHub(t *testing.T) *testHub {
 	t.Helper()
 	h := openHub(t, hubConfig(t))
-	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Hour
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, time.Hour
 	return runHub(t, h)
 }
 
@@ -230,7 +230,7 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	h := startsHub(t)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)
-	h.Starts().Timing.Settling = time.Hour
+	h.Starts().Timing.MergeDelay = time.Hour
 	read := filesOf(t, m)[3]
 	if err := h.origins().SendTrace(t.Context(), m.ID(), trace.Trace{Reads: []trace.Read{read}}); err != nil {
 		t.Fatal(err)

@@ -21,13 +21,13 @@ type placed struct {
 	span
 }
 
-// Files returns which files a trace has read, in the order of reading. metadata and extents are the
-// index of the trace's tree. If files share a place on the device, the first one counts. Files
-// truncates a recording that exceeds limit bytes as text, or MaxEntries.
+// Recording returns the recording of a trace: ranges of files, in the order of reading. metadata
+// and extents are the index of the trace's tree. If files share a place on the device, the first
+// one counts. A recording is truncated if it exceeds limit bytes as text, or MaxEntries.
 //
 // It reads the whole metadata image. Errors are erofs.ErrInvalid (wrapped), those of reading, or
 // the context's.
-func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.Map, limit int) (Recording, error) {
+func (t Trace) Recording(ctx context.Context, metadata *erofs.Image, extents *index.Map, limit int) (Recording, error) {
 	files, err := touched(ctx, t.Reads, metadata)
 	if err != nil {
 		return Recording{}, fmt.Errorf("find files of trace: %w", err)

@@ -76,7 +76,7 @@ func TestFilesOfATrace(t *testing.T) {
 		{3 * ms, at["/bin/other"] - 4096, 12288}, // over its borders
 		{3 * ms, 1 << 40, 4096},                  // there is nothing
 	}}
-	r, err := of.Files(t.Context(), image, extents, MaxText)
+	r, err := of.Recording(t.Context(), image, extents, MaxText)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestFilesOfATrace(t *testing.T) {
 		len(back[0].Entries) != len(r.Entries) {
 		t.Errorf("as text: %v, error %v", back, err)
 	}
-	if short, err := of.Files(t.Context(), image, extents, r.Entries[0].Size()); err != nil || len(short.Entries) != 1 {
+	if short, err := of.Recording(t.Context(), image, extents, r.Entries[0].Size()); err != nil || len(short.Entries) != 1 {
 		t.Errorf("within the size of the first entry: %v, error %v", short, err)
 	}
 }

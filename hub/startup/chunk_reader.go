@@ -10,8 +10,8 @@ import (
 	"lighter/hub/objects"
 )
 
-// heldUnits bounds the decoded units in a chunkReader, in bytes.
-const heldUnits = 32 << 20
+// maxHeldBytes bounds the memory of the decoded units in a chunkReader.
+const maxHeldBytes = 32 << 20
 
 // chunkReader reads chunks from the hub's own packs. It caches the last decoded units, since the
 // next chunk often lies in the same unit. It is for one goroutine.
@@ -72,7 +72,7 @@ func (r *chunkReader) fetch(ctx context.Context, where chunk.Unit) (*pack.Unit, 
 	if err != nil {
 		return nil, err
 	}
-	for r.held += unit.Memory(); r.held > heldUnits && len(r.order) > 0; r.order = r.order[1:] {
+	for r.held += unit.Memory(); r.held > maxHeldBytes && len(r.order) > 0; r.order = r.order[1:] {
 		r.held -= r.units[r.order[0]].Memory()
 		delete(r.units, r.order[0])
 	}

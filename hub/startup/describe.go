@@ -17,10 +17,10 @@ import (
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
 	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
 		Workloads: []wire.Workload{}, Packs: []wire.StartupPack{}}
-	if err := enter(ctx, s.reading, 1); err != nil {
+	if err := enter(ctx, s.readSlots, 1); err != nil {
 		return d, err
 	}
-	defer s.reading.Release(1)
+	defer s.readSlots.Release(1)
 	kept, _, err := s.recordings.load(ctx, image.Tree)
 	if err != nil {
 		return d, err

@@ -115,7 +115,7 @@ func decodeTrace(ctx context.Context, t *openTree, stored catalog.Trace) ([]trac
 	if err != nil {
 		return nil, err
 	}
-	recording, err := t.Record(ctx, tr)
+	recording, err := t.Recording(ctx, tr)
 	return []trace.Recording{recording}, err
 }
 

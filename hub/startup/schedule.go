@@ -40,7 +40,7 @@ func (s *schedule) wakeUp() {
 func (s *schedule) dueAt(tree chunk.ID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := time.Now().Add(s.timing.Settling)
+	at := time.Now().Add(s.timing.MergeDelay)
 	if until := s.rests[tree]; until.After(at) {
 		return until
 	}
@@ -49,7 +49,7 @@ func (s *schedule) dueAt(tree chunk.ID) time.Time {
 
 // rest delays the next layout of a tree whose layout took a time.
 func (s *schedule) rest(tree chunk.ID, took time.Duration) {
-	if s.timing.Settling == 0 {
+	if s.timing.MergeDelay == 0 {
 		return
 	}
 	s.mu.Lock()

@@ -37,17 +37,17 @@ import (
 )
 
 const (
-	// maxTaking bounds the traces decoded at a time, each of up to some ten megabytes. maxReading
+	// maxWrites bounds the traces decoded at a time, each of up to some ten megabytes. maxReads
 	// bounds the images described or exported at a time; each may need an index in the scratch
 	// space. Further requests wait for up to enterTimeout.
-	maxTaking    = 4
-	maxReading   = 2
+	maxWrites    = 4
+	maxReads     = 2
 	enterTimeout = 5 * time.Second
 
-	// noteEvery is the interval in which last uses of trees are written to the catalog, and
-	// noteTimeout bounds the last write, when the hub ends.
-	noteEvery   = time.Minute
-	noteTimeout = 2 * time.Second
+	// storeUsesEvery is the interval in which last uses of trees are written to the catalog, and
+	// storeUsesTimeout bounds the last write, when the hub ends.
+	storeUsesEvery   = time.Minute
+	storeUsesTimeout = 2 * time.Second
 	// sweepEvery is the interval of Sweep.
 	sweepEvery = 10 * time.Minute
 	// keepBytes bounds the retired startup packs that are kept for Timing.Keep. Others are deleted
@@ -59,7 +59,7 @@ const (
 
 // Timing has the service's delays. Tests change them before Run.
 type Timing struct {
-	Settling   time.Duration // how long to wait for more traces of a tree before its layout is made
+	MergeDelay time.Duration // how long to wait for more traces of a tree before its layout is made
 	Recompress time.Duration // how long a layout must be unchanged before its packs are recompressed
 	Keep       time.Duration // how long retired startup packs, and traces of removed images, are kept
 	Regain     time.Duration // how long a tree without room has to wait for startup packs
@@ -67,7 +67,7 @@ type Timing struct {
 
 // defaultTiming is the timing in production. With a shorter Regain, a hub that has more trees in
 // use than room for their packs would make packs all the time.
-var defaultTiming = Timing{Settling: 3 * time.Second, Recompress: 20 * time.Second, Keep: 7 * 24 * time.Hour,
+var defaultTiming = Timing{MergeDelay: 3 * time.Second, Recompress: 20 * time.Second, Keep: 7 * 24 * time.Hour,
 	Regain: time.Hour}
 
 // Images says how the containers of an image run.
@@ -99,15 +99,15 @@ type Service struct {
 	recompressor *recompressor
 	publishing   *sync.Mutex // see maker
 
-	taking, reading *semaphore.Weighted // bounds requests: traces and changes, descriptions and exports
-	taken, refused  atomic.Int64        // traces
+	writeSlots, readSlots *semaphore.Weighted // bounds requests: traces and changes, descriptions and exports
+	taken, refused        atomic.Int64        // traces
 }
 
 // New returns a service. It makes no layout before Run.
 func New(c Config) *Service {
 	timing := defaultTiming
 	s := &Service{Timing: &timing, config: c, publishing: new(sync.Mutex),
-		taking: semaphore.NewWeighted(maxTaking), reading: semaphore.NewWeighted(maxReading)}
+		writeSlots: semaphore.NewWeighted(maxWrites), readSlots: semaphore.NewWeighted(maxReads)}
 	s.trees = newTrees(&c)
 	s.recordings = &recordings{catalog: c.Catalog, log: c.Log}
 	s.quota = &quota{catalog: c.Catalog, limit: c.Limit, timing: s.Timing, log: c.Log, used: map[chunk.ID]time.Time{}}
@@ -132,12 +132,12 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) maintain(ctx context.Context) error {
 	sweep := time.NewTimer(0)
 	defer sweep.Stop()
-	note := time.NewTicker(noteEvery)
+	note := time.NewTicker(storeUsesEvery)
 	defer note.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeUsesTimeout)
 			defer cancel()
 			return s.quota.store(last)
 		case <-note.C:
@@ -209,10 +209,10 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 			s.taken.Add(1)
 		}
 	}()
-	if err := enter(ctx, s.taking, 1); err != nil {
+	if err := enter(ctx, s.writeSlots, 1); err != nil {
 		return err
 	}
-	defer s.taking.Release(1)
+	defer s.writeSlots.Release(1)
 	size, err := s.trees.deviceSize(ctx, tree)
 	if err != nil {
 		return err
@@ -235,10 +235,10 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 // Import adds exported recordings, perhaps of another image, to those of a tree. Errors are as for
 // Take.
 func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
-	if err := enter(ctx, s.taking, maxTaking); err != nil { // the text may be long
+	if err := enter(ctx, s.writeSlots, maxWrites); err != nil { // the text may be long
 		return err
 	}
-	defer s.taking.Release(maxTaking)
+	defer s.writeSlots.Release(maxWrites)
 	all, err := trace.ParseText(text)
 	if err != nil {
 		return fmt.Errorf("%w: %w", report.ErrInvalid, err)
@@ -257,10 +257,10 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 // Export returns the recordings of a tree in package trace's text encoding, without traces that
 // were not merged yet. Errors are report.ErrBusy and the catalog's.
 func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
-	if err := enter(ctx, s.reading, 1); err != nil {
+	if err := enter(ctx, s.readSlots, 1); err != nil {
 		return nil, err
 	}
-	defer s.reading.Release(1)
+	defer s.readSlots.Release(1)
 	kept, _, err := s.recordings.load(ctx, tree)
 	return trace.EncodeText(kept), err
 }
@@ -270,10 +270,10 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 // report.ErrBusy, report.ErrInvalid if several workloads match, catalog.ErrNotFound if none does,
 // and those of the stores.
 func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
-	if err := enter(ctx, s.taking, 1); err != nil {
+	if err := enter(ctx, s.writeSlots, 1); err != nil {
 		return f, err
 	}
-	defer s.taking.Release(1)
+	defer s.writeSlots.Release(1)
 	f, err = s.recordings.forget(ctx, tree, workload)
 	s.schedule.wakeUp()
 	return f, err
@@ -303,7 +303,7 @@ func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 // Counts are the service's figures since the hub started.
 type Counts struct {
 	Taken, Refused int64 // traces of nodes
-	Laid, Failed   int64 // layouts made, and trees given up
+	Laid, GivenUp  int64 // layouts made, and trees given up
 }
 
 // Counts returns the figures.

@@ -111,5 +111,5 @@ func (s *Store) Files(ctx context.Context, of trace.Trace) (trace.Recording, err
 	if err != nil {
 		return trace.Recording{}, err
 	}
-	return of.Files(ctx, image, extents, trace.MaxText)
+	return of.Recording(ctx, image, extents, trace.MaxText)
 }

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// maxWorkloads bounds the workloads of an image, and samples the recordings kept of each.
+	// maxWorkloads bounds the workloads of an image, and maxSamples the recordings kept of each.
 	// Further starts are only counted, so that an image that starts often keeps its packs.
 	maxWorkloads = 16
-	samples      = 3
+	maxSamples   = 3
 
 	// maxRecording bounds a recording, as text, and maxKept all of an image's, in
 	// bytes.
@@ -122,7 +122,7 @@ func insert(all []workload, r trace.Recording) []workload {
 	}
 	w := &all[at]
 	w.Starts += r.Starts
-	if len(w.Samples) < samples {
+	if len(w.Samples) < maxSamples {
 		w.Samples = append(w.Samples, r)
 	} else {
 		w.Samples[0].Starts += r.Starts

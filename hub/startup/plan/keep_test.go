@@ -56,12 +56,12 @@ func TestNoise(t *testing.T) {
 	for i := range 32 {
 		kept = Keep(kept, []trace.Recording{noisy(r, sizes, names[:60], names[100:])})
 		all := Workloads(kept)
-		if len(all) != 1 || all[0].Starts != int64(i+1) || len(kept) > samples {
+		if len(all) != 1 || all[0].Starts != int64(i+1) || len(kept) > maxSamples {
 			t.Fatalf("after %d starts: %d workloads, of %d starts, %d recordings", i+1, len(all), all[0].Starts,
 				len(kept))
 		}
 		packs := lay(t, tr, kept)
-		if i >= samples && !reflect.DeepEqual(packs, before) {
+		if i >= maxSamples && !reflect.DeepEqual(packs, before) {
 			t.Errorf("start %d changed the layout", i+1)
 		}
 		before = packs
@@ -209,7 +209,7 @@ func TestKeepWithinBounds(t *testing.T) {
 			r.Entries = append(r.Entries, trace.Entry{Path: fmt.Sprintf("/%d/%d", i, j), Length: 4096})
 		}
 		kept = Keep(kept, []trace.Recording{r, r, r, r, r})
-		if n := len(Workloads(kept)); n != min(i+1, maxWorkloads) || len(kept) > maxWorkloads*samples {
+		if n := len(Workloads(kept)); n != min(i+1, maxWorkloads) || len(kept) > maxWorkloads*maxSamples {
 			t.Fatalf("%d workloads of %d recordings", n, len(kept))
 		}
 		if last := kept[len(kept)-1].Entries[0].Path; last != r.Entries[0].Path {

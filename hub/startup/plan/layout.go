@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxWorkload bounds the laid-out part of one workload, in plain bytes.
-	maxWorkload = 1 << 30
+	// maxWorkloadBytes bounds the laid-out part of one workload, in plain bytes.
+	maxWorkloadBytes = 1 << 30
 	// maxLayout bounds all packs of a tree, in plain bytes.
 	maxLayout = 2 << 30
 )
@@ -33,14 +33,14 @@ type Pack struct {
 // reported. They change neither what is fetched at mount nor the packs of what real starts use. The
 // same holds for outliers (discountOutliers).
 func (t *Tree) Layout(ctx context.Context, kept, guesses []trace.Recording, limit int64) ([]Pack, error) {
-	var all []starts
+	var all []planned
 	for _, w := range Workloads(kept) {
 		samples, err := t.uses(ctx, w.Samples)
 		if err != nil {
 			return nil, err
 		}
 		if uses := merged(samples); len(uses) > 0 {
-			all = append(all, starts{count: w.Starts, uses: uses})
+			all = append(all, planned{count: w.Starts, uses: uses})
 		}
 	}
 	discountOutliers(all)
@@ -59,9 +59,9 @@ func (t *Tree) Layout(ctx context.Context, kept, guesses []trace.Recording, limi
 // Each further guess stands for one.
 const firstGuess = 64
 
-// withGuesses adds guesses to workloads. It leaves out a guess if a real workload that is no outlier
-// has read at least half of its bytes.
-func withGuesses(all []starts, guesses [][]use) []starts {
+// withGuesses adds guesses to workloads. It leaves out a guess if a real workload that is no
+// outlier has read at least half of its bytes.
+func withGuesses(all []planned, guesses [][]use) []planned {
 	var real []map[chunk.ID]bool
 	for _, s := range all {
 		if s.count == 0 {
@@ -88,18 +88,18 @@ func withGuesses(all []starts, guesses [][]use) []starts {
 		switch {
 		case known:
 		case len(real) > 0:
-			all = append(all, starts{guess: true, uses: uses})
+			all = append(all, planned{guess: true, uses: uses})
 		case i == 0:
-			all = append(all, starts{guess: true, count: firstGuess, uses: uses})
+			all = append(all, planned{guess: true, count: firstGuess, uses: uses})
 		default:
-			all = append(all, starts{guess: true, count: 1, uses: uses})
+			all = append(all, planned{guess: true, count: 1, uses: uses})
 		}
 	}
 	return all
 }
 
-// starts is one workload, resolved in the tree.
-type starts struct {
+// planned is a workload whose chunks were found in the tree.
+type planned struct {
 	guess bool
 	count int64 // how many starts; 0: a guess beside real starts, or an outlier
 	uses  []use // in order of first use
@@ -135,18 +135,18 @@ func median(n []int) int {
 // item is a chunk with the workloads that use it.
 type item struct {
 	use
-	users users
+	users workloadSet
 	place int // twice the median of its places in these workloads
 }
 
-// users is a set of workloads, a bit each.
-type users uint32
+// workloadSet is a set of workloads, a bit each.
+type workloadSet uint32
 
-func (u users) has(w int) bool { return u&(1<<w) != 0 }
+func (s workloadSet) has(w int) bool { return s&(1<<w) != 0 }
 
 // layOut groups chunks by the workloads that use them and makes packs of the groups, of at most
 // limit plain bytes in all.
-func layOut(all []starts, limit int64) []Pack {
+func layOut(all []planned, limit int64) []Pack {
 	if len(all) == 0 {
 		return nil
 	}
@@ -159,7 +159,7 @@ func layOut(all []starts, limit int64) []Pack {
 
 // itemsOf returns the chunks of all workloads, ordered by their place. If counted workloads use a
 // chunk, only these are its users. Otherwise, if guesses use it, only these are.
-func itemsOf(all []starts) []*item {
+func itemsOf(all []planned) []*item {
 	byID := map[chunk.ID]*item{}
 	places := map[*item][]int{} // of each of its users, in turn
 	var items []*item
@@ -175,7 +175,7 @@ func itemsOf(all []starts) []*item {
 			places[it] = append(places[it], i)
 		}
 	}
-	tiers := []users{counted(all), guessed(all)}
+	tiers := []workloadSet{counted(all), guessed(all)}
 	for _, it := range items {
 		every := it.users
 		for _, first := range tiers {
@@ -191,7 +191,7 @@ func itemsOf(all []starts) []*item {
 }
 
 // placesOf selects, from the places of all users, those of some of them.
-func placesOf(places []int, all, some users) (out []int) {
+func placesOf(places []int, all, some workloadSet) (out []int) {
 	for _, at := range places {
 		first := all & -all
 		if all &^= first; some&first != 0 {
@@ -202,7 +202,7 @@ func placesOf(places []int, all, some users) (out []int) {
 }
 
 // guessed returns the set of all guesses.
-func guessed(all []starts) (guesses users) {
+func guessed(all []planned) (guesses workloadSet) {
 	for w, s := range all {
 		if s.guess {
 			guesses |= 1 << w
@@ -213,7 +213,7 @@ func guessed(all []starts) (guesses users) {
 
 // counted returns the workloads with a count: real ones that are no outliers or, if no start was
 // reported, the guesses.
-func counted(all []starts) (set users) {
+func counted(all []planned) (set workloadSet) {
 	for w, s := range all {
 		if s.count > 0 {
 			set |= 1 << w

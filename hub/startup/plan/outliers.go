@@ -21,12 +21,12 @@ const (
 //   - workloads with less than a hundredth of all starts;
 //   - workloads with one start, beside minEvidence starts of workloads with several;
 //   - otherwise, if there are more than minEvidence starts: the only workload with one start that
-//     reads less than half of what all others read (isOutlier). A workload of whose bytes the others
-//     read nearly all is none: it may have ended early.
+//     reads less than half of what all others read (isOutlier). It is none if the others read nearly
+//     all of its bytes: it may have ended early.
 //
 // Chunks that only outliers use, and no guess has, get packs of their own. An outlier that repeats
 // counts like the others.
-func discountOutliers(all []starts) {
+func discountOutliers(all []planned) {
 	total, often := int64(0), int64(0)
 	for _, s := range all {
 		total += s.count
@@ -44,14 +44,14 @@ func discountOutliers(all []starts) {
 			s.count = 0
 		}
 	}
-	slices.SortStableFunc(all, func(a, b starts) int { // last, so that they break no tie between the others
+	slices.SortStableFunc(all, func(a, b planned) int { // last, so that they break no tie between the others
 		return cmp.Compare(min(b.count, 1), min(a.count, 1))
 	})
 }
 
 // findOutlier returns the only workload with one start for which isOutlier holds, or -1 if there is
 // none, or more than one.
-func findOutlier(all []starts) int {
+func findOutlier(all []planned) int {
 	users := map[chunk.ID]int{}
 	for _, s := range all {
 		for _, u := range s.uses {
@@ -74,7 +74,7 @@ func findOutlier(all []starts) int {
 // isOutlier reports whether workload i reads less than half of the bytes that all others read, and
 // whether less than minSimilarity of its own bytes are read by any other. users has the number of
 // users of each chunk.
-func isOutlier(all []starts, i int, users map[chunk.ID]int) bool {
+func isOutlier(all []planned, i int, users map[chunk.ID]int) bool {
 	size, shared := int64(0), int64(0)
 	ofCommon := int64(0) // used by this workload and all others
 	uses := map[chunk.ID]bool{}

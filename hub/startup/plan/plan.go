@@ -31,8 +31,8 @@ const (
 
 // group is a future pack.
 type group struct {
-	users users // workloads that fetch it
-	mount bool  // fetched at mount, by all
+	users workloadSet // workloads that fetch it
+	mount bool        // fetched at mount, by all
 	items []*item
 	bytes int64
 	used  []int64 // bytes of it that each workload uses
@@ -40,13 +40,13 @@ type group struct {
 
 // plan is a future layout.
 type plan struct {
-	all    []starts
+	all    []planned
 	share  []float64 // each workload's share of all starts, within bounds
 	budget []int64   // bytes that each workload may still waste
 	groups []*group
 }
 
-func newPlan(all []starts) *plan {
+func newPlan(all []planned) *plan {
 	p := &plan{all: all, share: make([]float64, len(all)), budget: make([]int64, len(all))}
 	total := float64(0)
 	for _, s := range all {
@@ -78,7 +78,7 @@ func rounded(n int64) float64 { return float64(int64(1) << (bits.Len64(uint64(ma
 // is fetched at mount. It is there even if it is empty, since others may be merged into it.
 func (p *plan) group(items []*item) {
 	mount := &group{users: counted(p.all), mount: true, used: make([]int64, len(p.all))}
-	groups := map[users]*group{mount.users: mount}
+	groups := map[workloadSet]*group{mount.users: mount}
 	p.groups = []*group{mount}
 	for _, it := range items {
 		g := groups[it.users]

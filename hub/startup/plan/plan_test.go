@@ -158,7 +158,7 @@ func has(packs []Pack, path string, chunks int) int {
 func TestRecord(t *testing.T) {
 	files := map[string]int{"/bin/a": 2, "/bin/b": 1, "/bin/c": 3}
 	tr := sampleTree(t, files) // a, b and c lie one behind the other
-	got, err := tr.Record(t.Context(), trace.Trace{Reads: []trace.Read{
+	got, err := tr.Recording(t.Context(), trace.Trace{Reads: []trace.Read{
 		{At: 1 * time.Millisecond, Offset: 192 * kib, Length: 4 * kib},   // c
 		{At: 2 * time.Millisecond, Offset: 60 * kib, Length: 128 * kib},  // a, b
 		{At: 3 * time.Millisecond, Offset: 196 * kib, Length: 100 * kib}, // c

@@ -27,10 +27,9 @@ func NewTree(metadata *erofs.Image, extents *index.Map) *Tree {
 // span is a range of the device, in bytes.
 type span struct{ from, to int64 }
 
-// Record returns which files a trace has read (trace.Trace.Files). It drops the end of a trace that
-// exceeds the bounds of a recording.
-func (t *Tree) Record(ctx context.Context, tr trace.Trace) (trace.Recording, error) {
-	return tr.Files(ctx, t.metadata, t.extents, maxRecording)
+// Recording returns the recording of a trace, truncated to the bounds of a recording.
+func (t *Tree) Recording(ctx context.Context, tr trace.Trace) (trace.Recording, error) {
+	return tr.Recording(ctx, t.metadata, t.extents, maxRecording)
 }
 
 // use is a chunk that a start reads.
@@ -85,7 +84,7 @@ const unplaced = -1
 func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use, error) {
 	var out []use
 	seen := map[chunk.ID]bool{}
-	left, looks := int64(maxWorkload), maxExtents
+	left, looks := int64(maxWorkloadBytes), maxExtents
 	add := func(extent int64, ref chunk.Ref) bool {
 		if !seen[ref.ID] {
 			seen[ref.ID] = true

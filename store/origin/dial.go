@@ -17,16 +17,16 @@ import (
 // spare connections open, as a request that waits for a new connection takes twice as long.
 // With TLS all requests share one connection, so there are no spares.
 type dialer struct {
-	ahead               bool // spares are allowed
+	allowSpares         bool
 	connected, received lastTime
 	spareTime           time.Duration // the constant; tests have others
 
 	mu      sync.Mutex // guards what follows
 	address string     // the origin's; others are those of redirects
-	wanted  bool       // a connection was opened since spares were
+	dialed  bool       // a plain-TCP dial was made since the last connectIfWanted
 	opening int        // spares that are being opened
 	failed  time.Time  // when one could last not be opened
-	pairs   int        // callers that will need two connections if they need one
+	lookups int        // in flight: each is followed by two requests (index, locations)
 	spares  []*spare   // the newest last
 }
 
@@ -77,7 +77,7 @@ func (d *dialer) takeSpare(address string) net.Conn {
 	if d.address != address {
 		return nil
 	}
-	d.wanted = true
+	d.dialed = true
 	for n := len(d.spares); n > 0; n = len(d.spares) {
 		s := d.spares[n-1]
 		d.spares = d.spares[:n-1]
@@ -96,7 +96,7 @@ func (d *dialer) takeSpare(address string) net.Conn {
 func (d *dialer) openPair(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.pairs > 0 && d.address == address {
+	if d.lookups > 0 && d.address == address {
 		d.openLocked(1)
 	}
 }
@@ -122,8 +122,8 @@ func isIdle(conn *net.TCPConn) bool {
 func (d *dialer) connectIfWanted(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.wanted {
-		d.wanted = false
+	if d.dialed {
+		d.dialed = false
 		d.openLocked(n)
 	}
 }
@@ -133,11 +133,11 @@ func (d *dialer) connectIfWanted(n int) {
 func (d *dialer) expectPair() (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.pairs++
+	d.lookups++
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.pairs--
+		d.lookups--
 	}
 }
 
@@ -153,7 +153,7 @@ func (o *origin) connectForStart() {
 // openLocked opens spares until there are n, or maxSpares. It does not wait: each is used within
 // spareTime, or closed. mu is held.
 func (d *dialer) openLocked(n int) {
-	if !d.ahead || d.address == "" || time.Since(d.failed) < d.spareTime {
+	if !d.allowSpares || d.address == "" || time.Since(d.failed) < d.spareTime {
 		return
 	}
 	for ; d.opening+len(d.spares) < min(n, maxSpares); d.opening++ {

@@ -15,7 +15,7 @@ import (
 // testDialer returns a dialer that may open spares.
 func testDialer() *dialer {
 	d := newDialer()
-	d.ahead = true
+	d.allowSpares = true
 	return &d
 }
 

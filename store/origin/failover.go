@@ -78,7 +78,7 @@ func newOrigin(log *slog.Logger, options client.Options) (*origin, error) {
 		return nil, err
 	}
 	_, isPlain, _ := o.client.Registry()
-	o.dialer.ahead = isPlain && options.Header.Get(wire.CopyHeader) == "" // a copy is no start
+	o.dialer.allowSpares = isPlain && options.Header.Get(wire.CopyHeader) == "" // a copy is no start
 	o.breaker.url, o.breaker.log = o.client.URL(), log
 	return o, nil
 }

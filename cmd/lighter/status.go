@@ -72,9 +72,9 @@ func printStatus(s report.Status) error {
 	printSigners(s.Signers)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n",
 		size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
-	if y := s.Ahead.Startup; y.Brought > 0 {
+	if y := s.Ahead.Startup; y.Added > 0 {
 		fmt.Printf("startup packs: %s fetched, %s of chunks, of which %s were read\n",
-			size(y.Fetched), size(y.Brought), size(y.Used))
+			size(y.Fetched), size(y.Added), size(y.Used))
 	}
 	printCache(s.Cache)
 	printRecording(s.Recording)
@@ -155,7 +155,7 @@ func printRecording(r report.Recording) {
 		return
 	}
 	fmt.Printf("%d starts recorded, %d reported, %d dropped; %d are being recorded\n",
-		r.Recorded, r.Reported, r.Dropped, r.InWork)
+		r.Recorded, r.Reported, r.Dropped, r.Active)
 }
 
 // modeOf returns how the kernel reads a tree: file, loop or local.

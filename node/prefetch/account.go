@@ -10,14 +10,14 @@ import (
 // Yield says how much was fetched speculatively, and how much of it was read.
 type Yield struct {
 	Fetched int64 `json:"fetchedBytes,omitempty"` // received for this alone, compressed; only of startup packs
-	Brought int64 `json:"prefetchedBytes"`        // of chunks that were not cached, uncompressed
+	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes added to the cache
 	Used    int64 `json:"usedBytes"`              // of these, bytes of chunks that were read later
 }
 
 // yield counts a Yield.
-type yield struct{ fetched, brought, used atomic.Int64 }
+type yield struct{ fetched, added, used atomic.Int64 }
 
-func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.brought.Load(), y.used.Load()} }
+func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.added.Load(), y.used.Load()} }
 
 // account compares what was fetched speculatively for one device with what of it was read.
 type account struct {
@@ -25,20 +25,20 @@ type account struct {
 	total   *yield // of all devices
 	marks   marks  // extents whose chunks were requested and not read yet
 
-	brought atomic.Int64 // uncompressed
-	used    atomic.Int64
+	added atomic.Int64 // uncompressed
+	used  atomic.Int64
 }
 
 func newAccount(extents *index.Map, total *yield) account {
 	return account{extents: extents, total: total}
 }
 
-// request marks an extent, of length bytes, as requested and reports whether it was unmarked. A read
-// removes the mark.
+// request marks an extent, of length bytes, as requested and reports whether it was unmarked. A
+// read removes the mark.
 func (a *account) request(extent int64, length uint32) bool {
 	isNew := a.marks.set(extent, a.extents.Extents)
 	if isNew {
-		a.total.brought.Add(int64(length))
+		a.total.added.Add(int64(length))
 	}
 	return isNew
 }
@@ -61,13 +61,13 @@ func (a *account) use(r device.Read) (any bool) {
 	return any
 }
 
-// debt returns brought − part × used, in bytes.
-func (a *account) debt(part int64) int64 { return a.brought.Load() - part*a.used.Load() }
+// debt returns added − part × used, in bytes.
+func (a *account) debt(part int64) int64 { return a.added.Load() - part*a.used.Load() }
 
 // forget restarts the account for a new start. Chunks requested before this call and read after it
 // count as used.
 func (a *account) forget() {
-	a.brought.Store(0)
+	a.added.Store(0)
 	a.used.Store(0)
 }
 

@@ -80,7 +80,7 @@ func TestLoadOnce(t *testing.T) {
 func TestLoadIsBounded(t *testing.T) {
 	h := newStartHub(t)
 	for name, options := range map[string]Options{
-		"short": {Limit: plenty, Short: func() error { return errors.New("no memory") }},
+		"short": {Limit: plenty, Blocked: func() error { return errors.New("no memory") }},
 		"limit": {Limit: 5000},
 	} {
 		t.Run(name, func(t *testing.T) {

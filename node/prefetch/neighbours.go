@@ -127,7 +127,7 @@ func (s *search) request(extent int64, a *account) bool {
 		s.requested[unit] = true
 	}
 	if a.request(extent, e.Length) {
-		a.brought.Add(int64(e.Length))
+		a.added.Add(int64(e.Length))
 	}
 	return true
 }

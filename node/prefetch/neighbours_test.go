@@ -11,7 +11,7 @@ import (
 // neighbouring files follow, or more if such units were read before. On a short path nothing is
 // requested.
 func TestNeighboursOfAMiss(t *testing.T) {
-	type before struct{ brought, used int64 } // of both accounts
+	type before struct{ added, used int64 } // of both accounts
 	for name, test := range map[string]struct {
 		reach, limit int64
 		before       before
@@ -31,7 +31,7 @@ func TestNeighboursOfAMiss(t *testing.T) {
 			s.cached, s.reach = nil, test.reach
 			file, other := &d.neighbours.file, &d.neighbours.other
 			for _, a := range []*account{file, other} {
-				a.brought.Store(test.before.brought)
+				a.added.Store(test.before.added)
 				a.used.Store(test.before.used)
 			}
 			d.SetLocations(alone(t, d))
@@ -67,11 +67,11 @@ func TestNeighboursOfAMiss(t *testing.T) {
 func TestAccountsLimitNeighbours(t *testing.T) {
 	var a account
 	allowed := func() bool { return a.debt(filePart) <= neighbourCredit }
-	a.brought.Store(neighbourCredit)
+	a.added.Store(neighbourCredit)
 	if !allowed() {
 		t.Error("denied within the credit")
 	}
-	a.brought.Add(filePart)
+	a.added.Add(filePart)
 	if allowed() {
 		t.Error("allowed beyond the credit, with nothing used")
 	}
@@ -85,7 +85,7 @@ func TestAccountsLimitNeighbours(t *testing.T) {
 func TestEachStartHasItsOwnAccount(t *testing.T) {
 	d, _ := shelved(t, Options{})
 	file := &d.neighbours.file
-	file.brought.Store(2 * neighbourCredit)
+	file.added.Store(2 * neighbourCredit)
 	d.Begin()
 	if file.debt(filePart) == 0 {
 		t.Error("the account was reset although nothing was read")

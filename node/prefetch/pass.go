@@ -64,7 +64,7 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 	if bytes == 0 {
 		return true
 	}
-	for s.short() != nil {
+	for s.blocked() != nil {
 		if !sleep.For(s.ctx, shortPause) {
 			return false
 		}
@@ -91,9 +91,9 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 		s.account.total.fetched.Add(received)
 		if err == nil {
 			s.spend(max(received-bytes, 0))
-		} else { // it brought nothing
+		} else { // it added nothing
 			s.spend(-bytes)
-			s.account.brought.Add(-expected)
+			s.account.added.Add(-expected)
 			s.credit.wake()
 		}
 		if err == nil && !s.cache.Has(ref.ID) {
@@ -134,7 +134,7 @@ func (s *startup) expect(extents []int64) (bytes int64) {
 		s.account.request(i, e.Length)
 		bytes += int64(e.Length) // even if it was requested before, and evicted
 	}
-	s.account.brought.Add(bytes)
+	s.account.added.Add(bytes)
 	return bytes
 }
 

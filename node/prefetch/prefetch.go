@@ -71,9 +71,9 @@ type Options struct {
 	// Limit is how many bytes of startup packs, uncompressed, may be fetched for one start of a
 	// device. With 0, neither startup packs nor neighbours are fetched.
 	Limit int64
-	// Short returns why nothing may be fetched now, such as a lack of memory or disk; nil: nothing
-	// is short. It may be nil itself.
-	Short func() error
+	// Blocked returns why nothing may be fetched now, such as a lack of memory or disk; nil: it
+	// may. The function may be nil itself.
+	Blocked func() error
 }
 
 // Prefetcher fetches for the devices of a node. It is safe for concurrent use.
@@ -92,8 +92,8 @@ type Prefetcher struct {
 // New returns a prefetcher. source returns the source of a new device. Requests of sequential
 // readers and neighbours are fetched while Run runs.
 func New(source func() Source, options Options, log *slog.Logger) *Prefetcher {
-	if options.Short == nil {
-		options.Short = func() error { return nil }
+	if options.Blocked == nil {
+		options.Blocked = func() error { return nil }
 	}
 	return &Prefetcher{source: source, options: options, log: log, queue: newQueue(log),
 		plans: make(chan struct{}, maxPlans), loads: newLoads()}
@@ -137,7 +137,7 @@ func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *s
 	d.Observe(d.startup) // first: the others leave to it what it fetches
 	d.Observe(d.sequential)
 	d.Observe(d.neighbours)
-	d.startup.follow(locations)
+	d.startup.setLocations(locations)
 	return d
 }
 
@@ -145,7 +145,7 @@ func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *s
 // longer needed.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.Device.SetLocations(locations)
-	d.startup.follow(locations)
+	d.startup.setLocations(locations)
 }
 
 // Begin starts the fetch of the startup packs that every start needs and reports whether there are

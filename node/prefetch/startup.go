@@ -24,7 +24,7 @@ type startup struct {
 	loader   loader
 	plans    chan struct{}
 	limit    int64
-	short    func() error
+	blocked  func() error
 	log      *slog.Logger
 
 	triggers atomic.Pointer[triggers]         // of packs that are not wanted yet; nil: there are none
@@ -59,16 +59,16 @@ var unknown = &triggers{}
 func newStartup(p *Prefetcher, d *device.Device, source Source) *startup {
 	s := &startup{device: d, cache: source, streamer: source,
 		loader: loader{&p.loads, source, d.Extents()}, plans: p.plans,
-		limit: p.options.Limit, left: p.options.Limit, short: p.options.Short, log: p.log,
+		limit: p.options.Limit, left: p.options.Limit, blocked: p.options.Blocked, log: p.log,
 		account: newAccount(d.Extents(), &p.startup)}
 	s.credit = newCredit(&s.account)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
 
-// follow replaces the locations. From now on only packs that they name are fetched. Cached chunks
-// and units in flight are not requested again.
-func (s *startup) follow(locations *index.Locations) {
+// setLocations replaces the locations. From now on only packs that they name are fetched. Cached
+// chunks and units in flight are not requested again.
+func (s *startup) setLocations(locations *index.Locations) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.credit.wake()
@@ -314,7 +314,7 @@ func (s *startup) plan(t *task) {
 	t.units = units
 	if t.load {
 		s.work.Go(func() {
-			s.loader.load(s.ctx, units, func(bytes int64) bool { return s.short() == nil && s.spend(bytes) })
+			s.loader.load(s.ctx, units, func(bytes int64) bool { return s.blocked() == nil && s.spend(bytes) })
 		})
 	}
 }

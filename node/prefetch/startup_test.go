@@ -64,7 +64,7 @@ func TestStartupPacks(t *testing.T) {
 			}
 		}
 		b.readAll(t)
-		if y := b.prefetcher.Stats().Startup; y.Fetched == 0 || y.Brought == 0 || y.Used != y.Brought {
+		if y := b.prefetcher.Stats().Startup; y.Fetched == 0 || y.Added == 0 || y.Used != y.Added {
 			t.Errorf("yield %+v, want all to be used", y)
 		}
 		b.close(t)
@@ -172,7 +172,7 @@ func TestStreamGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newStartHub(t)
 			synctest.Test(t, func(t *testing.T) {
-				b := openStart(t, h, Options{Limit: plenty, Short: func() error {
+				b := openStart(t, h, Options{Limit: plenty, Blocked: func() error {
 					if short.Load() {
 						return errors.New("short")
 					}

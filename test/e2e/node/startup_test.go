@@ -275,7 +275,7 @@ func TestStartThatIsKnown(t *testing.T) {
 		if _, most := known.count(); most != 1 {
 			t.Errorf("a unit was requested %d times, want once", most)
 		}
-		if y := nodeStatus(t, s).Ahead.Startup; y.Fetched == 0 || y.Used < y.Brought/2 {
+		if y := nodeStatus(t, s).Ahead.Startup; y.Fetched == 0 || y.Used < y.Added/2 {
 			t.Errorf("yield %+v", y)
 		}
 	})
@@ -284,7 +284,7 @@ func TestStartThatIsKnown(t *testing.T) {
 			t.Fatal(err)
 		}
 		pull(t, s, "python")
-		want := nodeStatus(t, s).Ahead.Startup.Brought
+		want := nodeStatus(t, s).Ahead.Startup.Added
 		eventually(t, "the startup pack from the disk", func() bool { return nodeStatus(t, s).Ahead.Loaded >= want })
 		run(t)
 		if n, most := known.count(); n != units || most != 1 {

@@ -38,8 +38,7 @@ type Config struct {
 	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
 	RegistryHosts []string
 	Log           *slog.Logger
-	// Ready, unless it is nil, is called with each image that has become ready, before its clients
-	// are told.
+	// Ready is called with each image that has become ready, before its clients are told.
 	Ready func(ctx context.Context, image catalog.Image) error
 }
 
@@ -136,9 +135,6 @@ const readyTimeout = 20 * time.Second
 
 // Ready calls Config.Ready. An image is ready whatever that returns.
 func (s *Service) Ready(ctx context.Context, image catalog.Image) {
-	if s.config.Ready == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	now, err := s.catalog.Numbered(ctx, []int64{image.N})

@@ -33,9 +33,9 @@ type blobReader struct {
 	pause  time.Duration // retryPause, before the second try; doubles
 
 	body     io.ReadCloser
-	cancel   context.CancelCauseFunc // ends the request of body
-	stall    *time.Timer             // ends it if it stalls
-	cause    func() error            // why the request was ended, or nil
+	request  context.Context // of body
+	cancel   context.CancelCauseFunc
+	stall    *time.Timer // ends the request if it stalls
 	offset   int64
 	progress int64 // the offset when stallBytes had last arrived
 	tries    int
@@ -60,7 +60,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 			return n, err
 		}
 		if err != nil {
-			err = cmp.Or(b.cause(), err)
+			err = cmp.Or(context.Cause(b.request), err)
 			b.Close()
 			err = b.failed(err)
 		}
@@ -76,8 +76,7 @@ func (b *blobReader) open() error {
 		stall := time.AfterFunc(b.window, func() { cancel(errStalled) })
 		res, err := b.source.get(ctx, "blobs", b.digest, b.offset)
 		if err == nil {
-			b.body, b.cancel, b.stall = res.Body, cancel, stall
-			b.cause = func() error { return context.Cause(ctx) }
+			b.body, b.request, b.cancel, b.stall = res.Body, ctx, cancel, stall
 			return nil
 		}
 		stall.Stop()

@@ -208,22 +208,7 @@ func (s *Copies) Of(image catalog.Image) *Copy {
 // run runs a copy from its place in the queue to its end.
 func (s *Copies) run(c *Copy) {
 	defer c.cancel(nil)
-	err := s.slots.Acquire(c.ctx, 1)
-	if err == nil {
-		close(c.begun)
-		s.images.CopyBegun(c)
-		ctx, stop := context.WithTimeoutCause(c.ctx, s.ImageTime, &report.TooLongError{Limit: s.ImageTime})
-		if err = c.copyBlobs(ctx); err == nil {
-			err = s.images.Complete(ctx, c)
-		}
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		stop()
-		s.slots.Release(1)
-	} else {
-		err = context.Cause(c.ctx)
-	}
+	err := s.copy(c)
 	c.err = err
 	close(c.done)
 	for _, upload := range c.uploads {
@@ -238,4 +223,24 @@ func (s *Copies) run(c *Copy) {
 	if s.life.Err() == nil {
 		s.images.CopyFailed(c, err)
 	}
+}
+
+// copy waits for a slot and copies the image.
+func (s *Copies) copy(c *Copy) error {
+	if s.slots.Acquire(c.ctx, 1) != nil {
+		return context.Cause(c.ctx)
+	}
+	defer s.slots.Release(1)
+	close(c.begun)
+	s.images.CopyBegun(c)
+	ctx, stop := context.WithTimeoutCause(c.ctx, s.ImageTime, &report.TooLongError{Limit: s.ImageTime})
+	defer stop()
+	err := c.copyBlobs(ctx)
+	if err == nil {
+		err = s.images.Complete(ctx, c)
+	}
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }

@@ -123,7 +123,7 @@ func TestFailedUploadFailsItsReaders(t *testing.T) {
 			}
 		}
 		if there, err := r.Repository("a").Link(t.Context(), digest.FromBytes(b).String()); there || err != nil {
-			t.Errorf("%s: LinkBlob = %t, %v, want no blob", want, there, err)
+			t.Errorf("%s: Link = %t, %v, want no blob", want, there, err)
 		}
 	}
 	gone, cancel := context.WithCancel(t.Context())

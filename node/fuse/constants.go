@@ -89,9 +89,6 @@ const (
 	// journalSlots is how many requests can be unanswered in a new journal. It is above what the
 	// kernel sends; further requests are served, but not kept. Only used slots take memory.
 	journalSlots = 1 << 17
-	// cancelBatch bounds the reads that are cancelled under one hold of the server's mutex, which
-	// other reads need to start and to end.
-	cancelBatch = 256
 
 	// Times.
 

@@ -248,7 +248,8 @@ func (s *Server) Remove(id chunk.ID) error {
 		s.forgetName(f.name)
 	}
 	if !s.await(removeTimeout, func() bool { return f.queue.active == 0 }) {
-		return fmt.Errorf("remove device %s: its reader still runs %v after it was cancelled", id.Short(), removeTimeout)
+		return fmt.Errorf("remove device %s: its reader still runs %v after it was cancelled",
+			id.Short(), removeTimeout)
 	}
 	return nil
 }

@@ -124,13 +124,9 @@ func (l *limits) dequeue(r *read) {
 	}
 }
 
-// dequeueOld removes a device's oldest queued reads, n at most, that arrived until then.
-func (l *limits) dequeueOld(f *file, until time.Time, n int) (removed []*read) {
-	for len(removed) < n {
-		r := f.queue.oldest()
-		if r == nil || r.since.After(until) {
-			break
-		}
+// dequeueOld removes a device's queued reads that arrived until then.
+func (l *limits) dequeueOld(f *file, until time.Time) (removed []*read) {
+	for r := f.queue.oldest(); r != nil && !r.since.After(until); r = f.queue.oldest() {
 		l.dequeue(r)
 		removed = append(removed, r)
 	}

@@ -2,7 +2,6 @@ package fuse
 
 import (
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 )
@@ -151,26 +150,16 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	}
 }
 
-// Many reads are removed in batches, as the server's mutex is held for each.
-func TestOldReadsAreRemovedInBatches(t *testing.T) {
+func TestOldReadsAreRemoved(t *testing.T) {
 	l := newLimits()
 	f := &file{}
 	begin := time.Now()
-	const n = 3*cancelBatch + 10
+	const n = 500
 	for i := range maxPerDevice + n {
 		l.add(&read{file: f, size: 4096, since: begin.Add(time.Duration(i) * time.Second)})
 	}
 	until := begin.Add((maxPerDevice + n - 6) * time.Second) // the last five are newer
-	var sizes []int
-	for {
-		batch := l.dequeueOld(f, until, cancelBatch)
-		if len(batch) == 0 {
-			break
-		}
-		sizes = append(sizes, len(batch))
-	}
-	want := []int{cancelBatch, cancelBatch, cancelBatch, 5}
-	if !slices.Equal(sizes, want) || l.queued != 5 || f.queue.queued.Len() != 5 {
-		t.Errorf("removed %v, %d are queued; want %v, 5", sizes, l.queued, want)
+	if removed := l.dequeueOld(f, until); len(removed) != n-5 || l.queued != 5 || f.queue.queued.Len() != 5 {
+		t.Errorf("%d reads were removed, %d are queued; want %d and 5", len(removed), l.queued, n-5)
 	}
 }

@@ -142,50 +142,37 @@ func (s *Server) claimLocked(r *read) (mine bool) {
 // cancel ends the unanswered reads of the devices that match: queued reads at once, active ones
 // through their contexts.
 func (s *Server) cancel(why error, match func(*file) bool) {
-	now := time.Now()
-	for _, f := range s.queues() { // first, because queued reads may become active meanwhile
-		if match(f) {
-			s.failOld(f, now, why)
-		}
-	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	queued := s.dequeueOld(time.Now(), match)
 	for r := range s.limits.active {
 		if match(r.file) {
 			r.stop(why)
 		}
 	}
+	s.mu.Unlock()
+	for _, r := range queued {
+		s.fail(r, why)
+	}
 }
 
-// queues returns the devices with queued reads.
-func (s *Server) queues() []*file {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.limits.queues)
+// dequeueOld removes the queued reads that arrived until then, of the devices that match. The caller
+// holds mu, and answers them.
+func (s *Server) dequeueOld(until time.Time, match func(*file) bool) (removed []*read) {
+	for _, f := range slices.Clone(s.limits.queues) {
+		if match(f) {
+			removed = append(removed, s.limits.dequeueOld(f, until)...)
+		}
+	}
+	for _, r := range removed {
+		s.claimLocked(r)
+	}
+	return removed
 }
 
 // stop tells the Reader of an active read to return. The server's mu is held.
 func (r *read) stop(why error) {
 	r.why = why
 	r.cancel()
-}
-
-// failOld fails the queued reads of a device that arrived until then.
-func (s *Server) failOld(f *file, until time.Time, why error) {
-	for {
-		s.mu.Lock()
-		batch := s.limits.dequeueOld(f, until, cancelBatch)
-		for _, r := range batch {
-			s.claimLocked(r)
-		}
-		s.mu.Unlock()
-		for _, r := range batch {
-			s.fail(r, why)
-		}
-		if len(batch) < cancelBatch {
-			return
-		}
-	}
 }
 
 // interrupt cancels a read whose process got a signal.
@@ -214,18 +201,15 @@ func (s *Server) interrupt(req request) error {
 // expire fails reads that were queued until their deadline, and active reads whose Readers did not
 // return at it.
 func (s *Server) expire(now time.Time) {
-	for _, f := range s.queues() {
-		s.failOld(f, now.Add(-s.deadline), errTooLate)
-	}
 	s.mu.Lock()
-	var stuck []*read
+	late := s.dequeueOld(now.Add(-s.deadline), func(*file) bool { return true })
 	for r := range s.limits.active {
 		if now.Sub(r.since) >= s.deadline+readGrace && s.claimLocked(r) {
-			stuck = append(stuck, r)
+			late = append(late, r)
 		}
 	}
 	s.mu.Unlock()
-	for _, r := range stuck {
+	for _, r := range late {
 		s.fail(r, errTooLate)
 	}
 }

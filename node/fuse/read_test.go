@@ -295,7 +295,7 @@ func TestManyReadsExpire(t *testing.T) {
 	r := newStuck()
 	defer close(r.release)
 	id := k.add(s, "a", r)
-	const n = maxPerDevice + 10*cancelBatch + 1
+	const n = maxPerDevice + 2500
 	for i := range uint64(n) {
 		k.read(i, id, 0, small)
 	}

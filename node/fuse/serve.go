@@ -26,8 +26,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	// Active reads outlive ctx, by drainTimeout at most.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	defer context.AfterFunc(ctx, s.stopReceiving)()
 	var background sync.WaitGroup
-	background.Go(func() { s.stopWith(ctx, work) })
 	background.Go(func() { s.watch(work) })
 	s.window.follow(0)
 	err := s.loop(work)
@@ -37,7 +37,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	s.cancel(errDetached, func(*file) bool { return true })
 	if !s.await(stopTimeout, func() bool { return len(s.limits.active) == 0 }) {
-		err = errors.Join(err, fmt.Errorf("serve %s: a reader still runs %v after it was cancelled", s.dir, stopTimeout))
+		err = errors.Join(err,
+			fmt.Errorf("serve %s: a reader still runs %v after it was cancelled", s.dir, stopTimeout))
 	}
 	stop()
 	background.Wait()
@@ -45,15 +46,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	return errors.Join(err, s.journal.unmap())
 }
 
-// stopWith ends the loop when ctx is done.
-func (s *Server) stopWith(ctx, work context.Context) {
-	select {
-	case <-ctx.Done():
-		s.setStopping()
-		if err := s.conn.SetReadDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, os.ErrClosed) {
-			s.log.Error("server not stopped", "dir", s.dir, "err", err)
-		}
-	case <-work.Done():
+// stopReceiving ends the loop.
+func (s *Server) stopReceiving() {
+	s.setStopping()
+	if err := s.conn.SetReadDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, os.ErrClosed) {
+		s.log.Error("server not stopped", "dir", s.dir, "err", err)
 	}
 }
 

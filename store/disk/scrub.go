@@ -83,7 +83,8 @@ func (s *segment) scrubRecord(r record) error {
 	size := recordSize(r.length)
 	hangs := s.reads.do(func() {
 		_ = s.raw.Control(func(fd uintptr) { // advice
-			_ = unix.SyncFileRange(int(fd), int64(r.offset), size, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+			const written = unix.SYNC_FILE_RANGE_WRITE | unix.SYNC_FILE_RANGE_WAIT_AFTER
+			_ = unix.SyncFileRange(int(fd), int64(r.offset), size, written)
 			_ = unix.Fadvise(int(fd), int64(r.offset), size, unix.FADV_DONTNEED)
 		})
 	}, &s.abandoned)

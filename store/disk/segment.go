@@ -113,7 +113,8 @@ func createSegment(dir string, n uint64, size int64, reads *breaker) (*segment, 
 		return nil, fmt.Errorf("create cache segment %d: %w", n, err)
 	}
 	if err := file.Truncate(size); err != nil {
-		return nil, errors.Join(fmt.Errorf("create cache segment %d: %w", n, err), os.Remove(path+".segment"), file.Close())
+		err = fmt.Errorf("create cache segment %d: %w", n, err)
+		return nil, errors.Join(err, os.Remove(path+".segment"), file.Close())
 	}
 	return newSegment(path, file, reads)
 }

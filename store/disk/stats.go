@@ -44,7 +44,8 @@ func (s *Stats) Off() string {
 	case s.Absent != "":
 		return "there is no cache, it is tried again every minute: " + s.Absent
 	case !s.ReadsHang.IsZero():
-		return "its disk does not answer reads: nothing is read from it since " + s.ReadsHang.Local().Format(time.TimeOnly)
+		return "its disk does not answer reads: nothing is read from it since " +
+			s.ReadsHang.Local().Format(time.TimeOnly)
 	case !s.WritesHang.IsZero():
 		return "its disk does not answer writes: nothing is put in since " + s.WritesHang.Local().Format(time.TimeOnly)
 	case !s.NoReads.IsZero():

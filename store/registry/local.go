@@ -87,7 +87,8 @@ func findImage(root v1.ImageIndex, dir, tag string) (found v1.Descriptor, err er
 	case matches == 0:
 		return found, fmt.Errorf("%s has no image %q; it has: %s", dir, tag, strings.Join(tags, " "))
 	case matches > 1:
-		return found, fmt.Errorf("%s has several images: choose one of %s with oci:%s:TAG", dir, strings.Join(tags, " "), dir)
+		return found, fmt.Errorf("%s has several images: choose one of %s with oci:%s:TAG",
+			dir, strings.Join(tags, " "), dir)
 	}
 	return found, nil
 }

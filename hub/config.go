@@ -26,12 +26,12 @@ type Config struct {
 	AdminListen string `toml:"admin_listen" comment:"The only address for changes: to add, push, remove and verify images, and to import and remove traces. HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). Everything else is answered there, too. Empty: changes are made at listen."`
 
 	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. It is read at the start."`
-	Open           bool     `toml:"open" comment:"Everybody who reaches the hub may make changes, although other machines reach it and there is no token."`
-	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects against web pages that let their own name point to the hub (DNS rebinding)."`
+	Open           bool     `toml:"open" comment:"Allow changes by everybody who can reach the hub, from other machines too, without a token."`
+	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects the hub from web pages whose host name resolves to the hub's address (DNS rebinding)."`
 
-	Sources []string `toml:"sources" comment:"Registries without a public address from which images may be added: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. HOST allows every port. All who may add images can make the hub connect to them."`
+	Sources []string `toml:"sources" comment:"Registries without a public address from which images may be added: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. HOST allows every port. Everybody who may add images can make the hub connect to these registries."`
 
-	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies before the hub: 10.0.0.1, 10.1.0.0/16. Their X-Forwarded-For says who has sent a trace."`
+	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace from their header X-Forwarded-For."`
 
 	RegistryHosts []string `toml:"registry_hosts" comment:"HOST[:PORT] under which containerd on nodes pulls from this hub's own registry: hub.example.org. Nodes with trust = \"image\" recognize such pulls only by these names."`
 
@@ -42,10 +42,10 @@ type Config struct {
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or the URL of an object store. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
-	StartupBytes int64 `toml:"startup_bytes" comment:"Limit of the startup packs of all images together, in bytes. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the images that were not pulled or started for longest lose their startup packs, and start more slowly until they are used again. Retired packs are kept for a while in addition, up to the same limit."`
+	StartupBytes int64 `toml:"startup_bytes" comment:"Limit of the startup packs of all images together, in bytes. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept for a while in addition, up to the same limit."`
 
-	LogLevel  string `toml:"log_level" comment:"Debug, info, warn or error."`
-	LogFormat string `toml:"log_format" comment:"Text or json."`
+	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
+	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
 	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
 }
@@ -55,7 +55,7 @@ type Limits struct {
 	LayerBytes int64 `toml:"layer_bytes" comment:"Decompressed bytes of one layer."`
 	Entries    int64 `toml:"entries" comment:"Files, directories and links of all layers of an image."`
 
-	ImageMinutes int64 `toml:"image_minutes" comment:"Minutes for copying an image from another registry, and again for ingesting it. One image is ingested at a time."`
+	ImageMinutes int64 `toml:"image_minutes" comment:"Limit in minutes for copying an image from another registry, and the same again for ingesting it. One image is ingested at a time."`
 }
 
 // DefaultConfig returns the default configuration.

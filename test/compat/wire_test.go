@@ -71,7 +71,7 @@ func (x exchange) send(t *testing.T, hub string) exchange {
 	body, err := io.ReadAll(res.Body)
 	noError(t, err)
 	x.Answer.Status, x.Answer.Header, x.Answer.Body, x.Answer.Text = res.StatusCode, headerOf(res.Header), body, ""
-	if strings.HasPrefix(x.Answer.Header.ContentType, "application/json") || x.Answer.Header.ContentType == "text/plain" {
+	if kind := x.Answer.Header.ContentType; kind == "application/json" || kind == "text/plain" {
 		x.Answer.Body, x.Answer.Text = nil, string(body)
 	}
 	return x

@@ -12,7 +12,7 @@ import (
 )
 
 // firstKept is the commit from which on formats are kept.
-const firstKept = "52c0c92"
+const firstKept = "50460199f05f"
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 

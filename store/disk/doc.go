@@ -14,7 +14,8 @@
 //	cache.go     reads and writes; reserve.go finds the place of a record
 //	breaker.go   circuit breakers of reads and writes, for a disk that fails or hangs
 //	owner.go     a goroutine between Open and Close, which makes room ahead of need
-//	evict.go     evicts segments; limits.go says how much room there is
+//	evict.go     evicts segments
+//	limits.go    accounts for segments and room
 //	load.go      loads what a previous process left
 //	pins.go      pins; external.go accounts for files of others on the same disk
 //	segment.go   the files; index.go where each chunk lies

@@ -67,7 +67,8 @@ func (c Config) Layout(image string) (string, error) {
 	dir := filepath.Join(work, "images", image)
 	if err == nil {
 		if _, missing := os.Stat(filepath.Join(dir, "index.json")); missing != nil {
-			err = fmt.Errorf("find image %s (test/setup images makes it; the configuration can name another layout): %w", image, missing)
+			err = fmt.Errorf("find image %s (test/setup images makes it; the configuration may set a layout): %w",
+				image, missing)
 		}
 	}
 	return dir, err

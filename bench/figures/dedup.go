@@ -19,8 +19,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// dedup reports what the five images and a second sci with other package
-// versions take together, if each layer, each file, or each chunk is kept once.
+// dedup reports the total size of the five images and sci2 (sci with other package versions) if
+// each layer, each file, or each chunk is stored once.
 func (b *table) dedup(ctx context.Context) error {
 	images := append(b.images(), "sci2")
 	if err := b.Need(ctx, images...); err != nil {
@@ -66,14 +66,14 @@ func (b *table) reportDedup(images []string, s *sums) {
 	}
 }
 
-// sums are bytes of regular files: of all images, each thing once, and the same
-// compressed.
+// sums holds bytes of regular files: of all images, with each layer, file or chunk counted once,
+// plain and compressed.
 type sums struct {
 	all                       int64
 	layers, files, chunks     int64
 	layersPacked, filesPacked int64
 	chunksPacked              int64
-	seenLayer                 map[string]int64 // bytes of a layer's files
+	seenLayer                 map[string]int64 // bytes of the files of each layer
 	seenFile, seenChunk       map[chunk.ID]bool
 	splitter                  chunk.Splitter
 	compressor                *zstd.Encoder
@@ -155,7 +155,7 @@ func (s *sums) addFile(r io.Reader, size int64) error {
 	s.filesPacked += int64(len(s.squeezed))
 	return s.splitter.Split(bytes.NewReader(s.content), size, func(data []byte, _ int64) error {
 		if data == nil {
-			return nil // zeros take nothing
+			return nil // zeros are not stored
 		}
 		if id := chunk.Sum(data); !s.seenChunk[id] {
 			s.seenChunk[id] = true

@@ -11,11 +11,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// demoWorkloads are the demo's three commands.
+// demoWorkloads lists the demo's three commands.
 var demoWorkloads = []string{"sci/bash", "sci/uproot", "sci/cppyy"}
 
-// demo runs the three commands both ways and prints what a user would have
-// waited for.
+// demo runs the three commands in both modes and prints the time that a user waits.
 func (b *table) demo(ctx context.Context) error {
 	bench.Say("A site is up: registry, hub, and a machine behind a link of 1 Gbit/s.")
 	if err := b.Need(ctx, "sci"); err != nil {
@@ -52,8 +51,8 @@ func (b *table) demo(ctx context.Context) error {
 	return nil
 }
 
-// printDemo prints two lines a command: the times as a bar and a number, and
-// what came over the link.
+// printDemo prints two lines for each command, with the times as a bar and a number, and the bytes
+// received over the link.
 func (b *table) printDemo(starts map[string]bench.Start) {
 	longest := 0.0
 	for _, c := range starts {
@@ -84,7 +83,7 @@ func demoLine(command, how string, c bench.Start, longest float64, faster, less 
 		bar(c.Pull, c.Create+c.Run, longest), faster, bench.Size(c.Bytes), less}
 }
 
-// bar draws the pull dark and the run light; the longest is barWidth wide.
+// bar draws the pull dark and the run light. The longest bar is barWidth wide.
 func bar(pull, run, longest float64) string {
 	const barWidth = 30
 	dark := int(pull/longest*barWidth + 0.5)
@@ -92,7 +91,7 @@ func bar(pull, run, longest float64) string {
 	return strings.Repeat("█", min(dark, all)) + strings.Repeat("░", all-min(dark, all))
 }
 
-// fold says how many times something is more.
+// fold formats a factor.
 func fold(times float64) string {
 	if times < 10 {
 		return fmt.Sprintf("%.1f×", times)
@@ -100,7 +99,7 @@ func fold(times float64) string {
 	return fmt.Sprintf("%.0f×", times)
 }
 
-// shown is a command line as one would type it, cut where it gets long.
+// shown formats a command line for a shell, and truncates long ones.
 func shown(argv []string) string {
 	const width = 42
 	var words []string

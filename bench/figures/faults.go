@@ -17,17 +17,17 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// How faults are measured: reads of one page, each of them where no other page was
-// read before, so that each is a fault of its own.
+// Faults are measured by reads of single pages. Each page is far from all pages read before, so
+// that each read is a separate fault.
 const (
 	faultPage   = 4096
-	farApart    = 2 << 20 // of uncached ones, in bytes: no two are in one unit
+	farApart    = 2 << 20 // distance of uncached pages, in bytes: no two are in the same unit
 	maxFaults   = 4000
 	busyReaders = 16
 )
 
-// faults measures how long single faults take, alone and beside others: of bytes
-// in the node's cache, in memory and on its disk, and of bytes that the hub has.
+// faults measures the duration of single faults, one at a time and concurrently: of chunks in the
+// node's cache, in memory and on disk, and of uncached chunks.
 func (b *table) faults(ctx context.Context) error {
 	if err := b.Need(ctx, largestImage); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (b *table) faults(ctx context.Context) error {
 	return nil
 }
 
-// faultRound adds the times of one round, by where the bytes were.
+// faultRound adds the durations of one round to took, by the location of the bytes.
 func (b *table) faultRound(ctx context.Context, readers int, took map[string][]float64) (err error) {
 	c, files, err := b.freshLargest(ctx)
 	if err != nil {
@@ -70,7 +70,8 @@ func (b *table) faultRound(ctx context.Context, readers int, took map[string][]f
 	if _, err := r.read(c.Root, files.largest); err != nil {
 		return err
 	}
-	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil { // the image's pages; not the cache's
+	// drops the image's pages, but not the cache's
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return err
 	}
 	if err := measure("cached, in memory", faultPage); err != nil {
@@ -82,10 +83,10 @@ func (b *table) faultRound(ctx context.Context, readers int, took map[string][]f
 	return measure("cached, on the disk", faultPage)
 }
 
-// randomFaults reads pages of a file in random order, so far apart at least, by
-// several readers at once, and returns how many seconds each took.
+// randomFaults reads pages of a file in random order, with at least apart bytes between them, with
+// several concurrent readers. It returns the duration of each read, in seconds.
 func randomFaults(file *os.File, size, apart int64, readers int) ([]float64, error) {
-	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_RANDOM); err != nil { // no reading ahead by the kernel
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_RANDOM); err != nil { // no read-ahead by the kernel
 		return nil, err
 	}
 	places := rand.Perm(int(size / apart))
@@ -120,7 +121,7 @@ func (b *table) reportFaults(where string, readers int, took []float64) {
 		Value: 1e6 * p99, Unit: "µs at p99", Result: noTarget})
 }
 
-// micros shows a short time.
+// micros formats a short time.
 func micros(s float64) string {
 	if s < 0.01 {
 		return fmt.Sprintf("%.0f µs", 1e6*s)

@@ -10,16 +10,15 @@ import (
 	"lighter/bench"
 )
 
-// figure is one line, or a few that are measured together, of the table of
-// what Lighter must reach.
+// figure is one line of the table of targets, or a few lines that are measured together.
 type figure struct {
 	name    string
 	title   string
 	measure func(*table, context.Context) error
 }
 
-// allFigures are in the order in which they are measured. Million is the last:
-// the others' hub must not know a million files.
+// allFigures returns the figures in the order of measurement. million is the last one, because its
+// files would change the hub for the others.
 func allFigures() []figure {
 	return []figure{
 		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*table).ratios},
@@ -48,21 +47,21 @@ func Names() []string {
 	return names
 }
 
-// A verdict is one number beside its target.
+// A verdict is a value with its target.
 type verdict struct {
 	Figure    string  `json:"figure"`
 	What      string  `json:"what"`
-	Overlayfs string  `json:"overlayfs,omitempty"` // the two that are compared, for people
+	Overlayfs string  `json:"overlayfs,omitempty"` // the compared values, formatted
 	Lighter   string  `json:"lighter,omitempty"`
 	Value     float64 `json:"value"`
 	Unit      string  `json:"unit"` // "ratio", "s", "MB", ...
 	Target    float64 `json:"target,omitempty"`
-	AtLeast   bool    `json:"at_least,omitempty"` // Value must not be less than Target; else not more
-	Result    string  `json:"result"`             // PASS, MISS, or report: there is no target
+	AtLeast   bool    `json:"at_least,omitempty"` // whether Target is a minimum; otherwise it is a maximum
+	Result    string  `json:"result"`             // PASS, MISS, or report (without a target)
 	Note      string  `json:"note,omitempty"`
 }
 
-// The words of Result.
+// Values of Result.
 const (
 	pass     = "PASS"
 	miss     = "MISS"
@@ -76,13 +75,12 @@ func passed(ok bool) string {
 	return miss
 }
 
-// atMost is the verdict on a value that must not be greater than target.
+// atMost returns the value, the target and the result for a maximum.
 func atMost(value, target float64) (float64, float64, string) {
 	return value, target, passed(value <= target)
 }
 
-// judge adds a verdict of a ratio, overlayfs and Lighter being seconds, that
-// must be at most target.
+// judge adds a verdict about the ratio of two times in seconds, with a maximum target.
 func (b *table) judge(figure, what string, overlayfs, lighter, target float64) {
 	v := verdict{Figure: figure, What: what, Overlayfs: bench.Seconds(overlayfs), Lighter: bench.Seconds(lighter),
 		Unit: "ratio"}
@@ -90,8 +88,7 @@ func (b *table) judge(figure, what string, overlayfs, lighter, target float64) {
 	b.verdicts = append(b.verdicts, v)
 }
 
-// figures measures what was asked for. A figure that fails does not keep the
-// others from being measured.
+// figures measures the selected figures. It continues after a figure that fails.
 func (b *table) figures(ctx context.Context) error {
 	var errs []error
 	for _, f := range allFigures() {
@@ -120,8 +117,8 @@ func (b *table) write() error {
 		bench.WriteJSON(filepath.Join(b.Out, "bench-figures.json"), b.verdicts))
 }
 
-// bothModes calls fn for both, rounds times, the other one first in each second
-// round: what one leaves behind must not always meet the same other.
+// bothModes calls fn for both modes in each round. The order alternates, because each mode may
+// affect the one after it.
 func (b *table) bothModes(fn func(round int, mode string) error) error {
 	for round := range b.Rounds {
 		order := slices.Clone(modes)
@@ -137,7 +134,7 @@ func (b *table) bothModes(fn func(round int, mode string) error) error {
 	return nil
 }
 
-// timesRow is the row of a measurement that is a time alone, in seconds.
+// timesRow returns the row of a measurement of a single time, in seconds.
 func timesRow(image, workload, mode string, times []float64) benchRow {
 	m := bench.Median(times)
 	return benchRow{row: row{Workload: workload, Mode: mode, RunS: m, TotalS: m}, Image: image,

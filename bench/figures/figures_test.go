@@ -28,7 +28,7 @@ func TestModesAlternate(t *testing.T) {
 	}
 	want := "0overlayfs 0lighter 1lighter 1overlayfs 2overlayfs 2lighter"
 	if got := strings.Join(order, " "); got != want {
-		t.Errorf("order %s, want %s", got, want)
+		t.Errorf("got order %s, want %s", got, want)
 	}
 }
 
@@ -43,12 +43,12 @@ func TestEveryTargetHasAWorkload(t *testing.T) {
 	}
 	for _, name := range demoWorkloads {
 		if !slices.ContainsFunc(workloads, func(w bench.Workload) bool { return w.String() == name }) {
-			t.Errorf("the demo does not find its workload %s", name)
+			t.Errorf("the demo's workload %s is not in the configuration", name)
 		}
 	}
 }
 
-func TestTheBarIsAsLongAsTheTime(t *testing.T) {
+func TestBarLengths(t *testing.T) {
 	for _, c := range []struct {
 		pull, run float64
 		want      string
@@ -56,7 +56,7 @@ func TestTheBarIsAsLongAsTheTime(t *testing.T) {
 		{10, 0, strings.Repeat("█", 30)},
 		{5, 5, strings.Repeat("█", 15) + strings.Repeat("░", 15)},
 		{0, 1, "░░░"},
-		{0.01, 0.01, "░"}, // never nothing
+		{0.01, 0.01, "░"}, // one character at least
 	} {
 		if got := bar(c.pull, c.run, 10); got != c.want {
 			t.Errorf("bar of %v and %v is %q, want %q", c.pull, c.run, got, c.want)
@@ -64,7 +64,7 @@ func TestTheBarIsAsLongAsTheTime(t *testing.T) {
 	}
 }
 
-func TestLongCommandsAreCut(t *testing.T) {
+func TestLongCommandsAreTruncated(t *testing.T) {
 	if got := shown([]string{"bash", "-c", "true"}); got != "bash -c true" {
 		t.Errorf("shown as %q", got)
 	}
@@ -74,7 +74,7 @@ func TestLongCommandsAreCut(t *testing.T) {
 	}
 }
 
-// emptyLayout is an image without layers.
+// emptyLayout makes an image without layers.
 func emptyLayout(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "empty")
@@ -89,7 +89,7 @@ func emptyLayout(t *testing.T) string {
 	return dir
 }
 
-// extended returns an image of one more layer that holds the files.
+// extended makes an image with one more layer, which contains the files.
 func extended(t *testing.T, from string, files map[string]string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "extended")
@@ -107,7 +107,7 @@ func extended(t *testing.T, from string, files map[string]string) string {
 	return to
 }
 
-func TestDedupCountsEachThingOnce(t *testing.T) {
+func TestDedupCountsDuplicatesOnce(t *testing.T) {
 	first := strings.Repeat("first ", 100_000)
 	second := first + strings.Repeat("second", 100_000)
 	one := extended(t, emptyLayout(t), map[string]string{"a": first, "b": first})
@@ -126,11 +126,11 @@ func TestDedupCountsEachThingOnce(t *testing.T) {
 		t.Errorf("all %d, layers %d, files %d; want %d, %d, %d", s.all, s.layers, s.files, 4*a+c, 2*a+c, a+c)
 	}
 	if s.chunks <= 0 || s.chunks >= s.files-a/2 {
-		t.Errorf("%d bytes of chunks, though the files of %d have half of them in common", s.chunks, s.files)
+		t.Errorf("%d bytes of chunks for files of %d, which share half of their bytes", s.chunks, s.files)
 	}
 }
 
-func TestWalkSeesEveryNameAndReadEveryByte(t *testing.T) {
+func TestWalkAndReadAll(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"a/b/c", "a/d", "e"} {
 		path := filepath.Join(root, name)
@@ -145,11 +145,11 @@ func TestWalkSeesEveryNameAndReadEveryByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	if names, err := walk(root, nil); err != nil || names != 6 {
-		t.Errorf("%d names, want 6: %v", names, err)
+		t.Errorf("got %d names, want 6: %v", names, err)
 	}
 	var r reader
 	if n, err := r.readAll(root); err != nil || n != 900_000 {
-		t.Errorf("%d bytes, want 900000: %v", n, err)
+		t.Errorf("got %d bytes, want 900000: %v", n, err)
 	}
 }
 
@@ -166,14 +166,14 @@ func TestSharesOfAProfile(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	if _, err := sharesOf([]byte("Type: cpu\n")); err == nil {
-		t.Error("no profile is accepted as one")
+		t.Error("an invalid profile was accepted")
 	}
 }
 
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{{Rounds: 1, Only: []string{"nothing"}}, {Only: []string{"walk"}}} {
 		if o.Check() == nil {
-			t.Errorf("%+v is accepted", o)
+			t.Errorf("invalid options were accepted: %+v", o)
 		}
 	}
 	if err := (Options{Rounds: 7, Only: []string{"walk", "reads"}}).Check(); err != nil {

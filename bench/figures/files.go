@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A small file is one of at most smallFile bytes; smallFiles of them are read.
+// A small file has smallFile bytes at most. smallFiles of them are read.
 const (
 	smallFile  = 32 << 10
 	smallFiles = 5000
 )
 
-// walk calls stat on every name below dir, as `find -ls` does: relative to the
-// open directory, links not followed. each may be nil.
+// walk calls stat on every name below dir like `find -ls`: relative to the open directory, without
+// following symlinks. each may be nil.
 func walk(dir string, each func(path string, stat *unix.Stat_t)) (names int, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -49,15 +49,14 @@ func walk(dir string, each func(path string, stat *unix.Stat_t)) (names int, err
 	return names, nil
 }
 
-// chosen are the files to read, relative to the image's root.
+// chosen lists the files to read, relative to the image's root.
 type chosen struct {
 	largest     string
 	largestSize int64
 	small       []string
 }
 
-// choose picks the largest file, and small ones evenly out of all of them:
-// those of a few directories alone would say little of a directory tree.
+// choose selects the largest file, and small files evenly from the whole tree.
 func choose(root string) (chosen, error) {
 	var c chosen
 	var small []string
@@ -77,7 +76,7 @@ func choose(root string) (chosen, error) {
 		return c, err
 	}
 	if len(small) < smallFiles {
-		return c, fmt.Errorf("the image has %d small files, and %d are to be read", len(small), smallFiles)
+		return c, fmt.Errorf("choose small files: the image has %d, want %d", len(small), smallFiles)
 	}
 	for i := range smallFiles {
 		c.small = append(c.small, small[i*len(small)/smallFiles])
@@ -85,10 +84,10 @@ func choose(root string) (chosen, error) {
 	return c, nil
 }
 
-// reader reads files with one buffer, one after the other.
+// reader reads files one after the other, with one buffer.
 type reader struct{ buf [128 << 10]byte }
 
-// read reads files to their ends and returns how many bytes that were.
+// read reads whole files and returns the number of bytes.
 func (r *reader) read(root string, paths ...string) (int64, error) {
 	var sum int64
 	for _, path := range paths {

@@ -14,7 +14,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// firstRead reads the largest file of ml when no byte of it is on the node.
+// firstRead measures a read of the largest file of ml without cached chunks.
 func (b *table) firstRead(ctx context.Context) error {
 	if err := b.Need(ctx, largestImage); err != nil {
 		return err
@@ -47,13 +47,13 @@ func (b *table) firstRead(ctx context.Context) error {
 	return nil
 }
 
-// firstRead is one such read.
+// firstRead holds the figures of such a read.
 type firstRead struct {
 	took     float64 // seconds
-	size     int64   // of the file
-	bytes    int64   // over the link
+	size     int64   // size of the file
+	bytes    int64   // received over the link
 	busy     float64 // share of all processors' time
-	busySite float64 // the same, of what all but the site left
+	busySite float64 // busy share of the time that processes outside of the site left
 }
 
 func (b *table) readFirst(ctx context.Context) (f firstRead, err error) {
@@ -85,8 +85,8 @@ func (b *table) readFirst(ctx context.Context) (f firstRead, err error) {
 	return f, err
 }
 
-// freshLargest starts a lazy container of the image with the largest files on a
-// wiped machine, and says which file is to be read. The caller removes it.
+// freshLargest starts a lazy container of the image with the largest files on a wiped machine. It
+// returns the container, which the caller removes, and the files to read.
 func (b *table) freshLargest(ctx context.Context) (*site.Container, chosen, error) {
 	c, err := b.freshContainer(ctx, largestImage)
 	if err != nil {
@@ -111,14 +111,14 @@ func (b *table) freshContainer(ctx context.Context, image string) (*site.Contain
 	if err != nil {
 		return nil, err
 	}
-	// What starting it has begun to read ahead is not part of what follows.
+	// Wait for the read-ahead of the start, which does not belong to the measurement.
 	if err := b.quiet(ctx); err != nil {
 		return nil, errors.Join(err, c.Remove(ctx))
 	}
 	return c, nil
 }
 
-// quiet waits until nothing comes over the link any more.
+// quiet waits until the machine receives no more bytes over the link.
 func (b *table) quiet(ctx context.Context) error {
 	const limit = 30 * time.Second
 	last := int64(-1)
@@ -134,11 +134,11 @@ func (b *table) quiet(ctx context.Context) error {
 		case <-time.After(300 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("after %s bytes still come over the link, though nobody reads", limit)
+	return fmt.Errorf("the machine still receives bytes after %s without reads", limit)
 }
 
-// processors is what they have done since the start, in ticks: all of them,
-// and for the site's processes.
+// processors holds processor times in ticks: idle time and total time since boot, and the time of
+// the site's processes.
 type processors struct{ idle, all, site float64 }
 
 func readProcessors() (p processors, err error) {
@@ -147,7 +147,7 @@ func readProcessors() (p processors, err error) {
 		return p, err
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
-	// user nice system idle iowait irq softirq steal; the guests' are in user's.
+	// user nice system idle iowait irq softirq steal; user includes guest time.
 	for i, field := range strings.Fields(line)[1:9] {
 		n, err := strconv.ParseFloat(field, 64)
 		if err != nil {
@@ -158,13 +158,13 @@ func readProcessors() (p processors, err error) {
 			p.idle += n
 		}
 	}
-	files, err := filepath.Glob("/proc/[0-9]*/stat") // of the enclosure alone
+	files, err := filepath.Glob("/proc/[0-9]*/stat") // only processes of the enclosure
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has just ended
+			continue // the process has just ended
 		}
-		_, after, _ := strings.Cut(string(text), ") ") // a process may be called anything
+		_, after, _ := strings.Cut(string(text), ") ") // the name before it may contain spaces
 		for _, field := range strings.Fields(after)[11:13] {
 			n, err := strconv.ParseFloat(field, 64)
 			if err != nil {
@@ -176,9 +176,9 @@ func readProcessors() (p processors, err error) {
 	return p, err
 }
 
-// busySince returns the share of time in which they did something, and, of the
-// time that all others left, the share in which they worked for the site: what
-// else runs on the machine is no reason to be slow.
+// busySince returns the busy share of all processors' time, and the share that the site's processes
+// used of the time that other processes left. The latter excludes the effect of other load on the
+// machine.
 func (p processors) busySince(before processors) (all, site float64) {
 	idle, own := p.idle-before.idle, p.site-before.site
 	return 1 - idle/(p.all-before.all), own / (own + idle)

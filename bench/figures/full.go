@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// smallCache is the size of the cache that is too small, in bytes; overfull is
-	// how many times as much is read.
+	// smallCache is the size of a cache that is too small, in bytes. The measurement reads overfull
+	// times as much.
 	smallCache = 240 << 20
 	overfull   = 3
 )
 
-// full reads a file of three times what the cache holds, twice over, and the same
-// with room: what a cache that evicts all the time costs.
+// full measures the cost of constant eviction: it reads a file of three times the cache's size
+// twice, and compares that with a large cache.
 func (b *table) full(ctx context.Context) (err error) {
 	if err := b.Need(ctx, largestImage); err != nil {
 		return err
@@ -43,8 +43,8 @@ func (b *table) full(ctx context.Context) (err error) {
 	return nil
 }
 
-// fullRound adds the speeds of a first and a second pass over the file, in bytes of
-// it a second, and what came over the link meanwhile.
+// fullRound adds the speeds of the first and the second pass over the file, in bytes of the file
+// and of the link a second.
 func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
 	m := b.Site.Machine
 	c, files, err := b.freshLargest(ctx)
@@ -53,7 +53,7 @@ func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
 	if files.largestSize < overfull*smallCache {
-		return fmt.Errorf("%s has %d bytes, not %d times what the cache holds", files.largest, files.largestSize,
+		return fmt.Errorf("%s has %d bytes, want %d times the cache's size", files.largest, files.largestSize,
 			overfull)
 	}
 	for _, pass := range []string{"first", "again"} {

@@ -14,12 +14,11 @@ import (
 // Targets of the table.
 const (
 	ingestRatio = 1.2
-	againAtMost = 0.05 // seconds, of an image that is already there
+	againAtMost = 0.05 // seconds, for an image that the hub already has
 )
 
-// ingest takes each image into an empty hub, and pulls it into an empty
-// overlayfs: the same image, from the same registry, over the same link, onto
-// the same disk.
+// ingest adds each image to an empty hub, and pulls it into an empty overlayfs: the same image,
+// from the same registry, over the same link, to the same disk.
 func (b *table) ingest(ctx context.Context) error {
 	for _, image := range b.images() {
 		layout, err := b.Config.Layout(image)
@@ -39,7 +38,7 @@ func (b *table) ingest(ctx context.Context) error {
 			}
 			took, again, err := b.ingestOnce(ctx, image)
 			times[mode], times["again"] = append(times[mode], took), append(times["again"], again)
-			bench.Say("%-10s taken in in %s, again in %s", image, bench.Seconds(took), bench.Seconds(again))
+			bench.Say("%-10s ingested in %s, again in %s", image, bench.Seconds(took), bench.Seconds(again))
 			return err
 		})
 		if err != nil {
@@ -58,7 +57,7 @@ func (b *table) pullAlone(ctx context.Context, image string) (float64, error) {
 	return took.Seconds(), err
 }
 
-// ingestOnce returns how long an empty hub needs, and how long the second time.
+// ingestOnce returns the times of an ingestion by an empty hub, and of a second one.
 func (b *table) ingestOnce(ctx context.Context, image string) (took, again float64, err error) {
 	h, err := b.Site.Machine.StartHub(ctx, "ingest")
 	if err != nil {
@@ -88,14 +87,14 @@ func (b *table) judgeIngest(image string, times map[string][]float64) {
 	b.verdicts = append(b.verdicts, v)
 }
 
-// The synthetic image of the figure million: so many files in so many directories.
+// The synthetic image of the figure million: numbers of files and directories.
 const (
 	millionFiles = 1_000_000
 	millionDirs  = 10_000
 	makeMemory   = 1 << 30 // bytes
 )
 
-// million makes an image of a million files, and reports what its index costs.
+// million makes an image of a million files, and reports the cost of its index.
 func (b *table) million(ctx context.Context) error {
 	from, err := b.Config.Layout("base")
 	if err != nil {
@@ -131,7 +130,7 @@ func (b *table) million(ctx context.Context) error {
 		"pull_s": pull, "container_s": mounted})
 }
 
-// writeMillion writes files of 50 to 5,000 bytes, no two of them alike.
+// writeMillion writes files of 50 to 5,000 bytes, all of them different.
 func writeMillion(l *layout.Layer) error {
 	text := make([]byte, 0, 8<<10)
 	for i := range millionFiles {
@@ -153,7 +152,7 @@ func writeMillion(l *layout.Layer) error {
 	return nil
 }
 
-// mountMillion returns how long the pull and the first container take.
+// mountMillion returns the times of the pull and of the first container.
 func (b *table) mountMillion(ctx context.Context) (pull, container float64, err error) {
 	if err := b.Wipe(ctx); err != nil {
 		return 0, 0, err

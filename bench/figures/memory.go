@@ -14,13 +14,13 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Targets of the table, and how many images share a base.
+// Targets of the table, and the number of images that share a base.
 const (
 	nodeMemory = 150e6 // bytes
 	sharedBase = 10
 )
 
-// memory reads everything of ml once, and asks what the node needed for it.
+// memory reads all files of ml once, and reports the memory of the node.
 func (b *table) memory(ctx context.Context) (err error) {
 	if err := b.Need(ctx, largestImage); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (b *table) memoryRound(ctx context.Context) (m site.Memory, err error) {
 	return b.Site.Machine.NodeMemory()
 }
 
-// pageCache starts a container of each of ten images that have all but a file
-// in common, and measures by how much the page cache grows.
+// pageCache starts a container of each of ten images that differ in one file, and measures the
+// growth of the page cache.
 func (b *table) pageCache(ctx context.Context) error {
 	images, err := b.derived(ctx, "python", sharedBase)
 	if err != nil {
@@ -91,8 +91,8 @@ func (b *table) pageCache(ctx context.Context) error {
 	return nil
 }
 
-// pageCacheRound returns how much page cache the first container and all of
-// them need, with all data on the node's disk.
+// pageCacheRound returns the growth of the page cache by the first container, and by all of them,
+// with all data on the node's disk.
 func (b *table) pageCacheRound(ctx context.Context, mode string, images []string) (one, all int64, err error) {
 	m := b.Site.Machine
 	if err := b.Wipe(ctx); err != nil {
@@ -103,7 +103,7 @@ func (b *table) pageCacheRound(ctx context.Context, mode string, images []string
 		if _, err := m.Pull(ctx, mode, site.Reference(image)); err != nil {
 			return 0, 0, err
 		}
-		// Once to its end, so that the data is there.
+		// One complete run fetches the data.
 		if _, err := m.Run(ctx, mode, site.Reference(image), "python3", "-c", `print("hello")`); err != nil {
 			return 0, 0, err
 		}
@@ -135,7 +135,7 @@ func (b *table) pageCacheRound(ctx context.Context, mode string, images []string
 	return one, all, nil
 }
 
-// asleep waits until the container's process has nothing more to do.
+// asleep waits until the container's process is idle.
 func asleep(ctx context.Context, c *site.Container) error {
 	used := ""
 	for range 100 {
@@ -155,11 +155,10 @@ func asleep(ctx context.Context, c *site.Container) error {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("container %s does not come to rest", c.ID)
+	return fmt.Errorf("container %s does not become idle", c.ID)
 }
 
-// derived makes n images, each of them another one and a layer of one file, so with
-// a chain of its own.
+// derived makes n images by adding a layer with one file to another image. Each has its own chain.
 func (b *table) derived(ctx context.Context, base string, n int) ([]string, error) {
 	from, err := b.Config.Layout(base)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"lighter/bench"
 )
 
-// printFigures prints every verdict, a block a figure.
+// printFigures prints all verdicts, with a block for each figure.
 func (b *table) printFigures() {
 	var rows [][]string
 	last, misses := "", 0

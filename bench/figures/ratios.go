@@ -9,10 +9,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// target is what a workload must reach, Lighter to overlayfs.
+// target holds maximum ratios of Lighter to overlayfs for a workload.
 type target struct {
 	time  float64 // pull + create + run
-	bytes float64 // over the link, to the compressed image
+	bytes float64 // received over the link, relative to the compressed image
 }
 
 var targets = map[string]target{
@@ -26,14 +26,14 @@ var targets = map[string]target{
 	"ml/tensorflow": {0.42, 0.5},
 }
 
-// Others of the table's targets.
+// Other targets of the table.
 const (
-	samePull     = 0.2  // seconds: base's and ml's pull apart
+	samePull     = 0.2  // seconds: difference of the pulls of base and ml
 	secondRatio  = 1.05 // second run to overlayfs' second run
-	secondBehind = 0.02 // or so many seconds behind
+	secondBehind = 0.02 // or this many seconds slower
 )
 
-// ratios is the heart of the benchmark: each workload, cold, both ways.
+// ratios measures a cold start of each workload in both modes.
 func (b *table) ratios(ctx context.Context) error {
 	if err := b.Need(ctx, b.images()...); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (b *table) ratios(ctx context.Context) error {
 				bench.Seconds(c.Create), bench.Seconds(c.Run), bench.Seconds(c.Total()), bench.Seconds(c.Second),
 				bench.Size(c.Bytes))
 			if first, ok := output[w.String()]; ok && first != c.Output {
-				return fmt.Errorf("%s wrote %q on %s, and before %q", w, c.Output, mode, first)
+				return fmt.Errorf("output of %s: %q on %s, %q before", w, c.Output, mode, first)
 			}
 			output[w.String()] = c.Output
 			starts[w.String()+mode] = append(starts[w.String()+mode], c)
@@ -70,7 +70,7 @@ func (b *table) ratios(ctx context.Context) error {
 	return nil
 }
 
-// judgeWorkload turns the rounds of one workload into rows and verdicts.
+// judgeWorkload adds the rows and verdicts of one workload.
 func (b *table) judgeWorkload(w bench.Workload, starts map[string][]bench.Start) error {
 	compressed, err := b.Config.Compressed(w.Image)
 	if err != nil {

@@ -15,13 +15,13 @@ const (
 	readRatio    = 1.15
 	coldWalk     = 0.8
 	hotWalk      = 1.1
-	linkShare    = 0.7 // of the link's speed
+	linkShare    = 0.7 // share of the link's rate
 	busyEnough   = 0.9 // of all processors: "both cores busy"
 	largestImage = "ml"
 )
 
-// both runs a container of ml in each mode on one machine, and calls fn with
-// their root directories: nothing is on the way but the file system.
+// both runs a container of ml in each mode on one machine, and calls fn with their root
+// directories, which fn reads directly.
 func (b *table) both(ctx context.Context, fn func(roots map[string]string) error) (err error) {
 	if err := b.Need(ctx, largestImage); err != nil {
 		return err
@@ -47,14 +47,14 @@ func (b *table) both(ctx context.Context, fn func(roots map[string]string) error
 	return fn(roots)
 }
 
-// timed returns how many seconds fn takes.
+// timed returns the duration of fn, in seconds.
 func timed(fn func() error) (float64, error) {
 	start := time.Now()
 	err := fn()
 	return time.Since(start).Seconds(), err
 }
 
-// reads: everything is on the node's disk, nothing is in memory.
+// reads measures reads with all data on the node's disk and an empty page cache.
 func (b *table) reads(ctx context.Context) error {
 	return b.both(ctx, func(roots map[string]string) error {
 		c, err := choose(roots[site.Overlayfs])
@@ -82,7 +82,7 @@ func (b *table) reads(ctx context.Context) error {
 	})
 }
 
-// droppedRead drops the page cache and adds how long it takes to read paths.
+// droppedRead drops the page cache, reads paths, and adds the duration to times.
 func droppedRead(r *reader, root string, times map[string][]float64, mode string, paths ...string) error {
 	if err := site.DropCaches(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func droppedRead(r *reader, root string, times map[string][]float64, mode string
 	return err
 }
 
-// judgeTimes turns the times of both modes into rows and a verdict.
+// judgeTimes adds the rows and the verdict for the times of both modes.
 func (b *table) judgeTimes(figure, what string, times map[string][]float64, target float64) {
 	for _, mode := range modes {
 		b.rows = append(b.rows, timesRow(largestImage, figure+": "+what, mode, times[mode]))
@@ -101,7 +101,7 @@ func (b *table) judgeTimes(figure, what string, times map[string][]float64, targ
 	b.judge(figure, what, bench.Median(times[site.Overlayfs]), bench.Median(times[site.Lighter]), target)
 }
 
-// walks calls stat on every name.
+// walks measures stat calls on every name.
 func (b *table) walks(ctx context.Context) error {
 	return b.both(ctx, func(roots map[string]string) error {
 		cold, hot := map[string][]float64{}, map[string][]float64{}

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// recordingPairs is how many pairs of starts are compared, recordingCost what
-	// the one that is recorded may take of the other's time.
+	// recordingPairs is the number of compared pairs of starts. recordingCost is the maximum ratio
+	// of a recorded start to an unrecorded one.
 	recordingPairs = 20
 	recordingCost  = 1.02
 )
 
-// recording measures what it costs a start that it is recorded: with all data on
-// the machine, where nothing of the network hides it, and nothing in memory.
+// recording measures the cost of recording a start. All data is on the disk, so that the network
+// does not hide the cost, and the page cache is empty.
 func (b *table) recording(ctx context.Context) error {
 	var errs []error
 	for _, w := range b.workloads {
@@ -68,8 +68,8 @@ func (b *table) recordingOf(ctx context.Context, w bench.Workload) error {
 	return nil
 }
 
-// startRecorded starts a container of an image that no daemon has mounted, by a
-// daemon that records it or not, and returns how long the container took.
+// startRecorded starts a container of an unmounted image on a node with or without recording, and
+// returns the duration.
 func (b *table) startRecorded(ctx context.Context, w bench.Workload, on bool) (float64, error) {
 	m := b.Site.Machine
 	if err := m.StopNode(); err != nil {
@@ -93,7 +93,7 @@ func (b *table) startRecorded(ctx context.Context, w bench.Workload, on bool) (f
 		return 0, err
 	}
 	if recorded := status.Recording.Active == 1; recorded != on {
-		return 0, fmt.Errorf("%s is recorded: %t, although it was to be: %t", w, recorded, on)
+		return 0, fmt.Errorf("recording of %s: got %t, want %t", w, recorded, on)
 	}
 	return ran.Total().Seconds(), nil
 }

@@ -16,11 +16,11 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// manyMounts is how many trees a restarted node has to serve at the most.
+// manyMounts is the largest number of trees that a restarted node serves.
 const manyMounts = 200
 
-// restarts measures how long a node takes from its start to its first answer, with
-// so many trees that a former one has mounted, and after a reboot.
+// restarts measures the time from a node's start to its first answer, with trees to take over from
+// the previous node, and after a reboot.
 func (b *table) restarts(ctx context.Context) error {
 	images, err := b.derived(ctx, "base", manyMounts)
 	if err != nil {
@@ -52,8 +52,8 @@ func (b *table) restarts(ctx context.Context) error {
 		func() error { return b.reboot(ctx) })
 }
 
-// restartRounds ends the node and measures its next start, which has to find so
-// many trees mounted.
+// restartRounds ends the node and measures its next start, after which it must serve a number of
+// trees.
 func (b *table) restartRounds(ctx context.Context, what string, mounts int, end func() error) error {
 	var times []float64
 	for range b.Rounds {
@@ -73,7 +73,7 @@ func (b *table) restartRounds(ctx context.Context, what string, mounts int, end 
 	return nil
 }
 
-// startNode starts the node and returns how long it takes until it answers.
+// startNode starts the node and returns the time until its first answer, in seconds.
 func (b *table) startNode(ctx context.Context, mounts int) (float64, error) {
 	m := b.Site.Machine
 	start := time.Now()
@@ -96,12 +96,12 @@ func (b *table) startNode(ctx context.Context, mounts int) (float64, error) {
 		return 0, err
 	}
 	if len(status.Mounts) != mounts {
-		return 0, fmt.Errorf("the node serves %d trees, not %d", len(status.Mounts), mounts)
+		return 0, fmt.Errorf("the node serves %d trees, want %d", len(status.Mounts), mounts)
 	}
 	return took, nil
 }
 
-// reboot leaves of the node what a reboot does: its files.
+// reboot removes the node's mounts and processes, like a reboot. Its files remain.
 func (b *table) reboot(ctx context.Context) error {
 	m := b.Site.Machine
 	m.KillNode()
@@ -110,7 +110,7 @@ func (b *table) reboot(ctx context.Context) error {
 	}
 	trees, err := filepath.Glob(filepath.Join(m.NodeRoot(), "mounts/*"))
 	for _, point := range append(trees, filepath.Join(m.NodeRoot(), "devices")) {
-		// EINVAL: nothing is mounted there any more
+		// EINVAL: the mount is already gone
 		if failed := unix.Unmount(point, unix.MNT_DETACH); failed != nil && failed != unix.EINVAL {
 			err = errors.Join(err, fmt.Errorf("unmount %s: %w", point, failed))
 		}

@@ -25,7 +25,7 @@ type benchRow struct {
 	TotalMax   float64            `json:"total_max_s"`
 	CreateS    float64            `json:"create_s,omitempty"`
 	SecondS    float64            `json:"second_s,omitempty"`         // create and run of a second container
-	PullBytes  int64              `json:"pull_bytes,omitempty"`       // over the link by the pull alone
+	PullBytes  int64              `json:"pull_bytes,omitempty"`       // received over the link during the pull
 	Compressed int64              `json:"compressed_bytes,omitempty"` // of the image's layers
-	Values     map[string]float64 `json:"values,omitempty"`           // what else was measured; the unit ends the name
+	Values     map[string]float64 `json:"values,omitempty"`           // other values; the name ends in the unit
 }

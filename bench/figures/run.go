@@ -1,6 +1,5 @@
-// Package figures measures what Lighter must reach besides the starts of package
-// starts, against a full pull with overlayfs, and says of each figure whether it is
-// reached; and it shows the demo.
+// Package figures measures Lighter's targets other than the starts of package starts, compares them
+// with a full pull into overlayfs, and reports which are reached. It also runs the demo.
 package figures
 
 import (
@@ -15,15 +14,15 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Options say what to measure.
+// Options select what to measure.
 type Options struct {
 	Lighter string   // the lighter binary
 	Out     string   // the directory of the results
-	Rounds  int      // how often each thing is measured
+	Rounds  int      // repetitions of each measurement
 	Only    []string // figures; empty: all
 }
 
-// Check says what is wrong with the options.
+// Check returns an error if the options are invalid.
 func (o Options) Check() error {
 	for _, name := range o.Only {
 		if !slices.Contains(Names(), name) {
@@ -36,7 +35,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// table is one run.
+// table is a run of the benchmark, with its rows and verdicts.
 type table struct {
 	*bench.Bench
 	Options
@@ -48,14 +47,13 @@ type table struct {
 // The link's speed, in bytes a second.
 const linkSpeed = 1e9 / 8
 
-// modes are the two ways that everything is done.
+// modes are the two compared snapshotters.
 var modes = []string{site.Overlayfs, site.Lighter}
 
-// Run measures the figures, and writes what was measured, also when something
-// failed half-way.
+// Run measures the figures, and writes the results, also if some failed.
 func Run(ctx context.Context, o Options) error { return o.do(ctx, (*table).figures) }
 
-// Demo runs three commands both ways and prints a table.
+// Demo runs three commands in both modes and prints a table.
 func Demo(ctx context.Context, o Options) error { return o.do(ctx, (*table).demo) }
 
 func (o Options) do(ctx context.Context, measure func(*table, context.Context) error) error {
@@ -76,7 +74,7 @@ func (o Options) do(ctx context.Context, measure func(*table, context.Context) e
 	})
 }
 
-// judged are the workloads that have a target.
+// judged returns the workloads that have a target.
 func judged(config bench.Config) (all []bench.Workload) {
 	for _, w := range config.Workloads() {
 		if _, ok := targets[w.String()]; ok {
@@ -86,7 +84,7 @@ func judged(config bench.Config) (all []bench.Workload) {
 	return all
 }
 
-// images are those of the workloads, in their order.
+// images returns the images of the workloads, in their order.
 func (b *table) images() []string {
 	var names []string
 	for _, w := range b.workloads {

@@ -14,12 +14,11 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// shownDifferences bounds what is said of one image.
+// shownDifferences bounds the printed differences of one image.
 const shownDifferences = 20
 
-// same compares what containers see of each image in both modes, every entry
-// with all of its attributes and its content, and has the tools of EROFS check
-// the image's metadata.
+// same compares the root directories of containers of each image in both modes: all entries with
+// their attributes and contents. It also checks the image's metadata with fsck.erofs.
 func (b *table) same(ctx context.Context) error {
 	for _, image := range b.images() {
 		if err := b.Need(ctx, image); err != nil {
@@ -51,8 +50,8 @@ func (b *table) sameImage(ctx context.Context, image string) error {
 	if err := b.AssertLazy(ctx, image); err != nil {
 		return err
 	}
-	// containerd gives the root, and directories that a layer changes without
-	// naming them, the time of unpacking.
+	// The root, and directories without an entry in the layer that changes them, get the time of
+	// unpacking from containerd.
 	setTimes := func(_ string, a, _ fswalk.Entry) bool { return !a.IsDir() || a.Sec < began }
 	differences := fswalk.Diff(listings[site.Overlayfs], listings[site.Lighter], fswalk.Options{TimeOf: setTimes})
 	for _, d := range differences[:min(len(differences), shownDifferences)] {
@@ -67,8 +66,7 @@ func (b *table) sameImage(ctx context.Context, image string) error {
 	return nil
 }
 
-// listRoot starts a container and lists its root, without what the runtime
-// writes into it.
+// listRoot starts a container and lists the lower layers of its root.
 func (b *table) listRoot(ctx context.Context, mode, image string) (listing fswalk.Listing, err error) {
 	c, err := b.Site.Machine.StartContainer(ctx, mode, site.Reference(image), "sleep", "infinity")
 	if err != nil {
@@ -94,7 +92,7 @@ func (b *table) fsck(ctx context.Context) (refused int, err error) {
 		err = errors.New("the node has no metadata image")
 	}
 	for _, image := range images {
-		// It asks for the device, and reads nothing of it.
+		// fsck.erofs requires a device, but does not read it.
 		if out, err := exec.CommandContext(ctx, "fsck.erofs", "--device=/dev/zero",
 			image).CombinedOutput(); err != nil {
 			bench.Say("fsck.erofs: %v: %s", err, out)

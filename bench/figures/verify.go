@@ -16,17 +16,17 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// verification is what share of the node's processor time goes where, in percent.
+// verification maps kinds of work to their share of the node's processor time, in percent.
 type verification map[string]float64
 
-// The functions that verify, as a profile names them.
+// Functions of each kind of verification in a profile.
 var verifiers = map[string]string{
 	"crypto/internal/fips140/sha256": "SHA-256",
 	"hash/crc32":                     "CRC32C",
 }
 
-// verify measures what share of the node's processor time goes into verifying what
-// it serves: on a first read, and when all is in its cache.
+// verify measures the share of the node's processor time for verification, on a first read and with
+// all chunks in its cache.
 func (b *table) verify(ctx context.Context) error {
 	if err := b.Need(ctx, largestImage); err != nil {
 		return err
@@ -76,11 +76,11 @@ func (b *table) verifyRound(ctx context.Context, shares map[string][]verificatio
 	return nil
 }
 
-// profileTime is how long a profile is taken: reads shorter than that cost it
-// nothing, as it counts what is done and not what is waited for.
+// profileTime is the duration of a profile. Shorter reads do not distort it, because a profile
+// counts only processor time.
 const profileTime = 6
 
-// profiled calls fn and says where the node's processor time went meanwhile.
+// profiled calls fn and returns the distribution of the node's processor time meanwhile.
 func (b *table) profiled(ctx context.Context, fn func() error) (verification, error) {
 	type result struct {
 		profile []byte
@@ -111,7 +111,7 @@ func (b *table) profiled(ctx context.Context, fn func() error) (verification, er
 	return sharesOf(top)
 }
 
-// sharesOf adds up the time of functions themselves, in what pprof -top prints:
+// sharesOf adds the flat times of functions in the output of pprof -top:
 //
 //	flat  flat%   sum%        cum   cum%
 //	1.10s 12.20% 64.86%      1.2s 12.20%  hash/crc32.castagnoliSSE42Triple
@@ -135,7 +135,7 @@ func sharesOf(top []byte) (verification, error) {
 		}
 	}
 	if lines == 0 {
-		return nil, fmt.Errorf("no profile: %s", top)
+		return nil, fmt.Errorf("parse the output of pprof -top: no figures in %s", top)
 	}
 	return v, nil
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// convert makes a nydus image of another one, for this machine's platform.
+// convert converts an image to a nydus image, for this machine's platform.
 func convert(ctx context.Context, builder, source, destination string, plainHTTP bool) (err error) {
-	// Without, containerd's packages would say that files are not kept with fs-verity.
+	// Otherwise containerd's packages log that files are stored without fs-verity.
 	if err := log.SetLevel("error"); err != nil {
 		return err
 	}
@@ -69,7 +69,8 @@ func convert(ctx context.Context, builder, source, destination string, plainHTTP
 		"digest": converted.Digest.String(), "kind": "nydus"})
 }
 
-// labels keeps the labels of a store's blobs, in which the peer's functions pass on what they made.
+// labels keeps the labels of a store's blobs in memory. The peer's functions use labels to pass on
+// their results.
 type labels struct {
 	mu sync.Mutex
 	of map[digest.Digest]map[string]string

@@ -1,8 +1,7 @@
-// Command nydus is the nydus snapshotter as the benchmark runs it: a peer that
-// Lighter is compared with. The programs are the peer's own, as Go's module
-// proxy and crates.io have them: containerd-nydus-grpc, nydusd and nydus-image,
-// which lie beside this one. Of nydusd the newest that is published there is
-// 2.2.0: results name it, as its project is further.
+// Command nydus is the nydus snapshotter for the benchmark: a peer that is compared with Lighter.
+// The programs are the peer's own: containerd-nydus-grpc, nydusd and nydus-image, built from Go's
+// module proxy and crates.io, in the directory of this command. The newest nydusd on crates.io is
+// 2.2.0. Results name this version, because the project has newer ones.
 //
 //   - nydus snapshotter writes the peer's configuration into its root and becomes
 //     containerd-nydus-grpc. The configuration is the one that the peer ships for
@@ -14,8 +13,7 @@
 //   - nydus convert makes a nydus image (RAFS 6) of another one, by the peer's own
 //     functions, with its default compression and chunks.
 //
-// It is a module of its own, as nothing of this may become a dependency of
-// Lighter's.
+// It is a separate module, so that none of this becomes a dependency of Lighter.
 package main
 
 import (
@@ -56,19 +54,19 @@ func main() {
 	}
 }
 
-// A usageError is a command line that makes no sense.
+// A usageError reports an invalid command line.
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError{errors.New("which command?")}
+		return usageError{errors.New("a command is missing")}
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // main says it
+	flags.SetOutput(io.Discard) // main prints errors
 	switch args[0] {
 	case "snapshotter":
 		o := snapshotterOptions{programs: filepath.Dir(self)}
@@ -91,7 +89,7 @@ func run(ctx context.Context, args []string) error {
 	case "-h", "--help", "help":
 		return flag.ErrHelp
 	}
-	return usageError{fmt.Errorf("there is no command %q", args[0])}
+	return usageError{fmt.Errorf("unknown command %q", args[0])}
 }
 
 // parse parses flags that are followed by n arguments.
@@ -102,7 +100,7 @@ func parse(flags *flag.FlagSet, args []string, n int) error {
 		return usageError{err}
 	}
 	if flags.NArg() != n {
-		return usageError{fmt.Errorf("nydus %s has %d arguments after its flags, not %d", flags.Name(), n,
+		return usageError{fmt.Errorf("nydus %s takes %d arguments after its flags, got %d", flags.Name(), n,
 			flags.NArg())}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestCommandLinesThatMakeNoSense(t *testing.T) {
+func TestInvalidCommandLines(t *testing.T) {
 	for _, line := range []string{"", "pull", "snapshotter --root /r", "snapshotter --root /r --address /a more",
 		"convert a", "convert --trace t a b"} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {
@@ -24,7 +24,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestPrefetchingIsOnUnlessItIsToBeOff(t *testing.T) {
+func TestNoPrefetch(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		root := t.TempDir()
 		if _, err := configure(snapshotterOptions{root: root, programs: "/programs", noPrefetch: off}); err != nil {

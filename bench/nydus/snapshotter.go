@@ -8,14 +8,14 @@ import (
 )
 
 type snapshotterOptions struct {
-	root       string // where it keeps its data
+	root       string // directory of its data
 	address    string // of its socket
 	programs   string // the directory of the peer's programs
-	noPrefetch bool   // nothing is fetched before it is read
+	noPrefetch bool   // disables prefetching
 }
 
-// The peer's configuration. Its arguments are the paths of what configure writes,
-// and of nydus-image.
+// The peer's configuration. Its arguments are the paths of the files that configure writes, and of
+// nydus-image.
 const snapshotterConfig = `version = 1
 daemon_mode = "dedicated"
 cleanup_on_close = true
@@ -36,7 +36,7 @@ log_to_stdout = true
 address = ""
 `
 
-// nydusd's. Its argument tells whether it prefetches.
+// The configuration of nydusd. Its argument enables prefetching.
 const daemonConfig = `{
   "device": {
     "backend": {"type": "registry", "config": {"scheme": "http", "timeout": 5, "connect_timeout": 5, "retry_limit": 2}},
@@ -67,7 +67,7 @@ func configure(o snapshotterOptions) (string, error) {
 	return main, nil
 }
 
-// become replaces this process by the peer's.
+// become replaces this process by the peer's program.
 func become(o snapshotterOptions) error {
 	config, err := configure(o)
 	if err != nil {

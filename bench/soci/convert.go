@@ -19,10 +19,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// convert makes an image with a SOCI index of another one, for this machine's
-// platform. Their layers are the same.
+// convert adds a SOCI index to an image, for this machine's platform. The layers stay the same.
 func convert(ctx context.Context, source, destination string, plainHTTP bool) (err error) {
-	// The peer writes there what it does.
+	// The peer prints its progress there.
 	out := os.Stdout
 	os.Stdout = os.Stderr
 	dir, err := os.MkdirTemp("", "soci")
@@ -56,7 +55,7 @@ func convert(ctx context.Context, source, destination string, plainHTTP bool) (e
 		"kind": "soci"})
 }
 
-// fetch gets an image, as far as it is for the platform.
+// fetch copies the parts of an image for the platform.
 func fetch(ctx context.Context, registry remotes.Resolver, blobs content.Store, ref string,
 	platform platforms.MatchComparer) (ocispec.Descriptor, error) {
 	name, image, err := registry.Resolve(ctx, ref)
@@ -71,8 +70,8 @@ func fetch(ctx context.Context, registry remotes.Resolver, blobs content.Store, 
 	return image, images.Dispatch(ctx, images.Handlers(remotes.FetchHandler(blobs, fetcher), children), nil, image)
 }
 
-// index adds the index, whose parts go to the same directory: the peer's store
-// and containerd's both name a blob's file by its digest.
+// index adds the SOCI index. Its blobs go to the same directory, because the peer's store and
+// containerd's both name a file by its digest.
 func index(ctx context.Context, dir string, blobs content.Store, image ocispec.Descriptor) (*ocispec.Descriptor,
 	error) {
 	parts, err := store.NewSociStore(dir)

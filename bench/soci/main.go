@@ -1,8 +1,6 @@
-// Command soci is the SOCI snapshotter as the benchmark runs it: a peer that
-// Lighter is compared with. Its project publishes its daemon and its converter
-// in modules of their own that cannot be had as dependencies, so this puts their
-// parts, which can, together again. Nothing here makes the peer faster or slower
-// than it is:
+// Command soci is the SOCI snapshotter for the benchmark: a peer that is compared with Lighter. The
+// modules of its daemon and converter cannot be imported as dependencies. So this command combines
+// their packages, which can be imported. It makes the peer neither faster nor slower:
 //
 //   - soci snapshotter serves containerd as a proxy plugin on a socket. Its
 //     settings are those of the peer's daemon with an empty configuration, and it
@@ -13,8 +11,8 @@
 //     that the peer's converter has by default: spans of 4 MiB, and no index for
 //     layers of less than 10 MiB.
 //
-// It is a module of its own, as nothing of this may become a dependency of
-// Lighter's. The peer needs cgo, and zlib as a static library.
+// It is a separate module, so that none of this becomes a dependency of Lighter. The peer needs
+// cgo, and zlib as a static library.
 package main
 
 import (
@@ -54,12 +52,12 @@ func main() {
 	}
 }
 
-// A usageError is a command line that makes no sense.
+// A usageError reports an invalid command line.
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError{errors.New("which command?")}
+		return usageError{errors.New("a command is missing")}
 	}
 	switch args[0] {
 	case "snapshotter":
@@ -69,7 +67,7 @@ func run(ctx context.Context, args []string) error {
 	case "-h", "--help", "help":
 		return flag.ErrHelp
 	}
-	return usageError{fmt.Errorf("there is no command %q", args[0])}
+	return usageError{fmt.Errorf("unknown command %q", args[0])}
 }
 
 func runSnapshotter(ctx context.Context, args []string) error {
@@ -99,7 +97,7 @@ func runConvert(ctx context.Context, args []string) error {
 	if err := parse(flags, args, 2); err != nil {
 		return err
 	}
-	// Without, containerd's packages would say that files are not kept with fs-verity.
+	// Otherwise containerd's packages log that files are stored without fs-verity.
 	if err := log.SetLevel("error"); err != nil {
 		return err
 	}
@@ -108,7 +106,7 @@ func runConvert(ctx context.Context, args []string) error {
 
 func newFlags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // main says it
+	flags.SetOutput(io.Discard) // main prints errors
 	return flags
 }
 
@@ -120,7 +118,7 @@ func parse(flags *flag.FlagSet, args []string, n int) error {
 		return usageError{err}
 	}
 	if flags.NArg() != n {
-		return usageError{fmt.Errorf("soci %s has %d arguments after its flags, not %d", flags.Name(), n, flags.NArg())}
+		return usageError{fmt.Errorf("soci %s takes %d arguments after its flags, got %d", flags.Name(), n, flags.NArg())}
 	}
 	return nil
 }

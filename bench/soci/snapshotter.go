@@ -21,14 +21,14 @@ import (
 )
 
 type snapshotterOptions struct {
-	root       string // where it keeps its data
+	root       string // directory of its data
 	address    string // of its socket
-	containerd string // containerd's socket: layers without an index get there what they fetched
+	containerd string // containerd's socket, for the content of layers without an index
 	config     string // the peer's configuration file; empty: its defaults
-	plainHTTP  string // the host of a registry that is spoken to without TLS
+	plainHTTP  string // the host of a registry that is accessed without TLS
 }
 
-// serve serves containerd until the context ends, and unmounts everything then.
+// serve serves containerd until the context ends. Then it unmounts everything.
 func serve(ctx context.Context, o snapshotterOptions) (err error) {
 	settings, err := readConfig(o)
 	if err != nil {
@@ -45,14 +45,14 @@ func serve(ctx context.Context, o snapshotterOptions) (err error) {
 	store := func(layer *io.SectionReader, toc ztoc.TOC, options ...metadata.Option) (metadata.Reader, error) {
 		return metadata.NewReader(db, layer, toc, options...)
 	}
-	// Its context is that of what it does in the background, and has to outlive the last request.
+	// Its context is used for background work, and must outlive the last request.
 	snapshotter, err := service.NewSociSnapshotterService(context.WithoutCancel(ctx), o.root, &settings.ServiceConfig,
 		service.WithFilesystemOptions(fs.WithMetadataStore(store)))
 	if err != nil {
 		return fmt.Errorf("start the snapshotter on %s: %w", o.root, err)
 	}
 	defer func() { err = errors.Join(err, snapshotter.Close()) }()
-	// A socket that a killed process left would be in the way.
+	// Remove the socket of a killed process.
 	if err := os.RemoveAll(o.address); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func serve(ctx context.Context, o snapshotterOptions) (err error) {
 		return fmt.Errorf("serve %s: %w", o.address, err)
 	case <-ctx.Done():
 	}
-	server.Stop() // containerd keeps its connection, so there is no waiting for its end
+	server.Stop() // not GracefulStop: containerd keeps its connection open
 	return <-served
 }
 
@@ -82,11 +82,11 @@ func readConfig(o snapshotterOptions) (*config.Config, error) {
 		}
 	}
 	if settings.MetadataStore != "db" {
-		return nil, fmt.Errorf("metadata_store is %q: this has db alone, the peer's default", settings.MetadataStore)
+		return nil, fmt.Errorf("metadata_store %q is not supported, only db, the peer's default", settings.MetadataStore)
 	}
 	settings.ContentStoreConfig.ContainerdAddress = o.containerd
 	if o.plainHTTP != "" {
-		// The registry is its own mirror, which is how the peer's configuration says that.
+		// The peer's configuration expresses plain HTTP as a mirror of the registry.
 		if settings.Host == nil {
 			settings.Host = map[string]config.HostConfig{}
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestCommandLinesThatMakeNoSense(t *testing.T) {
+func TestInvalidCommandLines(t *testing.T) {
 	for _, line := range []string{
 		"", "pull", "snapshotter --root /r --address /a", "snapshotter --root /r --address /a --containerd /c more",
 		"snapshotter --no-such-flag",
@@ -42,7 +42,7 @@ func TestConfiguration(t *testing.T) {
 	settings, err := readConfig(snapshotterOptions{config: write("[background_fetch]\ndisable = true\n"),
 		plainHTTP: "registry:5000"})
 	if err != nil || !settings.BackgroundFetchConfig.Disable {
-		t.Errorf("a file was read as %+v, %v", settings, err)
+		t.Errorf("configuration of a file: %+v, %v", settings, err)
 	}
 	if mirrors := settings.Host["registry:5000"].Mirrors; len(mirrors) != 1 ||
 		mirrors[0].Host != "http://registry:5000" || !mirrors[0].Insecure {
@@ -50,7 +50,7 @@ func TestConfiguration(t *testing.T) {
 	}
 	for _, path := range []string{"no/such/file", write("["), write("metadata_store = \"db-multi\"\n")} {
 		if _, err := readConfig(snapshotterOptions{config: path}); err == nil {
-			t.Errorf("%s was accepted", path)
+			t.Errorf("invalid configuration was accepted: %s", path)
 		}
 	}
 }

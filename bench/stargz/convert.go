@@ -22,7 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The kinds of images that this makes.
+// Kinds of converted images.
 const (
 	estargzKind     = "estargz"
 	zstdchunkedKind = "zstdchunked"
@@ -30,14 +30,13 @@ const (
 
 type convertOptions struct {
 	kind                string
-	traces              []string // files; what comes first goes first
-	store               string   // a directory that keeps what was converted; empty: one for this time
+	traces              []string // files of traces; the paths of the first one go first
+	store               string   // a directory that keeps converted layers; empty: a temporary one
 	plainHTTP           bool
 	source, destination string // references
 }
 
-// convert makes the image that the options describe of another one, for this
-// machine's platform.
+// convert converts an image as the options describe, for this machine's platform.
 func convert(ctx context.Context, o convertOptions) (err error) {
 	paths, err := readTraces(o.traces)
 	if err != nil {
@@ -79,7 +78,7 @@ func convert(ctx context.Context, o convertOptions) (err error) {
 		return fmt.Errorf("convert %s: %w", o.source, err)
 	}
 	if converted == nil {
-		converted = &source // it has no layers
+		converted = &source // the image has no layers
 	}
 	pusher, err := registry.Pusher(ctx, o.destination)
 	if err != nil {
@@ -91,7 +90,7 @@ func convert(ctx context.Context, o convertOptions) (err error) {
 	return report(ctx, store, o, *converted, first)
 }
 
-// fetch gets an image, as far as it is for the platform, into the store.
+// fetch copies the parts of an image for the platform to the store.
 func fetch(ctx context.Context, registry remotes.Resolver, store content.Store, ref string,
 	platform platforms.MatchComparer) (ocispec.Descriptor, error) {
 	name, image, err := registry.Resolve(ctx, ref)
@@ -106,7 +105,7 @@ func fetch(ctx context.Context, registry remotes.Resolver, store content.Store, 
 	return image, images.Dispatch(ctx, images.Handlers(remotes.FetchHandler(store, fetcher), children), nil, image)
 }
 
-// convertLayer converts a layer as the peer's converter does, with these files first.
+// convertLayer converts a layer like the peer's converter, with the files first at its beginning.
 func convertLayer(ctx context.Context, store content.Store, kind string, layer ocispec.Descriptor,
 	first []string) (*ocispec.Descriptor, error) {
 	var options []estargz.Option
@@ -119,7 +118,7 @@ func convertLayer(ctx context.Context, store content.Store, kind string, layer o
 	return toestargz.LayerConvertFunc(options...)(ctx, store, layer)
 }
 
-// report prints what was made, as JSON.
+// report prints a description of the converted image, as JSON.
 func report(ctx context.Context, store content.Store, o convertOptions, image ocispec.Descriptor,
 	first map[digest.Digest][]string) error {
 	manifest, err := images.Manifest(ctx, store, image, platforms.DefaultStrict())

@@ -1,7 +1,6 @@
-// Command stargz is the stargz snapshotter as the benchmark runs it: a peer that
-// Lighter is compared with. Its project publishes its daemon and its converter
-// in a module that cannot be had as a dependency, so this puts their parts, which
-// can, together again. Nothing here makes the peer faster or slower than it is:
+// Command stargz is the stargz snapshotter for the benchmark: a peer that is compared with Lighter.
+// The module of its daemon and converter cannot be imported as a dependency. So this command
+// combines their packages, which can be imported. It makes the peer neither faster nor slower:
 //
 //   - stargz snapshotter serves containerd as a proxy plugin on a socket. Its
 //     settings are those of the peer's daemon with an empty configuration, and it
@@ -16,8 +15,7 @@
 //     optimize`. Without, there is a landmark that says that nothing is to be
 //     prefetched, as after its `ctr-remote image convert`.
 //
-// It is a module of its own, as nothing of this may become a dependency of
-// Lighter's.
+// It is a separate module, so that none of this becomes a dependency of Lighter.
 package main
 
 import (
@@ -58,12 +56,12 @@ func main() {
 	}
 }
 
-// A usageError is a command line that makes no sense.
+// A usageError reports an invalid command line.
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError{errors.New("which command?")}
+		return usageError{errors.New("a command is missing")}
 	}
 	switch args[0] {
 	case "snapshotter":
@@ -80,7 +78,7 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		// Without, containerd's packages would say that files are not kept with fs-verity.
+		// Otherwise containerd's packages log that files are stored without fs-verity.
 		if err := log.SetLevel("error"); err != nil {
 			return err
 		}
@@ -88,7 +86,7 @@ func run(ctx context.Context, args []string) error {
 	case "-h", "--help", "help":
 		return flag.ErrHelp
 	}
-	return usageError{fmt.Errorf("there is no command %q", args[0])}
+	return usageError{fmt.Errorf("unknown command %q", args[0])}
 }
 
 func snapshotterFlags(args []string) (o snapshotterOptions, err error) {
@@ -125,7 +123,7 @@ func convertFlags(args []string) (o convertOptions, err error) {
 
 func newFlags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // main says it
+	flags.SetOutput(io.Discard) // main prints errors
 	return flags
 }
 
@@ -137,7 +135,7 @@ func parse(flags *flag.FlagSet, args []string, n int) error {
 		return usageError{err}
 	}
 	if flags.NArg() != n {
-		return usageError{fmt.Errorf("stargz %s has %d arguments after its flags, not %d", flags.Name(), n,
+		return usageError{fmt.Errorf("stargz %s takes %d arguments after its flags, got %d", flags.Name(), n,
 			flags.NArg())}
 	}
 	return nil

@@ -16,14 +16,14 @@ import (
 )
 
 type snapshotterOptions struct {
-	root      string   // where it keeps its data
+	root      string   // directory of its data
 	address   string   // of its socket
 	config    string   // the peer's configuration file; empty: its defaults
 	logLevel  string   // "info", "debug" and so on
-	plainHTTP []string // hosts of registries that are spoken to without TLS
+	plainHTTP []string // hosts of registries that are accessed without TLS
 }
 
-// serve serves containerd until the context ends, and unmounts everything then.
+// serve serves containerd until the context ends. Then it unmounts everything.
 func serve(ctx context.Context, o snapshotterOptions) (err error) {
 	config, err := readConfig(o.config)
 	if err != nil {
@@ -32,13 +32,13 @@ func serve(ctx context.Context, o snapshotterOptions) (err error) {
 	for _, host := range o.plainHTTP {
 		usePlainHTTP(&config, host)
 	}
-	// Its context is that of what it does in the background, and has to outlive the last request.
+	// Its context is used for background work, and must outlive the last request.
 	snapshotter, err := service.NewStargzSnapshotterService(context.WithoutCancel(ctx), o.root, &config)
 	if err != nil {
 		return fmt.Errorf("start the snapshotter on %s: %w", o.root, err)
 	}
 	defer func() { err = errors.Join(err, snapshotter.Close()) }()
-	// A socket that a killed process left would be in the way.
+	// Remove the socket of a killed process.
 	if err := os.RemoveAll(o.address); err != nil {
 		return err
 	}
@@ -55,12 +55,12 @@ func serve(ctx context.Context, o snapshotterOptions) (err error) {
 		return fmt.Errorf("serve %s: %w", o.address, err)
 	case <-ctx.Done():
 	}
-	server.Stop() // containerd keeps its connection, so there is no waiting for its end
+	server.Stop() // not GracefulStop: containerd keeps its connection open
 	return <-served
 }
 
-// readConfig reads the peer's configuration file. What it does not set is as in
-// the peer's daemon: mostly zero, which its packages take for their defaults.
+// readConfig reads the peer's configuration file. Other settings have the values of the peer's
+// daemon: mostly zero, which means the default of its packages.
 func readConfig(path string) (config service.Config, err error) {
 	config.DirectoryCacheConfig.Direct = true
 	config.FuseConfig.MergeBufferSize, config.FuseConfig.MergeWorkerCount = 400<<20, 10
@@ -73,7 +73,7 @@ func readConfig(path string) (config service.Config, err error) {
 	}
 	defer file.Close()
 	decoder := toml.NewDecoder(file)
-	decoder.DisallowUnknownFields() // or a setting that is not one would be measured as one
+	decoder.DisallowUnknownFields() // otherwise a misspelt setting would have no effect in a measurement
 	if err := decoder.Decode(&config); err != nil {
 		var strict *toml.StrictMissingError
 		if errors.As(err, &strict) {
@@ -84,8 +84,8 @@ func readConfig(path string) (config service.Config, err error) {
 	return config, nil
 }
 
-// usePlainHTTP has a registry asked without TLS: it is its own mirror, which is
-// how the peer's configuration says that.
+// usePlainHTTP makes the peer access a registry without TLS: the peer's configuration expresses
+// this as a mirror of the registry.
 func usePlainHTTP(config *service.Config, host string) {
 	if config.Host == nil {
 		config.Host = map[string]resolver.HostConfig{}

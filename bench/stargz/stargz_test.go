@@ -20,7 +20,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-func TestCommandLinesThatMakeNoSense(t *testing.T) {
+func TestInvalidCommandLines(t *testing.T) {
 	for _, line := range []string{
 		"", "pull", "snapshotter", "snapshotter --root /r", "snapshotter --root /r --address /a more",
 		"snapshotter --no-such-flag",
@@ -38,7 +38,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// write writes a file of a test.
+// write writes a text to a temporary file.
 func write(t *testing.T, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "file")
@@ -57,11 +57,11 @@ func TestConfiguration(t *testing.T) {
 		err := readConfig(write(t,
 		"no_background_fetch = true\n[blob]\nchunk_size = 7\n[directory_cache]\ndirect = false\n"))
 	if err != nil || !config.NoBackgroundFetch || config.ChunkSize != 7 || config.Direct {
-		t.Errorf("a file was read as %+v, %v", config, err)
+		t.Errorf("configuration of a file: %+v, %v", config, err)
 	}
 	for _, text := range []string{"no_backgroundfetch = true\n", "noprefetch = 3\n", "["} {
 		if _, err := readConfig(write(t, text)); err == nil {
-			t.Errorf("%q was accepted", text)
+			t.Errorf("invalid configuration was accepted: %q", text)
 		}
 	}
 	usePlainHTTP(&config, "registry:5000")
@@ -80,12 +80,12 @@ func TestTracesAreMergedInTheOrderOfFirstUse(t *testing.T) {
 	for _, name := range []string{"no/such/file", write(t, "/usr/bin/a\n"), write(t, head+"0 0 1\n"),
 		write(t, head+"0 0 1 /%zz\n"), write(t, "")} {
 		if _, err := readTraces([]string{name}); err == nil {
-			t.Errorf("%s was read", name)
+			t.Errorf("invalid traces were accepted: %s", name)
 		}
 	}
 }
 
-// What Lighter writes is read: this is its own example.
+// Lighter's stored example of traces can be read.
 func TestTracesOfLighter(t *testing.T) {
 	paths, err := readTraces([]string{"../../format/trace/testdata/recordings.golden"})
 	if err != nil || len(paths) < 2 {
@@ -93,7 +93,7 @@ func TestTracesOfLighter(t *testing.T) {
 	}
 }
 
-// put stores a layer of files, each of which holds its name.
+// put stores a layer of files. The content of each file is its name.
 func put(t *testing.T, store content.Store, names ...string) ocispec.Descriptor {
 	t.Helper()
 	var blob bytes.Buffer
@@ -164,17 +164,17 @@ func TestLayersAreConvertedOnce(t *testing.T) {
 		}
 		blobs := count(t, store)
 		if blobs != 3 {
-			t.Errorf("%s: %d blobs are kept of a layer and two that it became", kind, blobs)
+			t.Errorf("%s: got %d blobs, want a layer and its two conversions", kind, blobs)
 		}
 		if again := do("b"); again.Digest != traced.Digest || count(t, store) != blobs {
-			t.Errorf("%s: the second time it became %s", kind, again.Digest)
+			t.Errorf("%s: digest of the second conversion: %s", kind, again.Digest)
 		}
-		// What is gone is made again.
+		// A deleted blob is made again.
 		if err := store.Delete(t.Context(), plain.Digest); err != nil {
 			t.Fatal(err)
 		}
 		if again := do(); again.Digest != plain.Digest || count(t, store) != blobs {
-			t.Errorf("%s: after it was deleted it became %s", kind, again.Digest)
+			t.Errorf("%s: digest of the conversion after the deletion: %s", kind, again.Digest)
 		}
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockStore keeps others out of a store until the file is closed: images share
-// layers, and two writers of one layer would be in each other's way.
+// lockStore locks a store until the file is closed. Images share layers, and two processes must not
+// write the same layer.
 func lockStore(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -36,8 +36,8 @@ func lockStore(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// kept converts layers and keeps what they became in the store: images share
-// layers, and a layer takes minutes.
+// kept converts layers and keeps the converted layers in the store. Images share layers, and the
+// conversion of a layer takes minutes.
 type kept struct {
 	store string // its directory
 	kind  string
@@ -67,7 +67,8 @@ func (k kept) convert(ctx context.Context, store content.Store, layer ocispec.De
 	return converted, writeJSON(record, converted)
 }
 
-// key names what becomes of a layer: by these files first, and by this version of the peer.
+// key returns the name of a converted layer. It depends on the files at its beginning and on the
+// version of the peer.
 func (k kept) key(layer ocispec.Descriptor, first []string) string {
 	version := ""
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -95,8 +96,8 @@ func (k kept) dropPlain(ctx context.Context, store content.Store, layer ocispec.
 	return nil
 }
 
-// labels keeps the labels of the store's blobs, a file each, in this directory.
-// They tell the digests of the plain layers, which take long to compute.
+// labels is a directory with a file of labels for each blob of the store. They contain the digests
+// of uncompressed layers, which take long to compute.
 type labels string
 
 func (l labels) path(blob digest.Digest) string { return filepath.Join(string(l), blob.Encoded()) }
@@ -126,7 +127,7 @@ func (l labels) Update(blob digest.Digest, changes map[string]string) (map[strin
 	return values, l.Set(blob, values)
 }
 
-// readJSON leaves the value alone if there is no such file.
+// readJSON does not change the value if the file does not exist.
 func readJSON(path string, into any) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -141,8 +142,7 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON writes the file whole or not at all. Nothing is synced: what a crash
-// takes away is made again.
+// writeJSON writes the file atomically. It does not sync: after a crash the file is made again.
 func writeJSON(path string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -17,12 +17,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// firstLine begins the texts of `lighter trace export`. docs/format.md has the
-// rest: of each line this takes the path, so of each file that it was used.
+// firstLine is the first line of the output of `lighter trace export`. docs/format.md describes the
+// format. This program uses only the path in each line.
 const firstLine = "lighter trace 1"
 
-// readTraces returns the paths of files of traces, in the order of their first
-// use; of several traces, one after the other.
+// readTraces returns the paths in files of traces, in the order of their first use, file by file.
 func readTraces(files []string) ([]string, error) {
 	var paths []string
 	seen := map[string]bool{}
@@ -45,11 +44,11 @@ func readTraces(files []string) ([]string, error) {
 	return paths, nil
 }
 
-// pathOf is the path that a line of a trace names, if it names one.
+// pathOf returns the path in a line of a trace, or "".
 func pathOf(line string, first bool) (string, error) {
 	if first {
 		if line != firstLine {
-			return "", fmt.Errorf("not traces: want %q", firstLine)
+			return "", fmt.Errorf("not a file of traces: want %q", firstLine)
 		}
 		return "", nil
 	}
@@ -58,20 +57,19 @@ func pathOf(line string, first bool) (string, error) {
 	}
 	fields := strings.Split(line, " ") // ms offset length path chunk…
 	if len(fields) < 4 {
-		return "", fmt.Errorf("%.100q names no path", line)
+		return "", fmt.Errorf("%.100q has no path", line)
 	}
 	p, err := url.PathUnescape(fields[3])
 	return clean(p), err
 }
 
-// clean is a path as it is compared: without a slash at either end.
+// clean returns a path without slashes at its ends, for comparisons.
 func clean(name string) string {
 	return strings.TrimPrefix(path.Clean("/"+name), "/")
 }
 
-// assign finds for each path the uppermost layer that has the file, and returns
-// each layer's paths in their order. What is in no layer is left out: a trace
-// may be of an older build.
+// assign finds the uppermost layer of each path, and returns each layer's paths in order. It skips
+// paths that are in no layer, because a trace may be of an older build.
 func assign(ctx context.Context, store content.Store, manifest ocispec.Manifest,
 	paths []string) (map[digest.Digest][]string, error) {
 	if len(paths) == 0 {
@@ -81,7 +79,7 @@ func assign(ctx context.Context, store content.Store, manifest ocispec.Manifest,
 	for _, p := range paths {
 		wanted[p] = ""
 	}
-	for _, layer := range manifest.Layers { // upper ones last
+	for _, layer := range manifest.Layers { // upper layers last
 		if err := eachFile(ctx, store, layer, func(name string) {
 			if _, ok := wanted[name]; ok {
 				wanted[name] = layer.Digest
@@ -99,7 +97,7 @@ func assign(ctx context.Context, store content.Store, manifest ocispec.Manifest,
 	return first, nil
 }
 
-// eachFile calls fn for each entry of a layer that is no directory.
+// eachFile calls fn for each entry of a layer except directories.
 func eachFile(ctx context.Context, store content.Store, layer ocispec.Descriptor, fn func(name string)) (err error) {
 	blob, err := store.ReaderAt(ctx, layer)
 	if err != nil {

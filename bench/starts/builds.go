@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// paired is the ratio of this build's figure to the other build's, of several rounds of one cell:
-// the geometric mean of the rounds' ratios, and its standard error as a factor less one.
-// Rounds of both follow each other at once, so what slows the machine down slows both.
+// paired compares a figure of two builds in the rounds of a cell: the geometric mean of the rounds'
+// ratios, and its standard error as a factor minus one. Both builds are measured right after each
+// other, so other load on the machine affects both.
 type paired struct {
 	rounds      int
 	mean, error float64
@@ -16,8 +16,8 @@ type paired struct {
 
 func (p paired) String() string { return fmt.Sprintf("%.3f ± %.3f", p.mean, p.error) }
 
-// pairs compares the two builds' rounds of one workload over one link. A round that only one of
-// them has, or in which a figure is zero, does not count.
+// pairs compares the two builds' rounds of one workload over one link. It skips rounds that only
+// one build has, and rounds with a zero figure.
 func (s summary) pairs(link string, w workload, part func(Sample) float64) paired {
 	other := map[int]float64{}
 	for _, x := range s.Samples {

@@ -13,7 +13,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// present leaves out the peers whose programs are not there.
+// present removes peers whose programs are missing.
 func (r *run) present() error {
 	for _, p := range r.Peers {
 		for _, line := range [][]string{p.Command, p.Convert, p.Pull} {
@@ -38,8 +38,7 @@ func (r *run) peer(name string) bench.Peer {
 	return r.Peers[slices.IndexFunc(r.Peers, func(p bench.Peer) bool { return p.Name == name })]
 }
 
-// words replaces what stands for something in a command line; what is left to the
-// site stays.
+// words replaces placeholders in a command line, except those that package site replaces.
 func (r *run) words(line []string, names map[string]string) ([]string, error) {
 	work, err := site.Work()
 	if err != nil {
@@ -57,8 +56,8 @@ func (r *run) words(line []string, names map[string]string) ([]string, error) {
 	return words, nil
 }
 
-// convertAll makes the forms of an image that the peers need. It returns the ways
-// to measure, without those whose form could not be made, and how many those are.
+// convertAll converts an image for the peers. It returns the ways to measure, without peers whose
+// conversion failed, and the number of failures.
 func (r *run) convertAll(ctx context.Context, image string) (ways []string, failed int) {
 	ways = slices.Clone(r.ways)
 	for _, p := range r.Peers {
@@ -74,7 +73,7 @@ func (r *run) convertAll(ctx context.Context, image string) (ways []string, fail
 	return ways, failed
 }
 
-// convert makes a peer's form of an image.
+// convert converts an image for a peer.
 func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 	layout, err := r.Layout(image)
 	if err != nil {
@@ -95,7 +94,7 @@ func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 	return nil
 }
 
-// puller is how a peer pulls.
+// puller returns the pull function of a peer.
 func (r *run) puller(p bench.Peer) bench.Puller {
 	m := r.Site.Machine
 	if len(p.Pull) == 0 {

@@ -9,7 +9,7 @@ import (
 	"lighter/bench"
 )
 
-func TestPeersThatAreNotThereAreLeftOut(t *testing.T) {
+func TestMissingPeersAreRemoved(t *testing.T) {
 	work := t.TempDir()
 	t.Setenv("LIGHTER_WORK", work)
 	if err := os.Mkdir(filepath.Join(work, "tools"), 0o755); err != nil {
@@ -27,21 +27,21 @@ func TestPeersThatAreNotThereAreLeftOut(t *testing.T) {
 		{Name: "built-in"},
 	}
 	if !r.needsTraces() {
-		t.Error("nobody needs traces")
+		t.Error("needsTraces with the way lighter: got false, want true")
 	}
 	if err := r.present(); err != nil || !slices.Equal(r.ways, []string{Lighter, "here", "built-in"}) {
-		t.Errorf("left are %v: %v", r.ways, err)
+		t.Errorf("remaining ways: %v: %v", r.ways, err)
 	}
 	if r.ways = []string{"here", "unable"}; !r.needsTraces() {
-		t.Error("a peer that is converted with traces needs none")
+		t.Error("needsTraces with a peer converted with traces: got false, want true")
 	}
 	if r.ways = []string{"here", LighterFirst}; r.needsTraces() {
-		t.Error("somebody needs traces")
+		t.Error("needsTraces without a way that uses traces: got true, want false")
 	}
 	words, err := r.words([]string{"{dir}/x", "{tools}", "{work}/y", "{socket}", "{source}:{source}"},
 		map[string]string{"source": "s"})
 	want := []string{"/opt/lighter/bin/x", work + "/tools", work + "/y", "{socket}", "s:s"}
 	if err != nil || !slices.Equal(words, want) {
-		t.Errorf("words %v, not %v: %v", words, want, err)
+		t.Errorf("got words %v, want %v: %v", words, want, err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"lighter/bench/plot"
 )
 
-// plots draws the result, by the files' names without their endings.
+// plots draws the result. The keys are file names without extensions.
 func (s summary) plots() map[string][]byte {
 	all := map[string][]byte{}
 	for _, l := range s.Links {
@@ -34,7 +34,7 @@ func (s summary) plotStarts(l bench.Link) plot.Bars {
 	return bars
 }
 
-// plotAgain shows warm starts: the second containers.
+// plotAgain draws the warm starts of the second containers.
 func (s summary) plotAgain(l bench.Link) plot.Bars {
 	bars := plot.Bars{Title: "A second container at once, " + linkWords(l), Unit: "seconds",
 		Parts: []string{"create", "run"}}
@@ -58,7 +58,7 @@ func (s summary) plotBytes(l bench.Link) plot.Bars {
 	return bars
 }
 
-// groups makes a group a workload, and a bar for each way that it was started.
+// groups returns a group for each workload, with a bar for each way.
 func (s summary) groups(l bench.Link, bar func(*line) plot.Bar) (groups []plot.Group) {
 	for _, w := range s.workloads(l.Name) {
 		g := plot.Group{Name: w.String()}
@@ -74,8 +74,8 @@ func (s summary) groups(l bench.Link, bar func(*line) plot.Bar) (groups []plot.G
 	return groups
 }
 
-// plotRead shows what share of an image is read, and what share of it came over the
-// link on which most was measured.
+// plotRead draws the share of an image that is read, and the share that was received over the link
+// with the most measurements.
 func (s summary) plotRead() plot.CDF {
 	cdf := plot.CDF{Title: "Share of its image that a workload reads, and that comes over the link",
 		X: "percent of the image, of as many workloads at most"}

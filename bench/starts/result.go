@@ -18,10 +18,10 @@ import (
 	"lighter/bench"
 )
 
-// resultFormat is what a file of results begins with.
+// resultFormat identifies files of results.
 const resultFormat = "lighter-starts/1"
 
-// Result is what was measured: starts.json.
+// Result is the content of starts.json.
 type Result struct {
 	Format  string       `json:"format"`
 	Runs    []About      `json:"runs"`
@@ -30,7 +30,7 @@ type Result struct {
 	Samples []Sample     `json:"samples"`
 }
 
-// About says where and when a run was.
+// About describes the machine and the time of a run.
 type About struct {
 	Started    time.Time `json:"started"`
 	Version    string    `json:"version"`
@@ -39,7 +39,7 @@ type About struct {
 	Memory     int64     `json:"memory_bytes"`
 }
 
-// Image is what is known of an image, in bytes.
+// Image describes an image. Sizes are in bytes.
 type Image struct {
 	Name       string `json:"name"`
 	Layers     int    `json:"layers"`
@@ -48,7 +48,7 @@ type Image struct {
 	Compressed int64  `json:"compressed_bytes"` // of its layers in the registry
 }
 
-// Sample is one start.
+// Sample holds the figures of one start.
 type Sample struct {
 	Link     string `json:"link"`
 	Image    string `json:"image"`
@@ -56,12 +56,12 @@ type Sample struct {
 	Way      string `json:"snapshotter"`
 	Round    int    `json:"round"`
 	bench.Start
-	// of units, compressed, until the first container's end; Lighter's alone
+	// compressed bytes of units until the first container's end; only for Lighter
 	Fetched int64 `json:"fetched_bytes,omitempty"`
-	Read    int64 `json:"read_bytes,omitempty"` // that the kernel asked the device for by then
+	Read    int64 `json:"read_bytes,omitempty"` // bytes that the kernel read from the device by then
 }
 
-// cell is what samples have in common that are rounds of the same.
+// cell identifies a measurement, of which samples are rounds.
 type cell struct{ link, image, workload, way string }
 
 func (s Sample) cell() cell { return cell{s.Link, s.Image, s.Workload, s.Way} }
@@ -76,19 +76,19 @@ func Read(path string) (r Result, err error) {
 		return r, fmt.Errorf("%s: %w", path, err)
 	}
 	if r.Format != resultFormat || len(r.Runs) == 0 {
-		return r, fmt.Errorf("%s: it is no result of lighter-bench (its format is %q, not %q)", path, r.Format,
+		return r, fmt.Errorf("%s: not a result of lighter-bench: format %q, want %q", path, r.Format,
 			resultFormat)
 	}
 	return r, nil
 }
 
-// started is when the last of its runs was.
+// started returns the time of the latest run.
 func (r Result) started() time.Time {
 	return slices.MaxFunc(r.Runs, func(a, b About) int { return a.Started.Compare(b.Started) }).Started
 }
 
-// Merge puts the results of partial runs together. A cell that several have
-// measured is the latest one's, with all of its rounds.
+// Merge combines the results of partial runs. If several results have a cell, the latest result's
+// rounds are kept.
 func Merge(all ...Result) (Result, error) {
 	slices.SortStableFunc(all, func(a, b Result) int { return a.started().Compare(b.started()) })
 	m := Result{Format: resultFormat}
@@ -116,7 +116,7 @@ func Merge(all ...Result) (Result, error) {
 	return m, nil
 }
 
-// union adds what is new; of the same name, only the same can be merged.
+// union adds new elements. Elements with the same name must be equal.
 func union[T any](kind string, have, more []T, name func(T) string, what func(T) T, errs []error) ([]T, []error) {
 	for _, one := range more {
 		i := slices.IndexFunc(have, func(other T) bool { return name(other) == name(one) })
@@ -124,15 +124,14 @@ func union[T any](kind string, have, more []T, name func(T) string, what func(T)
 		case i < 0:
 			have = append(have, one)
 		case !reflect.DeepEqual(what(have[i]), what(one)):
-			errs = append(errs, fmt.Errorf("%s %s is not the same in all results: they cannot be merged", kind,
+			errs = append(errs, fmt.Errorf("merge results: %s %s differs between them", kind,
 				name(one)))
 		}
 	}
 	return have, errs
 }
 
-// Write writes the results, the table and the plots into a directory, which need
-// not be there.
+// Write writes the results, the table and the plots to a directory, and creates it.
 func (r Result) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -166,7 +165,7 @@ func memory() int64 {
 	return int64(info.Totalram) * int64(cmp.Or(info.Unit, 1))
 }
 
-// shortRate says a link in words: 1 Gbit/s, 10 ms.
+// linkWords formats a link: 1 Gbit/s, 10 ms.
 func linkWords(l bench.Link) string {
 	rate := strings.NewReplacer("gbit", " Gbit/s", "mbit", " Mbit/s", "kbit", " kbit/s").Replace(l.Rate)
 	return fmt.Sprintf("%s, %v ms", rate, float64(time.Duration(l.RTT))/1e6)

@@ -1,11 +1,10 @@
-// Package starts compares snapshotters by HelloBench's method (Harter et al., FAST
-// 2016): of each workload it measures the pull, the creation of the container, the
-// moment when it is ready and its end, and the bytes that came over the link by
-// then, on a machine that has nothing of the image; and a second container.
+// Package starts compares snapshotters with HelloBench's method (Harter et al., FAST 2016). For
+// each workload it measures, on a machine without the image, the times of the pull, of the creation
+// of the container, until it is ready and until it ends, and the bytes received over the link. It
+// also measures a second container.
 //
-// It promises that rounds alternate between the snapshotters, that every one gets
-// the same image and the same link, and that whatever was measured is kept when
-// something else fails. It does not judge: summary.go has the ratios.
+// Rounds alternate between the snapshotters. All of them use the same image and link. If a part
+// fails, the other results are kept. summary.go computes the ratios.
 package starts
 
 import (
@@ -23,40 +22,38 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// The ways to start that are always there. Lighter starts as on the very first
-// start of an image that anybody had; with the traces of some starts before; and
-// with all that it needs on its disk, containerd being empty.
+// Ways that are always measured. Lighter is measured with the first start of an image anywhere,
+// with traces of earlier starts, and with all needed chunks on the disk but nothing in containerd.
 const (
 	Overlayfs    = "overlayfs"
 	LighterFirst = "lighter-first"
 	Lighter      = "lighter"
 	LighterLocal = "lighter-local"
 
-	// LighterBefore is Lighter with another build's node. It is measured if Options.Before names
-	// one.
+	// LighterBefore is Lighter with the node of another build, Options.Before.
 	LighterBefore = "lighter-before"
 )
 
-// Options say what to measure.
+// Options select what to measure.
 type Options struct {
 	Lighter      string   // the lighter binary
-	Before       string   // another build's lighter binary, whose node is measured too; empty: none
+	Before       string   // lighter binary of another build, whose node is also measured; empty: none
 	Config       string   // a configuration file; empty: the default
 	Out          string   // the directory of the results
-	Rounds       int      // instead of the configuration's; 0: those
+	Rounds       int      // 0: as in the configuration
 	Only         []string // IMAGE or IMAGE/WORKLOAD; empty: all
 	Links        []string // by name; empty: all
 	Snapshotters []string // by name; empty: all
 }
 
-// plan is what Options and the configuration make together.
+// plan combines Options and the configuration.
 type plan struct {
 	bench.Config
 	workloads []bench.Workload
 	ways      []string
 }
 
-// Check says what is wrong with the options.
+// Check returns an error if the options are invalid.
 func (o Options) Check() error {
 	_, err := o.plan()
 	return err
@@ -107,7 +104,7 @@ func (o Options) plan() (p plan, err error) {
 	return p, nil
 }
 
-// chosen returns those of all that are wanted; nobody wanted: all.
+// chosen returns the wanted elements of all, or all if wanted is empty.
 func chosen(kind string, all, wanted []string) ([]string, error) {
 	if len(wanted) == 0 {
 		return all, nil
@@ -128,7 +125,7 @@ func joined(all []bench.Workload) string {
 	return strings.Join(names, ", ")
 }
 
-// over are the plan's workloads of an image that are measured over a link.
+// over returns the plan's workloads of an image that are measured over a link.
 func (p plan) over(l bench.Link, image string) (all []bench.Workload) {
 	for _, w := range p.workloads {
 		if w.Image == image && (len(l.Workloads) == 0 || slices.Contains(l.Workloads, w.String())) {
@@ -138,7 +135,7 @@ func (p plan) over(l bench.Link, image string) (all []bench.Workload) {
 	return all
 }
 
-// cells counts what is to be measured, each way once a link and workload.
+// cells returns the number of cells: combinations of way, link and workload.
 func (p plan) cells() (n int) {
 	for _, l := range p.Links {
 		for _, image := range p.Images {
@@ -148,7 +145,7 @@ func (p plan) cells() (n int) {
 	return n
 }
 
-// needs tells whether a way is to be measured.
+// needs reports whether a way is measured.
 func (p plan) needs(way string) bool { return slices.Contains(p.ways, way) }
 
 // run is one run.
@@ -156,14 +153,13 @@ type run struct {
 	*bench.Bench
 	plan
 	options Options
-	traced  *site.Hub // the hub that has traces; nil: nobody needs it
+	traced  *site.Hub // the hub with traces; nil: not needed
 	result  Result
-	pulls   map[int]bench.Pulled // by overlayfs, of the image and over the link that are being measured, by round
+	pulls   map[int]bench.Pulled // overlayfs' pulls of the current image over the current link, by round
 	done    int                  // samples
 }
 
-// turnLimit is how long a turn may take: a peer that hangs must not keep the others
-// from being measured.
+// turnLimit bounds a turn, so that a hanging peer does not block the others.
 const turnLimit = 30 * time.Minute
 
 func (r *run) turn(ctx context.Context, v visit) error {
@@ -172,8 +168,7 @@ func (r *run) turn(ctx context.Context, v visit) error {
 	return r.visit(ctx, v)
 }
 
-// Run measures, and writes the results into Options.Out, also when something
-// failed half-way.
+// Run measures, and writes the results to Options.Out, also if a part failed.
 func Run(ctx context.Context, o Options) error {
 	p, err := o.plan()
 	if err != nil {
@@ -203,14 +198,13 @@ func Run(ctx context.Context, o Options) error {
 	})
 }
 
-// about says of this run where and when it is.
+// about describes this run.
 func about() About {
 	return About{Started: time.Now().UTC().Truncate(time.Second), Version: report.Version(), Kernel: kernel(),
 		Processors: processors(), Memory: memory()}
 }
 
-// all measures image by image. One that fails does not keep the others from being
-// measured.
+// all measures image by image. It continues after an image that fails.
 func (r *run) all(ctx context.Context) error {
 	bench.Say("%d workloads, %d links, %d ways: %d cells of %d rounds", len(r.workloads), len(r.Links), len(r.ways),
 		r.cells(), r.Rounds)
@@ -233,14 +227,14 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("not everything was measured: %d turns failed, as was said above; the rest is in %s", failed,
+		return fmt.Errorf("%d turns failed (see above); the other results are in %s", failed,
 			r.options.Out)
 	}
 	bench.Say("The results are in %s.", filepath.Join(r.options.Out, "starts.{json,md}"))
 	return nil
 }
 
-// image measures all of one image. It says which turns failed, and returns how many.
+// image measures one image. It prints the failed turns and returns their number.
 func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 	if err := r.Site.SetLink(ctx, quickRate, 0); err != nil {
 		return 0, err
@@ -262,8 +256,7 @@ func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 		}
 		for round := range r.Rounds {
 			for n := range ways {
-				// Each round begins with another one: what one leaves behind must not always meet
-				// the same other.
+				// Each round begins with another way, because each way may affect the one after it.
 				v := visit{link: link, way: ways[(n+round)%len(ways)], image: image, workloads: workloads, round: round}
 				if err := r.turn(ctx, v); err != nil && ctx.Err() == nil {
 					bench.Say("%s of %s over %s: %v", v.way, image, link.Name, err)

@@ -12,9 +12,9 @@ import (
 	"lighter/bench"
 )
 
-var renew = flag.Bool("renew", false, "write the golden files anew")
+var renew = flag.Bool("renew", false, "write the golden files again")
 
-// results are what a run would give: two links, two workloads, made-up figures.
+// results returns made-up results of two links and two workloads.
 func results(started time.Time) Result {
 	r := Result{Format: resultFormat,
 		Runs: []About{{Started: started, Version: "v1", Kernel: "6.18.0", Processors: 4, Memory: 8e9}},
@@ -40,7 +40,7 @@ func results(started time.Time) Result {
 			}
 		}
 	}
-	slices.SortFunc(r.Samples, func(a, b Sample) int { // a map has no order
+	slices.SortFunc(r.Samples, func(a, b Sample) int { // the order of a map is random
 		return strings.Compare(a.Link+a.Image+a.Way+string(rune(a.Round)), b.Link+b.Image+b.Way+string(rune(b.Round)))
 	})
 	return r
@@ -61,7 +61,7 @@ func TestGoldenTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("the table is not as it was: look at it, and run go test ./bench/starts -renew\n%s", got)
+		t.Errorf("the table differs from its golden file: check it, and run go test ./bench/starts -renew\n%s", got)
 	}
 }
 
@@ -73,18 +73,18 @@ func TestFloorAndVerdicts(t *testing.T) {
 		!equal(near.total.most, 0.52) {
 		t.Errorf("rounds %d, total %+v", near.rounds, near.total)
 	}
-	// 4 MB are read of an image of which 160 MB are 60 compressed.
+	// The workload reads 4 MB of an image of 160 MB, 60 MB compressed.
 	if got := s.touchedCompressed(echo); got != 1.5e6 {
-		t.Errorf("%v bytes touched, compressed", got)
+		t.Errorf("got %v compressed bytes touched", got)
 	}
 	if got, want := s.floor(s.Links[0], echo), 0.41+1.5e6/125e6+3*0.0005; !equal(got, want) {
-		t.Errorf("the floor is %v, not %v", got, want)
+		t.Errorf("floor: got %v, want %v", got, want)
 	}
 	if got, want := s.floor(s.Links[1], echo), 0.41+1.5e6/12.5e6+3*0.05; !equal(got, want) {
-		t.Errorf("far away the floor is %v, not %v", got, want)
+		t.Errorf("floor over the far link: got %v, want %v", got, want)
 	}
 	if best := s.bestOther("near", echo); best.way != "peer" {
-		t.Errorf("the best other is %s", best.way)
+		t.Errorf("best other: got %s, want peer", best.way)
 	}
 	verdicts := s.verdicts(s.Links[0], echo)
 	if len(verdicts) != 6 || verdicts[1].target != otherRatio || verdicts[5].target != firstNear ||
@@ -95,12 +95,12 @@ func TestFloorAndVerdicts(t *testing.T) {
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == "peer" || x.Way == LighterFirst })
 	s = summarize(r)
 	if v := s.verdicts(s.Links[0], echo); len(v) != 5 || v[1].target != slowRatio {
-		t.Errorf("with a slow other alone: %+v", v)
+		t.Errorf("with only a slow other: %+v", v)
 	}
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == LighterLocal })
 	s = summarize(r)
 	if v := s.verdicts(s.Links[0], echo); len(v) != 1 {
-		t.Errorf("without what was local: %+v", v)
+		t.Errorf("without lighter-local: %+v", v)
 	}
 }
 
@@ -113,14 +113,14 @@ func TestMergeKeepsTheLatest(t *testing.T) {
 	for i := range recent.Samples {
 		recent.Samples[i].Pull = 9
 	}
-	recent.Links[0].Workloads = []string{"base/echo"} // a part of it was measured
-	m, err := Merge(recent, old)                      // whatever their order
+	recent.Links[0].Workloads = []string{"base/echo"} // only a part was measured
+	m, err := Merge(recent, old)                      // in any order
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := summarize(m)
 	if l := s.line("near", workload{"base", "echo"}, Lighter); l.rounds != 2 || l.pull.median != 9 {
-		t.Errorf("measured anew: %d rounds, pull %+v", l.rounds, l.pull)
+		t.Errorf("measured twice: %d rounds, pull %+v", l.rounds, l.pull)
 	}
 	if l := s.line("far", workload{"base", "echo"}, Lighter); l.rounds != 3 || l.pull.median == 9 {
 		t.Errorf("measured once: %d rounds, pull %+v", l.rounds, l.pull)
@@ -129,14 +129,14 @@ func TestMergeKeepsTheLatest(t *testing.T) {
 		t.Errorf("%d runs, %d links, %d images", len(m.Runs), len(m.Links), len(m.Images))
 	}
 	if again, err := Merge(m, m); err != nil || len(again.Samples) != len(m.Samples) || len(again.Runs) != 2 {
-		t.Errorf("merged with itself it has %d samples, not %d: %v", len(again.Samples), len(m.Samples), err)
+		t.Errorf("merged with itself: got %d samples, want %d: %v", len(again.Samples), len(m.Samples), err)
 	}
 	other := results(day)
 	other.Images[0].Compressed++
 	other.Links[1].RTT++
 	if _, err := Merge(old, other); err == nil || !strings.Contains(err.Error(), "image base") ||
 		!strings.Contains(err.Error(), "link far") {
-		t.Errorf("results of other images and links are merged: %v", err)
+		t.Errorf("merge of different images and links: %v, want an error", err)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestResultsAreReadBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Read(filepath.Join(dir, "other.json")); err == nil {
-		t.Error("any JSON is taken for a result")
+		t.Error("a JSON file of another format was accepted")
 	}
 }
 
@@ -171,15 +171,15 @@ func TestOptionsChooseAPart(t *testing.T) {
 	}
 	if joined(p.workloads) != "base/echo, sci/cppyy" || len(p.Links) != 2 || p.Rounds != 7 ||
 		!slices.Equal(p.ways, []string{Lighter}) {
-		t.Errorf("%s; %d links, %d rounds, %v", joined(p.workloads), len(p.Links), p.Rounds, p.ways)
+		t.Errorf("got workloads %s, %d links, %d rounds, ways %v", joined(p.workloads), len(p.Links), p.Rounds, p.ways)
 	}
-	if n := p.cells(); n != 3 { // base is measured over one of them
-		t.Errorf("%d cells", n)
+	if n := p.cells(); n != 3 { // base is measured over only one of the links
+		t.Errorf("got %d cells, want 3", n)
 	}
 	for _, o := range []Options{{Only: []string{"base/nothing"}}, {Links: []string{"slow"}},
 		{Snapshotters: []string{"none"}}, {Config: "/nonexistent"}} {
 		if o.Check() == nil {
-			t.Errorf("%+v is accepted", o)
+			t.Errorf("invalid options were accepted: %+v", o)
 		}
 	}
 }
@@ -206,7 +206,7 @@ func TestPairsOfTwoBuilds(t *testing.T) {
 		t.Errorf("as many bytes: %+v", bytes)
 	}
 	if none := s.pairs("far", workload{"base", "echo"}, func(x Sample) float64 { return x.Total() }); none.rounds != 0 {
-		t.Errorf("pairs of a link over which the other build was not measured: %+v", none)
+		t.Errorf("pairs without figures of the other build: %+v", none)
 	}
 	if text := s.markdown(); !strings.Contains(text, "This build : the one before") ||
 		strings.Count(text, "0.500 ± 0.000") != 3 {

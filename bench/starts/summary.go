@@ -8,7 +8,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// stat is what several rounds gave.
+// stat summarizes a figure of several rounds.
 type stat struct{ median, least, most float64 }
 
 func statOf(samples []Sample, part func(Sample) float64) stat {
@@ -19,14 +19,14 @@ func statOf(samples []Sample, part func(Sample) float64) stat {
 	return stat{bench.Median(values), slices.Min(values), slices.Max(values)}
 }
 
-// line is what the rounds of a cell gave: times in seconds.
+// line summarizes the rounds of a cell. Times are in seconds.
 type line struct {
 	cell
 	rounds                            int
 	pull, create, ready, run          stat
 	total                             stat
 	pullBytes, readyBytes, bytes      stat
-	second, secondCreate, secondReady stat // zero: older results do not say the parts
+	second, secondCreate, secondReady stat // zero in older results
 	secondBytes                       stat
 	fetched, read                     stat
 }
@@ -53,7 +53,7 @@ func lineOf(c cell, samples []Sample) *line {
 	}
 }
 
-// summary is a result's cells, with what they are compared with.
+// summary holds a result's cells, for comparisons.
 type summary struct {
 	Result
 	lines map[cell]*line
@@ -71,7 +71,7 @@ func summarize(r Result) summary {
 	return s
 }
 
-// ways are the ways that were measured: our own first.
+// ways returns the measured ways, Lighter's first.
 func (s summary) ways() []string {
 	known := []string{Overlayfs, LighterFirst, Lighter, LighterBefore, LighterLocal}
 	var ways []string
@@ -88,12 +88,12 @@ func (s summary) ways() []string {
 	return ways
 }
 
-// workload is an image and what is run in it.
+// workload identifies a workload of an image.
 type workload struct{ image, name string }
 
 func (w workload) String() string { return w.image + "/" + w.name }
 
-// workloads lists what was measured over a link, in the order of the images.
+// workloads lists the workloads measured over a link, in the order of the images.
 func (s summary) workloads(link string) (all []workload) {
 	for _, image := range s.Images {
 		for _, x := range s.Samples {
@@ -114,8 +114,8 @@ func (s summary) image(name string) Image {
 	return s.Images[slices.IndexFunc(s.Images, func(i Image) bool { return i.Name == name })]
 }
 
-// touched is what a workload reads of its image, in bytes: what the kernel asked the
-// device for when all was local. 0: it is not known.
+// touched returns the bytes that a workload reads of its image: the kernel's reads of the device
+// with local data. 0: unknown.
 func (s summary) touched(w workload) float64 {
 	for _, l := range s.Links {
 		if local := s.line(l.Name, w, LighterLocal); local != nil {
@@ -125,7 +125,7 @@ func (s summary) touched(w workload) float64 {
 	return 0
 }
 
-// touchedCompressed is touched at the image's ratio of compression.
+// touchedCompressed returns touched, multiplied by the image's compression ratio.
 func (s summary) touchedCompressed(w workload) float64 {
 	i := s.image(w.image)
 	if i.Size == 0 {
@@ -134,18 +134,17 @@ func (s summary) touchedCompressed(w workload) float64 {
 	return s.touched(w) * float64(i.Compressed) / float64(i.Size)
 }
 
-// carrying is how long the link takes for so many bytes, in seconds.
+// carrying returns the time that a link needs for a number of bytes, in seconds.
 func carrying(l bench.Link, bytes float64) float64 {
 	bits, err := site.ParseRate(l.Rate)
 	if err != nil {
-		return 0 // it was measured over it: it can be parsed
+		return 0 // cannot happen: the rate was parsed before
 	}
 	return bytes * 8 / float64(bits)
 }
 
-// floor is what a start cannot be faster than, by and large: the start with all of
-// it local, the bytes it touches at the link's speed, and three round trips. 0: it
-// is not known.
+// floor returns an approximate lower bound of a start: the start with local data, the touched bytes
+// at the link's rate, and three round trips. 0: unknown.
 func (s summary) floor(l bench.Link, w workload) float64 {
 	local := s.line(l.Name, w, LighterLocal)
 	if local == nil {
@@ -154,7 +153,7 @@ func (s summary) floor(l bench.Link, w workload) float64 {
 	return local.total.median + carrying(l, s.touchedCompressed(w)) + 3*time.Duration(l.RTT).Seconds()
 }
 
-// bestOther is the fastest of those that are not Lighter; nil: there is none.
+// bestOther returns the fastest way that is not Lighter; nil: there is none.
 func (s summary) bestOther(link string, w workload) (best *line) {
 	for _, way := range s.ways() {
 		l := s.line(link, w, way)
@@ -168,21 +167,21 @@ func (s summary) bestOther(link string, w workload) (best *line) {
 	return best
 }
 
-// What Lighter must reach, as ratios.
+// Targets of Lighter, as ratios.
 const (
 	floorRatio = 1.3
 	otherRatio = 1.0
-	slowOther  = 2.0 // where the best other takes more than so many floors,
-	slowRatio  = 0.8 // Lighter takes at most this of it
+	slowOther  = 2.0 // if the best other takes more than this many floors,
+	slowRatio  = 0.8 // Lighter may take this share of its time
 	runRatio   = 1.2
 	bytesRatio = 1.3
-	firstNear  = 2.0 // the first start to one with traces, at most nearRTT away
-	firstFar   = 4.0 // and at farRTT
+	firstNear  = 2.0 // first start to a start with traces, up to nearRTT
+	firstFar   = 4.0 // the same at farRTT
 	nearRTT    = time.Millisecond
 	farRTT     = 50 * time.Millisecond
 )
 
-// verdict is one ratio of a cell, and what it must be at most; 0: there is no target.
+// verdict is a ratio of a cell, and its maximum; 0: no target.
 type verdict struct {
 	figure        string
 	value, target float64
@@ -190,8 +189,7 @@ type verdict struct {
 
 func (v verdict) missed() bool { return v.target > 0 && v.value > v.target }
 
-// verdicts judges Lighter over one link. A figure of which something was not
-// measured is left out.
+// verdicts compares Lighter with its targets over one link. It skips ratios with missing figures.
 func (s summary) verdicts(l bench.Link, w workload) (all []verdict) {
 	add := func(figure string, value, by, target float64) {
 		if value > 0 && by > 0 {

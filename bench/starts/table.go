@@ -8,7 +8,7 @@ import (
 	"lighter/bench"
 )
 
-// markdown is all of a result as a text: the cells, a table a link, and the verdicts.
+// markdown formats a result: the images, a table of cells for each link, and the verdicts.
 func (s summary) markdown() string {
 	var b strings.Builder
 	for _, r := range s.Runs {
@@ -36,7 +36,7 @@ func (s summary) markdownImages(b *strings.Builder) {
 	markdownTable(b, "image|layers|files|MB of files|MB compressed|its workloads read", rows)
 }
 
-// reads says what share of an image its workloads read.
+// reads returns the shares of an image that its workloads read.
 func (s summary) reads(i Image) string {
 	var all []string
 	seen := map[string]bool{}
@@ -77,8 +77,8 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	markdownTable(b, tableHead, rows)
 }
 
-// units are the bytes that came as units; the rest of what came over the link is the
-// index, most of it, and locations, statements, manifests and headers.
+// units returns the bytes received as units. The other bytes over the link are mostly the index,
+// and locations, statements, manifests and headers.
 func units(x *line) string {
 	if !slices.Contains([]string{Lighter, LighterBefore, LighterFirst}, x.way) {
 		return ""
@@ -137,7 +137,7 @@ func markdownTable(b *strings.Builder, head string, rows [][]string) {
 	}
 }
 
-// known leaves out what results of an older version do not have.
+// known returns "" for figures that results of older versions do not have.
 func known(x *line, text string) string {
 	if x.secondCreate.median == 0 {
 		return ""
@@ -147,10 +147,10 @@ func known(x *line, text string) string {
 
 func two(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// spread is a median, and between what it lay.
+// spread formats a median with its minimum and maximum.
 func spread(s stat) string { return fmt.Sprintf("**%.2f** (%.2f–%.2f)", s.median, s.least, s.most) }
 
-// times is a ratio, where there is something to compare with.
+// times formats a ratio, or returns "" without a value to compare with.
 func times(value, by float64) string {
 	if by <= 0 {
 		return ""

@@ -14,17 +14,16 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// reportLimit is how long a node may take to report a start, which is looked at every
-// traceAgain.
+// reportLimit bounds the time until a node reports a start. It is checked every traceAgain.
 const (
 	reportLimit = 3 * time.Minute
 	traceAgain  = 200 * time.Millisecond
 )
 
-// traceFile is what stands for the traces of an image where a peer's form is made.
+// traceFile is the placeholder for the file of an image's traces in the command of a conversion.
 const traceFile = "{trace}"
 
-// needsTraces tells whether somebody starts with traces.
+// needsTraces reports whether a way to measure uses traces.
 func (p plan) needsTraces() bool {
 	return p.needs(Lighter) || p.needs(LighterLocal) || p.needs(LighterBefore) ||
 		slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
@@ -32,10 +31,9 @@ func (p plan) needsTraces() bool {
 		})
 }
 
-// record starts each of an image's workloads as often as traces are wanted, also
-// those that are not to be measured, so that parts can be merged; each time on a
-// machine that has nothing. Then it waits until the hub has made its startup packs
-// of them. If nobody needs them, it does nothing.
+// record starts each workload of an image on a wiped machine, as often as the configuration says.
+// It includes workloads that are not measured, so that partial results can be merged. Then it waits
+// until the hub has made startup packs from the traces. If no way needs traces, it does nothing.
 func (r *run) record(ctx context.Context, image string) error {
 	if r.traced == nil {
 		return nil
@@ -66,8 +64,8 @@ func (r *run) record(ctx context.Context, image string) error {
 	return r.exportTraces(ctx, image)
 }
 
-// recordOne starts a workload once, and returns how many traces the node has
-// reported of it: none if it has read hardly anything.
+// recordOne starts a workload once, and returns the number of reported traces: none if the workload
+// reads almost nothing.
 func (r *run) recordOne(ctx context.Context, w bench.Workload) (reported int64, err error) {
 	m, ref := r.Site.Machine, site.Reference(w.Image)
 	if err := r.Wipe(ctx); err != nil {
@@ -90,9 +88,9 @@ func (r *run) recordOne(ctx context.Context, w bench.Workload) (reported int64, 
 		case is.Reported > 0 || is.Skipped > 0:
 			return is.Reported, nil
 		case is.Dropped > 0:
-			return 0, errors.New("the node could not report it to the hub")
+			return 0, errors.New("report the trace to the hub: the node failed")
 		case time.Now().After(end):
-			return 0, fmt.Errorf("the node has not reported it after %s", reportLimit)
+			return 0, fmt.Errorf("the node has not reported a trace after %s", reportLimit)
 		}
 		if err := pause(ctx); err != nil {
 			return 0, err
@@ -109,10 +107,10 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// tracesOf is the file of an image's traces.
+// tracesOf returns the path of the file with an image's traces.
 func (r *run) tracesOf(image string) string { return filepath.Join(r.Site.Dir, image+".trace") }
 
-// exportTraces writes down what the hub knows of an image's starts.
+// exportTraces writes the hub's recordings of an image to a file.
 func (r *run) exportTraces(ctx context.Context, image string) error {
 	text, err := r.traced.Lighter(ctx, "trace export", image+":latest")
 	if err != nil {

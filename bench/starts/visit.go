@@ -10,7 +10,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// visit is one turn of one way to start, with the workloads of one image.
+// visit is one turn of a way, with the workloads of one image.
 type visit struct {
 	link      bench.Link
 	way       string
@@ -19,7 +19,7 @@ type visit struct {
 	round     int
 }
 
-// visit measures what belongs to one turn.
+// visit measures the starts of one turn.
 func (r *run) visit(ctx context.Context, v visit) error {
 	r.Site.SetPeer(nil)
 	r.Site.SetNodeArgs()
@@ -50,10 +50,10 @@ func (r *run) visit(ctx context.Context, v visit) error {
 	return r.cold(ctx, v, peer.Snapshotter, site.Reference(v.image+peer.Suffix), r.puller(peer))
 }
 
-// unrecorded is the flag of nodes whose hub must not learn how images start.
+// unrecorded is the flag of nodes that must not report traces to their hub.
 const unrecorded = "--record=false"
 
-// cold measures each workload on a machine that has nothing.
+// cold measures each workload on a wiped machine.
 func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull bench.Puller) error {
 	for _, w := range v.workloads {
 		if err := r.Wipe(ctx); err != nil {
@@ -70,7 +70,7 @@ func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull b
 	return nil
 }
 
-// start runs a workload of what was pulled, and keeps the sample.
+// start runs a workload of a pulled image, and adds the sample to the result.
 func (r *run) start(ctx context.Context, v visit, w bench.Workload, p bench.Pulled, snapshotter, ref string) error {
 	s, err := r.Run(ctx, p, snapshotter, ref, w)
 	if err != nil {
@@ -98,8 +98,8 @@ func (r *run) start(ctx context.Context, v visit, w bench.Workload, p bench.Pull
 	return nil
 }
 
-// nodeBytes returns what the node has fetched of units, and what the kernel has
-// read of the image, since the node was started.
+// nodeBytes returns the bytes of units that the node has fetched, and the bytes of the image that
+// the kernel has read, since the start of the node.
 func (r *run) nodeBytes(ctx context.Context) (fetched, read int64, err error) {
 	var status struct {
 		Fetched struct{ Bytes int64 }
@@ -112,8 +112,8 @@ func (r *run) nodeBytes(ctx context.Context) (fetched, read int64, err error) {
 	return status.Fetched.Bytes, read, err
 }
 
-// fullPull runs the workloads with everything on the disk and nothing in memory. In the
-// first rounds it pulls, and in the others it has the disk and the times of those.
+// fullPull runs the workloads with all data on the disk and an empty page cache. The first rounds
+// pull; later rounds reuse their disks and times.
 func (r *run) fullPull(ctx context.Context, v visit) error {
 	ref := site.Reference(v.image)
 	if v.round == 0 {
@@ -133,7 +133,7 @@ func (r *run) fullPull(ctx context.Context, v visit) error {
 	}
 	pulled, ok := r.pulls[v.round%r.FullPulls]
 	if !ok {
-		return errors.New("the pull that this round belongs to has failed")
+		return errors.New("reuse a pull: the pull of an earlier round failed")
 	}
 	for _, w := range v.workloads {
 		p, err := r.Before(pulled)
@@ -153,7 +153,7 @@ func (r *run) fullPull(ctx context.Context, v visit) error {
 	return r.keep(ctx, v)
 }
 
-// keep puts the machine's disk aside for the next round of what is measured.
+// keep saves the machine's disk for the next round of the same measurement.
 func (r *run) keep(ctx context.Context, v visit) error {
 	if v.round+1 == r.Rounds {
 		return nil
@@ -161,15 +161,15 @@ func (r *run) keep(ctx context.Context, v visit) error {
 	return r.Site.Machine.Keep(ctx, v.disk())
 }
 
-// disk names the disk that the rounds of a visit have in turn.
+// disk returns the name of the saved disk of a visit's rounds.
 func (v visit) disk() string { return strings.Join([]string{v.way, v.image, v.link.Name}, "-") }
 
-// keeping is the namespace of containerd in which an image stays, so that the node
-// keeps its index: what is measured knows nothing of it.
+// keeping is a namespace of containerd that keeps an image, so that the node keeps its index. The
+// measured pulls use another namespace.
 const keeping = "keeping"
 
-// local measures with all of the image on the node's disk, its index too, and
-// nothing of it in containerd or in memory.
+// local measures with the whole image and its index on the node's disk, but nothing in containerd's
+// namespace or in memory.
 func (r *run) local(ctx context.Context, v visit) error {
 	m, ref := r.Site.Machine, site.Reference(v.image)
 	r.Site.UseHub(r.traced)
@@ -182,7 +182,7 @@ func (r *run) local(ctx context.Context, v visit) error {
 		return err
 	}
 	for _, w := range v.workloads {
-		// A node that starts has nothing mounted.
+		// After a restart the node has no mounts.
 		if err := errors.Join(m.StopNode(), m.StartNode(ctx)); err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func (r *run) local(ctx context.Context, v visit) error {
 	return r.keep(ctx, v)
 }
 
-// fetchAll brings all of an image to a machine that has nothing.
+// fetchAll fetches a whole image on a wiped machine.
 func (r *run) fetchAll(ctx context.Context, ref string) error {
 	if err := r.Wipe(ctx); err != nil {
 		return err
@@ -216,10 +216,10 @@ func (r *run) fetchAll(ctx context.Context, ref string) error {
 	return err
 }
 
-// quickRate is the rate of a link that nobody waits for.
+// quickRate is the rate of the link outside of measurements.
 const quickRate = "10gbit"
 
-// quickly does what is not measured over such a link.
+// quickly calls fn with the link at quickRate, for work that is not measured.
 func (r *run) quickly(ctx context.Context, l bench.Link, fn func() error) error {
 	if err := r.Site.SetLink(ctx, quickRate, 0); err != nil {
 		return err
@@ -228,8 +228,8 @@ func (r *run) quickly(ctx context.Context, l bench.Link, fn func() error) error 
 	return errors.Join(err, r.Site.SetLink(ctx, l.Rate, time.Duration(l.RTT)))
 }
 
-// prepare brings an image to the registry and the hubs, and gets whatever else is
-// needed before it is measured.
+// prepare adds an image to the registry and the hubs, converts it, and records traces, before the
+// measurements.
 func (r *run) prepare(ctx context.Context, image string) error {
 	if err := r.Need(ctx, image); err != nil {
 		return err
@@ -239,7 +239,7 @@ func (r *run) prepare(ctx context.Context, image string) error {
 			return err
 		}
 	}
-	if _, err := bench.AwaitLayout(ctx, r.Site.Hub, image, 0); err != nil { // of what it guesses
+	if _, err := bench.AwaitLayout(ctx, r.Site.Hub, image, 0); err != nil { // the startup packs of its guess
 		return err
 	}
 	i, err := r.Inspect(ctx, image)

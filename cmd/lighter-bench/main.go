@@ -1,5 +1,5 @@
-// Command lighter-bench measures Lighter, beside other snapshotters. It is apart from the product:
-// it contains what builds networks, registries and machines to measure on.
+// Command lighter-bench measures Lighter and other snapshotters. It is separate from the product,
+// because it contains code that builds networks, registries and machines for measurements.
 package main
 
 import (
@@ -17,12 +17,12 @@ func main() { command.Main(rootCommand(), func(error) int { return command.ExitF
 
 func rootCommand() *cobra.Command {
 	root := startsCommand()
-	root.PersistentFlags().String("lighter", "", "the lighter `FILE` that is measured (default: the one beside this program)")
+	root.PersistentFlags().String("lighter", "", "the lighter `FILE` to measure (default: in the directory of this program)")
 	root.AddCommand(figuresCommand(), demoCommand(), manyCommand(), nodesCommand(), configCommand())
 	return root
 }
 
-// measured returns the program that is measured.
+// measured returns the path of the lighter binary to measure.
 func measured(cmd *cobra.Command) (string, error) {
 	path, err := cmd.Flags().GetString("lighter")
 	if err != nil {
@@ -44,10 +44,10 @@ func measured(cmd *cobra.Command) (string, error) {
 	return path, nil
 }
 
-// configCommand prints the default configuration, which has no flags.
+// configCommand prints the default configuration.
 func configCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "config", Short: "Print the default configuration, as a file to start from",
+		Use: "config", Short: "Print the default configuration, as a template",
 		Example: "  lighter-bench config > bench.toml",
 		Args:    command.Exactly(),
 		RunE: func(*cobra.Command, []string) error {

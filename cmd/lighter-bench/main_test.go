@@ -8,7 +8,7 @@ import (
 	"lighter/test/testkit/printed"
 )
 
-// Wrong arguments: exit code 2 and one line that says what to do.
+// Wrong arguments lead to exit code 2 and one line that says what to do.
 func TestWrongArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"--merge"}, {"x"}, {"--links", "none"}, {"--only", "base/none"}, {"--snapshotters", "none"}, {"--config", "/no/such/file"},

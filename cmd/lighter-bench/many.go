@@ -13,7 +13,7 @@ func manyCommand() *cobra.Command {
 	o := many.Default()
 	cmd := &cobra.Command{
 		Use:   "many [flags]",
-		Short: "Measure how a hub, a Squid and a link bear many nodes that start the same image",
+		Short: "Measure a hub, a Squid and a link while many nodes start the same image",
 		Long: `Measure how a hub, a Squid and a link bear many nodes that start the same image at
 the same time. The nodes are simulated, all in one process: each has the connections,
 the cache, the look-ups and the read path of a real node, and reads what a start in a
@@ -31,12 +31,12 @@ results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what the
 	f := cmd.Flags()
 	f.StringVar(&o.Config, "config", "", "the configuration `FILE` of the images (see: lighter-bench config)")
 	f.StringSliceVar(&o.Workloads, "workloads", o.Workloads, "start these `IMAGE/WORKLOAD`s")
-	f.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "so `MANY` nodes start together")
-	f.StringSliceVar(&o.Ways, "ways", o.Ways, "over these `WAYS`")
-	f.StringVar(&o.Rate, "rate", o.Rate, "`RATE` of the link, as tc writes it")
-	f.DurationVar(&o.RTT, "rtt", o.RTT, "a round trip on the link takes this `TIME`")
-	f.DurationVar(&o.Spread, "spread", o.Spread, "all nodes start within this `TIME`; once they all start at the same instant, too")
-	prefetch := f.Bool("prefetch", true, "the nodes fetch startup packs, as nodes do by default")
+	f.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "start this `NUMBER` of nodes together")
+	f.StringSliceVar(&o.Ways, "ways", o.Ways, "measure these `WAYS`")
+	f.StringVar(&o.Rate, "rate", o.Rate, "`RATE` of the link, in tc's notation")
+	f.DurationVar(&o.RTT, "rtt", o.RTT, "round-trip `TIME` of the link")
+	f.DurationVar(&o.Spread, "spread", o.Spread, "all nodes start within this `TIME`; the largest number of nodes is also started at once")
+	prefetch := f.Bool("prefetch", true, "the nodes fetch startup packs, which is the default of real nodes")
 	out := outFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if !*prefetch {
@@ -54,11 +54,11 @@ results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what the
 	return cmd
 }
 
-// nodesCommand is the process of the simulated nodes. People have no use for it.
+// nodesCommand is the process that simulates nodes. It is internal.
 func nodesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "nodes PLAN",
-		Short: "Be the nodes that lighter-bench many measures",
+		Short: "Simulate the nodes for lighter-bench many (internal)",
 		Long: `Be the simulated nodes that "lighter-bench many" measures, which starts this where its
 link ends: do what the file PLAN says, and print as JSON what came of it.`,
 		Example: "  lighter-bench nodes plan.json",

@@ -35,17 +35,18 @@ The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`
   lighter-bench --merge --out out monday/starts.json tuesday/starts.json`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Before, "before", "", "another build's lighter `FILE`: its node is measured in turn with this one's (lighter-before)")
+	f.StringVar(&o.Before, "before", "", "lighter `FILE` of another build: its node is also measured, as lighter-before")
 	f.StringVar(&o.Config, "config", "", "the configuration `FILE` (see: lighter-bench config)")
-	f.StringSliceVar(&o.Only, "only", nil, "measure these `IMAGE`s or IMAGE/WORKLOADs alone")
-	f.StringSliceVar(&o.Links, "links", nil, "measure over these `LINKS` alone")
-	f.StringSliceVar(&o.Snapshotters, "snapshotters", nil, "measure these `SNAPSHOTTERS` alone: overlayfs, lighter-first (no traces), lighter, lighter-local (the floor), and the configuration's peers")
-	f.IntVar(&o.Rounds, "rounds", 0, "how often each cell is measured; 0: as the configuration says")
-	f.BoolVar(&merge, "merge", false, "measure nothing, and put the results in FILE... together; of what several have, the latest counts")
+	f.StringSliceVar(&o.Only, "only", nil, "measure only these `IMAGE`s or IMAGE/WORKLOADs")
+	f.StringSliceVar(&o.Links, "links", nil, "measure only over these `LINKS`")
+	f.StringSliceVar(&o.Snapshotters, "snapshotters", nil, "measure only these `SNAPSHOTTERS`: overlayfs, lighter-first (no traces), lighter, "+
+		"lighter-local (the floor), and the configuration's peers")
+	f.IntVar(&o.Rounds, "rounds", 0, "rounds of each cell; 0: as in the configuration")
+	f.BoolVar(&merge, "merge", false, "measure nothing, and merge the results in FILE...; the latest result of a cell counts")
 	out := outFlag(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if merge && len(args) == 0 {
-			return command.Usage(errors.New("say which files to merge"))
+			return command.Usage(errors.New("name the files to merge"))
 		}
 		if !merge {
 			return command.Group(cmd, args)
@@ -84,7 +85,7 @@ func mergeResults(out string, files []string) error {
 	return merged.Write(out)
 }
 
-// outFlag is the flag of where results go.
+// outFlag adds the flag --out.
 func outFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("out", "out", "the `DIR` of the results")
 }
@@ -93,15 +94,15 @@ func figuresCommand() *cobra.Command {
 	var o figures.Options
 	cmd := &cobra.Command{
 		Use:   "figures [flags]",
-		Short: "Measure what Lighter must reach besides its starts: reads, walks, memory, ingestion ...",
+		Short: "Measure Lighter's other targets: reads, walks, memory, ingestion ...",
 		Long: `Measure what Lighter must reach besides its starts, against a full pull with
 overlayfs: it takes more than half an hour. bench/README.md says what each figure is.`,
 		Example: "  lighter-bench figures\n  lighter-bench figures --only walk,reads --rounds 9",
 		Args:    command.Exactly(),
 	}
 	out := outFlag(cmd)
-	cmd.Flags().IntVar(&o.Rounds, "rounds", 5, "how often each thing is measured")
-	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure these `FIGURES` alone")
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 5, "repetitions of each measurement")
+	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure only these `FIGURES`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := o.Check(); err != nil {
 			return command.Usage(err)
@@ -118,7 +119,7 @@ overlayfs: it takes more than half an hour. bench/README.md says what each figur
 func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo [flags]",
-		Short:   "Run three commands of a 1.2 GB image by full pull and through Lighter, side by side",
+		Short:   "Run three commands of a 1.2 GB image with a full pull and with Lighter",
 		Example: "  lighter-bench demo",
 		Args:    command.Exactly(),
 	}

@@ -118,7 +118,8 @@ func parse(flags *flag.FlagSet, args []string, n int) error {
 		return usageError{err}
 	}
 	if flags.NArg() != n {
-		return usageError{fmt.Errorf("soci %s takes %d arguments after its flags, got %d", flags.Name(), n, flags.NArg())}
+		return usageError{fmt.Errorf("soci %s takes %d arguments after its flags, got %d", flags.Name(), n,
+			flags.NArg())}
 	}
 	return nil
 }

@@ -82,7 +82,8 @@ func readConfig(o snapshotterOptions) (*config.Config, error) {
 		}
 	}
 	if settings.MetadataStore != "db" {
-		return nil, fmt.Errorf("metadata_store %q is not supported, only db, the peer's default", settings.MetadataStore)
+		return nil, fmt.Errorf("metadata_store %q is not supported, only db, the peer's default",
+			settings.MetadataStore)
 	}
 	settings.ContentStoreConfig.ContainerdAddress = o.containerd
 	if o.plainHTTP != "" {

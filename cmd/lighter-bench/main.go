@@ -17,7 +17,8 @@ func main() { command.Main(rootCommand(), func(error) int { return command.ExitF
 
 func rootCommand() *cobra.Command {
 	root := startsCommand()
-	root.PersistentFlags().String("lighter", "", "the lighter `FILE` to measure (default: in the directory of this program)")
+	root.PersistentFlags().String("lighter", "",
+		"the lighter `FILE` to measure (default: in the directory of this program)")
 	root.AddCommand(figuresCommand(), demoCommand(), manyCommand(), nodesCommand(), configCommand())
 	return root
 }

@@ -11,15 +11,18 @@ import (
 // Wrong arguments lead to exit code 2 and one line that says what to do.
 func TestWrongArguments(t *testing.T) {
 	for _, args := range [][]string{
-		{"--merge"}, {"x"}, {"--links", "none"}, {"--only", "base/none"}, {"--snapshotters", "none"}, {"--config", "/no/such/file"},
-		{"figures", "--only", "none"}, {"figures", "--rounds", "0"}, {"demo", "x"}, {"many", "--ways", "none"}, {"nodes"},
+		{"--merge"}, {"x"}, {"--links", "none"}, {"--only", "base/none"}, {"--snapshotters", "none"},
+		{"--config", "/no/such/file"},
+		{"figures", "--only", "none"}, {"figures", "--rounds", "0"}, {"demo", "x"}, {"many", "--ways", "none"},
+		{"nodes"},
 		{"demo", "--lighter", "/no/such/file"},
 	} {
 		var code int
 		_, stderr := printed.By(t, func() {
 			code = command.Run(t.Context(), rootCommand(), args, func(error) int { return command.ExitFailed })
 		})
-		if code != command.ExitUsage || !strings.HasPrefix(stderr, "lighter-bench: ") || strings.Count(stderr, "\n") != 1 {
+		if code != command.ExitUsage || !strings.HasPrefix(stderr, "lighter-bench: ") ||
+			strings.Count(stderr, "\n") != 1 {
 			t.Errorf("lighter-bench %s: exit %d, %q", strings.Join(args, " "), code, stderr)
 		}
 	}

@@ -35,7 +35,8 @@ results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what the
 	f.StringSliceVar(&o.Ways, "ways", o.Ways, "measure these `WAYS`")
 	f.StringVar(&o.Rate, "rate", o.Rate, "`RATE` of the link, in tc's notation")
 	f.DurationVar(&o.RTT, "rtt", o.RTT, "round-trip `TIME` of the link")
-	f.DurationVar(&o.Spread, "spread", o.Spread, "all nodes start within this `TIME`; the largest number of nodes is also started at once")
+	f.DurationVar(&o.Spread, "spread", o.Spread,
+		"all nodes start within this `TIME`; the largest number of nodes is also started at once")
 	prefetch := f.Bool("prefetch", true, "the nodes fetch startup packs, which is the default of real nodes")
 	out := outFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {

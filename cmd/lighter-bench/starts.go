@@ -35,14 +35,17 @@ The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`
   lighter-bench --merge --out out monday/starts.json tuesday/starts.json`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Before, "before", "", "lighter `FILE` of another build: its node is also measured, as lighter-before")
+	f.StringVar(&o.Before, "before", "",
+		"lighter `FILE` of another build: its node is also measured, as lighter-before")
 	f.StringVar(&o.Config, "config", "", "the configuration `FILE` (see: lighter-bench config)")
 	f.StringSliceVar(&o.Only, "only", nil, "measure only these `IMAGE`s or IMAGE/WORKLOADs")
 	f.StringSliceVar(&o.Links, "links", nil, "measure only over these `LINKS`")
-	f.StringSliceVar(&o.Snapshotters, "snapshotters", nil, "measure only these `SNAPSHOTTERS`: overlayfs, lighter-first (no traces), lighter, "+
-		"lighter-local (the floor), and the configuration's peers")
+	f.StringSliceVar(&o.Snapshotters, "snapshotters", nil,
+		"measure only these `SNAPSHOTTERS`: overlayfs, lighter-first (no traces), lighter, "+
+			"lighter-local (the floor), and the configuration's peers")
 	f.IntVar(&o.Rounds, "rounds", 0, "rounds of each cell; 0: as in the configuration")
-	f.BoolVar(&merge, "merge", false, "measure nothing, and merge the results in FILE...; the latest result of a cell counts")
+	f.BoolVar(&merge, "merge", false,
+		"measure nothing, and merge the results in FILE...; the latest result of a cell counts")
 	out := outFlag(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if merge && len(args) == 0 {

@@ -21,7 +21,7 @@ type sharedBlob struct {
 
 // imageBlobs returns the digests of the ready images, and for each blob which of them have it, by
 // their position in digests + 1.
-func (c *Catalog) imageBlobs(ctx context.Context) ([]string, map[string]*sharedBlob, error) {
+func imageBlobs(ctx context.Context, db querier) ([]string, map[string]*sharedBlob, error) {
 	var digests []string
 	numbers := map[string]int32{}
 	blobs := map[string]*sharedBlob{}
@@ -29,7 +29,7 @@ func (c *Catalog) imageBlobs(ctx context.Context) ([]string, map[string]*sharedB
 		image, digest, diffID string
 		size                  int64
 	}
-	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.image, &r.digest, &r.size, &r.diffID} },
+	for r, err := range rows(ctx, db, func(r *row) []any { return []any{&r.image, &r.digest, &r.size, &r.diffID} },
 		`SELECT i.digest, b.digest, b.size, COALESCE(c.diff_id, '') FROM image_blobs b JOIN images i ON i.n = b.image
 			LEFT JOIN chains c ON c.chain = b.chain ORDER BY i.n`) {
 		if err != nil {
@@ -60,8 +60,8 @@ func ownerOf(images []int32) int32 {
 }
 
 // chunkOwners returns, by a chunk's number, the only image that has it, noImage or severalImages.
-func (c *Catalog) chunkOwners(ctx context.Context, layers map[string][]int32) ([]int32, error) {
-	last, err := get(ctx, c.read, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
+func chunkOwners(ctx context.Context, db querier, layers map[string][]int32) ([]int32, error) {
+	last, err := get(ctx, db, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (c *Catalog) chunkOwners(ctx context.Context, layers map[string][]int32) ([
 		diffID string
 		chunks []byte
 	}
-	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
+	for r, err := range rows(ctx, db, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
 		`SELECT diff_id, chunks FROM layers`) {
 		if err != nil {
 			return nil, err

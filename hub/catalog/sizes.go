@@ -122,7 +122,7 @@ type imageSize struct {
 // countSizes brings image_sizes up to date. It reads all layers, but only the chunks of images
 // whose set of own chunks has changed.
 func (c *Catalog) countSizes(ctx context.Context) error {
-	digests, blobs, err := c.imageBlobs(ctx)
+	digests, blobs, err := imageBlobs(ctx, c.read)
 	if err != nil {
 		return err
 	}
@@ -136,14 +136,14 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 			layers[b.diffID] = append(layers[b.diffID], b.images...)
 		}
 	}
-	owners, err := c.chunkOwners(ctx, layers)
+	owners, err := chunkOwners(ctx, c.read, layers)
 	if err != nil {
 		return err
 	}
 	for i, alone := range ownRuns(owners, len(now)) {
 		now[i].alone = string(alone)
 	}
-	gone, err := c.storedSizes(ctx)
+	gone, err := storedSizes(ctx, c.read)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 		_, known := gone[digest]
 		delete(gone, digest)
 		if size.plain, size.stored = before.plain, before.stored; !known || size.alone != before.alone {
-			if err := c.sumChunks(ctx, &size); err != nil {
+			if err := sumChunks(ctx, c.read, &size); err != nil {
 				return err
 			}
 		}
@@ -183,9 +183,9 @@ func ownRuns(owners []int32, images int) [][]byte {
 }
 
 // sumChunks sets the bytes of the chunks that no other image has.
-func (c *Catalog) sumChunks(ctx context.Context, size *imageSize) error {
+func sumChunks(ctx context.Context, db *sql.DB, size *imageSize) error {
 	size.plain, size.stored = 0, 0
-	sum, err := c.read.PrepareContext(ctx, `
+	sum, err := db.PrepareContext(ctx, `
 		SELECT COALESCE(SUM(c.length), 0), COALESCE(SUM(c.length * u.stored / u.plain), 0)
 		FROM chunks c JOIN units u ON u.n = c.unit WHERE c.n >= ? AND c.n < ? AND u.plain > 0`)
 	if err != nil {
@@ -204,8 +204,8 @@ func (c *Catalog) sumChunks(ctx context.Context, size *imageSize) error {
 }
 
 // storedSizes returns the rows of image_sizes, by digest.
-func (c *Catalog) storedSizes(ctx context.Context) (map[string]imageSize, error) {
-	return mapOf(ctx, c.read, func(digest *string, s *imageSize) []any {
+func storedSizes(ctx context.Context, db querier) (map[string]imageSize, error) {
+	return mapOf(ctx, db, func(digest *string, s *imageSize) []any {
 		return []any{digest, &s.alone, &s.plain, &s.stored, &s.blobs}
 	}, `SELECT digest, alone, plain, stored, blobs FROM image_sizes`)
 }
@@ -224,8 +224,8 @@ func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]image
 		for digest, s := range changed {
 			if err := exec(ctx, tx, `
 				INSERT INTO image_sizes (digest, alone, plain, stored, blobs) VALUES (?, ?, ?, ?, ?)
-				ON CONFLICT (digest) DO UPDATE
-					SET alone = excluded.alone, plain = excluded.plain, stored = excluded.stored, blobs = excluded.blobs`,
+				ON CONFLICT (digest) DO UPDATE SET alone = excluded.alone, plain = excluded.plain,
+					stored = excluded.stored, blobs = excluded.blobs`,
 				digest, []byte(s.alone), s.plain, s.stored, s.blobs); err != nil {
 				return err
 			}

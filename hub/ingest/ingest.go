@@ -33,8 +33,8 @@ import (
 // maxLayersAtOnce bounds the layers that are read at once, of about 20 MB memory each.
 const maxLayersAtOnce = 4
 
-// Ingester ingests images. The caller runs one ingestion at a time: two could add the same new chunk
-// to the catalog.
+// Ingester ingests images. The caller runs one ingestion at a time: two could add the same new
+// chunk to the catalog.
 type Ingester struct {
 	catalog   *catalog.Catalog
 	publisher *publish.Publisher

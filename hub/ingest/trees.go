@@ -51,12 +51,14 @@ type Trees struct {
 	flights   singleflight.Group  // requested trees, by chain
 }
 
-// NewTrees returns a maker of trees within the limits, signed with the keys. life ends with the hub.
+// NewTrees returns a maker of trees within the limits, signed with the keys. life ends with the
+// hub.
 func NewTrees(
 	life context.Context, c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits,
 	keys []ed25519.PrivateKey, log *slog.Logger,
 ) *Trees {
-	return &Trees{MaxDerived: maxDerived, life: life, catalog: c, objects: o, publisher: p, limits: limits, keys: keys, log: log,
+	return &Trees{MaxDerived: maxDerived, life: life, catalog: c, objects: o, publisher: p, limits: limits,
+		keys: keys, log: log,
 		merging:   semaphore.NewWeighted(mergesAtOnce),
 		requested: semaphore.NewWeighted(1),
 		waiting:   semaphore.NewWeighted(maxRequested)}

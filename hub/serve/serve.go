@@ -191,8 +191,8 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
-// send sends a whole object and closes it. Ranges are not offered: caches keep a 200, but not a 206. tag
-// identifies the bytes; if it is empty there is no ETag.
+// send sends a whole object and closes it. Ranges are not offered: caches keep a 200, but not a
+// 206. tag identifies the bytes; if it is empty there is no ETag.
 func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, cache, tag string) {
 	defer o.Close()
 	h := w.Header()

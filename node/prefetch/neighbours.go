@@ -66,22 +66,24 @@ type search struct {
 	requested map[chunk.Unit]bool
 }
 
-// run requests the extents after the given one up to the end of the file, then those before it,
-// then those of neighbouring files.
+// run requests the extents after the given one up to the end of the file, then those before it, if
+// enough of such extents is read. Then it requests those of neighbouring files.
 func (s *search) run(extent int64) {
 	s.own, _ = s.device.Unit(extent) // the reader requests it
 	after, before := extent+1, extent
-	if s.file.debt(filePart) <= neighbourCredit {
-		for ; after < extent+neighbourSpan && !s.isFirst(after); after++ {
-			if !s.request(after, &s.file) {
-				return
-			}
+	withFile := s.file.debt(filePart) <= neighbourCredit
+	for ; after < extent+neighbourSpan && !s.isFirst(after); after++ {
+		if withFile && !s.request(after, &s.file) {
+			return
 		}
-		for ; before > extent-neighbourSpan && !s.isFirst(before); before-- {
-			if !s.request(before-1, &s.file) {
-				return
-			}
+	}
+	for ; before > extent-neighbourSpan && !s.isFirst(before); before-- {
+		if withFile && !s.request(before-1, &s.file) {
+			return
 		}
+	}
+	if !s.isFirst(after) || !s.isFirst(before) {
+		return // the file is larger than neighbourSpan
 	}
 	switch debt := s.other.debt(otherPart); {
 	case debt > neighbourCredit:
@@ -89,7 +91,7 @@ func (s *search) run(extent int64) {
 	case s.other.used.Load() == 0 || debt > 0:
 		s.left = min(s.left, neighbourProbe)
 	}
-	for k := range neighbourSpan { // two of three extents after the file
+	for k := range neighbourSpan { // of each three extents, two after the file and one before
 		i := after
 		if k%3 == 2 {
 			before--

@@ -1,10 +1,13 @@
 package prefetch
 
 import (
+	"fmt"
 	"testing"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/test/testkit/filetree"
 )
 
 // With a miss the rest of its file is requested, as much as arrives in one RTT. Then some units of
@@ -15,16 +18,18 @@ func TestNeighboursOfAMiss(t *testing.T) {
 	for name, test := range map[string]struct {
 		reach, limit int64
 		before       before
-		file, other  int // units, at most
+		file, other  int  // units, at most
+		spent        bool // the credit of the file's account
 	}{
-		"short path":   {reach: 0, limit: plenty},
-		"off":          {reach: 4 << 20},
-		"one unit":     {reach: neighbourUnit, limit: plenty, file: 1},
-		"four units":   {reach: 4 * neighbourUnit, limit: plenty, file: 4, other: 2},
-		"many":         {reach: 4 << 20, limit: plenty, file: 80, other: neighbourProbe},
-		"some is read": {4 << 20, plenty, before{(otherPart + 1) << 20, 1 << 20}, 80, neighbourProbe},
-		"much is read": {20 * neighbourUnit, plenty, before{otherPart << 20, 1 << 20}, 80, 18},
-		"does not pay": {4 << 20, plenty, before{neighbourCredit + 1, 0}, 0, 0},
+		"short path":        {reach: 0, limit: plenty},
+		"off":               {reach: 4 << 20},
+		"one unit":          {reach: neighbourUnit, limit: plenty, file: 1},
+		"four units":        {reach: 4 * neighbourUnit, limit: plenty, file: 4, other: 2},
+		"many":              {reach: 4 << 20, limit: plenty, file: 80, other: neighbourProbe},
+		"some is read":      {4 << 20, plenty, before{(otherPart + 1) << 20, 1 << 20}, 80, neighbourProbe, false},
+		"much is read":      {20 * neighbourUnit, plenty, before{otherPart << 20, 1 << 20}, 80, 18, false},
+		"does not pay":      {4 << 20, plenty, before{neighbourCredit + 1, 0}, 0, 0, false},
+		"file does not pay": {reach: 4 << 20, limit: plenty, other: neighbourProbe, spent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, s := shelved(t, Options{Limit: test.limit})
@@ -33,6 +38,9 @@ func TestNeighboursOfAMiss(t *testing.T) {
 			for _, a := range []*account{file, other} {
 				a.added.Store(test.before.added)
 				a.used.Store(test.before.used)
+			}
+			if test.spent {
+				file.added.Store(neighbourCredit + 1)
 			}
 			d.SetLocations(alone(t, d))
 			isFirst := func(i int64) bool { return extentOf(t, d, i).First }
@@ -60,6 +68,29 @@ func TestNeighboursOfAMiss(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A large file has no neighbours within reach: its own chunks do not count as theirs.
+func TestNeighboursOfALargeFile(t *testing.T) {
+	file := func(extents int) *tree.Node {
+		n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(extents) * 4096}
+		for i := range extents {
+			n.Content.Extents = append(n.Content.Extents,
+				tree.Extent{ID: chunk.Sum(fmt.Append(nil, extents, i)), Length: 4096})
+		}
+		return n
+	}
+	s := &shelf{}
+	d := s.open(filetree.ExtentsOf(t, tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{
+		{Name: "large", Node: file(3 * neighbourSpan)}, {Name: "other", Node: file(1)}})), nil, Options{})
+	d.SetLocations(alone(t, d))
+	d.neighbours.file.added.Store(neighbourCredit + 1) // so that only other files are requested
+	for _, miss := range []int64{0, neighbourSpan / 2, 3 * neighbourSpan / 2, 3*neighbourSpan - 1} {
+		(&search{neighbours: d.neighbours, left: 100, requested: map[chunk.Unit]bool{}}).run(miss)
+	}
+	if got := len(d.requests.refs); got != 0 {
+		t.Errorf("%d units are requested, want none", got)
 	}
 }
 

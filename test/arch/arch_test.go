@@ -77,7 +77,7 @@ node/memory:
 node/monitor: logqueue node/fuse node/mount node/report socket | store store/origin
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
-node/prefetch: format/chunk format/index node/device sleep | store
+node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/record: format/chunk format/trace node/device sleep
 node/report: durable format/chunk node/binds node/completion node/front/containerd node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client

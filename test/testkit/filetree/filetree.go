@@ -53,16 +53,16 @@ func New(t testing.TB, files, largest int) *Tree {
 		made.Image = append(made.Image, make([]byte, (4096-len(made.Image)%4096)%4096)...)
 		children = append(children, tree.Dirent{Name: fmt.Sprintf("%03d", i), Node: n})
 	}
-	made.Extents = extentsOf(t, tree.NewDir(tree.Node{Mode: 0o755}, children))
+	made.Extents = ExtentsOf(t, tree.NewDir(tree.Node{Mode: 0o755}, children))
 	if made.Extents.DeviceSize != int64(len(made.Image)) {
 		t.Fatalf("the device has %d bytes, want %d", made.Extents.DeviceSize, len(made.Image))
 	}
 	return made
 }
 
-// extentsOf returns the extent map of a tree, built and opened in the same way as by a hub and a
+// ExtentsOf returns the extent map of a tree, built and opened in the same way as by a hub and a
 // node.
-func extentsOf(t testing.TB, root *tree.Node) *index.Map {
+func ExtentsOf(t testing.TB, root *tree.Node) *index.Map {
 	t.Helper()
 	var metadata, whole, extents bytes.Buffer
 	made, err := index.Make(&tree.Tree{Root: root}, &metadata)

@@ -10,23 +10,24 @@ import (
 
 // Watch calls giveUp once, with the reason, when origins are silent; for callers that can do
 // without an answer. Origins are silent if nothing arrived for the time silent. Once something
-// has arrived, as heard says, they have grace after its last time, and longest in all. No call
-// begins after stop has returned, other than one that runs already.
+// has arrived, as heard says, they have grace after its last time, and longest in all. After stop
+// has returned giveUp is not called, and no call of it runs. So giveUp must not call stop.
 func Watch(heard func() time.Time, silent, longest time.Duration, giveUp func(why error)) (stop func()) {
+	var end sync.Once // by giveUp, or by stop
 	stopped := make(chan struct{})
 	began := time.Now()
 	go func() {
 		for {
-			end, why := began.Add(silent), fmt.Errorf("no answer within %s", silent.Round(time.Millisecond))
-			if patient := heard().Add(grace); patient.After(end) {
-				end, why = patient, fmt.Errorf("no more bytes within %s", grace)
+			until, why := began.Add(silent), fmt.Errorf("no answer within %s", silent.Round(time.Millisecond))
+			if patient := heard().Add(grace); patient.After(until) {
+				until, why = patient, fmt.Errorf("no more bytes within %s", grace)
 			}
-			if last := began.Add(longest); last.Before(end) {
-				end, why = last, fmt.Errorf("not complete within %s", longest.Round(time.Millisecond))
+			if last := began.Add(longest); last.Before(until) {
+				until, why = last, fmt.Errorf("not complete within %s", longest.Round(time.Millisecond))
 			}
-			left := time.Until(end)
+			left := time.Until(until)
 			if left <= 0 {
-				giveUp(why)
+				end.Do(func() { giveUp(why) })
 				return
 			}
 			select {
@@ -36,7 +37,7 @@ func Watch(heard func() time.Time, silent, longest time.Duration, giveUp func(wh
 			}
 		}
 	}()
-	return sync.OnceFunc(func() { close(stopped) })
+	return func() { end.Do(func() { close(stopped) }) }
 }
 
 // lastTime is the time of an event's last occurrence. It is safe for concurrent use.

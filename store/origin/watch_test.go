@@ -62,6 +62,14 @@ func TestWatch(t *testing.T) {
 		stop()
 		time.Sleep(2 * longest)
 	})
+	synctest.Test(t, func(t *testing.T) { // stop returns after the last look, and before the call
+		stops := make(chan func(), 1)
+		heard := func() time.Time {
+			(<-stops)()
+			return time.Time{}
+		}
+		stops <- Watch(heard, 0, longest, func(why error) { t.Errorf("gave up after stop: %v", why) })
+	})
 }
 
 // unreachable returns the URL of a hub that neither accepts nor refuses connections.

@@ -107,7 +107,7 @@ func statusOf(err error) int {
 		return http.StatusUnsupportedMediaType
 	case errors.Is(err, report.ErrInvalid):
 		return http.StatusBadRequest
-	case errors.Is(err, catalog.ErrFull):
+	case errors.Is(err, catalog.ErrFull), errors.Is(err, report.ErrSenderFull):
 		return http.StatusTooManyRequests
 	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable

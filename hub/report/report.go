@@ -14,6 +14,8 @@ import (
 )
 
 var (
+	// ErrSenderFull marks traces that the hub refuses because of their sender's limit.
+	ErrSenderFull = errors.New("this sender has sent enough traces of this image")
 	// ErrBusy marks requests that the hub refuses because too many others are pending.
 	ErrBusy = errors.New("the hub is busy: too many requests are pending")
 	// ErrInvalid marks requests that no hub can fulfil.

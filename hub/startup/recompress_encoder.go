@@ -86,8 +86,11 @@ func (e *bestEncoder) run(ctx context.Context, content []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(messages.all))
 	}
 	plain, err := e.decoder.DecodeAll(out.all, nil)
-	if err != nil || !bytes.Equal(plain, content) {
-		return nil, fmt.Errorf("its output does not decode to its input (%v)", err)
+	if err != nil {
+		return nil, fmt.Errorf("decode the output: %w", err)
+	}
+	if !bytes.Equal(plain, content) {
+		return nil, errors.New("the output decodes to other bytes")
 	}
 	return out.all, nil
 }
@@ -100,7 +103,7 @@ type boundedBuffer struct {
 
 func (b *boundedBuffer) Write(p []byte) (int, error) {
 	if len(b.all)+len(p) > b.most {
-		return 0, errors.New("its output is too long")
+		return 0, fmt.Errorf("the output exceeds %d bytes", b.most)
 	}
 	b.all = append(b.all, p...)
 	return len(p), nil

@@ -17,16 +17,18 @@ import (
 func TestBestEncoder(t *testing.T) {
 	content := []byte(strings.Repeat("what compresses, the better the more is tried; ", 10_000))
 	path := os.Getenv("PATH")
-	programs := map[string]string{
-		"none":            "",
-		"fails":           "#!/bin/sh\necho it is broken >&2\nexit 1",
-		"writes nonsense": "#!/bin/sh\necho nonsense",
-		"other content":   "#!/bin/sh\necho other content | PATH=" + path + " zstd --stdout",
-		"writes nothing":  "#!/bin/sh\n",
-		"writes too much": "#!/bin/sh\nPATH=" + path + " exec cat /dev/zero",
+	programs := map[string]struct{ script, err string }{
+		"none":            {},
+		"fails":           {"#!/bin/sh\necho it is broken >&2\nexit 1", "exit status 1: it is broken"},
+		"writes nonsense": {"#!/bin/sh\necho nonsense", "decode the output: "},
+		"other content": {"#!/bin/sh\necho other content | PATH=" + path + " zstd --stdout",
+			"the output decodes to other bytes"},
+		"writes nothing":  {"#!/bin/sh\n", "the output decodes to other bytes"},
+		"writes too much": {"#!/bin/sh\nPATH=" + path + " exec cat /dev/zero", ""},
 	}
-	for name, script := range programs {
+	for name, program := range programs {
 		t.Run(name, func(t *testing.T) {
+			script := program.script
 			if _, err := exec.LookPath(zstdProgram); name == "other content" && err != nil {
 				t.Fatal("this test needs the zstd program")
 			}
@@ -41,6 +43,9 @@ func TestBestEncoder(t *testing.T) {
 			got := encodeBest(t, &log, content)
 			if warned := strings.Contains(log.String(), "zstd program failed"); warned != (script != "") {
 				t.Errorf("logged a warning: %v, want %v: %s", warned, script != "", log.String())
+			}
+			if !strings.Contains(log.String(), program.err) || strings.Contains(log.String(), "nil") {
+				t.Errorf("logged %s, want %q", log.String(), program.err)
 			}
 			if len(got) > len(content)/10 {
 				t.Errorf("%d bytes are compressed to %d, want less than a tenth", len(content), len(got))

@@ -1,12 +1,27 @@
 package startup
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/hub/catalog"
+	"lighter/hub/report"
 )
+
+// A sender at its limit is told so, and not that too many traces wait.
+func TestSenderFull(t *testing.T) {
+	var r recordings
+	tree := chunk.Sum([]byte("a"))
+	r.senders.count("10.0.0.1/32", tree, senderTraces, 0, time.Now())
+	err := r.add(t.Context(), tree, "10.0.0.1/32", trace.Trace{}, time.Now())
+	if !errors.Is(err, report.ErrSenderFull) || errors.Is(err, catalog.ErrFull) {
+		t.Errorf("one more trace: error %v, want %v", err, report.ErrSenderFull)
+	}
+}
 
 // A sender's traces and new workloads of an image are limited. Other images and senders have limits
 // of their own.

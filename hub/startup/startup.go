@@ -199,8 +199,9 @@ func (s *Service) Limit(ctx context.Context) (int64, error) { return s.quota.byt
 func (s *Service) Used(tree chunk.ID) { s.quota.use(tree) }
 
 // Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what
-// SenderOf returns. Errors are report.ErrInvalid, report.ErrBusy, catalog.ErrFull if the sender has
-// sent enough of this tree, catalog.ErrNotFound and objects.ErrNotFound.
+// SenderOf returns. Errors are report.ErrInvalid, report.ErrBusy, report.ErrSenderFull if the sender
+// has sent enough of this tree, catalog.ErrFull if too many traces wait to be merged,
+// catalog.ErrNotFound and objects.ErrNotFound.
 func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
 	defer func() {
 		if err != nil {

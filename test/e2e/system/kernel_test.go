@@ -65,10 +65,9 @@ func mode(t testing.TB, s *site.Site) mount.Mode {
 	return st.Mounts[0].Mode
 }
 
-// How trees are mounted can be changed whenever the node starts. One that mounts none
-// unpacks every image, and says why; behind loop devices a container sees the same
-// bytes; what was lazy before a node that mounts none fails by name, and is lazy
-// again after it.
+// The mount mode can change at each start of the node. With the mode none, every image is unpacked,
+// and the status says why. With loop devices, a container sees the same bytes. An image that was
+// lazy fails with an error that names the mode none, and works again with another mode.
 func TestMountModes(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--mount-mode", "none"}}, "+base")
 	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })

@@ -14,8 +14,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// userns makes a container in a user namespace, in which length of the host's IDs
-// from uid and gid on are those from 0 on.
+// userns runs a container in a user namespace. It maps length IDs from 0 on to the host's IDs from
+// uid and gid on.
 func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, argv ...string) string {
 	t.Helper()
 	args := []string{"run", "--uidmap", fmt.Sprintf("0:%d:%d", uid, length), "--gidmap",
@@ -30,8 +30,8 @@ func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, a
 	return ctr(t, s, append(append(args, site.Reference(name), id), argv...)...)
 }
 
-// upper wants what containers have written to /etc/written to belong to these IDs
-// on the host, in no order.
+// upper checks the owners, on the host, of the files /etc/written in the containers' upper
+// directories, in any order.
 func upper(t *testing.T, s *site.Site, owners ...string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots/[0-9]*/fs/etc/written"))
@@ -54,8 +54,8 @@ func upper(t *testing.T, s *site.Site, owners ...string) {
 	}
 }
 
-// noClones wants nothing to be left of the mapped mounts that containers were made
-// of: n trees are mounted, and each once.
+// noClones checks that no ID-mapped mounts of containers are left: n trees are mounted, each of
+// them once.
 func noClones(t *testing.T, s *site.Site, n int) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -81,9 +81,9 @@ func noClones(t *testing.T, s *site.Site, n int) {
 	}
 }
 
-// In a user namespace the image's files have the owners that it says, and what is
-// written belongs to the namespace's root outside: of an image that was unpacked, of
-// a lazy one, and of one whose lower layers are lazy.
+// In a user namespace, files have the owners of the image, and new files belong, on the host, to
+// the namespace's root. The test uses an unpacked image, a lazy one, and one with lazy lower
+// layers.
 func TestUserNamespaces(t *testing.T) {
 	s := start(t, site.Options{RemapIDs: true}, "base")
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
@@ -95,7 +95,7 @@ func TestUserNamespaces(t *testing.T) {
 	if err := s.Hub.Add(t.Context(), "base"); err != nil {
 		t.Fatal(err)
 	}
-	restartNode(t, s) // which has heard that the hub does not know it
+	restartNode(t, s) // the node has cached that the hub does not know the image
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
 		t.Errorf("the pull received %d bytes", moved)
 	}
@@ -129,19 +129,19 @@ func TestUserNamespaces(t *testing.T) {
 	}
 }
 
-// seesOwners runs a container of an image in a user namespace, and then one in none,
-// which sees the image as it is.
+// seesOwners runs a container of an image in a user namespace, and then one without, which sees the
+// original owners.
 func seesOwners(t *testing.T, s *site.Site, name string) {
 	t.Helper()
 	const look = "stat -c %u:%g /etc/passwd /etc/shadow /usr/bin/env && head -c 5 /etc/passwd && echo x >/etc/written && " +
 		"chown 1:1 /etc/group && stat -c %u:%g /etc/group && find /etc /usr /var -xdev -uid 65534 | wc -l"
 	id := "mapped-" + name
 	if got := userns(t, s, name, id, 100000, 200000, 65536, "sh", "-c", look); got != "0:0\n0:42\n0:0\nroot:1:1\n0\n" {
-		t.Errorf("%s: it sees %q", name, got)
+		t.Errorf("%s: the container sees %q", name, got)
 	}
 	upper(t, s, "100000:200000")
 	ctr(t, s, "containers", "rm", id)
-	// A view, as --read-only makes it.
+	// A view, as of --read-only.
 	if got := userns(t, s, name, id, 100000, 200000, 65536, "--read-only", "stat", "-c", "%u:%g", "/etc/shadow",
 		"/etc/group"); got != "0:42\n0:0\n" {
 		t.Errorf("%s: a view shows %q", name, got)
@@ -152,8 +152,8 @@ func seesOwners(t *testing.T, s *site.Site, name string) {
 	}
 }
 
-// differentMaps runs containers of a lazy image with different mappings at a time.
-// The node is killed under them, and they go one after the other.
+// differentMaps runs containers of a lazy image with different mappings at the same time. The node
+// is killed meanwhile, and then the containers are removed one after the other.
 func differentMaps(t *testing.T, s *site.Site) {
 	t.Helper()
 	const write = "stat -c %u:%g /etc/shadow; echo x >/etc/written"
@@ -170,7 +170,7 @@ func differentMaps(t *testing.T, s *site.Site) {
 	exec("two", write, "0:42\n")
 	upper(t, s, "100000:200000", "300000:400000")
 	noClones(t, s, 1)
-	// What no ID is for belongs to nobody, as below every overlay of mapped layers.
+	// Files with unmapped IDs belong to nobody, as on every overlay of ID-mapped layers.
 	few := userns(t, s, "base", "few", 500000, 600000, 42, "sh", "-c",
 		"stat -c %u:%g /etc/shadow; head -c 4 /etc/passwd; (cat /etc/shadow || echo x >>/etc/shadow) 2>/dev/null || echo :no")
 	if few != "0:65534\nroot:no\n" {

@@ -241,7 +241,8 @@ func processors() (all, idle float64, err error) {
 
 // say prints the cell's figures.
 func (c *Cell) say() {
-	bench.Say("%-12s %-7s %4d nodes  start p50 %s p99 %s  read p50 %s p99 %s  to nodes %s, at hub %s in %d requests  hits %2.0f %%  wall %s  CPU nodes %s Squid %s hub %s link %s, busy %.0f %%  refused %d, failed %d/%d%s",
+	bench.Say("%-12s %-7s %4d nodes  start p50 %s p99 %s  read p50 %s p99 %s  to nodes %s, at hub %s in %d requests "+
+		" hits %2.0f %%  wall %s  CPU nodes %s Squid %s hub %s link %s, busy %.0f %%  refused %d, failed %d/%d%s",
 		c.Workload, c.Way, c.Nodes, bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99), short(c.Reads.P50),
 		short(c.Reads.P99),
 		bench.Size(c.Bytes), bench.Size(c.HubBytes), c.hubRequests(), 100*c.Squid.HitRatio(), bench.Seconds(c.Wall),

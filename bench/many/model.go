@@ -120,11 +120,14 @@ func (r Result) model(out *strings.Builder, workload string) {
 		return
 	}
 	fmt.Fprintf(out,
-		"%d nodes at once, on paper, of a hub with %d processors, %s, and Squids with 10 Gbit/s each: a start alone takes %s, and fetches %s in %.0f requests; these take %s of the hub's processors, %s of them the look-up, or %s of a Squid's. Seconds that each part is busy:\n\n",
+		"%d nodes at once, on paper, of a hub with %d processors, %s, and Squids with 10 Gbit/s each: a start alone "+
+			"takes %s, and fetches %s in %.0f requests; these take %s of the hub's processors, %s of them the "+
+			"look-up, or %s of a Squid's. Seconds that each part is busy:\n\n",
 		modelled, hubCores, r.Rate, bench.Seconds(p.Alone), bench.Size(int64(p.Bytes)), p.Requests, millis(p.Hub),
 		millis(p.LookUp), millis(p.Squid))
 	fmt.Fprintln(out,
-		"| Squids | hub's look-ups | hub's objects | hub's link | a Squid's processor | a Squid's connection | starts a second | the last is done after |")
+		"| Squids | hub's look-ups | hub's objects | hub's link | a Squid's processor | a Squid's connection | "+
+			"starts a second | the last is done after |")
 	fmt.Fprintln(out, "|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, n := range squids {
 		l := p.Model(modelled, n, hubCores, squidNIC)

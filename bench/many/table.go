@@ -24,7 +24,8 @@ func (r Result) Markdown() string {
 func (r Result) tables(out *strings.Builder, workload string) {
 	fmt.Fprintf(out, "### %s, %s, %s a round trip, %d processors\n\n", workload, r.Rate, r.RTT, r.Cores)
 	fmt.Fprintln(out,
-		"| way | nodes | start p50 | p99 | pull p50 | p99 | read p50 | p99 | max | to nodes | at the hub | requests there | hits |")
+		"| way | nodes | start p50 | p99 | pull p50 | p99 | read p50 | p99 | max | to nodes | at the hub | "+
+			"requests there | hits |")
 	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, c := range r.Cells {
 		if c.Workload != workload {
@@ -41,7 +42,8 @@ func (r Result) tables(out *strings.Builder, workload string) {
 			bench.Size(c.Bytes), bench.Size(c.HubBytes), c.hubRequests(), hits)
 	}
 	fmt.Fprintln(out,
-		"\n| way | nodes | wall | link used | processors used | by anybody | nodes | Squid | hub | link's delay | refused | failed starts, requests |")
+		"\n| way | nodes | wall | link used | processors used | by anybody | nodes | Squid | hub | link's delay | "+
+			"refused | failed starts, requests |")
 	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, c := range r.Cells {
 		if c.Workload != workload {

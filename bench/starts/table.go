@@ -53,7 +53,8 @@ func (s summary) reads(i Image) string {
 	return strings.Join(all, ", ")
 }
 
-const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: best other|MB pull|MB ready|MB done|of it units|% of image|2nd create s|2nd ready s|2nd total s|2nd MB"
+const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: " +
+	"best other|MB pull|MB ready|MB done|of it units|% of image|2nd create s|2nd ready s|2nd total s|2nd MB"
 
 func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	fmt.Fprintf(b, "\n## %s\n\n", linkWords(l))

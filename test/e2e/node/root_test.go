@@ -40,7 +40,8 @@ func TestRootTooLong(t *testing.T) {
 func TestRootTurnsReadOnly(t *testing.T) {
 	dir := shortDir(t)
 	image, disk := filepath.Join(dir, "ext4"), filepath.Join(dir, "disk")
-	script := "mkdir $2 && truncate -s 200M $1 && mkfs.ext4 -q -F $1 && mount -o loop,errors=remount-ro $1 $2 && findmnt -no SOURCE $2"
+	script := "mkdir $2 && truncate -s 200M $1 && mkfs.ext4 -q -F $1 && mount -o loop,errors=remount-ro $1 $2 && " +
+		"findmnt -no SOURCE $2"
 	device, err := exec.Command("sh", "-ec", script, "sh", image, disk).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -149,7 +149,8 @@ func TestReadiness(t *testing.T) {
 	}
 	defer request.Close()
 	if _,
-		err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")); err != nil {
+		err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\n" +
+		"Expect: 100-continue\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := request.Read(make([]byte, 100)); err != nil { // "100 Continue": the server waits for the body

@@ -40,7 +40,8 @@ func TestStargzIsLazy(t *testing.T) {
 	store := t.TempDir()
 	// Debian's /bin is a symlink to /usr/bin.
 	trace := write(t,
-		"lighter trace 1\nstarts 1\n0 0 4096 /usr/bin/true\n2 0 4096 /no/such/file\n2 0 4096 /usr/bin/perl\n3 4096 4096 /usr/bin/true\n")
+		"lighter trace 1\nstarts 1\n0 0 4096 /usr/bin/true\n2 0 4096 /no/such/file\n2 0 4096 /usr/bin/perl\n"+
+			"3 4096 4096 /usr/bin/true\n")
 	for _, kind := range []string{"estargz", "zstdchunked"} {
 		t.Run(kind, func(t *testing.T) {
 			plain := convert(t, kind, "--kind", kind, "--store", store)

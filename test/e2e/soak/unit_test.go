@@ -118,7 +118,8 @@ func TestCapabilities(t *testing.T) {
 func useImages(t *testing.T, s *site.Site) {
 	t.Helper()
 	// Containers leave files of other users, without read permission.
-	const odd = "mkdir /odd && touch /odd/file && mkdir -m 1777 /odd/sticky && touch /odd/sticky/file && chown -R 1000:1000 /odd && chmod 0 /odd/file /odd"
+	const odd = "mkdir /odd && touch /odd/file && mkdir -m 1777 /odd/sticky && touch /odd/sticky/file && " +
+		"chown -R 1000:1000 /odd && chmod 0 /odd/file /odd"
 	for _, name := range []string{"data", "base"} {
 		ref := site.Reference(name)
 		if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {

@@ -133,7 +133,8 @@ func TestUserNamespaces(t *testing.T) {
 // original owners.
 func seesOwners(t *testing.T, s *site.Site, name string) {
 	t.Helper()
-	const look = "stat -c %u:%g /etc/passwd /etc/shadow /usr/bin/env && head -c 5 /etc/passwd && echo x >/etc/written && " +
+	const look = "stat -c %u:%g /etc/passwd /etc/shadow /usr/bin/env && head -c 5 /etc/passwd && echo x " +
+		">/etc/written && " +
 		"chown 1:1 /etc/group && stat -c %u:%g /etc/group && find /etc /usr /var -xdev -uid 65534 | wc -l"
 	id := "mapped-" + name
 	if got := userns(t, s, name, id, 100000, 200000, 65536, "sh", "-c", look); got != "0:0\n0:42\n0:0\nroot:1:1\n0\n" {
@@ -172,7 +173,8 @@ func differentMaps(t *testing.T, s *site.Site) {
 	noClones(t, s, 1)
 	// Files with unmapped IDs belong to nobody, as on every overlay of ID-mapped layers.
 	few := userns(t, s, "base", "few", 500000, 600000, 42, "sh", "-c",
-		"stat -c %u:%g /etc/shadow; head -c 4 /etc/passwd; (cat /etc/shadow || echo x >>/etc/shadow) 2>/dev/null || echo :no")
+		"stat -c %u:%g /etc/shadow; head -c 4 /etc/passwd; (cat /etc/shadow || echo x >>/etc/shadow) 2>/dev/null || "+
+			"echo :no")
 	if few != "0:65534\nroot:no\n" {
 		t.Errorf("with 42 IDs: %q", few)
 	}

@@ -86,11 +86,11 @@ const (
 	maxIdleWait = 5 * time.Second
 	// longRTT is the RTT from which on it is worth asking for more than a reader waits for.
 	longRTT = 4 * time.Millisecond
-	// minReach and maxReach bound Share.Reach in bytes; reachRTTs is how many RTTs have to be
+	// minBytesPerRTT and maxBytesPerRTT bound Share.BytesPerRTT; minRTTs is how many RTTs have to be
 	// measured before.
-	minReach  = 128 << 10
-	maxReach  = 4 << 20
-	reachRTTs = 8
+	minBytesPerRTT = 128 << 10
+	maxBytesPerRTT = 4 << 20
+	minRTTs        = 8
 	// connectRTTs is how many RTTs have to be measured before connections are opened ahead;
 	// one for each bytesPerConnection of the window.
 	connectRTTs        = 4

@@ -130,7 +130,7 @@ func TestStoredChunksAreNotFetched(t *testing.T) {
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
 	u := newFetcher(src, newMemory())
 	for range 2 {
-		if err := u.Share().Warm(t.Context(), refs[0]); err != nil {
+		if err := u.Share().Prefetch(t.Context(), refs[0]); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := fetch(t, u, refs[1]); got != "two" || err != nil {
@@ -187,11 +187,11 @@ func TestWarmStores(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	cache := newMemory()
 	u := newFetcher(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, cache)
-	if err := u.Share().Warm(t.Context(), refs[0]); err != nil {
+	if err := u.Share().Prefetch(t.Context(), refs[0]); err != nil {
 		t.Fatal(err)
 	}
 	if !cache.Has(refs[0].ID) || !cache.Has(refs[1].ID) {
-		t.Error("Warm returned, and the unit is not stored")
+		t.Error("Prefetch returned, and the unit is not stored")
 	}
 }
 
@@ -208,8 +208,8 @@ func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 	cache := newMemory()
 	s := newFetcher(src, cache).Share()
 	for range 5 {
-		if s.Warm(t.Context(), refs[0]) == nil {
-			t.Error("Warm from a failing source: got no error")
+		if s.Prefetch(t.Context(), refs[0]) == nil {
+			t.Error("Prefetch from a failing source: got no error")
 		}
 	}
 	if n := src.asked.Load(); n != 1 {
@@ -221,8 +221,8 @@ func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 	}
 	s.fetcher.Wait()
 	clear(cache.chunks)
-	if err := s.Warm(t.Context(), refs[0]); err != nil || !cache.Has(refs[0].ID) {
-		t.Errorf("Warm once the source works: got %v, or not stored", err)
+	if err := s.Prefetch(t.Context(), refs[0]); err != nil || !cache.Has(refs[0].ID) {
+		t.Errorf("Prefetch once the source works: got %v, or not stored", err)
 	}
 }
 
@@ -251,8 +251,8 @@ func TestReceived(t *testing.T) {
 		}
 		src.from = "https://two.test"
 		read(second)
-		u.Wait() // otherwise Warm would join the flight
-		if err := second.Warm(t.Context(), refs[1]); err != nil {
+		u.Wait() // otherwise Prefetch would join the flight
+		if err := second.Prefetch(t.Context(), refs[1]); err != nil {
 			t.Error(err)
 		}
 		u.Wait()

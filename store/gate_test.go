@@ -56,7 +56,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 					s := u.Share()
 					for k := range each {
 						ref := at(refs[0], i*each+k)
-						go s.Warm(ctx, ref)
+						go s.Prefetch(ctx, ref)
 						if k >= each/2 {
 							go s.Read(ctx, ref, 0, make([]byte, 3), nil)
 						}
@@ -80,7 +80,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 					}
 				}
 				if shares == 1 {
-					if err := other.Warm(t.Context(), at(refs[0], shares*each)); err != nil {
+					if err := other.Prefetch(t.Context(), at(refs[0], shares*each)); err != nil {
 						t.Error(err)
 					}
 				}
@@ -209,7 +209,7 @@ func TestWantedByTwoShares(t *testing.T) {
 			defer done()
 			ask := func() error { return other.Read(mine, at(refs[0], stuck), 0, make([]byte, 3), nil) }
 			if ahead {
-				ask = func() error { return other.Warm(mine, at(refs[0], stuck)) }
+				ask = func() error { return other.Prefetch(mine, at(refs[0], stuck)) }
 			}
 			if err := ask(); err != nil {
 				t.Errorf("ahead %v: %v", ahead, err)

@@ -242,11 +242,11 @@ func (l *link) priorBandwidth() float64 {
 // bdp returns the bandwidth-delay product in bytes.
 func (l *link) bdp() float64 { return l.bandwidth() * l.rttOrDefault().Seconds() }
 
-// reach is Share.Reach.
-func (l *link) reach() int64 {
+// bytesPerRTT is Share.BytesPerRTT.
+func (l *link) bytesPerRTT() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rtts < reachRTTs || !l.isLong() {
+	if l.rtts < minRTTs || !l.isLong() {
 		return 0
 	}
 	if l.inFlight >= l.window() {
@@ -256,7 +256,7 @@ func (l *link) reach() int64 {
 	if l.inStartup() { // too much delays only the reader that asks for it
 		bdp = max(bdp, defaultBandwidth*l.rttOrDefault().Seconds())
 	}
-	return min(max(int64(steadyGain*bdp), minReach), maxReach)
+	return min(max(int64(steadyGain*bdp), minBytesPerRTT), maxBytesPerRTT)
 }
 
 func (l *link) isLong() bool { return l.roundTrip() >= longRTT }

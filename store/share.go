@@ -118,9 +118,9 @@ func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset 
 	return nil
 }
 
-// Warm fetches the chunk's unit into the cache, in the background: no reader waits for it. It
+// Prefetch fetches the chunk's unit into the cache, in the background: no reader waits for it. It
 // asks once, and returns when the unit is stored. While the source fails it returns an error.
-func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
+func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	fetcher := s.fetcher
 	if fetcher.backoff.left() > 0 {
 		return errFailing
@@ -139,6 +139,6 @@ func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
 	}
 }
 
-// Reach returns the bandwidth-delay product in bytes if the RTT is long: so much arrives while a
-// reader waits for a first byte. It is 0 if the RTT is short or not known.
-func (s *Share) Reach() int64 { return s.fetcher.link.reach() }
+// BytesPerRTT returns the bandwidth-delay product in bytes if the RTT is long: so much arrives while
+// a reader waits for a first byte. It is 0 if the RTT is short or not known.
+func (s *Share) BytesPerRTT() int64 { return s.fetcher.link.bytesPerRTT() }

@@ -440,8 +440,8 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 		}
 		rate := func() float64 { return float64(u.Stats().Link.Rate) }
 		stream(200)
-		if rate() < 0.9*w.rate || s.Reach() < int64(0.9*w.rate*w.rtt.Seconds()) {
-			t.Errorf("got a rate of %.0f, a reach of %d", rate(), s.Reach())
+		if rate() < 0.9*w.rate || s.BytesPerRTT() < int64(0.9*w.rate*w.rtt.Seconds()) {
+			t.Errorf("got a rate of %.0f, and %d bytes per RTT", rate(), s.BytesPerRTT())
 		}
 		for range 1000 {
 			n++

@@ -76,8 +76,8 @@ type Cache interface {
 
 // Share is one share of the node's requests.
 type Share interface {
-	// Warm fetches a chunk's unit into the cache, in the background.
-	Warm(ctx context.Context, ref chunk.Ref) error
+	// Prefetch fetches a chunk's unit into the cache, in the background.
+	Prefetch(ctx context.Context, ref chunk.Ref) error
 	// Received returns the bytes that arrived for the share, by origin.
 	Received() map[string]int64
 }

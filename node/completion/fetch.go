@@ -88,7 +88,7 @@ func (c *Completer) fetchMissing(
 			break
 		}
 		group.Go(func() error {
-			if err := share.Warm(ctx, u.ref); err != nil {
+			if err := share.Prefetch(ctx, u.ref); err != nil {
 				failures.Add(1)
 				return err
 			}

@@ -60,7 +60,7 @@ func (f fakeCache) Has(id chunk.ID) bool {
 	return f.cached[id]
 }
 
-func (f *fake) Warm(_ context.Context, ref chunk.Ref) error {
+func (f *fake) Prefetch(_ context.Context, ref chunk.Ref) error {
 	if f.broken {
 		return errors.New("no hub answers")
 	}

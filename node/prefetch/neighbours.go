@@ -46,13 +46,13 @@ func (n *neighbours) Observe(r device.Read) {
 	if r.Missing < 0 || n.isOff {
 		return
 	}
-	reach := n.source.Reach()
-	if reach == 0 || n.startup.isRunning() || !n.busy.CompareAndSwap(false, true) {
+	perRTT := n.source.BytesPerRTT()
+	if perRTT == 0 || n.startup.isRunning() || !n.busy.CompareAndSwap(false, true) {
 		return
 	}
 	n.work.Go(func() {
 		defer n.busy.Store(false)
-		s := &search{neighbours: n, left: int(reach/neighbourUnit) - n.requests.queued(),
+		s := &search{neighbours: n, left: int(perRTT/neighbourUnit) - n.requests.queued(),
 			requested: map[chunk.Unit]bool{}}
 		s.run(r.Missing)
 	})

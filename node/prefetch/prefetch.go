@@ -41,8 +41,8 @@ type Cache interface {
 
 // Fetcher is the part of a Source that fetches single units.
 type Fetcher interface {
-	// Warm fetches the chunk's unit into the cache, in the background.
-	Warm(ctx context.Context, ref chunk.Ref) error
+	// Prefetch fetches the chunk's unit into the cache, in the background.
+	Prefetch(ctx context.Context, ref chunk.Ref) error
 }
 
 // Streamer is the part of a Source that fetches units one after the other.
@@ -55,9 +55,9 @@ type Streamer interface {
 
 // Link is the part of a Source that knows the path to the origin.
 type Link interface {
-	// Reach returns how many bytes arrive in one RTT, if the RTT is long; 0 if it is short or
+	// BytesPerRTT returns how many bytes arrive in one RTT, if the RTT is long; 0 if it is short or
 	// unknown.
-	Reach() int64
+	BytesPerRTT() int64
 }
 
 // Meter is the part of a Source that counts.

@@ -81,7 +81,7 @@ func (q *queue) run(ctx context.Context) {
 				if r == nil {
 					return
 				}
-				if err := r.fetcher.Warm(ctx, ref); err != nil {
+				if err := r.fetcher.Prefetch(ctx, ref); err != nil {
 					q.log.Debug("prefetch failed", "chunk", ref.ID.Short(), "err", err)
 				}
 				r.done()

@@ -10,7 +10,7 @@ import (
 // never is a Fetcher whose units never arrive.
 type never struct{}
 
-func (never) Warm(ctx context.Context, _ chunk.Ref) error { <-ctx.Done(); return ctx.Err() }
+func (never) Prefetch(ctx context.Context, _ chunk.Ref) error { <-ctx.Done(); return ctx.Err() }
 
 // counting returns a shelf that calls done once it has fetched n chunks.
 func counting(n int, done func()) *shelf {

@@ -49,7 +49,7 @@ func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte, _
 
 func (s *shelf) Received() map[string]int64 { return map[string]int64{"https://shelf.test": 7} }
 
-func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {
+func (s *shelf) Prefetch(_ context.Context, ref chunk.Ref) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.warmed[ref.ID]++
@@ -60,10 +60,10 @@ func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {
 }
 
 func (s *shelf) Stream(ctx context.Context, ref chunk.Ref, _ int64) (func(context.Context) (int64, error), error) {
-	return func(context.Context) (int64, error) { return 0, s.Warm(ctx, ref) }, nil
+	return func(context.Context) (int64, error) { return 0, s.Prefetch(ctx, ref) }, nil
 }
 
-func (s *shelf) Reach() int64 { return s.reach }
+func (s *shelf) BytesPerRTT() int64 { return s.reach }
 
 func (*shelf) Load([]chunk.Ref) {}
 

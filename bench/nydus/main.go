@@ -8,8 +8,8 @@
 //     FUSE, so all of an image is prefetched in the background, but without
 //     cgroups of its own, listeners for metrics and for the system, and recovery
 //     of daemons; and with --no-prefetch without prefetching. When it ends, it
-//     unmounts everything. nydusd is told to leave the limit of open files as it
-//     is: it would not start where it cannot raise it.
+//     unmounts everything. nydusd does not change the limit of open files,
+//     because it would not start if it cannot raise it.
 //   - nydus convert makes a nydus image (RAFS 6) of another one, by the peer's own
 //     functions, with its default compression and chunks.
 //

@@ -4,9 +4,8 @@
 //
 //   - soci snapshotter serves containerd as a proxy plugin on a socket. Its
 //     settings are those of the peer's daemon with an empty configuration, and it
-//     takes the same configuration file. It knows no credentials. Other than the
-//     peer's daemon, it unmounts everything on SIGTERM too, and not on SIGINT
-//     alone.
+//     takes the same configuration file. It has no credentials. Unlike the peer's
+//     daemon, it unmounts everything on SIGTERM as well as on SIGINT.
 //   - soci convert adds a SOCI index, of version 2, to an image, with the sizes
 //     that the peer's converter has by default: spans of 4 MiB, and no index for
 //     layers of less than 10 MiB.

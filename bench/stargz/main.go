@@ -4,16 +4,16 @@
 //
 //   - stargz snapshotter serves containerd as a proxy plugin on a socket. Its
 //     settings are those of the peer's daemon with an empty configuration, and it
-//     takes the same configuration file. FUSE is served by this process, as is
-//     the peer's default. It knows no credentials. Other than the peer's daemon,
-//     it unmounts everything on SIGTERM too, and not on SIGINT alone.
+//     takes the same configuration file. This process serves FUSE, which is
+//     the peer's default. It has no credentials. Unlike the peer's daemon, it
+//     unmounts everything on SIGTERM as well as on SIGINT.
 //   - stargz convert makes an eStargz or a zstd:chunked image of another one, by
 //     the peer's own functions, at the levels that its converter has by default:
-//     gzip 9, zstd 3. With traces, the files that they name go first in their
-//     layers and a landmark after them, so that the snapshotter prefetches them
-//     and a container waits for that, as after the peer's `ctr-remote image
-//     optimize`. Without, there is a landmark that says that nothing is to be
-//     prefetched, as after its `ctr-remote image convert`.
+//     gzip 9, zstd 3. With traces, the files in them are at the beginning of their
+//     layers, followed by a landmark. The snapshotter prefetches these files
+//     before a container starts, as after the peer's `ctr-remote image optimize`.
+//     Without traces, a landmark disables prefetching, as after the peer's
+//     `ctr-remote image convert`.
 //
 // It is a separate module, so that none of this becomes a dependency of Lighter.
 package main

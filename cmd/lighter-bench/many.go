@@ -14,15 +14,15 @@ func manyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "many [flags]",
 		Short: "Measure a hub, a Squid and a link while many nodes start the same image",
-		Long: `Measure how a hub, a Squid and a link bear many nodes that start the same image at
-the same time. The nodes are simulated, all in one process: each has the connections,
-the cache, the look-ups and the read path of a real node, and reads what a start in a
-real container read, recorded a moment before, with the pauses that it made.
+		Long: `Measure a hub, a Squid and a link while many nodes start the same image at the same
+time. One process simulates all nodes. Each has the connections, cache, lookups and read
+path of a real node. It replays the reads and pauses of a start in a real container,
+recorded a moment before.
 
-The ways are: direct, without Squid; squid, with one beside the nodes, the link between
-it and the hub; behind, with one beside the hub, the link between the nodes and it.
+The ways are: direct, without Squid; squid, with a Squid on the nodes' side of the link;
+behind, with a Squid on the hub's side.
 
-It needs what "lighter-bench" needs, and Squid ("test/setup squid" installs it). Its
+It has the same requirements as "lighter-bench", and needs Squid ("test/setup squid" installs it). Its
 results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what they mean.`,
 		Example: `  lighter-bench many
   lighter-bench many --workloads python/hello --nodes 1,50 --ways squid`,

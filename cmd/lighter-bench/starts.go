@@ -16,16 +16,16 @@ func startsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lighter-bench [flags] [--merge FILE...]",
 		Short: "Measure how containers start with Lighter and with other snapshotters",
-		Long: `Measure how containers start with Lighter and with other snapshotters, side by
-side and over links of several latencies, by HelloBench's method: of each workload
-the pull, the creation of its container, the moment when it is ready and its end, on
-a machine that has nothing of the image, and the bytes that came over the link by
-then; and a second container.
+		Long: `Measure how containers start with Lighter and with other snapshotters, over links of
+several latencies, with HelloBench's method. For each workload it measures, on a machine
+without the image, the times of the pull, of the creation of the container, until it is
+ready and until it ends, and the bytes received over the link. It also measures a second
+container.
 
 It needs root, and containerd, runc and the images that "test/setup all" makes
-($LIGHTER_WORK, or work/ in the repository). All of it runs in namespaces of its own:
-nothing of the machine is touched, and nothing is left behind. All of the default
-configuration takes hours; results of parts can be merged. "lighter-bench config"
+($LIGHTER_WORK, or work/ in the repository). It runs in separate namespaces, changes
+nothing on the machine, and leaves nothing behind. The default configuration takes
+hours; partial results can be merged. "lighter-bench config"
 prints that configuration, with every key explained.
 
 The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`,
@@ -98,8 +98,8 @@ func figuresCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "figures [flags]",
 		Short: "Measure Lighter's other targets: reads, walks, memory, ingestion ...",
-		Long: `Measure what Lighter must reach besides its starts, against a full pull with
-overlayfs: it takes more than half an hour. bench/README.md says what each figure is.`,
+		Long: `Measure Lighter's other targets, compared with a full pull into overlayfs. It takes more
+than half an hour. bench/README.md describes each figure.`,
 		Example: "  lighter-bench figures\n  lighter-bench figures --only walk,reads --rounds 9",
 		Args:    command.Exactly(),
 	}

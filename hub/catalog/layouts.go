@@ -12,12 +12,12 @@ import (
 
 // Layout tells nodes where the chunks of a tree are. Its objects are stored already.
 type Layout struct {
-	Tree      chunk.ID
-	Locations chunk.ID // digest that names the object
-	Wire      int64    // the object's length
-	IndexWire int64    // length of the tree's index, compressed
-	Startup   []byte   // identifies the contents of the startup packs; empty: there are none
-	Packs     []StartupPack
+	Tree          chunk.ID
+	Locations     chunk.ID // digest that names the object
+	LocationsWire int64    // the object's length
+	IndexWire     int64    // length of the tree's index, compressed
+	Startup       []byte   // identifies the contents of the startup packs; empty: there are none
+	Packs         []StartupPack
 }
 
 // StartupPack is a pack whose chunks are in other packs, too.
@@ -43,7 +43,7 @@ func (c *Catalog) HasLocations(ctx context.Context, digest chunk.ID) (bool, erro
 // Layout returns a tree's layout, or ErrNotFound.
 func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	l, err := get(ctx, c.read, func(l *Layout) []any {
-		return []any{&l.Tree, &l.Locations, &l.Wire, &l.Startup, &l.IndexWire}
+		return []any{&l.Tree, &l.Locations, &l.LocationsWire, &l.Startup, &l.IndexWire}
 	}, `SELECT l.tree, l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree
 			WHERE l.tree = ?`, tree[:])
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 			return err
 		}
 		return exec(ctx, tx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
-			l.Locations[:], l.Wire, append([]byte{}, l.Startup...), l.Tree[:])
+			l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), l.Tree[:])
 	})
 }
 

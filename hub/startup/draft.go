@@ -159,7 +159,7 @@ func (d *draft) addLocations(ctx context.Context) error {
 	d.layout.Locations = chunk.Sum(plain)
 	path := filepath.Join(d.tree.dir, "locations")
 	wire, err := compressFile(path, plain)
-	d.layout.Wire = wire
+	d.layout.LocationsWire = wire
 	d.locations = objects.Staged{Key: objects.LocationsKey(d.layout.Locations), Path: path}
 	return err
 }

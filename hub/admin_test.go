@@ -24,8 +24,10 @@ func TestAdminListen(t *testing.T) {
 		h := startHub(t, func(c *hub.Config) { c.AdminListen = listen })
 		for path, want := range map[string]int{"POST /lighter/1/default/images": 403,
 			"DELETE /lighter/1/default/images?name=a:1":      403,
-			"POST /lighter/1/default/images/verify?name=a:1": 403, "POST /lighter/1/default/traces/import?name=a:1": 403,
-			"DELETE /lighter/1/default/traces?name=a:1": 403, "POST /v2/a/blobs/uploads/": 403, "PUT /v2/a/manifests/1": 403,
+			"POST /lighter/1/default/images/verify?name=a:1": 403,
+			"POST /lighter/1/default/traces/import?name=a:1": 403,
+			"DELETE /lighter/1/default/traces?name=a:1":      403, "POST /v2/a/blobs/uploads/": 403,
+			"PUT /v2/a/manifests/1":         403,
 			"GET /lighter/1/default/images": 200, "GET /v2/": 200, "HEAD /lighter/1/default/key": 200,
 			"POST /lighter/1/default/traces/" + strings.Repeat("0", 64):        404,
 			"POST /lighter/1/default/traces/" + strings.Repeat("0", 64) + "/x": 403} {

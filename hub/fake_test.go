@@ -220,7 +220,8 @@ func (i fakeImage) build() (v1.Manifest, []byte, [][]byte) {
 	if i.platform.OS == "" {
 		i.platform = v1.Platform{OS: "linux", Architecture: "amd64"}
 	}
-	layerType, configType, manifestType := v1.MediaTypeImageLayerGzip, v1.MediaTypeImageConfig, v1.MediaTypeImageManifest
+	layerType, configType, manifestType := v1.MediaTypeImageLayerGzip, v1.MediaTypeImageConfig,
+		v1.MediaTypeImageManifest
 	if i.docker {
 		layerType, configType, manifestType = "application/vnd.docker.image.rootfs.diff.tar.gzip",
 			"application/vnd.docker.container.image.v1+json", "application/vnd.docker.distribution.manifest.v2+json"

@@ -315,7 +315,8 @@ func TestNotFound(t *testing.T) {
 	}
 	for path, want := range map[string]int{"DELETE /lighter/1/default/images?name=b": 404,
 		"DELETE /lighter/1/default/images": 400,
-		"POST /lighter/1/default/images":   400, "POST /lighter/1/default/images/verify?name=b": 404, "PUT /lighter/1/default/key": 404} {
+		"POST /lighter/1/default/images":   400, "POST /lighter/1/default/images/verify?name=b": 404,
+		"PUT /lighter/1/default/key": 404} {
 		method, path, _ := strings.Cut(path, " ")
 		if status, body, _ := h.do(method, path, []byte("{")); status != want {
 			t.Errorf("%s %s: %d %s, want %d", method, path, status, body, want)

@@ -59,7 +59,8 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	}
 
 	for path, status := range map[string]int{
-		"traces": 400, "traces?name=c:1": 404, "traces/export?name=c:1": 404, "traces?name=a:1&platform=linux/s390x": 404,
+		"traces": 400, "traces?name=c:1": 404, "traces/export?name=c:1": 404,
+		"traces?name=a:1&platform=linux/s390x": 404,
 	} {
 		h.expect("/lighter/1/default/"+path, status)
 	}

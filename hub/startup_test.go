@@ -163,7 +163,8 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 		t.Errorf("inspect shows %d startup packs of %d bytes, the locations have %+v", after.StartupPacks,
 			after.StartupBytes, packs)
 	}
-	after.StartupPacks, after.StartupBytes, after.IndexWire = inspected.StartupPacks, inspected.StartupBytes, inspected.IndexWire
+	after.StartupPacks, after.StartupBytes, after.IndexWire = inspected.StartupPacks, inspected.StartupBytes,
+		inspected.IndexWire
 	if fmt.Sprintf("%+v", after) != fmt.Sprintf("%+v", inspected) {
 		t.Errorf("inspect showed\n%+v, now\n%+v", inspected, after)
 	}

@@ -38,7 +38,8 @@ func TestLogThatNobodyReads(t *testing.T) {
 			}
 			all.Wait()
 			if held := h.queue.held.Load(); held > maxBytes || len(h.queue.lines) > maxLines {
-				t.Errorf("got %d bytes in %d lines in the queue, want at most %d and %d", held, len(h.queue.lines), maxBytes,
+				t.Errorf("got %d bytes in %d lines in the queue, want at most %d and %d", held, len(h.queue.lines),
+					maxBytes,
 					maxLines)
 			}
 			dropped := Dropped(log.With("a", "b"))
@@ -69,7 +70,8 @@ func TestLogThatNobodyReads(t *testing.T) {
 				lines++
 			}
 			if want := int64(4*c.count + 1); lines+said != want || said != dropped+1 {
-				t.Errorf("got %d lines and %d reported as dropped (%d before the end), want %d in total", lines, said, dropped,
+				t.Errorf("got %d lines and %d reported as dropped (%d before the end), want %d in total", lines, said,
+					dropped,
 					want)
 			}
 		})

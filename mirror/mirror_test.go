@@ -52,8 +52,9 @@ func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
 	h.objects = map[string][]byte{
 		"/key":                                  []byte(h.publicKey() + "\n"),
 		wire.TreePath(wire.DefaultScope, chain): statement,
-		wire.IndexPath(wire.DefaultScope, made.ID()):     encoder.EncodeAll(whole.Bytes(), nil),
-		wire.LocationsPath(wire.DefaultScope, made.ID()): encoder.EncodeAll(index.NewLocations(made.ID()).Encode(), nil),
+		wire.IndexPath(wire.DefaultScope, made.ID()): encoder.EncodeAll(whole.Bytes(), nil),
+		wire.LocationsPath(wire.DefaultScope,
+			made.ID()): encoder.EncodeAll(index.NewLocations(made.ID()).Encode(), nil),
 	}
 	return h
 }
@@ -121,7 +122,8 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 		}
 	}
 	for _, chain := range []string{
-		"../../../../../../home/victim", "sha256:../../../../../../../home/victim", "/home/victim", "key", "", "sha256:",
+		"../../../../../../home/victim", "sha256:../../../../../../../home/victim", "/home/victim", "key", "",
+		"sha256:",
 		strings.ToUpper(goodChain), goodChain + "/../../../../../../../home/victim", goodChain + "\n",
 	} {
 		top := t.TempDir()

@@ -278,7 +278,8 @@ func (n *Node) openReport(noMonitor error) {
 	}
 	n.report = &report.Reporter{
 		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
-		Snapshots: n.snapshots, Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder, Traces: n.traces,
+		Snapshots: n.snapshots, Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
+		Traces:  n.traces,
 		Devices: n.devices, Binds: n.binds, Completion: n.completion, Leftovers: n.leftovers,
 	}
 	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)

@@ -164,7 +164,10 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 		r[0].Unit.N = uint32(i)
 		units[r[0].Unit], refs = unit, append(refs, r[0])
 	}
-	u := newFetcher(&source{unit: func(_ context.Context, w chunk.Unit) ([]byte, error) { return units[w], nil }}, cache)
+	u := newFetcher(&source{unit: func(_ context.Context, w chunk.Unit) ([]byte, error) {
+		return units[w],
+			nil
+	}}, cache)
 	for _, ref := range refs {
 		if _, err := fetch(t, u, ref); err != nil {
 			t.Fatal(err)

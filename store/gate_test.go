@@ -202,7 +202,8 @@ func TestWantedByTwoShares(t *testing.T) {
 				go one.Read(ctx, at(refs[0], n), 0, make([]byte, 3), nil)
 				synctest.Wait()
 			}
-			if st := u.Stats().InFlight; st != (GateStats{Urgent: maxPerShare, UrgentWaiting: stuck + 1 - maxPerShare}) {
+			if st := u.Stats().InFlight; st != (GateStats{Urgent: maxPerShare,
+				UrgentWaiting: stuck + 1 - maxPerShare}) {
 				t.Errorf("got %+v", st)
 			}
 			mine, done := context.WithTimeout(ctx, time.Second)
@@ -214,7 +215,8 @@ func TestWantedByTwoShares(t *testing.T) {
 			if err := ask(); err != nil {
 				t.Errorf("ahead %v: %v", ahead, err)
 			}
-			if n := u.gate.running.flights(); n != maxPerShare || other.running != (counts{}) || len(other.waiting) != 0 {
+			if n := u.gate.running.flights(); n != maxPerShare || other.running != (counts{}) ||
+				len(other.waiting) != 0 {
 				t.Errorf("ahead %v: got %d running, %+v of the other share", ahead, n, other.running)
 			}
 		})

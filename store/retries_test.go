@@ -32,7 +32,8 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 			}
 			u := newFetcher(src, newMemory())
 			missed, got := 0, make([]byte, refs[0].Length)
-			if err := u.Share().Read(t.Context(), refs[0], 0, got, func() { missed++ }); string(got) != "wanted" || err != nil {
+			if err := u.Share().Read(t.Context(), refs[0], 0, got, func() { missed++ }); string(got) != "wanted" ||
+				err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
 			if missed != 1 {
@@ -53,7 +54,8 @@ func TestNobodyHasIt(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			start, missed := time.Now(), 0
 			src := &source{unit: gone}
-			err := NewFetcher(src, newMemory()).Share().Read(t.Context(), refs[0], 0, make([]byte, 3), func() { missed++ })
+			err := NewFetcher(src, newMemory()).Share().Read(t.Context(), refs[0], 0, make([]byte, 3),
+				func() { missed++ })
 			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime ||
 				took > missingTime+maxPause {
 				t.Errorf("%s: after %s got %v", name, took, err)
@@ -75,7 +77,8 @@ func TestNobodyHasIt(t *testing.T) {
 			return gone(ctx, u)
 		}
 		_, err := fetch(t, NewFetcher(src, noCache{}), refs[0])
-		if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || !failed || took < missingTime+missingTime/2 {
+		if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || !failed ||
+			took < missingTime+missingTime/2 {
 			t.Errorf("failed %v, after %s got %v", failed, took, err)
 		}
 	})

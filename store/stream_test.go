@@ -199,7 +199,8 @@ func TestStreamWithPriorEstimate(t *testing.T) {
 	took := func(t *testing.T, mbit float64, seenRTT time.Duration, seenMbit float64) (took, ideal time.Duration,
 		most int64) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &path{rate: mbit * 1e6 / 8, rtt: rtt, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+			w := &path{rate: mbit * 1e6 / 8, rtt: rtt, asked: map[uint32]int{},
+				answer: func(chunk.Unit) []byte { return unit }}
 			u := NewFetcher(known{w, seenRTT, seenMbit * 1e6 / 8}, noCache{})
 			stream := u.Share()
 			var waits sync.WaitGroup
@@ -290,7 +291,8 @@ func TestStreamConnects(t *testing.T) {
 func TestStreamAndReadersShareRequests(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	synctest.Test(t, func(t *testing.T) {
-		w := &path{rate: 1e6, rtt: time.Second, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		w := &path{rate: 1e6, rtt: time.Second, asked: map[uint32]int{},
+			answer: func(chunk.Unit) []byte { return unit }}
 		u := NewFetcher(w, newMemory())
 		s := u.Share()
 		read := func(ref chunk.Ref) {

@@ -108,7 +108,7 @@ func (s *squid) failure() error {
 	}
 	select {
 	case <-s.ended:
-		return fmt.Errorf("Squid has ended (`test/setup squid` installs it): %w", s.err)
+		return fmt.Errorf("run Squid (`test/setup squid` installs it): it has ended: %w", s.err)
 	default:
 		return nil
 	}

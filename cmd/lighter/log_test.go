@@ -69,7 +69,8 @@ func TestLogThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "admin.sock") // a port could be taken by others meanwhile
 	stderr := fullPipe(t)
-	hub := exec.Command(os.Args[0], "hub", "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--admin-listen", "unix:"+socket, "--log-level", "debug")
+	hub := exec.Command(os.Args[0], "hub", "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--admin-listen",
+		"unix:"+socket, "--log-level", "debug")
 	hub.Env, hub.Stderr = append(os.Environ(), runsMain+"=1"), stderr
 	if err := hub.Start(); err != nil {
 		t.Fatal(err)
@@ -81,7 +82,9 @@ func TestLogThatNobodyReads(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var dialer net.Dialer
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := http.Client{Transport: &http.Transport{DialContext: func(
+		ctx context.Context, _, _ string,
+	) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", socket)
 	}}}
 	t.Cleanup(client.CloseIdleConnections)

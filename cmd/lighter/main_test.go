@@ -47,13 +47,21 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 // Wrong arguments: exit code 2 and one line that says what to do.
 func TestWrongArguments(t *testing.T) {
 	for _, args := range [][]string{
-		{"add"}, {"add", "a", "b", "c"}, {"add", "ftp://x"}, {"add", "oci:/nowhere", "name"}, {"images", "--no-such-flag"}, {"images", "x"},
-		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"mirror"}, {"mirror", "--hub-key", "x", "/no/such/dir"}, {"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
-		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"}, {"node", "--cache-size", "much"}, {"node", "--root", "relative"},
-		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"}, {"node", "--http-address", "9470"}, {"node", "--http-address", "127.0.0.1:99999"},
-		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"}, {"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
-		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"}, {"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
-		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"}, {"hub", "--listen", "0.0.0.0:7199"}, {"hub", "--listen", "0.0.0.0:7199", "--plain-http"},
+		{"add"}, {"add", "a", "b", "c"}, {"add", "ftp://x"}, {"add", "oci:/nowhere", "name"},
+		{"images", "--no-such-flag"}, {"images", "x"},
+		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"mirror"}, {"mirror", "--hub-key", "x", "/no/such/dir"},
+		{"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
+		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"},
+		{"node", "--cache-size", "much"}, {"node", "--root", "relative"},
+		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"},
+		{"node", "--http-address", "9470"}, {"node", "--http-address", "127.0.0.1:99999"},
+		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"},
+		{"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"},
+		{"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
+		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"},
+		{"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
+		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"}, {"hub", "--listen", "0.0.0.0:7199"},
+		{"hub", "--listen", "0.0.0.0:7199", "--plain-http"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
 	} {
 		code, _, stderr := lighter(t, args...)
@@ -64,10 +72,12 @@ func TestWrongArguments(t *testing.T) {
 }
 
 func TestNoHubAndNoNode(t *testing.T) {
-	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != command.ExitFailed || !strings.Contains(stderr, "127.0.0.1:1") {
+	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != command.ExitFailed ||
+		!strings.Contains(stderr, "127.0.0.1:1") {
 		t.Errorf("no hub: exit %d, %q", code, stderr)
 	}
-	if code, _, stderr := lighter(t, "status", "--root", t.TempDir()); code != exitNoDaemon || !strings.Contains(stderr, "--root") {
+	if code, _, stderr := lighter(t, "status", "--root", t.TempDir()); code != exitNoDaemon ||
+		!strings.Contains(stderr, "--root") {
 		t.Errorf("no node: exit %d, %q", code, stderr)
 	}
 }
@@ -90,7 +100,9 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 
 // Every key of a configuration has its flag, but those that are named here.
 func TestKeysHaveFlags(t *testing.T) {
-	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "", "registry_hosts": "registry-host", "names": "", "sources": "source", "limits": "", "layer_bytes": "", "entries": "", "image_minutes": ""}
+	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "",
+		"registry_hosts": "registry-host", "names": "", "sources": "source", "limits": "", "layer_bytes": "",
+		"entries": "", "image_minutes": ""}
 	for _, name := range []string{"node", "hub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
 		if err != nil {
@@ -150,7 +162,8 @@ func TestWrongConfiguration(t *testing.T) {
 
 func TestFlagsGoBeforeTheFileAndTheFileBeforeDefaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.toml")
-	if err := os.WriteFile(file, []byte("cache_size = '1GiB'\nhub = 'http://127.0.0.1:9'\nhub_keys = ['a']\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("cache_size = '1GiB'\nhub = 'http://127.0.0.1:9'\nhub_keys = ['a']\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	config := struct {
@@ -168,7 +181,8 @@ func TestFlagsGoBeforeTheFileAndTheFileBeforeDefaults(t *testing.T) {
 	if err := effective(cmd, file, &config); err != nil {
 		t.Fatal(err)
 	}
-	if config.CacheSize != "1GiB" || config.Hub != "http://127.0.0.1:8" || config.Root != "/default" || strings.Join(config.Keys, "") != "bc" {
+	if config.CacheSize != "1GiB" || config.Hub != "http://127.0.0.1:8" || config.Root != "/default" ||
+		strings.Join(config.Keys, "") != "bc" {
 		t.Errorf("effective: %+v", config)
 	}
 	if err := os.WriteFile(file, []byte("cachesize = '1GiB'\n"), 0o600); err != nil {
@@ -181,7 +195,8 @@ func TestFlagsGoBeforeTheFileAndTheFileBeforeDefaults(t *testing.T) {
 
 func TestSizesForPeople(t *testing.T) {
 	var out bytes.Buffer
-	if err := table(&out, "A\tB", [][]any{{"x", size(3 << 20)}, {short("sha256:0123456789abcdef0123"), 5}}); err != nil {
+	if err := table(&out, "A\tB", [][]any{{"x", size(3 << 20)},
+		{short("sha256:0123456789abcdef0123"), 5}}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "A                     B\nx                     3.0 MiB\nsha256:0123456789ab   5\n"; out.String() != want {

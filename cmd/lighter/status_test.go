@@ -23,22 +23,31 @@ func someStatus() report.Status {
 	tree := chunk.Sum([]byte("tree"))
 	chain := "sha256:" + strings.Repeat("ab", 32)
 	return report.Status{
-		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: takeover.KeeperStatus{Error: "its keeper was killed"},
-		Hubs: []origin.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
-		Mounts: []report.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
+		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true,
+		Keeper: takeover.KeeperStatus{Error: "its keeper was killed"},
+		Hubs: []origin.Health{{URL: "https://one.test", Up: true},
+			{URL: "https://two.test", Error: "connection refused"}},
+		Mounts: []report.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x",
+			Mode: mount.File, Local: true,
 			Device: mount.DeviceStats{
 				Stats: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20},
 				DeviceStats: fuse.DeviceStats{Failed: 3, Refused: 2,
 					Waited: fuse.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}},
 				Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
-		Images: []report.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
-			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1", Why: "the hub does not know it"}},
-		Binds: []binds.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}, {Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
-		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30, Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
-		Lost:  []report.Lost{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
-		Refused: []report.Refused{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"}, Cause: "it is not signed by a pinned key", Hub: "connection refused", Repair: "put the former key back"},
-			{Chain: "sha256:" + strings.Repeat("cd", 32), Cause: "it is not signed by a pinned key", Repair: "put the former key back"}},
+		Images: []report.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true,
+			Why: "its tree was fetched"},
+			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1",
+				Why: "the hub does not know it"}},
+		Binds: []binds.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain},
+			{Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
+		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30,
+			Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
+		Lost: []report.Lost{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
+		Refused: []report.Refused{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"},
+			Cause: "it is not signed by a pinned key", Hub: "connection refused", Repair: "put the former key back"},
+			{Chain: "sha256:" + strings.Repeat("cd", 32), Cause: "it is not signed by a pinned key",
+				Repair: "put the former key back"}},
 	}
 }
 
@@ -50,8 +59,12 @@ func TestStatusForPeople(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, want := range []string{"version v1.2.3", "devices taken over", "no keeper holds the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
-		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads", "returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes", "/gone", "not mounted again: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
+	for _, want := range []string{"version v1.2.3", "devices taken over", "no keeper holds the devices",
+		"keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
+		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads",
+		"returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes",
+		"/gone", "not mounted again: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE",
+		"its map is cut off",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; the hub gives no other one: connection refused\n", "\nwhat to do: put the former key back\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)
@@ -62,8 +75,13 @@ func TestStatusForPeople(t *testing.T) {
 func TestImageForPeople(t *testing.T) {
 	s := someStatus()
 	out, _ := printed.By(t, func() {
-		if err := printImage(report.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Cached: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
-			Binds: s.Binds, Content: trees.Content{Chunks: 100, Bytes: 150 << 20, CachedChunks: 4, CachedBytes: 3 << 20}}); err != nil {
+		if err := printImage(report.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0],
+			Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back",
+			NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains",
+			Pin:       &disk.Pin{Bytes: 150 << 20, Cached: 3 << 20},
+			Snapshots: []string{"default/7/c1", "default/9/c2"},
+			Binds:     s.Binds, Content: trees.Content{Chunks: 100, Bytes: 150 << 20, CachedChunks: 4,
+				CachedBytes: 3 << 20}}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -96,7 +114,8 @@ mounted at   /mnt
 
 func TestFindingsForPeople(t *testing.T) {
 	out, _ := printed.By(t, func() {
-		printFindings([]doctor.Finding{{Area: "kernel", Level: doctor.OK, What: "it has erofs"}, {Area: "kernel", Level: doctor.Warning, What: "it is\nold", Repair: "a newer one"},
+		printFindings([]doctor.Finding{{Area: "kernel", Level: doctor.OK, What: "it has erofs"},
+			{Area: "kernel", Level: doctor.Warning, What: "it is\nold", Repair: "a newer one"},
 			{Area: "containerd", Level: doctor.Problem, What: "no plugin", Repair: "[a]\n  b = 1"}})
 	})
 	want := `kernel
@@ -114,7 +133,8 @@ containerd
 }
 
 func TestTimesForPeople(t *testing.T) {
-	for s, want := range map[float64]string{0: "0s", 0.000016: "20µs", 0.0042: "4.2ms", 0.0426: "43ms", 1.5004: "1.5s", 12.6: "13s", 3700: "1h1m40s"} {
+	for s, want := range map[float64]string{0: "0s", 0.000016: "20µs", 0.0042: "4.2ms", 0.0426: "43ms", 1.5004: "1.5s",
+		12.6: "13s", 3700: "1h1m40s"} {
 		if got := seconds(s); got != want {
 			t.Errorf("%v is %s, want %s", s, got, want)
 		}

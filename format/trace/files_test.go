@@ -102,7 +102,8 @@ func TestFilesOfATrace(t *testing.T) {
 		len(back[0].Entries) != len(r.Entries) {
 		t.Errorf("as text: %v, error %v", back, err)
 	}
-	if short, err := of.Recording(t.Context(), image, extents, r.Entries[0].Size()); err != nil || len(short.Entries) != 1 {
+	if short, err := of.Recording(t.Context(), image, extents, r.Entries[0].Size()); err != nil ||
+		len(short.Entries) != 1 {
 		t.Errorf("within the size of the first entry: %v, error %v", short, err)
 	}
 }

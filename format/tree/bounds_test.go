@@ -33,24 +33,27 @@ func TestAttributesOfOneInodeAreBounded(t *testing.T) {
 	// The size of an attribute of six digits in EROFS: 4 bytes, the digits and the value, padded to
 	// a multiple of 4.
 	last := func(value int) []byte {
-		return tarball.Of(tarball.File("f", "", append(attributes(0, 3, full), tarball.Xattr("user.000009", full[:value]))...))
+		return tarball.Of(tarball.File("f", "",
+			append(attributes(0, 3, full), tarball.Xattr("user.000009", full[:value]))...))
 	}
 	room := maxXattrsSize - 12 - 3*(4+6+len(full)+3) - 4 - 6
 	for name, c := range map[string]struct {
 		layer []byte
 		bound string // that the error names, if there is one
 	}{
-		"as many as there may be":       {links(4, 256, ""), ""},
-		"one too many, in one entry":    {tarball.Of(tarball.File("f", "", attributes(0, maxXattrs+1, "")...)), "1024"},
-		"too many, by links":            {links(5, 256, ""), "1024"},
-		"as many bytes as EROFS holds":  {last(room), ""},
-		"more bytes than EROFS holds":   {last(room + 1), "262148"},
-		"more bytes, by links":          {links(5, 1, full), "262148"},
-		"many for directories they are": {tarball.Of(tarball.Dir("d", attributes(0, 600, "")...), tarball.Dir("d", attributes(600, 600, "")...)), "1024"},
+		"as many as there may be":      {links(4, 256, ""), ""},
+		"one too many, in one entry":   {tarball.Of(tarball.File("f", "", attributes(0, maxXattrs+1, "")...)), "1024"},
+		"too many, by links":           {links(5, 256, ""), "1024"},
+		"as many bytes as EROFS holds": {last(room), ""},
+		"more bytes than EROFS holds":  {last(room + 1), "262148"},
+		"more bytes, by links":         {links(5, 1, full), "262148"},
+		"many for directories they are": {tarball.Of(tarball.Dir("d", attributes(0, 600, "")...),
+			tarball.Dir("d", attributes(600, 600, "")...)), "1024"},
 	} {
 		_, err := applyTar(Limits{}, c.layer)
 		var refused *EntryError
-		if c.bound == "" && err != nil || c.bound != "" && (!errors.As(err, &refused) || !strings.Contains(err.Error(), c.bound)) {
+		if c.bound == "" && err != nil || c.bound != "" &&
+			(!errors.As(err, &refused) || !strings.Contains(err.Error(), c.bound)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -66,19 +69,27 @@ func TestMemoryOfAChainIsBounded(t *testing.T) {
 		entries []*Entry
 		bytes   int64 // that the last of the entries leaves
 	}{
-		"a name":                 {[]*Entry{{Type: '0', Name: "0123456789"}}, 10},
-		"a directory's":          {[]*Entry{{Type: '5', Name: "./0123"}}, 6 + 4}, // of the entry, for its time; and of the inode
+		"a name":        {[]*Entry{{Type: '0', Name: "0123456789"}}, 10},
+		"a directory's": {[]*Entry{{Type: '5', Name: "./0123"}}, 6 + 4},
+		// of the entry, for its time; and of the inode
 		"directories on the way": {[]*Entry{{Type: '0', Name: "012/345/6"}}, 7},
 		"a whiteout":             {[]*Entry{{Type: '0', Name: ".wh.0123"}}, 0}, // in the lowest layer
 		"a link":                 {[]*Entry{{Type: '2', Name: "l", Linkname: "01234567"}}, 1 + 8},
-		"an attribute":           {[]*Entry{{Type: '0', Name: "f", Xattrs: []Xattr{{Name: "user.a", Value: []byte("12")}}}}, 1 + 64 + 8},
-		"one of a link":          {[]*Entry{{Type: '0', Name: "f"}, {Type: '1', Name: "g", Linkname: "f", Xattrs: []Xattr{{Name: "user.a"}}}}, 1 + 64 + 6},
-		"one again":              {[]*Entry{{Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}}, {Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}}}, 1 + 64 + 6},
-		"an inherited list":      {[]*Entry{withACL, {Type: '6', Name: "d/f"}}, 1 + attribute},
-		"a directory's two":      {[]*Entry{withACL, {Type: '5', Name: "d/e"}}, 3 + 1 + 2*attribute + 1}, // "default" has a byte more than "access"
-		"two on the way":         {[]*Entry{withACL, {Type: '0', Name: "d/e/"}, {Type: '0', Name: "d/g/f"}}, 1 + 1 + 2*attribute + 1 + attribute},
-		"an inline content":      {[]*Entry{{Type: '0', Name: "f", Size: 5, Content: Content{Inline: []byte("12345")}}}, 1 + 5},
-		"a list of chunks":       {[]*Entry{{Type: '0', Name: "f", Size: 1 << 20, Content: Content{Extents: []Extent{{Length: 1 << 19}, {Length: 1 << 19}}}}}, 1 + 80},
+		"an attribute": {[]*Entry{{Type: '0', Name: "f",
+			Xattrs: []Xattr{{Name: "user.a", Value: []byte("12")}}}}, 1 + 64 + 8},
+		"one of a link": {[]*Entry{{Type: '0', Name: "f"},
+			{Type: '1', Name: "g", Linkname: "f", Xattrs: []Xattr{{Name: "user.a"}}}}, 1 + 64 + 6},
+		"one again": {[]*Entry{{Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}},
+			{Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}}}, 1 + 64 + 6},
+		"an inherited list": {[]*Entry{withACL, {Type: '6', Name: "d/f"}}, 1 + attribute},
+		"a directory's two": {[]*Entry{withACL, {Type: '5', Name: "d/e"}}, 3 + 1 + 2*attribute + 1},
+		// "default" has a byte more than "access"
+		"two on the way": {[]*Entry{withACL, {Type: '0', Name: "d/e/"}, {Type: '0', Name: "d/g/f"}},
+			1 + 1 + 2*attribute + 1 + attribute},
+		"an inline content": {[]*Entry{{Type: '0', Name: "f", Size: 5,
+			Content: Content{Inline: []byte("12345")}}}, 1 + 5},
+		"a list of chunks": {[]*Entry{{Type: '0', Name: "f", Size: 1 << 20,
+			Content: Content{Extents: []Extent{{Length: 1 << 19}, {Length: 1 << 19}}}}}, 1 + 80},
 	} {
 		for _, over := range []int64{0, 1} {
 			u := newUnpacker(&budget{ctx: t.Context()}, nil)
@@ -90,7 +101,8 @@ func TestMemoryOfAChainIsBounded(t *testing.T) {
 				err = errors.Join(err, u.unpack(e))
 			}
 			var beyond *LimitError
-			if over == 0 && err != nil || over == 1 && c.bytes > 0 && (!errors.As(err, &beyond) || beyond.Limit != maxKept) {
+			if over == 0 && err != nil || over == 1 && c.bytes > 0 &&
+				(!errors.As(err, &beyond) || beyond.Limit != maxKept) {
 				t.Errorf("%s, %d bytes over the budget: got %v", name, over, err)
 			}
 		}

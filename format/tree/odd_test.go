@@ -123,7 +123,8 @@ func applyTar(limits Limits, layers ...[]byte) (*Tree, error) {
 }
 
 func TestErrorNamesLayerAndEntry(t *testing.T) {
-	_, err := applyTar(Limits{}, tarball.Of(tarball.Dir("a")), tarball.Of(tarball.File("b", ""), tarball.Link("./c", "nothing")))
+	_, err := applyTar(Limits{}, tarball.Of(tarball.Dir("a")),
+		tarball.Of(tarball.File("b", ""), tarball.Link("./c", "nothing")))
 	var refused *EntryError
 	if !errors.As(err, &refused) {
 		t.Fatalf("got %v, want an EntryError", err)
@@ -161,7 +162,8 @@ func TestApplyEndsWithItsContext(t *testing.T) {
 }
 
 func TestApplyReturnsErrorsOfLayers(t *testing.T) {
-	if _, err := Apply(context.Background(), []LayerSource{&entries{err: errTest}}, Limits{}); !errors.Is(err, errTest) {
+	if _, err := Apply(context.Background(), []LayerSource{&entries{err: errTest}}, Limits{}); !errors.Is(err,
+		errTest) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := Apply(context.Background(), nil, Limits{}); err == nil {
@@ -212,7 +214,8 @@ func TestNestedLinksAreBounded(t *testing.T) {
 		if err != nil {
 			break
 		}
-		err = Scan(bytes.NewReader(tarball.Of(append(items, tarball.File(deep+"l0/f", ""))...)), Limits{}, wholeFile, u.unpack)
+		err = Scan(bytes.NewReader(tarball.Of(append(items, tarball.File(deep+"l0/f", ""))...)), Limits{}, wholeFile,
+			u.unpack)
 	}
 	var beyond *LimitError
 	if !errors.As(err, &beyond) || beyond.Limit != maxSteps {

@@ -24,9 +24,11 @@ func allKinds() []*Entry {
 		{Type: '0', Name: "usr/bin/empty", Mode: 0o644},
 		{Type: '0', Name: "usr/bin/inline", Mode: 0o4755, Size: 5, Content: Content{Inline: []byte("hello")}},
 		{Type: '0', Name: "usr/bin/large", Size: 3<<20 + 1, Content: Content{Extents: []Extent{
-			{ID: chunk.Sum([]byte("a")), Length: 1 << 20}, {Length: 2 << 20}, {ID: chunk.Sum([]byte("b")), Length: 1}}}},
+			{ID: chunk.Sum([]byte("a")), Length: 1 << 20}, {Length: 2 << 20},
+			{ID: chunk.Sum([]byte("b")), Length: 1}}}},
 		{Type: '1', Name: "usr/bin/link", Linkname: "usr/bin/inline"},
-		{Type: '2', Name: "usr/lib", Linkname: "\xff", Xattrs: []Xattr{{Name: "security.x", Value: []byte{}}, {Name: "user.y", Value: []byte("\x00\xff")}}},
+		{Type: '2', Name: "usr/lib", Linkname: "\xff",
+			Xattrs: []Xattr{{Name: "security.x", Value: []byte{}}, {Name: "user.y", Value: []byte("\x00\xff")}}},
 		{Type: '3', Name: "dev/null", Major: 1, Minor: 3},
 		{Type: '4', Name: "dev/sda", Major: 1 << 40, Minor: -1},
 		{Type: '6', Name: "dev/pipe", UID: -1, GID: 1 << 40},
@@ -130,25 +132,29 @@ func TestRecordReturnsErrorsOfItsReader(t *testing.T) {
 
 func TestRecordChecksEntries(t *testing.T) {
 	for name, e := range map[string]*Entry{
-		"no type":                {},
-		"a mode":                 {Type: '5', Mode: 1 << 12},
-		"a time":                 {Type: '5', Mtime: Time{Sec: -1}},
-		"a time too late":        {Type: '5', Mtime: Time{Sec: maxSeconds + 1}},
-		"nanoseconds":            {Type: '5', Mtime: Time{Nsec: 1e9}},
-		"a long name":            {Type: '5', Name: strings.Repeat("n", maxString+1)},
-		"a long target":          {Type: '2', Linkname: strings.Repeat("n", maxString+1)},
-		"long attributes":        {Type: '5', Xattrs: []Xattr{{Name: "user.a", Value: make([]byte, maxString)}}},
-		"a size":                 {Type: '0', Size: -1},
-		"too large a size":       {Type: '0', Size: maxFileSize + 1, Content: Content{Extents: []Extent{{Length: maxFileSize + 1}}}},
-		"no content":             {Type: '0', Size: 1},
-		"too much content":       {Type: '0', Size: 1, Content: Content{Inline: []byte("no")}},
-		"an extent too many":     {Type: '0', Size: 600, Content: Content{Extents: []Extent{{Length: 600}, {Length: 1}}}},
-		"an empty extent":        {Type: '0', Size: 600, Content: Content{Extents: []Extent{{Length: 600}, {}}}},
-		"inline and large":       {Type: '0', Size: InlineLimit + 1, Content: Content{Inline: make([]byte, InlineLimit+1)}},
+		"no type":         {},
+		"a mode":          {Type: '5', Mode: 1 << 12},
+		"a time":          {Type: '5', Mtime: Time{Sec: -1}},
+		"a time too late": {Type: '5', Mtime: Time{Sec: maxSeconds + 1}},
+		"nanoseconds":     {Type: '5', Mtime: Time{Nsec: 1e9}},
+		"a long name":     {Type: '5', Name: strings.Repeat("n", maxString+1)},
+		"a long target":   {Type: '2', Linkname: strings.Repeat("n", maxString+1)},
+		"long attributes": {Type: '5', Xattrs: []Xattr{{Name: "user.a", Value: make([]byte, maxString)}}},
+		"a size":          {Type: '0', Size: -1},
+		"too large a size": {Type: '0', Size: maxFileSize + 1,
+			Content: Content{Extents: []Extent{{Length: maxFileSize + 1}}}},
+		"no content":       {Type: '0', Size: 1},
+		"too much content": {Type: '0', Size: 1, Content: Content{Inline: []byte("no")}},
+		"an extent too many": {Type: '0', Size: 600,
+			Content: Content{Extents: []Extent{{Length: 600}, {Length: 1}}}},
+		"an empty extent": {Type: '0', Size: 600, Content: Content{Extents: []Extent{{Length: 600}, {}}}},
+		"inline and large": {Type: '0', Size: InlineLimit + 1,
+			Content: Content{Inline: make([]byte, InlineLimit+1)}},
 		"extents and small":      {Type: '0', Size: 1, Content: Content{Extents: []Extent{{Length: 1}}}},
 		"attributes in disorder": {Type: '5', Xattrs: []Xattr{{Name: "user.b"}, {Name: "user.a"}}},
 		"an attribute twice":     {Type: '5', Xattrs: []Xattr{{Name: "user.a"}, {Name: "user.a"}}},
-		"both":                   {Type: '0', Size: 601, Content: Content{Inline: []byte{1}, Extents: []Extent{{Length: 600}}}},
+		"both": {Type: '0', Size: 601,
+			Content: Content{Inline: []byte{1}, Extents: []Extent{{Length: 600}}}},
 	} {
 		if err := NewRecordWriter(io.Discard).Add(e); err == nil {
 			t.Errorf("%s: got no error", name)
@@ -240,7 +246,8 @@ func checkTree(t *testing.T, n *Node, dirs map[*Node]struct{}) {
 	dirs[n] = struct{}{}
 	last := ""
 	for _, child := range n.Children() {
-		if child.Name <= last || len(child.Name) > 255 || strings.ContainsAny(child.Name, "/\x00") || child.Name == "." || child.Name == ".." {
+		if child.Name <= last || len(child.Name) > 255 || strings.ContainsAny(child.Name, "/\x00") ||
+			child.Name == "." || child.Name == ".." {
 			t.Fatalf("%q after %q", child.Name, last)
 		}
 		last = child.Name

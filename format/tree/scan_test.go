@@ -49,7 +49,8 @@ func TestScanCallsContent(t *testing.T) {
 	stream := tarball.Of(
 		tarball.File("a", "content"), tarball.File("empty", ""), tarball.File(".wh.b", "content"),
 		tarball.File("c/.wh..wh..opq", "content"), tarball.File(".", "content"), tarball.File("../..", "content"),
-		tarball.File("c/../d/", "content"), tarball.Dir("e"), tarball.Other('7', "f"), tarball.File("e/.wh/g", "content"),
+		tarball.File("c/../d/", "content"), tarball.Dir("e"), tarball.Other('7', "f"),
+		tarball.File("e/.wh/g", "content"),
 	)
 	var asked []string
 	err := Scan(bytes.NewReader(stream), Limits{}, func(e *Entry, r io.Reader) error {
@@ -71,20 +72,22 @@ func TestScanCallsContent(t *testing.T) {
 
 func TestScanLimits(t *testing.T) {
 	sparse := tarball.File("a", "", tarball.PAX("GNU.sparse.size", "100000"),
-		tarball.PAX("GNU.sparse.major", "0"), tarball.PAX("GNU.sparse.minor", "1"), tarball.PAX("GNU.sparse.numblocks", "0"), tarball.PAX("GNU.sparse.map", ""))
+		tarball.PAX("GNU.sparse.major", "0"), tarball.PAX("GNU.sparse.minor", "1"),
+		tarball.PAX("GNU.sparse.numblocks", "0"), tarball.PAX("GNU.sparse.map", ""))
 	three := tarball.Of(tarball.File("a", "x"), tarball.Dir("b"), tarball.Dir("c"))
 	for name, c := range map[string]struct {
 		stream []byte
 		limits Limits
 		ok     bool
 	}{
-		"entries":              {three, Limits{Entries: 2}, false},
-		"as many entries":      {three, Limits{Entries: 3}, true},
-		"bytes":                {three, Limits{Bytes: int64(len(three)) - 1}, false},
-		"as many bytes":        {three, Limits{Bytes: int64(len(three))}, true},
-		"bytes behind the end": {append(bytes.Clone(three), make([]byte, 4096)...), Limits{Bytes: int64(len(three))}, false},
-		"a sparse file":        {tarball.Of(sparse), Limits{Bytes: 99999}, false},
-		"as large a file":      {tarball.Of(sparse), Limits{Bytes: 100000}, true},
+		"entries":         {three, Limits{Entries: 2}, false},
+		"as many entries": {three, Limits{Entries: 3}, true},
+		"bytes":           {three, Limits{Bytes: int64(len(three)) - 1}, false},
+		"as many bytes":   {three, Limits{Bytes: int64(len(three))}, true},
+		"bytes behind the end": {append(bytes.Clone(three), make([]byte, 4096)...),
+			Limits{Bytes: int64(len(three))}, false},
+		"a sparse file":   {tarball.Of(sparse), Limits{Bytes: 99999}, false},
+		"as large a file": {tarball.Of(sparse), Limits{Bytes: 100000}, true},
 	} {
 		_, err := scan(c.stream, c.limits)
 		var beyond *LimitError
@@ -96,7 +99,8 @@ func TestScanLimits(t *testing.T) {
 
 func TestScanRefusesHugeFiles(t *testing.T) {
 	huge := tarball.File("a", "", tarball.PAX("GNU.sparse.size", "9223372036854775807"),
-		tarball.PAX("GNU.sparse.major", "0"), tarball.PAX("GNU.sparse.minor", "1"), tarball.PAX("GNU.sparse.numblocks", "0"), tarball.PAX("GNU.sparse.map", ""))
+		tarball.PAX("GNU.sparse.major", "0"), tarball.PAX("GNU.sparse.minor", "1"),
+		tarball.PAX("GNU.sparse.numblocks", "0"), tarball.PAX("GNU.sparse.map", ""))
 	asked := false
 	err := Scan(bytes.NewReader(tarball.Of(huge)), Limits{}, func(*Entry, io.Reader) error { asked = true; return nil },
 		func(*Entry) error { return nil })
@@ -121,7 +125,8 @@ func TestScanReturnsErrors(t *testing.T) {
 		t.Errorf("got %v, want emit's error", err)
 	}
 	stream.Seek(0, io.SeekStart)
-	if err := Scan(stream, Limits{}, func(e *Entry, _ io.Reader) error { return fail(e) }, nil); !errors.Is(err, errTest) {
+	if err := Scan(stream, Limits{}, func(e *Entry, _ io.Reader) error { return fail(e) }, nil); !errors.Is(err,
+		errTest) {
 		t.Errorf("got %v, want content's error", err)
 	}
 	stream.Seek(0, io.SeekStart)

@@ -14,9 +14,12 @@ func TestPlatformsMatch(t *testing.T) {
 		platform, wanted string
 		want             bool
 	}{
-		{"linux/amd64", "linux/amd64", true}, {"linux/arm64/v8", "linux/arm64", true}, {"linux/arm64", "linux/arm64/v8", true},
-		{"linux/arm/v7", "linux/arm", true}, {"linux/arm/v6", "linux/arm", false}, {"linux/amd64/v3", "linux/amd64", false}, {"", "linux/amd64", true},
-		{"linux/amd64", "linux/arm64", false}, {"windows/amd64", "linux/amd64", false}, {"linux/arm/v6", "linux/arm/v7", false},
+		{"linux/amd64", "linux/amd64", true}, {"linux/arm64/v8", "linux/arm64", true},
+		{"linux/arm64", "linux/arm64/v8", true},
+		{"linux/arm/v7", "linux/arm", true}, {"linux/arm/v6", "linux/arm", false},
+		{"linux/amd64/v3", "linux/amd64", false}, {"", "linux/amd64", true},
+		{"linux/amd64", "linux/arm64", false}, {"windows/amd64", "linux/amd64", false},
+		{"linux/arm/v6", "linux/arm/v7", false},
 		{"linux/arm64", "linux/arm", false}, {unknownPlatform, "linux/amd64", false},
 	} {
 		if got := matches(c.platform, []string{"plan9/mips", c.wanted}); got != c.want {
@@ -28,8 +31,10 @@ func TestPlatformsMatch(t *testing.T) {
 // Whatever comes as manifest and config, it is an image or an error.
 func FuzzParseImage(f *testing.F) {
 	f.Add(`{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+`","size":2},`+
-		`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:`+strings.Repeat("b", 64)+`","size":1}]}`,
-		`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:`+strings.Repeat("c", 64)+`"]}}`)
+		`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:`+strings.Repeat("b",
+		64)+`","size":1}]}`,
+		`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:`+strings.Repeat("c",
+			64)+`"]}}`)
 	f.Fuzz(func(t *testing.T, manifest, config string) {
 		m, err := parseManifest(registry.Manifest{MediaType: v1.MediaTypeImageManifest, Bytes: []byte(manifest)})
 		if err != nil {

@@ -88,9 +88,12 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 				defer close(died)
 				_ = s.Publish(context.Background(), Objects{Packs: packs, Others: others}, func() error {
 					if known {
-						if err := s.catalog.Publish(context.Background(), &catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
-							Layers: []catalog.Layer{{DiffID: "l"}}, Blobs: []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},
-							Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format, Signature: []byte("s")}}); err != nil {
+						if err := s.catalog.Publish(context.Background(),
+							&catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
+								Layers: []catalog.Layer{{DiffID: "l"}},
+								Blobs:  []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},
+								Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format,
+									Signature: []byte("s")}}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -130,15 +133,17 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 			}
 			after, next := layout(t, s, tree, "after")
 			killed(func() {
-				_ = s.Publish(context.Background(), Objects{Packs: after.files[:1], Others: after.files[1:], Replaced: []string{before.files[1].Key}}, func() error {
-					if known {
-						if err := s.catalog.SetLayout(context.Background(), &after.Layout); err != nil {
-							t.Error(err)
+				_ = s.Publish(context.Background(),
+					Objects{Packs: after.files[:1], Others: after.files[1:], Replaced: []string{before.files[1].Key}},
+					func() error {
+						if known {
+							if err := s.catalog.SetLayout(context.Background(), &after.Layout); err != nil {
+								t.Error(err)
+							}
 						}
-					}
-					runtime.Goexit()
-					return nil
-				})
+						runtime.Goexit()
+						return nil
+					})
 			})
 			s = recovered(t, dir)
 			wantObjects(t, s, map[string]bool{objects.PackKey(pack): true, objects.PackKey(next): known,
@@ -202,7 +207,8 @@ func wantObjects(t *testing.T, s hub, want map[string]bool) {
 func layTree(t *testing.T, s hub) chunk.ID {
 	t.Helper()
 	tree := chunk.Sum([]byte("tree"))
-	if err := s.catalog.Publish(t.Context(), &catalog.Publication{Tree: catalog.Tree{ID: tree, Locations: chunk.Sum(nil)},
+	if err := s.catalog.Publish(t.Context(), &catalog.Publication{Tree: catalog.Tree{ID: tree,
+		Locations: chunk.Sum(nil)},
 		Layers: []catalog.Layer{{DiffID: "l"}}, Blobs: []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},
 		Statement: index.Statement{Chain: "c", Tree: tree, Format: index.Format, Signature: []byte("s")}}); err != nil {
 		t.Fatal(err)
@@ -219,7 +225,8 @@ type stagedLayout struct {
 func layout(t *testing.T, s hub, tree chunk.ID, name string) (l stagedLayout, pack chunk.ID) {
 	t.Helper()
 	pack = chunk.Sum([]byte(name))
-	l.Layout = catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("locations " + name)), Startup: []byte(name), Packs: []catalog.StartupPack{{ID: pack, Size: 4}}}
+	l.Layout = catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("locations " + name)), Startup: []byte(name),
+		Packs: []catalog.StartupPack{{ID: pack, Size: 4}}}
 	for _, key := range []string{objects.PackKey(pack), objects.LocationsKey(l.Locations)} {
 		path := filepath.Join(s.scratch, strings.ReplaceAll(key, "/", "-"))
 		if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {
@@ -265,7 +272,8 @@ func TestRecoverIsCareful(t *testing.T) {
 	if err := s.objects.Publish(t.Context(), append(packs, others...)); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"journal-torn": "packs/ab12", "journal-odd": "catalog.db\n../x\npacks/\n\x00", "image-1": ""} {
+	for name, text := range map[string]string{"journal-torn": "packs/ab12",
+		"journal-odd": "catalog.db\n../x\npacks/\n\x00", "image-1": ""} {
 		if err := os.WriteFile(filepath.Join(s.scratch, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -19,15 +19,18 @@ func (answering) RoundTrip(*http.Request) (*http.Response, error) {
 
 func TestPlainHTTPHasToBeAllowed(t *testing.T) {
 	for url, want := range map[string]bool{
-		"http://localhost:5000/v2/": true, "http://127.0.0.1/v2/": true, "http://[::1]:1/": true, "https://reg.example/": true,
-		"http://reg.example/v2/": false, "http://10.0.0.1:5000/": false, "http://192.168.1.1/": false, "http://localhost.example/": false, "http://reg.local/": false,
+		"http://localhost:5000/v2/": true, "http://127.0.0.1/v2/": true, "http://[::1]:1/": true,
+		"https://reg.example/":   true,
+		"http://reg.example/v2/": false, "http://10.0.0.1:5000/": false, "http://192.168.1.1/": false,
+		"http://localhost.example/": false, "http://reg.local/": false,
 	} {
 		for _, told := range []bool{false, true} {
 			req, err := http.NewRequest(http.MethodGet, url, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := (&publicTransport{plainHTTP: told, next: answering{}}).RoundTrip(req); (err == nil) != (want || told) {
+			if _, err := (&publicTransport{plainHTTP: told,
+				next: answering{}}).RoundTrip(req); (err == nil) != (want || told) {
 				t.Errorf("%s, told %v: %v", url, told, err)
 			}
 		}
@@ -73,7 +76,8 @@ func TestSourceThatTricklesIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := &counting{next: server.Client().Transport}
-	b := &blobReader{source: &Source{ref: ref, client: &http.Client{Transport: client}}, ctx: t.Context(), digest: "sha256:1", onRead: func(int) {},
+	b := &blobReader{source: &Source{ref: ref, client: &http.Client{Transport: client}}, ctx: t.Context(),
+		digest: "sha256:1", onRead: func(int) {},
 		window: 10 * time.Millisecond, pause: time.Millisecond}
 	defer b.Close()
 	for err == nil {

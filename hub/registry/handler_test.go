@@ -91,7 +91,8 @@ func TestInvalidRepositoriesAreRefused(t *testing.T) {
 		}
 		body, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if err != nil || res.StatusCode != want || want == http.StatusBadRequest && !bytes.Contains(body, []byte(`"NAME_INVALID"`)) {
+		if err != nil || res.StatusCode != want ||
+			want == http.StatusBadRequest && !bytes.Contains(body, []byte(`"NAME_INVALID"`)) {
 			t.Errorf("%s %s: got %s, %s (%v), want %d", method, path, res.Status, body, err, want)
 		}
 	}
@@ -103,7 +104,8 @@ func TestPushesAndCopiesAreCheckedAlike(t *testing.T) {
 	server := httptest.NewServer(r.Handler(&events{}))
 	defer server.Close()
 	layer := put(t, r, "a", []byte("layer"))
-	elsewhere := v1.Descriptor{MediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar", Digest: digest.FromString("foreign"), Size: 7, URLs: []string{"https://example.org/layer"}}
+	elsewhere := v1.Descriptor{MediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar",
+		Digest: digest.FromString("foreign"), Size: 7, URLs: []string{"https://example.org/layer"}}
 	absent := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromString("absent"), Size: 7}
 	for name, c := range map[string]struct {
 		layer v1.Descriptor
@@ -158,7 +160,8 @@ func TestConcurrentManifestsAreBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if code := put(ctx, strings.NewReader(strings.Repeat("x", MaxManifest)), MaxManifest); code != http.StatusServiceUnavailable {
+	if code := put(ctx, strings.NewReader(strings.Repeat("x", MaxManifest)),
+		MaxManifest); code != http.StatusServiceUnavailable {
 		t.Errorf("push beyond the bound: got %d, want 503", code)
 	}
 	close(slow.ended)

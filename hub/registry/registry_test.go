@@ -29,7 +29,8 @@ func openTest(t *testing.T) *Registry {
 func put(t *testing.T, r *Registry, repository string, b []byte) v1.Descriptor {
 	t.Helper()
 	d := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(b), Size: int64(len(b))}
-	if err := r.Repository(repository).NewUpload(d.Digest.String(), d.Size).Put(t.Context(), bytes.NewReader(b)); err != nil {
+	if err := r.Repository(repository).NewUpload(d.Digest.String(), d.Size).Put(t.Context(),
+		bytes.NewReader(b)); err != nil {
 		t.Fatal(err)
 	}
 	return d

@@ -43,7 +43,8 @@ func TestSenderReportsEachChangeOnce(t *testing.T) {
 			close(done)
 		}()
 		var sent []wire.Progress
-		err := NewSender(func(p wire.Progress) error { sent = append(sent, p); return nil }).Await(t.Context(), done, &p)
+		err := NewSender(func(p wire.Progress) error { sent = append(sent, p); return nil }).Await(t.Context(),
+			done, &p)
 		if err != nil || len(sent) != 2 || sent[0].Bytes != 4 || sent[1].Bytes != 10 {
 			t.Errorf("sent %+v and returned %v, want 4 and 10 bytes", sent, err)
 		}

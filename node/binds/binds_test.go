@@ -29,7 +29,8 @@ func TestListSurvivesARestart(t *testing.T) {
 	for range 2 { // the next daemon reports it, too
 		var left durable.Leftovers
 		damaged := openList(root, &left)
-		if all := left.List(); len(damaged.all()) != 0 || !damaged.incomplete || len(all) != 1 || all[0].Path != damaged.path+brokenSuffix {
+		if all := left.List(); len(damaged.all()) != 0 || !damaged.incomplete || len(all) != 1 ||
+			all[0].Path != damaged.path+brokenSuffix {
 			t.Errorf("a damaged list: got %+v, leftovers %+v", damaged.all(), all)
 		}
 	}

@@ -28,7 +28,8 @@ func newFake() *fake {
 	f := &fake{cached: map[chunk.ID]bool{}}
 	pack := chunk.Sum([]byte("pack"))
 	for i, name := range []string{"a", "b", "c"} {
-		f.refs = append(f.refs, chunk.Ref{ID: chunk.Sum([]byte(name)), Length: 10, Unit: chunk.Unit{Pack: pack, N: uint32(i / 2)}})
+		f.refs = append(f.refs, chunk.Ref{ID: chunk.Sum([]byte(name)), Length: 10,
+			Unit: chunk.Unit{Pack: pack, N: uint32(i / 2)}})
 	}
 	return f
 }
@@ -78,7 +79,8 @@ func (f *fake) Received() map[string]int64 { return nil }
 
 func (f *fake) completer(o Options) *Completer {
 	o.Short = func() error { return nil }
-	return New(o, Parts{Trees: fakeTrees{f}, Mounts: f, Cache: fakeCache{f}, Share: func() Share { return f }}, slog.New(slog.DiscardHandler))
+	return New(o, Parts{Trees: fakeTrees{f}, Mounts: f, Cache: fakeCache{f}, Share: func() Share { return f }},
+		slog.New(slog.DiscardHandler))
 }
 
 // Fetch fetches each missing unit, reports all bytes at the end, and makes the local device.

@@ -143,7 +143,8 @@ func TestOtherVersion(t *testing.T) {
 	_, cacheErr := c.Cache(t.Context())
 	streamErr := c.Fetch(t.Context(), "name", func(completion.Progress) {})
 	for what, err := range map[string]error{"status": statusErr, "cache": cacheErr, "stream": streamErr} {
-		if err == nil || !strings.Contains(err.Error(), "the node is version v9, and this program is "+report.Version()) {
+		if err == nil || !strings.Contains(err.Error(),
+			"the node is version v9, and this program is "+report.Version()) {
 			t.Errorf("%s: got %v, want an error with both versions", what, err)
 		}
 	}

@@ -64,16 +64,18 @@ func TestForeignAnswers(t *testing.T) {
 	const wrongAnswers = 6 // each try makes one or two requests
 	page := "<html>default backend</html>"
 	for name, wrong := range map[string]http.HandlerFunc{
-		"404":                 answer(404, ""),
-		"404, HTML":           answer(404, page),
-		"404, JSON":           answer(404, `{"error":"Not Found","path":"/"}`),
-		"200, HTML":           answer(200, page),
-		"200, empty":          answer(200, ""),
-		"410":                 answer(410, page),
-		"403":                 answer(403, page),
-		"502":                 answer(502, page),
-		"503":                 answer(503, page),
-		"redirect to a login": func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, "/login", http.StatusFound) },
+		"404":        answer(404, ""),
+		"404, HTML":  answer(404, page),
+		"404, JSON":  answer(404, `{"error":"Not Found","path":"/"}`),
+		"200, HTML":  answer(200, page),
+		"200, empty": answer(200, ""),
+		"410":        answer(410, page),
+		"403":        answer(403, page),
+		"502":        answer(502, page),
+		"503":        answer(503, page),
+		"redirect to a login": func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "/login", http.StatusFound)
+		},
 		"redirect to another host": func(w http.ResponseWriter, req *http.Request) {
 			http.Redirect(w, req, "http://login.example.org/", http.StatusFound)
 		},

@@ -38,7 +38,8 @@ func TestRightConfigs(t *testing.T) {
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress +
 			"\"\n    type = \"snapshot\"\n",
 	} {
-		findings, err := judgeConfig([]byte(text), version, nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
+		findings, err := judgeConfig([]byte(text), version,
+			nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
 		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
 			t.Errorf("%s: got %+v, %v; want only ok", version, findings, err)
 		}
@@ -81,7 +82,8 @@ func TestWrongConfigs(t *testing.T) {
 		"no annotations": {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "name images",
 			"enable_remote"},
 		"not unpacked": {without(unpackLines), "v2.1.0", Problem, "unpack_config", unpackLines},
-		"for another platform": {instead(`platform = "linux"`, `platform = "windows"`), "v2.1.0", Problem, "unpack_config",
+		"for another platform": {instead(`platform = "linux"`, `platform = "windows"`), "v2.1.0", Problem,
+			"unpack_config",
 			unpackLines},
 		"no transfer service": {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning,
 			"--local", "disabled_plugins"},
@@ -107,7 +109,8 @@ func TestWrongConfigs(t *testing.T) {
 			wrong := bad(findings)
 			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What,
 				c.words) || !strings.Contains(wrong[0].Repair, c.repair) {
-				t.Errorf("%s, only images %v: got %+v, %v; want %s with %q", what, onlyImages, wrong, err, level, c.words)
+				t.Errorf("%s, only images %v: got %+v, %v; want %s with %q", what, onlyImages, wrong, err, level,
+					c.words)
 			}
 		}
 	}
@@ -126,7 +129,8 @@ func TestShippedConfigs(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, version := range versions {
-			findings, err := judgeConfig(text, version, nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
+			findings, err := judgeConfig(text, version,
+				nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
 			if wrong := bad(findings); err != nil || len(wrong) != 0 {
 				t.Errorf("%s, containerd %s: got %+v, %v; want only ok", name, version, wrong, err)
 			}
@@ -134,7 +138,8 @@ func TestShippedConfigs(t *testing.T) {
 	}
 	for _, ours := range []bool{false, true} {
 		for _, theirs := range []bool{false, true} {
-			text := "version = 3\n" + proxyLines(nodeSettings{address: testAddress, root: testRoot, remapIDs: theirs}) + "\n" + unpackLines
+			text := "version = 3\n" + proxyLines(nodeSettings{address: testAddress, root: testRoot,
+				remapIDs: theirs}) + "\n" + unpackLines
 			findings, err := judgeConfig([]byte(text), "v2.4.2",
 				nodeSettings{address: testAddress, root: testRoot, remapIDs: ours})
 			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (ours == theirs) {
@@ -146,8 +151,10 @@ func TestShippedConfigs(t *testing.T) {
 
 func TestContainerdsArguments(t *testing.T) {
 	for line, want := range map[string]string{
-		"containerd": defaultConfig, "containerd --config /a": "/a", "containerd -c /a": "/a", "containerd --config=/a": "/a", "containerd -c=/a": "/a",
-		"containerd --log-level debug": defaultConfig, "containerd --log-level debug -c /a --root /b": "/a", "containerd --config": defaultConfig,
+		"containerd": defaultConfig, "containerd --config /a": "/a", "containerd -c /a": "/a",
+		"containerd --config=/a": "/a", "containerd -c=/a": "/a",
+		"containerd --log-level debug": defaultConfig, "containerd --log-level debug -c /a --root /b": "/a",
+		"containerd --config": defaultConfig,
 	} {
 		if got := configOf(strings.Fields(line)); got != want {
 			t.Errorf("%s: got %s, want %s", line, got, want)

@@ -47,7 +47,8 @@ func system(t *testing.T, files map[string]string) *machine {
 	m := &machine{config: node.DefaultConfig(), system: t.TempDir()}
 	for name, text := range files {
 		path := m.path(name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -153,7 +154,8 @@ func TestSpace(t *testing.T) {
 		c.change(&now)
 		check(t, what, m.judgeSpace(now), c.level, c.words)
 	}
-	for kind, level := range map[int64]Level{unix.EXT4_SUPER_MAGIC: OK, unix.XFS_SUPER_MAGIC: OK, unix.TMPFS_MAGIC: Warning,
+	for kind, level := range map[int64]Level{unix.EXT4_SUPER_MAGIC: OK, unix.XFS_SUPER_MAGIC: OK,
+		unix.TMPFS_MAGIC:           Warning,
 		unix.OVERLAYFS_SUPER_MAGIC: Problem, unix.NFS_SUPER_MAGIC: Problem, 0x1234: Warning} {
 		m := system(t, nil)
 		check(t, "file system", m.judgeFileSystem(kind), level, m.config.Root)
@@ -229,7 +231,10 @@ func TestNodes(t *testing.T) {
 			s.Refused = []report.Refused{{Chain: "sha256:ab", Images: []string{"a:1"},
 				Cause: "it is not signed by a pinned key", Repair: "put the former key back"}}
 		}, Problem, "former key"},
-		"a leftover": {func(s *report.Status) { s.Leftovers = []durable.Leftover{{Path: "/n/x", Cause: "not permitted"}} },
+		"a leftover": {func(s *report.Status) {
+			s.Leftovers = []durable.Leftover{{Path: "/n/x",
+				Cause: "not permitted"}}
+		},
 			Warning, "lsattr -d /n/x"},
 		"no bind": {func(s *report.Status) { s.Binds = []binds.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} },
 			Problem, "lighter unmount /mnt"},
@@ -253,7 +258,8 @@ func TestStatusReplacesSettings(t *testing.T) {
 		CAFile: "/ca", HubKeys: []string{"k"},
 		Hubs: []origin.Health{{URL: "http://hub.test"}}, Cache: disk.Stats{Limit: 7 << 30}})
 	c := m.config
-	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Scope != "s" || c.CAFile != "/ca" || c.CacheSize != 7<<30 ||
+	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Scope != "s" ||
+		c.CAFile != "/ca" || c.CacheSize != 7<<30 ||
 		len(c.Hubs) != 1 || c.Hubs[0] != "http://hub.test" || c.HubKeys[0] != "k" || !c.PlainHTTP {
 		t.Errorf("%+v", c)
 	}
@@ -273,7 +279,8 @@ func TestCaches(t *testing.T) {
 		"short":       {func(c *disk.Stats) { c.Room = 9 * gib }, Warning, "leaves it 9.0GiB of 20GiB"},
 		"pins":        {func(c *disk.Stats) { c.Pinned = 21 * gib }, Warning, "lighter cache unpin"},
 		"too small":   {func(c *disk.Stats) { c.Evicted = 50 * gib }, Warning, "--cache-size 40GiB"},
-		"damaged":     {func(c *disk.Stats) { c.Damaged, c.Unread = 3, 4 }, Warning, "3 chunks damaged and failed to read 4"},
+		"damaged": {func(c *disk.Stats) { c.Damaged, c.Unread = 3, 4 }, Warning,
+			"3 chunks damaged and failed to read 4"},
 		"hangs":       {func(c *disk.Stats) { c.ReadsHang = time.Now() }, Problem, "does not answer reads"},
 		"writes hang": {func(c *disk.Stats) { c.WritesHang = time.Now() }, Problem, "does not answer writes"},
 		"has hung":    {func(c *disk.Stats) { c.Hung = 6 }, Warning, "did not answer 6"},
@@ -295,6 +302,7 @@ func TestContainerdsOwnWord(t *testing.T) {
 		"missing": {map[string]string{"overlayfs": ""}, Problem, "[proxy_plugins]"},
 		"failed":  {map[string]string{"lighter": "no such file"}, Problem, "no such file"},
 	} {
-		check(t, what, judgeContainerd(containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters}), c.level, c.words)
+		check(t, what, judgeContainerd(containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters}), c.level,
+			c.words)
 	}
 }

@@ -306,6 +306,7 @@ func TestManyReadsExpire(t *testing.T) {
 	s.mu.Unlock()
 	st := s.Stats()
 	if left != maxPerDevice || st.Active != left || st.Queued != 0 || st.Failed[Reasons[reasonLate]] != n-maxPerDevice {
-		t.Errorf("%d reads are left, %d active, %d queued, %d late", left, st.Active, st.Queued, st.Failed[Reasons[reasonLate]])
+		t.Errorf("%d reads are left, %d active, %d queued, %d late", left, st.Active, st.Queued,
+			st.Failed[Reasons[reasonLate]])
 	}
 }

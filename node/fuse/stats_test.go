@@ -77,7 +77,8 @@ func TestReadsAreCounted(t *testing.T) {
 	var st ServerStats
 	eventually(t, "counting", func() bool { // after the answer
 		st = server.Stats()
-		return st.Cached.Count()+st.Fetched.Count() == reads && server.DeviceStats(id).Waited.Fetched == st.Fetched.Count()
+		return st.Cached.Count()+st.Fetched.Count() == reads &&
+			server.DeviceStats(id).Waited.Fetched == st.Fetched.Count()
 	})
 	if st.Cached.Count() != 2 || st.CachedBytes != 40<<10 || st.FetchedBytes != testSize-40<<10 {
 		t.Errorf("%d local reads, %d local bytes, %d fetched bytes; want 2, %d, %d",

@@ -126,7 +126,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	for range stopped + 1 {
 		a := k.next()
 		got[a.unique]++
-		if want := a.unique == 1000; want != (a.errno == unix.ENOENT) || !want && !bytes.Equal(a.data, patterned(0, small)) {
+		if want := a.unique == 1000; want != (a.errno == unix.ENOENT) ||
+			!want && !bytes.Equal(a.data, patterned(0, small)) {
 			t.Errorf("%d: %d bytes, %v", a.unique, len(a.data), a.errno)
 		}
 	}

@@ -42,7 +42,8 @@ func TestAnswersAreGolden(t *testing.T) {
 	record("OPEN unknown", k.ask(opOpen, 5, bodyOf(gofuse.OpenIn{})))
 	record("OPENDIR", k.ask(opOpendir, root, bodyOf(gofuse.OpenIn{})))
 	record("READDIR", k.ask(opReaddir, root, bodyOf(gofuse.ReadIn{Size: 4096})))
-	record("READDIR on", k.ask(opReaddir, root, bodyOf(gofuse.ReadIn{Offset: min(node, nodeID(testID("b"))), Size: 4096})))
+	record("READDIR on", k.ask(opReaddir, root,
+		bodyOf(gofuse.ReadIn{Offset: min(node, nodeID(testID("b"))), Size: 4096})))
 	record("STATFS", k.ask(opStatfs, root, nil))
 	record("RELEASE", k.ask(opRelease, node, bodyOf(gofuse.ReleaseIn{})))
 	record("DESTROY", k.ask(opDestroy, root, nil))
@@ -62,7 +63,8 @@ func TestAnswersAreGolden(t *testing.T) {
 func golden(t *testing.T, path, got string) {
 	t.Helper()
 	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(got), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(got), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -219,7 +221,8 @@ func FuzzRequest(f *testing.F) {
 			t.Fatal("the read did not end")
 		}
 		// All answers were sent by now. That to a second request marks their end.
-		if err := s.handle(ctx, &request{InHeader: gofuse.InHeader{Opcode: opStatfs, Unique: ^req.Unique}}); err != nil {
+		if err := s.handle(ctx, &request{InHeader: gofuse.InHeader{Opcode: opStatfs,
+			Unique: ^req.Unique}}); err != nil {
 			t.Fatal(err)
 		}
 		answers := 0

@@ -95,7 +95,8 @@ func checkOldest(oldest time.Duration) error {
 func checkStall(s fuse.ServerStats) error {
 	if s.Stalled > maxStall {
 		return fmt.Errorf("reads wait in the kernel, and the node has read none for %s: "+
-			"the kernel has %d unanswered requests, the node %d reads", s.Stalled.Round(time.Second), s.InKernel, s.Active+s.Queued)
+			"the kernel has %d unanswered requests, the node %d reads", s.Stalled.Round(time.Second), s.InKernel,
+			s.Active+s.Queued)
 	}
 	return nil
 }

@@ -53,7 +53,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	slices.Sort(documented)
 	slices.Sort(exposed)
 	if !slices.Equal(documented, exposed) || len(exposed) < 20 {
-		t.Errorf("documented metrics:\n%s\nexposed metrics:\n%s", strings.Join(documented, "\n"), strings.Join(exposed, "\n"))
+		t.Errorf("documented metrics:\n%s\nexposed metrics:\n%s", strings.Join(documented, "\n"),
+			strings.Join(exposed, "\n"))
 	}
 }
 
@@ -106,10 +107,12 @@ lighter_node_units_waiting{for="reader"} 3
 			continue
 		}
 		here, fetched := f.Metric[0].Histogram, f.Metric[1].Histogram
-		if here.GetSampleCount() != 2 || here.GetSampleSum() != 0.003 || here.Bucket[2].GetCumulativeCount() != 0 || here.Bucket[3].GetCumulativeCount() != 2 {
+		if here.GetSampleCount() != 2 || here.GetSampleSum() != 0.003 || here.Bucket[2].GetCumulativeCount() != 0 ||
+			here.Bucket[3].GetCumulativeCount() != 2 {
 			t.Errorf("reads from the cache: got %v", here)
 		}
-		if last := len(fetched.Bucket) - 1; fetched.GetSampleCount() != 1 || fetched.Bucket[last].GetCumulativeCount() != 0 {
+		if last := len(fetched.Bucket) - 1; fetched.GetSampleCount() != 1 ||
+			fetched.Bucket[last].GetCumulativeCount() != 0 {
 			t.Errorf("reads from the hub: got %v", fetched)
 		}
 	}

@@ -47,7 +47,8 @@ func TestDetailsOfAnImage(t *testing.T) {
 		t.Fatalf("got images %+v, want three", known)
 	}
 	if d := s.detail(known[0], []disk.Pin{{ID: trees[0],
-		Bytes: 9}}); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" || d.Lost != "" || d.Pin == nil || d.Pin.Bytes != 9 {
+		Bytes: 9}}); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" ||
+		d.Lost != "" || d.Pin == nil || d.Pin.Bytes != 9 {
 		t.Errorf("the first image: got %+v", d)
 	}
 	if d := s.detail(known[1], nil); d.Mount != nil || d.Pin != nil || len(d.Binds) != 0 || d.Lost != "" {

@@ -52,7 +52,8 @@ func TestCancelledFetch(t *testing.T) {
 		}
 		close(h.open)
 		begun := 0
-		if err := trees.Ensure(t.Context(), h.tree, func() { begun++ }); err != nil || begun != 1 || !trees.Has(h.tree) {
+		if err := trees.Ensure(t.Context(), h.tree, func() { begun++ }); err != nil || begun != 1 ||
+			!trees.Has(h.tree) {
 			t.Errorf("the next caller got %v; begun was called %d times, want 1", err, begun)
 		}
 	})

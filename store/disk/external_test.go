@@ -41,7 +41,8 @@ func TestExternalFiles(t *testing.T) {
 		t.Errorf("half full: got %+v, yielded %d times", s, yields.Load())
 	}
 	if err := c.Reserve(4 << 20); !errors.Is(err, ErrFull) || c.HasRoom(4<<20) || !c.HasRoom(1<<20) {
-		t.Errorf("Reserve of too much: got %v; HasRoom of as much: %t, of less: %t", err, c.HasRoom(4<<20), c.HasRoom(1<<20))
+		t.Errorf("Reserve of too much: got %v; HasRoom of as much: %t, of less: %t", err, c.HasRoom(4<<20),
+			c.HasRoom(1<<20))
 	}
 	put(limit)
 	if s := c.Stats(); yields.Load() == 0 || s.External != 0 || s.Used > limit {

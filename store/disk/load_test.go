@@ -39,7 +39,8 @@ func TestCacheIsUsedWhileItLoads(t *testing.T) {
 		t.Fatal(err)
 	}
 	on := diskUse(t, dir)
-	if s := c.Stats(); s.Chunks != 0 || s.Loading == 0 || s.Used < s.Loading || s.Used > on || on > s.Used+directoryCost {
+	if s := c.Stats(); s.Chunks != 0 || s.Loading == 0 || s.Used < s.Loading || s.Used > on ||
+		on > s.Used+directoryCost {
 		t.Errorf("got %d bytes on disk, %+v", on, s)
 	}
 	if err := c.Short(); err == nil {

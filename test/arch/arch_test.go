@@ -153,7 +153,8 @@ var confined = []struct {
 	{"modernc.org/sqlite", "hub/catalog", "SQL is the catalog's"},
 	{"github.com/pressly/goose", "hub/catalog", "SQL is the catalog's"},
 	{"github.com/hanwen/go-fuse", "node/fuse", "the FUSE protocol stops at its server"},
-	{"github.com/google/go-containerregistry", "store/registry hub", "registry libraries belong to the client and the hub's OCI side"},
+	{"github.com/google/go-containerregistry", "store/registry hub",
+		"registry libraries belong to the client and the hub's OCI side"},
 	{"github.com/distribution/distribution", "hub", "the hub's OCI side"},
 	{"gocloud.dev", "hub", "object storage is the hub's"},
 	{"github.com/spf13/cobra", "cmd", "flags are the command's"},
@@ -175,7 +176,8 @@ func sources(t *testing.T, fn func(pkg, file string)) {
 		if entry.IsDir() {
 			base := entry.Name()
 			_, isModule := os.Stat(filepath.Join(path, "go.mod"))
-			if rel != "." && (strings.HasPrefix(base, ".") || base == "work" || base == "out" || base == "testdata" || isModule == nil) {
+			if rel != "." && (strings.HasPrefix(base, ".") || base == "work" || base == "out" || base == "testdata" ||
+				isModule == nil) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -232,7 +234,8 @@ func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
 			continue
 		}
 		if got := slices.Sorted(maps.Keys(own)); !slices.Equal(got, want.imports) {
-			t.Errorf("package %s imports\n\t%s\nthe import table says\n\t%s", pkg, strings.Join(got, " "), strings.Join(want.imports, " "))
+			t.Errorf("package %s imports\n\t%s\nthe import table says\n\t%s", pkg, strings.Join(got, " "),
+				strings.Join(want.imports, " "))
 		}
 	}
 	for pkg := range rows {

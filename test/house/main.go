@@ -66,7 +66,8 @@ func (h *house) walk(root string) error {
 		}
 		if entry.IsDir() {
 			_, isModule := os.Stat(filepath.Join(path, "go.mod"))
-			if rel != "." && (strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"work", "out", "bin", "testdata"}, entry.Name()) || isModule == nil) {
+			if rel != "." && (strings.HasPrefix(entry.Name(), ".") ||
+				slices.Contains([]string{"work", "out", "bin", "testdata"}, entry.Name()) || isModule == nil) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -118,7 +119,8 @@ func (h *house) source(path string, b []byte) error {
 		h.tests += code
 		return nil
 	}
-	if strings.HasPrefix(path, "test/") || strings.HasPrefix(path, "bench/") || strings.HasPrefix(path, "cmd/lighter-bench/") {
+	if strings.HasPrefix(path, "test/") || strings.HasPrefix(path, "bench/") ||
+		strings.HasPrefix(path, "cmd/lighter-bench/") {
 		return nil
 	}
 	pkg := filepath.Dir(path)
@@ -174,7 +176,8 @@ var (
 // document counts the words of a document's sentences. Tables, headings and code are no sentences.
 func (h *house) document(text string) {
 	for line := range strings.Lines(text) {
-		h.count("lines of documents beyond 100 columns, without tables", len(strings.TrimRight(line, "\n")) > 100 && !strings.HasPrefix(line, "|"))
+		h.count("lines of documents beyond 100 columns, without tables", len(strings.TrimRight(line, "\n")) > 100 &&
+			!strings.HasPrefix(line, "|"))
 	}
 	for paragraph := range strings.SplitSeq(notProse.ReplaceAllString(text, "\n\n"), "\n\n") {
 		for _, sentence := range sentenceEnd.Split(paragraph, -1) {
@@ -214,9 +217,12 @@ func (h *house) print() {
 	row("function, longest", at(h.funcs, 100), "150", "230", "368", "222")
 	row("interface, median of methods", at(h.narrow, 50), "-", "1", "-", "-")
 	row("methods of the largest type", methods[0].n, "-", "-", "-", "19")
-	row("comment lines per line of code", fmt.Sprintf("%.2f", float64(h.comments)/float64(total)), "0.15", "0.14", "0.12", "0.09")
-	row("test code per line of code", fmt.Sprintf("%.2f", float64(h.tests)/float64(total)), "1.21", "0.58", "0.96", "0.52")
-	row("words of a sentence in documents, mean", fmt.Sprintf("%.1f", float64(words)/float64(max(1, len(h.words)))), "-", "-", "-", "-")
+	row("comment lines per line of code", fmt.Sprintf("%.2f", float64(h.comments)/float64(total)), "0.15", "0.14",
+		"0.12", "0.09")
+	row("test code per line of code", fmt.Sprintf("%.2f", float64(h.tests)/float64(total)), "1.21", "0.58",
+		"0.96", "0.52")
+	row("words of a sentence in documents, mean", fmt.Sprintf("%.1f", float64(words)/float64(max(1, len(h.words)))),
+		"-", "-", "-", "-")
 	for _, w := range sorted(h.wide) {
 		row(w.name, w.n)
 	}

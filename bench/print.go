@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Seconds formats a time with three significant digits.
+// Seconds formats a time with a precision that fits its size.
 func Seconds(s float64) string {
 	switch {
 	case s < 0.1:

@@ -41,8 +41,8 @@ func at(ref chunk.Ref, n int) chunk.Ref {
 	return ref
 }
 
-// Requests that hang in some shares do not delay readers and background requests of another share,
-// however many they are. The number of requests in flight is bounded.
+// Requests that hang in other shares never delay a share's readers. If they hang in only one share,
+// they do not delay background requests either. The number of requests in flight is bounded.
 func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 	for name, shares := range map[string]int{"one": 1, "many": 40} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func begun(flights []*flight) (n int) {
 	return n
 }
 
-// Urgent flights begin before background flights, also if a background flight becomes urgent.
+// Urgent flights begin before background flights. So does one that becomes urgent while it waits.
 func TestReadersGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
@@ -136,7 +136,7 @@ func TestReadersGoFirst(t *testing.T) {
 			g.leave(&full[i])
 			synctest.Wait()
 			if begun(waiting) != i+1 || begun(waiting[want:want+1]) != 1 {
-				t.Errorf("after %d have left: got %d begun, and %d not", i+1, begun(waiting), want)
+				t.Errorf("after %d have left: got %d begun, want that many, flight %d among them", i+1, begun(waiting), want)
 			}
 		}
 	})
@@ -186,8 +186,8 @@ func TestBytesInFlight(t *testing.T) {
 	}
 }
 
-// A unit that two shares want begins with the one that has room, whatever hangs in the other, which
-// asked first.
+// A unit that two shares want begins as soon as one of them has room. Here the share that asked
+// first is full of requests that hang.
 func TestWantedByTwoShares(t *testing.T) {
 	const stuck = 2 * maxPerShare
 	unit, refs := encode(t, "one")
@@ -223,7 +223,8 @@ func TestWantedByTwoShares(t *testing.T) {
 	}
 }
 
-// Bytes of a flight that two shares want count for the one that receives nothing else.
+// If there is no room for the bytes of a flight that two shares want, they count for the share that
+// receives nothing, and need not wait.
 func TestBytesOfTwoShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate

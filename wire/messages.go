@@ -6,8 +6,8 @@ import (
 	"lighter/format/index"
 )
 
-// Chain is what the hub knows of a chain and of those above it. It answers all questions of the
-// pull of an image on that chain.
+// Chain is what the hub knows of a chain and of those above it. From it a node can also answer for
+// the other layers of the pull.
 type Chain struct {
 	Link
 	// Above lists known chains that build on this one, the nearest first, at most MaxAbove.
@@ -25,8 +25,8 @@ type Link struct {
 	Statement *index.Statement `json:"statement,omitempty"`
 }
 
-// Manifest is what the hub knows of the image with a manifest. It answers all questions of its
-// pull.
+// Manifest is what the hub knows of the image that a manifest's digest names. From it a node can
+// answer for all layers of the image's pull.
 type Manifest struct {
 	Image     index.ImageStatement `json:"image"`
 	DiffIDs   []string             `json:"diffIDs"`   // of the layers, the lowest first
@@ -50,8 +50,8 @@ type Image struct {
 	State    string `json:"state"`
 	Error    string `json:"error,omitempty"`
 
-	// The following is zero until the image is ready. Unique and Blobs are computed in the
-	// background, on a large hub for seconds, and are out of date until then.
+	// Size to Tree are zero until the image is ready. Unique and Blobs are computed in the
+	// background, which takes seconds on a large hub. Meanwhile they are out of date.
 
 	Size   int64  `json:"size"`           // bytes of the compressed layers and the config
 	Bytes  int64  `json:"bytes"`          // of all files, plain
@@ -67,7 +67,7 @@ type Image struct {
 type Add struct {
 	Source   string `json:"source"`             // docker://HOST/REPO:TAG; empty: Name was pushed to the hub
 	Name     string `json:"name,omitempty"`     // of the image on the hub; default: the source's reference
-	Digest   string `json:"digest,omitempty"`   // without a source: of the pushed manifest that Name shall name
+	Digest   string `json:"digest,omitempty"`   // only without Source: of the pushed manifest that gets this name
 	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all for the hub's architecture
 
 	// Credentials for the source's registry. The hub uses them for this image and does not
@@ -96,8 +96,8 @@ type Progress struct {
 	Images   []Image  `json:"images,omitempty"`
 }
 
-// Inspection is all that the hub knows of one image. Except for Format and Key, which are the
-// hub's, the fields other than Image are zero until the image is ready.
+// Inspection is all that the hub knows of one image. Format and Key are the hub's, and always set.
+// The other fields below Image are zero until the image is ready.
 type Inspection struct {
 	Image
 	Layers    []LayerInfo `json:"layers"`
@@ -126,7 +126,7 @@ type LayerInfo struct {
 	Entries   int64  `json:"entries"`
 }
 
-// Starts is what the hub knows of how an image starts. The image is ready.
+// Starts is what the hub knows of how a ready image starts.
 type Starts struct {
 	Name      string        `json:"name"`
 	Digest    string        `json:"digest"` // of its manifest
@@ -134,11 +134,11 @@ type Starts struct {
 	Tree      string        `json:"tree"`
 	Workloads []Workload    `json:"workloads"` // the most frequent first; empty: no start was reported
 	Packs     []StartupPack `json:"packs"`     // in the order in which nodes fetch them
-	// Pending says that the startup packs will soon be replaced, for newer traces or by better
-	// compressed ones.
+	// Pending says that the startup packs will soon be made again, from newer traces or with better
+	// compression.
 	Pending bool `json:"pending,omitempty"`
-	// Lost is since when the image has no startup packs because those of more recently used
-	// images take all the space; zero: it may have some.
+	// Lost is the time since which the image has no startup packs, because packs of more recently
+	// used images take all the space. Zero: that is not so.
 	Lost time.Time `json:"lost,omitzero"`
 }
 

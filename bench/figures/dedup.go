@@ -66,8 +66,8 @@ func (b *table) reportDedup(images []string, s *sums) {
 	}
 }
 
-// sums holds bytes of regular files: of all images, with each layer, file or chunk counted once,
-// plain and compressed.
+// sums holds bytes of regular files: of all of them, and with each layer, file or chunk counted
+// once. The others are compressed sizes: of the layers' blobs, of single files, of the hub's packs.
 type sums struct {
 	all                       int64
 	layers, files, chunks     int64

@@ -17,8 +17,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Faults are measured by reads of single pages. Each page is far from all pages read before, so
-// that each read is a separate fault.
+// Faults are measured by reads of single pages. Each page is read once, in random order and without
+// read-ahead, so that each read is a separate fault. Uncached pages are also far apart.
 const (
 	faultPage   = 4096
 	farApart    = 2 << 20 // distance of uncached pages, in bytes: no two are in the same unit
@@ -70,7 +70,7 @@ func (b *table) faultRound(ctx context.Context, readers int, took map[string][]f
 	if _, err := r.read(c.Root, files.largest); err != nil {
 		return err
 	}
-	// drops the image's pages, but not the cache's
+	// drops the file's pages from the page cache, but not those of the chunk cache
 	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (b *table) faultRound(ctx context.Context, readers int, took map[string][]f
 	return measure("cached, on the disk", faultPage)
 }
 
-// randomFaults reads pages of a file in random order, with at least apart bytes between them, with
+// randomFaults reads pages of a file in random order, at offsets that are multiples of apart, with
 // several concurrent readers. It returns the duration of each read, in seconds.
 func randomFaults(file *os.File, size, apart int64, readers int) ([]float64, error) {
 	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_RANDOM); err != nil { // no read-ahead by the kernel

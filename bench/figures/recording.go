@@ -18,7 +18,7 @@ const (
 )
 
 // recording measures the cost of recording a start. All data is on the disk, so that the network
-// does not hide the cost, and the page cache is empty.
+// does not hide the cost. The page cache is empty.
 func (b *table) recording(ctx context.Context) error {
 	var errs []error
 	for _, w := range b.workloads {
@@ -62,7 +62,7 @@ func (b *table) recordingOf(ctx context.Context, w bench.Workload) error {
 		timesRow(w.Image, w.Name+", not recorded", site.Lighter, times[false]))
 	v := verdict{Figure: "recording", What: w.String() + ": recorded : not recorded", Lighter: bench.Seconds(with) +
 		" : " + bench.Seconds(without), Unit: "ratio",
-		Note: fmt.Sprintf("median of %d pairs' ratios; of the medians %.3f", recordingPairs, with/without)}
+		Note: fmt.Sprintf("median of the ratios of %d pairs; ratio of the medians %.3f", recordingPairs, with/without)}
 	v.Value, v.Target, v.Result = atMost(bench.Median(ratios), recordingCost)
 	b.verdicts = append(b.verdicts, v)
 	return nil

@@ -16,7 +16,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// squidConfig is the configuration of a Squid for Lighter, which listens on ADDRESS. Important
+// squidConfig configures a Squid that listens on ADDRESS, for use with Lighter. Important
 // settings: objects as large as a unit or an index stay in memory, concurrent requests for an
 // object share one fetch, and a fetch continues if its client cancels.
 const squidConfig = `http_port ADDRESS

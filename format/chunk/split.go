@@ -11,8 +11,8 @@ import (
 // The splitting rule of format 1, in bytes. docs/format.md specifies it, and
 // docs/decisions/chunk-size.md has the measurements.
 const (
-	// Holes are runs of at least zeroRun zeros that consist of whole blocks of the file, of
-	// zeroBlock bytes. Shorter runs stay in chunks: zstd compresses them to a few bytes, and a hole
+	// A hole is a run of at least zeroRun zeros, made of whole blocks of zeroBlock bytes. Only the
+	// file's last block may be shorter. Shorter runs stay in chunks: zstd compresses them to a few bytes, and a hole
 	// would cost an extent.
 	zeroBlock = 4096
 	zeroRun   = 16 * zeroBlock
@@ -145,7 +145,7 @@ func (w *window) bytes() []byte { return w.buf[w.start:w.end] }
 
 func (w *window) advance(n int) { w.start += n; w.pos += int64(n) }
 
-// fill reads until the window has a chunk of the maximum length with a zeroRun behind it, or the
+// fill reads until the window has the longest chunk and more than zeroRun bytes after it, or the
 // rest of the file.
 func (w *window) fill() error {
 	if w.left == 0 || w.end-w.start >= MaxLength+zeroRun+2*zeroBlock {

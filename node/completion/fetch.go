@@ -17,7 +17,7 @@ import (
 const (
 	fetchParallel    = 8                      // units that Fetch requests at a time
 	fetchRounds      = 3                      // how often Fetch requests missing units
-	maxFailures      = 3                      // units that fail in a row, of each that is requested at a time
+	maxFailures      = 3                      // a fetch ends after as many failures in a row, times its parallel requests
 	progressInterval = 200 * time.Millisecond // between two reports of Fetch
 )
 
@@ -27,7 +27,8 @@ type Progress struct {
 	All    int64 `json:"bytes"`
 }
 
-// errNotKept reports that fetched chunks are not in the cache. The cache's status has the reason.
+// errNotKept reports that chunks are still missing after fetchRounds. If they arrived, the cache's
+// status says why they were not kept.
 var errNotKept = errors.New("some of it did not arrive or was not kept, see `lighter cache`")
 
 // Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports
@@ -71,7 +72,7 @@ func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
 
 // fetchMissing fetches the missing units of a tree, and reports whether none is missing any more. It
 // calls next before each unit and at the end, with the bytes of the missing chunks and of all. An
-// error of next ends the fetch, and so do maxFailures.
+// error of next ends the fetch, and so do maxFailures times parallel failures in a row.
 func (c *Completer) fetchMissing(
 	ctx context.Context, tree chunk.ID, share Share, parallel int, next func(left, all int64) error,
 ) (complete bool, err error) {
@@ -102,7 +103,7 @@ func (c *Completer) fetchMissing(
 	if failed != nil {
 		return false, cmp.Or(err, failed)
 	}
-	_ = next(total(missing), all) // nothing is left to be ended
+	_ = next(total(missing), all) // its error could only end the fetch, which is over
 	if len(missing) == 0 {
 		return true, nil
 	}
@@ -123,8 +124,8 @@ func total(units []unit) (bytes int64) {
 	return bytes
 }
 
-// missing returns the units of a tree with missing chunks, in the order of their packs, and the
-// bytes of all of the tree's chunks.
+// missing returns the units of a tree that have missing chunks, in the order of their packs, and
+// the bytes of all of the tree's chunks.
 func (c *Completer) missing(ctx context.Context, tree chunk.ID) (missing []unit, all int64, err error) {
 	err = c.parts.Trees.Chunks(ctx, tree, func(ref chunk.Ref) {
 		all += int64(ref.Length)
@@ -147,8 +148,8 @@ func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
 	return append(units, unit{ref, bytes})
 }
 
-// inPackOrder sorts units by pack and number, and merges those that occur several times. They
-// come in the order of the device, and the packs keep the order in which the device has them.
+// inPackOrder sorts units by pack and number, and merges those that occur several times. The units
+// are in the order of the device. The packs come in the order of their first units there.
 func inPackOrder(units []unit) []unit {
 	packs := map[chunk.ID]int{}
 	for _, u := range units {

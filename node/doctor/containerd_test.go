@@ -34,7 +34,7 @@ func TestRightConfigs(t *testing.T) {
 		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" +
 			proxyLines(testSettings), "v1.6.20": "version = 2\n" + proxyLines(testSettings),
 		"": "version = 2\n" + proxyLines(testSettings),
-		// The dump of containerd 1.6.
+		// As `containerd config dump` of 1.6 prints it: without capabilities and exports.
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress +
 			"\"\n    type = \"snapshot\"\n",
 	} {
@@ -101,7 +101,7 @@ func TestWrongConfigs(t *testing.T) {
 	} {
 		for _, onlyImages := range []bool{false, true} {
 			level := c.level
-			if onlyImages && strings.Contains(c.words, "name images") { // no image is lazy, or a forged one is
+			if onlyImages && strings.Contains(c.words, "name images") { // then only a forged image is lazy
 				level = Problem
 			}
 			findings, err := judgeConfig([]byte(c.text), c.version,

@@ -13,14 +13,14 @@ import (
 	"lighter/store/origin"
 )
 
-// fetch starts or joins the fetch of a chain's tree. The caller waits for the call. p applies only
-// if this starts the fetch. The fetch runs in the background: once it has a slot, it ends only when
-// the index is cached or has failed. It holds the chain while it runs, and for answerTTL after
-// that, because the pull claims this chain last.
+// fetch starts or joins the fetch of a chain's tree. It does not wait: the caller waits for the
+// returned call. p applies only if this starts the fetch. The fetch runs in the background: once it
+// has a slot, it ends only when the index is cached or has failed. It holds the chain while it runs,
+// and for answerTTL after that: the chain is the top of its image, which a pull claims last.
 func (r *Resolver) fetch(s *index.Statement, p patience) *flight.Call {
 	return r.fetches.Join(s.Tree, func(ctx context.Context, c *flight.Call) error {
 		r.Hold(s.Chain)
-		defer r.dropLater(s.Chain) // each waiter has its own hold
+		defer r.dropLater(s.Chain) // this hold is the fetch's own; callers have others
 		release, ok := r.slots.acquire(ctx.Done())
 		if !ok {
 			return errAbandoned
@@ -46,7 +46,6 @@ var errAbandoned = errors.New("the fetch was cancelled while it waited for a slo
 // fetchInSlot fetches a tree. If it fails, pulls go on without the hub for a while. A
 // brief fetch then fails at once when it gets its slot.
 func (r *Resolver) fetchInSlot(c *flight.Call, s *index.Statement, p patience) error {
-	// The hub's time begins now.
 	if err := r.keep(s); err != nil {
 		if !errors.Is(err, errOtherTree) {
 			r.pause(err)
@@ -65,8 +64,8 @@ func (r *Resolver) fetchInSlot(c *flight.Call, s *index.Statement, p patience) e
 	return err
 }
 
-// download fetches the index. It tries again if the hubs say when, and if the index was cut off: a
-// pull may have claimed chains because it had begun.
+// download fetches the index. It tries again after the time that the hubs name. It also tries again
+// if the index was cut off, as a pull may have claimed chains when the index began to arrive.
 func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), indexTimeout)
 	defer cancel()
@@ -94,8 +93,8 @@ func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 	})
 }
 
-// attempt has the tree fetched once. A brief attempt waits for the beginning of the index until end
-// at most, and less long for a silent hub.
+// attempt has the tree fetched once. A brief attempt waits until end for the index to begin, and
+// less long if nothing arrives at all.
 func (r *Resolver) attempt(
 	ctx context.Context, tree chunk.ID, p patience, end time.Time, begun func(),
 ) error {

@@ -12,12 +12,12 @@ import (
 
 const (
 	// maxWorkloads bounds the workloads of an image, and maxSamples the recordings kept of each.
-	// Further starts are only counted, so that an image that starts often keeps its packs.
+	// Further starts are only counted: new samples could change the packs with every start.
 	maxWorkloads = 16
 	maxSamples   = 3
 
-	// maxRecording bounds a recording, as text, and maxKept all of an image's, in
-	// bytes.
+	// maxRecording bounds the text of one recording, and maxKept that of all recordings of an
+	// image, in bytes.
 	maxRecording = 4 << 20
 	maxKept      = 24 << 20
 
@@ -25,8 +25,8 @@ const (
 	// lose weight.
 	maxStarts = 4096
 
-	// minSimilarity is how similar two starts of one workload are at least: the bytes that both
-	// read, as a part of the bytes that either reads.
+	// A recording belongs to a workload if its similarity to the workload's first sample is at
+	// least minSimilarity: the bytes that both read, divided by the bytes that at least one reads.
 	minSimilarity = 0.8
 )
 
@@ -61,7 +61,8 @@ func Without(kept []trace.Recording, id string) (left []trace.Recording, removed
 // images of many gigabytes, so sort once and add several.
 type Kept struct{ all []workload }
 
-// Sort sorts the recordings kept of an image, which are in the order of Recordings.
+// Sort sorts the recordings kept of an image into workloads. They are in the order in which
+// Kept.Recordings has returned them.
 func Sort(kept []trace.Recording) *Kept { return &Kept{sorted(kept)} }
 
 // Add adds recordings, the oldest first, and removes the least used workloads beyond the bounds.
@@ -142,8 +143,8 @@ func nearest(all []workload, r trace.Recording) (p profile, at int) {
 	return p, at
 }
 
-// evict removes the least used workloads beyond the bounds. It keeps the newest, which could
-// otherwise never gather starts.
+// evict removes the least used workloads beyond the bounds, and halves all counts if there are too
+// many starts. It keeps the newest workload, which could otherwise never gather starts.
 func evict(all []workload) []workload {
 	for len(all) > maxWorkloads || len(all) > 1 && size(all) > maxKept {
 		least := 0
@@ -166,7 +167,7 @@ func evict(all []workload) []workload {
 	return all
 }
 
-// halve halves the starts of each sample, down to one.
+// halve halves the starts of each sample. Each keeps at least one.
 func (w *workload) halve() {
 	w.Starts = 0
 	for i := range w.Samples {
@@ -186,7 +187,7 @@ func size(all []workload) (n int) {
 	return n
 }
 
-// bounded truncates a recording that is too long or stands for too many starts.
+// bounded truncates a recording that is too long, and caps its number of starts.
 func bounded(r trace.Recording) trace.Recording {
 	r.Starts = min(r.Starts, maxStarts)
 	left := maxRecording
@@ -199,7 +200,7 @@ func bounded(r trace.Recording) trace.Recording {
 	return r
 }
 
-// profile has how many bytes a start has read of which parts of files.
+// profile is the number of bytes that a start has read of each part of each file.
 type profile struct {
 	parts map[uint64]int64 // bytes read, by the hash of file and part
 	all   int64            // bytes of all parts
@@ -231,8 +232,8 @@ func profileOf(r trace.Recording) profile {
 	return p
 }
 
-// similar returns the bytes that both have read as a part of the bytes that either has: a number
-// from minSimilarity to 1, or 0 if it is less. It stops as soon as it must be less.
+// similar returns the bytes that both have read, divided by the bytes that at least one has read,
+// or 0 if that is below minSimilarity. It stops counting once the result must be below.
 func (p profile) similar(q profile) float64 {
 	if len(p.parts) > len(q.parts) {
 		p, q = q, p

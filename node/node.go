@@ -1,4 +1,4 @@
-// Package node promises a node: it puts the parts together and runs them until its context ends.
+// Package node puts the parts of a node together, and runs them until its context ends.
 // Then it unmounts all trees that no container uses. If a daemon was killed, the next one cleans up.
 //
 // node.go shows the parts and how they are wired; the parts are packages below this one. The other

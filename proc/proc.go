@@ -1,5 +1,4 @@
-// Package proc promises facts about other processes of this machine that only the kernel
-// knows: which process is at the other end of a Unix socket, and whether a process is dead.
+// Package proc asks the kernel about other processes of this machine: which process is at the other end of a Unix socket, and whether a process is dead.
 // It changes nothing and sends no signals.
 package proc
 

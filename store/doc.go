@@ -2,8 +2,8 @@
 // every chunk that it returns. A source that lies costs retries and a cache that fails costs a
 // fetch; neither costs a wrong byte. The package knows nothing of what chunks are for.
 //
-// A read that misses the cache passes the following steps. NewFetcher puts those from decoding to
-// the source together in one line; each wraps the next one.
+// A read that misses the cache passes the following steps, each of which wraps the next one.
+// NewFetcher builds the steps from the decoder to the source.
 //
 //	Share.Cached   cache.go     the cache on this machine
 //	retry          retry.go     one backoff, until the reader's deadline

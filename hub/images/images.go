@@ -1,8 +1,7 @@
 // Package images keeps the hub's image names: what users add, push and remove.
 //
-// A name stands for the same images in the registry and in the catalog, and each image that is
-// queued gets to an end: ready, failed with a reason, or stored if it is no image that a container
-// can run. Images are pushed to the hub's registry, or package pull copies them there; package
+// A name stands for the same images in the registry and in the catalog. Each queued image becomes
+// ready, fails with a reason, or is stored if it is no image that a container can run. Images are pushed to the hub's registry, or package pull copies them there; package
 // queue decides whose turn it is, and package ingest makes them ready.
 package images
 

@@ -1,11 +1,11 @@
-// Package completion promises all chunks of an image in the cache: in the background, for
-// images that are mounted (Run), or at once, for one image (Fetch). It also makes the local
-// devices of complete images.
+// Package completion fetches all chunks of an image into the cache: in the background, for mounted
+// images (Run), or at once, for one image (Fetch). It also makes the local devices of complete
+// images.
 //
 // Background work waits for its schedule and stays within its rate. It never evicts anything:
 // cached chunks may be read again, and no reader has asked for the missing ones. It works on one
-// tree at a time, one unit at a time, and
-// fetches only missing units, so it goes on where it ended.
+// tree at a time, and one unit at a time. It fetches only missing units, so it goes on where it
+// ended.
 package completion
 
 import (

@@ -1,5 +1,5 @@
-// Package control promises control over a node that runs, to root on the same machine: its state,
-// its cache, mounts without containerd, recordings, and its end. It has both ends of the control
+// Package control lets root on the same machine control a running node: see its state, manage its
+// cache, mount images without containerd, record starts, and stop it. It has both ends of the control
 // socket: the daemon's Server and the commands' Client.
 //
 // The socket speaks HTTP with JSON, and is no public interface: both ends are of one version.

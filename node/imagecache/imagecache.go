@@ -1,5 +1,5 @@
-// Package imagecache promises the chunk cache by image: an administrator pins, evicts and
-// verifies the chunks of an image. Images are named by a word, as `lighter status` shows them.
+// Package imagecache manages the chunk cache by image: an administrator pins, evicts and verifies
+// the chunks of an image. Images are named by a word, as `lighter status` shows them.
 package imagecache
 
 import (

@@ -1,5 +1,5 @@
-// Package report promises the state of a node, as administrators and monitoring see it: in
-// `lighter status`, `lighter doctor` and the metrics, which agree. It also finds images by the
+// Package report describes the state of a node. `lighter status`, `lighter doctor` and the metrics
+// all show this description, so they agree. It also finds images by the
 // words that administrators use for them.
 //
 // It changes nothing. Its JSON is printed by `lighter status --json`.

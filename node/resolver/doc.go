@@ -10,8 +10,9 @@
 // is claimed only if a verified statement is about it or about an image above it. As soon as it is
 // clear which image that is, a claim also waits until the image's index has begun to arrive and its
 // header was verified. The claim of an image's top chain waits for the whole index. One gap
-// remains: while several images stand on a chain, no index is fetched for it. If the hub's index
-// then fails, this pull fails; a second pull at once unpacks the image as usual.
+// remains: while a chain belongs to several images, it is claimed before the index of any of them
+// is fetched. If the index of the pulled image then fails, this pull fails. A second pull at once
+// unpacks the image as usual.
 //
 // A pull never depends on a hub without need. budget.go lists how long a pull waits for each step.
 //

@@ -3,12 +3,12 @@
 // recordings, keeps a bounded number of them, sorts them into workloads (starts that read nearly
 // the same), and lays out the chunks that workloads share.
 //
-//	Tree.Record   a trace of one tree's device → a recording, which names files
-//	Tree.Known    recordings, perhaps of another tree → those that name something in this one
-//	Sort, Kept    the recordings of an image, and further ones → those to keep
-//	Without       the same, without one workload
-//	Tree.Layout   recordings, and guesses of unreported starts → packs, for one tree
-//	Workloads     the same recordings, for display
+//	Tree.Recording   a trace of one tree's device → a recording, which names files
+//	Tree.Known       recordings, perhaps of another tree → those that name something in this one
+//	Sort, Kept       the recordings of an image, and further ones → those to keep
+//	Without          the same, without one workload
+//	Tree.Layout      recordings, and guesses of unreported starts → packs, for one tree
+//	Workloads        the same recordings, for display
 //
 // The package is pure: the same input gives the same output. It reads a tree's
 // index. It knows nothing of catalogs, objects and networks.

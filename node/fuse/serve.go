@@ -26,8 +26,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	// Active reads outlive ctx, by drainTimeout at most.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	defer context.AfterFunc(ctx, s.stopReceiving)()
 	var background sync.WaitGroup
+	background.Go(func() { s.stopWith(ctx, work) })
 	background.Go(func() { s.watch(work) })
 	s.window.follow(0)
 	err := s.loop(work)
@@ -46,11 +46,16 @@ func (s *Server) Serve(ctx context.Context) error {
 	return errors.Join(err, s.journal.unmap())
 }
 
-// stopReceiving ends the loop.
-func (s *Server) stopReceiving() {
-	s.setStopping()
-	if err := s.conn.SetReadDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, os.ErrClosed) {
-		s.log.Error("server not stopped", "dir", s.dir, "err", err)
+// stopWith ends the loop when ctx is done. It returns before Serve does, as the connection may be
+// closed then.
+func (s *Server) stopWith(ctx, work context.Context) {
+	select {
+	case <-ctx.Done():
+		s.setStopping()
+		if err := s.conn.SetReadDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, os.ErrClosed) {
+			s.log.Error("server not stopped", "dir", s.dir, "err", err)
+		}
+	case <-work.Done():
 	}
 }
 

@@ -3,6 +3,7 @@
 package versions
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -48,7 +49,7 @@ func update(t *testing.T, today, hub, node string) {
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Machine.StartNode(t.Context()); err != nil {
+	if err := errors.Join(s.Machine.StartNode(t.Context()), s.Machine.Reconnect(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := c.Exec(t.Context(), reading...); err != nil || got != want {

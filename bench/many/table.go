@@ -80,7 +80,7 @@ func short(seconds float64) string {
 	return bench.Seconds(seconds)
 }
 
-// who returns the number of nodes, and whether they all start at once.
+// who describes the nodes: their number, and whether all of them start at once.
 func (c Cell) who() string {
 	if c.Spread == 0 && c.Nodes > 1 {
 		return fmt.Sprintf("%d at once", c.Nodes)

@@ -17,6 +17,7 @@ import (
 	"lighter/hub/encoder"
 	"lighter/hub/publish"
 	"lighter/hub/startup/plan"
+	"lighter/sleep"
 )
 
 // A container may be waiting for new startup packs, so they are made as fast as other packs. Every
@@ -168,15 +169,15 @@ func (r *recompressor) recompress(ctx context.Context, tree chunk.ID, l *pending
 			}
 			var failed error
 			delayed, err := r.encoders.Background(ctx, func(*zstd.Encoder) {
-				dst, failed = b.EncodeWith(dst, func(dst, content []byte) ([]byte,
-					error) {
+				dst, failed = b.EncodeWith(dst, func(dst, content []byte) ([]byte, error) {
 					return best.encode(ctx, dst, content)
 				})
 			})
 			if err := errors.Join(err, failed); err != nil {
 				return nil, err
 			}
-			return dst, sleep(ctx, ingestRestFactor*delayed)
+			sleep.For(ctx, ingestRestFactor*delayed)
+			return dst, ctx.Err()
 		})
 	if err != nil {
 		return err

@@ -12,7 +12,8 @@ import (
 	"lighter/hub/report"
 )
 
-// A sender at its limit is told so, and not that too many traces wait.
+// The error for a sender at its limit names that limit. It differs from the error for too many
+// pending traces.
 func TestSenderFull(t *testing.T) {
 	var r recordings
 	tree := chunk.Sum([]byte("a"))

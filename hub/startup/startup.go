@@ -323,16 +323,6 @@ func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
 	return nil
 }
 
-// sleep waits for d, or returns the context's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // isMissing reports whether an error of the stores means that there is no such entry.
 func isMissing(err error) bool {
 	return errors.Is(err, catalog.ErrNotFound) || errors.Is(err, objects.ErrNotFound)

@@ -168,7 +168,7 @@ func (c *containerdConfig) judgeTransfer() []Finding {
 }
 
 // judgeCRI judges CRI, which the kubelet uses. Since containerd 2.1 it pulls by the transfer
-// service, which the proxy plugin's exports configure, unless it is told otherwise.
+// service by default. The proxy plugin's exports configure that service.
 func (c *containerdConfig) judgeCRI(version int, n nodeSettings) []Finding {
 	if c.disables("io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri") {
 		return nil

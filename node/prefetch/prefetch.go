@@ -105,7 +105,7 @@ func (p *Prefetcher) Run(ctx context.Context) { p.queue.run(ctx) }
 // Stats are a prefetcher's figures since it was made.
 type Stats struct {
 	Startup    Yield `json:"startup"`    // of startup packs
-	Neighbours Yield `json:"neighbours"` // of what lay around a miss
+	Neighbours Yield `json:"neighbours"` // of units around a miss
 	// Loaded is how many bytes of startup packs, uncompressed, were read from the disk into memory.
 	Loaded int64 `json:"loadedBytes"`
 }

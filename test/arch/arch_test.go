@@ -55,7 +55,7 @@ hub/queue: hub/catalog hub/oci hub/report wire
 hub/registry: wire
 hub/report: wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire
-hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan wire
+hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/verify: format/chunk format/index format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire

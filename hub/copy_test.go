@@ -124,7 +124,7 @@ func TestIndexBombIsRefused(t *testing.T) {
 	}
 	images := h.settled("bomb:1")
 	if len(images) != 1 || images[0].State != wire.StateFailed ||
-		!strings.Contains(images[0].Error, "more than the limit of 1000 manifests") {
+		!strings.Contains(images[0].Error, "more than 1000 manifests") {
 		t.Errorf("%+v", images)
 	}
 }

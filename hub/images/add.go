@@ -204,7 +204,7 @@ func imagesOf(members *oci.Members) []catalog.Image {
 
 // requested returns the wanted ones of the images of imagesOf, or all if none is wanted.
 func requested(members *oci.Members, images []catalog.Image) []catalog.Image {
-	if !members.Wants() {
+	if !members.HasWanted() {
 		return images
 	}
 	var wanted []catalog.Image

@@ -1,8 +1,10 @@
 // Package images keeps the hub's image names: what users add, push and remove.
 //
-// A name stands for the same images in the registry and in the catalog. Each queued image becomes
-// ready, fails with a reason, or is stored if it is no image that a container can run. Images are pushed to the hub's registry, or package pull copies them there; package
-// queue decides whose turn it is, and package ingest makes them ready.
+// A name stands for the same images in the registry and in the catalog. Images are pushed to the
+// hub's registry, or package pull copies them there. Package queue decides whose turn it is, and
+// package ingest makes them ready. Each queued image becomes ready, or fails with a reason.
+// Attestations, signatures and images of other platforms are only stored: they stay in the registry
+// and are not ingested.
 package images
 
 import (
@@ -37,7 +39,8 @@ type Config struct {
 	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
 	RegistryHosts []string
 	Log           *slog.Logger
-	// Ready is called with each image that has become ready, before its clients are told.
+	// Ready is called with each image that has become ready, before its clients are told. The hub
+	// waits there for the image's first layout (package startup), which may be a guess.
 	Ready func(ctx context.Context, image catalog.Image) error
 }
 

@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,14 +25,14 @@ type Reader interface {
 
 var _ Reader = registry.Repository{}
 
-// Members are all manifests and indexes below the one that a name points to.
+// Members are the manifest that a name points to and, if it is an index, everything below it.
 type Members struct {
 	Root      registry.Manifest
-	Manifests []Member            // that are no indexes
-	Indexes   []registry.Manifest // the outermost first
+	Manifests []Member            // all manifests except indexes
+	Indexes   []registry.Manifest // each before the indexes in it
 
 	platforms []string // wanted ones
-	offered   []string // platforms of the images
+	offered   []string // platforms of the images that exist, or that are not wanted and were not read
 }
 
 // Member is one manifest.
@@ -57,34 +56,40 @@ const attested = "vnd.docker.reference.digest"
 // unknownPlatform is the platform of attestations.
 const unknownPlatform = "unknown/unknown"
 
-// Expand reads the manifests below root. Manifests that from does not have are left out. After an
-// error the result has what was read before.
-func Expand(ctx context.Context, from Reader, root registry.Manifest, platforms []string) (*Members, error) {
-	e := newExpander(from, root, platforms)
+// Expand reads the manifests below root. It omits manifests that r does not have. If it fails, it
+// returns the members that it has read before.
+func Expand(ctx context.Context, r Reader, root registry.Manifest, platforms []string) (*Members, error) {
+	e := newExpander(r, root, platforms)
 	return e.Members, e.add(ctx, root, 0)
 }
 
-// ExpandWanted is Expand without manifests for other platforms than the wanted ones. They are not
-// read at all.
-func ExpandWanted(ctx context.Context, from Reader, root registry.Manifest, platforms []string) (*Members, error) {
-	e := newExpander(from, root, platforms)
+// ExpandWanted is Expand for the wanted platforms only. It does not read other manifests.
+func ExpandWanted(ctx context.Context, r Reader, root registry.Manifest, platforms []string) (*Members, error) {
+	e := newExpander(r, root, platforms)
 	e.wantedOnly = true
 	return e.Members, e.add(ctx, root, 0)
 }
 
-// Wants reports whether there is an image for a wanted platform.
-func (m *Members) Wants() bool {
+// HasWanted reports whether there is an image for a wanted platform.
+func (m *Members) HasWanted() bool {
 	return slices.ContainsFunc(m.Manifests, func(one Member) bool { return one.Wanted })
 }
 
-// CheckPlatforms returns an error if there are images and none is for a wanted platform.
+// CheckPlatforms returns an error if an index, or an image, has no image for a wanted platform.
 func (m *Members) CheckPlatforms() error {
-	if m.Wants() || len(m.Indexes) == 0 && len(m.offered) == 0 {
+	wanted := strings.Join(m.platforms, ", ")
+	switch {
+	case m.HasWanted():
 		return nil
+	case len(m.offered) > 0:
+		slices.Sort(m.offered)
+		return fmt.Errorf("no image for %s; there is one for %s",
+			wanted, strings.Join(slices.Compact(m.offered), ", "))
+	case len(m.Indexes) > 0:
+		return fmt.Errorf("no image for %s: index %s names no image, or the registry does not have its manifest",
+			wanted, m.Root.Digest)
 	}
-	slices.Sort(m.offered)
-	return fmt.Errorf("no image for %s; there is one for %s",
-		strings.Join(m.platforms, ", "), strings.Join(slices.Compact(m.offered), ", "))
+	return nil // a manifest that is not an image
 }
 
 // Platforms returns the wanted platforms as one string.
@@ -103,22 +108,22 @@ func (m *Members) Find(digest string) (registry.Manifest, bool) {
 // expander fills Members. It reads each manifest once, even if several indexes name it.
 type expander struct {
 	*Members
-	from       Reader
+	reader     Reader
 	wantedOnly bool
 
-	seen        map[string]int // positions in Manifests by digest; -1 for an index
+	seen        map[string]int // positions in Manifests by digest; -1 for an index or a missing manifest
 	descriptors int            // in indexes
 	bytes       int64          // that were read
 }
 
-func newExpander(from Reader, root registry.Manifest, platforms []string) *expander {
-	return &expander{Members: &Members{Root: root, platforms: platforms}, from: from, seen: map[string]int{}}
+func newExpander(r Reader, root registry.Manifest, platforms []string) *expander {
+	return &expander{Members: &Members{Root: root, platforms: platforms}, reader: r, seen: map[string]int{}}
 }
 
 // count checks the bound on bytes.
 func (e *expander) count(b []byte) error {
 	if e.bytes += int64(len(b)); e.bytes > maxExpanded {
-		return fmt.Errorf("manifests and configs are longer than the limit of %d bytes", maxExpanded)
+		return fmt.Errorf("manifests and configs together exceed the limit of %d bytes", maxExpanded)
 	}
 	return nil
 }
@@ -138,17 +143,19 @@ func (e *expander) add(ctx context.Context, m registry.Manifest, depth int) erro
 		return fmt.Errorf("parse index %s: %w", m.Digest, err)
 	}
 	if e.descriptors += len(index.Manifests); e.descriptors > maxDescriptors {
-		return fmt.Errorf("index %s: more than the limit of %d manifests", m.Digest, maxDescriptors)
+		return fmt.Errorf("index %s: the indexes name more than %d manifests together", m.Digest, maxDescriptors)
 	}
 	e.seen[m.Digest] = -1
 	e.Indexes = append(e.Indexes, m)
-	// Images come before their attestations, as they decide whether these are wanted.
-	slices.SortStableFunc(index.Manifests, func(a, b v1.Descriptor) int {
-		return cmp.Compare(min(len(a.Annotations[attested]), 1), min(len(b.Annotations[attested]), 1))
-	})
-	for _, d := range index.Manifests {
-		if err := e.addDescriptor(ctx, d, depth); err != nil {
-			return fmt.Errorf("index %s: %w", m.Digest, err)
+	// Images before attestations: an attestation is wanted if its image is.
+	for _, attestations := range []bool{false, true} {
+		for _, d := range index.Manifests {
+			if (d.Annotations[attested] != "") != attestations {
+				continue
+			}
+			if err := e.addDescriptor(ctx, d, depth); err != nil {
+				return fmt.Errorf("index %s: %w", m.Digest, err)
+			}
 		}
 	}
 	return nil
@@ -163,23 +170,23 @@ func (e *expander) addDescriptor(ctx context.Context, d v1.Descriptor, depth int
 	if d.Platform != nil {
 		platform = PlatformName(*d.Platform)
 	}
-	if platform != unknownPlatform {
-		e.offer(platform)
-	}
 	if i, known := e.seen[d.Digest.String()]; known {
 		// A manifest that is named for several platforms is wanted if one of them is.
-		if i >= 0 && platform != "" {
+		if i >= 0 && platform != "" && e.Manifests[i].IsImage {
+			e.offer(platform)
 			m := &e.Manifests[i]
-			m.Wanted = m.Wanted || m.IsImage && matches(platform, e.platforms)
+			m.Wanted = m.Wanted || matches(platform, e.platforms)
 		}
 		return nil
 	}
 	if e.wantedOnly && !e.wantsDescriptor(d, platform) {
+		e.offer(platform)
 		return nil
 	}
-	m, err := e.from.Manifest(ctx, d.Digest.String())
+	m, err := e.reader.Manifest(ctx, d.Digest.String())
 	if errors.Is(err, registry.ErrNotFound) {
-		return nil // an index may name manifests that the registry does not have
+		e.seen[d.Digest.String()] = -1 // an index may name manifests that the registry does not have
+		return nil
 	}
 	if err != nil {
 		return err
@@ -205,7 +212,7 @@ func (e *expander) wantsDescriptor(d v1.Descriptor, platform string) bool {
 
 // offer notes a platform that has an image.
 func (e *expander) offer(platform string) {
-	if platform != "" {
+	if platform != "" && platform != unknownPlatform {
 		e.offered = append(e.offered, platform)
 	}
 }
@@ -219,7 +226,9 @@ func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.De
 	manifest, err := parseManifest(m)
 	switch {
 	case errors.As(err, new(*NotImageError)) || d.Annotations[attested] != "" || one.Platform == unknownPlatform:
-		one.Platform = strings.TrimPrefix(one.Platform, unknownPlatform)
+		if one.Platform == unknownPlatform {
+			one.Platform = ""
+		}
 		e.Manifests = append(e.Manifests, one)
 		return nil
 	case err != nil:
@@ -228,18 +237,18 @@ func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.De
 		if one.Platform, err = e.configPlatform(ctx, manifest.Config); err != nil {
 			return err
 		}
-		e.offer(one.Platform)
 	}
+	e.offer(one.Platform)
 	one.IsImage = true
 	one.Wanted = matches(one.Platform, e.platforms)
 	e.Manifests = append(e.Manifests, one)
 	return nil
 }
 
-// configPlatform reads the platform from a config. It is unknown if the config cannot be parsed:
-// the ingestion reports that.
+// configPlatform reads the platform from a config. If the config cannot be parsed, it returns "".
+// Ingestion reports the error.
 func (e *expander) configPlatform(ctx context.Context, d v1.Descriptor) (string, error) {
-	b, err := e.from.Config(ctx, d)
+	b, err := e.reader.Config(ctx, d)
 	if err == nil {
 		err = e.count(b)
 	}

@@ -60,7 +60,7 @@ func (f *figures) metrics() []metric {
 		{"oldest_read_seconds", gauge, reads.Oldest.Seconds(), "Age of the oldest unanswered read."},
 
 		{"pulls_without_hub_total", counter, float64(s.NoHub),
-			"Lookups and indexes that no hub delivered in time: images were unpacked as usual."},
+			"Failed lookups and index fetches: their images were unpacked as usual."},
 		{"unit_requests_total", counter, float64(fetched.Requests), "Requests for units and chunks."},
 		{"unit_received_bytes_total", counter, float64(fetched.Bytes), "Bytes of units received, compressed."},
 		{"unit_retries_total", counter, float64(fetched.Retries), "Requests for units that were repeated."},

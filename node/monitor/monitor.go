@@ -1,6 +1,6 @@
 // Package monitor serves a node's state to monitoring systems over HTTP: /metrics for Prometheus,
-// /healthz and /readyz. It answers from before a previous daemon's mounts are
-// recovered until after the last one is closed.
+// /healthz and /readyz. It answers from before a previous daemon's mounts are recovered until after
+// the last one is closed.
 //
 // Its failures cost nothing but this view: containers come first.
 package monitor

@@ -58,9 +58,9 @@ func (m *Mounts) watch(tree chunk.ID, watched bool) {
 	}
 }
 
-// Starts says that a container is about to start on a mounted tree. The start is recorded if
-// nothing of the tree was read before.
-func (m *Mounts) Starts(tree chunk.ID) {
+// NoteStart is called when a container is about to start from a mounted tree. The start is recorded
+// if nothing of the tree was read before.
+func (m *Mounts) NoteStart(tree chunk.ID) {
 	defer m.trees.Lock(tree)()
 	if mount, _ := m.get(tree); mount.Kind != NewDevice {
 		return

@@ -3,7 +3,7 @@
 //
 // The kernel reads the two files directly, or behind loop devices if it cannot mount files (Mode).
 // Before an image is claimed, Probe finds out whether the kernel can mount trees at all, and
-// Mountable repeats that from time to time while it cannot.
+// CheckMountable repeats that from time to time while it cannot.
 //
 // Mounts are the mounts that this node has made. The functions without a receiver work on a node's
 // root directory, whether a node runs there or not: Bind and Unbind show a tree elsewhere, Release

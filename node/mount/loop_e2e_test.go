@@ -167,7 +167,7 @@ func TestProbe(t *testing.T) {
 	} {
 		mounts := probing(t.TempDir(), test.kernel, slog.New(slog.DiscardHandler))
 		mounts.Probe()
-		err := mounts.Mountable()
+		err := mounts.CheckMountable()
 		if test.want == "" && err != nil || test.want != "" && (err == nil ||
 			!strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v; want %q", test.kernel.mode, err, test.want)
@@ -186,7 +186,7 @@ func TestKilledWhileProbing(t *testing.T) {
 		"next": func(root string) error {
 			mounts := probing(root, kernel{Auto, unix.Mount}, slog.New(slog.DiscardHandler))
 			mounts.Probe()
-			return errors.Join(mounts.Mountable(), os.Remove(root))
+			return errors.Join(mounts.CheckMountable(), os.Remove(root))
 		},
 		"removed": Abandon,
 	} {
@@ -221,7 +221,7 @@ func TestProbeAgain(t *testing.T) {
 			mounts := probing(t.TempDir(), k, slog.New(slog.NewTextHandler(&said, nil)))
 			mounts.Probe()
 			time.Sleep(probePause - time.Nanosecond)
-			if err := mounts.Mountable(); err == nil || tried != 1 {
+			if err := mounts.CheckMountable(); err == nil || tried != 1 {
 				t.Errorf("%v: tried %d times: %v", failure, tried, err)
 			}
 			time.Sleep(time.Nanosecond)
@@ -231,12 +231,12 @@ func TestProbeAgain(t *testing.T) {
 			}
 			fails = false
 			time.Sleep(probePause)
-			if err := mounts.Mountable(); err != nil || tried != 3 || !strings.Contains(said.String(),
+			if err := mounts.CheckMountable(); err != nil || tried != 3 || !strings.Contains(said.String(),
 				"trees can be mounted now") {
 				t.Errorf("after %v was over, tried %d times: %v, %s", failure, tried, err, &said)
 			}
 			time.Sleep(probePause)
-			if err := mounts.Mountable(); err != nil || tried != 3 {
+			if err := mounts.CheckMountable(); err != nil || tried != 3 {
 				t.Errorf("tried %d times: %v", tried, err)
 			}
 		})
@@ -245,7 +245,7 @@ func TestProbeAgain(t *testing.T) {
 		mounts := probing(t.TempDir(), kernel{None, nil}, slog.New(slog.DiscardHandler))
 		mounts.Probe()
 		time.Sleep(probePause)
-		if err := mounts.Mountable(); !errors.Is(err, errModeNone) {
+		if err := mounts.CheckMountable(); !errors.Is(err, errModeNone) {
 			t.Error(err)
 		}
 	})

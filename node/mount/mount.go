@@ -141,7 +141,7 @@ func (m *Mounts) ensure(ctx context.Context, tree chunk.ID) error {
 
 // mount mounts a tree, over an existing mount. The caller holds the tree's lock.
 func (m *Mounts) mount(ctx context.Context, tree chunk.ID) error {
-	if err := m.Mountable(); err != nil {
+	if err := m.CheckMountable(); err != nil {
 		return err
 	}
 	open, fresh, err := m.trees.Serve(ctx, tree)

@@ -102,7 +102,7 @@ func put(t *testing.T) (root string, from source) {
 }
 
 // A start is recorded only if nothing of the tree can have been read before.
-func TestStarts(t *testing.T) {
+func TestNoteStart(t *testing.T) {
 	root, from := put(t)
 	m := openMounts(root, takenOver(t, root))
 	if err := m.Recover(true); err != nil {
@@ -112,7 +112,7 @@ func TestStarts(t *testing.T) {
 	starts := func() bool {
 		recorder = record.New(true, func(trace.Trace) {})
 		m.recorder = recorder
-		m.Starts(from.tree)
+		m.NoteStart(from.tree)
 		return recorder.Stats().Active == 1
 	}
 	if starts() {

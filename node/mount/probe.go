@@ -21,17 +21,17 @@ var (
 )
 
 // Probe finds out whether trees can be mounted, by mounting an empty one, and keeps the result for
-// Mountable. It is called once, before the first Mount.
+// CheckMountable. It is called once, before the first Mount.
 func (m *Mounts) Probe() {
 	m.probing.Lock()
 	defer m.probing.Unlock()
 	_ = m.probe() // it is logged, and kept
 }
 
-// Mountable returns why no tree can be mounted on this machine, or nil. Existing mounts are not
+// CheckMountable returns an error if this machine cannot mount trees. Existing mounts are not
 // affected. A cause that may be over (the kernel was short of memory, a module was missing) is
 // probed again, at most once in probePause.
-func (m *Mounts) Mountable() error {
+func (m *Mounts) CheckMountable() error {
 	m.mu.Lock()
 	unable, due := m.unable, time.Since(m.probed) >= probePause
 	m.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package report describes the state of a node. `lighter status`, `lighter doctor` and the metrics
-// all show this description, so they agree. It also finds images by the
-// words that administrators use for them.
+// all show this description, so they agree. It also finds images by the words that administrators
+// use for them.
 //
 // It changes nothing. Its JSON is printed by `lighter status --json`.
 package report
@@ -41,7 +41,7 @@ type Status struct {
 	HubKeys   []string              `json:"hubKeys"`
 	Signers   []resolver.Signer     `json:"signers"` // the same keys, with what they have signed
 	Hubs      []origin.Health       `json:"hubs"`
-	NoHub     int64                 `json:"pullsWithoutHub"`     // lookups and indexes that no hub delivered in time
+	NoHub     int64                 `json:"pullsWithoutHub"`     // failed lookups and index fetches
 	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
 	NoMetrics string                `json:"noMetrics,omitempty"` // why nothing listens at the configured address
 	Started   time.Time             `json:"started"`
@@ -131,7 +131,7 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.Binds, s.Refused = r.Binds.List(), r.refused(ctx)
 	s.Mounts, s.Images, s.Lost = []MountStatus{}, []ImageStatus{}, []Lost{} // [] in JSON, not null
 	s.Leftovers = append(r.Leftovers.List(), r.Trees.Leftovers()...)
-	if err := r.Mounts.Mountable(); err != nil {
+	if err := r.Mounts.CheckMountable(); err != nil {
 		s.NotLazy = err.Error()
 	}
 	cached := r.cachedTrees()

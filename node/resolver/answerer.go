@@ -52,8 +52,9 @@ func (h hubAnswerer) Answer(ctx context.Context, q Request) (*Answer, error) {
 }
 
 // askFirst asks one answerer after the other until one answers. If none does, a failure counts more
-// than chunk.ErrNotFound: the answerer that failed may know it.
-func askFirst[T any](answerers []Answerer, ask func(Answerer) (T, error)) (answer T, err error) {
+// than chunk.ErrNotFound: the answerer that failed may know the image.
+func askFirst[T any](answerers []Answerer, ask func(Answerer) (T, error)) (T, error) {
+	var none T
 	var failed error
 	missing := error(errUnknown)
 	for _, a := range answerers {
@@ -67,5 +68,5 @@ func askFirst[T any](answerers []Answerer, ask func(Answerer) (T, error)) (answe
 			failed = cmp.Or(failed, err)
 		}
 	}
-	return answer, cmp.Or(failed, missing)
+	return none, cmp.Or(failed, missing)
 }

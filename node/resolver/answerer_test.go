@@ -147,7 +147,7 @@ func TestSecondAnswerer(t *testing.T) {
 			return answer, err
 		}, statement(1), ""},
 		"the hub knows it":            {stack(1), &forged, ""},
-		"no answerer knows it":        {stack(-1), nil, "does not know it"},
+		"no answerer knows it":        {stack(-1), nil, "does not know this chain"},
 		"one fails, one does not":     {broken, nil, "did not answer: the hub is broken"},
 		"the second one's is forged":  {stack(-1), &forged, "refused"},
 		"both answerers' are invalid": {broken, &forged, "did not answer"},
@@ -174,7 +174,7 @@ func TestSecondAnswerer(t *testing.T) {
 					}
 				}
 				if trees.Has(treeID(1)) != (c.why == "") || len(h.asked) != 1 {
-					t.Errorf("tree fetched: %v, hub asked %d times; want one question",
+					t.Errorf("tree fetched: %v, hub asked %d times; want one lookup",
 						trees.Has(treeID(1)), len(h.asked))
 				}
 			})

@@ -5,14 +5,14 @@ import "time"
 // The time that a pull gives its answerers and the sources of indexes.
 //
 // A pull can unpack its layers itself, so it waits long only for a hub that is alive. A silent hub
-// costs a pull 1.5 s if it does not answer the question (package origin), or silenceTimeout if it
+// costs a pull 1.5 s if it does not answer the lookup (package origin), or silenceTimeout if it
 // does not send the index. After that all pulls go on without the hub for a while.
 //
 // If a hub sends something, however slowly, waiting for it is cheaper than unpacking the image over
 // the same link. Then the longer bounds apply, and the hub counts as silent 10 s after its last
 // byte (origin.Watch).
 const (
-	// One question.
+	// One lookup.
 	lookupTimeout = 20 * time.Second // all answerers together, with the retries they ask for
 	treeTimeout   = 15 * time.Second // the statement of one chain: a hub may have to make its tree
 

@@ -60,7 +60,7 @@ func Example() {
 	// Output:
 	// lazy: the hub knows it as part of an image
 	// lazy: its tree was fetched
-	// unpack: the hub does not know it
+	// unpack: the hub does not know this chain
 	// /mounted/tree <nil>
 }
 
@@ -92,11 +92,11 @@ func (o oneImage) Tree(context.Context, string) (*index.Statement, error) {
 // cached has all trees.
 type cached struct{}
 
-func (cached) Mountable() error                                { return nil }
+func (cached) CheckMountable() error                           { return nil }
 func (cached) Has(chunk.ID) bool                               { return true }
 func (cached) List() ([]chunk.ID, error)                       { return nil, nil }
 func (cached) Ensure(context.Context, chunk.ID, func()) error  { return nil }
 func (cached) Mount(context.Context, chunk.ID) (string, error) { return "/mounted/tree", nil }
-func (cached) Starts(chunk.ID)                                 {}
+func (cached) NoteStart(chunk.ID)                              {}
 func (cached) Remove(chunk.ID) error                           { return nil }
 func (cached) Size(chunk.ID) (bytes, files int64)              { return 0, 0 }

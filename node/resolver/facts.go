@@ -20,9 +20,9 @@ type facts struct {
 	err error // why the chain is not claimed; nil: it may be
 	// complete says that there are facts of each chain above this one that an answerer knows.
 	complete bool
-	image    *index.ImageStatement // if the question was about a manifest: where the image may be pulled from
+	image    *index.ImageStatement // if the lookup was about a manifest: where the image may be pulled from
 	own      *index.Statement      // nil: no image ends here
-	images   int                   // images that end above, with a verified statement
+	images   int                   // known images that end above, with a verified statement
 	above    *index.Statement      // of one of these images
 	refused  error                 // why a statement of this chain, or one above, is refused
 }
@@ -36,8 +36,8 @@ func (e missingError) Error() string        { return string(e) }
 func (e missingError) Is(target error) bool { return target == chunk.ErrNotFound }
 
 const (
-	errUnknown = missingError("the hub does not know it")
-	errNoImage = missingError("the hub knows no image that it is part of")
+	errUnknown = missingError("the hub does not know this chain")
+	errNoImage = missingError("the hub knows no image that has this chain")
 )
 
 // A refusedError is why the statements of an answer are refused.
@@ -55,13 +55,13 @@ func (a *Answer) verify(q Request, keys []ed25519.PublicKey) (map[string]*facts,
 	case q.Manifest == "" && a.Chain != nil:
 		return verifyChain(a.Chain, q.Chain, keys)
 	}
-	return nil, errors.New("the answer is about something else")
+	return nil, errors.New("the answer is about something else than the request")
 }
 
 // verifyChain verifies each statement about a chain and the chains above it.
 func verifyChain(answer *wire.Chain, chain string, keys []ed25519.PublicKey) (map[string]*facts, error) {
 	if answer.Chain != chain {
-		return nil, fmt.Errorf("it answers about chain %q", answer.Chain)
+		return nil, fmt.Errorf("the answer is about another chain: %q", answer.Chain)
 	}
 	above, complete := answer.Above, answer.Complete
 	if len(above) > wire.MaxAbove {
@@ -140,7 +140,7 @@ func (f *facts) addAbove(above *facts) {
 	}
 }
 
-// claimable says why no pull may claim the chain, or nil.
+// claimable returns an error if no pull may claim the chain.
 func (f *facts) claimable() error {
 	switch {
 	case f.own != nil || f.images > 0:

@@ -12,7 +12,6 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 
@@ -113,10 +112,10 @@ type fakeTrees struct {
 	calls   []string
 	removal func() // called by Remove
 	busy    error  // returned by Remove
-	unable  error  // returned by Mountable
+	unable  error  // returned by CheckMountable
 }
 
-func (f *fakeTrees) Mountable() error { return f.unable }
+func (f *fakeTrees) CheckMountable() error { return f.unable }
 
 func (f *fakeTrees) note(call string, id chunk.ID) {
 	f.mu.Lock()
@@ -169,7 +168,7 @@ func (f *fakeTrees) Mount(_ context.Context, id chunk.ID) (string, error) {
 	return "/m/" + id.Short(), nil
 }
 
-func (f *fakeTrees) Starts(id chunk.ID) { f.note("starts", id) }
+func (f *fakeTrees) NoteStart(id chunk.ID) { f.note("starts", id) }
 
 func (f *fakeTrees) Remove(id chunk.ID) error {
 	f.note("remove", id)
@@ -221,13 +220,13 @@ func open(t *testing.T, h *fakeHub, c Config) *Resolver {
 	return r
 }
 
-// claim claims chain n as a front does, and reports whether it is ours.
+// claim claims chain n as a front does, and reports whether the claim succeeded.
 func claim(t *testing.T, r *Resolver, n int) bool {
 	t.Helper()
 	return claimErr(t, r, n) == nil
 }
 
-// claimErr is claim, and returns why the chain is not ours.
+// claimErr is claim, and returns the error of a claim that failed.
 func claimErr(t *testing.T, r *Resolver, n int) error {
 	t.Helper()
 	parent := ""
@@ -242,7 +241,7 @@ func claimErr(t *testing.T, r *Resolver, n int) error {
 	return err
 }
 
-// pull claims the chains 0 to top, and reports which of them are ours.
+// pull claims the chains 0 to top, and reports which claims succeeded.
 func pull(t *testing.T, r *Resolver, top int) (lazy []bool) {
 	t.Helper()
 	for n := range top + 1 {

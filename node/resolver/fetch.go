@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync/atomic"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 
 // fetch starts or joins the fetch of a chain's tree. It does not wait: the caller waits for the
 // returned call. p applies only if this starts the fetch. The fetch runs in the background: once it
-// has a slot, it ends only when the index is cached or has failed. It holds the chain while it runs,
-// and for answerTTL after that: the chain is the top of its image, which a pull claims last.
+// has a slot, it ends only when the index is cached or has failed. It holds the chain while it
+// runs, and for answerTTL after that: the chain is the top of its image, which a pull claims last.
 func (r *Resolver) fetch(s *index.Statement, p patience) *flight.Call {
 	return r.fetches.Join(s.Tree, func(ctx context.Context, c *flight.Call) error {
 		r.Hold(s.Chain)
@@ -43,29 +44,29 @@ func (r *Resolver) ensure(ctx context.Context, s *index.Statement, p patience) e
 
 var errAbandoned = errors.New("the fetch was cancelled while it waited for a slot")
 
-// fetchInSlot fetches a tree. If it fails, pulls go on without the hub for a while. A
-// brief fetch then fails at once when it gets its slot.
+// fetchInSlot fetches a tree. If the hubs fail, pulls go on without them for a while. A brief fetch
+// then fails at once when it gets its slot.
 func (r *Resolver) fetchInSlot(c *flight.Call, s *index.Statement, p patience) error {
 	if err := r.keep(s); err != nil {
-		if !errors.Is(err, errOtherTree) {
-			r.pause(err)
-		}
 		return err
 	}
 	if p == brief {
-		if err := r.memory.paused(); err != nil {
+		if err := r.answers.paused(); err != nil {
 			return err
 		}
 	}
 	err := r.download(s.Tree, p, c.Begin)
-	if err != nil {
+	if err != nil && !isLocal(err) {
 		r.pause(err)
 	}
 	return err
 }
 
+// isLocal reports whether a fetch failed on this machine's files, and not because of the hubs.
+func isLocal(err error) bool { return errors.As(err, new(*fs.PathError)) }
+
 // download fetches the index. It tries again after the time that the hubs name. It also tries again
-// if the index was cut off, as a pull may have claimed chains when the index began to arrive.
+// if the index was cut off, because a pull may have claimed chains when the index began to arrive.
 func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), indexTimeout)
 	defer cancel()
@@ -93,8 +94,8 @@ func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 	})
 }
 
-// attempt has the tree fetched once. A brief attempt waits until end for the index to begin, and
-// less long if nothing arrives at all.
+// attempt fetches the tree once. A brief attempt waits until end for the index to begin, and gives
+// up after silenceTimeout if nothing arrives at all.
 func (r *Resolver) attempt(
 	ctx context.Context, tree chunk.ID, p patience, end time.Time, begun func(),
 ) error {

@@ -18,7 +18,7 @@ import (
 type KeySource interface {
 	// Keys returns the hub's public keys, at least one. It fails for a hub that another user runs.
 	Keys(ctx context.Context) ([]ed25519.PublicKey, error)
-	// Learnable says why no key may be learned from this hub, or nil.
+	// Learnable returns an error if no key may be learned from this hub.
 	Learnable() error
 }
 

@@ -349,7 +349,7 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 			}
 			return answer, err
 		}
-		clear(r.memory.known)
+		clear(r.answers.known)
 		if got := pull(t, r, 1); !slices.Equal(got, []bool{true, true}) {
 			t.Errorf("lazy: %v, want all", got)
 		}

@@ -32,15 +32,16 @@ const (
 // Trees is what a Resolver needs of the trees on this machine.
 type Trees interface {
 	TreeStore
-	// Mountable says why no tree can be mounted on this machine, or nil.
-	Mountable() error
+	// CheckMountable returns an error if this machine cannot mount trees.
+	CheckMountable() error
 	// Ensure fetches a tree's index unless it is cached, and starts to prefetch. It fails when
 	// nothing arrives for a while. It calls begun as soon as the header of the index was verified.
-	// For a cached tree it does not wait. It is called once at a time for a tree that is not cached.
+	// It does not wait for a cached tree. For a tree that is not cached, callers never call it
+	// concurrently.
 	Ensure(ctx context.Context, tree chunk.ID, begun func()) error
 	Mount(ctx context.Context, tree chunk.ID) (dir string, err error)
-	// Starts says that a container is about to start on a mounted tree.
-	Starts(tree chunk.ID)
+	// NoteStart is called when a container is about to start from a mounted tree.
+	NoteStart(tree chunk.ID)
 }
 
 // Config says what a Resolver works with. All fields are required.
@@ -56,12 +57,12 @@ type Config struct {
 	Log          *slog.Logger
 }
 
-// Resolver answers for the chains of one node. It is safe for concurrent use. Callers hold a chain
-// while they use it (Chains).
+// Resolver decides which chains a node serves lazily. It is safe for concurrent use. Callers hold a
+// chain while they use it (Chains).
 type Resolver struct {
 	*Chains
 	config     Config
-	memory     *memory
+	answers    *answers
 	slots      slots
 	fetches    flight.Group[chunk.ID] // by tree
 	unanswered atomic.Int64
@@ -74,17 +75,17 @@ func New(c Config) (*Resolver, error) {
 		return nil, err
 	}
 	r := &Resolver{Chains: chains, config: c, slots: newSlots()}
-	r.memory = newMemory(r.ask)
+	r.answers = newAnswers(r.ask)
 	return r, nil
 }
 
-// Claim decides whether the chain of a layer is ours, so that the layer need not be downloaded. why
-// is the reason for users if it is; otherwise the error is. If the chain is the top of an image,
-// its tree is on disk when Claim returns. The caller holds the chain.
+// Claim decides whether the node provides a layer's chain, so that the runtime need not download
+// the layer. If it does, why gives users the reason. If not, err does. If the chain is the top of
+// an image, its tree is on disk when Claim returns. The caller holds the chain.
 func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error) {
 	why, err = r.claim(ctx, q)
 	if cause := r.refusedFor(q.Chain); err != nil && cause != nil {
-		err = fmt.Errorf("its statement on this machine is refused: %v; and %w", cause, err)
+		err = fmt.Errorf("the chain's statement on this machine is refused: %v; and %w", cause, err)
 	}
 	if err == nil {
 		r.log.Debug("resolved a chain", "chain", q.Chain, "image", q.Reference, "lazy", true, "why", why)
@@ -99,22 +100,22 @@ func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error)
 }
 
 func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error) {
-	if err := r.config.Trees.Mountable(); err != nil {
+	if err := r.config.Trees.CheckMountable(); err != nil {
 		return "", err
 	}
 	if err := r.Allow(ctx, q); err != nil {
 		return "", err
 	}
 	if r.isCached(q.Chain) {
-		if !q.MoreAbove { // a start is near
+		if !q.MoreAbove { // the top of an image: a container will probably start soon, so prefetch
 			err = r.config.Trees.Ensure(ctx, r.tree(q.Chain), func() {})
 		}
 		return "its tree is on this machine", err
 	}
 	p := r.patience(q)
-	f, err := r.lookup(ctx, q)
+	f, err := r.lookup(ctx, q, p)
 	if err == nil && p == brief {
-		err = r.memory.paused()
+		err = r.answers.paused() // the answer may be remembered, but the index is not cached
 	}
 	if err == nil { // an answer about a lower chain may have brought facts without a verified statement
 		err = f.claimable()
@@ -122,17 +123,16 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	if err != nil {
 		return "", err
 	}
+	why = "the hub knows it as part of an image"
+	imageEndsHere := f.own != nil && (f.images == 0 || !q.MoreAbove)
 	switch {
-	case f.own != nil && !(q.MoreAbove && f.images > 0):
+	case imageEndsHere:
 		why, err = "its tree was fetched", r.ensure(ctx, f.own, p)
 	case f.images == 1 && !r.config.Trees.Has(f.above.Tree) && !r.isCached(f.above.Chain):
 		err = waitBegun(ctx, r.fetch(f.above, p))
-		fallthrough
-	default:
-		why = "the hub knows it as part of an image"
 	}
 	if err != nil && ctx.Err() == nil {
-		r.memory.refuse(r.question(q), err)
+		r.answers.refuse(r.withTrust(q), err)
 	}
 	return why, err
 }
@@ -147,9 +147,10 @@ func (r *Resolver) patience(q Request) patience {
 }
 
 // ErrUnnamed says that a pull does not name its image, and that TrustImage requires it.
-var ErrUnnamed = errors.New("its client does not name the manifest of the image, and trust is image")
+var ErrUnnamed = errors.New("the client of this pull does not name the manifest of the image, and trust is image")
 
-// Allow says why a pull may not have a chain even if the chain is on this machine, or nil.
+// Allow returns an error if a pull must not have a chain, whether or not the chain is on this
+// machine.
 func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	if r.config.Trust == TrustChain {
 		return nil
@@ -158,12 +159,13 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	if digest.Digest(q.Manifest).Validate() != nil || repository == "" {
 		return ErrUnnamed
 	}
-	f, err := r.lookup(ctx, q)
+	f, err := r.lookup(ctx, q, r.patience(q))
 	switch {
 	case f.image == nil && err == nil:
 		return errUnknown
 	case f.image == nil:
 		return err
+	// With a verified image, err only says why the chain cannot be fetched now.
 	case !f.image.Allows(repository):
 		return fmt.Errorf("the hub has this chain, but not from this repository: "+
 			"manifest %s is that of an image in %s, and is pulled from %s "+
@@ -184,13 +186,13 @@ func abbreviate(names []string) string {
 }
 
 // lookup returns the facts about a request's chain.
-func (r *Resolver) lookup(ctx context.Context, q Request) (facts, error) {
-	return r.memory.lookup(ctx, r.question(q), r.patience(q))
+func (r *Resolver) lookup(ctx context.Context, q Request, p patience) (facts, error) {
+	return r.answers.lookup(ctx, r.withTrust(q), p)
 }
 
-// question returns a request without the manifest if chains alone are trusted. Answers do not
-// depend on it then.
-func (r *Resolver) question(q Request) Request {
+// withTrust removes the manifest from a request under TrustChain, because answers then depend only
+// on the chain.
+func (r *Resolver) withTrust(q Request) Request {
 	if r.config.Trust == TrustChain {
 		q.Manifest = ""
 	}
@@ -215,7 +217,7 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 		if f := answer[q.Chain]; f != nil && f.refused != nil {
 			r.log.Warn("refused a statement of a hub", "chain", q.Chain, "manifest", q.Manifest, "err", f.refused)
 		}
-	case err == errNoImage:
+	case err == errNoImage: // a hub answered: users get the reason as it is
 	case errors.Is(err, chunk.ErrNotFound) && q.Manifest != "":
 		err = fmt.Errorf("the hub knows no image with manifest %s, and trust is image", q.Manifest)
 	case errors.Is(err, chunk.ErrNotFound):
@@ -225,7 +227,7 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	default:
 		err = fmt.Errorf("the hub did not answer: %w", err)
 		r.unanswered.Add(1)
-		r.log.Warn("no hub answered the question of a pull", "chain", q.Chain, "manifest", q.Manifest, "err", err)
+		r.log.Warn("no hub answered the lookup for a pull", "chain", q.Chain, "manifest", q.Manifest, "err", err)
 	}
 	return answer, err
 }
@@ -241,21 +243,23 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[strin
 		return nil, err
 	}
 	all, err := answer.verify(q, keys)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range all {
 		f.complete = f.complete && len(r.config.Answerers) == 1 // another may know more
 	}
-	return all, err
+	return all, nil
 }
 
-// pause makes pulls go on without a hub for a while, because an index did not arrive.
+// pause stops asking hubs for hubPause after an index could not be fetched. Pulls go on without it.
 func (r *Resolver) pause(cause error) {
-	r.memory.pause(cause)
+	r.answers.pause(cause)
 	r.unanswered.Add(1)
 	r.log.Warn("pulls go on without the hub for a while", "duration", hubPause, "err", cause)
 }
 
-// Unanswered returns how often pulls went on without a hub since the node started, because a
-// question was not answered or an index did not arrive.
+// Unanswered returns how many lookups and index fetches have failed since the node started.
 func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 
 // Mount mounts a chain's tree and returns where. If the chain was only claimed, Mount asks for its
@@ -280,16 +284,16 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 	return r.config.Trees.Mount(ctx, tree)
 }
 
-// Starts says that a container is about to start on a mounted chain.
-func (r *Resolver) Starts(chain string) {
+// NoteStart is called when a container is about to start from a mounted chain.
+func (r *Resolver) NoteStart(chain string) {
 	if tree := r.tree(chain); !tree.IsZero() {
-		r.config.Trees.Starts(tree)
+		r.config.Trees.NoteStart(tree)
 	}
 }
 
 // askTree asks for the statement of a chain's tree, and verifies it.
 func (r *Resolver) askTree(ctx context.Context, chain string) (*index.Statement, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("it does not answer"))
+	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no hub answered in time"))
 	defer cancel()
 	s, err := askFirst(r.config.Answerers, func(a Answerer) (*index.Statement, error) {
 		s, err := a.Tree(ctx, chain)

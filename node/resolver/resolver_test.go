@@ -4,16 +4,20 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"lighter/format/chunk"
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 
@@ -28,7 +32,7 @@ func TestOneLookupAPull(t *testing.T) {
 		}
 	}
 	if len(h.asked) != 1 || h.asked[0] != chainID(0) {
-		t.Errorf("asked %v, want one question about the lowest chain", h.asked)
+		t.Errorf("asked %v, want one lookup, of the lowest chain", h.asked)
 	}
 	// If the tree was cached before the top was claimed, its start is announced as well.
 	top := treeID(5).Short()
@@ -38,7 +42,7 @@ func TestOneLookupAPull(t *testing.T) {
 	}
 	// Another pull finds the top's tree cached.
 	h.answer = func(context.Context, string) (*wire.Chain, error) { return nil, errors.New("the hub is gone") }
-	clear(r.memory.known)
+	clear(r.answers.known)
 	if !claim(t, r, 5) {
 		t.Error("a cached tree is not claimed without the hub")
 	}
@@ -56,14 +60,14 @@ func TestNoClaimIfNothingCanBeMounted(t *testing.T) {
 		t.Fatal("not claimed although trees can be mounted")
 	}
 	h.asked, trees.unable = nil, errors.New("this kernel has no EROFS")
-	clear(r.memory.known)
+	clear(r.answers.known)
 	for n := range 2 {
 		if err := claimErr(t, r, n); err == nil || !strings.Contains(err.Error(), "no EROFS") {
 			t.Errorf("chain %d: error %v, want no EROFS", n, err)
 		}
 	}
 	if len(h.asked) != 0 {
-		t.Errorf("asked %v, want no question", h.asked)
+		t.Errorf("asked %v, want no lookup", h.asked)
 	}
 }
 
@@ -124,7 +128,7 @@ func TestPullIsPlain(t *testing.T) {
 			why: "did not answer"},
 		{name: "another chain", answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 			return stack(9)(ctx, chainID(1))
-		}, why: "answers about chain"},
+		}, why: "about another chain"},
 		{name: "another key",
 			answer: lie(func(n int) index.Statement { return index.Sign(other, chainID(n), treeID(n)) }),
 			why:    "refused"},
@@ -227,7 +231,7 @@ func TestImageThatWasAddedIsLazySoon(t *testing.T) {
 		h := &fakeHub{answer: stack(-1)}
 		r, _ := newResolver(t, h)
 		if first, second := claim(t, r, 0), claim(t, r, 0); first || second || len(h.asked) != 1 {
-			t.Errorf("claimed %v and %v, asked %d times; want unclaimed and one question", first, second, len(h.asked))
+			t.Errorf("claimed %v and %v, asked %d times; want unclaimed and one lookup", first, second, len(h.asked))
 		}
 		h.answer = stack(1)
 		time.Sleep(unknownTTL)
@@ -258,6 +262,35 @@ func TestFailedHubIsNotAsked(t *testing.T) {
 			t.Error("the hub is not asked after the pause")
 		}
 	})
+}
+
+// A failure of this machine does not count against the hub: other pulls still ask it.
+func TestLocalFailureIsNotTheHubs(t *testing.T) {
+	full := func(context.Context, chunk.ID, func()) error {
+		return fmt.Errorf("fetch index: %w", &fs.PathError{Op: "write", Path: "map", Err: unix.ENOSPC})
+	}
+	for name, fail := range map[string]func(r *Resolver, trees *fakeTrees) error{
+		"the statement cannot be written": func(r *Resolver, _ *fakeTrees) error { return os.RemoveAll(r.dir) },
+		"the index cannot be written":     func(_ *Resolver, trees *fakeTrees) error { trees.fetch = full; return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &fakeHub{answer: stack(1)}
+				r, trees := newResolver(t, h)
+				if err := fail(r, trees); err != nil {
+					t.Fatal(err)
+				}
+				if claim(t, r, 0) {
+					t.Error("a chain was claimed")
+				}
+				claim(t, r, 10) // unknown: only its lookup counts
+				if len(h.asked) != 2 || r.Unanswered() != 0 {
+					t.Errorf("asked %d times, %d unanswered; want 2 and 0", len(h.asked), r.Unanswered())
+				}
+				time.Sleep(2 * answerTTL)
+			})
+		})
+	}
 }
 
 // A base of several images is claimed before it is clear which image is pulled. After that the pull

@@ -110,7 +110,7 @@ func claims(t *testing.T, r *Resolver, chains []string, image Request) (lazy []b
 	return lazy, errs
 }
 
-// A pull of a manifest from a repository that has it is lazy, and asks one question.
+// A pull of a manifest from a repository that has it is lazy, and makes one lookup.
 func TestImageIsClaimedByItsPull(t *testing.T) {
 	image := newImage("app", "a", "b", "c")
 	image.repositories = []string{"mirror.test:5000/team/app", "registry.test/app", "tools/app"}
@@ -272,7 +272,7 @@ func TestImagesThatShareChains(t *testing.T) {
 	}
 }
 
-// A hub that does not answer costs each pull one question, however long its layers take.
+// A hub that does not answer costs each pull one lookup, however long its layers take.
 func TestManifestsOfASilentHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a", "b", "c")
@@ -300,7 +300,7 @@ func TestManifestsOfASilentHub(t *testing.T) {
 	})
 }
 
-// Pulls of one image at the same time share a question. A cancelled pull does not wait for the
+// Pulls of one image at the same time share a lookup. A cancelled pull does not wait for the
 // answer.
 func TestManyPullsOfAManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

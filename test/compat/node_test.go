@@ -117,8 +117,8 @@ type mounts struct {
 	node *node
 }
 
-func (mounts) Mountable() error      { return nil }
-func (mounts) Starts(chunk.ID)       {}
+func (mounts) CheckMountable() error { return nil }
+func (mounts) NoteStart(chunk.ID)    {}
 func (mounts) Remove(chunk.ID) error { return nil }
 func (m mounts) Mount(_ context.Context, tree chunk.ID) (string, error) {
 	m.node.mounted = tree

@@ -123,7 +123,7 @@ func (h *snapshotHub) Drop(chain string) {
 	}
 }
 
-func (h *snapshotHub) Starts(string) {}
+func (h *snapshotHub) NoteStart(string) {}
 
 func (h *snapshotHub) Usage(string) (size, inodes int64) { return 1 << 20, 1 }
 

@@ -49,15 +49,15 @@ func checkName(name string) error {
 	return nil
 }
 
-// A lazySnapshot is the place of a chain's lazy snapshot on a parent.
+// A lazySnapshot describes the lazy snapshot of a chain on a parent, which may not exist yet.
 type lazySnapshot struct {
 	name   string
 	below  string            // the chain that the parent stands for, if known
 	labels map[string]string // nil: there is no such snapshot yet
 }
 
-// claim makes sure that there is a lazy snapshot of chain on the snapshot parent. If the chain is
-// not ours, it returns why.
+// claim makes sure that chain has a lazy snapshot on the snapshot parent, if the resolver claims
+// the chain. why says why the chain is lazy or not; it is empty if the snapshot existed.
 func (s *Snapshotter) claim(
 	ctx context.Context, chain, parent string, labels map[string]string,
 ) (claimed bool, why string, err error) {
@@ -78,7 +78,7 @@ func (s *Snapshotter) claim(
 	s.chains.Hold(chain)
 	made := false
 	defer func() {
-		if !made { // otherwise the snapshot has the hold
+		if !made { // otherwise the snapshot holds the chain
 			s.chains.Drop(chain)
 		}
 	}()
@@ -99,7 +99,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// keepWhy returns an option for Commit that keeps why the active snapshot's chain is not lazy.
+// keepWhy returns an option for Commit. It copies labelWhy from the active snapshot.
 func keepWhy(active snapshots.Info) snapshots.Opt {
 	return func(info *snapshots.Info) error {
 		if why, ok := active.Labels[labelWhy]; ok {
@@ -118,7 +118,7 @@ func lazyLabels(parent string, labels map[string]string, why string) map[string]
 	return labels
 }
 
-// findLazy looks for the lazy snapshot of chain on parent.
+// findLazy describes the lazy snapshot of chain on parent.
 func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (lazy lazySnapshot, err error) {
 	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		parentID := noParent

@@ -1,8 +1,8 @@
 // Package containerd is the node's front for containerd: a snapshotter that takes containerd's
-// requests and returns mounts. It handles an unknown layer exactly as containerd's own overlay
-// snapshotter does. To a request for a chain of ours it answers "already exists", so that
-// containerd never downloads the layer. A front for another runtime would stand beside this
-// package, on the same resolver.
+// requests and returns mounts. A front connects one container runtime to the resolver; one for
+// another runtime would be a package beside this one. The front handles an unknown layer exactly as
+// containerd's own overlay snapshotter does. If the resolver claims the layer's chain, it answers
+// "already exists", so that containerd never downloads the layer.
 //
 // All labels of containerd are read here (labels.go). Nothing else of the node knows them.
 //
@@ -11,8 +11,8 @@
 // for them. Claim and Mount may wait for the network, so they are called without a lock or
 // transaction. Commit, Update, Remove, Stat, Walk, Usage and Cleanup never lead to the network.
 //
-// A snapshot that stands for a chain of ours is called lazy. It has no directory. It is recorded in
-// one transaction, under a name that only this package can give (lazyName): neither a crash nor a
+// The snapshot of a claimed chain is called lazy. It has no directory. It is recorded in one
+// transaction, under a name that only this package can give (lazyName): neither a crash nor a
 // client can separate a snapshot from its chain.
 //
 //	DIR/metadata.db    the snapshots (bbolt)
@@ -55,11 +55,11 @@ type Holder interface {
 // Claimer decides which layers need not be downloaded. Its methods wait for the network within the
 // bounds of package resolver.
 type Claimer interface {
-	// Claim decides whether the layer of a pull is ours. why is the reason for users if it is;
-	// otherwise the error is. If the layer is the top of an image, its tree is on disk when Claim
+	// Claim decides whether the node provides the layer of a pull. If it does, why gives users the
+	// reason. If not, err does. If the layer is the top of an image, its tree is on disk when Claim
 	// returns.
 	Claim(ctx context.Context, layer resolver.Request) (why string, err error)
-	// Allow says why a pull may not have a chain although another pull claimed it, or nil.
+	// Allow returns an error if a pull must not have a chain, although another pull claimed it.
 	Allow(ctx context.Context, layer resolver.Request) error
 }
 
@@ -69,9 +69,9 @@ type Mounter interface {
 	// absolute path without colons or commas, because it becomes a mount option. Its time is
 	// bounded, because containerd's garbage collector waits for it.
 	Mount(ctx context.Context, chain string) (dir string, err error)
-	// Starts says that a container is about to start on a mounted chain. It does not lead to the
-	// network.
-	Starts(chain string)
+	// NoteStart is called when a container is about to start from a mounted chain. It does not lead
+	// to the network.
+	NoteStart(chain string)
 }
 
 var _ Chains = (*resolver.Resolver)(nil)

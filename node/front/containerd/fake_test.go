@@ -25,7 +25,7 @@ type fakeChains struct {
 	sn  *Snapshotter
 
 	mu       sync.Mutex       // guards the following
-	known    map[string]bool  // chains that are ours
+	known    map[string]bool  // chains that Claim claims
 	fails    map[string]error // returned by Mount, by chain
 	refused  error            // returned by Allow
 	asleep   bool             // Claim and Mount must not be called
@@ -89,13 +89,13 @@ func (f *fakeChains) Claim(_ context.Context, q resolver.Request) (string, error
 	defer f.mu.Unlock()
 	f.claims = append(f.claims, q)
 	if !f.known[q.Chain] {
-		return "", errNotOurs
+		return "", errUnclaimed
 	}
 	f.ready[q.Chain] = true
-	return "it is ours", nil
+	return "it is known", nil
 }
 
-var errNotOurs = errors.New("it is not ours")
+var errUnclaimed = errors.New("it is unknown")
 
 func (f *fakeChains) Allow(context.Context, resolver.Request) error {
 	f.mu.Lock()
@@ -121,7 +121,7 @@ func (f *fakeChains) Mount(ctx context.Context, chain string) (string, error) {
 	return f.tree(chain), os.MkdirAll(f.tree(chain), 0o755)
 }
 
-func (f *fakeChains) Starts(chain string) {
+func (f *fakeChains) NoteStart(chain string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.starts = append(f.starts, chain)

@@ -84,7 +84,7 @@ func (s *Snapshotter) noteTop(ctx context.Context, name string, labels map[strin
 }
 
 // whyUnnamed is why a layer is not lazy if its client did not say which chain it unpacks.
-const whyUnnamed = "its client did not say which chain it unpacks: " +
+const whyUnnamed = "the client of this pull did not say which chain it unpacks: " +
 	"ctr 1.x, an import, or an image that was there already"
 
 // whyOf returns why the chain of a snapshot is lazy, or not.

@@ -27,13 +27,13 @@ func TestLayers(t *testing.T) {
 	must[any](t)(sn.Prepare(t.Context(), "default/2/extract", below, ref(last)))
 	must[any](t)(sn.Prepare(t.Context(), "default/3/container", below))
 
-	const ours, notOurs = "it is ours", "it is not ours"
+	const known, unknown = "it is known", "it is unknown"
 	want := []Layer{
-		{Chain: base, Lazy: true, Why: ours},
-		{Chain: mid, Lazy: true, Why: ours},
-		{Chain: top, Lazy: true, Why: ours, Top: true, Image: "registry.test/image of c"},
-		{Chain: plain, Why: notOurs},
-		{Chain: last, Why: notOurs, Top: true},
+		{Chain: base, Lazy: true, Why: known},
+		{Chain: mid, Lazy: true, Why: known},
+		{Chain: top, Lazy: true, Why: known, Top: true, Image: "registry.test/image of c"},
+		{Chain: plain, Why: unknown},
+		{Chain: last, Why: unknown, Top: true},
 	}
 	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -62,8 +62,8 @@ func TestWhyIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Layer{
-		{Chain: lazy, Lazy: true, Top: true, Why: "it is ours"},
-		{Chain: plain, Top: true, Why: "it is not ours"},
+		{Chain: lazy, Lazy: true, Top: true, Why: "it is known"},
+		{Chain: plain, Top: true, Why: "it is unknown"},
 		{Chain: nameless, Top: true, Why: whyUnnamed},
 	}
 	if got := must[[]Layer](t)(open(t, sn.dir, chains).Layers(t.Context())); !reflect.DeepEqual(got, want) {
@@ -87,8 +87,8 @@ func TestNameOfALowerImage(t *testing.T) {
 		}
 	}
 	want := []Layer{
-		{Chain: base, Lazy: true, Why: "it is ours", Top: true, Image: "lower"},
-		{Chain: top, Lazy: true, Why: "it is ours", Top: true, Image: "above"},
+		{Chain: base, Lazy: true, Why: "it is known", Top: true, Image: "lower"},
+		{Chain: top, Lazy: true, Why: "it is known", Top: true, Image: "above"},
 	}
 	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -26,7 +26,7 @@ func TestClaimedLayerExistsAtOnce(t *testing.T) {
 
 	info := must[snapshots.Info](t)(sn.Stat(t.Context(), top))
 	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x",
-		labelWhy: "it is ours"}
+		labelWhy: "it is known"}
 	if info.Kind != snapshots.KindCommitted || info.Parent != bottom || !reflect.DeepEqual(info.Labels, want) {
 		t.Errorf("lazy snapshot %+v, want parent %q and labels %v", info, bottom, want)
 	}

@@ -30,7 +30,7 @@ func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 		return nil, err
 	}
 	if f.kind == snapshots.KindActive {
-		s.chains.Starts(st.chain)
+		s.chains.NoteStart(st.chain)
 	}
 	if dirs = append(dirs, dir); len(dirs) == 1 && f.kind == snapshots.KindView {
 		dirs = append(dirs, filepath.Join(s.dir, emptyDir))

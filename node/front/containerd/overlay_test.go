@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// For chains that are not ours, each answer equals that of containerd's overlay snapshotter.
+// For unknown chains, each answer equals that of containerd's overlay snapshotter.
 func TestPlainIsOverlay(t *testing.T) {
 	for _, remap := range []bool{false, true} {
 		t.Run(fmt.Sprint("remap ", remap), func(t *testing.T) {

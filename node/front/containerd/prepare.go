@@ -32,7 +32,7 @@ type stack struct {
 }
 
 // Prepare makes an active snapshot on parent. If containerd names the chain that it is about to
-// unpack, and the chain is ours, Prepare makes a lazy snapshot instead and returns
+// unpack, and the resolver claims the chain, Prepare makes a lazy snapshot instead and returns
 // ErrAlreadyExists.
 func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	labels, err := labelsOf(opts)

@@ -84,7 +84,7 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 				chain := ids[random.IntN(len(ids))]
 				key := fmt.Sprintf("key %d %d", g, i)
 				_, err := sn.Prepare(t.Context(), key, "", ref(chain))
-				if err == nil { // the chain is not ours
+				if err == nil { // the chain is unknown
 					err = sn.Remove(t.Context(), key)
 				} else if errdefs.IsAlreadyExists(err) {
 					err = useAndRemove(t, sn, chain, key)

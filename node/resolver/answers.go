@@ -1,0 +1,137 @@
+package resolver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// answers remembers the answers of a node's answerers, so that a pull asks once. Pulls of the same
+// image at the same time share the request.
+type answers struct {
+	// ask returns the facts of an answer by chain, or why the requested chain is not claimed.
+	ask      func(q Request) (map[string]*facts, error)
+	inFlight singleflight.Group
+
+	mu           sync.Mutex // guards what follows
+	known        map[factsKey]facts
+	repositories int // in known, at most
+
+	pausedUntil time.Time
+	pauseCause  error
+}
+
+// factsKey names facts. The same chain may have other facts as part of another manifest's image.
+// Without a manifest, the facts are those of the chain alone. Without a chain, they are about the
+// manifest.
+type factsKey struct{ manifest, chain string }
+
+func newAnswers(ask func(q Request) (map[string]*facts, error)) *answers {
+	return &answers{ask: ask, known: map[factsKey]facts{}}
+}
+
+// lookup returns the facts about a request's chain. It asks unless fresh facts are remembered. The
+// error says why the chain is not claimed.
+func (a *answers) lookup(ctx context.Context, q Request, p patience) (facts, error) {
+	for {
+		f, answered := a.recall(q, p)
+		if f != nil {
+			return *f, f.err
+		}
+		select {
+		case <-answered:
+		case <-ctx.Done():
+			return facts{}, context.Cause(ctx)
+		}
+	}
+}
+
+// recall returns remembered facts. If there are none, it asks in the background, and returns a
+// channel that signals the answer.
+func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Result) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	this := factsKey{q.Manifest, q.Chain}
+	f, below, manifest := a.known[this], a.known[factsKey{q.Manifest, q.Parent}], a.known[factsKey{q.Manifest, ""}]
+	switch {
+	case q.Parent != "" && below.err != nil && below.isFresh(now, answerTTL):
+		// No layer above an unclaimed one is claimed. A refusal of the layer below counts for
+		// answerTTL, and each layer renews it, so that a pull asks once.
+		f.at, f.err = now, below.err
+		a.known[this] = f
+	case f.err == nil && f.isFresh(now, answerTTL):
+	case f.err != nil && f.isFresh(now, unknownTTL):
+	case p == brief && now.Before(a.pausedUntil):
+		f = facts{err: a.pauseCause}
+	case q.Parent != "" && below.complete && below.isFresh(now, unknownTTL):
+		f = facts{at: now, err: errUnknown}
+		a.known[this] = f
+	case f.image == nil && (manifest.err != nil && manifest.isFresh(now, unknownTTL) ||
+		manifest.err == nil && manifest.isFresh(now, answerTTL)):
+		f = facts{at: now, err: manifest.err}
+		if f.err == nil {
+			f.err = fmt.Errorf("chain %s is not one of image manifest %s", q.Chain, q.Manifest)
+		}
+		a.known[this] = f
+	default:
+		// mu is held: if an answer had come since known was read, it would be in known.
+		return nil, a.inFlight.DoChan(cmp.Or(q.Manifest, q.Chain),
+			func() (any, error) { a.askAndRemember(q); return nil, nil })
+	}
+	return &f, nil
+}
+
+func (a *answers) askAndRemember(q Request) {
+	answer, err := a.ask(q)
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.known)+a.repositories > maxRemembered {
+		clear(a.known)
+		a.repositories = 0
+	}
+	for chain, f := range answer {
+		a.known[factsKey{q.Manifest, chain}] = *f
+	}
+	if err != nil {
+		a.known[factsKey{q.Manifest, q.Chain}] = facts{at: now, err: err}
+	}
+	if q.Manifest != "" {
+		a.known[factsKey{q.Manifest, ""}] = facts{at: now, err: err}
+	}
+	if f := answer[q.Chain]; f != nil && f.image != nil {
+		a.repositories += len(f.image.Repositories)
+	}
+}
+
+// refuse remembers why a chain is not claimed.
+func (a *answers) refuse(q Request, why error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := factsKey{q.Manifest, q.Chain}
+	f := a.known[k]
+	f.at, f.err = time.Now(), why
+	a.known[k] = f
+}
+
+// pause makes brief pulls go on without a hub for hubPause.
+func (a *answers) pause(cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pausedUntil, a.pauseCause = time.Now().Add(hubPause), cause
+}
+
+// paused returns why brief pulls go on without a hub now, or nil.
+func (a *answers) paused() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Now().Before(a.pausedUntil) {
+		return a.pauseCause
+	}
+	return nil
+}

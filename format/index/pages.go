@@ -6,7 +6,7 @@ import "sync/atomic"
 // does not depend on their number. It is safe for concurrent use.
 //
 // It is direct-mapped: each page can be in one slot only, and replaces the page that was there. So
-// a look-up takes no lock and maintains no order of use. Neighbouring pages of a map have different
+// a lookup takes no lock and maintains no order of use. Neighbouring pages of a map have different
 // slots.
 type Pages struct {
 	slots []atomic.Pointer[page]

@@ -15,18 +15,18 @@ const lookupBatch = 500
 
 // Numbers returns the numbers of the known ones among the chunks.
 func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
-	return lookUp(ctx, c.read, ids, keyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
+	return lookup(ctx, c.read, ids, keyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
 }
 
 // Units returns the units of the known ones among the chunks.
 func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
 	fields := func(id *chunk.ID, u *chunk.Unit) []any { return []any{id, &u.Pack, &u.N} }
-	return lookUp(ctx, c.read, ids, fields, `SELECT c.id, p.id, u.place
+	return lookup(ctx, c.read, ids, fields, `SELECT c.id, p.id, u.place
 		FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `)
 }
 
-// lookUp returns the rows of the known ones among the chunks. The query ends before their list.
-func lookUp[V any](
+// lookup returns the rows of the known ones among the chunks. The query ends before their list.
+func lookup[V any](
 	ctx context.Context, db querier, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
 ) (map[chunk.ID]V, error) {
 	found := map[chunk.ID]V{}

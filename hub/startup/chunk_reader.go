@@ -31,8 +31,8 @@ func newChunkReader(c *catalog.Catalog, o *objects.Store) *chunkReader {
 // maxLookedUp bounds the places of chunks in memory, of 100 bytes each.
 const maxLookedUp = 200_000
 
-// lookUp looks up the places of many chunks with one query.
-func (r *chunkReader) lookUp(ctx context.Context, ids []chunk.ID) error {
+// lookup looks up the places of many chunks with one query.
+func (r *chunkReader) lookup(ctx context.Context, ids []chunk.ID) error {
 	found, err := r.catalog.Units(ctx, ids)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (r *chunkReader) lookUp(ctx context.Context, ids []chunk.ID) error {
 // read returns the verified plain bytes of a chunk. The caller must not change them.
 func (r *chunkReader) read(ctx context.Context, id chunk.ID) ([]byte, error) {
 	if _, known := r.where[id]; !known {
-		if err := r.lookUp(ctx, []chunk.ID{id}); err != nil {
+		if err := r.lookup(ctx, []chunk.ID{id}); err != nil {
 			return nil, err
 		}
 	}

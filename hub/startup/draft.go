@@ -103,7 +103,7 @@ func (d *draft) fillUnit(ctx context.Context, refs []chunk.Ref, builder *pack.Un
 	for i, ref := range refs {
 		ids[i] = ref.ID
 	}
-	if err := d.tree.chunks.lookUp(ctx, ids); err != nil {
+	if err := d.tree.chunks.lookup(ctx, ids); err != nil {
 		return err
 	}
 	for _, id := range ids {

@@ -16,7 +16,7 @@ const (
 	// 5.4. All kernels that can mount a tree are newer.
 	minMinor = 31
 	// wanted are the requested features: concurrent reads of a file, of up to maxRead, concurrent
-	// look-ups, an error that distinguishes an aborted connection from an unmounted one, and
+	// lookups, an error that distinguishes an aborted connection from an unmounted one, and
 	// resending.
 	wanted = gofuse.CAP_ASYNC_READ | gofuse.CAP_ASYNC_DIO | gofuse.CAP_MAX_PAGES | gofuse.CAP_PARALLEL_DIROPS |
 		gofuse.CAP_ABORT_ERROR | gofuse.CAP_INIT_EXT | gofuse.CAP_HAS_RESEND

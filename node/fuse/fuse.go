@@ -8,7 +8,7 @@
 //
 // The Server speaks the kernel's FUSE protocol (include/uapi/linux/fuse.h) itself. It keeps no
 // state that the kernel refers to: a device's node ID is derived from its tree ID, file handles and
-// generations are 0, and look-ups are not counted. So every process that holds the connection gives
+// generations are 0, and lookups are not counted. So every process that holds the connection gives
 // the same answers, and a process that never saw the connection's INIT can continue it (Adopt).
 // Read serve.go first (how requests arrive), then read.go (how a READ is answered) and limit.go
 // (when it begins).
@@ -268,7 +268,7 @@ func (s *Server) Busy(id chunk.ID) bool {
 }
 
 // forgetName makes the kernel drop a cached name. It only saves memory: the name of a removed
-// device leads to ESTALE, and a new look-up.
+// device leads to ESTALE, and a new lookup.
 func (s *Server) forgetName(name string) {
 	out := gofuse.NotifyInvalEntryOut{Parent: gofuse.FUSE_ROOT_ID, NameLen: uint32(len(name))}
 	err := s.send(reply(0, -gofuse.NOTIFY_INVAL_ENTRY, wire(&out), []byte(name+"\x00")))

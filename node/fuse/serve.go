@@ -177,7 +177,7 @@ func (s *Server) handle(work context.Context, req *request) error {
 	case opInterrupt:
 		return s.interrupt(*req)
 	case opForget, opBatchForget, opNotifyReply:
-		return nil // they have no answer, and look-ups are not counted
+		return nil // they have no answer, and lookups are not counted
 	}
 	payload, err := s.answer(*req)
 	if err != nil {

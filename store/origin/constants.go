@@ -14,7 +14,7 @@ const (
 	// origin that sends single bytes could block a reader for unitTimeout, and a pull for
 	// indexTimeout.
 	minProgress = 4 << 10
-	// lookupTimeout is what silent origins get for a look-up, all together. It is longer than
+	// lookupTimeout is what silent origins get for a lookup, all together. It is longer than
 	// the second after which TCP sends a lost SYN again. The last origin to ask gets
 	// lookupLongest if it is not silent.
 	lookupTimeout = 1500 * time.Millisecond

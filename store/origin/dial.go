@@ -128,8 +128,8 @@ func (d *dialer) connectIfWanted(n int) {
 	}
 }
 
-// expectPair says that two requests will follow the one that is made now: index and locations
-// follow a look-up. done is called when that is answered.
+// expectPair is called before a lookup, because two requests follow it: for the index and its
+// locations. The caller calls done when the lookup is answered.
 func (d *dialer) expectPair() (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

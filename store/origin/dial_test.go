@@ -99,16 +99,16 @@ func TestSpares(t *testing.T) {
 	ask(1)
 }
 
-// A look-up that has to connect opens a second connection for the requests that follow it. Other
+// A lookup that has to connect opens a second connection for the requests that follow it. Other
 // requests do not.
-func TestLookUpsConnectTwice(t *testing.T) {
+func TestLookupsConnectTwice(t *testing.T) {
 	var conns counted
 	f := over(t, conns.server(t).URL)
 	o := f.all[0]
 	o.dialer.spareTime = time.Hour
-	ask := func(lookUp bool, want int32) {
+	ask := func(lookup bool, want int32) {
 		t.Helper()
-		if lookUp {
+		if lookup {
 			_, _ = f.Chain(t.Context(), "chain") // the server's answer is no chain
 		} else if _, err := f.Images(t.Context(), ""); err != nil {
 			t.Fatal(err)

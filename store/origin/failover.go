@@ -101,7 +101,7 @@ func (e *Unavailable) RetryAfter() time.Duration { return e.After }
 // Missed implements store.Unavailable.
 func (e *Unavailable) Missed() bool { return e.missed }
 
-// effort says whether try asks origins that are down.
+// effort is when try asks origins that are down.
 type effort bool
 
 const (
@@ -225,7 +225,7 @@ func (f *Failover) Connect(n int) {
 	}
 }
 
-// Estimate implements store.Estimator. The estimate comes from look-ups, indexes and
+// Estimate implements store.Estimator. The estimate comes from lookups, indexes and
 // locations.
 func (f *Failover) Estimate() (roundTrip time.Duration, bandwidth float64) {
 	if o := f.preferred(); o != nil {

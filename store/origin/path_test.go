@@ -169,7 +169,7 @@ func TestSparesBesideAnIndex(t *testing.T) {
 	}
 }
 
-// Look-ups and indexes measure the path, errors do not.
+// Lookups and indexes measure the path, errors do not.
 func TestPathIsMeasured(t *testing.T) {
 	const late = 2 * longRTT
 	index := incompressible(t, 8*minBurst)
@@ -202,9 +202,9 @@ func TestPathIsMeasured(t *testing.T) {
 	if _, err := f.Chain(t.Context(), "sha256:unknown"); !errors.Is(err, chunk.ErrNotFound) {
 		t.Error(err)
 	}
-	lookUp, bandwidth := f.Estimate()
-	if lookUp < late || bandwidth != 0 {
-		t.Errorf("after a look-up: %v and %v, want at least %v and 0", lookUp, bandwidth, late)
+	lookup, bandwidth := f.Estimate()
+	if lookup < late || bandwidth != 0 {
+		t.Errorf("after a lookup: %v and %v, want at least %v and 0", lookup, bandwidth, late)
 	}
 	if err := f.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error {
 		_, err := io.Copy(io.Discard, plain)
@@ -213,8 +213,8 @@ func TestPathIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	most := float64(len(index)) / maxGap.Seconds()
-	if rtt, bandwidth := f.Estimate(); rtt > lookUp || bandwidth <= 0 || bandwidth > most {
-		t.Errorf("after a look-up of %v and an index: %v and %v", lookUp, rtt, bandwidth)
+	if rtt, bandwidth := f.Estimate(); rtt > lookup || bandwidth <= 0 || bandwidth > most {
+		t.Errorf("after a lookup of %v and an index: %v and %v", lookup, rtt, bandwidth)
 	}
 }
 

@@ -92,7 +92,7 @@ func (f *Failover) indexPatience(others int) patience {
 // half. The last one to ask has twenty
 // seconds if it is not silent (see Watch).
 func (f *Failover) Chain(ctx context.Context, chain string) (answer *wire.Chain, err error) {
-	err = f.lookUp(ctx, func(ctx context.Context, c *client.Client) (err error) {
+	err = f.lookup(ctx, func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.Chain(ctx, chain)
 		return err
 	})
@@ -101,14 +101,14 @@ func (f *Failover) Chain(ctx context.Context, chain string) (answer *wire.Chain,
 
 // Manifest returns what is known of the image with a manifest. It waits as Chain does.
 func (f *Failover) Manifest(ctx context.Context, digest string) (answer *wire.Manifest, err error) {
-	err = f.lookUp(ctx, func(ctx context.Context, c *client.Client) (err error) {
+	err = f.lookup(ctx, func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.Manifest(ctx, digest)
 		return err
 	})
 	return answer, err
 }
 
-func (f *Failover) lookUp(ctx context.Context, ask func(ctx context.Context, c *client.Client) error) error {
+func (f *Failover) lookup(ctx context.Context, ask func(ctx context.Context, c *client.Client) error) error {
 	deadline := time.Now().Add(f.timeout.lookup)
 	return f.try(ctx, quick, func(ctx context.Context, o *origin, others int) error {
 		silent := max(time.Until(deadline), f.timeout.lookup/4) / time.Duration(others+1)

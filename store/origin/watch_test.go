@@ -100,7 +100,7 @@ func unreachable(t *testing.T) string {
 	return ""
 }
 
-// known answers a look-up after a while, byte by byte.
+// known answers a lookup after a while, byte by byte.
 func known(after time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		time.Sleep(after)
@@ -115,7 +115,7 @@ func known(after time.Duration) http.HandlerFunc {
 
 func mute(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 
-// A look-up waits for a slow hub, but not for an unreachable one, nor for one that is known to
+// A lookup waits for a slow hub, but not for an unreachable one, nor for one that is known to
 // hang.
 func TestLookupOfASlowHub(t *testing.T) {
 	const short = 100 * time.Millisecond

@@ -62,7 +62,7 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 					t.Errorf("origin %d: %+v", i, h)
 				}
 			}
-			// For a look-up, any 404 counts, so that a pull goes on at once.
+			// For a lookup, any 404 counts, so that a pull goes on at once.
 			_, err := s.Chain(t.Context(), "sha256:0")
 			if err == nil || strings.Contains(c.name, "403") == errors.Is(err, chunk.ErrNotFound) {
 				t.Errorf("chain: %v", err)

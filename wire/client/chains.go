@@ -17,16 +17,16 @@ import (
 // Chain returns what the hub knows of a chain, or chunk.ErrNotFound. Here every 404 counts,
 // as mirrors have no other: at worst one image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
-	return lookUp[wire.Chain](ctx, c, wire.ChainPath(c.Scope(), chain))
+	return lookup[wire.Chain](ctx, c, wire.ChainPath(c.Scope(), chain))
 }
 
 // Manifest returns what the hub knows of the image with a manifest, or chunk.ErrNotFound.
 // Every 404 counts, as for Chain.
 func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
-	return lookUp[wire.Manifest](ctx, c, wire.ManifestPath(c.Scope(), digest))
+	return lookup[wire.Manifest](ctx, c, wire.ManifestPath(c.Scope(), digest))
 }
 
-func lookUp[T any](ctx context.Context, c *Client, path string) (*T, error) {
+func lookup[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	answer, err := ask[T](ctx, c, request{method: http.MethodGet, path: path}, maxAnswer)
 	if refused, ok := errors.AsType[*Error](err); ok {
 		refused.Missing = refused.Status == http.StatusNotFound || refused.Status == http.StatusGone

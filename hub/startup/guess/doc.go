@@ -3,5 +3,5 @@
 // packs from this guess, before a node has reported a start.
 //
 // The package is pure: the same input gives the same output. Images are not trusted: one that is
-// made to be slow or odd costs a bounded number of look-ups, chunks and bytes.
+// made to be slow or odd costs a bounded number of lookups, chunks and bytes.
 package guess

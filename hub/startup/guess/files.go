@@ -13,7 +13,7 @@ import (
 
 const (
 	maxLinks  = 40      // symbolic links followed for one path
-	maxFinds  = 500_000 // look-ups for one guess
+	maxFinds  = 500_000 // lookups for one guess
 	maxDirs   = 20_000  // directories remembered
 	maxChunks = 8192    // chunks read for one guess
 	keptReads = 32      // chunks kept in memory

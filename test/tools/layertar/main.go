@@ -76,14 +76,13 @@ func writeLayer(w io.Writer, lowers []string, upper string) error {
 	return buffered.Flush()
 }
 
-// isWhiteout tells whether overlayfs has hidden a lower entry of that name.
+// isWhiteout reports whether overlayfs has hidden a lower entry of that name.
 func isWhiteout(info fs.FileInfo) bool {
 	return info.Mode()&fs.ModeCharDevice != 0 && info.Sys().(*syscall.Stat_t).Rdev == 0
 }
 
-// hidesLower tells whether a directory is opaque and there is something for it to hide. Overlayfs
-// also marks directories opaque that are simply new, only to save itself a look-up: those are no
-// change to write down.
+// hidesLower reports whether a directory is opaque and hides a lower one. Overlayfs also marks new
+// directories opaque, to save itself a lookup: those need no marker in the layer.
 func hidesLower(lowers []string, path, name string, info fs.FileInfo) (bool, error) {
 	if !info.IsDir() {
 		return false, nil

@@ -8,7 +8,7 @@ import (
 
 // Cache is a cache of plain chunks on this machine; store/disk has one. Its methods return no
 // errors: a chunk that cannot be read is missing. It is safe for concurrent use.
-// test/testkit/cachetest checks these promises.
+// test/testkit/cachetest checks this contract.
 type Cache interface {
 	// Read fills dst with the chunk's bytes from offset on, and reports whether it could.
 	Read(ref chunk.Ref, offset int, dst []byte) bool

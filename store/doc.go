@@ -2,10 +2,10 @@
 // every chunk that it returns. A source that lies costs retries and a cache that fails costs a
 // fetch; neither costs a wrong byte. The package knows nothing of what chunks are for.
 //
-// A read that misses the cache passes the following steps, each of which wraps the next one.
-// NewFetcher builds the steps from the decoder to the source.
+// A read passes these steps. A hit ends at the first one, the others wrap each other. NewFetcher
+// builds the steps from the decoder to the source.
 //
-//	Share.Cached   cache.go     the cache on this machine
+//	Share.Cached   share.go     the cache on this machine (cache.go)
 //	retry          retry.go     one backoff, until the reader's deadline
 //	flights        flights.go   readers of one unit share one request
 //	decoder        decode.go    decodes and verifies; stores what arrived after the readers have it

@@ -58,7 +58,7 @@ type flights struct {
 
 // join returns the flight for what a caller wants, and whether it has started it. It returns nil
 // if the chunk is cached by now. A caller calls leave once for each flight that it has joined. The
-// flight begins when the gate knows that a share wants it.
+// gate admits the flight only once a share wants it.
 func (fs *flights) join(w wanted) (f *flight, started bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -69,8 +69,8 @@ func (fs *flights) join(w wanted) (f *flight, started bool) {
 	if !w.uncached && fs.cache.Has(w.ref.ID) {
 		return nil, false
 	}
-	// The request does not end with its first caller, since others may join: leave cancels it
-	// when the last caller has left.
+	// Others may join, so the request does not end with its first caller: leave cancels it when the
+	// last caller has left.
 	ctx, cancel := context.WithCancel(context.Background())
 	f = &flight{wanted: w, ticket: newTicket(), cancel: cancel, waiters: 1,
 		done: make(chan struct{}), stored: make(chan struct{})}
@@ -85,7 +85,7 @@ func (fs *flights) join(w wanted) (f *flight, started bool) {
 	return f, true
 }
 
-// run fetches the answer, lets the readers have it, and stores it.
+// run fetches the answer, passes it to the readers, and stores it.
 func (fs *flights) run(ctx context.Context, f *flight) {
 	f.batch, f.err = fs.fetch(ctx, f)
 	fs.link.end(&f.transfer)
@@ -106,8 +106,8 @@ func (fs *flights) has(key flightKey) bool {
 	return fs.byKey[key] != nil
 }
 
-// leave ends one caller's interest. A flight that has not arrived and that no caller wants any
-// more is cancelled, and cannot be joined.
+// leave is called when a caller no longer waits. If it was the last one and the answer has not
+// arrived, the flight is cancelled, and cannot be joined.
 func (fs *flights) leave(f *flight) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -123,7 +123,7 @@ func (fs *flights) leave(f *flight) {
 	}
 }
 
-// forget makes sure that nobody joins the flight any more.
+// forget makes sure that no caller joins the flight any more.
 func (fs *flights) forget(f *flight) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"lighter/format/pack"
 )
 
-// gate decides which flights begin. A flight waits in the queue of each share that wants it, and
-// begins with the first of them that has room. Shares take turns. Urgent flights, for which
-// readers wait, go first; background flights get what urgent ones leave. The limits of all shares
-// together do not hold back a share's first alwaysPerShare flights: so requests that hang in one
-// share do not block another.
+// gate decides when flights are admitted, which means that they may send their request. A flight
+// waits in the queue of each share that wants it, and is admitted for the first of them that has
+// room. Shares take turns. A flight is urgent if a reader waits for it. Urgent flights go first,
+// background flights get what urgent ones leave. The limits of all shares together do not hold back
+// a share's first alwaysPerShare flights: so requests that hang in one share do not block another.
 //
 // It is safe for concurrent use; the zero value is ready to use.
 type gate struct {
@@ -21,10 +21,10 @@ type gate struct {
 	mu      sync.Mutex // guards all that follows, tickets, and the gate's part of shares
 	running counts
 	queues  []*Share      // with flights that wait, each once; the first is next
-	freed   chan struct{} // closed when bytes are freed; nil if nobody waits for them
+	freed   chan struct{} // closed when bytes are freed; nil if no flight waits for them
 }
 
-// counts are flights that have begun, and the bytes that they receive.
+// counts are admitted flights, and the bytes that they receive.
 type counts struct {
 	urgent, background int
 	bytes              int64
@@ -34,12 +34,12 @@ func (c counts) flights() int { return c.urgent + c.background }
 
 // ticket is a flight's place in the gate.
 type ticket struct {
-	admitted chan struct{} // closed when the flight may begin
+	admitted chan struct{} // closed when the flight is admitted
 
 	// The gate's mu guards what follows.
 	shares  []*Share // that want it; while it waits, it is in the queue of each
 	share   *Share   // whose limits it counts for, while it runs
-	fault   *Share   // its reader was the first to ask for the flight
+	fault   *Share   // the share whose reader made it urgent before it was admitted; nil: none
 	urgent  bool     // a reader waits for it
 	running bool
 	ended   bool
@@ -68,8 +68,8 @@ func (g *gate) wrap(next step) step {
 	}
 }
 
-// want says that a share wants the flight, and whether a reader waits for it. A flight cannot
-// begin before a share wants it.
+// want notes that a share wants the flight, and whether a reader waits for it. A flight is not
+// admitted before a share wants it.
 func (g *gate) want(s *Share, t *ticket, urgent bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,8 +105,8 @@ func (g *gate) queue(s *Share, t *ticket) {
 	s.waiting = append(s.waiting, t)
 }
 
-// GateStats are the requests in flight and those that wait for their turn. A reader waits for an
-// urgent one.
+// GateStats are the requests in flight and those that wait for their turn. A request is urgent if a
+// reader waits for it.
 type GateStats struct {
 	Urgent            int   `json:"urgent"`
 	Background        int   `json:"background"`
@@ -133,7 +133,7 @@ func (g *gate) stats() GateStats {
 	return st
 }
 
-// enter returns when the flight may begin, or ctx is done. A share has to want it.
+// enter returns when the flight is admitted, or ctx is done. A share has to want it.
 func (g *gate) enter(ctx context.Context, t *ticket) error {
 	select {
 	case <-t.admitted:
@@ -152,8 +152,7 @@ func (g *gate) enter(ctx context.Context, t *ticket) error {
 	return context.Cause(ctx)
 }
 
-// hasFault reports whether a reader of the share waits for a flight that it was the first to ask
-// for.
+// hasFault reports whether the share is the fault of a ticket that has not ended.
 func (g *gate) hasFault(s *Share) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -171,14 +170,14 @@ func (g *gate) endFault(t *ticket) {
 	}
 }
 
-// leave ends a flight that has begun.
+// leave ends an admitted flight.
 func (g *gate) leave(t *ticket) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.end(t)
 }
 
-// count adds n flights like this one to those that run, if it runs.
+// count adds n to the running flights of the flight's kind, if it runs.
 func (g *gate) count(t *ticket, n int) {
 	if !t.running {
 		return
@@ -200,9 +199,9 @@ func (g *gate) end(t *ticket) {
 	g.admit()
 }
 
-// admit lets all flights begin that may, one of each share in turn, urgent ones first. If urgent
-// flights still wait afterwards, their share or all shares are at their limit, and the
-// background has the same limits.
+// admit admits all flights for which there is room, one of each share in turn, urgent ones first.
+// If urgent flights still wait afterwards, their share or all shares are at their limit, and
+// background flights have the same limits.
 func (g *gate) admit() {
 	for g.admitOne(true) {
 	}
@@ -225,7 +224,7 @@ func (g *gate) admitOne(urgent bool) bool {
 	return false
 }
 
-// next returns the share's first ticket of that kind that waits.
+// next returns the share's first waiting ticket of that kind, or nil.
 func (s *Share) next(urgent bool) *ticket {
 	for _, t := range s.waiting {
 		if t.urgent == urgent {
@@ -255,8 +254,8 @@ func (g *gate) dequeue(t *ticket) {
 	}
 }
 
-// grow returns when there is room for n bytes of a flight that has begun, or ctx is done. It frees
-// what the flight had before.
+// grow returns when there is room for n bytes of an admitted flight, or ctx is done. It frees the
+// bytes that the flight had before.
 func (g *gate) grow(ctx context.Context, t *ticket, n int64) error {
 	for {
 		freed := g.tryGrow(t, n)
@@ -271,7 +270,8 @@ func (g *gate) grow(ctx context.Context, t *ticket, n int64) error {
 	}
 }
 
-// tryGrow returns nil if there was room, else a channel that is closed when there may be.
+// tryGrow returns nil if there was room. Otherwise it returns a channel that is closed when there
+// may be.
 func (g *gate) tryGrow(t *ticket, n int64) (freed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -69,9 +69,11 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 					sum != shares*each || st.UrgentWaiting+st.Urgent != shares*each/2 {
 					t.Errorf("got %d requests of %d: %+v", src.running.Load(), shares*each, st)
 				}
+				// All shares together have up to maxFlights, and each share alwaysPerShare more,
+				// but no share more than maxPerShare.
 				if n, most := src.running.Load(), int64(max(maxPerShare, min(shares*maxPerShare,
 					maxFlights+shares*alwaysPerShare))); n > most || n < alwaysPerShare {
-					t.Errorf("got %d requests in flight, want at most %d", n, most)
+					t.Errorf("got %d requests in flight, want %d to %d", n, alwaysPerShare, most)
 				}
 				other := u.Share()
 				for n := range 3 * maxFlights {
@@ -94,8 +96,8 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 	}
 }
 
-// begun returns how many of the flights have begun.
-func begun(flights []*flight) (n int) {
+// admitted returns how many of the flights are admitted.
+func admitted(flights []*flight) (n int) {
 	for _, f := range flights {
 		select {
 		case <-f.ticket.admitted:
@@ -106,7 +108,8 @@ func begun(flights []*flight) (n int) {
 	return n
 }
 
-// Urgent flights begin before background flights. So does one that becomes urgent while it waits.
+// Urgent flights are admitted before background flights. So is one that becomes urgent while it
+// waits.
 func TestReadersGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
@@ -135,8 +138,8 @@ func TestReadersGoFirst(t *testing.T) {
 			}
 			g.leave(&full[i])
 			synctest.Wait()
-			if begun(waiting) != i+1 || begun(waiting[want:want+1]) != 1 {
-				t.Errorf("after %d have left: got %d begun, want that many, flight %d among them", i+1, begun(waiting), want)
+			if n := admitted(waiting); n != i+1 || admitted(waiting[want:want+1]) != 1 {
+				t.Errorf("after %d left: %d admitted, want %d, and flight %d among them", i+1, n, i+1, want)
 			}
 		}
 	})
@@ -186,8 +189,8 @@ func TestBytesInFlight(t *testing.T) {
 	}
 }
 
-// A unit that two shares want begins as soon as one of them has room. Here the share that asked
-// first is full of requests that hang.
+// A unit that two shares want is admitted as soon as one of them has room. Here the share that
+// asked first is full of requests that hang.
 func TestWantedByTwoShares(t *testing.T) {
 	const stuck = 2 * maxPerShare
 	unit, refs := encode(t, "one")
@@ -223,8 +226,8 @@ func TestWantedByTwoShares(t *testing.T) {
 	}
 }
 
-// If there is no room for the bytes of a flight that two shares want, they count for the share that
-// receives nothing, and need not wait.
+// Two shares want one flight. If its bytes do not fit, they count for the share that receives
+// nothing. The flight then need not wait.
 func TestBytesOfTwoShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate

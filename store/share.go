@@ -22,7 +22,7 @@ type Share struct {
 	// The gate's mu guards what follows.
 	running counts
 	waiting []*ticket // the first of each kind is next
-	faults  int       // tickets that its readers wait for, and that were not in flight when they came
+	faults  int       // tickets with this share as their fault
 }
 
 // Received returns the encoded bytes that this share has received, by origin. An answer counts
@@ -139,6 +139,6 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	}
 }
 
-// BytesPerRTT returns the bandwidth-delay product in bytes if the RTT is long: so much arrives while
-// a reader waits for a first byte. It is 0 if the RTT is short or not known.
+// BytesPerRTT returns the bandwidth-delay product in bytes if the RTT is long: so much arrives
+// while a reader waits for a first byte. It is 0 if the RTT is short or not known.
 func (s *Share) BytesPerRTT() int64 { return s.fetcher.link.bytesPerRTT() }

@@ -33,12 +33,12 @@ const maxConcurrent = 16
 
 // Device is the data device of one tree. It is safe for concurrent use.
 type Device struct {
-	extents *index.Map
-	chunks  Chunks
-	layout  atomic.Pointer[layout]
-	repair  func(ctx context.Context, cause error) bool // nil: not possible
-	locate  func() <-chan struct{}                      // nil: not possible
-	log     *slog.Logger
+	extents   *index.Map
+	chunks    Chunks
+	locations atomic.Pointer[locations]
+	repair    func(ctx context.Context, cause error) bool // nil: not possible
+	locate    func() <-chan struct{}                      // nil: not possible
+	log       *slog.Logger
 
 	mu        sync.Mutex // guards changes of observers
 	observers atomic.Pointer[[]Observer]
@@ -53,7 +53,7 @@ var _ fuse.Reader = (*Device)(nil)
 // New returns the device of the tree that extents belongs to. locations may be nil.
 func New(extents *index.Map, locations *index.Locations, chunks Chunks, log *slog.Logger) *Device {
 	d := &Device{extents: extents, chunks: chunks, log: log}
-	d.layout.Store(newLayout(locations))
+	d.locations.Store(newLocations(locations))
 	d.observers.Store(&[]Observer{})
 	return d
 }

@@ -49,7 +49,7 @@ func (s *Server) admit(work context.Context, req *request, in *gofuse.ReadIn) (e
 	defer s.mu.Unlock()
 	defer func() { known = len(s.reads) }()
 	if s.reads[r.unique] != nil {
-		return nil, 0, nil // it was resent, and is answered already
+		return nil, 0, nil // it was resent, and a goroutine answers it already
 	}
 	if r.unique&resentBit != 0 {
 		s.resent.Add(1)
@@ -71,7 +71,7 @@ func (s *Server) admit(work context.Context, req *request, in *gofuse.ReadIn) (e
 		s.start(work, r)
 	}
 	if evicted != nil {
-		s.claimLocked(evicted)
+		s.takeReadLocked(evicted)
 	}
 	return evicted, 0, nil
 }
@@ -98,9 +98,9 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	if err == nil {
 		missed, err = r.file.reader.ReadAt(ctx, b.data(r.size), r.offset)
 	}
-	mine, why := s.claim(r)
+	taken, why := s.takeRead(r)
 	switch {
-	case !mine: // expire has answered
+	case !taken: // expire has answered
 	case err == nil:
 		m := b.message(r.size)
 		putHeader(m, gofuse.OutHeader{Length: uint32(len(m)), Unique: r.unique})
@@ -119,24 +119,25 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	}
 }
 
-// claim makes the caller the one that answers a read, unless another goroutine is already. From
-// then on a request with the same number is a new one: a resent one.
-func (s *Server) claim(r *read) (mine bool, why error) {
+// takeRead removes a read from the unanswered ones, and returns why it was cancelled, if it was.
+// The caller answers the read, unless another goroutine has taken it before. From then on a request
+// with the same number is a new, resent one.
+func (s *Server) takeRead(r *read) (taken bool, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mine = s.claimLocked(r)
+	taken = s.takeReadLocked(r)
 	if why = r.why; why == nil && s.stopping {
 		why = errDetached // if the Reader failed, then because the server stops
 	}
-	return mine, why
+	return taken, why
 }
 
-func (s *Server) claimLocked(r *read) (mine bool) {
-	mine = s.reads[r.unique] == r
-	if mine {
+func (s *Server) takeReadLocked(r *read) (taken bool) {
+	taken = s.reads[r.unique] == r
+	if taken {
 		delete(s.reads, r.unique)
 	}
-	return mine
+	return taken
 }
 
 // cancel ends the unanswered reads of the devices that match: queued reads at once, active ones
@@ -155,8 +156,8 @@ func (s *Server) cancel(why error, match func(*file) bool) {
 	}
 }
 
-// dequeueOld removes the queued reads that arrived until then, of the devices that match. The caller
-// holds mu, and answers them.
+// dequeueOld removes the queued reads that arrived until then, of the devices that match. The
+// caller holds mu, and answers them.
 func (s *Server) dequeueOld(until time.Time, match func(*file) bool) (removed []*read) {
 	for _, f := range slices.Clone(s.limits.queues) {
 		if match(f) {
@@ -164,7 +165,7 @@ func (s *Server) dequeueOld(until time.Time, match func(*file) bool) (removed []
 		}
 	}
 	for _, r := range removed {
-		s.claimLocked(r)
+		s.takeReadLocked(r)
 	}
 	return removed
 }
@@ -187,7 +188,7 @@ func (s *Server) interrupt(req request) error {
 	switch {
 	case queued:
 		s.limits.dequeue(r)
-		s.claimLocked(r)
+		s.takeReadLocked(r)
 	case r != nil:
 		r.stop(errInterrupted)
 	}
@@ -204,7 +205,7 @@ func (s *Server) expire(now time.Time) {
 	s.mu.Lock()
 	late := s.dequeueOld(now.Add(-s.deadline), func(*file) bool { return true })
 	for r := range s.limits.active {
-		if now.Sub(r.since) >= s.deadline+readGrace && s.claimLocked(r) {
+		if now.Sub(r.since) >= s.deadline+readGrace && s.takeReadLocked(r) {
 			late = append(late, r)
 		}
 	}

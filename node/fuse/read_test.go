@@ -92,7 +92,8 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	if limit := maxBytes/testSize + 6*alwaysPerDevice; active > limit {
 		t.Errorf("%d reads are active, want at most %d", active, limit)
 	}
-	for ; unique > 0; unique-- { // one by one: a socket holds fewer answers than the kernel
+	// One by one: the test's socket holds fewer unread answers than the kernel takes.
+	for ; unique > 0; unique-- {
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
 			t.Fatalf("%+v, want EINTR for %d", a, unique)
@@ -226,10 +227,11 @@ func TestRemove(t *testing.T) {
 	}
 	stale := 0
 	for range n + 1 {
+		// An answer with unique 0 is the kernel notification that the name is gone.
 		switch a := k.next(); {
 		case a.errno == unix.ESTALE:
 			stale++
-		case a.unique != 0: // otherwise it is the notification about the name
+		case a.unique != 0:
 			t.Errorf("%+v, want ESTALE", a)
 		}
 	}
@@ -245,7 +247,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// A server that stops answers the reads whose Readers answer soon.
+// After Stop, the server still answers reads whose Readers answer soon.
 func TestStopFinishesReads(t *testing.T) {
 	s, k, stop := connect(t, resending)
 	r := newStuck()
@@ -268,7 +270,7 @@ func TestStopFinishesReads(t *testing.T) {
 	}
 }
 
-// A request that is resent while it is active is read once.
+// If an active request is resent again, its device is read once.
 func TestResentRequestIsReadOnce(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()

@@ -1,6 +1,6 @@
 // Package trees is the store of trees on this machine: indexes and their locations on the disk,
-// and the devices that are made of them. It promises that a tree that Has reports can be served
-// without the network.
+// and the devices that are made of them. If Has reports a tree, it can be served without the
+// network.
 //
 // An index is verified before it gets its name. Its metadata image is hashed, and checked for what
 // could confuse a kernel, when it is fetched and whenever the tree is served. A damaged index is

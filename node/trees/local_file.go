@@ -115,8 +115,8 @@ type stride struct {
 	from      int64 // pages below this offset were dropped
 }
 
-// reached says that the file was read or written up to end. Errors do not matter: dropping pages
-// is only advice.
+// reached is called when the file was read or written up to end. It drops the pages before end from
+// memory. Errors do not matter: dropping pages is only advice.
 func (s *stride) reached(end int64) {
 	if end-s.from < localStride {
 		return

@@ -23,7 +23,7 @@ import (
 // Several methods need a tree's lock (Lock, LockContext, TryLock), and say so. It is held to
 // mount, unmount, publish or remove a tree, and never while something is fetched.
 type Store struct {
-	layout   // paths
+	paths
 	locks    // one for each tree
 	locals   // the local devices
 	registry // the open trees
@@ -64,7 +64,7 @@ func Prepare(root string) error {
 // symbolic links. server serves the trees' devices.
 func Open(root string, source Source, server Server, prefetcher *prefetch.Prefetcher, log *slog.Logger) *Store {
 	return &Store{
-		layout: layout{root}, locks: newLocks(), locals: newLocals(), registry: newRegistry(),
+		paths: paths{root}, locks: newLocks(), locals: newLocals(), registry: newRegistry(),
 		fetcher: fetcher{source, log}, server: server, prefetcher: prefetcher, log: log,
 		pages: index.NewPages(cachedPages), locator: newLocator(), leftovers: durable.Leftovers{Log: log},
 	}

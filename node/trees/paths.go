@@ -6,35 +6,35 @@ import (
 	"lighter/format/chunk"
 )
 
-// layout has all paths of a store; the package's doc shows them.
-type layout struct {
+// paths has all paths of a store; the package's doc shows them.
+type paths struct {
 	root string // the node's
 }
 
 // Dir returns the directory below root that has the trees.
 func Dir(root string) string { return filepath.Join(root, "trees") }
 
-func (l layout) dir(tree chunk.ID) string       { return filepath.Join(Dir(l.root), tree.String()) }
-func (l layout) mapFile(tree chunk.ID) string   { return filepath.Join(l.dir(tree), "map") }
-func (l layout) locations(tree chunk.ID) string { return filepath.Join(l.dir(tree), "locations") }
+func (p paths) dir(tree chunk.ID) string       { return filepath.Join(Dir(p.root), tree.String()) }
+func (p paths) mapFile(tree chunk.ID) string   { return filepath.Join(p.dir(tree), "map") }
+func (p paths) locations(tree chunk.ID) string { return filepath.Join(p.dir(tree), "locations") }
 
 // removing returns where a tree's index is moved before it is removed.
-func (l layout) removing(tree chunk.ID) string {
-	return filepath.Join(Dir(l.root), oldPrefix+tree.String())
+func (p paths) removing(tree chunk.ID) string {
+	return filepath.Join(Dir(p.root), oldPrefix+tree.String())
 }
 
 // Metadata returns the path of a tree's metadata image.
-func (l layout) Metadata(tree chunk.ID) string { return filepath.Join(l.dir(tree), "metadata") }
+func (p paths) Metadata(tree chunk.ID) string { return filepath.Join(p.dir(tree), "metadata") }
 
 // LocalMetadata returns the other name of the metadata image, used with the local device.
-func (l layout) LocalMetadata(tree chunk.ID) string {
-	return filepath.Join(l.localDir(tree), "metadata")
+func (p paths) LocalMetadata(tree chunk.ID) string {
+	return filepath.Join(p.localDir(tree), "metadata")
 }
 
 // LocalDevice returns the path of a tree's local device.
-func (l layout) LocalDevice(tree chunk.ID) string { return filepath.Join(l.localDir(tree), "device") }
+func (p paths) LocalDevice(tree chunk.ID) string { return filepath.Join(p.localDir(tree), "device") }
 
-func (l layout) localDir(tree chunk.ID) string { return filepath.Join(l.dir(tree), localDir) }
+func (p paths) localDir(tree chunk.ID) string { return filepath.Join(p.dir(tree), localDir) }
 
 // IsTree reports whether the last element of a path is a tree ID.
 func IsTree(path string) bool {

@@ -8,15 +8,15 @@ import (
 	"lighter/format/index"
 )
 
-// layout is what a device knows of the units that its chunks are in, until newer locations arrive.
-type layout struct {
-	locations *index.Locations // nil: nothing
-	replaced  context.Context  // done once there is a newer layout
-	replace   context.CancelFunc
+// locations are what a device knows of where its chunks are, until newer locations arrive.
+type locations struct {
+	known    *index.Locations // nil: none
+	replaced context.Context  // done once there are newer ones
+	replace  context.CancelFunc
 }
 
-func newLayout(locations *index.Locations) *layout {
-	l := &layout{locations: locations}
+func newLocations(known *index.Locations) *locations {
+	l := &locations{known: known}
 	l.replaced, l.replace = context.WithCancel(context.Background())
 	return l
 }
@@ -24,7 +24,7 @@ func newLayout(locations *index.Locations) *layout {
 // SetLocations replaces the device's locations. Once it has returned, the previous ones are no
 // longer needed: a read that would use them fails over to the new ones.
 func (d *Device) SetLocations(locations *index.Locations) {
-	d.layout.Swap(newLayout(locations)).replace()
+	d.locations.Swap(newLocations(locations)).replace()
 }
 
 // LocateWith sets what is called if a chunk is needed and the locations are missing, unreadable or
@@ -37,15 +37,15 @@ func (d *Device) LocateWith(locate func() <-chan struct{}) { d.locate = locate }
 // or unreadable. They are a hint: without them the chunk is requested by its ID.
 func (d *Device) Unit(extent int64) (unit chunk.Unit, ok bool) {
 	for {
-		l := d.layout.Load()
-		if l.locations == nil {
+		l := d.locations.Load()
+		if l.known == nil {
 			return chunk.Unit{}, false
 		}
-		unit, err := l.locations.Unit(extent)
+		unit, err := l.known.Unit(extent)
 		if err == nil {
 			return unit, true
 		}
-		if d.layout.Load() == l {
+		if d.locations.Load() == l {
 			d.log.Debug("location unknown", "extent", extent, "err", err)
 			return chunk.Unit{}, false
 		}
@@ -57,7 +57,7 @@ func (d *Device) Unit(extent int64) (unit chunk.Unit, ok bool) {
 func (d *Device) fetchOne(ctx context.Context, p part) error {
 	for {
 		var err error
-		l, ok := d.layout.Load(), false
+		l, ok := d.locations.Load(), false
 		switch p.ref.Unit, ok = d.Unit(p.extent); {
 		case d.locate == nil:
 			return d.chunks.Read(ctx, p.ref, p.offset, p.dst, nil)
@@ -75,7 +75,7 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 // fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not there, it
 // requests newer locations, and stops if there are some already. If no origin has the chunk, it
 // waits for the request in flight.
-func (d *Device) fetchLocated(ctx context.Context, p part, l *layout) error {
+func (d *Device) fetchLocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	var newer <-chan struct{}
@@ -90,7 +90,7 @@ func (d *Device) fetchLocated(ctx context.Context, p part, l *layout) error {
 
 // fetchUnlocated reads a chunk by its ID, until there are locations newer than l. If no origin
 // finds the chunk, it waits for the locations in flight.
-func (d *Device) fetchUnlocated(ctx context.Context, p part, l *layout) error {
+func (d *Device) fetchUnlocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(l.replaced, stop)()

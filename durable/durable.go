@@ -1,10 +1,10 @@
-// Package durable promises files and directories that are complete after a crash: whatever the
-// moment of the crash, a name has its old contents or its new ones, and contents that Replace
-// or Publish has returned from stay. Paths that could not be cleaned up are listed (Leftovers)
-// and stop nothing.
+// Package durable writes files and directories that are complete after a crash. Whatever the
+// moment of the crash, a name has its old contents or its new ones. It has the new ones once
+// Replace or Publish has returned. Paths that could not be cleaned up are listed (Leftovers) and
+// stop nothing.
 //
-// It knows nothing of the contents. Two goroutines that write the same name at the same time
-// leave the contents of one of them, or get an error.
+// It knows nothing of the contents. If two goroutines write the same name at the same time, the
+// name gets the contents of one of them, or they get an error.
 package durable
 
 import (

@@ -1,6 +1,6 @@
-// Package logqueue promises a log that never blocks its writers: a handler puts lines into a queue,
-// and one goroutine writes them. If nothing reads the log and the queue is full, lines are dropped
-// and counted; the log reports their number once it is read again.
+// Package logqueue has a log that never blocks its writers: a handler puts lines into a queue, and
+// one goroutine writes them. If nothing reads the log and the queue is full, lines are dropped and
+// counted. The log reports their number once it is read again.
 //
 // Lines in the queue are lost when the process crashes or is killed.
 package logqueue

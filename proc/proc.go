@@ -1,5 +1,5 @@
-// Package proc asks the kernel about other processes of this machine: which process is at the other end of a Unix socket, and whether a process is dead.
-// It changes nothing and sends no signals.
+// Package proc asks the kernel about other processes of this machine: which process is at the other
+// end of a Unix socket, and whether a process is dead. It changes nothing and sends no signals.
 package proc
 
 import (

@@ -1,4 +1,4 @@
-// Package renewed promises values that follow the files they are read from: a certificate that is
+// Package renewed has values that follow the files they are read from: a certificate that is
 // renewed on the disk is used without a restart.
 //
 // It checks the files when the value is used, every few seconds at most. If the files cannot be

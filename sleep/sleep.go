@@ -1,5 +1,5 @@
-// Package sleep promises pauses that end early if their context does, so that no goroutine outlives
-// its owner.
+// Package sleep has pauses that end early if their context does, so that no goroutine outlives its
+// owner.
 package sleep
 
 import (

@@ -1,7 +1,7 @@
-// Package socket promises listeners whose address is HOST:PORT or unix:/PATH, and Unix sockets
-// that only their owner can connect to, from the first moment on. A socket that a killed
-// process left behind is replaced. A path that the kernel would refuse is refused before
-// anything is started, with the reason.
+// Package socket opens listeners whose address is HOST:PORT or unix:/PATH, and Unix sockets that
+// only their owner can connect to, from the first moment on. A socket that a killed process left
+// behind is replaced. A path that the kernel would refuse is refused before anything is started,
+// with the reason.
 package socket
 
 import (

@@ -1,8 +1,6 @@
-// Package command promises that every program of this repository behaves alike on a command line:
-// how arguments are counted, how an error is printed, and that wrong arguments end a program with
-// exit code 2.
-//
-// It knows no program's own commands or errors.
+// Package command has what all programs of this repository do alike on a command line: it counts
+// arguments, prints errors, and ends a program with exit code 2 if its arguments are wrong. It has
+// no program's own commands or errors.
 package command
 
 import (

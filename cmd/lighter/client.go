@@ -27,7 +27,7 @@ func run[C any](cmd *cobra.Command, newClient func() (C, error),
 	return cmd
 }
 
-// query is run of a question. It prints the answer: with --json as JSON, otherwise by print. If the
+// query is run for a command that prints an answer: with --json as JSON, otherwise by print. If the
 // answer has a method Err, its error is the command's.
 func query[C, T any](cmd *cobra.Command, newClient func() (C, error),
 	ask func(ctx context.Context, c C, args []string) (T, error), print func(T) error) *cobra.Command {

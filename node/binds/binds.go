@@ -1,6 +1,6 @@
-// Package binds promises that an image's tree which `lighter mount` mounted through a running
-// node stays mounted, without containerd, until `lighter unmount`: the next daemon mounts it
-// again if the connection to the kernel was lost. The tree's chain is held as long.
+// Package binds keeps images mounted that `lighter mount` mounted through a running node, without
+// containerd, until `lighter unmount`. If the connection to the kernel was lost, the next daemon
+// mounts them again. Each mount holds its image's chain, so that the tree stays.
 //
 // Where no node runs, `lighter mount` uses package standalone.
 package binds

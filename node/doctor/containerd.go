@@ -123,8 +123,8 @@ func configOf(argv []string) string {
 	return defaultConfig
 }
 
-// containerdConfig checks containerd's configuration: as containerd itself dumps it, or, without its
-// program, the file. version is the running containerd's, if it is known.
+// containerdConfig checks containerd's configuration: as containerd itself dumps it, or, without
+// its program, the file. version is the running containerd's, if it is known.
 func (m *machine) containerdConfig(ctx context.Context, program, file, version string) []Finding {
 	text, err := exec.CommandContext(ctx, program, "--config", file, "config", "dump").Output()
 	if err != nil {
@@ -139,7 +139,7 @@ func (m *machine) containerdConfig(ctx context.Context, program, file, version s
 		return unchecked(err.Error(), "")
 	}
 	found, err := judgeConfig(text, version, nodeSettings{address: m.config.Address, root: m.config.Root,
-		remapIDs: m.config.RemapIDs, onlyImages: trust.Trust == node.TrustImage})
+		remapIDs: m.config.RemapIDs, trustImage: trust.Trust == node.TrustImage})
 	if err != nil {
 		return unchecked(fmt.Sprintf("%s cannot be parsed: %v", file, err), "containerd --config "+file+" config dump")
 	}

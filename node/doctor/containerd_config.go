@@ -51,7 +51,7 @@ type criImages struct {
 type nodeSettings struct {
 	address, root string
 	remapIDs      bool
-	onlyImages    bool // its trust is image
+	trustImage    bool // its trust is image
 }
 
 // proxyLines returns the lines that configure a node in containerd.
@@ -103,7 +103,7 @@ func release(version string, config int) int {
 
 // unnamed returns the rule for a client that does not report the image of a layer.
 func (n nodeSettings) unnamed(holds bool, client, repair string) rule {
-	if n.onlyImages {
+	if n.trustImage {
 		return rule{holds, Problem, client + ` does not name images to the node, whose trust is "image": no image ` +
 			`is lazy, except one whose manifest claims to be another, which then gets that one's files`, repair}
 	}

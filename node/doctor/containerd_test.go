@@ -39,7 +39,7 @@ func TestRightConfigs(t *testing.T) {
 			"\"\n    type = \"snapshot\"\n",
 	} {
 		findings, err := judgeConfig([]byte(text), version,
-			nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
+			nodeSettings{address: testAddress, root: testRoot, trustImage: true})
 		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
 			t.Errorf("%s: got %+v, %v; want only ok", version, findings, err)
 		}
@@ -69,7 +69,7 @@ func TestWrongConfigs(t *testing.T) {
 		level         Level
 		words, repair string
 	}{
-		"nothing": {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testAddress},
+		"no proxy plugin": {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testAddress},
 		"another name": {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem,
 			"is called lazy", "[proxy_plugins.lighter]"},
 		"another address": {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testAddress},
@@ -99,17 +99,17 @@ func TestWrongConfigs(t *testing.T) {
 		"old CRI": {"version = 2\n" + proxyLines(testSettings) + "\n" + cri2, "v1.7.0",
 			Warning, "CRI uses lighter and does not name images", "io.containerd.grpc.v1.cri"},
 	} {
-		for _, onlyImages := range []bool{false, true} {
+		for _, trustImage := range []bool{false, true} {
 			level := c.level
-			if onlyImages && strings.Contains(c.words, "name images") { // then only a forged image is lazy
-				level = Problem
+			if trustImage && strings.Contains(c.words, "name images") {
+				level = Problem // with trust image, only a manifest that carries forged labels would be lazy
 			}
 			findings, err := judgeConfig([]byte(c.text), c.version,
-				nodeSettings{address: testAddress, root: testRoot, onlyImages: onlyImages})
+				nodeSettings{address: testAddress, root: testRoot, trustImage: trustImage})
 			wrong := bad(findings)
 			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What,
 				c.words) || !strings.Contains(wrong[0].Repair, c.repair) {
-				t.Errorf("%s, only images %v: got %+v, %v; want %s with %q", what, onlyImages, wrong, err, level,
+				t.Errorf("%s, trust image %v: got %+v, %v; want %s with %q", what, trustImage, wrong, err, level,
 					c.words)
 			}
 		}
@@ -119,8 +119,8 @@ func TestWrongConfigs(t *testing.T) {
 	}
 }
 
-// The shipped configurations are right for their versions. Owners have to be mapped by both sides,
-// or by none.
+// The shipped configurations are right for their versions. The node and containerd must both map
+// owners, or neither.
 func TestShippedConfigs(t *testing.T) {
 	for name, versions := range map[string][]string{"1.6": {"v1.6.20"}, "1.7": {"v1.7.29"}, "2.0": {"v2.0.7"},
 		"2.1": {"v2.1.5", "v2.4.2"}} {
@@ -130,7 +130,7 @@ func TestShippedConfigs(t *testing.T) {
 		}
 		for _, version := range versions {
 			findings, err := judgeConfig(text, version,
-				nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
+				nodeSettings{address: testAddress, root: testRoot, trustImage: true})
 			if wrong := bad(findings); err != nil || len(wrong) != 0 {
 				t.Errorf("%s, containerd %s: got %+v, %v; want only ok", name, version, wrong, err)
 			}

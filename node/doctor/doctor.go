@@ -1,7 +1,7 @@
-// Package doctor promises a diagnosis: what on a machine keeps a node from working, or images from
-// being lazy, and for each finding the command or the lines of configuration that repair it. It
-// examines kernel, permissions, disk, hub, containerd, and the node itself, whether it runs or not,
-// and reports what it could not examine.
+// Package doctor finds what on a machine keeps a node from working, or images from being lazy. For
+// each finding it gives the command or the lines of configuration that repair it. It examines
+// kernel, permissions, disk, hub, containerd, and the node itself, whether it runs or not, and
+// reports what it could not examine.
 //
 // It repairs nothing itself. It tries mounts in a mount namespace of its own and in a directory
 // that it removes, so a running node and containers are not affected.

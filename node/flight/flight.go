@@ -1,6 +1,6 @@
-// Package flight promises that callers that want the same thing share one call for it, which is
-// cancelled when the last of them has stopped waiting. It is golang.org/x/sync/singleflight with
-// cancellation, and with a report that a result has begun to arrive.
+// Package flight shares one call between callers that want the same thing. The call is cancelled
+// when its last caller has stopped waiting. It is golang.org/x/sync/singleflight with cancellation,
+// and with a report that a result has begun to arrive.
 package flight
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNoWaiter is the cause with which a call without waiters is cancelled.
-var ErrNoWaiter = errors.New("nobody waits for it any more")
+var ErrNoWaiter = errors.New("no caller waits for the result any more")
 
 // Group runs at most one call for each key. The zero Group is ready for use, and safe for
 // concurrent use.
@@ -71,7 +71,7 @@ func (g *Group[K]) start(key K, run func(ctx context.Context, c *Call) error) *C
 	return c
 }
 
-// Begin says that the result begins to arrive. run calls it, once or several times.
+// Begin is called by run when the result begins to arrive, once or several times.
 func (c *Call) Begin() { c.once.Do(func() { close(c.begun) }) }
 
 // Keep keeps the call from being cancelled when its last waiter leaves. It reports false if that

@@ -1,9 +1,9 @@
-// Package health promises to say whether a restart is the only help for a node: the kernel's
-// requests are no longer answered, so containers hang, whatever else works. The service
-// manager's watchdog and /healthz act on it.
+// Package health detects when only a restart helps a node: the kernel's requests are no longer
+// answered, so containers hang, whatever else works. The service manager's watchdog and /healthz
+// act on it.
 //
-// A node whose hub or disk is gone is healthy, for it serves what it has; so is a node that
-// stops.
+// A node without hub or disk is healthy, because it serves the chunks that it can still get. A node
+// that stops is healthy, too.
 package health
 
 import (

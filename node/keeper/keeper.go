@@ -1,10 +1,10 @@
-// Package keeper promises that the kernel's descriptors outlive the daemon, so that the next one
-// can take them over. The service manager holds copies of them, if it can (manager.go);
-// otherwise a keeper process does, which has no other task and so no reason to end (run.go).
-// Requests that wait in the kernel for a dead daemon wait for the next one.
+// Package keeper holds the kernel's descriptors while the daemon is replaced, so that the next
+// daemon can take them over. The service manager holds copies of them, if it can (manager.go).
+// Otherwise a keeper process does, which has no other task and so no reason to end (run.go).
+// Requests to a dead daemon wait in the kernel for the next one.
 //
-// A keeper does not serve, and knows nothing of what it holds: a few descriptors, and a note of
-// a few bytes. What is given to it replaces what it held.
+// A keeper does not serve. It holds a few descriptors and a note of a few bytes, and interprets
+// neither. New ones replace those that it held.
 //
 // A keeper process ends by itself when the kernel has ended the connection, because everything
 // is unmounted. If it is killed while no daemon runs, the connection ends, and reads fail.

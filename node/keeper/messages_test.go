@@ -20,7 +20,7 @@ var messages = []struct {
 	{"D", "", 0, 0},
 }
 
-// A keeper of today answers a daemon of the first version.
+// The current keeper answers a daemon of the first version.
 func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 	root := shortDir(t)
 	listener := listen(t, root)
@@ -46,7 +46,7 @@ func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 	}
 }
 
-// A daemon of today speaks to a keeper of the first version.
+// The current daemon speaks to a keeper of the first version.
 func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
 	root := shortDir(t)
 	listener := listen(t, root)
@@ -57,7 +57,7 @@ func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
 		for _, m := range messages {
 			conn, err := listener.AcceptUnix()
 			if err != nil {
-				t.Error(err)
+				t.Error(err) // also if the daemon did not connect, and the test has closed the listener
 				return
 			}
 			if got, files := receiveRaw(t, conn); got != m.ask || files != m.askFiles {
@@ -85,6 +85,7 @@ func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
 	if err := p.Drop(t.Context()); err != nil {
 		t.Error(err)
 	}
+	listener.Close()
 	<-answered
 }
 
@@ -122,11 +123,11 @@ func receiveRaw(t *testing.T, conn *net.UnixConn) (text string, files int) {
 	if err != nil {
 		t.Error(err)
 	}
-	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	controls, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
 		t.Error(err)
 	}
-	for _, m := range messages {
+	for _, m := range controls {
 		fds, err := unix.ParseUnixRights(&m)
 		if err != nil {
 			t.Error(err)

@@ -1,5 +1,5 @@
-// Package memory promises that a node uses little memory, yields when the machine is short of it,
-// and is among the last processes that the kernel kills.
+// Package memory keeps a node's heap small, and stops background work when the machine is short of
+// memory. It makes the node one of the last processes that the kernel kills.
 package memory
 
 import (

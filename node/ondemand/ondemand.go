@@ -1,5 +1,5 @@
-// Package ondemand promises a recording of the next start of an image, whether the node records
-// starts or not (`lighter trace record`). The trace goes to a hub, or is returned as text.
+// Package ondemand records the next start of an image on request (`lighter trace record`), whether
+// or not the node records starts by itself. The trace goes to a hub, or is returned as text.
 package ondemand
 
 import (

@@ -1,6 +1,6 @@
-// Package standalone promises that an image can be mounted whether a node runs or not (`lighter
-// mount`). If one runs, it mounts the image. Otherwise each mount has a node of its own, with a
-// cache of its own, which ends with `lighter unmount`.
+// Package standalone mounts images whether a node runs or not (`lighter mount`). A running node
+// mounts the image. Otherwise each mount gets a node of its own, with a cache of its own.
+// `lighter unmount` ends that node.
 package standalone
 
 import (

@@ -1,13 +1,13 @@
-// Package takeover promises that the connection to the kernel, through which containers read
-// their images, passes from one daemon to the next. A daemon takes over the connection
-// that a keeper holds (package keeper), or makes a new one. While it runs, it makes sure that a
-// keeper holds a copy. When it ends, it unmounts the devices if nothing uses them.
+// Package takeover passes the connection to the kernel, through which containers read their
+// images, from one daemon to the next. A daemon takes over the connection that a keeper holds
+// (package keeper), or makes a new one. While it runs, it makes sure that a keeper holds a copy.
+// When it ends, it unmounts the devices if nothing uses them.
 //
-// It takes nothing away from containers unless no daemon could ever serve it. If the take-over
-// fails for now (no descriptors, no memory, no answer from the keeper), Open fails and leaves
-// everything to the next daemon.
+// It keeps each device of a container unless no daemon could ever serve it. If the take-over fails
+// for now (no descriptors, no memory, no answer from the keeper), Open fails and leaves everything
+// to the next daemon.
 //
-// The lock of a node's root (Lock) is here, too: a daemon that was killed and hangs in the
+// The package also has the lock of a node's root (Lock). A daemon that was killed and hangs in the
 // kernel still holds it.
 package takeover
 

@@ -13,15 +13,15 @@ const (
 	// layoutLimit is how long a hub may take to lay out and recompress its startup packs. Those of
 	// PyTorch with CUDA took six minutes on two cores.
 	layoutLimit = 20 * time.Minute
-	// The packs must then stay unchanged for layoutStays. layoutAgain is the interval of the
+	// The packs must then stay unchanged for layoutStable. layoutInterval is the interval of the
 	// checks.
-	layoutStays = 6 * time.Second
-	layoutAgain = 200 * time.Millisecond
+	layoutStable   = 6 * time.Second
+	layoutInterval = 200 * time.Millisecond
 )
 
-// AwaitLayout waits until a hub has made an image's startup packs from a number of recorded starts,
-// or without recorded starts from its guess, and has recompressed them. It returns their
-// description. There may be no guess.
+// AwaitLayout waits until a hub has made and recompressed an image's startup packs, and returns
+// their description. With starts > 0 it waits until that many recorded starts are used. With 0, the
+// hub may use its guess. If the hub has no guess, there are no packs.
 func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
 	var last string
 	var since time.Time
@@ -38,7 +38,7 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 			last, since = now, time.Now()
 		}
 		switch {
-		case seen >= starts && !known.Pending && time.Since(since) >= layoutStays:
+		case seen >= starts && !known.Pending && time.Since(since) >= layoutStable:
 			return last, nil
 		case time.Now().After(end):
 			return "",
@@ -48,7 +48,7 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 		select {
 		case <-ctx.Done():
 			return "", ctx.Err()
-		case <-time.After(layoutAgain):
+		case <-time.After(layoutInterval):
 		}
 	}
 }

@@ -21,9 +21,9 @@ import (
 
 // dedup reports the total size of the five images and sci2 (sci with other package versions) if
 // each layer, each file, or each chunk is stored once.
-func (b *table) dedup(ctx context.Context) error {
-	images := append(b.images(), "sci2")
-	if err := b.Need(ctx, images...); err != nil {
+func (r *run) dedup(ctx context.Context) error {
+	images := append(r.images(), "sci2")
+	if err := r.Need(ctx, images...); err != nil {
 		return err
 	}
 	s, err := newSums()
@@ -31,7 +31,7 @@ func (b *table) dedup(ctx context.Context) error {
 		return err
 	}
 	for _, image := range images {
-		dir, err := b.Config.Layout(image)
+		dir, err := r.Config.Layout(image)
 		if err != nil {
 			return err
 		}
@@ -39,16 +39,16 @@ func (b *table) dedup(ctx context.Context) error {
 			return fmt.Errorf("image %s: %w", image, err)
 		}
 	}
-	packs, err := b.Site.Hub.Stored("objects/packs")
+	packs, err := r.Site.Hub.Stored("objects/packs")
 	if err != nil {
 		return err
 	}
 	s.chunksPacked = packs
-	b.reportDedup(images, s)
+	r.reportDedup(images, s)
 	return nil
 }
 
-func (b *table) reportDedup(images []string, s *sums) {
+func (r *run) reportDedup(images []string, s *sums) {
 	mode := []string{site.Overlayfs, "files", site.Lighter}
 	plain := []int64{s.layers, s.files, s.chunks}
 	packed := []int64{s.layersPacked, s.filesPacked, s.chunksPacked}
@@ -56,11 +56,11 @@ func (b *table) reportDedup(images []string, s *sums) {
 	note := []string{"compressed: gzip, as in the registry", "compressed: zstd, each file alone",
 		"compressed: packs on the hub's disk"}
 	for i := range mode {
-		b.rows = append(b.rows, benchRow{row: row{Workload: "dedup: " + what[i], Mode: mode[i]},
+		r.rows = append(r.rows, benchRow{row: row{Workload: "dedup: " + what[i], Mode: mode[i]},
 			Image: fmt.Sprint(images), Rounds: 1,
 			Values: map[string]float64{"all_bytes": float64(s.all), "unique_bytes": float64(plain[i]),
 				"compressed_bytes": float64(packed[i])}})
-		b.verdicts = append(b.verdicts, verdict{Figure: "dedup", What: what[i] + " of " + bench.Size(s.all),
+		r.verdicts = append(r.verdicts, verdict{Figure: "dedup", What: what[i] + " of " + bench.Size(s.all),
 			Lighter: bench.Size(plain[i]) + " / " + bench.Size(packed[i]), Value: float64(plain[i]) / float64(s.all),
 			Unit: "ratio", Result: noTarget, Note: note[i]})
 	}

@@ -15,23 +15,23 @@ import (
 var demoWorkloads = []string{"sci/bash", "sci/uproot", "sci/cppyy"}
 
 // demo runs the three commands in both modes and prints the time that a user waits.
-func (b *table) demo(ctx context.Context) error {
+func (r *run) demo(ctx context.Context) error {
 	bench.Say("A site is up: registry, hub, and a machine behind a link of 1 Gbit/s.")
-	if err := b.Need(ctx, "sci"); err != nil {
+	if err := r.Need(ctx, "sci"); err != nil {
 		return err
 	}
-	inspection, err := b.Inspect(ctx, "sci")
+	inspection, err := r.Inspect(ctx, "sci")
 	if err != nil {
 		return err
 	}
 	var rows []row
 	starts := map[string]bench.Start{}
-	for _, w := range b.workloads {
+	for _, w := range r.workloads {
 		if !slices.Contains(demoWorkloads, w.String()) {
 			continue
 		}
 		for _, mode := range modes {
-			c, err := b.ColdStart(ctx, mode, w)
+			c, err := r.ColdStart(ctx, mode, w)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w, mode, err)
 			}
@@ -40,39 +40,39 @@ func (b *table) demo(ctx context.Context) error {
 			rows = append(rows, rowOf(c, mode, w))
 		}
 	}
-	if err := bench.WriteJSON(filepath.Join(b.Out, "demo.json"), rows); err != nil {
+	if err := bench.WriteJSON(filepath.Join(r.Out, "demo.json"), rows); err != nil {
 		return err
 	}
 	fmt.Printf("\nAn image of %d layers: %s compressed, %s in %d files. A cold machine, a link of 1 Gbit/s.\n"+
 		"Seconds from the pull to the end of the command:\n\n", len(inspection.Layers), bench.Size(inspection.Size),
 		bench.Size(inspection.Bytes), inspection.Files)
-	b.printDemo(starts)
-	fmt.Printf("\nThe rows are in %s.\n", filepath.Join(b.Out, "demo.json"))
+	r.printDemo(starts)
+	fmt.Printf("\nThe rows are in %s.\n", filepath.Join(r.Out, "demo.json"))
 	return nil
 }
 
 // printDemo prints two lines for each command, with the times as a bar and a number, and the bytes
 // received over the link.
-func (b *table) printDemo(starts map[string]bench.Start) {
+func (r *run) printDemo(starts map[string]bench.Start) {
 	longest := 0.0
 	for _, c := range starts {
 		longest = max(longest, c.Total())
 	}
 	var rows [][]string
-	for _, w := range b.workloads {
+	for _, w := range r.workloads {
 		over, ok := starts[w.String()+site.Overlayfs]
 		if !ok {
 			continue
 		}
 		lazy := starts[w.String()+site.Lighter]
-		times := over.Total() / lazy.Total()
-		less := float64(over.Bytes) / float64(lazy.Bytes)
+		faster := compared(over.Total()/lazy.Total(), "faster", "slower")
+		less := compared(float64(over.Bytes)/float64(lazy.Bytes), "less", "more")
 		if rows != nil {
 			rows = append(rows, nil)
 		}
 		rows = append(rows,
 			demoLine(shown(w.Argv), "full pull", over, longest, "", ""),
-			demoLine("", "Lighter", lazy, longest, fold(times)+" faster", fold(less)+" less"))
+			demoLine("", "Lighter", lazy, longest, faster, less))
 	}
 	head := []string{"command", "", "pull", "run", "total", "", "", "over the link", ""}
 	bench.PrintTable(head, rows, "llrrrllrl")
@@ -91,15 +91,22 @@ func bar(pull, run, longest float64) string {
 	return strings.Repeat("█", min(dark, all)) + strings.Repeat("░", all-min(dark, all))
 }
 
-// fold formats a factor.
-func fold(times float64) string {
-	if times < 10 {
-		return fmt.Sprintf("%.1f×", times)
+// compared words a factor: "2.0× faster" for 2, and "2.0× slower" for 0.5.
+func compared(factor float64, better, worse string) string {
+	if factor < 1 {
+		return formatFactor(1/factor) + " " + worse
 	}
-	return fmt.Sprintf("%.0f×", times)
+	return formatFactor(factor) + " " + better
 }
 
-// shown formats a command line for a shell, and truncates long ones.
+func formatFactor(factor float64) string {
+	if factor < 10 {
+		return fmt.Sprintf("%.1f×", factor)
+	}
+	return fmt.Sprintf("%.0f×", factor)
+}
+
+// shown formats a command line for the table, and truncates it.
 func shown(argv []string) string {
 	const width = 42
 	var words []string

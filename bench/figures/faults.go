@@ -28,27 +28,27 @@ const (
 
 // faults measures the duration of single faults, one at a time and concurrently: of chunks in the
 // node's cache, in memory and on disk, and of uncached chunks.
-func (b *table) faults(ctx context.Context) error {
-	if err := b.Need(ctx, largestImage); err != nil {
+func (r *run) faults(ctx context.Context) error {
+	if err := r.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	for _, readers := range []int{1, busyReaders} {
 		took := map[string][]float64{}
-		for range b.Rounds {
-			if err := b.faultRound(ctx, readers, took); err != nil {
+		for range r.Rounds {
+			if err := r.faultRound(ctx, readers, took); err != nil {
 				return err
 			}
 		}
 		for _, where := range []string{"cached, in memory", "cached, on the disk", "uncached"} {
-			b.reportFaults(where, readers, took[where])
+			r.reportFaults(where, readers, took[where])
 		}
 	}
 	return nil
 }
 
 // faultRound adds the durations of one round to took, by the location of the bytes.
-func (b *table) faultRound(ctx context.Context, readers int, took map[string][]float64) (err error) {
-	c, files, err := b.freshLargest(ctx)
+func (r *run) faultRound(ctx context.Context, readers int, took map[string][]float64) (err error) {
+	c, files, err := r.freshLargest(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (b *table) faultRound(ctx context.Context, readers int, took map[string][]f
 	if err := measure("uncached", farApart); err != nil {
 		return err
 	}
-	var r reader
-	if _, err := r.read(c.Root, files.largest); err != nil {
+	var content reader
+	if _, err := content.read(c.Root, files.largest); err != nil {
 		return err
 	}
 	// drops the file's pages from the page cache, but not those of the chunk cache
@@ -109,15 +109,15 @@ func randomFaults(file *os.File, size, apart int64, readers int) ([]float64, err
 	return took, group.Wait()
 }
 
-func (b *table) reportFaults(where string, readers int, took []float64) {
+func (r *run) reportFaults(where string, readers int, took []float64) {
 	slices.Sort(took)
 	p50, p99 := took[len(took)/2], took[len(took)*99/100]
 	what := fmt.Sprintf("%s, %d at a time", where, readers)
 	bench.Say("%s: p50 %s, p99 %s of %d faults", what, micros(p50), micros(p99), len(took))
-	b.rows = append(b.rows, benchRow{row: row{Workload: "fault: " + what, Mode: site.Lighter}, Image: largestImage,
-		Rounds: b.Rounds,
+	r.rows = append(r.rows, benchRow{row: row{Workload: "fault: " + what, Mode: site.Lighter}, Image: largestImage,
+		Rounds: r.Rounds,
 		Values: map[string]float64{"p50_s": p50, "p99_s": p99, "faults": float64(len(took))}})
-	b.verdicts = append(b.verdicts, verdict{Figure: "faults", What: what, Lighter: "p50 " + micros(p50),
+	r.verdicts = append(r.verdicts, verdict{Figure: "faults", What: what, Lighter: "p50 " + micros(p50),
 		Value: 1e6 * p99, Unit: "µs at p99", Result: noTarget})
 }
 

@@ -14,28 +14,28 @@ import (
 type figure struct {
 	name    string
 	title   string
-	measure func(*table, context.Context) error
+	measure func(*run, context.Context) error
 }
 
 // allFigures returns the figures in the order of measurement. million is the last one, because its
 // files would change the hub for the others.
 func allFigures() []figure {
 	return []figure{
-		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*table).ratios},
-		{"reads", "data cached, page cache dropped: the largest file and 5,000 small ones", (*table).reads},
-		{"walk", "every name with stat, cold and hot", (*table).walks},
-		{"first", "first read of a large file that is nowhere cached", (*table).firstRead},
-		{"memory", "the node's memory, everything of ml read once", (*table).memory},
-		{"pagecache", "page cache of ten images on one base", (*table).pageCache},
-		{"restart", "a node's start, with mounts to take over and after a reboot", (*table).restarts},
-		{"faults", "single faults, alone and beside others", (*table).faults},
-		{"recording", "a start that is recorded, against one that is not", (*table).recording},
-		{"full", "reading three times what the cache holds", (*table).full},
-		{"verify", "what verification costs the node", (*table).verify},
-		{"ingest", "taking an image in, against ctr images pull into overlayfs", (*table).ingest},
-		{"dedup", "what all images take: by layers, by files, by chunks", (*table).dedup},
-		{"same", "every entry of each image's root, in both modes; fsck.erofs of its metadata", (*table).same},
-		{"million", "an image of 1,000,000 files", (*table).million},
+		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*run).ratios},
+		{"reads", "data cached, page cache dropped: the largest file and 5,000 small ones", (*run).reads},
+		{"walk", "every name with stat, cold and hot", (*run).walks},
+		{"first", "first read of a large file that is nowhere cached", (*run).firstRead},
+		{"memory", "the node's memory, everything of ml read once", (*run).memory},
+		{"pagecache", "page cache of ten images on one base", (*run).pageCache},
+		{"restart", "a node's start, with mounts to take over and after a reboot", (*run).restarts},
+		{"faults", "single faults, alone and beside others", (*run).faults},
+		{"recording", "a start that is recorded, against one that is not", (*run).recording},
+		{"full", "reading three times what the cache holds", (*run).full},
+		{"verify", "what verification costs the node", (*run).verify},
+		{"ingest", "taking an image in, against ctr images pull into overlayfs", (*run).ingest},
+		{"dedup", "what all images take: by layers, by files, by chunks", (*run).dedup},
+		{"same", "every entry of each image's root, in both modes; fsck.erofs of its metadata", (*run).same},
+		{"million", "an image of 1,000,000 files", (*run).million},
 	}
 }
 
@@ -81,46 +81,46 @@ func atMost(value, target float64) (float64, float64, string) {
 }
 
 // judge adds a verdict about the ratio of two times in seconds, with a maximum target.
-func (b *table) judge(figure, what string, overlayfs, lighter, target float64) {
+func (r *run) judge(figure, what string, overlayfs, lighter, target float64) {
 	v := verdict{Figure: figure, What: what, Overlayfs: bench.Seconds(overlayfs), Lighter: bench.Seconds(lighter),
 		Unit: "ratio"}
 	v.Value, v.Target, v.Result = atMost(lighter/overlayfs, target)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 }
 
 // figures measures the selected figures. It continues after a figure that fails.
-func (b *table) figures(ctx context.Context) error {
+func (r *run) figures(ctx context.Context) error {
 	var errs []error
 	for _, f := range allFigures() {
-		if len(b.Only) > 0 && !slices.Contains(b.Only, f.name) {
+		if len(r.Only) > 0 && !slices.Contains(r.Only, f.name) {
 			continue
 		}
 		bench.Say("\n%s: %s", f.name, f.title)
-		if err := f.measure(b, ctx); err != nil {
+		if err := f.measure(r, ctx); err != nil {
 			err = fmt.Errorf("figure %s: %w", f.name, err)
 			bench.Say("%v", err)
 			errs = append(errs, err)
 		}
-		if err := b.write(); err != nil {
+		if err := r.write(); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	b.printFigures()
+	r.printFigures()
 	return errors.Join(errs...)
 }
 
-func (b *table) write() error {
-	return errors.Join(bench.WriteJSON(filepath.Join(b.Out, "bench.json"), b.rows),
-		bench.WriteJSON(filepath.Join(b.Out, "bench-figures.json"), b.verdicts))
+func (r *run) write() error {
+	return errors.Join(bench.WriteJSON(filepath.Join(r.Out, "bench.json"), r.rows),
+		bench.WriteJSON(filepath.Join(r.Out, "bench-figures.json"), r.verdicts))
 }
 
 // bothModes calls fn for both modes in each round. The order alternates, because each mode may
 // affect the one after it.
-func (b *table) bothModes(fn func(round int, mode string) error) error {
-	for round := range b.Rounds {
+func (r *run) bothModes(fn func(round int, mode string) error) error {
+	for round := range r.Rounds {
 		order := slices.Clone(modes)
 		if round%2 == 1 {
 			slices.Reverse(order)

@@ -18,7 +18,7 @@ import (
 )
 
 func TestModesAlternate(t *testing.T) {
-	b := &table{Options: Options{Rounds: 3}}
+	b := &run{Options: Options{Rounds: 3}}
 	var order []string
 	if err := b.bothModes(func(round int, mode string) error {
 		order = append(order, fmt.Sprint(round, mode))
@@ -29,6 +29,14 @@ func TestModesAlternate(t *testing.T) {
 	want := "0overlayfs 0lighter 1lighter 1overlayfs 2overlayfs 2lighter"
 	if got := strings.Join(order, " "); got != want {
 		t.Errorf("got order %s, want %s", got, want)
+	}
+}
+
+func TestComparedFactors(t *testing.T) {
+	for factor, want := range map[float64]string{2.04: "2.0× faster", 12.4: "12× faster", 0.5: "2.0× slower"} {
+		if got := compared(factor, "faster", "slower"); got != want {
+			t.Errorf("factor %v: got %s, want %s", factor, got, want)
+		}
 	}
 }
 

@@ -15,14 +15,14 @@ import (
 )
 
 // firstRead measures a read of the largest file of ml without cached chunks.
-func (b *table) firstRead(ctx context.Context) error {
-	if err := b.Need(ctx, largestImage); err != nil {
+func (r *run) firstRead(ctx context.Context) error {
+	if err := r.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	var all []firstRead
 	var times []float64
-	for range b.Rounds {
-		f, err := b.readFirst(ctx)
+	for range r.Rounds {
+		f, err := r.readFirst(ctx)
 		if err != nil {
 			return err
 		}
@@ -31,19 +31,19 @@ func (b *table) firstRead(ctx context.Context) error {
 			float64(f.bytes)/f.took/1e6, 100*f.busy, 100*f.busySite)
 		all, times = append(all, f), append(times, f.took)
 	}
-	r := timesRow(largestImage, "first read of the largest file", site.Lighter, times)
+	row := timesRow(largestImage, "first read of the largest file", site.Lighter, times)
 	speed := bench.MedianOf(all, func(f firstRead) float64 { return float64(f.bytes) / f.took })
 	busy := bench.MedianOf(all, func(f firstRead) float64 { return f.busySite })
-	r.Bytes = int64(bench.MedianOf(all, func(f firstRead) float64 { return float64(f.bytes) }))
-	r.Values = map[string]float64{"link_MBps": speed / 1e6, "file_MBps": float64(all[0].size) / r.RunS / 1e6,
+	row.Bytes = int64(bench.MedianOf(all, func(f firstRead) float64 { return float64(f.bytes) }))
+	row.Values = map[string]float64{"link_MBps": speed / 1e6, "file_MBps": float64(all[0].size) / row.RunS / 1e6,
 		"processors_busy": busy}
-	b.rows = append(b.rows, r)
+	r.rows = append(r.rows, row)
 	v := verdict{Figure: "first", What: fmt.Sprintf("first read of %s : link", bench.Size(all[0].size)),
 		Lighter: fmt.Sprintf("%.0f MB/s", speed/1e6), Unit: "ratio",
 		Value: speed / linkSpeed, Target: linkShare, AtLeast: true,
 		Note: fmt.Sprintf("or the processors busy: %.0f %%", 100*busy)}
 	v.Result = passed(v.Value >= linkShare || busy >= busyEnough)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 	return nil
 }
 
@@ -56,9 +56,9 @@ type firstRead struct {
 	busySite float64 // busy share of the time that processes outside of the site left
 }
 
-func (b *table) readFirst(ctx context.Context) (f firstRead, err error) {
-	m := b.Site.Machine
-	c, files, err := b.freshLargest(ctx)
+func (r *run) readFirst(ctx context.Context) (f firstRead, err error) {
+	m := r.Site.Machine
+	c, files, err := r.freshLargest(ctx)
 	if err != nil {
 		return f, err
 	}
@@ -71,8 +71,9 @@ func (b *table) readFirst(ctx context.Context) (f firstRead, err error) {
 	if err != nil {
 		return f, err
 	}
-	var r reader
-	if f.took, err = timed(func() (err error) { f.size, err = r.read(c.Root, files.largest); return err }); err != nil {
+	var content reader
+	f.took, err = timed(func() (err error) { f.size, err = content.read(c.Root, files.largest); return err })
+	if err != nil {
 		return f, err
 	}
 	after, err := m.Bytes()
@@ -87,8 +88,8 @@ func (b *table) readFirst(ctx context.Context) (f firstRead, err error) {
 
 // freshLargest starts a lazy container of the image with the largest files on a wiped machine. It
 // returns the container, which the caller removes, and the files to read.
-func (b *table) freshLargest(ctx context.Context) (*site.Container, chosen, error) {
-	c, err := b.freshContainer(ctx, largestImage)
+func (r *run) freshLargest(ctx context.Context) (*site.Container, chosen, error) {
+	c, err := r.freshContainer(ctx, largestImage)
 	if err != nil {
 		return nil, chosen{}, err
 	}
@@ -100,30 +101,30 @@ func (b *table) freshLargest(ctx context.Context) (*site.Container, chosen, erro
 }
 
 // freshContainer starts a lazy container of image on a wiped machine.
-func (b *table) freshContainer(ctx context.Context, image string) (*site.Container, error) {
-	if err := b.Wipe(ctx); err != nil {
+func (r *run) freshContainer(ctx context.Context, image string) (*site.Container, error) {
+	if err := r.Wipe(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := b.Site.Machine.Pull(ctx, site.Lighter, site.Reference(image)); err != nil {
+	if _, err := r.Site.Machine.Pull(ctx, site.Lighter, site.Reference(image)); err != nil {
 		return nil, err
 	}
-	c, err := b.Site.Machine.StartContainer(ctx, site.Lighter, site.Reference(image), "sleep", "infinity")
+	c, err := r.Site.Machine.StartContainer(ctx, site.Lighter, site.Reference(image), "sleep", "infinity")
 	if err != nil {
 		return nil, err
 	}
 	// Wait for the read-ahead of the start, which does not belong to the measurement.
-	if err := b.quiet(ctx); err != nil {
+	if err := r.quiet(ctx); err != nil {
 		return nil, errors.Join(err, c.Remove(ctx))
 	}
 	return c, nil
 }
 
 // quiet waits until the machine receives no more bytes over the link.
-func (b *table) quiet(ctx context.Context) error {
+func (r *run) quiet(ctx context.Context) error {
 	const limit = 30 * time.Second
 	last := int64(-1)
 	for start := time.Now(); time.Since(start) < limit; {
-		now, err := b.Site.Machine.Bytes()
+		now, err := r.Site.Machine.Bytes()
 		if err != nil || now == last {
 			return err
 		}

@@ -18,8 +18,8 @@ const (
 
 // full measures the cost of constant eviction: it reads a file of three times the cache's size
 // twice, and compares that with a large cache.
-func (b *table) full(ctx context.Context) (err error) {
-	if err := b.Need(ctx, largestImage); err != nil {
+func (r *run) full(ctx context.Context) (err error) {
+	if err := r.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	speeds := map[string][]float64{}
@@ -28,26 +28,26 @@ func (b *table) full(ctx context.Context) (err error) {
 		if cache == "full" {
 			args = []string{"--cache-size", fmt.Sprint(smallCache)}
 		}
-		b.Site.SetNodeArgs(args...)
-		for range b.Rounds {
-			if err := b.fullRound(ctx, cache, speeds); err != nil {
+		r.Site.SetNodeArgs(args...)
+		for range r.Rounds {
+			if err := r.fullRound(ctx, cache, speeds); err != nil {
 				return err
 			}
 		}
 	}
-	b.Site.SetNodeArgs()
-	if err := b.Wipe(ctx); err != nil {
+	r.Site.SetNodeArgs()
+	if err := r.Wipe(ctx); err != nil {
 		return err
 	}
-	b.reportFull(speeds)
+	r.reportFull(speeds)
 	return nil
 }
 
 // fullRound adds the speeds of the first and the second pass over the file, in bytes of the file
 // and of the link a second.
-func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
-	m := b.Site.Machine
-	c, files, err := b.freshLargest(ctx)
+func (r *run) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
+	m := r.Site.Machine
+	c, files, err := r.freshLargest(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,9 +64,9 @@ func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][
 		if err != nil {
 			return err
 		}
-		var r reader
+		var content reader
 		var sum int64
-		took, err := timed(func() (err error) { sum, err = r.read(c.Root, files.largest); return err })
+		took, err := timed(func() (err error) { sum, err = content.read(c.Root, files.largest); return err })
 		if err != nil {
 			return err
 		}
@@ -83,15 +83,15 @@ func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][
 	return nil
 }
 
-func (b *table) reportFull(speeds map[string][]float64) {
+func (r *run) reportFull(speeds map[string][]float64) {
 	values := map[string]float64{}
 	for key, all := range speeds {
 		values[key+"_MBps"] = bench.Median(all) / 1e6
 	}
-	b.rows = append(b.rows, benchRow{row: row{Workload: "reading three times the cache", Mode: site.Lighter},
-		Image: largestImage, Rounds: b.Rounds, Values: values})
+	r.rows = append(r.rows, benchRow{row: row{Workload: "reading three times the cache", Mode: site.Lighter},
+		Image: largestImage, Rounds: r.Rounds, Values: values})
 	add := func(what string, value float64, note string) {
-		b.verdicts = append(b.verdicts, verdict{Figure: "full", What: what, Value: value, Unit: "ratio",
+		r.verdicts = append(r.verdicts, verdict{Figure: "full", What: what, Value: value, Unit: "ratio",
 			Result: noTarget, Note: note})
 	}
 	of := func(key string) float64 { return bench.Median(speeds[key]) }

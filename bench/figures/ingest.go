@@ -19,24 +19,24 @@ const (
 
 // ingest adds each image to an empty hub, and pulls it into an empty overlayfs: the same image,
 // from the same registry, over the same link, to the same disk.
-func (b *table) ingest(ctx context.Context) error {
-	for _, image := range b.images() {
-		layout, err := b.Config.Layout(image)
+func (r *run) ingest(ctx context.Context) error {
+	for _, image := range r.images() {
+		layout, err := r.Config.Layout(image)
 		if err != nil {
 			return err
 		}
-		if err := b.Site.Push(ctx, layout, image); err != nil {
+		if err := r.Site.Push(ctx, layout, image); err != nil {
 			return err
 		}
 		times := map[string][]float64{}
-		err = b.bothModes(func(round int, mode string) error {
+		err = r.bothModes(func(round int, mode string) error {
 			if mode == site.Overlayfs {
-				took, err := b.pullAlone(ctx, image)
+				took, err := r.pullAlone(ctx, image)
 				times[mode] = append(times[mode], took)
 				bench.Say("%-10s pulled into overlayfs in %s", image, bench.Seconds(took))
 				return err
 			}
-			took, again, err := b.ingestOnce(ctx, image)
+			took, again, err := r.ingestOnce(ctx, image)
 			times[mode], times["again"] = append(times[mode], took), append(times["again"], again)
 			bench.Say("%-10s ingested in %s, again in %s", image, bench.Seconds(took), bench.Seconds(again))
 			return err
@@ -44,22 +44,22 @@ func (b *table) ingest(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("image %s: %w", image, err)
 		}
-		b.judgeIngest(image, times)
+		r.judgeIngest(image, times)
 	}
 	return nil
 }
 
-func (b *table) pullAlone(ctx context.Context, image string) (float64, error) {
-	if err := b.Wipe(ctx); err != nil {
+func (r *run) pullAlone(ctx context.Context, image string) (float64, error) {
+	if err := r.Wipe(ctx); err != nil {
 		return 0, err
 	}
-	took, err := b.Site.Machine.Pull(ctx, site.Overlayfs, site.Reference(image))
+	took, err := r.Site.Machine.Pull(ctx, site.Overlayfs, site.Reference(image))
 	return took.Seconds(), err
 }
 
 // ingestOnce returns the times of an ingestion by an empty hub, and of a second one.
-func (b *table) ingestOnce(ctx context.Context, image string) (took, again float64, err error) {
-	h, err := b.Site.Machine.StartHub(ctx, "ingest")
+func (r *run) ingestOnce(ctx context.Context, image string) (took, again float64, err error) {
+	h, err := r.Site.Machine.StartHub(ctx, "ingest")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -74,17 +74,17 @@ func (b *table) ingestOnce(ctx context.Context, image string) (took, again float
 	return took, again, err
 }
 
-func (b *table) judgeIngest(image string, times map[string][]float64) {
-	b.rows = append(b.rows,
+func (r *run) judgeIngest(image string, times map[string][]float64) {
+	r.rows = append(r.rows,
 		timesRow(image, "pull alone", site.Overlayfs, times[site.Overlayfs]),
 		timesRow(image, "ingest", site.Lighter, times[site.Lighter]),
 		timesRow(image, "ingest again", site.Lighter, times["again"]))
-	b.judge("ingest", image+" : pull into overlayfs", bench.Median(times[site.Overlayfs]),
+	r.judge("ingest", image+" : pull into overlayfs", bench.Median(times[site.Overlayfs]),
 		bench.Median(times[site.Lighter]), ingestRatio)
 	v := verdict{Figure: "ingest", What: image + ", already there",
 		Lighter: bench.Seconds(bench.Median(times["again"])), Unit: "s"}
 	v.Value, v.Target, v.Result = atMost(bench.Median(times["again"]), againAtMost)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 }
 
 // The synthetic image of the figure million: numbers of files and directories.
@@ -95,38 +95,38 @@ const (
 )
 
 // million makes an image of a million files, and reports the cost of its index.
-func (b *table) million(ctx context.Context) error {
-	from, err := b.Config.Layout("base")
+func (r *run) million(ctx context.Context) error {
+	from, err := r.Config.Layout("base")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(b.Site.Dir, "layouts", "million")
+	dir := filepath.Join(r.Site.Dir, "layouts", "million")
 	if err := layout.Extend(from, dir, writeMillion); err != nil {
 		return err
 	}
-	if err := b.Site.Push(ctx, dir, "million"); err != nil {
+	if err := r.Site.Push(ctx, dir, "million"); err != nil {
 		return err
 	}
-	if err := b.Wipe(ctx); err != nil {
+	if err := r.Wipe(ctx); err != nil {
 		return err
 	}
-	if err := b.Site.ResetPeaks(); err != nil {
+	if err := r.Site.ResetPeaks(); err != nil {
 		return err
 	}
-	made, err := timed(func() error { return b.Site.Hub.Add(ctx, "million") })
+	made, err := timed(func() error { return r.Site.Hub.Add(ctx, "million") })
 	if err != nil {
 		return err
 	}
-	hub, err := b.Site.Hub.Memory()
+	hub, err := r.Site.Hub.Memory()
 	if err != nil {
 		return err
 	}
 	bench.Say("made in %s, the hub had %s at most", bench.Seconds(made), bench.Size(hub.Most))
-	pull, mounted, err := b.mountMillion(ctx)
+	pull, mounted, err := r.mountMillion(ctx)
 	if err != nil {
 		return err
 	}
-	return b.reportMillion(ctx, map[string]float64{"make_s": made, "hub_most_bytes": float64(hub.Most),
+	return r.reportMillion(ctx, map[string]float64{"make_s": made, "hub_most_bytes": float64(hub.Most),
 		"pull_s": pull, "container_s": mounted})
 }
 
@@ -153,37 +153,37 @@ func writeMillion(l *layout.Layer) error {
 }
 
 // mountMillion returns the times of the pull and of the first container.
-func (b *table) mountMillion(ctx context.Context) (pull, container float64, err error) {
-	if err := b.Wipe(ctx); err != nil {
+func (r *run) mountMillion(ctx context.Context) (pull, container float64, err error) {
+	if err := r.Wipe(ctx); err != nil {
 		return 0, 0, err
 	}
-	took, err := b.Site.Machine.Pull(ctx, site.Lighter, site.Reference("million"))
+	took, err := r.Site.Machine.Pull(ctx, site.Lighter, site.Reference("million"))
 	if err != nil {
 		return 0, 0, err
 	}
-	ran, err := b.Site.Machine.Run(ctx, site.Lighter, site.Reference("million"), "ls", "/srv/099/09999")
+	ran, err := r.Site.Machine.Run(ctx, site.Lighter, site.Reference("million"), "ls", "/srv/099/09999")
 	if err != nil {
 		return 0, 0, err
 	}
-	return took.Seconds(), ran.Total().Seconds(), b.AssertLazy(ctx, "million")
+	return took.Seconds(), ran.Total().Seconds(), r.AssertLazy(ctx, "million")
 }
 
-func (b *table) reportMillion(ctx context.Context, values map[string]float64) error {
-	node, err := b.Site.Machine.NodeMemory()
+func (r *run) reportMillion(ctx context.Context, values map[string]float64) error {
+	node, err := r.Site.Machine.NodeMemory()
 	if err != nil {
 		return err
 	}
-	i, err := b.Inspect(ctx, "million")
+	i, err := r.Inspect(ctx, "million")
 	if err != nil {
 		return err
 	}
 	values["node_most_bytes"], values["files"] = float64(node.Most), float64(i.Files)
 	values["index_bytes"], values["index_wire_bytes"] = float64(i.IndexSize), float64(i.IndexWire)
-	b.rows = append(b.rows, benchRow{row: row{Workload: "million files", Mode: site.Lighter, PullS: values["pull_s"],
+	r.rows = append(r.rows, benchRow{row: row{Workload: "million files", Mode: site.Lighter, PullS: values["pull_s"],
 		RunS:   values["container_s"],
 		TotalS: values["pull_s"] + values["container_s"]}, Image: "million", Rounds: 1, Values: values})
 	add := func(what, lighter, note string) {
-		b.verdicts = append(b.verdicts, verdict{Figure: "million", What: what, Lighter: lighter, Result: noTarget,
+		r.verdicts = append(r.verdicts, verdict{Figure: "million", What: what, Lighter: lighter, Result: noTarget,
 			Note: note})
 	}
 	add("index on the disk", bench.Size(i.IndexSize), fmt.Sprintf("%d files", i.Files))
@@ -192,7 +192,7 @@ func (b *table) reportMillion(ctx context.Context, values map[string]float64) er
 	v := verdict{Figure: "million", What: "memory to make", Lighter: bench.Size(int64(values["hub_most_bytes"])),
 		Unit: "MB", Note: "the most that was resident in the hub"}
 	v.Value, v.Target, v.Result = atMost(values["hub_most_bytes"]/1e6, makeMemory/1e6)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 	add("pull; first container", bench.Seconds(values["pull_s"])+"; "+bench.Seconds(values["container_s"]),
 		bench.Size(node.Most)+" at most in the node")
 	return nil

@@ -21,53 +21,53 @@ const (
 )
 
 // memory reads all files of ml once, and reports the memory of the node.
-func (b *table) memory(ctx context.Context) (err error) {
-	if err := b.Need(ctx, largestImage); err != nil {
+func (r *run) memory(ctx context.Context) (err error) {
+	if err := r.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	var most, now []float64
-	for range b.Rounds {
-		m, err := b.memoryRound(ctx)
+	for range r.Rounds {
+		m, err := r.memoryRound(ctx)
 		if err != nil {
 			return err
 		}
 		most, now = append(most, float64(m.Most)), append(now, float64(m.Now))
 		bench.Say("the node: %s resident, %s at most", bench.Size(m.Now), bench.Size(m.Most))
 	}
-	b.rows = append(b.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage,
-		Rounds: b.Rounds,
+	r.rows = append(r.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage,
+		Rounds: r.Rounds,
 		Values: map[string]float64{"resident_bytes": bench.Median(now), "most_resident_bytes": bench.Median(most)}})
 	v := verdict{Figure: "memory", What: "node, ml mounted and read once",
 		Lighter: bench.Size(int64(bench.Median(most))), Unit: "MB",
 		Note: "the most that was resident; afterwards " + bench.Size(int64(bench.Median(now)))}
 	v.Value, v.Target, v.Result = atMost(bench.Median(most)/1e6, nodeMemory/1e6)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 	return nil
 }
 
-func (b *table) memoryRound(ctx context.Context) (m site.Memory, err error) {
-	c, err := b.freshContainer(ctx, largestImage)
+func (r *run) memoryRound(ctx context.Context) (m site.Memory, err error) {
+	c, err := r.freshContainer(ctx, largestImage)
 	if err != nil {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
-	var r reader
-	if _, err := r.readAll(c.Root); err != nil {
+	var content reader
+	if _, err := content.readAll(c.Root); err != nil {
 		return m, err
 	}
-	return b.Site.Machine.NodeMemory()
+	return r.Site.Machine.NodeMemory()
 }
 
 // pageCache starts a container of each of ten images that differ in one file, and measures the
 // growth of the page cache.
-func (b *table) pageCache(ctx context.Context) error {
-	images, err := b.derived(ctx, "python", sharedBase)
+func (r *run) pageCache(ctx context.Context) error {
+	images, err := r.derived(ctx, "python", sharedBase)
 	if err != nil {
 		return err
 	}
 	grown := map[string][]float64{}
-	err = b.bothModes(func(round int, mode string) error {
-		one, all, err := b.pageCacheRound(ctx, mode, images)
+	err = r.bothModes(func(round int, mode string) error {
+		one, all, err := r.pageCacheRound(ctx, mode, images)
 		bench.Say("%-10s %s in the page cache with one container, %s with %d", mode, bench.Size(one), bench.Size(all),
 			len(images))
 		grown[mode], grown["one "+mode] = append(grown[mode], float64(all)), append(grown["one "+mode], float64(one))
@@ -77,13 +77,13 @@ func (b *table) pageCache(ctx context.Context) error {
 		return err
 	}
 	for _, mode := range modes {
-		b.rows = append(b.rows, benchRow{row: row{Workload: "page cache of ten images on one base", Mode: mode},
-			Image: "python", Rounds: b.Rounds,
+		r.rows = append(r.rows, benchRow{row: row{Workload: "page cache of ten images on one base", Mode: mode},
+			Image: "python", Rounds: r.Rounds,
 			Values: map[string]float64{"one_bytes": bench.Median(grown["one "+mode]),
 				"all_bytes": bench.Median(grown[mode])}})
 	}
 	over, lazy := bench.Median(grown[site.Overlayfs]), bench.Median(grown[site.Lighter])
-	b.verdicts = append(b.verdicts, verdict{Figure: "pagecache", What: "python3 in ten images on one base",
+	r.verdicts = append(r.verdicts, verdict{Figure: "pagecache", What: "python3 in ten images on one base",
 		Overlayfs: bench.Size(int64(over)),
 		Lighter:   bench.Size(int64(lazy)), Value: lazy / over, Unit: "ratio", Result: noTarget,
 		Note: fmt.Sprintf("in one: %s, %s", bench.Size(int64(bench.Median(grown["one "+site.Overlayfs]))),
@@ -93,9 +93,9 @@ func (b *table) pageCache(ctx context.Context) error {
 
 // pageCacheRound returns the growth of the page cache by the first container, and by all of them,
 // with all data on the node's disk.
-func (b *table) pageCacheRound(ctx context.Context, mode string, images []string) (one, all int64, err error) {
-	m := b.Site.Machine
-	if err := b.Wipe(ctx); err != nil {
+func (r *run) pageCacheRound(ctx context.Context, mode string, images []string) (one, all int64, err error) {
+	m := r.Site.Machine
+	if err := r.Wipe(ctx); err != nil {
 		return 0, 0, err
 	}
 	stay := []string{"python3", "-c", `print("hello"); import time; time.sleep(1e6)`}
@@ -159,22 +159,22 @@ func asleep(ctx context.Context, c *site.Container) error {
 }
 
 // derived makes n images by adding a layer with one file to another image. Each has its own chain.
-func (b *table) derived(ctx context.Context, base string, n int) ([]string, error) {
-	from, err := b.Config.Layout(base)
+func (r *run) derived(ctx context.Context, base string, n int) ([]string, error) {
+	from, err := r.Config.Layout(base)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", base, i)
-		to := filepath.Join(b.Site.Dir, "layouts", name)
+		to := filepath.Join(r.Site.Dir, "layouts", name)
 		err := layout.Extend(from, to, func(l *layout.Layer) error {
 			return l.File("app/number", []byte(fmt.Sprintln(i)))
 		})
 		if err != nil {
 			return nil, err
 		}
-		if err := b.NeedLayout(ctx, b.Site.Hub, to, name); err != nil {
+		if err := r.NeedLayout(ctx, r.Site.Hub, to, name); err != nil {
 			return nil, err
 		}
 		names = append(names, name)

@@ -7,10 +7,10 @@ import (
 )
 
 // printFigures prints all verdicts, with a block for each figure.
-func (b *table) printFigures() {
+func (r *run) printFigures() {
 	var rows [][]string
 	last, misses := "", 0
-	for _, v := range b.verdicts {
+	for _, v := range r.verdicts {
 		figure := ""
 		if v.Figure != last {
 			if figure, last = v.Figure, v.Figure; rows != nil {
@@ -22,16 +22,16 @@ func (b *table) printFigures() {
 		}
 		rows = append(rows, []string{figure, v.What, v.Overlayfs, v.Lighter, v.value(), v.target(), v.Result, v.Note})
 	}
-	fmt.Printf("\nMedians of %d rounds, dedup, same and million once; link 1 Gbit/s.\n\n", b.Rounds)
+	fmt.Printf("\nMedians of %d rounds, dedup, same and million once; link 1 Gbit/s.\n\n", r.Rounds)
 	bench.PrintTable([]string{"figure", "what", "overlayfs", "Lighter", "value", "target", "", ""}, rows, "llrrrrll")
 	fmt.Printf("\n%d of %d targets missed. Rows: %s/bench.json, these lines: %s/bench-figures.json.\n", misses,
-		b.withTarget(), b.Out, b.Out)
+		r.withTarget(), r.Out, r.Out)
 }
 
 // withTarget counts the verdicts that have a target.
-func (b *table) withTarget() int {
+func (r *run) withTarget() int {
 	n := 0
-	for _, v := range b.verdicts {
+	for _, v := range r.verdicts {
 		if v.Result != noTarget {
 			n++
 		}

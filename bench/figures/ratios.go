@@ -34,19 +34,19 @@ const (
 )
 
 // ratios measures a cold start of each workload in both modes.
-func (b *table) ratios(ctx context.Context) error {
-	if err := b.Need(ctx, b.images()...); err != nil {
+func (r *run) ratios(ctx context.Context) error {
+	if err := r.Need(ctx, r.images()...); err != nil {
 		return err
 	}
 	starts := map[string][]bench.Start{}
 	output := map[string]string{}
-	err := b.bothModes(func(round int, mode string) error {
-		for _, w := range b.workloads {
-			c, err := b.ColdStart(ctx, mode, w)
+	err := r.bothModes(func(round int, mode string) error {
+		for _, w := range r.workloads {
+			c, err := r.ColdStart(ctx, mode, w)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w, mode, err)
 			}
-			bench.Say("%d/%d  %-16s %-10s pull %s  create %s  run %s  total %s  second %s  %s", round+1, b.Rounds, w,
+			bench.Say("%d/%d  %-16s %-10s pull %s  create %s  run %s  total %s  second %s  %s", round+1, r.Rounds, w,
 				mode, bench.Seconds(c.Pull),
 				bench.Seconds(c.Create), bench.Seconds(c.Run), bench.Seconds(c.Total()), bench.Seconds(c.Second),
 				bench.Size(c.Bytes))
@@ -61,43 +61,43 @@ func (b *table) ratios(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range b.workloads {
-		if err := b.judgeWorkload(w, starts); err != nil {
+	for _, w := range r.workloads {
+		if err := r.judgeWorkload(w, starts); err != nil {
 			return err
 		}
 	}
-	b.judgePulls(starts)
+	r.judgePulls(starts)
 	return nil
 }
 
 // judgeWorkload adds the rows and verdicts of one workload.
-func (b *table) judgeWorkload(w bench.Workload, starts map[string][]bench.Start) error {
-	compressed, err := b.Config.Compressed(w.Image)
+func (r *run) judgeWorkload(w bench.Workload, starts map[string][]bench.Start) error {
+	compressed, err := r.Config.Compressed(w.Image)
 	if err != nil {
 		return err
 	}
 	of := map[string]benchRow{}
 	for _, mode := range modes {
-		r := summary(w, mode, starts[w.String()+mode])
-		r.Compressed = compressed
-		of[mode] = r
-		b.rows = append(b.rows, r)
+		row := summary(w, mode, starts[w.String()+mode])
+		row.Compressed = compressed
+		of[mode] = row
+		r.rows = append(r.rows, row)
 	}
 	over, lazy := of[site.Overlayfs], of[site.Lighter]
 	t := targets[w.String()]
-	b.judge("ratios", w.String()+" pull+create+run", over.TotalS, lazy.TotalS, t.time)
+	r.judge("ratios", w.String()+" pull+create+run", over.TotalS, lazy.TotalS, t.time)
 
 	v := verdict{Figure: "ratios", What: w.String() + " bytes : compressed", Overlayfs: bench.Size(over.Bytes),
 		Lighter: bench.Size(lazy.Bytes), Unit: "ratio"}
 	v.Value, v.Target, v.Result = atMost(float64(lazy.Bytes)/float64(compressed), t.bytes)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 
 	behind := lazy.SecondS - over.SecondS
 	v = verdict{Figure: "ratios", What: w.String() + " second run", Overlayfs: bench.Seconds(over.SecondS),
 		Lighter: bench.Seconds(lazy.SecondS), Unit: "ratio",
 		Value: lazy.SecondS / over.SecondS, Target: secondRatio, Note: fmt.Sprintf("%+.0f ms", 1000*behind)}
 	v.Result = passed(v.Value <= secondRatio || behind <= secondBehind)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 	return nil
 }
 
@@ -118,7 +118,7 @@ func summary(w bench.Workload, mode string, all []bench.Start) benchRow {
 }
 
 // judgePulls compares the pull of the smallest image with that of the largest.
-func (b *table) judgePulls(starts map[string][]bench.Start) {
+func (r *run) judgePulls(starts map[string][]bench.Start) {
 	pull := func(key string) float64 {
 		return bench.MedianOf(starts[key+site.Lighter], func(c bench.Start) float64 { return c.Pull })
 	}
@@ -126,5 +126,5 @@ func (b *table) judgePulls(starts map[string][]bench.Start) {
 	v := verdict{Figure: "ratios", What: "pull alone: ml - base", Lighter: bench.Seconds(ml) + " - " +
 		bench.Seconds(base), Unit: "s"}
 	v.Value, v.Target, v.Result = atMost(math.Abs(ml-base), samePull)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 }

@@ -22,26 +22,26 @@ const (
 
 // both runs a container of ml in each mode on one machine, and calls fn with their root
 // directories, which fn reads directly.
-func (b *table) both(ctx context.Context, fn func(roots map[string]string) error) (err error) {
-	if err := b.Need(ctx, largestImage); err != nil {
+func (r *run) both(ctx context.Context, fn func(roots map[string]string) error) (err error) {
+	if err := r.Need(ctx, largestImage); err != nil {
 		return err
 	}
-	if err := b.Wipe(ctx); err != nil {
+	if err := r.Wipe(ctx); err != nil {
 		return err
 	}
 	roots := map[string]string{}
 	for _, mode := range modes {
-		if _, err := b.Site.Machine.Pull(ctx, mode, site.Reference(largestImage)); err != nil {
+		if _, err := r.Site.Machine.Pull(ctx, mode, site.Reference(largestImage)); err != nil {
 			return err
 		}
-		c, err := b.Site.Machine.StartContainer(ctx, mode, site.Reference(largestImage), "sleep", "infinity")
+		c, err := r.Site.Machine.StartContainer(ctx, mode, site.Reference(largestImage), "sleep", "infinity")
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.Remove(ctx)) }()
 		roots[mode] = c.Root
 	}
-	if err := b.AssertLazy(ctx, largestImage); err != nil {
+	if err := r.AssertLazy(ctx, largestImage); err != nil {
 		return err
 	}
 	return fn(roots)
@@ -55,29 +55,29 @@ func timed(fn func() error) (float64, error) {
 }
 
 // reads measures reads with all data on the node's disk and an empty page cache.
-func (b *table) reads(ctx context.Context) error {
-	return b.both(ctx, func(roots map[string]string) error {
+func (r *run) reads(ctx context.Context) error {
+	return r.both(ctx, func(roots map[string]string) error {
 		c, err := choose(roots[site.Overlayfs])
 		if err != nil {
 			return err
 		}
-		var r reader
+		var content reader
 		for _, mode := range modes {
-			if _, err := r.read(roots[mode], append(c.small, c.largest)...); err != nil {
+			if _, err := content.read(roots[mode], append(c.small, c.largest)...); err != nil {
 				return err
 			}
 		}
 		large, small := map[string][]float64{}, map[string][]float64{}
-		if err := b.bothModes(func(round int, mode string) error {
-			if err := droppedRead(&r, roots[mode], large, mode, c.largest); err != nil {
+		if err := r.bothModes(func(round int, mode string) error {
+			if err := droppedRead(&content, roots[mode], large, mode, c.largest); err != nil {
 				return err
 			}
-			return droppedRead(&r, roots[mode], small, mode, c.small...)
+			return droppedRead(&content, roots[mode], small, mode, c.small...)
 		}); err != nil {
 			return err
 		}
-		b.judgeTimes("reads", fmt.Sprintf("largest file (%s)", bench.Size(c.largestSize)), large, readRatio)
-		b.judgeTimes("reads", fmt.Sprintf("%d small files", len(c.small)), small, readRatio)
+		r.judgeTimes("reads", fmt.Sprintf("largest file (%s)", bench.Size(c.largestSize)), large, readRatio)
+		r.judgeTimes("reads", fmt.Sprintf("%d small files", len(c.small)), small, readRatio)
 		return nil
 	})
 }
@@ -94,19 +94,19 @@ func droppedRead(r *reader, root string, times map[string][]float64, mode string
 }
 
 // judgeTimes adds the rows and the verdict for the times of both modes.
-func (b *table) judgeTimes(figure, what string, times map[string][]float64, target float64) {
+func (r *run) judgeTimes(figure, what string, times map[string][]float64, target float64) {
 	for _, mode := range modes {
-		b.rows = append(b.rows, timesRow(largestImage, figure+": "+what, mode, times[mode]))
+		r.rows = append(r.rows, timesRow(largestImage, figure+": "+what, mode, times[mode]))
 	}
-	b.judge(figure, what, bench.Median(times[site.Overlayfs]), bench.Median(times[site.Lighter]), target)
+	r.judge(figure, what, bench.Median(times[site.Overlayfs]), bench.Median(times[site.Lighter]), target)
 }
 
 // walks measures stat calls on every name.
-func (b *table) walks(ctx context.Context) error {
-	return b.both(ctx, func(roots map[string]string) error {
+func (r *run) walks(ctx context.Context) error {
+	return r.both(ctx, func(roots map[string]string) error {
 		cold, hot := map[string][]float64{}, map[string][]float64{}
 		names := map[string]int{}
-		err := b.bothModes(func(round int, mode string) error {
+		err := r.bothModes(func(round int, mode string) error {
 			if err := site.DropCaches(); err != nil {
 				return err
 			}
@@ -126,8 +126,8 @@ func (b *table) walks(ctx context.Context) error {
 		if names[site.Overlayfs] != names[site.Lighter] {
 			return fmt.Errorf("overlayfs has %d names, Lighter %d", names[site.Overlayfs], names[site.Lighter])
 		}
-		b.judgeTimes("walk", fmt.Sprintf("%d names, cold", names[site.Lighter]), cold, coldWalk)
-		b.judgeTimes("walk", "the same, hot", hot, hotWalk)
+		r.judgeTimes("walk", fmt.Sprintf("%d names, cold", names[site.Lighter]), cold, coldWalk)
+		r.judgeTimes("walk", "the same, hot", hot, hotWalk)
 		return nil
 	})
 }

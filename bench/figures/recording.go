@@ -19,24 +19,24 @@ const (
 
 // recording measures the cost of recording a start. All data is on the disk, so that the network
 // does not hide the cost. The page cache is empty.
-func (b *table) recording(ctx context.Context) error {
+func (r *run) recording(ctx context.Context) error {
 	var errs []error
-	for _, w := range b.workloads {
+	for _, w := range r.workloads {
 		if name := w.String(); name == "python/hello" || name == "sci/cppyy" {
-			errs = append(errs, b.recordingOf(ctx, w))
+			errs = append(errs, r.recordingOf(ctx, w))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (b *table) recordingOf(ctx context.Context, w bench.Workload) error {
-	if err := b.Need(ctx, w.Image); err != nil {
+func (r *run) recordingOf(ctx context.Context, w bench.Workload) error {
+	if err := r.Need(ctx, w.Image); err != nil {
 		return err
 	}
-	if err := b.Wipe(ctx); err != nil {
+	if err := r.Wipe(ctx); err != nil {
 		return err
 	}
-	m := b.Site.Machine
+	m := r.Site.Machine
 	if _, err := m.Pull(ctx, site.Lighter, site.Reference(w.Image)); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (b *table) recordingOf(ctx context.Context, w bench.Workload) error {
 	var ratios []float64
 	for pair := range recordingPairs {
 		for _, on := range []bool{pair%2 == 0, pair%2 == 1} {
-			took, err := b.startRecorded(ctx, w, on)
+			took, err := r.startRecorded(ctx, w, on)
 			if err != nil {
 				return err
 			}
@@ -58,20 +58,20 @@ func (b *table) recordingOf(ctx context.Context, w bench.Workload) error {
 	with, without := bench.Median(times[true]), bench.Median(times[false])
 	bench.Say("%-14s recorded %s, not recorded %s; median of the pairs' ratios %.3f", w, bench.Seconds(with),
 		bench.Seconds(without), bench.Median(ratios))
-	b.rows = append(b.rows, timesRow(w.Image, w.Name+", recorded", site.Lighter, times[true]),
+	r.rows = append(r.rows, timesRow(w.Image, w.Name+", recorded", site.Lighter, times[true]),
 		timesRow(w.Image, w.Name+", not recorded", site.Lighter, times[false]))
 	v := verdict{Figure: "recording", What: w.String() + ": recorded : not recorded", Lighter: bench.Seconds(with) +
 		" : " + bench.Seconds(without), Unit: "ratio",
 		Note: fmt.Sprintf("median of the ratios of %d pairs; ratio of the medians %.3f", recordingPairs, with/without)}
 	v.Value, v.Target, v.Result = atMost(bench.Median(ratios), recordingCost)
-	b.verdicts = append(b.verdicts, v)
+	r.verdicts = append(r.verdicts, v)
 	return nil
 }
 
 // startRecorded starts a container of an unmounted image on a node with or without recording, and
 // returns the duration.
-func (b *table) startRecorded(ctx context.Context, w bench.Workload, on bool) (float64, error) {
-	m := b.Site.Machine
+func (r *run) startRecorded(ctx context.Context, w bench.Workload, on bool) (float64, error) {
+	m := r.Site.Machine
 	if err := m.StopNode(); err != nil {
 		return 0, err
 	}

@@ -21,13 +21,13 @@ const manyMounts = 200
 
 // restarts measures the time from a node's start to its first answer, with trees to take over from
 // the previous node, and after a reboot.
-func (b *table) restarts(ctx context.Context) error {
-	images, err := b.derived(ctx, "base", manyMounts)
+func (r *run) restarts(ctx context.Context) error {
+	images, err := r.derived(ctx, "base", manyMounts)
 	if err != nil {
 		return err
 	}
-	m := b.Site.Machine
-	if err := b.Wipe(ctx); err != nil {
+	m := r.Site.Machine
+	if err := r.Wipe(ctx); err != nil {
 		return err
 	}
 	mounted := 0
@@ -42,40 +42,40 @@ func (b *table) restarts(ctx context.Context) error {
 				return err
 			}
 		}
-		err := b.restartRounds(ctx, fmt.Sprintf("%d mounts taken over", n), n,
+		err := r.restartRounds(ctx, fmt.Sprintf("%d mounts taken over", n), n,
 			func() error { m.KillNode(); return nil })
 		if err != nil {
 			return err
 		}
 	}
-	return b.restartRounds(ctx, fmt.Sprintf("after a reboot, %d trees on the disk", mounted), 0,
-		func() error { return b.reboot(ctx) })
+	return r.restartRounds(ctx, fmt.Sprintf("after a reboot, %d trees on the disk", mounted), 0,
+		func() error { return r.reboot(ctx) })
 }
 
 // restartRounds ends the node and measures its next start, after which it must serve a number of
 // trees.
-func (b *table) restartRounds(ctx context.Context, what string, mounts int, end func() error) error {
+func (r *run) restartRounds(ctx context.Context, what string, mounts int, end func() error) error {
 	var times []float64
-	for range b.Rounds {
+	for range r.Rounds {
 		if err := end(); err != nil {
 			return err
 		}
-		took, err := b.startNode(ctx, mounts)
+		took, err := r.startNode(ctx, mounts)
 		if err != nil {
 			return err
 		}
 		times = append(times, took)
 	}
 	bench.Say("%s: ready after %s", what, bench.Seconds(bench.Median(times)))
-	b.rows = append(b.rows, timesRow("base", "restart: "+what, site.Lighter, times))
-	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: bench.Median(times), Unit: "s",
+	r.rows = append(r.rows, timesRow("base", "restart: "+what, site.Lighter, times))
+	r.verdicts = append(r.verdicts, verdict{Figure: "restart", What: what, Value: bench.Median(times), Unit: "s",
 		Result: noTarget})
 	return nil
 }
 
 // startNode starts the node and returns the time until its first answer, in seconds.
-func (b *table) startNode(ctx context.Context, mounts int) (float64, error) {
-	m := b.Site.Machine
+func (r *run) startNode(ctx context.Context, mounts int) (float64, error) {
+	m := r.Site.Machine
 	start := time.Now()
 	started := make(chan error, 1)
 	go func() { started <- m.StartNode(ctx) }()
@@ -102,8 +102,8 @@ func (b *table) startNode(ctx context.Context, mounts int) (float64, error) {
 }
 
 // reboot removes the node's mounts and processes, like a reboot. Its files remain.
-func (b *table) reboot(ctx context.Context) error {
-	m := b.Site.Machine
+func (r *run) reboot(ctx context.Context) error {
+	m := r.Site.Machine
 	m.KillNode()
 	if err := (keeper.Process{Root: m.NodeRoot()}).Drop(ctx); err != nil {
 		return err

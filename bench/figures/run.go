@@ -35,8 +35,8 @@ func (o Options) Check() error {
 	return nil
 }
 
-// table is a run of the benchmark, with its rows and verdicts.
-type table struct {
+// run is a run of the benchmark, with its rows and verdicts.
+type run struct {
 	*bench.Bench
 	Options
 	workloads []bench.Workload
@@ -51,12 +51,12 @@ const linkSpeed = 1e9 / 8
 var modes = []string{site.Overlayfs, site.Lighter}
 
 // Run measures the figures, and writes the results, also if some failed.
-func Run(ctx context.Context, o Options) error { return o.do(ctx, (*table).figures) }
+func Run(ctx context.Context, o Options) error { return o.do(ctx, (*run).figures) }
 
 // Demo runs three commands in both modes and prints a table.
-func Demo(ctx context.Context, o Options) error { return o.do(ctx, (*table).demo) }
+func Demo(ctx context.Context, o Options) error { return o.do(ctx, (*run).demo) }
 
-func (o Options) do(ctx context.Context, measure func(*table, context.Context) error) error {
+func (o Options) do(ctx context.Context, measure func(*run, context.Context) error) error {
 	return bench.Enclosed(ctx, func(ctx context.Context) (err error) {
 		config, err := bench.ReadConfig("")
 		if err != nil {
@@ -70,7 +70,7 @@ func (o Options) do(ctx context.Context, measure func(*table, context.Context) e
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
-		return measure(&table{Bench: bench.New(s, config), Options: o, workloads: judged(config)}, ctx)
+		return measure(&run{Bench: bench.New(s, config), Options: o, workloads: judged(config)}, ctx)
 	})
 }
 
@@ -85,9 +85,9 @@ func judged(config bench.Config) (all []bench.Workload) {
 }
 
 // images returns the images of the workloads, in their order.
-func (b *table) images() []string {
+func (r *run) images() []string {
 	var names []string
-	for _, w := range b.workloads {
+	for _, w := range r.workloads {
 		if !slices.Contains(names, w.Image) {
 			names = append(names, w.Image)
 		}

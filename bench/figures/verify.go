@@ -27,13 +27,13 @@ var verifiers = map[string]string{
 
 // verify measures the share of the node's processor time for verification, on a first read and with
 // all chunks in its cache.
-func (b *table) verify(ctx context.Context) error {
-	if err := b.Need(ctx, largestImage); err != nil {
+func (r *run) verify(ctx context.Context) error {
+	if err := r.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	shares := map[string][]verification{}
-	for range b.Rounds {
-		if err := b.verifyRound(ctx, shares); err != nil {
+	for range r.Rounds {
+		if err := r.verifyRound(ctx, shares); err != nil {
 			return err
 		}
 	}
@@ -42,9 +42,9 @@ func (b *table) verify(ctx context.Context) error {
 		for _, name := range verifiers {
 			values[name+"_percent"] = bench.MedianOf(shares[what], func(v verification) float64 { return v[name] })
 		}
-		b.rows = append(b.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter},
-			Image: largestImage, Rounds: b.Rounds, Values: values})
-		b.verdicts = append(b.verdicts, verdict{Figure: "verify", What: "verification of the node's time, " + what,
+		r.rows = append(r.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter},
+			Image: largestImage, Rounds: r.Rounds, Values: values})
+		r.verdicts = append(r.verdicts, verdict{Figure: "verify", What: "verification of the node's time, " + what,
 			Unit: "%", Result: noTarget,
 			Value: values["SHA-256_percent"] + values["CRC32C_percent"],
 			Note:  fmt.Sprintf("SHA-256 %.1f %%, CRC32C %.1f %%", values["SHA-256_percent"], values["CRC32C_percent"])})
@@ -52,8 +52,8 @@ func (b *table) verify(ctx context.Context) error {
 	return nil
 }
 
-func (b *table) verifyRound(ctx context.Context, shares map[string][]verification) (err error) {
-	c, files, err := b.freshLargest(ctx)
+func (r *run) verifyRound(ctx context.Context, shares map[string][]verification) (err error) {
+	c, files, err := r.freshLargest(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,9 +62,9 @@ func (b *table) verifyRound(ctx context.Context, shares map[string][]verificatio
 		if err := site.DropCaches(); err != nil {
 			return err
 		}
-		v, err := b.profiled(ctx, func() error {
-			var r reader
-			_, err := r.read(c.Root, files.largest)
+		v, err := r.profiled(ctx, func() error {
+			var content reader
+			_, err := content.read(c.Root, files.largest)
 			return err
 		})
 		if err != nil {
@@ -81,26 +81,26 @@ func (b *table) verifyRound(ctx context.Context, shares map[string][]verificatio
 const profileTime = 6
 
 // profiled calls fn and returns the distribution of the node's processor time meanwhile.
-func (b *table) profiled(ctx context.Context, fn func() error) (verification, error) {
+func (r *run) profiled(ctx context.Context, fn func() error) (verification, error) {
 	type result struct {
 		profile []byte
 		err     error
 	}
 	taken := make(chan result, 1)
 	go func() {
-		p, err := b.Site.Machine.NodeProfile(ctx, fmt.Sprintf("profile?seconds=%d", profileTime))
+		p, err := r.Site.Machine.NodeProfile(ctx, fmt.Sprintf("profile?seconds=%d", profileTime))
 		taken <- result{p, err}
 	}()
 	took, err := timed(fn)
-	r := <-taken
-	if err := errors.Join(err, r.err); err != nil {
+	got := <-taken
+	if err := errors.Join(err, got.err); err != nil {
 		return nil, err
 	}
 	if took > profileTime {
 		bench.Say("the profile has the first %d s of %s", profileTime, bench.Seconds(took))
 	}
-	path := filepath.Join(b.Site.Dir, "profile")
-	if err := os.WriteFile(path, r.profile, 0o644); err != nil {
+	path := filepath.Join(r.Site.Dir, "profile")
+	if err := os.WriteFile(path, got.profile, 0o644); err != nil {
 		return nil, err
 	}
 	top, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-top", "-nodecount=100000", "-nodefraction=0",

@@ -22,18 +22,18 @@ import (
 
 // Positions of the Squid proxy.
 const (
-	Direct = "direct" // no Squid: the nodes reach the hub over the link
-	Near   = "squid"  // on the nodes' side of the link
-	Far    = "behind" // on the hub's side of the link
+	Direct    = "direct" // no Squid: the nodes reach the hub over the link
+	NearNodes = "squid"  // on the nodes' side of the link
+	NearHub   = "behind" // on the hub's side of the link
 )
 
-// Ways lists all positions.
-var Ways = []string{Direct, Near, Far}
+// Positions lists all positions.
+var Positions = []string{Direct, NearNodes, NearHub}
 
 // Cell holds the figures of a number of nodes that started a workload with one position of Squid.
 type Cell struct {
 	Workload string        `json:"workload"` // IMAGE/WORKLOAD
-	Way      string        `json:"way"`
+	Position string        `json:"position"` // of Squid
 	Nodes    int           `json:"nodes"`
 	Spread   time.Duration `json:"spread"`
 
@@ -65,8 +65,10 @@ type Cell struct {
 }
 
 // cell measures one cell.
-func (r *run) cell(ctx context.Context, w *workload, way string, nodes int, spread time.Duration) (c Cell, err error) {
-	c = Cell{Workload: w.name, Way: way, Nodes: nodes, Spread: spread}
+func (r *run) cell(
+	ctx context.Context, w *workload, position string, nodes int, spread time.Duration,
+) (c Cell, err error) {
+	c = Cell{Workload: w.name, Position: position, Nodes: nodes, Spread: spread}
 	dir := filepath.Join(r.Site.Dir, "nodes")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
@@ -81,8 +83,8 @@ func (r *run) cell(ctx context.Context, w *workload, way string, nodes int, spre
 		Dir:    dir, Cache: max(256<<20, 4*w.touched), Stream: r.options.Stream}
 	argv := []string{"env"}
 	var proxy *squid
-	if way != Direct {
-		if proxy, err = r.startSquid(ctx, way == Near); err != nil {
+	if position != Direct {
+		if proxy, err = r.startSquid(ctx, position == NearNodes); err != nil {
 			return c, err
 		}
 		defer proxy.stop()
@@ -140,7 +142,7 @@ func (c *Cell) sum(o Outcome, before, after view) {
 	c.Starts, c.Squid, c.Wall, c.Memory = o.Starts, o.Squid, o.Wall, o.Memory
 	c.NodesCPU, c.HubCPU, c.DelayCPU = o.User+o.System, after.hubCPU-before.hubCPU, after.own-before.own
 	c.LinkBytes = after.link - before.link
-	if c.HubBytes = c.LinkBytes; c.Way == Far {
+	if c.HubBytes = c.LinkBytes; c.Position == NearHub {
 		c.HubBytes = c.Squid.ServerBytes
 	}
 	c.HubRequests = map[string]int64{}
@@ -243,7 +245,7 @@ func processors() (all, idle float64, err error) {
 func (c *Cell) say() {
 	bench.Say("%-12s %-7s %4d nodes  start p50 %s p99 %s  read p50 %s p99 %s  to nodes %s, at hub %s in %d requests "+
 		" hits %2.0f %%  wall %s  CPU nodes %s Squid %s hub %s link %s, busy %.0f %%  refused %d, failed %d/%d%s",
-		c.Workload, c.Way, c.Nodes, bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99), short(c.Reads.P50),
+		c.Workload, c.Position, c.Nodes, bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99), short(c.Reads.P50),
 		short(c.Reads.P99),
 		bench.Size(c.Bytes), bench.Size(c.HubBytes), c.hubRequests(), 100*c.Squid.HitRatio(), bench.Seconds(c.Wall),
 		bench.Seconds(c.NodesCPU), bench.Seconds(c.Squid.CPU), bench.Seconds(c.HubCPU), bench.Seconds(c.DelayCPU),

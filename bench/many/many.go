@@ -31,7 +31,7 @@ type Options struct {
 	Out       string        // the directory of the results
 	Workloads []string      // IMAGE/WORKLOAD of the configuration
 	Nodes     []int         // numbers of nodes that start together
-	Ways      []string      // of Ways
+	Positions []string      // of Positions
 	Rate      string        // of the link, in tc's notation
 	RTT       time.Duration // of the link
 	Spread    time.Duration // within which they start
@@ -40,8 +40,8 @@ type Options struct {
 
 // Default returns the default options.
 func Default() Options {
-	return Options{Workloads: []string{"python/hello", "sci/cppyy"}, Nodes: []int{1, 10, 50, 100, 200}, Ways: Ways,
-		Rate: "1gbit", RTT: 10 * time.Millisecond, Spread: time.Second, Stream: 2 << 30}
+	return Options{Workloads: []string{"python/hello", "sci/cppyy"}, Nodes: []int{1, 10, 50, 100, 200},
+		Positions: Positions, Rate: "1gbit", RTT: 10 * time.Millisecond, Spread: time.Second, Stream: 2 << 30}
 }
 
 // Check returns an error if the options are invalid.
@@ -63,13 +63,13 @@ func (o Options) plan() ([]bench.Workload, error) {
 		}
 		all = append(all, config.Workloads()[i])
 	}
-	for _, way := range o.Ways {
-		if !slices.Contains(Ways, way) {
-			return nil, fmt.Errorf("there is no way %q: there are %s", way, strings.Join(Ways, ", "))
+	for _, position := range o.Positions {
+		if !slices.Contains(Positions, position) {
+			return nil, fmt.Errorf("there is no position %q: there are %s", position, strings.Join(Positions, ", "))
 		}
 	}
-	if len(all) == 0 || len(o.Nodes) == 0 || len(o.Ways) == 0 {
-		return nil, errors.New("there is nothing to measure: name a workload, a number of nodes and a way")
+	if len(all) == 0 || len(o.Nodes) == 0 || len(o.Positions) == 0 {
+		return nil, errors.New("there is nothing to measure: name a workload, a number of nodes and a position")
 	}
 	if slices.Min(o.Nodes) < 1 || slices.Max(o.Nodes) > maxNodes {
 		return nil, fmt.Errorf("from 1 to %d nodes can be simulated", maxNodes)
@@ -133,14 +133,14 @@ func (r *run) workload(ctx context.Context, w bench.Workload) error {
 	if err := r.Site.SetLink(ctx, r.options.Rate, r.options.RTT); err != nil {
 		return err
 	}
-	for _, way := range r.options.Ways {
+	for _, position := range r.options.Positions {
 		for _, nodes := range r.options.Nodes {
-			if err := r.measure(ctx, recorded, way, nodes, r.options.Spread); err != nil {
+			if err := r.measure(ctx, recorded, position, nodes, r.options.Spread); err != nil {
 				return err
 			}
 		}
 		if most := slices.Max(r.options.Nodes); most > 1 { // all nodes at the same instant
-			if err := r.measure(ctx, recorded, way, most, 0); err != nil {
+			if err := r.measure(ctx, recorded, position, most, 0); err != nil {
 				return err
 			}
 		}
@@ -148,15 +148,16 @@ func (r *run) workload(ctx context.Context, w bench.Workload) error {
 	return nil
 }
 
-func (r *run) measure(ctx context.Context, w *workload, way string, nodes int, spread time.Duration) error {
+func (r *run) measure(ctx context.Context, w *workload, position string, nodes int, spread time.Duration) error {
 	if need, there := nodes*int(nodeMemory(w.touched)), memoryLeft(); need > there*8/10 {
-		bench.Say("%-12s %-7s %4d nodes  not measured: they need about %s of memory, %s are available", w.name, way,
+		bench.Say("%-12s %-7s %4d nodes  not measured: they need about %s of memory, %s are available",
+			w.name, position,
 			nodes, bench.Size(int64(need)), bench.Size(int64(there)))
 		return nil
 	}
-	c, err := r.cell(ctx, w, way, nodes, spread)
+	c, err := r.cell(ctx, w, position, nodes, spread)
 	if err != nil {
-		return fmt.Errorf("%d nodes start %s (%s): %w", nodes, w.name, way, err)
+		return fmt.Errorf("%d nodes start %s (%s): %w", nodes, w.name, position, err)
 	}
 	c.say()
 	r.result.Cells = append(r.result.Cells, c)

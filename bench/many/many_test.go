@@ -155,7 +155,7 @@ func TestCellSumsUp(t *testing.T) {
 	before := view{link: 100, requests: map[string]int64{"packs": 1}, hubCPU: 1, all: 1000, idle: 500}
 	after := view{link: 1100, requests: map[string]int64{"packs": 5, "chains": 2}, errors: 1, hubCPU: 2, own: 0.5,
 		all: 2000, idle: 750}
-	c := Cell{Way: Near}
+	c := Cell{Position: NearNodes}
 	c.sum(o, before, after)
 	if c.Done != (Quantiles{3, 4, 4, 4}) || c.Pull.P99 != 2 || c.Reads.Max != 0.5 || c.Count != 2 {
 		t.Errorf("times %+v %+v %+v", c.Done, c.Pull, c.Reads)
@@ -173,7 +173,7 @@ func TestCellSumsUp(t *testing.T) {
 	if got := c.linkUse(4000); got != 0.5 {
 		t.Errorf("link %v", got)
 	}
-	far := Cell{Way: Far}
+	far := Cell{Position: NearHub}
 	if far.sum(o, before, after); far.HubBytes != 77 {
 		t.Errorf("behind Squid the hub sent %d bytes", far.HubBytes)
 	}
@@ -182,10 +182,11 @@ func TestCellSumsUp(t *testing.T) {
 // measured is a result for which the model returns round figures.
 var measured = Result{Rate: "1gbit", RTT: ms(10), Cores: 4,
 	Cells: []Cell{
-		{Workload: "a/b", Way: Direct, Nodes: 1, Bytes: 5_000_000, Requests: 100, Done: Quantiles{P50: 1}, HubCPU: 99},
-		{Workload: "a/b", Way: Direct, Nodes: 100, HubCPU: 1.04},
-		{Workload: "a/b", Way: Direct, Nodes: 200, HubCPU: 100, FailedStarts: 1},
-		{Workload: "a/b", Way: Near, Nodes: 200, Bytes: 1e9, Requests: 20_000, Done: Quantiles{P50: 7},
+		{Workload: "a/b", Position: Direct, Nodes: 1, Bytes: 5_000_000, Requests: 100, Done: Quantiles{P50: 1},
+			HubCPU: 99},
+		{Workload: "a/b", Position: Direct, Nodes: 100, HubCPU: 1.04},
+		{Workload: "a/b", Position: Direct, Nodes: 200, HubCPU: 100, FailedStarts: 1},
+		{Workload: "a/b", Position: NearNodes, Nodes: 200, Bytes: 1e9, Requests: 20_000, Done: Quantiles{P50: 7},
 			Squid: Counters{CPU: 4}}},
 	Rates: []Rate{{Workload: "a/b", Of: "hub", What: "chains", CPU: 400e-6},
 		{Workload: "c/d", Of: "hub", What: "chains", CPU: 1},
@@ -209,13 +210,14 @@ func TestModel(t *testing.T) {
 		{100, []float64{0.01, 0.25, 4, 2, 0.4}, "hub's link"},
 	} {
 		l := p.Model(10_000, test.squids, 4, 10e9)
-		for i, part := range l.Parts {
-			if math.Abs(part.Seconds-test.want[i]) > 1e-9 {
-				t.Errorf("%d Squids: load of %s: got %v s, want %v", test.squids, part.Name, part.Seconds, test.want[i])
+		for i, resource := range l.Resources {
+			if math.Abs(resource.Seconds-test.want[i]) > 1e-9 {
+				t.Errorf("%d Squids: load of %s: got %v s, want %v",
+					test.squids, resource.Name, resource.Seconds, test.want[i])
 			}
 		}
-		if len(l.Parts) != len(test.want) || l.Slowest().Name != test.slow {
-			t.Errorf("%d Squids: %d parts, the slowest %s", test.squids, len(l.Parts), l.Slowest().Name)
+		if len(l.Resources) != len(test.want) || l.Slowest().Name != test.slow {
+			t.Errorf("%d Squids: %d resources, the slowest %s", test.squids, len(l.Resources), l.Slowest().Name)
 		}
 	}
 }
@@ -241,7 +243,7 @@ func TestMarkdown(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for problem, change := range map[string]func(*Options){
 		"no workload":           func(o *Options) { o.Workloads = []string{"python/nothing"} },
-		"no way":                func(o *Options) { o.Ways = []string{"around"} },
+		"no position":           func(o *Options) { o.Positions = []string{"around"} },
 		"from 1 to 1000":        func(o *Options) { o.Nodes = []int{0} },
 		"parse the link's rate": func(o *Options) { o.Rate = "fast" },
 		"nothing to measure":    func(o *Options) { o.Nodes = nil },

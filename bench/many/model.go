@@ -1,6 +1,7 @@
 package many
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,28 +16,28 @@ type Parameters struct {
 	Requests float64 // made by a start
 	Alone    float64 // seconds of a start of a single node
 	Link     float64 // rate of the hub's link, bits a second
-	LookUp   float64 // seconds of the hub's processor time for a lookup
+	Lookup   float64 // seconds of the hub's processor time for a lookup
 	Hub      float64 // seconds of the hub's processor time for all requests of a start
 	Squid    float64 // seconds of Squid's processor time for a start; Squid uses one processor
 }
 
-// Load holds the time that each part is busy when a number of nodes start at once.
+// Load holds the time that each resource is busy when a number of nodes start at once.
 type Load struct {
 	Nodes, Squids int
-	Parts         []Part
+	Resources     []Resource
 }
 
-// Part is the load of one part, in seconds.
-type Part struct {
+// Resource is a processor or link, and the seconds that it is busy.
+type Resource struct {
 	Name    string
 	Seconds float64
 }
 
-// Model returns the load of each part when nodes start at once. Each of the Squids serves an equal
-// share of the nodes over a connection of nic bits a second, and fetches over the hub's link. With
-// 0 Squids, the nodes fetch from the hub. The hub has a number of cores.
+// Model returns the load of each resource when nodes start at once. Each of the Squids serves an
+// equal share of the nodes over a connection of nic bits a second, and fetches over the hub's link.
+// With 0 Squids, the nodes fetch from the hub. The hub has a number of cores.
 //
-// It assumes that each Squid requests each object and each lookup once, that all parts work in
+// It assumes that each Squid requests each object and each lookup once, that all resources work in
 // parallel at their measured speed under any load, that no work is wasted, and that nodes never
 // give up.
 func (p Parameters) Model(nodes, squids, cores int, nic float64) Load {
@@ -45,29 +46,23 @@ func (p Parameters) Model(nodes, squids, cores int, nic float64) Load {
 	if squids > 0 {
 		copies = float64(squids)
 	}
-	l.Parts = []Part{
-		{"hub's look-ups", copies * p.LookUp / float64(cores)},
-		{"hub's objects", copies * (p.Hub - p.LookUp) / float64(cores)},
+	l.Resources = []Resource{
+		{"hub's lookups", copies * p.Lookup / float64(cores)},
+		{"hub's objects", copies * (p.Hub - p.Lookup) / float64(cores)},
 		{"hub's link", copies * p.Bytes * 8 / p.Link},
 	}
 	if squids > 0 {
 		share := n / float64(squids)
-		l.Parts = append(l.Parts, Part{"a Squid's processor", share * p.Squid},
-			Part{"a Squid's connection", share * p.Bytes * 8 / nic})
+		l.Resources = append(l.Resources, Resource{"a Squid's processor", share * p.Squid},
+			Resource{"a Squid's connection", share * p.Bytes * 8 / nic})
 	}
 	return l
 }
 
-// Slowest returns the part with the largest load.
-func (l Load) Slowest() Part {
-	return slices.MaxFunc(l.Parts, func(a, b Part) int {
-		switch {
-		case a.Seconds < b.Seconds:
-			return -1
-		case a.Seconds > b.Seconds:
-			return 1
-		}
-		return 0
+// Slowest returns the resource with the largest load.
+func (l Load) Slowest() Resource {
+	return slices.MaxFunc(l.Resources, func(a, b Resource) int {
+		return cmp.Compare(a.Seconds, b.Seconds)
 	})
 }
 
@@ -81,25 +76,25 @@ func (r Result) Parameters(workload string) (p Parameters, ok bool) {
 			continue
 		}
 		n := float64(c.Nodes)
-		if c.Way == Direct && c.Nodes == 1 {
+		if c.Position == Direct && c.Nodes == 1 {
 			p.Bytes, p.Requests, p.Alone = float64(c.Bytes), float64(c.Requests), c.Done.P50
 		}
-		if c.Nodes >= most[c.Way] {
-			most[c.Way] = c.Nodes
-			switch c.Way {
+		if c.Nodes >= most[c.Position] {
+			most[c.Position] = c.Nodes
+			switch c.Position {
 			case Direct:
 				p.Hub = c.HubCPU / n
-			case Near:
+			case NearNodes:
 				p.Squid = c.Squid.CPU / n
 			}
 		}
 	}
 	for _, rate := range r.Rates {
 		if rate.Workload == workload && rate.Of == "hub" && rate.What == "chains" {
-			p.LookUp = rate.CPU
+			p.Lookup = rate.CPU
 		}
 	}
-	return p, p.Bytes > 0 && p.LookUp > 0 && p.Hub > p.LookUp && p.Squid > 0
+	return p, p.Bytes > 0 && p.Lookup > 0 && p.Hub > p.Lookup && p.Squid > 0
 }
 
 const (
@@ -120,21 +115,21 @@ func (r Result) model(out *strings.Builder, workload string) {
 		return
 	}
 	fmt.Fprintf(out,
-		"%d nodes at once, on paper, of a hub with %d processors, %s, and Squids with 10 Gbit/s each: a start alone "+
-			"takes %s, and fetches %s in %.0f requests; these take %s of the hub's processors, %s of them the "+
-			"look-up, or %s of a Squid's. Seconds that each part is busy:\n\n",
+		"Model of %d nodes that start at once. The hub has %d processors and a link of %s; each Squid has 10 Gbit/s. "+
+			"A single start takes %s and fetches %s in %.0f requests. It costs the hub %s of processor time, %s of it "+
+			"for the lookup. A Squid that serves it spends %s. Seconds that each resource is busy:\n\n",
 		modelled, hubCores, r.Rate, bench.Seconds(p.Alone), bench.Size(int64(p.Bytes)), p.Requests, millis(p.Hub),
-		millis(p.LookUp), millis(p.Squid))
+		millis(p.Lookup), millis(p.Squid))
 	fmt.Fprintln(out,
-		"| Squids | hub's look-ups | hub's objects | hub's link | a Squid's processor | a Squid's connection | "+
+		"| Squids | hub's lookups | hub's objects | hub's link | a Squid's processor | a Squid's connection | "+
 			"starts a second | the last is done after |")
 	fmt.Fprintln(out, "|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, n := range squids {
 		l := p.Model(modelled, n, hubCores, squidNIC)
 		fmt.Fprintf(out, "| %d |", n)
 		for i := range 5 {
-			if i < len(l.Parts) {
-				fmt.Fprintf(out, " %.1f |", l.Parts[i].Seconds)
+			if i < len(l.Resources) {
+				fmt.Fprintf(out, " %.1f |", l.Resources[i].Seconds)
 			} else {
 				fmt.Fprint(out, " |")
 			}

@@ -35,23 +35,20 @@ func Simulate(ctx context.Context, plan string, out io.Writer) error {
 	}
 	nodes, err := openNodes(p)
 	if err != nil {
-		return err
+		return errors.Join(err, closeNodes(nodes))
 	}
 	o, err := startAll(ctx, p, nodes, t)
 	if err == nil && p.Counter != "" {
 		o.Squid, err = readCounters(ctx, p.Counter)
 		o.Squid = o.Squid.since(before)
 	}
-	var errs []error
-	for _, n := range nodes {
-		errs = append(errs, n.close())
-	}
-	if err = errors.Join(append(errs, err)...); err != nil {
+	if err := errors.Join(err, closeNodes(nodes)); err != nil {
 		return err
 	}
 	return json.NewEncoder(out).Encode(o)
 }
 
+// openNodes makes the plan's nodes. If it fails, it returns those that it has made.
 func openNodes(p Plan) (nodes []*node, err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	for i := range p.Nodes {
@@ -65,7 +62,16 @@ func openNodes(p Plan) (nodes []*node, err error) {
 	return nodes, nil
 }
 
-// startAll starts the image on every node at its time, and waits until all fetches have ended.
+func closeNodes(nodes []*node) error {
+	var errs []error
+	for _, n := range nodes {
+		errs = append(errs, n.close())
+	}
+	return errors.Join(errs...)
+}
+
+// startAll starts the image on all nodes, spread evenly over p.Spread, and waits until all fetches
+// have ended.
 func startAll(ctx context.Context, p Plan, nodes []*node, t trace.Trace) (Outcome, error) {
 	o := Outcome{Starts: make([]Start, len(nodes))}
 	reads := make([][]float64, len(nodes))

@@ -24,7 +24,7 @@ func (r Result) Markdown() string {
 func (r Result) tables(out *strings.Builder, workload string) {
 	fmt.Fprintf(out, "### %s, %s, %s a round trip, %d processors\n\n", workload, r.Rate, r.RTT, r.Cores)
 	fmt.Fprintln(out,
-		"| way | nodes | start p50 | p99 | pull p50 | p99 | read p50 | p99 | max | to nodes | at the hub | "+
+		"| position | nodes | start p50 | p99 | pull p50 | p99 | read p50 | p99 | max | to nodes | at the hub | "+
 			"requests there | hits |")
 	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, c := range r.Cells {
@@ -32,25 +32,26 @@ func (r Result) tables(out *strings.Builder, workload string) {
 			continue
 		}
 		hits := ""
-		if c.Way != Direct {
+		if c.Position != Direct {
 			hits = fmt.Sprintf("%.1f %%", 100*c.Squid.HitRatio())
 		}
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %s |\n", c.Way, c.who(),
+		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %s |\n", c.Position, c.who(),
 			bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99),
 			bench.Seconds(c.Pull.P50), bench.Seconds(c.Pull.P99), short(c.Reads.P50), short(c.Reads.P99),
 			short(c.Reads.Max),
 			bench.Size(c.Bytes), bench.Size(c.HubBytes), c.hubRequests(), hits)
 	}
 	fmt.Fprintln(out,
-		"\n| way | nodes | wall | link used | processors used | by anybody | nodes | Squid | hub | link's delay | "+
-			"refused | failed starts, requests |")
+		"\n| position | nodes | wall | link used | processors used | by anybody | nodes | Squid | hub | "+
+			"link's delay | refused | failed starts, requests |")
 	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, c := range r.Cells {
 		if c.Workload != workload {
 			continue
 		}
-		fmt.Fprintf(out, "| %s | %s | %s | %.0f %% | %.0f %% | %.0f %% | %s | %s | %s | %s | %d | %d, %d |\n", c.Way,
-			c.who(), bench.Seconds(c.Wall), 100*c.linkUse(r.bits()), 100*c.processorUse(float64(r.Cores)), 100*c.Busy,
+		fmt.Fprintf(out, "| %s | %s | %s | %.0f %% | %.0f %% | %.0f %% | %s | %s | %s | %s | %d | %d, %d |\n",
+			c.Position, c.who(), bench.Seconds(c.Wall),
+			100*c.linkUse(r.bits()), 100*c.processorUse(float64(r.Cores)), 100*c.Busy,
 			bench.Seconds(c.NodesCPU), bench.Seconds(c.Squid.CPU), bench.Seconds(c.HubCPU), bench.Seconds(c.DelayCPU),
 			c.refused(), c.FailedStarts, c.Failed)
 	}

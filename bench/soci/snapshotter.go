@@ -24,7 +24,7 @@ type snapshotterOptions struct {
 	root       string // directory of its data
 	address    string // of its socket
 	containerd string // containerd's socket, for the content of layers without an index
-	config     string // the peer's configuration file; empty: its defaults
+	config     string // SOCI's configuration file; empty: SOCI's defaults
 	plainHTTP  string // the host of a registry that is accessed without TLS
 }
 
@@ -53,7 +53,7 @@ func serve(ctx context.Context, o snapshotterOptions) (err error) {
 	}
 	defer func() { err = errors.Join(err, snapshotter.Close()) }()
 	// Remove the socket of a killed process.
-	if err := os.RemoveAll(o.address); err != nil {
+	if err := os.Remove(o.address); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	listener, err := net.Listen("unix", o.address)
@@ -82,12 +82,12 @@ func readConfig(o snapshotterOptions) (*config.Config, error) {
 		}
 	}
 	if settings.MetadataStore != "db" {
-		return nil, fmt.Errorf("metadata_store %q is not supported, only db, the peer's default",
+		return nil, fmt.Errorf("metadata_store %q is not supported, only db, SOCI's default",
 			settings.MetadataStore)
 	}
 	settings.ContentStoreConfig.ContainerdAddress = o.containerd
 	if o.plainHTTP != "" {
-		// The peer's configuration expresses plain HTTP as a mirror of the registry.
+		// SOCI's configuration expresses plain HTTP as a mirror of the registry.
 		if settings.Host == nil {
 			settings.Host = map[string]config.HostConfig{}
 		}
@@ -97,7 +97,7 @@ func readConfig(o snapshotterOptions) (*config.Config, error) {
 	return settings, nil
 }
 
-// openMetadata opens the files' metadata as the peer's daemon does.
+// openMetadata opens the files' metadata as SOCI's daemon does.
 func openMetadata(root string, settings *config.Config) (*bbolt.DB, error) {
 	return bbolt.Open(filepath.Join(root, "metadata.db"), 0o600, &bbolt.Options{
 		NoFreelistSync: true, InitialMmapSize: 64 << 20, FreelistType: bbolt.FreelistMapType,

@@ -13,7 +13,7 @@ func TestWrongArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"--merge"}, {"x"}, {"--links", "none"}, {"--only", "base/none"}, {"--snapshotters", "none"},
 		{"--config", "/no/such/file"},
-		{"figures", "--only", "none"}, {"figures", "--rounds", "0"}, {"demo", "x"}, {"many", "--ways", "none"},
+		{"figures", "--only", "none"}, {"figures", "--rounds", "0"}, {"demo", "x"}, {"many", "--positions", "none"},
 		{"nodes"},
 		{"demo", "--lighter", "/no/such/file"},
 	} {

@@ -19,20 +19,20 @@ time. One process simulates all nodes. Each has the connections, cache, lookups 
 path of a real node. It replays the reads and pauses of a start in a real container,
 recorded a moment before.
 
-The ways are: direct, without Squid; squid, with a Squid on the nodes' side of the link;
+The positions are: direct, without Squid; squid, with a Squid on the nodes' side of the link;
 behind, with a Squid on the hub's side.
 
 It has the same requirements as "lighter-bench", and needs Squid ("test/setup squid" installs it). Its
 results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what they mean.`,
 		Example: `  lighter-bench many
-  lighter-bench many --workloads python/hello --nodes 1,50 --ways squid`,
+  lighter-bench many --workloads python/hello --nodes 1,50 --positions squid`,
 		Args: command.Exactly(),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Config, "config", "", "the configuration `FILE` of the images (see: lighter-bench config)")
 	f.StringSliceVar(&o.Workloads, "workloads", o.Workloads, "start these `IMAGE/WORKLOAD`s")
 	f.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "start this `NUMBER` of nodes together")
-	f.StringSliceVar(&o.Ways, "ways", o.Ways, "measure these `WAYS`")
+	f.StringSliceVar(&o.Positions, "positions", o.Positions, "measure these `POSITIONS` of the Squid")
 	f.StringVar(&o.Rate, "rate", o.Rate, "`RATE` of the link, in tc's notation")
 	f.DurationVar(&o.RTT, "rtt", o.RTT, "round-trip `TIME` of the link")
 	f.DurationVar(&o.Spread, "spread", o.Spread,

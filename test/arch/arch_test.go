@@ -1,6 +1,6 @@
 // Package arch holds the rules that the structure must keep: who may import
-// whom, who may import what of others, and that every package says what it
-// promises. It reads the sources and builds nothing.
+// whom, who may import what of others, and that every package doc says what it
+// does. It reads the sources and builds nothing.
 package arch
 
 import (
@@ -119,7 +119,7 @@ test/testkit/layout:
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/printed:
-test/testkit/site: format/index node/control node/keeper proc test/testkit/link wire/client
+test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/tarball:
 wire: format/chunk format/index
@@ -192,7 +192,7 @@ func sources(t *testing.T, fn func(pkg, file string)) {
 	}
 }
 
-// within tells whether pkg is place or lies below it.
+// within reports whether pkg is place or lies below it.
 func within(pkg, place string) bool { return pkg == place || strings.HasPrefix(pkg, place+"/") }
 
 func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
@@ -306,7 +306,7 @@ func TestEveryPackageSaysWhatItPromises(t *testing.T) {
 	})
 	for pkg, ok := range docs {
 		if !ok {
-			t.Errorf("package %s has no doc that says what it promises", pkg)
+			t.Errorf("package %s has no doc that says what it does", pkg)
 		}
 	}
 	if len(docs) < 10 {

@@ -52,7 +52,7 @@ func (s *Site) newMachine(ctx context.Context) (*Machine, error) {
 }
 
 // inside returns the command line that runs line in the machine's network namespace. `ip netns
-// exec` does not fit: it would hide the enclosure's mounts.
+// exec` does not fit: it would hide the mounts of the test's mount namespace.
 func (m *Machine) inside(line string) string { return insideOf(m.holder, line) }
 
 // start starts the node, then containerd, which would fail without its snapshotter.
@@ -100,7 +100,8 @@ func (m *Machine) RestartContainerd(ctx context.Context) error {
 	return m.startContainerd(ctx)
 }
 
-// StartNode starts the node again after StopNode or KillNode, with additional flags.
+// StartNode starts the node, with additional flags: first when the machine starts, and again after
+// StopNode or KillNode.
 func (m *Machine) StartNode(ctx context.Context, more ...string) error {
 	return m.LaunchNode(ctx, Launch{Args: more})
 }
@@ -123,7 +124,7 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	if len(hubs) == 0 {
 		hubs = []string{s.Hub.URL}
 	}
-	// The node must not evict chunks because the host's disk is full: --disk-free-low 0.
+	// --disk-free-low 0: a full host disk must not make the node evict chunks.
 	argv = append(argv, cmp.Or(l.Lighter, s.options.Node, s.options.Lighter), "node", "--root", m.NodeRoot(),
 		"--address", m.nodeSocket(),
 		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http",
@@ -225,7 +226,7 @@ disabled_plugins = [
 }
 
 // Wipe removes all containers, images, snapshots and caches, and starts containerd and the node
-// again.
+// again. It does not remove the node's files below Options.NodeRoot.
 func (m *Machine) Wipe(ctx context.Context) error {
 	if err := m.stop(ctx); err != nil {
 		return err
@@ -241,7 +242,7 @@ func (m *Machine) Wipe(ctx context.Context) error {
 
 // Keep saves the machine's disk (images, snapshots and caches, but no containers) under a name for
 // Restore, and starts the machine with an empty disk. It replaces a disk that was saved under that
-// name.
+// name. It does not save the node's files below Options.NodeRoot.
 func (m *Machine) Keep(ctx context.Context, name string) error {
 	if err := m.stop(ctx); err != nil {
 		return err
@@ -255,7 +256,7 @@ func (m *Machine) Keep(ctx context.Context, name string) error {
 }
 
 // Restore replaces the machine's disk by the one that Keep saved under a name, and starts the
-// machine.
+// machine. Each Keep can be restored once.
 func (m *Machine) Restore(ctx context.Context, name string) error {
 	if _, err := os.Stat(m.kept(name)); err != nil {
 		return fmt.Errorf("restore the machine's disk: %w", err)
@@ -271,8 +272,8 @@ func (m *Machine) Restore(ctx context.Context, name string) error {
 
 func (m *Machine) kept(name string) string { return filepath.Join(m.site.Dir, "kept", name) }
 
-// Reboot simulates a power failure: it ends all processes and mounts of the machine, removes its
-// runtime state, and starts it again.
+// Reboot simulates a restart without shutdown: it ends all processes and mounts of the machine,
+// removes its runtime state, and starts it again. Data that was not synced is not lost.
 func (m *Machine) Reboot(ctx context.Context) error {
 	pids, err := filepath.Glob(m.bundle("*") + "/init.pid")
 	if err != nil {
@@ -297,6 +298,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	}
 	m.containerd.kill()
 	m.node.kill()
+	m.peer.kill()
 	for _, pid := range victims {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may end by itself
 	}

@@ -106,6 +106,9 @@ func (p *process) stop() error {
 
 // kill ends the process as a crash would.
 func (p *process) kill() {
+	if p == nil {
+		return
+	}
 	_ = p.cmd.Process.Kill() // the process may have ended by itself
 	<-p.ended
 }

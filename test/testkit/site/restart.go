@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"lighter/sleep"
 )
 
 // RestartNode kills the node, starts it again, and waits until containerd has reconnected.
@@ -24,7 +26,7 @@ func (m *Machine) Reconnect(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() != nil {
+		if !sleep.For(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("wait for containerd to reconnect to the node: %w", err)
 		}
 	}

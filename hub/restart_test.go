@@ -6,16 +6,15 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"lighter/hub"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
-
 	"lighter/wire"
-
-	"lighter/hub"
 )
 
 type catalogImage = catalog.Image
@@ -29,7 +28,8 @@ func TestKilledHubGoesOn(t *testing.T) {
 	h.ready("before:1")
 	h.stop()
 
-	// This hub receives a push, and is killed while it ingests the image.
+	// This hub receives a push, takes the image from the queue, and stops. leaveUnpublished adds
+	// the files that a kill would leave.
 	dying := openHub(t, h.config)
 	server := httptest.NewServer(dying.PublicHandler())
 	pushing := &testHub{Hub: dying, t: t, url: server.URL, config: h.config}
@@ -39,7 +39,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	if err != nil || row.Name != "a:1" {
 		t.Fatalf("%+v, %v", row, err)
 	}
-	known, fresh := leaveHalf(t, h.config.Root, before.objects)
+	known, fresh := leaveUnpublished(t, h.config.Root, before.objects)
 	server.Close()
 	if err := dying.Close(); err != nil {
 		t.Fatal(err)
@@ -50,17 +50,17 @@ func TestKilledHubGoesOn(t *testing.T) {
 	again.fetchTree(got.Chain)
 	again.ready("before:1")
 	now := again.holdings().objects
-	if firstWith(now, fresh) != "" {
+	if slices.Contains(now, fresh) {
 		t.Error("the unpublished pack was not deleted")
 	}
-	if firstWith(now, known) == "" {
+	if !slices.Contains(now, known) {
 		t.Error("a published record was deleted")
 	}
 	again.await(again.extents(got.Tree).ID()) // an image is ready before its layout is made
 	if left := files(t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
 		t.Errorf("files in the scratch directory: %v", left)
 	}
-	// It has the same as a hub that was never killed.
+	// The hub has the same objects and rows as one that was never killed.
 	other := startHub(t)
 	other.push("before:1", image(upperTar))
 	other.ready("before:1")
@@ -71,7 +71,8 @@ func TestKilledHubGoesOn(t *testing.T) {
 	}
 }
 
-// A hub that was killed after a change of its registry updates its catalog at the next start.
+// A hub that ended before it noticed a change of its registry updates its catalog at the next
+// start.
 func TestKilledHubComparesNames(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -99,9 +100,9 @@ func TestKilledHubComparesNames(t *testing.T) {
 	t.Errorf("the name refers to %+v, want the registry's image", again.settled("a:1"))
 }
 
-// leaveHalf leaves the files of a hub that was killed between storing objects and the catalog's
-// commit. It returns the keys of a published record and of an unpublished pack.
-func leaveHalf(t *testing.T, root string, objectsBefore []string) (known, fresh string) {
+// leaveUnpublished leaves the files of a hub that was killed after it stored objects and before the
+// catalog committed. It returns the keys of a published record and of an unpublished pack.
+func leaveUnpublished(t *testing.T, root string, objectsBefore []string) (known, fresh string) {
 	t.Helper()
 	dir := filepath.Join(hub.ScratchDir(root), "image-1")
 	known = firstWith(objectsBefore, "layers/")

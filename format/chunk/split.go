@@ -11,16 +11,16 @@ import (
 // The splitting rule of format 1, in bytes. docs/format.md specifies it, and
 // docs/decisions/chunk-size.md has the measurements.
 const (
-	// A hole is a run of at least zeroRun zeros, made of whole blocks of zeroBlock bytes. Only the
-	// file's last block may be shorter. Shorter runs stay in chunks: zstd compresses them to a few bytes, and a hole
-	// would cost an extent.
+	// A hole is a run of at least zeroRun zeros, made of whole blocks of zeroBlock bytes. The
+	// file's last block may be short. Runs below zeroRun stay in chunks: zstd compresses them to a
+	// few bytes, and a hole would cost an extent.
 	zeroBlock = 4096
 	zeroRun   = 16 * zeroBlock
 
 	// MaxLength bounds the length of a chunk.
 	MaxLength = 1 << 20
 
-	smallFile = 64 << 10 // files up to this size are one chunk
+	smallFile = 64 << 10 // files up to this size are not split, except for holes
 	largeFile = 64 << 20 // files above this size have largeRule
 )
 
@@ -65,7 +65,7 @@ var gear = func() (t [256]uint64) {
 }()
 
 // cut returns the length of the first chunk of b. b has the rest of the data up to the next hole,
-// or at least max bytes of it.
+// or its first max bytes.
 func (r rule) cut(b []byte) int {
 	n := min(len(b), r.max)
 	if n <= r.min {
@@ -135,7 +135,7 @@ func (s *Splitter) Split(r io.Reader, size int64, emit Emit) error {
 // window is the part of a file in memory.
 type window struct {
 	r          io.Reader
-	left       int64 // bytes that were not read from r
+	left       int64 // bytes not yet read from r
 	pos        int64 // offset of buf[start] in the file
 	buf        []byte
 	start, end int
@@ -183,7 +183,7 @@ func (w *window) zeroRunAt(i int) bool {
 	// The last block comes first: data there rules out a run without a look at the others.
 	for k := zeroRun/zeroBlock - 1; k >= 0; k-- {
 		at := i + k*zeroBlock
-		if at >= w.end || w.end-at < zeroBlock || !w.isZero(at) {
+		if w.end-at < zeroBlock || !w.isZero(at) {
 			return false
 		}
 	}

@@ -1,5 +1,5 @@
-// Package admin answers what people ask the hub, through the lighter command: which images and
-// traces it has, and to add, verify and remove them. docs/wire.md describes the paths.
+// Package admin answers users' requests, which the lighter command sends: to list images and
+// traces, and to add, verify and remove them. docs/wire.md describes the paths.
 //
 // Package access decides who may make changes, before a request comes here. Handlers only parse the
 // request and call one part of the hub.

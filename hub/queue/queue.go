@@ -132,7 +132,7 @@ func (q *Queue) Wake() {
 	}
 }
 
-// Arrived says that an image was queued whose blobs are all in the registry.
+// Arrived is called after an image was queued whose blobs are all in the registry.
 func (q *Queue) Arrived() {
 	q.mu.Lock()
 	q.arrivals++

@@ -10,8 +10,9 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// known returns ErrNotFound for the errors by which the library says that something does not exist.
-func known(err error) error {
+// mapNotFound returns ErrNotFound for the library's errors about something that does not exist, and
+// other errors as they are.
+func mapNotFound(err error) error {
 	switch {
 	case errors.Is(err, distribution.ErrBlobUnknown), errors.As(err, new(distribution.ErrTagUnknown)),
 		errors.As(err, new(distribution.ErrRepositoryUnknown)), errors.As(err, new(distribution.ErrManifestUnknown)),
@@ -21,9 +22,9 @@ func known(err error) error {
 	return err
 }
 
-// routeLogs sends the library's error messages to log at debug level: clients' mistakes are errors,
-// too. Their fields are dropped, as they hold upload tokens and clients' headers. The library has
-// one logger for the process.
+// routeLogs sends the library's error messages to log. The level is debug, because the library also
+// logs clients' mistakes as errors. The messages' fields are dropped: they hold upload tokens and
+// clients' headers. The library has one logger for the process.
 func routeLogs(log *slog.Logger) {
 	logrus.SetOutput(io.Discard)
 	logrus.SetLevel(logrus.ErrorLevel)

@@ -111,7 +111,7 @@ type Manifest struct {
 func (r Repository) Manifest(ctx context.Context, ref string) (Manifest, error) {
 	m, err := r.manifest(ctx, ref)
 	if err != nil {
-		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", ref, r.name, known(err))
+		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", ref, r.name, mapNotFound(err))
 	}
 	return m, nil
 }
@@ -182,7 +182,7 @@ func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error
 	}
 	opened, err := repo.Blobs(ctx).Open(ctx, digest.Digest(blob))
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, known(err))
+		return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, mapNotFound(err))
 	}
 	return opened, nil
 }
@@ -190,7 +190,7 @@ func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error
 // Link adds a blob that any repository has to this one. It reports whether such a blob exists.
 func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 	desc, err := r.registry.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
-	if errors.Is(known(err), ErrNotFound) {
+	if errors.Is(mapNotFound(err), ErrNotFound) {
 		return false, nil
 	}
 	if err != nil {
@@ -226,7 +226,7 @@ func (r Repository) Drop(ctx context.Context, blob string) error {
 	}
 	dir := "/docker/registry/v2/blobs/" + id.Algorithm().String() + "/" + id.Encoded()[:2] + "/" + id.Encoded()
 	err = r.registry.driver.Delete(ctx, dir)
-	if err != nil && !errors.Is(known(err), ErrNotFound) {
+	if err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
 		return fmt.Errorf("drop blob %s: %w", blob, err)
 	}
 	return nil
@@ -250,7 +250,7 @@ func (m mount) Apply(options any) error {
 // Delete deletes a tag, or a manifest with all tags that point to it. It is no error if it does not
 // exist.
 func (r Repository) Delete(ctx context.Context, ref string) error {
-	if err := r.delete(ctx, ref); err != nil && !errors.Is(known(err), ErrNotFound) {
+	if err := r.delete(ctx, ref); err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
 		return fmt.Errorf("delete %s of %s: %w", ref, r.name, err)
 	}
 	return nil
@@ -303,7 +303,7 @@ func (r Repository) read(ctx context.Context, id digest.Digest, limit int64) ([]
 		b, err = blobs.Get(ctx, id)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", id, r.name, known(err))
+		return nil, fmt.Errorf("blob %s of %s: %w", id, r.name, mapNotFound(err))
 	}
 	if digest.FromBytes(b) != id {
 		return nil, fmt.Errorf("blob %s is corrupt: the digest of its bytes is %s", id, digest.FromBytes(b))

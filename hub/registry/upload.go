@@ -81,7 +81,7 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 		ctx := context.WithoutCancel(ctx)
 		_ = w.Cancel(ctx)
 		deleteErr := u.to.registry.driver.Delete(ctx, path.Dir(uploadPath(u.to.name, w.ID())))
-		if deleteErr != nil && !errors.Is(known(deleteErr), ErrNotFound) {
+		if deleteErr != nil && !errors.Is(mapNotFound(deleteErr), ErrNotFound) {
 			u.to.registry.log.Error("delete a failed upload", "blob", u.blob, "err", deleteErr)
 		}
 		return err
@@ -202,7 +202,7 @@ func (r *uploadReader) open(s uploadState) (io.ReadCloser, error) {
 	u := r.upload
 	if !s.ended {
 		file, err := u.to.registry.driver.Reader(r.ctx, uploadPath(u.to.name, s.id), 0)
-		if err == nil || !errors.Is(known(err), ErrNotFound) {
+		if err == nil || !errors.Is(mapNotFound(err), ErrNotFound) {
 			return file, err
 		}
 		// The library has just renamed it: the upload is ending.

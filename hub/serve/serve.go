@@ -25,7 +25,7 @@ import (
 	"lighter/wire"
 )
 
-// Images answers questions about images that the catalog alone cannot answer.
+// Images returns what nodes request about images and the catalog alone does not have.
 type Images interface {
 	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
@@ -66,7 +66,7 @@ func (s *Server) Register(mux *answer.Mux) {
 }
 
 // Cache-Control headers. Objects named by their digest never change. A stale hint (chunks,
-// locations) costs one request more; locations soon improve after an image's first starts. Look-ups
+// locations) costs one request more; locations soon improve after an image's first starts. Lookups
 // may be cached for as long as nodes remember the answer, so that a cache answers many nodes that
 // pull at once.
 const (

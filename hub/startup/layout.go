@@ -24,10 +24,10 @@ const (
 	// before the second attempt; it doubles.
 	maxTries   = 3
 	firstPause = time.Minute
-	// layoutTimeout bounds the time for one layout, since further ones wait for it.
+	// layoutTimeout bounds the time for one layout, because others wait for it.
 	layoutTimeout = 15 * time.Minute
-	// guessTimeout bounds a guess, since a hostile image can make it slow. A layout does without a
-	// guess that takes longer.
+	// guessTimeout bounds a guess, because a hostile image can make it slow. If a guess takes longer,
+	// the layout is made without it.
 	guessTimeout = 2 * time.Minute
 	// idlePause is the longest time between two looks for due layouts.
 	idlePause = 10 * time.Minute
@@ -123,7 +123,7 @@ func (m *maker) attempt(ctx context.Context, due catalog.Due) error {
 	return m.quota.enforce(ctx)
 }
 
-// make gives a tree the layout that follows from its recordings and new traces, unless it has that.
+// make merges a tree's new traces, and makes its layout unless the tree has the same one already.
 func (m *maker) make(ctx context.Context, due catalog.Due) (packs []plan.Pack, changed bool, err error) {
 	unserved := !due.Unserved.IsZero() && due.Unserved.Before(time.Now().Add(-m.timing.Keep))
 	if !due.Served && !unserved && due.Lost.IsZero() {

@@ -63,7 +63,7 @@ func (q *quota) store(ctx context.Context) error {
 }
 
 // enforce evicts startup packs of the least recently used trees until the rest is within the quota.
-// These trees become due, to be laid out without packs.
+// It makes these trees due, so that they get layouts without packs.
 func (q *quota) enforce(ctx context.Context) error {
 	if err := q.store(ctx); err != nil {
 		return err

@@ -30,8 +30,9 @@ const (
 	// While images are ingested, a pause follows each unit, ingestRestFactor times as long as the
 	// unit took.
 	ingestRestFactor = 9
-	// maxPending bounds the layouts in memory until they are recompressed, of 40 bytes a chunk.
-	// Other packs stay as they are until the next trace, as do all when the hub ends.
+	// maxPending bounds the layouts that wait in memory for recompression, of 40 bytes a chunk. The
+	// packs of further layouts are not recompressed until the next trace; when the hub ends, this
+	// holds for all.
 	maxPending = 64
 )
 
@@ -68,7 +69,7 @@ func newRecompressor(s *Service) *recompressor {
 		added: make(chan struct{}, 1), pending: map[chunk.ID]*pendingLayout{}}
 }
 
-// add has a tree's startup packs recompressed if they stay as they are for a while.
+// add schedules the recompression of a tree's startup packs, unless they change before.
 func (r *recompressor) add(tree chunk.ID, packs []plan.Pack, digest []byte) {
 	r.remove(tree)
 	r.mu.Lock()
@@ -191,8 +192,8 @@ func (r *recompressor) recompress(ctx context.Context, tree chunk.ID, l *pending
 	return d.publish(ctx, r.publisher, before)
 }
 
-// pause waits while a layout is being made: that is more urgent. The error is errSuperseded if it
-// was this tree's.
+// pause waits while a layout is being made, because that is more urgent. The error is errSuperseded
+// if the tree has got another layout meanwhile.
 func (r *recompressor) pause(ctx context.Context, tree chunk.ID, l *pendingLayout) error {
 	for attempt := r.schedule.attempt(); !r.schedule.currentTree().IsZero(); attempt = r.schedule.attempt() {
 		select {
@@ -205,7 +206,7 @@ func (r *recompressor) pause(ctx context.Context, tree chunk.ID, l *pendingLayou
 	return err
 }
 
-// unchanged returns a tree's layout. The error is errSuperseded if it is not l any more.
+// unchanged returns a tree's layout. The error is errSuperseded if the layout is no longer l.
 func (r *recompressor) unchanged(ctx context.Context, tree chunk.ID, l *pendingLayout) (catalog.Layout, error) {
 	now, err := r.catalog.Layout(ctx, tree)
 	if err == nil && !bytes.Equal(now.Startup, l.digest) {

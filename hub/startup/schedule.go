@@ -8,8 +8,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// restFactor is how many times as long as a layout took, new traces of its tree do not make another
-// one due. So nodes can make the hub spend at most a fifth of its time on one tree.
+// After a layout, new traces make the tree due only when restFactor times the layout's duration has
+// passed. So nodes can make the hub spend at most a fifth of its time on one tree.
 const restFactor = 4
 
 // schedule says when layouts are made, and which one is being made. It is safe for concurrent use.
@@ -47,7 +47,7 @@ func (s *schedule) dueAt(tree chunk.ID) time.Time {
 	return at
 }
 
-// rest delays the next layout of a tree whose layout took a time.
+// rest delays the next layout of a tree. took is how long the tree's layout has taken.
 func (s *schedule) rest(tree chunk.ID, took time.Duration) {
 	if s.timing.MergeDelay == 0 {
 		return

@@ -1,13 +1,18 @@
 // Package startup makes startup packs from the traces that nodes report, so that the next starts of
 // an image are faster.
 //
-//	recordings    merges traces into the recordings kept of each tree; senders bounds what one sender adds
-//	maker         plans a tree's startup packs (package plan) and publishes them
-//	recompressor  recompresses packs at a higher level once their layout has not changed for a while
-//	quota         evicts the startup packs of the least recently used trees
-//	schedule      says when a tree's layout is made again
+//	recordings.go  merges traces into the recordings kept of each tree
+//	senders.go     bounds what one sender adds
+//	schedule.go    says when a tree's layout is made
+//	layout.go      makes layouts: plans a tree's startup packs (package plan), also from a guess
+//	draft.go       writes the packs and locations of a layout, and publishes them
+//	recompress.go  recompresses packs at a higher level once their layout has not changed for a while
+//	quota.go       evicts the startup packs of the least recently used trees
+//	describe.go    shows users a tree's workloads and startup packs
 //
-// A layout says which startup packs a tree has, and with that where nodes find its chunks.
+// A layout says which startup packs a tree has, and with that where nodes find its chunks. Nodes
+// learn it as the tree's locations. They request newer ones when they pull or mount the tree again,
+// or when one of its units is gone.
 //
 // All of it is a hint. Traces are not trusted: one that is absurd, stale or made up wastes a
 // bounded number of bytes, and never changes what a container reads.
@@ -199,8 +204,8 @@ func (s *Service) Limit(ctx context.Context) (int64, error) { return s.quota.byt
 func (s *Service) Used(tree chunk.ID) { s.quota.use(tree) }
 
 // Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what
-// SenderOf returns. Errors are report.ErrInvalid, report.ErrBusy, report.ErrSenderFull if the sender
-// has sent enough of this tree, catalog.ErrFull if too many traces wait to be merged,
+// SenderOf returns. Errors are report.ErrInvalid, report.ErrBusy, report.ErrSenderFull if the
+// sender has sent enough of this tree, catalog.ErrFull if too many traces wait to be merged,
 // catalog.ErrNotFound and objects.ErrNotFound.
 func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
 	defer func() {

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Sizes and tags of an ELF file (System V ABI). debug/elf does not promise to withstand hostile
-// files.
+// Sizes and tags of an ELF file (System V ABI). Package debug/elf is not made for hostile files.
 const (
 	elfHeader  = 64
 	elfProgram = 56
@@ -40,8 +39,8 @@ type load struct {
 	executable, writable bool
 }
 
-// parseELF reads a little-endian 64-bit ELF file. It returns nil for any other file, and what can
-// be read of a broken one.
+// parseELF reads a little-endian 64-bit ELF file. It returns nil for any other file. Of a broken
+// file, it returns the parts that can be read.
 func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
 	h := read(0, elfHeader)
 	if len(h) < elfHeader || string(h[:6]) != "\x7fELF\x02\x01" {

@@ -57,12 +57,12 @@ func Without(kept []trace.Recording, id string) (left []trace.Recording, removed
 	return left, removed
 }
 
-// Kept holds the recordings kept of an image, sorted into workloads. Sorting takes seconds for
-// images of many gigabytes, so sort once and add several.
+// Kept holds the recordings kept of an image, sorted into workloads. Sorting takes seconds for an
+// image of many gigabytes, so callers sort once and add several recordings.
 type Kept struct{ all []workload }
 
-// Sort sorts the recordings kept of an image into workloads. They are in the order in which
-// Kept.Recordings has returned them.
+// Sort sorts the recordings kept of an image into workloads. kept must be in the order of
+// Kept.Recordings.
 func Sort(kept []trace.Recording) *Kept { return &Kept{sorted(kept)} }
 
 // Add adds recordings, the oldest first, and removes the least used workloads beyond the bounds.

@@ -31,7 +31,7 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
 	next := openHub(t, c)
-	next.Images().Queue.ImageTime, next.Images().Copies.ImageTime = 300*time.Millisecond, 300*time.Millisecond
+	next.Images().ImageTime = 300 * time.Millisecond
 	h := runHub(t, next)
 	r := startRegistry(t, image(lowerTar, upperTar))
 	slow := digest.FromBytes(gzipped(upperTar))

@@ -25,6 +25,15 @@ func (h *Hub) Verifier() *verify.Verifier      { return h.verifier }
 func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.keys.public() }
 func (h *Hub) Log() *slog.Logger               { return h.log }
 
+// Owner is the name under which the hub runs jobs.
+func (h *Hub) Owner() string {
+	name, err := owner(h.config.Root)
+	if err != nil {
+		panic(err)
+	}
+	return name
+}
+
 func (h *Hub) Images() *images.Service      { return h.images }
 func (h *Hub) Trees() *ingest.Trees         { return h.trees }
 func (h *Hub) Registry() *registry.Registry { return h.registry }

@@ -33,6 +33,7 @@ import (
 	"lighter/hub/encoder"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
+	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/registry"
@@ -61,6 +62,7 @@ type Hub struct {
 	objects  *objects.Store
 	catalog  *catalog.Catalog
 	registry *registry.Registry
+	jobs     *jobs.Queue
 	images   *images.Service
 	trees    *ingest.Trees
 	verifier *verify.Verifier
@@ -160,10 +162,18 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	publisher, encoders := publish.New(h.catalog, h.objects, scratch, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
 	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
 	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
+	name, err := owner(c.Root)
+	if err != nil {
+		return err
+	}
+	if err := h.catalog.DropLeases(ctx, name); err != nil { // of the previous process, which has ended
+		return err
+	}
+	h.jobs = jobs.New(h.catalog, name, h.log)
 	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Ready: h.imageIsReady, Log: h.log},
-		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log))
+		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log), h.jobs)
 	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
 		Encoders: encoders,
 		Images:   h.images, Limit: c.StartupBytes, Log: h.log})
@@ -206,8 +216,8 @@ func (h *Hub) handler() http.Handler {
 	nodes := serve.Server{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees},
 		Traces: h.starts, Bodies: bodies, Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}
 	nodes.Register(api)
-	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Starts: h.starts,
-		Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
+	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Jobs: h.jobs,
+		Starts: h.starts, Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
 	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
@@ -262,6 +272,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, h.end)()
+	group.Go(func() error { return h.jobs.Run(ctx) })
 	group.Go(func() error { return h.images.Run(ctx) })
 	group.Go(h.trees.Run)
 	group.Go(func() error { return h.verifier.Run(ctx) })

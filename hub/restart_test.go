@@ -35,9 +35,9 @@ func TestKilledHubGoesOn(t *testing.T) {
 	pushing := &testHub{Hub: dying, t: t, url: server.URL, config: h.config}
 	before := pushing.holdings()
 	pushing.push("a:1", image(lowerTar, upperTar))
-	row, err := dying.Catalog().Next(t.Context(), func(catalogImage) bool { return true })
-	if err != nil || row.Name != "a:1" {
-		t.Fatalf("%+v, %v", row, err)
+	j, err := dying.Catalog().ClaimJob(t.Context(), dying.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour)
+	if err != nil || j.Key != "a:1" {
+		t.Fatalf("%+v, %v", j, err)
 	}
 	known, fresh := leaveUnpublished(t, h.config.Root, before.objects)
 	server.Close()

@@ -1,11 +1,16 @@
 package hub
 
 import (
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"lighter/durable"
 )
 
 // The files of a hub:
@@ -18,6 +23,7 @@ import (
 //	├── hub.key       the Ed25519 keys that sign statements, the oldest first (PEM, PKCS #8, 0600)
 //	├── scratch       unfinished objects; emptied at each start. If bucket is another directory,
 //	│                 scratch is in that, since objects are renamed
+//	├── owner         the name under which this hub runs jobs
 //	└── lock          locked while a hub runs here
 //
 // To move a hub, move all of it. Without hub.key, nodes that have pinned the key refuse the hub.
@@ -26,6 +32,7 @@ func objectsDir(root string) string  { return filepath.Join(root, "objects") }
 func catalogFile(root string) string { return filepath.Join(root, "catalog.db") }
 func keyFile(root string) string     { return filepath.Join(root, "hub.key") }
 func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
+func ownerFile(root string) string   { return filepath.Join(root, "owner") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 
 // prepareRoot makes the directories and locks the hub's directory. Closing the file, or the end of
@@ -45,6 +52,20 @@ func prepareRoot(root string) (lock *os.File, err error) {
 		return nil, fmt.Errorf("another hub runs in %s", root)
 	}
 	return lock, nil
+}
+
+// owner returns the name under which the hub in a directory runs jobs. It is random, and made at the
+// first start.
+func owner(root string) (string, error) {
+	b, err := os.ReadFile(ownerFile(root))
+	if errors.Is(err, fs.ErrNotExist) {
+		b = []byte(rand.Text())
+		err = durable.Replace(ownerFile(root), b)
+	}
+	if err != nil {
+		return "", fmt.Errorf("name the hub's process: %w", err)
+	}
+	return string(b), nil
 }
 
 // scratch returns the directory of unfinished objects.

@@ -22,7 +22,8 @@ import (
 // fakeRegistry is another registry. A test can spoil its blobs.
 type fakeRegistry struct {
 	server   *httptest.Server
-	user     string // to ask for; password "secret"
+	user     string // to ask for
+	password string // of the user
 	spoil    func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool
 	manifest []byte
 	kind     string
@@ -96,7 +97,7 @@ func (r *fakeRegistry) source() string {
 func (r *fakeRegistry) name() string { return strings.TrimPrefix(r.source(), "docker://") }
 
 func (r *fakeRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if user, password, _ := req.BasicAuth(); r.user != "" && (user != r.user || password != "secret") {
+	if user, password, _ := req.BasicAuth(); r.user != "" && (user != r.user || password != r.password) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -129,7 +130,7 @@ func TestAddFromARegistry(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image(lowerTar, upperTar))
-	r.user = "somebody"
+	r.user, r.password = "somebody", "secret"
 	if _, err := h.add(wire.Add{Source: r.source()}); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("without a password: %v, want an error", err)
 	}

@@ -70,8 +70,8 @@ type Add struct {
 	Digest   string `json:"digest,omitempty"`   // only without Source: of the pushed manifest that gets this name
 	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all for the hub's architecture
 
-	// Credentials for the source's registry. The hub uses them for this image and does not
-	// store them.
+	// Credentials for the source's registry. The hub keeps them sealed until the image is ready or
+	// has failed, so that another of its processes can go on.
 
 	Username      string `json:"username,omitempty"`
 	Password      string `json:"password,omitempty"`
@@ -94,6 +94,32 @@ type Progress struct {
 	Error    string   `json:"error,omitempty"`
 	Problems []string `json:"problems,omitempty"` // that a verification found
 	Images   []Image  `json:"images,omitempty"`
+}
+
+// States of a job.
+const (
+	JobQueued    = "queued"  // waits for its turn
+	JobRunning   = "running" // a process of the hub works on it
+	JobPaused    = "paused"  // waits until it is retried
+	JobDone      = "done"
+	JobFailed    = "failed" // Job.Error says why
+	JobCancelled = "cancelled"
+)
+
+// Job is a piece of the hub's work. It survives the end of the process that works on it.
+type Job struct {
+	N        int64      `json:"job"`
+	Kind     string     `json:"kind"` // image: the images of a name are brought and ingested
+	Key      string     `json:"key"`  // what it is about: the name of an image
+	State    string     `json:"state"`
+	Priority int64      `json:"priority"`           // higher ones run first
+	Attempts int64      `json:"attempts"`           // that have begun
+	Owner    string     `json:"owner,omitempty"`    // the process of the hub that works on it
+	Progress []Progress `json:"progress,omitempty"` // about a second old
+	Error    string     `json:"error,omitempty"`    // of the last attempt
+	RunAt    time.Time  `json:"runAt"`              // not before
+	Created  time.Time  `json:"created"`
+	Updated  time.Time  `json:"updated"`
 }
 
 // Inspection is all that the hub knows of one image. Format and Key are the hub's, and always set.

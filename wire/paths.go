@@ -30,6 +30,10 @@ const (
 //	/images?name= DELETE   removes an image
 //	/images/inspect?name=  []Inspection: all images of the name
 //	/images/verify?name= POST   the answer is a stream of Progress
+//	/jobs                  []Job: those that have not ended;  ?ended=1: the last that have
+//	/jobs/cancel?job=N POST   Job: ends it, also while it runs
+//	/jobs/pause?job=N POST    Job: stops it until it is retried
+//	/jobs/retry?job=N POST    Job: lets it run as soon as possible, also after it has failed
 //	/traces?name=          []Starts: how the images of the name start
 //	/traces?name= DELETE   Forgotten: removes recordings;  &workload=ID: of one workload
 //	/traces/export?name=   recordings, in the text form of package trace
@@ -67,6 +71,9 @@ func KeyPath(scope string) string { return below(scope, "key") }
 
 // ImagesPath is the path of the images.
 func ImagesPath(scope string) string { return below(scope, "images") }
+
+// JobsPath is the path of the jobs.
+func JobsPath(scope string) string { return below(scope, "jobs") }
 
 // TracesPath is the path of the traces.
 func TracesPath(scope string) string { return below(scope, "traces") }

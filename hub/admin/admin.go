@@ -1,5 +1,5 @@
-// Package admin answers users' requests, which the lighter command sends: to list images and
-// traces, and to add, verify and remove them. docs/wire.md describes the paths.
+// Package admin answers users' requests, which the lighter command sends: to list images,
+// jobs and traces, and to add, verify and remove them. docs/wire.md describes the paths.
 //
 // Package access decides who may make changes, before a request comes here. Handlers only parse the
 // request and call one part of the hub.
@@ -38,6 +38,7 @@ type Starts interface {
 type Server struct {
 	Catalog *catalog.Catalog
 	Images  Images
+	Jobs    Jobs
 	Starts  Starts
 	Bodies  *answer.Bodies
 	Key     ed25519.PublicKey // the oldest signing key
@@ -51,6 +52,10 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.Handle("POST", "/images", s.postImage)
 	mux.Handle("POST", "/images/verify", s.postVerify)
 	mux.Handle("DELETE", "/images", s.deleteImage)
+	mux.HandleJSON("GET", "/jobs", uncached, s.getJobs)
+	mux.HandleJSON("POST", "/jobs/cancel", uncached, changeJob(s.Jobs.Cancel))
+	mux.HandleJSON("POST", "/jobs/pause", uncached, changeJob(s.Jobs.Pause))
+	mux.HandleJSON("POST", "/jobs/retry", uncached, changeJob(s.Jobs.Retry))
 	mux.HandleJSON("GET", "/traces", uncached, s.getTraces)
 	mux.Handle("GET", "/traces/export", s.exportTraces)
 	mux.Handle("POST", "/traces/import", s.importTraces)

@@ -16,8 +16,9 @@
 //     and recordings; used.go: the eviction of startup packs.
 //   - sizes.go, owners.go and runs.go: the bytes that no other image shares.
 //
-// All SQL of the hub is in this package; directory migrations has the tables, and sql.go the
-// functions that run statements. The database is SQLite, and only one process may write to it.
+// All SQL of the hub is in this package; directory migrations has the tables, sql.go the functions
+// that run statements, and database.go what differs between the databases: SQLite, which one
+// process uses, and PostgreSQL, which any number of processes use at the same time.
 package catalog
 
 import (
@@ -25,81 +26,55 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
-
-	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
 // ErrNotFound means that the catalog has no such entry.
 var ErrNotFound = errors.New("not found")
 
-// readers bounds the connections for reading. There is one for writing.
-const readers = 4
-
 // Catalog is an open catalog. It is safe for concurrent use.
 type Catalog struct {
-	write *sql.DB // one connection: SQLite allows one writer, and database/sql queues fairly
-	read  *sql.DB
+	writing, reading *sql.DB // SQLite has one connection for writing; PostgreSQL has one pool for both
+	write, read      session
 
 	changes changes
 	sizes   sizesState
 }
 
-// Open opens the catalog in the file at path. It makes a new one if the file is missing, and
-// migrates an older one.
-func Open(ctx context.Context, path string) (*Catalog, error) {
-	write, err := open(path, "&_txlock=immediate", 1)
-	if err != nil {
-		return nil, err
+// Open opens a catalog, and makes what is missing in it. source is the path of an SQLite file, or
+// the URL of a database of PostgreSQL: postgres://USER:PASSWORD@HOST:PORT/DATABASE. An older catalog
+// is migrated.
+func Open(ctx context.Context, source string) (*Catalog, error) {
+	c, err := connect(source)
+	if err == nil {
+		if err = migrate(ctx, c.writing, c.write); err != nil {
+			err = errors.Join(err, c.Close())
+		}
 	}
-	read, err := open(path, "&_pragma=query_only(1)", readers)
 	if err != nil {
-		return nil, errors.Join(err, write.Close())
-	}
-	c := &Catalog{write: write, read: read, changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}
-	if err := migrate(ctx, write); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the catalog %s: %w", path, err), c.Close())
+		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), err)
 	}
 	return c, nil
 }
 
-func open(path, options string, connections int) (*sql.DB, error) {
-	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() +
-		"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" +
-		"&_pragma=cache_size(-32000)" + options
-	db, err := sql.Open("sqlite", dsn)
-	if err != nil {
-		return nil, fmt.Errorf("open the catalog %s: %w", path, err)
+func connect(source string) (*Catalog, error) {
+	c := &Catalog{changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}
+	d := sqliteDialect
+	var err error
+	if isPostgres(source) {
+		d = postgresDialect
+		c.writing, err = openPostgres(source)
+		c.reading = c.writing
+	} else if c.writing, err = openSQLite(source, "&_txlock=immediate", 1); err == nil {
+		if c.reading, err = openSQLite(source, "&_pragma=query_only(1)", sqliteReaders); err != nil {
+			err = errors.Join(err, c.writing.Close())
+		}
 	}
-	db.SetMaxOpenConns(connections)
-	db.SetMaxIdleConns(connections)
-	return db, nil
+	if err != nil {
+		return nil, err
+	}
+	c.write, c.read = session{c.writing, d}, session{c.reading, d}
+	return c, nil
 }
 
 // Close closes the catalog.
-func (c *Catalog) Close() error { return errors.Join(c.read.Close(), c.write.Close()) }
-
-// update runs fn in a transaction for writing. Other writers wait meanwhile, so fn must be short.
-// Errors say what was to be done.
-func (c *Catalog) update(ctx context.Context, what string, fn func(tx *sql.Tx) error) error {
-	tx, err := c.write.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	defer tx.Rollback() // does nothing after Commit
-	if err = fn(tx); err == nil {
-		err = tx.Commit()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
-
-// exec runs one statement in a transaction of its own.
-func (c *Catalog) exec(ctx context.Context, what, statement string, args ...any) error {
-	if err := exec(ctx, c.write, statement, args...); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
+func (c *Catalog) Close() error { return errors.Join(c.reading.Close(), c.writing.Close()) }

@@ -110,7 +110,7 @@ func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 // HasLayer reports whether a layer is known, and whether the blob with the given digest is known to
 // decompress to it.
 func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error) {
-	err = c.read.QueryRowContext(ctx, `
+	err = c.read.queryRow(ctx, `
 		SELECT EXISTS (SELECT 1 FROM layers WHERE diff_id = ?), EXISTS (SELECT 1 FROM blobs
 			WHERE digest = ? AND diff_id = ?)`,
 		diffID, digest, diffID).Scan(&layer, &blob)

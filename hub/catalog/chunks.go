@@ -15,7 +15,11 @@ const lookupBatch = 500
 
 // Numbers returns the numbers of the known ones among the chunks.
 func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
-	return lookup(ctx, c.read, ids, keyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
+	return numbersOf(ctx, c.read, ids)
+}
+
+func numbersOf(ctx context.Context, db session, ids []chunk.ID) (map[chunk.ID]int64, error) {
+	return lookup(ctx, db, ids, keyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
 }
 
 // Units returns the units of the known ones among the chunks.
@@ -27,7 +31,7 @@ func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk
 
 // lookup returns the rows of the known ones among the chunks. The query ends before their list.
 func lookup[V any](
-	ctx context.Context, db querier, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
+	ctx context.Context, db session, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
 ) (map[chunk.ID]V, error) {
 	found := map[chunk.ID]V{}
 	for batch := range slices.Chunk(ids, lookupBatch) {

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"lighter/format/chunk"
@@ -46,7 +45,7 @@ func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (su
 
 // ForgetDerived removes trees, except those that have become the top of an image meanwhile.
 func (c *Catalog) ForgetDerived(ctx context.Context, surplus []Derived) error {
-	err := c.update(ctx, "remove derived trees", func(tx *sql.Tx) error {
+	err := c.update(ctx, "remove derived trees", func(tx session) error {
 		now, err := list(ctx, tx, (*Derived).fields, derived)
 		if err != nil {
 			return err

@@ -35,49 +35,140 @@ func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
 	return mapOf(ctx, c.read, keyValue[string, int64], `SELECT state, count(*) FROM images GROUP BY state`)
 }
 
-// Name makes a name refer to these images, in the states that they have in images. It removes the
-// name's other images, except those with the digests in coming. A known image keeps its state; but
-// if it is to be queued and has failed or was only stored, it is queued again. Name returns the
-// images as they are now, in the same order, and the removed ones.
-func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming []string) (
-	now, gone []Image, err error) {
-	args := []any{name}
-	for _, digest := range coming {
-		args = append(args, digest)
-	}
-	for _, image := range images {
-		args = append(args, image.Digest)
-	}
-	err = c.update(ctx, "name image "+name, func(tx *sql.Tx) error {
-		now, err = setImages(ctx, tx, name, images, `DO UPDATE
-			SET root = excluded.root, platform = excluded.platform`)
+// Name makes a name refer to these images, in the states that they have in images, and removes the
+// name's other images. A known image keeps its state; but if it is to be queued and has failed or
+// was only stored, it is queued again. Name returns the images as they are now, in the same order.
+//
+// If images of the name are to be ingested then, j is queued, whose key is the name. Otherwise the
+// open job of that name is cancelled.
+func (c *Catalog) Name(ctx context.Context, name string, images []Image, j Job) (now []Image, err error) {
+	err = c.update(ctx, "name image "+name, func(tx session) error {
+		if now, err = nameImages(ctx, tx, name, images); err != nil {
+			return err
+		}
+		pending, err := hasPending(ctx, tx, name)
 		if err != nil {
 			return err
 		}
-		gone, err = deleteImages(ctx, tx, ` AND digest NOT IN `+places(1, len(args)-1), args...)
+		if !pending {
+			return cancelJob(ctx, tx, j.Kind, name)
+		}
+		_, err = addJob(ctx, tx, j, 0)
 		return err
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c.changes.Add(1)
-	return now, gone, nil
+	return now, nil
 }
 
-// Expect queues images that are being copied to a name. The name refers to its previous images
-// until Name is called. Expect returns the images as they are now, in the same order. A ready image
-// stays ready.
-func (c *Catalog) Expect(ctx context.Context, name string, images []Image) (now []Image, err error) {
-	err = c.update(ctx, "queue image "+name, func(tx *sql.Tx) error {
-		now, err = setImages(ctx, tx, name, images, `DO NOTHING`)
+// NameAs is Name by the owner of a job, which ingests the images. The error is ErrLost if it has
+// lost the job.
+func (c *Catalog) NameAs(ctx context.Context, l Lease, name string, images []Image) error {
+	err := c.update(ctx, "name image "+name, func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		_, err := nameImages(ctx, tx, name, images)
 		return err
 	})
-	return now, err
+	if err == nil {
+		c.changes.Add(1)
+	}
+	return err
+}
+
+func nameImages(ctx context.Context, tx session, name string, images []Image) ([]Image, error) {
+	now, err := setImages(ctx, tx, name, images, `DO UPDATE SET root = excluded.root, platform = excluded.platform`)
+	if err != nil {
+		return nil, err
+	}
+	args := []any{name}
+	for _, image := range images {
+		args = append(args, image.Digest)
+	}
+	return now, deleteImages(ctx, tx, ` AND digest NOT IN `+places(1, len(args)-1), args...)
+}
+
+// maxOpenJobs bounds the jobs that wait for images of other registries.
+const maxOpenJobs = 10_000
+
+// Expect queues images that a job brings to a name, and the job. The name refers to its previous
+// images until NameAs is called. Images that are pending for another root fail with the reason
+// superseded. Expect returns the images as they are now, in the same order. A ready image stays
+// ready. source is the repository that they come from.
+func (c *Catalog) Expect(
+	ctx context.Context, images []Image, source, superseded string, j Job,
+) (now []Image, job int64, err error) {
+	name := j.Key
+	err = c.update(ctx, "queue image "+name, func(tx session) error {
+		open, err := get(ctx, tx, value[int], `SELECT COUNT(*) FROM jobs WHERE `+openJob)
+		if err != nil {
+			return err
+		}
+		if open >= maxOpenJobs {
+			return ErrFull
+		}
+		if err := failSuperseded(ctx, tx, name, images, superseded); err != nil {
+			return err
+		}
+		if now, err = setImages(ctx, tx, name, images, `DO NOTHING`); err != nil {
+			return err
+		}
+		if err := addSource(ctx, tx, now, source); err != nil {
+			return err
+		}
+		job, err = addJob(ctx, tx, j, 0)
+		return err
+	})
+	return now, job, err
+}
+
+// Supersede ends the work on the images of a name, but for those of root: they fail with the reason,
+// and the open job of j's kind and key is cancelled.
+func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) error {
+	return c.update(ctx, "supersede image "+j.Key, func(tx session) error {
+		if err := failSuperseded(ctx, tx, j.Key, []Image{{Root: root}}, reason); err != nil {
+			return err
+		}
+		pending, err := hasPending(ctx, tx, j.Key)
+		if err != nil || pending {
+			return err
+		}
+		return cancelJob(ctx, tx, j.Kind, j.Key)
+	})
+}
+
+// failSuperseded makes the pending images of a name fail that are not among images.
+func failSuperseded(ctx context.Context, tx session, name string, images []Image, reason string) error {
+	args := []any{wire.StateFailed, reason, now(), name, wire.StateQueued, wire.StateActive}
+	others := ""
+	if len(images) > 0 {
+		args = append(args, images[0].Root)
+		others = ` AND root <> ?`
+	}
+	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE name = ? AND state IN (?, ?)`+others,
+		args...)
+}
+
+// hasPending reports whether a name has images that are to be ingested.
+func hasPending(ctx context.Context, tx session, name string) (bool, error) {
+	return get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM images WHERE name = ? AND state IN (?, ?))`,
+		name, wire.StateQueued, wire.StateActive)
+}
+
+// PendingNames returns the names with images that are to be ingested and no job that does it, with
+// their roots.
+func (c *Catalog) PendingNames(ctx context.Context, kind string) (map[string]string, error) {
+	return mapOf(ctx, c.read, keyValue[string, string], `SELECT name, root FROM images i WHERE state IN (?, ?)
+		AND NOT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = i.name AND `+openJob+`)`,
+		wire.StateQueued, wire.StateActive, kind)
 }
 
 // setImages adds images to a name. If there is a row, it applies onConflict to it, and queues the
 // image again if that is wanted. It returns the images with their numbers and states.
-func setImages(ctx context.Context, tx *sql.Tx, name string, images []Image, onConflict string) ([]Image, error) {
+func setImages(ctx context.Context, tx session, name string, images []Image, onConflict string) ([]Image, error) {
 	images = slices.Clone(images)
 	for i := range images {
 		images[i].Name = name
@@ -88,111 +179,56 @@ func setImages(ctx context.Context, tx *sql.Tx, name string, images []Image, onC
 	return images, nil
 }
 
-func setImage(ctx context.Context, tx *sql.Tx, image *Image, onConflict string) error {
-	n, err := newImageNumber(ctx, tx)
+func setImage(ctx context.Context, tx session, image *Image, onConflict string) error {
+	n, err := reserve(ctx, tx, "images", 1)
 	if err != nil {
 		return err
 	}
 	if err := exec(ctx, tx, `
-		INSERT INTO images (n, name, root, digest, platform, state, error, size, turn, tries, updated)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)
+		INSERT INTO images (n, name, root, digest, platform, state, error, size, updated)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (name, digest) `+onConflict,
-		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, n, now(),
+		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, now(),
 	); err != nil {
 		return err
 	}
 	if image.State == wire.StateQueued {
 		if err := exec(ctx, tx, `
-			UPDATE images SET state = ?, error = '', updated = ?, turn = ?, tries = 0
-				WHERE name = ? AND digest = ? AND state IN (?, ?)`,
-			wire.StateQueued, now(), n, image.Name, image.Digest, wire.StateFailed, wire.StateStored); err != nil {
+			UPDATE images SET state = ?, error = '', updated = ? WHERE name = ? AND digest = ? AND state IN (?, ?)`,
+			wire.StateQueued, now(), image.Name, image.Digest, wire.StateFailed, wire.StateStored); err != nil {
 			return err
 		}
 	}
-	return tx.QueryRowContext(ctx, `SELECT n, state FROM images WHERE name = ? AND digest = ?`,
+	return tx.queryRow(ctx, `SELECT n, state FROM images WHERE name = ? AND digest = ?`,
 		image.Name, image.Digest).Scan(&image.N, &image.State)
 }
 
-// newImageNumber returns a number that no image ever had, so that work on a removed image cannot be
-// taken for work on another one. It also orders the queue.
-func newImageNumber(ctx context.Context, tx *sql.Tx) (int64, error) {
-	return get(ctx, tx, value[int64], `
-		INSERT INTO meta (name, value) VALUES ('images', '1')
-		ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)
-			RETURNING CAST(value AS BIGINT)`)
+// Begin makes a pending image active. The error is ErrLost if the owner of the lease has lost its
+// job, and ErrNotFound if the image was removed or is no longer pending.
+func (c *Catalog) Begin(ctx context.Context, l Lease, n int64) error {
+	return c.setState(ctx, l, n, wire.StateActive, "")
 }
 
-// maxTries is how often a process may end while it ingests an image. Then the image fails, since it
-// may be the cause.
-const maxTries = 3
+// End sets the state of an active image: failed with the reason, or stored. Errors are those of
+// Begin.
+func (c *Catalog) End(ctx context.Context, l Lease, n int64, state, reason string) error {
+	return c.setState(ctx, l, n, state, reason)
+}
 
-// Requeue puts the images that were active when the process ended back into the queue. Those to
-// which that happened maxTries times fail.
-func (c *Catalog) Requeue(ctx context.Context) error {
-	return c.update(ctx, "queue interrupted images again", func(tx *sql.Tx) error {
-		if err := exec(ctx, tx, `UPDATE images
-			SET state = ?, error = 'image ' || name || ': the hub ended each time that it was ingested'
-			WHERE state = ? AND tries >= ?`, wire.StateFailed, wire.StateActive, maxTries); err != nil {
+func (c *Catalog) setState(ctx context.Context, l Lease, n int64, state, reason string) error {
+	return c.update(ctx, fmt.Sprintf("set state of image %d", n), func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `UPDATE images SET state = ? WHERE state = ?`, wire.StateQueued, wire.StateActive)
+		return change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ?
+			AND state IN (?, ?)`, state, reason, now(), n, wire.StateQueued, wire.StateActive)
 	})
 }
 
-// Release puts an active image back into the queue, and does not count the attempt. The error is
-// ErrNotFound if the image was removed meanwhile.
-func (c *Catalog) Release(ctx context.Context, n int64) error {
-	err := change(ctx, c.write, ErrNotFound, `UPDATE images SET state = ?, tries = 0 WHERE n = ? AND state = ?`,
-		wire.StateQueued, n, wire.StateActive)
-	if err != nil {
-		return fmt.Errorf("queue image %d again: %w", n, err)
-	}
-	return nil
-}
-
-// Next makes the first suitable image of the queue active and returns it. The error is ErrNotFound
-// if there is none.
-func (c *Catalog) Next(ctx context.Context, suits func(Image) bool) (image Image, err error) {
-	err = c.update(ctx, "take the next image", func(tx *sql.Tx) error {
-		if image, err = firstQueued(ctx, tx, suits); err != nil {
-			return err
-		}
-		image.State = wire.StateActive
-		return exec(ctx, tx, `UPDATE images SET state = ?, tries = tries + 1, updated = ? WHERE n = ?`,
-			image.State, now(), image.N)
-	})
-	return image, err
-}
-
-func firstQueued(ctx context.Context, tx *sql.Tx, suits func(Image) bool) (Image, error) {
-	for image, err := range rows(ctx, tx, func(i *Image) []any {
-		return []any{&i.N, &i.Name, &i.Root, &i.Digest, &i.Platform, &i.State}
-	}, `SELECT n, name, root, digest, platform, state FROM images WHERE state = ? ORDER BY turn`, wire.StateQueued) {
-		if err != nil || suits(image) {
-			return image, err
-		}
-	}
-	return Image{}, ErrNotFound
-}
-
-// End sets the state of an active image: failed with the reason, or stored. It does nothing if the
-// image was removed meanwhile.
-func (c *Catalog) End(ctx context.Context, n int64, state, reason string) error {
-	return c.exec(ctx, fmt.Sprintf("set state of image %d", n),
-		`UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
-		state, reason, now(), n, wire.StateActive)
-}
-
-// FailQueued makes the still queued ones among the images fail with the reason.
-func (c *Catalog) FailQueued(ctx context.Context, images []Image, reason string) error {
-	return c.update(ctx, "fail queued images", func(tx *sql.Tx) error {
-		for _, image := range images {
-			if err := exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
-				wire.StateFailed, reason, now(), image.N, wire.StateQueued); err != nil {
-				return fmt.Errorf("image %d: %w", image.N, err)
-			}
-		}
-		return nil
+// FailPending makes the images of a name fail that are still to be ingested.
+func (c *Catalog) FailPending(ctx context.Context, name, reason string) error {
+	return c.update(ctx, "fail images of "+name, func(tx session) error {
+		return failSuperseded(ctx, tx, name, nil, reason)
 	})
 }
 
@@ -243,28 +279,32 @@ func (c *Catalog) images(ctx context.Context, clauses string, args ...any) (imag
 	return images, nil
 }
 
-// Remove removes the images of a name and returns them. If digest is not empty, it removes only
-// those with this digest or root.
-func (c *Catalog) Remove(ctx context.Context, name, digest string) (gone []Image, err error) {
+// Remove removes the images of a name. If digest is not empty, it removes only those with this digest
+// or root. If nothing is left to ingest, the name's open job of that kind is cancelled.
+func (c *Catalog) Remove(ctx context.Context, kind, name, digest string) error {
 	condition, args := "", []any{name}
 	if digest != "" {
 		condition, args = ` AND (root = ? OR digest = ?)`, append(args, digest, digest)
 	}
-	err = c.update(ctx, "remove image "+name, func(tx *sql.Tx) error {
-		gone, err = deleteImages(ctx, tx, condition, args...)
-		return err
+	err := c.update(ctx, "remove image "+name, func(tx session) error {
+		if err := deleteImages(ctx, tx, condition, args...); err != nil {
+			return err
+		}
+		pending, err := hasPending(ctx, tx, name)
+		if err != nil || pending {
+			return err
+		}
+		return cancelJob(ctx, tx, kind, name)
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		c.changes.Add(1)
 	}
-	c.changes.Add(1)
-	return gone, nil
+	return err
 }
 
 // deleteImages deletes the images of a name that meet the condition. The name is the first of args.
-func deleteImages(ctx context.Context, tx *sql.Tx, condition string, args ...any) ([]Image, error) {
-	return list(ctx, tx, func(i *Image) []any { return []any{&i.N, &i.Name, &i.Root, &i.Digest, &i.State} },
-		`DELETE FROM images WHERE name = ?`+condition+` RETURNING n, name, root, digest, state`, args...)
+func deleteImages(ctx context.Context, tx session, condition string, args ...any) error {
+	return exec(ctx, tx, `DELETE FROM images WHERE name = ?`+condition, args...)
 }
 
 // NamesIn returns the names in a repository that refer to a digest, as root or as manifest.

@@ -2,12 +2,11 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 )
 
 // publishLayout gives a new tree its locations. An image's tree also becomes due for a layout, and
 // inherits the recordings of the previous image.
-func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
+func publishLayout(ctx context.Context, tx session, p *Publication) error {
 	t := p.Tree
 	due := int64(0)
 	if p.Image != 0 {

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -57,7 +56,7 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
-	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx *sql.Tx) error {
+	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error {
 		if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = ?
 			WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
 			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
@@ -98,7 +97,7 @@ func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes in
 
 // DropRetired removes the retired ones among the startup packs.
 func (c *Catalog) DropRetired(ctx context.Context, ids []chunk.ID) error {
-	return c.update(ctx, "drop retired packs", func(tx *sql.Tx) error {
+	return c.update(ctx, "drop retired packs", func(tx session) error {
 		for _, id := range ids {
 			if err := exec(ctx, tx, `DELETE FROM startup_packs WHERE id = ? AND retired > 0`, id[:]); err != nil {
 				return fmt.Errorf("pack %s: %w", id.Short(), err)
@@ -156,7 +155,7 @@ func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error
 // Changes was read; then it is due at the given time.
 func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, again time.Time) error {
 	return c.exec(ctx, "end layout of tree "+tree.Short(),
-		`UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE ? END WHERE tree = ?`,
+		`UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE CAST(? AS BIGINT) END WHERE tree = ?`,
 		changes, again.UnixMilli(), tree[:])
 }
 
@@ -172,7 +171,7 @@ func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`
 	since := fmt.Sprint(now())
-	return c.update(ctx, "find trees without an image", func(tx *sql.Tx) error {
+	return c.update(ctx, "find trees without an image", func(tx session) error {
 		for _, statement := range []string{
 			`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree,
 			`UPDATE layouts AS l SET unserved = ` + since + ` WHERE unserved = 0 AND NOT ` + servedTree,

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"lighter/format/index"
@@ -11,17 +10,21 @@ import (
 
 // AddSource records that the images were copied from a repository of another registry.
 func (c *Catalog) AddSource(ctx context.Context, images []Image, repository string) error {
-	return c.update(ctx, "add source "+repository, func(tx *sql.Tx) error {
-		for _, image := range images {
-			// A removed image gets no source.
-			if err := exec(ctx, tx, `
-				INSERT INTO image_sources (image, repository) SELECT n, ? FROM images WHERE n = ?
-				ON CONFLICT (image, repository) DO NOTHING`, repository, image.N); err != nil {
-				return err
-			}
-		}
-		return nil
+	return c.update(ctx, "add source "+repository, func(tx session) error {
+		return addSource(ctx, tx, images, repository)
 	})
+}
+
+func addSource(ctx context.Context, tx session, images []Image, repository string) error {
+	for _, image := range images {
+		// A removed image gets no source.
+		if err := exec(ctx, tx, `
+			INSERT INTO image_sources (image, repository) SELECT n, ? FROM images WHERE n = ?
+			ON CONFLICT (image, repository) DO NOTHING`, repository, image.N); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Manifest has what is known of a manifest, from all ready images with it.

@@ -21,7 +21,7 @@ type sharedBlob struct {
 
 // imageBlobs returns the digests of the ready images, and for each blob which of them have it, by
 // their position in digests + 1.
-func imageBlobs(ctx context.Context, db querier) ([]string, map[string]*sharedBlob, error) {
+func imageBlobs(ctx context.Context, db session) ([]string, map[string]*sharedBlob, error) {
 	var digests []string
 	numbers := map[string]int32{}
 	blobs := map[string]*sharedBlob{}
@@ -60,7 +60,7 @@ func ownerOf(images []int32) int32 {
 }
 
 // chunkOwners returns, by a chunk's number, the only image that has it, noImage or severalImages.
-func chunkOwners(ctx context.Context, db querier, layers map[string][]int32) ([]int32, error) {
+func chunkOwners(ctx context.Context, db session, layers map[string][]int32) ([]int32, error) {
 	last, err := get(ctx, db, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
 		return nil, err

@@ -3,7 +3,9 @@ package catalog
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -17,6 +19,7 @@ type Publication struct {
 	Repository, Platform string
 
 	Image     int64 // number of the image that becomes ready; 0: none
+	Lease     Lease // of the job that made it, if there is an image
 	Size      int64 // bytes of config and layers in the registry
 	Blobs     []Blob
 	Layers    []Layer // new ones
@@ -80,11 +83,11 @@ type Tree struct {
 }
 
 // Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
-// meanwhile.
+// meanwhile, and ErrLost if its job was lost.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
-	err := c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx *sql.Tx) error {
-		for _, step := range []func(context.Context, *sql.Tx, *Publication) error{
-			publishImage, publishChunks, publishChains, publishTree, publishLayout,
+	err := c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx session) error {
+		for _, step := range []func(context.Context, session, *Publication) error{
+			publishImage, publishChunks, publishChains, publishTree, publishLayout, releaseLayers,
 		} {
 			if err := step(ctx, tx, p); err != nil {
 				return err
@@ -98,9 +101,12 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	return err
 }
 
-func publishImage(ctx context.Context, tx *sql.Tx, p *Publication) error {
+func publishImage(ctx context.Context, tx session, p *Publication) error {
 	if p.Image == 0 {
 		return nil
+	}
+	if err := hold(ctx, tx, p.Lease); err != nil {
+		return err
 	}
 	if err := change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = '', size = ?, updated = ?
 		WHERE n = ? AND state = ?`, wire.StateReady, p.Size, now(), p.Image, wire.StateActive); err != nil {
@@ -124,31 +130,22 @@ func publishImage(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	return nil
 }
 
-func publishChunks(ctx context.Context, tx *sql.Tx, p *Publication) error {
+func publishChunks(ctx context.Context, tx session, p *Publication) error {
 	first, err := insertPacks(ctx, tx, p.Packs)
 	if err != nil {
 		return err
 	}
-	next, err := nextNumber(ctx, tx, "chunks")
+	number, err := insertChunks(ctx, tx, p.Chunks, first)
 	if err != nil {
 		return err
 	}
-	add := inserter{tx: tx, into: `chunks (n, id, length, unit)`, columns: 4}
-	for i, chunk := range p.Chunks {
-		unit := first[chunk.Pack] + int64(chunk.Unit)
-		if err := add.row(ctx, next+int64(i), chunk.ID[:], chunk.Length, unit); err != nil {
-			return err
-		}
-	}
-	if err := add.flush(ctx); err != nil {
-		return err
-	}
 	for _, layer := range p.Layers {
-		numbers := layer.Known
+		numbers := slices.Clone(layer.Known)
 		for _, i := range layer.New {
-			numbers = append(numbers, next+int64(i))
+			numbers = append(numbers, number(i))
 		}
-		if err := exec(ctx, tx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)`,
+		if err := exec(ctx, tx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)
+			ON CONFLICT (diff_id) DO NOTHING`,
 			layer.DiffID, layer.Bytes, layer.Entries, encodeRuns(numbers)); err != nil {
 			return err
 		}
@@ -156,35 +153,74 @@ func publishChunks(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	return nil
 }
 
-// insertPacks adds packs and their units. It returns the number of each pack's first unit.
-func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error) {
-	n, err := nextNumber(ctx, tx, "packs")
+// insertChunks adds chunks, except those that another publication has just added. first has the
+// number of each pack's first unit. number returns the number of one of the chunks.
+func insertChunks(
+	ctx context.Context, tx session, chunks []Chunk, first []int64,
+) (number func(i uint32) int64, err error) {
+	next, err := reserve(ctx, tx, "chunks", len(chunks))
 	if err != nil {
 		return nil, err
 	}
-	unit, err := nextNumber(ctx, tx, "units")
+	add := inserter{tx: tx, into: `chunks (n, id, length, unit)`, columns: 4, key: `id`}
+	for i, c := range chunks {
+		if err := add.row(ctx, next+int64(i), c.ID[:], c.Length, first[c.Pack]+int64(c.Unit)); err != nil {
+			return nil, err
+		}
+	}
+	if err := add.flush(ctx); err != nil {
+		return nil, err
+	}
+	if add.added == int64(len(chunks)) {
+		return func(i uint32) int64 { return next + int64(i) }, nil
+	}
+	ids := make([]chunk.ID, len(chunks))
+	for i, c := range chunks {
+		ids[i] = c.ID
+	}
+	numbers, err := numbersOf(ctx, tx, ids)
+	return func(i uint32) int64 { return numbers[ids[i]] }, err
+}
+
+// insertPacks adds packs and their units, except those that another publication has just added. It
+// returns the number of each pack's first unit.
+func insertPacks(ctx context.Context, tx session, packs []Pack) ([]int64, error) {
+	n, err := reserve(ctx, tx, "packs", len(packs))
 	if err != nil {
 		return nil, err
 	}
 	first := make([]int64, len(packs))
 	add := inserter{tx: tx, into: `units (n, pack, place, plain, stored)`, columns: 5}
 	for i, pack := range packs {
-		if err := exec(ctx, tx, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?)`,
-			n+int64(i), pack.ID[:], pack.Size); err != nil {
-			return nil, err
-		}
-		first[i] = unit
-		for place, u := range pack.Units {
-			if err := add.row(ctx, unit, n+int64(i), place, u.Plain, u.Stored); err != nil {
+		err := change(ctx, tx, errKnown, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+			n+int64(i), pack.ID[:], pack.Size)
+		if errors.Is(err, errKnown) {
+			first[i], err = get(ctx, tx, value[int64], `SELECT MIN(u.n) FROM units u JOIN packs p ON p.n = u.pack
+				WHERE p.id = ?`, pack.ID[:])
+			if err != nil {
 				return nil, err
 			}
-			unit++
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if first[i], err = reserve(ctx, tx, "units", len(pack.Units)); err != nil {
+			return nil, err
+		}
+		for place, u := range pack.Units {
+			if err := add.row(ctx, first[i]+int64(place), n+int64(i), place, u.Plain, u.Stored); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return first, add.flush(ctx)
 }
 
-func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
+// errKnown means that a row exists already.
+var errKnown = errors.New("it is known")
+
+func publishChains(ctx context.Context, tx session, p *Publication) error {
 	parent := ""
 	for _, b := range p.Blobs {
 		if b.Chain == "" {
@@ -203,7 +239,7 @@ func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	return nil
 }
 
-func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
+func publishTree(ctx context.Context, tx session, p *Publication) error {
 	t := p.Tree
 	if err := exec(ctx, tx, `
 		INSERT INTO trees (tree, files, bytes, chunks, packs, units, index_bytes, index_wire)
@@ -220,16 +256,21 @@ func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
 		s.Chain, s.Format, s.Tree[:], signatures(&s))
 }
 
-// nextNumber returns the number of a table's next row. It is safe because there is one writer.
-func nextNumber(ctx context.Context, tx *sql.Tx, table string) (int64, error) {
-	return get(ctx, tx, value[int64], `SELECT COALESCE(MAX(n), 0) + 1 FROM `+table)
+// reserve returns the first of count numbers that no row of a table ever had. Other transactions
+// that reserve numbers of that table wait until this one ends.
+func reserve(ctx context.Context, tx session, table string, count int) (int64, error) {
+	last, err := get(ctx, tx, value[int64], `INSERT INTO numbers (name, last) VALUES (?, ?)
+		ON CONFLICT (name) DO UPDATE SET last = numbers.last + excluded.last RETURNING last`, table, count)
+	return last - int64(count) + 1, err
 }
 
 // inserter adds rows to a table, several in each statement.
 type inserter struct {
-	tx      *sql.Tx
+	tx      session
 	into    string
 	columns int
+	key     string // rows whose key exists are not added; empty: there are none
+	added   int64  // rows
 	full    *sql.Stmt
 	args    []any
 }
@@ -242,17 +283,21 @@ func (i *inserter) row(ctx context.Context, values ...any) (err error) {
 		return nil
 	}
 	if i.full == nil {
-		if i.full, err = i.tx.PrepareContext(ctx, i.statement()); err != nil {
+		if i.full, err = i.tx.prepare(ctx, i.statement()); err != nil {
 			return err
 		}
 	}
-	_, err = i.full.ExecContext(ctx, i.args...)
+	done, err := i.full.ExecContext(ctx, i.args...)
 	i.args = i.args[:0]
-	return err
+	return i.count(done, err)
 }
 
 func (i *inserter) statement() string {
-	return `INSERT INTO ` + i.into + ` VALUES ` + places(len(i.args)/i.columns, i.columns)
+	statement := `INSERT INTO ` + i.into + ` VALUES ` + places(len(i.args)/i.columns, i.columns)
+	if i.key != "" {
+		statement += ` ON CONFLICT (` + i.key + `) DO NOTHING`
+	}
+	return statement
 }
 
 // flush adds the remaining rows. The transaction closes the prepared statement.
@@ -260,5 +305,14 @@ func (i *inserter) flush(ctx context.Context) error {
 	if len(i.args) == 0 {
 		return nil
 	}
-	return exec(ctx, i.tx, i.statement(), i.args...)
+	return i.count(i.tx.exec(ctx, i.statement(), i.args...))
+}
+
+func (i *inserter) count(done sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	n, err := done.RowsAffected()
+	i.added += n
+	return err
 }

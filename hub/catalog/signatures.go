@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
-	"database/sql"
 	"errors"
 	"slices"
 	"strings"
@@ -38,7 +37,7 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 		public = append(public, index.FormatKey(key.Public().(ed25519.PublicKey)))
 	}
 	text := strings.Join(public, " ")
-	return c.update(ctx, "sign the statements again", func(tx *sql.Tx) error {
+	return c.update(ctx, "sign the statements again", func(tx session) error {
 		signedBy, err := get(ctx, tx, value[string], `SELECT value FROM meta WHERE name = 'keys'`)
 		if err != nil && !errors.Is(err, ErrNotFound) || signedBy == text {
 			return err
@@ -51,7 +50,7 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	})
 }
 
-func resign(ctx context.Context, tx *sql.Tx, keys []ed25519.PrivateKey) error {
+func resign(ctx context.Context, tx session, keys []ed25519.PrivateKey) error {
 	trees, err := mapOf(ctx, tx, keyValue[string, chunk.ID],
 		`SELECT chain, tree FROM statements WHERE format = ?`, index.Format)
 	if err != nil {

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -183,9 +182,9 @@ func ownRuns(owners []int32, images int) [][]byte {
 }
 
 // sumChunks sets the bytes of the chunks that no other image has.
-func sumChunks(ctx context.Context, db *sql.DB, size *imageSize) error {
+func sumChunks(ctx context.Context, db session, size *imageSize) error {
 	size.plain, size.stored = 0, 0
-	sum, err := db.PrepareContext(ctx, `
+	sum, err := db.prepare(ctx, `
 		SELECT COALESCE(SUM(c.length), 0), COALESCE(SUM(c.length * u.stored / u.plain), 0)
 		FROM chunks c JOIN units u ON u.n = c.unit WHERE c.n >= ? AND c.n < ? AND u.plain > 0`)
 	if err != nil {
@@ -204,7 +203,7 @@ func sumChunks(ctx context.Context, db *sql.DB, size *imageSize) error {
 }
 
 // storedSizes returns the rows of image_sizes, by digest.
-func storedSizes(ctx context.Context, db querier) (map[string]imageSize, error) {
+func storedSizes(ctx context.Context, db session) (map[string]imageSize, error) {
 	return mapOf(ctx, db, func(digest *string, s *imageSize) []any {
 		return []any{digest, &s.alone, &s.plain, &s.stored, &s.blobs}
 	}, `SELECT digest, alone, plain, stored, blobs FROM image_sizes`)
@@ -215,7 +214,7 @@ func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]image
 	if len(changed) == 0 && len(gone) == 0 {
 		return nil
 	}
-	return c.update(ctx, "store the images' sizes", func(tx *sql.Tx) error {
+	return c.update(ctx, "store the images' sizes", func(tx session) error {
 		for digest := range gone {
 			if err := exec(ctx, tx, `DELETE FROM image_sizes WHERE digest = ?`, digest); err != nil {
 				return err

@@ -11,20 +11,13 @@ import (
 	"time"
 )
 
-// querier is a database or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 // rows runs a query and yields the rows of its result. fields returns where the columns of a row
 // are stored. An error is the last element.
 func rows[T any](
-	ctx context.Context, db querier, fields func(*T) []any, query string, args ...any,
+	ctx context.Context, db session, fields func(*T) []any, query string, args ...any,
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		result, err := db.QueryContext(ctx, query, args...)
+		result, err := db.query(ctx, query, args...)
 		if err == nil {
 			defer result.Close()
 			for result.Next() {
@@ -46,7 +39,7 @@ func rows[T any](
 
 // list runs a query and returns the rows of its result.
 func list[T any](
-	ctx context.Context, db querier, fields func(*T) []any, query string, args ...any,
+	ctx context.Context, db session, fields func(*T) []any, query string, args ...any,
 ) (all []T, err error) {
 	for row, err := range rows(ctx, db, fields, query, args...) {
 		if err != nil {
@@ -59,7 +52,7 @@ func list[T any](
 
 // mapOf runs a query and returns the rows of its result by their keys.
 func mapOf[K comparable, V any](
-	ctx context.Context, db querier, fields func(*K, *V) []any, query string, args ...any,
+	ctx context.Context, db session, fields func(*K, *V) []any, query string, args ...any,
 ) (map[K]V, error) {
 	type entry struct {
 		key   K
@@ -78,9 +71,9 @@ func mapOf[K comparable, V any](
 // get runs a query and returns the first row of its result. The error is ErrNotFound if there is
 // none.
 func get[T any](
-	ctx context.Context, db querier, fields func(*T) []any, query string, args ...any,
+	ctx context.Context, db session, fields func(*T) []any, query string, args ...any,
 ) (row T, err error) {
-	err = db.QueryRowContext(ctx, query, args...).Scan(fields(&row)...)
+	err = db.queryRow(ctx, query, args...).Scan(fields(&row)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return row, ErrNotFound
 	}
@@ -97,14 +90,14 @@ func value[T any](v *T) []any { return []any{v} }
 func keyValue[K, V any](k *K, v *V) []any { return []any{k, v} }
 
 // exec runs a statement.
-func exec(ctx context.Context, db querier, statement string, args ...any) error {
-	_, err := db.ExecContext(ctx, statement, args...)
+func exec(ctx context.Context, db session, statement string, args ...any) error {
+	_, err := db.exec(ctx, statement, args...)
 	return err
 }
 
 // change runs a statement. The error is none if it has changed no row.
-func change(ctx context.Context, db querier, none error, statement string, args ...any) error {
-	done, err := db.ExecContext(ctx, statement, args...)
+func change(ctx context.Context, db session, none error, statement string, args ...any) error {
+	done, err := db.exec(ctx, statement, args...)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -94,7 +95,8 @@ func TestCatalogBeforeMigrations(t *testing.T) {
 func TestCatalogOfAnotherVersion(t *testing.T) {
 	for name, query := range map[string]string{
 		"unreleased": `CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL); INSERT INTO meta VALUES ('schema', '2')`,
-		"newer":      `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)`,
+		"newer": `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE);
+			UPDATE meta SET value = '99' WHERE name = 'oldest'`,
 	} {
 		path := filepath.Join(t.TempDir(), "catalog.db")
 		if name == "newer" {
@@ -116,6 +118,16 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 				t.Errorf("%s: the error is %v", name, err)
 			}
 		}
+	}
+}
+
+// A catalog that a newer hub has migrated is usable if that hub says so.
+func TestCatalogOfANewerHub(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "catalog.db")
+	catalogtest.Publish(t, open(t, path), "one", "a")
+	execute(t, path, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)`)
+	if images, err := open(t, path).Images(t.Context(), "one"); err != nil || len(images) != 1 {
+		t.Errorf("images %+v, %v, want one", images, err)
 	}
 }
 
@@ -151,19 +163,23 @@ func Example() {
 		return
 	}
 	defer c.Close()
-	// An image is queued under a name, made active, and published with all that belongs to it.
-	_, _, err = c.Name(ctx, "tools/shell:1", []catalog.Image{{Root: "sha256:1", Digest: "sha256:1",
-		State: wire.StateQueued}}, nil)
+	// An image is queued under a name, with the job that ingests it. The owner of the job makes the
+	// image active, and publishes it with all that belongs to it.
+	images, err := c.Name(ctx, "tools/shell:1", []catalog.Image{{Root: "sha256:1", Digest: "sha256:1",
+		State: wire.StateQueued}}, catalog.Job{Kind: "image", Key: "tools/shell:1"})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	image, err := c.Next(ctx, func(catalog.Image) bool { return true })
+	job, err := c.ClaimJob(ctx, "this process", []catalog.Slot{{Kind: "image"}}, time.Minute)
+	if err == nil {
+		err = c.Begin(ctx, job.Lease(), images[0].N)
+	}
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	p := &catalog.Publication{Image: image.N,
+	p := &catalog.Publication{Image: images[0].N, Lease: job.Lease(),
 		Blobs:  []catalog.Blob{{Digest: "sha256:2"}, {Digest: "sha256:3", DiffID: "sha256:4", Chain: "sha256:4"}},
 		Layers: []catalog.Layer{{DiffID: "sha256:4"}},
 	}

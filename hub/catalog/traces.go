@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -10,8 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// ErrFull means that too many traces are waiting to be merged.
-var ErrFull = errors.New("enough traces of this image wait already")
+// ErrFull means that too many traces are waiting to be merged, or too many jobs to run.
+var ErrFull = errors.New("enough of them wait already")
 
 // Trace is a trace, or imported recordings, to be merged into a tree's recordings.
 type Trace struct {
@@ -41,7 +40,7 @@ func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte,
 
 func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.Time) error {
 	full := false
-	err := c.update(ctx, "add trace of tree "+tree.Short(), func(tx *sql.Tx) (err error) {
+	err := c.update(ctx, "add trace of tree "+tree.Short(), func(tx session) (err error) {
 		if full, err = waitEnough(ctx, tx, tree, len(t.Body)); err != nil {
 			return err
 		}
@@ -55,7 +54,7 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.
 		if err != nil || full {
 			return err
 		}
-		next, err := nextNumber(ctx, tx, "traces")
+		next, err := reserve(ctx, tx, "traces", 1)
 		if err != nil {
 			return err
 		}
@@ -69,9 +68,9 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.
 }
 
 // waitEnough reports whether one more trace of that size would exceed a bound.
-func waitEnough(ctx context.Context, tx *sql.Tx, tree chunk.ID, size int) (bool, error) {
+func waitEnough(ctx context.Context, tx session, tree chunk.ID, size int) (bool, error) {
 	var waiting, all struct{ count, bytes int }
-	err := tx.QueryRowContext(ctx,
+	err := tx.queryRow(ctx,
 		`SELECT COUNT(*), COALESCE(SUM(length(body)), 0), COUNT(CASE WHEN tree = ? THEN 1 END),
 		COALESCE(SUM(CASE WHEN tree = ? THEN length(body) END), 0) FROM traces`, tree[:], tree[:]).
 		Scan(&all.count, &all.bytes, &waiting.count, &waiting.bytes)
@@ -102,7 +101,7 @@ var ErrChanged = errors.New("its recordings have changed meanwhile")
 // are merged into them. before is what Recordings has returned. If that or the traces have changed,
 // the error is ErrChanged.
 func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
-	return c.update(ctx, "replace recordings of tree "+tree.Short(), func(tx *sql.Tx) error {
+	return c.update(ctx, "replace recordings of tree "+tree.Short(), func(tx session) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
 		}
@@ -115,12 +114,12 @@ func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, bod
 // ErrChanged are as for KeepRecordings.
 func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
 	waiting int64, err error) {
-	err = c.update(ctx, "remove recordings of tree "+tree.Short(), func(tx *sql.Tx) error {
+	err = c.update(ctx, "remove recordings of tree "+tree.Short(), func(tx session) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
 		}
 		if all {
-			done, err := tx.ExecContext(ctx, `DELETE FROM traces WHERE tree = ?`, tree[:])
+			done, err := tx.exec(ctx, `DELETE FROM traces WHERE tree = ?`, tree[:])
 			if err != nil {
 				return err
 			}
@@ -135,7 +134,7 @@ func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body
 }
 
 // replace replaces a tree's recordings if they are equal to before; nil means that there are none.
-func replace(ctx context.Context, tx *sql.Tx, tree chunk.ID, before, body []byte) error {
+func replace(ctx context.Context, tx session, tree chunk.ID, before, body []byte) error {
 	if before == nil {
 		return change(ctx, tx, ErrChanged, `INSERT INTO recordings (tree, body) VALUES (?, ?)
 			ON CONFLICT (tree) DO NOTHING`, tree[:], body)

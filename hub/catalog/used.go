@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -17,7 +16,7 @@ func (c *Catalog) PackBytes(ctx context.Context) (int64, error) {
 // Used records when trees were last used. Trees that lost their startup packs before the time lost
 // may have some again, and become due.
 func (c *Catalog) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost time.Time) error {
-	return c.update(ctx, "record use of trees", func(tx *sql.Tx) error {
+	return c.update(ctx, "record use of trees", func(tx session) error {
 		for tree, at := range trees {
 			if err := exec(ctx, tx, `UPDATE layouts SET used = ? WHERE tree = ? AND used < ?`,
 				at.UnixMilli(), tree[:], at.UnixMilli()); err != nil {
@@ -36,7 +35,7 @@ func (c *Catalog) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost t
 // Lose selects the least recently used trees, until the startup packs of all others take at most
 // limit bytes. It makes them due, to be laid out without startup packs, and returns them.
 func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
-	err = c.update(ctx, "find least recently used startup packs", func(tx *sql.Tx) error {
+	err = c.update(ctx, "find least recently used startup packs", func(tx session) error {
 		live, err := get(ctx, tx, value[int64], `SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0`)
 		if err != nil || live <= limit {
 			return err
@@ -57,7 +56,7 @@ func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err e
 
 // leastUsed returns the least recently used trees, so that the startup packs of all others take at
 // most limit bytes.
-func leastUsed(ctx context.Context, tx *sql.Tx, limit int64) (trees []chunk.ID, err error) {
+func leastUsed(ctx context.Context, tx session, limit int64) (trees []chunk.ID, err error) {
 	type use struct {
 		tree, pack chunk.ID
 		size       int64

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -17,15 +18,18 @@ import (
 )
 
 // errHubEnds is the error of waiting clients when the hub ends.
-var errHubEnds = fmt.Errorf("the hub is stopping; it ingests pushed images at its next start, "+
-	"images that were being copied have to be added again (%w)", context.Canceled)
+var errHubEnds = fmt.Errorf("the hub is stopping; the image is queued, and a running hub ingests it (%w)",
+	context.Canceled)
 
 // request is what a client waits for.
 type request struct {
 	name   string
 	images []catalog.Image // requested ones; none if the manifests are only stored
-	copy   *pull.Copy      // that brings them, or nil; has to be left
+	job    int64           // that brings them; 0 if they were here
 }
+
+// readyTimeout bounds Config.Ready.
+const readyTimeout = 20 * time.Second
 
 // Add adds an image and returns the requested images when each is ready, failed or stored. Until
 // then it reports progress to send. The work goes on if ctx ends or send fails. Errors are
@@ -41,28 +45,82 @@ func (s *Service) Add(
 	if err != nil {
 		return nil, err
 	}
-	sender := report.NewSender(send)
-	if r.copy == nil {
-		return s.Queue.Await(ctx, r.images, sender)
-	}
-	defer s.Copies.Leave(r.copy)
-	images, err = s.Queue.Await(ctx, r.images, sender, &r.copy.Progress)
-	if err != nil || slices.ContainsFunc(images, hasFailed) {
-		return images, err
-	}
-	if err := sender.Await(ctx, r.copy.Done(), &r.copy.Progress); err != nil {
-		return nil, err
-	}
-	if err := r.copy.Err(); err != nil {
+	err = s.jobs.Await(ctx, jobKind, r.name, report.NewSender(send), func(ctx context.Context) (bool, error) {
+		return s.isOver(ctx, r)
+	})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
 		return nil, err
 	}
 	if len(r.images) == 0 {
 		return s.catalog.Images(ctx, r.name)
 	}
-	return s.Queue.Reload(ctx, r.images)
+	if images, err = s.reload(ctx, r.images); err == nil {
+		s.prepareStarts(ctx, images)
+	}
+	return images, err
 }
 
-func hasFailed(i catalog.Image) bool { return i.State == wire.StateFailed }
+// isOver reports whether all images of a request have ended. The error is why its job has failed, if
+// no image says it.
+func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
+	images, err := s.reload(ctx, r.images)
+	if err != nil {
+		return false, err
+	}
+	if slices.ContainsFunc(images, isPending) {
+		return false, nil
+	}
+	if r.job == 0 || slices.ContainsFunc(images, func(i catalog.Image) bool { return i.State == wire.StateFailed }) {
+		return true, nil
+	}
+	j, err := s.catalog.Job(ctx, r.job)
+	switch {
+	case errors.Is(err, catalog.ErrNotFound):
+		return true, nil // it ended long ago
+	case err != nil:
+		return false, err
+	}
+	switch j.State {
+	case catalog.JobDone:
+		return true, nil
+	case catalog.JobFailed:
+		return false, errors.New(j.Error)
+	case catalog.JobCancelled:
+		return false, errRemoved
+	}
+	return false, nil
+}
+
+// reload returns the images as they are now. It fails if one of them was removed.
+func (s *Service) reload(ctx context.Context, images []catalog.Image) ([]catalog.Image, error) {
+	var numbers []int64
+	for _, image := range images {
+		numbers = append(numbers, image.N)
+	}
+	now, err := s.catalog.Numbered(ctx, numbers)
+	if err == nil && len(now) < len(images) {
+		err = errRemoved
+	}
+	return now, err
+}
+
+// prepareStarts calls Config.Ready for the ready ones of the images. An image is ready whatever that
+// returns.
+func (s *Service) prepareStarts(ctx context.Context, images []catalog.Image) {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for _, image := range images {
+		if image.State != wire.StateReady {
+			continue
+		}
+		if err := s.config.Ready(ctx, image); err != nil && ctx.Err() == nil {
+			s.config.Log.Warn("prepare the first start of an image", "image", image.Name, "err", err)
+		}
+	}
+}
 
 // begin queues the images that add requests.
 func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
@@ -91,14 +149,14 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	members, err := from.Expand(ctx, platforms)
+	members, err := from.Expand(ctx, "", platforms)
 	if err != nil {
 		return nil, err
 	}
 	if ref.Digest != "" && ref.Digest != members.Root.Digest {
 		return nil, fmt.Errorf("%w: the name %s has another digest than %s", report.ErrInvalid, imageName, add.Source)
 	}
-	return s.beginCopy(ctx, ref, from, members)
+	return s.beginCopy(ctx, ref, add, from, members)
 }
 
 // beginOwn queues an image that the hub's registry has, and gives it the name first if add has a
@@ -141,47 +199,45 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 	return &request{name: ref.Name(), images: requested(members, now)}, nil
 }
 
-// beginCopy queues the wanted images of a source and the copy that brings them, unless they are
-// ready.
+// beginCopy queues the job that brings the wanted images of a source, unless they are ready.
 func (s *Service) beginCopy(
-	ctx context.Context, ref wire.Ref, from *pull.Source, members *oci.Members,
+	ctx context.Context, ref wire.Ref, add wire.Add, from *pull.Source, members *oci.Members,
 ) (*request, error) {
 	if err := members.CheckPlatforms(); err != nil {
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
-	c, err := s.Copies.Prepare(ref, from, members)
-	if err != nil {
+	repository := s.registry.Repository(ref.Repository)
+	if _, err := pull.NewImage(from, members, repository, s.config.MaxBlob); err != nil {
+		return nil, err
+	}
+	w := work{Root: members.Root.Digest, Source: add.Source, PlainHTTP: add.PlainHTTP, Platforms: members.Platforms()}
+	job := w.job(ref.Name(), 0)
+	var err error
+	if job.Secret, err = loginOf(add).seal(s.config.Keys[0], job.Key); err != nil {
 		return nil, err
 	}
 	defer s.Lock(ref.Repository)()
+	ctx = context.WithoutCancel(ctx) // the following is done as a whole
 	r := &request{name: ref.Name()}
 	have, err := s.catalog.Images(ctx, r.name)
 	if err != nil {
 		return nil, err
 	}
-	r.images = ready(members, have)
-	if len(r.images) == 0 {
-		// The copy is known before its images, as their turn may come at once.
-		if r.copy, err = s.Copies.Join(c); err != nil {
+	defer s.jobs.Wake()
+	if r.images = ready(members, have); len(r.images) > 0 {
+		// The last request decides what the name stands for.
+		if err := s.catalog.Supersede(ctx, job, members.Root.Digest, report.Reason(errorOf(r.name, errSuperseded))); err != nil {
 			return nil, err
 		}
-	}
-	// The last request decides what the name stands for, unless it was refused.
-	s.Copies.Supersede(r.name, members.Root.Digest, errSuperseded)
-	if len(r.images) > 0 {
-		return r, s.catalog.AddSource(context.WithoutCancel(ctx), r.images, from.Repository())
+		return r, s.catalog.AddSource(ctx, r.images, from.Repository())
 	}
 	wanted := slices.DeleteFunc(imagesOf(members), func(i catalog.Image) bool { return i.State != wire.StateQueued })
-	r.images, err = s.catalog.Expect(context.WithoutCancel(ctx), r.name, wanted)
-	if err == nil {
-		err = s.catalog.AddSource(context.WithoutCancel(ctx), r.images, from.Repository())
+	r.images, r.job, err = s.catalog.Expect(ctx, wanted, from.Repository(),
+		report.Reason(errorOf(r.name, errSuperseded)), job)
+	if errors.Is(err, catalog.ErrFull) {
+		err = report.ErrBusy
 	}
-	if err != nil {
-		s.Copies.Leave(r.copy)
-		return nil, err
-	}
-	s.Queue.Wake()
-	return r, nil
+	return r, err
 }
 
 // imagesOf returns the images that the catalog is to have for a name. If there are none, the root
@@ -234,12 +290,3 @@ func ready(members *oci.Members, have []catalog.Image) []catalog.Image {
 	}
 	return ready
 }
-
-var (
-	// errSuperseded ends copies to a name that was given to another image.
-	errSuperseded = errors.New("the name was given to another image before this one was copied")
-	// errRemoved ends copies to a name that was removed.
-	errRemoved = errors.New("the name was removed")
-)
-
-func errorOf(name string, err error) error { return fmt.Errorf("image %s: %w", name, err) }

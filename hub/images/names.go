@@ -55,18 +55,14 @@ func (s *Service) readName(ctx context.Context, ref wire.Ref) error {
 }
 
 // nameImages makes a name stand for these images in the catalog and returns them as they are now.
-// The registry has them already. Copies of other images to that name end. The repository is locked.
+// The registry has them already. The repository is locked.
 func (s *Service) nameImages(ctx context.Context, ref wire.Ref, images []catalog.Image) ([]catalog.Image, error) {
-	s.Copies.Supersede(ref.Name(), images[0].Root, errSuperseded)
-	now, gone, err := s.catalog.Name(ctx, ref.Name(), images, s.Copies.Digests(ref.Name()))
+	now, err := s.catalog.Name(ctx, ref.Name(), images, pushJob(ref.Name(), images[0].Root))
 	if err != nil {
 		s.markStale(ref)
 		return nil, err
 	}
-	s.Queue.Removed(gone)
-	if slices.ContainsFunc(now, func(i catalog.Image) bool { return i.State == wire.StateQueued }) {
-		s.Queue.Arrived()
-	}
+	s.jobs.Wake()
 	return now, nil
 }
 
@@ -138,15 +134,8 @@ func (s *Service) Deleted(ctx context.Context, repository, reference string) err
 
 // forget removes a name from the catalog or, if digest is not empty, its images with that digest.
 func (s *Service) forget(ctx context.Context, name, digest string) error {
-	if digest == "" {
-		s.Copies.Supersede(name, "", errRemoved)
-	}
-	gone, err := s.catalog.Remove(ctx, name, digest)
-	if err != nil {
-		return err
-	}
-	s.Queue.Removed(gone)
-	return nil
+	defer s.jobs.Wake()
+	return s.catalog.Remove(ctx, jobKind, name, digest)
 }
 
 // Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay.

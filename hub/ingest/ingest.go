@@ -30,36 +30,30 @@ import (
 	"lighter/wire"
 )
 
-// maxLayersAtOnce bounds the layers that are read at once, of about 20 MB memory each.
+// maxLayersAtOnce bounds the layers of an image that are read at once, of about 20 MB memory each.
 const maxLayersAtOnce = 4
 
-// Ingester ingests images. The caller runs one ingestion at a time: two could add the same new
-// chunk to the catalog.
+// Ingester ingests images. It is safe for concurrent use.
 type Ingester struct {
 	catalog   *catalog.Catalog
 	publisher *publish.Publisher
 	encoders  *encoder.Pool
 	trees     *Trees
 	log       *slog.Logger
-	layers    *semaphore.Weighted
 }
 
 // New returns an ingester. It applies the limits of trees.
 func New(c *catalog.Catalog, p *publish.Publisher, e *encoder.Pool, trees *Trees, log *slog.Logger) *Ingester {
-	return &Ingester{catalog: c, publisher: p, encoders: e, trees: trees, log: log,
-		layers: semaphore.NewWeighted(int64(min(runtime.GOMAXPROCS(0), maxLayersAtOnce)))}
+	return &Ingester{catalog: c, publisher: p, encoders: e, trees: trees, log: log}
 }
 
-// Source has the manifest, config and layers of an image. Its blobs may still be arriving: then a
-// read waits.
+// Source has the manifest, config and layers of an image.
 type Source interface {
 	oci.Reader
 	// Open opens a blob, whose bytes are not verified. The caller closes it.
 	Open(ctx context.Context, digest string) (io.ReadCloser, error)
 	// Drop deletes a blob whose bytes are corrupt, so that the next push or copy brings it again.
 	Drop(ctx context.Context, digest string) error
-	// Wait waits until the whole image is in the registry.
-	Wait(ctx context.Context) error
 }
 
 var _ Source = registry.Repository{}
@@ -68,45 +62,62 @@ var _ Source = registry.Repository{}
 type ingestion struct {
 	*Ingester
 	row        catalog.Image
+	lease      catalog.Lease
 	repository string
 	source     Source
 	progress   *report.Progress
+	layers     *semaphore.Weighted // that are read at once
 	image      *oci.Image
 	staging    *staging
 	split      map[string]*splitLayer // new layers, by diffID
 }
 
-// Ingest ingests an image and makes it ready. The error is an *oci.NotImageError if the manifest is
-// valid and no image.
-func (i *Ingester) Ingest(ctx context.Context, row catalog.Image, from Source, progress *report.Progress) error {
+// Prepared is an ingested image that is not published yet. Its objects are staged as files. The
+// caller closes it.
+type Prepared struct {
+	Image catalog.Image
+
+	ingestion *ingestion
+	made      *madeTree
+}
+
+// Prepare ingests an image for the owner of a lease. The error is an *oci.NotImageError if the
+// manifest is valid and no image, and catalog.ErrLost if the lease was lost.
+func (i *Ingester) Prepare(
+	ctx context.Context, row catalog.Image, from Source, lease catalog.Lease, progress *report.Progress,
+) (*Prepared, error) {
 	ref, err := wire.ParseName(row.Name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer i.encoders.Ingest()()
-	t := &ingestion{Ingester: i, row: row, repository: ref.Repository, source: from, progress: progress,
-		split: map[string]*splitLayer{}}
+	t := &ingestion{Ingester: i, row: row, lease: lease, repository: ref.Repository, source: from, progress: progress,
+		layers: semaphore.NewWeighted(int64(min(runtime.GOMAXPROCS(0), maxLayersAtOnce))),
+		split:  map[string]*splitLayer{}}
 	if t.image, err = oci.Read(ctx, from, row.Digest); err != nil {
-		return err
+		return nil, err
 	}
 	if t.staging, err = newStaging(i.publisher, i.catalog); err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if err := t.staging.close(); err != nil { // the next start removes it
-			i.log.Error("remove staged files", "image", row.Name, "err", err)
-		}
-	}()
-	if err := t.splitLayers(ctx); err != nil {
-		return err
+	p := &Prepared{Image: row, ingestion: t}
+	if err = t.splitLayers(ctx); err == nil {
+		p.made, err = t.makeTree(ctx)
 	}
-	made, err := t.makeTree(ctx)
 	if err != nil {
-		return err
+		p.Close()
+		return nil, err
 	}
-	// A ready image must have its name in the registry.
-	if err := from.Wait(ctx); err != nil {
-		return err
+	return p, nil
+}
+
+// Publish makes the image ready. Its name has to be in the registry. The error is
+// catalog.ErrNotFound if the image was removed, and catalog.ErrLost if the lease was lost.
+func (p *Prepared) Publish(ctx context.Context) error { return p.ingestion.publish(ctx, p.made) }
+
+// Close removes the staged files.
+func (p *Prepared) Close() {
+	if err := p.ingestion.staging.close(); err != nil { // the next start removes them
+		p.ingestion.log.Error("remove staged files", "image", p.Image.Name, "err", err)
 	}
-	return t.publish(ctx, made)
 }

@@ -1,10 +1,14 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,6 +17,7 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/publish"
+	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -20,15 +25,22 @@ import (
 func (t *ingestion) splitLayers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	seen := map[[2]string]bool{}
-	for _, l := range t.image.Layers {
-		known, verified, err := t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
-		if err != nil {
-			return errors.Join(err, group.Wait())
-		}
-		if verified || seen[[2]string{l.Digest, l.DiffID}] {
+	// All workers claim layers in the same order, so that none waits for another one in a circle.
+	layers := slices.SortedStableFunc(slices.Values(t.image.Layers), func(a, b oci.Layer) int {
+		return strings.Compare(a.DiffID, b.DiffID)
+	})
+	for _, l := range layers {
+		if seen[[2]string{l.Digest, l.DiffID}] {
 			continue
 		}
 		seen[[2]string{l.Digest, l.DiffID}] = true
+		known, verified, err := t.claim(ctx, l)
+		if err != nil {
+			return cmp.Or(group.Wait(), err)
+		}
+		if verified {
+			continue
+		}
 		var result *splitLayer // nil if the layer is only verified
 		if !known && t.split[l.DiffID] == nil {
 			result = &splitLayer{}
@@ -45,6 +57,31 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 		return err
 	}
 	return t.staging.finish()
+}
+
+// claimEvery is the interval in which a worker looks whether another one has split a layer.
+const claimEvery = 100 * time.Millisecond
+
+// claim reports whether a layer is known, and whether its blob was verified. If the layer is not
+// known, this worker is to split it. While another worker does that, claim waits.
+func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified bool, err error) {
+	for {
+		known, verified, err = t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
+		if err != nil || known {
+			return known, verified, err
+		}
+		claimed, err := t.catalog.ClaimLayer(ctx, t.lease, l.DiffID)
+		if err != nil {
+			return false, false, err
+		}
+		if claimed {
+			// Another worker may have published the layer between the two.
+			return t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
+		}
+		if !sleep.For(ctx, claimEvery) {
+			return false, false, ctx.Err()
+		}
+	}
 }
 
 // readLayer verifies a layer and, unless result is nil, splits it.
@@ -114,7 +151,7 @@ func (t *ingestion) openRecord(ctx context.Context, diffID string) (io.ReadClose
 func (t *ingestion) publication(made *madeTree) *catalog.Publication {
 	config := t.image.Config
 	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform,
-		Image: t.row.N, Size: t.image.Size(), Tree: made.tree, Statement: made.statement, Packs: t.staging.packs,
+		Image: t.row.N, Lease: t.lease, Size: t.image.Size(), Tree: made.tree, Statement: made.statement, Packs: t.staging.packs,
 		Blobs: []catalog.Blob{{Digest: config.Digest.String(), MediaType: config.MediaType, Size: config.Size}}}
 	for _, l := range t.image.Layers {
 		p.Blobs = append(p.Blobs, catalog.Blob{
@@ -140,10 +177,6 @@ func (t *ingestion) publish(ctx context.Context, made *madeTree) error {
 	for diffID, l := range t.split {
 		files = append(files, objects.Staged{Key: objects.LayerKey(diffID), Path: l.record})
 	}
-	err := t.publisher.Publish(ctx, publish.Objects{Packs: t.staging.packFiles(), Others: files},
+	return t.publisher.Publish(ctx, publish.Objects{Packs: t.staging.packFiles(), Others: files},
 		func() error { return t.catalog.Publish(ctx, t.publication(made)) })
-	if errors.Is(err, catalog.ErrNotFound) {
-		return errors.New("the image was removed")
-	}
-	return err
 }

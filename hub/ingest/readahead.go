@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 
-	"lighter/hub/registry"
 )
 
 // readAhead passes bytes from one goroutine, which runs fill, to another one, which calls Read, a
@@ -53,7 +52,7 @@ func (r *readAhead) fill(from io.Reader) error {
 		if buf == nil {
 			buf = make([]byte, readAheadBlock)
 		}
-		n, err := registry.ReadFull(from, buf)
+		n, err := readFull(from, buf)
 		select {
 		case r.full <- block{buf, n, err}:
 		case <-r.ctx.Done():
@@ -87,4 +86,15 @@ func (r *readAhead) Read(b []byte) (int, error) {
 	n := copy(b, r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
+}
+
+// readFull reads until buf is full or from fails. Unlike io.ReadFull it returns the reader's error
+// as it is, also io.EOF after some bytes.
+func readFull(from io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var k int
+		k, err = from.Read(buf[n:])
+		n += k
+	}
+	return n, err
 }

@@ -92,8 +92,8 @@ func (m *Members) CheckPlatforms() error {
 	return nil // a manifest that is not an image
 }
 
-// Platforms returns the wanted platforms as one string.
-func (m *Members) Platforms() string { return strings.Join(m.platforms, ",") }
+// Platforms returns the wanted platforms.
+func (m *Members) Platforms() []string { return m.platforms }
 
 // Find returns the manifest with that digest.
 func (m *Members) Find(digest string) (registry.Manifest, bool) {

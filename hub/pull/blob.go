@@ -28,7 +28,7 @@ type blobReader struct {
 	source *Source
 	ctx    context.Context // of the caller, for the reader's life
 	digest string
-	onRead func(n int)   // receives progress
+	onRead func(n int)   // receives progress; may be nil
 	window time.Duration // stallWindow; shorter in tests
 	pause  time.Duration // retryPause, before the second try; doubles
 
@@ -51,7 +51,9 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		}
 		n, err := b.body.Read(p)
 		b.offset += int64(n)
-		b.onRead(n)
+		if b.onRead != nil {
+			b.onRead(n)
+		}
 		if b.offset-b.progress >= stallBytes {
 			b.progress, b.tries = b.offset, 0
 			b.stall.Reset(b.window)
@@ -61,7 +63,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		}
 		if err != nil {
 			err = cmp.Or(context.Cause(b.request), err)
-			b.Close()
+			_ = b.Close() // never fails
 			err = b.failed(err)
 		}
 		if n > 0 || err != nil {
@@ -109,11 +111,12 @@ func (b *blobReader) failed(err error) error {
 }
 
 // Close ends the current request.
-func (b *blobReader) Close() {
+func (b *blobReader) Close() error {
 	if b.body != nil {
 		b.stall.Stop()
 		b.cancel(nil)
 		_ = b.body.Close() // only read
 		b.body = nil
 	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,10 +105,10 @@ func (s *Source) Repository() string {
 	return repository.RegistryStr() + "/" + repository.RepositoryStr()
 }
 
-// Expand reads the manifest that the source names and those below it that are for the wanted
-// platforms. The error wraps ErrSource.
-func (s *Source) Expand(ctx context.Context, platforms []string) (*oci.Members, error) {
-	root, err := s.Manifest(ctx, s.ref.Identifier())
+// Expand reads the manifest with that digest, or the one that the source names if digest is empty,
+// and those below it that are for the wanted platforms. The error wraps ErrSource.
+func (s *Source) Expand(ctx context.Context, digest string, platforms []string) (*oci.Members, error) {
+	root, err := s.Manifest(ctx, cmp.Or(digest, s.ref.Identifier()))
 	if err == nil {
 		var members *oci.Members
 		if members, err = oci.ExpandWanted(ctx, s, root, platforms); err == nil {

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,8 +31,7 @@ func openTest(t *testing.T) *Registry {
 func put(t *testing.T, r *Registry, repository string, b []byte) v1.Descriptor {
 	t.Helper()
 	d := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(b), Size: int64(len(b))}
-	if err := r.Repository(repository).NewUpload(d.Digest.String(), d.Size).Put(t.Context(),
-		bytes.NewReader(b)); err != nil {
+	if _, err := store(t, r.Repository(repository), d.Digest.String(), d.Size, b); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -48,89 +49,83 @@ func manifestOf(t *testing.T, config, layer v1.Descriptor) Manifest {
 	return Manifest{MediaType: m.MediaType, Digest: digest.FromBytes(b).String(), Bytes: b}
 }
 
-// stepReader returns one piece of the channel with each Read.
-type stepReader chan []byte
-
-func (s stepReader) Read(b []byte) (int, error) {
-	piece, more := <-s
-	if !more {
-		return 0, io.EOF
-	}
-	return copy(b, piece), nil
-}
-
-func TestUploadIsReadWhileItIsWritten(t *testing.T) {
-	r := openTest(t)
-	whole := bytes.Repeat([]byte("0123456789abcdef"), 3*copyBuffer/16+1)
-	u := r.Repository("a/b").NewUpload(digest.FromBytes(whole).String(), int64(len(whole)))
-	steps := make(stepReader)
-	ended := make(chan error, 1)
-	go func() {
-		err := u.Put(t.Context(), steps)
-		u.End(err)
-		ended <- err
-	}()
-	early := u.Open(t.Context())
-	defer early.Close()
-	var got []byte
-	buf := make([]byte, 100_000)
-	for rest := whole; len(rest) > 0; rest = rest[min(len(rest), copyBuffer):] {
-		steps <- rest[:min(len(rest), copyBuffer)]
-		if len(rest) <= copyBuffer {
-			break
-		}
-		// All pieces up to this one can be read before the next one is written.
-		for len(got) < len(whole)-len(rest)+copyBuffer {
-			n, err := early.Read(buf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got = append(got, buf[:n]...)
-		}
-	}
-	close(steps)
-	last, err := io.ReadAll(early)
-	if err != nil || !bytes.Equal(append(got, last...), whole) {
-		t.Errorf("read %d bytes (%v), want %d", len(got)+len(last), err, len(whole))
-	}
-	if err := <-ended; err != nil {
+// store stores b as a blob, and returns what is read meanwhile.
+func store(t *testing.T, r Repository, blob string, size int64, b []byte) ([]byte, error) {
+	t.Helper()
+	stored, err := r.Store(t.Context(), blob, size, io.NopCloser(bytes.NewReader(b)))
+	if err != nil {
 		t.Fatal(err)
 	}
-	late := u.Open(t.Context())
-	defer late.Close()
-	if b, err := io.ReadAll(late); err != nil || !bytes.Equal(b, whole) {
-		t.Errorf("read %d bytes after the upload (%v), want %d", len(b), err, len(whole))
-	}
+	read, err := io.ReadAll(stored)
+	return read, errors.Join(err, stored.Close())
 }
 
-func TestFailedUploadFailsItsReaders(t *testing.T) {
-	r := openTest(t)
-	b := bytes.Repeat([]byte("x"), 2*copyBuffer)
-	for want, u := range map[string]*Upload{
-		"is corrupt":     r.Repository("a").NewUpload(digest.FromString("else").String(), int64(len(b))),
-		"is truncated":   r.Repository("a").NewUpload(digest.FromBytes(b).String(), int64(len(b))+1),
-		"is longer than": r.Repository("a").NewUpload(digest.FromBytes(b).String(), int64(len(b))-1),
-	} {
-		read := make(chan error, 1)
-		go func() {
-			_, err := io.ReadAll(u.Open(context.Background()))
-			read <- err
-		}()
-		err := u.Put(t.Context(), bytes.NewReader(b))
-		u.End(err)
-		for _, err := range []error{err, <-read, u.Wait(t.Context())} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("got error %v, want %q", err, want)
-			}
+// uploads lists the files of unfinished uploads.
+func uploads(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.Contains(path, "/_uploads/") {
+			list = append(list, path)
 		}
-		if there, err := r.Repository("a").Link(t.Context(), digest.FromBytes(b).String()); there || err != nil {
-			t.Errorf("%s: Link = %t, %v, want no blob", want, there, err)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestBlobIsStoredWhileItIsRead(t *testing.T) {
+	dir := t.TempDir()
+	r, err := Open(t.Context(), dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := r.Repository("a/b")
+	whole := bytes.Repeat([]byte("0123456789abcdef"), 3*uploadBuffer/16+1)
+	id, size := digest.FromBytes(whole).String(), int64(len(whole))
+	for want, bad := range map[string]struct {
+		blob string
+		size int64
+	}{
+		"is corrupt":     {digest.FromString("else").String(), size},
+		"is truncated":   {id, size + 1},
+		"is longer than": {id, size - 1},
+	} {
+		if _, err := store(t, a, bad.blob, bad.size, whole); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
 		}
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := io.ReadAll(r.Repository("a").NewUpload("sha256:1", 1).Open(gone)); !errors.Is(err, context.Canceled) {
-		t.Errorf("read with a canceled context: %v, want Canceled", err)
+	early, err := a.Store(t.Context(), id, size, io.NopCloser(bytes.NewReader(whole)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(early, make([]byte, len(whole))); err != nil {
+		t.Fatal(err)
+	}
+	if err := early.Close(); err != nil { // before io.EOF
+		t.Fatal(err)
+	}
+	if linked, err := a.Link(t.Context(), id); linked || err != nil {
+		t.Errorf("a blob that was not read to its end is stored: %v, %v", linked, err)
+	}
+	if left := uploads(t, dir); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	read, err := store(t, a, id, size, whole)
+	if err != nil || !bytes.Equal(read, whole) {
+		t.Errorf("read %d bytes, %v, want %d", len(read), err, size)
+	}
+	stored, err := a.Open(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stored.Close()
+	if b, err := io.ReadAll(stored); err != nil || !bytes.Equal(b, whole) {
+		t.Errorf("stored %d bytes, %v, want %d", len(b), err, size)
+	}
+	if left := uploads(t, dir); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
 	}
 }
 

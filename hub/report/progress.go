@@ -40,15 +40,48 @@ func (p *Progress) Step(kind, name string, total int64) *Step {
 	return s
 }
 
+// Lines returns the current state of each step, or of the first limit ones if limit is above 0.
+func (p *Progress) Lines(limit int) []wire.Progress {
+	p.mu.Lock()
+	steps := p.steps
+	p.mu.Unlock()
+	if limit > 0 {
+		steps = steps[:min(len(steps), limit)]
+	}
+	lines := make([]wire.Progress, len(steps))
+	for i, s := range steps {
+		lines[i] = wire.Progress{Step: s.kind, Item: s.name, Bytes: s.bytes.Load(), Total: s.total}
+	}
+	return lines
+}
+
 // Sender sends progress to one client.
 type Sender struct {
 	send func(wire.Progress) error
-	sent map[*Step]int64 // bytes
+	sent map[lineKey]int64 // bytes
 }
+
+// lineKey identifies a step.
+type lineKey struct{ step, item string }
 
 // NewSender returns a sender that calls send for each step that has changed.
 func NewSender(send func(wire.Progress) error) *Sender {
-	return &Sender{send: send, sent: map[*Step]int64{}}
+	return &Sender{send: send, sent: map[lineKey]int64{}}
+}
+
+// Send sends the lines of steps that have changed.
+func (s *Sender) Send(lines []wire.Progress) error {
+	for _, line := range lines {
+		key := lineKey{line.Step, line.Item}
+		if bytes, known := s.sent[key]; known && bytes == line.Bytes {
+			continue
+		}
+		s.sent[key] = line.Bytes
+		if err := s.send(line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sendEvery is the pause between two reports to a client.
@@ -56,7 +89,7 @@ const sendEvery = 200 * time.Millisecond
 
 // Await sends progress until done is closed. It returns early with an error of send, or with ctx's
 // cause. The work goes on in both cases.
-func (s *Sender) Await(ctx context.Context, done <-chan struct{}, progress ...*Progress) error {
+func (s *Sender) Await(ctx context.Context, done <-chan struct{}, p *Progress) error {
 	tick := time.NewTicker(sendEvery)
 	defer tick.Stop()
 	for over := false; !over; {
@@ -67,26 +100,7 @@ func (s *Sender) Await(ctx context.Context, done <-chan struct{}, progress ...*P
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		for _, p := range progress {
-			if err := s.sendChanges(p); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (s *Sender) sendChanges(p *Progress) error {
-	p.mu.Lock()
-	steps := p.steps
-	p.mu.Unlock()
-	for _, step := range steps {
-		bytes := step.bytes.Load()
-		if sent, known := s.sent[step]; known && sent == bytes {
-			continue
-		}
-		s.sent[step] = bytes
-		if err := s.send(wire.Progress{Step: step.kind, Item: step.name, Bytes: bytes, Total: step.total}); err != nil {
+		if err := s.Send(p.Lines(0)); err != nil {
 			return err
 		}
 	}

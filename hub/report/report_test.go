@@ -55,7 +55,7 @@ func TestSenderEndsWithItsContext(t *testing.T) {
 	gone := errors.New("the client is gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
-	if err := NewSender(nil).Await(ctx, nil); !errors.Is(err, gone) {
+	if err := NewSender(nil).Await(ctx, nil, &Progress{}); !errors.Is(err, gone) {
 		t.Errorf("Await returned %v, want %v", err, gone)
 	}
 }

@@ -39,19 +39,19 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/images hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
+hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/serve hub/startup hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/catalog: format/chunk format/index wire
 hub/encoder: format/compress format/pack
-hub/images: format/index hub/catalog hub/ingest hub/oci hub/pull hub/queue hub/registry hub/report wire
-hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report wire
+hub/images: format/index hub/catalog hub/ingest hub/jobs hub/oci hub/pull hub/registry hub/report wire
+hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
+hub/jobs: hub/catalog hub/report sleep wire
 hub/objects: durable format/chunk format/compress format/pack
 hub/oci: hub/registry
 hub/publish: durable format/chunk hub/catalog hub/objects
-hub/pull: hub/catalog hub/oci hub/registry hub/report wire
-hub/queue: hub/catalog hub/oci hub/report wire
+hub/pull: hub/oci hub/registry hub/report wire
 hub/registry: wire
 hub/report: wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire

@@ -21,11 +21,16 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		name string
 		run  func(t *testing.T, c *catalog.Catalog)
 	}{
-		{"Queue", testQueue},
-		{"QueueUnderContention", testContention},
-		{"Requeue", testRequeue},
+		{"JobOrder", testJobOrder},
+		{"OneOpenJob", testOneOpenJob},
+		{"JobsUnderContention", testContention},
+		{"Leases", testLeases},
+		{"JobRequests", testJobRequests},
+		{"Claims", testClaims},
+		{"States", testStates},
 		{"Names", testNames},
 		{"RemovedImage", testRemovedImage},
+		{"CommonLayers", testCommonLayers},
 		{"Chains", testChains},
 		{"ChainsAboveAreBounded", testChainsAbove},
 		{"Chunks", testChunks},
@@ -50,36 +55,38 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 // chain "a/b" and the tree TreeOf("a/b").
 func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) catalog.Image {
 	t.Helper()
-	image := queue(t, c, name)
+	image, j := begin(t, c, name)
 	p := publication(t, c, image, layers...)
+	p.Lease = j.Lease()
 	if err := c.Publish(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
+	end(t, c, j, catalog.Outcome{State: catalog.JobDone}, catalog.JobDone)
 	return image
 }
 
 // TreeOf returns the tree of a chain that Publish has made.
 func TreeOf(chain string) chunk.ID { return chunk.Sum([]byte(chain)) }
 
-// queue queues an image and makes it active.
-func queue(t *testing.T, c *catalog.Catalog, name string) catalog.Image {
+// begin queues an image and makes it active.
+func begin(t *testing.T, c *catalog.Catalog, name string) (catalog.Image, catalog.Job) {
 	t.Helper()
-	if _, _, err := c.Name(t.Context(), name, []catalog.Image{queued(name)}, nil); err != nil {
+	images, err := c.Name(t.Context(), name, []catalog.Image{queued(name)}, jobOf(name))
+	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := c.Next(t.Context(), any)
-	if err != nil || image.Name != name {
-		t.Fatalf("next image: %+v, %v, want %s", image, err, name)
-	}
-	return image
+	j := claim(t, c, "worker", name)
+	must(t, c.Begin(t.Context(), j.Lease(), images[0].N))
+	images[0].State = wire.StateActive
+	return images[0], j
 }
+
+// jobOf is the job that ingests the images of a name. It goes first.
+func jobOf(name string) catalog.Job { return catalog.Job{Kind: kind, Key: name, Priority: 1} }
 
 func queued(digest string) catalog.Image {
 	return catalog.Image{Root: digest, Digest: digest, State: wire.StateQueued}
 }
-
-// any accepts every image, for Catalog.Next.
-func any(catalog.Image) bool { return true }
 
 func publication(t *testing.T, c *catalog.Catalog, image catalog.Image, layers ...string) *catalog.Publication {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 	"testing"
 
 	"lighter/format/chunk"
@@ -14,131 +13,76 @@ import (
 	"lighter/wire"
 )
 
-func testQueue(t *testing.T, c *catalog.Catalog) {
+func testStates(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
-	for _, name := range []string{"one", "two", "three"} {
-		_, _, err := c.Name(ctx, name, []catalog.Image{queued(name)}, nil)
-		must(t, err)
+	image, j := begin(t, c, "one")
+	must(t, c.End(ctx, j.Lease(), image.N, wire.StateFailed, "reason"))
+	if err := c.End(ctx, j.Lease(), image.N, wire.StateStored, ""); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("ended a failed image: %v, want ErrNotFound", err)
 	}
-	second, err := c.Next(ctx, func(i catalog.Image) bool { return i.Name != "one" })
-	if err != nil || second.Name != "two" || second.State != wire.StateActive {
-		t.Fatalf("first suitable image: %+v, %v, want two", second, err)
-	}
-	first, err := c.Next(ctx, any)
-	if err != nil || first.Name != "one" {
-		t.Fatalf("first image: %+v, %v, want one", first, err)
-	}
-	must(t, c.End(ctx, first.N, wire.StateFailed, "reason"))
-	must(t, c.Release(ctx, second.N))
-	if again, err := c.Next(ctx, any); err != nil || again.Name != "two" {
-		t.Errorf("after Release the next image is %+v, %v, want two", again, err)
-	}
-	images, err := c.Images(ctx, "three")
-	must(t, err)
-	must(t, c.FailQueued(ctx, images, "other reason"))
-	if _, err := c.Next(ctx, any); !errors.Is(err, catalog.ErrNotFound) {
-		t.Errorf("Next of an empty queue: %v, want ErrNotFound", err)
-	}
-	for name, reason := range map[string]string{"one": "reason", "three": "other reason"} {
+	begin(t, c, "two")
+	must(t, c.FailPending(ctx, "two", "other reason"))
+	begin(t, c, "three")
+	for name, reason := range map[string]string{"one": "reason", "two": "other reason"} {
 		if images, err := c.Images(ctx, name); err != nil || images[0].State != wire.StateFailed ||
 			images[0].Error != reason {
 			t.Errorf("image %s: %+v, %v, want it failed with %q", name, images, err, reason)
 		}
 	}
-	// A failed image is queued again, at the end of the queue.
-	if _, _, err := c.Name(ctx, "one", []catalog.Image{queued("one")}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if again, err := c.Next(ctx, any); err != nil || again.Name != "one" {
-		t.Errorf("a failed image that was named again: %+v, %v, want it queued", again, err)
-	}
 	counts, err := c.States(ctx)
-	if want := map[string]int64{wire.StateActive: 2, wire.StateFailed: 1}; err != nil ||
+	if want := map[string]int64{wire.StateActive: 1, wire.StateFailed: 2}; err != nil ||
 		!reflect.DeepEqual(counts, want) {
 		t.Errorf("states: %v, %v, want %v", counts, err, want)
 	}
-}
-
-// Each image is given to one worker only.
-func testContention(t *testing.T, c *catalog.Catalog) {
-	const images, workers = 40, 8
-	for i := range images {
-		name := fmt.Sprint(i)
-		_, _, err := c.Name(t.Context(), name, []catalog.Image{queued(name)}, nil)
-		must(t, err)
+	// A failed image is queued again.
+	end(t, c, j, catalog.Outcome{State: catalog.JobFailed}, catalog.JobFailed)
+	if now, err := c.Name(ctx, "one", []catalog.Image{queued("one")}, jobOf("one")); err != nil ||
+		now[0].State != wire.StateQueued {
+		t.Errorf("a failed image that was named again: %+v, %v, want it queued", now, err)
 	}
-	var mu sync.Mutex
-	given := map[int64]int{}
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			for {
-				image, err := c.Next(t.Context(), any)
-				if errors.Is(err, catalog.ErrNotFound) {
-					return
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				given[image.N]++
-				mu.Unlock()
-			}
-		})
+	claim(t, c, "worker", "one")
+	// Images without a job are found.
+	if pending, err := c.PendingNames(ctx, kind); err != nil || len(pending) != 0 {
+		t.Errorf("names without a job: %v, %v", pending, err)
 	}
-	wg.Wait()
-	if len(given) != images {
-		t.Errorf("%d images were given to workers, want %d", len(given), images)
-	}
-	for n, times := range given {
-		if times != 1 {
-			t.Errorf("image %d was given to %d workers", n, times)
-		}
-	}
-}
-
-// If the process crashes during each ingestion of an image, the image fails after some tries.
-func testRequeue(t *testing.T, c *catalog.Catalog) {
-	image := queue(t, c, "one")
-	tries := 1
-	for ; ; tries++ {
-		must(t, c.Requeue(t.Context()))
-		again, err := c.Next(t.Context(), any)
-		if errors.Is(err, catalog.ErrNotFound) {
-			break
-		}
-		if err != nil || again.N != image.N || tries > 10 {
-			t.Fatalf("try %d: %+v, %v", tries+1, again, err)
-		}
-	}
-	if got := states(t, c, "one"); tries < 2 || got != "one one failed;" {
-		t.Errorf("after %d tries: %s, want it failed after two or more", tries, got)
+	if pending, err := c.PendingNames(ctx, "other"); err != nil || len(pending) != 2 || pending["one"] != "one" {
+		t.Errorf("names without a job of another kind: %v, %v", pending, err)
 	}
 }
 
 func testNames(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "a:1", "x")
-	// Expected images do not replace the present ones.
-	if _, err := c.Expect(ctx, "a:1", []catalog.Image{queued("new")}); err != nil {
-		t.Fatal(err)
+	expect := func(digest string) {
+		t.Helper()
+		_, _, err := c.Expect(ctx, []catalog.Image{queued(digest)}, "example.org/a", "superseded", jobOf("a:1"))
+		must(t, err)
 	}
+	// Expected images do not replace the present ones.
+	expect("new")
 	if got, want := states(t, c, "a:1"), "a:1 a:1 ready;a:1 new queued;"; got != want {
 		t.Errorf("while an image is expected: %s, want %s", got, want)
 	}
-	now, gone, err := c.Name(ctx, "a:1", []catalog.Image{queued("new"), queued("third")}, []string{"coming"})
-	if err != nil || len(now) != 2 || now[0].Digest != "new" || len(gone) != 1 || gone[0].Digest != "a:1" {
-		t.Errorf("Name: now %+v, gone %+v, %v", now, gone, err)
+	// Only those of the last root are expected.
+	expect("newer")
+	if got, want := states(t, c, "a:1"), "a:1 a:1 ready;a:1 new failed;a:1 newer queued;"; got != want {
+		t.Errorf("while another image is expected: %s, want %s", got, want)
 	}
-	if _, err := c.Expect(ctx, "a:1", []catalog.Image{queued("coming")}); err != nil {
-		t.Fatal(err)
+	now, err := c.Name(ctx, "a:1", []catalog.Image{queued("new"), queued("third")}, jobOf("a:1"))
+	if err != nil || len(now) != 2 || now[0].Digest != "new" || states(t, c, "a:1") != "a:1 new queued;a:1 third queued;" {
+		t.Errorf("Name: now %+v, %v", now, err)
 	}
-	if _, gone, err = c.Name(ctx, "a:1", []catalog.Image{queued("new")}, []string{"coming"}); err != nil ||
-		len(gone) != 1 {
-		t.Errorf("Name with an expected image: gone %+v, %v, want the third image only", gone, err)
+	must(t, c.Supersede(ctx, jobOf("a:1"), "third", "superseded"))
+	if got, want := states(t, c, "a:1"), "a:1 new failed;a:1 third queued;"; got != want {
+		t.Errorf("superseded: %s, want %s", got, want)
 	}
-	for digest, want := range map[string][]string{"new": {"a:1"}, "coming": {"a:1"}, "third": nil} {
+	j := claim(t, c, "worker", "a:1")
+	must(t, c.NameAs(ctx, j.Lease(), "a:1", []catalog.Image{{Root: "third", Digest: "third", State: wire.StateStored},
+		{Root: "third", Digest: "new", State: wire.StateStored}}))
+	if got, want := states(t, c, "a:1"), "a:1 new failed;a:1 third queued;"; got != want {
+		t.Errorf("named by a job: %s, want %s", got, want)
+	}
+	for digest, want := range map[string][]string{"new": {"a:1"}, "third": {"a:1"}, "newer": nil} {
 		names, err := c.NamesIn(ctx, "a", digest)
 		if err != nil || !slices.Equal(names, want) {
 			t.Errorf("names of %s: %q, %v, want %q", digest, names, err, want)
@@ -153,38 +97,62 @@ func testNames(t *testing.T, c *catalog.Catalog) {
 	if err != nil || len(numbered) != 1 || numbered[0].N != images[0].N {
 		t.Errorf("images by number: %+v, %v", numbered, err)
 	}
-	if gone, err := c.Remove(ctx, "a:1", "new"); err != nil || len(gone) != 1 {
-		t.Errorf("removed by digest: %+v, %v, want one", gone, err)
+	// When no image is left to ingest, the job is cancelled.
+	must(t, c.Remove(ctx, kind, "a:1", "new"))
+	if request, err := c.ExtendJob(ctx, j.Lease(), long, nil); err != nil || request != "" {
+		t.Errorf("request %q, %v", request, err)
 	}
-	if gone, err := c.Remove(ctx, "a:1", ""); err != nil || len(gone) != 1 || states(t, c, "") != "" {
-		t.Errorf("removed by name: %+v, %v, want one", gone, err)
+	must(t, c.Remove(ctx, kind, "a:1", ""))
+	if request, err := c.ExtendJob(ctx, j.Lease(), long, nil); err != nil || request != catalog.RequestCancel {
+		t.Errorf("request %q, %v, want cancel", request, err)
+	}
+	if got := states(t, c, ""); got != "" {
+		t.Errorf("images after the removal: %s", got)
 	}
 }
 
-// Publish and Release of a removed image change nothing, even if the name was added again.
+// Publish and End of a removed image change nothing, even if the name was added again.
 func testRemovedImage(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
-	image := queue(t, c, "a")
+	image, j := begin(t, c, "a")
 	p := publication(t, c, image, "x")
-	if _, err := c.Remove(ctx, "a", ""); err != nil {
-		t.Fatal(err)
-	}
-	again, _, err := c.Name(ctx, "a", []catalog.Image{queued("a")}, nil)
+	p.Lease = j.Lease()
+	must(t, c.Remove(ctx, kind, "a", ""))
+	again, err := c.Name(ctx, "a", []catalog.Image{queued("a")}, jobOf("a"))
 	if err != nil || again[0].N == image.N {
 		t.Fatalf("a new image has the number of a removed one: %+v, %v", again, err)
 	}
-	if err := c.Publish(ctx, p); !errors.Is(err, catalog.ErrNotFound) {
-		t.Errorf("Publish of a removed image: %v, want ErrNotFound", err)
+	for what, err := range map[string]error{"Publish": c.Publish(ctx, p), "Begin": c.Begin(ctx, j.Lease(), image.N),
+		"End": c.End(ctx, j.Lease(), image.N, wire.StateFailed, "late")} {
+		if !errors.Is(err, catalog.ErrNotFound) {
+			t.Errorf("%s of a removed image: %v, want ErrNotFound", what, err)
+		}
 	}
 	if known, err := c.HasPack(ctx, p.Packs[0].ID); known || err != nil {
 		t.Errorf("its pack is known: %v, %v", known, err)
 	}
-	if err := c.Release(ctx, image.N); !errors.Is(err, catalog.ErrNotFound) {
-		t.Errorf("Release of a removed image: %v, want ErrNotFound", err)
-	}
-	must(t, c.End(ctx, image.N, wire.StateFailed, "late"))
 	if got := states(t, c, "a"); got != "a a queued;" {
 		t.Errorf("the new image: %s, want it queued", got)
+	}
+}
+
+// Publications of the same layers and chunks at the same time do not fail.
+func testCommonLayers(t *testing.T, c *catalog.Catalog) {
+	one, oneJob := begin(t, c, "one")
+	two, twoJob := begin(t, c, "two")
+	first, second := publication(t, c, one, "a", "b"), publication(t, c, two, "b", "c")
+	first.Lease, second.Lease = oneJob.Lease(), twoJob.Lease()
+	second.Packs[0].ID = packOf("one") // a pack of the same units has the same ID
+	must(t, c.Publish(t.Context(), first))
+	must(t, c.Publish(t.Context(), second))
+	ids := []chunk.ID{chunk.Sum([]byte("a")), chunk.Sum([]byte("b")), chunk.Sum([]byte("c"))}
+	units, err := c.Units(t.Context(), ids)
+	if err != nil || len(units) != 3 || units[ids[1]] != (chunk.Unit{Pack: packOf("one"), N: 1}) ||
+		units[ids[2]] != (chunk.Unit{Pack: packOf("one"), N: 1}) {
+		t.Errorf("units %v, %v", units, err)
+	}
+	if got, err := c.Inventory(t.Context()); err != nil || got.Layers != 3 || got.Chunks != 3 || got.Packs != 1 {
+		t.Errorf("inventory %+v, %v", got, err)
 	}
 }
 
@@ -212,9 +180,7 @@ func testChains(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("layers of a/b/c: %q, %v", layers, err)
 	}
 	// Chains without an image are unknown.
-	if _, err := c.Remove(ctx, "three", ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Remove(ctx, kind, "three", ""))
 	if _, err := c.Chain(ctx, "a/b/c"); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("a chain without an image: %v, want ErrNotFound", err)
 	}
@@ -225,9 +191,7 @@ func testChains(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("chain a/b: %+v, %v, want nothing above", got, err)
 	}
 	// Trees are announced only for tops of images. Statement has the others, too.
-	if _, err := c.Remove(ctx, "one", ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Remove(ctx, kind, "one", ""))
 	if got, err = c.Chain(ctx, "a"); err != nil || got.Statement != nil || len(got.Above) != 3 {
 		t.Errorf("chain a, no longer a top: %+v, %v", got, err)
 	}
@@ -339,8 +303,6 @@ func testSizes(t *testing.T, c *catalog.Catalog) {
 	two := catalog.Sizes{Chunks: 2000, Stored: 2*(400+100) + 7}
 	expect("", map[string]catalog.Sizes{"one": one, "two": two})
 	expect("one", map[string]catalog.Sizes{"one": one})
-	if _, err := c.Remove(t.Context(), "two", ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Remove(t.Context(), kind, "two", ""))
 	expect("", map[string]catalog.Sizes{"one": {Chunks: 2000, Stored: 2*(400+100) + 7}})
 }

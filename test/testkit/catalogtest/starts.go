@@ -173,7 +173,7 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	must(t, c.AddTrace(ctx, tree, "", []byte("trace"), someTime))
 	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Startup: []byte("startup")}))
 	must(t, c.Settle(ctx, tree, 2, someTime))
-	if _, err := c.Remove(ctx, "one", ""); err != nil {
+	if err := c.Remove(ctx, kind, "one", ""); err != nil {
 		t.Fatal(err)
 	}
 	must(t, c.Unserved(ctx, time.Now().Add(-time.Hour)))
@@ -252,7 +252,7 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	if due, err := c.DueOf(ctx, tree); err != nil || due.At != someTime {
 		t.Errorf("after one more trace: %+v, %v, want it due", due, err)
 	}
-	if _, err := c.Remove(ctx, "one", ""); err != nil {
+	if err := c.Remove(ctx, kind, "one", ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []chunk.ID{tree, TreeOf("none")} {

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"lighter/cmd/command"
+	"lighter/sleep"
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+func jobsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "jobs [flags]",
+		Short: "List a hub's jobs, and cancel, pause or retry them",
+		Long: `List a hub's jobs: images that are being copied and ingested, or wait for it, in the
+order in which they run. A job survives a restart of the hub. If the hub has several
+processes, each job shows the one that works on it.`,
+		Example: `  lighter jobs
+  lighter jobs --watch
+  lighter jobs --ended --json | jq '.[] | select(.state == "failed")'
+  lighter jobs cancel 17`,
+		Args: command.Exactly(),
+	}
+	ended := cmd.Flags().Bool("ended", false, "list the jobs that ended last instead, at most 1000 of the last week")
+	again := cmd.Flags().Bool("watch", false, "print the list again each second, until Ctrl-C")
+	newClient := hubClient(cmd)
+	query(cmd, newClient, func(ctx context.Context, hub *client.Client, _ []string) ([]wire.Job, error) {
+		return hub.Jobs(ctx, *ended)
+	}, printJobs)
+	once := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := once(cmd, args)
+		for err == nil && *again && sleep.For(cmd.Context(), time.Second) {
+			if term.IsTerminal(int(os.Stdout.Fd())) {
+				fmt.Print("\x1b[H\x1b[2J") // clear the screen
+			}
+			err = once(cmd, args)
+		}
+		return err
+	}
+	cmd.AddCommand(
+		jobCommand("cancel", "End a job, also while it runs", (*client.Client).CancelJob),
+		jobCommand("pause", "Stop a job until it is retried", (*client.Client).PauseJob),
+		jobCommand("retry", "Run a job as soon as possible that waits, is paused, has failed or was cancelled",
+			(*client.Client).RetryJob))
+	return cmd
+}
+
+func printJobs(jobs []wire.Job) error {
+	rows := rowsOf(jobs, func(j wire.Job) []any {
+		return []any{j.N, j.Kind, j.Key, j.State, jobProgress(j), humanize.Time(j.Updated),
+			short(cmp.Or(j.Owner, "-")), j.Error}
+	})
+	return table(os.Stdout, "JOB\tKIND\tABOUT\tSTATE\tDONE\tUPDATED\tPROCESS\tERROR", rows)
+}
+
+// jobProgress returns how much of a job's steps is done.
+func jobProgress(j wire.Job) string {
+	var bytes, total int64
+	for _, p := range j.Progress {
+		bytes, total = bytes+p.Bytes, total+p.Total
+	}
+	if total == 0 {
+		return "-"
+	}
+	return size(bytes) + " / " + size(total)
+}
+
+// jobCommand returns a command that changes one job.
+func jobCommand(
+	name, what string, change func(*client.Client, context.Context, int64) (wire.Job, error),
+) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     name + " [flags] JOB",
+		Short:   what,
+		Long:    what + ". JOB is the number that `lighter jobs` shows.",
+		Example: "  lighter jobs " + name + " 17",
+		Args:    command.Exactly("JOB"),
+	}
+	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, args []string) (wire.Job, error) {
+		n, err := strconv.ParseInt(args[0], 10, 64)
+		if err != nil {
+			return wire.Job{}, command.Usage(fmt.Errorf("job %q is not a number", args[0]))
+		}
+		return change(hub, ctx, n)
+	}, func(j wire.Job) error { return printJobs([]wire.Job{j}) })
+}

@@ -1,0 +1,179 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// dialect is what differs between the databases.
+type dialect struct {
+	goose    goose.Dialect
+	dir      string // of its migrations
+	numbered bool   // arguments are $1, $2, … instead of ?
+	clock    string // the database's time, in milliseconds since 1970
+	skip     string // ends a query that locks its rows: rows that others have locked are skipped
+}
+
+var (
+	sqliteDialect = &dialect{goose: goose.DialectSQLite3, dir: "sqlite",
+		clock: `CAST(unixepoch('subsec') * 1000 AS INTEGER)`}
+	postgresDialect = &dialect{goose: goose.DialectPostgres, dir: "postgres", numbered: true,
+		clock: `CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)`,
+		skip:  ` FOR UPDATE SKIP LOCKED`}
+)
+
+// bind returns a statement with the database's placeholders.
+func (d *dialect) bind(statement string) string {
+	if !d.numbered {
+		return statement
+	}
+	var b strings.Builder
+	b.Grow(len(statement) + len(statement)/4)
+	n := 0
+	for {
+		before, after, found := strings.Cut(statement, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		n++
+		b.WriteString("$" + strconv.Itoa(n))
+		statement = after
+	}
+}
+
+// isPostgres reports whether source is a URL of PostgreSQL, and not the path of an SQLite file.
+func isPostgres(source string) bool {
+	return strings.HasPrefix(source, "postgres://") || strings.HasPrefix(source, "postgresql://")
+}
+
+const (
+	sqliteReaders       = 4 // connections for reading; there is one for writing
+	postgresConnections = 16
+	connectTimeout      = 10 * time.Second
+)
+
+// openSQLite opens the database in a file.
+func openSQLite(path, options string, connections int) (*sql.DB, error) {
+	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() +
+		"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" +
+		"&_pragma=cache_size(-32000)" + options
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, nil
+}
+
+// openPostgres opens the database at a URL. It does not connect yet.
+func openPostgres(source string) (*sql.DB, error) {
+	config, err := pgx.ParseConfig(source)
+	if err != nil {
+		return nil, errors.New("its URL is not valid: want postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = connectTimeout
+	}
+	db := stdlib.OpenDB(*config)
+	db.SetMaxOpenConns(postgresConnections)
+	db.SetMaxIdleConns(postgresConnections)
+	return db, nil
+}
+
+// nameOf names a database in errors. It has no password.
+func nameOf(source string) string {
+	if !isPostgres(source) {
+		return source
+	}
+	u, err := url.Parse(source)
+	if err != nil {
+		return "in PostgreSQL"
+	}
+	u.RawQuery = ""
+	return u.Redacted()
+}
+
+// session runs statements on a database or in a transaction. In the statements, ? stands for an
+// argument.
+type session struct {
+	on interface {
+		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+	}
+	*dialect
+}
+
+func (s session) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return s.on.QueryContext(ctx, s.bind(query), args...)
+}
+
+func (s session) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
+	return s.on.QueryRowContext(ctx, s.bind(query), args...)
+}
+
+func (s session) exec(ctx context.Context, statement string, args ...any) (sql.Result, error) {
+	return s.on.ExecContext(ctx, s.bind(statement), args...)
+}
+
+func (s session) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
+	return s.on.PrepareContext(ctx, s.bind(statement))
+}
+
+// transactionTries is how often a transaction is run that PostgreSQL has ended because of another
+// one.
+const transactionTries = 10
+
+// update runs fn in a transaction for writing. On SQLite other writers wait meanwhile, so fn must
+// be short. fn may run several times. Errors say what was to be done.
+func (c *Catalog) update(ctx context.Context, what string, fn func(tx session) error) error {
+	var err error
+	for range transactionTries {
+		if err = c.transaction(ctx, fn); !isConflict(err) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func (c *Catalog) transaction(ctx context.Context, fn func(tx session) error) error {
+	tx, err := c.writing.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing after Commit
+	if err := fn(session{tx, c.write.dialect}); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// isConflict reports whether PostgreSQL has ended a transaction because of another one: it was the
+// victim of a deadlock, or could not be serialized. It has changed nothing.
+func isConflict(err error) bool {
+	var failed *pgconn.PgError
+	return errors.As(err, &failed) && (failed.Code == "40001" || failed.Code == "40P01")
+}
+
+// exec runs one statement in a transaction of its own.
+func (c *Catalog) exec(ctx context.Context, what, statement string, args ...any) error {
+	return c.update(ctx, what, func(tx session) error { return exec(ctx, tx, statement, args...) })
+}

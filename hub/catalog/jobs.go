@@ -1,0 +1,340 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/wire"
+)
+
+// Job is a piece of the hub's work. At any time there is at most one open job of a kind and a key.
+// It is open until it is done, failed or cancelled.
+//
+// A worker owns the job that it runs for a lease, by the database's clock. It extends the lease
+// while it works. When the lease has ended, another worker may run the job. Fence counts the owners,
+// and every write of a worker checks that it is still the last one.
+type Job struct {
+	N        int64
+	Kind     string
+	Key      string // what the job is about
+	State    string
+	Request  string // what the worker of a running job is asked to do
+	Payload  []byte
+	Secret   []byte // sealed; empty when the job has ended
+	Priority int64  // higher ones run first
+	RunAt    time.Time
+	Attempts int64 // since it was requested
+	Owner    string
+	Fence    int64
+	Progress []byte // as the worker reports it
+	Error    string // of the last attempt
+	Created  time.Time
+	Updated  time.Time
+}
+
+// States of a job. The first three are open.
+const (
+	JobQueued    = "queued"
+	JobRunning   = "running"
+	JobPaused    = "paused"
+	JobDone      = "done"
+	JobFailed    = "failed"
+	JobCancelled = "cancelled"
+)
+
+// Requests to the worker of a running job.
+const (
+	RequestAgain  = "again" // the job was requested again: it runs again, with a new payload
+	RequestCancel = "cancel"
+	RequestPause  = "pause"
+)
+
+// ErrLost means that a worker no longer owns its job: its lease has ended, and another worker may
+// run the job.
+var ErrLost = errors.New("the job's lease has ended")
+
+// Lease is a worker's right to change what a job is about.
+type Lease struct{ Job, Fence int64 }
+
+// Lease returns the lease of a claimed job.
+func (j *Job) Lease() Lease { return Lease{j.N, j.Fence} }
+
+const openJob = `state IN ('queued', 'running', 'paused')`
+
+const jobColumns = `n, kind, key, state, request, payload, secret, priority, run_at, attempts, owner, fence, progress, error,
+	created, updated`
+
+func (j *Job) fields() []any {
+	return []any{&j.N, &j.Kind, &j.Key, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
+		&j.Attempts, &j.Owner, &j.Fence, &j.Progress, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
+}
+
+// AddJob queues a job of the given Kind, Key, Payload, Secret and Priority, to run after delay. If
+// there is an open one, it gets that payload and runs again: at once if it was queued, afterwards
+// if it is running. A paused job stays paused. AddJob returns the job's number.
+func (c *Catalog) AddJob(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
+	err = c.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+		n, err = addJob(ctx, tx, j, delay)
+		return err
+	})
+	return n, err
+}
+
+func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64, error) {
+	n, err := reserve(ctx, tx, "jobs", 1)
+	if err != nil {
+		return 0, err
+	}
+	return get(ctx, tx, value[int64], `
+		INSERT INTO jobs (n, kind, key, state, request, payload, secret, priority, run_at, attempts, owner, fence,
+			lease, progress, error, created, updated)
+		VALUES (?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
+		ON CONFLICT (kind, key) WHERE `+openJob+` DO UPDATE
+			SET payload = excluded.payload, secret = excluded.secret, attempts = 0,
+			priority = CASE WHEN excluded.priority > jobs.priority THEN excluded.priority ELSE jobs.priority END,
+			run_at = CASE WHEN excluded.run_at < jobs.run_at THEN excluded.run_at ELSE jobs.run_at END,
+			request = CASE WHEN jobs.state = 'running' THEN 'again' ELSE '' END, updated = excluded.updated
+		RETURNING n`,
+		n, j.Kind, j.Key, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
+		delay.Milliseconds(), []byte{})
+}
+
+// Slot is room for one job of a kind.
+type Slot struct {
+	Kind     string
+	Priority int64 // of the job at least
+}
+
+// ClaimJob gives owner the job that is to run next and fits into one of the slots, for a lease. The
+// error is ErrNotFound if there is none.
+func (c *Catalog) ClaimJob(ctx context.Context, owner string, slots []Slot, lease time.Duration) (j Job, err error) {
+	if len(slots) == 0 {
+		return j, ErrNotFound
+	}
+	fits, args := "", []any{owner, lease.Milliseconds()}
+	for _, s := range slots {
+		fits += ` OR kind = ? AND priority >= ?`
+		args = append(args, s.Kind, s.Priority)
+	}
+	err = c.update(ctx, "claim a job", func(tx session) error {
+		if err := expireJobs(ctx, tx); err != nil {
+			return err
+		}
+		j, err = get(ctx, tx, (*Job).fields, `
+			UPDATE jobs SET state = 'running', request = '', owner = ?, fence = fence + 1, attempts = attempts + 1,
+				lease = `+tx.clock+` + ?, updated = `+tx.clock+`
+			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.clock+` AND (`+fits[len(" OR "):]+`)
+				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.skip+`)
+			RETURNING `+jobColumns, args...)
+		if errors.Is(err, ErrNotFound) {
+			return nil // the transaction commits what has expired
+		}
+		return err
+	})
+	if err == nil && j.N == 0 {
+		err = ErrNotFound
+	}
+	return j, err
+}
+
+// DropLeases ends the leases of an owner that has ended. Its jobs can run again at once.
+func (c *Catalog) DropLeases(ctx context.Context, owner string) error {
+	return c.update(ctx, "drop leases", func(tx session) error {
+		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE owner = ? AND state = 'running'`, owner)
+	})
+}
+
+// expireJobs queues the jobs again whose workers have lost their leases.
+func expireJobs(ctx context.Context, tx session) error {
+	return exec(ctx, tx, `UPDATE jobs SET owner = '', request = '', updated = `+tx.clock+`, state = CASE request
+			WHEN 'cancel' THEN 'cancelled' WHEN 'pause' THEN 'paused' ELSE 'queued' END
+		WHERE state = 'running' AND lease < `+tx.clock)
+}
+
+// ExtendJob extends a lease, and stores the worker's progress. It returns what the worker is asked
+// to do, or ErrLost.
+func (c *Catalog) ExtendJob(ctx context.Context, l Lease, lease time.Duration, progress []byte) (request string, err error) {
+	err = c.update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx session) error {
+		request, err = get(ctx, tx, value[string], `UPDATE jobs SET lease = `+tx.clock+` + ?, progress = ?,
+			updated = `+tx.clock+` WHERE n = ? AND fence = ? AND state = 'running' RETURNING request`,
+			lease.Milliseconds(), append([]byte{}, progress...), l.Job, l.Fence)
+		return lost(err)
+	})
+	return request, err
+}
+
+// lost returns ErrLost if a statement has found no job that is still owned.
+func lost(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return ErrLost
+	}
+	return err
+}
+
+// Outcome is how an attempt at a job has ended.
+type Outcome struct {
+	State string // JobQueued: it is to run again
+	Error string
+	Delay time.Duration // before it runs again
+	// Uncounted says that the attempt does not count: it was interrupted by the end of the hub.
+	Uncounted bool
+}
+
+// EndJob ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
+// queued, whatever the outcome. EndJob returns the job's state.
+func (c *Catalog) EndJob(ctx context.Context, l Lease, o Outcome) (state string, err error) {
+	uncounted := 0
+	if o.Uncounted {
+		uncounted = 1
+	}
+	err = c.update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx session) error {
+		state, err = get(ctx, tx, value[string], `
+			UPDATE jobs SET state = CASE WHEN request = 'again' THEN 'queued' ELSE ? END,
+				attempts = CASE WHEN request = 'again' THEN 0 ELSE attempts - ? END,
+				run_at = `+tx.clock+` + CASE WHEN request = 'again' THEN 0 ELSE CAST(? AS BIGINT) END,
+				error = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
+			WHERE n = ? AND fence = ? AND state = 'running' RETURNING state`,
+			o.State, uncounted, o.Delay.Milliseconds(), o.Error, l.Job, l.Fence)
+		if err != nil {
+			return lost(err)
+		}
+		return forgetSecret(ctx, tx, l.Job)
+	})
+	return state, err
+}
+
+// forgetSecret removes the secret and the progress of a job that has ended.
+func forgetSecret(ctx context.Context, tx session, n int64) error {
+	return exec(ctx, tx, `UPDATE jobs SET secret = ?, progress = ? WHERE n = ? AND NOT `+openJob, []byte{}, []byte{}, n)
+}
+
+// cancelJob is CancelJob for the open job of a kind and key, if there is one.
+func cancelJob(ctx context.Context, tx session, kind, key string) error {
+	return exec(ctx, tx, `UPDATE jobs SET request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
+			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
+			secret = CASE WHEN state = 'running' THEN secret ELSE ? END, updated = `+tx.clock+`
+		WHERE kind = ? AND key = ? AND `+openJob, []byte{}, kind, key)
+}
+
+// ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
+// right: another owner keeps it until it calls ReleaseLayers, publishes an image, or loses its job.
+func (c *Catalog) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
+	err = c.update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		err := change(ctx, tx, ErrNotFound, `INSERT INTO claims (diff_id, job, fence) VALUES (?, ?, ?)
+			ON CONFLICT (diff_id) DO UPDATE SET job = excluded.job, fence = excluded.fence
+			WHERE claims.job = excluded.job AND claims.fence = excluded.fence OR NOT EXISTS (SELECT 1 FROM jobs j
+				WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running' AND j.lease >= `+tx.clock+`)`,
+			diffID, l.Job, l.Fence)
+		claimed = err == nil
+		if errors.Is(err, ErrNotFound) {
+			err = nil
+		}
+		return err
+	})
+	return claimed, err
+}
+
+// ReleaseLayers gives up all rights of an owner to split layers.
+func (c *Catalog) ReleaseLayers(ctx context.Context, l Lease) error {
+	return c.update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx session) error {
+		return releaseLayers(ctx, tx, &Publication{Lease: l})
+	})
+}
+
+func releaseLayers(ctx context.Context, tx session, p *Publication) error {
+	return exec(ctx, tx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
+}
+
+// hold returns ErrLost if a worker no longer owns its job. Otherwise nobody else can own it before
+// the transaction ends.
+func hold(ctx context.Context, tx session, l Lease) error {
+	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
+		WHERE n = ? AND fence = ? AND state = 'running'`, l.Job, l.Fence)
+}
+
+// OpenJob returns the open job of a kind and key, or ErrNotFound.
+func (c *Catalog) OpenJob(ctx context.Context, kind, key string) (Job, error) {
+	return get(ctx, c.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND key = ? AND `+openJob,
+		kind, key)
+}
+
+// Job returns a job, or ErrNotFound.
+func (c *Catalog) Job(ctx context.Context, n int64) (Job, error) {
+	j, err := get(ctx, c.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
+	if err != nil {
+		return j, fmt.Errorf("job %d: %w", n, err)
+	}
+	return j, nil
+}
+
+// Jobs returns open jobs in the order in which they run, or, with ended, the jobs that ended last.
+// There are at most limit of them.
+func (c *Catalog) Jobs(ctx context.Context, ended bool, limit int) ([]Job, error) {
+	condition := openJob + ` ORDER BY CASE state WHEN 'running' THEN 0 WHEN 'queued' THEN 1 ELSE 2 END, priority DESC, run_at, n`
+	if ended {
+		condition = `NOT ` + openJob + ` ORDER BY updated DESC, n DESC`
+	}
+	return list(ctx, c.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE `+condition+` LIMIT ?`, limit)
+}
+
+// CountJobs counts the open jobs by kind and state.
+func (c *Catalog) CountJobs(ctx context.Context) (map[[2]string]int64, error) {
+	return mapOf(ctx, c.read, func(k *[2]string, n *int64) []any { return []any{&k[0], &k[1], n} },
+		`SELECT kind, state, COUNT(*) FROM jobs WHERE `+openJob+` GROUP BY kind, state`)
+}
+
+// CancelJob ends a queued or paused job, or asks the worker of a running one to end it. It returns
+// the job's state. The error is ErrNotFound if there is no such open job.
+func (c *Catalog) CancelJob(ctx context.Context, n int64) (string, error) {
+	return c.request(ctx, n, RequestCancel, JobCancelled, `state <> 'running'`)
+}
+
+// PauseJob makes a queued job wait for ResumeJob, or asks the worker of a running one to stop. It
+// returns the job's state. The error is ErrNotFound if there is no such open job.
+func (c *Catalog) PauseJob(ctx context.Context, n int64) (string, error) {
+	return c.request(ctx, n, RequestPause, JobPaused, `state = 'queued'`)
+}
+
+func (c *Catalog) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
+	err = c.update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx session) error {
+		now, err = get(ctx, tx, value[string], `UPDATE jobs SET
+				request = CASE WHEN state = 'running' THEN ? ELSE '' END,
+				state = CASE WHEN `+atOnce+` THEN ? ELSE state END, updated = `+tx.clock+`
+			WHERE n = ? AND `+openJob+` RETURNING state`, request, state, n)
+		if err != nil {
+			return err
+		}
+		return forgetSecret(ctx, tx, n)
+	})
+	return now, err
+}
+
+// RetryJob makes a job run as soon as possible that waits, is paused, has failed or was cancelled.
+// An ended job has lost its secret. The error is ErrNotFound if there is no such job, or if there is
+// an open one of its kind and key.
+func (c *Catalog) RetryJob(ctx context.Context, n int64) error {
+	return c.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
+		return change(ctx, tx, ErrNotFound, `UPDATE jobs AS j SET state = 'queued', run_at = `+tx.clock+`, attempts = 0,
+			updated = `+tx.clock+` WHERE n = ? AND (state IN ('queued', 'paused') OR state IN ('failed', 'cancelled')
+			AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.kind = j.kind AND o.key = j.key AND o.`+openJob+`))`, n)
+	})
+}
+
+// ForgetJobs removes at most limit jobs that ended longer ago than age. It returns how many.
+func (c *Catalog) ForgetJobs(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
+	err = c.update(ctx, "remove ended jobs", func(tx session) error {
+		done, err := tx.exec(ctx, `DELETE FROM jobs WHERE n IN (SELECT n FROM jobs WHERE NOT `+openJob+`
+			AND updated < `+tx.clock+` - ? ORDER BY updated LIMIT ?)`, age.Milliseconds(), limit)
+		if err != nil {
+			return err
+		}
+		removed, err = done.RowsAffected()
+		return err
+	})
+	return removed, err
+}

@@ -1,0 +1,72 @@
+package images
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"lighter/wire"
+)
+
+// login is what a source wants to know of the hub. It is in the catalog until its job has ended,
+// sealed with AES-256-GCM. The key is derived from the hub's oldest signing key, which all its
+// processes have.
+type login struct {
+	Username, Password, Token, RegistryToken string
+}
+
+func loginOf(add wire.Add) login {
+	return login{add.Username, add.Password, add.Token, add.RegistryToken}
+}
+
+func sealer(key ed25519.PrivateKey) (cipher.AEAD, error) {
+	secret, err := hkdf.Key(sha256.New, key.Seed(), nil, "lighter: logins of jobs", 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(secret)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// seal returns the sealed login of a job; nil if it has none.
+func (l login) seal(key ed25519.PrivateKey, job string) ([]byte, error) {
+	if l == (login{}) {
+		return nil, nil
+	}
+	plain, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := sealer(key)
+	if err != nil {
+		return nil, err
+	}
+	return aead.Seal(nil, nil, plain, []byte(job)), nil
+}
+
+// unseal is the reverse of seal.
+func unseal(key ed25519.PrivateKey, job string, sealed []byte) (l login, err error) {
+	if len(sealed) == 0 {
+		return l, nil
+	}
+	aead, err := sealer(key)
+	if err != nil {
+		return l, err
+	}
+	plain, err := aead.Open(nil, nil, sealed, []byte(job))
+	if err != nil {
+		return l, errors.New("its login was sealed with another key of the hub")
+	}
+	if err := json.Unmarshal(plain, &l); err != nil {
+		return l, fmt.Errorf("parse its login: %w", err)
+	}
+	return l, nil
+}

@@ -1,0 +1,462 @@
+// Package jobs runs the hub's jobs: pieces of work that the catalog keeps until they have ended. Any
+// process of the hub may run any job, and one process runs a job at a time.
+//
+// A process runs a few jobs of each Kind at once. While it works it extends its lease of the job. A
+// process that cannot do so until the lease has ended stops working, and another one runs the job.
+// After a restart, a process gets back at once what it ran before.
+//
+// A job whose payload is replaced while it runs is interrupted, and runs again with the new one.
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/hub/report"
+	"lighter/sleep"
+	"lighter/wire"
+)
+
+// Store has the jobs. The hub's catalog implements it.
+type Store interface {
+	ClaimJob(ctx context.Context, owner string, slots []catalog.Slot, lease time.Duration) (catalog.Job, error)
+	ExtendJob(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (request string, err error)
+	EndJob(ctx context.Context, l catalog.Lease, o catalog.Outcome) (state string, err error)
+	Job(ctx context.Context, n int64) (catalog.Job, error)
+	OpenJob(ctx context.Context, kind, key string) (catalog.Job, error)
+	CancelJob(ctx context.Context, n int64) (state string, err error)
+	PauseJob(ctx context.Context, n int64) (state string, err error)
+	RetryJob(ctx context.Context, n int64) error
+	ForgetJobs(ctx context.Context, age time.Duration, limit int) (removed int64, err error)
+}
+
+var _ Store = (*catalog.Catalog)(nil)
+
+// Kind is a kind of jobs.
+type Kind struct {
+	Name   string
+	AtOnce int // jobs that one process runs at a time
+	// Urgent of these are only for jobs of a priority above 0.
+	Urgent int
+	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
+	// Run that is interrupted may leave things undone, as it is called again. An error ends the job
+	// as failed.
+	Run func(ctx context.Context, j *Running) error
+	// GiveUp is called with the reason when a job will not be run again although it is not done. It
+	// may be nil.
+	GiveUp func(ctx context.Context, j catalog.Job, reason string) error
+}
+
+// Running is a job that this process runs.
+type Running struct {
+	catalog.Job
+	report.Progress
+
+	cancel context.CancelCauseFunc
+	look   chan struct{} // has an element if the lease is to be extended now
+}
+
+// Queue runs jobs. It is safe for concurrent use.
+type Queue struct {
+	// Lease is how long a process keeps a job that it no longer works on. It is set before Run.
+	Lease time.Duration
+
+	store Store
+	owner string
+	kinds []Kind
+	log   *slog.Logger
+	wake  chan struct{} // has an element if there may be a job to run
+	work  sync.WaitGroup
+
+	mu      sync.Mutex // guards the following
+	running map[int64]*Running
+	changed chan struct{} // closed at the next change of what runs here
+}
+
+const (
+	defaultLease = 30 * time.Second
+	pollEvery    = time.Second     // for jobs that other processes have queued, or whose time comes
+	extendEvery  = 5 * time.Second // if nothing has changed
+	reportEvery  = time.Second     // of progress
+	storeRetry   = 2 * time.Second // after an error of the store
+
+	maxAttempts = 3                  // after which a job is given up
+	keepEnded   = 7 * 24 * time.Hour // ended jobs
+	forgetEvery = time.Hour
+	forgetAtOne = 1000 // in one transaction
+	maxLines    = 100  // of progress in the store
+)
+
+var (
+	// ErrInterrupted is the cause of a ctx that ends because the job is to run again, to pause or to
+	// be cancelled.
+	ErrInterrupted = errors.New("the job was interrupted")
+	errAttempts    = errors.New("the hub ended each time that it ran the job")
+)
+
+// New returns a queue of jobs that owner runs: a name of this process that no other one has, and
+// that it has again after a restart. Nothing runs before Run.
+func New(store Store, owner string, log *slog.Logger) *Queue {
+	return &Queue{Lease: defaultLease, store: store, owner: owner, log: log, wake: make(chan struct{}, 1),
+		running: map[int64]*Running{}, changed: make(chan struct{})}
+}
+
+// Add adds a kind. It is called before Run.
+func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
+
+// Run runs jobs until ctx ends, and then waits for those that run.
+func (q *Queue) Run(ctx context.Context) error {
+	defer q.work.Wait()
+	q.work.Go(func() { q.forget(ctx) })
+	for {
+		j, err := q.store.ClaimJob(ctx, q.owner, q.slots(), q.Lease)
+		switch {
+		case err == nil:
+			q.start(ctx, j)
+			continue
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !errors.Is(err, catalog.ErrNotFound):
+			q.log.Error("read the queue of jobs", "err", err)
+		}
+		select {
+		case <-q.wake:
+		case <-time.After(pollEvery):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Wake makes the queue look for jobs, and makes running jobs look whether they are to do something
+// else. It is called after a change of the jobs.
+func (q *Queue) Wake() {
+	notify(q.wake)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, r := range q.running {
+		notify(r.look)
+	}
+	q.change()
+}
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it is notified already
+	}
+}
+
+// change tells Await that something has changed. q.mu is held.
+func (q *Queue) change() {
+	close(q.changed)
+	q.changed = make(chan struct{})
+}
+
+// slots returns the room for further jobs.
+func (q *Queue) slots() (slots []catalog.Slot) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, k := range q.kinds {
+		all, low := 0, 0
+		for _, r := range q.running {
+			if r.Kind != k.Name {
+				continue
+			}
+			if all++; r.Priority <= 0 {
+				low++
+			}
+		}
+		switch {
+		case all >= k.AtOnce:
+		case low >= k.AtOnce-k.Urgent:
+			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: 1})
+		default:
+			slots = append(slots, catalog.Slot{Kind: k.Name})
+		}
+	}
+	return slots
+}
+
+func (q *Queue) start(ctx context.Context, j catalog.Job) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	r := &Running{Job: j, cancel: cancel, look: make(chan struct{}, 1)}
+	q.mu.Lock()
+	q.running[j.N] = r
+	q.change()
+	q.mu.Unlock()
+	q.work.Go(func() {
+		defer cancel(nil)
+		q.run(ctx, r)
+		q.mu.Lock()
+		delete(q.running, j.N)
+		q.change()
+		q.mu.Unlock()
+		notify(q.wake)
+	})
+}
+
+// run runs a job and stores how that ended.
+func (q *Queue) run(ctx context.Context, r *Running) {
+	started := time.Now()
+	log := q.log.With("kind", r.Kind, "key", r.Key)
+	kind := q.kind(r.Kind)
+	extending, stop := context.WithCancel(ctx)
+	var extender sync.WaitGroup
+	extender.Go(func() { q.extend(extending, r) })
+	err := errAttempts
+	if r.Attempts <= maxAttempts {
+		err = kind.Run(ctx, r)
+	}
+	stop()
+	extender.Wait()
+	cause := context.Cause(ctx)
+	o := catalog.Outcome{State: catalog.JobDone}
+	switch request := (*requestError)(nil); {
+	case err == nil:
+	case errors.Is(cause, catalog.ErrLost):
+		log.Warn("job was lost to another process")
+		return
+	case errors.As(cause, &request):
+		o = catalog.Outcome{State: request.state, Uncounted: true}
+	case ctx.Err() != nil: // the hub ends
+		o = catalog.Outcome{State: catalog.JobQueued, Uncounted: true}
+	default:
+		o = catalog.Outcome{State: catalog.JobFailed, Error: report.Reason(err)}
+	}
+	if o.State == catalog.JobFailed || o.State == catalog.JobCancelled {
+		if q.GiveUp(ctx, r.Job, o.Error) != nil {
+			return // the lease ends, and another attempt gives up
+		}
+	}
+	_ = q.Persist(ctx, "end job", func(ctx context.Context) error {
+		state, err := q.store.EndJob(ctx, r.Lease(), o)
+		if err == nil {
+			log.Debug("job ended", "state", state, "duration", time.Since(started), "err", o.Error)
+		} else if errors.Is(err, catalog.ErrLost) {
+			err = nil
+		}
+		return err
+	})
+}
+
+// GiveUp tells a job's kind that it will not be run again.
+func (q *Queue) GiveUp(ctx context.Context, j catalog.Job, reason string) error {
+	giveUp := q.kind(j.Kind).GiveUp
+	if giveUp == nil {
+		return nil
+	}
+	if reason == "" {
+		reason = "the job was cancelled"
+	}
+	return q.Persist(ctx, "give up job", func(ctx context.Context) error { return giveUp(ctx, j, reason) })
+}
+
+func (q *Queue) kind(name string) Kind {
+	for _, k := range q.kinds {
+		if k.Name == name {
+			return k
+		}
+	}
+	return Kind{Name: name}
+}
+
+// requestError is the cause of a ctx that ends because somebody asked for it. state is the one that
+// the job gets.
+type requestError struct{ state string }
+
+func (e *requestError) Error() string { return ErrInterrupted.Error() }
+func (e *requestError) Unwrap() error { return ErrInterrupted }
+
+// extend keeps the lease until ctx ends, and interrupts the job if it is lost or asked to stop.
+func (q *Queue) extend(ctx context.Context, r *Running) {
+	extended := time.Now() // when the current lease began, at the latest
+	var progress []byte
+	for {
+		select {
+		case <-r.look:
+		case <-time.After(reportEvery):
+			now, err := json.Marshal(r.Lines(maxLines))
+			if err == nil && bytes.Equal(now, progress) && time.Since(extended) < extendEvery {
+				continue
+			}
+			progress = now
+		case <-ctx.Done():
+			return
+		}
+		begun := time.Now()
+		try, cancel := context.WithTimeout(ctx, q.Lease)
+		request, err := q.store.ExtendJob(try, r.Lease(), q.Lease, progress)
+		cancel()
+		if err == nil {
+			extended = begun
+			err = q.requested(ctx, r, request)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, catalog.ErrLost) || errors.Is(err, ErrInterrupted):
+			r.cancel(err)
+			return
+		case err != nil && time.Since(extended) >= q.Lease:
+			r.cancel(fmt.Errorf("%w: %w", catalog.ErrLost, err))
+			return
+		case err != nil:
+			q.log.Error("extend the lease of a job", "kind", r.Kind, "key", r.Key, "err", err)
+		}
+	}
+}
+
+// requested returns a *requestError if the job is to stop.
+func (q *Queue) requested(ctx context.Context, r *Running, request string) error {
+	switch request {
+	case catalog.RequestCancel:
+		return &requestError{catalog.JobCancelled}
+	case catalog.RequestPause:
+		return &requestError{catalog.JobPaused}
+	case catalog.RequestAgain:
+		j, err := q.store.Job(ctx, r.N)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(j.Payload, r.Payload) {
+			return &requestError{catalog.JobQueued}
+		}
+	}
+	return nil
+}
+
+// Persist repeats a write to the catalog until it succeeds. If ctx has ended it tries once.
+func (q *Queue) Persist(ctx context.Context, what string, write func(ctx context.Context) error) error {
+	for {
+		err := write(context.WithoutCancel(ctx))
+		if err == nil {
+			return nil
+		}
+		q.log.Error("write to the catalog", "operation", what, "err", err)
+		if !sleep.For(ctx, storeRetry) {
+			return err
+		}
+	}
+}
+
+// Cancel ends an open job: at once, or when its worker has heard of it. It returns the job as it is
+// then. The error wraps catalog.ErrNotFound if there is no such open job.
+func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
+	state, err := q.store.CancelJob(ctx, n)
+	if err != nil {
+		return catalog.Job{}, err
+	}
+	j, err := q.changedJob(ctx, n)
+	if err == nil && state == catalog.JobCancelled {
+		err = q.GiveUp(ctx, j, "")
+	}
+	return j, err
+}
+
+// Pause stops an open job until Retry. The error wraps catalog.ErrNotFound if there is no such open
+// job.
+func (q *Queue) Pause(ctx context.Context, n int64) (catalog.Job, error) {
+	if _, err := q.store.PauseJob(ctx, n); err != nil {
+		return catalog.Job{}, err
+	}
+	return q.changedJob(ctx, n)
+}
+
+// Retry makes a job run as soon as possible that waits, is paused, has failed or was cancelled. The
+// error wraps catalog.ErrNotFound if there is no such job, or if another one does its work.
+func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
+	if err := q.store.RetryJob(ctx, n); err != nil {
+		return catalog.Job{}, err
+	}
+	return q.changedJob(ctx, n)
+}
+
+func (q *Queue) changedJob(ctx context.Context, n int64) (catalog.Job, error) {
+	q.Wake()
+	return q.store.Job(ctx, n)
+}
+
+// forget removes jobs that ended long ago.
+func (q *Queue) forget(ctx context.Context) {
+	for {
+		removed, err := q.store.ForgetJobs(ctx, keepEnded, forgetAtOne)
+		if err != nil && ctx.Err() == nil {
+			q.log.Error("remove ended jobs", "err", err)
+		}
+		pause := forgetEvery
+		if removed == forgetAtOne {
+			pause = time.Second
+		}
+		if !sleep.For(ctx, pause) {
+			return
+		}
+	}
+}
+
+const (
+	awaitEvery = 200 * time.Millisecond // Await looks at this process's progress
+	otherEvery = 5                      // and at that of other processes each this many times
+)
+
+// Await waits until over reports true, and sends the progress of the job meanwhile. over is called
+// again and again.
+func (q *Queue) Await(
+	ctx context.Context, kind, key string, s *report.Sender, over func(ctx context.Context) (bool, error),
+) error {
+	tick := time.NewTicker(awaitEvery)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		q.mu.Lock()
+		changed := q.changed
+		q.mu.Unlock()
+		done, err := over(ctx)
+		if err != nil {
+			return err
+		}
+		lines, err := q.progress(ctx, kind, key, n%otherEvery == 0)
+		if err == nil {
+			err = s.Send(lines)
+		}
+		if err != nil || done {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// progress returns the progress of an open job. That of a job of another process is read only if
+// others is true.
+func (q *Queue) progress(ctx context.Context, kind, key string, others bool) (lines []wire.Progress, err error) {
+	q.mu.Lock()
+	for _, r := range q.running {
+		if r.Kind == kind && r.Key == key {
+			q.mu.Unlock()
+			return r.Lines(0), nil
+		}
+	}
+	q.mu.Unlock()
+	if !others {
+		return nil, nil
+	}
+	j, err := q.store.OpenJob(ctx, kind, key)
+	if errors.Is(err, catalog.ErrNotFound) || err == nil && len(j.Progress) == 0 {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(j.Progress, &lines)
+	}
+	return lines, err
+}

@@ -1,0 +1,276 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+const kind = "work"
+
+func openCatalog(t *testing.T) *catalog.Catalog {
+	t.Helper()
+	c, err := catalog.Open(t.Context(), filepath.Join(t.TempDir(), "catalog.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// start runs a queue with one kind of jobs. stop ends it and waits.
+func start(t *testing.T, store jobs.Store, owner string, k jobs.Kind, lease time.Duration) (q *jobs.Queue, stop func()) {
+	t.Helper()
+	q = jobs.New(store, owner, slog.New(slog.DiscardHandler))
+	k.Name = kind
+	if k.AtOnce == 0 {
+		k.AtOnce = 1
+	}
+	if lease > 0 {
+		q.Lease = lease
+	}
+	q.Add(k)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v, want Canceled", err)
+		}
+	})
+	t.Cleanup(stop)
+	return q, stop
+}
+
+func add(t *testing.T, c *catalog.Catalog, key, payload string, priority int64) int64 {
+	t.Helper()
+	n, err := c.AddJob(t.Context(), catalog.Job{Kind: kind, Key: key, Payload: []byte(payload), Priority: priority}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// await waits until a job has a state.
+func await(t *testing.T, c *catalog.Catalog, n int64, state string) catalog.Job {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		j, err := c.Job(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j.State == state {
+			return j
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("job %d is %s (%s), want %s", n, j.State, j.Error, state)
+		}
+	}
+}
+
+func TestJobsGetToTheirEnd(t *testing.T) {
+	c := openCatalog(t)
+	var mu sync.Mutex
+	given := map[string]string{}
+	q, _ := start(t, c, "a", jobs.Kind{
+		Run: func(_ context.Context, j *jobs.Running) error {
+			j.Step("layer", j.Key, 7).Add(7)
+			if j.Key == "bad" {
+				return fmt.Errorf("fetch https://user:secret@example.org/x: %w", errors.New("gone"))
+			}
+			return nil
+		},
+		GiveUp: func(_ context.Context, j catalog.Job, reason string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			given[j.Key] = reason
+			return nil
+		},
+	}, 0)
+	good, bad := add(t, c, "good", "", 0), add(t, c, "bad", "", 0)
+	q.Wake()
+	await(t, c, good, catalog.JobDone)
+	j := await(t, c, bad, catalog.JobFailed)
+	mu.Lock()
+	defer mu.Unlock()
+	const reason = "fetch https://example.org/x: gone"
+	if j.Error != reason || len(given) != 1 || given["bad"] != reason {
+		t.Errorf("error %q, given up %v, want %q", j.Error, given, reason)
+	}
+}
+
+// A job that runs is cancelled, paused and run again, and Await follows it.
+func TestRunningJobIsInterrupted(t *testing.T) {
+	c := openCatalog(t)
+	runs := make(chan string, 10)
+	q, _ := start(t, c, "a", jobs.Kind{Run: func(ctx context.Context, j *jobs.Running) error {
+		runs <- string(j.Payload)
+		if string(j.Payload) == "last" {
+			j.Step("layer", "l", 1).Add(1)
+			return nil
+		}
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), jobs.ErrInterrupted) {
+			t.Errorf("the job ended with %v, want ErrInterrupted", context.Cause(ctx))
+		}
+		return ctx.Err()
+	}}, 0)
+	n := add(t, c, "a", "first", 0)
+	q.Wake()
+	if got := <-runs; got != "first" {
+		t.Fatalf("run with %q", got)
+	}
+	if _, err := q.Pause(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	await(t, c, n, catalog.JobPaused)
+	if _, err := q.Retry(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	<-runs
+	if _, err := q.Cancel(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	await(t, c, n, catalog.JobCancelled)
+	n = add(t, c, "a", "second", 0)
+	q.Wake()
+	<-runs
+	add(t, c, "a", "last", 0)
+	q.Wake()
+	var lines []wire.Progress
+	sender := report.NewSender(func(p wire.Progress) error {
+		lines = append(lines, p)
+		return nil
+	})
+	if err := q.Await(t.Context(), kind, "a", sender, func(ctx context.Context) (bool, error) {
+		j, err := c.Job(ctx, n)
+		return j.State == catalog.JobDone, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-runs; got != "last" {
+		t.Errorf("run with %q, want the last payload", got)
+	}
+}
+
+// A queue that ends gives its jobs back, and the attempt does not count.
+func TestQueueEnds(t *testing.T) {
+	c := openCatalog(t)
+	started := make(chan struct{}, 10)
+	block := jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	n := add(t, c, "a", "", 0)
+	for range 5 {
+		_, stop := start(t, c, "a", block, 0)
+		<-started
+		stop()
+		if j, err := c.Job(t.Context(), n); err != nil || j.State != catalog.JobQueued || j.Attempts != 0 {
+			t.Fatalf("%+v, %v, want it queued", j, err)
+		}
+	}
+}
+
+// deaf is a store that a process cannot reach to extend its leases.
+type deaf struct {
+	*catalog.Catalog
+	is atomic.Bool
+}
+
+func (d *deaf) ExtendJob(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (string, error) {
+	if d.is.Load() {
+		return "", errors.New("connection refused")
+	}
+	return d.Catalog.ExtendJob(ctx, l, lease, progress)
+}
+
+// A process that cannot extend its lease stops working, and another one goes on. A job whose
+// processes all end that way is given up.
+func TestLeaseEnds(t *testing.T) {
+	c := openCatalog(t)
+	first := &deaf{Catalog: c}
+	lost, working := make(chan error, 1), make(chan struct{})
+	_, stop := start(t, first, "a", jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
+		first.is.Store(true)
+		close(working)
+		<-ctx.Done()
+		lost <- context.Cause(ctx)
+		return ctx.Err()
+	}}, 2*time.Second)
+	n := add(t, c, "a", "", 0)
+	<-working
+	_, _ = start(t, c, "b", jobs.Kind{Run: func(context.Context, *jobs.Running) error { return nil }}, 0)
+	if err := <-lost; !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("the first process ended with %v, want ErrLost", err)
+	}
+	stop()
+	if j := await(t, c, n, catalog.JobDone); j.Attempts != 2 {
+		t.Errorf("%+v, want the second attempt", j)
+	}
+}
+
+func TestJobIsGivenUp(t *testing.T) {
+	c := openCatalog(t)
+	n := add(t, c, "a", "", 0)
+	for range 3 { // processes that are killed
+		if _, err := c.ClaimJob(t.Context(), "x", []catalog.Slot{{Kind: kind}}, -time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	given := make(chan string, 1)
+	start(t, c, "a", jobs.Kind{
+		Run: func(context.Context, *jobs.Running) error { t.Error("it ran once more"); return nil },
+		GiveUp: func(_ context.Context, _ catalog.Job, reason string) error {
+			given <- reason
+			return nil
+		},
+	}, 0)
+	j := await(t, c, n, catalog.JobFailed)
+	if reason := <-given; reason != j.Error || reason == "" {
+		t.Errorf("given up for %q, the job's error is %q", reason, j.Error)
+	}
+}
+
+// Jobs without priority leave room for urgent ones.
+func TestUrgentJobsHaveRoom(t *testing.T) {
+	c := openCatalog(t)
+	running := make(chan string, 10)
+	q, _ := start(t, c, "a", jobs.Kind{AtOnce: 3, Urgent: 1, Run: func(ctx context.Context, j *jobs.Running) error {
+		running <- j.Key
+		<-ctx.Done()
+		return ctx.Err()
+	}}, 0)
+	for i := range 5 {
+		add(t, c, fmt.Sprint(i), "", 0)
+	}
+	q.Wake()
+	seen := map[string]bool{<-running: true, <-running: true}
+	select {
+	case key := <-running:
+		t.Errorf("job %s runs as the third", key)
+	case <-time.After(100 * time.Millisecond):
+	}
+	add(t, c, "urgent", "", 1)
+	q.Wake()
+	if key := <-running; key != "urgent" || !seen["0"] || !seen["1"] {
+		t.Errorf("job %s runs beside %v", key, seen)
+	}
+}

@@ -1,0 +1,287 @@
+package catalogtest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+const (
+	kind = "image"
+	long = time.Hour // a lease that does not end during a test
+)
+
+var slots = []catalog.Slot{{Kind: kind}}
+
+func addJob(t *testing.T, c *catalog.Catalog, j catalog.Job, delay time.Duration) int64 {
+	t.Helper()
+	n, err := c.AddJob(t.Context(), j, delay)
+	must(t, err)
+	return n
+}
+
+func claim(t *testing.T, c *catalog.Catalog, owner, key string) catalog.Job {
+	t.Helper()
+	j, err := c.ClaimJob(t.Context(), owner, slots, long)
+	if err != nil || j.Key != key || j.State != catalog.JobRunning || j.Owner != owner {
+		t.Fatalf("claimed %+v, %v, want %s", j, err, key)
+	}
+	return j
+}
+
+func wantNoJob(t *testing.T, c *catalog.Catalog, slots []catalog.Slot) {
+	t.Helper()
+	if j, err := c.ClaimJob(t.Context(), "nobody", slots, long); !errors.Is(err, catalog.ErrNotFound) {
+		t.Fatalf("claimed %+v, %v, want ErrNotFound", j, err)
+	}
+}
+
+func end(t *testing.T, c *catalog.Catalog, j catalog.Job, o catalog.Outcome, want string) {
+	t.Helper()
+	if state, err := c.EndJob(t.Context(), j.Lease(), o); err != nil || state != want {
+		t.Fatalf("ended job %s: %s, %v, want %s", j.Key, state, err, want)
+	}
+}
+
+// Jobs run by priority, then by time.
+func testJobOrder(t *testing.T, c *catalog.Catalog) {
+	addJob(t, c, catalog.Job{Kind: kind, Key: "first", Payload: []byte("x"), Secret: []byte("s")}, 0)
+	addJob(t, c, catalog.Job{Kind: kind, Key: "later"}, long)
+	addJob(t, c, catalog.Job{Kind: kind, Key: "second"}, 0)
+	addJob(t, c, catalog.Job{Kind: kind, Key: "urgent", Priority: 1}, 0)
+	addJob(t, c, catalog.Job{Kind: "other", Key: "first", Priority: 2}, 0)
+	wantNoJob(t, c, nil)
+	wantNoJob(t, c, []catalog.Slot{{Kind: kind, Priority: 2}, {Kind: "third"}})
+	claim(t, c, "a", "urgent")
+	first := claim(t, c, "a", "first")
+	if string(first.Payload) != "x" || string(first.Secret) != "s" || first.Attempts != 1 {
+		t.Errorf("claimed %+v", first)
+	}
+	claim(t, c, "a", "second")
+	wantNoJob(t, c, slots)
+	open, err := c.Jobs(t.Context(), false, 3)
+	if err != nil || len(open) != 3 || open[0].Key != "urgent" || open[0].State != catalog.JobRunning {
+		t.Errorf("open jobs %+v, %v", open, err)
+	}
+	counts, err := c.CountJobs(t.Context())
+	if err != nil || counts[[2]string{kind, catalog.JobRunning}] != 3 || counts[[2]string{kind, catalog.JobQueued}] != 1 ||
+		counts[[2]string{"other", catalog.JobQueued}] != 1 {
+		t.Errorf("counts %v, %v", counts, err)
+	}
+	// An ended job is no longer open, and has lost its secret.
+	end(t, c, first, catalog.Outcome{State: catalog.JobFailed, Error: "reason"}, catalog.JobFailed)
+	if j, err := c.Job(t.Context(), first.N); err != nil || j.Error != "reason" || len(j.Secret) > 0 ||
+		string(j.Payload) != "x" {
+		t.Errorf("ended job %+v, %v", j, err)
+	}
+	if _, err := c.OpenJob(t.Context(), kind, "first"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("open job: %v, want ErrNotFound", err)
+	}
+	if ended, err := c.Jobs(t.Context(), true, 10); err != nil || len(ended) != 1 || ended[0].N != first.N {
+		t.Errorf("ended jobs %+v, %v", ended, err)
+	}
+	if n, err := c.ForgetJobs(t.Context(), long, 10); err != nil || n != 0 {
+		t.Errorf("forgot %d young jobs, %v", n, err)
+	}
+	if n, err := c.ForgetJobs(t.Context(), -long, 10); err != nil || n != 1 {
+		t.Errorf("forgot %d old jobs, %v, want 1", n, err)
+	}
+}
+
+// There is one open job of a kind and key. A job that is requested while it runs runs again.
+func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
+	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}, long)
+	if again := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("2"), Priority: 1}, 0); again != n {
+		t.Errorf("a second job %d beside %d", again, n)
+	}
+	j := claim(t, c, "x", "a")
+	if string(j.Payload) != "2" || j.Priority != 1 {
+		t.Errorf("claimed %+v, want the last payload and the highest priority", j)
+	}
+	if again := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("3")}, 0); again != n {
+		t.Errorf("a second job %d beside %d, which runs", again, n)
+	}
+	wantNoJob(t, c, slots)
+	if request, err := c.ExtendJob(t.Context(), j.Lease(), long, nil); err != nil || request != catalog.RequestAgain {
+		t.Errorf("request %q, %v, want again", request, err)
+	}
+	end(t, c, j, catalog.Outcome{State: catalog.JobFailed, Error: "old"}, catalog.JobQueued)
+	if j = claim(t, c, "x", "a"); string(j.Payload) != "3" || j.Attempts != 1 {
+		t.Errorf("claimed again %+v", j)
+	}
+	end(t, c, j, catalog.Outcome{State: catalog.JobDone}, catalog.JobDone)
+	if next := addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0); next == n {
+		t.Error("an ended job was opened again")
+	}
+}
+
+// Each job is given to one worker.
+func testContention(t *testing.T, c *catalog.Catalog) {
+	const jobs, workers = 40, 8
+	for i := range jobs {
+		addJob(t, c, catalog.Job{Kind: kind, Key: fmt.Sprint(i)}, 0)
+	}
+	var mu sync.Mutex
+	given := map[string]int{}
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for {
+				j, err := c.ClaimJob(t.Context(), fmt.Sprint(w), slots, long)
+				if errors.Is(err, catalog.ErrNotFound) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				given[j.Key]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(given) != jobs {
+		t.Errorf("%d jobs were given to workers, want %d", len(given), jobs)
+	}
+	for key, times := range given {
+		if times != 1 {
+			t.Errorf("job %s was given to %d workers", key, times)
+		}
+	}
+}
+
+// When a lease has ended, another worker gets the job, and the first one can change nothing.
+func testLeases(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0)
+	first := claim(t, c, "x", "a")
+	if _, err := c.ExtendJob(ctx, first.Lease(), long, []byte("half")); err != nil {
+		t.Fatal(err)
+	}
+	if open, err := c.OpenJob(ctx, kind, "a"); err != nil || string(open.Progress) != "half" {
+		t.Errorf("open job %+v, %v", open, err)
+	}
+	wantNoJob(t, c, slots)
+	if _, err := c.ExtendJob(ctx, first.Lease(), -time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	second := claim(t, c, "y", "a")
+	if second.Attempts != 2 || second.Fence <= first.Fence {
+		t.Errorf("claimed %+v after %+v", second, first)
+	}
+	name := []catalog.Image{queued("a")}
+	now, _, err := c.Expect(ctx, name, "example.org/a", "superseded", catalog.Job{Kind: "other", Key: "a"})
+	must(t, err)
+	p := publication(t, c, catalog.Image{N: now[0].N, Name: "a"}, "x")
+	p.Lease = first.Lease()
+	for what, err := range map[string]error{
+		"extend":  second1(c.ExtendJob(ctx, first.Lease(), long, nil)),
+		"end":     second1(c.EndJob(ctx, first.Lease(), catalog.Outcome{State: catalog.JobDone})),
+		"begin":   c.Begin(ctx, first.Lease(), now[0].N),
+		"state":   c.End(ctx, first.Lease(), now[0].N, wire.StateFailed, "late"),
+		"name":    c.NameAs(ctx, first.Lease(), "a", name),
+		"publish": c.Publish(ctx, p),
+		"layer":   second1(c.ClaimLayer(ctx, first.Lease(), "x")),
+	} {
+		if !errors.Is(err, catalog.ErrLost) {
+			t.Errorf("%s without the lease: %v, want ErrLost", what, err)
+		}
+	}
+	if got := states(t, c, "a"); got != "a a queued;" {
+		t.Errorf("the image: %s, want it queued", got)
+	}
+	must(t, c.Begin(ctx, second.Lease(), now[0].N))
+	p.Lease = second.Lease()
+	must(t, c.Publish(ctx, p))
+	end(t, c, second, catalog.Outcome{State: catalog.JobDone}, catalog.JobDone)
+	// An interrupted attempt does not count, and a restarted process gets its jobs back at once.
+	addJob(t, c, catalog.Job{Kind: kind, Key: "b"}, 0)
+	end(t, c, claim(t, c, "x", "b"), catalog.Outcome{State: catalog.JobQueued, Uncounted: true}, catalog.JobQueued)
+	if j := claim(t, c, "x", "b"); j.Attempts != 1 {
+		t.Errorf("attempt %d, want 1", j.Attempts)
+	}
+	must(t, c.DropLeases(ctx, "y"))
+	wantNoJob(t, c, slots)
+	must(t, c.DropLeases(ctx, "x"))
+	if j := claim(t, c, "x", "b"); j.Attempts != 2 {
+		t.Errorf("attempt %d, want 2", j.Attempts)
+	}
+}
+
+func second1[T any](_ T, err error) error { return err }
+
+// Jobs are cancelled, paused and resumed, whether they run or not.
+func testJobRequests(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0)
+	if state, err := c.PauseJob(ctx, n); err != nil || state != catalog.JobPaused {
+		t.Fatalf("paused: %s, %v", state, err)
+	}
+	wantNoJob(t, c, slots)
+	addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0) // it stays paused
+	wantNoJob(t, c, slots)
+	must(t, c.RetryJob(ctx, n))
+	j := claim(t, c, "x", "a")
+	for want, ask := range map[string]func() (string, error){
+		catalog.RequestPause:  func() (string, error) { return c.PauseJob(ctx, n) },
+		catalog.RequestCancel: func() (string, error) { return c.CancelJob(ctx, n) },
+	} {
+		if state, err := ask(); err != nil || state != catalog.JobRunning {
+			t.Errorf("%s of a running job: %s, %v", want, state, err)
+		}
+		if request, err := c.ExtendJob(ctx, j.Lease(), long, nil); err != nil || request != want {
+			t.Errorf("request %q, %v, want %s", request, err, want)
+		}
+	}
+	// The request counts although the worker has gone.
+	if _, err := c.CancelJob(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.ExtendJob(ctx, j.Lease(), -time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantNoJob(t, c, slots)
+	if j, err := c.Job(ctx, n); err != nil || j.State != catalog.JobCancelled {
+		t.Errorf("job %+v, %v, want it cancelled", j, err)
+	}
+	if _, err := c.CancelJob(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("cancelled an ended job: %v", err)
+	}
+	must(t, c.RetryJob(ctx, n))
+	claim(t, c, "x", "a")
+	if err := c.RetryJob(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("retried a running job: %v", err)
+	}
+}
+
+// A layer is split by one worker.
+func testClaims(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0)
+	addJob(t, c, catalog.Job{Kind: kind, Key: "b"}, 0)
+	a, b := claim(t, c, "x", "a"), claim(t, c, "y", "b")
+	expect := func(j catalog.Job, layer string, want bool) {
+		t.Helper()
+		if claimed, err := c.ClaimLayer(ctx, j.Lease(), layer); err != nil || claimed != want {
+			t.Errorf("job %s claimed layer %s: %v, %v, want %v", j.Key, layer, claimed, err, want)
+		}
+	}
+	expect(a, "one", true)
+	expect(a, "one", true)
+	expect(b, "one", false)
+	expect(b, "two", true)
+	must(t, c.ReleaseLayers(ctx, a.Lease()))
+	expect(b, "one", true)
+	expect(a, "one", false)
+	if _, err := c.ExtendJob(ctx, b.Lease(), -time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	expect(a, "one", true)
+}

@@ -1,0 +1,172 @@
+// Package postgres runs Debian's PostgreSQL 15 for tests, as "test/setup postgres" installs it. The
+// server is a real one, with its usual settings, on a loopback port and in a directory of its own.
+// It needs root, because PostgreSQL refuses to run as root and so gets another user.
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+)
+
+const (
+	programs     = "/usr/lib/postgresql/15/bin"
+	startTimeout = time.Minute
+)
+
+// Server is a PostgreSQL server.
+type Server struct {
+	dir, password string
+	port          int
+	user          *syscall.Credential
+	cmd           *exec.Cmd
+	databases     int
+}
+
+// Start makes a database cluster and starts its server. Both are gone when the test ends.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "postgres-") // t.TempDir is closed to other users
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := &Server{dir: dir, password: rand.Text(), user: account(t)}
+	passwordFile := filepath.Join(dir, "password")
+	if err := os.WriteFile(passwordFile, []byte(s.password), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, passwordFile} {
+		if err := os.Chown(path, int(s.user.Uid), int(s.user.Gid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	initdb := s.command("initdb", "--pgdata", s.data(), "--username", "lighter", "--pwfile", passwordFile,
+		"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C.UTF-8")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	s.port = freePort(t)
+	t.Cleanup(s.Kill)
+	s.Run(t)
+	return s
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+// account returns the user of the server: the one that Debian's package has made.
+func account(t testing.TB) *syscall.Credential {
+	t.Helper()
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		t.Fatalf("PostgreSQL is not installed: run test/setup postgres (%v)", err)
+	}
+	uid, _ := strconv.ParseUint(u.Uid, 10, 32)
+	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func (s *Server) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(programs, program), args...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.user, Setpgid: true}
+	return cmd
+}
+
+// Run starts the server after Kill, and waits until it answers.
+func (s *Server) Run(t testing.TB) {
+	t.Helper()
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"),
+		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd = s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
+		"-c", "unix_socket_directories=")
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(startTimeout)
+	for err = s.ping(); err != nil; err = s.ping() {
+		if time.Now().After(deadline) {
+			out, _ := os.ReadFile(log.Name())
+			t.Fatalf("PostgreSQL does not answer: %v\n%s", err, out)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (s *Server) ping() error {
+	db, err := sql.Open("pgx", s.url("postgres"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return db.PingContext(ctx)
+}
+
+// Kill ends the server at once, as a crash of its machine would. Run recovers its databases.
+func (s *Server) Kill() {
+	if s.cmd == nil || s.cmd.Process == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT) // its children end with it; SIGKILL would leave them
+	_ = s.cmd.Wait()
+	s.cmd = nil
+}
+
+// Database makes an empty database and returns its URL.
+func (s *Server) Database(t testing.TB) string {
+	t.Helper()
+	s.databases++
+	name := fmt.Sprintf("lighter_%d", s.databases)
+	s.Execute(t, s.url("postgres"), "CREATE DATABASE "+name)
+	return s.url(name)
+}
+
+func (s *Server) url(database string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword("lighter", s.password),
+		Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), Path: database}
+	return u.String()
+}
+
+// Execute runs SQL in a database.
+func (s *Server) Execute(t testing.TB, database, statements string) {
+	t.Helper()
+	db, err := sql.Open("pgx", database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(statements); err != nil {
+		t.Fatalf("%s: %v", strings.TrimSpace(statements), err)
+	}
+}

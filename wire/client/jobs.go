@@ -1,0 +1,34 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"lighter/wire"
+)
+
+// Jobs lists the hub's jobs that have not ended, in the order in which they run. With ended, it lists
+// those that ended last.
+func (c *Client) Jobs(ctx context.Context, ended bool) ([]wire.Job, error) {
+	r := request{method: http.MethodGet, path: wire.JobsPath(c.Scope())}
+	if ended {
+		r.query = url.Values{"ended": {"1"}}
+	}
+	return ask[[]wire.Job](ctx, c, r, 0)
+}
+
+// CancelJob ends a job, also while it runs.
+func (c *Client) CancelJob(ctx context.Context, n int64) (wire.Job, error) { return c.job(ctx, "cancel", n) }
+
+// PauseJob stops a job until RetryJob.
+func (c *Client) PauseJob(ctx context.Context, n int64) (wire.Job, error) { return c.job(ctx, "pause", n) }
+
+// RetryJob lets a job run as soon as possible that waits, is paused, has failed or was cancelled.
+func (c *Client) RetryJob(ctx context.Context, n int64) (wire.Job, error) { return c.job(ctx, "retry", n) }
+
+func (c *Client) job(ctx context.Context, action string, n int64) (wire.Job, error) {
+	return ask[wire.Job](ctx, c, request{method: http.MethodPost, path: wire.JobsPath(c.Scope()) + "/" + action,
+		query: url.Values{"job": {strconv.FormatInt(n, 10)}}, body: []byte("{}")}, 0)
+}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/hub/catalog"
 	"lighter/renewed"
 	"lighter/socket"
 	"lighter/wire"
@@ -39,6 +40,7 @@ type Config struct {
 	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
 	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback address."`
 
+	Catalog   string   `toml:"catalog" comment:"The hub's database: postgres://USER@HOST:PORT/DATABASE. Give the password by passfile=FILE in the URL's query, as libpq does. Empty: the SQLite file ROOT/catalog.db."`
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or the URL of an object store. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
@@ -96,6 +98,9 @@ func (c *Config) Check() error {
 	}
 	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" {
 		return fmt.Errorf("bucket %q: want a URL such as file:///DIR", c.Bucket)
+	}
+	if c.Catalog != "" && !catalog.IsPostgres(c.Catalog) {
+		return errors.New("catalog: want the URL of a database, postgres://USER@HOST:PORT/DATABASE")
 	}
 	if _, err := c.proxies(); err != nil {
 		return err

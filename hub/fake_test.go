@@ -50,9 +50,13 @@ func startHub(t *testing.T, change ...func(*hub.Config)) *testHub {
 	return runHub(t, openHub(t, c))
 }
 
+// newCatalog returns the catalog of a new hub, if it is not to be SQLite.
+var newCatalog = func(*testing.T) string { return "" }
+
 func hubConfig(t *testing.T) hub.Config {
 	c := hub.DefaultConfig()
 	c.Root = t.TempDir()
+	c.Catalog = newCatalog(t)
 	c.Listen = "127.0.0.1:0"
 	c.Platforms = []string{"linux/amd64"}
 	c.Sources = []string{"127.0.0.1", "localhost"}

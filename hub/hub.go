@@ -7,6 +7,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -55,23 +56,24 @@ const (
 
 // Hub is an open hub.
 type Hub struct {
-	config   Config
-	tls      *tls.Config // nil: plain HTTP
-	log      *slog.Logger
-	closers  []io.Closer // in the order of opening
-	objects  *objects.Store
-	catalog  *catalog.Catalog
-	registry *registry.Registry
-	jobs     *jobs.Queue
-	images   *images.Service
-	trees    *ingest.Trees
-	verifier *verify.Verifier
-	starts   *startup.Service
-	keys     signingKeys
-	proxies  []netip.Prefix
-	access   *access.Policy
-	view     *view
-	end      context.CancelFunc // ends the background work
+	config    Config
+	tls       *tls.Config // nil: plain HTTP
+	log       *slog.Logger
+	closers   []io.Closer // in the order of opening
+	objects   *objects.Store
+	catalog   *catalog.Catalog
+	registry  *registry.Registry
+	jobs      *jobs.Queue
+	images    *images.Service
+	trees     *ingest.Trees
+	publisher *publish.Publisher
+	verifier  *verify.Verifier
+	starts    *startup.Service
+	keys      signingKeys
+	proxies   []netip.Prefix
+	access    *access.Policy
+	view      *view
+	end       context.CancelFunc // ends the background work
 
 	maxConnections int // the constant; fewer in tests
 }
@@ -140,7 +142,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if h.catalog, err = catalog.Open(ctx, catalogFile(c.Root)); err != nil {
+	if h.catalog, err = catalog.Open(ctx, cmp.Or(c.Catalog, catalogFile(c.Root))); err != nil {
 		return err
 	}
 	h.closers = append(h.closers, h.catalog)
@@ -158,10 +160,6 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
 		return err
 	}
-	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
-	publisher, encoders := publish.New(h.catalog, h.objects, scratch, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
-	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
-	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
 	name, err := owner(c.Root)
 	if err != nil {
 		return err
@@ -169,6 +167,11 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err := h.catalog.DropLeases(ctx, name); err != nil { // of the previous process, which has ended
 		return err
 	}
+	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
+	publisher, encoders := publish.New(h.catalog, h.objects, scratch, name, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
+	h.publisher = publisher
+	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
+	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
 	h.jobs = jobs.New(h.catalog, name, h.log)
 	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
@@ -177,8 +180,8 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
 		Encoders: encoders,
 		Images:   h.images, Limit: c.StartupBytes, Log: h.log})
-	h.view.starts = h.starts
-	publisher.Recover(ctx)
+	h.view.jobs, h.view.starts = h.jobs, h.starts
+	h.publisher.Recover(ctx)
 	return h.images.Recover(ctx)
 }
 
@@ -273,6 +276,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, h.end)()
 	group.Go(func() error { return h.jobs.Run(ctx) })
+	group.Go(func() error { return h.publisher.Run(ctx) })
 	group.Go(func() error { return h.images.Run(ctx) })
 	group.Go(h.trees.Run)
 	group.Go(func() error { return h.verifier.Run(ctx) })

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/hub/catalog"
+	"lighter/hub/jobs"
 	"lighter/hub/startup"
 	"lighter/logqueue"
 	"lighter/wire"
@@ -23,6 +24,7 @@ import (
 // view answers /metrics, /healthz and /readyz. docs/metrics.md describes the metrics.
 type view struct {
 	catalog  *catalog.Catalog
+	jobs     *jobs.Queue
 	starts   *startup.Service
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
@@ -47,7 +49,7 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 // endpoints are the values of the label "endpoint": the first path elements below a scope, the
 // registry, and all others.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
-	"traces", "registry", "other"}
+	"jobs", "traces", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {
@@ -134,6 +136,16 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	for _, state := range []string{wire.StateQueued, wire.StateActive, wire.StateReady, wire.StateFailed,
 		wire.StateStored} {
 		send(prometheus.GaugeValue, "images", "Images, by state.", states[state], prometheus.Labels{"state": state})
+	}
+	open, err := v.catalog.CountJobs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, kind := range v.jobs.Kinds() {
+		for _, state := range []string{wire.JobQueued, wire.JobRunning, wire.JobPaused} {
+			send(prometheus.GaugeValue, "jobs", "Jobs that have not ended, by kind and state.",
+				open[[2]string{kind, state}], prometheus.Labels{"kind": kind, "state": state})
+		}
 	}
 	counts := v.starts.Counts()
 	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, made or given up."

@@ -39,7 +39,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	if err != nil || j.Key != "a:1" {
 		t.Fatalf("%+v, %v", j, err)
 	}
-	known, fresh := leaveUnpublished(t, h.config.Root, before.objects)
+	known, fresh := leaveUnpublished(t, dying, before.objects)
 	server.Close()
 	if err := dying.Close(); err != nil {
 		t.Fatal(err)
@@ -100,18 +100,22 @@ func TestKilledHubComparesNames(t *testing.T) {
 	t.Errorf("the name refers to %+v, want the registry's image", again.settled("a:1"))
 }
 
-// leaveUnpublished leaves the files of a hub that was killed after it stored objects and before the
-// catalog committed. It returns the keys of a published record and of an unpublished pack.
-func leaveUnpublished(t *testing.T, root string, objectsBefore []string) (known, fresh string) {
+// leaveUnpublished leaves the files and claims of a hub that was killed between storing objects and the
+// catalog's commit. It returns the keys of a published record and of an unpublished pack.
+func leaveUnpublished(t *testing.T, dying *hub.Hub, objectsBefore []string) (known, fresh string) {
 	t.Helper()
+	root := dying.Config().Root
 	dir := filepath.Join(hub.ScratchDir(root), "image-1")
 	known = firstWith(objectsBefore, "layers/")
 	fresh = objects.PackKey([32]byte{1, 2, 3})
+	claim := catalog.Claim{Owner: dying.Owner() + "/1", Keys: []string{known, fresh}}
+	if err := dying.Catalog().ClaimObjects(t.Context(), claim, time.Hour); err != nil {
+		t.Fatal(err)
+	}
 	for path, text := range map[string]string{
-		filepath.Join(hub.ScratchDir(root), "journal-1"): known + "\n" + fresh + "\npacks/ab12", // torn
-		filepath.Join(dir, "pack-7"):                     "half a pack",
-		filepath.Join(hub.ObjectsDir(root), fresh):       "a pack that nobody knows",
-		filepath.Join(hub.ScratchDir(root), "anything"):  "",
+		filepath.Join(dir, "pack-7"):                    "half a pack",
+		filepath.Join(hub.ObjectsDir(root), fresh):      "a pack that nobody knows",
+		filepath.Join(hub.ScratchDir(root), "anything"): "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

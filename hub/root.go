@@ -19,7 +19,7 @@ import (
 //	├── registry      images as they were pushed or copied (distribution's layout)
 //	├── objects       packs, indexes, locations, layer records (package objects),
 //	│                 unless bucket is set
-//	├── catalog.db    the database (package catalog); with -wal and -shm
+//	├── catalog.db    the database (package catalog), unless catalog is set; with -wal and -shm
 //	├── hub.key       the Ed25519 keys that sign statements, the oldest first (PEM, PKCS #8, 0600)
 //	├── scratch       unfinished objects; emptied at each start. If bucket is another directory,
 //	│                 scratch is in that, since objects are renamed

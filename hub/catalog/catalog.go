@@ -60,7 +60,7 @@ func connect(source string) (*Catalog, error) {
 	c := &Catalog{changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}
 	d := sqliteDialect
 	var err error
-	if isPostgres(source) {
+	if IsPostgres(source) {
 		d = postgresDialect
 		c.writing, err = openPostgres(source)
 		c.reading = c.writing

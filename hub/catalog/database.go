@@ -54,8 +54,8 @@ func (d *dialect) bind(statement string) string {
 	}
 }
 
-// isPostgres reports whether source is a URL of PostgreSQL, and not the path of an SQLite file.
-func isPostgres(source string) bool {
+// IsPostgres reports whether source is a URL of PostgreSQL, and not the path of an SQLite file.
+func IsPostgres(source string) bool {
 	return strings.HasPrefix(source, "postgres://") || strings.HasPrefix(source, "postgresql://")
 }
 
@@ -96,7 +96,7 @@ func openPostgres(source string) (*sql.DB, error) {
 
 // nameOf names a database in errors. It has no password.
 func nameOf(source string) string {
-	if !isPostgres(source) {
+	if !IsPostgres(source) {
 		return source
 	}
 	u, err := url.Parse(source)

@@ -43,9 +43,13 @@ func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (su
 	return surplus, nil
 }
 
-// ForgetDerived removes trees, except those that have become the top of an image meanwhile.
-func (c *Catalog) ForgetDerived(ctx context.Context, surplus []Derived) error {
+// ForgetDerived removes trees, whose objects are claimed, except those that have become the top of an
+// image meanwhile.
+func (c *Catalog) ForgetDerived(ctx context.Context, claim Claim, surplus []Derived) error {
 	err := c.update(ctx, "remove derived trees", func(tx session) error {
+		if err := holdClaim(ctx, tx, claim); err != nil {
+			return err
+		}
 		now, err := list(ctx, tx, (*Derived).fields, derived)
 		if err != nil {
 			return err

@@ -17,6 +17,7 @@ type Layout struct {
 	IndexWire     int64    // length of the tree's index, compressed
 	Startup       []byte   // identifies the contents of the startup packs; empty: there are none
 	Packs         []StartupPack
+	Claim         Claim // of its objects
 }
 
 // StartupPack is a pack whose chunks are in other packs, too.
@@ -54,9 +55,13 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	return l, err
 }
 
-// SetLayout replaces a tree's layout. Startup packs that no tree has any more retire.
+// SetLayout replaces a tree's layout. Startup packs that no tree has any more retire. The error is
+// ErrLost if the claim of its objects was lost.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error {
+		if err := holdClaim(ctx, tx, l.Claim); err != nil {
+			return err
+		}
 		if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = ?
 			WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
 			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
@@ -95,9 +100,12 @@ func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes in
 		before.UnixMilli(), later.UnixMilli(), bytes, limit)
 }
 
-// DropRetired removes the retired ones among the startup packs.
-func (c *Catalog) DropRetired(ctx context.Context, ids []chunk.ID) error {
+// DropRetired removes the retired ones among the startup packs, whose objects are claimed.
+func (c *Catalog) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) error {
 	return c.update(ctx, "drop retired packs", func(tx session) error {
+		if err := holdClaim(ctx, tx, claim); err != nil {
+			return err
+		}
 		for _, id := range ids {
 			if err := exec(ctx, tx, `DELETE FROM startup_packs WHERE id = ? AND retired > 0`, id[:]); err != nil {
 				return fmt.Errorf("pack %s: %w", id.Short(), err)

@@ -20,6 +20,7 @@ type Publication struct {
 
 	Image     int64 // number of the image that becomes ready; 0: none
 	Lease     Lease // of the job that made it, if there is an image
+	Claim     Claim // of its objects
 	Size      int64 // bytes of config and layers in the registry
 	Blobs     []Blob
 	Layers    []Layer // new ones
@@ -83,9 +84,12 @@ type Tree struct {
 }
 
 // Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
-// meanwhile, and ErrLost if its job was lost.
+// meanwhile, and ErrLost if its job or the claim of its objects was lost.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	err := c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx session) error {
+		if err := holdClaim(ctx, tx, p.Claim); err != nil {
+			return err
+		}
 		for _, step := range []func(context.Context, session, *Publication) error{
 			publishImage, publishChunks, publishChains, publishTree, publishLayout, releaseLayers,
 		} {

@@ -96,15 +96,18 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 
 // reload returns the images as they are now. It fails if one of them was removed.
 func (s *Service) reload(ctx context.Context, images []catalog.Image) ([]catalog.Image, error) {
-	var numbers []int64
-	for _, image := range images {
-		numbers = append(numbers, image.N)
-	}
-	now, err := s.catalog.Numbered(ctx, numbers)
+	now, err := s.catalog.Numbered(ctx, numbersOf(images))
 	if err == nil && len(now) < len(images) {
 		err = errRemoved
 	}
 	return now, err
+}
+
+func numbersOf(images []catalog.Image) (numbers []int64) {
+	for _, image := range images {
+		numbers = append(numbers, image.N)
+	}
+	return numbers
 }
 
 // prepareStarts calls Config.Ready for the ready ones of the images. An image is ready whatever that

@@ -112,19 +112,16 @@ func (s *Service) bring(ctx context.Context, ref wire.Ref, j *jobs.Running) erro
 			p.Close()
 		}
 	}()
-	var failures []error
 	for _, image := range images {
 		p, err := s.prepare(ctx, image, source, j)
 		if err != nil {
 			return err
 		}
-		if p == nil {
-			failures = append(failures, fmt.Errorf("image %s failed", image.Digest))
-			continue
+		if p != nil {
+			prepared = append(prepared, p)
 		}
-		prepared = append(prepared, p)
 	}
-	if coming != nil && (len(images) == 0 || len(failures) < len(images)) {
+	if coming != nil && (len(images) == 0 || len(prepared) > 0) {
 		if err := s.complete(ctx, ref, coming, j); err != nil {
 			return err
 		}
@@ -134,7 +131,19 @@ func (s *Service) bring(ctx context.Context, ref wire.Ref, j *jobs.Running) erro
 			return err
 		}
 	}
-	return nil
+	return s.failure(ctx, images)
+}
+
+// failure returns why some of the images have failed, or nil.
+func (s *Service) failure(ctx context.Context, images []catalog.Image) error {
+	images, err := s.catalog.Numbered(ctx, numbersOf(images))
+	errs := []error{err}
+	for _, i := range images {
+		if i.State == wire.StateFailed {
+			errs = append(errs, errors.New(i.Error))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // open returns the image of a job's source.

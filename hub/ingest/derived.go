@@ -72,8 +72,8 @@ func (t *Trees) makeChain(ctx context.Context, chain string, layers []string) (s
 		return nil, err
 	}
 	made.sign(t.keys, chain)
-	err = t.publisher.Publish(ctx, publish.Objects{Others: made.files}, func() error {
-		return t.catalog.Publish(ctx, &catalog.Publication{Tree: made.tree, Statement: made.statement})
+	err = t.publisher.Publish(ctx, publish.Objects{Staged: made.files}, func(claim catalog.Claim) error {
+		return t.catalog.Publish(ctx, &catalog.Publication{Claim: claim, Tree: made.tree, Statement: made.statement})
 	})
 	if err != nil {
 		return nil, err
@@ -98,7 +98,9 @@ func (t *Trees) deleteSurplus(ctx context.Context, made chunk.ID) {
 		for _, d := range surplus {
 			keys = append(keys, objects.IndexKey(d.Tree), objects.LocationsKey(d.Locations))
 		}
-		err = t.publisher.Delete(ctx, keys, func() error { return t.catalog.ForgetDerived(ctx, surplus) })
+		err = t.publisher.Delete(ctx, keys, func(claim catalog.Claim) error {
+			return t.catalog.ForgetDerived(ctx, claim, surplus)
+		})
 	}
 	if err != nil && ctx.Err() == nil { // the next requested tree tries again
 		t.log.Error("delete surplus trees", "err", err)

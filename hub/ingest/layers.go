@@ -173,10 +173,13 @@ func (t *ingestion) publish(ctx context.Context, made *madeTree) error {
 	if err := t.staging.flushed(); err != nil {
 		return err
 	}
-	files := made.files
+	files := append(t.staging.packFiles(), made.files...)
 	for diffID, l := range t.split {
 		files = append(files, objects.Staged{Key: objects.LayerKey(diffID), Path: l.record})
 	}
-	return t.publisher.Publish(ctx, publish.Objects{Packs: t.staging.packFiles(), Others: files},
-		func() error { return t.catalog.Publish(ctx, t.publication(made)) })
+	return t.publisher.Publish(ctx, publish.Objects{Staged: files}, func(claim catalog.Claim) error {
+		p := t.publication(made)
+		p.Claim = claim
+		return t.catalog.Publish(ctx, p)
+	})
 }

@@ -3,7 +3,6 @@ package ingest
 import (
 	"context"
 	"io"
-
 )
 
 // readAhead passes bytes from one goroutine, which runs fill, to another one, which calls Read, a

@@ -34,7 +34,7 @@ func TestUnsyncedPackIsNotPublished(t *testing.T) {
 	}
 	defer func() { _ = errors.Join(c.Close(), o.Close()) }()
 	log := slog.New(slog.DiscardHandler)
-	p := publish.New(c, o, scratch, log)
+	p := publish.New(c, o, scratch, "process", log)
 	keys := []ed25519.PrivateKey{make(ed25519.PrivateKey, ed25519.PrivateKeySize)}
 	trees := NewTrees(t.Context(), c, o, p, tree.Limits{Entries: 1000, Bytes: 1 << 20}, keys, log)
 	i := New(c, p, encoder.NewPool(1), trees, log)

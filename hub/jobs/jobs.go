@@ -111,6 +111,14 @@ func New(store Store, owner string, log *slog.Logger) *Queue {
 // Add adds a kind. It is called before Run.
 func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
 
+// Kinds returns the names of the kinds.
+func (q *Queue) Kinds() (names []string) {
+	for _, k := range q.kinds {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
 // Run runs jobs until ctx ends, and then waits for those that run.
 func (q *Queue) Run(ctx context.Context) error {
 	defer q.work.Wait()

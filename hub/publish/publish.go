@@ -1,14 +1,14 @@
 // Package publish makes objects and the catalog's rows about them appear together, or not at all.
 //
-// Publishing has two phases: the objects are stored, then the catalog commits. Before that, a
-// journal in the scratch directory lists the objects. Afterwards the publisher deletes the listed
-// objects that the catalog does not know: all of them if the commit has failed. If the process ends
-// too early, Recover does that at the next start. Delete works the same way, with a commit that
-// makes the catalog forget objects.
+// A publication claims its objects in the catalog, stores them, and then the catalog commits. At the
+// end it deletes those of them that the catalog does not know, all of them if the commit has failed,
+// and releases the claim. If the process ends too early, another publisher gets the claim and does
+// that: at its next start, or when the lease has ended. So no two publishers ever store or delete
+// the same object at the same time. Delete works the same way, with a commit that makes the catalog
+// forget objects.
 package publish
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -18,17 +18,21 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
-	"golang.org/x/sync/semaphore"
-
-	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/sleep"
 )
 
-// Catalog says which objects are known. The hub's catalog implements it.
+// Catalog has the claims, and says which objects are known. The hub's catalog implements it.
 type Catalog interface {
+	ClaimObjects(ctx context.Context, claim catalog.Claim, lease time.Duration) error
+	ExtendClaim(ctx context.Context, claim catalog.Claim, lease time.Duration) error
+	ReleaseClaim(ctx context.Context, claim catalog.Claim) error
+	ExpiredClaims(ctx context.Context, owner, ended string, lease time.Duration, limit int) (catalog.Claim, error)
 	HasPack(ctx context.Context, id chunk.ID) (bool, error)
 	HasTree(ctx context.Context, tree chunk.ID) (bool, error)
 	HasLocations(ctx context.Context, id chunk.ID) (bool, error)
@@ -37,20 +41,31 @@ type Catalog interface {
 
 var _ Catalog = (*catalog.Catalog)(nil)
 
+const (
+	lease       = 2 * time.Minute
+	extendEvery = 20 * time.Second
+	claimEvery  = 100 * time.Millisecond // while another publication has one of the objects
+	// deleteTimeout bounds the deletion of unknown objects. It is shorter than the lease: a publisher
+	// that has lost its claim deletes nothing.
+	deleteTimeout = lease / 2
+	sweepEvery    = time.Minute
+	sweepAtOnce   = 1000 // objects
+)
+
 // Publisher publishes and deletes objects. It is safe for concurrent use.
 type Publisher struct {
 	catalog Catalog
 	objects *objects.Store
 	scratch string
+	owner   string // the name of this process
 	log     *slog.Logger
-	// commits is held while shared objects are stored and the catalog commits, and while objects
-	// are deleted.
-	commits *semaphore.Weighted
 }
 
-// New returns a publisher. scratch is a directory of its own on the file system of the objects.
-func New(c Catalog, o *objects.Store, scratch string, log *slog.Logger) *Publisher {
-	return &Publisher{catalog: c, objects: o, scratch: scratch, log: log, commits: semaphore.NewWeighted(1)}
+// New returns a publisher. scratch is a directory of its own, for a bucket that is a directory on the
+// file system of the objects. owner is a name of this process that no other one has, and that it has
+// again after a restart.
+func New(c Catalog, o *objects.Store, scratch, owner string, log *slog.Logger) *Publisher {
+	return &Publisher{catalog: c, objects: o, scratch: scratch, owner: owner, log: log}
 }
 
 // TempDir makes a directory for files that become objects. The caller removes it; Recover removes
@@ -65,66 +80,94 @@ func (p *Publisher) TempDir(kind string) (string, error) {
 
 // Objects are the objects of one publication. The files are synced to the disk.
 type Objects struct {
-	Packs    []objects.Staged // no other publication has the same ones
-	Others   []objects.Staged // indexes, locations and layer records
-	Replaced []string         // keys of objects to delete if the catalog does not know them afterwards
+	Staged   []objects.Staged
+	Replaced []string // keys of objects to delete if the catalog does not know them afterwards
 }
 
-// Publish stores objects and calls commit, which makes the catalog know them. Afterwards it
-// deletes those that the catalog does not know: all if storing or commit failed, otherwise the
-// replaced ones.
-func (p *Publisher) Publish(ctx context.Context, o Objects, commit func() error) error {
+// Publish stores objects and calls commit, which makes the catalog know them, and fails if their
+// claim was lost. Afterwards it deletes those that the catalog does not know: all if storing or
+// commit failed, otherwise the replaced ones. While another publication has claimed one of them,
+// Publish waits.
+func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.Claim) error) error {
 	keys := slices.Clone(o.Replaced)
-	for _, f := range slices.Concat(o.Packs, o.Others) {
+	for _, f := range o.Staged {
 		keys = append(keys, f.Key)
 	}
-	journal, err := writeJournal(p.scratch, keys)
-	if err != nil {
-		return fmt.Errorf("write the publication journal: %w", err)
+	slices.Sort(keys)
+	claim := catalog.Claim{Owner: p.newOwner(), Keys: slices.Compact(keys)}
+	for {
+		err := p.catalog.ClaimObjects(ctx, claim, lease)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, catalog.ErrClaimed) {
+			return err
+		}
+		if !sleep.For(ctx, claimEvery) {
+			return context.Cause(ctx)
+		}
 	}
-	err = p.store(ctx, o, commit)
-	cleanErr := p.deleteUnknown(context.WithoutCancel(ctx), keys)
-	if cleanErr == nil {
-		cleanErr = os.Remove(journal)
-	}
-	if cleanErr != nil && err == nil { // the journal stays for the next start
+	err := p.whileClaimed(ctx, claim, func(ctx context.Context) error {
+		if err := p.objects.Publish(ctx, o.Staged); err != nil {
+			return err
+		}
+		return commit(claim)
+	})
+	cleanErr := p.clean(context.WithoutCancel(ctx), claim)
+	if cleanErr != nil && err == nil { // the claim expires, and is cleaned then
 		p.log.Error("delete unpublished objects", "err", cleanErr)
 		return nil
 	}
 	return errors.Join(err, cleanErr)
 }
 
+// newOwner returns a name of one claim.
+func (p *Publisher) newOwner() string { return p.owner + "/" + rand.Text() }
+
 // Delete calls forget, which makes the catalog forget objects, and deletes them, except those that
 // the catalog knows for another reason.
-func (p *Publisher) Delete(ctx context.Context, keys []string, forget func() error) error {
+func (p *Publisher) Delete(ctx context.Context, keys []string, forget func(catalog.Claim) error) error {
 	return p.Publish(ctx, Objects{Replaced: keys}, forget)
 }
 
-func (p *Publisher) store(ctx context.Context, o Objects, commit func() error) error {
-	// Packs are not shared and may take long, so they need no lock.
-	if err := p.objects.Publish(ctx, o.Packs); err != nil {
-		return err
+// whileClaimed calls fn, and extends the claim meanwhile. If the claim is lost, the context of fn
+// ends.
+func (p *Publisher) whileClaimed(ctx context.Context, claim catalog.Claim, fn func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var extender sync.WaitGroup
+	defer extender.Wait()
+	defer cancel(nil)
+	extender.Go(func() {
+		extended := time.Now()
+		for sleep.For(ctx, extendEvery) {
+			begun := time.Now()
+			err := p.catalog.ExtendClaim(ctx, claim, lease)
+			switch {
+			case err == nil:
+				extended = begun
+			case errors.Is(err, catalog.ErrLost) || time.Since(extended) > lease-extendEvery:
+				cancel(fmt.Errorf("claim of objects: %w", err))
+				return
+			}
+		}
+	})
+	err := fn(ctx)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	// Two publications may store the same index, locations or record. Without the lock, one that
-	// fails could delete what the other has stored and not committed yet.
-	if err := p.commits.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	defer p.commits.Release(1)
-	if err := p.objects.Publish(ctx, o.Others); err != nil {
-		return err
-	}
-	return commit()
+	return err
 }
 
-// deleteUnknown deletes those of the objects that the catalog does not know.
-func (p *Publisher) deleteUnknown(ctx context.Context, keys []string) error {
-	if err := p.commits.Acquire(ctx, 1); err != nil {
+// clean deletes those of the claimed objects that the catalog does not know, and releases the claim.
+func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	defer cancel()
+	// Only the owner of a claim deletes, with enough time left.
+	if err := p.catalog.ExtendClaim(ctx, claim, lease); err != nil {
 		return err
 	}
-	defer p.commits.Release(1)
 	var unknown []string
-	for _, key := range keys {
+	for _, key := range claim.Keys {
 		known, err := p.knows(ctx, key)
 		if err != nil {
 			return err
@@ -133,7 +176,10 @@ func (p *Publisher) deleteUnknown(ctx context.Context, keys []string) error {
 			unknown = append(unknown, key)
 		}
 	}
-	return p.objects.Delete(ctx, unknown)
+	if err := p.objects.Delete(ctx, unknown); err != nil {
+		return err
+	}
+	return p.catalog.ReleaseClaim(ctx, claim)
 }
 
 // knows reports whether the catalog names an object. A key of no known form counts as known, so
@@ -158,32 +204,41 @@ func (p *Publisher) knows(ctx context.Context, key string) (bool, error) {
 	return true, nil
 }
 
-// Recover empties the scratch directory and deletes the objects of publications that the previous
-// process did not finish. A journal stays until the next start if its objects cannot be deleted.
+// Recover empties the scratch directory, and cleans the claims of the previous process of this name.
 func (p *Publisher) Recover(ctx context.Context) {
 	entries, err := os.ReadDir(p.scratch)
 	for _, entry := range entries {
-		path := filepath.Join(p.scratch, entry.Name())
-		if isJournal, _ := filepath.Match(journalPattern, entry.Name()); isJournal {
-			keys, readErr := os.ReadFile(path)
-			if cleanErr := cmp.Or(readErr, p.deleteUnknown(ctx, strings.Fields(string(keys)))); cleanErr != nil {
-				err = errors.Join(err, cleanErr)
-				continue
-			}
-		}
-		err = errors.Join(err, os.RemoveAll(path))
+		err = errors.Join(err, os.RemoveAll(filepath.Join(p.scratch, entry.Name())))
 	}
 	if err != nil {
 		p.log.Error("clear the scratch directory", "err", err)
 	}
+	p.sweep(ctx, p.owner+"/")
 }
 
-// journalPattern matches the names of journals in the scratch directory.
-const journalPattern = "journal-*"
+// Run cleans claims that have expired, until ctx ends.
+func (p *Publisher) Run(ctx context.Context) error {
+	for sleep.For(ctx, sweepEvery) {
+		p.sweep(ctx, "")
+	}
+	return ctx.Err()
+}
 
-// writeJournal writes a journal durably and returns its path. After an error or a crash there is
-// either a whole journal or none.
-func writeJournal(dir string, keys []string) (string, error) {
-	path := filepath.Join(dir, strings.TrimSuffix(journalPattern, "*")+rand.Text())
-	return path, durable.Replace(path, []byte(strings.Join(keys, "\n")))
+// sweep cleans expired claims, and those of owners whose names begin with ended.
+func (p *Publisher) sweep(ctx context.Context, ended string) {
+	for {
+		claim, err := p.catalog.ExpiredClaims(ctx, p.newOwner(), ended, lease, sweepAtOnce)
+		if err == nil && len(claim.Keys) == 0 {
+			return
+		}
+		if err == nil {
+			err = p.clean(ctx, claim)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				p.log.Error("clean claims of objects", "err", err)
+			}
+			return
+		}
+	}
 }

@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -18,14 +18,14 @@ import (
 	"lighter/hub/objects"
 )
 
-// stores are a publisher and the stores that it publishes to.
-type stores struct {
+// hub is a publisher with its stores.
+type hub struct {
 	*Publisher
 	catalog *catalog.Catalog
 }
 
 // open opens the stores in dir, which another publisher may have left.
-func open(t *testing.T, dir string) stores {
+func open(t *testing.T, dir string) hub {
 	t.Helper()
 	scratch := filepath.Join(dir, "scratch")
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
@@ -40,11 +40,11 @@ func open(t *testing.T, dir string) stores {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = errors.Join(c.Close(), o.Close()) })
-	return stores{New(c, o, scratch, slog.New(slog.DiscardHandler)), c}
+	return hub{New(c, o, scratch, "process", slog.New(slog.DiscardHandler)), c}
 }
 
 // staged writes the files of a pack and an index.
-func staged(t *testing.T, s stores) (packs, others []objects.Staged, id chunk.ID) {
+func staged(t *testing.T, s hub) (files []objects.Staged, id chunk.ID) {
 	t.Helper()
 	id = chunk.Sum([]byte(t.Name()))
 	for _, key := range []string{objects.PackKey(id), objects.IndexKey(id)} {
@@ -52,12 +52,19 @@ func staged(t *testing.T, s stores) (packs, others []objects.Staged, id chunk.ID
 		if err := os.WriteFile(path, []byte(key), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		others = append(others, objects.Staged{Key: key, Path: path})
+		files = append(files, objects.Staged{Key: key, Path: path})
 	}
-	return others[:1], others[1:], id
+	return files, id
 }
 
-func (s stores) published(id chunk.ID) (n int) {
+// publication is what the catalog gets to know with the files of staged.
+func publication(claim catalog.Claim, id chunk.ID) *catalog.Publication {
+	return &catalog.Publication{Claim: claim, Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
+		Layers: []catalog.Layer{{DiffID: "l"}}, Blobs: []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},
+		Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format, Signature: []byte("s")}}
+}
+
+func (s hub) published(id chunk.ID) (n int) {
 	for _, key := range []string{objects.PackKey(id), objects.IndexKey(id)} {
 		if o, err := s.objects.Open(context.Background(), key); err == nil {
 			_ = o.Close()
@@ -83,16 +90,11 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := open(t, dir)
-			packs, others, id := staged(t, s)
+			files, id := staged(t, s)
 			killed(func() {
-				_ = s.Publish(context.Background(), Objects{Packs: packs, Others: others}, func() error {
+				_ = s.Publish(context.Background(), Objects{Staged: files}, func(claim catalog.Claim) error {
 					if known {
-						if err := s.catalog.Publish(context.Background(),
-							&catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
-								Layers: []catalog.Layer{{DiffID: "l"}},
-								Blobs:  []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},
-								Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format,
-									Signature: []byte("s")}}); err != nil {
+						if err := s.catalog.Publish(context.Background(), publication(claim, id)); err != nil {
 							t.Error(err)
 						}
 					}
@@ -100,8 +102,13 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 					return nil
 				})
 			})
-			wantObjects(t, s, map[string]bool{packs[0].Key: true, others[0].Key: true})
-			wantObjects(t, recovered(t, dir), map[string]bool{packs[0].Key: known, others[0].Key: known})
+			if n := s.published(id); n != 2 {
+				t.Fatalf("%d objects were published, want 2", n)
+			}
+			again := recovered(t, dir)
+			if n := again.published(id); known && n != 2 || !known && n != 0 {
+				t.Errorf("%d of 2 objects exist after the restart", n)
+			}
 		})
 	}
 }
@@ -115,7 +122,8 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 			s := open(t, dir)
 			tree := addTree(t, s)
 			before, pack := layout(t, s, tree, "before")
-			if err := s.Publish(t.Context(), Objects{Packs: before.files[:1], Others: before.files[1:]}, func() error {
+			if err := s.Publish(t.Context(), Objects{Staged: before.files}, func(claim catalog.Claim) error {
+				before.Claim = claim
 				return s.catalog.SetLayout(t.Context(), &before.Layout)
 			}); err != nil {
 				t.Fatal(err)
@@ -123,9 +131,10 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 			after, next := layout(t, s, tree, "after")
 			killed(func() {
 				_ = s.Publish(context.Background(),
-					Objects{Packs: after.files[:1], Others: after.files[1:], Replaced: []string{before.files[1].Key}},
-					func() error {
+					Objects{Staged: after.files, Replaced: []string{before.files[1].Key}},
+					func(claim catalog.Claim) error {
 						if known {
+							after.Claim = claim
 							if err := s.catalog.SetLayout(context.Background(), &after.Layout); err != nil {
 								t.Error(err)
 							}
@@ -142,9 +151,10 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 			}
 			for _, forgotten := range []bool{false, true} {
 				killed(func() {
-					_ = s.Delete(context.Background(), []string{objects.PackKey(pack)}, func() error {
+					_ = s.Delete(context.Background(), []string{objects.PackKey(pack)}, func(claim catalog.Claim) error {
 						if forgotten {
-							if err := s.catalog.DropRetired(context.Background(), []chunk.ID{pack, next}); err != nil {
+							ids := []chunk.ID{pack, next}
+							if err := s.catalog.DropRetired(context.Background(), claim, ids); err != nil {
 								t.Error(err)
 							}
 						}
@@ -169,7 +179,7 @@ func killed(fn func()) {
 	<-died
 }
 
-func recovered(t *testing.T, dir string) stores {
+func recovered(t *testing.T, dir string) hub {
 	t.Helper()
 	s := open(t, dir)
 	s.Recover(t.Context())
@@ -179,7 +189,7 @@ func recovered(t *testing.T, dir string) stores {
 	return s
 }
 
-func wantObjects(t *testing.T, s stores, want map[string]bool) {
+func wantObjects(t *testing.T, s hub, want map[string]bool) {
 	t.Helper()
 	for key, there := range want {
 		o, err := s.objects.Open(t.Context(), key)
@@ -193,7 +203,7 @@ func wantObjects(t *testing.T, s stores, want map[string]bool) {
 }
 
 // addTree adds a tree to the catalog.
-func addTree(t *testing.T, s stores) chunk.ID {
+func addTree(t *testing.T, s hub) chunk.ID {
 	t.Helper()
 	tree := chunk.Sum([]byte("tree"))
 	if err := s.catalog.Publish(t.Context(), &catalog.Publication{Tree: catalog.Tree{ID: tree,
@@ -211,7 +221,7 @@ type stagedLayout struct {
 }
 
 // layout stages a layout of one pack.
-func layout(t *testing.T, s stores, tree chunk.ID, name string) (l stagedLayout, pack chunk.ID) {
+func layout(t *testing.T, s hub, tree chunk.ID, name string) (l stagedLayout, pack chunk.ID) {
 	t.Helper()
 	pack = chunk.Sum([]byte(name))
 	l.Layout = catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("locations " + name)), Startup: []byte(name),
@@ -229,56 +239,111 @@ func layout(t *testing.T, s stores, tree chunk.ID, name string) (l stagedLayout,
 // A publication that fails in either phase leaves no objects.
 func TestFailedPublicationLeavesNothing(t *testing.T) {
 	s := open(t, t.TempDir())
-	for name, fail := range map[string]func() error{
-		"catalog": func() error { return syscall.ENOSPC },
+	for name, fail := range map[string]func(catalog.Claim) error{
+		"catalog": func(catalog.Claim) error { return syscall.ENOSPC },
 		"objects": nil,
 	} {
-		packs, others, id := staged(t, s)
+		files, id := staged(t, s)
 		if fail == nil {
-			others[0].Path += "-gone"
+			files[1].Path += "-gone"
 		}
-		err := s.Publish(t.Context(), Objects{Packs: packs, Others: others}, fail)
+		err := s.Publish(t.Context(), Objects{Staged: files}, fail)
 		if err == nil || fail != nil && !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if n := s.published(id); n != 0 {
 			t.Errorf("%s: %d objects exist, want none", name, n)
 		}
-		_ = os.Remove(packs[0].Path)
-		_ = os.Remove(strings.TrimSuffix(others[0].Path, "-gone"))
+		_ = os.Remove(files[0].Path)
+		_ = os.Remove(strings.TrimSuffix(files[1].Path, "-gone"))
 	}
 	if left := leftIn(t, s.scratch); len(left) > 0 {
 		t.Errorf("scratch directory has %v, want it empty", left)
 	}
 }
 
-// Recover deletes only objects that a journal names in full. A journal whose objects cannot be
-// deleted stays, and does not fail Recover.
+// Recover keeps the claims of objects that it cannot delete, those of other processes, and files that
+// no claim names.
 func TestRecoverIsCareful(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	packs, others, id := staged(t, s)
-	if err := s.objects.Publish(t.Context(), slices.Concat(packs, others)); err != nil {
+	files, id := staged(t, s)
+	if err := s.objects.Publish(t.Context(), files); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"journal-torn": "packs/ab12",
-		"journal-odd": "catalog.db\n../x\npacks/\n\x00", "image-1": ""} {
-		if err := os.WriteFile(filepath.Join(s.scratch, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	keys := []string{"catalog.db", "../x", "packs/", "packs/ab12", files[0].Key}
+	if err := s.catalog.ClaimObjects(t.Context(), catalog.Claim{Owner: "process/1", Keys: keys}, lease); err != nil {
+		t.Fatal(err)
 	}
-	s.Recover(t.Context())
-	if left := leftIn(t, s.scratch); len(left) > 0 || s.published(id) != 2 {
-		t.Errorf("scratch directory has %v, want it empty; %d of 2 objects exist", left, s.published(id))
-	}
-	journal, err := writeJournal(s.scratch, []string{packs[0].Key})
-	if err != nil {
+	other := catalog.Claim{Owner: "process2/1", Keys: []string{files[1].Key}}
+	if err := s.catalog.ClaimObjects(t.Context(), other, lease); err != nil {
 		t.Fatal(err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	s.Recover(gone)
-	if _, err := os.Stat(journal); err != nil {
-		t.Errorf("journal after a failed Recover: %v, want it to stay", err)
+	if n := s.published(id); n != 2 {
+		t.Errorf("%d of 2 objects exist after a failed Recover", n)
+	}
+	s = recovered(t, dir)
+	if n := s.published(id); n != 1 {
+		t.Errorf("%d objects exist, want that of the other process", n)
+	}
+	if err := s.catalog.ExtendClaim(t.Context(), other, lease); err != nil {
+		t.Errorf("the other process has lost its claim: %v", err)
+	}
+}
+
+// Two publications of the same object wait for each other: one that fails does not delete what the
+// other one has published.
+func TestPublicationsOfTheSameObject(t *testing.T) {
+	s := open(t, t.TempDir())
+	files, id := staged(t, s)
+	again, _ := staged(t, s)
+	for i := range again { // files of their own
+		again[i].Path += "-again"
+		if err := os.WriteFile(again[i].Path, []byte(again[i].Key), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	committing, failed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		failed <- s.Publish(t.Context(), Objects{Staged: again}, func(catalog.Claim) error {
+			close(committing)
+			time.Sleep(3 * claimEvery) // the other one waits
+			return syscall.ENOSPC
+		})
+	}()
+	<-committing
+	err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
+		return s.catalog.Publish(t.Context(), publication(claim, id))
+	})
+	if first := <-failed; err != nil || !errors.Is(first, syscall.ENOSPC) {
+		t.Errorf("published: %v, failed: %v", err, first)
+	}
+	if n := s.published(id); n != 2 {
+		t.Errorf("%d of 2 objects exist", n)
+	}
+}
+
+// A publisher that has lost its claim neither publishes nor deletes.
+func TestLostClaim(t *testing.T) {
+	s := open(t, t.TempDir())
+	files, id := staged(t, s)
+	err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
+		if err := s.catalog.ExtendClaim(t.Context(), claim, -time.Second); err != nil {
+			t.Error(err)
+		}
+		other := catalog.Claim{Owner: "other/1", Keys: claim.Keys}
+		if err := s.catalog.ClaimObjects(t.Context(), other, lease); err != nil {
+			t.Error(err)
+		}
+		return s.catalog.Publish(t.Context(), publication(claim, id))
+	})
+	if !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("published without a claim: %v, want ErrLost", err)
+	}
+	if n := s.published(id); n != 2 {
+		t.Errorf("%d of 2 objects exist, which the other publisher has claimed", n)
 	}
 }

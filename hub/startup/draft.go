@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"lighter/format/chunk"
 	"lighter/format/compress"
@@ -51,9 +52,12 @@ func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pa
 
 // publish replaces before, the tree's current layout.
 func (d *draft) publish(ctx context.Context, p *publish.Publisher, before catalog.Layout) error {
-	all := publish.Objects{Packs: d.packs, Others: []objects.Staged{d.locations},
+	all := publish.Objects{Staged: append(slices.Clip(d.packs), d.locations),
 		Replaced: []string{objects.LocationsKey(before.Locations)}}
-	return p.Publish(ctx, all, func() error { return d.catalog.SetLayout(ctx, &d.layout) })
+	return p.Publish(ctx, all, func(claim catalog.Claim) error {
+		d.layout.Claim = claim
+		return d.catalog.SetLayout(ctx, &d.layout)
+	})
 }
 
 // addPack stages a startup pack.

@@ -194,7 +194,9 @@ func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64
 	for _, id := range ids {
 		keys = append(keys, objects.PackKey(id))
 	}
-	return true, s.config.Publisher.Delete(ctx, keys, func() error { return c.DropRetired(ctx, ids) })
+	return true, s.config.Publisher.Delete(ctx, keys, func(claim catalog.Claim) error {
+		return c.DropRetired(ctx, claim, ids)
+	})
 }
 
 // Limit returns how many bytes all startup packs together may take. Retired ones do not count.

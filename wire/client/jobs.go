@@ -20,13 +20,19 @@ func (c *Client) Jobs(ctx context.Context, ended bool) ([]wire.Job, error) {
 }
 
 // CancelJob ends a job, also while it runs.
-func (c *Client) CancelJob(ctx context.Context, n int64) (wire.Job, error) { return c.job(ctx, "cancel", n) }
+func (c *Client) CancelJob(ctx context.Context, n int64) (wire.Job, error) {
+	return c.job(ctx, "cancel", n)
+}
 
 // PauseJob stops a job until RetryJob.
-func (c *Client) PauseJob(ctx context.Context, n int64) (wire.Job, error) { return c.job(ctx, "pause", n) }
+func (c *Client) PauseJob(ctx context.Context, n int64) (wire.Job, error) {
+	return c.job(ctx, "pause", n)
+}
 
 // RetryJob lets a job run as soon as possible that waits, is paused, has failed or was cancelled.
-func (c *Client) RetryJob(ctx context.Context, n int64) (wire.Job, error) { return c.job(ctx, "retry", n) }
+func (c *Client) RetryJob(ctx context.Context, n int64) (wire.Job, error) {
+	return c.job(ctx, "retry", n)
+}
 
 func (c *Client) job(ctx context.Context, action string, n int64) (wire.Job, error) {
 	return ask[wire.Job](ctx, c, request{method: http.MethodPost, path: wire.JobsPath(c.Scope()) + "/" + action,

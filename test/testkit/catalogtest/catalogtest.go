@@ -27,6 +27,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Leases", testLeases},
 		{"JobRequests", testJobRequests},
 		{"Claims", testClaims},
+		{"ObjectClaims", testObjectClaims},
 		{"States", testStates},
 		{"Names", testNames},
 		{"RemovedImage", testRemovedImage},

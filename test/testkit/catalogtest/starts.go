@@ -93,7 +93,7 @@ func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 	}
 	layOut(t, c, TreeOf("b"), ids[2])
 	layOut(t, c, tree) // another tree still has the pack
-	must(t, c.DropRetired(ctx, ids))
+	must(t, c.DropRetired(ctx, catalog.Claim{}, ids))
 	if held, err := c.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 || held.Live != 100 {
 		t.Errorf("kept: %+v, %v, want one pack", held, err)
 	}
@@ -225,7 +225,7 @@ func testDerived(t *testing.T, c *catalog.Catalog) {
 		t.Fatalf("all derived trees: %v, %v, want two", all, err)
 	}
 	Publish(t, c, "two", "a") // "a" becomes a top
-	must(t, c.ForgetDerived(ctx, all))
+	must(t, c.ForgetDerived(ctx, catalog.Claim{}, all))
 	for chain, want := range map[string]bool{"a": true, "a/b": false, "a/b/c": true} {
 		if known, err := c.HasTree(ctx, TreeOf(chain)); err != nil || known != want {
 			t.Errorf("tree of %s is known: %v, %v, want %v", chain, known, err, want)

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,60 +35,79 @@ type Server struct {
 	port          int
 	user          *syscall.Credential
 	cmd           *exec.Cmd
-	databases     int
+	databases     atomic.Int64
 }
 
 // Start makes a database cluster and starts its server. Both are gone when the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "postgres-") // t.TempDir is closed to other users
+	s, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &Server{dir: dir, password: rand.Text(), user: account(t)}
-	passwordFile := filepath.Join(dir, "password")
-	if err := os.WriteFile(passwordFile, []byte(s.password), 0o400); err != nil {
-		t.Fatal(err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// New is Start without a test. The caller closes the server.
+func New() (s *Server, err error) {
+	s = &Server{password: rand.Text()}
+	if s.user, err = account(); err != nil {
+		return nil, err
 	}
-	for _, path := range []string{dir, passwordFile} {
+	if s.dir, err = os.MkdirTemp("", "postgres-"); err != nil { // T.TempDir is closed to other users
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	passwordFile := filepath.Join(s.dir, "password")
+	if err := os.WriteFile(passwordFile, []byte(s.password), 0o400); err != nil {
+		return nil, err
+	}
+	for _, path := range []string{s.dir, passwordFile} {
 		if err := os.Chown(path, int(s.user.Uid), int(s.user.Gid)); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
 	initdb := s.command("initdb", "--pgdata", s.data(), "--username", "lighter", "--pwfile", passwordFile,
 		"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C.UTF-8")
 	if out, err := initdb.CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v\n%s", err, out)
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	s.port = freePort(t)
-	t.Cleanup(s.Kill)
-	s.Run(t)
-	return s
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s.port = l.Addr().(*net.TCPAddr).Port
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	return s, s.Run()
+}
+
+// Close ends the server and deletes its databases.
+func (s *Server) Close() {
+	s.Kill()
+	_ = os.RemoveAll(s.dir) // in a temporary directory
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
 // account returns the user of the server: the one that Debian's package has made.
-func account(t testing.TB) *syscall.Credential {
-	t.Helper()
+func account() (*syscall.Credential, error) {
 	u, err := user.Lookup("postgres")
 	if err != nil {
-		t.Fatalf("PostgreSQL is not installed: run test/setup postgres (%v)", err)
+		return nil, fmt.Errorf("PostgreSQL is not installed: run test/setup postgres (%w)", err)
 	}
-	uid, _ := strconv.ParseUint(u.Uid, 10, 32)
-	gid, _ := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-}
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
 }
 
 func (s *Server) command(program string, args ...string) *exec.Cmd {
@@ -98,28 +118,27 @@ func (s *Server) command(program string, args ...string) *exec.Cmd {
 }
 
 // Run starts the server after Kill, and waits until it answers.
-func (s *Server) Run(t testing.TB) {
-	t.Helper()
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"),
-		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+func (s *Server) Run() error {
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer log.Close()
 	s.cmd = s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
 		"-c", "unix_socket_directories=")
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	deadline := time.Now().Add(startTimeout)
 	for err = s.ping(); err != nil; err = s.ping() {
 		if time.Now().After(deadline) {
 			out, _ := os.ReadFile(log.Name())
-			t.Fatalf("PostgreSQL does not answer: %v\n%s", err, out)
+			return fmt.Errorf("PostgreSQL does not answer: %w\n%s", err, out)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	return nil
 }
 
 func (s *Server) ping() error {
@@ -146,8 +165,7 @@ func (s *Server) Kill() {
 // Database makes an empty database and returns its URL.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
-	s.databases++
-	name := fmt.Sprintf("lighter_%d", s.databases)
+	name := fmt.Sprintf("lighter_%d", s.databases.Add(1))
 	s.Execute(t, s.url("postgres"), "CREATE DATABASE "+name)
 	return s.url(name)
 }

@@ -1,0 +1,96 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Claim is a publisher's right to store and delete certain objects. Nobody else has that right for
+// the same objects until the claim is released, or its lease has ended. The objects of a claim that
+// was not released may be unpublished: ExpiredClaims finds them.
+type Claim struct {
+	Owner string // of this claim only
+	Keys  []string
+}
+
+// ErrClaimed means that another publisher stores or deletes one of the objects.
+var ErrClaimed = errors.New("another publication has claimed its objects")
+
+// ClaimObjects claims objects for a lease, or returns ErrClaimed.
+func (c *Catalog) ClaimObjects(ctx context.Context, claim Claim, lease time.Duration) error {
+	return c.update(ctx, "claim objects", func(tx session) error {
+		for batch := range slices.Chunk(claim.Keys, rowsPerInsert) {
+			var args []any
+			for _, key := range batch {
+				args = append(args, key, claim.Owner, lease.Milliseconds())
+			}
+			row := `(?, ?, ` + tx.clock + ` + ?)`
+			done, err := tx.exec(ctx, `INSERT INTO object_claims (key, owner, until) VALUES `+
+				row+strings.Repeat(`, `+row, len(batch)-1)+`
+				ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, until = excluded.until
+				WHERE object_claims.until < `+tx.clock, args...)
+			if err != nil {
+				return err
+			}
+			if n, err := done.RowsAffected(); err != nil || n < int64(len(batch)) {
+				return errors.Join(err, ErrClaimed)
+			}
+		}
+		return nil
+	})
+}
+
+// ExtendClaim extends the lease of a claim, or returns ErrLost.
+func (c *Catalog) ExtendClaim(ctx context.Context, claim Claim, lease time.Duration) error {
+	return c.update(ctx, "extend a claim of objects", func(tx session) error {
+		done, err := tx.exec(ctx, `UPDATE object_claims SET until = `+tx.clock+` + ? WHERE owner = ?`,
+			lease.Milliseconds(), claim.Owner)
+		return claim.check(done, err)
+	})
+}
+
+// check returns ErrLost if a statement has not found all objects of the claim.
+func (claim Claim) check(done sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	if n, err := done.RowsAffected(); err != nil || n < int64(len(claim.Keys)) {
+		return errors.Join(err, ErrLost)
+	}
+	return nil
+}
+
+// holdClaim returns ErrLost if a claim was lost. Otherwise nobody else can get it before the
+// transaction ends.
+func holdClaim(ctx context.Context, tx session, claim Claim) error {
+	done, err := tx.exec(ctx, `UPDATE object_claims SET owner = owner WHERE owner = ?`, claim.Owner)
+	return claim.check(done, err)
+}
+
+// ReleaseClaim ends a claim. Its published objects are known, and the others are deleted.
+func (c *Catalog) ReleaseClaim(ctx context.Context, claim Claim) error {
+	return c.exec(ctx, "release a claim of objects", `DELETE FROM object_claims WHERE owner = ?`, claim.Owner)
+}
+
+// ExpiredClaims gives owner a claim of at most limit objects whose claims have expired. If ended is
+// not empty, the claims of owners whose names begin with it count as expired, too.
+func (c *Catalog) ExpiredClaims(
+	ctx context.Context, owner, ended string, lease time.Duration, limit int,
+) (claim Claim, err error) {
+	condition, args := `until < `+c.write.clock, []any{owner, lease.Milliseconds()}
+	if ended != "" {
+		condition, args = condition+` OR substr(owner, 1, ?) = ?`, append(args, len(ended), ended)
+	}
+	err = c.update(ctx, "find expired claims of objects", func(tx session) error {
+		keys, err := list(ctx, tx, value[string], `UPDATE object_claims SET owner = ?, until = `+tx.clock+` + ?
+			WHERE key IN (SELECT key FROM object_claims WHERE `+condition+` ORDER BY key LIMIT ?`+tx.skip+`)
+			RETURNING key`, append(args, limit)...)
+		claim = Claim{owner, keys}
+		return err
+	})
+	return claim, err
+}

@@ -50,8 +50,7 @@ const (
 	// minPriorBDP is the least bandwidth-delay product in bytes that a source's own estimate
 	// counts for: what it saw may have been TCP's slow start.
 	minPriorBDP = 512 << 10
-	// startupGain and steadyGain multiply the bandwidth-delay product (window) and the
-	// bandwidth (pacing rate); 2/ln 2 and 1.25, as in BBR.
+	// startupGain and steadyGain multiply the bandwidth-delay product; 2/ln 2 and 1.25, as in BBR.
 	startupGain = 2.89
 	steadyGain  = 1.25
 	// growth is the factor by which the bandwidth has to rise to count as growing. Startup
@@ -78,9 +77,6 @@ const (
 	// an RTT is measured without it.
 	drainEvery = rttAge / 2
 	minDrain   = 20 * time.Millisecond
-	// maxPacingPause bounds the time between two background requests, so that a wrong estimate
-	// does not stop them.
-	maxPacingPause = time.Second
 	// maxIdleWait is how long other shares' streams may keep a share waiting that has nothing
 	// in flight.
 	maxIdleWait = 5 * time.Second

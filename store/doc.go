@@ -10,7 +10,7 @@
 //	flights        flights.go   readers of one unit share one request
 //	decoder        decode.go    decodes and verifies; stores what arrived after the readers have it
 //	gate           gate.go      limits, with one fair queue for all shares
-//	link           link.go      estimates RTT and bandwidth; pacing.go: background requests wait
+//	link           link.go      estimates RTT and bandwidth; room.go: background requests wait
 //	backoff        retry.go     background requests pause while the source fails
 //	Source         source.go    a chunk by reference, or a whole unit; failover is the source's own
 //

@@ -11,7 +11,7 @@ import (
 )
 
 // link estimates the path to the source from the requests that cross it, and says when there is
-// room for a background request (pacing.go). It is safe for concurrent use.
+// room for a background request (room.go). It is safe for concurrent use.
 //
 // It works as BBR does (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM
 // Queue 14/5, 2016). The bandwidth is the highest rate at which answers have arrived recently, the
@@ -21,25 +21,23 @@ import (
 // flight, so that the estimate can double in a round trip.
 //
 // The window must not grow by the queue that it makes itself, because in a queue every first byte
-// is late: so the queue drains from time to time. Requests are paced: units that are asked for all
-// at once share the link, and the first of them would arrive with the last.
+// is late: so the queue drains from time to time. Unlike BBR, link does not pace requests: that made
+// no start faster (docs/decisions/ablation.md).
 type link struct {
-	mu       sync.Mutex // guards all that follows, and the transfers
-	inFlight int64      // bytes that were asked for and have not arrived
-	paced    int64      // those of them that are a stream's
-	rate     recent     // bytes a second
-	trips    recent     // round trips a second: their maximum is of the shortest RTT
-	rtts     int        // RTTs measured
-	prior    prior
-	sample   sample
-	best     float64 // the bandwidth when it last grew
-	flat     int     // samples since then in which the window was full
-	late     int     // RTTs in a row that were longer than the shortest
+	mu        sync.Mutex // guards all that follows, and the transfers
+	inFlight  int64      // bytes that were asked for and have not arrived
+	streaming int64      // those of them that are a stream's
+	rate      recent     // bytes a second
+	trips     recent     // round trips a second: their maximum is of the shortest RTT
+	rtts      int        // RTTs measured
+	prior     prior
+	sample    sample
+	best      float64 // the bandwidth when it last grew
+	flat      int     // samples since then in which the window was full
+	late      int     // RTTs in a row that were longer than the shortest
 
-	// pacing.go has these.
+	// room.go has these.
 	drained time.Time     // when the queue last began to drain
-	lead    float64       // bytes that were asked for earlier than the pace allows, at leadAt
-	leadAt  time.Time     //
 	queue   []*waiter     // shares that have nothing in flight, the first is next
 	freed   chan struct{} // closed when there may be room; nil if nobody waits
 }
@@ -60,9 +58,9 @@ type sample struct {
 
 // transfer is one request's use of the link.
 type transfer struct {
-	left  int64 // bytes that have not arrived
-	paced bool
-	began time.Time
+	left     int64 // bytes that have not arrived
+	isStream bool
+	began    time.Time
 }
 
 // wrap measures the answers of a flight. A source that is a Connector learns how many connections
@@ -120,16 +118,15 @@ func (l *link) firstByte(t *transfer, length int64, rtt time.Duration, reused bo
 	defer l.mu.Unlock()
 	if length >= 0 {
 		l.inFlight += length - t.left
-		if t.paced {
-			l.paced += length - t.left
-			l.pacingDelay(length - t.left)
+		if t.isStream {
+			l.streaming += length - t.left
 		}
 		t.left = length
 	}
 	if rtt > 0 {
 		l.addRTT(rtt, reused)
 	}
-	if !t.paced || l.rtts < connectRTTs || !l.isLong() {
+	if !t.isStream || l.rtts < connectRTTs || !l.isLong() {
 		return 0
 	}
 	return int(l.window() / bytesPerConnection)
@@ -165,7 +162,7 @@ func (l *link) received(t *transfer, n int64) {
 		l.sample = sample{since: time.Now()}
 	}
 	l.subtract(t, min(n, t.left))
-	if l.paced < l.window() { // otherwise no waiter has room
+	if l.streaming < l.window() { // otherwise no waiter has room
 		l.wakeLocked()
 	}
 }
@@ -174,8 +171,8 @@ func (l *link) received(t *transfer, n int64) {
 func (l *link) subtract(t *transfer, n int64) {
 	t.left -= n
 	l.inFlight -= n
-	if t.paced {
-		l.paced -= n
+	if t.isStream {
+		l.streaming -= n
 	}
 }
 

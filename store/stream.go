@@ -35,7 +35,7 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 		return nil, nil
 	}
 	if started {
-		fetcher.link.pace(&f.transfer)
+		fetcher.link.addStream(&f.transfer)
 	}
 	s.streams.Add(1)
 	fetcher.gate.want(s, &f.ticket, false)
@@ -90,5 +90,5 @@ func (s *Share) hasRoom(w *waiter) (now bool, wait time.Duration) {
 	if s.streams.Load() == 0 {
 		return fetcher.link.hasRoomForIdle(w)
 	}
-	return fetcher.link.hasRoom(fetcher.gate.hasFault(s))
+	return fetcher.link.hasRoom(fetcher.gate.hasFault(s)), 0
 }

@@ -81,7 +81,7 @@ func TestStreamCountsUnitSizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := openStart(t, h, Options{Limit: plenty})
 		b.Begin()
-		time.Sleep(time.Second) // requests are paced
+		synctest.Wait() // all requests that have room are in flight
 		want := int64(0)
 		for _, size := range h.startups[0].Units[:maxUnits] {
 			want += int64(size)

@@ -74,8 +74,8 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 		if u.link.inStartup() {
 			t.Error("the link is in startup in the end")
 		}
-		if len(u.link.queue) > 0 || u.link.paced != 0 {
-			t.Errorf("in the end: got %d waiting shares, %d paced bytes, want none", len(u.link.queue), u.link.paced)
+		if len(u.link.queue) > 0 || u.link.streaming != 0 {
+			t.Errorf("in the end: got %d waiting shares, %d bytes of streams, want none", len(u.link.queue), u.link.streaming)
 		}
 	})
 }
@@ -121,23 +121,5 @@ func TestStreamBesideOneThatHangs(t *testing.T) {
 		end()
 		work.Wait()
 		u.Wait()
-	})
-}
-
-// The pause before the next request is bounded, however much was asked for.
-func TestPauseIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var l link
-		for range 1000 {
-			c := &transfer{}
-			l.begin(c, 4<<20)
-			l.pace(c)
-			l.firstByte(c, 8<<20, time.Millisecond, true)
-			l.end(c)
-		}
-		time.Sleep(maxPacingPause)
-		if now, in := l.hasRoom(false); !now {
-			t.Errorf("after %v: got another pause of %v", maxPacingPause, in)
-		}
 	})
 }

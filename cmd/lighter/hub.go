@@ -56,7 +56,7 @@ Flags override the configuration file, and the file overrides the defaults.`,
 	return cmd
 }
 
-// hubServerFlags are the flags of a hub, whose defaults are in config. The bucket, platforms,
+// hubServerFlags are the flags of a hub, whose defaults are in config. Catalog, bucket, platforms,
 // proxies, names and limits are set by the file alone.
 func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f := cmd.Flags()

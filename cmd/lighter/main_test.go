@@ -100,7 +100,7 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 
 // Every key of a configuration has its flag, but those that are named here.
 func TestKeysHaveFlags(t *testing.T) {
-	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "",
+	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "catalog": "", "platforms": "", "proxies": "",
 		"registry_hosts": "registry-host", "names": "", "sources": "source", "limits": "", "layer_bytes": "",
 		"entries": "", "image_minutes": ""}
 	for _, name := range []string{"node", "hub"} {

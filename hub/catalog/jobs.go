@@ -63,8 +63,8 @@ func (j *Job) Lease() Lease { return Lease{j.N, j.Fence} }
 
 const openJob = `state IN ('queued', 'running', 'paused')`
 
-const jobColumns = `n, kind, key, state, request, payload, secret, priority, run_at, attempts, owner, fence, progress, error,
-	created, updated`
+const jobColumns = `n, kind, key, state, request, payload, secret, priority, run_at, attempts, owner, fence, progress,
+	error, created, updated`
 
 func (j *Job) fields() []any {
 	return []any{&j.N, &j.Kind, &j.Key, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
@@ -155,7 +155,9 @@ func expireJobs(ctx context.Context, tx session) error {
 
 // ExtendJob extends a lease, and stores the worker's progress. It returns what the worker is asked
 // to do, or ErrLost.
-func (c *Catalog) ExtendJob(ctx context.Context, l Lease, lease time.Duration, progress []byte) (request string, err error) {
+func (c *Catalog) ExtendJob(
+	ctx context.Context, l Lease, lease time.Duration, progress []byte,
+) (request string, err error) {
 	err = c.update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx session) error {
 		request, err = get(ctx, tx, value[string], `UPDATE jobs SET lease = `+tx.clock+` + ?, progress = ?,
 			updated = `+tx.clock+` WHERE n = ? AND fence = ? AND state = 'running' RETURNING request`,
@@ -275,7 +277,8 @@ func (c *Catalog) Job(ctx context.Context, n int64) (Job, error) {
 // Jobs returns open jobs in the order in which they run, or, with ended, the jobs that ended last.
 // There are at most limit of them.
 func (c *Catalog) Jobs(ctx context.Context, ended bool, limit int) ([]Job, error) {
-	condition := openJob + ` ORDER BY CASE state WHEN 'running' THEN 0 WHEN 'queued' THEN 1 ELSE 2 END, priority DESC, run_at, n`
+	condition := openJob + ` ORDER BY CASE state WHEN 'running' THEN 0 WHEN 'queued' THEN 1 ELSE 2 END, priority DESC,
+		run_at, n`
 	if ended {
 		condition = `NOT ` + openJob + ` ORDER BY updated DESC, n DESC`
 	}

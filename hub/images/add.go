@@ -227,16 +227,16 @@ func (s *Service) beginCopy(
 		return nil, err
 	}
 	defer s.jobs.Wake()
+	superseded := report.Reason(errorOf(r.name, errSuperseded))
 	if r.images = ready(members, have); len(r.images) > 0 {
 		// The last request decides what the name stands for.
-		if err := s.catalog.Supersede(ctx, job, members.Root.Digest, report.Reason(errorOf(r.name, errSuperseded))); err != nil {
+		if err := s.catalog.Supersede(ctx, job, members.Root.Digest, superseded); err != nil {
 			return nil, err
 		}
 		return r, s.catalog.AddSource(ctx, r.images, from.Repository())
 	}
 	wanted := slices.DeleteFunc(imagesOf(members), func(i catalog.Image) bool { return i.State != wire.StateQueued })
-	r.images, r.job, err = s.catalog.Expect(ctx, wanted, from.Repository(),
-		report.Reason(errorOf(r.name, errSuperseded)), job)
+	r.images, r.job, err = s.catalog.Expect(ctx, wanted, from.Repository(), superseded, job)
 	if errors.Is(err, catalog.ErrFull) {
 		err = report.ErrBusy
 	}

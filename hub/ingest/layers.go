@@ -151,7 +151,8 @@ func (t *ingestion) openRecord(ctx context.Context, diffID string) (io.ReadClose
 func (t *ingestion) publication(made *madeTree) *catalog.Publication {
 	config := t.image.Config
 	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform,
-		Image: t.row.N, Lease: t.lease, Size: t.image.Size(), Tree: made.tree, Statement: made.statement, Packs: t.staging.packs,
+		Image: t.row.N, Lease: t.lease, Size: t.image.Size(), Tree: made.tree, Statement: made.statement,
+		Packs: t.staging.packs,
 		Blobs: []catalog.Blob{{Digest: config.Digest.String(), MediaType: config.MediaType, Size: config.Size}}}
 	for _, l := range t.image.Layers {
 		p.Blobs = append(p.Blobs, catalog.Blob{

@@ -34,7 +34,9 @@ func openCatalog(t *testing.T) *catalog.Catalog {
 }
 
 // start runs a queue with one kind of jobs. stop ends it and waits.
-func start(t *testing.T, store jobs.Store, owner string, k jobs.Kind, lease time.Duration) (q *jobs.Queue, stop func()) {
+func start(
+	t *testing.T, store jobs.Store, owner string, k jobs.Kind, lease time.Duration,
+) (q *jobs.Queue, stop func()) {
 	t.Helper()
 	q = jobs.New(store, owner, slog.New(slog.DiscardHandler))
 	k.Name = kind

@@ -51,8 +51,8 @@ func BenchmarkFault(b *testing.B) {
 // kernel is the other end of a server's connection: it sends requests as the kernel does.
 type kernel struct {
 	tb     testing.TB
-	fd     int
-	node   uint64 // of the device
+	conn   *os.File // not blocking, as otherwise each request would change threads
+	node   uint64   // of the device
 	unique uint64
 	answer []byte
 }
@@ -60,7 +60,7 @@ type kernel struct {
 // serveDevice serves a device of size bytes until the test ends.
 func serveDevice(tb testing.TB, d *Device, size int64) *kernel {
 	tb.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -75,16 +75,16 @@ func serveDevice(tb testing.TB, d *Device, size int64) *kernel {
 	if _, err := server.Add(id, size, d); err != nil {
 		tb.Fatal(err)
 	}
+	k := &kernel{tb: tb, conn: os.NewFile(uintptr(fds[1]), "kernel"), answer: make([]byte, 2<<20)}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx) }()
 	tb.Cleanup(func() {
 		cancel()
-		if err := errors.Join(<-served, server.Detach(), unix.Close(fds[1])); err != nil {
+		if err := errors.Join(<-served, server.Detach(), k.conn.Close()); err != nil {
 			tb.Error(err)
 		}
 	})
-	k := &kernel{tb: tb, fd: fds[1], answer: make([]byte, 2<<20)}
 	const lookup, root = 1, 1
 	status, data := k.ask(lookup, root, append([]byte(id.String()), 0))
 	if status != 0 {
@@ -101,10 +101,10 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) (status int32, dat
 	b := order.AppendUint32(make([]byte, 0, 128), uint32(40+len(body)))
 	b = order.AppendUint64(order.AppendUint64(order.AppendUint32(b, opcode), k.unique), node)
 	b = append(b, make([]byte, 16)...) // uid, gid, pid
-	_, err := unix.Write(k.fd, append(b, body...))
+	_, err := k.conn.Write(append(b, body...))
 	n := 0
 	if err == nil {
-		n, err = unix.Read(k.fd, k.answer)
+		n, err = k.conn.Read(k.answer)
 	}
 	if err != nil || n < 16 || order.Uint64(k.answer[8:]) != k.unique {
 		k.tb.Fatalf("answer of %d bytes: %v", n, err)

@@ -30,14 +30,14 @@ house:
 # Everything, kernel mounts and containerd included.
 test:
 	test/setup all base python
-	test/setup postgres
+	test/setup postgres s3
 	$(MAKE) build check
 	test/e2e/run
 
 # What make test does a sample of, at its full length: half an hour.
 soak:
 	test/setup all base python
-	test/setup postgres
+	test/setup postgres s3
 	$(MAKE) build
 	LIGHTER_SOAK=1 $(GO) test -tags e2e -count=1 -p 1 -timeout 30m -v -exec 'unshare --mount --propagation private' \
 		$$(grep -rl LIGHTER_SOAK node store test --include='*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')

@@ -159,7 +159,7 @@ func (h *testHub) unchanged(what string, before holdings) {
 
 // uploads lists the files of unfinished uploads to the registry.
 func (h *testHub) uploads() string {
-	left := slices.DeleteFunc(files(h.t, hub.RegistryDir(h.config.Root)),
+	left := slices.DeleteFunc(files(h.t, registryDir(h.config)),
 		func(f string) bool { return !strings.Contains(f, "/_uploads/") })
 	return strings.Join(left, " ")
 }

@@ -21,8 +21,6 @@ import (
 
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
-
-	"lighter/hub"
 )
 
 // An image whose copying or ingestion takes too long fails with that reason, and is not retried.
@@ -118,7 +116,7 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := stuck(t, filepath.Join(hub.ObjectsDir(h.config.Root), objects.LocationsKey(id)))
+	release := stuck(t, filepath.Join(objectsDir(h.config), objects.LocationsKey(id)))
 	const readers = 8
 	answers := make(chan *http.Response, readers)
 	for range readers {
@@ -195,7 +193,7 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 	for _, l := range layers {
 		diffIDs = append(diffIDs, digest.FromBytes(l))
 	}
-	release := stuck(t, filepath.Join(hub.ObjectsDir(h.config.Root), objects.LayerKey(diffIDs[0].String())))
+	release := stuck(t, filepath.Join(objectsDir(h.config), objects.LayerKey(diffIDs[0].String())))
 	answers := make(chan *http.Response, all)
 	asked := 0
 	for _, chain := range identity.ChainIDs(diffIDs)[:all-1] {
@@ -231,14 +229,14 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 	}
 	h.push("a:1", image(layers...))
 	top := h.ready("a:1")
-	before := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes")))
+	before := len(files(t, filepath.Join(objectsDir(h.config), "indexes")))
 	chains := identity.ChainIDs(diffIDs)
 	for range 2 {
 		for _, chain := range chains {
 			h.fetchTree(chain.String())
 		}
 	}
-	if n := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes"))); n != before+3 {
+	if n := len(files(t, filepath.Join(objectsDir(h.config), "indexes"))); n != before+3 {
 		t.Errorf("%d indexes are kept for the %d chains of an image", n, all)
 	}
 	if problems, err := h.Verifier().Verify(t.Context(), "a:1",
@@ -256,7 +254,7 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 	if _, err := h.Catalog().Statement(t.Context(), b.Chain); err != nil {
 		t.Error(err)
 	}
-	if n := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes"))); n != before+1+3 {
+	if n := len(files(t, filepath.Join(objectsDir(h.config), "indexes"))); n != before+1+3 {
 		t.Errorf("%d indexes are kept for the %d chains of two images", n, all)
 	}
 }

@@ -41,7 +41,7 @@ type Config struct {
 	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback address."`
 
 	Catalog   string   `toml:"catalog" comment:"The hub's database: postgres://USER@HOST:PORT/DATABASE. Give the password by passfile=FILE in the URL's query, as libpq does. Empty: the SQLite file ROOT/catalog.db."`
-	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or the URL of an object store. Empty: ROOT/objects."`
+	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or s3://BUCKET?region=…&endpoint=…&use_path_style=true, where original blobs are stored, too. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
 	StartupBytes int64 `toml:"startup_bytes" comment:"Limit of the startup packs of all images together, in bytes. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept for a while in addition, up to the same limit."`

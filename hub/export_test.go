@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -24,6 +25,9 @@ func (h *Hub) Starts() *startup.Service        { return h.starts }
 func (h *Hub) Verifier() *verify.Verifier      { return h.verifier }
 func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.keys.public() }
 func (h *Hub) Log() *slog.Logger               { return h.log }
+
+// SetLeases sets how long a process that has stopped keeps its jobs and claims.
+func (h *Hub) SetLeases(d time.Duration) { h.jobs.Lease, h.publisher.Lease = d, d }
 
 // Owner is the name under which the hub runs jobs.
 func (h *Hub) Owner() string {

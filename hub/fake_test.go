@@ -50,13 +50,33 @@ func startHub(t *testing.T, change ...func(*hub.Config)) *testHub {
 	return runHub(t, openHub(t, c))
 }
 
-// newCatalog returns the catalog of a new hub, if it is not to be SQLite.
-var newCatalog = func(*testing.T) string { return "" }
+// newStores sets the catalog and the bucket of a new hub, if they are not to be the usual ones.
+// bucketDir returns the directory of such a bucket.
+var (
+	newStores = func(*testing.T, *hub.Config) {}
+	bucketDir = func(string) string { return "" }
+)
+
+// objectsDir returns the directory of a hub's objects.
+func objectsDir(c hub.Config) string {
+	if c.Bucket != "" {
+		return bucketDir(c.Bucket)
+	}
+	return hub.ObjectsDir(c.Root)
+}
+
+// registryDir returns the directory of a hub's registry.
+func registryDir(c hub.Config) string {
+	if c.Bucket != "" {
+		return filepath.Join(bucketDir(c.Bucket), "registry")
+	}
+	return hub.RegistryDir(c.Root)
+}
 
 func hubConfig(t *testing.T) hub.Config {
 	c := hub.DefaultConfig()
 	c.Root = t.TempDir()
-	c.Catalog = newCatalog(t)
+	newStores(t, &c)
 	c.Listen = "127.0.0.1:0"
 	c.Platforms = []string{"linux/amd64"}
 	c.Sources = []string{"127.0.0.1", "localhost"}
@@ -331,7 +351,7 @@ func (h *testHub) holdings() holdings {
 		h.t.Fatal(err)
 	}
 	inventory.Images = 0
-	return holdings{objects: files(h.t, hub.ObjectsDir(h.config.Root)), inventory: inventory}
+	return holdings{objects: files(h.t, objectsDir(h.config)), inventory: inventory}
 }
 
 // files lists the files below dir.
@@ -339,10 +359,17 @@ func files(t *testing.T, dir string) []string {
 	t.Helper()
 	var list []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			list = append(list, strings.TrimPrefix(path, dir+"/"))
+		if err != nil {
+			return err
 		}
-		return err
+		name := strings.TrimPrefix(path, dir+"/")
+		if d.IsDir() && (name == "registry" || name == ".sgwtmp") { // beside the objects in a bucket
+			return filepath.SkipDir
+		}
+		if !d.IsDir() {
+			list = append(list, name)
+		}
+		return nil
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
@@ -352,6 +379,6 @@ func files(t *testing.T, dir string) []string {
 
 // blobFile returns the registry's file of a blob.
 func (h *testHub) blobFile(d digest.Digest) string {
-	return filepath.Join(hub.RegistryDir(h.config.Root), "docker/registry/v2/blobs/sha256", d.Encoded()[:2],
+	return filepath.Join(registryDir(h.config), "docker/registry/v2/blobs/sha256", d.Encoded()[:2],
 		d.Encoded(), "data")
 }

@@ -157,7 +157,11 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err := h.catalog.Resign(ctx, h.keys); err != nil {
 		return err
 	}
-	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
+	storage, err := c.registryStorage()
+	if err != nil {
+		return err
+	}
+	if h.registry, err = registry.Open(ctx, storage, h.keys.derive("uploads of the registry"), h.log); err != nil {
 		return err
 	}
 	name, err := owner(c.Root)
@@ -175,7 +179,8 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.jobs = jobs.New(h.catalog, name, h.log)
 	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
-		Ready: h.imageIsReady, Log: h.log},
+		Secret: h.keys.derive("logins of jobs"),
+		Ready:  h.imageIsReady, Log: h.log},
 		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log), h.jobs)
 	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
 		Encoders: encoders,

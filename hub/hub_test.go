@@ -22,8 +22,6 @@ import (
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 	"lighter/wire/client"
-
-	"lighter/hub"
 )
 
 // noise returns incompressible bytes, the same for the same seed.
@@ -329,7 +327,7 @@ func TestImmutableObjects(t *testing.T) {
 	h := startHub(t)
 	h.push("a:1", image(lowerTar))
 	got := h.ready("a:1")
-	packs := files(t, hub.ObjectsDir(h.config.Root)+"/packs")
+	packs := files(t, objectsDir(h.config)+"/packs")
 	for path, immutable := range map[string]bool{
 		"/lighter/1/default/indexes/" + got.Tree:      true,
 		"/lighter/1/default/packs/" + packs[0] + "/0": true,

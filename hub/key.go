@@ -3,7 +3,9 @@ package hub
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -38,6 +40,15 @@ func (k signingKeys) text() (all []string) {
 		all = append(all, index.FormatKey(key))
 	}
 	return all
+}
+
+// derive returns 32 secret bytes for a purpose, which all processes with these keys have.
+func (k signingKeys) derive(purpose string) []byte {
+	secret, err := hkdf.Key(sha256.New, k[0].Seed(), nil, "lighter: "+purpose, 32)
+	if err != nil {
+		panic(err) // only for lengths that SHA-256 does not allow
+	}
+	return secret
 }
 
 // loadKeys reads the signing keys. It makes one only if nothing was signed yet: a missing file has

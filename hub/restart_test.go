@@ -113,9 +113,9 @@ func leaveUnpublished(t *testing.T, dying *hub.Hub, objectsBefore []string) (kno
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		filepath.Join(dir, "pack-7"):                    "half a pack",
-		filepath.Join(hub.ObjectsDir(root), fresh):      "a pack that nobody knows",
-		filepath.Join(hub.ScratchDir(root), "anything"): "",
+		filepath.Join(dir, "pack-7"):                     "half a pack",
+		filepath.Join(objectsDir(dying.Config()), fresh): "a pack that nobody knows",
+		filepath.Join(hub.ScratchDir(root), "anything"):  "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

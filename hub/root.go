@@ -11,12 +11,14 @@ import (
 	"syscall"
 
 	"lighter/durable"
+	"lighter/hub/registry"
 )
 
 // The files of a hub:
 //
 //	ROOT
-//	├── registry      images as they were pushed or copied (distribution's layout)
+//	├── registry      images as they were pushed or copied (distribution's layout),
+//	│                 unless bucket is on S3
 //	├── objects       packs, indexes, locations, layer records (package objects),
 //	│                 unless bucket is set
 //	├── catalog.db    the database (package catalog), unless catalog is set; with -wal and -shm
@@ -66,6 +68,15 @@ func owner(root string) (string, error) {
 		return "", fmt.Errorf("name the hub's process: %w", err)
 	}
 	return string(b), nil
+}
+
+// registryStorage returns where the registry keeps its files: in the bucket if that is S3, otherwise
+// below the hub's directory.
+func (c *Config) registryStorage() (registry.Storage, error) {
+	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "s3" {
+		return registry.S3(u)
+	}
+	return registry.Dir(registryDir(c.Root)), nil
 }
 
 // scratch returns the directory of unfinished objects.

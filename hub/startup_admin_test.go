@@ -15,8 +15,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/wire"
-
-	"lighter/hub"
 )
 
 // Exported recordings have the same effect for an image with these files on another hub.
@@ -80,7 +78,7 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 	m := h.extents(h.ready("a:1").Tree)
 	h.traced(m, 1, 2, 3)
 	packs, _ := h.startups(m)
-	file := filepath.Join(hub.ObjectsDir(h.config.Root), "packs", packs[0].Pack.String())
+	file := filepath.Join(objectsDir(h.config), "packs", packs[0].Pack.String())
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"lighter/test/testkit/tarball"
-
-	"lighter/hub"
 )
 
 // words returns text that higher levels compress better.
@@ -57,7 +55,7 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 	th.push("a:1", image(tarball.Of(entries...)))
 	got := th.ready("a:1")
 	m := th.extents(got.Tree)
-	before := files(t, hub.ObjectsDir(h.Config().Root))
+	before := files(t, objectsDir(h.Config()))
 	th.traced(m, 4, 2, 1)
 	th.recompressed("a:1")
 	packs, in := th.startups(m)
@@ -65,13 +63,13 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 		t.Fatalf("startup packs %+v with the files %v", packs, in)
 	}
 	previous := ""
-	for _, name := range files(t, hub.ObjectsDir(h.Config().Root)) {
+	for _, name := range files(t, objectsDir(h.Config())) {
 		if strings.HasPrefix(name, "packs/") && !slices.Contains(before, name) &&
 			name != "packs/"+packs[0].Pack.String() {
 			previous += name
 		}
 	}
-	info, err := os.Stat(filepath.Join(hub.ObjectsDir(h.Config().Root), previous))
+	info, err := os.Stat(filepath.Join(objectsDir(h.Config()), previous))
 	if err != nil || previous == "" {
 		t.Fatalf("there are no packs from before recompression: %q, %v", previous, err)
 	}

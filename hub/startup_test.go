@@ -19,8 +19,6 @@ import (
 	"lighter/store/origin"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
-
-	"lighter/hub"
 )
 
 // startsTar returns a layer with the files f0 to f9, of a few chunks each.
@@ -185,9 +183,9 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	}
 
 	// The same trace again changes nothing, nor does a restart.
-	list, laid := files(t, hub.ObjectsDir(h.config.Root)), h.Starts().Counts().Laid
+	list, laid := files(t, objectsDir(h.config)), h.Starts().Counts().Laid
 	h.traced(m, 7, 2, 4)
-	if again := files(t, hub.ObjectsDir(h.config.Root)); !slices.Equal(list, again) ||
+	if again := files(t, objectsDir(h.config)); !slices.Equal(list, again) ||
 		h.Starts().Counts().Laid != laid {
 		t.Errorf("after the same trace: objects\n%q, before\n%q", list, again)
 	}

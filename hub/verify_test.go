@@ -42,7 +42,7 @@ func TestVerifyNamesDamage(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Fatalf("verify of an undamaged image: %s", problems)
 	}
-	dir := hub.ObjectsDir(h.config.Root)
+	dir := objectsDir(h.config)
 	list := files(t, dir)
 	manifest, _, _ := image(lowerTar, upperTar).build()
 	flip := func(b []byte) []byte { b[len(b)/2] ^= 0x40; return b }
@@ -96,7 +96,7 @@ func TestVerifyReadsEverything(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Fatalf("verify of an undamaged image: %s", problems)
 	}
-	dir := hub.ObjectsDir(h.config.Root)
+	dir := objectsDir(h.config)
 	manifest, _, _ := image(lowerTar).build()
 	for _, file := range []string{filepath.Join(dir, "indexes", below.Tree.String()+".zst"),
 		h.blobFile(manifest.Layers[0].Digest)} {

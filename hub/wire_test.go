@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"lighter/hub"
 )
 
 // These are promises of docs/wire.md that no other test has.
@@ -14,7 +12,7 @@ func TestWirePage(t *testing.T) {
 	h := startHub(t)
 	h.push("a:1", image(lowerTar, upperTar))
 	got := h.ready("a:1")
-	list := files(t, hub.ObjectsDir(h.config.Root))
+	list := files(t, objectsDir(h.config))
 	const base = "/lighter/1/default"
 	unit := base + "/" + firstWith(list, "packs/") + "/0"
 	for path, want := range map[string]string{

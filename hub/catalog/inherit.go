@@ -2,35 +2,55 @@ package catalog
 
 import (
 	"context"
+	"errors"
+
+	"lighter/wire"
 )
 
-// publishLayout gives a new tree its locations. An image's tree also becomes due for a layout, and
-// inherits the recordings of the previous image.
+// publishLayout gives a new tree its locations. A tree that gets its first image becomes due for a
+// layout, and so does one that inherits the recordings of the previous image of its repository.
 func publishLayout(ctx context.Context, tx session, p *Publication) error {
 	t := p.Tree
-	due := int64(0)
-	if p.Image != 0 {
-		due = now()
+	first, err := get(ctx, tx, value[bool], `SELECT NOT EXISTS (SELECT 1 FROM statements s
+		JOIN image_blobs b ON b.chain = s.chain JOIN images i ON i.n = b.image
+		WHERE s.tree = ? AND i.state = '`+wire.StateReady+`' AND i.n <> ?)`, t.ID[:], p.Image)
+	if err != nil {
+		return err
 	}
 	if err := exec(ctx, tx, `
 		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved, used, lost)
-			VALUES (?, ?, ?, ?, ?, 1, 0, 0, ?, 0)
-		ON CONFLICT (tree) DO UPDATE SET due = CASE WHEN excluded.due > 0 THEN excluded.due ELSE layouts.due END,
-			changes = layouts.changes + 1, tries = 0, unserved = 0, used = excluded.used,
-			lost = CASE WHEN excluded.due > 0 THEN 0 ELSE layouts.lost END`,
-		t.ID[:], t.Locations[:], t.LocationsWire, []byte{}, due, now()); err != nil {
+			VALUES (?, ?, ?, ?, 0, 0, 0, 0, ?, 0)
+		ON CONFLICT (tree) DO UPDATE SET unserved = 0, used = excluded.used`,
+		t.ID[:], t.Locations[:], t.LocationsWire, []byte{}, now()); err != nil {
 		return err
 	}
-	if p.Image == 0 || p.Repository == "" {
+	if p.Image == 0 {
 		return nil
 	}
-	// Recordings of its own are better than those of the previous image.
-	if err := exec(ctx, tx, `
-		INSERT INTO recordings (tree, body) SELECT ?, body FROM recordings
-			WHERE tree = (SELECT tree FROM formers WHERE repository = ? AND platform = ?)
-		ON CONFLICT (tree) DO NOTHING`, t.ID[:], p.Repository, p.Platform); err != nil {
+	inherited, err := inherit(ctx, tx, p)
+	if err != nil || !first && !inherited {
 		return err
 	}
-	return exec(ctx, tx, `INSERT INTO formers (repository, platform, tree) VALUES (?, ?, ?)
+	return exec(ctx, tx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0, lost = 0 WHERE tree = ?`,
+		now(), t.ID[:])
+}
+
+// inherit gives a tree the recordings of the previous image of its repository, and makes it the one
+// from which the next image inherits. It reports whether there were any. Recordings of its own are
+// better.
+func inherit(ctx context.Context, tx session, p *Publication) (bool, error) {
+	if p.Repository == "" {
+		return false, nil
+	}
+	t := p.Tree
+	err := change(ctx, tx, errKnown, `
+		INSERT INTO recordings (tree, body) SELECT ?, body FROM recordings
+			WHERE tree = (SELECT tree FROM formers WHERE repository = ? AND platform = ?)
+		ON CONFLICT (tree) DO NOTHING`, t.ID[:], p.Repository, p.Platform)
+	inherited := err == nil
+	if err != nil && !errors.Is(err, errKnown) {
+		return false, err
+	}
+	return inherited, exec(ctx, tx, `INSERT INTO formers (repository, platform, tree) VALUES (?, ?, ?)
 		ON CONFLICT (repository, platform) DO UPDATE SET tree = excluded.tree`, p.Repository, p.Platform, t.ID[:])
 }

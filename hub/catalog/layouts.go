@@ -152,11 +152,14 @@ const servedTree = `EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.c
 	JOIN images i ON i.n = b.image
 	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `')`
 
-// Try counts an attempt to make a tree's layout, before it begins. If the process ends meanwhile,
-// the tree is due again at the given time.
-func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error {
-	return c.exec(ctx, "begin layout of tree "+tree.Short(),
-		`UPDATE layouts SET tries = tries + 1, due = ? WHERE tree = ?`, again.UnixMilli(), tree[:])
+// Try counts an attempt to make the layout of a due tree, before it begins. If the process ends
+// meanwhile, the tree is due again at the given time. The error is ErrChanged if somebody else has
+// begun an attempt.
+func (c *Catalog) Try(ctx context.Context, due Due, again time.Time) error {
+	return c.update(ctx, "begin layout of tree "+due.Tree.Short(), func(tx session) error {
+		return change(ctx, tx, ErrChanged, `UPDATE layouts SET tries = tries + 1, due = ? WHERE tree = ? AND due = ?`,
+			again.UnixMilli(), due.Tree[:], due.At.UnixMilli())
+	})
 }
 
 // Settle ends an attempt. The tree is no longer due, unless it has changed since Due with the given

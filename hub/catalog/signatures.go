@@ -30,7 +30,12 @@ func signatures(s *index.Statement) []byte {
 	return append(slices.Clip(s.Signature), bytes.Join(s.Further, nil)...)
 }
 
-// Resign signs all statements again if they were signed with other keys than these.
+// ErrOtherKeys means that another process of the hub signs with other keys.
+var ErrOtherKeys = errors.New("the statements are signed with keys that this process does not have: " +
+	"copy hub.key of another process; if no process has it any more, delete the row keys of the table meta")
+
+// Resign signs all statements again if they were signed with other keys than these. If several
+// processes may use the catalog and none of these keys has signed before, the error is ErrOtherKeys.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var public []string
 	for _, key := range keys {
@@ -41,6 +46,10 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 		signedBy, err := get(ctx, tx, value[string], `SELECT value FROM meta WHERE name = 'keys'`)
 		if err != nil && !errors.Is(err, ErrNotFound) || signedBy == text {
 			return err
+		}
+		isOurs := func(key string) bool { return slices.Contains(public, key) }
+		if tx.dialect == postgresDialect && signedBy != "" && !slices.ContainsFunc(strings.Fields(signedBy), isOurs) {
+			return ErrOtherKeys
 		}
 		if err := resign(ctx, tx, keys); err != nil {
 			return err

@@ -93,9 +93,9 @@ func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error)
 	return body, err
 }
 
-// ErrChanged means that somebody else has changed a tree's recordings or traces since they were
-// read.
-var ErrChanged = errors.New("its recordings have changed meanwhile")
+// ErrChanged means that somebody else has changed a tree's recordings, traces or due time since they
+// were read.
+var ErrChanged = errors.New("it has changed meanwhile")
 
 // KeepRecordings replaces the recordings of a tree, and removes the traces up to number last, which
 // are merged into them. before is what Recordings has returned. If that or the traces have changed,

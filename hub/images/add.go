@@ -216,7 +216,7 @@ func (s *Service) beginCopy(
 	w := work{Root: members.Root.Digest, Source: add.Source, PlainHTTP: add.PlainHTTP, Platforms: members.Platforms()}
 	job := w.job(ref.Name(), 0)
 	var err error
-	if job.Secret, err = loginOf(add).seal(s.config.Keys[0], job.Key); err != nil {
+	if job.Secret, err = loginOf(add).seal(s.config.Secret, job.Key); err != nil {
 		return nil, err
 	}
 	defer s.Lock(ref.Repository)()

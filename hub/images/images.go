@@ -31,6 +31,7 @@ type Config struct {
 	MaxBlob   int64         // bytes of a blob of another registry
 	ImageTime time.Duration // bounds the bringing and ingestion of a name's images
 	Keys      []ed25519.PrivateKey
+	Secret    []byte // 32 bytes, which seal the logins of jobs
 	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
 	RegistryHosts []string
 	Log           *slog.Logger

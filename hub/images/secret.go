@@ -3,9 +3,6 @@ package images
 import (
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/ed25519"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,8 +11,7 @@ import (
 )
 
 // login is what a source wants to know of the hub. It is in the catalog until its job has ended,
-// sealed with AES-256-GCM. The key is derived from the hub's oldest signing key, which all its
-// processes have.
+// sealed with AES-256-GCM. All processes of a hub have the key.
 type login struct {
 	Username, Password, Token, RegistryToken string
 }
@@ -24,11 +20,8 @@ func loginOf(add wire.Add) login {
 	return login{add.Username, add.Password, add.Token, add.RegistryToken}
 }
 
-func sealer(key ed25519.PrivateKey) (cipher.AEAD, error) {
-	secret, err := hkdf.Key(sha256.New, key.Seed(), nil, "lighter: logins of jobs", 32)
-	if err != nil {
-		return nil, err
-	}
+// sealer encrypts with Config.Secret.
+func sealer(secret []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(secret)
 	if err != nil {
 		return nil, err
@@ -37,7 +30,7 @@ func sealer(key ed25519.PrivateKey) (cipher.AEAD, error) {
 }
 
 // seal returns the sealed login of a job; nil if it has none.
-func (l login) seal(key ed25519.PrivateKey, job string) ([]byte, error) {
+func (l login) seal(secret []byte, job string) ([]byte, error) {
 	if l == (login{}) {
 		return nil, nil
 	}
@@ -45,7 +38,7 @@ func (l login) seal(key ed25519.PrivateKey, job string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	aead, err := sealer(key)
+	aead, err := sealer(secret)
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +46,11 @@ func (l login) seal(key ed25519.PrivateKey, job string) ([]byte, error) {
 }
 
 // unseal is the reverse of seal.
-func unseal(key ed25519.PrivateKey, job string, sealed []byte) (l login, err error) {
+func unseal(secret []byte, job string, sealed []byte) (l login, err error) {
 	if len(sealed) == 0 {
 		return l, nil
 	}
-	aead, err := sealer(key)
+	aead, err := sealer(secret)
 	if err != nil {
 		return l, err
 	}

@@ -148,7 +148,7 @@ func (s *Service) failure(ctx context.Context, images []catalog.Image) error {
 
 // open returns the image of a job's source.
 func (s *Service) open(ctx context.Context, ref wire.Ref, w work, j *jobs.Running) (*pull.Image, error) {
-	l, err := unseal(s.config.Keys[0], j.Key, j.Secret)
+	l, err := unseal(s.config.Secret, j.Key, j.Secret)
 	if err != nil {
 		return nil, err
 	}

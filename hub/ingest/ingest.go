@@ -101,8 +101,10 @@ func (i *Ingester) Prepare(
 		return nil, err
 	}
 	p := &Prepared{Image: row, ingestion: t}
-	if err = t.splitLayers(ctx); err == nil {
-		p.made, err = t.makeTree(ctx)
+	if p.made, err = t.known(ctx); err == nil && p.made == nil {
+		if err = t.splitLayers(ctx); err == nil {
+			p.made, err = t.makeTree(ctx)
+		}
 	}
 	if err != nil {
 		p.Close()

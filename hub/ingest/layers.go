@@ -126,6 +126,18 @@ func (t *ingestion) checkBlob(ctx context.Context, l oci.Layer) error {
 	return err
 }
 
+// known returns the tree of the image if everything about it is known, as it is if another name has
+// the same image: its blobs are verified, and its index and locations are stored. Otherwise it
+// returns nil.
+func (t *ingestion) known(ctx context.Context) (*madeTree, error) {
+	for _, l := range t.image.Layers {
+		if known, verified, err := t.catalog.HasLayer(ctx, l.DiffID, l.Digest); err != nil || !known || !verified {
+			return nil, err
+		}
+	}
+	return t.trees.known(ctx, t.image.Layers[len(t.image.Layers)-1].Chain)
+}
+
 // makeTree merges the image's layers and stages the index of their tree.
 func (t *ingestion) makeTree(ctx context.Context) (*madeTree, error) {
 	records := make([]Record, len(t.image.Layers))

@@ -127,6 +127,32 @@ func (t *Trees) make(ctx context.Context, dir string, records []Record, units un
 	return m, err
 }
 
+// known returns the tree of a chain if its index and locations are stored, otherwise nil.
+func (t *Trees) known(ctx context.Context, chain string) (*madeTree, error) {
+	statement, err := t.catalog.Statement(ctx, chain)
+	if errors.Is(err, catalog.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	m := &madeTree{}
+	if m.tree, err = t.catalog.Tree(ctx, statement.Tree); err != nil {
+		return nil, err
+	}
+	for key, bytes := range map[string]int64{objects.IndexKey(m.tree.ID): m.tree.IndexWire,
+		objects.LocationsKey(m.tree.Locations): m.tree.LocationsWire} {
+		size, err := t.objects.Size(ctx, key)
+		if errors.Is(err, objects.ErrNotFound) || err == nil && size != bytes {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
 // ID makes the tree of layers again and returns its ID. Files are written to dir.
 func (t *Trees) ID(ctx context.Context, dir string, records []Record) (chunk.ID, error) {
 	if err := t.merging.Acquire(ctx, 1); err != nil {

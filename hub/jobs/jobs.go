@@ -292,7 +292,7 @@ func (q *Queue) extend(ctx context.Context, r *Running) {
 		case <-r.look:
 		case <-time.After(reportEvery):
 			now, err := json.Marshal(r.Lines(maxLines))
-			if err == nil && bytes.Equal(now, progress) && time.Since(extended) < extendEvery {
+			if err == nil && bytes.Equal(now, progress) && time.Since(extended) < q.Lease/6 {
 				continue
 			}
 			progress = now

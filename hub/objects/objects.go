@@ -30,6 +30,7 @@ import (
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/gcerrors"
+	"golang.org/x/sync/errgroup"
 
 	"lighter/durable"
 	"lighter/format/chunk"
@@ -90,6 +91,9 @@ func (s *Store) Close() error { return s.bucket.Close() }
 // Staged is a finished file that becomes an object.
 type Staged struct{ Key, Path string }
 
+// transfersAtOnce bounds the uploads, and the deletions, of one call.
+const transfersAtOnce = 8
+
 // Publish makes objects of files and removes the files. Their writers have synced them. An existing
 // object is replaced by an equivalent one. After an error some of the objects may exist: the caller
 // deletes them.
@@ -98,10 +102,18 @@ func (s *Store) Publish(ctx context.Context, staged []Staged) error {
 	if s.dir != "" {
 		publish = s.move
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(transfersAtOnce)
 	for _, f := range staged {
-		if err := publish(ctx, f); err != nil {
-			return fmt.Errorf("store object %s: %w", f.Key, err)
-		}
+		group.Go(func() error {
+			if err := publish(ctx, f); err != nil {
+				return fmt.Errorf("store object %s: %w", f.Key, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	return s.syncDirs(staged)
 }
@@ -150,12 +162,18 @@ func (s *Store) syncDirs(staged []Staged) error {
 
 // Delete deletes objects. It is no error if an object does not exist.
 func (s *Store) Delete(ctx context.Context, keys []string) error {
-	var errs []error
-	for _, key := range keys {
-		if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-			errs = append(errs, fmt.Errorf("delete object %s: %w", key, err))
-		}
+	var group errgroup.Group
+	group.SetLimit(transfersAtOnce)
+	errs := make([]error, len(keys))
+	for i, key := range keys {
+		group.Go(func() error {
+			if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+				errs[i] = fmt.Errorf("delete object %s: %w", key, err)
+			}
+			return nil
+		})
 	}
+	_ = group.Wait() // errs has the errors
 	return errors.Join(errs...)
 }
 
@@ -168,6 +186,15 @@ type Object struct {
 // Open opens an object. The error wraps ErrNotFound if it does not exist.
 func (s *Store) Open(ctx context.Context, key string) (*Object, error) {
 	return s.openRange(ctx, key, 0, -1)
+}
+
+// Size returns the size of an object in bytes. The error wraps ErrNotFound if it does not exist.
+func (s *Store) Size(ctx context.Context, key string) (int64, error) {
+	attributes, err := s.bucket.Attributes(ctx, key) // on S3 this moves no data
+	if err != nil {
+		return 0, errorOf(key, err)
+	}
+	return attributes.Size, nil
 }
 
 // OpenPlain opens a compressed object and returns its plain bytes. The caller closes it. The error

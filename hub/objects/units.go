@@ -66,11 +66,11 @@ func (s *Store) table(ctx context.Context, id chunk.ID) (*pack.Table, error) {
 
 func (s *Store) readTable(ctx context.Context, id chunk.ID) (*pack.Table, error) {
 	key := PackKey(id)
-	attributes, err := s.bucket.Attributes(ctx, key) // on S3 this moves no data
+	size, err := s.Size(ctx, key)
 	if err != nil {
-		return nil, errorOf(key, err)
+		return nil, err
 	}
-	table, err := pack.ReadTable(rangeReader{ctx, s, key}, attributes.Size)
+	table, err := pack.ReadTable(rangeReader{ctx, s, key}, size)
 	if err != nil {
 		return nil, fmt.Errorf("pack %s: %w", id.Short(), err)
 	}

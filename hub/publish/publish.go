@@ -42,18 +42,16 @@ type Catalog interface {
 var _ Catalog = (*catalog.Catalog)(nil)
 
 const (
-	lease       = 2 * time.Minute
-	extendEvery = 20 * time.Second
-	claimEvery  = 100 * time.Millisecond // while another publication has one of the objects
-	// deleteTimeout bounds the deletion of unknown objects. It is shorter than the lease: a publisher
-	// that has lost its claim deletes nothing.
-	deleteTimeout = lease / 2
-	sweepEvery    = time.Minute
-	sweepAtOnce   = 1000 // objects
+	defaultLease = 2 * time.Minute
+	claimEvery   = 100 * time.Millisecond // while another publication has one of the objects
+	sweepAtOnce  = 1000                   // objects
 )
 
 // Publisher publishes and deletes objects. It is safe for concurrent use.
 type Publisher struct {
+	// Lease is how long a publisher that has stopped keeps its claims. It is set before use.
+	Lease time.Duration
+
 	catalog Catalog
 	objects *objects.Store
 	scratch string
@@ -65,7 +63,7 @@ type Publisher struct {
 // file system of the objects. owner is a name of this process that no other one has, and that it has
 // again after a restart.
 func New(c Catalog, o *objects.Store, scratch, owner string, log *slog.Logger) *Publisher {
-	return &Publisher{catalog: c, objects: o, scratch: scratch, owner: owner, log: log}
+	return &Publisher{Lease: defaultLease, catalog: c, objects: o, scratch: scratch, owner: owner, log: log}
 }
 
 // TempDir makes a directory for files that become objects. The caller removes it; Recover removes
@@ -94,31 +92,51 @@ func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.
 		keys = append(keys, f.Key)
 	}
 	slices.Sort(keys)
-	claim := catalog.Claim{Owner: p.newOwner(), Keys: slices.Compact(keys)}
-	for {
-		err := p.catalog.ClaimObjects(ctx, claim, lease)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, catalog.ErrClaimed) {
-			return err
-		}
-		if !sleep.For(ctx, claimEvery) {
-			return context.Cause(ctx)
-		}
+	claim, err := p.claim(ctx, slices.Compact(keys))
+	if err != nil {
+		return err
 	}
-	err := p.whileClaimed(ctx, claim, func(ctx context.Context) error {
+	err = p.whileClaimed(ctx, claim, func(ctx context.Context) error {
 		if err := p.objects.Publish(ctx, o.Staged); err != nil {
 			return err
 		}
 		return commit(claim)
 	})
 	cleanErr := p.clean(context.WithoutCancel(ctx), claim)
+	if errors.Is(cleanErr, catalog.ErrLost) {
+		cleanErr = p.cleanAgain(context.WithoutCancel(ctx), claim)
+	}
 	if cleanErr != nil && err == nil { // the claim expires, and is cleaned then
 		p.log.Error("delete unpublished objects", "err", cleanErr)
 		return nil
 	}
 	return errors.Join(err, cleanErr)
+}
+
+// claim claims objects. While another publication has claimed one of them, it waits.
+func (p *Publisher) claim(ctx context.Context, keys []string) (catalog.Claim, error) {
+	claim := catalog.Claim{Owner: p.newOwner(), Keys: keys}
+	for {
+		err := p.catalog.ClaimObjects(ctx, claim, p.Lease)
+		if !errors.Is(err, catalog.ErrClaimed) {
+			return claim, err
+		}
+		if !sleep.For(ctx, claimEvery) {
+			return claim, context.Cause(ctx)
+		}
+	}
+}
+
+// cleanAgain cleans objects whose claim was lost. Another publisher has cleaned them, but perhaps
+// before the last upload of this one had ended.
+func (p *Publisher) cleanAgain(ctx context.Context, lost catalog.Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, p.Lease)
+	defer cancel()
+	claim, err := p.claim(ctx, lost.Keys)
+	if err != nil {
+		return err
+	}
+	return p.clean(ctx, claim)
 }
 
 // newOwner returns a name of one claim.
@@ -139,13 +157,13 @@ func (p *Publisher) whileClaimed(ctx context.Context, claim catalog.Claim, fn fu
 	defer cancel(nil)
 	extender.Go(func() {
 		extended := time.Now()
-		for sleep.For(ctx, extendEvery) {
+		for sleep.For(ctx, p.Lease/6) {
 			begun := time.Now()
-			err := p.catalog.ExtendClaim(ctx, claim, lease)
+			err := p.catalog.ExtendClaim(ctx, claim, p.Lease)
 			switch {
 			case err == nil:
 				extended = begun
-			case errors.Is(err, catalog.ErrLost) || time.Since(extended) > lease-extendEvery:
+			case errors.Is(err, catalog.ErrLost) || time.Since(extended) > p.Lease*5/6:
 				cancel(fmt.Errorf("claim of objects: %w", err))
 				return
 			}
@@ -160,10 +178,10 @@ func (p *Publisher) whileClaimed(ctx context.Context, claim catalog.Claim, fn fu
 
 // clean deletes those of the claimed objects that the catalog does not know, and releases the claim.
 func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
-	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	// Only the owner of a claim deletes, and ends before its lease does.
+	ctx, cancel := context.WithTimeout(ctx, p.Lease/2)
 	defer cancel()
-	// Only the owner of a claim deletes, with enough time left.
-	if err := p.catalog.ExtendClaim(ctx, claim, lease); err != nil {
+	if err := p.catalog.ExtendClaim(ctx, claim, p.Lease); err != nil {
 		return err
 	}
 	var unknown []string
@@ -218,7 +236,7 @@ func (p *Publisher) Recover(ctx context.Context) {
 
 // Run cleans claims that have expired, until ctx ends.
 func (p *Publisher) Run(ctx context.Context) error {
-	for sleep.For(ctx, sweepEvery) {
+	for sleep.For(ctx, p.Lease/2) {
 		p.sweep(ctx, "")
 	}
 	return ctx.Err()
@@ -227,7 +245,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 // sweep cleans expired claims, and those of owners whose names begin with ended.
 func (p *Publisher) sweep(ctx context.Context, ended string) {
 	for {
-		claim, err := p.catalog.ExpiredClaims(ctx, p.newOwner(), ended, lease, sweepAtOnce)
+		claim, err := p.catalog.ExpiredClaims(ctx, p.newOwner(), ended, p.Lease, sweepAtOnce)
 		if err == nil && len(claim.Keys) == 0 {
 			return
 		}

@@ -272,11 +272,11 @@ func TestRecoverIsCareful(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := []string{"catalog.db", "../x", "packs/", "packs/ab12", files[0].Key}
-	if err := s.catalog.ClaimObjects(t.Context(), catalog.Claim{Owner: "process/1", Keys: keys}, lease); err != nil {
+	if err := s.catalog.ClaimObjects(t.Context(), catalog.Claim{Owner: "process/1", Keys: keys}, defaultLease); err != nil {
 		t.Fatal(err)
 	}
 	other := catalog.Claim{Owner: "process2/1", Keys: []string{files[1].Key}}
-	if err := s.catalog.ClaimObjects(t.Context(), other, lease); err != nil {
+	if err := s.catalog.ClaimObjects(t.Context(), other, defaultLease); err != nil {
 		t.Fatal(err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
@@ -289,7 +289,7 @@ func TestRecoverIsCareful(t *testing.T) {
 	if n := s.published(id); n != 1 {
 		t.Errorf("%d objects exist, want that of the other process", n)
 	}
-	if err := s.catalog.ExtendClaim(t.Context(), other, lease); err != nil {
+	if err := s.catalog.ExtendClaim(t.Context(), other, defaultLease); err != nil {
 		t.Errorf("the other process has lost its claim: %v", err)
 	}
 }
@@ -329,13 +329,14 @@ func TestPublicationsOfTheSameObject(t *testing.T) {
 // A publisher that has lost its claim neither publishes nor deletes.
 func TestLostClaim(t *testing.T) {
 	s := open(t, t.TempDir())
+	s.Lease = time.Second // for the other publisher's claim
 	files, id := staged(t, s)
 	err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
 		if err := s.catalog.ExtendClaim(t.Context(), claim, -time.Second); err != nil {
 			t.Error(err)
 		}
 		other := catalog.Claim{Owner: "other/1", Keys: claim.Keys}
-		if err := s.catalog.ClaimObjects(t.Context(), other, lease); err != nil {
+		if err := s.catalog.ClaimObjects(t.Context(), other, defaultLease); err != nil {
 			t.Error(err)
 		}
 		return s.catalog.Publish(t.Context(), publication(claim, id))
@@ -345,5 +346,24 @@ func TestLostClaim(t *testing.T) {
 	}
 	if n := s.published(id); n != 2 {
 		t.Errorf("%d of 2 objects exist, which the other publisher has claimed", n)
+	}
+}
+
+// If another publisher has cleaned up after one that was stopped, what the latter uploads when it
+// goes on is deleted, too.
+func TestLateUpload(t *testing.T) {
+	s := open(t, t.TempDir())
+	files, id := staged(t, s)
+	err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
+		if err := s.catalog.ReleaseClaim(t.Context(), claim); err != nil { // the other one has cleaned up
+			t.Error(err)
+		}
+		return s.catalog.Publish(t.Context(), publication(claim, id))
+	})
+	if !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("published without a claim: %v, want ErrLost", err)
+	}
+	if n := s.published(id); n != 0 {
+		t.Errorf("%d objects exist, want none", n)
 	}
 }

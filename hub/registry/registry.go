@@ -19,7 +19,8 @@ import (
 	"github.com/distribution/distribution/v3/registry/handlers"
 	"github.com/distribution/distribution/v3/registry/storage"
 	"github.com/distribution/distribution/v3/registry/storage/driver"
-	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+	"github.com/distribution/distribution/v3/registry/storage/driver/factory"
+	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem" // the driver "filesystem"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -56,20 +57,25 @@ type Registry struct {
 // maxCatalog bounds the repositories in one answer to /v2/_catalog. A longer list is paginated.
 const maxCatalog = 1000
 
-// Open opens the registry in dir until ctx ends. Meanwhile a task of the library deletes uploads
-// that did not continue for a week.
-func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
+// Open opens the registry in a storage until ctx ends. Meanwhile a task of the library deletes uploads
+// that did not continue for a week. All processes that serve one registry have the same secret: an
+// upload that one of them has begun can go on at another.
+func Open(ctx context.Context, in Storage, secret []byte, log *slog.Logger) (*Registry, error) {
 	routeLogs(log)
-	files := filesystem.New(filesystem.DriverParameters{RootDirectory: dir, MaxThreads: fileThreads})
+	files, err := factory.Create(ctx, in.driver, in.parameters)
+	if err != nil {
+		return nil, fmt.Errorf("open the registry: %w", err)
+	}
 	namespace, err := storage.NewRegistry(ctx, files, storage.EnableDelete)
 	if err != nil {
-		return nil, fmt.Errorf("open the registry in %s: %w", dir, err)
+		return nil, fmt.Errorf("open the registry: %w", err)
 	}
 	config := &configuration.Configuration{Storage: configuration.Storage{
-		"filesystem": {"rootdirectory": dir, "maxthreads": fileThreads},
-		"delete":     {"enabled": true},
-		"redirect":   {"disable": true},
+		in.driver:  in.parameters,
+		"delete":   {"enabled": true},
+		"redirect": {"disable": true},
 	}}
+	config.HTTP.Secret = string(secret)
 	config.Catalog.MaxEntries = maxCatalog
 	// The app makes a second registry over these files. It has to have the options of the first, so
 	// that pushed and copied images are checked alike. Without validation an index may name

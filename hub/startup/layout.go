@@ -94,7 +94,11 @@ func (m *maker) attempt(ctx context.Context, due catalog.Due) error {
 		m.givenUp.Add(1)
 		return m.Catalog.Settle(ctx, due.Tree, due.Changes, time.Now())
 	}
-	if err := m.Catalog.Try(ctx, due.Tree, time.Now().Add(firstPause<<due.Tries)); err != nil {
+	err := m.Catalog.Try(ctx, due, time.Now().Add(firstPause<<due.Tries))
+	if errors.Is(err, catalog.ErrChanged) {
+		return nil // another process makes the layout
+	}
+	if err != nil {
 		return err
 	}
 	begin := time.Now()

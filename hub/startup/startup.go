@@ -60,6 +60,8 @@ const (
 	keepBytes  = 8 << 30
 	keepLeast  = 10 * time.Minute
 	dropAtOnce = 100
+	// awaitEvery is the interval in which Await looks whether another process has made a layout.
+	awaitEvery = 200 * time.Millisecond
 )
 
 // Timing has the service's delays. Tests change them before Run.
@@ -302,6 +304,7 @@ func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 		s.schedule.wakeUp()
 		select {
 		case <-attempt:
+		case <-time.After(awaitEvery):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -119,6 +119,7 @@ test/testkit/layout:
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/postgres:
+test/testkit/s3:
 test/testkit/printed:
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest

@@ -145,7 +145,10 @@ func testDue(t *testing.T, c *catalog.Catalog) {
 	if err != nil || due.Tree != TreeOf("a") || !due.Served || due.Tries != 0 {
 		t.Fatalf("due first: %+v, %v, want the tree that was published first", due, err)
 	}
-	must(t, c.Try(ctx, due.Tree, time.Now().Add(time.Hour)))
+	must(t, c.Try(ctx, due, time.Now().Add(time.Hour)))
+	if err := c.Try(ctx, due, time.Now().Add(time.Hour)); !errors.Is(err, catalog.ErrChanged) {
+		t.Errorf("a second attempt at the same time: %v, want ErrChanged", err)
+	}
 	if next, err := c.NextDue(ctx); err != nil || next.Tree != TreeOf("b") {
 		t.Errorf("due meanwhile: %+v, %v, want the other tree", next, err)
 	}

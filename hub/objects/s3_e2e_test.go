@@ -1,0 +1,160 @@
+//go:build e2e
+
+package objects_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"lighter/hub/objects"
+	"lighter/test/testkit/objectstest"
+	"lighter/test/testkit/s3"
+)
+
+// openBuckets starts an S3 server, and returns a function that makes an empty bucket.
+func openBuckets(t *testing.T) func(t *testing.T) (bucket string) {
+	server, err := s3.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	n := 0
+	return func(t *testing.T) string {
+		n++
+		bucket, err := server.Bucket(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bucket
+	}
+}
+
+func openStore(t *testing.T, bucket string) *objects.Store {
+	t.Helper()
+	s, err := objects.Open(t.Context(), bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestConformanceOfS3(t *testing.T) {
+	newBucket := openBuckets(t)
+	objectstest.Run(t, func(t *testing.T) *objects.Store { return openStore(t, newBucket(t)) }, (*testing.T).TempDir)
+}
+
+// A server that is faulty now and then costs time. Truncated objects and hanging requests are errors.
+func TestFaultyS3(t *testing.T) {
+	newBucket := openBuckets(t)
+	content := bytes.Repeat([]byte("0123456789abcdef"), 1<<12)
+	const key = "packs/one"
+	unavailable := func(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	forgets := func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		forward(httptest.NewRecorder(), req) // the request is done, and the answer gets lost
+		panic(http.ErrAbortHandler)
+	}
+	for name, fault := range map[string]s3.Fault{"unavailable": unavailable, "done after a time-out": forgets} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			seen := map[string]int{}
+			bucket, proxy, err := s3.Proxy(newBucket(t), func(w http.ResponseWriter, req *http.Request,
+				forward http.HandlerFunc) {
+				mu.Lock()
+				seen[req.Method]++
+				first := seen[req.Method] == 1
+				mu.Unlock()
+				if first {
+					fault(w, req, forward)
+					return
+				}
+				forward(w, req)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer proxy.Close()
+			s := openStore(t, bucket)
+			publish(t, s, key, content)
+			if b, err := read(t.Context(), s, key); err != nil || !bytes.Equal(b, content) {
+				t.Errorf("read %d bytes, %v, want %d", len(b), err, len(content))
+			}
+			if size, err := s.Size(t.Context(), key); err != nil || size != int64(len(content)) {
+				t.Errorf("size %d, %v, want %d", size, err, len(content))
+			}
+			if err := s.Delete(t.Context(), []string{key}); err != nil {
+				t.Error(err)
+			}
+			if _, err := s.Size(t.Context(), key); !errors.Is(err, objects.ErrNotFound) {
+				t.Errorf("after the deletion: %v, want ErrNotFound", err)
+			}
+		})
+	}
+	t.Run("cut bodies", func(t *testing.T) {
+		bucket := newBucket(t)
+		publish(t, openStore(t, bucket), key, content)
+		cut, proxy, err := s3.Proxy(bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+			answer := httptest.NewRecorder()
+			forward(answer, req)
+			for name, values := range answer.Header() {
+				w.Header()[name] = values
+			}
+			w.WriteHeader(answer.Code)
+			_, _ = w.Write(answer.Body.Bytes()[:answer.Body.Len()/2])
+			panic(http.ErrAbortHandler)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer proxy.Close()
+		if b, err := read(t.Context(), openStore(t, cut), key); err == nil {
+			t.Errorf("read %d of %d bytes without an error", len(b), len(content))
+		}
+	})
+	t.Run("hangs", func(t *testing.T) {
+		bucket, proxy, err := s3.Proxy(newBucket(t), func(_ http.ResponseWriter, req *http.Request, _ http.HandlerFunc) {
+			_, _ = io.Copy(io.Discard, req.Body)
+			<-req.Context().Done()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer proxy.Close()
+		s := openStore(t, bucket)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := read(ctx, s, key); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("read from a server that hangs: %v, want DeadlineExceeded", err)
+		}
+	})
+}
+
+func publish(t *testing.T, s *objects.Store, key string, b []byte) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "staged")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Publish(t.Context(), []objects.Staged{{Key: key, Path: path}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(ctx context.Context, s *objects.Store, key string) ([]byte, error) {
+	o, err := s.Open(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	return io.ReadAll(o)
+}

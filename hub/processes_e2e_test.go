@@ -1,0 +1,393 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/test/testkit/s3"
+	"lighter/test/testkit/tarball"
+	"lighter/wire"
+	"lighter/wire/client"
+
+	"lighter/hub"
+)
+
+// processEnv has the configuration of the hub that this program runs as, if it is a child of a test.
+const processEnv = "LIGHTER_TEST_HUB"
+
+// processLease is how long the jobs and claims of a process that has stopped stay its own.
+const processLease = 2 * time.Second
+
+// runProcess runs a hub until SIGTERM.
+func runProcess(config string) error {
+	var c hub.Config
+	if err := json.Unmarshal([]byte(config), &c); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	h, err := hub.Open(ctx, c, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	h.SetLeases(processLease)
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return err
+	}
+	return h.Serve(ctx, listener)
+}
+
+// process is a hub in a process of its own.
+type process struct {
+	*testHub
+	cmd *exec.Cmd
+}
+
+// startProcess runs a process of a hub until the test ends.
+func startProcess(t *testing.T, c hub.Config) *process {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Listen = l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	config, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{testHub: &testHub{t: t, url: "http://" + c.Listen, config: c}, cmd: exec.Command(os.Args[0])}
+	if p.client, err = client.New(client.Options{URL: p.url}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p.cmd.Env = append(os.Environ(), processEnv+"="+string(config))
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill()
+		if b, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+			t.Logf("log of %s:\n%s", c.Listen, b)
+		}
+	})
+	for range 1000 {
+		if res, err := http.Get(p.url + "/readyz"); err == nil {
+			_ = res.Body.Close()
+			return p
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the process does not answer")
+	return nil
+}
+
+// kill ends the process at once.
+func (p *process) kill() {
+	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// startProcesses runs two processes of one hub, each with a directory of its own.
+func startProcesses(t *testing.T) (a, b *process) {
+	t.Helper()
+	first := hubConfig(t)
+	a = startProcess(t, first)
+	second := first
+	second.Root = t.TempDir()
+	copyKey(t, first.Root, second.Root)
+	return a, startProcess(t, second)
+}
+
+// copyKey gives a further process of a hub its keys.
+func copyKey(t *testing.T, from, to string) {
+	t.Helper()
+	key, err := os.ReadFile(hub.KeyFile(from))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hub.KeyFile(to), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantSame fails the test unless two hubs have the same in the end, and the bucket of the first one
+// has what its catalog knows and nothing else. A process may still be cleaning up.
+func wantSame(t *testing.T, got, want hub.Config) {
+	t.Helper()
+	var err error
+	for range 100 {
+		if err = compare(t, got, want); err == nil {
+			return
+		}
+		time.Sleep(processLease / 10)
+	}
+	t.Error(err)
+}
+
+func compare(t *testing.T, got, want hub.Config) error {
+	t.Helper()
+	has, size := inventoryOf(t, got)
+	if wanted, wantSize := inventoryOf(t, want); has != wanted || size > wantSize*11/10 {
+		return fmt.Errorf("the hub has %+v in %d bytes of packs, want %+v in %d", has, size, wanted, wantSize)
+	}
+	c, err := catalog.Open(t.Context(), got.Catalog)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, key := range files(t, objectsDir(got)) {
+		kind, name, _ := strings.Cut(key, "/")
+		id, err := chunk.ParseID(strings.TrimSuffix(name, ".zst"))
+		known := false
+		switch {
+		case err != nil:
+		case kind == "packs":
+			known, err = c.HasPack(t.Context(), id)
+		case kind == "indexes":
+			known, err = c.HasTree(t.Context(), id)
+		case kind == "locations":
+			known, err = c.HasLocations(t.Context(), id)
+		case kind == "layers":
+			known, _, err = c.HasLayer(t.Context(), "sha256:"+id.String(), "")
+		}
+		if err != nil || !known {
+			return fmt.Errorf("the bucket has %s, which the catalog does not know (%v)", key, err)
+		}
+	}
+	return nil
+}
+
+// inventoryOf returns what a catalog has, and the bytes of its packs.
+func inventoryOf(t *testing.T, c hub.Config) (catalog.Inventory, int64) {
+	t.Helper()
+	opened, err := catalog.Open(t.Context(), c.Catalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	inventory, err := opened.Inventory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := opened.PackBytes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inventory, size
+}
+
+// What one process has, the other one serves. An upload that begins at one ends at the other.
+func TestProcessesAreOneHub(t *testing.T) {
+	t.Parallel()
+	a, b := startProcesses(t)
+	a.push("one:1", image(lowerTar, upperTar))
+	got := b.ready("one:1")
+	if _, chunks := b.fetchTree(got.Chain); len(chunks) == 0 {
+		t.Error("the tree has no chunks")
+	}
+	blob := []byte(noise(9, 20_000))
+	d := digest.FromBytes(blob)
+	status, body, header := a.do("POST", "/v2/two/blobs/uploads/", nil)
+	if status != http.StatusAccepted {
+		t.Fatalf("begin an upload: %d %s", status, body)
+	}
+	to, err := url.Parse(header.Get("Location"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, body, header = b.do("PATCH", to.RequestURI(), blob[:8000], "Content-Type", "application/octet-stream",
+		"Content-Range", "0-7999")
+	if status != http.StatusAccepted {
+		t.Fatalf("go on at the other process: %d %s", status, body)
+	}
+	if to, err = url.Parse(header.Get("Location")); err != nil {
+		t.Fatal(err)
+	}
+	q := to.Query()
+	q.Set("digest", d.String())
+	if status, body, _ = a.do("PUT", to.Path+"?"+q.Encode(), blob[8000:], "Content-Type",
+		"application/octet-stream"); status != http.StatusCreated {
+		t.Fatalf("end it at the first one: %d %s", status, body)
+	}
+	if status, body, _ = b.do("GET", "/v2/two/blobs/"+d.String(), nil); status != http.StatusOK ||
+		!bytes.Equal(body, blob) {
+		t.Errorf("the blob at the other process: %d, %d bytes", status, len(body))
+	}
+}
+
+// A process with other keys would sign what nodes of the first one refuse.
+func TestProcessWithAnotherKey(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	startProcess(t, c)
+	c.Root = t.TempDir()
+	if h, err := hub.Open(t.Context(), c, logOf(t)); !errors.Is(err, catalog.ErrOtherKeys) {
+		if err == nil {
+			err = h.Close()
+		}
+		t.Errorf("opened with another key: %v, want ErrOtherKeys", err)
+	}
+}
+
+// If a process is killed, or stopped for longer than its lease, the other one goes on with what it
+// has accepted. One that wakes up again changes nothing.
+func TestProcessesTakeOver(t *testing.T) {
+	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := startProcesses(t)
+			r := startRegistry(t, image(lowerTar, upperTar))
+			r.user, r.password = "alice", "a word"
+			held, release := r.holdBlobs(t)
+			add := wire.Add{Source: r.source(), Name: "a:1", Username: r.user, Password: r.password}
+			answered := make(chan error, 1)
+			go func() {
+				_, err := a.client.Add(context.Background(), add, func(wire.Progress) {})
+				answered <- err
+			}()
+			<-held
+			if err := a.cmd.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			release()
+			images := b.settled("a:1")
+			if len(images) != 1 || images[0].State != wire.StateReady {
+				t.Fatalf("the other process has %+v, want it ready", images)
+			}
+			b.fetchTree(images[0].Chain)
+			if signal == syscall.SIGSTOP {
+				if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-answered; err != nil {
+					t.Errorf("the client of the process that was stopped: %v", err)
+				}
+				a.fetchTree(a.ready("a:1").Chain)
+			}
+			b.idle()
+			c := hubConfig(t)
+			undisturbed := startProcess(t, c)
+			if _, err := undisturbed.add(add); err != nil {
+				t.Fatal(err)
+			}
+			wantSame(t, b.config, undisturbed.config)
+		})
+	}
+}
+
+// holdUploads is a proxy before the S3 server of a bucket. It holds the first upload of an index until
+// release is called.
+func holdUploads(t *testing.T, bucket string) (through string, held chan struct{}, release func()) {
+	t.Helper()
+	held, released := make(chan struct{}), make(chan struct{})
+	release = sync.OnceFunc(func() { close(released) })
+	hold := sync.OnceFunc(func() {
+		close(held)
+		<-released
+	})
+	through, proxy, err := s3.Proxy(bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if req.Method == http.MethodPut && strings.Contains(req.URL.Path, "/indexes/") {
+			hold()
+		}
+		forward(w, req)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	t.Cleanup(release)
+	return through, held, release
+}
+
+// A process that is stopped while it publishes, for longer than its leases, does not publish when it
+// wakes up: another process has done it.
+func TestStoppedWhileItPublishes(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	slow := c
+	var held chan struct{}
+	var release func()
+	slow.Bucket, held, release = holdUploads(t, c.Bucket)
+	a := startProcess(t, slow)
+	second := c
+	second.Root = t.TempDir()
+	copyKey(t, c.Root, second.Root)
+	b := startProcess(t, second)
+	a.push("a:1", image(lowerTar, upperTar))
+	<-held
+	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if images := b.settled("a:1"); len(images) != 1 || images[0].State != wire.StateReady {
+		t.Fatalf("the other process has %+v, want it ready", images)
+	}
+	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	b.idle()
+	for _, p := range []*process{a, b} {
+		p.fetchTree(p.ready("a:1").Chain)
+	}
+	undisturbed := startProcess(t, hubConfig(t))
+	undisturbed.push("a:1", image(lowerTar, upperTar))
+	undisturbed.ready("a:1")
+	wantSame(t, b.config, undisturbed.config)
+}
+
+// Two processes ingest images with a common new layer at once: it is split once.
+func TestProcessesShareALayer(t *testing.T) {
+	t.Parallel()
+	a, b := startProcesses(t)
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() {
+			p := []*process{a, b}[i%2]
+			name := fmt.Sprintf("image-%d:1", i)
+			p.push(name, image(lowerTar, tarball.Of(tarball.File("own", noise(uint64(20+i), 30_000)))))
+			p.ready(name)
+		})
+	}
+	all.Wait()
+	a.idle()
+	undisturbed := startProcess(t, hubConfig(t))
+	for i := range 6 {
+		name := fmt.Sprintf("image-%d:1", i)
+		undisturbed.push(name, image(lowerTar, tarball.Of(tarball.File("own", noise(uint64(20+i), 30_000)))))
+		undisturbed.ready(name)
+	}
+	wantSame(t, a.config, undisturbed.config)
+}

@@ -1,0 +1,60 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"lighter/hub"
+	"lighter/test/testkit/postgres"
+	"lighter/test/testkit/s3"
+)
+
+// TestMain runs all tests of hubs with catalogs in PostgreSQL and buckets on S3.
+func TestMain(m *testing.M) {
+	if config := os.Getenv(processEnv); config != "" {
+		if err := runProcess(config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	status, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+func run(m *testing.M) (status int, err error) {
+	database, err := postgres.New()
+	if err != nil {
+		return 0, err
+	}
+	defer database.Close()
+	storage, err := s3.New()
+	if err != nil {
+		return 0, err
+	}
+	defer storage.Close()
+	var buckets atomic.Int64
+	newStores = func(t *testing.T, c *hub.Config) {
+		c.Catalog = database.Database(t)
+		if c.Bucket, err = storage.Bucket(int(buckets.Add(1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bucketDir = func(bucket string) string {
+		u, err := url.Parse(bucket)
+		if err != nil {
+			panic(err)
+		}
+		return storage.Dir(u.Host)
+	}
+	return m.Run(), nil
+}

@@ -231,7 +231,8 @@ func TestImageThatCrashesTheHub(t *testing.T) {
 		c := openHub(t, h.config)
 		if try == 0 {
 			if _, err := c.Catalog().Name(ctx, "a:1", []catalogImage{{Root: "sha256:1", Digest: "sha256:1",
-				State: wire.StateQueued}}, catalog.Job{Kind: "image", Key: "a:1", Payload: []byte("{}")}); err != nil {
+				State: wire.StateQueued}}, catalog.Job{Kind: "image", Key: "a:1", Root: "sha256:1",
+				Payload: []byte("{}")}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"crypto/ed25519"
+	"crypto/rand"
 	"log/slog"
 	"net"
 	"net/http"
@@ -29,13 +30,13 @@ func (h *Hub) Log() *slog.Logger               { return h.log }
 // SetLeases sets how long a process that has stopped keeps its jobs and claims.
 func (h *Hub) SetLeases(d time.Duration) { h.jobs.Lease, h.publisher.Lease = d, d }
 
-// Owner is the name under which the hub runs jobs.
+// Owner is a name under which the hub could run jobs and publish.
 func (h *Hub) Owner() string {
 	name, err := owner(h.config.Root)
 	if err != nil {
 		panic(err)
 	}
-	return name
+	return name + "/" + rand.Text()
 }
 
 func (h *Hub) Images() *images.Service      { return h.images }

@@ -168,7 +168,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := h.catalog.DropLeases(ctx, name); err != nil { // of the previous process, which has ended
+	if err := h.catalog.DropLeases(ctx, name+"/"); err != nil { // of the previous process, which has ended
 		return err
 	}
 	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
+	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -366,6 +368,69 @@ func TestStoppedWhileItPublishes(t *testing.T) {
 	undisturbed.push("a:1", image(lowerTar, upperTar))
 	undisturbed.ready("a:1")
 	wantSame(t, b.config, undisturbed.config)
+}
+
+// While the database is away, what is in the bucket is served. Images that were accepted become ready
+// when it is back.
+func TestDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	database := postgres.Start(t)
+	c := hubConfig(t)
+	c.Catalog = database.Database(t)
+	p := startProcess(t, c)
+	p.push("before:1", image(upperTar))
+	p.ready("before:1")
+	pack, err := chunk.ParseID(strings.TrimPrefix(firstWith(files(t, objectsDir(c)), "packs/"), "packs/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	database.Kill()
+	release()
+	time.Sleep(2 * processLease)
+	p.expect(wire.UnitPath(wire.DefaultScope, chunk.Unit{Pack: pack}), http.StatusOK)
+	if err := database.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-added; err != nil {
+		t.Errorf("the waiting client: %v", err)
+	}
+	p.wantReady("a:1", r.manifest)
+}
+
+// While the bucket is away, accepted images wait.
+func TestBucketIsAway(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	var away atomic.Bool
+	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if away.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		forward(w, req)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	c.Bucket = through
+	p := startProcess(t, c)
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	away.Store(true)
+	release()
+	time.Sleep(3 * processLease)
+	away.Store(false)
+	if err := <-added; err != nil {
+		t.Errorf("the waiting client: %v", err)
+	}
+	p.wantReady("a:1", r.manifest)
 }
 
 // Two processes ingest images with a common new layer at once: it is split once.

@@ -3,8 +3,11 @@ package catalog
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -14,7 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"modernc.org/sqlite" // and the driver "sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // dialect is what differs between the databases.
@@ -88,6 +92,10 @@ func openPostgres(source string) (*sql.DB, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
 	}
+	// A connection whose other end is gone must not block statements for minutes.
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second,
+		Interval: 5 * time.Second, Count: 3}}
+	config.DialFunc = dialer.DialContext
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(postgresConnections)
 	db.SetMaxIdleConns(postgresConnections)
@@ -120,7 +128,8 @@ type session struct {
 }
 
 func (s session) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return s.on.QueryContext(ctx, s.bind(query), args...)
+	rows, err := s.on.QueryContext(ctx, s.bind(query), args...)
+	return rows, mark(err)
 }
 
 func (s session) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
@@ -128,11 +137,13 @@ func (s session) queryRow(ctx context.Context, query string, args ...any) *sql.R
 }
 
 func (s session) exec(ctx context.Context, statement string, args ...any) (sql.Result, error) {
-	return s.on.ExecContext(ctx, s.bind(statement), args...)
+	done, err := s.on.ExecContext(ctx, s.bind(statement), args...)
+	return done, mark(err)
 }
 
 func (s session) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
-	return s.on.PrepareContext(ctx, s.bind(statement))
+	prepared, err := s.on.PrepareContext(ctx, s.bind(statement))
+	return prepared, mark(err)
 }
 
 // transactionTries is how often a transaction is run that PostgreSQL has ended because of another
@@ -157,13 +168,13 @@ func (c *Catalog) update(ctx context.Context, what string, fn func(tx session) e
 func (c *Catalog) transaction(ctx context.Context, fn func(tx session) error) error {
 	tx, err := c.writing.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return mark(err)
 	}
 	defer tx.Rollback() // does nothing after Commit
 	if err := fn(session{tx, c.write.dialect}); err != nil {
 		return err
 	}
-	return tx.Commit()
+	return mark(tx.Commit())
 }
 
 // isConflict reports whether PostgreSQL has ended a transaction because of another one: it was the
@@ -171,6 +182,32 @@ func (c *Catalog) transaction(ctx context.Context, fn func(tx session) error) er
 func isConflict(err error) bool {
 	var failed *pgconn.PgError
 	return errors.As(err, &failed) && (failed.Code == "40001" || failed.Code == "40P01")
+}
+
+// ErrAway marks errors of a database that cannot be reached, or is starting or stopping. What was
+// asked for may have been done.
+var ErrAway = errors.New("the database is not available")
+
+// IsAway reports whether an error is marked with ErrAway.
+func IsAway(err error) bool { return errors.Is(err, ErrAway) }
+
+// mark marks an error of a database that is away.
+func mark(err error) error {
+	if err == nil || errors.Is(err, ErrAway) || !isAway(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrAway, err)
+}
+
+func isAway(err error) bool {
+	if failed := (*pgconn.PgError)(nil); errors.As(err, &failed) { // of class 57P: shutdown and start
+		return strings.HasPrefix(failed.Code, "57P")
+	}
+	if busy := (*sqlite.Error)(nil); errors.As(err, &busy) {
+		return busy.Code()&0xff == sqlite3.SQLITE_BUSY
+	}
+	return errors.As(err, new(*pgconn.ConnectError)) || errors.As(err, new(*net.OpError)) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }
 
 // exec runs one statement in a transaction of its own.

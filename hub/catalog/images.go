@@ -113,7 +113,9 @@ func (c *Catalog) Expect(
 		if err := failSuperseded(ctx, tx, name, images, superseded); err != nil {
 			return err
 		}
-		if now, err = setImages(ctx, tx, name, images, `DO NOTHING`); err != nil {
+		// Images that are not ready are brought with their new root.
+		if now, err = setImages(ctx, tx, name, images, `DO UPDATE SET root =
+			CASE WHEN images.state = '`+wire.StateReady+`' THEN images.root ELSE excluded.root END`); err != nil {
 			return err
 		}
 		if err := addSource(ctx, tx, now, source); err != nil {
@@ -222,13 +224,6 @@ func (c *Catalog) setState(ctx context.Context, l Lease, n int64, state, reason 
 		}
 		return change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ?
 			AND state IN (?, ?)`, state, reason, now(), n, wire.StateQueued, wire.StateActive)
-	})
-}
-
-// FailPending makes the images of a name fail that are still to be ingested.
-func (c *Catalog) FailPending(ctx context.Context, name, reason string) error {
-	return c.update(ctx, "fail images of "+name, func(tx session) error {
-		return failSuperseded(ctx, tx, name, nil, reason)
 	})
 }
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ type Job struct {
 	N        int64
 	Kind     string
 	Key      string // what the job is about
+	Root     string // of the images that the job ingests, whose name is the key; empty: none
 	State    string
 	Request  string // what the worker of a running job is asked to do
 	Payload  []byte
@@ -56,22 +58,25 @@ const (
 var ErrLost = errors.New("the job's lease has ended")
 
 // Lease is a worker's right to change what a job is about.
-type Lease struct{ Job, Fence int64 }
+type Lease struct {
+	Job, Fence int64
+	Root       string // that the job had when it was claimed
+}
 
 // Lease returns the lease of a claimed job.
-func (j *Job) Lease() Lease { return Lease{j.N, j.Fence} }
+func (j *Job) Lease() Lease { return Lease{j.N, j.Fence, j.Root} }
 
 const openJob = `state IN ('queued', 'running', 'paused')`
 
-const jobColumns = `n, kind, key, state, request, payload, secret, priority, run_at, attempts, owner, fence, progress,
+const jobColumns = `n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence, progress,
 	error, created, updated`
 
 func (j *Job) fields() []any {
-	return []any{&j.N, &j.Kind, &j.Key, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
+	return []any{&j.N, &j.Kind, &j.Key, &j.Root, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
 		&j.Attempts, &j.Owner, &j.Fence, &j.Progress, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
 }
 
-// AddJob queues a job of the given Kind, Key, Payload, Secret and Priority, to run after delay. If
+// AddJob queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay. If
 // there is an open one, it gets that payload and runs again: at once if it was queued, afterwards
 // if it is running. A paused job stays paused. AddJob returns the job's number.
 func (c *Catalog) AddJob(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
@@ -88,16 +93,16 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 		return 0, err
 	}
 	return get(ctx, tx, value[int64], `
-		INSERT INTO jobs (n, kind, key, state, request, payload, secret, priority, run_at, attempts, owner, fence,
+		INSERT INTO jobs (n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence,
 			lease, progress, error, created, updated)
-		VALUES (?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
+		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
 		ON CONFLICT (kind, key) WHERE `+openJob+` DO UPDATE
-			SET payload = excluded.payload, secret = excluded.secret, attempts = 0,
-			priority = CASE WHEN excluded.priority > jobs.priority THEN excluded.priority ELSE jobs.priority END,
+			SET root = excluded.root, payload = excluded.payload, secret = excluded.secret, attempts = 0,
+			priority = excluded.priority,
 			run_at = CASE WHEN excluded.run_at < jobs.run_at THEN excluded.run_at ELSE jobs.run_at END,
 			request = CASE WHEN jobs.state = 'running' THEN 'again' ELSE '' END, updated = excluded.updated
 		RETURNING n`,
-		n, j.Kind, j.Key, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
+		n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
 		delay.Milliseconds(), []byte{})
 }
 
@@ -108,12 +113,13 @@ type Slot struct {
 }
 
 // ClaimJob gives owner the job that is to run next and fits into one of the slots, for a lease. The
-// error is ErrNotFound if there is none.
+// error is ErrNotFound if there is none. It counts as an attempt, unless owner had the job before and
+// could not extend its lease.
 func (c *Catalog) ClaimJob(ctx context.Context, owner string, slots []Slot, lease time.Duration) (j Job, err error) {
 	if len(slots) == 0 {
 		return j, ErrNotFound
 	}
-	fits, args := "", []any{owner, lease.Milliseconds()}
+	fits, args := "", []any{owner, owner, lease.Milliseconds()}
 	for _, s := range slots {
 		fits += ` OR kind = ? AND priority >= ?`
 		args = append(args, s.Kind, s.Priority)
@@ -123,8 +129,8 @@ func (c *Catalog) ClaimJob(ctx context.Context, owner string, slots []Slot, leas
 			return err
 		}
 		j, err = get(ctx, tx, (*Job).fields, `
-			UPDATE jobs SET state = 'running', request = '', owner = ?, fence = fence + 1, attempts = attempts + 1,
-				lease = `+tx.clock+` + ?, updated = `+tx.clock+`
+			UPDATE jobs SET state = 'running', request = '', attempts = attempts + CASE WHEN owner = ? THEN 0 ELSE 1 END,
+				owner = ?, fence = fence + 1, lease = `+tx.clock+` + ?, updated = `+tx.clock+`
 			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.clock+` AND (`+fits[len(" OR "):]+`)
 				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.skip+`)
 			RETURNING `+jobColumns, args...)
@@ -139,18 +145,46 @@ func (c *Catalog) ClaimJob(ctx context.Context, owner string, slots []Slot, leas
 	return j, err
 }
 
-// DropLeases ends the leases of an owner that has ended. Its jobs can run again at once.
-func (c *Catalog) DropLeases(ctx context.Context, owner string) error {
+// DropLeases ends the leases of owners whose names begin with ended, as their process has ended. Their
+// jobs can run again at once.
+func (c *Catalog) DropLeases(ctx context.Context, ended string) error {
 	return c.update(ctx, "drop leases", func(tx session) error {
-		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE owner = ? AND state = 'running'`, owner)
+		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
+			len(ended), ended)
 	})
 }
 
-// expireJobs queues the jobs again whose workers have lost their leases.
+// expireJobs queues the jobs again whose workers have lost their leases, and ends those that were to
+// be cancelled.
 func expireJobs(ctx context.Context, tx session) error {
-	return exec(ctx, tx, `UPDATE jobs SET owner = '', request = '', updated = `+tx.clock+`, state = CASE request
-			WHEN 'cancel' THEN 'cancelled' WHEN 'pause' THEN 'paused' ELSE 'queued' END
+	cancelled, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
+		secret = ?, updated = `+tx.clock+` WHERE state = 'running' AND request = 'cancel' AND lease < `+tx.clock+`
+		RETURNING `+jobColumns, []byte{})
+	if err != nil {
+		return err
+	}
+	for _, j := range cancelled {
+		if err := failImages(ctx, tx, j, errCancelled); err != nil {
+			return err
+		}
+	}
+	return exec(ctx, tx, `UPDATE jobs SET updated = `+tx.clock+`,
+			state = CASE request WHEN 'pause' THEN 'paused' ELSE 'queued' END,
+			attempts = CASE request WHEN 'again' THEN 0 ELSE attempts END, request = ''
 		WHERE state = 'running' AND lease < `+tx.clock)
+}
+
+// errCancelled is the reason why the images of a cancelled job fail.
+const errCancelled = "its job was cancelled"
+
+// failImages makes the images of a job fail that are still to be ingested.
+func failImages(ctx context.Context, tx session, j Job, reason string) error {
+	if j.Root == "" {
+		return nil
+	}
+	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE name = ? AND root = ?
+		AND state IN (?, ?)`, wire.StateFailed, "image "+j.Key+": "+reason, now(), j.Key, j.Root,
+		wire.StateQueued, wire.StateActive)
 }
 
 // ExtendJob extends a lease, and stores the worker's progress. It returns what the worker is asked
@@ -185,26 +219,46 @@ type Outcome struct {
 }
 
 // EndJob ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
-// queued, whatever the outcome. EndJob returns the job's state.
+// queued, one that was to be cancelled or paused is that, unless it is done. If it has failed or was
+// cancelled, its images that are still to be ingested fail with the outcome's error. EndJob returns
+// the job's state.
 func (c *Catalog) EndJob(ctx context.Context, l Lease, o Outcome) (state string, err error) {
 	uncounted := 0
 	if o.Uncounted {
 		uncounted = 1
 	}
 	err = c.update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx session) error {
-		state, err = get(ctx, tx, value[string], `
-			UPDATE jobs SET state = CASE WHEN request = 'again' THEN 'queued' ELSE ? END,
-				attempts = CASE WHEN request = 'again' THEN 0 ELSE attempts - ? END,
+		j, err := get(ctx, tx, (*Job).fields, `
+			UPDATE jobs SET state = CASE WHEN request = 'again' THEN 'queued'
+					WHEN request = 'cancel' AND ? <> 'done' THEN 'cancelled'
+					WHEN request = 'pause' AND ? = 'queued' THEN 'paused' ELSE ? END,
+				attempts = CASE WHEN request = 'again' THEN 0 WHEN attempts < ? THEN 0 ELSE attempts - ? END,
 				run_at = `+tx.clock+` + CASE WHEN request = 'again' THEN 0 ELSE CAST(? AS BIGINT) END,
 				error = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
-			WHERE n = ? AND fence = ? AND state = 'running' RETURNING state`,
-			o.State, uncounted, o.Delay.Milliseconds(), o.Error, l.Job, l.Fence)
+			WHERE n = ? AND fence = ? AND state = 'running' RETURNING `+jobColumns,
+			o.State, o.State, o.State, uncounted, uncounted, o.Delay.Milliseconds(), o.Error, l.Job, l.Fence)
 		if err != nil {
 			return lost(err)
 		}
-		return forgetSecret(ctx, tx, l.Job)
+		state = j.State
+		return ended(ctx, tx, j, cmp.Or(o.Error, errCancelled))
 	})
 	return state, err
+}
+
+// ended changes the images of a job that no longer runs. One that is paused or queued again has no
+// active image; one that has ended has none that is to be ingested, and no secret.
+func ended(ctx context.Context, tx session, j Job, reason string) error {
+	if j.State == JobQueued || j.State == JobPaused {
+		return exec(ctx, tx, `UPDATE images SET state = ? WHERE name = ? AND root = ? AND state = ?`,
+			wire.StateQueued, j.Key, j.Root, wire.StateActive)
+	}
+	if j.State != JobDone {
+		if err := failImages(ctx, tx, j, reason); err != nil {
+			return err
+		}
+	}
+	return forgetSecret(ctx, tx, j.N)
 }
 
 // forgetSecret removes the secret and the progress of a job that has ended.
@@ -252,11 +306,16 @@ func releaseLayers(ctx context.Context, tx session, p *Publication) error {
 	return exec(ctx, tx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
 }
 
-// hold returns ErrLost if a worker no longer owns its job. Otherwise nobody else can own it before
-// the transaction ends.
+// hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or is
+// about another root now. Otherwise that cannot change before the transaction ends.
 func hold(ctx context.Context, tx session, l Lease) error {
 	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
-		WHERE n = ? AND fence = ? AND state = 'running'`, l.Job, l.Fence)
+		WHERE n = ? AND fence = ? AND root = ? AND state = 'running' AND request <> 'cancel'`, l.Job, l.Fence, l.Root)
+}
+
+// Hold returns ErrLost if the owner of a lease may no longer change what its job is about.
+func (c *Catalog) Hold(ctx context.Context, l Lease) error {
+	return c.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
 }
 
 // OpenJob returns the open job of a kind and key, or ErrNotFound.
@@ -297,7 +356,7 @@ func (c *Catalog) CancelJob(ctx context.Context, n int64) (string, error) {
 	return c.request(ctx, n, RequestCancel, JobCancelled, `state <> 'running'`)
 }
 
-// PauseJob makes a queued job wait for ResumeJob, or asks the worker of a running one to stop. It
+// PauseJob makes a queued job wait for RetryJob, or asks the worker of a running one to stop. It
 // returns the job's state. The error is ErrNotFound if there is no such open job.
 func (c *Catalog) PauseJob(ctx context.Context, n int64) (string, error) {
 	return c.request(ctx, n, RequestPause, JobPaused, `state = 'queued'`)
@@ -305,32 +364,71 @@ func (c *Catalog) PauseJob(ctx context.Context, n int64) (string, error) {
 
 func (c *Catalog) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
 	err = c.update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx session) error {
-		now, err = get(ctx, tx, value[string], `UPDATE jobs SET
+		j, err := get(ctx, tx, (*Job).fields, `UPDATE jobs SET
 				request = CASE WHEN state = 'running' THEN ? ELSE '' END,
 				state = CASE WHEN `+atOnce+` THEN ? ELSE state END, updated = `+tx.clock+`
-			WHERE n = ? AND `+openJob+` RETURNING state`, request, state, n)
-		if err != nil {
+			WHERE n = ? AND `+openJob+` RETURNING `+jobColumns, request, state, n)
+		if errors.Is(err, ErrNotFound) {
+			return fmt.Errorf("%w among the jobs that have not ended", ErrNotFound)
+		}
+		if now = j.State; err != nil || now == JobRunning {
 			return err
 		}
-		return forgetSecret(ctx, tx, n)
+		return ended(ctx, tx, j, errCancelled)
 	})
 	return now, err
 }
 
 // RetryJob makes a job run as soon as possible that waits, is paused, has failed or was cancelled.
-// An ended job has lost its secret. The error is ErrNotFound if there is no such job, or if there is
-// an open one of its kind and key.
+// Its failed images are queued again. An ended job has lost its secret. The error wraps ErrNotFound
+// if there is no such job, if another one does its work, or if its images were removed or their name
+// was given to others.
 func (c *Catalog) RetryJob(ctx context.Context, n int64) error {
 	return c.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
-		return change(ctx, tx, ErrNotFound, `UPDATE jobs AS j SET state = 'queued', run_at = `+tx.clock+`, attempts = 0,
-			updated = `+tx.clock+` WHERE n = ? AND (state IN ('queued', 'paused') OR state IN ('failed', 'cancelled')
-			AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.kind = j.kind AND o.key = j.key AND o.`+openJob+`))`, n)
+		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
+		if err != nil {
+			return err
+		}
+		if j.State == JobRunning || j.State == JobDone {
+			return fmt.Errorf("it is %s: %w among the jobs that wait or have failed", j.State, ErrNotFound)
+		}
+		if isEnded := j.State == JobFailed || j.State == JobCancelled; isEnded {
+			if err := reopen(ctx, tx, j); err != nil {
+				return err
+			}
+		}
+		return exec(ctx, tx, `UPDATE jobs SET state = 'queued', run_at = `+tx.clock+`, attempts = 0, owner = '',
+			updated = `+tx.clock+` WHERE n = ?`, n)
 	})
 }
 
-// ForgetJobs removes at most limit jobs that ended longer ago than age. It returns how many.
+// reopen queues the failed images of an ended job again. The error wraps ErrNotFound if there are none
+// or another job does the work.
+func reopen(ctx context.Context, tx session, j Job) error {
+	open, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`,
+		j.Kind, j.Key)
+	if err != nil {
+		return err
+	}
+	if open {
+		return fmt.Errorf("another job is about %s: %w", j.Key, ErrNotFound)
+	}
+	if j.Root == "" {
+		return nil
+	}
+	return change(ctx, tx, fmt.Errorf("its images were removed, are ready, or %s is another image now: %w", j.Key, ErrNotFound),
+		`UPDATE images SET state = ?, error = '', updated = ? WHERE name = ? AND root = ? AND state = ?`,
+		wire.StateQueued, now(), j.Key, j.Root, wire.StateFailed)
+}
+
+// ForgetJobs removes at most limit jobs that ended longer ago than age, and claims of layers whose
+// workers have ended. It returns the number of jobs.
 func (c *Catalog) ForgetJobs(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
 	err = c.update(ctx, "remove ended jobs", func(tx session) error {
+		if err := exec(ctx, tx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j
+			WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running')`); err != nil {
+			return err
+		}
 		done, err := tx.exec(ctx, `DELETE FROM jobs WHERE n IN (SELECT n FROM jobs WHERE NOT `+openJob+`
 			AND updated < `+tx.clock+` - ? ORDER BY updated LIMIT ?)`, age.Milliseconds(), limit)
 		if err != nil {

@@ -86,12 +86,22 @@ type Tree struct {
 // Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
 // meanwhile, and ErrLost if its job or the claim of its objects was lost.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
-	err := c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx session) error {
+	numbers, err := c.reserveFor(ctx, p)
+	if err != nil {
+		return err
+	}
+	err = c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx session) error {
 		if err := holdClaim(ctx, tx, p.Claim); err != nil {
 			return err
 		}
+		if err := publishImage(ctx, tx, p); err != nil {
+			return err
+		}
+		if err := publishChunks(ctx, tx, p, numbers); err != nil {
+			return err
+		}
 		for _, step := range []func(context.Context, session, *Publication) error{
-			publishImage, publishChunks, publishChains, publishTree, publishLayout, releaseLayers,
+			publishChains, publishTree, publishLayout, releaseLayers,
 		} {
 			if err := step(ctx, tx, p); err != nil {
 				return err
@@ -103,6 +113,32 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 		c.changes.Add(1)
 	}
 	return err
+}
+
+// firstNumbers are the first numbers of a publication's new rows.
+type firstNumbers struct{ packs, units, chunks int64 }
+
+// reserveFor reserves the numbers of a publication, in a transaction of its own, so that large
+// publications do not wait for each other.
+func (c *Catalog) reserveFor(ctx context.Context, p *Publication) (first firstNumbers, err error) {
+	units := 0
+	for _, pack := range p.Packs {
+		units += len(pack.Units)
+	}
+	if len(p.Packs)+len(p.Chunks) == 0 {
+		return first, nil
+	}
+	err = c.update(ctx, "reserve numbers", func(tx session) error {
+		if first.packs, err = reserve(ctx, tx, "packs", len(p.Packs)); err != nil {
+			return err
+		}
+		if first.units, err = reserve(ctx, tx, "units", units); err != nil {
+			return err
+		}
+		first.chunks, err = reserve(ctx, tx, "chunks", len(p.Chunks))
+		return err
+	})
+	return first, err
 }
 
 func publishImage(ctx context.Context, tx session, p *Publication) error {
@@ -134,12 +170,12 @@ func publishImage(ctx context.Context, tx session, p *Publication) error {
 	return nil
 }
 
-func publishChunks(ctx context.Context, tx session, p *Publication) error {
-	first, err := insertPacks(ctx, tx, p.Packs)
+func publishChunks(ctx context.Context, tx session, p *Publication, numbers firstNumbers) error {
+	first, err := insertPacks(ctx, tx, p.Packs, numbers)
 	if err != nil {
 		return err
 	}
-	number, err := insertChunks(ctx, tx, p.Chunks, first)
+	number, err := insertChunks(ctx, tx, p.Chunks, first, numbers.chunks)
 	if err != nil {
 		return err
 	}
@@ -157,15 +193,11 @@ func publishChunks(ctx context.Context, tx session, p *Publication) error {
 	return nil
 }
 
-// insertChunks adds chunks, except those that another publication has just added. first has the
-// number of each pack's first unit. number returns the number of one of the chunks.
+// insertChunks adds chunks, numbered from next, except those that another publication has just added.
+// first has the number of each pack's first unit. number returns the number of one of the chunks.
 func insertChunks(
-	ctx context.Context, tx session, chunks []Chunk, first []int64,
+	ctx context.Context, tx session, chunks []Chunk, first []int64, next int64,
 ) (number func(i uint32) int64, err error) {
-	next, err := reserve(ctx, tx, "chunks", len(chunks))
-	if err != nil {
-		return nil, err
-	}
 	add := inserter{tx: tx, into: `chunks (n, id, length, unit)`, columns: 4, key: `id`}
 	for i, c := range chunks {
 		if err := add.row(ctx, next+int64(i), c.ID[:], c.Length, first[c.Pack]+int64(c.Unit)); err != nil {
@@ -188,11 +220,8 @@ func insertChunks(
 
 // insertPacks adds packs and their units, except those that another publication has just added. It
 // returns the number of each pack's first unit.
-func insertPacks(ctx context.Context, tx session, packs []Pack) ([]int64, error) {
-	n, err := reserve(ctx, tx, "packs", len(packs))
-	if err != nil {
-		return nil, err
-	}
+func insertPacks(ctx context.Context, tx session, packs []Pack, numbers firstNumbers) ([]int64, error) {
+	n, unit := numbers.packs, numbers.units
 	first := make([]int64, len(packs))
 	add := inserter{tx: tx, into: `units (n, pack, place, plain, stored)`, columns: 5}
 	for i, pack := range packs {
@@ -209,13 +238,12 @@ func insertPacks(ctx context.Context, tx session, packs []Pack) ([]int64, error)
 		if err != nil {
 			return nil, err
 		}
-		if first[i], err = reserve(ctx, tx, "units", len(pack.Units)); err != nil {
-			return nil, err
-		}
+		first[i] = unit
 		for place, u := range pack.Units {
-			if err := add.row(ctx, first[i]+int64(place), n+int64(i), place, u.Plain, u.Stored); err != nil {
+			if err := add.row(ctx, unit, n+int64(i), place, u.Plain, u.Stored); err != nil {
 				return nil, err
 			}
+			unit++
 		}
 	}
 	return first, add.flush(ctx)
@@ -263,6 +291,9 @@ func publishTree(ctx context.Context, tx session, p *Publication) error {
 // reserve returns the first of count numbers that no row of a table ever had. Other transactions
 // that reserve numbers of that table wait until this one ends.
 func reserve(ctx context.Context, tx session, table string, count int) (int64, error) {
+	if count == 0 {
+		return 1, nil
+	}
 	last, err := get(ctx, tx, value[int64], `INSERT INTO numbers (name, last) VALUES (?, ?)
 		ON CONFLICT (name) DO UPDATE SET last = numbers.last + excluded.last RETURNING last`, table, count)
 	return last - int64(count) + 1, err

@@ -29,7 +29,7 @@ func rows[T any](
 					return
 				}
 			}
-			err = cmp.Or(err, result.Err())
+			err = mark(cmp.Or(err, result.Err()))
 		}
 		if err != nil {
 			yield(*new(T), fmt.Errorf("read the catalog: %w", err))
@@ -78,7 +78,7 @@ func get[T any](
 		return row, ErrNotFound
 	}
 	if err != nil {
-		return row, fmt.Errorf("read the catalog: %w", err)
+		return row, fmt.Errorf("read the catalog: %w", mark(err))
 	}
 	return row, nil
 }

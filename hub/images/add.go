@@ -24,7 +24,7 @@ var errHubEnds = fmt.Errorf("the hub is stopping; the image is queued, and a run
 // request is what a client waits for.
 type request struct {
 	name   string
-	images []catalog.Image // requested ones; none if the manifests are only stored
+	images []catalog.Image // requested ones, as they were; none if the manifests are only stored
 	job    int64           // that brings them; 0 if they were here
 }
 
@@ -58,7 +58,11 @@ func (s *Service) Add(
 		return s.catalog.Images(ctx, r.name)
 	}
 	if images, err = s.reload(ctx, r.images); err == nil {
-		s.prepareStarts(ctx, images)
+		wasReady := map[int64]bool{}
+		for _, i := range r.images {
+			wasReady[i.N] = i.State == wire.StateReady
+		}
+		s.prepareStarts(ctx, slices.DeleteFunc(slices.Clone(images), func(i catalog.Image) bool { return wasReady[i.N] }))
 	}
 	return images, err
 }

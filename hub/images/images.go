@@ -68,7 +68,7 @@ func New(
 ) *Service {
 	s := &Service{ImageTime: config.ImageTime, config: config, catalog: c, registry: r, ingester: i, jobs: q,
 		life: life, stale: map[string]bool{}}
-	q.Add(jobs.Kind{Name: jobKind, AtOnce: imagesAtOnce, Urgent: urgentAtOnce, Run: s.run, GiveUp: s.giveUp})
+	q.Add(jobs.Kind{Name: jobKind, AtOnce: imagesAtOnce, Urgent: urgentAtOnce, Run: s.run})
 	return s
 }
 

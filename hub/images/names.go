@@ -2,6 +2,7 @@ package images
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"hash/maphash"
 	"maps"
@@ -82,15 +83,28 @@ func (s *Service) readStale(ctx context.Context) {
 	for _, name := range names {
 		ref, err := wire.ParseName(name)
 		if err == nil {
-			unlock := s.Lock(ref.Repository)
-			err = s.readName(ctx, ref)
-			unlock()
+			err = s.readStaleName(ctx, ref)
 		}
 		if err != nil && !errors.Is(err, registry.ErrNotFound) {
 			s.config.Log.Error("read a name from the registry", "image", name, "err", err)
 			s.markStale(ref)
 		}
 	}
+}
+
+// readStaleName reads a name from the registry, unless a job is going to give the name to its image.
+func (s *Service) readStaleName(ctx context.Context, ref wire.Ref) error {
+	defer s.Lock(ref.Repository)()
+	j, err := s.catalog.OpenJob(ctx, jobKind, ref.Name())
+	if err == nil {
+		var w work
+		if err := json.Unmarshal(j.Payload, &w); err == nil && w.Source != "" {
+			return nil
+		}
+	} else if !errors.Is(err, catalog.ErrNotFound) {
+		return err
+	}
+	return s.readName(ctx, ref)
 }
 
 // compareNames marks the names as stale that differ between registry and catalog, as the previous
@@ -102,7 +116,7 @@ func (s *Service) compareNames(ctx context.Context) error {
 	}
 	for _, image := range images {
 		ref, err := wire.ParseName(image.Name)
-		if err != nil || ref.Tag == "" {
+		if err != nil || ref.Tag == "" || isPending(image) { // a job brings a pending image
 			continue
 		}
 		root, err := s.registry.Repository(ref.Repository).Manifest(ctx, ref.Tag)

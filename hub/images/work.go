@@ -1,7 +1,6 @@
 package images
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
+	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
 	"lighter/hub/registry"
@@ -43,7 +43,7 @@ type work struct {
 
 func (w work) job(name string, priority int64) catalog.Job {
 	payload, _ := json.Marshal(w) // never fails
-	return catalog.Job{Kind: jobKind, Key: name, Payload: payload, Priority: priority}
+	return catalog.Job{Kind: jobKind, Key: name, Root: w.Root, Payload: payload, Priority: priority}
 }
 
 // pushJob returns the job of a name whose images are in the hub's registry.
@@ -66,23 +66,24 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	limited, stop := context.WithTimeoutCause(ctx, s.ImageTime, &report.TooLongError{Limit: s.ImageTime})
 	defer stop()
 	err = s.bring(limited, ref, j)
-	releaseErr := s.catalog.ReleaseLayers(context.WithoutCancel(ctx), j.Lease())
+	if releaseErr := s.catalog.ReleaseLayers(context.WithoutCancel(ctx), j.Lease()); releaseErr != nil {
+		s.config.Log.Warn("release claims of layers", "err", releaseErr) // they end with the job
+	}
 	if err == nil || ctx.Err() != nil {
-		return cmp.Or(err, releaseErr)
+		return err
 	}
 	if tooLong := (*report.TooLongError)(nil); errors.As(context.Cause(limited), &tooLong) {
-		err = tooLong
+		return tooLong
 	}
-	// What has not ended yet fails for the same reason.
-	failErr := s.jobs.Persist(ctx, "fail images of a name", func(ctx context.Context) error {
-		return s.catalog.FailPending(ctx, j.Key, report.Reason(errorOf(j.Key, err)))
-	})
-	return cmp.Or(failErr, err)
+	if isAway(err) {
+		return &jobs.RetryError{Err: err}
+	}
+	return err
 }
 
-// giveUp makes the images of a name fail whose job will not run again.
-func (s *Service) giveUp(ctx context.Context, j catalog.Job, reason string) error {
-	return s.catalog.FailPending(ctx, j.Key, report.Reason(fmt.Errorf("image %s: %s", j.Key, reason)))
+// isAway reports whether an error says that one of the hub's stores is not available.
+func isAway(err error) bool {
+	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
 }
 
 // bring brings the images of a name, and ingests them. The images that fail for reasons of their own
@@ -92,46 +93,96 @@ func (s *Service) bring(ctx context.Context, ref wire.Ref, j *jobs.Running) erro
 	if err := json.Unmarshal(j.Payload, &w); err != nil {
 		return fmt.Errorf("parse the job: %w", err)
 	}
-	var source ingest.Source = s.registry.Repository(ref.Repository)
-	var coming *pull.Image // nil: the registry has the images
-	if w.Source != "" {
-		var err error
-		if coming, err = s.open(ctx, ref, w, j); err != nil {
-			return err
-		}
-		source = coming
-	}
 	images, err := s.catalog.Images(ctx, j.Key)
 	if err != nil {
 		return err
 	}
 	images = slices.DeleteFunc(images, func(i catalog.Image) bool { return !isPending(i) || i.Root != w.Root })
-	var prepared []*ingest.Prepared
-	defer func() {
-		for _, p := range prepared {
-			p.Close()
-		}
-	}()
-	for _, image := range images {
-		p, err := s.prepare(ctx, image, source, j)
+	var source ingest.Source = s.registry.Repository(ref.Repository)
+	named := func() error { return nil } // the registry has the images
+	if w.Source != "" {
+		coming, err := s.open(ctx, ref, w, images, j)
 		if err != nil {
 			return err
 		}
-		if p != nil {
-			prepared = append(prepared, p)
-		}
+		source = coming
+		named = onceOK(func() error { return s.complete(ctx, ref, coming, j) })
 	}
-	if coming != nil && (len(images) == 0 || len(prepared) > 0) {
-		if err := s.complete(ctx, ref, coming, j); err != nil {
+	for _, image := range images {
+		if err := s.ingest(ctx, image, source, j, named); err != nil {
 			return err
 		}
 	}
-	for _, p := range prepared {
-		if err := s.publish(ctx, p, j); err != nil {
-			return err
-		}
+	if len(images) == 0 {
+		return named() // what is only to be stored
 	}
 	return s.failure(ctx, images)
+}
+
+// onceOK returns fn, which is not called again after it has succeeded.
+func onceOK(fn func() error) func() error {
+	done := false
+	return func() error {
+		if done {
+			return nil
+		}
+		err := fn()
+		done = err == nil
+		return err
+	}
+}
+
+// ingest ingests an image, calls named so that it has its name in the registry, and makes it ready. An
+// error that is only about the image is recorded with it, and not returned.
+func (s *Service) ingest(
+	ctx context.Context, image catalog.Image, from ingest.Source, j *jobs.Running, named func() error,
+) error {
+	started := time.Now()
+	log := s.config.Log.With("image", image.Name, "digest", image.Digest)
+	err := s.catalog.Begin(ctx, j.Lease(), image.N)
+	if errors.Is(err, catalog.ErrNotFound) { // it was removed
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p, err := s.ingester.Prepare(ctx, image, from, j.Lease(), &j.Progress)
+	if notImage := (*oci.NotImageError)(nil); errors.As(err, &notImage) {
+		log.Info("manifest is stored and not ingested", "reason", notImage.Why)
+		if err := named(); err != nil {
+			return err
+		}
+		return s.end(ctx, image, wire.StateStored, "", j)
+	}
+	if err == nil {
+		defer p.Close()
+		if err := named(); err != nil {
+			return err
+		}
+		err = p.Publish(ctx)
+	}
+	switch {
+	case err == nil:
+		log.Info("image is ready", "duration", time.Since(started))
+		return nil
+	case errors.Is(err, catalog.ErrNotFound):
+		log.Info("image was removed before it was ready")
+		return nil
+	case ctx.Err() != nil || errors.Is(err, catalog.ErrLost) || isAway(err):
+		return err
+	}
+	why := report.Reason(errorOf(image.Name, err))
+	log.Warn("image failed", "err", why)
+	return s.end(ctx, image, wire.StateFailed, why, j)
+}
+
+// end records how the ingestion of an image has ended.
+func (s *Service) end(ctx context.Context, image catalog.Image, state, why string, j *jobs.Running) error {
+	err := s.catalog.End(ctx, j.Lease(), image.N, state, why)
+	if errors.Is(err, catalog.ErrNotFound) { // it was removed
+		return nil
+	}
+	return err
 }
 
 // failure returns why some of the images have failed, or nil.
@@ -146,8 +197,15 @@ func (s *Service) failure(ctx context.Context, images []catalog.Image) error {
 	return errors.Join(errs...)
 }
 
-// open returns the image of a job's source.
-func (s *Service) open(ctx context.Context, ref wire.Ref, w work, j *jobs.Running) (*pull.Image, error) {
+// open returns the image of a job's source, with the platforms that the job or a pending image names.
+func (s *Service) open(
+	ctx context.Context, ref wire.Ref, w work, pending []catalog.Image, j *jobs.Running,
+) (*pull.Image, error) {
+	for _, i := range pending {
+		if i.Platform != "" && !slices.Contains(w.Platforms, i.Platform) {
+			w.Platforms = append(w.Platforms, i.Platform)
+		}
+	}
 	l, err := unseal(s.config.Secret, j.Key, j.Secret)
 	if err != nil {
 		return nil, err
@@ -168,77 +226,15 @@ func (s *Service) open(ctx context.Context, ref wire.Ref, w work, j *jobs.Runnin
 	return pull.NewImage(from, members, s.registry.Repository(ref.Repository), s.config.MaxBlob)
 }
 
-// prepare ingests an image. It returns nil if the image has ended: it has failed, is only stored, or
-// was removed.
-func (s *Service) prepare(
-	ctx context.Context, image catalog.Image, from ingest.Source, j *jobs.Running,
-) (*ingest.Prepared, error) {
-	started := time.Now()
-	err := s.catalog.Begin(ctx, j.Lease(), image.N)
-	if errors.Is(err, catalog.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	p, err := s.ingester.Prepare(ctx, image, from, j.Lease(), &j.Progress)
-	if err == nil {
-		s.config.Log.Debug("image is prepared", "image", image.Name, "digest", image.Digest,
-			"duration", time.Since(started))
-		return p, nil
-	}
-	return nil, s.end(ctx, image, err, j)
-}
-
-// publish makes a prepared image ready.
-func (s *Service) publish(ctx context.Context, p *ingest.Prepared, j *jobs.Running) error {
-	image := p.Image
-	err := p.Publish(ctx)
-	if errors.Is(err, catalog.ErrNotFound) {
-		s.config.Log.Info("image was removed before it was ready", "image", image.Name, "digest", image.Digest)
-		return nil
-	}
-	if err != nil {
-		return s.end(ctx, image, err, j)
-	}
-	s.config.Log.Info("image is ready", "image", image.Name, "digest", image.Digest,
-		"duration", time.Since(j.Updated))
-	return nil
-}
-
-// end records how the ingestion of an image has ended with an error. It returns the error if it is
-// not about the image: then the job ends.
-func (s *Service) end(ctx context.Context, image catalog.Image, err error, j *jobs.Running) error {
-	if ctx.Err() != nil || errors.Is(err, catalog.ErrLost) {
-		return err
-	}
-	log := s.config.Log.With("image", image.Name, "digest", image.Digest)
-	state, why := wire.StateFailed, ""
-	var notImage *oci.NotImageError
-	if errors.As(err, &notImage) {
-		log.Info("manifest is stored and not ingested", "reason", notImage.Why)
-		state = wire.StateStored
-	} else {
-		why = report.Reason(errorOf(image.Name, err))
-		log.Warn("image failed", "err", why)
-	}
-	return s.jobs.Persist(ctx, "record how an image ended", func(ctx context.Context) error {
-		err := s.catalog.End(ctx, j.Lease(), image.N, state, why)
-		if errors.Is(err, catalog.ErrNotFound) { // it was removed
-			err = nil
-		}
-		return err
-	})
-}
-
 // complete copies what is still missing of an image, and gives it its name.
 func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *jobs.Running) error {
 	if err := i.Copy(ctx, &j.Progress); err != nil {
 		return err
 	}
 	defer s.Lock(ref.Repository)()
-	if ctx.Err() != nil { // the name was removed, or given to another image
-		return context.Cause(ctx)
+	// The name may have been removed meanwhile, or given to another image.
+	if err := s.catalog.Hold(ctx, j.Lease()); err != nil {
+		return err
 	}
 	if err := i.PutManifests(ctx, ref.Tag); err != nil {
 		return err
@@ -248,11 +244,38 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	if err != nil {
 		return err
 	}
-	if err := s.catalog.NameAs(ctx, j.Lease(), ref.Name(), imagesOf(members)); err != nil {
+	err = s.catalog.NameAs(ctx, j.Lease(), ref.Name(), imagesOf(members))
+	if errors.Is(err, catalog.ErrLost) { // at another process, between the two
+		return errors.Join(err, s.restoreTag(context.WithoutCancel(ctx), ref))
+	}
+	if err != nil {
 		s.markStale(ref)
+	}
+	return err
+}
+
+// restoreTag points the tag of a name to the image that the catalog has under it, or deletes the tag
+// if there is none. The repository is locked.
+func (s *Service) restoreTag(ctx context.Context, ref wire.Ref) error {
+	if ref.Tag == "" {
+		return nil
+	}
+	images, err := s.catalog.Images(ctx, ref.Name())
+	if err != nil {
 		return err
 	}
-	return nil
+	repository := s.registry.Repository(ref.Repository)
+	if len(images) == 0 {
+		return repository.Delete(ctx, ref.Tag)
+	}
+	root, err := repository.Manifest(ctx, images[0].Root)
+	if errors.Is(err, registry.ErrNotFound) { // a job brings it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return repository.PutManifest(ctx, ref.Tag, root)
 }
 
 // isPending reports whether an image is to be ingested.

@@ -59,15 +59,20 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 	return t.staging.finish()
 }
 
-// claimEvery is the interval in which a worker looks whether another one has split a layer.
-const claimEvery = 100 * time.Millisecond
+// claimEvery is the interval in which a worker looks whether another one has split a layer, and
+// claimTime bounds the wait: the other one may read from a slow source, or wait for this one. Then the
+// layer is split twice, and its chunks may be stored twice.
+const (
+	claimEvery = 250 * time.Millisecond
+	claimTime  = 3 * time.Second
+)
 
 // claim reports whether a layer is known, and whether its blob was verified. If the layer is not
 // known, this worker is to split it. While another worker does that, claim waits.
 func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified bool, err error) {
-	for {
+	for begun := time.Now(); ; {
 		known, verified, err = t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
-		if err != nil || known {
+		if err != nil || known || time.Since(begun) > claimTime {
 			return known, verified, err
 		}
 		claimed, err := t.catalog.ClaimLayer(ctx, t.lease, l.DiffID)

@@ -11,6 +11,7 @@ package jobs
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,12 +48,16 @@ type Kind struct {
 	Urgent int
 	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
 	// Run that is interrupted may leave things undone, as it is called again. An error ends the job
-	// as failed.
+	// as failed, and the images that it was to ingest fail with that reason.
 	Run func(ctx context.Context, j *Running) error
-	// GiveUp is called with the reason when a job will not be run again although it is not done. It
-	// may be nil.
-	GiveUp func(ctx context.Context, j catalog.Job, reason string) error
 }
+
+// RetryError ends an attempt at a job that is to be made again, however often that happens: what the
+// job needs is not available.
+type RetryError struct{ Err error }
+
+func (e *RetryError) Error() string { return e.Err.Error() }
+func (e *RetryError) Unwrap() error { return e.Err }
 
 // Running is a job that this process runs.
 type Running struct {
@@ -67,6 +72,8 @@ type Running struct {
 type Queue struct {
 	// Lease is how long a process keeps a job that it no longer works on. It is set before Run.
 	Lease time.Duration
+	// RetryDelay is the pause after a RetryError. It is set before Run.
+	RetryDelay time.Duration
 
 	store Store
 	owner string
@@ -86,6 +93,7 @@ const (
 	extendEvery  = 5 * time.Second // if nothing has changed
 	reportEvery  = time.Second     // of progress
 	storeRetry   = 2 * time.Second // after an error of the store
+	retryDelay   = 5 * time.Second // after a RetryError
 
 	maxAttempts = 3                  // after which a job is given up
 	keepEnded   = 7 * 24 * time.Hour // ended jobs
@@ -104,7 +112,8 @@ var (
 // New returns a queue of jobs that owner runs: a name of this process that no other one has, and
 // that it has again after a restart. Nothing runs before Run.
 func New(store Store, owner string, log *slog.Logger) *Queue {
-	return &Queue{Lease: defaultLease, store: store, owner: owner, log: log, wake: make(chan struct{}, 1),
+	// Each start has a name of its own: a job that ends the process counts as one more attempt.
+	return &Queue{Lease: defaultLease, RetryDelay: retryDelay, store: store, owner: owner + "/" + rand.Text(), log: log, wake: make(chan struct{}, 1),
 		running: map[int64]*Running{}, changed: make(chan struct{})}
 }
 
@@ -204,7 +213,9 @@ func (q *Queue) start(ctx context.Context, j catalog.Job) {
 		defer cancel(nil)
 		q.run(ctx, r)
 		q.mu.Lock()
-		delete(q.running, j.N)
+		if q.running[j.N] == r { // it may have been lost, and claimed again
+			delete(q.running, j.N)
+		}
 		q.change()
 		q.mu.Unlock()
 		notify(q.wake)
@@ -227,7 +238,8 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	extender.Wait()
 	cause := context.Cause(ctx)
 	o := catalog.Outcome{State: catalog.JobDone}
-	switch request := (*requestError)(nil); {
+	retry, request := (*RetryError)(nil), (*requestError)(nil)
+	switch {
 	case err == nil:
 	case errors.Is(cause, catalog.ErrLost):
 		log.Warn("job was lost to another process")
@@ -236,13 +248,11 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 		o = catalog.Outcome{State: request.state, Uncounted: true}
 	case ctx.Err() != nil: // the hub ends
 		o = catalog.Outcome{State: catalog.JobQueued, Uncounted: true}
+	case errors.As(err, &retry):
+		o = catalog.Outcome{State: catalog.JobQueued, Uncounted: true, Delay: q.RetryDelay, Error: report.Reason(err)}
+		log.Warn("job is tried again", "err", o.Error, "pause", q.RetryDelay)
 	default:
 		o = catalog.Outcome{State: catalog.JobFailed, Error: report.Reason(err)}
-	}
-	if o.State == catalog.JobFailed || o.State == catalog.JobCancelled {
-		if q.GiveUp(ctx, r.Job, o.Error) != nil {
-			return // the lease ends, and another attempt gives up
-		}
 	}
 	_ = q.Persist(ctx, "end job", func(ctx context.Context) error {
 		state, err := q.store.EndJob(ctx, r.Lease(), o)
@@ -253,18 +263,6 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 		}
 		return err
 	})
-}
-
-// GiveUp tells a job's kind that it will not be run again.
-func (q *Queue) GiveUp(ctx context.Context, j catalog.Job, reason string) error {
-	giveUp := q.kind(j.Kind).GiveUp
-	if giveUp == nil {
-		return nil
-	}
-	if reason == "" {
-		reason = "the job was cancelled"
-	}
-	return q.Persist(ctx, "give up job", func(ctx context.Context) error { return giveUp(ctx, j, reason) })
 }
 
 func (q *Queue) kind(name string) Kind {
@@ -358,15 +356,10 @@ func (q *Queue) Persist(ctx context.Context, what string, write func(ctx context
 // Cancel ends an open job: at once, or when its worker has heard of it. It returns the job as it is
 // then. The error wraps catalog.ErrNotFound if there is no such open job.
 func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
-	state, err := q.store.CancelJob(ctx, n)
-	if err != nil {
+	if _, err := q.store.CancelJob(ctx, n); err != nil {
 		return catalog.Job{}, err
 	}
-	j, err := q.changedJob(ctx, n)
-	if err == nil && state == catalog.JobCancelled {
-		err = q.GiveUp(ctx, j, "")
-	}
-	return j, err
+	return q.changedJob(ctx, n)
 }
 
 // Pause stops an open job until Retry. The error wraps catalog.ErrNotFound if there is no such open
@@ -412,6 +405,8 @@ func (q *Queue) forget(ctx context.Context) {
 const (
 	awaitEvery = 200 * time.Millisecond // Await looks at this process's progress
 	otherEvery = 5                      // and at that of other processes each this many times
+	// patience is how long Await waits for a store that does not answer.
+	patience = 5 * time.Minute
 )
 
 // Await waits until over reports true, and sends the progress of the job meanwhile. over is called
@@ -421,20 +416,25 @@ func (q *Queue) Await(
 ) error {
 	tick := time.NewTicker(awaitEvery)
 	defer tick.Stop()
+	answered := time.Now() // when the store last did
 	for n := 0; ; n++ {
 		q.mu.Lock()
 		changed := q.changed
 		q.mu.Unlock()
 		done, err := over(ctx)
-		if err != nil {
-			return err
-		}
-		lines, err := q.progress(ctx, kind, key, n%otherEvery == 0)
+		var lines []wire.Progress
 		if err == nil {
-			err = s.Send(lines)
+			lines, err = q.progress(ctx, kind, key, n%otherEvery == 0)
 		}
-		if err != nil || done {
+		switch {
+		case catalog.IsAway(err) && time.Since(answered) < patience && ctx.Err() == nil:
+		case err != nil:
 			return err
+		default:
+			answered = time.Now()
+			if err := s.Send(lines); err != nil || done {
+				return err
+			}
 		}
 		select {
 		case <-changed:

@@ -25,6 +25,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"gocloud.dev/blob"
@@ -79,10 +80,29 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 	} else {
 		s.bucket, err = blob.OpenBucket(ctx, bucketURL)
 	}
+	if err == nil {
+		if err = s.check(ctx); err != nil {
+			err = errors.Join(err, s.bucket.Close())
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", u.Redacted(), err)
 	}
 	return s, nil
+}
+
+// checkTimeout bounds the first request to a bucket.
+const checkTimeout = 30 * time.Second
+
+// check returns an error if the bucket does not exist, or cannot be reached.
+func (s *Store) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	accessible, err := s.bucket.IsAccessible(ctx)
+	if err == nil && !accessible {
+		err = errors.New("there is no such bucket, or its name is not valid")
+	}
+	return err
 }
 
 // Close closes the bucket.
@@ -107,7 +127,7 @@ func (s *Store) Publish(ctx context.Context, staged []Staged) error {
 	for _, f := range staged {
 		group.Go(func() error {
 			if err := publish(ctx, f); err != nil {
-				return fmt.Errorf("store object %s: %w", f.Key, err)
+				return fmt.Errorf("store: %w", s.errorOf(f.Key, err))
 			}
 			return nil
 		})
@@ -179,8 +199,10 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 
 // Object reads an object or a part of one.
 type Object struct {
-	Size int64 // in bytes
-	r    *blob.Reader
+	Size  int64 // in bytes
+	store *Store
+	key   string
+	r     *blob.Reader
 }
 
 // Open opens an object. The error wraps ErrNotFound if it does not exist.
@@ -192,7 +214,7 @@ func (s *Store) Open(ctx context.Context, key string) (*Object, error) {
 func (s *Store) Size(ctx context.Context, key string) (int64, error) {
 	attributes, err := s.bucket.Attributes(ctx, key) // on S3 this moves no data
 	if err != nil {
-		return 0, errorOf(key, err)
+		return 0, s.errorOf(key, err)
 	}
 	return attributes.Size, nil
 }
@@ -210,24 +232,36 @@ func (s *Store) OpenPlain(ctx context.Context, key string) (io.ReadCloser, error
 func (s *Store) openRange(ctx context.Context, key string, offset, length int64) (*Object, error) {
 	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
 	if err != nil {
-		return nil, errorOf(key, err)
+		return nil, s.errorOf(key, err)
 	}
 	if length < 0 {
 		length = r.Size() - offset
 	}
-	return &Object{Size: length, r: r}, nil
+	return &Object{Size: length, store: s, key: key, r: r}, nil
 }
 
+// ErrUnavailable marks errors of a bucket that is not a directory. The same may succeed later.
+var ErrUnavailable = errors.New("the bucket is not available")
+
 // errorOf names the object that the bucket's error is about.
-func errorOf(key string, err error) error {
-	if gcerrors.Code(err) == gcerrors.NotFound {
+func (s *Store) errorOf(key string, err error) error {
+	switch {
+	case gcerrors.Code(err) == gcerrors.NotFound:
 		err = ErrNotFound
+	case s.dir == "" && !errors.Is(err, context.Canceled):
+		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return fmt.Errorf("object %s: %w", key, err)
 }
 
 // Read reads the next bytes.
-func (o *Object) Read(b []byte) (int, error) { return o.r.Read(b) }
+func (o *Object) Read(b []byte) (int, error) {
+	n, err := o.r.Read(b)
+	if err != nil && err != io.EOF {
+		err = o.store.errorOf(o.key, err)
+	}
+	return n, err
+}
 
 // Close ends the reading.
 func (o *Object) Close() error { return o.r.Close() }

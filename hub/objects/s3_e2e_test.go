@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +51,20 @@ func openStore(t *testing.T, bucket string) *objects.Store {
 func TestConformanceOfS3(t *testing.T) {
 	newBucket := openBuckets(t)
 	objectstest.Run(t, func(t *testing.T) *objects.Store { return openStore(t, newBucket(t)) }, (*testing.T).TempDir)
+}
+
+// A bucket that cannot be used is an error at the start, not at the first push.
+func TestBucketsThatCannotBeUsed(t *testing.T) {
+	bucket := openBuckets(t)(t)
+	for name, bad := range map[string]string{
+		"missing bucket": strings.Replace(bucket, "bucket-1", "bucket-2", 1),
+		"bad name":       strings.Replace(bucket, "bucket-1", "b", 1),
+		"other port":     "s3://bucket-1?region=us-east-1&endpoint=http://127.0.0.1:1&use_path_style=true",
+	} {
+		if _, err := objects.Open(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "open bucket s3://") {
+			t.Errorf("%s: %v, want an error that names it", name, err)
+		}
+	}
 }
 
 // A server that is faulty now and then costs time. Truncated objects and hanging requests are errors.

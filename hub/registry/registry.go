@@ -102,9 +102,6 @@ func (r Repository) open(ctx context.Context) (distribution.Repository, error) {
 	return r.registry.namespace.Repository(ctx, named)
 }
 
-// Wait returns at once: blobs of a repository have arrived.
-func (r Repository) Wait(context.Context) error { return nil }
-
 // Manifest is a manifest or an index as it was pushed.
 type Manifest struct {
 	MediaType string
@@ -188,9 +185,31 @@ func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error
 	}
 	opened, err := repo.Blobs(ctx).Open(ctx, digest.Digest(blob))
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, mapNotFound(err))
+		return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, unavailable(mapNotFound(err)))
 	}
-	return opened, nil
+	return blobReader{opened}, nil
+}
+
+// ErrUnavailable marks errors of the storage itself. The same may succeed later.
+var ErrUnavailable = errors.New("the registry's storage is not available")
+
+// unavailable marks an error of the storage.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// blobReader is a blob whose errors are marked.
+type blobReader struct{ io.ReadCloser }
+
+func (b blobReader) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = unavailable(err)
+	}
+	return n, err
 }
 
 // Link adds a blob that any repository has to this one. It reports whether such a blob exists.
@@ -200,7 +219,7 @@ func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("blob %s: %w", blob, err)
+		return false, fmt.Errorf("blob %s: %w", blob, unavailable(err))
 	}
 	repo, err := r.open(ctx)
 	if err != nil {

@@ -1,8 +1,11 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/s3-aws" // the driver "s3"
@@ -27,7 +30,14 @@ const s3Root = "/registry"
 // SDK of AWS reads them.
 func S3(bucket *url.URL) (Storage, error) {
 	q := bucket.Query()
-	parameters := map[string]any{"bucket": bucket.Host, "rootdirectory": s3Root, "region": q.Get("region")}
+	for name := range q {
+		if !slices.Contains([]string{"region", "endpoint", "use_path_style", "s3ForcePathStyle"}, name) {
+			return Storage{}, fmt.Errorf("bucket %s: unknown parameter %s: there are region, endpoint and use_path_style",
+				bucket.Redacted(), name)
+		}
+	}
+	region := cmp.Or(q.Get("region"), os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
+	parameters := map[string]any{"bucket": bucket.Host, "rootdirectory": s3Root, "region": region}
 	if endpoint := q.Get("endpoint"); endpoint != "" {
 		parameters["regionendpoint"] = endpoint
 	}

@@ -40,7 +40,7 @@ func (r Repository) Store(ctx context.Context, blob string, size int64, from io.
 	}
 	w, err := repo.Blobs(ctx).Create(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("store blob %s: %w", blob, err)
+		return nil, fmt.Errorf("store blob %s: %w", blob, unavailable(err))
 	}
 	return &upload{ctx: ctx, to: r, blob: blob, size: size, from: from, w: w,
 		b: bufio.NewWriterSize(w, uploadBuffer)}, nil
@@ -50,7 +50,7 @@ func (r Repository) Store(ctx context.Context, blob string, size int64, from io.
 func (u *upload) Read(p []byte) (int, error) {
 	n, err := u.from.Read(p)
 	if _, writeErr := u.b.Write(p[:n]); writeErr != nil {
-		return 0, fmt.Errorf("store blob %s: %w", u.blob, writeErr)
+		return 0, fmt.Errorf("store blob %s: %w", u.blob, unavailable(writeErr))
 	}
 	u.written += int64(n)
 	switch {
@@ -78,7 +78,7 @@ func (u *upload) commit() error {
 		return fmt.Errorf("blob %s is corrupt: its bytes have another digest", u.blob)
 	}
 	if err != nil {
-		return fmt.Errorf("store blob %s: %w", u.blob, err)
+		return fmt.Errorf("store blob %s: %w", u.blob, unavailable(err))
 	}
 	u.ended = true
 	return nil

@@ -45,7 +45,7 @@ hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/rep
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/catalog: format/chunk format/index wire
 hub/encoder: format/compress format/pack
-hub/images: format/index hub/catalog hub/ingest hub/jobs hub/oci hub/pull hub/registry hub/report wire
+hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire
 hub/objects: durable format/chunk format/compress format/pack

@@ -26,6 +26,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"JobsUnderContention", testContention},
 		{"Leases", testLeases},
 		{"JobRequests", testJobRequests},
+		{"JobImages", testJobImages},
 		{"Claims", testClaims},
 		{"ObjectClaims", testObjectClaims},
 		{"States", testStates},
@@ -83,7 +84,9 @@ func begin(t *testing.T, c *catalog.Catalog, name string) (catalog.Image, catalo
 }
 
 // jobOf is the job that ingests the images of a name. It goes first.
-func jobOf(name string) catalog.Job { return catalog.Job{Kind: kind, Key: name, Priority: 1} }
+func jobOf(name string) catalog.Job {
+	return catalog.Job{Kind: kind, Key: name, Root: name, Priority: 1}
+}
 
 func queued(digest string) catalog.Image {
 	return catalog.Image{Root: digest, Digest: digest, State: wire.StateQueued}

@@ -21,9 +21,11 @@ func testStates(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("ended a failed image: %v, want ErrNotFound", err)
 	}
 	begin(t, c, "two")
-	must(t, c.FailPending(ctx, "two", "other reason"))
+	two, err := c.OpenJob(ctx, kind, "two")
+	must(t, err)
+	end(t, c, two, catalog.Outcome{State: catalog.JobFailed, Error: "other reason"}, catalog.JobFailed)
 	begin(t, c, "three")
-	for name, reason := range map[string]string{"one": "reason", "two": "other reason"} {
+	for name, reason := range map[string]string{"one": "reason", "two": "image two: other reason"} {
 		if images, err := c.Images(ctx, name); err != nil || images[0].State != wire.StateFailed ||
 			images[0].Error != reason {
 			t.Errorf("image %s: %+v, %v, want it failed with %q", name, images, err, reason)

@@ -210,7 +210,11 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	must(t, c.DropLeases(ctx, "y"))
 	wantNoJob(t, c, slots)
 	must(t, c.DropLeases(ctx, "x"))
-	if j := claim(t, c, "x", "b"); j.Attempts != 2 {
+	if j := claim(t, c, "x", "b"); j.Attempts != 1 { // x could not extend it, and goes on
+		t.Errorf("attempt %d, want 1", j.Attempts)
+	}
+	must(t, c.DropLeases(ctx, "x"))
+	if j := claim(t, c, "z", "b"); j.Attempts != 2 {
 		t.Errorf("attempt %d, want 2", j.Attempts)
 	}
 }
@@ -284,4 +288,73 @@ func testClaims(t *testing.T, c *catalog.Catalog) {
 		t.Fatal(err)
 	}
 	expect(a, "one", true)
+}
+
+// The images of a job share its end. A worker whose job is to be cancelled, or is about another root,
+// changes nothing.
+func testJobImages(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	want := func(name, state string) {
+		t.Helper()
+		if images, err := c.Images(ctx, name); err != nil || len(images) != 1 || images[0].State != state {
+			t.Errorf("image %s: %+v, %v, want it %s", name, images, err, state)
+		}
+	}
+	// The process of a job that was to be cancelled has ended.
+	job := jobOf("one")
+	job.Secret = []byte("sealed")
+	now, err := c.Name(ctx, "one", []catalog.Image{queued("one")}, job)
+	must(t, err)
+	j := claim(t, c, "x", "one")
+	must(t, c.Begin(ctx, j.Lease(), now[0].N))
+	if _, err := c.CancelJob(ctx, j.N); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"hold": c.Hold(ctx, j.Lease()),
+		"name": c.NameAs(ctx, j.Lease(), "one", []catalog.Image{queued("one")})} {
+		if !errors.Is(err, catalog.ErrLost) {
+			t.Errorf("%s for a job that is to be cancelled: %v, want ErrLost", what, err)
+		}
+	}
+	if _, err := c.ExtendJob(ctx, j.Lease(), -time.Second, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantNoJob(t, c, slots)
+	want("one", wire.StateFailed)
+	if j, err = c.Job(ctx, j.N); err != nil || j.State != catalog.JobCancelled || len(j.Secret) > 0 {
+		t.Errorf("job %+v, %v, want it cancelled, without its secret", j, err)
+	}
+	// A retry queues its image again. One that is paused has no active image.
+	must(t, c.RetryJob(ctx, j.N))
+	want("one", wire.StateQueued)
+	j = claim(t, c, "x", "one")
+	must(t, c.Begin(ctx, j.Lease(), now[0].N))
+	if _, err := c.PauseJob(ctx, j.N); err != nil {
+		t.Fatal(err)
+	}
+	end(t, c, j, catalog.Outcome{State: catalog.JobQueued, Uncounted: true}, catalog.JobPaused)
+	want("one", wire.StateQueued)
+	must(t, c.Remove(ctx, kind, "one", ""))
+	if err := c.RetryJob(ctx, j.N); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("retry after the removal: %v, want ErrNotFound", err)
+	}
+	// The end of a job fails no image of the root that was requested meanwhile.
+	_, err = c.Name(ctx, "two", []catalog.Image{queued("first")}, catalog.Job{Kind: kind, Key: "two", Root: "first"})
+	must(t, err)
+	j = claim(t, c, "x", "two")
+	if _, err := c.CancelJob(ctx, j.N); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Name(ctx, "two", []catalog.Image{queued("second")}, catalog.Job{Kind: kind, Key: "two", Root: "second"})
+	must(t, err)
+	if err := c.Hold(ctx, j.Lease()); !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("hold for another root: %v, want ErrLost", err)
+	}
+	end(t, c, j, catalog.Outcome{State: catalog.JobFailed, Error: "late"}, catalog.JobQueued)
+	want("two", wire.StateQueued)
+	if j = claim(t, c, "x", "two"); j.Root != "second" {
+		t.Errorf("claimed again %+v, want the second root", j)
+	}
+	end(t, c, j, catalog.Outcome{State: catalog.JobFailed, Error: "reason"}, catalog.JobFailed)
+	want("two", wire.StateFailed)
 }

@@ -4,6 +4,7 @@ CREATE TABLE jobs (
 	n        BIGINT PRIMARY KEY,
 	kind     TEXT NOT NULL,
 	key      TEXT NOT NULL, -- what the job is about
+	root     TEXT NOT NULL, -- of the images that it ingests, whose name is the key; empty: none
 	state    TEXT NOT NULL, -- queued, running, paused; done, failed, cancelled
 	request  TEXT NOT NULL, -- what the worker of a running job is asked to do
 	payload  BYTEA NOT NULL,

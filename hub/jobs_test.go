@@ -1,0 +1,263 @@
+package hub_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"lighter/test/testkit/tarball"
+	"lighter/wire"
+
+	"lighter/hub"
+)
+
+// adding adds an image in the background.
+func (h *testHub) adding(add wire.Add) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.add(add)
+		done <- err
+	}()
+	return done
+}
+
+// wantReady fails the test unless a name refers to one image, with that manifest, which is ready.
+func (h *testHub) wantReady(name string, manifest []byte) {
+	h.t.Helper()
+	images := h.settled(name)
+	if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != digest.FromBytes(manifest).String() {
+		h.t.Errorf("%s refers to %+v, want %s, ready", name, images, digest.FromBytes(manifest))
+	}
+}
+
+// A restart loses no image that was accepted for a name that refers to another one.
+func TestRestartWhileANameIsCopied(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	r := startRegistry(t, image(upperTar))
+	held, release := r.holdBlobs(t)
+	h.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	h.stop()
+	again := runHub(t, openHub(t, h.config))
+	<-held
+	release()
+	again.idle()
+	again.wantReady("a:1", r.manifest)
+}
+
+// The index behind a tag changes while it is copied, and a manifest in it stays.
+func TestIndexChangesWhileItIsCopied(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image())
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
+	held, release := r.holdBlobs(t)
+	add := wire.Add{Source: r.source(), Name: "a:1"}
+	h.adding(add)
+	<-held
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar, upperTar), platform: arm64})
+	second := h.adding(add)
+	<-held // the job runs again
+	release()
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+}
+
+// A second platform of an image is added while the first one is copied: both become ready.
+func TestPlatformIsAddedWhileAnotherIsCopied(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image())
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(upperTar), platform: arm64})
+	held, release := r.holdBlobs(t)
+	first := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	second := h.adding(wire.Add{Source: r.source(), Name: "a:1", Platform: "linux/arm64"})
+	<-held
+	release()
+	for _, done := range []<-chan error{first, second} {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := states(h.settled("a:1")); got != "linux/amd64=ready linux/arm64/v8=ready" {
+		t.Errorf("the name refers to %s", got)
+	}
+}
+
+// A cancelled job fails its image, and a retry makes it ready. After a removal there is nothing to
+// retry.
+func TestCancelAndRetry(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	done := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	jobs, err := h.client.Jobs(t.Context(), false)
+	if err != nil || len(jobs) != 1 || jobs[0].Key != "a:1" || jobs[0].State != wire.JobRunning {
+		t.Fatalf("jobs %+v, %v", jobs, err)
+	}
+	if _, err := h.client.CancelJob(t.Context(), jobs[0].N); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the client of a cancelled job got no error")
+	}
+	h.idle()
+	release()
+	if _, err := h.client.RetryJob(t.Context(), jobs[0].N); err != nil {
+		t.Fatal(err)
+	}
+	h.idle()
+	h.wantReady("a:1", r.manifest)
+	for what, change := range map[string]func() error{
+		"retry of a job that is done": func() error { _, err := h.client.RetryJob(t.Context(), jobs[0].N); return err },
+		"cancel of an ended job":      func() error { _, err := h.client.CancelJob(t.Context(), jobs[0].N); return err },
+		"pause of an unknown job":     func() error { _, err := h.client.PauseJob(t.Context(), 1<<40); return err },
+	} {
+		if err := change(); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// A pushed image does not wait for long for another one that splits a common layer.
+func TestPushDoesNotWaitForACommonLayer(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	small := tarball.Of(tarball.File("small", noise(78, 5_000)))
+	r := startRegistry(t, image(small, tarball.Of(tarball.File("big", noise(77, 60_000)))))
+	held, release := r.holdBlobs(t)
+	done := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	h.push("b:1", image(small))
+	h.ready("b:1") // while the other one is held
+	release()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A layer that two platforms of an image have is stored once.
+func TestCommonLayerOfPlatforms(t *testing.T) {
+	t.Parallel()
+	big := tarball.Of(tarball.File("big", noise(99, 100_000)))
+	bytes := func(parts ...part) int64 {
+		h := startHub(t, func(c *hub.Config) { c.Platforms = []string{"linux/amd64", "linux/arm64"} })
+		r := startRegistry(t, image())
+		r.serveIndex(t, parts...)
+		if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
+			t.Fatal(err)
+		}
+		n, err := h.Catalog().PackBytes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	one := bytes(part{image: image(big), platform: amd64})
+	two := bytes(part{image: image(big), platform: amd64}, part{image: image(big, armTar), platform: arm64})
+	if two > one+20_000 {
+		t.Errorf("%d bytes of packs for two platforms, %d for one", two, one)
+	}
+}
+
+// A signature from another registry is stored.
+func TestSignatureIsCopied(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, fakeImage{
+		layers: []fakeLayer{{blob: []byte("data"), mediaType: "application/vnd.dev.cosign.simplesigning.v1+json"}},
+		config: []byte(`{"architecture":"","os":"","rootfs":{"type":"layers","diff_ids":["` + digest.FromString("data").String() +
+			`"]}}`)})
+	if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || last.Images[0].State != wire.StateStored {
+		t.Errorf("%+v, %v, want it stored", last, err)
+	}
+	h.expect("/v2/a/manifests/1", http.StatusOK)
+}
+
+// An image is added again right after its removal, before the worker has heard of that.
+func TestAddAfterRemoval(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	add := wire.Add{Source: r.source(), Name: "a:1"}
+	h.adding(add)
+	<-held
+	for range 10 {
+		if err := h.client.Remove(t.Context(), "a:1"); err != nil {
+			t.Fatal(err)
+		}
+		done := h.adding(add)
+		select {
+		case <-held:
+		case err := <-done:
+			t.Fatalf("added again: %v", err)
+		}
+	}
+	release()
+	h.idle()
+	h.wantReady("a:1", r.manifest)
+}
+
+// What happens to a name while the worker that brings an image to it waits for the name's lock counts,
+// not the worker.
+func TestNameChangesBeforeItsImageArrives(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(h *testHub) (tag string){
+		"deleted": func(h *testHub) string {
+			if err := h.Images().Deleted(t.Context(), "a", "1"); err != nil {
+				t.Fatal(err)
+			}
+			return ""
+		},
+		"pushed": func(h *testHub) string {
+			repository := h.Registry().Repository("a")
+			m, err := repository.Manifest(t.Context(), "other")
+			if err == nil {
+				err = repository.PutManifest(t.Context(), "1", m)
+			}
+			if err == nil {
+				err = h.Images().Pushed(t.Context(), "a", "1")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m.Digest
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHub(t)
+			h.push("a:other", image(upperTar))
+			h.ready("a:other")
+			r := startRegistry(t, image(lowerTar))
+			held, release := r.holdBlobs(t)
+			h.adding(wire.Add{Source: r.source(), Name: "a:1"})
+			<-held
+			unlock := h.Images().Lock("a")
+			release()
+			time.Sleep(500 * time.Millisecond) // it gets to the lock
+			want := change(h)
+			unlock()
+			h.idle()
+			time.Sleep(6 * time.Second) // names that differ are compared every 5 s
+			got := ""
+			if m, err := h.Registry().Repository("a").Manifest(t.Context(), "1"); err == nil {
+				got = m.Digest
+			}
+			images := h.settled("a:1")
+			if got != want || (len(images) > 0) != (want != "") || want != "" && images[0].Digest != want {
+				t.Errorf("the tag is %q, the images %+v, want %q", got, images, want)
+			}
+		})
+	}
+}

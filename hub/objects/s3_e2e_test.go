@@ -119,6 +119,10 @@ func TestFaultyS3(t *testing.T) {
 		bucket := newBucket(t)
 		publish(t, openStore(t, bucket), key, content)
 		cut, proxy, err := s3.Proxy(bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+			if !strings.HasSuffix(req.URL.Path, key) {
+				forward(w, req)
+				return
+			}
 			answer := httptest.NewRecorder()
 			forward(answer, req)
 			for name, values := range answer.Header() {
@@ -137,7 +141,12 @@ func TestFaultyS3(t *testing.T) {
 		}
 	})
 	t.Run("hangs", func(t *testing.T) {
-		bucket, proxy, err := s3.Proxy(newBucket(t), func(_ http.ResponseWriter, req *http.Request, _ http.HandlerFunc) {
+		bucket, proxy, err := s3.Proxy(newBucket(t), func(w http.ResponseWriter, req *http.Request,
+			forward http.HandlerFunc) {
+			if !strings.HasSuffix(req.URL.Path, key) {
+				forward(w, req)
+				return
+			}
 			_, _ = io.Copy(io.Discard, req.Body)
 			<-req.Context().Done()
 		})

@@ -18,6 +18,8 @@ type Layout struct {
 	Startup       []byte   // identifies the contents of the startup packs; empty: there are none
 	Packs         []StartupPack
 	Claim         Claim // of its objects
+	// Before are the locations that the layout replaces; zero: whichever there are.
+	Before chunk.ID
 }
 
 // StartupPack is a pack whose chunks are in other packs, too.
@@ -56,11 +58,18 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 }
 
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire. The error is
-// ErrLost if the claim of its objects was lost.
+// ErrLost if the claim of its objects was lost, and ErrChanged if the tree has other locations than
+// Before.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error {
 		if err := holdClaim(ctx, tx, l.Claim); err != nil {
 			return err
+		}
+		if l.Before != (chunk.ID{}) {
+			if err := change(ctx, tx, ErrChanged, `UPDATE layouts SET locations = locations
+				WHERE tree = ? AND locations = ?`, l.Tree[:], l.Before[:]); err != nil {
+				return err
+			}
 		}
 		if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = ?
 			WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)

@@ -187,7 +187,11 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	errs := make([]error, len(keys))
 	for i, key := range keys {
 		group.Go(func() error {
-			if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+			err := ctx.Err() // the right to delete may have ended
+			if err == nil {
+				err = s.bucket.Delete(ctx, key)
+			}
+			if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 				errs[i] = fmt.Errorf("delete object %s: %w", key, err)
 			}
 			return nil

@@ -55,7 +55,7 @@ func (d *draft) publish(ctx context.Context, p *publish.Publisher, before catalo
 	all := publish.Objects{Staged: append(slices.Clip(d.packs), d.locations),
 		Replaced: []string{objects.LocationsKey(before.Locations)}}
 	return p.Publish(ctx, all, func(claim catalog.Claim) error {
-		d.layout.Claim = claim
+		d.layout.Claim, d.layout.Before = claim, before.Locations
 		return d.catalog.SetLayout(ctx, &d.layout)
 	})
 }

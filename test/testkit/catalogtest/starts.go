@@ -42,6 +42,10 @@ func testLocations(t *testing.T, c *catalog.Catalog) {
 		got.Packs[0].ID != pack {
 		t.Errorf("layout: %+v, %v", got, err)
 	}
+	stale := &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("stale")), Before: first}
+	if err := c.SetLayout(ctx, stale); !errors.Is(err, catalog.ErrChanged) {
+		t.Errorf("a layout instead of one that was replaced: %v, want ErrChanged", err)
+	}
 	for id, want := range map[chunk.ID]bool{first: false, second: true} {
 		if got, err := c.HasLocations(ctx, id); err != nil || got != want {
 			t.Errorf("locations %s are known: %v, %v, want %v", id.Short(), got, err, want)

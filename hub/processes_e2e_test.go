@@ -40,7 +40,7 @@ import (
 const processEnv = "LIGHTER_TEST_HUB"
 
 // processLease is how long the jobs and claims of a process that has stopped stay its own.
-const processLease = 2 * time.Second
+const processLease = 4 * time.Second
 
 // runProcess runs a hub until SIGTERM.
 func runProcess(config string) error {

@@ -199,6 +199,7 @@ func TestAddAfterRemoval(t *testing.T) {
 		done := h.adding(add)
 		select {
 		case <-held:
+		case <-time.After(300 * time.Millisecond): // the worker goes on, and then runs again
 		case err := <-done:
 			t.Fatalf("added again: %v", err)
 		}

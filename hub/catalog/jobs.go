@@ -21,7 +21,7 @@ type Job struct {
 	Kind     string
 	Key      string // what the job is about
 	Root     string // of the images that the job ingests, whose name is the key; empty: none
-	State    string
+	State    string // wire.JobQueued, …
 	Request  string // what the worker of a running job is asked to do
 	Payload  []byte
 	Secret   []byte // sealed; empty when the job has ended
@@ -35,16 +35,6 @@ type Job struct {
 	Created  time.Time
 	Updated  time.Time
 }
-
-// States of a job. The first three are open.
-const (
-	JobQueued    = "queued"
-	JobRunning   = "running"
-	JobPaused    = "paused"
-	JobDone      = "done"
-	JobFailed    = "failed"
-	JobCancelled = "cancelled"
-)
 
 // Requests to the worker of a running job.
 const (
@@ -211,7 +201,7 @@ func lost(err error) error {
 
 // Outcome is how an attempt at a job has ended.
 type Outcome struct {
-	State string // JobQueued: it is to run again
+	State string // wire.JobQueued: it is to run again
 	Error string
 	Delay time.Duration // before it runs again
 	// Uncounted says that the attempt does not count: it was interrupted by the end of the hub.
@@ -249,11 +239,11 @@ func (c *Catalog) EndJob(ctx context.Context, l Lease, o Outcome) (state string,
 // ended changes the images of a job that no longer runs. One that is paused or queued again has no
 // active image; one that has ended has none that is to be ingested, and no secret.
 func ended(ctx context.Context, tx session, j Job, reason string) error {
-	if j.State == JobQueued || j.State == JobPaused {
+	if j.State == wire.JobQueued || j.State == wire.JobPaused {
 		return exec(ctx, tx, `UPDATE images SET state = ? WHERE name = ? AND root = ? AND state = ?`,
 			wire.StateQueued, j.Key, j.Root, wire.StateActive)
 	}
-	if j.State != JobDone {
+	if j.State != wire.JobDone {
 		if err := failImages(ctx, tx, j, reason); err != nil {
 			return err
 		}
@@ -353,13 +343,13 @@ func (c *Catalog) CountJobs(ctx context.Context) (map[[2]string]int64, error) {
 // CancelJob ends a queued or paused job, or asks the worker of a running one to end it. It returns
 // the job's state. The error is ErrNotFound if there is no such open job.
 func (c *Catalog) CancelJob(ctx context.Context, n int64) (string, error) {
-	return c.request(ctx, n, RequestCancel, JobCancelled, `state <> 'running'`)
+	return c.request(ctx, n, RequestCancel, wire.JobCancelled, `state <> 'running'`)
 }
 
 // PauseJob makes a queued job wait for RetryJob, or asks the worker of a running one to stop. It
 // returns the job's state. The error is ErrNotFound if there is no such open job.
 func (c *Catalog) PauseJob(ctx context.Context, n int64) (string, error) {
-	return c.request(ctx, n, RequestPause, JobPaused, `state = 'queued'`)
+	return c.request(ctx, n, RequestPause, wire.JobPaused, `state = 'queued'`)
 }
 
 func (c *Catalog) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
@@ -371,7 +361,7 @@ func (c *Catalog) request(ctx context.Context, n int64, request, state, atOnce s
 		if errors.Is(err, ErrNotFound) {
 			return fmt.Errorf("%w among the jobs that have not ended", ErrNotFound)
 		}
-		if now = j.State; err != nil || now == JobRunning {
+		if now = j.State; err != nil || now == wire.JobRunning {
 			return err
 		}
 		return ended(ctx, tx, j, errCancelled)
@@ -389,10 +379,10 @@ func (c *Catalog) RetryJob(ctx context.Context, n int64) error {
 		if err != nil {
 			return err
 		}
-		if j.State == JobRunning || j.State == JobDone {
+		if j.State == wire.JobRunning || j.State == wire.JobDone {
 			return fmt.Errorf("it is %s: %w among the jobs that wait or have failed", j.State, ErrNotFound)
 		}
-		if isEnded := j.State == JobFailed || j.State == JobCancelled; isEnded {
+		if isEnded := j.State == wire.JobFailed || j.State == wire.JobCancelled; isEnded {
 			if err := reopen(ctx, tx, j); err != nil {
 				return err
 			}

@@ -88,11 +88,11 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 		return false, err
 	}
 	switch j.State {
-	case catalog.JobDone:
+	case wire.JobDone:
 		return true, nil
-	case catalog.JobFailed:
+	case wire.JobFailed:
 		return false, errors.New(j.Error)
-	case catalog.JobCancelled:
+	case wire.JobCancelled:
 		return false, errRemoved
 	}
 	return false, nil

@@ -282,5 +282,3 @@ func (s *Service) restoreTag(ctx context.Context, ref wire.Ref) error {
 func isPending(i catalog.Image) bool {
 	return i.State == wire.StateQueued || i.State == wire.StateActive
 }
-
-var _ ingest.Source = registry.Repository{}

@@ -90,7 +90,6 @@ type Queue struct {
 const (
 	defaultLease = 30 * time.Second
 	pollEvery    = time.Second     // for jobs that other processes have queued, or whose time comes
-	extendEvery  = 5 * time.Second // if nothing has changed
 	reportEvery  = time.Second     // of progress
 	storeRetry   = 2 * time.Second // after an error of the store
 	retryDelay   = 5 * time.Second // after a RetryError
@@ -113,8 +112,9 @@ var (
 // that it has again after a restart. Nothing runs before Run.
 func New(store Store, owner string, log *slog.Logger) *Queue {
 	// Each start has a name of its own: a job that ends the process counts as one more attempt.
-	return &Queue{Lease: defaultLease, RetryDelay: retryDelay, store: store, owner: owner + "/" + rand.Text(), log: log, wake: make(chan struct{}, 1),
-		running: map[int64]*Running{}, changed: make(chan struct{})}
+	owner += "/" + rand.Text()
+	return &Queue{Lease: defaultLease, RetryDelay: retryDelay, store: store, owner: owner, log: log,
+		wake: make(chan struct{}, 1), running: map[int64]*Running{}, changed: make(chan struct{})}
 }
 
 // Add adds a kind. It is called before Run.
@@ -237,7 +237,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	stop()
 	extender.Wait()
 	cause := context.Cause(ctx)
-	o := catalog.Outcome{State: catalog.JobDone}
+	o := catalog.Outcome{State: wire.JobDone}
 	retry, request := (*RetryError)(nil), (*requestError)(nil)
 	switch {
 	case err == nil:
@@ -247,14 +247,14 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	case errors.As(cause, &request):
 		o = catalog.Outcome{State: request.state, Uncounted: true}
 	case ctx.Err() != nil: // the hub ends
-		o = catalog.Outcome{State: catalog.JobQueued, Uncounted: true}
+		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true}
 	case errors.As(err, &retry):
-		o = catalog.Outcome{State: catalog.JobQueued, Uncounted: true, Delay: q.RetryDelay, Error: report.Reason(err)}
+		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true, Delay: q.RetryDelay, Error: report.Reason(err)}
 		log.Warn("job is tried again", "err", o.Error, "pause", q.RetryDelay)
 	default:
-		o = catalog.Outcome{State: catalog.JobFailed, Error: report.Reason(err)}
+		o = catalog.Outcome{State: wire.JobFailed, Error: report.Reason(err)}
 	}
-	_ = q.Persist(ctx, "end job", func(ctx context.Context) error {
+	_ = q.persist(ctx, "end job", func(ctx context.Context) error {
 		state, err := q.store.EndJob(ctx, r.Lease(), o)
 		if err == nil {
 			log.Debug("job ended", "state", state, "duration", time.Since(started), "err", o.Error)
@@ -324,23 +324,23 @@ func (q *Queue) extend(ctx context.Context, r *Running) {
 func (q *Queue) requested(ctx context.Context, r *Running, request string) error {
 	switch request {
 	case catalog.RequestCancel:
-		return &requestError{catalog.JobCancelled}
+		return &requestError{wire.JobCancelled}
 	case catalog.RequestPause:
-		return &requestError{catalog.JobPaused}
+		return &requestError{wire.JobPaused}
 	case catalog.RequestAgain:
 		j, err := q.store.Job(ctx, r.N)
 		if err != nil {
 			return err
 		}
 		if !bytes.Equal(j.Payload, r.Payload) {
-			return &requestError{catalog.JobQueued}
+			return &requestError{wire.JobQueued}
 		}
 	}
 	return nil
 }
 
-// Persist repeats a write to the catalog until it succeeds. If ctx has ended it tries once.
-func (q *Queue) Persist(ctx context.Context, what string, write func(ctx context.Context) error) error {
+// persist repeats a write to the catalog until it succeeds. If ctx has ended it tries once.
+func (q *Queue) persist(ctx context.Context, what string, write func(ctx context.Context) error) error {
 	for {
 		err := write(context.WithoutCancel(ctx))
 		if err == nil {

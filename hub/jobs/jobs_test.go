@@ -104,12 +104,12 @@ func TestJobsGetToTheirEnd(t *testing.T) {
 	}, 0)
 	good, bad, later := add(t, c, "good", "", 0), add(t, c, "bad", "", 0), add(t, c, "later", "", 0)
 	q.Wake()
-	await(t, c, good, catalog.JobDone)
-	j := await(t, c, bad, catalog.JobFailed)
+	await(t, c, good, wire.JobDone)
+	j := await(t, c, bad, wire.JobFailed)
 	if want := "fetch https://example.org/x: gone"; j.Error != want {
 		t.Errorf("error %q, want %q", j.Error, want)
 	}
-	await(t, c, later, catalog.JobDone)
+	await(t, c, later, wire.JobDone)
 }
 
 // A job that runs is cancelled, paused and run again, and Await follows it.
@@ -136,7 +136,7 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	if _, err := q.Pause(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	await(t, c, n, catalog.JobPaused)
+	await(t, c, n, wire.JobPaused)
 	if _, err := q.Retry(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	if _, err := q.Cancel(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	await(t, c, n, catalog.JobCancelled)
+	await(t, c, n, wire.JobCancelled)
 	n = add(t, c, "a", "second", 0)
 	q.Wake()
 	<-runs
@@ -157,7 +157,7 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	})
 	if err := q.Await(t.Context(), kind, "a", sender, func(ctx context.Context) (bool, error) {
 		j, err := c.Job(ctx, n)
-		return j.State == catalog.JobDone, err
+		return j.State == wire.JobDone, err
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestQueueEnds(t *testing.T) {
 		_, stop := start(t, c, "a", block, 0)
 		<-started
 		stop()
-		if j, err := c.Job(t.Context(), n); err != nil || j.State != catalog.JobQueued || j.Attempts != 0 {
+		if j, err := c.Job(t.Context(), n); err != nil || j.State != wire.JobQueued || j.Attempts != 0 {
 			t.Fatalf("%+v, %v, want it queued", j, err)
 		}
 	}
@@ -228,7 +228,7 @@ func TestLeaseEnds(t *testing.T) {
 		t.Errorf("the first process ended with %v, want ErrLost", err)
 	}
 	stop()
-	if j := await(t, c, n, catalog.JobDone); j.Attempts != 2 {
+	if j := await(t, c, n, wire.JobDone); j.Attempts != 2 {
 		t.Errorf("%+v, want the second attempt", j)
 	}
 }
@@ -244,7 +244,7 @@ func TestJobIsGivenUp(t *testing.T) {
 	start(t, c, "a", jobs.Kind{
 		Run: func(context.Context, *jobs.Running) error { t.Error("it ran once more"); return nil },
 	}, 0)
-	if j := await(t, c, n, catalog.JobFailed); j.Error == "" {
+	if j := await(t, c, n, wire.JobFailed); j.Error == "" {
 		t.Error("a job that was given up has no reason")
 	}
 }

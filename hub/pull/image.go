@@ -1,7 +1,7 @@
 // Package pull reads images of other registries.
 //
-// Source is one image in another registry. Image is that image on its way into the hub: its blobs
-// are read once, for ingestion and for the hub's own registry at the same time.
+// Source is one image in another registry. Image reads each blob of a Source once, for ingestion and
+// for the hub's own registry at the same time.
 package pull
 
 import (

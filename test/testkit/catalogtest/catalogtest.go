@@ -63,7 +63,7 @@ func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) ca
 	if err := c.Publish(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	end(t, c, j, catalog.Outcome{State: catalog.JobDone}, catalog.JobDone)
+	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 	return image
 }
 

@@ -23,7 +23,7 @@ func testStates(t *testing.T, c *catalog.Catalog) {
 	begin(t, c, "two")
 	two, err := c.OpenJob(ctx, kind, "two")
 	must(t, err)
-	end(t, c, two, catalog.Outcome{State: catalog.JobFailed, Error: "other reason"}, catalog.JobFailed)
+	end(t, c, two, catalog.Outcome{State: wire.JobFailed, Error: "other reason"}, wire.JobFailed)
 	begin(t, c, "three")
 	for name, reason := range map[string]string{"one": "reason", "two": "image two: other reason"} {
 		if images, err := c.Images(ctx, name); err != nil || images[0].State != wire.StateFailed ||
@@ -37,7 +37,7 @@ func testStates(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("states: %v, %v, want %v", counts, err, want)
 	}
 	// A failed image is queued again.
-	end(t, c, j, catalog.Outcome{State: catalog.JobFailed}, catalog.JobFailed)
+	end(t, c, j, catalog.Outcome{State: wire.JobFailed}, wire.JobFailed)
 	if now, err := c.Name(ctx, "one", []catalog.Image{queued("one")}, jobOf("one")); err != nil ||
 		now[0].State != wire.StateQueued {
 		t.Errorf("a failed image that was named again: %+v, %v, want it queued", now, err)

@@ -28,7 +28,7 @@ func addJob(t *testing.T, c *catalog.Catalog, j catalog.Job, delay time.Duration
 func claim(t *testing.T, c *catalog.Catalog, owner, key string) catalog.Job {
 	t.Helper()
 	j, err := c.ClaimJob(t.Context(), owner, slots, long)
-	if err != nil || j.Key != key || j.State != catalog.JobRunning || j.Owner != owner {
+	if err != nil || j.Key != key || j.State != wire.JobRunning || j.Owner != owner {
 		t.Fatalf("claimed %+v, %v, want %s", j, err, key)
 	}
 	return j
@@ -65,16 +65,16 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	claim(t, c, "a", "second")
 	wantNoJob(t, c, slots)
 	open, err := c.Jobs(t.Context(), false, 3)
-	if err != nil || len(open) != 3 || open[0].Key != "urgent" || open[0].State != catalog.JobRunning {
+	if err != nil || len(open) != 3 || open[0].Key != "urgent" || open[0].State != wire.JobRunning {
 		t.Errorf("open jobs %+v, %v", open, err)
 	}
 	counts, err := c.CountJobs(t.Context())
-	if err != nil || counts[[2]string{kind, catalog.JobRunning}] != 3 || counts[[2]string{kind, catalog.JobQueued}] != 1 ||
-		counts[[2]string{"other", catalog.JobQueued}] != 1 {
+	if err != nil || counts[[2]string{kind, wire.JobRunning}] != 3 || counts[[2]string{kind, wire.JobQueued}] != 1 ||
+		counts[[2]string{"other", wire.JobQueued}] != 1 {
 		t.Errorf("counts %v, %v", counts, err)
 	}
 	// An ended job is no longer open, and has lost its secret.
-	end(t, c, first, catalog.Outcome{State: catalog.JobFailed, Error: "reason"}, catalog.JobFailed)
+	end(t, c, first, catalog.Outcome{State: wire.JobFailed, Error: "reason"}, wire.JobFailed)
 	if j, err := c.Job(t.Context(), first.N); err != nil || j.Error != "reason" || len(j.Secret) > 0 ||
 		string(j.Payload) != "x" {
 		t.Errorf("ended job %+v, %v", j, err)
@@ -110,11 +110,11 @@ func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 	if request, err := c.ExtendJob(t.Context(), j.Lease(), long, nil); err != nil || request != catalog.RequestAgain {
 		t.Errorf("request %q, %v, want again", request, err)
 	}
-	end(t, c, j, catalog.Outcome{State: catalog.JobFailed, Error: "old"}, catalog.JobQueued)
+	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "old"}, wire.JobQueued)
 	if j = claim(t, c, "x", "a"); string(j.Payload) != "3" || j.Attempts != 1 {
 		t.Errorf("claimed again %+v", j)
 	}
-	end(t, c, j, catalog.Outcome{State: catalog.JobDone}, catalog.JobDone)
+	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 	if next := addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0); next == n {
 		t.Error("an ended job was opened again")
 	}
@@ -183,7 +183,7 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	p.Lease = first.Lease()
 	for what, err := range map[string]error{
 		"extend":  second1(c.ExtendJob(ctx, first.Lease(), long, nil)),
-		"end":     second1(c.EndJob(ctx, first.Lease(), catalog.Outcome{State: catalog.JobDone})),
+		"end":     second1(c.EndJob(ctx, first.Lease(), catalog.Outcome{State: wire.JobDone})),
 		"begin":   c.Begin(ctx, first.Lease(), now[0].N),
 		"state":   c.End(ctx, first.Lease(), now[0].N, wire.StateFailed, "late"),
 		"name":    c.NameAs(ctx, first.Lease(), "a", name),
@@ -200,10 +200,10 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	must(t, c.Begin(ctx, second.Lease(), now[0].N))
 	p.Lease = second.Lease()
 	must(t, c.Publish(ctx, p))
-	end(t, c, second, catalog.Outcome{State: catalog.JobDone}, catalog.JobDone)
+	end(t, c, second, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 	// An interrupted attempt does not count, and a restarted process gets its jobs back at once.
 	addJob(t, c, catalog.Job{Kind: kind, Key: "b"}, 0)
-	end(t, c, claim(t, c, "x", "b"), catalog.Outcome{State: catalog.JobQueued, Uncounted: true}, catalog.JobQueued)
+	end(t, c, claim(t, c, "x", "b"), catalog.Outcome{State: wire.JobQueued, Uncounted: true}, wire.JobQueued)
 	if j := claim(t, c, "x", "b"); j.Attempts != 1 {
 		t.Errorf("attempt %d, want 1", j.Attempts)
 	}
@@ -225,7 +225,7 @@ func second1[T any](_ T, err error) error { return err }
 func testJobRequests(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0)
-	if state, err := c.PauseJob(ctx, n); err != nil || state != catalog.JobPaused {
+	if state, err := c.PauseJob(ctx, n); err != nil || state != wire.JobPaused {
 		t.Fatalf("paused: %s, %v", state, err)
 	}
 	wantNoJob(t, c, slots)
@@ -237,7 +237,7 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 		catalog.RequestPause:  func() (string, error) { return c.PauseJob(ctx, n) },
 		catalog.RequestCancel: func() (string, error) { return c.CancelJob(ctx, n) },
 	} {
-		if state, err := ask(); err != nil || state != catalog.JobRunning {
+		if state, err := ask(); err != nil || state != wire.JobRunning {
 			t.Errorf("%s of a running job: %s, %v", want, state, err)
 		}
 		if request, err := c.ExtendJob(ctx, j.Lease(), long, nil); err != nil || request != want {
@@ -252,7 +252,7 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 		t.Fatal(err)
 	}
 	wantNoJob(t, c, slots)
-	if j, err := c.Job(ctx, n); err != nil || j.State != catalog.JobCancelled {
+	if j, err := c.Job(ctx, n); err != nil || j.State != wire.JobCancelled {
 		t.Errorf("job %+v, %v, want it cancelled", j, err)
 	}
 	if _, err := c.CancelJob(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
@@ -321,7 +321,7 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	}
 	wantNoJob(t, c, slots)
 	want("one", wire.StateFailed)
-	if j, err = c.Job(ctx, j.N); err != nil || j.State != catalog.JobCancelled || len(j.Secret) > 0 {
+	if j, err = c.Job(ctx, j.N); err != nil || j.State != wire.JobCancelled || len(j.Secret) > 0 {
 		t.Errorf("job %+v, %v, want it cancelled, without its secret", j, err)
 	}
 	// A retry queues its image again. One that is paused has no active image.
@@ -332,7 +332,7 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	if _, err := c.PauseJob(ctx, j.N); err != nil {
 		t.Fatal(err)
 	}
-	end(t, c, j, catalog.Outcome{State: catalog.JobQueued, Uncounted: true}, catalog.JobPaused)
+	end(t, c, j, catalog.Outcome{State: wire.JobQueued, Uncounted: true}, wire.JobPaused)
 	want("one", wire.StateQueued)
 	must(t, c.Remove(ctx, kind, "one", ""))
 	if err := c.RetryJob(ctx, j.N); !errors.Is(err, catalog.ErrNotFound) {
@@ -350,11 +350,11 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	if err := c.Hold(ctx, j.Lease()); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("hold for another root: %v, want ErrLost", err)
 	}
-	end(t, c, j, catalog.Outcome{State: catalog.JobFailed, Error: "late"}, catalog.JobQueued)
+	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "late"}, wire.JobQueued)
 	want("two", wire.StateQueued)
 	if j = claim(t, c, "x", "two"); j.Root != "second" {
 		t.Errorf("claimed again %+v, want the second root", j)
 	}
-	end(t, c, j, catalog.Outcome{State: catalog.JobFailed, Error: "reason"}, catalog.JobFailed)
+	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "reason"}, wire.JobFailed)
 	want("two", wire.StateFailed)
 }

@@ -27,6 +27,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
@@ -60,7 +61,9 @@ func LayerKey(diffID string) string {
 type Store struct {
 	bucket *blob.Bucket
 	dir    string // of the bucket; empty if it is not a directory
-	tables *lru.Cache[chunk.ID, *pack.Table]
+	// s3Bucket is the bucket's name on S3, for requests that package blob does not have.
+	s3Bucket string
+	tables   *lru.Cache[chunk.ID, *pack.Table]
 }
 
 // Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in.
@@ -78,6 +81,7 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 		s.bucket, err = fileblob.OpenBucket(s.dir, &fileblob.Options{
 			CreateDir: true, DirFileMode: 0o755, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 	} else {
+		s.s3Bucket = u.Host
 		s.bucket, err = blob.OpenBucket(ctx, bucketURL)
 	}
 	if err == nil {
@@ -182,6 +186,9 @@ func (s *Store) syncDirs(staged []Staged) error {
 
 // Delete deletes objects. It is no error if an object does not exist.
 func (s *Store) Delete(ctx context.Context, keys []string) error {
+	if client := (*s3.Client)(nil); len(keys) > 1 && s.bucket.As(&client) {
+		return s.deleteMany(ctx, client, keys)
+	}
 	var group errgroup.Group
 	group.SetLimit(transfersAtOnce)
 	errs := make([]error, len(keys))

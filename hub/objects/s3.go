@@ -1,3 +1,36 @@
 package objects
 
-import _ "gocloud.dev/blob/s3blob" // s3://BUCKET?region=…
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	_ "gocloud.dev/blob/s3blob" // s3://BUCKET?region=…
+)
+
+// deletePage is the number of objects in one request to S3, which is its maximum.
+const deletePage = 1000
+
+// deleteMany deletes objects on S3 with one request for a thousand of them.
+func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string) error {
+	var errs []error
+	for page := range slices.Chunk(keys, deletePage) {
+		request := &types.Delete{Quiet: aws.Bool(true)} // the answer has errors only
+		for _, key := range page {
+			request.Objects = append(request.Objects, types.ObjectIdentifier{Key: aws.String(key)})
+		}
+		done, err := client.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: aws.String(s.s3Bucket), Delete: request})
+		if err != nil {
+			return errors.Join(append(errs, fmt.Errorf("delete %d objects: %w", len(page), err))...)
+		}
+		for _, failed := range done.Errors {
+			errs = append(errs, fmt.Errorf("delete object %s: %s: %s", aws.ToString(failed.Key), aws.ToString(failed.Code),
+				aws.ToString(failed.Message)))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +53,37 @@ func openStore(t *testing.T, bucket string) *objects.Store {
 func TestConformanceOfS3(t *testing.T) {
 	newBucket := openBuckets(t)
 	objectstest.Run(t, func(t *testing.T) *objects.Store { return openStore(t, newBucket(t)) }, (*testing.T).TempDir)
+}
+
+// Many objects are deleted with few requests.
+func TestDeleteTakesOneRequest(t *testing.T) {
+	var requests atomic.Int64
+	bucket, proxy, err := s3.Proxy(openBuckets(t)(t), func(w http.ResponseWriter, req *http.Request,
+		forward http.HandlerFunc) {
+		if req.Method == http.MethodDelete || req.URL.Query().Has("delete") {
+			requests.Add(1)
+		}
+		forward(w, req)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	s := openStore(t, bucket)
+	var keys []string
+	for i := range 20 {
+		keys = append(keys, objects.LayerKey(fmt.Sprintf("sha256:%02d", i)))
+		publish(t, s, keys[i], []byte("x"))
+	}
+	if err := s.Delete(t.Context(), keys); err != nil {
+		t.Fatal(err)
+	}
+	if n := requests.Load(); n != 1 {
+		t.Errorf("%d requests to delete %d objects, want 1", n, len(keys))
+	}
+	for o := range s.List(t.Context(), "") {
+		t.Errorf("%s is left", o.Key)
+	}
 }
 
 // A bucket that cannot be used is an error at the start, not at the first push.

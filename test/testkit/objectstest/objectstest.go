@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/pack"
@@ -21,7 +23,7 @@ import (
 // for files that are published.
 func Run(t *testing.T, open func(t *testing.T) *objects.Store, scratch func(t *testing.T) string) {
 	for name, test := range map[string]func(*suite){
-		"PublishAndRead": publishAndRead, "Replace": replace, "Delete": deleteObjects, "NotFound": notFound,
+		"PublishAndRead": publishAndRead, "Replace": replace, "Delete": deleteObjects, "List": list, "DeleteMany": deleteMany, "NotFound": notFound,
 		"PublishFails": publishFails, "Units": units, "DamagedPack": damagedPack, "Concurrent": concurrent,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,6 +122,76 @@ func deleteObjects(s *suite) {
 	}
 	o, err := s.Open(s.Context(), keys[2])
 	s.want(o, err, "c")
+}
+
+// list lists objects in the order of their keys, from any key on.
+func list(s *suite) {
+	want := []string{objects.IndexKey(chunk.Sum([]byte("b"))), objects.IndexKey(chunk.Sum([]byte("a"))),
+		objects.LayerKey("sha256:aa"), objects.LocationsKey(chunk.Sum([]byte("x"))), objects.PackKey(chunk.Sum(nil))}
+	slices.Sort(want)
+	begun := time.Now().Add(-time.Minute) // the clock of the store may differ
+	for i, key := range want {
+		s.publish(key, make([]byte, i+1))
+	}
+	s.publish("other/things", []byte("of somebody else"))
+	for from := range len(want) + 1 {
+		after := ""
+		if from > 0 {
+			after = want[from-1]
+		}
+		var got []string
+		for o, err := range s.List(s.Context(), after) {
+			if err != nil {
+				s.Fatal(err)
+			}
+			if size := slices.Index(want, o.Key) + 1; o.Size != int64(size) || o.Time.Before(begun) {
+				s.Errorf("%s has %d bytes and is from %v, want %d", o.Key, o.Size, o.Time, size)
+			}
+			got = append(got, o.Key)
+		}
+		if !slices.Equal(got, want[from:]) {
+			s.Errorf("the list after %q is %v, want %v", after, got, want[from:])
+		}
+	}
+	for range s.List(s.Context(), "") {
+		return // the caller may stop
+	}
+}
+
+// deleteMany lists and deletes more objects than one request has.
+func deleteMany(s *suite) {
+	const n = 1005
+	var files []objects.Staged
+	var keys []string
+	for i := range n {
+		keys = append(keys, objects.PackKey(chunk.Sum([]byte{byte(i), byte(i >> 8)})))
+		files = append(files, s.stage(keys[i], []byte("x")))
+	}
+	kept := objects.LayerKey("sha256:aa")
+	s.publish(kept, []byte("kept"))
+	if err := s.Publish(s.Context(), files); err != nil {
+		s.Fatal(err)
+	}
+	count := func() (n int) {
+		for _, err := range s.List(s.Context(), "") {
+			if err != nil {
+				s.Fatal(err)
+			}
+			n++
+		}
+		return n
+	}
+	if got := count(); got != n+1 {
+		s.Errorf("%d objects are listed, want %d", got, n+1)
+	}
+	if err := s.Delete(s.Context(), append(keys, objects.PackKey(chunk.Sum([]byte("missing"))))); err != nil {
+		s.Error(err)
+	}
+	if got := count(); got != 1 {
+		s.Errorf("%d objects are left, want 1", got)
+	}
+	o, err := s.Open(s.Context(), kept)
+	s.want(o, err, "kept")
 }
 
 func notFound(s *suite) {

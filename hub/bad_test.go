@@ -236,7 +236,7 @@ func TestImageThatCrashesTheHub(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := c.Catalog().ClaimJob(ctx, c.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour) // and the hub dies
+		_, err := c.Catalog().Jobs.Claim(ctx, c.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour) // and the hub dies
 		if err != nil {
 			t.Fatal(err)
 		}

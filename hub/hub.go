@@ -168,7 +168,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := h.catalog.DropLeases(ctx, name+"/"); err != nil { // of the previous process, which has ended
+	if err := h.catalog.Jobs.DropLeases(ctx, name+"/"); err != nil { // of the previous process, which has ended
 		return err
 	}
 	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
@@ -176,7 +176,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.publisher = publisher
 	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
 	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
-	h.jobs = jobs.New(h.catalog, name, h.log)
+	h.jobs = jobs.New(h.catalog.Jobs, name, h.log)
 	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Secret: h.keys.derive("logins of jobs"),

@@ -137,7 +137,7 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 		wire.StateStored} {
 		send(prometheus.GaugeValue, "images", "Images, by state.", states[state], prometheus.Labels{"state": state})
 	}
-	open, err := v.catalog.CountJobs(ctx)
+	open, err := v.catalog.Jobs.Count(ctx)
 	if err != nil {
 		return err
 	}

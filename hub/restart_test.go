@@ -35,7 +35,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	pushing := &testHub{Hub: dying, t: t, url: server.URL, config: h.config}
 	before := pushing.holdings()
 	pushing.push("a:1", image(lowerTar, upperTar))
-	j, err := dying.Catalog().ClaimJob(t.Context(), dying.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour)
+	j, err := dying.Catalog().Jobs.Claim(t.Context(), dying.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour)
 	if err != nil || j.Key != "a:1" {
 		t.Fatalf("%+v, %v", j, err)
 	}
@@ -109,7 +109,7 @@ func leaveUnpublished(t *testing.T, dying *hub.Hub, objectsBefore []string) (kno
 	known = firstWith(objectsBefore, "layers/")
 	fresh = objects.PackKey([32]byte{1, 2, 3})
 	claim := catalog.Claim{Owner: dying.Owner() + "/1", Keys: []string{known, fresh}}
-	if err := dying.Catalog().ClaimObjects(t.Context(), claim, time.Hour); err != nil {
+	if err := dying.Catalog().Claims.Acquire(t.Context(), claim, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{

@@ -157,7 +157,7 @@ func TestHubEndsWhileItCopies(t *testing.T) {
 	}
 	again.fetchTree(images[0].Chain)
 	again.idle()
-	jobs, err := again.Catalog().Jobs(t.Context(), true, 10)
+	jobs, err := again.Catalog().Jobs.List(t.Context(), true, 10)
 	if err != nil || len(jobs) != 1 || len(jobs[0].Secret) != 0 {
 		t.Errorf("ended jobs %+v, %v, want one without a login", jobs, err)
 	}

@@ -26,7 +26,7 @@ type Jobs interface {
 }
 
 func (s *Server) getJobs(_ http.ResponseWriter, req *http.Request) (any, error) {
-	jobs, err := s.Catalog.Jobs(req.Context(), req.URL.Query().Get("ended") != "", maxJobs)
+	jobs, err := s.Catalog.Jobs.List(req.Context(), req.URL.Query().Get("ended") != "", maxJobs)
 	if err != nil {
 		return nil, err
 	}

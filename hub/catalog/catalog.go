@@ -7,9 +7,11 @@
 // Each part of the hub uses a few methods of Catalog and names them in an interface of its own. The
 // parts are:
 //
-//   - images.go: names, states and the queue; manifests.go: what nodes ask about a manifest;
+//   - images.go: names and states; manifests.go: what nodes ask about a manifest;
 //     inspect.go: what users ask about an image.
 //   - chains.go: chains, statements and layers; signatures.go: statements that are signed again.
+//   - jobs.go (Jobs): the queue of the hub's work; claims.go (Claims): objects that are being stored
+//     or deleted.
 //   - chunks.go: the unit of each chunk; publish.go and inherit.go: the rows of a new image;
 //     derived.go: trees that were made on request.
 //   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
@@ -23,7 +25,6 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 )
@@ -33,8 +34,9 @@ var ErrNotFound = errors.New("not found")
 
 // Catalog is an open catalog. It is safe for concurrent use.
 type Catalog struct {
-	writing, reading *sql.DB // SQLite has one connection for writing; PostgreSQL has one pool for both
-	write, read      session
+	*database
+	Jobs   *Jobs
+	Claims *Claims
 
 	changes changes
 	sizes   sizesState
@@ -44,37 +46,15 @@ type Catalog struct {
 // the URL of a database of PostgreSQL: postgres://USER:PASSWORD@HOST:PORT/DATABASE. An older catalog
 // is migrated.
 func Open(ctx context.Context, source string) (*Catalog, error) {
-	c, err := connect(source)
+	db, err := connect(source)
 	if err == nil {
-		if err = migrate(ctx, c.writing, c.write); err != nil {
-			err = errors.Join(err, c.Close())
+		if err = migrate(ctx, db.writing, db.write); err != nil {
+			err = errors.Join(err, db.Close())
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), err)
 	}
-	return c, nil
+	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db},
+		changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}, nil
 }
-
-func connect(source string) (*Catalog, error) {
-	c := &Catalog{changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}
-	d := sqliteDialect
-	var err error
-	if IsPostgres(source) {
-		d = postgresDialect
-		c.writing, err = openPostgres(source)
-		c.reading = c.writing
-	} else if c.writing, err = openSQLite(source, "&_txlock=immediate", 1); err == nil {
-		if c.reading, err = openSQLite(source, "&_pragma=query_only(1)", sqliteReaders); err != nil {
-			err = errors.Join(err, c.writing.Close())
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	c.write, c.read = session{c.writing, d}, session{c.reading, d}
-	return c, nil
-}
-
-// Close closes the catalog.
-func (c *Catalog) Close() error { return errors.Join(c.reading.Close(), c.writing.Close()) }

@@ -11,17 +11,20 @@ import (
 
 // Claim is a publisher's right to store and delete certain objects. Nobody else has that right for
 // the same objects until the claim is released, or its lease has ended. The objects of a claim that
-// was not released may be unpublished: ExpiredClaims finds them.
+// was not released may be unpublished: Expired finds them.
 type Claim struct {
 	Owner string // of this claim only
 	Keys  []string
 }
 
+// Claims are the claims of objects. They are safe for concurrent use.
+type Claims struct{ *database }
+
 // ErrClaimed means that another publisher stores or deletes one of the objects.
 var ErrClaimed = errors.New("another publication has claimed its objects")
 
-// ClaimObjects claims objects for a lease, or returns ErrClaimed.
-func (c *Catalog) ClaimObjects(ctx context.Context, claim Claim, lease time.Duration) error {
+// Acquire claims objects for a lease, or returns ErrClaimed.
+func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) error {
 	return c.update(ctx, "claim objects", func(tx session) error {
 		for batch := range slices.Chunk(claim.Keys, rowsPerInsert) {
 			var args []any
@@ -44,8 +47,8 @@ func (c *Catalog) ClaimObjects(ctx context.Context, claim Claim, lease time.Dura
 	})
 }
 
-// ExtendClaim extends the lease of a claim, or returns ErrLost.
-func (c *Catalog) ExtendClaim(ctx context.Context, claim Claim, lease time.Duration) error {
+// Extend extends the lease of a claim, or returns ErrLost.
+func (c *Claims) Extend(ctx context.Context, claim Claim, lease time.Duration) error {
 	return c.update(ctx, "extend a claim of objects", func(tx session) error {
 		done, err := tx.exec(ctx, `UPDATE object_claims SET until = `+tx.clock+` + ? WHERE owner = ?`,
 			lease.Milliseconds(), claim.Owner)
@@ -71,14 +74,14 @@ func holdClaim(ctx context.Context, tx session, claim Claim) error {
 	return claim.check(done, err)
 }
 
-// ReleaseClaim ends a claim. Its published objects are known, and the others are deleted.
-func (c *Catalog) ReleaseClaim(ctx context.Context, claim Claim) error {
+// Release ends a claim. Its published objects are known, and the others are deleted.
+func (c *Claims) Release(ctx context.Context, claim Claim) error {
 	return c.exec(ctx, "release a claim of objects", `DELETE FROM object_claims WHERE owner = ?`, claim.Owner)
 }
 
-// ExpiredClaims gives owner a claim of at most limit objects whose claims have expired. If ended is
+// Expired gives owner a claim of at most limit objects whose claims have expired. If ended is
 // not empty, the claims of owners whose names begin with it count as expired, too.
-func (c *Catalog) ExpiredClaims(
+func (c *Claims) Expired(
 	ctx context.Context, owner, ended string, lease time.Duration, limit int,
 ) (claim Claim, err error) {
 	condition, args := `until < `+c.write.clock, []any{owner, lease.Milliseconds()}

@@ -102,6 +102,35 @@ func openPostgres(source string) (*sql.DB, error) {
 	return db, nil
 }
 
+// database is a connected database.
+type database struct {
+	writing, reading *sql.DB // SQLite has one connection for writing; PostgreSQL has one pool for both
+	write, read      session
+}
+
+func connect(source string) (*database, error) {
+	db := &database{}
+	d := sqliteDialect
+	var err error
+	if IsPostgres(source) {
+		d = postgresDialect
+		db.writing, err = openPostgres(source)
+		db.reading = db.writing
+	} else if db.writing, err = openSQLite(source, "&_txlock=immediate", 1); err == nil {
+		if db.reading, err = openSQLite(source, "&_pragma=query_only(1)", sqliteReaders); err != nil {
+			err = errors.Join(err, db.writing.Close())
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	db.write, db.read = session{db.writing, d}, session{db.reading, d}
+	return db, nil
+}
+
+// Close closes the database.
+func (db *database) Close() error { return errors.Join(db.reading.Close(), db.writing.Close()) }
+
 // nameOf names a database in errors. It has no password.
 func nameOf(source string) string {
 	if !IsPostgres(source) {
@@ -152,10 +181,10 @@ const transactionTries = 10
 
 // update runs fn in a transaction for writing. On SQLite other writers wait meanwhile, so fn must
 // be short. fn may run several times. Errors say what was to be done.
-func (c *Catalog) update(ctx context.Context, what string, fn func(tx session) error) error {
+func (db *database) update(ctx context.Context, what string, fn func(tx session) error) error {
 	var err error
 	for range transactionTries {
-		if err = c.transaction(ctx, fn); !isConflict(err) {
+		if err = db.transaction(ctx, fn); !isConflict(err) {
 			break
 		}
 	}
@@ -165,13 +194,13 @@ func (c *Catalog) update(ctx context.Context, what string, fn func(tx session) e
 	return nil
 }
 
-func (c *Catalog) transaction(ctx context.Context, fn func(tx session) error) error {
-	tx, err := c.writing.BeginTx(ctx, nil)
+func (db *database) transaction(ctx context.Context, fn func(tx session) error) error {
+	tx, err := db.writing.BeginTx(ctx, nil)
 	if err != nil {
 		return mark(err)
 	}
 	defer tx.Rollback() // does nothing after Commit
-	if err := fn(session{tx, c.write.dialect}); err != nil {
+	if err := fn(session{tx, db.write.dialect}); err != nil {
 		return err
 	}
 	return mark(tx.Commit())
@@ -211,6 +240,6 @@ func isAway(err error) bool {
 }
 
 // exec runs one statement in a transaction of its own.
-func (c *Catalog) exec(ctx context.Context, what, statement string, args ...any) error {
-	return c.update(ctx, what, func(tx session) error { return exec(ctx, tx, statement, args...) })
+func (db *database) exec(ctx context.Context, what, statement string, args ...any) error {
+	return db.update(ctx, what, func(tx session) error { return exec(ctx, tx, statement, args...) })
 }

@@ -36,6 +36,10 @@ type Job struct {
 	Updated  time.Time
 }
 
+// Jobs are the hub's jobs, and the claims of layers by their workers. They are safe for concurrent
+// use.
+type Jobs struct{ *database }
+
 // Requests to the worker of a running job.
 const (
 	RequestAgain  = "again" // the job was requested again: it runs again, with a new payload
@@ -66,11 +70,11 @@ func (j *Job) fields() []any {
 		&j.Attempts, &j.Owner, &j.Fence, &j.Progress, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
 }
 
-// AddJob queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay. If
+// Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay. If
 // there is an open one, it gets that payload and runs again: at once if it was queued, afterwards
-// if it is running. A paused job stays paused. AddJob returns the job's number.
-func (c *Catalog) AddJob(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
-	err = c.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+// if it is running. A paused job stays paused. Add returns the job's number.
+func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
+	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
 		n, err = addJob(ctx, tx, j, delay)
 		return err
 	})
@@ -102,10 +106,10 @@ type Slot struct {
 	Priority int64 // of the job at least
 }
 
-// ClaimJob gives owner the job that is to run next and fits into one of the slots, for a lease. The
+// Claim gives owner the job that is to run next and fits into one of the slots, for a lease. The
 // error is ErrNotFound if there is none. It counts as an attempt, unless owner had the job before and
 // could not extend its lease.
-func (c *Catalog) ClaimJob(ctx context.Context, owner string, slots []Slot, lease time.Duration) (j Job, err error) {
+func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time.Duration) (j Job, err error) {
 	if len(slots) == 0 {
 		return j, ErrNotFound
 	}
@@ -114,7 +118,7 @@ func (c *Catalog) ClaimJob(ctx context.Context, owner string, slots []Slot, leas
 		fits += ` OR kind = ? AND priority >= ?`
 		args = append(args, s.Kind, s.Priority)
 	}
-	err = c.update(ctx, "claim a job", func(tx session) error {
+	err = q.update(ctx, "claim a job", func(tx session) error {
 		if err := expireJobs(ctx, tx); err != nil {
 			return err
 		}
@@ -137,8 +141,8 @@ func (c *Catalog) ClaimJob(ctx context.Context, owner string, slots []Slot, leas
 
 // DropLeases ends the leases of owners whose names begin with ended, as their process has ended. Their
 // jobs can run again at once.
-func (c *Catalog) DropLeases(ctx context.Context, ended string) error {
-	return c.update(ctx, "drop leases", func(tx session) error {
+func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
+	return q.update(ctx, "drop leases", func(tx session) error {
 		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
 			len(ended), ended)
 	})
@@ -177,12 +181,12 @@ func failImages(ctx context.Context, tx session, j Job, reason string) error {
 		wire.StateQueued, wire.StateActive)
 }
 
-// ExtendJob extends a lease, and stores the worker's progress. It returns what the worker is asked
+// Extend extends a lease, and stores the worker's progress. It returns what the worker is asked
 // to do, or ErrLost.
-func (c *Catalog) ExtendJob(
+func (q *Jobs) Extend(
 	ctx context.Context, l Lease, lease time.Duration, progress []byte,
 ) (request string, err error) {
-	err = c.update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx session) error {
+	err = q.update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx session) error {
 		request, err = get(ctx, tx, value[string], `UPDATE jobs SET lease = `+tx.clock+` + ?, progress = ?,
 			updated = `+tx.clock+` WHERE n = ? AND fence = ? AND state = 'running' RETURNING request`,
 			lease.Milliseconds(), append([]byte{}, progress...), l.Job, l.Fence)
@@ -208,16 +212,16 @@ type Outcome struct {
 	Uncounted bool
 }
 
-// EndJob ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
+// End ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
 // queued, one that was to be cancelled or paused is that, unless it is done. If it has failed or was
-// cancelled, its images that are still to be ingested fail with the outcome's error. EndJob returns
+// cancelled, its images that are still to be ingested fail with the outcome's error. End returns
 // the job's state.
-func (c *Catalog) EndJob(ctx context.Context, l Lease, o Outcome) (state string, err error) {
+func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err error) {
 	uncounted := 0
 	if o.Uncounted {
 		uncounted = 1
 	}
-	err = c.update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx session) error {
+	err = q.update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx session) error {
 		j, err := get(ctx, tx, (*Job).fields, `
 			UPDATE jobs SET state = CASE WHEN request = 'again' THEN 'queued'
 					WHEN request = 'cancel' AND ? <> 'done' THEN 'cancelled'
@@ -256,7 +260,7 @@ func forgetSecret(ctx context.Context, tx session, n int64) error {
 	return exec(ctx, tx, `UPDATE jobs SET secret = ?, progress = ? WHERE n = ? AND NOT `+openJob, []byte{}, []byte{}, n)
 }
 
-// cancelJob is CancelJob for the open job of a kind and key, if there is one.
+// cancelJob is Jobs.Cancel for the open job of a kind and key, if there is one.
 func cancelJob(ctx context.Context, tx session, kind, key string) error {
 	return exec(ctx, tx, `UPDATE jobs SET request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
 			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
@@ -266,8 +270,8 @@ func cancelJob(ctx context.Context, tx session, kind, key string) error {
 
 // ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
 // right: another owner keeps it until it calls ReleaseLayers, publishes an image, or loses its job.
-func (c *Catalog) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
-	err = c.update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx session) error {
+func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
+	err = q.update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
@@ -286,8 +290,8 @@ func (c *Catalog) ClaimLayer(ctx context.Context, l Lease, diffID string) (claim
 }
 
 // ReleaseLayers gives up all rights of an owner to split layers.
-func (c *Catalog) ReleaseLayers(ctx context.Context, l Lease) error {
-	return c.update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx session) error {
+func (q *Jobs) ReleaseLayers(ctx context.Context, l Lease) error {
+	return q.update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx session) error {
 		return releaseLayers(ctx, tx, &Publication{Lease: l})
 	})
 }
@@ -304,19 +308,19 @@ func hold(ctx context.Context, tx session, l Lease) error {
 }
 
 // Hold returns ErrLost if the owner of a lease may no longer change what its job is about.
-func (c *Catalog) Hold(ctx context.Context, l Lease) error {
-	return c.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
+func (q *Jobs) Hold(ctx context.Context, l Lease) error {
+	return q.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
 }
 
-// OpenJob returns the open job of a kind and key, or ErrNotFound.
-func (c *Catalog) OpenJob(ctx context.Context, kind, key string) (Job, error) {
-	return get(ctx, c.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND key = ? AND `+openJob,
+// Open returns the open job of a kind and key, or ErrNotFound.
+func (q *Jobs) Open(ctx context.Context, kind, key string) (Job, error) {
+	return get(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND key = ? AND `+openJob,
 		kind, key)
 }
 
 // Job returns a job, or ErrNotFound.
-func (c *Catalog) Job(ctx context.Context, n int64) (Job, error) {
-	j, err := get(ctx, c.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
+func (q *Jobs) Get(ctx context.Context, n int64) (Job, error) {
+	j, err := get(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
 	if err != nil {
 		return j, fmt.Errorf("job %d: %w", n, err)
 	}
@@ -325,35 +329,35 @@ func (c *Catalog) Job(ctx context.Context, n int64) (Job, error) {
 
 // Jobs returns open jobs in the order in which they run, or, with ended, the jobs that ended last.
 // There are at most limit of them.
-func (c *Catalog) Jobs(ctx context.Context, ended bool, limit int) ([]Job, error) {
+func (q *Jobs) List(ctx context.Context, ended bool, limit int) ([]Job, error) {
 	condition := openJob + ` ORDER BY CASE state WHEN 'running' THEN 0 WHEN 'queued' THEN 1 ELSE 2 END, priority DESC,
 		run_at, n`
 	if ended {
 		condition = `NOT ` + openJob + ` ORDER BY updated DESC, n DESC`
 	}
-	return list(ctx, c.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE `+condition+` LIMIT ?`, limit)
+	return list(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE `+condition+` LIMIT ?`, limit)
 }
 
-// CountJobs counts the open jobs by kind and state.
-func (c *Catalog) CountJobs(ctx context.Context) (map[[2]string]int64, error) {
-	return mapOf(ctx, c.read, func(k *[2]string, n *int64) []any { return []any{&k[0], &k[1], n} },
+// Count counts the open jobs by kind and state.
+func (q *Jobs) Count(ctx context.Context) (map[[2]string]int64, error) {
+	return mapOf(ctx, q.read, func(k *[2]string, n *int64) []any { return []any{&k[0], &k[1], n} },
 		`SELECT kind, state, COUNT(*) FROM jobs WHERE `+openJob+` GROUP BY kind, state`)
 }
 
-// CancelJob ends a queued or paused job, or asks the worker of a running one to end it. It returns
+// Cancel ends a queued or paused job, or asks the worker of a running one to end it. It returns
 // the job's state. The error is ErrNotFound if there is no such open job.
-func (c *Catalog) CancelJob(ctx context.Context, n int64) (string, error) {
-	return c.request(ctx, n, RequestCancel, wire.JobCancelled, `state <> 'running'`)
+func (q *Jobs) Cancel(ctx context.Context, n int64) (string, error) {
+	return q.request(ctx, n, RequestCancel, wire.JobCancelled, `state <> 'running'`)
 }
 
-// PauseJob makes a queued job wait for RetryJob, or asks the worker of a running one to stop. It
+// Pause makes a queued job wait for Retry, or asks the worker of a running one to stop. It
 // returns the job's state. The error is ErrNotFound if there is no such open job.
-func (c *Catalog) PauseJob(ctx context.Context, n int64) (string, error) {
-	return c.request(ctx, n, RequestPause, wire.JobPaused, `state = 'queued'`)
+func (q *Jobs) Pause(ctx context.Context, n int64) (string, error) {
+	return q.request(ctx, n, RequestPause, wire.JobPaused, `state = 'queued'`)
 }
 
-func (c *Catalog) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
-	err = c.update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx session) error {
+func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
+	err = q.update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx session) error {
 		j, err := get(ctx, tx, (*Job).fields, `UPDATE jobs SET
 				request = CASE WHEN state = 'running' THEN ? ELSE '' END,
 				state = CASE WHEN `+atOnce+` THEN ? ELSE state END, updated = `+tx.clock+`
@@ -369,12 +373,12 @@ func (c *Catalog) request(ctx context.Context, n int64, request, state, atOnce s
 	return now, err
 }
 
-// RetryJob makes a job run as soon as possible that waits, is paused, has failed or was cancelled.
+// Retry makes a job run as soon as possible that waits, is paused, has failed or was cancelled.
 // Its failed images are queued again. An ended job has lost its secret. The error wraps ErrNotFound
 // if there is no such job, if another one does its work, or if its images were removed or their name
 // was given to others.
-func (c *Catalog) RetryJob(ctx context.Context, n int64) error {
-	return c.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
+func (q *Jobs) Retry(ctx context.Context, n int64) error {
+	return q.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
 		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
 		if err != nil {
 			return err
@@ -411,10 +415,10 @@ func reopen(ctx context.Context, tx session, j Job) error {
 		wire.StateQueued, now(), j.Key, j.Root, wire.StateFailed)
 }
 
-// ForgetJobs removes at most limit jobs that ended longer ago than age, and claims of layers whose
+// Forget removes at most limit jobs that ended longer ago than age, and claims of layers whose
 // workers have ended. It returns the number of jobs.
-func (c *Catalog) ForgetJobs(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
-	err = c.update(ctx, "remove ended jobs", func(tx session) error {
+func (q *Jobs) Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
+	err = q.update(ctx, "remove ended jobs", func(tx session) error {
 		if err := exec(ctx, tx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j
 			WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running')`); err != nil {
 			return err

@@ -12,5 +12,5 @@ import (
 
 func TestConformanceOfPostgres(t *testing.T) {
 	server := postgres.Start(t)
-	catalogtest.Test(t, func(t *testing.T) *catalog.Catalog { return open(t, server.Database(t)) })
+	catalogtest.Test(t, func(t *testing.T) *catalog.Catalog { return catalogtest.Open(t, server.Database(t)) })
 }

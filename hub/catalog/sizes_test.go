@@ -50,7 +50,7 @@ func TestSizesAreComputedOnce(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c = open(t, path)
+	c = catalogtest.Open(t, path)
 	defer keepSizes(t, c)()
 	expectSizes(t, c, "", map[string]catalog.Sizes{
 		"one":   {Chunks: 42, Stored: 100 + 7},         // unchanged

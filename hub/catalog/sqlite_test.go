@@ -17,23 +17,9 @@ import (
 	"lighter/wire"
 )
 
-func open(t *testing.T, path string) *catalog.Catalog {
-	t.Helper()
-	c, err := catalog.Open(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
 func openNew(t *testing.T) *catalog.Catalog {
 	t.Helper()
-	return open(t, filepath.Join(t.TempDir(), "catalog ?#.db")) // characters that a URL would escape
+	return catalogtest.Open(t, filepath.Join(t.TempDir(), "catalog ?#.db")) // characters that a URL would escape
 }
 
 func TestConformance(t *testing.T) { catalogtest.Test(t, openNew) }
@@ -63,7 +49,7 @@ func TestCatalogBeforeMigrations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "catalog.db")
 	execute(t, path, string(dump))
 	for range 2 {
-		c := open(t, path)
+		c := catalogtest.Open(t, path)
 		images, err := c.Images(t.Context(), "")
 		if err != nil || len(images) != 3 {
 			t.Fatalf("%d images, %v, want 3", len(images), err)
@@ -83,7 +69,7 @@ func TestCatalogBeforeMigrations(t *testing.T) {
 			t.Errorf("inventory %+v, %v, want %+v", inventory, err, want)
 		}
 	}
-	c := open(t, path)
+	c := catalogtest.Open(t, path)
 	catalogtest.Publish(t, c, "new", "a", "b")
 	if images, err := c.Images(t.Context(), "new"); err != nil || len(images) != 1 ||
 		images[0].State != wire.StateReady {
@@ -124,9 +110,9 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 // A catalog that a newer hub has migrated is usable if that hub says so.
 func TestCatalogOfANewerHub(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "catalog.db")
-	catalogtest.Publish(t, open(t, path), "one", "a")
+	catalogtest.Publish(t, catalogtest.Open(t, path), "one", "a")
 	execute(t, path, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)`)
-	if images, err := open(t, path).Images(t.Context(), "one"); err != nil || len(images) != 1 {
+	if images, err := catalogtest.Open(t, path).Images(t.Context(), "one"); err != nil || len(images) != 1 {
 		t.Errorf("images %+v, %v, want one", images, err)
 	}
 }
@@ -171,7 +157,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	job, err := c.ClaimJob(ctx, "this process", []catalog.Slot{{Kind: "image"}}, time.Minute)
+	job, err := c.Jobs.Claim(ctx, "this process", []catalog.Slot{{Kind: "image"}}, time.Minute)
 	if err == nil {
 		err = c.Begin(ctx, job.Lease(), images[0].N)
 	}

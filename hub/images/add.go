@@ -80,7 +80,7 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 	if r.job == 0 || slices.ContainsFunc(images, func(i catalog.Image) bool { return i.State == wire.StateFailed }) {
 		return true, nil
 	}
-	j, err := s.catalog.Job(ctx, r.job)
+	j, err := s.catalog.Jobs.Get(ctx, r.job)
 	switch {
 	case errors.Is(err, catalog.ErrNotFound):
 		return true, nil // it ended long ago

@@ -80,7 +80,7 @@ func (s *Service) Recover(ctx context.Context) error {
 		return err
 	}
 	for name, root := range pending {
-		if _, err := s.catalog.AddJob(ctx, pushJob(name, root), 0); err != nil {
+		if _, err := s.catalog.Jobs.Add(ctx, pushJob(name, root), 0); err != nil {
 			return err
 		}
 	}

@@ -95,7 +95,7 @@ func (s *Service) readStale(ctx context.Context) {
 // readStaleName reads a name from the registry, unless a job is going to give the name to its image.
 func (s *Service) readStaleName(ctx context.Context, ref wire.Ref) error {
 	defer s.Lock(ref.Repository)()
-	j, err := s.catalog.OpenJob(ctx, jobKind, ref.Name())
+	j, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name())
 	if err == nil {
 		var w work
 		if err := json.Unmarshal(j.Payload, &w); err == nil && w.Source != "" {

@@ -66,7 +66,7 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	limited, stop := context.WithTimeoutCause(ctx, s.ImageTime, &report.TooLongError{Limit: s.ImageTime})
 	defer stop()
 	err = s.bring(limited, ref, j)
-	if releaseErr := s.catalog.ReleaseLayers(context.WithoutCancel(ctx), j.Lease()); releaseErr != nil {
+	if releaseErr := s.catalog.Jobs.ReleaseLayers(context.WithoutCancel(ctx), j.Lease()); releaseErr != nil {
 		s.config.Log.Warn("release claims of layers", "err", releaseErr) // they end with the job
 	}
 	if err == nil || ctx.Err() != nil {
@@ -233,7 +233,7 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	}
 	defer s.Lock(ref.Repository)()
 	// The name may have been removed meanwhile, or given to another image.
-	if err := s.catalog.Hold(ctx, j.Lease()); err != nil {
+	if err := s.catalog.Jobs.Hold(ctx, j.Lease()); err != nil {
 		return err
 	}
 	if err := i.PutManifests(ctx, ref.Tag); err != nil {

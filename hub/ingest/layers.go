@@ -75,7 +75,7 @@ func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified boo
 		if err != nil || known || time.Since(begun) > claimTime {
 			return known, verified, err
 		}
-		claimed, err := t.catalog.ClaimLayer(ctx, t.lease, l.DiffID)
+		claimed, err := t.catalog.Jobs.ClaimLayer(ctx, t.lease, l.DiffID)
 		if err != nil {
 			return false, false, err
 		}

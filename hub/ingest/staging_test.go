@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	"lighter/format/tree"
-	"lighter/hub/catalog"
 	"lighter/hub/encoder"
 	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/publish"
+	"lighter/test/testkit/catalogtest"
 )
 
 // A pack that could not be synced keeps its image from being published.
@@ -24,15 +24,12 @@ func TestUnsyncedPackIsNotPublished(t *testing.T) {
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c, err := catalog.Open(t.Context(), filepath.Join(dir, "catalog.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := catalogtest.Open(t, filepath.Join(dir, "catalog.db"))
 	o, err := objects.Open(t.Context(), "file://"+filepath.Join(dir, "objects"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = errors.Join(c.Close(), o.Close()) }()
+	defer o.Close()
 	log := slog.New(slog.DiscardHandler)
 	p := publish.New(c, o, scratch, "process", log)
 	keys := []ed25519.PrivateKey{make(ed25519.PrivateKey, ed25519.PrivateKeySize)}

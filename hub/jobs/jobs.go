@@ -25,20 +25,20 @@ import (
 	"lighter/wire"
 )
 
-// Store has the jobs. The hub's catalog implements it.
+// Store has the jobs. Those of the hub's catalog implement it.
 type Store interface {
-	ClaimJob(ctx context.Context, owner string, slots []catalog.Slot, lease time.Duration) (catalog.Job, error)
-	ExtendJob(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (request string, err error)
-	EndJob(ctx context.Context, l catalog.Lease, o catalog.Outcome) (state string, err error)
-	Job(ctx context.Context, n int64) (catalog.Job, error)
-	OpenJob(ctx context.Context, kind, key string) (catalog.Job, error)
-	CancelJob(ctx context.Context, n int64) (state string, err error)
-	PauseJob(ctx context.Context, n int64) (state string, err error)
-	RetryJob(ctx context.Context, n int64) error
-	ForgetJobs(ctx context.Context, age time.Duration, limit int) (removed int64, err error)
+	Claim(ctx context.Context, owner string, slots []catalog.Slot, lease time.Duration) (catalog.Job, error)
+	Extend(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (request string, err error)
+	End(ctx context.Context, l catalog.Lease, o catalog.Outcome) (state string, err error)
+	Get(ctx context.Context, n int64) (catalog.Job, error)
+	Open(ctx context.Context, kind, key string) (catalog.Job, error)
+	Cancel(ctx context.Context, n int64) (state string, err error)
+	Pause(ctx context.Context, n int64) (state string, err error)
+	Retry(ctx context.Context, n int64) error
+	Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error)
 }
 
-var _ Store = (*catalog.Catalog)(nil)
+var _ Store = (*catalog.Jobs)(nil)
 
 // Kind is a kind of jobs.
 type Kind struct {
@@ -133,7 +133,7 @@ func (q *Queue) Run(ctx context.Context) error {
 	defer q.work.Wait()
 	q.work.Go(func() { q.forget(ctx) })
 	for {
-		j, err := q.store.ClaimJob(ctx, q.owner, q.slots(), q.Lease)
+		j, err := q.store.Claim(ctx, q.owner, q.slots(), q.Lease)
 		switch {
 		case err == nil:
 			q.start(ctx, j)
@@ -255,7 +255,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 		o = catalog.Outcome{State: wire.JobFailed, Error: report.Reason(err)}
 	}
 	_ = q.persist(ctx, "end job", func(ctx context.Context) error {
-		state, err := q.store.EndJob(ctx, r.Lease(), o)
+		state, err := q.store.End(ctx, r.Lease(), o)
 		if err == nil {
 			log.Debug("job ended", "state", state, "duration", time.Since(started), "err", o.Error)
 		} else if errors.Is(err, catalog.ErrLost) {
@@ -299,7 +299,7 @@ func (q *Queue) extend(ctx context.Context, r *Running) {
 		}
 		begun := time.Now()
 		try, cancel := context.WithTimeout(ctx, q.Lease)
-		request, err := q.store.ExtendJob(try, r.Lease(), q.Lease, progress)
+		request, err := q.store.Extend(try, r.Lease(), q.Lease, progress)
 		cancel()
 		if err == nil {
 			extended = begun
@@ -328,7 +328,7 @@ func (q *Queue) requested(ctx context.Context, r *Running, request string) error
 	case catalog.RequestPause:
 		return &requestError{wire.JobPaused}
 	case catalog.RequestAgain:
-		j, err := q.store.Job(ctx, r.N)
+		j, err := q.store.Get(ctx, r.N)
 		if err != nil {
 			return err
 		}
@@ -356,7 +356,7 @@ func (q *Queue) persist(ctx context.Context, what string, write func(ctx context
 // Cancel ends an open job: at once, or when its worker has heard of it. It returns the job as it is
 // then. The error wraps catalog.ErrNotFound if there is no such open job.
 func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
-	if _, err := q.store.CancelJob(ctx, n); err != nil {
+	if _, err := q.store.Cancel(ctx, n); err != nil {
 		return catalog.Job{}, err
 	}
 	return q.changedJob(ctx, n)
@@ -365,7 +365,7 @@ func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
 // Pause stops an open job until Retry. The error wraps catalog.ErrNotFound if there is no such open
 // job.
 func (q *Queue) Pause(ctx context.Context, n int64) (catalog.Job, error) {
-	if _, err := q.store.PauseJob(ctx, n); err != nil {
+	if _, err := q.store.Pause(ctx, n); err != nil {
 		return catalog.Job{}, err
 	}
 	return q.changedJob(ctx, n)
@@ -374,7 +374,7 @@ func (q *Queue) Pause(ctx context.Context, n int64) (catalog.Job, error) {
 // Retry makes a job run as soon as possible that waits, is paused, has failed or was cancelled. The
 // error wraps catalog.ErrNotFound if there is no such job, or if another one does its work.
 func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
-	if err := q.store.RetryJob(ctx, n); err != nil {
+	if err := q.store.Retry(ctx, n); err != nil {
 		return catalog.Job{}, err
 	}
 	return q.changedJob(ctx, n)
@@ -382,13 +382,13 @@ func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
 
 func (q *Queue) changedJob(ctx context.Context, n int64) (catalog.Job, error) {
 	q.Wake()
-	return q.store.Job(ctx, n)
+	return q.store.Get(ctx, n)
 }
 
 // forget removes jobs that ended long ago.
 func (q *Queue) forget(ctx context.Context) {
 	for {
-		removed, err := q.store.ForgetJobs(ctx, keepEnded, forgetAtOne)
+		removed, err := q.store.Forget(ctx, keepEnded, forgetAtOne)
 		if err != nil && ctx.Err() == nil {
 			q.log.Error("remove ended jobs", "err", err)
 		}
@@ -459,7 +459,7 @@ func (q *Queue) progress(ctx context.Context, kind, key string, others bool) (li
 	if !others {
 		return nil, nil
 	}
-	j, err := q.store.OpenJob(ctx, kind, key)
+	j, err := q.store.Open(ctx, kind, key)
 	if errors.Is(err, catalog.ErrNotFound) || err == nil && len(j.Progress) == 0 {
 		return nil, nil
 	}

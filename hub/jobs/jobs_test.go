@@ -14,23 +14,15 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
 	"lighter/hub/report"
+	"lighter/test/testkit/catalogtest"
 	"lighter/wire"
 )
 
 const kind = "work"
 
-func openCatalog(t *testing.T) *catalog.Catalog {
+func openJobs(t *testing.T) *catalog.Jobs {
 	t.Helper()
-	c, err := catalog.Open(t.Context(), filepath.Join(t.TempDir(), "catalog.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
+	return catalogtest.Open(t, filepath.Join(t.TempDir(), "catalog.db")).Jobs
 }
 
 // start runs a queue with one kind of jobs. stop ends it and waits.
@@ -61,9 +53,9 @@ func start(
 	return q, stop
 }
 
-func add(t *testing.T, c *catalog.Catalog, key, payload string, priority int64) int64 {
+func add(t *testing.T, c *catalog.Jobs, key, payload string, priority int64) int64 {
 	t.Helper()
-	n, err := c.AddJob(t.Context(), catalog.Job{Kind: kind, Key: key, Payload: []byte(payload), Priority: priority}, 0)
+	n, err := c.Add(t.Context(), catalog.Job{Kind: kind, Key: key, Payload: []byte(payload), Priority: priority}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,10 +63,10 @@ func add(t *testing.T, c *catalog.Catalog, key, payload string, priority int64) 
 }
 
 // await waits until a job has a state.
-func await(t *testing.T, c *catalog.Catalog, n int64, state string) catalog.Job {
+func await(t *testing.T, c *catalog.Jobs, n int64, state string) catalog.Job {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		j, err := c.Job(t.Context(), n)
+		j, err := c.Get(t.Context(), n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +80,7 @@ func await(t *testing.T, c *catalog.Catalog, n int64, state string) catalog.Job 
 }
 
 func TestJobsGetToTheirEnd(t *testing.T) {
-	c := openCatalog(t)
+	c := openJobs(t)
 	tries := 0
 	q, _ := start(t, c, "a", jobs.Kind{
 		Run: func(_ context.Context, j *jobs.Running) error {
@@ -114,7 +106,7 @@ func TestJobsGetToTheirEnd(t *testing.T) {
 
 // A job that runs is cancelled, paused and run again, and Await follows it.
 func TestRunningJobIsInterrupted(t *testing.T) {
-	c := openCatalog(t)
+	c := openJobs(t)
 	runs := make(chan string, 10)
 	q, _ := start(t, c, "a", jobs.Kind{Run: func(ctx context.Context, j *jobs.Running) error {
 		runs <- string(j.Payload)
@@ -156,7 +148,7 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 		return nil
 	})
 	if err := q.Await(t.Context(), kind, "a", sender, func(ctx context.Context) (bool, error) {
-		j, err := c.Job(ctx, n)
+		j, err := c.Get(ctx, n)
 		return j.State == wire.JobDone, err
 	}); err != nil {
 		t.Fatal(err)
@@ -168,7 +160,7 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 
 // A queue that ends gives its jobs back, and the attempt does not count.
 func TestQueueEnds(t *testing.T) {
-	c := openCatalog(t)
+	c := openJobs(t)
 	started := make(chan struct{}, 10)
 	block := jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
 		started <- struct{}{}
@@ -180,7 +172,7 @@ func TestQueueEnds(t *testing.T) {
 		_, stop := start(t, c, "a", block, 0)
 		<-started
 		stop()
-		if j, err := c.Job(t.Context(), n); err != nil || j.State != wire.JobQueued || j.Attempts != 0 {
+		if j, err := c.Get(t.Context(), n); err != nil || j.State != wire.JobQueued || j.Attempts != 0 {
 			t.Fatalf("%+v, %v, want it queued", j, err)
 		}
 	}
@@ -188,31 +180,31 @@ func TestQueueEnds(t *testing.T) {
 
 // deaf is a store that a process can no longer reach.
 type deaf struct {
-	*catalog.Catalog
+	*catalog.Jobs
 	is atomic.Bool
 }
 
-func (d *deaf) ClaimJob(
+func (d *deaf) Claim(
 	ctx context.Context, owner string, slots []catalog.Slot, lease time.Duration,
 ) (catalog.Job, error) {
 	if d.is.Load() {
 		return catalog.Job{}, errors.New("connection refused")
 	}
-	return d.Catalog.ClaimJob(ctx, owner, slots, lease)
+	return d.Jobs.Claim(ctx, owner, slots, lease)
 }
 
-func (d *deaf) ExtendJob(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (string, error) {
+func (d *deaf) Extend(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (string, error) {
 	if d.is.Load() {
 		return "", errors.New("connection refused")
 	}
-	return d.Catalog.ExtendJob(ctx, l, lease, progress)
+	return d.Jobs.Extend(ctx, l, lease, progress)
 }
 
 // A process that cannot extend its lease stops working, and another one goes on. A job whose
 // processes all end that way is given up.
 func TestLeaseEnds(t *testing.T) {
-	c := openCatalog(t)
-	first := &deaf{Catalog: c}
+	c := openJobs(t)
+	first := &deaf{Jobs: c}
 	lost, working := make(chan error, 1), make(chan struct{})
 	_, stop := start(t, first, "a", jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
 		first.is.Store(true)
@@ -234,10 +226,10 @@ func TestLeaseEnds(t *testing.T) {
 }
 
 func TestJobIsGivenUp(t *testing.T) {
-	c := openCatalog(t)
+	c := openJobs(t)
 	n := add(t, c, "a", "", 0)
 	for i := range 3 { // processes that are killed
-		if _, err := c.ClaimJob(t.Context(), fmt.Sprint(i), []catalog.Slot{{Kind: kind}}, -time.Second); err != nil {
+		if _, err := c.Claim(t.Context(), fmt.Sprint(i), []catalog.Slot{{Kind: kind}}, -time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -251,7 +243,7 @@ func TestJobIsGivenUp(t *testing.T) {
 
 // Jobs without priority leave room for urgent ones.
 func TestUrgentJobsHaveRoom(t *testing.T) {
-	c := openCatalog(t)
+	c := openJobs(t)
 	running := make(chan string, 10)
 	q, _ := start(t, c, "a", jobs.Kind{AtOnce: 3, Urgent: 1, Run: func(ctx context.Context, j *jobs.Running) error {
 		running <- j.Key

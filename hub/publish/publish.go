@@ -27,20 +27,6 @@ import (
 	"lighter/sleep"
 )
 
-// Catalog has the claims, and says which objects are known. The hub's catalog implements it.
-type Catalog interface {
-	ClaimObjects(ctx context.Context, claim catalog.Claim, lease time.Duration) error
-	ExtendClaim(ctx context.Context, claim catalog.Claim, lease time.Duration) error
-	ReleaseClaim(ctx context.Context, claim catalog.Claim) error
-	ExpiredClaims(ctx context.Context, owner, ended string, lease time.Duration, limit int) (catalog.Claim, error)
-	HasPack(ctx context.Context, id chunk.ID) (bool, error)
-	HasTree(ctx context.Context, tree chunk.ID) (bool, error)
-	HasLocations(ctx context.Context, id chunk.ID) (bool, error)
-	HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error)
-}
-
-var _ Catalog = (*catalog.Catalog)(nil)
-
 const (
 	defaultLease = 2 * time.Minute
 	claimEvery   = 100 * time.Millisecond // while another publication has one of the objects
@@ -52,7 +38,7 @@ type Publisher struct {
 	// Lease is how long a publisher that has stopped keeps its claims. It is set before use.
 	Lease time.Duration
 
-	catalog Catalog
+	catalog *catalog.Catalog
 	objects *objects.Store
 	scratch string
 	owner   string // the name of this process
@@ -62,7 +48,7 @@ type Publisher struct {
 // New returns a publisher. scratch is a directory of its own, for a bucket that is a directory on the
 // file system of the objects. owner is a name of this process that no other one has, and that it has
 // again after a restart.
-func New(c Catalog, o *objects.Store, scratch, owner string, log *slog.Logger) *Publisher {
+func New(c *catalog.Catalog, o *objects.Store, scratch, owner string, log *slog.Logger) *Publisher {
 	return &Publisher{Lease: defaultLease, catalog: c, objects: o, scratch: scratch, owner: owner, log: log}
 }
 
@@ -117,7 +103,7 @@ func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.
 func (p *Publisher) claim(ctx context.Context, keys []string) (catalog.Claim, error) {
 	claim := catalog.Claim{Owner: p.newOwner(), Keys: keys}
 	for {
-		err := p.catalog.ClaimObjects(ctx, claim, p.Lease)
+		err := p.catalog.Claims.Acquire(ctx, claim, p.Lease)
 		if !errors.Is(err, catalog.ErrClaimed) {
 			return claim, err
 		}
@@ -159,7 +145,7 @@ func (p *Publisher) whileClaimed(ctx context.Context, claim catalog.Claim, fn fu
 		extended := time.Now()
 		for sleep.For(ctx, p.Lease/6) {
 			begun := time.Now()
-			err := p.catalog.ExtendClaim(ctx, claim, p.Lease)
+			err := p.catalog.Claims.Extend(ctx, claim, p.Lease)
 			switch {
 			case err == nil:
 				extended = begun
@@ -181,7 +167,7 @@ func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
 	// Only the owner of a claim deletes, and ends before its lease does.
 	ctx, cancel := context.WithTimeout(ctx, p.Lease/2)
 	defer cancel()
-	if err := p.catalog.ExtendClaim(ctx, claim, p.Lease); err != nil {
+	if err := p.catalog.Claims.Extend(ctx, claim, p.Lease); err != nil {
 		return err
 	}
 	var unknown []string
@@ -197,7 +183,7 @@ func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
 	if err := p.objects.Delete(ctx, unknown); err != nil {
 		return err
 	}
-	return p.catalog.ReleaseClaim(ctx, claim)
+	return p.catalog.Claims.Release(ctx, claim)
 }
 
 // knows reports whether the catalog names an object. A key of no known form counts as known, so
@@ -245,7 +231,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 // sweep cleans expired claims, and those of owners whose names begin with ended.
 func (p *Publisher) sweep(ctx context.Context, ended string) {
 	for {
-		claim, err := p.catalog.ExpiredClaims(ctx, p.newOwner(), ended, p.Lease, sweepAtOnce)
+		claim, err := p.catalog.Claims.Expired(ctx, p.newOwner(), ended, p.Lease, sweepAtOnce)
 		if err == nil && len(claim.Keys) == 0 {
 			return
 		}

@@ -16,6 +16,7 @@ import (
 	"lighter/format/index"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/test/testkit/catalogtest"
 )
 
 // hub is a publisher with its stores.
@@ -31,15 +32,12 @@ func open(t *testing.T, dir string) hub {
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c, err := catalog.Open(t.Context(), filepath.Join(dir, "catalog.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := catalogtest.Open(t, filepath.Join(dir, "catalog.db"))
 	o, err := objects.Open(t.Context(), "file://"+filepath.Join(dir, "objects"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = errors.Join(c.Close(), o.Close()) })
+	t.Cleanup(func() { _ = o.Close() })
 	return hub{New(c, o, scratch, "process", slog.New(slog.DiscardHandler)), c}
 }
 
@@ -272,11 +270,12 @@ func TestRecoverIsCareful(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := []string{"catalog.db", "../x", "packs/", "packs/ab12", files[0].Key}
-	if err := s.catalog.ClaimObjects(t.Context(), catalog.Claim{Owner: "process/1", Keys: keys}, defaultLease); err != nil {
+	ended := catalog.Claim{Owner: "process/1", Keys: keys}
+	if err := s.catalog.Claims.Acquire(t.Context(), ended, defaultLease); err != nil {
 		t.Fatal(err)
 	}
 	other := catalog.Claim{Owner: "process2/1", Keys: []string{files[1].Key}}
-	if err := s.catalog.ClaimObjects(t.Context(), other, defaultLease); err != nil {
+	if err := s.catalog.Claims.Acquire(t.Context(), other, defaultLease); err != nil {
 		t.Fatal(err)
 	}
 	gone, cancel := context.WithCancel(t.Context())
@@ -289,7 +288,7 @@ func TestRecoverIsCareful(t *testing.T) {
 	if n := s.published(id); n != 1 {
 		t.Errorf("%d objects exist, want that of the other process", n)
 	}
-	if err := s.catalog.ExtendClaim(t.Context(), other, defaultLease); err != nil {
+	if err := s.catalog.Claims.Extend(t.Context(), other, defaultLease); err != nil {
 		t.Errorf("the other process has lost its claim: %v", err)
 	}
 }
@@ -332,11 +331,11 @@ func TestLostClaim(t *testing.T) {
 	s.Lease = time.Second // for the other publisher's claim
 	files, id := staged(t, s)
 	err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
-		if err := s.catalog.ExtendClaim(t.Context(), claim, -time.Second); err != nil {
+		if err := s.catalog.Claims.Extend(t.Context(), claim, -time.Second); err != nil {
 			t.Error(err)
 		}
 		other := catalog.Claim{Owner: "other/1", Keys: claim.Keys}
-		if err := s.catalog.ClaimObjects(t.Context(), other, defaultLease); err != nil {
+		if err := s.catalog.Claims.Acquire(t.Context(), other, defaultLease); err != nil {
 			t.Error(err)
 		}
 		return s.catalog.Publish(t.Context(), publication(claim, id))
@@ -355,7 +354,7 @@ func TestLateUpload(t *testing.T) {
 	s := open(t, t.TempDir())
 	files, id := staged(t, s)
 	err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
-		if err := s.catalog.ReleaseClaim(t.Context(), claim); err != nil { // the other one has cleaned up
+		if err := s.catalog.Claims.Release(t.Context(), claim); err != nil { // the other one has cleaned up
 			t.Error(err)
 		}
 		return s.catalog.Publish(t.Context(), publication(claim, id))

@@ -48,11 +48,7 @@ func (images) Tree(context.Context, string) (*index.Statement, error) {
 func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	t.Helper()
 	dir := t.TempDir()
-	c, err := catalog.Open(t.Context(), filepath.Join(dir, "catalog.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
+	c := catalogtest.Open(t, filepath.Join(dir, "catalog.db"))
 	o, err := objects.Open(t.Context(), "file://"+dir)
 	if err != nil {
 		t.Fatal(err)

@@ -53,6 +53,21 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 	}
 }
 
+// Open opens the catalog of a source, as catalog.Open does, and closes it when the test ends.
+func Open(t *testing.T, source string) *catalog.Catalog {
+	t.Helper()
+	c, err := catalog.Open(t.Context(), source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
 // Publish publishes an image with these layers, of one chunk each. The layer "b" on "a" has the
 // chain "a/b" and the tree TreeOf("a/b").
 func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) catalog.Image {

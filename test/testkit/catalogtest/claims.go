@@ -14,15 +14,15 @@ func testObjectClaims(t *testing.T, c *catalog.Catalog) {
 	one := catalog.Claim{Owner: "p1/a", Keys: []string{"packs/1", "packs/2"}}
 	two := catalog.Claim{Owner: "p2/a", Keys: []string{"packs/2", "packs/3"}}
 	three := catalog.Claim{Owner: "p1/b", Keys: []string{"packs/3"}}
-	must(t, c.ClaimObjects(ctx, one, long))
-	if err := c.ClaimObjects(ctx, two, long); !errors.Is(err, catalog.ErrClaimed) {
+	must(t, c.Claims.Acquire(ctx, one, long))
+	if err := c.Claims.Acquire(ctx, two, long); !errors.Is(err, catalog.ErrClaimed) {
 		t.Errorf("claimed an object twice: %v, want ErrClaimed", err)
 	}
-	must(t, c.ClaimObjects(ctx, three, long)) // nothing of two was claimed
-	must(t, c.ExtendClaim(ctx, one, -time.Second))
-	must(t, c.ReleaseClaim(ctx, three))
-	must(t, c.ClaimObjects(ctx, two, long))
-	if err := c.ExtendClaim(ctx, one, long); !errors.Is(err, catalog.ErrLost) {
+	must(t, c.Claims.Acquire(ctx, three, long)) // nothing of two was claimed
+	must(t, c.Claims.Extend(ctx, one, -time.Second))
+	must(t, c.Claims.Release(ctx, three))
+	must(t, c.Claims.Acquire(ctx, two, long))
+	if err := c.Claims.Extend(ctx, one, long); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("extended a claim of which a part is lost: %v, want ErrLost", err)
 	}
 	image, j := begin(t, c, "a")
@@ -31,15 +31,15 @@ func testObjectClaims(t *testing.T, c *catalog.Catalog) {
 	if err := c.Publish(ctx, p); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("published without a claim: %v, want ErrLost", err)
 	}
-	found, err := c.ExpiredClaims(ctx, "p3/a", "", long, 10)
+	found, err := c.Claims.Expired(ctx, "p3/a", "", long, 10)
 	if err != nil || found.Owner != "p3/a" || len(found.Keys) != 1 || found.Keys[0] != "packs/1" {
 		t.Errorf("expired claims %+v, %v, want that of packs/1", found, err)
 	}
-	if found, err = c.ExpiredClaims(ctx, "p3/b", "p2/", long, 1); err != nil || len(found.Keys) != 1 {
+	if found, err = c.Claims.Expired(ctx, "p3/b", "p2/", long, 1); err != nil || len(found.Keys) != 1 {
 		t.Errorf("claims of an ended process %+v, %v, want one", found, err)
 	}
-	must(t, c.ReleaseClaim(ctx, found))
-	if found, err = c.ExpiredClaims(ctx, "p3/c", "p2/", long, 10); err != nil || len(found.Keys) != 1 {
+	must(t, c.Claims.Release(ctx, found))
+	if found, err = c.Claims.Expired(ctx, "p3/c", "p2/", long, 10); err != nil || len(found.Keys) != 1 {
 		t.Errorf("claims of an ended process %+v, %v, want the other one", found, err)
 	}
 }

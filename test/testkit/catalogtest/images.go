@@ -21,7 +21,7 @@ func testStates(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("ended a failed image: %v, want ErrNotFound", err)
 	}
 	begin(t, c, "two")
-	two, err := c.OpenJob(ctx, kind, "two")
+	two, err := c.Jobs.Open(ctx, kind, "two")
 	must(t, err)
 	end(t, c, two, catalog.Outcome{State: wire.JobFailed, Error: "other reason"}, wire.JobFailed)
 	begin(t, c, "three")
@@ -101,11 +101,11 @@ func testNames(t *testing.T, c *catalog.Catalog) {
 	}
 	// When no image is left to ingest, the job is cancelled.
 	must(t, c.Remove(ctx, kind, "a:1", "new"))
-	if request, err := c.ExtendJob(ctx, j.Lease(), long, nil); err != nil || request != "" {
+	if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != "" {
 		t.Errorf("request %q, %v", request, err)
 	}
 	must(t, c.Remove(ctx, kind, "a:1", ""))
-	if request, err := c.ExtendJob(ctx, j.Lease(), long, nil); err != nil || request != catalog.RequestCancel {
+	if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != catalog.RequestCancel {
 		t.Errorf("request %q, %v, want cancel", request, err)
 	}
 	if got := states(t, c, ""); got != "" {

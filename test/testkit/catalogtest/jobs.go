@@ -20,14 +20,14 @@ var slots = []catalog.Slot{{Kind: kind}}
 
 func addJob(t *testing.T, c *catalog.Catalog, j catalog.Job, delay time.Duration) int64 {
 	t.Helper()
-	n, err := c.AddJob(t.Context(), j, delay)
+	n, err := c.Jobs.Add(t.Context(), j, delay)
 	must(t, err)
 	return n
 }
 
 func claim(t *testing.T, c *catalog.Catalog, owner, key string) catalog.Job {
 	t.Helper()
-	j, err := c.ClaimJob(t.Context(), owner, slots, long)
+	j, err := c.Jobs.Claim(t.Context(), owner, slots, long)
 	if err != nil || j.Key != key || j.State != wire.JobRunning || j.Owner != owner {
 		t.Fatalf("claimed %+v, %v, want %s", j, err, key)
 	}
@@ -36,14 +36,14 @@ func claim(t *testing.T, c *catalog.Catalog, owner, key string) catalog.Job {
 
 func wantNoJob(t *testing.T, c *catalog.Catalog, slots []catalog.Slot) {
 	t.Helper()
-	if j, err := c.ClaimJob(t.Context(), "nobody", slots, long); !errors.Is(err, catalog.ErrNotFound) {
+	if j, err := c.Jobs.Claim(t.Context(), "nobody", slots, long); !errors.Is(err, catalog.ErrNotFound) {
 		t.Fatalf("claimed %+v, %v, want ErrNotFound", j, err)
 	}
 }
 
 func end(t *testing.T, c *catalog.Catalog, j catalog.Job, o catalog.Outcome, want string) {
 	t.Helper()
-	if state, err := c.EndJob(t.Context(), j.Lease(), o); err != nil || state != want {
+	if state, err := c.Jobs.End(t.Context(), j.Lease(), o); err != nil || state != want {
 		t.Fatalf("ended job %s: %s, %v, want %s", j.Key, state, err, want)
 	}
 }
@@ -64,31 +64,31 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	}
 	claim(t, c, "a", "second")
 	wantNoJob(t, c, slots)
-	open, err := c.Jobs(t.Context(), false, 3)
+	open, err := c.Jobs.List(t.Context(), false, 3)
 	if err != nil || len(open) != 3 || open[0].Key != "urgent" || open[0].State != wire.JobRunning {
 		t.Errorf("open jobs %+v, %v", open, err)
 	}
-	counts, err := c.CountJobs(t.Context())
+	counts, err := c.Jobs.Count(t.Context())
 	if err != nil || counts[[2]string{kind, wire.JobRunning}] != 3 || counts[[2]string{kind, wire.JobQueued}] != 1 ||
 		counts[[2]string{"other", wire.JobQueued}] != 1 {
 		t.Errorf("counts %v, %v", counts, err)
 	}
 	// An ended job is no longer open, and has lost its secret.
 	end(t, c, first, catalog.Outcome{State: wire.JobFailed, Error: "reason"}, wire.JobFailed)
-	if j, err := c.Job(t.Context(), first.N); err != nil || j.Error != "reason" || len(j.Secret) > 0 ||
+	if j, err := c.Jobs.Get(t.Context(), first.N); err != nil || j.Error != "reason" || len(j.Secret) > 0 ||
 		string(j.Payload) != "x" {
 		t.Errorf("ended job %+v, %v", j, err)
 	}
-	if _, err := c.OpenJob(t.Context(), kind, "first"); !errors.Is(err, catalog.ErrNotFound) {
+	if _, err := c.Jobs.Open(t.Context(), kind, "first"); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("open job: %v, want ErrNotFound", err)
 	}
-	if ended, err := c.Jobs(t.Context(), true, 10); err != nil || len(ended) != 1 || ended[0].N != first.N {
+	if ended, err := c.Jobs.List(t.Context(), true, 10); err != nil || len(ended) != 1 || ended[0].N != first.N {
 		t.Errorf("ended jobs %+v, %v", ended, err)
 	}
-	if n, err := c.ForgetJobs(t.Context(), long, 10); err != nil || n != 0 {
+	if n, err := c.Jobs.Forget(t.Context(), long, 10); err != nil || n != 0 {
 		t.Errorf("forgot %d young jobs, %v", n, err)
 	}
-	if n, err := c.ForgetJobs(t.Context(), -long, 10); err != nil || n != 1 {
+	if n, err := c.Jobs.Forget(t.Context(), -long, 10); err != nil || n != 1 {
 		t.Errorf("forgot %d old jobs, %v, want 1", n, err)
 	}
 }
@@ -107,7 +107,7 @@ func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("a second job %d beside %d, which runs", again, n)
 	}
 	wantNoJob(t, c, slots)
-	if request, err := c.ExtendJob(t.Context(), j.Lease(), long, nil); err != nil || request != catalog.RequestAgain {
+	if request, err := c.Jobs.Extend(t.Context(), j.Lease(), long, nil); err != nil || request != catalog.RequestAgain {
 		t.Errorf("request %q, %v, want again", request, err)
 	}
 	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "old"}, wire.JobQueued)
@@ -132,7 +132,7 @@ func testContention(t *testing.T, c *catalog.Catalog) {
 	for w := range workers {
 		wg.Go(func() {
 			for {
-				j, err := c.ClaimJob(t.Context(), fmt.Sprint(w), slots, long)
+				j, err := c.Jobs.Claim(t.Context(), fmt.Sprint(w), slots, long)
 				if errors.Is(err, catalog.ErrNotFound) {
 					return
 				}
@@ -162,14 +162,14 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0)
 	first := claim(t, c, "x", "a")
-	if _, err := c.ExtendJob(ctx, first.Lease(), long, []byte("half")); err != nil {
+	if _, err := c.Jobs.Extend(ctx, first.Lease(), long, []byte("half")); err != nil {
 		t.Fatal(err)
 	}
-	if open, err := c.OpenJob(ctx, kind, "a"); err != nil || string(open.Progress) != "half" {
+	if open, err := c.Jobs.Open(ctx, kind, "a"); err != nil || string(open.Progress) != "half" {
 		t.Errorf("open job %+v, %v", open, err)
 	}
 	wantNoJob(t, c, slots)
-	if _, err := c.ExtendJob(ctx, first.Lease(), -time.Second, nil); err != nil {
+	if _, err := c.Jobs.Extend(ctx, first.Lease(), -time.Second, nil); err != nil {
 		t.Fatal(err)
 	}
 	second := claim(t, c, "y", "a")
@@ -182,13 +182,13 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	p := publication(t, c, catalog.Image{N: now[0].N, Name: "a"}, "x")
 	p.Lease = first.Lease()
 	for what, err := range map[string]error{
-		"extend":  second1(c.ExtendJob(ctx, first.Lease(), long, nil)),
-		"end":     second1(c.EndJob(ctx, first.Lease(), catalog.Outcome{State: wire.JobDone})),
+		"extend":  second1(c.Jobs.Extend(ctx, first.Lease(), long, nil)),
+		"end":     second1(c.Jobs.End(ctx, first.Lease(), catalog.Outcome{State: wire.JobDone})),
 		"begin":   c.Begin(ctx, first.Lease(), now[0].N),
 		"state":   c.End(ctx, first.Lease(), now[0].N, wire.StateFailed, "late"),
 		"name":    c.NameAs(ctx, first.Lease(), "a", name),
 		"publish": c.Publish(ctx, p),
-		"layer":   second1(c.ClaimLayer(ctx, first.Lease(), "x")),
+		"layer":   second1(c.Jobs.ClaimLayer(ctx, first.Lease(), "x")),
 	} {
 		if !errors.Is(err, catalog.ErrLost) {
 			t.Errorf("%s without the lease: %v, want ErrLost", what, err)
@@ -207,13 +207,13 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	if j := claim(t, c, "x", "b"); j.Attempts != 1 {
 		t.Errorf("attempt %d, want 1", j.Attempts)
 	}
-	must(t, c.DropLeases(ctx, "y"))
+	must(t, c.Jobs.DropLeases(ctx, "y"))
 	wantNoJob(t, c, slots)
-	must(t, c.DropLeases(ctx, "x"))
+	must(t, c.Jobs.DropLeases(ctx, "x"))
 	if j := claim(t, c, "x", "b"); j.Attempts != 1 { // x could not extend it, and goes on
 		t.Errorf("attempt %d, want 1", j.Attempts)
 	}
-	must(t, c.DropLeases(ctx, "x"))
+	must(t, c.Jobs.DropLeases(ctx, "x"))
 	if j := claim(t, c, "z", "b"); j.Attempts != 2 {
 		t.Errorf("attempt %d, want 2", j.Attempts)
 	}
@@ -225,42 +225,42 @@ func second1[T any](_ T, err error) error { return err }
 func testJobRequests(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0)
-	if state, err := c.PauseJob(ctx, n); err != nil || state != wire.JobPaused {
+	if state, err := c.Jobs.Pause(ctx, n); err != nil || state != wire.JobPaused {
 		t.Fatalf("paused: %s, %v", state, err)
 	}
 	wantNoJob(t, c, slots)
 	addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0) // it stays paused
 	wantNoJob(t, c, slots)
-	must(t, c.RetryJob(ctx, n))
+	must(t, c.Jobs.Retry(ctx, n))
 	j := claim(t, c, "x", "a")
 	for want, ask := range map[string]func() (string, error){
-		catalog.RequestPause:  func() (string, error) { return c.PauseJob(ctx, n) },
-		catalog.RequestCancel: func() (string, error) { return c.CancelJob(ctx, n) },
+		catalog.RequestPause:  func() (string, error) { return c.Jobs.Pause(ctx, n) },
+		catalog.RequestCancel: func() (string, error) { return c.Jobs.Cancel(ctx, n) },
 	} {
 		if state, err := ask(); err != nil || state != wire.JobRunning {
 			t.Errorf("%s of a running job: %s, %v", want, state, err)
 		}
-		if request, err := c.ExtendJob(ctx, j.Lease(), long, nil); err != nil || request != want {
+		if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != want {
 			t.Errorf("request %q, %v, want %s", request, err, want)
 		}
 	}
 	// The request counts although the worker has gone.
-	if _, err := c.CancelJob(ctx, n); err != nil {
+	if _, err := c.Jobs.Cancel(ctx, n); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.ExtendJob(ctx, j.Lease(), -time.Second, nil); err != nil {
+	if _, err := c.Jobs.Extend(ctx, j.Lease(), -time.Second, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantNoJob(t, c, slots)
-	if j, err := c.Job(ctx, n); err != nil || j.State != wire.JobCancelled {
+	if j, err := c.Jobs.Get(ctx, n); err != nil || j.State != wire.JobCancelled {
 		t.Errorf("job %+v, %v, want it cancelled", j, err)
 	}
-	if _, err := c.CancelJob(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
+	if _, err := c.Jobs.Cancel(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("cancelled an ended job: %v", err)
 	}
-	must(t, c.RetryJob(ctx, n))
+	must(t, c.Jobs.Retry(ctx, n))
 	claim(t, c, "x", "a")
-	if err := c.RetryJob(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
+	if err := c.Jobs.Retry(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("retried a running job: %v", err)
 	}
 }
@@ -273,7 +273,7 @@ func testClaims(t *testing.T, c *catalog.Catalog) {
 	a, b := claim(t, c, "x", "a"), claim(t, c, "y", "b")
 	expect := func(j catalog.Job, layer string, want bool) {
 		t.Helper()
-		if claimed, err := c.ClaimLayer(ctx, j.Lease(), layer); err != nil || claimed != want {
+		if claimed, err := c.Jobs.ClaimLayer(ctx, j.Lease(), layer); err != nil || claimed != want {
 			t.Errorf("job %s claimed layer %s: %v, %v, want %v", j.Key, layer, claimed, err, want)
 		}
 	}
@@ -281,10 +281,10 @@ func testClaims(t *testing.T, c *catalog.Catalog) {
 	expect(a, "one", true)
 	expect(b, "one", false)
 	expect(b, "two", true)
-	must(t, c.ReleaseLayers(ctx, a.Lease()))
+	must(t, c.Jobs.ReleaseLayers(ctx, a.Lease()))
 	expect(b, "one", true)
 	expect(a, "one", false)
-	if _, err := c.ExtendJob(ctx, b.Lease(), -time.Second, nil); err != nil {
+	if _, err := c.Jobs.Extend(ctx, b.Lease(), -time.Second, nil); err != nil {
 		t.Fatal(err)
 	}
 	expect(a, "one", true)
@@ -307,47 +307,47 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	must(t, err)
 	j := claim(t, c, "x", "one")
 	must(t, c.Begin(ctx, j.Lease(), now[0].N))
-	if _, err := c.CancelJob(ctx, j.N); err != nil {
+	if _, err := c.Jobs.Cancel(ctx, j.N); err != nil {
 		t.Fatal(err)
 	}
-	for what, err := range map[string]error{"hold": c.Hold(ctx, j.Lease()),
+	for what, err := range map[string]error{"hold": c.Jobs.Hold(ctx, j.Lease()),
 		"name": c.NameAs(ctx, j.Lease(), "one", []catalog.Image{queued("one")})} {
 		if !errors.Is(err, catalog.ErrLost) {
 			t.Errorf("%s for a job that is to be cancelled: %v, want ErrLost", what, err)
 		}
 	}
-	if _, err := c.ExtendJob(ctx, j.Lease(), -time.Second, nil); err != nil {
+	if _, err := c.Jobs.Extend(ctx, j.Lease(), -time.Second, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantNoJob(t, c, slots)
 	want("one", wire.StateFailed)
-	if j, err = c.Job(ctx, j.N); err != nil || j.State != wire.JobCancelled || len(j.Secret) > 0 {
+	if j, err = c.Jobs.Get(ctx, j.N); err != nil || j.State != wire.JobCancelled || len(j.Secret) > 0 {
 		t.Errorf("job %+v, %v, want it cancelled, without its secret", j, err)
 	}
 	// A retry queues its image again. One that is paused has no active image.
-	must(t, c.RetryJob(ctx, j.N))
+	must(t, c.Jobs.Retry(ctx, j.N))
 	want("one", wire.StateQueued)
 	j = claim(t, c, "x", "one")
 	must(t, c.Begin(ctx, j.Lease(), now[0].N))
-	if _, err := c.PauseJob(ctx, j.N); err != nil {
+	if _, err := c.Jobs.Pause(ctx, j.N); err != nil {
 		t.Fatal(err)
 	}
 	end(t, c, j, catalog.Outcome{State: wire.JobQueued, Uncounted: true}, wire.JobPaused)
 	want("one", wire.StateQueued)
 	must(t, c.Remove(ctx, kind, "one", ""))
-	if err := c.RetryJob(ctx, j.N); !errors.Is(err, catalog.ErrNotFound) {
+	if err := c.Jobs.Retry(ctx, j.N); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("retry after the removal: %v, want ErrNotFound", err)
 	}
 	// The end of a job fails no image of the root that was requested meanwhile.
 	_, err = c.Name(ctx, "two", []catalog.Image{queued("first")}, catalog.Job{Kind: kind, Key: "two", Root: "first"})
 	must(t, err)
 	j = claim(t, c, "x", "two")
-	if _, err := c.CancelJob(ctx, j.N); err != nil {
+	if _, err := c.Jobs.Cancel(ctx, j.N); err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.Name(ctx, "two", []catalog.Image{queued("second")}, catalog.Job{Kind: kind, Key: "two", Root: "second"})
 	must(t, err)
-	if err := c.Hold(ctx, j.Lease()); !errors.Is(err, catalog.ErrLost) {
+	if err := c.Jobs.Hold(ctx, j.Lease()); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("hold for another root: %v, want ErrLost", err)
 	}
 	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "late"}, wire.JobQueued)

@@ -16,6 +16,7 @@
 //     derived.go: trees that were made on request.
 //   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
 //     and recordings; used.go: the eviction of startup packs.
+//   - held.go: the trees that nodes and mirrors have.
 //   - sizes.go, owners.go and runs.go: the bytes that no other image shares.
 //
 // All SQL of the hub is in this package; directory migrations has the tables, sql.go the functions

@@ -10,19 +10,30 @@ import (
 	"lighter/wire"
 )
 
-// served is the condition that a ready image has chain c.
-const served = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
+// inImage is the condition that a ready image has chain c.
+const inImage = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
 	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
 
-// top is the condition that chain c is the top of a ready image. Only these are announced with
-// their trees. Other trees are made on request: if all were announced, a pull would fetch the index
-// of every layer.
-const top = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
+// served is the condition that a ready image has chain c, or that the tree of the chain or of one
+// above it is held, as its image was removed.
+const served = `(` + inImage + ` OR EXISTS (
+	WITH RECURSIVE up (chain) AS (
+		SELECT c.chain
+		UNION SELECT above.chain FROM chains above JOIN up ON above.parent = up.chain
+	)
+	SELECT 1 FROM up JOIN statements held_s ON held_s.chain = up.chain JOIN held ON held.tree = held_s.tree))`
+
+// top is the condition that chain c is the top of a ready image, or held without one. Only these are
+// announced with their trees. Other trees are made on request: if all were announced, a pull would
+// fetch the index of every layer.
+const top = `(EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
 	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `'
-	AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))`
+	AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
+	OR NOT ` + inImage + ` AND EXISTS (SELECT 1 FROM statements held_s JOIN held ON held.tree = held_s.tree
+		WHERE held_s.chain = c.chain))`
 
 // Chain describes a chain, and at most wire.MaxAbove chains above it. The error is ErrNotFound if
-// no ready image has the chain.
+// no ready image has the chain and nobody holds it.
 func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
 	found, err := c.links(ctx, `c.chain = ?`, 1, chain)
 	if err != nil {
@@ -92,7 +103,7 @@ func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement
 	return newStatement(chain, r.tree, r.signatures), nil
 }
 
-// Layers returns the diffIDs of a chain that a ready image has, the lowest first.
+// Layers returns the diffIDs of a chain that a ready image has or somebody holds, the lowest first.
 func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 	diffIDs, err := list(ctx, c.read, value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (

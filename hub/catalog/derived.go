@@ -14,20 +14,20 @@ type Derived struct {
 }
 
 // derived selects the trees that are not the top of an image and have neither startup packs nor
-// traces, the most recently used first.
-const derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JOIN layouts l ON l.tree = t.tree
+// traces: those that somebody holds, and then the most recently used first.
+var derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JOIN layouts l ON l.tree = t.tree
 	WHERE NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree
 		AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
 	AND NOT EXISTS (SELECT 1 FROM startups x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM traces x
 		WHERE x.tree = t.tree)
 	AND NOT EXISTS (SELECT 1 FROM recordings x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM formers x
 		WHERE x.tree = t.tree)
-	ORDER BY l.used DESC, t.tree`
+	ORDER BY CASE WHEN ` + isHeld("t.tree") + ` THEN 0 ELSE 1 END, l.used DESC, t.tree`
 
 func (d *Derived) fields() []any { return []any{&d.Tree, &d.Locations, &d.stored} }
 
-// SurplusDerived returns the derived trees to evict: all but the most recently used ones, of which
-// most trees and limit bytes may stay.
+// SurplusDerived returns the derived trees to evict: all but the held and the most recently used
+// ones, of which most trees and limit bytes may stay.
 func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (surplus []Derived, err error) {
 	kept, bytes := 0, int64(0)
 	for d, err := range rows(ctx, c.read, (*Derived).fields, derived) {

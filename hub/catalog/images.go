@@ -80,7 +80,7 @@ func (c *Catalog) NameAs(ctx context.Context, l Lease, name string, images []Ima
 }
 
 func nameImages(ctx context.Context, tx session, name string, images []Image) ([]Image, error) {
-	now, err := setImages(ctx, tx, name, images, `DO UPDATE SET root = excluded.root, platform = excluded.platform`)
+	now, err := setImages(ctx, tx, name, images, `root = excluded.root, platform = excluded.platform`)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (c *Catalog) Expect(
 			return err
 		}
 		// Images that are not ready are brought with their new root.
-		if now, err = setImages(ctx, tx, name, images, `DO UPDATE SET root =
+		if now, err = setImages(ctx, tx, name, images, `root =
 			CASE WHEN images.state = '`+wire.StateReady+`' THEN images.root ELSE excluded.root END`); err != nil {
 			return err
 		}
@@ -168,28 +168,28 @@ func (c *Catalog) PendingNames(ctx context.Context, kind string) (map[string]str
 		wire.StateQueued, wire.StateActive, kind)
 }
 
-// setImages adds images to a name. If there is a row, it applies onConflict to it, and queues the
+// setImages adds images to a name. If there is a row, it sets its columns to renewed, and queues the
 // image again if that is wanted. It returns the images with their numbers and states.
-func setImages(ctx context.Context, tx session, name string, images []Image, onConflict string) ([]Image, error) {
+func setImages(ctx context.Context, tx session, name string, images []Image, renewed string) ([]Image, error) {
 	images = slices.Clone(images)
 	for i := range images {
 		images[i].Name = name
-		if err := setImage(ctx, tx, &images[i], onConflict); err != nil {
+		if err := setImage(ctx, tx, &images[i], renewed); err != nil {
 			return nil, err
 		}
 	}
 	return images, nil
 }
 
-func setImage(ctx context.Context, tx session, image *Image, onConflict string) error {
+func setImage(ctx context.Context, tx session, image *Image, renewed string) error {
 	n, err := reserve(ctx, tx, "images", 1)
 	if err != nil {
 		return err
 	}
 	if err := exec(ctx, tx, `
-		INSERT INTO images (n, name, root, digest, platform, state, error, size, updated)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (name, digest) `+onConflict,
+		INSERT INTO images (n, name, root, digest, platform, state, error, size, updated, pushed)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, `+tx.clock+`)
+		ON CONFLICT (name, digest) DO UPDATE SET pushed = excluded.pushed, `+renewed,
 		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, now(),
 	); err != nil {
 		return err

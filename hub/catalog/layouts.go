@@ -130,8 +130,8 @@ type Due struct {
 	At       time.Time
 	Changes  int64     // for Settle
 	Tries    int64     // number of attempts that did not end
-	Served   bool      // a ready image has the tree
-	Unserved time.Time // since when no ready image has it; zero: one has
+	Served   bool      // a ready image has the tree, or somebody holds it
+	Unserved time.Time // since when it was not served; zero: it is
 	Lost     time.Time // since when it has no startup packs for lack of room; zero: it may have some
 }
 
@@ -156,10 +156,11 @@ func (c *Catalog) due(ctx context.Context, condition string, args ...any) (Due, 
 	return d, nil
 }
 
-// servedTree is the condition that the tree of layout l belongs to a chain of a ready image.
-const servedTree = `EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
+// servedTree is the condition that the tree of layout l belongs to a chain of a ready image, or that
+// somebody holds it.
+var servedTree = `(EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
 	JOIN images i ON i.n = b.image
-	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `')`
+	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `') OR ` + isHeld("l.tree") + `)`
 
 // Try counts an attempt to make the layout of a due tree, before it begins. If the process ends
 // meanwhile, the tree is due again at the given time. The error is ErrChanged if somebody else has
@@ -184,9 +185,9 @@ func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error
 	return c.images(ctx, `WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, wire.StateReady, tree[:])
 }
 
-// Unserved updates since when each tree has had no ready image. Trees without one since before the
-// given time lose their traces and recordings, and become due, to be laid out without startup
-// packs.
+// Unserved updates since when each tree has had neither a ready image nor a holder. Trees that had
+// none before the given time lose their traces and recordings, and become due, to be laid out
+// without startup packs.
 func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`

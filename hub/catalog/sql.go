@@ -130,3 +130,16 @@ func (s stamp) Scan(stored any) error {
 	}
 	return nil
 }
+
+// milliseconds scans a stored duration.
+type milliseconds struct{ *time.Duration }
+
+// Scan implements sql.Scanner.
+func (m milliseconds) Scan(stored any) error {
+	n, ok := stored.(int64)
+	if !ok {
+		return fmt.Errorf("scan duration: %T, want int64", stored)
+	}
+	*m.Duration = time.Duration(n) * time.Millisecond
+	return nil
+}

@@ -28,7 +28,7 @@ const (
 )
 
 // AddTrace stores a node's trace, and makes the tree due at the given time, unless it is due
-// already. Errors are ErrNotFound if no ready image has the tree, and ErrFull.
+// already. Errors are ErrNotFound if no ready image has the tree and nobody holds it, and ErrFull.
 func (c *Catalog) AddTrace(ctx context.Context, tree chunk.ID, sender string, body []byte, at time.Time) error {
 	return c.addTrace(ctx, tree, Trace{Raw: true, Sender: sender, Body: body}, at)
 }

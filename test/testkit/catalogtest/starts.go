@@ -227,6 +227,10 @@ func testDerived(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("surplus beyond %d: %v, %v, want the tree used less recently", bound, surplus, err)
 		}
 	}
+	setHeld(t, c, "n1", older...)
+	if surplus, err := c.SurplusDerived(ctx, 1, 1<<20); err != nil || !slices.Equal(trees(surplus), []chunk.ID{TreeOf("a/b")}) {
+		t.Errorf("surplus while a tree is held: %v, %v, want the other one", surplus, err)
+	}
 	all, err := c.SurplusDerived(ctx, 0, 0)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("all derived trees: %v, %v, want two", all, err)

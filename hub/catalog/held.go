@@ -1,0 +1,191 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Holder is a node, a mirror or another client that has copies of trees. What it holds is not
+// deleted before ExpireHolders forgets it.
+type Holder struct {
+	ID     string // random, of its own choice; who knows it can replace what it holds
+	Kind   string // wire.HolderNode, …
+	Name   string // for users: of its host
+	Sender string // address or network of its last report; empty: the hub's own machine
+	Trees  int64  // known ones
+	Seen   time.Time
+	Age    time.Duration // since Seen, by the database's clock
+}
+
+// HeldBounds bound what holders may report. Zero holders of a sender are any number of them.
+type HeldBounds struct{ Holders, SenderHolders, Trees int64 }
+
+// ErrTooMany means that a bound of holders would be exceeded.
+var ErrTooMany = errors.New("too much is held")
+
+// SetHeld replaces the trees of a holder and extends its lease. Trees that are not known are ignored
+// and returned. The error wraps ErrTooMany if the holder has more than before and a bound is
+// exceeded; then nothing changes.
+func (c *Catalog) SetHeld(
+	ctx context.Context, h Holder, trees []chunk.ID, bounds HeldBounds,
+) (unknown []chunk.ID, err error) {
+	err = c.update(ctx, "record what "+h.Kind+" "+h.Name+" holds", func(tx session) error {
+		isNew, err := addHolder(ctx, tx, h)
+		if err != nil {
+			return err
+		}
+		added, missing, err := replaceHeld(ctx, tx, h.ID, trees)
+		if err != nil {
+			return err
+		}
+		unknown = missing
+		if !isNew && added <= 0 {
+			return nil
+		}
+		return checkHeld(ctx, tx, h.Sender, bounds)
+	})
+	return unknown, err
+}
+
+// addHolder adds a holder, or extends its lease. It locks the holder until the transaction ends.
+func addHolder(ctx context.Context, tx session, h Holder) (isNew bool, err error) {
+	err = change(ctx, tx, ErrNotFound, `UPDATE holders SET kind = ?, name = ?, sender = ?, seen = `+tx.clock+`
+		WHERE holder = ?`, h.Kind, h.Name, h.Sender, h.ID)
+	if !errors.Is(err, ErrNotFound) {
+		return false, err
+	}
+	return true, exec(ctx, tx, `INSERT INTO holders (holder, kind, name, sender, trees, seen)
+		VALUES (?, ?, ?, ?, 0, `+tx.clock+`) ON CONFLICT (holder) DO UPDATE SET seen = excluded.seen`,
+		h.ID, h.Kind, h.Name, h.Sender)
+}
+
+// replaceHeld replaces the trees of a holder. added is how many more they are than before.
+func replaceHeld(ctx context.Context, tx session, holder string, trees []chunk.ID) (added int, unknown []chunk.ID, err error) {
+	trees = slices.Clone(trees)
+	slices.SortFunc(trees, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) })
+	trees = slices.Compact(trees)
+	before, err := list(ctx, tx, value[chunk.ID], `SELECT tree FROM held WHERE holder = ?`, holder)
+	if err != nil {
+		return 0, nil, err
+	}
+	gone := map[chunk.ID]bool{}
+	for _, tree := range before {
+		gone[tree] = true
+	}
+	add := inserter{tx: tx, into: `held (holder, tree)`, columns: 2, key: `holder, tree`}
+	known, err := knownTrees(ctx, tx, trees)
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, tree := range trees {
+		if !known[tree] {
+			unknown = append(unknown, tree)
+			continue
+		}
+		if !gone[tree] {
+			if err := add.row(ctx, holder, tree[:]); err != nil {
+				return 0, nil, err
+			}
+		}
+		delete(gone, tree)
+	}
+	now := len(known)
+	if err := add.flush(ctx); err != nil {
+		return 0, nil, err
+	}
+	for tree := range gone {
+		if err := exec(ctx, tx, `DELETE FROM held WHERE holder = ? AND tree = ?`, holder, tree[:]); err != nil {
+			return 0, nil, err
+		}
+	}
+	return now - len(before), unknown, exec(ctx, tx, `UPDATE holders SET trees = ? WHERE holder = ?`, now, holder)
+}
+
+// knownTrees returns those of the trees that the catalog has.
+func knownTrees(ctx context.Context, tx session, trees []chunk.ID) (map[chunk.ID]bool, error) {
+	known := map[chunk.ID]bool{}
+	for batch := range slices.Chunk(trees, lookupBatch) {
+		var args []any
+		for _, tree := range batch {
+			args = append(args, tree[:])
+		}
+		found, err := list(ctx, tx, value[chunk.ID], `SELECT tree FROM trees WHERE tree IN `+places(1, len(args)), args...)
+		if err != nil {
+			return nil, err
+		}
+		for _, tree := range found {
+			known[tree] = true
+		}
+	}
+	return known, nil
+}
+
+func checkHeld(ctx context.Context, tx session, sender string, bounds HeldBounds) error {
+	type count struct{ holders, ofSender, trees int64 }
+	n, err := get(ctx, tx, func(n *count) []any { return []any{&n.holders, &n.ofSender, &n.trees} },
+		`SELECT COUNT(*), COALESCE(SUM(CASE WHEN sender = ? THEN 1 ELSE 0 END), 0), CAST(COALESCE(SUM(trees), 0) AS BIGINT)
+		FROM holders`, sender)
+	switch {
+	case err != nil:
+		return err
+	case n.holders > bounds.Holders:
+		return fmt.Errorf("%w: this would be holder %d, of at most %d", ErrTooMany, n.holders, bounds.Holders)
+	case n.ofSender > bounds.SenderHolders && bounds.SenderHolders > 0:
+		return fmt.Errorf("%w: this would be holder %d of %s, of at most %d", ErrTooMany, n.ofSender, sender,
+			bounds.SenderHolders)
+	case n.trees > bounds.Trees:
+		return fmt.Errorf("%w: all holders would hold %d trees, of at most %d", ErrTooMany, n.trees, bounds.Trees)
+	}
+	return nil
+}
+
+// Holders returns all holders, those last that have reported last.
+func (c *Catalog) Holders(ctx context.Context) ([]Holder, error) {
+	return c.holders(ctx, `ORDER BY seen, holder`)
+}
+
+// HoldersOf returns the holders of a tree in the same order.
+func (c *Catalog) HoldersOf(ctx context.Context, tree chunk.ID) ([]Holder, error) {
+	return c.holders(ctx, `WHERE holder IN (SELECT holder FROM held WHERE tree = ?) ORDER BY seen, holder`, tree[:])
+}
+
+func (c *Catalog) holders(ctx context.Context, clauses string, args ...any) ([]Holder, error) {
+	all, err := list(ctx, c.read, func(h *Holder) []any {
+		return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, stamp{&h.Seen}, milliseconds{&h.Age}}
+	}, `SELECT holder, kind, name, sender, trees, seen, `+c.read.clock+` - seen FROM holders `+clauses, args...)
+	for i := range all {
+		all[i].Seen = all[i].Seen.UTC()
+	}
+	return all, err
+}
+
+// ForgetHolder removes a holder with all that it holds. The error is ErrNotFound if there is none.
+func (c *Catalog) ForgetHolder(ctx context.Context, id string) error {
+	return c.update(ctx, "remove a holder", func(tx session) error {
+		return change(ctx, tx, ErrNotFound, `DELETE FROM holders WHERE holder = ?`, id)
+	})
+}
+
+// ExpireHolders removes at most limit holders that have not reported for longer than age, with all
+// that they hold. It returns them.
+func (c *Catalog) ExpireHolders(ctx context.Context, age time.Duration, limit int) (expired []Holder, err error) {
+	err = c.update(ctx, "remove holders that report no more", func(tx session) error {
+		expired, err = list(ctx, tx, func(h *Holder) []any {
+			return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, stamp{&h.Seen}}
+		}, `DELETE FROM holders WHERE holder IN (SELECT holder FROM holders WHERE seen < `+tx.clock+` - ?
+			ORDER BY seen LIMIT ?) RETURNING holder, kind, name, sender, trees, seen`, age.Milliseconds(), limit)
+		return err
+	})
+	return expired, err
+}
+
+// isHeld is the condition that somebody holds the tree in a column.
+func isHeld(column string) string {
+	return `EXISTS (SELECT 1 FROM held h WHERE h.tree = ` + column + `)`
+}

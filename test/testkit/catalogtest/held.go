@@ -1,0 +1,158 @@
+package catalogtest
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/hub/catalog"
+)
+
+var anyHeld = catalog.HeldBounds{Holders: 100, Trees: 100}
+
+func holder(id string) catalog.Holder {
+	return catalog.Holder{ID: id, Kind: "node", Name: "host of " + id, Sender: "192.0.2.1/32"}
+}
+
+func setHeld(t *testing.T, c *catalog.Catalog, id string, trees ...chunk.ID) (unknown []chunk.ID) {
+	t.Helper()
+	unknown, err := c.SetHeld(t.Context(), holder(id), trees, anyHeld)
+	must(t, err)
+	return unknown
+}
+
+// A report replaces what a holder has. Unknown trees are ignored.
+func testHolders(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	Publish(t, c, "two", "b")
+	one, two, other := TreeOf("a"), TreeOf("b"), TreeOf("other")
+	for range 2 { // a report is idempotent
+		if unknown := setHeld(t, c, "n1", one, other, one); !slices.Equal(unknown, []chunk.ID{other}) {
+			t.Errorf("unknown trees %v, want one", unknown)
+		}
+	}
+	setHeld(t, c, "n2", one, two)
+	ofTree := func(tree chunk.ID) (ids string) {
+		t.Helper()
+		holders, err := c.HoldersOf(ctx, tree)
+		must(t, err)
+		for _, h := range holders {
+			ids += h.ID + " "
+		}
+		return ids
+	}
+	if got := ofTree(one) + "/ " + ofTree(two) + "/ " + ofTree(other); got != "n1 n2 / n2 / " {
+		t.Errorf("holders of trees: %s", got)
+	}
+	setHeld(t, c, "n1", two)
+	if got := ofTree(one) + "/ " + ofTree(two); got != "n2 / n2 n1 " && got != "n2 / n1 n2 " {
+		t.Errorf("holders of trees after another report: %s", got)
+	}
+	all, err := c.Holders(ctx)
+	if err != nil || len(all) != 2 || all[0].Seen.IsZero() || all[0].Age < 0 || all[0].Age > time.Hour {
+		t.Fatalf("holders %+v, %v", all, err)
+	}
+	for _, h := range all {
+		if want := map[string]int64{"n1": 1, "n2": 2}[h.ID]; h.Trees != want || h.Name != "host of "+h.ID {
+			t.Errorf("holder %+v, want %d trees", h, want)
+		}
+	}
+	must(t, c.ForgetHolder(ctx, "n2"))
+	if err := c.ForgetHolder(ctx, "n2"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("removed a holder twice: %v, want ErrNotFound", err)
+	}
+	if got := ofTree(one) + "/ " + ofTree(two); got != "/ n1 " {
+		t.Errorf("holders of trees after one was removed: %s", got)
+	}
+	if expired, err := c.ExpireHolders(ctx, time.Hour, 10); err != nil || len(expired) > 0 {
+		t.Errorf("expired before their time: %+v, %v", expired, err)
+	}
+	if expired, err := c.ExpireHolders(ctx, -time.Hour, 10); err != nil || len(expired) != 1 || expired[0].ID != "n1" {
+		t.Errorf("expired %+v, %v, want n1", expired, err)
+	}
+	if got := ofTree(two); got != "" {
+		t.Errorf("holders after the last one has expired: %s", got)
+	}
+}
+
+// What is beyond a bound is refused and changes nothing. Holders that are known can report as much
+// as before.
+func testHeldBounds(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	Publish(t, c, "two", "b")
+	one, two := TreeOf("a"), TreeOf("b")
+	report := func(bounds catalog.HeldBounds, id string, trees ...chunk.ID) error {
+		_, err := c.SetHeld(ctx, holder(id), trees, bounds)
+		return err
+	}
+	must(t, report(catalog.HeldBounds{Holders: 1, SenderHolders: 1, Trees: 1}, "n1", one))
+	for name, bounds := range map[string]catalog.HeldBounds{
+		"holders":             {Holders: 1, Trees: 100},
+		"holders of a sender": {Holders: 100, SenderHolders: 1, Trees: 100},
+		"trees":               {Holders: 100, Trees: 1},
+	} {
+		if err := report(bounds, "n2", one); !errors.Is(err, catalog.ErrTooMany) {
+			t.Errorf("beyond the bound of %s: %v, want ErrTooMany", name, err)
+		}
+	}
+	if err := report(catalog.HeldBounds{Holders: 100, Trees: 1}, "n1", one, two); !errors.Is(err, catalog.ErrTooMany) {
+		t.Errorf("a known holder with one more tree: %v, want ErrTooMany", err)
+	}
+	must(t, report(catalog.HeldBounds{}, "n1", two))
+	all, err := c.Holders(ctx)
+	if err != nil || len(all) != 1 || all[0].Trees != 1 {
+		t.Errorf("holders %+v, %v, want one with one tree", all, err)
+	}
+	if holders, err := c.HoldersOf(ctx, one); err != nil || len(holders) > 0 {
+		t.Errorf("holders of a tree that was replaced: %+v, %v", holders, err)
+	}
+}
+
+// A removed image stays served while its tree is held, though it is not listed.
+func testHeldImage(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a", "b")
+	Publish(t, c, "two", "a", "b", "c")
+	Publish(t, c, "other", "x")
+	tree := TreeOf("a/b/c")
+	setHeld(t, c, "n1", tree)
+	for _, name := range []string{"one", "two", "other"} {
+		must(t, c.Remove(ctx, kind, name, ""))
+	}
+	if images, err := c.Images(ctx, ""); err != nil || len(images) > 0 {
+		t.Errorf("images %+v, %v, want none", images, err)
+	}
+	if _, err := c.Manifest(ctx, "two"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("the manifest of a removed image: %v, want ErrNotFound", err)
+	}
+	chain, err := c.Chain(ctx, "a")
+	if err != nil || !chain.Complete || len(chain.Above) != 2 || chain.Above[1].Statement == nil ||
+		chain.Above[1].Statement.Tree != tree || chain.Statement != nil || chain.Above[0].Statement != nil {
+		t.Errorf("the lowest chain of a held tree: %+v, %v, want the two above, the last with a statement", chain, err)
+	}
+	if layers, err := c.Layers(ctx, "a/b/c"); err != nil || !slices.Equal(layers, []string{"a", "b", "c"}) {
+		t.Errorf("layers of a held chain: %v, %v", layers, err)
+	}
+	if s, err := c.Statement(ctx, "a/b/c"); err != nil || s.Format != index.Format {
+		t.Errorf("statement of a held chain: %+v, %v", s, err)
+	}
+	if _, err := c.Chain(ctx, "x"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("the chain of an image that nobody holds: %v, want ErrNotFound", err)
+	}
+	must(t, c.Unserved(ctx, time.UnixMilli(1)))
+	if due, err := c.DueOf(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
+		t.Errorf("the layout of a held tree: %+v, %v, want it served", due, err)
+	}
+	if due, err := c.DueOf(ctx, TreeOf("x")); err != nil || due.Served || due.Unserved.IsZero() {
+		t.Errorf("the layout of a tree that nobody holds: %+v, %v, want it not served", due, err)
+	}
+	must(t, c.ForgetHolder(ctx, "n1"))
+	if _, err := c.Chain(ctx, "a"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("the chain of a tree that is no longer held: %v, want ErrNotFound", err)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"lighter/hub/catalog"
+	"lighter/hub/images"
 	"lighter/renewed"
 	"lighter/socket"
 	"lighter/wire"
@@ -31,6 +32,10 @@ type Config struct {
 	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects the hub from web pages whose host name resolves to the hub's address (DNS rebinding)."`
 
 	Sources []string `toml:"sources" comment:"Registries without a public address from which images may be added: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. HOST allows every port. Everybody who may add images can make the hub connect to these registries."`
+
+	UpstreamLogins string `toml:"upstream_logins" comment:"File with the hub's own logins for other registries, as in Docker's config.json: {\"auths\": {\"HOST\": {\"auth\": \"BASE64\"}}}. With them the hub reads layers that it does not store (keep_blobs). They are not used to add images. Only the hub's user should be able to read the file. A changed file is read again."`
+
+	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, and containerd without the snapshotter cannot pull them. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
 
 	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace from their header X-Forwarded-For."`
 
@@ -70,6 +75,7 @@ func DefaultConfig() Config {
 		Sources: []string{},
 
 		RegistryHosts: []string{},
+		KeepBlobs:     string(images.KeepUntilUpstream),
 
 		Platforms: []string{"linux/" + runtime.GOARCH},
 		LogLevel:  "info",
@@ -101,6 +107,9 @@ func (c *Config) Check() error {
 	}
 	if c.Catalog != "" && !catalog.IsPostgres(c.Catalog) {
 		return errors.New("catalog: want the URL of a database, postgres://USER@HOST:PORT/DATABASE")
+	}
+	if err := images.KeepBlobs(c.KeepBlobs).Check(); err != nil {
+		return err
 	}
 	if _, err := c.proxies(); err != nil {
 		return err

@@ -40,6 +40,7 @@ import (
 	"lighter/hub/registry"
 	"lighter/hub/serve"
 	"lighter/hub/startup"
+	"lighter/hub/upstream"
 	"lighter/hub/verify"
 )
 
@@ -62,6 +63,7 @@ type Hub struct {
 	closers   []io.Closer // in the order of opening
 	objects   *objects.Store
 	catalog   *catalog.Catalog
+	upstream  *upstream.Reader
 	registry  *registry.Registry
 	jobs      *jobs.Queue
 	images    *images.Service
@@ -161,7 +163,10 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if h.registry, err = registry.Open(ctx, storage, h.keys.derive("uploads of the registry"), h.log); err != nil {
+	h.upstream = upstream.New(ctx, upstream.Config{Catalog: h.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
+		Dir: scratch, Log: h.log})
+	h.closers = append(h.closers, h.upstream)
+	if h.registry, err = registry.Open(ctx, storage, h.upstream, h.keys.derive("uploads of the registry"), h.log); err != nil {
 		return err
 	}
 	name, err := owner(c.Root)
@@ -178,6 +183,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
 	h.jobs = jobs.New(h.catalog.Jobs, name, h.log)
 	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
+		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: h.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Secret: h.keys.derive("logins of jobs"),
 		Ready:  h.imageIsReady, Log: h.log},

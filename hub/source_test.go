@@ -31,7 +31,7 @@ type fakeRegistry struct {
 	parts    map[string]registryPart // manifests that are asked for by digest
 
 	mu    sync.Mutex
-	asked map[string]int // requests, by last part of their path
+	asked map[string]int // GET requests, by last part of their path
 }
 
 func startRegistry(t *testing.T, i fakeImage) *fakeRegistry {
@@ -104,9 +104,11 @@ func (r *fakeRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	parts := strings.Split(req.URL.Path, "/")
 	last := parts[len(parts)-1]
-	r.mu.Lock()
-	r.asked[last]++
-	r.mu.Unlock()
+	if req.Method == http.MethodGet {
+		r.mu.Lock()
+		r.asked[last]++
+		r.mu.Unlock()
+	}
 	switch {
 	case req.URL.Path == "/v2/":
 	case r.parts[last].bytes != nil:

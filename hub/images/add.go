@@ -214,12 +214,12 @@ func (s *Service) beginCopy(
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	repository := s.registry.Repository(ref.Repository)
-	if _, err := pull.NewImage(from, members, repository, s.config.MaxBlob); err != nil {
+	image, err := pull.NewImage(from, members, repository, s.config.MaxBlob)
+	if err != nil {
 		return nil, err
 	}
 	w := work{Root: members.Root.Digest, Source: add.Source, PlainHTTP: add.PlainHTTP, Platforms: members.Platforms()}
 	job := w.job(ref.Name(), 0)
-	var err error
 	if job.Secret, err = loginOf(add).seal(s.config.Secret, job.Key); err != nil {
 		return nil, err
 	}
@@ -235,6 +235,9 @@ func (s *Service) beginCopy(
 	if r.images = ready(members, have); len(r.images) > 0 {
 		// The last request decides what the name stands for.
 		if err := s.catalog.Supersede(ctx, job, members.Root.Digest, superseded); err != nil {
+			return nil, err
+		}
+		if err := s.noteUpstream(ctx, repository, image, image.Layers()); err != nil {
 			return nil, err
 		}
 		return r, s.catalog.AddSource(ctx, r.images, from.Repository())

@@ -20,21 +20,25 @@ import (
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
 	"lighter/hub/oci"
+	"lighter/hub/pull"
 	"lighter/hub/registry"
 	"lighter/wire"
 )
 
 // Config says which images are ingested.
 type Config struct {
-	Platforms []string      // OS/ARCH of the images that are ingested by default
-	Sources   []string      // registries, HOST or HOST:PORT, that need no public address
-	MaxBlob   int64         // bytes of a blob of another registry
+	Platforms []string // OS/ARCH of the images that are ingested by default
+	Sources   []string // registries, HOST or HOST:PORT, that need no public address
+	MaxBlob   int64    // bytes of a blob of another registry
+	KeepBlobs KeepBlobs
 	ImageTime time.Duration // bounds the bringing and ingestion of a name's images
 	Keys      []ed25519.PrivateKey
 	Secret    []byte // 32 bytes, which seal the logins of jobs
 	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
 	RegistryHosts []string
 	Log           *slog.Logger
+	// Upstream opens a repository of another registry without the login of any user.
+	Upstream func(ctx context.Context, repository string, plainHTTP bool) (*pull.Source, error)
 	// Ready is called with each image that has become ready, before its clients are told. The hub
 	// waits there for the image's first layout (package startup), which may be a guess.
 	Ready func(ctx context.Context, image catalog.Image) error

@@ -223,7 +223,11 @@ func (s *Service) open(
 	if err != nil {
 		return nil, err
 	}
-	return pull.NewImage(from, members, s.registry.Repository(ref.Repository), s.config.MaxBlob)
+	image, err := pull.NewImage(from, members, s.registry.Repository(ref.Repository), s.config.MaxBlob)
+	if err == nil {
+		s.leaveLayers(ctx, image, from, l != login{})
+	}
+	return image, err
 }
 
 // complete copies what is still missing of an image, and gives it its name.
@@ -234,6 +238,9 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	defer s.Lock(ref.Repository)()
 	// The name may have been removed meanwhile, or given to another image.
 	if err := s.catalog.Jobs.Hold(ctx, j.Lease()); err != nil {
+		return err
+	}
+	if err := s.noteUpstream(ctx, s.registry.Repository(ref.Repository), i, i.Left()); err != nil {
 		return err
 	}
 	if err := i.PutManifests(ctx, ref.Tag); err != nil {

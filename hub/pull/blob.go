@@ -3,13 +3,46 @@ package pull
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/opencontainers/go-digest"
 )
+
+// checkedReader reads a blob and checks its size and digest.
+type checkedReader struct {
+	from io.ReadCloser
+	blob string
+	size int64 // expected, bytes
+	sum  hash.Hash
+	read int64
+}
+
+// Read reads the next bytes.
+func (c *checkedReader) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.sum.Write(p[:n])
+	c.read += int64(n)
+	switch {
+	case c.read > c.size:
+		return n, fmt.Errorf("blob %s is longer than the %d bytes of its descriptor", c.blob, c.size)
+	case err == io.EOF && c.read < c.size:
+		return n, fmt.Errorf("blob %s is truncated: %d of %d bytes", c.blob, c.read, c.size)
+	case err == io.EOF && hex.EncodeToString(c.sum.Sum(nil)) != digest.Digest(c.blob).Encoded():
+		return n, fmt.Errorf("blob %s is corrupt: its bytes have another digest", c.blob)
+	case err != nil && err != io.EOF:
+		err = fmt.Errorf("read blob %s: after %d of %d bytes: %w", c.blob, c.read, c.size, err)
+	}
+	return n, err
+}
+
+// Close ends the transfer.
+func (c *checkedReader) Close() error { return c.from.Close() }
 
 const (
 	blobTries  = 5 // requests for a blob in a row that bring less than stallBytes

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -25,28 +26,35 @@ import (
 const blobsAtOnce = 4
 
 // Image is an image of a source that gets a name in the hub's registry. Each blob is read from the
-// registry if it is there, and otherwise from the source; then the registry stores it, too.
+// registry if it is there, and otherwise from the source; then the registry stores it, too, unless
+// it is left upstream.
 type Image struct {
 	Members *oci.Members
 
 	source *Source
 	to     registry.Repository
 	blobs  map[string]v1.Descriptor // of all members, by digest
+	leave  bool                     // see LeaveLayers
+	only   map[string]bool          // layers of wanted images that nothing else has
+
+	mu     sync.Mutex      // guards the following
+	proven map[string]bool // layers left upstream that were read, or found there
 }
 
 // NewImage returns the image whose members a source has. It refuses blobs whose descriptors exceed
 // maxBlob bytes: no more than a descriptor's size is ever read. The error wraps report.ErrInvalid.
 func NewImage(from *Source, members *oci.Members, to registry.Repository, maxBlob int64) (*Image, error) {
-	i := &Image{Members: members, source: from, to: to, blobs: map[string]v1.Descriptor{}}
+	i := &Image{Members: members, source: from, to: to, blobs: map[string]v1.Descriptor{}, only: map[string]bool{},
+		proven: map[string]bool{}}
 	for _, m := range members.Manifests {
-		if err := i.addBlobs(m.Manifest, maxBlob); err != nil {
+		if err := i.addBlobs(m, maxBlob); err != nil {
 			return nil, fmt.Errorf("%w: manifest %s: %w", report.ErrInvalid, m.Digest, err)
 		}
 	}
 	return i, nil
 }
 
-func (i *Image) addBlobs(m registry.Manifest, limit int64) error {
+func (i *Image) addBlobs(m oci.Member, limit int64) error {
 	var manifest v1.Manifest
 	if err := json.Unmarshal(m.Bytes, &manifest); err != nil {
 		return fmt.Errorf("parse it: %w", err)
@@ -61,9 +69,58 @@ func (i *Image) addBlobs(m registry.Manifest, limit int64) error {
 		if d.Size < 0 || d.Size > limit {
 			return fmt.Errorf("blob %s has %d bytes, the limit is %d", d.Digest, d.Size, limit)
 		}
+		_, known := i.blobs[d.Digest.String()]
 		i.blobs[d.Digest.String()] = d
+		isLayer := m.Wanted && oci.KindOf(d.MediaType) != oci.NotALayer
+		i.only[d.Digest.String()] = isLayer && (!known || i.only[d.Digest.String()])
 	}
 	return nil
+}
+
+// Source returns where the image comes from.
+func (i *Image) Source() *Source { return i.source }
+
+// LeaveLayers makes Open and Copy not store the layers of wanted images: they are ingested, and stay
+// where they are. Other blobs are stored.
+func (i *Image) LeaveLayers() { i.leave = true }
+
+func (i *Image) isLeft(digest string) bool { return i.leave && i.only[digest] }
+
+// Layers returns the layers of wanted images that nothing else has.
+func (i *Image) Layers() (layers []v1.Descriptor) {
+	for digest, only := range i.only {
+		if only {
+			layers = append(layers, i.blobs[digest])
+		}
+	}
+	return layers
+}
+
+// Left returns the layers that were left upstream, after Copy.
+func (i *Image) Left() (layers []v1.Descriptor) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for digest := range i.proven {
+		layers = append(layers, i.blobs[digest])
+	}
+	return layers
+}
+
+func (i *Image) prove(digest string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.proven[digest] = true
+}
+
+// CanBeReadBy returns an error unless another source, which may have another login, has the layers
+// of the wanted images.
+func (i *Image) CanBeReadBy(ctx context.Context, from *Source) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(blobsAtOnce)
+	for _, d := range i.Layers() {
+		group.Go(func() error { return from.Has(ctx, d.Digest.String(), d.Size) })
+	}
+	return group.Wait()
 }
 
 // Manifest returns a manifest of the image.
@@ -82,7 +139,8 @@ func (i *Image) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	return i.to.Config(ctx, d)
 }
 
-// Open opens a blob, and stores it in the registry when it is read to its end. The caller closes it.
+// Open opens a blob, and stores it in the registry when it is read to its end, unless it is left
+// upstream. The caller closes it.
 func (i *Image) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	d, known := i.blobs[digest]
 	if !known {
@@ -95,14 +153,56 @@ func (i *Image) Open(ctx context.Context, digest string) (io.ReadCloser, error) 
 	if linked {
 		return i.to.Open(ctx, digest)
 	}
-	return i.to.Store(ctx, digest, d.Size, &blobReader{source: i.source, ctx: ctx, digest: digest,
-		window: stallWindow, pause: retryPause})
+	if i.isLeft(digest) {
+		return &provenReader{i.source.Blob(ctx, digest, d.Size), i, digest}, nil
+	}
+	return i.to.Store(ctx, digest, d.Size, i.source.blob(ctx, digest, nil))
+}
+
+// provenReader notes a layer as read when it ends.
+type provenReader struct {
+	io.ReadCloser
+	image  *Image
+	digest string
+}
+
+func (p *provenReader) Read(b []byte) (int, error) {
+	n, err := p.ReadCloser.Read(b)
+	if err == io.EOF {
+		p.image.prove(p.digest)
+	}
+	return n, err
+}
+
+// find looks whether the source has a layer that is left there and that was not read, as it is known.
+// It is enough if the registry has it.
+func (i *Image) find(ctx context.Context, d v1.Descriptor) error {
+	digest := d.Digest.String()
+	linked, err := i.to.Link(ctx, digest)
+	if err != nil {
+		return err
+	}
+	i.mu.Lock()
+	proven := i.proven[digest]
+	i.mu.Unlock()
+	if proven {
+		return nil
+	}
+	if err := i.source.Has(ctx, digest, d.Size); err != nil {
+		if linked {
+			return nil
+		}
+		return err
+	}
+	i.prove(digest)
+	return nil
 }
 
 // Drop deletes a corrupt blob from the registry.
 func (i *Image) Drop(ctx context.Context, digest string) error { return i.to.Drop(ctx, digest) }
 
-// Copy copies the blobs that the registry does not have.
+// Copy copies the blobs that the registry does not have. It looks whether the source has those that
+// are left there.
 func (i *Image) Copy(ctx context.Context, progress *report.Progress) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(blobsAtOnce)
@@ -115,10 +215,13 @@ func (i *Image) Copy(ctx context.Context, progress *report.Progress) error {
 // copyBlob copies a blob, unless the registry has it. progress may be nil.
 func (i *Image) copyBlob(ctx context.Context, d v1.Descriptor, progress *report.Progress) error {
 	digest := d.Digest.String()
+	if i.isLeft(digest) {
+		return i.find(ctx, d)
+	}
 	if linked, err := i.to.Link(ctx, digest); linked || err != nil {
 		return err
 	}
-	from := &blobReader{source: i.source, ctx: ctx, digest: digest, window: stallWindow, pause: retryPause}
+	from := i.source.blob(ctx, digest, nil)
 	if progress != nil {
 		from.onRead = progress.Step("copy", wire.ShortDigest(digest), d.Size).Add
 	}

@@ -35,8 +35,9 @@ const (
 
 // Source is an image in another registry.
 type Source struct {
-	ref    name.Reference
-	client *http.Client
+	ref       name.Reference
+	client    *http.Client
+	plainHTTP bool
 }
 
 var _ oci.Reader = (*Source)(nil)
@@ -57,6 +58,15 @@ func ParseSource(text string) (ref name.Reference, imageName string, err error) 
 		return nil, "", fmt.Errorf("%w: source %q: %w", report.ErrInvalid, text, err)
 	}
 	return ref, imageName, nil
+}
+
+// ParseRepository parses HOST[:PORT]/PATH, as Repository returns it.
+func ParseRepository(repository string) (name.Reference, error) {
+	parsed, err := name.NewRepository(repository)
+	if err != nil {
+		return nil, err
+	}
+	return parsed.Tag(name.DefaultTag), nil
 }
 
 // OpenSource connects to the registry of ref with the credentials of add. The allowed registries
@@ -82,7 +92,7 @@ func OpenSource(ctx context.Context, allowed []string, ref name.Reference, add w
 	if err != nil {
 		return nil, fmt.Errorf("%w: log in to %s: %w", ErrSource, host.RegistryStr(), firstLine{err})
 	}
-	return &Source{ref: ref, client: &http.Client{Transport: authorized}}, nil
+	return &Source{ref: ref, client: &http.Client{Transport: authorized}, plainHTTP: add.PlainHTTP}, nil
 }
 
 // firstLine is an error without its further lines, in which the library quotes the token server's
@@ -105,6 +115,37 @@ func (s *Source) Repository() string {
 	return repository.RegistryStr() + "/" + repository.RepositoryStr()
 }
 
+// PlainHTTP reports whether the source may be read without TLS.
+func (s *Source) PlainHTTP() bool { return s.plainHTTP }
+
+// Has returns an error, which wraps ErrSource, unless the source has a blob of a size in bytes.
+func (s *Source) Has(ctx context.Context, digest string, size int64) error {
+	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
+	defer cancel()
+	res, err := s.request(ctx, http.MethodHead, "blobs", digest, 0)
+	if err == nil {
+		res.Body.Close()
+		if res.ContentLength >= 0 && res.ContentLength != size {
+			err = fmt.Errorf("it has %d bytes, the manifest says %d", res.ContentLength, size)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: blob %s of %s: %w", ErrSource, digest, s.Repository(), err)
+	}
+	return nil
+}
+
+// Blob reads a blob of a size in bytes. The reader continues after broken connections. It fails
+// instead of io.EOF if the size or the digest is not that of the blob. The caller closes it.
+func (s *Source) Blob(ctx context.Context, blob string, size int64) io.ReadCloser {
+	id := digest.Digest(blob)
+	return &checkedReader{from: s.blob(ctx, blob, nil), blob: blob, size: size, sum: id.Algorithm().Hash()}
+}
+
+func (s *Source) blob(ctx context.Context, digest string, onRead func(int)) *blobReader {
+	return &blobReader{source: s, ctx: ctx, digest: digest, onRead: onRead, window: stallWindow, pause: retryPause}
+}
+
 // Expand reads the manifest with that digest, or the one that the source names if digest is empty,
 // and those below it that are for the wanted platforms. The error wraps ErrSource.
 func (s *Source) Expand(ctx context.Context, digest string, platforms []string) (*oci.Members, error) {
@@ -120,10 +161,14 @@ func (s *Source) Expand(ctx context.Context, digest string, platforms []string) 
 
 // get requests something of the source's repository, from offset on.
 func (s *Source) get(ctx context.Context, kind, which string, offset int64) (*http.Response, error) {
+	return s.request(ctx, http.MethodGet, kind, which, offset)
+}
+
+func (s *Source) request(ctx context.Context, method, kind, which string, offset int64) (*http.Response, error) {
 	repository := s.ref.Context()
 	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s",
 		repository.Scheme(), repository.RegistryStr(), repository.RepositoryStr(), kind, which)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,8 @@ type Events interface {
 var (
 	// manifestPath matches the path of a manifest: repository and reference.
 	manifestPath = regexp.MustCompile(`^/v2/(.+)/manifests/([^/]+)$`)
+	// blobPath matches the path of a blob: repository and digest.
+	blobPath = regexp.MustCompile(`^/v2/(.+)/blobs/([^/]+:[^/]+)$`)
 	// repositoryPath matches a path below a repository.
 	repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags)/`)
 )
@@ -60,6 +62,9 @@ func (r *Registry) Handler(events Events) http.Handler {
 				"names are lower case, with an underscore for the colon before a host's port"))
 			return
 		}
+		if path := blobPath.FindStringSubmatch(req.URL.Path); path != nil && r.serveUpstream(w, req, path[1], path[2]) {
+			return
+		}
 		path := manifestPath.FindStringSubmatch(req.URL.Path)
 		if path == nil || req.Method != http.MethodPut && req.Method != http.MethodDelete {
 			r.app.ServeHTTP(w, req)
@@ -85,6 +90,15 @@ func (r *Registry) Handler(events Events) http.Handler {
 			return
 		}
 		req.Body = io.NopCloser(bytes.NewReader(body))
+		if req.Method == http.MethodPut {
+			// Other registries are asked before the lock is taken, too.
+			known, err := r.Repository(path[1]).upstreamBlobs(wait, Manifest{Bytes: body}, r.present)
+			if err != nil {
+				serveError(w, err)
+				return
+			}
+			req = req.WithContext(withUpstream(req.Context(), known))
+		}
 		defer events.Lock(path[1])()
 		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
 		r.app.ServeHTTP(answer, req)

@@ -1,6 +1,7 @@
 // Package registry is the hub's OCI registry. Clients get images back byte for byte, with the
 // digests with which they were pushed or copied. A blob's digest is checked before the blob is
-// stored, and a blob is stored once for all repositories.
+// stored, and a blob is stored once for all repositories. Layers that are not stored, as another
+// registry has them, are read from there (Upstream).
 //
 // It is the registry of distribution/distribution, served over HTTP (Handler) and used in this
 // process (the methods), over the same files. It does not interpret images. It reports when a name
@@ -51,6 +52,7 @@ type Registry struct {
 	driver    driver.StorageDriver
 	namespace distribution.Namespace
 	log       *slog.Logger
+	upstream  Upstream            // may be nil: there is none
 	manifests *semaphore.Weighted // in bytes; see maxManifests
 }
 
@@ -60,13 +62,17 @@ const maxCatalog = 1000
 // Open opens the registry in a storage until ctx ends. Meanwhile a task of the library deletes uploads
 // that did not continue for a week. All processes that serve one registry have the same secret: an
 // upload that one of them has begun can go on at another.
-func Open(ctx context.Context, in Storage, secret []byte, log *slog.Logger) (*Registry, error) {
+//
+// upstream has the layers that are not stored; it may be nil.
+func Open(
+	ctx context.Context, in Storage, upstream Upstream, secret []byte, log *slog.Logger,
+) (*Registry, error) {
 	routeLogs(log)
 	files, err := factory.Create(ctx, in.driver, in.parameters)
 	if err != nil {
 		return nil, fmt.Errorf("open the registry: %w", err)
 	}
-	namespace, err := storage.NewRegistry(ctx, files, storage.EnableDelete)
+	namespace, err := storage.NewRegistry(ctx, files, storage.EnableDelete, countUpstream)
 	if err != nil {
 		return nil, fmt.Errorf("open the registry: %w", err)
 	}
@@ -82,7 +88,7 @@ func Open(ctx context.Context, in Storage, secret []byte, log *slog.Logger) (*Re
 	// manifests that are missing here, and foreign layers are accepted.
 	config.Validation.Disabled = true
 	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log,
-		manifests: semaphore.NewWeighted(maxManifests)}, nil
+		upstream: upstream, manifests: semaphore.NewWeighted(maxManifests)}, nil
 }
 
 // Repository is one repository of the registry.
@@ -93,6 +99,9 @@ type Repository struct {
 
 // Repository returns a repository, whether it has anything yet or not.
 func (r *Registry) Repository(name string) Repository { return Repository{r, name} }
+
+// Name returns the repository's name.
+func (r Repository) Name() string { return r.name }
 
 func (r Repository) open(ctx context.Context) (distribution.Repository, error) {
 	named, err := reference.WithName(r.name)
@@ -144,7 +153,7 @@ func (r Repository) manifest(ctx context.Context, ref string) (Manifest, error) 
 	return Manifest{MediaType: mediaType, Digest: id.String(), Bytes: payload}, err
 }
 
-// PutManifest stores a manifest, whose blobs exist, and points the tag to it unless tag is empty.
+// PutManifest stores a manifest, whose blobs exist here or upstream, and points the tag to it unless tag is empty.
 func (r Repository) PutManifest(ctx context.Context, tag string, m Manifest) error {
 	if err := r.putManifest(ctx, tag, m); err != nil {
 		return fmt.Errorf("store manifest %s in %s: %w", m.Digest, r.name, err)
@@ -164,7 +173,11 @@ func (r Repository) putManifest(ctx context.Context, tag string, m Manifest) err
 	if err != nil {
 		return err
 	}
-	manifests, err := repo.Manifests(ctx)
+	known, err := r.upstreamBlobs(ctx, m, r.registry.known)
+	if err != nil {
+		return err
+	}
+	manifests, err := repo.Manifests(withUpstream(ctx, known))
 	if err != nil {
 		return err
 	}
@@ -177,13 +190,20 @@ func (r Repository) putManifest(ctx context.Context, tag string, m Manifest) err
 	return repo.Tags(ctx).Tag(ctx, tag, desc)
 }
 
-// Open opens a blob. The caller closes it.
+// Open opens a blob, which is stored here or upstream. The caller closes it.
 func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error) {
 	repo, err := r.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	opened, err := repo.Blobs(ctx).Open(ctx, digest.Digest(blob))
+	if errors.Is(mapNotFound(err), ErrNotFound) && r.registry.upstream != nil {
+		body, err := r.registry.upstream.Open(ctx, r.name, blob)
+		if err != nil {
+			return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, err)
+		}
+		return &whole{body.Section(0, body.Size()), body}, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, unavailable(mapNotFound(err)))
 	}

@@ -39,7 +39,7 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/serve hub/startup hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
+hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/serve hub/startup hub/upstream hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
@@ -58,6 +58,7 @@ hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/obj
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
+hub/upstream: hub/catalog hub/pull hub/registry wire
 hub/verify: format/chunk format/index format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client

@@ -37,6 +37,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"ChainsAboveAreBounded", testChainsAbove},
 		{"Chunks", testChunks},
 		{"Manifests", testManifests},
+		{"Upstreams", testUpstreams},
 		{"Sizes", testSizes},
 		{"Locations", testLocations},
 		{"RetiredPacks", testRetiredPacks},

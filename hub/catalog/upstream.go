@@ -1,0 +1,37 @@
+package catalog
+
+import "context"
+
+// Upstream is a repository of another registry that has a layer.
+type Upstream struct {
+	Repository string // HOST[:PORT]/PATH
+	PlainHTTP  bool   // plain HTTP is allowed there
+	Digest     string // of the layer
+	Size       int64  // of the layer, bytes
+}
+
+// AddUpstreams records which layers of a repository of the hub's registry other registries have.
+func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []Upstream) error {
+	return c.update(ctx, "add upstream layers of "+repository, func(tx session) error {
+		for _, l := range layers {
+			plain := 0
+			if l.PlainHTTP {
+				plain = 1
+			}
+			if err := exec(ctx, tx, `INSERT INTO upstream_blobs (repository, digest, source, plain_http, size)
+				VALUES (?, ?, ?, ?, ?)
+				ON CONFLICT (repository, digest, source) DO UPDATE SET plain_http = excluded.plain_http`,
+				repository, l.Digest, l.Repository, plain, l.Size); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Upstreams returns where a layer of a repository of the hub's registry is.
+func (c *Catalog) Upstreams(ctx context.Context, repository, digest string) ([]Upstream, error) {
+	return list(ctx, c.read, func(u *Upstream) []any { return []any{&u.Repository, &u.PlainHTTP, &u.Digest, &u.Size} },
+		`SELECT source, plain_http = 1, digest, size FROM upstream_blobs WHERE repository = ? AND digest = ?
+			ORDER BY source`, repository, digest)
+}

@@ -1,0 +1,210 @@
+// Package upstream reads layers that the hub's registry does not store, because another registry has
+// them.
+//
+// A repository may serve a layer only from the registries that the layer's own image was added from,
+// even if the hub knows another registry that has a layer with this digest: a manifest that names a
+// digest does not prove that its author may read the bytes. The hub reads without the logins of
+// users, which it forgets, and with its own ones (Config.LoginFile).
+//
+// A layer is fetched once for all its readers of a time, into a file without a name in the hub's
+// scratch directory. Readers get bytes as they arrive, and the last one when the digest of all of
+// them was checked. So a wrong layer ends as a broken transfer. Also a small range fetches the whole
+// layer; it is kept for a minute, as more ranges may follow.
+//
+// Hazard: the file needs as much disk space as the layer.
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"golang.org/x/sync/semaphore"
+
+	"lighter/hub/catalog"
+	"lighter/hub/pull"
+	"lighter/hub/registry"
+	"lighter/wire"
+)
+
+const (
+	// atOnce bounds the layers that are fetched at a time; further ones wait.
+	atOnce = 8
+	// maxKept bounds the layers that are kept without a reader.
+	maxKept = 16
+)
+
+// Config says what a Reader reads.
+type Config struct {
+	Catalog   *catalog.Catalog
+	Sources   []string // registries, HOST or HOST:PORT, that need no public address
+	LoginFile string   // logins as in Docker's config.json; empty: none
+	Dir       string   // of fetched layers; exists
+	Log       *slog.Logger
+}
+
+// Reader is safe for concurrent use. It implements registry.Upstream.
+type Reader struct {
+	config Config
+	life   context.Context
+	end    context.CancelFunc
+	slots  *semaphore.Weighted
+	tasks  sync.WaitGroup // fetches
+
+	mu      sync.Mutex // guards the following
+	fetches map[place]*fetch
+	kept    []*fetch // without readers, the oldest first
+}
+
+// place is where a layer is.
+type place struct{ source, digest string }
+
+var _ registry.Upstream = (*Reader)(nil)
+
+// New returns a reader, whose fetches end with ctx. The caller calls Close.
+func New(ctx context.Context, c Config) *Reader {
+	r := &Reader{config: c, slots: semaphore.NewWeighted(atOnce), fetches: map[place]*fetch{}}
+	r.life, r.end = context.WithCancel(ctx)
+	return r
+}
+
+// Close ends the fetches.
+func (r *Reader) Close() error {
+	r.end()
+	r.tasks.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.kept {
+		r.forget(f)
+	}
+	r.kept = nil
+	return nil
+}
+
+// Known implements registry.Upstream.
+func (r *Reader) Known(ctx context.Context, repository, digest string) (int64, error) {
+	places, err := r.places(ctx, repository, digest)
+	if err != nil {
+		return 0, err
+	}
+	return places[0].Size, nil
+}
+
+// places returns where a layer of a repository is, at least one.
+func (r *Reader) places(ctx context.Context, repository, digest string) ([]catalog.Upstream, error) {
+	places, err := r.config.Catalog.Upstreams(ctx, repository, digest)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", registry.ErrUnavailable, err)
+	case len(places) == 0:
+		return nil, registry.ErrNotFound
+	}
+	return places, nil
+}
+
+// Stat implements registry.Upstream.
+func (r *Reader) Stat(ctx context.Context, repository, digest string) (size int64, err error) {
+	err = r.first(ctx, repository, digest, func(u catalog.Upstream) error {
+		source, err := r.Source(ctx, u.Repository, u.PlainHTTP)
+		if err == nil {
+			size, err = u.Size, source.Has(ctx, digest, u.Size)
+		}
+		return err
+	})
+	return size, err
+}
+
+// Open implements registry.Upstream.
+func (r *Reader) Open(ctx context.Context, repository, digest string) (blob registry.Blob, err error) {
+	err = r.first(ctx, repository, digest, func(u catalog.Upstream) error {
+		blob, err = r.join(ctx, u)
+		return err
+	})
+	return blob, err
+}
+
+// first calls try with the places of a layer until one succeeds.
+func (r *Reader) first(ctx context.Context, repository, digest string, try func(catalog.Upstream) error) error {
+	places, err := r.places(ctx, repository, digest)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, u := range places {
+		err := try(u)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		errs = append(errs, explain(u, err))
+	}
+	return errors.Join(errs...)
+}
+
+// explain says what an error of another registry means for the hub's clients.
+func explain(u catalog.Upstream, err error) error {
+	kind, way := registry.ErrUnavailable, "try again when that registry answers"
+	var failed *transport.Error
+	switch {
+	case errors.Is(err, registry.ErrNotFound):
+		kind = registry.ErrNotFound
+	case errors.As(err, &failed) && failed.StatusCode == http.StatusNotFound:
+		kind = registry.ErrNotFound
+	case errors.As(err, &failed) &&
+		(failed.StatusCode == http.StatusUnauthorized || failed.StatusCode == http.StatusForbidden):
+		kind, way = registry.ErrDenied, "give the hub a login in upstream_logins, or push the image to the hub"
+	}
+	if kind == registry.ErrNotFound {
+		way = "push the image to the hub from where it still is"
+	}
+	return fmt.Errorf("%w: the hub does not store this layer and reads it from %s: %w (%s)", kind, u.Repository, err, way)
+}
+
+// Source opens a repository of another registry with the hub's own login for it, if there is one.
+func (r *Reader) Source(ctx context.Context, repository string, plainHTTP bool) (*pull.Source, error) {
+	ref, err := pull.ParseRepository(repository)
+	if err != nil {
+		return nil, err
+	}
+	login, err := r.login(ref.Context().RegistryStr())
+	if err != nil {
+		return nil, err
+	}
+	return pull.OpenSource(ctx, r.config.Sources, ref, wire.Add{PlainHTTP: plainHTTP, Username: login.Username,
+		Password: login.Password, Token: login.IdentityToken, RegistryToken: login.RegistryToken})
+}
+
+// login returns the hub's login for a registry. It reads the file each time: it may have changed.
+func (r *Reader) login(host string) (login authn.AuthConfig, err error) {
+	if r.config.LoginFile == "" {
+		return login, nil
+	}
+	b, err := os.ReadFile(r.config.LoginFile)
+	if err != nil {
+		return login, fmt.Errorf("read the hub's logins (upstream_logins): %w", err)
+	}
+	var file struct {
+		Auths map[string]authn.AuthConfig `json:"auths"`
+	}
+	if err := json.Unmarshal(b, &file); err != nil {
+		return login, fmt.Errorf("parse the hub's logins (upstream_logins) in %s: %w", r.config.LoginFile, err)
+	}
+	for name, one := range file.Auths {
+		name = strings.TrimPrefix(strings.TrimPrefix(name, "https://"), "http://")
+		name, _, _ = strings.Cut(name, "/") // Docker Hub is https://index.docker.io/v1/
+		if name == host || name == "docker.io" && host == "index.docker.io" {
+			return one, nil
+		}
+	}
+	return login, nil
+}

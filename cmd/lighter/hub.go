@@ -73,6 +73,10 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 		"a registry (`HOST[:PORT]`) that images may be added from though its address is not public; may be repeated")
 	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts,
 		"the `HOST[:PORT]` under which nodes pull from the hub's own registry; may be repeated")
+	f.StringVar(&config.KeepBlobs, "keep-blobs", config.KeepBlobs,
+		"`WHICH` layers of ready images are stored as they came: always, until-upstream (what no other registry has) or never")
+	f.StringVar(&config.UpstreamLogins, "upstream-logins", config.UpstreamLogins,
+		"the `FILE` with the hub's logins for registries whose layers it does not store (as Docker's config.json)")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")

@@ -21,7 +21,7 @@ const (
 	MaxLength = 1 << 20
 
 	smallFile = 64 << 10 // files up to this size are not split, except for holes
-	largeFile = 64 << 20 // files above this size have largeRule
+	largeFile = 64 << 20 // files above this size are split by largeRule
 )
 
 // rule has the parameters of FastCDC in bytes: no cut up to min, the strict mask up to avg, the
@@ -180,7 +180,7 @@ func (w *window) isZero(i int) bool {
 
 // zeroRunAt reports whether zeroRun zeros begin at buf[i], which is the start of a block.
 func (w *window) zeroRunAt(i int) bool {
-	// The last block comes first: data there rules out a run without a look at the others.
+	// The last block is checked first: if it has data, the others need no check.
 	for k := zeroRun/zeroBlock - 1; k >= 0; k-- {
 		at := i + k*zeroBlock
 		if w.end-at < zeroBlock || !w.isZero(at) {

@@ -10,7 +10,8 @@ import (
 	"lighter/format/tree"
 )
 
-// kinds are the types of directory entries by the file type of the mode; 0 means no file type.
+// kinds has the type of a directory entry for each file type in a mode (the mode's bits from bit 12
+// on). 0 means that there is no such file type.
 var kinds = [16]uint8{
 	tree.ModeRegular >> 12: 1, tree.ModeDir >> 12: 2, tree.ModeChar >> 12: 3, tree.ModeBlock >> 12: 4,
 	tree.ModeFIFO >> 12: 5, tree.ModeSocket >> 12: 6, tree.ModeSymlink >> 12: 7,
@@ -39,8 +40,8 @@ func names(n *tree.Node) iter.Seq2[string, *tree.Node] {
 	}
 }
 
-// dirSize returns the number of full blocks of a directory, and the bytes used of the last one. A
-// block is full if the next name does not fit.
+// dirSize returns the number of full blocks of a directory, and the number of bytes used in the
+// last block, which follows them. A block is full if the next name does not fit.
 func dirSize(n *tree.Node) (closed, last int64) {
 	for name := range names(n) {
 		need := int64(direntSize + len(name))
@@ -101,7 +102,7 @@ func (p *dirPacker) finish() []byte {
 	return p.buf
 }
 
-// dirEntry is an entry of a directory's block as it was read. The name is part of the block.
+// dirEntry is an entry of a directory's block as it was read. name is a slice of the block.
 type dirEntry struct {
 	name []byte
 	nid  uint64

@@ -10,7 +10,8 @@ import (
 	"math/bits"
 )
 
-// docs/format.md has the layout; the kernel's names are in fs/erofs/erofs_fs.h.
+// docs/format.md has the layout; the kernel's names are in fs/erofs/erofs_fs.h. Sizes, offsets and
+// maxima are in bytes, unless a comment says otherwise.
 const (
 	// BlockSize is the block size of images, and the alignment of files on the device, in bytes.
 	BlockSize = 4096
@@ -34,13 +35,13 @@ const (
 	maxName    = 255
 	maxLink    = 4095
 	maxPath    = 4095           // with its leading slash: Linux's PATH_MAX without the NUL
-	maxXattr   = math.MaxUint16 // value of one, in bytes
+	maxXattr   = math.MaxUint16 // the value of one attribute
 	maxXattrs  = xattrHeadSize + 4*(math.MaxUint16-1)
 	maxFile    = 1 << (blockBits + chunkBitsMask) // one chunk index covers it
-	maxBlocks  = math.MaxUint32                   // of the device; block number 2³²-1 means a hole
-	maxNsec    = 999_999_999
-	noID       = math.MaxUint32 // -1, which Linux gives to no user
-	chunkIndex = 0x20           // i_u.c.format: chunk indexes, and log2 of the chunk's blocks in the low bits
+	maxBlocks  = math.MaxUint32                   // blocks of the device; block number 2³²-1 means a hole
+	maxNsec    = 999_999_999                      // nanoseconds
+	noID       = math.MaxUint32                   // -1, which Linux gives to no user
+	chunkIndex = 0x20                             // i_u.c.format: chunk indexes, and log2 of the chunk's blocks in the low bits
 
 	chunkBitsMask = 0x1f
 )

@@ -10,12 +10,12 @@ import (
 
 // extent has the places of an inode's parts, in bytes of the image.
 type extent struct {
-	start  int64 // of the inode
+	start  int64 // start of the inode
 	xattrs int64 // length of the extended attributes, after the inode's 64 bytes
 	rest   int64 // start of the inline data or the chunk index
-	tail   int64 // length of that
-	block  int64 // start of its separate blocks
-	blocks int64 // number of them
+	tail   int64 // length of the inline data or the chunk index
+	block  int64 // start of the inode's separate blocks
+	blocks int64 // number of separate blocks
 }
 
 // locate returns the places of an inode's parts, or an error for a layout that its type cannot

@@ -14,10 +14,11 @@ import (
 
 // plan has the place of everything in the image. It must be known before the first byte is written.
 //
-// The order is that of a walk, so that listing a directory and reading the inode of each entry
-// reads the image in order: the root, then for each directory, parents first and in the order of
-// their names, all children that have no place yet. A directory's blocks are among its children, at
-// the first block boundary.
+// Inodes are placed in the order of a walk: first the root, then for each directory all its
+// children that have no place yet. Parents come before their subdirectories, and subdirectories in
+// the order of their names. So a program that lists a directory and reads the inode of each entry
+// reads the image in order. A directory's blocks are among its children, at the first block
+// boundary.
 type plan struct {
 	place        func(*tree.Node) uint64
 	deviceBlocks int64
@@ -34,14 +35,14 @@ type plan struct {
 type spot struct {
 	nid   uint32
 	block uint32 // first block: on the device for a file, in the image for others
-	first uint32 // of a directory: the number of the first child that is placed there
+	first uint32 // of a directory: the number of the first inode that is placed as its child
 }
 
 // link is an inode with several names, of which left were not met yet.
 type link struct{ number, left uint32 }
 
-// dir is a directory in a walk. A long symlink is one, too, of which only node, number and blocks are
-// set.
+// dir is a directory in a walk. A symlink that is too long to be inline is represented by a dir,
+// too; only its node, number and blocks are set.
 type dir struct {
 	node           *tree.Node
 	number, parent uint32
@@ -128,7 +129,7 @@ func checkLink(target string) error {
 }
 
 // walk calls enter with each directory and then visit with each of its names, in the image's order.
-// visit returns the inode of a name as a directory, and whether the name is its first.
+// visit returns the inode of a name as a dir, and whether this is the inode's first name.
 func walk(root dir, enter func(dir), visit func(parent dir, d tree.Dirent) (child dir, first bool, err error)) error {
 	stack := []dir{root}
 	for len(stack) > 0 {
@@ -264,7 +265,7 @@ func (p *plan) deviceBlock(n *tree.Node, size int64) (uint32, error) {
 
 // allot returns the offset for an inode. If the inode and its inline data fit into a block, they do
 // not cross a block boundary. Otherwise neither the 64 bytes of the inode nor the inline data cross
-// one.
+// a boundary.
 func (p *plan) allot(s shape) int64 {
 	p.end = roundUp(p.end, nidUnit)
 	fits := func() bool {

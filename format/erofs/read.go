@@ -73,7 +73,7 @@ type Inode struct {
 	Xattrs  []tree.Xattr // sorted by name
 	Inline  []byte       // of a regular file that is not on the device
 	Device  bool         // a regular file on the device
-	Address uint64       // its offset there, in bytes
+	Address uint64       // the file's offset on the device, in bytes
 }
 
 func readFull(r io.ReaderAt, b []byte, offset int64) error {

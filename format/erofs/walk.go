@@ -53,11 +53,11 @@ type checker struct {
 	*pager
 	super *superblock
 	visit func(string, Inode) error
-	used  []uint64            // a bit for each nid: whether something has these bytes
+	used  []uint64            // a bit for each nid: whether its bytes are in use
 	links map[uint64]hardLink // inodes that may have more names
 	stack []pendingDir
 	path  []byte // of the current directory, with a slash at its end
-	names []byte // its current block
+	names []byte // the current directory's current block
 	stats Stats
 	free  int64 // bytes left of maxMemory
 }
@@ -69,7 +69,7 @@ type hardLink struct {
 }
 
 // pendingDir is a directory that was met in its parent and not read yet. The first upTo bytes of
-// path are the parent's.
+// the checker's path are the parent's path.
 type pendingDir struct {
 	nid, parent uint64
 	name        string

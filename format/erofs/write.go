@@ -50,7 +50,7 @@ type emitter struct {
 	at  int64 // bytes written
 	buf []byte
 	dir dirPacker
-	due []dir // with separate blocks that are not written yet
+	due []dir // directories and symlinks whose separate blocks are not written yet
 }
 
 func (e *emitter) emit(root *tree.Node) error {
@@ -99,7 +99,7 @@ func (e *emitter) number(n *tree.Node, next uint32) (uint32, bool) {
 	return next, true
 }
 
-// inode writes one inode, and first the separate blocks before it.
+// inode writes the separate blocks that are placed before an inode, and then the inode.
 func (e *emitter) inode(parent dir, n *tree.Node, number uint32) (dir, error) {
 	s, err := shapeOf(n)
 	if err != nil {
@@ -150,7 +150,7 @@ func (e *emitter) spillUpTo(offset int64) error {
 	return nil
 }
 
-// spill writes separate blocks.
+// spill writes the separate blocks of a directory or a symlink.
 func (e *emitter) spill(s dir) error {
 	if !s.node.IsDir() {
 		return e.write([]byte(s.node.Link))

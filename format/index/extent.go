@@ -14,7 +14,7 @@ import (
 type Extent struct {
 	Offset int64 // on the device, in bytes
 	Length uint32
-	First  bool // it begins a file's data; read-ahead stops before it
+	First  bool // the extent begins a file's data; read-ahead stops before it
 	ID     chunk.ID
 }
 
@@ -49,8 +49,9 @@ func decodeExtent(b []byte) (Extent, error) {
 	return e, nil
 }
 
-// decodePage decodes the n extents of a page. They must be in order and not overlap, begin at
-// first, and end at end or before. The rest of the page must be zero.
+// decodePage decodes the n extents of a page. They must be in order and not overlap. The first one
+// must begin at the device offset first, and none may exceed the device offset end. The rest of the
+// page must be zero.
 func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 	extents := make([]Extent, n)
 	at := first

@@ -28,14 +28,19 @@ import (
 const Format = 1
 
 const (
-	headerMagic   = "LIGHTER\x00"
-	headerSize    = 256  // sizes of parts, in bytes
-	pageSize      = 4096 // of a page of the extent map
-	pageEntrySize = 40   // of an entry of the page table
-	extentSize    = 48
-	pageExtents   = pageSize / extentSize
-	maxPages      = 1 << 20                // 5 TB of chunks; a node has the page table in memory, 40 MiB
-	maxDevice     = (1<<32 - 1) * pageSize // EROFS's limit
+	headerMagic = "LIGHTER\x00"
+
+	// Sizes in bytes.
+	headerSize    = 256                    // of the header
+	pageSize      = 4096                   // of a page of the extent map
+	pageEntrySize = 40                     // of an entry of the page table
+	extentSize    = 48                     // of an extent in a page
+	maxDevice     = (1<<32 - 1) * pageSize // of a device: EROFS's limit
+
+	pageExtents = pageSize / extentSize // extents of a full page
+	// maxPages allows 89 million extents, 5.8 TB if chunks have 64 KiB on average. A node has the
+	// page table in memory: 40 MiB for so many pages.
+	maxPages = 1 << 20
 )
 
 // Header is the first part of an index.

@@ -10,13 +10,13 @@ import (
 	"lighter/format/chunk"
 )
 
-// An ImageStatement says that a manifest is that of an image whose layers make a chain, and that
-// the hub knows it from these repositories. The hub signs it: no digest covers the repositories.
+// An ImageStatement says which chain the layers of a manifest make, and from which repositories the
+// hub knows the manifest. The hub signs it, because no digest covers the repositories.
 type ImageStatement struct {
 	Manifest string `json:"manifest"` // digest, "sha256:…"
-	Chain    string `json:"chain"`    // the OCI chainID of all its layers, "sha256:…"
-	// Repositories are HOST[:PORT]/PATH, sorted, each once, at most MaxRepositories. Those of the
-	// hub's own registry may have no host; they match no reference.
+	Chain    string `json:"chain"`    // the OCI chainID of all layers, "sha256:…"
+	// Repositories are HOST[:PORT]/PATH, sorted, each once, at most MaxRepositories. A repository
+	// of the hub's own registry may have no host; it then matches no reference.
 	Repositories []string `json:"repositories"`
 	Signatures   [][]byte `json:"signatures"` // Ed25519, of message(); 1 to MaxKeys
 }
@@ -24,7 +24,7 @@ type ImageStatement struct {
 // MaxRepositories limits the repositories of a statement.
 const MaxRepositories = 1000
 
-// message returns what is signed. The first line tells it apart from other signed messages.
+// message returns the signed bytes. Their first line tells them apart from other signed messages.
 func (s *ImageStatement) message() []byte {
 	b := fmt.Appendf(nil, "lighter image 1\nmanifest %s\nchain %s\n", s.Manifest, s.Chain)
 	for _, repository := range s.Repositories {
@@ -34,7 +34,8 @@ func (s *ImageStatement) message() []byte {
 }
 
 // SignImage returns the statement for a manifest and the chain of all its layers, with the first
-// MaxRepositories of the sorted repositories. It is signed with each of the 1 to MaxKeys keys.
+// MaxRepositories of the sorted repositories. It signs with all keys; keys must have 1 to MaxKeys
+// elements.
 func SignImage(keys []ed25519.PrivateKey, manifest, chain string, repositories []string) ImageStatement {
 	sorted := slices.Compact(slices.Sorted(slices.Values(repositories)))
 	s := ImageStatement{Manifest: manifest, Chain: chain, Repositories: sorted[:min(len(sorted), MaxRepositories)]}
@@ -74,7 +75,7 @@ func (s *ImageStatement) Verify(manifest string, keys []ed25519.PublicKey) error
 	return nil
 }
 
-// Allows reports whether repository, HOST[:PORT]/PATH, is one of the statement's.
+// Allows reports whether the statement names repository, which is HOST[:PORT]/PATH.
 func (s *ImageStatement) Allows(repository string) bool {
 	_, found := slices.BinarySearch(s.Repositories, repository)
 	return found

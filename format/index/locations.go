@@ -7,30 +7,31 @@ import (
 	"lighter/format/chunk"
 )
 
-// Locations name the unit of each extent's chunk (record i is of extent i), and the tree's startup
-// packs. They are a hint: only speed depends on them, and a hub may change them at any time.
-// docs/format.md has the bytes.
+// Locations name the unit of each extent's chunk (record i belongs to extent i), and the tree's
+// startup packs. They are a hint: only speed depends on them, and a hub may change them at any
+// time. docs/format.md has the bytes.
 const (
 	locationsMagic  = "LIGHTLOC"
 	locationsFormat = 3
-	locationsHeader = 68 // sizes of parts, in bytes
-	startupSize     = 16
-	triggerSize     = 4
-	unitSize        = 4
-	locationSize    = 8
-	scanRecords     = 8192       // records that are read at a time: 64 KiB
-	unknownPack     = ^uint32(0) // in a record
-	atMount         = 1          // a startup pack's flag
+
+	// Sizes in bytes.
+	locationsHeader = 68        // of the header
+	startupSize     = 16        // of a startup pack's entry
+	triggerSize     = 4         // of a trigger
+	unitSize        = 4         // of a unit's entry
+	locationSize    = 8         // of a record
+	maxUnitBytes    = 4_718_592 // of one encoded unit
+
+	scanRecords = 8192       // records that are read at a time: 64 KiB
+	unknownPack = ^uint32(0) // the pack number of a record whose unit is unknown
+	atMount     = 1          // a startup pack's flag
+	maxPacks    = 1 << 20    // packs of one tree; a reader has 32 MiB of IDs in memory
 
 	// MaxStartups limits the startup packs of one tree, MaxTriggers and MaxUnits the triggers and
 	// units of all of them.
 	MaxStartups = 64
 	MaxTriggers = 4096
-	MaxUnits    = 65_536 // the limit of one pack, in format/pack
-
-	maxUnitBytes = 4_718_592 // of one unit, encoded
-	maxPacks     = 1 << 20   // 32 MiB of IDs in a reader's memory
-
+	MaxUnits    = 65_536 // also the limit of one pack, in format/pack
 )
 
 // Startup is a startup pack: its chunks are used together by starts of the tree, and are stored in
@@ -39,7 +40,7 @@ type Startup struct {
 	Pack     chunk.ID
 	Units    []uint32 // sizes of the pack's units, encoded, in bytes; at least one
 	AtMount  bool     // fetch it when the tree is mounted or sooner
-	Triggers []int64  // fetch it when one of these extents is read; ascending
+	Triggers []int64  // numbers of extents, ascending: fetch it when one of them is read
 }
 
 // Bytes returns the encoded size of all units.
@@ -84,9 +85,9 @@ func (b *LocationsBuilder) Add(u chunk.Unit) {
 	b.records = binary.LittleEndian.AppendUint32(b.records, u.N)
 }
 
-// Startup appends a startup pack. Nodes fetch them in this order. Encode leaves out what the format
-// does not allow: packs that no extent is in or that were appended before, packs and triggers
-// beyond the limits, and triggers that are no extent.
+// Startup appends a startup pack. Nodes fetch startup packs in this order. Encode leaves out what
+// the format does not allow: packs that have no chunk of the tree or were appended before, packs
+// and triggers beyond the limits, and triggers that are not an extent's number.
 func (b *LocationsBuilder) Startup(s Startup) { b.startups = append(b.startups, s) }
 
 // Encode returns the encoded locations.

@@ -16,7 +16,7 @@ type Locations struct {
 	r        io.ReaderAt
 	packs    []byte // IDs
 	startups []Startup
-	records  int64 // their offset in r
+	records  int64 // offset of the records in r
 	n        int64 // number of records
 }
 
@@ -67,7 +67,7 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 	return l, nil
 }
 
-// MaxLocations returns the maximum size of the locations of so many extents, in bytes.
+// MaxLocations returns the maximum size in bytes of the locations of a tree with so many extents.
 func MaxLocations(extents int64) int64 {
 	return locationsHeader + MaxStartups*startupSize + MaxTriggers*triggerSize + MaxUnits*unitSize +
 		min(extents, maxPacks)*chunk.Size + extents*locationSize
@@ -174,8 +174,8 @@ func (l *Locations) Each(fn func(extent int64, u chunk.Unit) error) error {
 	})
 }
 
-// In calls fn for each extent whose chunk is in a pack, in order, with the number of its unit. It
-// is four times as fast as Each.
+// In calls fn, in order, for each extent whose chunk is in pack. n is the number of the chunk's
+// unit. In is four times as fast as Each.
 func (l *Locations) In(pack chunk.ID, fn func(extent int64, n uint32)) error {
 	wanted := uint32(0)
 	for int64(wanted) < int64(len(l.packs)/chunk.Size) && l.pack(wanted) != pack {

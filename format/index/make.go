@@ -47,7 +47,7 @@ func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
 	return m, nil
 }
 
-// Write writes the whole index to w. metadata reads what Make wrote.
+// Write writes the whole index to w. metadata reads the metadata image that Make wrote.
 func (m *Made) Write(w io.Writer, metadata io.Reader) error {
 	padding := zeros[:m.pagesOffset()-headerSize-int64(len(m.table))]
 	parts := io.MultiReader(bytes.NewReader(m.encode()), bytes.NewReader(m.table),
@@ -78,7 +78,7 @@ func (m *Made) Refs(fn func(i int64, ref chunk.Ref) error) error {
 type layout struct {
 	header Header
 	next   int64  // first free offset of the device
-	pages  []byte // the last one is not padded yet
+	pages  []byte // the last page is not padded yet
 	table  []byte
 
 	// The offsets of contents: singles has files of exactly one chunk by its ID, lists has all

@@ -18,11 +18,11 @@ type Map struct {
 	r      io.ReaderAt
 	table  []byte
 	pages  *Pages
-	number uint64 // of this map, in pages
+	number uint64 // of this map, in the cache
 }
 
-// OpenMap opens the map that Receive wrote, and verifies that it is that of tree id. It caches its
-// pages in pages.
+// OpenMap opens the map that Receive wrote, and verifies that it belongs to tree id. pages is the
+// cache of decoded pages.
 func OpenMap(r io.ReaderAt, id chunk.ID, pages *Pages) (*Map, error) {
 	h, err := ReceiveHeader(io.NewSectionReader(r, 0, headerSize), id)
 	if err != nil {
@@ -48,8 +48,8 @@ func (m *Map) Extent(i int64) (Extent, error) {
 	return page[i%pageExtents], nil
 }
 
-// Find returns the number of the first extent that ends after offset: the one that covers it, or
-// the next one if none does. It returns Extents if there is none.
+// Find returns the number of the first extent that ends after offset: the extent that covers
+// offset, or else the next extent. It returns Extents if there is no such extent.
 func (m *Map) Find(offset int64) (int64, error) {
 	// The last page that starts at or before offset; the pages before it end before offset.
 	p := int64(sort.Search(int(m.Pages), func(p int) bool {

@@ -10,13 +10,13 @@ import (
 	"lighter/format/erofs"
 )
 
-// CheckMetadata checks a metadata image of h.MetadataSize bytes for what could confuse the kernel,
-// which reads it unchecked: it must pass erofs.Image.Walk, and have the files that the header
-// counts. A correct digest is not enough: it only says that the hub has signed the image.
+// CheckMetadata checks that a metadata image of h.MetadataSize bytes is safe to mount. The kernel
+// trusts an image, so the image must pass erofs.Image.Walk, and have as many files and bytes as the
+// header says. A correct digest is not enough: it only proves that the hub has signed the image.
 //
-// A million inodes take a fraction of a second and a few megabytes (BenchmarkWalk in package
-// erofs), and no image takes more than 145 MiB. The error is a *chunk.InvalidError, or one of r or
-// ctx.
+// A million inodes take a fraction of a second and a few megabytes of memory (BenchmarkWalk in
+// package erofs), and no image takes more than 145 MiB. The error is a *chunk.InvalidError, or
+// comes from r or ctx.
 func (h *Header) CheckMetadata(ctx context.Context, r io.ReaderAt) error {
 	image, err := erofs.Open(r, h.MetadataSize)
 	var stats erofs.Stats

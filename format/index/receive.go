@@ -68,8 +68,8 @@ func ReceiveHeader(r io.Reader, id chunk.ID) (Header, error) {
 }
 
 func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {
-	// The hub has signed the digest, but the image was not checked before. Its first block has what
-	// it says about the device; CheckMetadata checks the rest.
+	// The hub has signed the digest, but the image was not checked before. Its first block
+	// describes the device; CheckMetadata checks the rest.
 	first := make([]byte, erofs.BlockSize)
 	if _, err := io.ReadFull(r, first); err != nil {
 		return fmt.Errorf("receive the metadata image: %w", noEOF(err))
@@ -108,8 +108,8 @@ func readPart(r io.Reader, n int64, want chunk.ID, what string) ([]byte, error) 
 	return b, nil
 }
 
-// decodePage verifies page i against the table and decodes its extents. They are between the page's
-// first offset in the table and that of the next page.
+// decodePage verifies page i against the table and decodes its extents. They must lie between the
+// page's first offset in the table and the first offset of the next page.
 func (h *Header) decodePage(page, table []byte, i int64) ([]Extent, error) {
 	what := fmt.Sprintf("page %d of the extent map", i)
 	if got := chunk.Sum(page); got != chunk.ID(table[i*pageEntrySize+8:(i+1)*pageEntrySize]) {
@@ -128,7 +128,7 @@ func (h *Header) decodePage(page, table []byte, i int64) ([]Extent, error) {
 	return extents, nil
 }
 
-// copyZeros copies n zeros, less than a page.
+// copyZeros copies n bytes, which must be zeros and fewer than pageSize.
 func copyZeros(w io.Writer, r io.Reader, n int64) error {
 	b := make([]byte, n)
 	if _, err := io.ReadFull(r, b); err != nil {

@@ -14,8 +14,9 @@ import (
 // A Statement says which tree is a chain's merged view. The hub signs it, because no digest links
 // the two.
 //
-// While a hub's key is replaced, it is signed with the old key and the new one. The further
-// signatures have a field of their own, so a reader of one signature finds that of the first key.
+// While a hub's key is replaced, the statement is signed with the old key and the new one. The
+// signatures of all keys but the first have a field of their own, so a program that knows only the
+// field Signature still finds the first key's signature there.
 type Statement struct {
 	Chain     string   `json:"chain"`     // the OCI chainID, "sha256:…"
 	Tree      chunk.ID `json:"tree"`      // the tree ID
@@ -37,7 +38,7 @@ func (e *NewerFormatError) Error() string {
 		Format)
 }
 
-// message returns what is signed. The first line tells it apart from other signed messages.
+// message returns the signed bytes. Their first line tells them apart from other signed messages.
 func (s *Statement) message() []byte {
 	return fmt.Appendf(nil, "lighter statement 1\nchain %s\ntree %s\nformat %d\n", s.Chain, s.Tree, s.Format)
 }
@@ -92,8 +93,8 @@ func isSigned(message []byte, signatures [][]byte, key ed25519.PublicKey) bool {
 
 const keyPrefix = "ed25519:"
 
-// FormatKey returns a public key as configuration files and flags have it: "ed25519:" and base64
-// with padding (RFC 4648, section 4).
+// FormatKey returns a public key in the form of configuration files and flags: "ed25519:" and
+// base64 with padding (RFC 4648, section 4).
 func FormatKey(key ed25519.PublicKey) string {
 	return keyPrefix + base64.StdEncoding.EncodeToString(key)
 }

@@ -17,7 +17,7 @@ const (
 	targetSize = 16 << 20
 
 	packMagic  = "LTP1"
-	packFooter = 12
+	packFooter = 12 // bytes
 	maxUnits   = 1 << 16
 )
 
@@ -69,8 +69,7 @@ func (w *Writer) Close() (chunk.ID, int64, error) {
 // Table has the positions of a pack's units.
 type Table struct{ offsets []int64 }
 
-// ReadTable reads the table of a pack of size bytes, which is not trusted. It allocates at most a
-// megabyte.
+// ReadTable reads the table of an untrusted pack of size bytes. It allocates at most a megabyte.
 func ReadTable(r io.ReaderAt, size int64) (*Table, error) {
 	var footer [packFooter]byte
 	if size < packFooter {

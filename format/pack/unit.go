@@ -1,5 +1,5 @@
-// Package pack encodes many chunks as one immutable object, a pack, that is fetched in parts, its
-// units. A unit lists its chunks, so that it can be read without the rest of the pack.
+// Package pack encodes many chunks as one immutable object, a pack. Nodes fetch a pack in parts,
+// its units. A unit lists its chunks, so that it can be read without the rest of the pack.
 //
 // The chunks of a unit are compressed together, as one zstd frame. So small files compress with
 // their neighbours, and a node that requests one of them gets them all. docs/decisions/units.md and
@@ -30,7 +30,7 @@ const (
 	// still belongs to the unit.
 	targetPlain = 96 << 10
 
-	// Bounds of all units, which bound the memory of a decoder.
+	// Bounds of each unit. They also bound the memory of a decoder.
 	MaxPlain  = 4 << 20               // plain bytes
 	MaxStored = MaxPlain + MaxPlain/8 // encoded bytes
 	maxChunks = 1 << 16

@@ -22,11 +22,12 @@ type placed struct {
 }
 
 // Recording returns the recording of a trace: ranges of files, in the order of reading. metadata
-// and extents are the index of the trace's tree. If files share a place on the device, the first
-// one counts. A recording is truncated if it exceeds limit bytes as text, or MaxEntries.
+// and extents are the two parts of the index of the trace's tree. If files share a place on the
+// device, the recording names the first of them. A recording is truncated if it exceeds limit bytes
+// as text, or MaxEntries.
 //
-// It reads the whole metadata image. Errors are erofs.ErrInvalid (wrapped), those of reading, or
-// the context's.
+// It reads the whole metadata image. Errors wrap erofs.ErrInvalid, or come from reading the index
+// or from ctx.
 func (t Trace) Recording(ctx context.Context, metadata *erofs.Image, extents *index.Map, limit int) (Recording, error) {
 	files, err := touched(ctx, t.Reads, metadata)
 	if err != nil {
@@ -65,7 +66,8 @@ func (e *Entry) continues(f placed, part span) bool {
 	return e.Path == f.path && e.Offset+e.Length == part.from-f.from
 }
 
-// nameChunks appends the chunks in a part of the device to an entry, until it exceeds the limit.
+// nameChunks appends the chunks in a part of the device to the entry, until the chunks alone exceed
+// limit bytes as text.
 func (e *Entry) nameChunks(extents *index.Map, part span, limit int) error {
 	return extents.Range(part.from, part.to, func(_ int64, x index.Extent) bool {
 		if n := len(e.Chunks); n == 0 || e.Chunks[n-1] != x.ID {

@@ -19,9 +19,9 @@ const (
 	MaxEntries    = 65_536
 	MaxText       = 32 << 20
 
-	maxPath  = 4095
-	maxFile  = 1 << 43
-	maxCount = 1 << 31
+	maxPath  = 4095    // bytes of a path
+	maxFile  = 1 << 43 // end of a range in its file, in bytes
+	maxCount = 1 << 31 // starts of a recording
 
 	firstLine = "lighter trace 1"
 )
@@ -35,7 +35,7 @@ type Entry struct {
 	Chunks []chunk.ID    // chunks of the range, in order; may be empty
 }
 
-// Recording is what one start of an image reads, or several similar ones.
+// Recording lists what one start of an image reads, or several similar starts.
 type Recording struct {
 	Starts  int64 // number of starts, at least 1
 	Entries []Entry

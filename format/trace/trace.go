@@ -40,7 +40,7 @@ type Read struct {
 	Length int64         // in bytes, a multiple of 4096, not 0
 }
 
-// Trace is what one start read of a tree's device, in order.
+// Trace lists the reads of a tree's device that one start made, in order.
 type Trace struct {
 	Tree  chunk.ID
 	Reads []Read

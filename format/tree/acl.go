@@ -12,8 +12,8 @@ import (
 // little-endian.
 const (
 	aclVersion   = 2
-	aclHeader    = 4
-	aclEntrySize = 8
+	aclHeader    = 4 // bytes
+	aclEntrySize = 8 // bytes
 	noID         = math.MaxUint32
 )
 
@@ -84,8 +84,8 @@ func (a acl) encode() []byte {
 	return b
 }
 
-// check checks what the kernel requires: tags in ascending order, the owner, the group and others
-// once, and at most one mask, which users and groups require.
+// check checks what the kernel requires: tags in ascending order; one entry each for the owner, the
+// group and others; and at most one mask. An ACL that names users or groups must have a mask.
 func (a acl) check() error {
 	var count [aclOther + 1]int
 	for i, e := range a {
@@ -122,7 +122,7 @@ func (a acl) group() *aclEntry {
 	return a.find(aclGroupObj)
 }
 
-// chmod sets the permissions that a mode has, too.
+// chmod sets the entries for the owner, the group and others to the permissions of a mode.
 func (a acl) chmod(mode uint32) {
 	a.find(aclUserObj).perm = uint16(mode >> 6 & 7)
 	a.group().perm = uint16(mode >> 3 & 7)

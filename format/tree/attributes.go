@@ -26,7 +26,7 @@ const (
 )
 
 // setAttributes sets the attributes of an entry in containerd's order: owner, extended attributes,
-// mode, time. Each may change the previous ones.
+// mode, time. Each step may change what an earlier step has set.
 func (n *Node) setAttributes(e *Entry) error {
 	n.chown(uint32(e.UID), uint32(e.GID))
 	for _, x := range e.Xattrs {
@@ -41,8 +41,8 @@ func (n *Node) setAttributes(e *Entry) error {
 	return nil
 }
 
-// inherit sets what a new inode inherits from its directory: the group if that has the set-GID bit,
-// and the default ACL.
+// inherit sets what a new inode inherits from its directory: the group if the directory has the
+// set-GID bit, and the default ACL.
 func (n *Node) inherit(dir *Node) {
 	if dir.Mode&setGID != 0 {
 		n.GID = dir.GID
@@ -51,7 +51,7 @@ func (n *Node) inherit(dir *Node) {
 	if value == nil || n.Mode&ModeType == ModeSymlink {
 		return
 	}
-	// The caller's chmod sets the permissions in it.
+	// The caller calls chmod afterwards, which sets the permissions in the access ACL.
 	if a, _ := parseACL(value); a.mask() != nil {
 		n.storeXattr(accessACL, value)
 	}
@@ -60,8 +60,8 @@ func (n *Node) inherit(dir *Node) {
 	}
 }
 
-// chown sets the owner. All ones leave it unchanged. As in the kernel, any chown removes a file's
-// capabilities.
+// chown sets the user and the group. An ID of all ones (-1) means "unchanged". As in the kernel,
+// any chown removes a file's capabilities.
 func (n *Node) chown(uid, gid uint32) {
 	if uid != math.MaxUint32 {
 		n.UID = uid
@@ -143,9 +143,9 @@ func (n *Node) storeXattr(name string, value []byte) {
 	n.Xattrs[i].Value = value
 }
 
-// keepXattrs counts an inode's attributes, in bytes, and checks their limits. It is called after
-// attributes were stored: an entry has at most 1 MB of them, but a file has as many entries as it
-// has links.
+// keepXattrs counts an inode's attributes, in bytes, and checks their limits. It is called whenever
+// attributes were stored: an entry has at most 1 MB of them, but each hard link of a file is
+// another entry, which may add attributes.
 func (b *budget) keepXattrs(n *Node) error {
 	if len(n.Xattrs) > maxXattrs {
 		return fmt.Errorf("%d extended attributes, the limit is %d", len(n.Xattrs), maxXattrs)
@@ -189,8 +189,8 @@ const (
 	capEffective     = 1
 )
 
-// canonicalCapability checks file capabilities and returns them as the kernel does: version 3 with
-// the machine's own root becomes version 2.
+// canonicalCapability checks file capabilities and returns them as the kernel returns them: version
+// 3 with the machine's own root becomes version 2.
 func canonicalCapability(value []byte) ([]byte, error) {
 	if len(value) < 4 {
 		return nil, errInvalid

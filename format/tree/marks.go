@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// marks are what containerd remembers of a path of the lowest layer, and not of its file. They exist
-// for paths that the layer has unpacked and removed again, and for opaque directories. Usually that
-// is few; maxKept bounds them.
+// marks are what containerd remembers of a path in the lowest layer, whatever file is there now.
+// They exist for paths that the layer has unpacked and removed again, and for opaque directories.
+// Usually these are few; maxKept bounds their memory.
 type marks struct {
 	unpacked bool // an entry was unpacked at this path
 	opaque   bool // the directory at this path was cleared

@@ -56,7 +56,8 @@ func (m *merger) merge(dirs []*Node) (err error) {
 	return err
 }
 
-// visible returns the children of a directory that is in one layer only, without whiteouts.
+// visible returns the children without the whiteouts among them, and merges the directories below.
+// Their directory is in one layer only.
 func (m *merger) visible(children []Dirent) ([]Dirent, error) {
 	kept := children[:0]
 	for _, child := range children {
@@ -108,7 +109,8 @@ func (m *merger) union(dirs []*Node) ([]Dirent, error) {
 	return merged, nil
 }
 
-// pick returns the node that is visible among those of the same name, the topmost first, or nil.
+// pick returns the visible node among the nodes of one name, or nil. same has the topmost layer's
+// node first.
 func (m *merger) pick(same []layered) (*Node, error) {
 	top := same[0].Node
 	if m.isWhiteout(top) {

@@ -43,7 +43,8 @@ func (v *volume) resolve(p string) (place, error) {
 	return at, err
 }
 
-// walk resolves a path without symlinks and "..", as most are. Otherwise plain is false.
+// walk resolves a path that has neither symlinks nor "..", as most paths. For any other path plain
+// is false.
 func (v *volume) walk(p string) (at place, plain bool, err error) {
 	at.path = strings.Trim(p, "/")
 	dir := v.root

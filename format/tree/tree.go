@@ -9,17 +9,18 @@
 //
 // Intentional differences from an unpacked image:
 //   - Sizes, link counts and inode numbers of directories differ.
-//   - The root, and directories that a layer changes without an entry for them, have fixed times: those
-//     of the next lower layer that has the directory, or 1970. containerd leaves the time of unpacking.
-//   - A directory never lists a whiteout. overlayfs lists one in a directory without lower ones, though
-//     it cannot be opened.
+//   - The root, and directories that a layer changes without an entry for them, have fixed times:
+//     the time in the next lower layer that has the directory, or 1970. containerd leaves the time
+//     of unpacking.
+//   - A directory never lists a whiteout. overlayfs lists a whiteout in a directory that no lower
+//     layer has, although the whiteout cannot be opened.
 //
 // Where unpacking depends on the machine, the result is fixed here:
 //   - A link that containerd lets the kernel follow out of the layer's directory leads to nothing.
 //   - Paths have at most 4,000 bytes. The kernel's 4,095 include containerd's own directory.
 //   - Only EROFS limits the tree. ext4 allows 65,000 hard links to a file and 4 KiB of extended
-//     attributes an inode, and stores attributes of the namespace "gnu.", which are dropped here as on
-//     other file systems.
+//     attributes an inode. It stores attributes of the namespace "gnu.", which are dropped here as
+//     on other file systems.
 //   - The kernel has POSIX ACLs, and no security module adds labels.
 package tree
 
@@ -74,7 +75,7 @@ type Node struct {
 	Mode    uint32 // type and permissions, as in st_mode
 	UID     uint32
 	GID     uint32
-	Nlink   uint32 // of files as in overlayfs; of directories 2 plus their subdirectories
+	Nlink   uint32 // of files as in overlayfs; of directories 2 plus the number of subdirectories
 	Mtime   Time
 	Rdev    uint64  // of block and character devices, as unix.Mkdev returns it
 	Size    int64   // of regular files and symlinks, in bytes

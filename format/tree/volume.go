@@ -34,7 +34,7 @@ type volume struct {
 	budget *budget
 
 	sealed  bool                       // names are sorted and do not change any more
-	indexes map[*Node]map[string]int32 // positions of names in directories of more than smallDir
+	indexes map[*Node]map[string]int32 // of directories with more than smallDir names: position by name
 }
 
 func newVolume(b *budget) *volume {

@@ -29,7 +29,7 @@ type Bench struct {
 	Site   *site.Site
 	Config Config
 
-	has map[string]bool // images in the registry and the hubs, by hub and image
+	has map[string]bool // what was added: "IMAGE" to the registry, "URL IMAGE" to the hub at URL
 }
 
 // New returns a Bench for a running site.
@@ -37,7 +37,8 @@ func New(s *site.Site, config Config) *Bench {
 	return &Bench{Site: s, Config: config, has: map[string]bool{}}
 }
 
-// Enclosed runs measure in an enclosure (see site.Enclosed). An interrupt cancels ctx.
+// Enclosed calls measure in an enclosure (see site.Enclosed). The caller's ctx ends at an
+// interrupt.
 func Enclosed(ctx context.Context, measure func(ctx context.Context) error) error {
 	code := site.Enclosed(func() int {
 		err := measure(ctx)
@@ -74,13 +75,13 @@ func (c Config) Layout(image string) (string, error) {
 	return dir, err
 }
 
-// Need adds images to the registry and the site's hub, unless they have them.
+// Need adds images to the registry and the site's hub, unless it has added them before.
 func (b *Bench) Need(ctx context.Context, images ...string) error {
 	return b.NeedOn(ctx, b.Site.Hub, images...)
 }
 
-// NeedOn adds images to the registry and a hub, unless they have them. If h is nil, it adds them
-// only to the registry.
+// NeedOn adds images to the registry and a hub, unless it has added them before. If h is nil, it
+// adds them only to the registry.
 func (b *Bench) NeedOn(ctx context.Context, h *site.Hub, images ...string) error {
 	for _, image := range images {
 		dir, err := b.Config.Layout(image)
@@ -133,7 +134,8 @@ func (b *Bench) Inspect(ctx context.Context, image string) (wire.Inspection, err
 	return ask[wire.Inspection](ctx, b.Site.Hub, image, "inspect")
 }
 
-// ask runs a lighter command that describes each image with a name. There must be one such image.
+// ask runs a lighter command that describes all images of one name, and returns the description of
+// the only one. It fails if there is none, or more than one.
 func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T, err error) {
 	out, err := h.Lighter(ctx, command, "--json", image+":latest")
 	if err != nil {
@@ -144,7 +146,7 @@ func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T
 		return said, err
 	}
 	if len(all) != 1 {
-		return said, fmt.Errorf("the hub has %d images %s, want one", len(all), image)
+		return said, fmt.Errorf("the hub has %d images with the name %s, want one", len(all), image)
 	}
 	return all[0], nil
 }
@@ -157,8 +159,9 @@ func (b *Bench) Wipe(ctx context.Context) error {
 	return site.DropCaches()
 }
 
-// AssertLazy returns an error unless the node mounted the pulled image. Otherwise a full pull might
-// be measured.
+// AssertLazy returns an error unless the node was asked for an image, and all images in its status
+// are lazy. Otherwise a full pull might be measured. The name of the pulled image is for the
+// errors.
 func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	var status struct {
 		Images []struct {

@@ -69,11 +69,12 @@ func TestInvalidConfigurations(t *testing.T) {
 		image + "argv = [\"x\"]\nready_line = \"(\"":                  "missing closing",
 		image + "argv = [\"x\"]\nready_line = \"y\"\nready_port = 80": "not both",
 		image + "argv = [\"x\"]\nready_path = \"y\"":                  "needs a ready_port",
-		image + "argv = [\"x\"]\nready_port = 80000":                  "needs a ready_port",
+		image + "argv = [\"x\"]\nready_port = 80000":                  "ready_port is 80000, want 1 to 65535",
+		image + "argv = [\"x\"]\nready_port = -1":                     "ready_port is -1, want 1 to 65535",
 		image + "argv = [\"x\"]\n" + image + "argv = [\"x\"]":         "image a is there twice",
 		"[[image]]\nname = \"../a\"":                                  "small letters",
 		"[[link]]\nname = \"l\"\nworkloads = [\"a/w\"]":               "there is no workload a/w",
-		"[[link]]\nname = \"l\"\nrtt = \"-1s\"":                       "less than no time",
+		"[[link]]\nname = \"l\"\nrtt = \"-1s\"":                       "-1s is negative",
 		"[[peer]]\nname = \"p\"":                                      "no snapshotter",
 	} {
 		if _, err := parseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), wanted) {
@@ -85,7 +86,7 @@ func TestInvalidConfigurations(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	got := describe(wire.Starts{Workloads: make([]wire.Workload, 2),
 		Packs: []wire.StartupPack{{Bytes: 5e6, AtMount: true}, {Bytes: 2e6}}})
-	if want := "2 workloads, 2 startup packs of 7.00 MB, 5.00 MB of it at each start"; got != want {
+	if want := "2 workloads, 2 startup packs of 7.00 MB, of which 5.00 MB are fetched at each mount"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

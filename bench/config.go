@@ -47,7 +47,8 @@ type Image struct {
 	Workloads []Workload `toml:"workload"`
 }
 
-// Workload is a command in an image, and the condition for it to be ready (default: its end).
+// Workload is a command in an image, and the condition under which it is ready. Without a condition
+// it is ready when it has ended.
 type Workload struct {
 	Image     string   `toml:"-"`
 	Name      string   `toml:"name"`
@@ -84,7 +85,7 @@ type Duration time.Duration
 func (d *Duration) UnmarshalText(b []byte) error {
 	parsed, err := time.ParseDuration(string(b))
 	if err == nil && parsed < 0 {
-		err = fmt.Errorf("%s is less than no time", parsed)
+		err = fmt.Errorf("%s is negative", parsed)
 	}
 	*d = Duration(parsed)
 	return err
@@ -153,9 +154,11 @@ func (w *Workload) compile() error {
 	case len(w.Argv) == 0:
 		return errors.New("it has no argv")
 	case w.ReadyLine != "" && w.ReadyPort != 0:
-		return errors.New("say ready_line or ready_port, not both")
-	case w.ReadyPort == 0 && w.ReadyPath != "" || w.ReadyPort < 0 || w.ReadyPort > 65535:
-		return errors.New("ready_path needs a ready_port from 1 to 65535")
+		return errors.New("set ready_line or ready_port, not both")
+	case w.ReadyPort < 0 || w.ReadyPort > 65535:
+		return fmt.Errorf("ready_port is %d, want 1 to 65535", w.ReadyPort)
+	case w.ReadyPort == 0 && w.ReadyPath != "":
+		return errors.New("ready_path needs a ready_port")
 	}
 	if w.ReadyLine != "" {
 		var err error
@@ -170,7 +173,7 @@ var names = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
 
 func (c Config) check() error {
 	if c.Rounds < 1 || c.Recorded < 1 || c.FullPulls < 1 {
-		return errors.New("rounds, recorded and full_pulls are at least 1")
+		return errors.New("rounds, recorded and full_pulls must be at least 1")
 	}
 	var all []string
 	for _, link := range c.Links {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// layoutLimit is how long a hub may take to lay out and recompress its startup packs. Those of
-	// PyTorch with CUDA took six minutes on two cores.
+	// layoutLimit is how long a hub may take to lay out and recompress its startup packs. The
+	// startup packs of PyTorch with CUDA took six minutes on two cores.
 	layoutLimit = 20 * time.Minute
 	// The packs must then stay unchanged for layoutStable. layoutInterval is the interval of the
 	// checks.
@@ -20,8 +20,8 @@ const (
 )
 
 // AwaitLayout waits until a hub has made and recompressed an image's startup packs, and returns
-// their description. With starts > 0 it waits until that many recorded starts are used. With 0, the
-// hub may use its guess. If the hub has no guess, there are no packs.
+// their description. With starts > 0 it waits until the hub uses so many recorded starts. With 0,
+// the hub may use its guess. If the hub has no guess, there are no packs.
 func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
 	var last string
 	var since time.Time
@@ -62,6 +62,6 @@ func describe(s wire.Starts) string {
 			first += p.Bytes
 		}
 	}
-	return fmt.Sprintf("%d workloads, %d startup packs of %s, %s of it at each start", len(s.Workloads), len(s.Packs),
-		Size(bytes), Size(first))
+	return fmt.Sprintf("%d workloads, %d startup packs of %s, of which %s are fetched at each mount",
+		len(s.Workloads), len(s.Packs), Size(bytes), Size(first))
 }

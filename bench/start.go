@@ -98,7 +98,7 @@ func (b *Bench) RunAgain(ctx context.Context, s *Start, snapshotter, ref string,
 	return err
 }
 
-// ColdStart wipes the machine, drops the page cache, and measures a start with one
+// ColdStart wipes the machine, drops the page cache, and measures a start with mode, which is one
 // of the site's two snapshotters.
 func (b *Bench) ColdStart(ctx context.Context, mode string, w Workload) (s Start, err error) {
 	if err := b.Wipe(ctx); err != nil {

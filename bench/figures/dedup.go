@@ -66,18 +66,17 @@ func (r *run) reportDedup(images []string, s *sums) {
 	}
 }
 
-// sums holds bytes of regular files: of all of them, and with each layer, file or chunk counted
-// once. The others are compressed sizes: of the layers' blobs, of single files, of the hub's packs.
+// sums holds the sizes of the images' regular files, in bytes.
 type sums struct {
-	all                       int64
-	layers, files, chunks     int64
-	layersPacked, filesPacked int64
-	chunksPacked              int64
+	all                       int64            // of all files
+	layers, files, chunks     int64            // with each layer, file or chunk counted once
+	layersPacked, filesPacked int64            // compressed sizes of the layers' blobs, and of single files
+	chunksPacked              int64            // size of the hub's packs
 	seenLayer                 map[string]int64 // bytes of the files of each layer
 	seenFile, seenChunk       map[chunk.ID]bool
 	splitter                  chunk.Splitter
 	compressor                *zstd.Encoder
-	content, squeezed         []byte
+	content, compressed       []byte // buffers
 }
 
 func newSums() (*sums, error) {
@@ -151,8 +150,8 @@ func (s *sums) addFile(r io.Reader, size int64) error {
 	}
 	s.seenFile[id] = true
 	s.files += size
-	s.squeezed = s.compressor.EncodeAll(s.content, s.squeezed[:0])
-	s.filesPacked += int64(len(s.squeezed))
+	s.compressed = s.compressor.EncodeAll(s.content, s.compressed[:0])
+	s.filesPacked += int64(len(s.compressed))
 	return s.splitter.Split(bytes.NewReader(s.content), size, func(data []byte, _ int64) error {
 		if data == nil {
 			return nil // zeros are not stored

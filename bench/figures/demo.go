@@ -91,7 +91,7 @@ func bar(pull, run, longest float64) string {
 	return strings.Repeat("█", min(dark, all)) + strings.Repeat("░", all-min(dark, all))
 }
 
-// compared words a factor: "2.0× faster" for 2, and "2.0× slower" for 0.5.
+// compared formats a factor: "2.0× faster" for 2, and "2.0× slower" for 0.5.
 func compared(factor float64, better, worse string) string {
 	if factor < 1 {
 		return formatFactor(1/factor) + " " + worse

@@ -20,10 +20,10 @@ import (
 // Faults are measured by reads of single pages. Each page is read once, in random order and without
 // read-ahead, so that each read is a separate fault. Uncached pages are also far apart.
 const (
-	faultPage   = 4096
+	faultPage   = 4096    // bytes
 	farApart    = 2 << 20 // distance of uncached pages, in bytes: no two are in the same unit
-	maxFaults   = 4000
-	busyReaders = 16
+	maxFaults   = 4000    // reads of one measurement
+	busyReaders = 16      // concurrent readers
 )
 
 // faults measures the duration of single faults, one at a time and concurrently: of chunks in the
@@ -70,7 +70,8 @@ func (r *run) faultRound(ctx context.Context, readers int, took map[string][]flo
 	if _, err := content.read(c.Root, files.largest); err != nil {
 		return err
 	}
-	// drops the file's pages from the page cache, but not those of the chunk cache
+	// This drops the file's pages from the page cache, but not the pages of the chunk cache's
+	// files.
 	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return err
 	}

@@ -24,21 +24,22 @@ func allFigures() []figure {
 		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*run).ratios},
 		{"reads", "data cached, page cache dropped: the largest file and 5,000 small ones", (*run).reads},
 		{"walk", "every name with stat, cold and hot", (*run).walks},
-		{"first", "first read of a large file that is nowhere cached", (*run).firstRead},
+		{"first", "first read of a large file, of which no chunk is cached", (*run).firstRead},
 		{"memory", "the node's memory, everything of ml read once", (*run).memory},
 		{"pagecache", "page cache of ten images on one base", (*run).pageCache},
 		{"restart", "a node's start, with mounts to take over and after a reboot", (*run).restarts},
-		{"faults", "single faults, alone and beside others", (*run).faults},
-		{"recording", "a start that is recorded, against one that is not", (*run).recording},
-		{"full", "reading three times what the cache holds", (*run).full},
-		{"verify", "what verification costs the node", (*run).verify},
-		{"ingest", "taking an image in, against ctr images pull into overlayfs", (*run).ingest},
-		{"dedup", "what all images take: by layers, by files, by chunks", (*run).dedup},
-		{"same", "every entry of each image's root, in both modes; fsck.erofs of its metadata", (*run).same},
+		{"faults", "single faults, one at a time and 16 at a time", (*run).faults},
+		{"recording", "a start with recording, against a start without it", (*run).recording},
+		{"full", "reading a file of three times the cache's size", (*run).full},
+		{"verify", "the node's processor time for verification", (*run).verify},
+		{"ingest", "ingesting an image, against `ctr images pull` into overlayfs", (*run).ingest},
+		{"dedup", "the size of all images, with each layer, each file or each chunk stored once", (*run).dedup},
+		{"same", "every entry of each image, in both modes; fsck.erofs of its metadata image", (*run).same},
 		{"million", "an image of 1,000,000 files", (*run).million},
 	}
 }
 
+// Names returns the names of all figures.
 func Names() []string {
 	var names []string
 	for _, f := range allFigures() {

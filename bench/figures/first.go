@@ -26,7 +26,7 @@ func (r *run) firstRead(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		bench.Say("%s in %s: %s over the link, %.0f MB/s of it, processors %.0f %% busy, %.0f %% of what others left",
+		bench.Say("%s in %s: %s over the link, %.0f MB/s; processors %.0f %% busy, %.0f %% without other processes",
 			bench.Size(f.size), bench.Seconds(f.took), bench.Size(f.bytes),
 			float64(f.bytes)/f.took/1e6, 100*f.busy, 100*f.busySite)
 		all, times = append(all, f), append(times, f.took)
@@ -41,13 +41,13 @@ func (r *run) firstRead(ctx context.Context) error {
 	v := verdict{Figure: "first", What: fmt.Sprintf("first read of %s : link", bench.Size(all[0].size)),
 		Lighter: fmt.Sprintf("%.0f MB/s", speed/1e6), Unit: "ratio",
 		Value: speed / linkSpeed, Target: linkShare, AtLeast: true,
-		Note: fmt.Sprintf("or the processors busy: %.0f %%", 100*busy)}
+		Note: fmt.Sprintf("passes also with busy processors: they were %.0f %% busy", 100*busy)}
 	v.Result = passed(v.Value >= linkShare || busy >= busyEnough)
 	r.verdicts = append(r.verdicts, v)
 	return nil
 }
 
-// firstRead holds the figures of such a read.
+// firstRead holds the figures of one first read.
 type firstRead struct {
 	took     float64 // seconds
 	size     int64   // size of the file

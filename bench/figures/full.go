@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// smallCache is the size of a cache that is too small, in bytes. The measurement reads overfull
-	// times as much.
+	// smallCache is the size of a cache that is too small, in bytes. The file that is read has at
+	// least overfull times this size.
 	smallCache = 240 << 20
 	overfull   = 3
 )
 
 // full measures the cost of constant eviction: it reads a file of three times the cache's size
-// twice, and compares that with a large cache.
+// twice, and compares the speeds with those of a large cache ("room").
 func (r *run) full(ctx context.Context) (err error) {
 	if err := r.Need(ctx, largestImage); err != nil {
 		return err
@@ -43,8 +43,8 @@ func (r *run) full(ctx context.Context) (err error) {
 	return nil
 }
 
-// fullRound adds the speeds of the first and the second pass over the file, in bytes of the file
-// and of the link a second.
+// fullRound adds the speeds of the first and the second pass over the file: bytes of the file a
+// second, and bytes over the link a second.
 func (r *run) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
 	m := r.Site.Machine
 	c, files, err := r.freshLargest(ctx)
@@ -98,8 +98,9 @@ func (r *run) reportFull(speeds map[string][]float64) {
 	note := func(key string) string {
 		return fmt.Sprintf("%.0f MB/s of the file, %.0f MB/s over the link", of(key)/1e6, of(key+" link")/1e6)
 	}
-	add("first pass : first pass with room", of("full first")/of("room first"),
-		note("full first")+"; with room "+note("room first"))
+	add("first pass : first pass with a large cache", of("full first")/of("room first"),
+		note("full first")+"; with a large cache "+note("room first"))
 	add("second pass, over the link : link", of("full again link")/linkSpeed, note("full again"))
-	add("second pass : second pass with room", of("full again")/of("room again"), "with room "+note("room again"))
+	add("second pass : second pass with a large cache", of("full again")/of("room again"),
+		"with a large cache "+note("room again"))
 }

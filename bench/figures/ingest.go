@@ -57,7 +57,8 @@ func (r *run) pullAlone(ctx context.Context, image string) (float64, error) {
 	return took.Seconds(), err
 }
 
-// ingestOnce returns the times of an ingestion by an empty hub, and of a second one.
+// ingestOnce returns the times of an ingestion by an empty hub, and of a second ingestion of the
+// same image.
 func (r *run) ingestOnce(ctx context.Context, image string) (took, again float64, err error) {
 	h, err := r.Site.Machine.StartHub(ctx, "ingest")
 	if err != nil {
@@ -87,11 +88,11 @@ func (r *run) judgeIngest(image string, times map[string][]float64) {
 	r.verdicts = append(r.verdicts, v)
 }
 
-// The synthetic image of the figure million: numbers of files and directories.
+// The synthetic image of the figure million, and its target.
 const (
 	millionFiles = 1_000_000
 	millionDirs  = 10_000
-	makeMemory   = 1 << 30 // bytes
+	makeMemory   = 1 << 30 // peak memory of the hub, in bytes
 )
 
 // million makes an image of a million files, and reports the cost of its index.
@@ -121,7 +122,7 @@ func (r *run) million(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bench.Say("made in %s, the hub had %s at most", bench.Seconds(made), bench.Size(hub.Most))
+	bench.Say("index made in %s, peak memory of the hub %s", bench.Seconds(made), bench.Size(hub.Most))
 	pull, mounted, err := r.mountMillion(ctx)
 	if err != nil {
 		return err
@@ -190,10 +191,10 @@ func (r *run) reportMillion(ctx context.Context, values map[string]float64) erro
 	add("index on the wire, with locations", bench.Size(i.IndexWire), "")
 	add("time to make", bench.Seconds(values["make_s"]), "from the registry")
 	v := verdict{Figure: "million", What: "memory to make", Lighter: bench.Size(int64(values["hub_most_bytes"])),
-		Unit: "MB", Note: "the most that was resident in the hub"}
+		Unit: "MB", Note: "peak resident memory of the hub"}
 	v.Value, v.Target, v.Result = atMost(values["hub_most_bytes"]/1e6, makeMemory/1e6)
 	r.verdicts = append(r.verdicts, v)
 	add("pull; first container", bench.Seconds(values["pull_s"])+"; "+bench.Seconds(values["container_s"]),
-		bench.Size(node.Most)+" at most in the node")
+		"peak memory of the node "+bench.Size(node.Most))
 	return nil
 }

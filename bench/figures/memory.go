@@ -32,14 +32,14 @@ func (r *run) memory(ctx context.Context) (err error) {
 			return err
 		}
 		most, now = append(most, float64(m.Most)), append(now, float64(m.Now))
-		bench.Say("the node: %s resident, %s at most", bench.Size(m.Now), bench.Size(m.Most))
+		bench.Say("resident memory of the node: %s, peak %s", bench.Size(m.Now), bench.Size(m.Most))
 	}
 	r.rows = append(r.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage,
 		Rounds: r.Rounds,
 		Values: map[string]float64{"resident_bytes": bench.Median(now), "most_resident_bytes": bench.Median(most)}})
 	v := verdict{Figure: "memory", What: "node, ml mounted and read once",
 		Lighter: bench.Size(int64(bench.Median(most))), Unit: "MB",
-		Note: "the most that was resident; afterwards " + bench.Size(int64(bench.Median(now)))}
+		Note: "peak resident memory; afterwards " + bench.Size(int64(bench.Median(now)))}
 	v.Value, v.Target, v.Result = atMost(bench.Median(most)/1e6, nodeMemory/1e6)
 	r.verdicts = append(r.verdicts, v)
 	return nil

@@ -22,7 +22,8 @@ func (r *run) printFigures() {
 		}
 		rows = append(rows, []string{figure, v.What, v.Overlayfs, v.Lighter, v.value(), v.target(), v.Result, v.Note})
 	}
-	fmt.Printf("\nMedians of %d rounds, dedup, same and million once; link 1 Gbit/s.\n\n", r.Rounds)
+	fmt.Printf("\nMedians of %d rounds (the figures dedup, same and million: one measurement); link 1 Gbit/s.\n\n",
+		r.Rounds)
 	bench.PrintTable([]string{"figure", "what", "overlayfs", "Lighter", "value", "target", "", ""}, rows, "llrrrrll")
 	fmt.Printf("\n%d of %d targets missed. Rows: %s/bench.json, these lines: %s/bench-figures.json.\n", misses,
 		r.withTarget(), r.Out, r.Out)

@@ -9,9 +9,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// target holds maximum ratios of Lighter to overlayfs for a workload.
+// target holds the maximum ratios of a workload.
 type target struct {
-	time  float64 // pull + create + run
+	time  float64 // pull + create + run, relative to overlayfs
 	bytes float64 // received over the link, relative to the compressed image
 }
 

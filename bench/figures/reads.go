@@ -12,13 +12,14 @@ import (
 
 // Targets of the table.
 const (
-	readRatio    = 1.15
-	coldWalk     = 0.8
-	hotWalk      = 1.1
-	linkShare    = 0.7 // share of the link's rate
-	busyEnough   = 0.9 // of all processors: "both cores busy"
-	largestImage = "ml"
+	readRatio  = 1.15 // reads, relative to overlayfs
+	coldWalk   = 0.8  // a walk without page cache, relative to overlayfs
+	hotWalk    = 1.1  // a walk right afterwards, relative to overlayfs
+	linkShare  = 0.7  // share of the link's rate
+	busyEnough = 0.9  // or this share of the processor time that other processes left
 )
+
+const largestImage = "ml"
 
 // both runs a container of ml in each mode on one machine, and calls fn with their root
 // directories, which fn reads directly.

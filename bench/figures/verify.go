@@ -25,8 +25,8 @@ var verifiers = map[string]string{
 	"hash/crc32":                     "CRC32C",
 }
 
-// verify measures the share of the node's processor time for verification, on a first read and with
-// all chunks in its cache.
+// verify measures the share of the node's processor time that verification takes, on a first read
+// and with all chunks in the node's cache.
 func (r *run) verify(ctx context.Context) error {
 	if err := r.Need(ctx, largestImage); err != nil {
 		return err
@@ -44,8 +44,8 @@ func (r *run) verify(ctx context.Context) error {
 		}
 		r.rows = append(r.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter},
 			Image: largestImage, Rounds: r.Rounds, Values: values})
-		r.verdicts = append(r.verdicts, verdict{Figure: "verify", What: "verification of the node's time, " + what,
-			Unit: "%", Result: noTarget,
+		r.verdicts = append(r.verdicts, verdict{Figure: "verify",
+			What: "share of verification in the node's processor time, " + what, Unit: "%", Result: noTarget,
 			Value: values["SHA-256_percent"] + values["CRC32C_percent"],
 			Note:  fmt.Sprintf("SHA-256 %.1f %%, CRC32C %.1f %%", values["SHA-256_percent"], values["CRC32C_percent"])})
 	}
@@ -76,11 +76,12 @@ func (r *run) verifyRound(ctx context.Context, shares map[string][]verification)
 	return nil
 }
 
-// profileTime is the duration of a profile. Shorter reads do not distort it, because a profile
-// counts only processor time.
+// profileTime is the duration of a profile, in seconds. Reads that take less time do not distort
+// the profile, because it counts only processor time.
 const profileTime = 6
 
-// profiled calls fn and returns the distribution of the node's processor time meanwhile.
+// profiled calls fn. It returns the shares of verification in the node's processor time during the
+// first profileTime seconds.
 func (r *run) profiled(ctx context.Context, fn func() error) (verification, error) {
 	type result struct {
 		profile []byte
@@ -97,7 +98,7 @@ func (r *run) profiled(ctx context.Context, fn func() error) (verification, erro
 		return nil, err
 	}
 	if took > profileTime {
-		bench.Say("the profile has the first %d s of %s", profileTime, bench.Seconds(took))
+		bench.Say("the profile covers only the first %d s of %s", profileTime, bench.Seconds(took))
 	}
 	path := filepath.Join(r.Site.Dir, "profile")
 	if err := os.WriteFile(path, got.profile, 0o644); err != nil {
@@ -111,7 +112,7 @@ func (r *run) profiled(ctx context.Context, fn func() error) (verification, erro
 	return sharesOf(top)
 }
 
-// sharesOf adds the flat times of functions in the output of pprof -top:
+// sharesOf adds up the flat percentages of the verifiers' functions in the output of pprof -top:
 //
 //	flat  flat%   sum%        cum   cum%
 //	1.10s 12.20% 64.86%      1.2s 12.20%  hash/crc32.castagnoliSSE42Triple
@@ -125,7 +126,7 @@ func sharesOf(top []byte) (verification, error) {
 		}
 		percent, err := strconv.ParseFloat(strings.TrimSuffix(fields[1], "%"), 64)
 		if err != nil {
-			continue // the heading
+			continue // not a line of the table
 		}
 		lines++
 		for prefix, name := range verifiers {

@@ -35,28 +35,28 @@ type Cell struct {
 	Workload string        `json:"workload"` // IMAGE/WORKLOAD
 	Position string        `json:"position"` // of Squid
 	Nodes    int           `json:"nodes"`
-	Spread   time.Duration `json:"spread"`
+	Spread   time.Duration `json:"spread"` // time over which the starts were spread
 
-	Pull  Quantiles `json:"pull"` // seconds
-	Done  Quantiles `json:"done"`
-	Reads Quantiles `json:"reads"`
+	Pull  Quantiles `json:"pull"`  // seconds of a pull
+	Done  Quantiles `json:"done"`  // seconds from the pull to the last read
+	Reads Quantiles `json:"reads"` // seconds of a read
 	Count int       `json:"count"` // of the reads
 
-	Bytes        int64            `json:"bytes"`    // to all nodes
-	Requests     int64            `json:"requests"` // of all nodes
-	LinkBytes    int64            `json:"linkBytes"`
-	HubBytes     int64            `json:"hubBytes"`
+	Bytes        int64            `json:"bytes"`        // to all nodes
+	Requests     int64            `json:"requests"`     // of all nodes
+	LinkBytes    int64            `json:"linkBytes"`    // over the link
+	HubBytes     int64            `json:"hubBytes"`     // from the hub
 	HubRequests  map[string]int64 `json:"hubRequests"`  // by kind of object
 	HubErrors    int64            `json:"hubErrors"`    // responses with a status of 400 or more
 	Squid        Counters         `json:"squid"`        // zero without Squid
 	Retries      int64            `json:"retries"`      // of requests for units
-	Failed       int64            `json:"failed"`       // requests
+	Failed       int64            `json:"failed"`       // failed requests of all nodes
 	Refused      map[string]int   `json:"refused"`      // nodes that would have unpacked the image, by reason
-	FailedStarts int              `json:"failedStarts"` // nodes
+	FailedStarts int              `json:"failedStarts"` // nodes whose start failed
 	Error        string           `json:"error,omitempty"`
 
-	Wall     float64 `json:"wall"` // seconds from the first start to the end of the last fetch
-	NodesCPU float64 `json:"nodesCPU"`
+	Wall     float64 `json:"wall"`     // seconds from the first start to the end of the last fetch
+	NodesCPU float64 `json:"nodesCPU"` // seconds of processor time, as the next two
 	HubCPU   float64 `json:"hubCPU"`
 	DelayCPU float64 `json:"delayCPU"` // of the proxy that delays the link
 	Busy     float64 `json:"busy"`     // share of the host's processor time used by all processes, 0 to 1
@@ -73,7 +73,7 @@ func (r *run) cell(
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
 	}
-	// In memory, because all nodes would share one disk.
+	// The nodes' files are in memory, because on a disk all nodes would share it.
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,size=90%"); err != nil {
 		return c, fmt.Errorf("mount a tmpfs for the nodes: %w", err)
 	}
@@ -163,8 +163,8 @@ type view struct {
 	requests  map[string]int64
 	errors    int64
 	hubCPU    float64
-	own       float64
-	all, idle float64 // of the processors
+	own       float64 // processor time of this process, which delays the link, in seconds
+	all, idle float64 // time of the processors, in ticks
 }
 
 func (r *run) look(ctx context.Context) (v view, err error) {

@@ -34,7 +34,7 @@ type Options struct {
 	Positions []string      // of Positions
 	Rate      string        // of the link, in tc's notation
 	RTT       time.Duration // of the link
-	Spread    time.Duration // within which they start
+	Spread    time.Duration // time over which the starts of the nodes are spread
 	Stream    int64         // limit of the startup packs that a node fetches, in bytes; 0: none
 }
 
@@ -88,7 +88,7 @@ type run struct {
 	*bench.Bench
 	options Options
 	result  Result
-	starts  map[string]int64 // reported to the hub, by image
+	starts  map[string]int64 // starts that were reported to the hub, by image
 }
 
 // Run measures, and writes many.json and many.md to Options.Out, also if a part failed.

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// nodeMemory estimates the memory of a node that reads a number of bytes of a device. Its cache is
-// in memory.
+// nodeMemory estimates the memory in bytes of a simulated node that reads touched bytes of a
+// device. The node's cache is in memory.
 func nodeMemory(touched int64) int64 { return 24<<20 + 2*touched }
 
 // memoryLeft returns the available memory of the machine without swapping, in bytes; 0 if unknown.

@@ -35,7 +35,7 @@ type Resource struct {
 
 // Model returns the load of each resource when nodes start at once. Each of the Squids serves an
 // equal share of the nodes over a connection of nic bits a second, and fetches over the hub's link.
-// With 0 Squids, the nodes fetch from the hub. The hub has a number of cores.
+// With 0 Squids, the nodes fetch from the hub. cores is the number of the hub's processors.
 //
 // It assumes that each Squid requests each object and each lookup once, that all resources work in
 // parallel at their measured speed under any load, that no work is wasted, and that nodes never

@@ -33,7 +33,7 @@ type node struct {
 	prefetcher *prefetch.Prefetcher
 	trees      *trees.Store
 	chains     *resolver.Resolver
-	open       func() error // makes chains again, without the memory of failed lookups
+	open       func() error // replaces chains by a new resolver, which remembers no failed lookup
 }
 
 // lazyTrees implements the resolver's store of trees and mounts.
@@ -168,8 +168,8 @@ func (noKernel) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", n
 func (noKernel) Remove(chunk.ID) error                            { return nil }
 
 const (
-	// settlePoll is the interval of checks for fetches, settled the required number of checks in a
-	// row without a fetch, and settleLongest the limit of the wait.
+	// settlePoll is the interval of checks for fetches. The wait ends after settled checks in a row
+	// without a fetch, and after settleLongest in any case.
 	settlePoll    = 10 * time.Millisecond
 	settled       = 5
 	settleLongest = time.Minute

@@ -11,20 +11,20 @@ import (
 
 // Plan is the input of the process that simulates the nodes.
 type Plan struct {
-	Hub     string        `json:"hub"` // its URL
-	Key     string        `json:"key"` // pinned by the nodes
+	Hub     string        `json:"hub"` // URL of the hub
+	Key     string        `json:"key"` // the hub's key, pinned by the nodes
 	Chains  []string      `json:"chains"`
 	Tree    chunk.ID      `json:"tree"`
 	Trace   []byte        `json:"trace"` // as package trace encodes it
 	Nodes   int           `json:"nodes"`
-	Spread  time.Duration `json:"spread"`  // within which the nodes start, evenly; 0: all at once
-	Dir     string        `json:"dir"`     // empty; each node has a directory there
+	Spread  time.Duration `json:"spread"`  // time over which the starts are spread evenly; 0: all at once
+	Dir     string        `json:"dir"`     // an empty directory, for a directory of each node
 	Cache   int64         `json:"cache"`   // limit of each node's cache, in bytes
 	Stream  int64         `json:"stream"`  // limit of the startup packs that each node fetches, in bytes; 0: none
 	Counter string        `json:"counter"` // address of Squid's manager; empty: there is no Squid
 }
 
-// Outcome is the output of that process. Times are in seconds.
+// Outcome is the output of the process that simulates the nodes. Times are in seconds.
 type Outcome struct {
 	Starts []Start   `json:"starts"`
 	Reads  []float64 `json:"reads"` // durations of all successful reads of all nodes
@@ -37,10 +37,11 @@ type Outcome struct {
 
 // Start holds the figures of one node's start.
 type Start struct {
-	Began float64 `json:"began"` // after the first
+	Began float64 `json:"began"` // since the first node's start
 	Pull  float64 `json:"pull"`  // lookups, index and locations
 	Done  float64 `json:"done"`  // the pull and all reads
-	// pulls after which a real node would have unpacked the image; the simulated node pulls again
+	// Refused counts pulls after which a real node would have unpacked the image. The simulated
+	// node pulls again.
 	Refused  int    `json:"refused"`
 	Why      string `json:"why,omitempty"` // reason of the first refusal
 	Reads    int    `json:"reads"`
@@ -52,7 +53,7 @@ type Start struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// readPlan reads what writePlan wrote.
+// readPlan reads a plan from a file that Plan.write has written.
 func readPlan(path string) (p Plan, err error) {
 	text, err := os.ReadFile(path)
 	if err == nil {

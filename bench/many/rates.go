@@ -82,7 +82,7 @@ func (r *run) addRate(w *workload, of, what string, rate Rate) {
 	r.result.Rates = append(r.result.Rates, rate)
 }
 
-// ask runs all clients, which request the paths in turn.
+// ask runs rateClients clients for rateTime. They request the paths in turn.
 func ask(ctx context.Context, hub, proxy string, paths []string) (rate Rate, err error) {
 	transport := &http.Transport{MaxIdleConnsPerHost: rateClients, DisableCompression: true}
 	if proxy != "" {

@@ -32,8 +32,8 @@ type workload struct {
 	units   []string // paths, below the scope, that a node requested
 }
 
-// listener is a proxy in front of the hub that records reported traces. It forwards them to the
-// hub.
+// listener is a proxy in front of the hub. It forwards all requests, and keeps the traces that
+// nodes report and the paths of the units that they request.
 type listener struct {
 	server http.Server
 	traces chan report

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// piece is the largest read to replay, like the kernel's. A read of a trace may be longer,
-	// as it stands for adjacent ones: it is replayed in pieces.
+	// piece is the length of the largest replayed read, as with the kernel. A read of a trace may
+	// be longer, because it stands for several adjacent reads; it is replayed in pieces.
 	piece = 128 << 10
 	// readTimeout bounds a read, as on a node.
 	readTimeout = 100 * time.Second
@@ -21,9 +21,10 @@ type reader interface {
 	ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error)
 }
 
-// replay repeats the reads of a trace one after the other. Between the answer to a read and the
-// next read it pauses for the time between both in the trace. If the trace is of a start with local
-// data, that is nearly the workload's own pause. It appends the duration of each read, in seconds, to took.
+// replay repeats the reads of a trace one after the other. After each answer it pauses for the time
+// between the two reads in the trace. That includes the time that the first read took then; if the
+// data was local, it is nearly only the workload's own pause. replay appends the duration of each
+// read, in seconds, to took.
 func replay(ctx context.Context, d reader, t trace.Trace, took []float64) ([]float64, error) {
 	buffer := make([]byte, piece)
 	at := time.Duration(0)

@@ -5,13 +5,13 @@
 //
 //   - nydus snapshotter writes the peer's configuration into its root and becomes
 //     containerd-nydus-grpc. The configuration is the one that the peer ships for
-//     FUSE, so all of an image is prefetched in the background, but without
-//     cgroups of its own, listeners for metrics and for the system, and recovery
-//     of daemons; and with --no-prefetch without prefetching. When it ends, it
-//     unmounts everything. nydusd does not change the limit of open files,
-//     because it would not start if it cannot raise it.
-//   - nydus convert makes a nydus image (RAFS 6) of another one, by the peer's own
-//     functions, with its default compression and chunks.
+//     FUSE, which prefetches the whole image in the background; --no-prefetch
+//     disables that. These parts are disabled: cgroups of its own, listeners for
+//     metrics and for the system, and recovery of daemons. When it ends, it
+//     unmounts everything. nydusd is started so that it does not change the limit
+//     of open files: it would not start if it could not raise the limit.
+//   - nydus convert makes a nydus image (RAFS 6) of another image, by the peer's
+//     own functions, with its default compression and chunks.
 //
 // It is a separate module, so that none of this becomes a dependency of Lighter.
 package main

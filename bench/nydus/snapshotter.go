@@ -8,14 +8,14 @@ import (
 )
 
 type snapshotterOptions struct {
-	root       string // directory of its data
-	address    string // of its socket
+	root       string // directory of the snapshotter's data
+	address    string // path of the snapshotter's socket
 	programs   string // the directory of the peer's programs
 	noPrefetch bool   // disables prefetching
 }
 
-// The peer's configuration. Its arguments are the paths of the files that configure writes, and of
-// nydus-image.
+// The peer's configuration. Its arguments are three paths: the configuration of nydusd, the script
+// that starts nydusd (the function configure writes both), and nydus-image.
 const snapshotterConfig = `version = 1
 daemon_mode = "dedicated"
 cleanup_on_close = true
@@ -47,7 +47,8 @@ const daemonConfig = `{
 }
 `
 
-// configure writes the configuration below the root and returns its path.
+// configure writes the configurations and the script that starts nydusd below the root. It returns
+// the path of the snapshotter's configuration.
 func configure(o snapshotterOptions) (string, error) {
 	dir := filepath.Join(o.root, "etc")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

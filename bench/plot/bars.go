@@ -41,16 +41,16 @@ func isDashed(i int) bool { return i >= len(colors) }
 
 // Sizes, in pixels.
 const (
-	width    = 920
-	left     = 210 // of the axis; names are left of it
-	right    = 150 // right of the longest bar, for its note
-	barRoom  = 15  // from bar to bar
-	barHigh  = 12
-	headRoom = 18 // of a group's name
-	top      = 62 // of the first group, below one row of the legend
-	keyLeft  = 60 // of the legend
-	keyRow   = 16 // from row to row of it
-	bottom   = 34 // for the axis
+	width    = 920 // of the chart
+	left     = 210 // x coordinate of the axis; names are left of it
+	right    = 150 // width of the space for the longest bar's note
+	barRoom  = 15  // distance from bar to bar
+	barHigh  = 12  // height of a bar
+	headRoom = 18  // height of a group's name
+	top      = 62  // y coordinate of the first group, below one row of the legend
+	keyLeft  = 60  // x coordinate of the legend
+	keyRow   = 16  // distance from row to row of the legend
+	bottom   = 34  // height of the axis
 )
 
 // SVG draws the chart.
@@ -150,7 +150,7 @@ func (c *canvas) legend(names []string) {
 	}
 }
 
-// verticals draws an axis below, and a line at each of its steps.
+// verticals draws an axis at the bottom, and a vertical line at each of its steps.
 func (c *canvas) verticals(a axis, from, to int, unit string) {
 	for v := 0.0; v <= a.most*1.0001; v += a.step {
 		x := number(a.at(v))

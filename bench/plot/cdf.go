@@ -16,8 +16,8 @@ type Series struct {
 }
 
 const (
-	cdfLeft   = 60
-	cdfHeight = 360
+	cdfLeft   = 60  // x coordinate of the y axis
+	cdfHeight = 360 // of the chart
 )
 
 // SVG draws the chart.

@@ -21,7 +21,7 @@ import (
 
 // convert adds a SOCI index to an image, for this machine's platform. The layers stay the same.
 func convert(ctx context.Context, source, destination string, plainHTTP bool) (err error) {
-	// The peer prints its progress there.
+	// The peer prints its progress to os.Stdout, which is meant for the result.
 	out := os.Stdout
 	os.Stdout = os.Stderr
 	dir, err := os.MkdirTemp("", "soci")

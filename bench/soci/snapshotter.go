@@ -21,8 +21,8 @@ import (
 )
 
 type snapshotterOptions struct {
-	root       string // directory of its data
-	address    string // of its socket
+	root       string // directory of the snapshotter's data
+	address    string // path of the snapshotter's socket
 	containerd string // containerd's socket, for the content of layers without an index
 	config     string // SOCI's configuration file; empty: SOCI's defaults
 	plainHTTP  string // the host of a registry that is accessed without TLS
@@ -45,7 +45,8 @@ func serve(ctx context.Context, o snapshotterOptions) (err error) {
 	store := func(layer *io.SectionReader, toc ztoc.TOC, options ...metadata.Option) (metadata.Reader, error) {
 		return metadata.NewReader(db, layer, toc, options...)
 	}
-	// Its context is used for background work, and must outlive the last request.
+	// The snapshotter uses its context for background work, so the context must outlive the last
+	// request.
 	snapshotter, err := service.NewSociSnapshotterService(context.WithoutCancel(ctx), o.root, &settings.ServiceConfig,
 		service.WithFilesystemOptions(fs.WithMetadataStore(store)))
 	if err != nil {

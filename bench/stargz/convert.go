@@ -30,7 +30,7 @@ const (
 
 type convertOptions struct {
 	kind                string
-	traces              []string // files of traces; the paths of the first one go first
+	traces              []string // files of traces; the paths in the first file come first
 	store               string   // a directory that keeps converted layers; empty: a temporary one
 	plainHTTP           bool
 	source, destination string // references

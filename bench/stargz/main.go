@@ -7,7 +7,7 @@
 //     takes the same configuration file. This process serves FUSE, which is
 //     the peer's default. It has no credentials. Unlike the peer's daemon, it
 //     unmounts everything on SIGTERM as well as on SIGINT.
-//   - stargz convert makes an eStargz or a zstd:chunked image of another one, by
+//   - stargz convert makes an eStargz or zstd:chunked image of another image, by
 //     the peer's own functions, at the levels that its converter has by default:
 //     gzip 9, zstd 3. With traces, the files in them are at the beginning of their
 //     layers, followed by a landmark. The snapshotter prefetches these files

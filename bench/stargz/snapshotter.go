@@ -16,8 +16,8 @@ import (
 )
 
 type snapshotterOptions struct {
-	root      string   // directory of its data
-	address   string   // of its socket
+	root      string   // directory of the snapshotter's data
+	address   string   // path of the snapshotter's socket
 	config    string   // the peer's configuration file; empty: its defaults
 	logLevel  string   // "info", "debug" and so on
 	plainHTTP []string // hosts of registries that are accessed without TLS
@@ -32,7 +32,8 @@ func serve(ctx context.Context, o snapshotterOptions) (err error) {
 	for _, host := range o.plainHTTP {
 		usePlainHTTP(&config, host)
 	}
-	// Its context is used for background work, and must outlive the last request.
+	// The snapshotter uses its context for background work, so the context must outlive the last
+	// request.
 	snapshotter, err := service.NewStargzSnapshotterService(context.WithoutCancel(ctx), o.root, &config)
 	if err != nil {
 		return fmt.Errorf("start the snapshotter on %s: %w", o.root, err)

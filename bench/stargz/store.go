@@ -39,9 +39,9 @@ func lockStore(dir string) (*os.File, error) {
 // kept converts layers and keeps the converted layers in the store. Images share layers, and the
 // conversion of a layer takes minutes.
 type kept struct {
-	store string // its directory
+	store string // directory of the store
 	kind  string
-	first map[digest.Digest][]string
+	first map[digest.Digest][]string // files to put at the beginning of each layer
 }
 
 func (k kept) convert(ctx context.Context, store content.Store, layer ocispec.Descriptor) (*ocispec.Descriptor, error) {
@@ -96,8 +96,8 @@ func (k kept) dropPlain(ctx context.Context, store content.Store, layer ocispec.
 	return nil
 }
 
-// labels is a directory with a file of labels for each blob of the store. They contain the digests
-// of uncompressed layers, which take long to compute.
+// labels is a directory with a file of labels for each blob of the store. The labels contain the
+// digests of uncompressed layers, which take long to compute.
 type labels string
 
 func (l labels) path(blob digest.Digest) string { return filepath.Join(string(l), blob.Encoded()) }

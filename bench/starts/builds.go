@@ -68,7 +68,7 @@ func (s summary) markdownBuilds(b *strings.Builder) {
 	if rows == nil {
 		return
 	}
-	b.WriteString("\n## This build : the one before\n\nGeometric means of paired rounds, with their standard " +
-		"errors.\n\n")
+	b.WriteString("\n## Ratios of lighter to lighter-before\n\nGeometric means of paired rounds, with their " +
+		"standard errors.\n\n")
 	markdownTable(b, "link|workload|pairs|total|pull|run|second start|bytes", rows)
 }

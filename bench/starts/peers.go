@@ -25,7 +25,7 @@ func (r *run) present() error {
 				continue
 			}
 			if _, err := exec.LookPath(words[0]); err != nil {
-				bench.Say("%s is left out: %v (test/setup peers builds stargz and soci, test/setup nydus nydus)",
+				bench.Say("%s is left out: %v (test/setup peers builds stargz and soci, test/setup nydus builds nydus)",
 					p.Name, err)
 				r.ways = slices.DeleteFunc(r.ways, func(way string) bool { return way == p.Name })
 			}

@@ -74,11 +74,11 @@ func (s summary) groups(l bench.Link, bar func(*line) plot.Bar) (groups []plot.G
 	return groups
 }
 
-// plotRead draws the share of an image that is read, and the share that was received over the link
-// with the most measurements.
+// plotRead draws, for the link with the most workloads, the share of its image that each workload
+// reads, and the share that each way received over the link.
 func (s summary) plotRead() plot.CDF {
 	cdf := plot.CDF{Title: "Share of its image that a workload reads, and that comes over the link",
-		X: "percent of the image, of as many workloads at most"}
+		X: "percent of the image; the curve shows how many workloads need at most this share"}
 	l := slices.MaxFunc(s.Links,
 		func(a, b bench.Link) int { return len(s.workloads(a.Name)) - len(s.workloads(b.Name)) })
 	touched := plot.Series{Name: "read"}

@@ -61,7 +61,7 @@ type Sample struct {
 	Read    int64 `json:"read_bytes,omitempty"` // bytes that the kernel read from the device by then
 }
 
-// cell identifies a measurement, of which samples are rounds.
+// cell identifies what was measured. Its samples are the rounds.
 type cell struct{ link, image, workload, way string }
 
 func (s Sample) cell() cell { return cell{s.Link, s.Image, s.Workload, s.Way} }

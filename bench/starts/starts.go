@@ -1,7 +1,7 @@
-// Package starts compares snapshotters with HelloBench's method (Harter et al., FAST 2016). For
-// each workload it measures, on a machine without the image, the times of the pull, of the creation
-// of the container, until it is ready and until it ends, and the bytes received over the link. It
-// also measures a second container.
+// Package starts compares snapshotters with HelloBench's method (Harter et al., FAST 2016). It
+// starts each workload on a machine without the image. It measures how long the pull takes, how
+// long the creation of the container takes, when the container is ready and when it ends, and the
+// bytes received over the link. Then it measures a second container.
 //
 // Rounds alternate between the snapshotters. All of them use the same image and link. If a part
 // fails, the other results are kept. summary.go computes the ratios.
@@ -22,17 +22,18 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Ways that are always measured. Lighter is measured with the first start of an image anywhere,
-// with traces of earlier starts, and with all needed chunks on the disk but nothing in containerd.
+// A way is a snapshotter under one of the conditions in which it is measured. These ways are always
+// measured; each peer is one more.
 const (
-	Overlayfs    = "overlayfs"
-	LighterFirst = "lighter-first"
-	Lighter      = "lighter"
-	LighterLocal = "lighter-local"
-
-	// LighterBefore is Lighter with the node of another build, Options.Before.
-	LighterBefore = "lighter-before"
+	Overlayfs    = "overlayfs"     // a full pull
+	LighterFirst = "lighter-first" // Lighter at the first start of an image: the hub has no traces of it
+	Lighter      = "lighter"       // Lighter with traces of earlier starts
+	LighterLocal = "lighter-local" // Lighter with all needed chunks on the disk, but nothing in containerd
 )
+
+// LighterBefore is Lighter with the node of another build, Options.Before. It is measured if there
+// is one.
+const LighterBefore = "lighter-before"
 
 // Options select what to measure.
 type Options struct {
@@ -206,8 +207,8 @@ func about() About {
 
 // all measures image by image. It continues after an image that fails.
 func (r *run) all(ctx context.Context) error {
-	bench.Say("%d workloads, %d links, %d ways: %d cells of %d rounds", len(r.workloads), len(r.Links), len(r.ways),
-		r.cells(), r.Rounds)
+	bench.Say("%d workloads, %d links, %d snapshotters: %d cells of %d rounds", len(r.workloads), len(r.Links),
+		len(r.ways), r.cells(), r.Rounds)
 	failed := 0
 	for _, image := range r.Images {
 		if !slices.ContainsFunc(r.workloads, func(w bench.Workload) bool { return w.Image == image.Name }) {

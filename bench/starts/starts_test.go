@@ -208,7 +208,7 @@ func TestPairsOfTwoBuilds(t *testing.T) {
 	if none := s.pairs("far", workload{"base", "echo"}, func(x Sample) float64 { return x.Total() }); none.rounds != 0 {
 		t.Errorf("pairs without figures of the other build: %+v", none)
 	}
-	if text := s.markdown(); !strings.Contains(text, "This build : the one before") ||
+	if text := s.markdown(); !strings.Contains(text, "Ratios of lighter to lighter-before") ||
 		strings.Count(text, "0.500 ± 0.000") != 3 {
 		t.Errorf("the table of the two builds is missing, or wrong:\n%s", text)
 	}

@@ -71,7 +71,7 @@ func summarize(r Result) summary {
 	return s
 }
 
-// ways returns the measured ways, Lighter's first.
+// ways returns the measured ways: overlayfs, Lighter's ways, and then the peers.
 func (s summary) ways() []string {
 	known := []string{Overlayfs, LighterFirst, Lighter, LighterBefore, LighterLocal}
 	var ways []string
@@ -114,8 +114,8 @@ func (s summary) image(name string) Image {
 	return s.Images[slices.IndexFunc(s.Images, func(i Image) bool { return i.Name == name })]
 }
 
-// touched returns the bytes that a workload reads of its image: the kernel's reads of the device
-// with local data. 0: unknown.
+// touched returns the bytes that a workload reads of its image: the kernel's reads of the device in
+// the way LighterLocal. 0: unknown.
 func (s summary) touched(w workload) float64 {
 	for _, l := range s.Links {
 		if local := s.line(l.Name, w, LighterLocal); local != nil {
@@ -134,8 +134,8 @@ func (s summary) touchedCompressed(w workload) float64 {
 	return s.touched(w) * float64(i.Compressed) / float64(i.Size)
 }
 
-// carrying returns the time that a link needs for a number of bytes, in seconds.
-func carrying(l bench.Link, bytes float64) float64 {
+// transferTime returns the time that a link needs for a number of bytes, in seconds.
+func transferTime(l bench.Link, bytes float64) float64 {
 	bits, err := site.ParseRate(l.Rate)
 	if err != nil {
 		return 0 // cannot happen: the rate was parsed before
@@ -150,7 +150,7 @@ func (s summary) floor(l bench.Link, w workload) float64 {
 	if local == nil {
 		return 0
 	}
-	return local.total.median + carrying(l, s.touchedCompressed(w)) + 3*time.Duration(l.RTT).Seconds()
+	return local.total.median + transferTime(l, s.touchedCompressed(w)) + 3*time.Duration(l.RTT).Seconds()
 }
 
 // bestOther returns the fastest way that is not Lighter; nil: there is none.
@@ -167,18 +167,19 @@ func (s summary) bestOther(link string, w workload) (best *line) {
 	return best
 }
 
-// Targets of Lighter, as ratios.
+// Targets of Lighter: maximum ratios.
 const (
-	floorRatio = 1.3
-	otherRatio = 1.0
-	slowOther  = 2.0 // if the best other takes more than this many floors,
-	slowRatio  = 0.8 // Lighter may take this share of its time
-	runRatio   = 1.2
-	bytesRatio = 1.3
-	firstNear  = 2.0 // first start to a start with traces, up to nearRTT
-	firstFar   = 4.0 // the same at farRTT
-	nearRTT    = time.Millisecond
-	farRTT     = 50 * time.Millisecond
+	floorRatio = 1.3 // total : floor
+	otherRatio = 1.0 // total : total of the best other snapshotter
+	slowRatio  = 0.8 // the same, if the best other takes more than slowOther times the floor
+	runRatio   = 1.2 // run : overlayfs' run with local data, or the transfer time if that is longer
+	bytesRatio = 1.3 // compressed bytes fetched : compressed bytes touched
+	firstNear  = 2.0 // first start : start with traces, at an RTT up to nearRTT
+	firstFar   = 4.0 // the same, at an RTT from farRTT on
+
+	slowOther = 2.0
+	nearRTT   = time.Millisecond
+	farRTT    = 50 * time.Millisecond
 )
 
 // verdict is a ratio of a cell, and its maximum; 0: no target.
@@ -210,7 +211,8 @@ func (s summary) verdicts(l bench.Link, w workload) (all []verdict) {
 		add("total : best other", traced.total.median, other.total.median, target)
 	}
 	if full := s.line(l.Name, w, Overlayfs); full != nil && wire > 0 {
-		add("run : local overlayfs, or the link", traced.run.median, max(full.run.median, carrying(l, wire)), runRatio)
+		add("run : local overlayfs, or the link", traced.run.median, max(full.run.median, transferTime(l, wire)),
+			runRatio)
 	}
 	add("bytes fetched : touched", traced.fetched.median, wire, bytesRatio)
 	add("all bytes over the link : touched", traced.bytes.median, wire, 0)

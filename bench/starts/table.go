@@ -54,7 +54,7 @@ func (s summary) reads(i Image) string {
 }
 
 const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: " +
-	"best other|MB pull|MB ready|MB done|of it units|% of image|2nd create s|2nd ready s|2nd total s|2nd MB"
+	"best other|MB pull|MB ready|MB done|MB of units|% of image|2nd create s|2nd ready s|2nd total s|2nd MB"
 
 func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	fmt.Fprintf(b, "\n## %s\n\n", linkWords(l))
@@ -78,8 +78,8 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	markdownTable(b, tableHead, rows)
 }
 
-// units returns the bytes received as units. The other bytes over the link are mostly the index,
-// and locations, statements, manifests and headers.
+// units returns the bytes received as units. Most other bytes over the link are the index; the rest
+// are locations, statements, manifests and headers.
 func units(x *line) string {
 	if !slices.Contains([]string{Lighter, LighterBefore, LighterFirst}, x.way) {
 		return ""
@@ -127,8 +127,8 @@ func (s summary) markdownVerdicts(b *strings.Builder) {
 	if rows == nil {
 		return
 	}
-	fmt.Fprintf(b, "\n## What is to be reached: %d of %d missed\n\n", missed, judged)
-	markdownTable(b, "link|workload|figure|ratio|to reach|", rows)
+	fmt.Fprintf(b, "\n## Targets: %d of %d missed\n\n", missed, judged)
+	markdownTable(b, "link|workload|figure|ratio|target|", rows)
 }
 
 func markdownTable(b *strings.Builder, head string, rows [][]string) {

@@ -228,8 +228,8 @@ func (r *run) quickly(ctx context.Context, l bench.Link, fn func() error) error 
 	return errors.Join(err, r.Site.SetLink(ctx, l.Rate, time.Duration(l.RTT)))
 }
 
-// prepare adds an image to the registry and the hubs, converts it, and records traces, before the
-// measurements.
+// prepare adds an image to the registry and the hubs, waits for the startup packs of the hub's
+// guess, and adds the image's description to the result.
 func (r *run) prepare(ctx context.Context, image string) error {
 	if err := r.Need(ctx, image); err != nil {
 		return err

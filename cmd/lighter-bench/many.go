@@ -55,13 +55,13 @@ results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what the
 	return cmd
 }
 
-// nodesCommand is the process that simulates nodes. It is internal.
+// nodesCommand is the command of the process that simulates nodes. It is internal.
 func nodesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "nodes PLAN",
 		Short: "Simulate the nodes for lighter-bench many (internal)",
-		Long: `Be the simulated nodes that "lighter-bench many" measures, which starts this where its
-link ends: do what the file PLAN says, and print as JSON what came of it.`,
+		Long: `Simulate the nodes that "lighter-bench many" measures. That command starts this one on the
+nodes' side of its link. Read what to do from the file PLAN, and print the result as JSON.`,
 		Example: "  lighter-bench nodes plan.json",
 		Hidden:  true,
 		Args:    command.Exactly("PLAN"),

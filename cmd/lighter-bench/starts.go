@@ -17,10 +17,10 @@ func startsCommand() *cobra.Command {
 		Use:   "lighter-bench [flags] [--merge FILE...]",
 		Short: "Measure how containers start with Lighter and with other snapshotters",
 		Long: `Measure how containers start with Lighter and with other snapshotters, over links of
-several latencies, with HelloBench's method. For each workload it measures, on a machine
-without the image, the times of the pull, of the creation of the container, until it is
-ready and until it ends, and the bytes received over the link. It also measures a second
-container.
+several latencies, with HelloBench's method. Each workload is started on a machine without
+the image. The figures are: how long the pull takes, how long the creation of the container
+takes, when the container is ready and when it ends, and the bytes received over the link.
+A second container is measured, too.
 
 It needs root, and containerd, runc and the images that "test/setup all" makes
 ($LIGHTER_WORK, or work/ in the repository). It runs in separate namespaces, changes

@@ -13,17 +13,18 @@ build:
 	$(GO) build -trimpath -o bin/ ./cmd/lighter ./cmd/lighter-bench
 
 # Format, vet, staticcheck, the import table and package docs (test/arch), unit
-# tests under the race detector, which needs cgo. It does not watch SQLite, which
-# is C turned into Go: half of the hub's test time would go there. Only these two
-# packages: what others make of generic types would be linked into the rest without
-# what the detector needs to know, and it would see races where none are.
+# tests under the race detector, which needs cgo. The detector does not instrument
+# the two packages of SQLite, which is C translated to Go: that would take half of
+# the hub's test time. No other package may be excluded: its instances of generic
+# functions would be linked into the rest without instrumentation, and the detector
+# would report races that do not exist.
 check:
 	@unformatted=$$(gofmt -l $$(git ls-files "*.go")); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	$(GO) vet ./... && $(GO) vet -tags e2e,peers,nydus ./...
 	$(GO) tool -modfile=test/tools/go.mod staticcheck ./...
 	CGO_ENABLED=1 $(GO) test -race '-gcflags=modernc.org/sqlite/lib=-race=false' '-gcflags=modernc.org/libc=-race=false' -timeout 5m ./...
 
-# Figures of how the code is built, beside those of projects that it learns from.
+# Figures of the code, beside the figures of other projects.
 house:
 	@$(GO) run ./test/house
 
@@ -34,7 +35,7 @@ test:
 	$(MAKE) build check
 	test/e2e/run
 
-# What make test does a sample of, at its full length: half an hour.
+# The long form of the tests of which `make test` runs a short form. It takes half an hour.
 soak:
 	test/setup all base python
 	test/setup postgres s3
@@ -47,7 +48,7 @@ demo:
 	$(MAKE) build
 	bin/lighter-bench demo
 
-# The snapshotters of others that the benchmark compares with, and that they are what they are taken for.
+# The other snapshotters of the benchmark, and tests that they are lazy and use the benchmark's settings.
 peers:
 	test/setup all base
 	test/setup peers
@@ -55,7 +56,7 @@ peers:
 	cd bench/soci && CGO_ENABLED=1 $(GO) vet ./... && CGO_ENABLED=1 $(GO) test ./...
 	$(GO) test -tags peers -count=1 -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
 
-# One more, if there is cargo.
+# The nydus snapshotter, which needs cargo.
 nydus:
 	test/setup all base
 	test/setup nydus

@@ -1,8 +1,8 @@
-// Command house prints figures of how this repository is built: the size of its packages, types,
-// interfaces and functions, the width of its lines and the length of its sentences. Beside them
-// stand those of projects that it learns from. It judges nothing, and no test depends on it.
+// Command house prints figures of the code of this repository: the size of its packages, types,
+// interfaces and functions, the width of its lines and the length of its sentences. Beside them it
+// prints the figures of other projects, as models. It judges nothing, and no test depends on it.
 //
-// "Product" is everything but bench, test and *_test.go files. A line of code is one that is
+// "Product" is everything but bench, test and *_test.go files. A line of code is a line that is
 // neither blank nor a comment. Lines of a function are counted from "func" to its last brace.
 package main
 
@@ -22,23 +22,23 @@ import (
 	"text/tabwriter"
 )
 
-// named is a figure of a thing.
+// named is a figure, with the name of the thing that was counted.
 type named struct {
 	name string
 	n    int
 }
 
-// house is what was counted.
+// house holds the counts.
 type house struct {
 	packages map[string]int // lines of code by package
 	comments int            // lines of comments in the product
 	tests    int            // lines of code in *_test.go files
 	methods  map[string]int // by type
-	fields   []named        // of structs
-	narrow   []named        // methods of interfaces
-	funcs    []named        // lines of functions
+	fields   []named        // number of fields of each struct
+	narrow   []named        // number of methods of each interface
+	funcs    []named        // number of lines of each function
 	wide     map[string]int // lines that are too wide, by kind
-	words    []int          // of each sentence in the documents
+	words    []int          // number of words of each sentence in the documents
 }
 
 func main() {
@@ -54,7 +54,8 @@ func main() {
 	h.print()
 }
 
-// walk counts all files below root, but those of other modules and what is not in the repository.
+// walk counts all files below root. It skips other modules, test data, and directories that are not
+// in the repository.
 func (h *house) walk(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -188,8 +189,8 @@ func (h *house) document(text string) {
 	}
 }
 
-// print prints the figures, and beside them those of other projects, which were counted in the same
-// way in 2026 for a review of this repository; "-" was not counted.
+// print prints the figures, and beside them the figures of other projects. Those were counted in
+// the same way in 2026, for a review of this repository; "-" means "not counted".
 func (h *house) print() {
 	total, packages := 0, sorted(h.packages)
 	for _, p := range packages {
@@ -239,7 +240,7 @@ func (h *house) print() {
 
 func byN(a, b named) int { return cmp.Compare(a.n, b.n) }
 
-// sorted returns the largest first.
+// sorted returns the figures, the largest first.
 func sorted(m map[string]int) (all []named) {
 	for name, n := range m {
 		all = append(all, named{name, n})
@@ -248,7 +249,7 @@ func sorted(m map[string]int) (all []named) {
 	return all
 }
 
-// at returns a percentile of figures in order.
+// at returns a percentile of sorted figures.
 func at(all []named, percent int) int { return all[(len(all)-1)*percent/100].n }
 
 // top prints the first of a list.

@@ -24,7 +24,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Cache) {
 	}
 }
 
-// random returns a chunk of n bytes, the same for the same seed.
+// random returns a chunk of n random bytes. Equal arguments give equal chunks.
 func random(n int, seed uint64) (chunk.Ref, []byte) {
 	r := rand.New(rand.NewPCG(seed, uint64(n)))
 	plain := make([]byte, n)

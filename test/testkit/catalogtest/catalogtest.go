@@ -102,7 +102,7 @@ func begin(t *testing.T, c *catalog.Catalog, name string) (catalog.Image, catalo
 	return images[0], j
 }
 
-// jobOf is the job that ingests the images of a name. It goes first.
+// jobOf returns the job that ingests the images of a name. Its priority is above the default.
 func jobOf(name string) catalog.Job {
 	return catalog.Job{Kind: kind, Key: name, Root: name, Priority: 1}
 }

@@ -64,7 +64,7 @@ func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "two", "b")
 	tree := TreeOf("a")
 	var ids []chunk.ID
-	var after []time.Time // after[i] is a time after packs before i were retired, and before pack i was
+	var after []time.Time // after[i] is between the retirement of pack i-1 and that of pack i
 	for i := range byte(4) {
 		ids = append(ids, chunk.Sum([]byte{i}))
 		layOut(t, c, tree, ids[i])

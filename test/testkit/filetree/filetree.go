@@ -18,7 +18,7 @@ type Tree struct {
 	Extents *index.Map
 	Image   []byte              // the content of its device
 	Chunks  map[chunk.ID][]byte // the contents of its chunks
-	Half    map[chunk.ID]bool   // for each chunk, whether it is in a random half of them
+	Half    map[chunk.ID]bool   // for each chunk, whether it is in a random half of the chunks
 }
 
 // New makes a tree with a number of files. Each file has 1 to 5 extents: chunks of at most largest

@@ -1,6 +1,6 @@
 // Package journal makes a connection to the kernel look as if the kernel could not resend requests
-// (before Linux 6.9), so that its next server keeps a journal. The kernel itself does not behave
-// differently: resending is only something that a server may ask for.
+// (before Linux 6.9), so that the connection's next server keeps a journal. The kernel itself
+// behaves as before: it resends requests only if a server asks for that.
 package journal
 
 import (
@@ -48,7 +48,7 @@ func Note(note []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// Mount is fuse.Mount for such a kernel.
+// Mount is fuse.Mount for a kernel that cannot resend requests.
 func Mount(dir string, log *slog.Logger) (*fuse.Server, error) {
 	mounted, err := fuse.Mount(dir, log)
 	if err != nil {

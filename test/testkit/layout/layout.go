@@ -43,7 +43,8 @@ func (l *Layer) File(name string, content []byte) error {
 	return err
 }
 
-// Extend makes the OCI layout to: the image of from with one more layer, which write writes.
+// Extend makes an OCI layout in the directory to. It has the image of the OCI layout from, with one
+// more layer, to which the function write adds the entries.
 func Extend(from, to string, write func(*Layer) error) error {
 	if err := os.MkdirAll(filepath.Join(to, "blobs/sha256"), 0o755); err != nil {
 		return err

@@ -82,7 +82,7 @@ func (d *direction) grow() bool {
 	return true
 }
 
-// release returns the space that grow reserved to the proxy.
+// release gives the space that grow has reserved back to the proxy.
 func (d *direction) release() { d.proxy.shared.Add(int64(len(d.ring)) - minBuffer) }
 
 // add records that n bytes were written to the slice that free returned.
@@ -134,7 +134,7 @@ func (d *direction) advance(n int) {
 	d.changed.Signal()
 }
 
-// stop ends free.
+// stop makes free return nil.
 func (d *direction) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +142,7 @@ func (d *direction) stop() {
 	d.changed.Signal()
 }
 
-// clock is a timer with a finer resolution than package time. On an idle process, package time
+// clock is a timer with a finer resolution than package time. In an idle process, package time
 // rounds up to a millisecond.
 type clock struct{ timer *os.File }
 

@@ -2,9 +2,10 @@
 // each byte half a round trip after it arrived, in both directions. The first bytes of a connection
 // take one more round trip, like a TCP handshake.
 //
-// It does not limit the bandwidth: its buffers (see the constants) hold more than 1 Gbit/s carries
-// in 25 ms. It models neither packet loss nor TCP slow start, so a real link is slower in its first
-// round trips. Timers fire within about 0.1 ms. BenchmarkProxy measures the CPU time.
+// It does not limit the bandwidth: its buffers (see the constants) hold more bytes than a link of 1
+// Gbit/s transfers in 25 ms. It models neither packet loss nor TCP slow start, so a real link is
+// slower in its first round trips. Timers fire within about 0.1 ms. BenchmarkProxy measures the CPU
+// time.
 package link
 
 import (

@@ -20,7 +20,7 @@ import (
 )
 
 // Run runs the suite. open returns an empty store; the suite closes it. scratch returns a directory
-// for files that are published.
+// for files before they are published.
 func Run(t *testing.T, open func(t *testing.T) *objects.Store, scratch func(t *testing.T) string) {
 	for name, test := range map[string]func(*suite){
 		"PublishAndRead": publishAndRead, "Replace": replace, "Delete": deleteObjects, "List": list, "DeleteMany": deleteMany, "NotFound": notFound,

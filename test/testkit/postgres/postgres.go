@@ -1,6 +1,7 @@
 // Package postgres runs Debian's PostgreSQL 15 for tests, as "test/setup postgres" installs it. The
 // server is a real one, with its usual settings, on a loopback port and in a directory of its own.
-// It needs root, because PostgreSQL refuses to run as root and so gets another user.
+// The package needs root: PostgreSQL refuses to run as root, so the package starts it as another
+// user.
 package postgres
 
 import (

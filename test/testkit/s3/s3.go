@@ -1,5 +1,5 @@
-// Package s3 runs versitygw for tests, an S3 server that "test/setup s3" builds. It is a real one, on
-// a loopback port, whose objects are files in a directory.
+// Package s3 runs a real S3 server for tests: versitygw, which "test/setup s3" builds. The server
+// listens on a loopback port, and its objects are files in a directory.
 package s3
 
 import (
@@ -134,8 +134,8 @@ func (s *Server) Bucket(n int) (string, error) {
 // answer to w.
 type Fault func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc)
 
-// Proxy starts an HTTP proxy before a bucket's server, and returns the URL of the bucket through it.
-// The caller closes the proxy.
+// Proxy starts an HTTP proxy in front of a bucket's server, and returns the bucket's URL through
+// it. The caller closes the proxy.
 func Proxy(bucket string, fault Fault) (through string, proxy *httptest.Server, err error) {
 	u, err := url.Parse(bucket)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // abortConnections ends the FUSE connections of all mounts in this enclosure. Processes that wait
-// for an answer get an error. Without it, a process that waits for its own FUSE server cannot be
-// killed. The enclosure, and `sync` on the whole host, would wait for it.
+// for an answer get an error. Otherwise a process that waits for its own FUSE server could not be
+// killed. The enclosure, and `sync` on the whole host, would wait for that process.
 func abortConnections() {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -27,8 +27,8 @@ func abortConnections() {
 			before == line {
 			continue
 		}
-		// MNT_FORCE ends the connection first, so the call does not wait.
-		// the mount may be gone, or hidden
+		// MNT_FORCE ends the connection first, so the call does not wait. Errors are ignored,
+		// because the mount may be gone, or hidden.
 		_ = unix.Unmount(mountPoint(fields), unix.MNT_FORCE|unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
 }

@@ -53,8 +53,8 @@ func EnclosedWith(prepare func() (stop func() error, err error), run func() int)
 	})
 }
 
-// Enclosed starts the program again in an enclosure, calls run there, and returns its result, the
-// exit code. A test's TestMain is
+// Enclosed starts the program again in an enclosure, calls run there, and returns run's result,
+// which is the exit code. A test's TestMain is
 //
 //	func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 //

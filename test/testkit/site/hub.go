@@ -122,7 +122,7 @@ func (h *Hub) Add(ctx context.Context, name string) error {
 	return err
 }
 
-// AddLayout pushes an OCI layout (its tag latest) to the hub as NAME:latest.
+// AddLayout pushes the image with the tag latest in an OCI layout to the hub, as NAME:latest.
 func (h *Hub) AddLayout(ctx context.Context, layout, name string) error {
 	_, err := h.Lighter(ctx, "add", "oci:"+layout+":latest", name+":latest")
 	return err

@@ -36,8 +36,7 @@ type Ran struct {
 // Total is the time that a user waits for the container.
 func (r Ran) Total() time.Duration { return r.Create + r.Start }
 
-// Run creates a container of a pulled image, runs argv in it to its end, and
-// removes it.
+// Run creates a container of a pulled image, runs argv in it to its end, and removes it.
 func (m *Machine) Run(ctx context.Context, snapshotter, ref string, argv ...string) (Ran, error) {
 	return m.RunUntil(ctx, Ready{}, snapshotter, ref, argv...)
 }

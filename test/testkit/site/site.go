@@ -14,8 +14,8 @@ import (
 	"lighter/test/testkit/link"
 )
 
-// HubIP is the address on the hub's and the registry's side of the link. The
-// addresses of a site are the same in every enclosure.
+// HubIP is the address on the hub's and the registry's side of the link. The addresses of a site
+// are the same in every enclosure.
 const HubIP = "10.64.0.1"
 
 // SpareAddress is a second address on the hub's side of the link. Only the hub of StartSecondHub
@@ -174,7 +174,7 @@ http: {addr: %q}
 // Reference returns the reference of an image that was pushed to the registry as NAME:latest.
 func Reference(name string) string { return registryURL + "/" + name + ":latest" }
 
-// Push copies an OCI layout (its tag latest) to the registry as NAME:latest.
+// Push copies the image with the tag latest in an OCI layout to the registry, as NAME:latest.
 func (s *Site) Push(ctx context.Context, layout, name string) error {
 	_, err := s.command(ctx, "skopeo", "copy", "--quiet", "--insecure-policy", "--preserve-digests",
 		"--dest-tls-verify=false",

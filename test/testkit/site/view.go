@@ -22,7 +22,7 @@ func (c *Container) View(dir string) (root string, unmount func() error, err err
 		return "", nil, err
 	}
 	if !strings.Contains(lower, ":") {
-		lower += ":" + empty // without an upper layer, overlayfs needs two lower ones
+		lower += ":" + empty // without an upper layer, overlayfs needs two lower layers
 	}
 	if err := unix.Mount("view", root, "overlay", unix.MS_RDONLY, "index=off,lowerdir="+lower); err != nil {
 		return "", nil, fmt.Errorf("mount the layers %s again: %w", lower, err)

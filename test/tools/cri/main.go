@@ -1,8 +1,8 @@
 // Command cri speaks to containerd as the kubelet does.
 //
-//	cri SOCKET pull REFERENCE    prints what the image is called in containerd
-//	cri SOCKET rm REFERENCE
-//	cri SOCKET fs                prints below which directory images lie, of which the kubelet watches the file system
+//	cri SOCKET pull REFERENCE    pulls an image, and prints its name in containerd
+//	cri SOCKET rm REFERENCE      removes an image
+//	cri SOCKET fs                prints the directory of the images; the kubelet watches its file system
 package main
 
 import (

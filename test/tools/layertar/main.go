@@ -8,7 +8,8 @@
 // security.capability.
 //
 // It refuses nothing and trusts UPPER to come from a mount with redirect_dir=off, metacopy=off and
-// index=off: with those on, an upper directory does not hold all that changed.
+// index=off. If one of these options is on, an upper directory does not hold everything that was
+// changed.
 package main
 
 import (
@@ -81,8 +82,8 @@ func isWhiteout(info fs.FileInfo) bool {
 	return info.Mode()&fs.ModeCharDevice != 0 && info.Sys().(*syscall.Stat_t).Rdev == 0
 }
 
-// hidesLower reports whether a directory is opaque and hides a lower one. Overlayfs also marks new
-// directories opaque, to save itself a lookup: those need no marker in the layer.
+// hidesLower reports whether a directory is opaque and hides a lower directory. Overlayfs also
+// marks new directories as opaque, to save a lookup. Such a directory needs no marker in the layer.
 func hidesLower(lowers []string, path, name string, info fs.FileInfo) (bool, error) {
 	if !info.IsDir() {
 		return false, nil

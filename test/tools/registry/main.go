@@ -1,6 +1,5 @@
-// Command registry is distribution's registry with the one storage driver that
-// the tests use. The others, for clouds, take a minute of two processors to
-// compile.
+// Command registry is distribution's registry with the one storage driver that the tests use. The
+// other drivers, for clouds, would take two processors a minute to compile.
 package main
 
 import (
@@ -12,6 +11,6 @@ import (
 
 func main() {
 	if err := registry.RootCmd.Execute(); err != nil {
-		os.Exit(1) // it has said why
+		os.Exit(1) // Execute has printed the error
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
@@ -98,28 +99,35 @@ func (t *Trees) make(ctx context.Context, dir string, records []Record, units un
 	id := made.ID()
 	m := &madeTree{tree: catalog.Tree{
 		ID: id, Files: made.Files, Bytes: made.Bytes, Chunks: made.DistinctChunks, IndexBytes: made.Size()}}
-	z := compress.IndexEncoder(nil, made.Size())
 	indexPath, locationsPath := filepath.Join(dir, "index"), filepath.Join(dir, "locations")
-	m.tree.IndexWire, err = compressTo(indexPath, z, func(w io.Writer) error {
-		file, err := os.Open(metadata)
+	// Compressing the index and looking up the chunks take about the same time.
+	var group errgroup.Group
+	group.Go(func() (err error) {
+		z := compress.IndexEncoder(nil, made.Size())
+		m.tree.IndexWire, err = compressTo(indexPath, z, func(w io.Writer) error {
+			file, err := os.Open(metadata)
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			return made.Write(w, file)
+		})
+		return err
+	})
+	group.Go(func() error {
+		locations, err := m.locate(ctx, made, units)
 		if err != nil {
 			return err
 		}
-		defer file.Close()
-		return made.Write(w, file)
-	})
-	if err != nil {
-		return nil, err
-	}
-	locations, err := m.locate(ctx, made, units)
-	if err != nil {
-		return nil, err
-	}
-	m.tree.Locations = chunk.Sum(locations)
-	m.tree.LocationsWire, err = compressTo(locationsPath, z, func(w io.Writer) error {
-		_, err := w.Write(locations)
+		m.tree.Locations = chunk.Sum(locations)
+		z := compress.IndexEncoder(nil, made.Size())
+		m.tree.LocationsWire, err = compressTo(locationsPath, z, func(w io.Writer) error {
+			_, err := w.Write(locations)
+			return err
+		})
 		return err
 	})
+	err = group.Wait()
 	m.files = []objects.Staged{
 		{Key: objects.IndexKey(id), Path: indexPath},
 		{Key: objects.LocationsKey(m.tree.Locations), Path: locationsPath},

@@ -19,6 +19,8 @@ import (
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite" // and the driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"lighter/sleep"
 )
 
 // dialect is what differs between the databases.
@@ -194,8 +196,24 @@ func (db *database) update(ctx context.Context, what string, fn func(tx session)
 	return nil
 }
 
+// commitTime is how long a commit may still take once the caller's context has ended.
+const commitTime = 5 * time.Second
+
+// transaction runs fn and commits. If ctx ends during the commit, the commit still gets commitTime:
+// after an interrupted one nobody knows whether the transaction has happened.
 func (db *database) transaction(ctx context.Context, fn func(tx session) error) error {
-	tx, err := db.writing.BeginTx(ctx, nil)
+	connection, err := db.writing.Conn(ctx)
+	if err != nil {
+		return mark(err)
+	}
+	defer connection.Close()
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		sleep.For(life, commitTime)
+		end()
+	})()
+	tx, err := connection.BeginTx(life, nil)
 	if err != nil {
 		return mark(err)
 	}

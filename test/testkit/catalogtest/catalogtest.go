@@ -29,6 +29,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"JobImages", testJobImages},
 		{"Claims", testClaims},
 		{"ObjectClaims", testObjectClaims},
+		{"Interrupted", testInterrupted},
 		{"States", testStates},
 		{"Names", testNames},
 		{"RemovedImage", testRemovedImage},

@@ -1,7 +1,9 @@
 package catalogtest
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -41,5 +43,27 @@ func testObjectClaims(t *testing.T, c *catalog.Catalog) {
 	must(t, c.Claims.Release(ctx, found))
 	if found, err = c.Claims.Expired(ctx, "p3/c", "p2/", long, 10); err != nil || len(found.Keys) != 1 {
 		t.Errorf("claims of an ended process %+v, %v, want the other one", found, err)
+	}
+}
+
+// A transaction whose context ends has either happened, and reports no error, or has not happened.
+// Claims show it: a claim that was made in spite of an error would block others until its lease ends.
+func testInterrupted(t *testing.T, c *catalog.Catalog) {
+	const lease, longest = time.Hour, 20 * time.Millisecond
+	interrupted := 0
+	for n := range 300 {
+		ctx, cancel := context.WithTimeout(t.Context(), longest*time.Duration(n)/300)
+		claim := catalog.Claim{Owner: fmt.Sprintf("interrupted/%d", n), Keys: []string{"packs/interrupted"}}
+		err := c.Claims.Acquire(ctx, claim, lease)
+		cancel()
+		if err != nil {
+			interrupted++
+			claim.Owner = fmt.Sprintf("next/%d", n)
+			must(t, c.Claims.Acquire(t.Context(), claim, lease))
+		}
+		must(t, c.Claims.Release(t.Context(), claim))
+	}
+	if interrupted == 0 {
+		t.Error("no transaction was interrupted")
 	}
 }

@@ -51,7 +51,7 @@ func changes(req *http.Request) bool {
 
 var (
 	errReadOnly = errors.New("images and traces are added and removed at another address of this hub (admin_listen)")
-	errNoToken  = errors.New("to change what the hub has needs the token of its admin_token_file: " +
+	errNoToken  = errors.New("a change of what the hub has needs the token of its admin_token_file: " +
 		"give it with --token-file, or as a registry's password")
 )
 

@@ -1,5 +1,5 @@
-// Package admin answers users' requests, which the lighter command sends: to list images,
-// jobs and traces, and to add, verify and remove them. docs/wire.md describes the paths.
+// Package admin answers users' requests, which the lighter command sends: to list, add, verify and
+// remove images, and to list and change jobs and traces. docs/wire.md describes the paths.
 //
 // Package access decides who may make changes, before a request comes here. Handlers only parse the
 // request and call one part of the hub.
@@ -33,7 +33,7 @@ type Starts interface {
 	Forget(ctx context.Context, tree chunk.ID, workload string) (wire.Forgotten, error)
 }
 
-// Server answers people. Its fields are the parts of a hub that it uses. It is safe for concurrent
+// Server answers users. Its fields are the parts of a hub that it uses. It is safe for concurrent
 // use.
 type Server struct {
 	Catalog *catalog.Catalog

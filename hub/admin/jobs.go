@@ -18,8 +18,8 @@ const maxJobs = 1000
 
 // Jobs changes jobs. The hub's queue implements it.
 type Jobs interface {
-	// Each returns the job as it is then. The error wraps catalog.ErrNotFound if the job does not
-	// exist or has ended in another way.
+	// Each method returns the job after the change. The error wraps catalog.ErrNotFound if the job
+	// does not exist or has ended in another way.
 	Cancel(ctx context.Context, n int64) (catalog.Job, error)
 	Pause(ctx context.Context, n int64) (catalog.Job, error)
 	Retry(ctx context.Context, n int64) (catalog.Job, error)

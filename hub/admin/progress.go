@@ -9,8 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// progress is an answer of JSON objects, one in each line, that are sent at once. Before the first
-// line, a request can still end with another status. It is safe for concurrent use.
+// progress is an answer of JSON objects, one in each line. Each line is sent at once. Before the
+// first line, a request can still end with another status. It is safe for concurrent use.
 type progress struct {
 	mu      sync.Mutex // guards the following
 	w       http.ResponseWriter

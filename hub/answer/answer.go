@@ -130,8 +130,8 @@ func send(w http.ResponseWriter, status int, cache string, text []byte) {
 	_, _ = w.Write(append(text, '\n'))
 }
 
-// WantJSON refuses a request whose body is not declared as JSON. A form on a web page cannot send
-// that type without the browser asking first.
+// WantJSON refuses a request whose body is not declared as JSON. A page of another web site cannot
+// send that type, because the browser first asks the hub for permission (a CORS preflight).
 func WantJSON(req *http.Request) error {
 	if kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return errMediaType
@@ -141,7 +141,7 @@ func WantJSON(req *http.Request) error {
 
 const (
 	// maxBodies bounds the bodies in memory, in bytes, since thousands of nodes may report at once.
-	// Further requests wait for bodiesTimeout.
+	// Further requests wait up to bodiesTimeout.
 	maxBodies     = 2 * trace.MaxText
 	bodiesTimeout = 5 * time.Second
 	// bodyTimeout bounds the receiving of one body.

@@ -45,8 +45,8 @@ func (p *Pool) Encode(b *pack.UnitBuilder, dst []byte) []byte {
 	return dst
 }
 
-// EncodeBackground appends a unit to dst. While an image is ingested, it then pauses for as long
-// as it has worked.
+// EncodeBackground appends a unit to dst. While an image is ingested, it then pauses for as long as
+// the encoding took, including the wait for an encoder.
 func (p *Pool) EncodeBackground(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
 	pause, err := p.Background(ctx, func(enc *zstd.Encoder) { dst = b.Encode(dst, enc) })
 	if err != nil {
@@ -60,8 +60,8 @@ func (p *Pool) EncodeBackground(ctx context.Context, b *pack.UnitBuilder, dst []
 	}
 }
 
-// Background runs work in place of one of the pool's encoders. work may use that encoder. The
-// result is for how long this was in the way of an image that is being ingested, or 0.
+// Background runs work in place of one of the pool's encoders. work may use that encoder. inTheWay
+// is how long the call took if an image is being ingested, and otherwise 0.
 func (p *Pool) Background(ctx context.Context, work func(enc *zstd.Encoder)) (inTheWay time.Duration, err error) {
 	begin := time.Now()
 	select {

@@ -62,7 +62,7 @@ func (i *Image) Size() int64 {
 }
 
 // parseManifest reads a manifest and checks all that does not need its config. The error is a
-// *NotImageError if the manifest is valid and no image.
+// *NotImageError if the manifest is valid, but not an image.
 func parseManifest(m registry.Manifest) (*v1.Manifest, error) {
 	if m.MediaType != v1.MediaTypeImageManifest && m.MediaType != dockerManifest {
 		return nil, &NotImageError{"its media type is " + m.MediaType}
@@ -94,8 +94,8 @@ func parseManifest(m registry.Manifest) (*v1.Manifest, error) {
 	return &manifest, nil
 }
 
-// parseImage combines a manifest and its config. The error is a *NotImageError if they are valid
-// and no image.
+// parseImage combines a manifest and its config. The error is a *NotImageError if they are valid,
+// but not an image.
 func parseImage(manifest *v1.Manifest, config []byte) (*Image, error) {
 	var c v1.Image
 	if err := json.Unmarshal(config, &c); err != nil {
@@ -125,7 +125,7 @@ func parseImage(manifest *v1.Manifest, config []byte) (*Image, error) {
 }
 
 // Read reads the manifest and the config of an image. The error is a *NotImageError if they are
-// valid and no image.
+// valid, but not an image.
 func Read(ctx context.Context, from Reader, digest string) (*Image, error) {
 	m, err := from.Manifest(ctx, digest)
 	if errors.Is(err, registry.ErrNotFound) {
@@ -145,8 +145,9 @@ func Read(ctx context.Context, from Reader, digest string) (*Image, error) {
 	return parseImage(manifest, config)
 }
 
-// checkLayerTypes refuses layers of unknown media types. If nothing else says that the manifest is
-// an image, it is none: signatures have the same media types of manifest and config.
+// checkLayerTypes refuses layers of unknown or foreign media types. The error is a *NotImageError
+// if neither an OS nor an earlier layer shows that the manifest is an image. A signature is such a
+// manifest: its manifest and config have the media types of an image.
 func checkLayerTypes(manifest *v1.Manifest, os string) error {
 	layers := 0
 	for n, d := range manifest.Layers {

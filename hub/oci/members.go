@@ -32,7 +32,7 @@ type Members struct {
 	Indexes   []registry.Manifest // each before the indexes in it
 
 	platforms []string // wanted ones
-	offered   []string // platforms of the images that exist, or that are not wanted and were not read
+	offered   []string // platforms for which there is an image, whether it was read or not
 }
 
 // Member is one manifest.

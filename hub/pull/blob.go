@@ -45,10 +45,10 @@ func (c *checkedReader) Read(p []byte) (int, error) {
 func (c *checkedReader) Close() error { return c.from.Close() }
 
 const (
-	blobTries  = 5 // requests for a blob in a row that bring less than stallBytes
+	blobTries  = 5 // limit of consecutive requests for a blob that each receive less than stallBytes
 	retryPause = 500 * time.Millisecond
-	// A blob is requested again if less than stallBytes arrive in a stallWindow: other images wait
-	// for their turn.
+	// A blob is requested again if less than stallBytes arrive in a stallWindow, so that a stalled
+	// transfer does not keep other images waiting.
 	stallBytes  = 64 << 10
 	stallWindow = 60 * time.Second
 )
@@ -127,7 +127,7 @@ func (b *blobReader) open() error {
 	}
 }
 
-// failed waits before the next try. It returns an error if there is none.
+// failed waits before the next try. It returns an error if there is no further try.
 func (b *blobReader) failed(err error) error {
 	if b.ctx.Err() != nil {
 		return b.ctx.Err()

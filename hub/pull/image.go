@@ -1,7 +1,7 @@
 // Package pull reads images of other registries.
 //
-// Source is one image in another registry. Image reads each blob of a Source once, for ingestion and
-// for the hub's own registry at the same time.
+// Source is one image in another registry. Image reads each blob of a Source once, for ingestion
+// and for the hub's own registry at the same time.
 package pull
 
 import (
@@ -25,9 +25,9 @@ import (
 // blobsAtOnce bounds the blobs of an image that Copy copies at once.
 const blobsAtOnce = 4
 
-// Image is an image of a source that gets a name in the hub's registry. Each blob is read from the
-// registry if it is there, and otherwise from the source; then the registry stores it, too, unless
-// it is left upstream.
+// Image is an image of a source that gets a name in the hub's registry. A blob that the hub's
+// registry has is read from there. Any other blob is read from the source, and stored in the hub's
+// registry at the same time, unless it is left upstream (LeaveLayers).
 type Image struct {
 	Members *oci.Members
 
@@ -35,10 +35,10 @@ type Image struct {
 	to     registry.Repository
 	blobs  map[string]v1.Descriptor // of all members, by digest
 	leave  bool                     // see LeaveLayers
-	only   map[string]bool          // layers of wanted images that nothing else has
+	only   map[string]bool          // by digest: whether the blob is used as a layer of wanted images only
 
 	mu     sync.Mutex      // guards the following
-	proven map[string]bool // layers left upstream that were read, or found there
+	proven map[string]bool // layers left upstream that were read from there, or found there
 }
 
 // NewImage returns the image whose members a source has. It refuses blobs whose descriptors exceed
@@ -80,13 +80,13 @@ func (i *Image) addBlobs(m oci.Member, limit int64) error {
 // Source returns where the image comes from.
 func (i *Image) Source() *Source { return i.source }
 
-// LeaveLayers makes Open and Copy not store the layers of wanted images: they are ingested, and stay
-// where they are. Other blobs are stored.
+// LeaveLayers makes Open and Copy leave the layers of wanted images upstream: the layers are
+// ingested and not stored. Other blobs are stored.
 func (i *Image) LeaveLayers() { i.leave = true }
 
 func (i *Image) isLeft(digest string) bool { return i.leave && i.only[digest] }
 
-// Layers returns the layers of wanted images that nothing else has.
+// Layers returns the blobs that are used as layers of wanted images only.
 func (i *Image) Layers() (layers []v1.Descriptor) {
 	for digest, only := range i.only {
 		if only {
@@ -112,8 +112,8 @@ func (i *Image) prove(digest string) {
 	i.proven[digest] = true
 }
 
-// CanBeReadBy returns an error unless another source, which may have another login, has the layers
-// of the wanted images.
+// CanBeReadBy returns an error unless from has all Layers. from may have another login than the
+// image's own source.
 func (i *Image) CanBeReadBy(ctx context.Context, from *Source) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(blobsAtOnce)
@@ -174,8 +174,8 @@ func (p *provenReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// find looks whether the source has a layer that is left there and that was not read, as it is known.
-// It is enough if the registry has it.
+// find returns an error unless a layer that is left upstream was read from the source, or the
+// source or the hub's registry has it.
 func (i *Image) find(ctx context.Context, d v1.Descriptor) error {
 	digest := d.Digest.String()
 	linked, err := i.to.Link(ctx, digest)
@@ -201,8 +201,8 @@ func (i *Image) find(ctx context.Context, d v1.Descriptor) error {
 // Drop deletes a corrupt blob from the registry.
 func (i *Image) Drop(ctx context.Context, digest string) error { return i.to.Drop(ctx, digest) }
 
-// Copy copies the blobs that the registry does not have. It looks whether the source has those that
-// are left there.
+// Copy copies the blobs that the hub's registry does not have. Of a layer that is left upstream it
+// only checks that it exists.
 func (i *Image) Copy(ctx context.Context, progress *report.Progress) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(blobsAtOnce)
@@ -233,8 +233,8 @@ func (i *Image) copyBlob(ctx context.Context, d v1.Descriptor, progress *report.
 	return errors.Join(err, stored.Close())
 }
 
-// PutManifests stores the manifests, the innermost first, and points the tag to the image unless tag
-// is empty.
+// PutManifests stores the manifests, the innermost first, and points the tag to the image unless
+// tag is empty.
 func (i *Image) PutManifests(ctx context.Context, tag string) error {
 	var manifests []registry.Manifest
 	for _, m := range i.Members.Manifests {

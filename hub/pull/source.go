@@ -69,8 +69,8 @@ func ParseRepository(repository string) (name.Reference, error) {
 	return parsed.Tag(name.DefaultTag), nil
 }
 
-// OpenSource connects to the registry of ref with the credentials of add. The allowed registries
-// need no public address. The error wraps ErrSource.
+// OpenSource connects to the registry of ref with the credentials of add. Only the registries in
+// allowed may have an address that is not public. The error wraps ErrSource.
 func OpenSource(ctx context.Context, allowed []string, ref name.Reference, add wire.Add) (*Source, error) {
 	host := ref.Context().Registry
 	if add.PlainHTTP {
@@ -118,7 +118,7 @@ func (s *Source) Repository() string {
 // PlainHTTP reports whether the source may be read without TLS.
 func (s *Source) PlainHTTP() bool { return s.plainHTTP }
 
-// Has returns an error, which wraps ErrSource, unless the source has a blob of a size in bytes.
+// Has returns an error, which wraps ErrSource, unless the source has a blob of size bytes.
 func (s *Source) Has(ctx context.Context, digest string, size int64) error {
 	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
 	defer cancel()
@@ -135,8 +135,9 @@ func (s *Source) Has(ctx context.Context, digest string, size int64) error {
 	return nil
 }
 
-// Blob reads a blob of a size in bytes. The reader continues after broken connections. It fails
-// instead of io.EOF if the size or the digest is not that of the blob. The caller closes it.
+// Blob reads a blob of size bytes. The reader continues after broken connections. At the end it
+// returns an error instead of io.EOF if the received bytes have another size or digest. The caller
+// closes it.
 func (s *Source) Blob(ctx context.Context, blob string, size int64) io.ReadCloser {
 	id := digest.Digest(blob)
 	return &checkedReader{from: s.blob(ctx, blob, nil), blob: blob, size: size, sum: id.Algorithm().Hash()}
@@ -146,8 +147,9 @@ func (s *Source) blob(ctx context.Context, digest string, onRead func(int)) *blo
 	return &blobReader{source: s, ctx: ctx, digest: digest, onRead: onRead, window: stallWindow, pause: retryPause}
 }
 
-// Expand reads the manifest with that digest, or the one that the source names if digest is empty,
-// and those below it that are for the wanted platforms. The error wraps ErrSource.
+// Expand reads the manifest with that digest, or the manifest that the source's reference names if
+// digest is empty. Below an index it reads the manifests for the wanted platforms. The error wraps
+// ErrSource.
 func (s *Source) Expand(ctx context.Context, digest string, platforms []string) (*oci.Members, error) {
 	root, err := s.Manifest(ctx, cmp.Or(digest, s.ref.Identifier()))
 	if err == nil {

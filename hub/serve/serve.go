@@ -25,7 +25,7 @@ import (
 	"lighter/wire"
 )
 
-// Images returns what nodes request about images and the catalog alone does not have.
+// Images answers the requests of nodes about images for which the catalog alone is not enough.
 type Images interface {
 	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
@@ -200,8 +200,8 @@ func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Objec
 	h.Set("Cache-Control", cache)
 	if tag != "" {
 		h.Set("ETag", `"`+tag+`"`)
-		// With no-cache the node has found the cache's copy damaged: the cache must get the bytes
-		// again.
+		// A request with no-cache means that the node has found the cache's copy damaged. The cache
+		// must get the bytes again.
 		if req.Header.Get("If-None-Match") == `"`+tag+`"` && req.Header.Get("Cache-Control") != "no-cache" {
 			w.WriteHeader(http.StatusNotModified)
 			return

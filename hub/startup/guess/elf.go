@@ -6,16 +6,18 @@ import (
 	"strings"
 )
 
-// Sizes and tags of an ELF file (System V ABI). Package debug/elf is not made for hostile files.
+// Sizes and tags of an ELF file (System V ABI). Package debug/elf is not used here, because it is
+// not made for hostile files.
 const (
+	// Sizes of entries, in bytes.
 	elfHeader  = 64
 	elfProgram = 56
 	elfDynamic = 16
 
-	maxPrograms = 64
-	maxDynamic  = 4096 // entries
-	maxNeeded   = 512
-	maxString   = 4096
+	maxPrograms = 64   // program headers
+	maxDynamic  = 4096 // entries of the dynamic section
+	maxNeeded   = 512  // names in the dynamic section: needed libraries and their directories
+	maxString   = 4096 // bytes of a name
 
 	ptLoad, ptDynamic, ptInterp                                       = 1, 2, 3
 	dtNeeded, dtStrtab, dtRela, dtRelaSize, dtRpath, dtRunpath        = 1, 5, 7, 8, 15, 29

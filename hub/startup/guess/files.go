@@ -35,11 +35,11 @@ type files struct {
 	ctx    context.Context // of the one guess that the value is made for
 	finder *erofs.Finder
 
-	dirs   map[string]string // paths of directories without links, by path; empty: missing
+	dirs   map[string]string // by a directory's path: its path without links; empty: missing
 	finds  int
 	reads  int
-	plain  map[chunk.ID][]byte
-	oldest []chunk.ID // of those in plain
+	plain  map[chunk.ID][]byte // chunks kept in memory
+	oldest []chunk.ID          // the keys of plain, the oldest first
 }
 
 func newFiles(ctx context.Context, i *Image) *files {
@@ -50,7 +50,7 @@ func newFiles(ctx context.Context, i *Image) *files {
 // resolve follows a path from the root as the kernel does. It returns the inode, and its path
 // without symbolic links.
 func (f *files) resolve(name string) (string, erofs.Inode, bool) {
-	name = path.Join("/", name) // the kernel resolves ".." behind a link otherwise; such names do not occur
+	name = path.Join("/", name) // the kernel resolves ".." after a link differently; such names do not occur
 	dir, base := path.Split(name)
 	if base == "" {
 		in, ok := f.find("/")

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// Bounds in bytes. Those of code and data hold for one segment of a program or library.
+	// Bounds in bytes. The bounds of code and data hold for one segment of a program or library.
 	maxCode          = 24 << 20  // code
 	maxExtensionCode = 6 << 20   // code of a library that a script imports
 	maxData          = 64 << 20  // data that the loader relocates
@@ -90,8 +90,8 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	return out, ctx.Err()
 }
 
-// runtimes are programs that users run although the image's config names another one, by name, or
-// by a path of which a part may be *.
+// runtimes are programs that users often run instead of the one that the image's config names. An
+// element is a name, or a path that may contain *.
 var runtimes = []string{
 	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
 	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx",
@@ -214,8 +214,8 @@ func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bo
 	return interpreter, argv, ok
 }
 
-// binary adds a program and its libraries: first what the loader reads of all of them, then their
-// code, of each at most code bytes.
+// binary adds a program and its libraries: first what the loader reads of all of them, then at most
+// code bytes of each of their code segments.
 func (g *guesser) binary(program regular, code int64) {
 	all := g.load(program)
 	for i := range all {

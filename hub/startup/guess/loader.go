@@ -18,7 +18,7 @@ var systemDirs = []string{
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib",
 }
 
-// object is a program or library with what it loads.
+// object is a program or library.
 type object struct {
 	regular
 	elf *binaryFile // nil: not an ELF file

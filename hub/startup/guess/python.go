@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	maxModules  = 4096 // modules imported by one program
-	maxNesting  = 100  // depth of imports
-	maxSource   = 256 << 10
-	maxPackages = 10      // installed packages that get a recording of their own
-	minPackage  = 2 << 20 // the least size of such a package, in bytes
+	maxModules  = 4096      // modules imported by one program
+	maxNesting  = 100       // depth of imports
+	maxSource   = 256 << 10 // bytes that are read of a source file
+	maxPackages = 10        // installed packages that get a recording of their own
+	minPackage  = 2 << 20   // the least size of such a package, in bytes
 )
 
 var pythonName = regexp.MustCompile(`^python(3\.[0-9]+)?$`)
 
-// python finds what a Python interpreter imports, by its sources.
+// python finds what a Python interpreter imports. It reads the sources of the modules.
 type python struct {
 	*guesser
 	tag  string   // tag of compiled modules: cpython-311
@@ -234,7 +234,7 @@ func (p *python) imports(kind, rest, pkg string, depth int) {
 	}
 }
 
-// hasSubmodule reports whether a package has a module.
+// hasSubmodule reports whether a package has a module of that name.
 func (p *python) hasSubmodule(pkg, name string) bool {
 	for _, dir := range p.dirs {
 		at := path.Join(dir, strings.ReplaceAll(pkg, ".", "/"))

@@ -10,10 +10,10 @@
 //	Tree.Layout      recordings, and guesses of unreported starts → packs, for one tree
 //	Workloads        the same recordings, for display
 //
-// The package is pure: the same input gives the same output. It reads a tree's
-// index. It knows nothing of catalogs, objects and networks.
+// The package is pure: the same input gives the same output. It reads a tree's index. It knows
+// nothing of catalogs, objects and networks.
 //
-// A recording need not be right. One that is absurd, stale or made up wastes bytes only: chunks
-// that it alone names get packs of their own, which only their readers fetch, and its weight in
-// what is fetched at mount is bounded.
+// A recording need not be right. An absurd, stale or invented recording only wastes bytes: chunks
+// that no other recording names get packs of their own, which only the readers of these chunks
+// fetch. Its influence on what is fetched at mount is bounded.
 package plan

@@ -18,20 +18,21 @@ const (
 
 // Pack describes a startup pack to make: chunks to be fetched together, in order.
 type Pack struct {
-	Units    [][]chunk.Ref // how to cut it; Ref.Unit is not set
-	Bytes    int64         // plain
-	AtMount  bool
-	Triggers []int64 // extents, ascending
+	Units    [][]chunk.Ref // the chunks of each unit; Ref.Unit is not set
+	Bytes    int64         // plain bytes of all chunks
+	AtMount  bool          // nodes fetch the pack at mount
+	Triggers []int64       // numbers of extents, ascending
 }
 
 // Layout returns the startup packs of the tree. kept has the recordings kept of an image, in the
-// order of Kept.Recordings, and guesses those of package guess, the likeliest first. Layout returns
-// at most index.MaxStartups packs of at most limit plain bytes, in the order in which to fetch
-// them. Each chunk is in at most one of them. Without kept and guesses there are no packs.
+// order of Kept.Recordings. guesses has the recordings of package guess, the likeliest first.
+// Layout returns at most index.MaxStartups packs, with at most limit plain bytes in all, in the
+// order in which to fetch them. Each chunk is in at most one pack. Without kept and guesses there
+// are no packs.
 //
 // If there are recordings of real starts, guesses only add packs for starts that were never
-// reported. They change neither what is fetched at mount nor the packs of what real starts use. The
-// same holds for outliers (discountOutliers).
+// reported. They change neither what is fetched at mount nor the packs of chunks that real starts
+// use. The same holds for outliers (discountOutliers).
 func (t *Tree) Layout(ctx context.Context, kept, guesses []trace.Recording, limit int64) ([]Pack, error) {
 	var all []planned
 	for _, w := range Workloads(kept) {
@@ -158,10 +159,10 @@ func layOut(all []planned, limit int64) []Pack {
 }
 
 // itemsOf returns the chunks of all workloads, ordered by their place. If counted workloads use a
-// chunk, only these are its users. Otherwise, if guesses use it, only these are.
+// chunk, only these are its users. Otherwise, if guesses use it, only the guesses are its users.
 func itemsOf(all []planned) []*item {
 	byID := map[chunk.ID]*item{}
-	places := map[*item][]int{} // of each of its users, in turn
+	places := map[*item][]int{} // the chunk's place in each of its users, in the order of all
 	var items []*item
 	for w, s := range all {
 		for i, u := range s.uses {
@@ -190,7 +191,8 @@ func itemsOf(all []planned) []*item {
 	return items
 }
 
-// placesOf selects, from the places of all users, those of some of them.
+// placesOf returns the places in the workloads of the set some. places has the places in the
+// workloads of the set all, which contains some.
 func placesOf(places []int, all, some workloadSet) (out []int) {
 	for _, at := range places {
 		first := all & -all

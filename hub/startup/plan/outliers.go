@@ -21,11 +21,11 @@ const (
 //   - workloads with less than a hundredth of all starts;
 //   - workloads with one start, beside minEvidence starts of workloads with several;
 //   - otherwise, if there are more than minEvidence starts: the only workload with one start that
-//     reads less than half of what all others read (isOutlier). It is none if the others read nearly
-//     all of its bytes: it may have ended early.
+//     reads less than half of what all others read (isOutlier). It is not an outlier if the others
+//     read nearly all of its bytes: its start may only have ended early.
 //
-// Chunks that only outliers use, and no guess has, get packs of their own. An outlier that repeats
-// counts like the others.
+// Chunks that only outliers use, and no guess has, get packs of their own. An outlier counts like
+// the other workloads as soon as enough further starts belong to it.
 func discountOutliers(all []planned) {
 	total, often := int64(0), int64(0)
 	for _, s := range all {
@@ -44,7 +44,8 @@ func discountOutliers(all []planned) {
 			s.count = 0
 		}
 	}
-	slices.SortStableFunc(all, func(a, b planned) int { // last, so that they break no tie between the others
+	// Outliers go to the end, so that they decide no tie between the others.
+	slices.SortStableFunc(all, func(a, b planned) int {
 		return cmp.Compare(min(b.count, 1), min(a.count, 1))
 	})
 }
@@ -90,7 +91,7 @@ func isOutlier(all []planned, i int, users map[chunk.ID]int) bool {
 		}
 	}
 	common := ofCommon
-	for _, u := range all[(i+1)%len(all)].uses { // any other has all that the others share
+	for _, u := range all[(i+1)%len(all)].uses { // one is enough: each has the chunks that all others share
 		if users[u.ref.ID] == len(all)-1 && !uses[u.ref.ID] {
 			common += int64(u.ref.Length)
 		}

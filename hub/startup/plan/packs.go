@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// unitPlain is the length of a unit in plain bytes. firstUnit is that of a pack's first one,
-	// for which a reader may wait.
+	// unitPlain is the length of a unit in plain bytes. firstUnit is the length of a pack's first
+	// unit, for which a reader may wait.
 	unitPlain = 512 << 10
 	firstUnit = 96 << 10
 	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
 	maxUnitChunks = 8192
 
-	// Each workload gives a pack up to triggersEach triggers of its own: the first chunks that it
-	// reads there. As many more come from packs that it reads earlier.
+	// Each workload gives a pack up to triggersEach triggers in the pack itself: the first chunks
+	// that it reads there. It gives as many more in packs that it reads earlier.
 	triggersEach = 4
 )
 
@@ -51,7 +51,9 @@ func (p *plan) packs() []Pack {
 		}
 		out, earlier = append(out, pack), append(earlier, before)
 	}
-	for i := range out { // as far as there is room: without them a pack is fetched later
+	// Triggers in earlier packs come last, as far as there is room: a pack without them is only
+	// fetched later.
+	for i := range out {
 		add(&out[i], earlier[i])
 	}
 	return out

@@ -18,14 +18,14 @@ const (
 	// minWaste the bytes that any workload may waste.
 	maxWaste = 0.05
 	minWaste = 64 << 10
-	// A workload with a smaller share of all starts than rare may waste more, by the square of
-	// its rarity. No share is taken for smaller than rarest.
+	// A workload whose share of all starts is below rare may waste more: its budget is multiplied
+	// by (rare/share)². A share below rarest counts as rarest.
 	rare, rarest = 0.1, 0.01
 
 	// maxGroups bounds the groups of which all pairs are compared.
 	maxGroups = 96
-	// minChunks is the least number of chunks in a pack. In a smaller one, the triggers are most of
-	// it.
+	// minChunks is the least number of chunks in a pack. In a smaller pack, most chunks would be
+	// triggers.
 	minChunks = 3
 )
 
@@ -35,7 +35,7 @@ type group struct {
 	mount bool        // fetched at mount, by all
 	items []*item
 	bytes int64
-	used  []int64 // bytes of it that each workload uses
+	used  []int64 // by workload: how many bytes of the group it uses
 }
 
 // plan is a future layout.
@@ -190,7 +190,7 @@ func (p *plan) merge(to int, g *group) {
 }
 
 // truncate brings the groups within the bounds of a layout. It leaves out the least used groups and
-// the ends of groups. The group at mount comes first.
+// the ends of groups. The group that is fetched at mount comes first.
 func (p *plan) truncate(limit int64) {
 	value := func(g *group) (v float64) {
 		for w := range p.all {

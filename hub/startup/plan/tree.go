@@ -34,7 +34,7 @@ func (t *Tree) Recording(ctx context.Context, tr trace.Trace) (trace.Recording, 
 
 // use is a chunk that a start reads.
 type use struct {
-	extent int64 // the index of an extent with the chunk
+	extent int64 // the number of an extent with the chunk
 	ref    chunk.Ref
 }
 

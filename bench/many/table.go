@@ -42,7 +42,7 @@ func (r Result) tables(out *strings.Builder, workload string) {
 			bench.Size(c.Bytes), bench.Size(c.HubBytes), c.hubRequests(), hits)
 	}
 	fmt.Fprintln(out,
-		"\n| position | nodes | wall | link used | processors used | by anybody | nodes | Squid | hub | "+
+		"\n| position | nodes | wall | link used | processors used | by all processes | nodes | Squid | hub | "+
 			"link's delay | refused | failed starts, requests |")
 	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, c := range r.Cells {

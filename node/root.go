@@ -39,9 +39,10 @@ func (n *Node) openRoot() (inherited bool, err error) {
 	return inherited, err
 }
 
-// checkProgram refuses to run a program that a node serves: it would have to read its own text to
-// answer reads of it, and the daemon before it could not be replaced. If the mounts cannot be read,
-// the node goes on: the part that needs them next reports what that means for containers.
+// checkProgram refuses to run if this program's file lies on an image that a node serves: the
+// daemon would wait for itself to read its own code, and could not replace the daemon that serves
+// the image. If the list of mounts cannot be read, the node goes on: the next part that needs the
+// list reports what that means for containers.
 func (n *Node) checkProgram() error {
 	tree, err := mount.LazyMount("/proc/self/exe")
 	if err != nil {
@@ -55,7 +56,8 @@ func (n *Node) checkProgram() error {
 	return nil
 }
 
-// makeRoot makes the root, a directory that only root can change, and resolves its name.
+// makeRoot makes the node's root directory, resolves its name, and checks that only the user root
+// can change it.
 func (n *Node) makeRoot() error {
 	root := n.config.Root
 	if err := os.MkdirAll(root, 0o700); err != nil {
@@ -73,14 +75,14 @@ func (n *Node) makeRoot() error {
 		return fmt.Errorf("look at the node's root %s: %w", root, err)
 	}
 	if stat.Uid != 0 || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("others than root can write to %s: `chown root %[1]s; chmod 700 %[1]s`, "+
+		return fmt.Errorf("users other than root can write to %s: run `chown root %[1]s; chmod 700 %[1]s`, "+
 			"or give the node another --root", root)
 	}
 	n.config.Root = real
 	return nil
 }
 
-// RealRoot returns the name of a root by which the kernel knows its mounts: without symbolic links.
+// RealRoot returns a root's name without symbolic links. The kernel lists mounts below that name.
 func RealRoot(root string) string {
 	if real, err := filepath.EvalSymlinks(root); err == nil {
 		return real

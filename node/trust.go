@@ -9,7 +9,7 @@ import (
 	"lighter/store/origin"
 )
 
-// Trust is for which pulls a node takes images from its hubs.
+// Trust says which pulls get images from a node's hubs.
 type Trust = resolver.Trust
 
 // Trusts that can be configured.

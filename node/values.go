@@ -78,7 +78,7 @@ func (s *Space) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is not a part of a disk: write 17%% or 50GiB", b)
 	}
 	if size > 0 && size < minSpace {
-		return fmt.Errorf("%q is a few bytes of a disk: write 17%% or 50GiB", b)
+		return fmt.Errorf("%q is less than 1 MiB of a disk: write 17%% or 50GiB", b)
 	}
 	*s = Space{Bytes: int64(size)}
 	return nil
@@ -89,7 +89,7 @@ const minSpace = 1 << 20
 
 // below reports whether the space is less than other on any disk.
 func (s Space) below(other Space) bool {
-	if s == (Space{}) { // only the other one counts
+	if s == (Space{}) { // s is not set: only other applies
 		return false
 	}
 	return s.Percent < other.Percent && s.Bytes <= other.Bytes || s.Bytes < other.Bytes && s.Percent <= other.Percent

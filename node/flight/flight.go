@@ -15,7 +15,7 @@ var ErrNoWaiter = errors.New("no caller waits for the result any more")
 // Group runs at most one call for each key. The zero Group is ready for use, and safe for
 // concurrent use.
 type Group[K comparable] struct {
-	mu    sync.Mutex // guards what follows, and waiters and kept of each call
+	mu    sync.Mutex // guards calls, and waiters and kept of each call
 	calls map[K]*Call
 }
 
@@ -33,9 +33,9 @@ type Call struct {
 	kept    bool
 }
 
-// Join joins the running call for key, or runs run as a new one. The caller is one of its waiters
-// until Wait or WaitBegun returns the cause of its context. run may go on for a moment after its
-// context was cancelled; the next Join does not wait for that.
+// Join joins the running call for key, or starts a new call that runs run. The caller counts as a
+// waiter of the call until Wait or WaitBegun fails because the caller's context is done. run may go
+// on for a moment after its own context was cancelled; the next Join does not wait for that.
 func (g *Group[K]) Join(key K, run func(ctx context.Context, c *Call) error) *Call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,8 +74,8 @@ func (g *Group[K]) start(key K, run func(ctx context.Context, c *Call) error) *C
 // Begin is called by run when the result begins to arrive, once or several times.
 func (c *Call) Begin() { c.once.Do(func() { close(c.begun) }) }
 
-// Keep keeps the call from being cancelled when its last waiter leaves. It reports false if that
-// has happened already. run calls it.
+// Keep keeps the call from being cancelled when its last waiter leaves. It returns false if the
+// last waiter has left already. run calls it.
 func (c *Call) Keep() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *Call) WaitBegun(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	select {
-	case <-c.begun: // and has ended since
+	case <-c.begun: // the result began to arrive before the call ended
 		return nil
 	default:
 		return c.err

@@ -69,7 +69,7 @@ func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, la
 	if err != nil {
 		return tree, "", err
 	}
-	cached := r.cachedTrees() // of a bind the status may have only the chain
+	cached := r.cachedTrees() // the status of a bind may lack its tree
 	var names []string
 	known := false
 	for _, image := range s.images() {
@@ -128,7 +128,7 @@ func noImage(word string, names []string) error {
 	return fmt.Errorf("%q: %w; there are: %s", word, ErrNoImage, list(names))
 }
 
-// list returns names for an error, not too many of them.
+// list returns some of the names, as text for an error.
 func list(names []string) string {
 	const most = 20
 	slices.Sort(names)
@@ -179,7 +179,7 @@ func (i *ImageStatus) is(word string) bool {
 		!i.Tree.IsZero() && strings.HasPrefix(i.Tree.String(), hex)
 }
 
-// detail returns what the status and the pins have of an image.
+// detail returns what the status and the pins say about an image.
 func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
 	d := ImageDetail{ImageStatus: image, Snapshots: []string{}, Binds: []binds.Bind{}, NoCache: s.Cache.Off()}
 	for _, p := range pins {

@@ -12,9 +12,9 @@ import (
 type Refused struct {
 	Chain  string     `json:"chain"`
 	Trees  []chunk.ID `json:"trees"`  // the tree that the statement names, or all that it may name
-	Images []string   `json:"images"` // whose top chain it is, as far as their names are known
+	Images []string   `json:"images"` // the images whose top chain it is, as far as their names are known
 	Cause  string     `json:"cause"`
-	Hub    string     `json:"hub,omitempty"` // why no hub has given another statement; empty: none was asked yet
+	Hub    string     `json:"hub,omitempty"` // why no hub has given another statement; empty: no hub was asked yet
 	Repair string     `json:"repair"`        // what to do
 }
 

@@ -45,7 +45,7 @@ type Status struct {
 	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
 	NoMetrics string                `json:"noMetrics,omitempty"` // why nothing listens at the configured address
 	Started   time.Time             `json:"started"`
-	TakenOver bool                  `json:"takenOver"` // the devices are a previous daemon's
+	TakenOver bool                  `json:"takenOver"` // the devices were taken over from a previous daemon
 	Keeper    takeover.KeeperStatus `json:"keeper"`
 	Cache     disk.Stats            `json:"cache"`
 	Fetched   store.FetcherStats    `json:"fetched"`
@@ -61,9 +61,9 @@ type Status struct {
 	Completion completion.Status `json:"completion"`
 }
 
-// Trust is for which pulls a node takes images from its hubs, and why.
+// Trust says which pulls get images from the hubs, and why that applies.
 type Trust struct {
-	Trust resolver.Trust `json:"trust"` // chain or image
+	Trust resolver.Trust `json:"trust"` // resolver.TrustChain or resolver.TrustImage
 	Why   string         `json:"why"`
 }
 
@@ -78,7 +78,7 @@ type Recording struct {
 type Lost struct {
 	Tree   chunk.ID `json:"tree"`
 	Chains []string `json:"chains"`
-	Images []string `json:"images"` // whose top chain is one of these, as far as their names are known
+	Images []string `json:"images"` // the images whose top chain is one of these, as far as their names are known
 	Cause  string   `json:"cause"`
 }
 
@@ -90,15 +90,14 @@ type MountStatus struct {
 	Bytes  int64    `json:"bytes"` // of its files
 }
 
-// ImageStatus is an image that was pulled. An image that is the base of another one is listed only
-// if containerd named it, or if its tree is on this machine. It exists as long as its top layer's
-// snapshot.
+// ImageStatus is an image that was pulled, and whose top layer's snapshot exists. An image that is
+// the base of another one is listed only if containerd named it, or if its tree is on this machine.
 type ImageStatus struct {
 	Chain string   `json:"chain"`           // its top chain
 	Image string   `json:"image,omitempty"` // its reference, if containerd named it
-	Tree  chunk.ID `json:"tree,omitzero"`   // if it is on this machine
+	Tree  chunk.ID `json:"tree,omitzero"`   // its tree, if that is on this machine
 	Lazy  bool     `json:"lazy"`
-	Why   string   `json:"why"` // it is lazy, or not
+	Why   string   `json:"why"` // why it is lazy, or why not
 }
 
 // Reporter reports the state of a node. Its fields are the node's parts, and do not change.
@@ -121,7 +120,7 @@ type Reporter struct {
 	Leftovers  *durable.Leftovers
 }
 
-// Status returns the state of the node. If it fails, images are missing in it.
+// Status returns the state of the node. If it fails, the state lacks images.
 func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s := r.Fixed
 	s.HubKeys, s.Signers, s.Hubs, s.NoHub = r.Keys.List(), r.Chains.Signers(), r.Hubs.Health(), r.Chains.Unanswered()

@@ -19,15 +19,15 @@ type answers struct {
 
 	mu           sync.Mutex // guards what follows
 	known        map[factsKey]facts
-	repositories int // in known, at most
+	repositories int // upper bound of the repositories in known
 
 	pausedUntil time.Time
 	pauseCause  error
 }
 
-// factsKey names facts. The same chain may have other facts as part of another manifest's image.
-// Without a manifest, the facts are those of the chain alone. Without a chain, they are about the
-// manifest.
+// factsKey is a key of answers.known. A chain has facts for each manifest that it was looked up
+// with. An empty manifest stands for a lookup of the chain alone. An empty chain stands for the
+// manifest's image as a whole.
 type factsKey struct{ manifest, chain string }
 
 func newAnswers(ask func(q Request) (map[string]*facts, error)) *answers {
@@ -60,8 +60,8 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 	f, below, manifest := a.known[this], a.known[factsKey{q.Manifest, q.Parent}], a.known[factsKey{q.Manifest, ""}]
 	switch {
 	case q.Parent != "" && below.err != nil && below.isFresh(now, answerTTL):
-		// No layer above an unclaimed one is claimed. A refusal of the layer below counts for
-		// answerTTL, and each layer renews it, so that a pull asks once.
+		// No layer above an unclaimed layer is claimed. The refusal of the layer below counts for
+		// answerTTL from the last layer on, so that a pull asks once.
 		f.at, f.err = now, below.err
 		a.known[this] = f
 	case f.err == nil && f.isFresh(now, answerTTL):
@@ -79,7 +79,7 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 		}
 		a.known[this] = f
 	default:
-		// mu is held: if an answer had come since known was read, it would be in known.
+		// mu is held since known was read. So no answer can have arrived in between.
 		return nil, a.inFlight.DoChan(cmp.Or(q.Manifest, q.Chain),
 			func() (any, error) { a.askAndRemember(q); return nil, nil })
 	}
@@ -126,7 +126,7 @@ func (a *answers) pause(cause error) {
 	a.pausedUntil, a.pauseCause = time.Now().Add(hubPause), cause
 }
 
-// paused returns why brief pulls go on without a hub now, or nil.
+// paused returns why brief pulls go on without a hub now, or nil if they do not.
 func (a *answers) paused() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

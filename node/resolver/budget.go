@@ -4,28 +4,29 @@ import "time"
 
 // The time that a pull gives its answerers and the sources of indexes.
 //
-// A pull can unpack its layers itself, so it waits long only for a hub that is alive. A silent hub
+// A pull can unpack its layers itself, so it waits long only for a hub that is alive. A dead hub
 // costs a pull 1.5 s if it does not answer the lookup (package origin), or silenceTimeout if it
 // does not send the index. After that all pulls go on without the hub for a while.
 //
-// If a hub sends something, however slowly, waiting for it is cheaper than unpacking the image over
-// the same link. Then the longer bounds apply, and the hub counts as silent 10 s after its last
-// byte (origin.Watch).
+// A hub is alive if it has accepted a connection or sent a byte, for any request, in the last 10 s
+// (origin.Watch). Waiting for it, however slow it is, is cheaper than unpacking the image over the
+// same link. So the longer bounds apply, and a hub that dies after its answer to the lookup costs a
+// pull 10 s.
 const (
 	// One lookup.
 	lookupTimeout = 20 * time.Second // all answerers together, with the retries they ask for
 	treeTimeout   = 15 * time.Second // the statement of one chain: a hub may have to make its tree
 
 	// One index, from the start of its slot. Waiting for a slot does not count.
-	silenceTimeout = 2 * time.Second // nothing was received since the request, by a brief pull
-	beginTimeout   = time.Minute     // the index has not begun, by a brief pull
-	indexTimeout   = 5 * time.Minute // the whole index, by any pull
+	silenceTimeout = 2 * time.Second // for a brief pull, until the first byte from a hub that was silent for 10 s
+	beginTimeout   = time.Minute     // for a brief pull, until the index begins to arrive
+	indexTimeout   = 5 * time.Minute // for any pull, until the whole index has arrived
 
-	// An index that was cut off is requested maxAttempts times, with cutOffPause between.
+	// An index that was cut off is requested maxAttempts times in all, with cutOffPause between.
 	maxAttempts = 4
 	cutOffPause = time.Second
 
-	// While an index takes a slot, other indexes wait at most this long for it.
+	// An index that takes longer gives its slot to another one, and continues as a late index.
 	slotTime = 5 * time.Second
 
 	// After an index failed, pulls go on without a hub for this long.
@@ -36,16 +37,16 @@ const (
 	answerTTL  = time.Minute
 	unknownTTL = 5 * time.Second
 
-	// Statements are requested again after firstRenewal at first. The pause doubles up to
-	// lastRenewal, because some are never renewed: a hub may not have the second pinned key.
+	// The pause before statements are requested again is firstRenewal at first. It doubles up to
+	// lastRenewal, because some statements are never renewed: a hub may lack the second pinned key.
 	firstRenewal = time.Second
 	lastRenewal  = time.Hour
 )
 
 // Bounds of memory.
 const (
-	// maxFetches is the number of slots for indexes: decompressing one takes several megabytes, and
-	// few fill the link. maxLate is the number of indexes that may go on after their slotTime.
+	// maxFetches is the number of slots for indexes: decompressing an index takes several
+	// megabytes, and a few indexes fill the link. maxLate is the number of late indexes.
 	maxFetches = 4
 	maxLate    = 12
 	// maxRemembered bounds the remembered chains and repositories.

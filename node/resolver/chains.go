@@ -14,8 +14,8 @@ import (
 	"lighter/format/index"
 )
 
-// Chains are the chains that this machine uses: how many holders each has, and the signed statement
-// of its tree, also on disk. It is safe for concurrent use.
+// Chains are the chains that this machine uses: how many holders each chain has, and the signed
+// statement of its tree, in memory and on disk. It is safe for concurrent use.
 //
 // Each user of a chain holds it: a snapshot, a call to Claim or Mount, an administrative mount. It
 // calls Hold, and later Drop. With the last Drop the chain's tree is removed.
@@ -49,9 +49,9 @@ type chainState struct {
 	refused   *refusal // why the statement on disk cannot be verified; nil: it can
 }
 
-// openChains reads the statements below root. A statement that cannot be verified is refused, for
-// whatever reason: no pull claims its chain by it, and it is requested again (RenewStatements). But
-// holders of the chain keep the tree.
+// openChains reads the statements below root. A statement that cannot be verified, for whatever
+// reason, is refused: no pull can claim its chain with it, and it is requested again
+// (RenewStatements). Holders of the chain still keep the tree.
 func openChains(root string, trees TreeStore, keys *Keys, log *slog.Logger) (*Chains, error) {
 	c := &Chains{dir: filepath.Join(root, "chains"), trees: trees, keys: keys, log: log,
 		states: map[string]*chainState{}, removing: map[chunk.ID]bool{}, writing: map[string]bool{}}
@@ -143,7 +143,7 @@ func (c *Chains) isCached(chain string) bool {
 }
 
 // release forgets a chain without holders, and removes its tree. mu is held, except while the tree
-// is removed, which may take a moment: keep waits for that.
+// is removed. That may take a moment; keep waits for it.
 func (c *Chains) release(chain string) {
 	s := c.states[chain]
 	if s == nil || s.holders > 0 {
@@ -200,8 +200,8 @@ func (c *Chains) Sweep() {
 	c.sweepTrees()
 }
 
-// sweepTrees removes the trees that no chain has. If a held chain's tree is unknown, all trees
-// stay. mu is held, except while a tree is removed.
+// sweepTrees removes the trees that no statement names. If the tree of a held chain is unknown, all
+// trees stay. mu is held, except while a tree is removed.
 func (c *Chains) sweepTrees() {
 	trees, err := c.orphans()
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *Chains) orphans() ([]chunk.ID, error) {
 	return slices.DeleteFunc(trees, func(tree chunk.ID) bool { return c.removing[tree] || c.sharers(tree) > 0 }), err
 }
 
-// Statements lists the readable statements on disk. Refused names those of them that are refused.
+// Statements lists the readable statements on disk, including refused ones (see Refused).
 func (c *Chains) Statements() (all []index.Statement) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +239,7 @@ func (c *Chains) Statements() (all []index.Statement) {
 	return all
 }
 
-// Usage returns the bytes and files that the next Drop of the chain would free on disk.
+// Usage returns the bytes and files on disk that the next Drop of the chain would free.
 func (c *Chains) Usage(chain string) (bytes, files int64) {
 	c.mu.Lock()
 	s := c.states[chain]

@@ -1,23 +1,26 @@
-// Package resolver decides for each layer of a pull whether the node claims the layer's chain. Then
-// the runtime need not download the layer, because the node can mount the chain's tree.
+// Package resolver decides for each layer of a pull whether the node claims the layer's chain. If
+// it does, the runtime need not download the layer, because the node can mount the chain's tree.
 //
 // A Resolver makes one lookup per pull: it asks its Answerers (a hub is one), and uses the answer
 // for the other layers of the pull, too. It believes only statements that a pinned key has signed,
 // whichever answerer gave them. With TrustImage it also requires a signed statement that the image
 // may be pulled from the repository of the pull.
 //
-// A claim cannot be taken back: the runtime keeps no layer of its own. So a chain is claimed only
-// if a verified statement is about it or about an image above it. A lower chain is claimed without
-// a tree of its own. As soon as it is clear which image is pulled, the claim waits until the
-// image's index has begun to arrive and the header was verified. The claim of an image's top chain
-// waits for the whole index. One gap remains: a chain that several images share is claimed before
-// the index of any of them is fetched. If the index of the pulled image then fails, this pull
-// fails. A second pull at once unpacks the image as usual.
+// A claim cannot be taken back, because the runtime has not downloaded the layer. So a chain is
+// claimed only if a verified statement is about it or about an image above it. A lower chain is
+// claimed without a tree of its own. As soon as it is clear which image is pulled, a claim waits
+// until the first part of the image's index (header and page table) has arrived and was verified.
+// The claim of an image's top chain waits for the whole index.
+//
+// One gap remains: a chain that several images share is claimed before the index of any of them is
+// fetched. If the index of the pulled image then cannot be fetched, this pull fails. If the pull is
+// repeated at once, the runtime unpacks the image as usual.
 //
 // A front calls Claim for each layer, Mount for each container, and NoteStart before the container
 // runs.
 //
-// A pull never depends on a hub without need. budget.go lists how long a pull waits for each step.
+// A pull whose chains are not claimed yet goes on without a hub that does not answer. budget.go
+// lists how long it waits for each step.
 //
 // On disk, below the node's root:
 //

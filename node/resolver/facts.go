@@ -18,13 +18,13 @@ import (
 type facts struct {
 	at  time.Time
 	err error // why the chain is not claimed; nil: it may be
-	// complete says that there are facts of each chain above this one that an answerer knows.
+	// complete says that the answer lists all chains above this one that an answerer knows.
 	complete bool
 	image    *index.ImageStatement // if the lookup was about a manifest: where the image may be pulled from
-	own      *index.Statement      // nil: no image ends here
-	images   int                   // known images that end above, with a verified statement
-	above    *index.Statement      // of one of these images
-	refused  error                 // why a statement of this chain, or one above, is refused
+	own      *index.Statement      // the chain's verified statement; nil: no known image ends with this chain
+	images   int                   // verified statements of chains above: images that contain this chain
+	above    *index.Statement      // the statement of one of these images
+	refused  error                 // why the statement of this chain, or of one above, is refused
 }
 
 func (f *facts) isFresh(now time.Time, ttl time.Duration) bool { return now.Before(f.at.Add(ttl)) }
@@ -55,7 +55,7 @@ func (a *Answer) verify(q Request, keys []ed25519.PublicKey) (map[string]*facts,
 	case q.Manifest == "" && a.Chain != nil:
 		return verifyChain(a.Chain, q.Chain, keys)
 	}
-	return nil, errors.New("the answer is about something else than the request")
+	return nil, errors.New("the answer is not about what was requested")
 }
 
 // verifyChain verifies each statement about a chain and the chains above it.
@@ -72,8 +72,8 @@ func verifyChain(answer *wire.Chain, chain string, keys []ed25519.PublicKey) (ma
 	for _, l := range append([]wire.Link{answer.Link}, above...) {
 		all[l.Chain] = &facts{at: now, complete: complete}
 	}
-	// The nearest chains come first. In reverse order, each chain has its facts before the one
-	// below.
+	// above begins with the nearest chains. In reverse order, a chain's facts are complete before
+	// they are added to those of the chain below.
 	for i := len(above) - 1; i >= 0; i-- {
 		f := all[above[i].Chain]
 		f.verify(above[i].Chain, above[i].Statement, keys)
@@ -125,7 +125,7 @@ func (f *facts) verify(chain string, statement *index.Statement, keys []ed25519.
 	f.own = statement
 }
 
-// addAbove adds the facts of a chain directly above.
+// addAbove adds the facts of the chain directly above.
 func (f *facts) addAbove(above *facts) {
 	f.images += above.images
 	if above.above != nil {

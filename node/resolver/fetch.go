@@ -15,9 +15,12 @@ import (
 )
 
 // fetch starts or joins the fetch of a chain's tree. It does not wait: the caller waits for the
-// returned call. p applies only if this starts the fetch. The fetch runs in the background: once it
-// has a slot, it ends only when the index is cached or has failed. It holds the chain while it
-// runs, and for answerTTL after that: the chain is the top of its image, which a pull claims last.
+// returned call. If a fetch is in flight already, p has no effect.
+//
+// A fetch runs in the background. It is abandoned if nobody waits for it any more when it gets its
+// slot. After that it ends only when the index is cached or has failed. It holds the chain while it
+// runs, and for answerTTL after that: a pull that fetches the index for a lower chain claims, and
+// so holds, the image's top chain only at its end.
 func (r *Resolver) fetch(s *index.Statement, p patience) *flight.Call {
 	return r.fetches.Join(s.Tree, func(ctx context.Context, c *flight.Call) error {
 		r.Hold(s.Chain)
@@ -75,7 +78,7 @@ func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 		timeout = beginTimeout
 	}
 	end := time.Now().Add(timeout)
-	var began atomic.Bool // in this attempt
+	var began atomic.Bool // whether the index began to arrive in this attempt
 	attempts := 1
 	try := func() error {
 		began.Store(false)
@@ -94,8 +97,8 @@ func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 	})
 }
 
-// attempt fetches the tree once. A brief attempt waits until end for the index to begin, and gives
-// up after silenceTimeout if nothing arrives at all.
+// attempt fetches the tree once. A brief attempt waits until end for the index to begin. It gives
+// up earlier if the hubs are silent: see silenceTimeout.
 func (r *Resolver) attempt(
 	ctx context.Context, tree chunk.ID, p patience, end time.Time, begun func(),
 ) error {
@@ -111,10 +114,10 @@ func (r *Resolver) attempt(
 	return r.config.Trees.Ensure(ctx, tree, func() { stop(); begun() })
 }
 
-// waitBegun waits until a tree's index is arriving, or the tree is cached.
+// waitBegun waits until a tree's index begins to arrive, or the tree is cached.
 func waitBegun(ctx context.Context, c *flight.Call) error {
 	if err := c.WaitBegun(ctx); err != nil {
 		return err
 	}
-	return c.Err() // it may have failed right after it began
+	return c.Err() // the fetch may have failed right after the index began to arrive
 }

@@ -9,11 +9,11 @@ import (
 	"lighter/format/index"
 )
 
-// refusal says why a statement on disk cannot be verified: the pinned keys have changed, the disk
-// has damaged it, or a newer version of the node wrote it.
+// refusal says why a statement on disk cannot be verified. For example, no key is pinned yet, the
+// pinned keys have changed, the disk has damaged the file, or a newer version of the node wrote it.
 type refusal struct {
 	cause error
-	hub   error // why no answerer has given another one; nil: none was asked yet
+	hub   error // why no answerer has given another statement; nil: no answerer was asked yet
 }
 
 // Refused is a held chain whose statement on disk is refused. Its tree stays, and is served.
@@ -23,7 +23,7 @@ type Refused struct {
 	// machine that the statement may have named.
 	Trees  []chunk.ID
 	Cause  error
-	Hub    error  // why no answerer has given another statement; nil: none was asked yet
+	Hub    error  // why no answerer has given another statement; nil: no answerer was asked yet
 	Remedy string // what the administrator can do
 }
 
@@ -47,16 +47,16 @@ func (c *Chains) Refused() (all []Refused) {
 	return all
 }
 
-// isTreeUnknown reports whether a refused statement names no tree, or one that is not on this
-// machine: then any tree may be the chain's; mu is held.
+// isTreeUnknown reports whether a refused statement names no tree, or a tree that is not on this
+// machine. Then any tree that no other statement names may be the chain's. mu is held.
 func (c *Chains) isTreeUnknown(s *chainState) bool {
 	return s.refused != nil && (s.statement == nil || !c.trees.Has(s.statement.Tree))
 }
 
 // remedy says what an administrator can do about a refused statement.
 func (s *chainState) remedy() string {
-	const again = "a reachable hub gives the statement again; " +
-		"else remove the image (ctr images rm --sync IMAGE) and pull it again"
+	const again = "make sure that the node reaches a hub: it asks again for the statement; " +
+		"if that does not help, remove the image (ctr images rm --sync IMAGE) and pull it again"
 	switch {
 	case errors.Is(s.refused.hub, errOtherTree):
 		return "remove the image (ctr images rm --sync IMAGE) and pull it again: the hub has made another tree of it"

@@ -40,8 +40,8 @@ func (c *Chains) Signers() []Signer {
 
 // RenewStatements asks again for refused statements, and for statements that a pinned key has not
 // signed, until ctx ends. While a hub's key is replaced, the hub signs with both keys: once each
-// statement has the new key's signature, the old key need not stay pinned. It is called after
-// Sweep.
+// statement has the new key's signature, the old key need not stay pinned. RenewStatements is
+// called after Sweep or HoldAll.
 func (r *Resolver) RenewStatements(ctx context.Context) {
 	// Jitter spreads nodes that were restarted together.
 	for pause := firstRenewal; sleep.For(ctx, pause+rand.N(pause/4)); pause = min(2*pause, lastRenewal) {
@@ -65,7 +65,8 @@ func (c *Chains) toRenew() (chains []string) {
 	return chains
 }
 
-// renewStatement asks for one statement, and keeps the answer if it is better.
+// renewStatement asks for the statement of one chain, and keeps the answer if it is better than the
+// statement on disk (see isBetter).
 func (r *Resolver) renewStatement(ctx context.Context, chain string) {
 	if ctx.Err() != nil || !r.holdAgain(chain) {
 		return
@@ -96,8 +97,8 @@ func (c *Chains) holdAgain(chain string) bool {
 	return true
 }
 
-// verifyAgain reports whether the statement on disk can be verified now. When it was refused, no
-// key may have been pinned, and one may have been learned since.
+// verifyAgain reports whether the statement on disk can be verified now. Perhaps it was refused
+// because no key was pinned, and a key was learned since.
 func (c *Chains) verifyAgain(ctx context.Context, chain string) bool {
 	keys, err := c.keys.Get(ctx)
 	if err != nil {

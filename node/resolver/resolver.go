@@ -20,10 +20,10 @@ import (
 type Trust string
 
 const (
-	// TrustImage gives a chain only to the pull of an image that an answerer knows: by the same
-	// manifest, from a repository that has it. A chainID proves nothing, because anybody can put
-	// the layer digests of an image into the config of another one. A manifest can be fetched from
-	// its repository only with the registry's permission.
+	// TrustImage gives a chain only to a pull whose manifest an answerer knows, from one of the
+	// repositories that the answerer lists for it. A chainID proves nothing, because anybody can
+	// put the layer digests of an image into the config of another one. A manifest can be fetched
+	// from its repository only with the registry's permission.
 	TrustImage Trust = "image"
 	// TrustChain gives a chain to every pull that names it.
 	TrustChain Trust = "chain"
@@ -35,9 +35,9 @@ type Trees interface {
 	// CheckMountable returns an error if this machine cannot mount trees.
 	CheckMountable() error
 	// Ensure fetches a tree's index unless it is cached, and starts to prefetch. It fails when
-	// nothing arrives for a while. It calls begun as soon as the header of the index was verified.
-	// It does not wait for a cached tree. For a tree that is not cached, callers never call it
-	// concurrently.
+	// nothing arrives for a while. It calls begun as soon as the first part of the index (header
+	// and page table) was verified. It does not wait for a cached tree. For a tree that is not
+	// cached, callers never call it concurrently.
 	Ensure(ctx context.Context, tree chunk.ID, begun func()) error
 	Mount(ctx context.Context, tree chunk.ID) (dir string, err error)
 	// NoteStart is called when a container is about to start from a mounted tree.
@@ -50,7 +50,7 @@ type Config struct {
 	Trust     Trust
 	Answerers []Answerer // in order of preference
 	// LastReceived returns when the source of indexes last sent anything, or zero if it never did.
-	// It tells a slow source from a dead one.
+	// It distinguishes a slow source from a dead one.
 	LastReceived func() time.Time
 	Trees        Trees
 	Keys         *Keys
@@ -80,8 +80,8 @@ func New(c Config) (*Resolver, error) {
 }
 
 // Claim decides whether the node provides a layer's chain, so that the runtime need not download
-// the layer. If it does, why gives users the reason. If not, err does. If the chain is the top of
-// an image, its tree is on disk when Claim returns. The caller holds the chain.
+// the layer. If it does, why is the reason, for users. If not, err is the reason. If the chain is
+// the top of an image, its tree is on disk when Claim returns. The caller holds the chain.
 func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error) {
 	why, err = r.claim(ctx, q)
 	if cause := r.refusedFor(q.Chain); err != nil && cause != nil {
@@ -117,7 +117,7 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	if err == nil && p == brief {
 		err = r.answers.paused() // the answer may be remembered, but the index is not cached
 	}
-	if err == nil { // an answer about a lower chain may have brought facts without a verified statement
+	if err == nil { // the facts may come from the answer about a lower chain, without a verified statement
 		err = f.claimable()
 	}
 	if err != nil {
@@ -137,8 +137,8 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	return why, err
 }
 
-// patience returns the patience of a pull. It is full once the chain below was claimed: to unpack a
-// layer on that chain, the node needs its tree.
+// patience returns the patience of a pull. It is full once the chain below was claimed: to unpack
+// this layer on top of that chain, the node needs that chain's tree.
 func (r *Resolver) patience(q Request) patience {
 	if q.Parent != "" && r.stateOf(q.Parent).holders > 0 {
 		return full
@@ -165,7 +165,7 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 		return errUnknown
 	case f.image == nil:
 		return err
-	// With a verified image, err only says why the chain cannot be fetched now.
+	// The image is verified. err says only why the chain's tree cannot be fetched now.
 	case !f.image.Allows(repository):
 		return fmt.Errorf("the hub has this chain, but not from this repository: "+
 			"manifest %s is that of an image in %s, and is pulled from %s "+
@@ -217,7 +217,7 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 		if f := answer[q.Chain]; f != nil && f.refused != nil {
 			r.log.Warn("refused a statement of a hub", "chain", q.Chain, "manifest", q.Manifest, "err", f.refused)
 		}
-	case err == errNoImage: // a hub answered: users get the reason as it is
+	case err == errNoImage: // a hub answered: the reason is fit for users
 	case errors.Is(err, chunk.ErrNotFound) && q.Manifest != "":
 		err = fmt.Errorf("the hub knows no image with manifest %s, and trust is image", q.Manifest)
 	case errors.Is(err, chunk.ErrNotFound):
@@ -252,7 +252,7 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[strin
 	return all, nil
 }
 
-// pause stops asking hubs for hubPause after an index could not be fetched. Pulls go on without it.
+// pause makes brief pulls go on without a hub for hubPause, after an index could not be fetched.
 func (r *Resolver) pause(cause error) {
 	r.answers.pause(cause)
 	r.unanswered.Add(1)
@@ -262,9 +262,10 @@ func (r *Resolver) pause(cause error) {
 // Unanswered returns how many lookups and index fetches have failed since the node started.
 func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 
-// Mount mounts a chain's tree and returns where. If the chain was only claimed, Mount asks for its
-// statement and waits for the index, for indexTimeout at most. The caller holds the chain. A chain
-// whose statement is refused is mounted as long as its tree is known.
+// Mount mounts a chain's tree and returns the directory. If the chain was claimed without a tree,
+// Mount asks for the chain's statement and waits for the index, for indexTimeout at most. The
+// caller holds the chain. A chain whose statement is refused is mounted as long as its tree is
+// known.
 func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 	tree := r.tree(chain)
 	if tree.IsZero() || !r.config.Trees.Has(tree) {

@@ -10,7 +10,8 @@ import (
 	"lighter/store/origin"
 )
 
-// retry calls try again as long as pause says how long to wait before that.
+// retry calls try until it succeeds, pause returns false, or ctx ends. pause gets the error of an
+// attempt, and returns how long to wait before the next one. retry returns the last error.
 func retry(ctx context.Context, try func() error, pause func(error) (time.Duration, bool)) error {
 	for {
 		err := try()
@@ -23,8 +24,8 @@ func retry(ctx context.Context, try func() error, pause func(error) (time.Durati
 	}
 }
 
-// retryAfter returns how long the hubs ask to be left alone, if an error says so. Jitter spreads
-// the retries of nodes that got the same answer.
+// retryAfter returns how long to wait before the hubs are asked again, if they said so
+// (Retry-After). Jitter spreads the retries of nodes that got the same answer.
 func retryAfter(err error) (wait time.Duration, ok bool) {
 	var busy *origin.Unavailable
 	if !errors.As(err, &busy) || busy.After == 0 {

@@ -27,21 +27,25 @@ func TestSlowHub(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		lookup, index time.Duration // how long each takes
+		heard         time.Duration // how long before the lookup's answer the hub last sent something
 		sends         time.Duration // how often the hub sends something before the index
 		lazy          bool
 		waits         time.Duration
 	}{
-		{"the answer is slow", 15 * time.Second, 0, 0, true, 15 * time.Second},
-		{"the answer takes too long", time.Minute, 0, 0, false, lookupTimeout},
-		{"the index is silent", 0, 4 * time.Second, 0, false, silenceTimeout},
-		{"the index trickles", 0, 50 * time.Second, time.Second, true, 50 * time.Second},
-		{"the index trickles for ever", 0, time.Hour, time.Second, false, beginTimeout},
+		{"the answer is slow", 15 * time.Second, 0, 0, 0, true, 15 * time.Second},
+		{"the answer takes too long", time.Minute, 0, 0, 0, false, lookupTimeout},
+		{"the index is silent", 0, 4 * time.Second, time.Hour, 0, false, silenceTimeout},
+		{"the index is silent after the answer", 0, time.Minute, 0, 0, false, 10 * time.Second},
+		{"the index is silent some time after the answer", 0, time.Minute, 7 * time.Second, 0, false, 3 * time.Second},
+		{"the index trickles", 0, 50 * time.Second, 0, time.Second, true, 50 * time.Second},
+		{"the index trickles for ever", 0, time.Hour, 0, time.Second, false, beginTimeout},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := &fakeHub{answer: answerAfter(c.lookup)}
 				r, trees := newResolver(t, h)
 				trees.fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
+					h.heard = time.Now().Add(-c.heard)
 					for left := c.index; left > 0; left -= time.Second {
 						if !sleep.For(ctx, time.Second) {
 							return context.Cause(ctx)

@@ -87,8 +87,9 @@ func (c *Chains) keep(s *index.Statement) error {
 	return c.write(s)
 }
 
-// isBetter reports whether a statement says more than a chain's statement on disk: it names another
-// tree, or a pinned key has signed it that has not signed the other; mu is held.
+// isBetter reports whether a chain's statement on disk should be replaced by s: it is missing or
+// refused, names another tree, or lacks the signature of a pinned key that has signed s. mu is
+// held.
 func (c *Chains) isBetter(s *index.Statement, state *chainState) bool {
 	old := state.statement
 	if state.refused != nil || old == nil || old.Tree != s.Tree {
@@ -109,7 +110,7 @@ func (c *Chains) write(s *index.Statement) error {
 	c.mu.Unlock()
 	err = durable.Replace(c.path(s.Chain), b)
 	c.mu.Lock()
-	for c.removing[s.Tree] { // it may have begun during the write
+	for c.removing[s.Tree] { // the removal may have begun during the write
 		c.finished.Wait()
 	}
 	delete(c.writing, s.Chain)
@@ -127,8 +128,8 @@ func (c *Chains) write(s *index.Statement) error {
 
 var errOtherTree = errors.New("it is about another tree than the one on this machine")
 
-// checkReplace fails if a new statement must not replace the one on disk: the tree on this machine
-// would lose its name, and the next Sweep would remove it; mu is held.
+// checkReplace fails if a new statement must not replace the one on disk, because no statement
+// would name the tree on this machine any more, and the next Sweep would remove it. mu is held.
 func (c *Chains) checkReplace(state *chainState, s *index.Statement) error {
 	switch {
 	case state.statement != nil && state.statement.Tree == s.Tree:

@@ -28,20 +28,20 @@ import (
 )
 
 const (
-	startTimeout  = 15 * time.Second      // until a node of its own answers
-	stopTimeout   = time.Minute           // until it has ended
-	startInterval = 20 * time.Millisecond // between two attempts to reach it
+	startTimeout  = 15 * time.Second      // until a mount's own node answers
+	stopTimeout   = time.Minute           // until that node has ended
+	startInterval = 20 * time.Millisecond // between two attempts to reach that node
 )
 
-// Mounts mounts images, with or without a node that runs.
+// Mounts mounts images, with or without a running node.
 type Mounts struct {
 	Root    string // of the node that is used if it runs
-	Own     string // the directory for the roots of nodes with one mount
-	Program string // the lighter command, which runs such nodes
+	Own     string // the directory for the roots of nodes that serve a single mount
+	Program string // the lighter command, which runs these nodes
 }
 
-// Mount mounts the tree of an image at dir, read-only. config is for a node of its own. If it
-// fails, or ctx is done, nothing remains.
+// Mount mounts the tree of an image at dir, read-only. If no node runs, it starts one with config
+// for this mount. If it fails, or ctx is done, nothing remains.
 func (m Mounts) Mount(ctx context.Context, config node.Config, name, platform, dir string) error {
 	dir, err := binds.RealDir(dir)
 	if err != nil {
@@ -120,7 +120,7 @@ func (m Mounts) start(ctx context.Context, config node.Config, dir string) (err 
 	if control.Running(config.Root) {
 		return binds.ErrTaken(dir)
 	}
-	if err := remove(config.Root, dir); err != nil { // of a node that was killed
+	if err := remove(config.Root, dir); err != nil { // the root of a node that was killed
 		return err
 	}
 	if err := m.startIn(ctx, config); err != nil {
@@ -145,8 +145,8 @@ func (m Mounts) startIn(ctx context.Context, config node.Config) error {
 	return m.run(ctx, config.Root, file, filepath.Join(config.Root, "node.log"))
 }
 
-// run starts the program, and leaves it running once it answers. If it does not answer in time, it
-// is killed.
+// run starts the program, and leaves it running once its node answers. If the node does not answer
+// in time, run kills it.
 func (m Mounts) run(ctx context.Context, root, config, log string) error {
 	output, err := os.Create(log)
 	if err != nil {
@@ -188,7 +188,7 @@ func (m Mounts) stop(ctx context.Context, root string) error {
 	return m.removeDead(ctx, root, "")
 }
 
-// removeDead removes a root whose node has ended, and the mount at dir.
+// removeDead removes a root whose node has ended, and the mount at dir, unless dir is empty.
 func (m Mounts) removeDead(ctx context.Context, root, dir string) error {
 	unlock, err := m.lock(ctx)
 	if err != nil {
@@ -201,7 +201,8 @@ func (m Mounts) removeDead(ctx context.Context, root, dir string) error {
 	return remove(root, dir)
 }
 
-// remove removes a root without a node, and its tree that is mounted at dir.
+// remove removes a root that no node uses. Before that it unmounts the root's tree from dir, unless
+// dir is empty.
 func remove(root, dir string) error {
 	if dir != "" {
 		if _, err := mount.Unbind(root, dir); err != nil {

@@ -28,11 +28,12 @@ func LockFile(root string) string { return filepath.Join(root, "lock") }
 
 // Lock makes sure that no other daemon uses root, as long as the returned file is open.
 //
-// A daemon that was killed may still hold its lock: if one of its threads was unmounting a
-// tree, it hangs in the kernel until the reads of this tree are answered, and answering them is
-// the next daemon's work. So the lock of a dead process is taken from it, and inherited is true.
+// A daemon that was killed may still hold its lock: if one of its threads was unmounting a tree,
+// that thread hangs in the kernel until the reads of this tree are answered. Only the next daemon
+// can answer them. So Lock takes the lock from a dead process. Then inherited is true.
 func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited bool, err error) {
-	// One daemon at a time: if two find a dead one, the second finds the first.
+	// Daemons that start at the same time pass here one after the other. Only the first takes the
+	// lock of a dead daemon; the second then finds that the first holds it.
 	dir, err := os.Open(root)
 	if err != nil {
 		return nil, false, fmt.Errorf("open the node's root: %w", err)
@@ -52,7 +53,7 @@ func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited b
 		case !isDead(path):
 			return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, ErrInUse)
 		case time.Now().Before(end):
-			time.Sleep(10 * time.Millisecond) // it may be just ending
+			time.Sleep(10 * time.Millisecond) // the dead process may be about to release the lock
 			continue
 		}
 		if err := replaceLocks(root); err != nil {
@@ -62,8 +63,8 @@ func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited b
 	}
 }
 
-// replaceLocks puts new files in place of those that a dead daemon holds locked: the cache's
-// lock, the snapshots' database (bbolt locks it), and its own lock.
+// replaceLocks replaces the files that a dead daemon holds locked: the cache's lock, the snapshots'
+// database (bbolt locks it), and the daemon's own lock.
 func replaceLocks(root string) error {
 	if err := os.Remove(filepath.Join(root, "cache", "lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -79,9 +80,9 @@ func replaceLocks(root string) error {
 	return errors.Join(err, os.Remove(LockFile(root)))
 }
 
-// tryLock locks a file and writes its holder into it: the process, and its PID namespace,
-// without which the number means nothing. On a full disk the file stays empty: then the lock is
-// not taken from this process if it is killed and hangs.
+// tryLock locks a file and writes its holder into it: the PID, and the PID namespace, without which
+// the PID means nothing. On a full disk the file stays empty. Then no later daemon can take the
+// lock from this process, should it be killed and hang.
 func tryLock(path string, leftovers *durable.Leftovers) (*os.File, error) {
 	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -110,9 +111,9 @@ func writeWhole(file *os.File, text string) error {
 	return err
 }
 
-// isDead reports whether the process that holds the lock is dead. The process wrote its number
-// while no other could read the file (Lock), and the kernel reuses the number only after the lock
-// is released. A process that is not visible from here counts as alive.
+// isDead reports whether the process that holds the lock is dead. The process wrote its PID while
+// no other process could read the file (Lock), and the kernel reuses a PID only after the lock is
+// released. A process in another PID namespace counts as alive.
 func isDead(lock string) bool {
 	text, err := os.ReadFile(lock)
 	if err != nil {

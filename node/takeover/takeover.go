@@ -3,9 +3,9 @@
 // (package keeper), or makes a new one. While it runs, it makes sure that a keeper holds a copy.
 // When it ends, it unmounts the devices if nothing uses them.
 //
-// It keeps each device of a container unless no daemon could ever serve it. If the take-over fails
-// for now (no descriptors, no memory, no answer from the keeper), Open fails and leaves everything
-// to the next daemon.
+// It gives up a connection that containers use only if no daemon could ever serve it. If the
+// take-over fails for a passing reason (no descriptors, no memory, no answer from the keeper), Open
+// fails and leaves everything to the next daemon.
 //
 // The package also has the lock of a node's root (Lock). A daemon that was killed and hangs in the
 // kernel still holds it.
@@ -31,18 +31,18 @@ import (
 	"lighter/node/mount"
 )
 
-// note is what a keeper holds beside the connection, for the next daemon, which may be older or
-// newer than this one.
+// note is the text that a keeper holds beside the connection. It is for the next daemon, which may
+// be older or newer than this one.
 type note struct {
-	Version int        `json:"version"` // of its writer
-	Oldest  int        `json:"oldest"`  // version that can read it
-	Mount   string     `json:"mount"`   // the file system's number
+	Version int        `json:"version"` // the version of its writer
+	Oldest  int        `json:"oldest"`  // the oldest version that can read it
+	Mount   string     `json:"mount"`   // the number of the FUSE file system's connection
 	State   fuse.State `json:"state"`
 }
 
-// keptVersion is the version of the note that this daemon writes, and the newest that it can
-// read; keptOldest is the oldest daemon that can read its note. They are variables, and texts,
-// so that tests can link a daemon of a later version (-ldflags -X).
+// keptVersion is the version of the note that this daemon writes, and the newest that it can read.
+// keptOldest is the oldest version of a daemon that can read this daemon's note. Both are variables
+// and texts, so that tests can link a daemon of a later version (-ldflags -X).
 var (
 	keptVersion = "2"
 	keptOldest  = "1"
@@ -58,12 +58,12 @@ func number(version string) int {
 }
 
 var (
-	// errTooNew reports that this daemon is too old for a previous daemon's devices. It ends
-	// and leaves them to their users.
+	// errTooNew reports that this daemon is too old for a previous daemon's devices. This daemon
+	// then ends and changes nothing.
 	errTooNew = errors.New("a previous daemon's devices are too new for this one")
 	// errNothingKept reports that no keeper holds a previous daemon's devices.
 	errNothingKept = errors.New("no previous daemon's devices are kept")
-	// errUnusable reports that no daemon can serve what is kept, however often it tries.
+	// errUnusable reports that no daemon can serve the kept devices, however often it tries.
 	errUnusable = errors.New("what is kept of a previous daemon's devices cannot be used")
 )
 
@@ -71,7 +71,7 @@ var (
 type Options struct {
 	Root    string
 	Manager *keeper.Manager // the service manager, or nil
-	// Inherited is the result of Lock: a dead daemon still holds its connection.
+	// Inherited is the result of Lock. If it is true, a dead daemon still holds its connection.
 	Inherited bool
 	Log       *slog.Logger
 }
@@ -93,8 +93,8 @@ type Devices struct {
 	keeping keeping
 }
 
-// Open takes over the connection that a keeper holds, or makes a new one. If one is kept and
-// cannot be taken over for now, it fails and leaves everything as it is.
+// Open takes over the connection that a keeper holds, or makes a new one. If a kept connection
+// cannot be taken over now, but perhaps later, Open fails and leaves everything as it is.
 func Open(ctx context.Context, o Options) (*Devices, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -122,7 +122,7 @@ func Open(ctx context.Context, o Options) (*Devices, error) {
 	default:
 		d.log.Error("cannot take over a previous daemon's devices: containers get errors for data not in memory",
 			"err", err)
-		// While a keeper holds the connection it does not end, and readers wait.
+		// As long as a keeper holds the connection, the connection does not end, and readers wait.
 		if err := d.drop(ctx); err != nil {
 			return nil, err
 		}
@@ -136,8 +136,8 @@ func Open(ctx context.Context, o Options) (*Devices, error) {
 // mount makes a new connection.
 func (d *Devices) mount(ctx context.Context, o Options) (err error) {
 	if o.Inherited {
-		// The dead daemon holds its connection itself as long as it hangs, and it hangs
-		// in a read through this connection.
+		// The dead daemon holds its connection as long as it hangs, and it hangs in a read through
+		// this connection. Only the release of the mounts ends that read.
 		if err := mount.Release(d.root); err != nil {
 			return err
 		}
@@ -169,8 +169,8 @@ func (d *Devices) takeKept(ctx context.Context) (files []*os.File, note []byte, 
 	return nil, nil, fmt.Errorf("%w: %v", errNothingKept, err)
 }
 
-// takeOver adopts what is kept. It fails with errNothingKept, errTooNew, errUnusable, or an
-// error that may be gone next time.
+// takeOver adopts the kept connection. It fails with errNothingKept, errTooNew, errUnusable, or
+// with an error that a later attempt may not meet.
 func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 	files, text, err := d.takeKept(ctx)
 	if err != nil {
@@ -178,7 +178,7 @@ func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 	}
 	defer closeFiles(files)
 	var kept note
-	err = json.Unmarshal(text, &kept) // of a newer daemon's note perhaps only the versions are readable
+	err = json.Unmarshal(text, &kept) // perhaps only the versions in a newer daemon's note are readable
 	if known := number(keptVersion); kept.Oldest > known {
 		return nil, fmt.Errorf("%w: their state has version %d, for daemons from version %d on, and this one has %d: "+
 			"start a newer lighter node, or, to give up what containers read of them, "+
@@ -220,9 +220,9 @@ func (d *Devices) TakenOver() bool { return d.takenOver }
 // Unserved reports that the kernel's requests are no longer answered, though Close was not called.
 func (d *Devices) Unserved() bool { return d.unserved.Load() }
 
-// Start serves the devices until Close, also after ctx is done. It has to be called before
-// anything unmounts a tree, which may wait for reads of this tree. If serving ends early, because
-// someone unmounted the devices, stop is called: the node could mount nothing any more.
+// Start serves the devices until Close, also after ctx is done. It has to be called before anything
+// unmounts a tree, because unmounting may wait for reads of this tree. If serving ends early,
+// because someone unmounted the devices, Start calls stop: the node could mount nothing any more.
 func (d *Devices) Start(ctx context.Context, stop func(error)) {
 	ctx, d.stopServing = context.WithCancel(context.WithoutCancel(ctx))
 	d.served = make(chan error, 1)
@@ -255,22 +255,22 @@ const unmountTimeout = 200 * time.Millisecond
 // mount stays with the keeper, and reads wait for the next daemon.
 func (d *Devices) Close() error {
 	d.closing.Store(true)
-	// While the devices are still served: a process that uses the mount just now (the
-	// watchdog, a df) gets its answer, and lets go of it.
+	// The devices are still served: a process that is using the mount (the watchdog, df) gets its
+	// answer, and then releases the mount.
 	unmounted := d.server.Unmount(unmountTimeout)
 	var served error
 	if d.served != nil {
 		d.stopServing()
 		served = <-d.served
 	}
-	if unmounted != nil { // perhaps the last answer made it possible
+	if unmounted != nil { // perhaps the last answer ended the last use
 		unmounted = d.server.Unmount(0)
 	}
 	if unmounted == nil {
-		// A keeper process would end by itself, a second later.
+		// Without drop a keeper process would end by itself, a second later.
 		return errors.Join(served, d.server.Detach(), d.drop(context.Background()))
 	}
-	d.keepAgain(context.Background()) // the last moment
+	d.keepAgain(context.Background()) // the last chance
 	if errors.Is(unmounted, unix.EBUSY) {
 		d.log.Info("containers use the devices: their reads wait for the next daemon", "root", d.root)
 		unmounted = nil

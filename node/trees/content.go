@@ -14,9 +14,9 @@ import (
 	"lighter/format/trace"
 )
 
-// Chunks calls fn for each chunk of a tree, in the order of its device. A chunk that several files
-// share comes several times. If the index is damaged, it is fetched again and fn is called from
-// the start again.
+// Chunks calls fn for each chunk of a tree, in the order of its device. fn gets a chunk that
+// several files share several times. If the index is damaged, Chunks fetches it again, and begins
+// again with the first chunk.
 func (s *Store) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
 	err := s.WithRepair(ctx, tree, func() error { return damaged(s.chunks(ctx, tree, fn)) })
 	if err != nil {
@@ -52,8 +52,8 @@ func (s *Store) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 	return nil
 }
 
-// openMap opens a tree's extent map to be read once, in order. It does not use the shared pages,
-// which the devices need.
+// openMap opens a tree's extent map to be read once, in order. It does not use the shared cache of
+// pages, which the devices need.
 func (s *Store) openMap(tree chunk.ID) (*index.Map, io.Closer, error) {
 	file, err := os.Open(s.mapFile(tree))
 	if err != nil {

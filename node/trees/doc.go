@@ -4,16 +4,17 @@
 //
 // An index is verified before it gets its name. Its metadata image is hashed, and checked for what
 // could confuse a kernel, when it is fetched and whenever the tree is served. A damaged index is
-// fetched again (WithRepair), also while its device is read; only a metadata image that is mounted
-// cannot be repaired, and Scrub reports it. Missing or old locations are fetched in the background
-// and given to the open devices.
+// fetched again (WithRepair), also while its device is read. Only a metadata image that is mounted
+// cannot be repaired; Scrub reports it. Missing or old locations are fetched in the background and
+// given to the open devices.
 //
 // A tree whose chunks are all cached can have a local device: a file with the same bytes, which
 // the kernel reads without the daemon. It is made of verified chunks and verified again from the
 // disk before it gets its name. After that only Scrub verifies it.
 //
 // The package knows no kernel mounts, chains or snapshots. Package mount mounts what Serve returns.
-// The caller decides which trees are needed. The store removes no tree because it cannot be served.
+// The caller decides which trees are needed. That a tree cannot be served is no reason for the
+// store to remove it.
 //
 // On disk, below the node's root:
 //

@@ -12,10 +12,10 @@ import (
 	"lighter/node/flight"
 )
 
-// Ensure fetches a tree's index unless it is on this machine, verified and synced to the disk, and
-// prefetches the chunks of the tree's start. It fails if nothing arrives for a while. It calls
-// begun when the first bytes are verified to be of the tree's index. The caller makes sure that a
-// tree is fetched once at a time.
+// Ensure makes sure that a tree's index is on this machine, verified and synced to the disk, and
+// prefetches the chunks of the tree's start. It fails if nothing arrives for a while. If it has to
+// fetch the index, it calls begun when the first part (header and page table) is verified. The
+// caller makes sure that no two calls fetch the same tree at the same time.
 func (s *Store) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
 	if s.Has(tree) {
 		s.prefetchStart(tree)
@@ -51,8 +51,8 @@ func damaged(err error) error {
 }
 
 // WithRepair calls use, which reads a tree's index. If the index is damaged on the disk, it fetches
-// the index again and calls use once more. use takes the tree's lock itself: it must not be held
-// while the index is fetched.
+// the index again and calls use once more. use takes the tree's lock itself, because the lock must
+// not be held while the index is fetched.
 func (s *Store) WithRepair(ctx context.Context, tree chunk.ID, use func() error) error {
 	err := use()
 	if !errors.As(err, new(damagedError)) || !s.Has(tree) {
@@ -70,7 +70,7 @@ func (s *Store) WithRepair(ctx context.Context, tree chunk.ID, use func() error)
 func (s *Store) download(ctx context.Context, tree chunk.ID, replace bool, begun func()) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	// A unique name: leftovers of another download cannot be in the way.
+	// The name is unique, so that leftovers of another download cannot be in the way.
 	fresh, err := os.MkdirTemp(Dir(s.root), newPrefix+tree.String()+"-")
 	if err == nil {
 		if err = s.fetchParts(ctx, tree, fresh, begun); err == nil {

@@ -18,11 +18,12 @@ import (
 
 // Source is where indexes and locations are fetched from (a hub).
 type Source interface {
-	// Index calls take with the plain bytes of an index, unverified. If take returns that they are
-	// invalid or end too early, take is called again with those of another origin, if there is one.
+	// Index calls take with the plain bytes of an index, unverified. If take's error says that they
+	// are invalid or end too early, Index calls take again with another origin's bytes, if there is
+	// another origin.
 	Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
-	// Locations does the same with a tree's locations. have is the SHA-256 of the known ones, or
-	// zero: take need not be called if they are current.
+	// Locations does the same with a tree's locations. have is the SHA-256 of the locations that
+	// the caller has, or zero. If these are current, Locations need not call take.
 	Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error
 }
 
@@ -65,14 +66,14 @@ func (f fetcher) fetchParts(ctx context.Context, tree chunk.ID, dir string, begu
 	return removeIfExists(locations)
 }
 
-// fetchIndex writes the two parts of an index to dir. It calls setHeader once, with the verified
-// header, and begun when the first bytes after the header are verified.
+// fetchIndex writes the two files of an index to dir: extent map and metadata image. It calls
+// setHeader once, with the verified header, and begun when the page table after it is verified too.
 func (f fetcher) fetchIndex(
 	ctx context.Context, tree chunk.ID, dir string, setHeader func(index.Header), begun func(),
 ) error {
 	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
 	var header index.Header
-	first := sync.OnceFunc(func() { setHeader(header) }) // all origins have the same
+	first := sync.OnceFunc(func() { setHeader(header) }) // the verified header is the same from each origin
 	err := f.source.Index(ctx, tree, func(plain io.Reader) error {
 		// Another origin's index may have been damaged.
 		if err := errors.Join(removeIfExists(extents), removeIfExists(metadata)); err != nil {
@@ -115,8 +116,8 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // fetchLocations writes the locations of a tree to a new file and syncs it. It writes no file if
-// the origin has those whose SHA-256 is have, or none. extents waits for the number of the tree's
-// extents, which limits the size: nothing is read before.
+// the origin has no locations, or has those whose SHA-256 is have. extents waits for the number of
+// the tree's extents, which limits the size of the locations. Nothing is read before that.
 func (f fetcher) fetchLocations(
 	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
 ) error {

@@ -22,11 +22,11 @@ const (
 	// hintTimeout is how long a verified index waits for its locations, which are only a hint.
 	hintTimeout = 2 * time.Second
 	// locateFirst and locateRarest limit the backoff between attempts to fetch the locations of
-	// one tree. A fault that needs them ends a pause after repairPause at most.
+	// one tree. A fault that needs the locations ends a pause after repairPause at most.
 	locateFirst  = time.Second
 	locateRarest = 5 * time.Minute
-	// locateTogether is for how many trees locations are fetched at a time, apart from those that
-	// are fetched with an index.
+	// locateTogether is the number of trees whose locations are fetched at a time, not counting
+	// locations that are fetched together with an index.
 	locateTogether = 4
 	// refreshAge is the age at which locations are refreshed. An attempt renews the age even if it
 	// fails: the locations on the disk can still be used.
@@ -37,6 +37,7 @@ const (
 	// localRate limits how fast a local device is written and verified, in bytes a second:
 	// containers use the same disk.
 	localRate rate.Limit = 256 << 20
-	// localStride limits how much of a local device is in the page cache, in bytes.
+	// localStride limits how much of a local device is in the page cache while it is written or
+	// verified, in bytes.
 	localStride = 16 << 20
 )

@@ -13,8 +13,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// A local device is a directory with a file that has the bytes of the tree's device, and another
-// name of the metadata image. A mount that reads the file is known by that name.
+// A local device is a directory with two files: the bytes of the tree's device, and a hard link to
+// the metadata image. A mount whose metadata image has that second name reads the local device.
 const (
 	localDir = "local"
 	localNew = "local.new" // being made; removed after a crash
@@ -24,8 +24,8 @@ const (
 // ErrNotCached means that a chunk of a tree is not in the cache.
 var ErrNotCached = errors.New("not all of its chunks are cached")
 
-// UseRoom enables local devices, and counts those on the disk. It is called once, before the
-// first Serve.
+// UseRoom enables local devices, and counts those that are on the disk in room. It is called once,
+// before the first Serve.
 func (s *Store) UseRoom(room Room) error {
 	trees, err := s.List()
 	if err != nil {
@@ -113,8 +113,9 @@ func (s *Store) publishLocal(tree chunk.ID, fresh string, size int64) error {
 	return nil
 }
 
-// DiscardLocal removes the local device of a tree and returns how many bytes that freed. A mount
-// that reads it keeps it, and its space on the disk. The caller holds the tree's lock.
+// DiscardLocal removes the local device of a tree and returns how many bytes that freed. While a
+// mount still reads the removed file, its space on the disk stays occupied. The caller holds the
+// tree's lock.
 func (s *Store) DiscardLocal(tree chunk.ID) (freed int64, err error) {
 	if err := durable.Discard(s.localDir(tree), filepath.Join(s.dir(tree), localOld)); err != nil {
 		return 0, fmt.Errorf("remove the local device of tree %s: %w", tree.Short(), err)

@@ -40,9 +40,9 @@ func eachExtent(
 	return ctx.Err()
 }
 
-// sizeOnDisk returns how many bytes the blocks take that the extents touch.
+// sizeOnDisk returns the number of bytes in the disk blocks that the extents touch.
 func sizeOnDisk(ctx context.Context, extents *index.Map) (size int64, err error) {
-	counted := int64(0) // blocks below this one are counted
+	counted := int64(0) // the blocks before this block number are counted
 	err = eachExtent(ctx, extents, rate.Inf, func(e index.Extent, _ []byte) error {
 		first, end := max(counted, e.Offset/diskBlock), (e.End()+diskBlock-1)/diskBlock
 		size += (end - first) * diskBlock
@@ -52,8 +52,8 @@ func sizeOnDisk(ctx context.Context, extents *index.Map) (size int64, err error)
 	return size, err
 }
 
-// fillLocal writes a device's chunks to a new file and syncs it. The file is sparse where no
-// extent is.
+// fillLocal writes a device's chunks to a new file and syncs it. The file has holes where the
+// device has no extents.
 func fillLocal(ctx context.Context, path string, extents *index.Map, room Room) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o400)
 	if err != nil {

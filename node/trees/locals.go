@@ -8,13 +8,13 @@ import (
 	"lighter/format/chunk"
 )
 
-// Room has the chunks that local devices are made of, and a limit for the bytes on the disk that
-// the local devices count against (store/disk.Cache).
+// Room is the source of the chunks that local devices are made of, and limits the bytes that local
+// devices occupy on the disk (store/disk.Cache).
 type Room interface {
 	// Read fills dst with a chunk's bytes from offset on, and reports whether it has them.
 	Read(ref chunk.Ref, offset int, dst []byte) bool
-	// Reserve counts bytes of a new file, unless something would have to be evicted for them.
-	// Count counts bytes that exist already. Release undoes either.
+	// Reserve counts the bytes of a new file. It fails if something would have to be evicted for
+	// them. Count counts bytes that are on the disk already. Release undoes Reserve or Count.
 	Reserve(bytes int64) error
 	Count(bytes int64)
 	Release(bytes int64)
@@ -24,12 +24,12 @@ type Room interface {
 
 // locals counts the local devices on this machine.
 type locals struct {
-	room      Room                     // nil: there are none
-	making    chan struct{}            // has one slot: they are made one at a time
+	room      Room                     // nil: this store makes no local devices
+	making    chan struct{}            // has one slot: local devices are made one at a time
 	isMounted func(tree chunk.ID) bool // whether the newest mount of a tree reads its local device
 
 	mu    sync.Mutex         // guards bytes
-	bytes map[chunk.ID]int64 // what each takes of the disk
+	bytes map[chunk.ID]int64 // the size of each local device on the disk
 }
 
 func newLocals() locals {
@@ -37,8 +37,9 @@ func newLocals() locals {
 		bytes: map[chunk.ID]int64{}}
 }
 
-// AskMounted sets the function that reports whether the newest mount of a tree reads its local device. A mounted
-// local device is not removed, unless it is damaged. It is called once, before the first Serve.
+// AskMounted sets the function that reports whether the newest mount of a tree reads its local
+// device. A mounted local device is removed only if it is damaged. AskMounted is called once,
+// before the first Serve.
 func (l *locals) AskMounted(isMounted func(tree chunk.ID) bool) { l.isMounted = isMounted }
 
 // countLocal adds a local device with its size on the disk.

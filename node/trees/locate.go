@@ -14,8 +14,9 @@ import (
 	"lighter/format/chunk"
 )
 
-// locator fetches locations of trees on this machine in the background: missing or damaged ones
-// until they arrive or the tree is closed, and newer ones, because the hub may have better ones.
+// locator fetches locations of trees on this machine in the background. It fetches missing or
+// damaged locations until they arrive or the tree is closed. It fetches newer locations because
+// they may name better startup packs.
 type locator struct {
 	slots chan struct{} // has a value for each tree whose locations are being fetched
 	ctx   context.Context
@@ -26,15 +27,15 @@ type locator struct {
 	trees map[chunk.ID]*locating
 }
 
-// locating is the state of a tree with an attempt in flight, or of an open one without locations.
+// locating is the state of a tree with an attempt in flight, or of an open tree without locations.
 type locating struct {
 	ctx    context.Context // of its attempts
 	stop   context.CancelFunc
 	busy   bool          // an attempt is in flight
 	tried  chan struct{} // closed when the last attempt has ended
-	next   time.Time     // before it no other attempt starts
-	failed int           // attempts that have left the tree without locations
-	retry  *time.Timer   // nil: none is pending
+	next   time.Time     // no other attempt starts before this time
+	failed int           // number of attempts that have left the tree without locations
+	retry  *time.Timer   // the pending attempt; nil: no attempt is pending
 }
 
 func newLocator() *locator {
@@ -69,8 +70,9 @@ func (l *locating) stopRetry() {
 	}
 }
 
-// Refresh fetches newer locations of a tree in the background, unless that was tried lately. It
-// is called when the tree is about to start. A tree with a local device needs no locations.
+// Refresh fetches newer locations of a tree in the background, unless that was tried lately. It is
+// called when a container is about to start from the tree. A tree with a local device needs no
+// locations.
 func (s *Store) Refresh(tree chunk.ID) {
 	if _, local := s.HasLocal(tree); !local {
 		s.refresh(tree)
@@ -78,7 +80,8 @@ func (s *Store) Refresh(tree chunk.ID) {
 }
 
 // refresh fetches missing, damaged or old locations in the background, unless that was tried
-// lately, and gives them to the tree's devices. The channel is closed when the attempt has ended.
+// lately, and gives them to the tree's devices. It returns a channel that is closed when the
+// attempt has ended.
 func (s *Store) refresh(tree chunk.ID) <-chan struct{} {
 	l := s.locator
 	l.mu.Lock()
@@ -127,8 +130,8 @@ func (s *Store) finish(tree chunk.ID, one *locating, has bool) {
 	}
 }
 
-// tryRefresh fetches locations if those on the disk are missing, damaged or old. has reports whether
-// there are valid ones after it.
+// tryRefresh fetches locations if those on the disk are missing, damaged or old. has reports
+// whether valid locations are on the disk afterwards.
 func (s *Store) tryRefresh(ctx context.Context, tree chunk.ID) (has bool, err error) {
 	extents, file, err := s.openMap(tree)
 	if err != nil {
@@ -147,7 +150,8 @@ func (s *Store) tryRefresh(ctx context.Context, tree chunk.ID) (has bool, err er
 		if age := time.Since(info.ModTime()); 0 <= age && age < refreshAge { // below 0: the clock was set back
 			return has, nil
 		}
-		// Before the attempt and on the disk, so that a node that restarts does not ask again.
+		// The age is renewed before the attempt, and on the disk, so that a node that restarts does
+		// not ask again.
 		if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil {
 			return has, err
 		}
@@ -161,7 +165,7 @@ func (s *Store) tryRefresh(ctx context.Context, tree chunk.ID) (has bool, err er
 	}
 	if changed {
 		s.log.Info("fetched locations", "tree", tree.Short())
-		s.prefetchStart(tree) // they may be the first that name startup packs
+		s.prefetchStart(tree) // the previous locations may have named no startup packs
 	}
 	return true, nil
 }
@@ -253,7 +257,7 @@ func (o *OpenTree) locate(path string) error {
 	return nil
 }
 
-// isSame reports whether an open file is another one, too.
+// isSame reports whether file and other are the same file on the disk. file may be nil.
 func isSame(file, other *os.File) bool {
 	if file == nil {
 		return false

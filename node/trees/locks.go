@@ -10,13 +10,13 @@ import (
 // locks has one lock for each tree.
 type locks struct {
 	mu   sync.Mutex                 // guards held
-	held map[chunk.ID]chan struct{} // the locks that are held; each is closed when it is released
+	held map[chunk.ID]chan struct{} // the locks that are held; a channel is closed when its lock is released
 }
 
 func newLocks() locks { return locks{held: map[chunk.ID]chan struct{}{}} }
 
-// try takes a tree's lock if it is free. Otherwise it returns a channel that is closed when the lock
-// is released.
+// try takes a tree's lock if it is free. Otherwise it returns a channel that is closed when the
+// lock is released.
 func (l *locks) try(tree chunk.ID) (unlock func(), released <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

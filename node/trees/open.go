@@ -22,10 +22,10 @@ type OpenTree struct {
 	Tree   chunk.ID
 	Header index.Header
 	Device *prefetch.Device
-	Path   string // of the device, if it is served
+	Path   string // the device's path, if it is served
 
 	extents *index.Map
-	file    *replaceable // of extents
+	file    *replaceable // the file that extents reads
 	repair  *repair
 	stop    context.CancelFunc // ends the repair in flight
 	hint    hint
@@ -39,9 +39,9 @@ func (o *OpenTree) close() {
 	_ = o.file.Close()
 }
 
-// Serve opens and verifies a tree and serves its device, unless it is served: then it only
-// verifies it. fresh tells that the device is new, so nothing was read of it. The caller holds
-// the tree's lock.
+// Serve opens and verifies a tree and serves its device. If the device is served already, Serve
+// only verifies the tree. fresh reports whether the device is new, so that nothing was read from it
+// yet. The caller holds the tree's lock.
 func (s *Store) Serve(ctx context.Context, tree chunk.ID) (o *OpenTree, fresh bool, err error) {
 	o, err = s.openVerified(ctx, tree)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Store) Serve(ctx context.Context, tree chunk.ID) (o *OpenTree, fresh bo
 	} else {
 		fresh = true
 	}
-	s.closeEarly(tree) // it may have been opened meanwhile
+	s.closeEarly(tree) // prefetchStart may have opened the tree meanwhile
 	return o, fresh, nil
 }
 
@@ -67,7 +67,7 @@ func (s *Store) serve(o *OpenTree) error {
 		return err
 	}
 	s.addServed(o)
-	if o.locate(s.locations(o.Tree)) != nil { // there are none, or they were replaced since it was opened
+	if o.locate(s.locations(o.Tree)) != nil { // the tree has no valid locations
 		s.refresh(o.Tree)
 	}
 	return nil
@@ -86,10 +86,10 @@ func (s *Store) Unserve(tree chunk.ID) error {
 }
 
 // Recover puts the store in order when a daemon starts, before the first Serve. It removes
-// unfinished indexes. If serve is set, the server has taken over the previous daemon's
-// connection: each tree on the disk is served again, because containers may use it. Recover then
-// reads only the head of each index. A tree that cannot be opened fails only its own users: Lost
-// lists it, and it stays on the disk until Serve repairs it with the hub's help.
+// unfinished indexes. If serve is set, the server has taken over the previous daemon's connection:
+// each tree on the disk is served again, because containers may use it. Recover then reads only the
+// header and page table of each index. If a tree cannot be opened, only its own users get errors:
+// Lost lists it, and it stays on the disk until Serve repairs it with the hub's help.
 func (s *Store) Recover(serve bool) error {
 	if err := s.removeUnfinished(); err != nil || !serve {
 		return err
@@ -142,7 +142,8 @@ func (s *Store) verify(ctx context.Context, o *OpenTree) error {
 	}
 	err := checkMetadata(ctx, metadata, o.Header)
 	if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
-		// Not a damaged file: another download would be the same.
+		// The file is not damaged, and another download would have the same bytes. So this is no
+		// InvalidError, which would cause one.
 		return fmt.Errorf("the hub has signed an invalid index: %v", err)
 	}
 	return err

@@ -11,14 +11,14 @@ type paths struct {
 	root string // the node's
 }
 
-// Dir returns the directory below root that has the trees.
+// Dir returns the directory of the trees below root.
 func Dir(root string) string { return filepath.Join(root, "trees") }
 
 func (p paths) dir(tree chunk.ID) string       { return filepath.Join(Dir(p.root), tree.String()) }
 func (p paths) mapFile(tree chunk.ID) string   { return filepath.Join(p.dir(tree), "map") }
 func (p paths) locations(tree chunk.ID) string { return filepath.Join(p.dir(tree), "locations") }
 
-// removing returns where a tree's index is moved before it is removed.
+// removing returns the path to which a tree's index is moved before it is removed.
 func (p paths) removing(tree chunk.ID) string {
 	return filepath.Join(Dir(p.root), oldPrefix+tree.String())
 }

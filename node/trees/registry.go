@@ -14,7 +14,7 @@ type registry struct {
 	mu     sync.Mutex // guards what follows
 	served map[chunk.ID]*OpenTree
 	early  []*OpenTree        // open before they are mounted, to prefetch their starts; oldest first
-	ended  bool               // no start is prefetched any more
+	ended  bool               // starts are no longer prefetched
 	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
 }
 
@@ -53,8 +53,8 @@ func (r *registry) takeServed(tree chunk.ID) *OpenTree {
 	return o
 }
 
-// addEarly keeps a tree open for takeEarly, and returns the one to close: this one, the oldest, or
-// none.
+// addEarly keeps a tree open for takeEarly. It returns the tree that the caller has to close: this
+// one, the oldest, or nil.
 func (r *registry) addEarly(o *OpenTree) (closing *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +98,8 @@ func (r *registry) endEarly() []*OpenTree {
 	return list
 }
 
-// opened returns what is open of a tree: served, or before it is mounted.
+// opened returns the open instances of a tree: the served one, and the one that was opened before a
+// mount to prefetch the start.
 func (r *registry) opened(tree chunk.ID) (list []*OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,7 +22,7 @@ type repair struct {
 	file    *replaceable
 	once    singleflight.Group
 	ctx     context.Context // ends with the device
-	next    time.Time       // before it no other attempt starts; used inside once only
+	next    time.Time       // no other attempt starts before this time; used inside once only
 }
 
 // run reports whether the map can be read now. Concurrent callers share one attempt.
@@ -40,7 +40,7 @@ var errTooSoon = errors.New("the last attempt was a moment ago")
 
 func (r *repair) runOnce(cause error) error {
 	if r.extents.Verify() == nil {
-		return nil // repaired since
+		return nil // another attempt has repaired the map
 	}
 	if time.Now().Before(r.next) {
 		return errTooSoon
@@ -65,5 +65,6 @@ type replaceable struct{ atomic.Pointer[os.File] }
 
 func (r *replaceable) ReadAt(b []byte, at int64) (int, error) { return r.Load().ReadAt(b, at) }
 
-// Close closes the file. A replaced one, which may still be read, is closed when it is collected.
+// Close closes the current file. A replaced file may still be read, so the garbage collector closes
+// it.
 func (r *replaceable) Close() error { return r.Load().Close() }

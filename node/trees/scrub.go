@@ -11,10 +11,11 @@ import (
 	"lighter/format/chunk"
 )
 
-// Scrub verifies the metadata images of the served trees, and the local devices, from the disk:
-// at most bytesPerSecond, or as fast as possible if that is 0. The kernel reads both unverified.
-// A damaged metadata image cannot be taken from its users: it is logged, and Lost lists it. A
-// damaged local device is removed; later mounts of its tree read the served device.
+// Scrub verifies the metadata images of the served trees, and the local devices, from the disk. It
+// reads at most bytesPerSecond, or as fast as possible if that is 0. The kernel reads both
+// unverified. A damaged metadata image stays mounted, because containers use it: it is logged, and
+// Lost lists it. A damaged local device is removed; later mounts of its tree read the served
+// device.
 func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (damaged int, err error) {
 	limit := rate.Inf
 	if bytesPerSecond > 0 {
@@ -52,8 +53,8 @@ func (s *Store) loseServed(tree chunk.ID, o *OpenTree, cause error) bool {
 	if s.Served(tree) != o || errors.Is(cause, os.ErrNotExist) {
 		return false
 	}
-	s.setLost(tree, fmt.Errorf("its containers may see wrong names and attributes, "+
-		"remove them before others are started: %w", cause))
+	s.setLost(tree, fmt.Errorf("its containers may see wrong names and attributes: "+
+		"remove these containers before you start others: %w", cause))
 	return true
 }
 
@@ -74,8 +75,8 @@ func (s *Store) scrubLocal(ctx context.Context, tree chunk.ID, limit rate.Limit)
 	}
 	s.log.Error("removing a local device that is damaged on the disk", "tree", tree, "err", cause)
 	if s.isMounted(tree) {
-		s.setLost(tree, fmt.Errorf("its containers may read wrong bytes, "+
-			"remove those that were started before others are: %w", cause))
+		s.setLost(tree, fmt.Errorf("its containers may read wrong bytes: "+
+			"remove these containers before you start others: %w", cause))
 	}
 	_, err = s.DiscardLocal(tree)
 	return true, err

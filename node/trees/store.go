@@ -20,7 +20,7 @@ import (
 
 // Store is the trees on this machine. It is safe for concurrent use.
 //
-// Several methods need a tree's lock (Lock, LockContext, TryLock), and say so. It is held to
+// Several methods need a tree's lock (Lock, LockContext, TryLock), and say so. The lock is held to
 // mount, unmount, publish or remove a tree, and never while something is fetched.
 type Store struct {
 	paths
@@ -46,7 +46,7 @@ type Server interface {
 	Remove(tree chunk.ID) error
 }
 
-// Names in trees/ that begin like this are indexes that are being added or removed.
+// Prefixes of the directories in trees/ of indexes that are being added or removed.
 const (
 	newPrefix = "new-"
 	oldPrefix = "rm-"
@@ -144,7 +144,7 @@ func (s *Store) Discard(tree chunk.ID) error {
 	return nil
 }
 
-// Close ends all background fetches. It is called when no device is served any more, because a
+// Close ends all background fetches. It is called when no device is served any more: until then a
 // read could need newer locations.
 func (s *Store) Close() {
 	s.EndStreams()

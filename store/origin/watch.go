@@ -8,10 +8,15 @@ import (
 	"time"
 )
 
-// Watch calls giveUp once, with the reason, when origins are silent; for callers that can do
-// without an answer. Origins are silent if nothing arrived for the time silent. Once something
-// has arrived, as heard says, they have grace after its last time, and longest in all. After stop
-// has returned giveUp is not called, and no call of it runs. So giveUp must not call stop.
+// Watch bounds how long a caller waits for origins, if it can do without their answer. It calls
+// giveUp with the reason, once, at the earlier of two times:
+//
+//   - when the origins count as silent: silent after the call of Watch, or grace after heard(),
+//     whichever is later. heard returns when bytes last arrived, perhaps before the call.
+//   - longest after the call, even if bytes still arrive.
+//
+// After stop has returned, giveUp is not called, and no call of it runs. So giveUp must not call
+// stop.
 func Watch(heard func() time.Time, silent, longest time.Duration, giveUp func(why error)) (stop func()) {
 	var end sync.Once // by giveUp, or by stop
 	stopped := make(chan struct{})

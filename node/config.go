@@ -34,7 +34,7 @@ type Config struct {
 	CacheSize   Size       `toml:"cache_size" comment:"Limit of the chunk cache on the disk: 20GiB or 500MB. Its table takes about 100 bytes of memory a chunk. A chunk has 64 KiB on average, and less if files are small. So a full cache of 20 GiB takes 30 to 60 MB of memory, and one of 1 TiB takes 1.6 to 3 GB."`
 	Prefetch    bool       `toml:"prefetch" comment:"Fetch what the start of an image is expected to read, as far as the hub knows it, or load it from the disk. If a hub is far away, also fetch the rest of a file that is read."`
 	PrefetchMax Size       `toml:"prefetch_limit" comment:"Limit of what is prefetched for one start, in uncompressed bytes. It is never more than half of cache_size."`
-	FreeLow     Space      `toml:"disk_free_low" comment:"If less than this is free on the cache's disk, the cache evicts chunks, down to a sixteenth of its size. It never fills the disk beyond this itself. A share (17%) or a size (50GiB). 0: ignore the disk's free space.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85), and evicts pods at imagefs.available<15% and nodefs.available<10%. Keep this value above the kubelet's."`
+	FreeLow     Space      `toml:"disk_free_low" comment:"If less than this is free on the cache's disk, the cache evicts chunks, down to a sixteenth of its size. The cache itself stops growing before less is free. A share (17%) or a size (50GiB). 0: ignore the disk's free space.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85), and evicts pods at imagefs.available<15% and nodefs.available<10%. Keep this value above the kubelet's."`
 	FreeHigh    Space      `toml:"disk_free_high" comment:"The cache evicts chunks until this much is free."`
 	ScrubRate   Size       `toml:"scrub_rate" comment:"How many bytes a second are read and verified in the background: the cache, the metadata images that are mounted, and the local devices. 10MiB, for example. 0: none. Damaged chunks are also noticed when they are read, and damaged metadata images when they are mounted. Without scrubbing, nothing notices damage of a mounted metadata image or of a finished local device."`
 	Record      bool       `toml:"record" comment:"Record which parts of an image its first container reads when it starts, and report them to a hub. Later starts then fetch these parts together. The report does not say what ran, where or when. (lighter trace record records one start.)"`
@@ -85,8 +85,8 @@ func (c *Config) Check() error {
 	case c.PrefetchMax < 0:
 		return errors.New("prefetch_limit is below zero: to fetch nothing, set prefetch to false")
 	case c.FreeHigh.below(c.FreeLow):
-		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where evictions stop", c.FreeHigh,
-			c.FreeLow)
+		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: evictions begin below the low value and "+
+			"stop at the high one", c.FreeHigh, c.FreeLow)
 	case c.CompleteRate < 0:
 		return errors.New("complete_rate is below zero")
 	case c.ScrubRate < 0:

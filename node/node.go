@@ -1,5 +1,5 @@
-// Package node puts the parts of a node together, and runs them until its context ends.
-// Then it unmounts all trees that no container uses. If a daemon was killed, the next one cleans up.
+// Package node puts the parts of a node together, and runs them until its context ends. Then it
+// unmounts all trees that no container uses. If a daemon was killed, the next one cleans up.
 //
 // node.go shows the parts and how they are wired; the parts are packages below this one. The other
 // files are the configuration (config.go, values.go, trust.go), the root directory (root.go), and
@@ -62,7 +62,7 @@ type Node struct {
 	log       *slog.Logger
 	stop      context.CancelCauseFunc
 	manager   *keeper.Manager // the service manager, or nil
-	lock      *os.File        // of the root
+	lock      *os.File        // the lock of the root
 	leftovers *durable.Leftovers
 	monitor   *monitor.Server
 
@@ -89,7 +89,7 @@ type Node struct {
 	images    *imagecache.Cache
 	controls  net.Listener
 
-	closers []func() error // close the parts, lowest first
+	closers []func() error // close the parts; in the order in which the parts were opened
 }
 
 // Run runs a node until ctx is done. It is the only task of its process. ready is called once the
@@ -116,7 +116,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var noMonitor error // containers come first: the node runs without it
+	var noMonitor error // why the monitor is missing: the node runs without it
 	if n.monitor, noMonitor = monitor.Open(ctx, n.config.HTTPAddress, n.log); noMonitor != nil {
 		n.log.Error("metrics, health and readiness are not available", "address", n.config.HTTPAddress,
 			"err", noMonitor)
@@ -165,7 +165,7 @@ func (n *Node) openChunks() (err error) {
 	return nil
 }
 
-// openCache opens the cache. Without one the node still serves, more slowly: each read that the
+// openCache opens the cache. Without a cache the node still serves, more slowly: each read that the
 // kernel does not answer from memory goes over the network.
 func openCache(config Config, log *slog.Logger) *disk.Cache {
 	limits := disk.Limits{Size: int64(config.CacheSize), Low: disk.Space(config.FreeLow),

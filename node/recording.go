@@ -14,7 +14,7 @@ import (
 // openRecorder opens the recorder of starts, and the reporter that sends their traces to the hubs.
 func (n *Node) openRecorder() {
 	spread := time.Duration(n.config.RecordDelay)
-	if n.hubs.HasLoopback() { // the delay keeps many nodes apart; a hub on this machine has few
+	if n.hubs.HasLoopback() { // the delay is for hubs with many nodes; a hub on this machine has few
 		spread = 0
 	}
 	n.traces = record.NewReporter(n.sendTrace, n.isFetching, spread, n.log)

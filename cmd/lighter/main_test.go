@@ -138,7 +138,7 @@ func TestWrongConfiguration(t *testing.T) {
 		"[a.b]\nc = 1":            `line 1: unknown key "a.b"`,
 		"root = 5":                "line 1: root: it is of type integer, and has to be of type string",
 		"cache_size = '20 miles'": `line 1: cache_size: "20 miles" is not a size`,
-		"disk_free_low = 17":      `"17" is a few bytes of a disk`,
+		"disk_free_low = 17":      `"17" is less than 1 MiB of a disk`,
 		`record_delay = "2h"`:     "record_delay 2h0m0s is not between 0s and 1h0m0s",
 		`record_delay = "soon"`:   "is not a delay",
 		"scrub_rate = -4":         "scrub_rate is below zero",

@@ -1,6 +1,7 @@
-// Package binds keeps images mounted that `lighter mount` mounted through a running node, without
-// containerd, until `lighter unmount`. If the connection to the kernel was lost, the next daemon
-// mounts them again. Each mount holds its image's chain, so that the tree stays.
+// Package binds mounts images at directories for `lighter mount`, through a running node and
+// without containerd. They stay mounted until `lighter unmount`. If the connection to the kernel
+// was lost, the next daemon mounts them again. Each mount holds its image's chain, so that the tree
+// stays.
 //
 // Where no node runs, `lighter mount` uses package standalone.
 package binds
@@ -24,7 +25,7 @@ type Bind struct {
 	Dir   string `json:"dir"` // absolute, without symbolic links
 	Name  string `json:"name"`
 	Chain string `json:"chain"`
-	Lost  string `json:"lost,omitempty"` // why it could not be mounted again; each start tries
+	Lost  string `json:"lost,omitempty"` // why it could not be mounted again; each start of the node tries again
 }
 
 // Chains mounts the trees of chains, and holds chains that are in use.
@@ -73,8 +74,8 @@ func (b *Binds) Incomplete() bool { return b.list.incomplete }
 // List returns the binds, by directory.
 func (b *Binds) List() []Bind { return b.list.all() }
 
-// Bind mounts the tree of the named image at dir, read-only. An empty platform stands for the
-// image's only one.
+// Bind mounts the tree of the named image at dir, read-only. platform may be empty if the image has
+// only one platform.
 func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, error) {
 	one := Bind{Name: name}
 	var err error
@@ -95,15 +96,15 @@ func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, err
 		if err = ctx.Err(); err == nil {
 			return one, nil
 		}
-		// The client is gone and will not unmount it.
+		// The client is gone and will not unmount the tree.
 		_, failed := mount.Unbind(b.root, one.Dir)
 		err = errors.Join(err, failed)
 	}
 	return one, errors.Join(err, b.forget(one))
 }
 
-// RealDir returns the one name of a directory: absolute, and without symbolic links, which mount
-// and unmount would resolve differently.
+// RealDir returns a directory's path without symbolic links, because mount and unmount would
+// resolve them differently. dir must be an absolute path.
 func RealDir(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		return "", fmt.Errorf("%q is not an absolute path", dir)
@@ -157,7 +158,7 @@ func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Imag
 	return found[0], nil
 }
 
-// Unbind undoes Bind. A mount that another program has made there since stays.
+// Unbind undoes Bind. A mount that another program has made at dir since then stays.
 func (b *Binds) Unbind(dir string) error {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -182,8 +183,8 @@ func (b *Binds) forget(one Bind) error {
 // index is damaged.
 const recoverTimeout = 5 * time.Second
 
-// Recover mounts trees again where they still are, if the previous daemon's connection was not
-// taken over. A tree that cannot be mounted again is unmounted; its bind stays in the list.
+// Recover restores the binds of previous daemons. If their connection was not taken over, it mounts
+// each tree again. A tree that cannot be mounted again is unmounted; its bind stays in the list.
 func (b *Binds) Recover(ctx context.Context, takenOver bool) {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()

@@ -14,10 +14,10 @@ import (
 	"lighter/durable"
 )
 
-// brokenSuffix is the suffix of a list that could not be read.
+// brokenSuffix is added to the name of a list file that could not be read.
 const brokenSuffix = ".broken"
 
-// list is the list of binds. It is in a file, too, for the next daemon.
+// list is the list of binds, in memory and, for the next daemon, in a file.
 type list struct {
 	path      string
 	leftovers *durable.Leftovers
@@ -68,13 +68,13 @@ func (l *list) add(b Bind) error {
 	return nil
 }
 
-// replace changes a bind. If the change cannot be saved, it becomes a leftover, and the next
-// daemon finds out again.
+// replace changes a bind. A failure to save the change is noted as a leftover. It does no harm: the
+// next daemon tries to mount the bind again.
 func (l *list) replace(b Bind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dirs[b.Dir] = b
-	_ = l.save() // it is a leftover now
+	_ = l.save() // save has noted the failure
 }
 
 func (l *list) remove(dir string) error {

@@ -42,7 +42,7 @@ type Options struct {
 	Local    bool  // make local devices of complete trees
 	Rate     int64 // bytes a second, compressed; 0: no limit
 	Schedule Schedule
-	// Short returns why the machine is short of memory or disk; nil: it is not.
+	// Short returns why the machine is short of memory or disk; nil: it is not short of either.
 	Short func() error
 }
 
@@ -84,9 +84,9 @@ type Share interface {
 
 // Status is the state of completion.
 type Status struct {
-	On      bool     `json:"on"`               // it is configured
-	Tree    chunk.ID `json:"tree,omitzero"`    // in work
-	Left    int64    `json:"leftBytes"`        // of its chunks that are missing
+	On      bool     `json:"on"`               // completion is configured
+	Tree    chunk.ID `json:"tree,omitzero"`    // the tree that is being completed
+	Left    int64    `json:"leftBytes"`        // bytes of this tree's missing chunks
 	Fetched int64    `json:"fetchedBytes"`     // since the start, compressed
 	Waits   string   `json:"waits,omitempty"`  // why nothing is fetched now
 	Failed  string   `json:"failed,omitempty"` // the last failure
@@ -118,7 +118,7 @@ type Completer struct {
 	mu      sync.Mutex // guards what follows
 	status  Status
 	evicted int64     // bytes that the cache has evicted so far
-	steady  time.Time // when the cache will have evicted nothing for steadyTime
+	steady  time.Time // the end of steadyTime after the last eviction
 }
 
 // New returns a completer.
@@ -146,12 +146,12 @@ func (c *Completer) update(fn func(*Status)) {
 
 // visit is the result of the last look at a tree.
 type visit struct {
-	lost int64     // chunks that the cache had lost before, if the tree was complete; else -1
-	next time.Time // no other look before it
+	lost int64     // Completer.lost before the look; -1: look again even if the cache loses no chunks
+	next time.Time // no other look before this time
 }
 
-// Run completes mounted trees until ctx is done. Trees that were pulled and never mounted are
-// left alone: nothing has read a byte of them.
+// Run completes mounted trees until ctx is done. It ignores trees that were pulled and never
+// mounted, because nothing has read a byte of them.
 func (c *Completer) Run(ctx context.Context) {
 	if !c.options.Complete && !c.options.Local {
 		return
@@ -249,13 +249,13 @@ func (c *Completer) mayFetch() error {
 		return errNotNow{"the cache is full, and nothing is evicted for completion"}
 	}
 	if !c.isSteady(c.parts.Cache.Stats().Evicted, time.Now()) {
-		return errNotNow{"the cache has evicted chunks for what is read"}
+		return errNotNow{"the cache has lately evicted chunks, to make room for chunks that were read"}
 	}
 	return nil
 }
 
-// isSteady reports whether the cache, which has evicted that many bytes so far, has evicted
-// nothing for steadyTime.
+// isSteady reports whether the cache has evicted nothing for steadyTime. evicted is the number of
+// bytes that it has evicted so far.
 func (c *Completer) isSteady(evicted int64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,8 +265,8 @@ func (c *Completer) isSteady(evicted int64, now time.Time) bool {
 	return !now.Before(c.steady)
 }
 
-// completeTree fetches the missing units of a tree in the background, and reports whether none is
-// missing any more.
+// completeTree fetches the missing units of a tree in the background, and reports whether the tree
+// is complete.
 func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete bool, err error) {
 	if !c.options.Complete {
 		missing, _, err := c.missing(ctx, tree)
@@ -289,8 +289,8 @@ func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete b
 	return complete, err
 }
 
-// pace waits until the bytes that arrived since before are within the rate, and returns how many
-// have arrived in total.
+// pace waits as long as the rate requires for the bytes that have arrived for share since its last
+// call. before and total are the bytes that had arrived at the last call and have arrived now.
 func (c *Completer) pace(ctx context.Context, share Share, before int64) (total int64, err error) {
 	for _, bytes := range share.Received() {
 		total += bytes

@@ -16,8 +16,8 @@ import (
 
 const (
 	fetchParallel    = 8                      // units that Fetch requests at a time
-	fetchRounds      = 3                      // how often Fetch requests missing units
-	maxFailures      = 3                      // a fetch ends after as many failures in a row, times its parallel requests
+	fetchRounds      = 3                      // how often Fetch goes through the missing units
+	maxFailures      = 3                      // failures in a row, for each parallel request, that end a fetch
 	progressInterval = 200 * time.Millisecond // between two reports of Fetch
 )
 
@@ -28,8 +28,8 @@ type Progress struct {
 }
 
 // errNotKept reports that chunks are still missing after fetchRounds. If they arrived, the cache's
-// status says why they were not kept.
-var errNotKept = errors.New("some of it did not arrive or was not kept, see `lighter cache`")
+// status says why the cache did not keep them.
+var errNotKept = errors.New("some chunks did not arrive, or the cache did not keep them: see `lighter cache`")
 
 // Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports
 // its progress until it returns. Neither schedule nor rate apply.
@@ -59,8 +59,8 @@ func (c *Completer) Fetch(ctx context.Context, tree chunk.ID, report func(Progre
 	return errors.Join(failed, errNotKept)
 }
 
-// makeFetchedLocal makes the local device of a tree that was fetched. A failure does not matter
-// to the fetch, which is done.
+// makeFetchedLocal makes the local device of a tree that was fetched. The fetch has succeeded even
+// if this fails.
 func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
 	if !c.options.Local {
 		return
@@ -70,9 +70,9 @@ func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
 	}
 }
 
-// fetchMissing fetches the missing units of a tree, and reports whether none is missing any more. It
-// calls next before each unit and at the end, with the bytes of the missing chunks and of all. An
-// error of next ends the fetch, and so do maxFailures times parallel failures in a row.
+// fetchMissing fetches the missing units of a tree, and reports whether the tree is complete. It
+// calls next before each unit and at the end, with the bytes of the missing chunks and of all
+// chunks. An error of next ends the fetch. So do parallel × maxFailures failures in a row.
 func (c *Completer) fetchMissing(
 	ctx context.Context, tree chunk.ID, share Share, parallel int, next func(left, all int64) error,
 ) (complete bool, err error) {
@@ -112,8 +112,8 @@ func (c *Completer) fetchMissing(
 
 // unit is a unit with missing chunks.
 type unit struct {
-	ref   chunk.Ref // of one of them, which stands for the unit
-	bytes int64     // of all of them
+	ref   chunk.Ref // one of these chunks; fetching it fetches the unit
+	bytes int64     // the bytes of all of these chunks
 }
 
 // total returns the bytes of the units' missing chunks.
@@ -139,7 +139,8 @@ func (c *Completer) missing(ctx context.Context, tree chunk.ID) (missing []unit,
 	return inPackOrder(missing), all, err
 }
 
-// appendChunk appends a chunk, or adds it to the last unit if that is the chunk's.
+// appendChunk adds a chunk of that many bytes to the last unit, or appends its unit if that is
+// another one.
 func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
 	if last := len(units) - 1; last >= 0 && !ref.Unit.IsZero() && units[last].ref.Unit == ref.Unit {
 		units[last].bytes += bytes
@@ -148,8 +149,8 @@ func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
 	return append(units, unit{ref, bytes})
 }
 
-// inPackOrder sorts units by pack and number, and merges those that occur several times. The units
-// are in the order of the device. The packs come in the order of their first units there.
+// inPackOrder sorts units by pack and number, and merges entries of the same unit. Before, the
+// units are in the order of the device. Packs are sorted by their first unit in that order.
 func inPackOrder(units []unit) []unit {
 	packs := map[chunk.ID]int{}
 	for _, u := range units {

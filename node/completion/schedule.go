@@ -13,7 +13,7 @@ type Schedule []window
 // window is a part of each day, in local time.
 type window struct {
 	text     string // 22:00-06:00
-	from, to int    // minutes of the day, without to
+	from, to int    // minutes of the day: from the first up to, but not including, the last
 }
 
 // ParseSchedule parses windows that are written as 22:00-06:00.

@@ -53,7 +53,8 @@ func New(root string) *Client {
 	return &Client{root: root, http: &http.Client{Transport: transport}}
 }
 
-// Running reports whether a daemon uses the root.
+// Running reports whether a daemon uses the root. Without the permission to find out it returns
+// true, and the next request reports the missing permission.
 func Running(root string) bool {
 	conn, err := net.Dial("unix", Socket(root))
 	if err != nil {
@@ -99,8 +100,8 @@ func (c *Client) send(ctx context.Context, method, path string, r request) (*htt
 	return nil, errors.New(failed.Error)
 }
 
-// explain adds to the error of an answer that the node is of another version, if it is: both ends
-// of the socket have to be of one version.
+// explain adds a note to err if the node that sent res is of another version than this program:
+// both ends of the socket have to be of one version.
 func explain(err error, res *http.Response) error {
 	theirs, ours := res.Header.Get(versionHeader), report.Version()
 	if theirs == ours {
@@ -109,7 +110,7 @@ func explain(err error, res *http.Response) error {
 	return fmt.Errorf("%w (the node is version %s, and this program is %s: restart the node)", err, theirs, ours)
 }
 
-// ask returns the one answer to a request.
+// ask returns the answer to a request that has a single answer.
 func ask[T any](ctx context.Context, c *Client, method, path string, r request) (value T, err error) {
 	res, err := c.send(ctx, method, path, r)
 	if err != nil {
@@ -151,7 +152,8 @@ func (c *Client) Status(ctx context.Context) (report.Status, error) {
 	return ask[report.Status](ctx, c, http.MethodGet, "/status", request{})
 }
 
-// Images returns the images that a word names, of which there is at least one.
+// Images returns the images that a word names (see report.Reporter.Images). If it names none,
+// Images fails.
 func (c *Client) Images(ctx context.Context, word string) ([]report.ImageDetail, error) {
 	return ask[[]report.ImageDetail](ctx, c, http.MethodPost, "/status/images", request{Name: word})
 }
@@ -182,7 +184,7 @@ func (c *Client) Unpin(ctx context.Context, name string) (imagecache.Status, err
 	return ask[imagecache.Status](ctx, c, http.MethodPost, "/cache/unpin", request{Name: name})
 }
 
-// Evict frees the chunks that only this image has.
+// Evict evicts the chunks that only the named image has.
 func (c *Client) Evict(ctx context.Context, name string) (imagecache.Freed, error) {
 	return ask[imagecache.Freed](ctx, c, http.MethodPost, "/cache/evict", request{Name: name})
 }

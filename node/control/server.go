@@ -69,7 +69,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return <-stopped
 }
 
-// versionHeader has the version of the program that answers.
+// versionHeader is the header with the version of the program that answers.
 const versionHeader = "Lighter-Version"
 
 // withVersion adds the version to each answer of a handler.
@@ -159,14 +159,15 @@ func answer[T any](do func(ctx context.Context, r request) (T, error)) http.Hand
 	}
 }
 
-// update is one line of a stream: a report, or the end.
+// update is one line of a stream: a report of progress, or the end.
 type update[T any] struct {
 	Progress T      `json:"progress"`
 	Done     bool   `json:"done,omitempty"`
-	Error    string `json:"error,omitempty"` // why it failed
+	Error    string `json:"error,omitempty"` // why the request failed
 }
 
-// stream handles requests whose answer is a line for each report, and one for the end.
+// stream handles requests whose answer has a line for each report of progress, and a last line for
+// the end.
 func stream[T any](do func(ctx context.Context, r request, report func(T)) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, in *http.Request) {
 		r, err := decode(in)

@@ -1,6 +1,6 @@
 // Package control lets root on the same machine control a running node: see its state, manage its
-// cache, mount images without containerd, record starts, and stop it. It has both ends of the control
-// socket: the daemon's Server and the commands' Client.
+// cache, mount images without containerd, record starts, and stop it. It has both ends of the
+// control socket: the daemon's Server and the commands' Client.
 //
 // The socket speaks HTTP with JSON, and is no public interface: both ends are of one version.
 package control
@@ -16,8 +16,8 @@ import (
 // Socket returns the path of the control socket of the daemon with that root.
 func Socket(root string) string { return filepath.Join(root, "control.sock") }
 
-// CheckRoot returns why there cannot be a node with that root: the path of one of its sockets is
-// too long.
+// CheckRoot returns an error if no node can have that root, because the path of one of its sockets
+// would be too long.
 func CheckRoot(root string) error {
 	for _, path := range []string{Socket(root), keeper.Socket(root)} {
 		if len(path) > socket.MaxPath {

@@ -1,8 +1,9 @@
-// Package device maps reads of a tree's data to chunks. A Device answers each read whole, with the
-// bytes that the tree's ID stands for, or with an error.
+// Package device maps reads of a tree's data to chunks. A Device answers a read with all requested
+// bytes, exactly those that the tree's ID stands for, or with an error.
 //
-// A read takes three steps: offset → extents → chunks, from the cache or from an origin. Everything
-// that only learns from reads, such as prefetching and recording, is an Observer.
+// A read takes two steps: it finds the extents of the range, and then reads their chunks, from the
+// cache or from an origin. Everything that only learns from reads, such as prefetching and
+// recording, is an Observer.
 package device
 
 import (
@@ -19,12 +20,12 @@ import (
 	"lighter/node/fuse"
 )
 
-// Chunks has the contents of a device's chunks. It is safe for concurrent use.
+// Chunks reads the contents of chunks. It is safe for concurrent use.
 type Chunks interface {
 	// Cached fills dst with the chunk's bytes from offset on, if the chunk is cached.
 	Cached(ref chunk.Ref, offset int, dst []byte) bool
 	// Read fills dst with the chunk's bytes from offset on, from an origin. Each time that the
-	// origins answer and the chunk is not where ref.Unit says, Read calls missed and goes on.
+	// origins answer and do not have the chunk in ref.Unit, Read calls missed and tries again.
 	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error
 }
 
@@ -36,8 +37,8 @@ type Device struct {
 	extents   *index.Map
 	chunks    Chunks
 	locations atomic.Pointer[locations]
-	repair    func(ctx context.Context, cause error) bool // nil: not possible
-	locate    func() <-chan struct{}                      // nil: not possible
+	repair    func(ctx context.Context, cause error) bool // see RepairWith; nil: repair is not possible
+	locate    func() <-chan struct{}                      // see LocateWith; nil: there are no newer locations
 	log       *slog.Logger
 
 	mu        sync.Mutex // guards changes of observers
@@ -58,8 +59,9 @@ func New(extents *index.Map, locations *index.Locations, chunks Chunks, log *slo
 	return d
 }
 
-// RepairWith sets what is called if the extent map cannot be read. If repair returns true, the read
-// tries once more. RepairWith is called before the device is added to a server, or never.
+// RepairWith sets the function that a read calls if the extent map cannot be read. If repair
+// returns true, the read tries once more. RepairWith is called before the device is added to a
+// server, or never.
 func (d *Device) RepairWith(repair func(ctx context.Context, cause error) bool) { d.repair = repair }
 
 // Extents returns the tree's extent map.
@@ -71,8 +73,8 @@ func (d *Device) Reads() int64 { return d.reads.Load() }
 // Stats are a device's figures since it was made.
 type Stats struct {
 	Faults int64 `json:"faults"`
-	Bytes  int64 `json:"bytes"`       // that reads asked for
-	Missed int64 `json:"missedBytes"` // of these, bytes that were not cached
+	Bytes  int64 `json:"bytes"`       // bytes that reads requested
+	Missed int64 `json:"missedBytes"` // requested bytes that were not cached
 }
 
 // Stats returns the device's figures.
@@ -88,8 +90,8 @@ type part struct {
 	dst    []byte
 }
 
-// ReadAt fills dst with the bytes from offset on, or returns an error. missed is how many of them
-// were not cached.
+// ReadAt fills dst with the bytes from offset on, or returns an error. missed is the number of
+// these bytes that were not cached.
 func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
 	d.reads.Add(1)
 	d.bytes.Add(int64(len(dst)))

@@ -8,10 +8,10 @@ import (
 	"lighter/format/index"
 )
 
-// locations are what a device knows of where its chunks are, until newer locations arrive.
+// locations are the locations of a device's chunks, until newer ones replace them.
 type locations struct {
-	known    *index.Locations // nil: none
-	replaced context.Context  // done once there are newer ones
+	known    *index.Locations // nil: the device has none
+	replaced context.Context  // done once newer locations have replaced these
 	replace  context.CancelFunc
 }
 
@@ -21,16 +21,16 @@ func newLocations(known *index.Locations) *locations {
 	return l
 }
 
-// SetLocations replaces the device's locations. Once it has returned, the previous ones are no
-// longer needed: a read that would use them fails over to the new ones.
+// SetLocations replaces the device's locations. When it has returned, the file of the previous ones
+// may be closed: a read that fails for that reason tries again with the new ones.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.locations.Swap(newLocations(locations)).replace()
 }
 
-// LocateWith sets what is called if a chunk is needed and the locations are missing, unreadable or
-// wrong. locate fetches others and does not block. It returns a channel that is closed when the
-// attempt has ended, successfully or not, or at once if none is made now. LocateWith is called
-// before the device is added to a server, or never.
+// LocateWith sets the function that a read calls if the locations are missing, unreadable or wrong.
+// locate starts to fetch newer locations and does not block. It returns a channel that is closed
+// when the last attempt has ended, successfully or not. LocateWith is called before the device is
+// added to a server, or never.
 func (d *Device) LocateWith(locate func() <-chan struct{}) { d.locate = locate }
 
 // Unit returns the unit that holds the chunk of an extent. ok is false if the locations are missing
@@ -72,9 +72,9 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 	}
 }
 
-// fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not there, it
-// requests newer locations, and stops if there are some already. If no origin has the chunk, it
-// waits for the request in flight.
+// fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not in that unit,
+// it requests newer locations, and stops if newer ones have arrived already. If no origin has the
+// chunk, it waits for the newer locations in flight.
 func (d *Device) fetchLocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -88,8 +88,8 @@ func (d *Device) fetchLocated(ctx context.Context, p part, l *locations) error {
 	return awaitLocations(reading, newer, err)
 }
 
-// fetchUnlocated reads a chunk by its ID, until there are locations newer than l. If no origin
-// finds the chunk, it waits for the locations in flight.
+// fetchUnlocated reads a chunk by its ID, and stops when locations newer than l arrive. If no
+// origin finds the chunk, it waits for the locations in flight.
 func (d *Device) fetchUnlocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()

@@ -14,7 +14,7 @@ type Observer interface {
 type Read struct {
 	Offset, Length int64 // in bytes
 	First, End     int64 // numbers of the extents in the range: First up to, but not including, End
-	Missing        int64 // number of the first of these extents whose chunk is not cached; -1: all are
+	Missing        int64 // number of the first of these extents whose chunk is not cached; -1: all are cached
 }
 
 // Observe makes the device report its reads to o until stop is called.

@@ -20,7 +20,7 @@ func (m *machine) cache(context.Context) []Finding {
 // judgeCache judges the state of a cache. Its counters began at started.
 func judgeCache(c disk.Stats, started time.Time) []Finding {
 	size := func(n int64) string { return node.Size(n).String() }
-	off := rule{c.Off() != "", Problem, "reads are fetched again and again: " + c.Off(),
+	off := rule{c.Off() != "", Problem, "the cache is not used, so chunks are fetched again and again: " + c.Off(),
 		"the node's log says why; df -h, df -i and dmesg"}
 	if c.Absent != "" {
 		return []Finding{off.finding()}
@@ -30,10 +30,11 @@ func judgeCache(c disk.Stats, started time.Time) []Finding {
 	return all(usage, []rule{
 		off,
 		{c.Room < c.Limit/2, Warning,
-			fmt.Sprintf("of its disk %s are free, which leaves it %s of %s", size(c.Free), size(c.Room), size(c.Limit)),
-			"less other data on the disk, a larger one, or other values of disk_free_low and cache_size"},
+			fmt.Sprintf("its disk has only %s free, so it may use %s of its limit of %s",
+				size(c.Free), size(c.Room), size(c.Limit)),
+			"remove other data from the disk, use a larger disk, or change disk_free_low and cache_size"},
 		{c.Pinned > c.Room, Warning,
-			fmt.Sprintf("%s are pinned, and its disk leaves it %s: no room is left for other chunks",
+			fmt.Sprintf("%s are pinned, and the free space of its disk allows %s: no room is left for other chunks",
 				size(c.Pinned), size(c.Room)),
 			"lighter cache unpin IMAGE (lighter cache lists them)"},
 		{c.Evicted > c.Limit, Warning,

@@ -77,7 +77,8 @@ func judgeContainerd(c containerd.Info) []Finding {
 // defaultConfig is the path of containerd's configuration.
 const defaultConfig = "/etc/containerd/config.toml"
 
-// peer returns the process that listens on a Unix socket; 0 if it is not visible from here.
+// peer returns the PID of the process that listens on a Unix socket, or 0 if it is in a PID
+// namespace that is not visible from here.
 func peer(socket string) (pid int, err error) {
 	conn, err := net.DialTimeout("unix", socket, timeout)
 	if err != nil {
@@ -91,8 +92,9 @@ func peer(socket string) (pid int, err error) {
 	return int(cred.Pid), nil
 }
 
-// commandOf returns the program of a containerd process, and its configuration. For a program of
-// another name, which contains containerd, no program is returned: it is not run.
+// commandOf returns the path of a containerd process's program, and that of its configuration. If
+// the program has another name (k3s, for example, contains containerd), program is empty, because
+// such a program must not be run with containerd's arguments.
 func commandOf(pid int) (program, config string) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
@@ -123,8 +125,8 @@ func configOf(argv []string) string {
 	return defaultConfig
 }
 
-// containerdConfig checks containerd's configuration: as containerd itself dumps it, or, without
-// its program, the file. version is the running containerd's, if it is known.
+// containerdConfig checks containerd's configuration, as containerd's program dumps it. If that
+// fails, it checks the file. version is that of the running containerd; empty: unknown.
 func (m *machine) containerdConfig(ctx context.Context, program, file, version string) []Finding {
 	text, err := exec.CommandContext(ctx, program, "--config", file, "config", "dump").Output()
 	if err != nil {

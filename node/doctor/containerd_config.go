@@ -51,7 +51,7 @@ type criImages struct {
 type nodeSettings struct {
 	address, root string
 	remapIDs      bool
-	trustImage    bool // its trust is image
+	trustImage    bool // the node's trust is "image"
 }
 
 // proxyLines returns the lines that configure a node in containerd.
@@ -88,8 +88,8 @@ func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error)
 	return append(found, c.judgeCRI(v, n)...), nil
 }
 
-// release returns a version as a number, 2.1 as 201. For an unknown version it returns the newest
-// one with this version of the configuration.
+// release returns a version of containerd as a number: 201 for 2.1. For an unknown version it
+// returns the newest release whose configuration has the version config.
 func release(version string, config int) int {
 	var major, minor int
 	if n, err := fmt.Sscanf(version, "v%d.%d", &major, &minor); n == 2 && err == nil {
@@ -101,17 +101,18 @@ func release(version string, config int) int {
 	return 2_03
 }
 
-// unnamed returns the rule for a client that does not report the image of a layer.
+// unnamed returns the rule for a client of containerd that does not name the image of a layer.
 func (n nodeSettings) unnamed(holds bool, client, repair string) rule {
 	if n.trustImage {
 		return rule{holds, Problem, client + ` does not name images to the node, whose trust is "image": no image ` +
-			`is lazy, except one whose manifest claims to be another, which then gets that one's files`, repair}
+			`is lazy, and a manifest that names another image in its annotations gets that image's files`, repair}
 	}
 	return rule{holds, Warning, client + " does not name images to the node: lighter status cannot name them, " +
 		"and for an image with a base in the hub one more index is fetched", repair}
 }
 
-// judgeProxy judges the proxy plugin. Later versions of containerd added settings of it.
+// judgeProxy judges the proxy plugin. Some of its settings exist only in later versions of
+// containerd.
 func (c *containerdConfig) judgeProxy(version int, n nodeSettings) []Finding {
 	const plugin = "the proxy plugin " + pluginName
 	lines := proxyLines(n)
@@ -180,8 +181,8 @@ func (c *containerdConfig) judgeCRI(version int, n nodeSettings) []Finding {
 	transfers := version >= 2_01 && !images.Local
 	annotates := images.DisableAnnotations != nil && !*images.DisableAnnotations
 	return first([]rule{
-		{images.Snapshotter != pluginName, OK, fmt.Sprintf("Kubernetes' images are not the node's: CRI uses %q "+
-			"(for %s: [%s] snapshotter = %q, disable_snapshot_annotations = false)",
+		{images.Snapshotter != pluginName, OK, fmt.Sprintf("Kubernetes does not use the node: the snapshotter of "+
+			"CRI is %q (to use %s: [%s] snapshotter = %q, disable_snapshot_annotations = false)",
 			images.Snapshotter, pluginName, table, pluginName), ""},
 		{transfers || annotates, OK, "CRI uses " + pluginName, ""},
 		n.unnamed(true, "CRI uses "+pluginName+" and", "["+table+"]\n  disable_snapshot_annotations = false"),

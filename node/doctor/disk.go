@@ -47,8 +47,8 @@ type space struct {
 	size, free       int64
 	files, freeFiles int64
 	readOnly         bool
-	used, limit      int64 // of the running node's cache; or 0 and the configured limit
-	low              int64 // bytes that the cache leaves free
+	used, limit      int64 // of the running node's cache; if no node runs: 0 and the configured limit
+	low              int64 // bytes that the cache leaves free, and that limit does not exclude already
 }
 
 // disk checks whether the disk has room for the cache.
@@ -69,7 +69,7 @@ func (m *machine) disk(context.Context) []Finding {
 	}
 	now.low = disk.Space(m.config.FreeLow).Of(now.size)
 	if m.status != nil {
-		now.limit, now.used, now.low = m.status.Cache.Room, m.status.Cache.Used, 0 // its room excludes low already
+		now.limit, now.used, now.low = m.status.Cache.Room, m.status.Cache.Used, 0 // Room excludes low already
 	}
 	return append(m.judgeFileSystem(now.kind), m.judgeSpace(now)...)
 }
@@ -92,7 +92,7 @@ func (m *machine) judgeSpace(s space) []Finding {
 	grow := max(0, min(s.limit-s.used, s.free-s.low))
 	room := fmt.Sprintf("%s are free of %s, and the cache may still grow by %s",
 		node.Size(s.free), node.Size(s.size), node.Size(grow))
-	repair := "less other data on it, or a larger disk"
+	repair := "remove other data from it, or use a larger disk"
 	if grow > 0 {
 		repair = fmt.Sprintf("--disk-free-low 17%%, or --cache-size %s or less, or a larger disk",
 			node.Size(max(s.used+s.free/2, 64<<20)))

@@ -1,7 +1,7 @@
-// Package doctor finds what on a machine keeps a node from working, or images from being lazy. For
-// each finding it gives the command or the lines of configuration that repair it. It examines
-// kernel, permissions, disk, hub, containerd, and the node itself, whether it runs or not, and
-// reports what it could not examine.
+// Package doctor examines a machine, and finds what keeps a node from working or images from being
+// lazy. For each finding it gives the command or the lines of configuration that repair it. It
+// examines kernel, permissions, disk, hub, containerd, and the node itself, whether a node runs or
+// not. It also reports what it could not examine.
 //
 // It repairs nothing itself. It tries mounts in a mount namespace of its own and in a directory
 // that it removes, so a running node and containers are not affected.
@@ -24,14 +24,14 @@ type Level string
 
 const (
 	OK        Level = "ok"
-	Warning   Level = "warning"   // it works, but not well, or not for long
-	Problem   Level = "problem"   // it does not work, or images are not lazy
-	Unchecked Level = "unchecked" // it could not be examined
+	Warning   Level = "warning"   // the node works, but not well, or not for long
+	Problem   Level = "problem"   // the node does not work, or images are not lazy
+	Unchecked Level = "unchecked" // something could not be examined
 )
 
 // Finding is the result of one check.
 type Finding struct {
-	Area   string `json:"area"` // as in checks
+	Area   string `json:"area"` // an area of the table checks
 	Level  Level  `json:"level"`
 	What   string `json:"what"`             // one line
 	Repair string `json:"repair,omitempty"` // a command, or lines of a configuration
@@ -75,8 +75,8 @@ func first(rules []rule) []Finding {
 	return nil
 }
 
-// all returns the findings of all rules that hold. If none holds, it returns otherwise as an OK
-// finding, unless that is empty.
+// all returns the findings of all rules that hold. If none holds, it returns an OK finding with the
+// text otherwise, or nothing if that text is empty.
 func all(otherwise string, rules []rule) (found []Finding) {
 	for _, r := range rules {
 		if r.holds {
@@ -114,7 +114,7 @@ func Run(ctx context.Context, config node.Config, socket string) (found []Findin
 	return found
 }
 
-// machine is what the checks know from the start.
+// machine is the examined machine: where the checks look, and what the running node reports.
 type machine struct {
 	config           node.Config
 	containerdSocket string
@@ -123,8 +123,8 @@ type machine struct {
 	noStatus         error          // why the node does not answer
 }
 
-// askNode asks the running node for its state. Its settings count more than a configuration that it
-// may not have read.
+// askNode asks the running node for its state. The node's settings replace those of the
+// configuration, because the node may not have read that configuration.
 func (m *machine) askNode(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -143,7 +143,7 @@ func (m *machine) useStatus(s *report.Status) {
 	c.Root, c.Address, c.MountMode, c.RemapIDs = s.Root, s.Address, s.MountMode, s.RemapIDs
 	c.CacheSize, c.Trust = node.Size(s.Cache.Limit), node.Trust(s.Trust.Trust)
 	c.Hubs, c.Scope, c.CAFile = nil, s.Scope, s.CAFile
-	c.PlainHTTP = true // it would not run with hubs that it may not use
+	c.PlainHTTP = true // a node does not start with hubs that it may not use
 	for _, h := range s.Hubs {
 		c.Hubs = append(c.Hubs, h.URL)
 	}

@@ -110,7 +110,7 @@ func TestOwnerOfTheRoot(t *testing.T) {
 		"everybody's":    {0, unix.S_IFDIR | 0o1777, Problem, "mode 1777"},
 		"to be seen":     {0, unix.S_IFDIR | 0o755, Warning, "chmod 700"},
 		"no directory":   {0, unix.S_IFREG | 0o600, Problem, "not a directory"},
-		"a group's work": {0, unix.S_IFDIR | 0o770, Problem, "others than root"},
+		"a group's work": {0, unix.S_IFDIR | 0o770, Problem, "users other than root"},
 	} {
 		m := system(t, nil)
 		m.config.Root = "/r"
@@ -148,7 +148,7 @@ func TestSpace(t *testing.T) {
 		"read-only":     {func(s *space) { s.readOnly = true }, Problem, "remount"},
 		"it gives way":  {func(s *space) { s.free, s.low = 20*gib, 17*gib }, OK, "grow by 3.0GiB"},
 		"too late":      {func(s *space) { s.free, s.low = 20*gib, 5*gib }, Warning, "--disk-free-low 17%"},
-		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "less other data"},
+		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "remove other data"},
 	} {
 		m, now := system(t, nil), fine
 		c.change(&now)
@@ -178,7 +178,7 @@ func TestHubs(t *testing.T) {
 		"to be known": {observation{keys: []string{name}}, nil, OK, "learned"},
 		"gone":        {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
 		"one of two": {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Warning,
-			"another one answers"},
+			"another hub answers"},
 		"slow":       {observation{keys: []string{name}, took: time.Second}, []string{name}, Warning, "needs 1s"},
 		"fast clock": {observation{keys: []string{name}, offset: 5 * time.Minute}, []string{name}, Warning, "5m0s"},
 		"slow clock": {observation{keys: []string{name}, offset: -time.Hour}, []string{name}, Warning, "1h0m0s"},
@@ -221,7 +221,7 @@ func TestNodes(t *testing.T) {
 		level  Level
 		words  string
 	}{
-		"all is well": {func(*report.Status) {}, OK, "runs since"},
+		"all is well": {func(*report.Status) {}, OK, "has run since"},
 		"another":     {func(s *report.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
 		"lost": {func(s *report.Status) {
 			s.Lost = []report.Lost{{Tree: chunk.Sum(nil),
@@ -276,7 +276,7 @@ func TestCaches(t *testing.T) {
 		"none":        {func(c *disk.Stats) { c.Absent = "it is locked" }, Problem, "every minute: it is locked"},
 		"no writes":   {func(c *disk.Stats) { c.OffUntil = time.Now().Add(time.Minute) }, Problem, "refuses writes"},
 		"no reads":    {func(c *disk.Stats) { c.NoReads = time.Now().Add(time.Minute) }, Problem, "fails reads"},
-		"short":       {func(c *disk.Stats) { c.Room = 9 * gib }, Warning, "leaves it 9.0GiB of 20GiB"},
+		"short":       {func(c *disk.Stats) { c.Room = 9 * gib }, Warning, "may use 9.0GiB of its limit of 20GiB"},
 		"pins":        {func(c *disk.Stats) { c.Pinned = 21 * gib }, Warning, "lighter cache unpin"},
 		"too small":   {func(c *disk.Stats) { c.Evicted = 50 * gib }, Warning, "--cache-size 40GiB"},
 		"damaged": {func(c *disk.Stats) { c.Damaged, c.Unread = 3, 4 }, Warning,

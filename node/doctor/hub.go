@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	slowHub = 300 * time.Millisecond // to an answer; a pull waits a second in total
+	slowHub = 300 * time.Millisecond // to an answer; a pull waits 1.5 s in total for silent hubs
 	maxSkew = 30 * time.Second       // between clocks; HTTPS fails with much more, and logs cannot be compared
 )
 
@@ -26,11 +26,11 @@ const (
 type observation struct {
 	url    string
 	err    error
-	keys   []string // with which it signs
-	took   time.Duration
-	offset time.Duration // by which its clock is ahead; 0 if it does not say
+	keys   []string      // the keys that it signs with
+	took   time.Duration // until its answer
+	offset time.Duration // how far its clock is ahead; 0 if its answer has no date
 
-	unlearnable error // why no node learns its key; nil: a node does
+	unlearnable error // why a node on this machine cannot learn its key; nil: it can
 }
 
 // hubs checks whether the hubs answer, and sign with trusted keys.
@@ -53,7 +53,8 @@ func (m *machine) hubs(ctx context.Context) (found []Finding) {
 	return found
 }
 
-// observe asks a hub for its keys and its time. An error is about the options.
+// observe asks a hub for its keys and its time. The error is about invalid options; a hub's failure
+// is in the observation.
 func observe(ctx context.Context, options client.Options) (o observation, err error) {
 	hub, err := client.New(options)
 	if err != nil {
@@ -78,7 +79,7 @@ func observe(ctx context.Context, options client.Options) (o observation, err er
 	began := time.Now()
 	res, err := hub.Get(ctx, wire.KeyPath(hub.Scope()), nil)
 	if err != nil {
-		return o, nil // the hub has just sent its keys: its clock does not matter now
+		return o, nil // the hub has just sent its keys, so it answers; without a second answer its time is unknown
 	}
 	res.Body.Close()
 	o.took = time.Since(began)
@@ -104,17 +105,17 @@ func (m *machine) pinned() []string {
 // learnedKeys returns the path of the file with the keys that the node has learned.
 func (m *machine) learnedKeys() string { return filepath.Join(m.config.Root, "hub.keys") }
 
-// judgeHub judges what a hub answered. answers reports that some hub does.
+// judgeHub judges what a hub answered. answers says whether any hub has answered.
 func (m *machine) judgeHub(o observation, answers bool) []Finding {
 	if o.err != nil {
-		repair := "lighter hub there; curl -v " + o.url + "/readyz, and the path to it (proxy, firewall)"
+		repair := "start lighter hub there; try curl -v " + o.url + "/readyz, and check proxies and firewalls"
 		return first([]rule{
-			{answers, Warning, o.err.Error() + "; another one answers", repair},
+			{answers, Warning, o.err.Error() + "; another hub answers", repair},
 			{true, Problem, o.err.Error(), repair},
 		})
 	}
 	keys, pinned := strings.Join(o.keys, ", "), m.pinned()
-	pin := "--hub-key " + keys + " (if the hub's own log has the same)"
+	pin := "--hub-key " + keys + " (if the hub's own log has the same key)"
 	learnable := len(pinned) == 0 && o.unlearnable == nil
 	believed := slices.ContainsFunc(o.keys, func(key string) bool { return slices.Contains(pinned, key) })
 	return append(first([]rule{
@@ -127,12 +128,12 @@ func (m *machine) judgeHub(o observation, answers bool) []Finding {
 			fmt.Sprintf("no key of %s is pinned, and none is learned (%v): "+
 				"no image is lazy, or the node does not start", o.url, o.unlearnable), pin},
 		{true, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", o.url, keys),
-			"if the hub's own log has the same: --hub-key " + keys + " (or hub_keys), or remove " + m.learnedKeys() +
-				" of a hub on this machine; then restart the node"},
+			"if the hub's own log has the same key: --hub-key " + keys + " (or hub_keys), or, if the hub is on this " +
+				"machine, remove " + m.learnedKeys() + "; then restart the node"},
 	}), all("", []rule{
 		{o.took > slowHub, Warning,
-			fmt.Sprintf("%s needs %s for an answer: a pull waits a second in total, and then goes on without it",
-				o.url, o.took.Round(time.Millisecond)), "a hub, or a mirror of it, nearer to this machine"},
+			fmt.Sprintf("%s needs %s for an answer, which delays each pull", o.url, o.took.Round(time.Millisecond)),
+			"use a hub, or a mirror of it, that is nearer to this machine"},
 		{o.offset.Abs() > maxSkew, Warning,
 			fmt.Sprintf("the clock of %s differs by %s", o.url, o.offset.Abs().Round(time.Second)),
 			"timedatectl set-ntp true, on both machines"},

@@ -41,7 +41,7 @@ func (m *machine) judgeTrial(t trial) []Finding {
 		return unchecked("cannot try a mount: "+t.failed.Error(), "")
 	}
 	return slices.Concat(m.judgeErofs(t.erofs), first([]rule{
-		{t.overlay == nil, OK, "it mounts an overlay on it", ""},
+		{t.overlay == nil, OK, "overlayfs works below " + m.config.Root, ""},
 		{true, Problem, fmt.Sprintf("overlayfs, with its upper directory below %s, cannot be mounted: %v",
 			m.config.Root, t.overlay), "modprobe overlay; " + goodDisk},
 	}), first([]rule{
@@ -61,7 +61,7 @@ func (m *machine) judgeErofs(err error) []Finding {
 	blocks := m.release() + " mounts EROFS from block devices only, or not from the file system of " + m.config.Root
 	_, noLoops := os.Stat(m.path("dev/loop-control"))
 	return first([]rule{
-		{err == nil, OK, "it mounts EROFS from plain files below " + m.config.Root, ""},
+		{err == nil, OK, "EROFS can be mounted from plain files below " + m.config.Root, ""},
 		{!onlyBlocks, Problem, fmt.Sprint("EROFS cannot be mounted: ", err),
 			"modprobe erofs, or a kernel with CONFIG_EROFS_FS; dmesg | tail"},
 		{mode == mount.File, Problem, blocks + ", and mount_mode is file: no image is lazy", auto},

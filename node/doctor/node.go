@@ -30,13 +30,13 @@ func (m *machine) judgeNode(s *report.Status) []Finding {
 	version := report.Version()
 	rules := []rule{
 		{s.Version == version, OK,
-			"it runs since " + s.Started.Local().Format(time.DateTime) + ", version " + version, ""},
+			"it has run since " + s.Started.Local().Format(time.DateTime) + ", version " + version, ""},
 		{s.Version != version, Warning, "the running node is version " + s.Version + ", and this program is " + version,
 			"restart the node: containers continue meanwhile"},
 		{s.NotLazy != "", Problem, "no image is lazy: " + s.NotLazy,
 			`see the findings about the kernel above, and set mount_mode = "auto"; then restart the node`},
 		{s.Keeper.Error != "", Problem,
-			"no keeper holds the devices, containers get errors when this node ends: " + s.Keeper.Error,
+			"no keeper holds the devices, so containers get errors when this node ends: " + s.Keeper.Error,
 			"restart the node when no container uses it"},
 		{s.NoMetrics != "", Warning, "metrics, health and readiness are not available: " + s.NoMetrics,
 			"another http_address; then restart the node"},

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// user checks which user runs this.
+// user checks whether this command runs as root.
 func (m *machine) user(context.Context) []Finding {
 	return first([]rule{
 		{os.Geteuid() == 0, OK, "this runs as root, as a node has to", ""},
@@ -31,10 +31,10 @@ func (m *machine) judgeDirectory(stat unix.Stat_t, err error) []Finding {
 		{err != nil, Unchecked, fmt.Sprintf("examine %s: %v", root, err), asRoot},
 		{stat.Mode&unix.S_IFMT != unix.S_IFDIR, Problem, root + " is not a directory", "give the node another --root"},
 		{stat.Uid != 0 || mode&0o022 != 0, Problem,
-			fmt.Sprintf("others than root can write to %s (owner %d, mode %04o): the node refuses it",
+			fmt.Sprintf("users other than root can write to %s (owner %d, mode %04o): the node refuses it",
 				root, stat.Uid, mode),
 			"chown root " + root + "; chmod 700 " + root},
-		{mode&0o077 != 0, Warning, fmt.Sprintf("others than root can read %s (mode %04o), and so images", root, mode),
+		{mode&0o077 != 0, Warning, fmt.Sprintf("users other than root can read %s (mode %04o), and so images", root, mode),
 			"chmod 700 " + root},
 		{true, OK, "only root can use " + root, ""},
 	})

@@ -20,7 +20,7 @@ import (
 type trial struct {
 	failed  error // why nothing could be tried
 	erofs   error // from plain files
-	overlay error // on EROFS, or, without it, on a plain directory
+	overlay error // on the EROFS mount, or on a plain directory if that mount failed
 	fuse    error
 	resends bool // the kernel resends FUSE requests
 }

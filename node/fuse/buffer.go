@@ -26,8 +26,8 @@ func (b buffer) message(size int) []byte { return b[pageSize-outHeaderSize : pag
 
 func (b buffer) free() error { return unix.Munmap(b) }
 
-// bufferPool keeps a few buffers for the next reads. It returns the one that was used last, which
-// is in the processor's cache. Its users bound the number of buffers.
+// bufferPool keeps a few buffers for the next reads. It returns the buffer that was used last,
+// because that is probably in the processor's cache. Its users bound the number of buffers.
 type bufferPool struct {
 	size  int        // of the data in each, in bytes
 	mu    sync.Mutex // guards spare

@@ -60,26 +60,27 @@ const (
 	maxBytes  = 64 << 20
 	// alwaysPerDevice is how many reads of a device may be active whatever the other devices do.
 	alwaysPerDevice = 4
-	// maxBackground bounds the reads that the kernel sends before it blocks the processes that need
-	// more. That bound is not per device: with the kernel's default of 12, stuck readers of one
-	// device would block the readers of all. So the server answers some reads before it is reached
-	// (maxUnanswered). While fewer reads are unanswered, the window is smaller.
+	// maxBackground is the largest number of unanswered reads at which the kernel still sends
+	// further ones. Beyond it, the kernel blocks processes that read. That bound is not per device:
+	// with the kernel's default of 12, stuck readers of one device would block the readers of all
+	// devices. So the server fails some reads before the bound is reached (maxUnanswered). While
+	// few reads are unanswered, it sets a smaller bound (window).
 	maxBackground = 1 << 14
 	// maxUnanswered bounds the active and the queued reads of all devices. It is below
 	// maxBackground, so that the server evicts reads before the kernel's own bound blocks the
 	// readers of all devices.
 	maxUnanswered = maxBackground - 1024
 	// windowRoom is how many requests the kernel may send beyond those that the server knows, after
-	// each move of the window. Between moves it is minRoom to maxRoom. These requests may all
-	// precede a request for another device in the kernel's single queue. At 10 µs each, 64 of them
-	// delay it by less than 1 ms. Less room means more system calls.
+	// each move of the window. Between moves that number is minRoom to maxRoom. These requests may
+	// all precede a request for another device in the kernel's single queue. At 10 µs each, 64 of
+	// them delay that request by less than 1 ms. Less room means more system calls.
 	windowRoom = 64
 	// minRoom and maxRoom are the bounds of the room at which the window is moved.
 	minRoom = windowRoom / 2
 	maxRoom = windowRoom * 2
 	// lostAfter is how long requests wait in the kernel, while the server reads none, until they
-	// count as lost. A server reads requests within microseconds. health.Check has those sent that
-	// only the kernel's queue holds back, in less time.
+	// count as lost. A server reads requests within microseconds. Requests that the kernel only
+	// queues are sent earlier than that, because health.Check makes the kernel send them.
 	lostAfter = 6 * time.Second
 
 	// Memory.

@@ -1,6 +1,6 @@
 // Package fuse serves devices to the kernel, as the files of a FUSE mount of its own. Each read is
-// answered whole or with an error. Reads of one device do not delay those of another, and no read
-// hangs forever.
+// answered completely, or with an error. Reads of one device do not delay those of another, and no
+// read hangs forever.
 //
 // It is not a file system for users. Containers get names, permissions and everything else from a
 // tree's metadata image, and only the kernel opens the files here. The package knows no chunks,
@@ -16,7 +16,7 @@
 // Hazards:
 //   - The kernel treats the missing end of a short answer as zeros.
 //   - A process that waits for a read through a tree can be killed, but the read continues: the
-//     kernel sends no INTERRUPT for it. It does for reads of the device file itself.
+//     kernel sends INTERRUPT only for reads of the device file itself.
 //   - A device stays open as long as any mount namespace has a copy of its tree's mount. Until then
 //     the directory of devices cannot be unmounted.
 //   - The serving process must not open a device with os.Open, map a file of a tree, or run a program
@@ -133,8 +133,8 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 }
 
 // Adopt returns a server for a connection that another server, of any process, opened and no longer
-// serves. kept is what Descriptors returned there. Adopt takes it over. The devices have to be
-// added before Serve. Resend makes the server answer the requests that the other one left
+// serves. kept are the files that Descriptors returned there; Adopt closes them. The devices have
+// to be added before Serve. Resend makes the server answer the requests that the other server left
 // unanswered.
 //
 // The error wraps errors.ErrUnsupported if there is no way to get these requests.
@@ -165,8 +165,8 @@ func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server,
 	return newServer(conn, j, dir, state, log)
 }
 
-// duplicate returns a descriptor that Go's poller watches, even if it does not watch conn: so a
-// read of it can be cancelled.
+// duplicate returns a duplicate of conn's descriptor. Go's poller watches the duplicate, even if it
+// does not watch conn, so a read of the duplicate can be cancelled.
 func duplicate(conn *os.File) (*os.File, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -279,7 +279,8 @@ func (s *Server) forgetName(name string) {
 
 // Resend makes the server answer the requests that a predecessor received and did not answer. The
 // kernel resends them (Linux 6.9); the server ignores those that it is answering already. If the
-// kernel cannot, Serve first answers the requests in the journal. So Resend is called before Serve.
+// kernel cannot resend, Serve first answers the requests in the journal. So Resend is called before
+// Serve.
 func (s *Server) Resend() error {
 	if s.journal != nil {
 		s.resume = true

@@ -17,9 +17,9 @@ import (
 )
 
 // journal is memory that outlives the server. The kernel writes each request that it sends directly
-// into a slot, and the slot is busy until the request is answered. So a successor finds there all
-// requests that its predecessor had received and not answered. It is for kernels that cannot
-// resend.
+// into a slot, and the slot is busy until the request is answered. So a successor finds in the
+// journal all requests that its predecessor had received and not answered. It is for kernels that
+// cannot resend.
 //
 // A slot is busy while the first field of its request, the length, is not 0. At each moment a
 // request is the kernel's to send, or in a slot: the kernel fills the slot before it counts the
@@ -32,7 +32,7 @@ type journal struct {
 	slots int32 // their number
 
 	mu   sync.Mutex // guards free and next
-	free []int32    // slots that were used before, the last one first: they have memory already
+	free []int32    // free slots that were used before, and so have memory; the last one is used next
 	next int32      // slots from here on were never used
 }
 
@@ -55,8 +55,8 @@ func newJournal(slots int64) (*journal, error) {
 	return openJournal(file)
 }
 
-// openJournal opens what newJournal has made in any process, of any version. It takes over file.
-// The error wraps errors.ErrUnsupported if the file is not a journal.
+// openJournal opens a journal that newJournal has made, in any process of any version. From then on
+// it owns file. The error wraps errors.ErrUnsupported if the file is not a journal.
 func openJournal(file *os.File) (*journal, error) {
 	info, err := file.Stat()
 	var mem []byte
@@ -97,7 +97,7 @@ func (j *journal) slot(i int32) slot {
 func (j *journal) busy() ([]slot, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	// The lowest slots are used first. Those behind a hole in the file never were.
+	// The lowest slots are used first. Slots behind a hole in the file were never used.
 	used, err := unix.Seek(int(j.file.Fd()), 0, unix.SEEK_HOLE)
 	if err != nil {
 		return nil, fmt.Errorf("read the journal of requests: %w", err)

@@ -36,7 +36,7 @@ func (l Latency) Count() (n int64) {
 	return n
 }
 
-// Quantile estimates the time within which a share q of all times lies.
+// Quantile estimates the time that a share q of all times does not exceed.
 func (l Latency) Quantile(q float64) time.Duration {
 	rank := q * float64(l.Count())
 	for i, n := range l.Counts {
@@ -57,7 +57,7 @@ func (l Latency) Quantile(q float64) time.Duration {
 	return l.Max
 }
 
-// plus returns the histogram of both.
+// plus returns the sum of two histograms.
 func (l Latency) plus(other Latency) Latency {
 	for i, n := range other.Counts {
 		l.Counts[i] += n

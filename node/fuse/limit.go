@@ -11,16 +11,16 @@ import (
 // device: a device is served even if the reads of all others are stuck.
 //
 // If more than maxUnanswered reads are active or queued, the oldest read of the longest queue is
-// evicted: it fails. So a device that is flooded with reads loses its own reads, and one with few
-// loses none. The oldest is evicted because it is probably read-ahead: a process that needs the
-// page reads it again, and that read is the newest.
+// evicted: it fails. So a device that is flooded with reads loses its own reads, and a device with
+// few reads loses none. The oldest read is evicted because it is probably read-ahead: a process
+// that needs the page reads it again, and that read is the newest.
 //
 // It is not safe for concurrent use.
 type limits struct {
 	active map[*read]struct{}
 	bytes  int64   // that the active reads ask for
 	queued int     // reads
-	queues []*file // with queued reads, each once; the first is next
+	queues []*file // the files with queued reads, each once; it is the first one's turn
 }
 
 func newLimits() limits { return limits{active: map[*read]struct{}{}} }
@@ -40,7 +40,7 @@ func (q *queue) oldest() *read {
 }
 
 // add makes a read active or queues it, and reports whether it is active. If there are too many
-// reads now, evicted is the queued read that was removed for it.
+// reads now, evicted is a read that was removed from its queue.
 func (l *limits) add(r *read) (active bool, evicted *read) {
 	if active = l.allows(r); active {
 		l.activate(r)
@@ -124,7 +124,7 @@ func (l *limits) dequeue(r *read) {
 	}
 }
 
-// dequeueOld removes a device's queued reads that arrived until then.
+// dequeueOld removes a device's queued reads that arrived at the time until or before.
 func (l *limits) dequeueOld(f *file, until time.Time) (removed []*read) {
 	for r := f.queue.oldest(); r != nil && !r.since.After(until); r = f.queue.oldest() {
 		l.dequeue(r)

@@ -30,8 +30,8 @@ func Mount(dir string, log *slog.Logger) (*Server, error) {
 	if err := unix.Mount("lighter", dir, "fuse.lighter", flags, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount FUSE on %s: %w%s", dir, err, mountHint(err)), unix.Close(fd))
 	}
-	// Not before the mount: a descriptor that Go's poller watches before it is a connection never
-	// becomes readable.
+	// os.NewFile makes Go's poller watch the descriptor. A descriptor that is watched before it is
+	// a connection, that is, before the mount, never becomes readable.
 	conn := os.NewFile(uintptr(fd), "/dev/fuse")
 	state, err := initialize(conn)
 	if err != nil {
@@ -59,7 +59,7 @@ func mountHint(err error) string {
 }
 
 // removeDead removes FUSE mounts from dir whose connections have ended. It detaches them, because
-// trees may still be mounted over their devices. All reads of these fail already.
+// trees may still be mounted over their devices. All reads of these trees fail already.
 func removeDead(dir string) error {
 	for {
 		result := make(chan error, 1)
@@ -86,8 +86,8 @@ func removeDead(dir string) error {
 	}
 }
 
-// initialize answers the kernel's first request, INIT. Each connection has only one, however many
-// servers it has.
+// initialize answers the kernel's first request, INIT. A connection has only one INIT, even if
+// several servers serve it one after the other.
 func initialize(conn *os.File) (State, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(initTimeout)); err != nil {
 		return State{}, err
@@ -114,8 +114,8 @@ func initialize(conn *os.File) (State, error) {
 	return state, nil
 }
 
-// negotiate returns the answer to INIT: those of the wanted features that the kernel offers. The
-// kernel's pages have kernelPage bytes.
+// negotiate returns the answer to INIT: those of the wanted features that the kernel offers.
+// kernelPage is the size of the kernel's pages, in bytes.
 func negotiate(req request, kernelPage int) (gofuse.InitOut, State, error) {
 	if req.Opcode != opInit {
 		return gofuse.InitOut{}, State{}, fmt.Errorf("%w: opcode %d instead of INIT", errMalformed, req.Opcode)

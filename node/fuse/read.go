@@ -41,15 +41,15 @@ func (s *Server) read(work context.Context, req *request) error {
 	return err
 }
 
-// admit makes a READ active, queues it, or answers it. The caller answers the read that was evicted
-// for it, if any. known is the number of unanswered reads afterwards.
+// admit makes a READ active, queues it, or answers it. If another read was evicted, the caller
+// answers that one. known is the number of unanswered reads afterwards.
 func (s *Server) admit(work context.Context, req *request, in *gofuse.ReadIn) (evicted *read, known int, err error) {
 	r := &read{unique: req.Unique, offset: int64(in.Offset), since: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { known = len(s.reads) }()
 	if s.reads[r.unique] != nil {
-		return nil, 0, nil // it was resent, and a goroutine answers it already
+		return nil, 0, nil // the request was resent, and a goroutine answers it already
 	}
 	if r.unique&resentBit != 0 {
 		s.resent.Add(1)
@@ -156,8 +156,8 @@ func (s *Server) cancel(why error, match func(*file) bool) {
 	}
 }
 
-// dequeueOld removes the queued reads that arrived until then, of the devices that match. The
-// caller holds mu, and answers them.
+// dequeueOld removes the queued reads of matching devices that arrived at the time until or before.
+// The caller holds mu, and answers them.
 func (s *Server) dequeueOld(until time.Time, match func(*file) bool) (removed []*read) {
 	for _, f := range slices.Clone(s.limits.queues) {
 		if match(f) {
@@ -199,8 +199,8 @@ func (s *Server) interrupt(req request) error {
 	return nil
 }
 
-// expire fails reads that were queued until their deadline, and active reads whose Readers did not
-// return at it.
+// expire fails reads that are still queued at their deadline, and active reads whose Readers have
+// not returned readGrace after it.
 func (s *Server) expire(now time.Time) {
 	s.mu.Lock()
 	late := s.dequeueOld(now.Add(-s.deadline), func(*file) bool { return true })
@@ -242,8 +242,8 @@ func (s *Server) logFailure(r *read, err error) {
 	}
 }
 
-// sendRead sends the answer to a read. The kernel refuses an answer only if this program is at
-// fault; then no process waits for it any more.
+// sendRead sends the answer to a read. The kernel refuses an answer only because of a fault in this
+// program; in that case no process waits for the answer any more.
 func (s *Server) sendRead(r *read, message []byte) {
 	if err := s.send(message); err != nil {
 		s.log.Error("answer refused by the kernel", "dir", s.dir, "err", err)

@@ -46,8 +46,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return errors.Join(err, s.journal.unmap())
 }
 
-// stopWith ends the loop when ctx is done. It returns before Serve does, as the connection may be
-// closed then.
+// stopWith ends the loop when ctx is done. It must return before Serve does, because the connection
+// may be closed after Serve.
 func (s *Server) stopWith(ctx, work context.Context) {
 	select {
 	case <-ctx.Done():
@@ -81,8 +81,8 @@ func (s *Server) watch(work context.Context) {
 }
 
 // loop receives requests in one goroutine, which spends one or two microseconds on each. Longer
-// work is done in other goroutines. As there is only one, a request is known before its INTERRUPT
-// is received.
+// work is done in other goroutines. Because a single goroutine receives, a request is known before
+// its INTERRUPT is received.
 func (s *Server) loop(work context.Context) error {
 	if s.resume {
 		if err := s.serveJournal(work); err != nil {
@@ -152,7 +152,8 @@ func (r *receiver) receive(slot slot) ([]byte, error) {
 		err = r.err
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
 	default:
-		// Go's poller knows that the connection has ended, but not why. Another read tells.
+		// Go's poller knows that the connection has ended, but not why. Another read returns the
+		// cause.
 		if r.server.raw.Control(func(fd uintptr) { r.read(fd) }) != nil {
 			return nil, os.ErrClosed
 		}
@@ -285,8 +286,8 @@ func (s *Server) readdir(req request) ([]byte, error) {
 	return b, nil
 }
 
-// send sends one message to the kernel. It is no error if the kernel no longer wants it: the
-// process may be gone, the mount unmounted, or the request resent.
+// send sends one message to the kernel. It is no error if the kernel no longer waits for the
+// message: the process may be gone, the mount unmounted, or the request resent.
 func (s *Server) send(message []byte) error {
 	var failed error
 	err := s.raw.Control(func(fd uintptr) { // not conn.Write, which locks out other writers

@@ -94,7 +94,7 @@ type DeviceStats struct {
 	// Refused is how many of the failed reads were evicted because too many were queued. Most are
 	// the kernel's read-ahead, which processes repeat if they need the data.
 	Refused int64 `json:"refused"`
-	Waited  Wait  `json:"waited"` // by processes that read it
+	Waited  Wait  `json:"waited"` // how long processes waited for its reads
 }
 
 // Wait is how long readers waited for answers, in seconds.

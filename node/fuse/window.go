@@ -71,12 +71,13 @@ func (w *window) wake(processes int) {
 	}
 }
 
-// check is called from time to time with the kernel's number of unanswered requests, the server's
-// number of unanswered reads, and how long the server has read none although the kernel has some.
+// check adapts the window from time to time. inKernel is the kernel's number of unanswered
+// requests, known the server's number of unanswered reads. stalled is how long the server has
+// received no request although the kernel has some for it.
 //
 // A previous server may have lost requests. The kernel counts them for ever, so they would use up
-// the room. A long stall shows them. check also wakes processes whose wake-up went to a process
-// that was then killed.
+// the room. A long stall shows that there are such requests. check also wakes processes whose
+// wake-up went to a process that was then killed.
 func (w *window) check(inKernel int64, known int, stalled time.Duration) {
 	w.mu.Lock()
 	switch {

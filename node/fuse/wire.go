@@ -16,7 +16,7 @@ var errMalformed = errors.New("malformed FUSE request")
 type request struct {
 	gofuse.InHeader
 	bytes []byte // starts with the header
-	slot  slot   // that it was received into; nil: none, or a read has it now
+	slot  slot   // the slot that it was received into; nil: it has none, or its read has taken the slot
 }
 
 // parseRequest checks that b is one whole request. The result refers to b.

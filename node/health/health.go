@@ -1,6 +1,5 @@
-// Package health detects when only a restart helps a node: the kernel's requests are no longer
-// answered, so containers hang, whatever else works. The service manager's watchdog and /healthz
-// act on it.
+// Package health detects when only a restart helps a node: when the kernel's requests are no longer
+// answered, and containers hang. The service manager's watchdog and /healthz use it.
 //
 // A node without hub or disk is healthy, because it serves the chunks that it can still get. A node
 // that stops is healthy, too.
@@ -24,20 +23,20 @@ import (
 )
 
 const (
-	// maxReadTime is the longest that a read is unanswered in a healthy node, which answers
-	// each within 110 s (package fuse).
+	// maxReadTime is how long a read may be unanswered in a healthy node. Package fuse answers each
+	// read within 110 s.
 	maxReadTime = 3 * time.Minute
-	// maxStall is the longest that requests wait in the kernel while a healthy node reads
-	// none: it reads them within microseconds.
+	// maxStall is how long requests may wait in the kernel while the node receives none. A healthy
+	// node receives them within microseconds.
 	maxStall = 10 * time.Second
-	// flushInterval is how often Flush looks, and how long requests wait in the kernel before it
-	// probes.
+	// flushInterval is how often Flush checks the requests in the kernel, and how long they have to
+	// wait there before it probes.
 	flushInterval = 2 * time.Second
 	// checkTimeout bounds the wait for the kernel's answer in Healthy.
 	checkTimeout = 10 * time.Second
 )
 
-// Devices are what is checked.
+// Devices are the node's devices.
 type Devices interface {
 	// Unserved reports that the kernel's requests are no longer answered.
 	Unserved() bool
@@ -56,8 +55,7 @@ type Check struct {
 // New returns the check of the node with that root.
 func New(root string, devices Devices) *Check { return &Check{root: root, devices: devices} }
 
-// Stop makes the check succeed from now on: requests that are not answered any more are the next
-// daemon's.
+// Stop makes the check succeed from now on, because the next daemon answers what is unanswered.
 func (c *Check) Stop() { c.stopped.Store(true) }
 
 // Alive fails if only a restart can help. It waits for the kernel's answer until timeout.
@@ -74,8 +72,8 @@ func (c *Check) Alive(ctx context.Context, timeout time.Duration) error {
 	return c.answers(ctx, timeout)
 }
 
-// Healthy fails if Alive does, or if requests stay in the kernel. The watchdog ignores the
-// latter: requests that a previous daemon lost wait for ever, and a restart does not help them.
+// Healthy fails if Alive fails, or if requests stay in the kernel. The watchdog ignores such
+// requests: those that a previous daemon lost wait for ever, and a restart does not help them.
 func (c *Check) Healthy(ctx context.Context) error {
 	if err := c.Alive(ctx, checkTimeout); err != nil || c.stopped.Load() {
 		return err
@@ -101,9 +99,10 @@ func checkStall(s fuse.ServerStats) error {
 	return nil
 }
 
-// answers fails if the node does not answer a request of the kernel within timeout. The request
-// is no read, and waits for none. Another process makes it: a process that waits for an answer
-// that never comes cannot be killed, and a daemon that hangs must be, for the next one to start.
+// answers fails if the node does not answer a request of the kernel within timeout. The request is
+// not a read, and waits for no read. Another process causes the request, because a process that
+// waits for an answer that never comes cannot be killed. A daemon that hangs has to be killed, so
+// that the next one can start.
 func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
 	// One probe at a time: without an answer it waits until the connection ends.
 	answered := c.probe.DoChan("", func() (any, error) {
@@ -127,8 +126,8 @@ func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
 }
 
 // Probe makes the kernel send requests to the node with that root, and returns when the node has
-// answered. Closing the directory is a background request, with which the kernel also sends others
-// that it has queued.
+// answered. Closing the directory is a background request. With it, the kernel also sends other
+// background requests that it has queued.
 func Probe(root string) error {
 	fd, err := unix.Open(mount.Devices(root), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -138,8 +137,8 @@ func Probe(root string) error {
 }
 
 // Flush probes the node when requests stay in the kernel, until ctx is done. The kernel queues
-// background requests above max_background, and does not send them when max_background is raised,
-// but with the next background request.
+// background requests above max_background. When max_background is raised, the kernel does not send
+// the queued requests at once, but only together with the next background request.
 func (c *Check) Flush(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(flushInterval)
 	defer tick.Stop()

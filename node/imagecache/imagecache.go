@@ -36,7 +36,7 @@ type Freed struct {
 // Scrubbed is the result of a scrub, and the state of the cache after it.
 type Scrubbed struct {
 	Found disk.Scrubbed `json:"found"`
-	Files int           `json:"damagedFiles"` // metadata images, and local devices
+	Files int           `json:"damagedFiles"` // number of damaged metadata images and local devices
 	Status
 }
 
@@ -44,7 +44,7 @@ type Scrubbed struct {
 type Finder interface {
 	// FindTree returns the tree, and the image's name.
 	FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error)
-	// FindPin returns the pin that a word names, which may outlive its image.
+	// FindPin returns the tree of the pin that a word names. A pin may outlive its image.
 	FindPin(ctx context.Context, word string, pins []disk.Pin) (chunk.ID, error)
 }
 
@@ -105,7 +105,7 @@ func (c *Cache) Fetch(ctx context.Context, image string, report func(completion.
 	return nil
 }
 
-// Evict frees the chunks that only this image has, among the images on this machine.
+// Evict evicts the chunks that, of all images on this machine, only this one has.
 func (c *Cache) Evict(ctx context.Context, image string) (Freed, error) {
 	tree, _, err := c.images.FindTree(ctx, image)
 	if err != nil {
@@ -139,14 +139,14 @@ func (c *Cache) Prune() Freed {
 	return Freed{freed, c.Status()}
 }
 
-// Scrub verifies the cached chunks, and the metadata images and local devices of mounted trees.
+// Scrub verifies the cached chunks, the metadata images of served trees, and all local devices.
 func (c *Cache) Scrub(ctx context.Context) (Scrubbed, error) {
 	found, err := c.chunks.Scrub(ctx, rate.Inf)
 	files, failed := c.trees.Scrub(ctx, 0)
 	return Scrubbed{found, files, c.Status()}, errors.Join(err, failed)
 }
 
-// Run scrubs again and again, at that many bytes a second, until ctx is done. 0: never.
+// Run scrubs again and again, at bytesPerSecond, until ctx is done. If that is 0, it never scrubs.
 func (c *Cache) Run(ctx context.Context, bytesPerSecond int64) {
 	for bytesPerSecond > 0 && ctx.Err() == nil {
 		if found, err := c.chunks.Scrub(ctx, rate.Limit(bytesPerSecond)); err == nil {

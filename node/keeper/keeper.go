@@ -4,7 +4,7 @@
 // Requests to a dead daemon wait in the kernel for the next one.
 //
 // A keeper does not serve. It holds a few descriptors and a note of a few bytes, and interprets
-// neither. New ones replace those that it held.
+// neither. What it is given replaces what it held.
 //
 // A keeper process ends by itself when the kernel has ended the connection, because everything
 // is unmounted. If it is killed while no daemon runs, the connection ends, and reads fail.
@@ -14,7 +14,7 @@
 //
 //	K note + descriptors  →  K                       hold these, and drop what was held
 //	T                     →  T note + descriptors    copies; no descriptor: nothing is held
-//	D                     →  end of the process      drop
+//	D                     →  end of the process      drop what is held
 package keeper
 
 import (
@@ -41,7 +41,7 @@ const (
 	opDrop = 'D'
 
 	maxNote  = 4096            // bytes of a note
-	maxFiles = 4               // descriptors that go with it
+	maxFiles = 4               // descriptors that are held with a note
 	timeout  = 5 * time.Second // of each wait for the other side; a keeper answers at once
 )
 
@@ -56,8 +56,8 @@ type Keeper interface {
 	// Take returns copies of what the keeper holds, and the note. The keeper still holds
 	// them. If it holds nothing, the error wraps fs.ErrNotExist.
 	Take(ctx context.Context) (files []*os.File, note []byte, err error)
-	// Holds fails unless the keeper holds what was given to it with note. If it certainly
-	// does not, the error wraps fs.ErrNotExist.
+	// Holds fails unless the keeper holds the descriptors that it was given with this note. If it
+	// certainly does not hold them, the error wraps fs.ErrNotExist.
 	Holds(ctx context.Context, note []byte) error
 	// Drop makes the keeper let go of what it holds, if anything.
 	Drop(ctx context.Context) error
@@ -70,7 +70,7 @@ var _, _ Keeper = Process{}, (*Manager)(nil)
 // Process is a keeper process.
 type Process struct {
 	Root string // of its node
-	// Command is a program with its arguments that calls Run. Its descriptor 3 is the
+	// Command is a program that calls Run, with its arguments. The program's descriptor 3 is the
 	// listening socket. Without a command, no keeper can be started.
 	Command []string
 }
@@ -90,7 +90,7 @@ func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error 
 	return give(ctx, p.Root, files, note)
 }
 
-// checkSize fails if a keeper cannot hold that much.
+// checkSize fails if a keeper cannot hold so many files or such a long note.
 func checkSize(files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
 		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
@@ -163,7 +163,7 @@ func (Process) String() string { return "a process of its own" }
 // ask returns copies of what the keeper process holds.
 func (p Process) ask(ctx context.Context) (note []byte, fds []int, err error) {
 	note, fds, err = p.askOnce(ctx)
-	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // the process may be just ending
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // the process was probably about to end
 		note, fds, err = p.askOnce(ctx)
 	}
 	return note, fds, err
@@ -221,14 +221,15 @@ func dial(ctx context.Context, root string) (*net.UnixConn, error) {
 	return c, c.SetDeadline(time.Now().Add(timeout))
 }
 
-// start starts a keeper process. The socket exists when it returns: its users need not wait, and of
-// two that start one at the same time, the second fails.
+// start starts a keeper process. The process's socket exists when start returns, so clients need
+// not wait for it. Only the daemon that has locked root calls start.
 func start(root string, command []string) error {
 	if len(command) == 0 {
-		return errors.New("no command is known that is one")
+		return errors.New("no command is known that runs a keeper")
 	}
+	// The socket of a keeper that has ended.
 	if err := os.Remove(Socket(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // it would be a dead one's
+		return err
 	}
 	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: Socket(root), Net: "unixpacket"})
 	if err != nil {

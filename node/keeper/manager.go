@@ -16,19 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Manager is the service manager that started this process (systemd). It takes reports about the
-// process, and holds descriptors for the next one if the service has a descriptor store. A nil
-// Manager stands for none, and reports are lost.
+// Manager is the service manager that started this process (systemd). It receives reports about
+// this process, and holds descriptors for the next process if the service has a descriptor store. A
+// nil *Manager means that there is no service manager; its Notify does nothing.
 type Manager struct {
 	socket   string // NOTIFY_SOCKET
 	stores   int    // how many descriptors it can hold
 	watchdog time.Duration
 	kept     map[string]int // descriptors that it has passed, by name
 	note     *os.File       // shared memory, which the manager holds, too
-	holds    []byte         // the note that was last given to it
+	holds    []byte         // the note that Keep last gave to it
 }
 
-// Names of descriptors that the manager holds. The files are managedFile and their number.
+// Names of the descriptors that the manager holds: managedFile and a number for each file, and
+// managedNote.
 const (
 	managedFile = "lighter-"
 	managedNote = "lighter-note"
@@ -59,7 +60,7 @@ func WithoutManager(environment []string) []string {
 func Environment() *Manager {
 	defer func() {
 		for _, name := range variables {
-			_ = os.Unsetenv(name) // they are for this process only
+			_ = os.Unsetenv(name) // the variables are for this process only
 		}
 	}()
 	m := &Manager{socket: os.Getenv("NOTIFY_SOCKET"), kept: map[string]int{}}
@@ -100,7 +101,7 @@ func (m *Manager) Watchdog() time.Duration {
 	return m.watchdog
 }
 
-// Notify reports lines of sd_notify(3), as "READY=1".
+// Notify reports lines of sd_notify(3), for example "READY=1".
 func (m *Manager) Notify(lines string) error {
 	if m == nil {
 		return nil
@@ -123,7 +124,7 @@ func (m *Manager) send(lines string, fds ...int) error {
 	err = unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait)
 	if err == nil {
 		err = unix.Sendmsg(socket, []byte(lines), rights, &unix.SockaddrUnix{Name: m.socket},
-			unix.MSG_NOSIGNAL) // @name is an abstract one
+			unix.MSG_NOSIGNAL) // a name that begins with @ is an abstract socket
 	}
 	if err != nil {
 		return fmt.Errorf("notify the service manager at %s: %w", m.socket, err)
@@ -143,7 +144,7 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 	files = append(files[:len(files):len(files)], m.note)
 	for i, file := range files {
 		name := managedFile + strconv.Itoa(i)
-		if i == len(files)-1 { // the last: files without a note do not count
+		if i == len(files)-1 { // the note comes last: Take ignores files without a note
 			name = managedNote
 		}
 		fds, err := numbers([]*os.File{file})
@@ -162,8 +163,8 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 	return nil
 }
 
-// Holds implements Keeper. A manager cannot be asked what it holds: its confirmation in Keep
-// counts.
+// Holds implements Keeper. A manager cannot be asked what it holds, so Holds relies on the
+// manager's confirmation in Keep.
 func (m *Manager) Holds(_ context.Context, note []byte) error {
 	if m.holds == nil || !bytes.Equal(m.holds, note) {
 		return fmt.Errorf("the service manager does not hold the devices: %w", fs.ErrNotExist)
@@ -174,7 +175,7 @@ func (m *Manager) Holds(_ context.Context, note []byte) error {
 // String implements Keeper.
 func (*Manager) String() string { return "the service manager" }
 
-// write writes the note in one write, so that a reader sees the old one or the new one.
+// write writes the note in one write, so that a reader sees the old note or the new one.
 func (m *Manager) write(note []byte) error {
 	if m.note == nil {
 		fd, err := unix.MemfdCreate("lighter-note", unix.MFD_CLOEXEC)

@@ -26,8 +26,8 @@ type keeper struct {
 // Run is a keeper process. It answers on the socket that Keep has given to the process, until the
 // connection that it holds has ended.
 func Run() error {
-	// The keeper is the last process that the kernel kills when memory is short, and uses
-	// next to none itself. Where this is not allowed it keeps the daemon's score.
+	// The kernel must not kill the keeper when memory is short: the keeper uses next to no memory.
+	// If this process may not set its score, it keeps the daemon's.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
 	file := os.NewFile(listenerFD, "socket")
 	inherited, err := net.FileListener(file)
@@ -68,7 +68,7 @@ func serve(listener *net.UnixListener) error {
 	}
 }
 
-// answer answers one message. Failures are for its sender to see.
+// answer answers one message. If that fails, only the message's sender sees an error.
 func (k *keeper) answer(conn *net.UnixConn) (dropped bool) {
 	if conn.SetDeadline(time.Now().Add(timeout)) != nil {
 		return false

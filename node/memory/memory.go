@@ -19,29 +19,30 @@ import (
 )
 
 const (
-	// garbageLimit is how much garbage may gather between two collections, in bytes. A node
-	// has little memory in use and produces much garbage, a unit at a time: with Go's own
-	// rule, as much garbage as is in use, a fifth of a first read of a large file went into
-	// collections.
+	// garbageLimit is how much garbage may gather between two collections, in bytes. A node has
+	// little memory in use and produces much garbage, a unit at a time. Go's default allows as much
+	// garbage as there is memory in use. With that, a fifth of a first read of a large file went
+	// into collections.
 	garbageLimit = 64 << 20
-	// minGrowth and maxGrowth bound the resulting growth of the heap, in percent of what is in
-	// use. The index of a large cache must not be scanned all the time, and a new daemon has
-	// next to nothing in use.
+	// minGrowth and maxGrowth bound the resulting growth of the heap, in percent of the memory in
+	// use. minGrowth keeps the index of a large cache from being scanned all the time. maxGrowth is
+	// for a new daemon, which has next to nothing in use.
 	minGrowth = 50
 	maxGrowth = 300
-	// minAvailable is how much of the machine's memory has to be available for background
-	// fetches, in bytes, or 1/minPart of it if that is more.
+	// Background fetches need minAvailable bytes of available memory, and 1/minPart of the
+	// machine's memory.
 	minAvailable = 128 << 20
 	minPart      = 40
 	// checkInterval is how long the result of a check is used.
 	checkInterval = time.Second
-	// oomScore makes the kernel choose the node among the last, because all containers depend
-	// on it. The keeper comes after it.
+	// oomScore makes the node one of the last processes that the kernel kills, because all
+	// containers depend on the node. The keeper is killed even later.
 	oomScore = -999
 )
 
-// LimitGarbage runs the garbage collector whenever garbageLimit is used up, as long as the process
-// lives. With a limit in percent alone, as GOGC is, the garbage would grow with the memory in use.
+// LimitGarbage makes the garbage collector run whenever about garbageLimit bytes of garbage have
+// gathered, as long as the process lives. With a fixed percentage, as GOGC is, the garbage would
+// grow with the memory in use.
 func LimitGarbage() {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -53,7 +54,7 @@ func LimitGarbage() {
 	runtime.AddCleanup(new([16]byte), func(struct{}) { LimitGarbage() }, struct{}{})
 }
 
-// growth returns by how many percent a heap with that many bytes in use may grow.
+// growth returns by how many percent a heap may grow. live is the number of bytes in use.
 func growth(live uint64) int {
 	return int(min(max(100*garbageLimit/max(live, 1), minGrowth), maxGrowth))
 }
@@ -70,7 +71,8 @@ type Shortage struct {
 // NewShortage returns a check of the machine's memory, and of a disk: disk returns why it is short.
 func NewShortage(disk func() error) *Shortage { return &Shortage{disk: disk} }
 
-// Check returns why nothing should be fetched in the background now. It looks once a second.
+// Check returns why nothing should be fetched in the background now, or nil. It examines the
+// machine at most once in checkInterval.
 func (s *Shortage) Check() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package monitor serves a node's state to monitoring systems over HTTP: /metrics for Prometheus,
-// /healthz and /readyz. It answers from before a previous daemon's mounts are recovered until after
-// the last one is closed.
+// /healthz and /readyz. It answers even before the mounts of a previous daemon are recovered, and
+// until all other parts of the node are closed.
 //
-// Its failures cost nothing but this view: containers come first.
+// If it fails, only monitoring is missing: the node runs on.
 package monitor
 
 import (
@@ -32,7 +32,7 @@ const (
 	maxScrapes    = 4                // at a time
 )
 
-// Node is what is monitored.
+// Node is the monitored node.
 type Node struct {
 	Healthy func(ctx context.Context) error // fails if only a restart can help
 	Status  func(ctx context.Context) (report.Status, error)
@@ -43,13 +43,13 @@ type Node struct {
 type Server struct {
 	http   http.Server
 	log    *slog.Logger
-	ended  chan struct{}          // closed when it answers no more
-	reason atomic.Pointer[string] // why the node is not ready; nil: it is
+	ended  chan struct{}          // closed when the server has ended
+	reason atomic.Pointer[string] // why the node is not ready; nil: it is ready
 	node   atomic.Pointer[Node]   // nil before Show
 }
 
-// Open listens at address, which is HOST:PORT or unix:/PATH. The server can be used even if that
-// fails, or if the address is empty: then nothing can ask it.
+// Open listens at address, which is HOST:PORT or unix:/PATH. If that fails, or if the address is
+// empty, Open still returns a usable server, which no client can reach.
 func Open(ctx context.Context, address string, log *slog.Logger) (*Server, error) {
 	s := &Server{log: log, ended: make(chan struct{})}
 	s.NotReady("it starts")

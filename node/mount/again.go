@@ -7,10 +7,11 @@ import (
 	"lighter/format/chunk"
 )
 
-// MountAgain puts a new mount of a mounted tree over the existing one. A process that starts from
+// MountAgain mounts a mounted tree once more, over the existing mount. A process that starts from
 // now on finds none of the tree's data in the page cache, so all its reads can be recorded. Users
-// of the existing mount keep it. A tree that is not mounted is not mounted either. Until Unwatch,
-// the tree's mounts do not use the local device. Unwatch must follow, even after an error.
+// of the existing mount keep it. If the tree is not mounted, MountAgain mounts nothing. Until
+// Unwatch, new mounts of the tree do not use the local device. The caller must call Unwatch, even
+// after an error.
 func (m *Mounts) MountAgain(ctx context.Context, tree chunk.ID) error {
 	if err := m.trees.WithRepair(ctx, tree, func() error { return m.mountAgain(ctx, tree) }); err != nil {
 		return fmt.Errorf("mount tree %s once more: %w", tree.Short(), err)

@@ -65,7 +65,7 @@ func Bound(root, dir string) (bool, error) {
 	return strings.HasPrefix(top, trees.Dir(root)+"/"), err
 }
 
-// Rebind replaces a bound tree at dir, which is not served any more, by a mounted tree.
+// Rebind mounts a mounted tree at dir, in place of a bound tree that is not served any more.
 func Rebind(tree, dir string) error {
 	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 		return fmt.Errorf("detach what a previous node mounted on %s: %w", dir, err)

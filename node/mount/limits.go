@@ -8,8 +8,8 @@ const (
 	maxAgain = 16
 	// probePause is the least time between two attempts to mount an empty tree.
 	probePause = 10 * time.Second
-	// hideTimeout is how long the kernel may wait for reads of a tree that it unmounts, before they
-	// are interrupted; hideAgain is the pause before that is repeated.
+	// hideTimeout is how long the kernel may wait for reads of a tree that it unmounts, before the
+	// reads are interrupted. hideAgain is the pause before they are interrupted again.
 	hideTimeout = 2 * time.Second
 	hideAgain   = 100 * time.Millisecond
 	// idleTimeout is how long UnmountIdle waits for reads; idlePause is how often it checks whether
@@ -25,7 +25,7 @@ const (
 	loopTries = 64
 	// loopBlock is the block size of loop devices, in bytes: that of both files.
 	loopBlock = 4096
-	// loopReadAhead is how far the kernel reads ahead, in units of 512 bytes: as far as without a
-	// loop device, which may read ahead 20 times as far by default.
+	// loopReadAhead is how far the kernel reads ahead on a loop device, in units of 512 bytes. It
+	// is the value for files. A loop device's default may be 20 times as large.
 	loopReadAhead = 128 << 10 / 512
 )

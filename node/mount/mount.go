@@ -37,12 +37,12 @@ type Mounts struct {
 	probed  time.Time         // when unable was set
 }
 
-// Mount is the newest mount of a tree. A tree may have others below it, with users of their own,
-// and mounts of previous daemons. It is changed only under the tree's lock.
+// Mount is the newest mount of a tree. Older mounts of the tree, also of previous daemons, may lie
+// below it and have users of their own. A Mount is changed only under the tree's lock.
 type Mount struct {
 	Kind  Kind
 	Mode  Mode
-	count int // how many MountAgain has put over the first one
+	count int // how many mounts MountAgain has put over the first mount
 }
 
 // Kind says what a mount reads.
@@ -110,9 +110,9 @@ func (m *Mounts) forget(tree chunk.ID) {
 	delete(m.mounted, tree)
 }
 
-// Mount mounts a tree unless it is mounted, and returns where. It uses the network only if the
-// tree's index is damaged. A tree that got or lost its local device is mounted again, over the
-// existing mount.
+// Mount mounts a tree unless it is mounted, and returns the directory. It uses the network only if
+// the tree's index is damaged. If the tree got or lost a local device since it was mounted, Mount
+// mounts it again, over the existing mount.
 func (m *Mounts) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 	err := m.trees.WithRepair(ctx, tree, func() error { return m.ensure(ctx, tree) })
 	if err != nil {
@@ -134,7 +134,7 @@ func (m *Mounts) ensure(ctx context.Context, tree chunk.ID) error {
 		return m.mount(ctx, tree)
 	}
 	if !isLocal {
-		m.trees.Served(tree).Device.Begin() // some of its chunks may have been evicted
+		m.trees.Served(tree).Device.Begin() // some chunks of its start may have been evicted
 	}
 	return nil
 }
@@ -179,8 +179,8 @@ func (m *Mounts) usesLocal(tree chunk.ID) bool {
 	return has && !m.watched[tree]
 }
 
-// mountLocal mounts a tree with its local device, if mounts are to use that. A local device that
-// cannot be mounted is removed.
+// mountLocal mounts a tree with its local device, if a new mount is to use that. A local device
+// that cannot be mounted is removed.
 func (m *Mounts) mountLocal(tree chunk.ID, open *trees.OpenTree) (mount Mount, ok bool) {
 	if !m.usesLocal(tree) {
 		return Mount{}, false
@@ -205,8 +205,8 @@ func (m *Mounts) mountLocal(tree chunk.ID, open *trees.OpenTree) (mount Mount, o
 	return Mount{}, false
 }
 
-// mountOn makes the directory point and has mount mount something there, over an existing mount,
-// which keeps its users.
+// mountOn makes the directory point, and calls mount to mount a tree on it. An existing mount stays
+// below the new one, with its users.
 func mountOn(point string, mount func(point string) (Mode, error)) (Mode, error) {
 	if err := os.Mkdir(point, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err

@@ -25,7 +25,7 @@ var (
 func (m *Mounts) Probe() {
 	m.probing.Lock()
 	defer m.probing.Unlock()
-	_ = m.probe() // it is logged, and kept
+	_ = m.probe() // probe logs the error, and keeps it for CheckMountable
 }
 
 // CheckMountable returns an error if this machine cannot mount trees. Existing mounts are not
@@ -51,14 +51,14 @@ func (m *Mounts) probe() error {
 	m.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || err.Error() != before.Error()):
-		m.log.Error("no image will be lazy: all are unpacked as overlayfs would", "err", err)
+		m.log.Error("no image will be lazy: all images are unpacked as usual", "err", err)
 	case err == nil && before != nil:
 		m.log.Info("trees can be mounted now: images that are pulled from now on may be lazy")
 	}
 	return err
 }
 
-// probePoint returns where below root the empty tree is mounted for a moment.
+// probePoint returns the directory below root on which Probe mounts an empty tree.
 func probePoint(root string) string { return filepath.Join(root, "probe", "mount") }
 
 // tryMount mounts an empty tree and unmounts it. If it fails before it calls the kernel, it logs
@@ -73,7 +73,7 @@ func (m *Mounts) tryMount() error {
 	var image bytes.Buffer
 	_, err := index.Make(&tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, nil)}, &image)
 	if err == nil {
-		err = errors.Join(unmount(point), os.RemoveAll(dir)) // of a probe that was killed
+		err = errors.Join(unmount(point), os.RemoveAll(dir)) // remains of a probe that was killed
 	}
 	if err == nil {
 		err = errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(point, 0o700),
@@ -88,7 +88,7 @@ func (m *Mounts) tryMount() error {
 		m.log.Debug("trees can be mounted", "mode", mode)
 	}
 	if failed := errors.Join(unmount(point), os.RemoveAll(dir)); failed != nil {
-		m.log.Warn("cannot remove what was mounted to try", "err", failed)
+		m.log.Warn("cannot remove the trial mount", "err", failed)
 	}
 	switch {
 	case errors.Is(err, unix.ENODEV):

@@ -45,7 +45,7 @@ func (m *Mounts) Recover(takenOver bool) error {
 	return nil
 }
 
-// adopt sets the newest mount of a tree to what the kernel's mount table says of it.
+// adopt records an entry of the kernel's mount table as the newest mount of a tree.
 func (m *Mounts) adopt(tree chunk.ID, entry tableEntry) {
 	mount, _ := m.get(tree)
 	mount.Mode = entry.mode

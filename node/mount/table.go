@@ -42,8 +42,8 @@ func mountPoints(root string) (map[string]tableEntry, error) {
 	return mounts, nil
 }
 
-// readTable returns the mounts of this process's namespace that pass a filter. It reads the table
-// of the process, not that of the calling thread, as mountinfo.GetMounts does.
+// readTable returns the mounts of this process's namespace that pass a filter. Unlike
+// mountinfo.GetMounts, it reads the table of the process, not that of the calling thread.
 func readTable(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -52,8 +52,9 @@ func readTable(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	return parseTable(table, filter)
 }
 
-// parseTable returns the mounts of a table that pass a filter. It skips lines above maxLine, which
-// no mount of a node has: package mountinfo would reject the whole table for one of 64 KiB.
+// parseTable returns the mounts of a table that pass a filter. It skips lines longer than maxLine:
+// no mount of a node has such a line, and package mountinfo would reject the whole table because of
+// a line of 64 KiB.
 func parseTable(table []byte, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	var short bytes.Buffer
 	for line := range bytes.Lines(table) {

@@ -45,8 +45,8 @@ func (m *Mounts) unmount(tree chunk.ID) error {
 	return m.unserve(tree)
 }
 
-// interrupt interrupts the reads of a tree until ctx is done, if unmount(2) has detached the
-// last mount and does not return. The kernel waits for reads then, whose processes were killed.
+// interrupt interrupts the reads of a tree until ctx is done, if unmount(2) has detached the last
+// mount and does not return. In that case the kernel waits for reads of processes that were killed.
 func (m *Mounts) interrupt(ctx context.Context, tree chunk.ID) {
 	for wait := hideTimeout; sleep.For(ctx, wait); wait = hideAgain {
 		mounts, err := mountPoints(m.root)
@@ -70,7 +70,8 @@ func (m *Mounts) hide(tree chunk.ID) error {
 	return nil
 }
 
-// update finds out how a tree is mounted of which some mounts were unmounted and others were not.
+// update finds out which mount of a tree is the newest, after only some of its mounts could be
+// unmounted.
 func (m *Mounts) update(tree chunk.ID) {
 	mounts, err := mountPoints(m.root)
 	if entry, mounted := mounts[m.point(tree)]; err == nil && mounted {

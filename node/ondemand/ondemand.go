@@ -16,8 +16,8 @@ import (
 // Progress is the progress of a recording.
 type Progress struct {
 	Tree  chunk.ID `json:"tree"`
-	Reads int      `json:"reads"`           // so far; at the end, those that do not continue the read before
-	Bytes int64    `json:"bytes,omitempty"` // of the device, at the end
+	Reads int      `json:"reads"`           // so far; at the end, without reads that continue the previous one
+	Bytes int64    `json:"bytes,omitempty"` // at the end: how many bytes of the device were read
 	Over  bool     `json:"over"`            // the start has ended
 	Sent  bool     `json:"sent"`            // the trace was sent to a hub
 	Text  string   `json:"text,omitempty"`  // the trace in the format of package trace, if it was asked for
@@ -27,7 +27,7 @@ type Progress struct {
 const interval = 500 * time.Millisecond
 
 // errNoStart reports that nothing was recorded.
-var errNoStart = errors.New("its tree went before anything was read of it: was the image removed?")
+var errNoStart = errors.New("its tree was unmounted before anything was read: was the image removed?")
 
 // Finder finds the tree of an image by a word.
 type Finder interface {
@@ -86,7 +86,7 @@ func (r *Recorder) Record(ctx context.Context, image string, text bool, report f
 	return nil
 }
 
-// recordTree returns the trace of the next start on a tree, which is not empty.
+// recordTree returns the trace of the next start on a tree. The trace is not empty.
 func (r *Recorder) recordTree(ctx context.Context, tree chunk.ID, report func(Progress)) (trace.Trace, error) {
 	next, err := r.Starts.RecordNext(tree)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 
 // Yield says how much was fetched speculatively, and how much of it was read.
 type Yield struct {
-	Fetched int64 `json:"fetchedBytes,omitempty"` // received for this alone, compressed; only of startup packs
-	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes added to the cache
-	Used    int64 `json:"usedBytes"`              // of these, bytes of chunks that were read later
+	Fetched int64 `json:"fetchedBytes,omitempty"` // compressed bytes received; counted for startup packs only
+	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes of the chunks that were fetched for later
+	Used    int64 `json:"usedBytes"`              // bytes of those chunks that were read later
 }
 
 // yield counts a Yield.
@@ -19,10 +19,11 @@ type yield struct{ fetched, added, used atomic.Int64 }
 
 func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.added.Load(), y.used.Load()} }
 
-// account compares what was fetched speculatively for one device with what of it was read.
+// account counts the bytes that were fetched speculatively for one device, and how many of them
+// were read.
 type account struct {
 	extents *index.Map
-	total   *yield // of all devices
+	total   *yield // the sum of all devices
 	marks   marks  // extents whose chunks were requested and not read yet
 
 	added atomic.Int64 // uncompressed
@@ -78,7 +79,8 @@ type marks struct {
 
 func (m *marks) isEmpty() bool { return m.words.Load() == nil }
 
-// set marks one of so many extents and reports whether it was unmarked.
+// set marks an extent and reports whether it was unmarked. extents is the device's number of
+// extents.
 func (m *marks) set(extent, extents int64) bool {
 	words := m.words.Load()
 	if words == nil {

@@ -5,8 +5,8 @@ import "time"
 const (
 	// Sequential readers.
 
-	// maxReaders is how many sequential readers of one device are tracked, each of startup packs
-	// and of the rest.
+	// maxReaders is how many sequential readers of one device are tracked inside of startup packs,
+	// and how many outside of them.
 	maxReaders = 16
 	// minWindow and maxWindow bound how far ahead of a sequential reader data is fetched, in bytes.
 	// The largest window keeps a link of 1 Gbit/s busy while the reader stalls, as on a busy
@@ -15,8 +15,8 @@ const (
 	maxWindow = 64 << 20
 	// windowSteps is the number of requests that make up a window, so that most of it is in flight.
 	windowSteps = 8
-	// slack is the largest distance, in bytes, between a read and the end of its reader's previous
-	// one. The kernel sends the parts of one large read in any order.
+	// slack is the largest distance, in bytes, between a read and the end of the same reader's
+	// previous read. The kernel sends the parts of one large read in any order.
 	slack = 2 << 20
 
 	// The queue of speculative requests for units, which sequential readers and neighbours share.
@@ -33,8 +33,8 @@ const (
 	// maxPlans bounds how many startup packs have their units listed at a time. Listing reads all
 	// locations of a tree.
 	maxPlans = 4
-	// maxPlanned bounds the extents considered of one startup pack. Further ones are fetched on
-	// demand.
+	// maxPlanned bounds the extents of one startup pack that are prefetched. Chunks of further
+	// extents are fetched on demand.
 	maxPlanned = 1 << 16
 	// maxUnits bounds the units of one device that were requested and are not stored yet. The
 	// link's window bounds the bytes in flight.
@@ -49,13 +49,13 @@ const (
 	// maxEarly bounds the reads kept until the triggers are known.
 	maxEarly = 256
 	// A pack is small, and fetched first, if it has at most 1/smallPart of the bytes of the largest
-	// pack that the same read wants. It hardly delays the others.
+	// pack that the same read triggers. A small pack hardly delays the others.
 	smallPart = 16
 	// maxInvalid is how many units in a row may be missing or invalid before a pack is given up.
 	maxInvalid = 8
-	// startupCredit is how many bytes, uncompressed, a pack may bring before any of them is read.
-	// Of what comes beyond it, one part in startupPart has to be read. So a start that differs from
-	// those before it gets a bounded multiple of what it uses.
+	// startupCredit is how many uncompressed bytes of a pack may be fetched before any of them is
+	// read. Of the bytes beyond that, one in startupPart has to be read. This bounds what is
+	// fetched in vain for a start that differs from the recorded ones.
 	startupCredit = 32 << 20
 	startupPart   = 4
 	// maxLoads bounds the units of startup packs that are read from the disk into memory at a time:
@@ -71,9 +71,9 @@ const (
 	// neighbourProbe is how many units of other files are requested with a miss while it is not
 	// known whether such units are read.
 	neighbourProbe = 4
-	// neighbourCredit is how many bytes, uncompressed, may come before any of them is read. Of what
-	// comes beyond it, one part in filePart has to be read of the same file, and one in otherPart
-	// of other files.
+	// neighbourCredit is how many uncompressed bytes of neighbours may be fetched before any of
+	// them is read. Of the bytes beyond that, one in filePart has to be read if they belong to the
+	// same file, and one in otherPart if they belong to other files.
 	neighbourCredit = 8 << 20
 	filePart        = 4
 	otherPart       = 8

@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// credit bounds how much of startup packs may be fetched before it is read.
+// credit bounds how many bytes of startup packs may be fetched without being read.
 type credit struct {
 	account *account
 	perPack int64         // startupCredit; less in tests
-	limit   atomic.Int64  // more may be fetched up to this debt of the account
-	held    atomic.Bool   // the stream waits until more is read, or may be fetched
-	wakeup  chan struct{} // tells it to check again
+	limit   atomic.Int64  // nothing more is fetched while the account's debt exceeds this
+	held    atomic.Bool   // the stream waits until the debt is smaller, or the limit larger
+	wakeup  chan struct{} // tells the waiting stream to check again
 }
 
 func newCredit(a *account) credit {
@@ -31,7 +31,7 @@ func (c *credit) wait(ctx context.Context, isWanted func() bool) {
 	defer c.held.Store(false)
 	for c.isUsedUp() && isWanted() && ctx.Err() == nil {
 		if !c.held.Swap(true) {
-			continue // wake did nothing before held was set, so check once more
+			continue // wake does nothing before held is set, so check once more
 		}
 		select {
 		case <-c.wakeup:

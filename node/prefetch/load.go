@@ -12,8 +12,8 @@ import (
 
 // loads are the reads of cached chunks from the disk into memory, of all devices together.
 type loads struct {
-	slots chan struct{} // one for each unit in work
-	bytes atomic.Int64  // uncompressed, since the start
+	slots chan struct{} // holds a value for each unit that is being loaded
+	bytes atomic.Int64  // uncompressed bytes that were loaded since the node started
 }
 
 func newLoads() loads { return loads{slots: make(chan struct{}, maxLoads)} }
@@ -26,7 +26,7 @@ type loader struct {
 	extents *index.Map
 }
 
-// load loads the units' cached chunks until allow denies some bytes or ctx is done.
+// load loads the units' cached chunks until allow returns false for a unit's bytes, or ctx is done.
 func (l *loader) load(ctx context.Context, units []unit, allow func(bytes int64) bool) {
 	var group errgroup.Group
 	for _, u := range units {

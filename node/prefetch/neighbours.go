@@ -10,9 +10,9 @@ import (
 )
 
 // neighbours fetches the units around a missing chunk. While a reader waits one RTT for a unit, a
-// long path could deliver many. So the rest of the file is requested as well, as much as arrives in
-// one RTT; if the file is smaller than that, then some chunks of neighbouring files. It stops if
-// little of it is read.
+// long path could deliver many units. So neighbours also requests the rest of the file, up to the
+// bytes that arrive in one RTT. If the rest of the file has fewer, it requests some chunks of
+// neighbouring files, too. It stops if little of what it fetches is read.
 type neighbours struct {
 	device   *device.Device
 	source   Source
@@ -21,7 +21,7 @@ type neighbours struct {
 	isOff    bool
 
 	busy        atomic.Bool // one miss at a time is enough
-	file, other account     // of the same file, and of other files
+	file, other account     // chunks of the missing chunk's file, and of other files
 	work        sync.WaitGroup
 }
 
@@ -39,7 +39,8 @@ func (n *neighbours) forget() {
 	n.other.forget()
 }
 
-// Observe requests the neighbours of a miss, unless startup packs are being fetched: they go first.
+// Observe requests the neighbours of a miss, unless startup packs are being fetched, which go
+// first.
 func (n *neighbours) Observe(r device.Read) {
 	n.file.use(r)
 	n.other.use(r)
@@ -66,8 +67,8 @@ type search struct {
 	requested map[chunk.Unit]bool
 }
 
-// run requests the extents after the given one up to the end of the file, then those before it, if
-// enough of such extents is read. Then it requests those of neighbouring files.
+// run requests the extents of the file after the given extent, and then those before it, if enough
+// of such extents were read so far. Then it requests extents of neighbouring files.
 func (s *search) run(extent int64) {
 	s.own, _ = s.device.Unit(extent) // the reader requests it
 	after, before := extent+1, extent
@@ -111,7 +112,7 @@ func (s *search) isFirst(extent int64) bool {
 	return err != nil || e.First
 }
 
-// request requests one extent's unit and reports whether to go on.
+// request requests one extent's unit, and reports whether to continue with other extents.
 func (s *search) request(extent int64, a *account) bool {
 	e, err := s.device.Extents().Extent(extent)
 	if err != nil || s.source.Has(e.ID) {

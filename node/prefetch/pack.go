@@ -7,7 +7,7 @@ import (
 	"lighter/format/index"
 )
 
-// unit is one unit of a startup pack, with the extents whose chunks it should hold: one at least.
+// unit is one unit of a startup pack, with the extents whose chunks it should hold, at least one.
 type unit struct {
 	n       uint32
 	extents []int64
@@ -43,7 +43,7 @@ func unitsOf(locations *index.Locations, pack index.Startup) ([]unit, error) {
 
 // triggers are ranges of a device whose reads start the fetch of packs. They are immutable, and
 // safe for concurrent use.
-type triggers struct{ ranges []trigger } // by from
+type triggers struct{ ranges []trigger } // sorted by from
 
 type trigger struct {
 	span

@@ -13,10 +13,10 @@ import (
 // task is a wanted startup pack.
 type task struct {
 	pack      index.Startup
-	locations *index.Locations // that name it
+	locations *index.Locations // the locations that name the pack
 	load      bool             // its cached chunks are to be loaded into memory
-	planned   bool             // its units are listed
-	units     []unit           // still to be requested; the first is next
+	planned   bool             // units was set
+	units     []unit           // units that are still to be requested, in order
 	invalid   atomic.Int32     // units in a row that were missing or invalid
 }
 
@@ -26,10 +26,10 @@ type pass struct {
 	tasks   []*task
 	flights sync.WaitGroup
 	slots   chan struct{} // one for each unit in flight
-	careful bool          // one unit at a time, as the last pass has failed
+	careful bool          // one unit at a time until one arrives: the last pass has failed
 
 	mu     sync.Mutex // guards failed
-	failed error      // of the source or the cache: nothing more is requested
+	failed error      // failure of the source or the cache; if it is set, nothing more is requested
 }
 
 // errNotStored says that the cache did not store a unit.
@@ -91,7 +91,7 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 		s.account.total.fetched.Add(received)
 		if err == nil {
 			s.spend(max(received-bytes, 0))
-		} else { // it added nothing
+		} else { // the unit added nothing
 			s.spend(-bytes)
 			s.account.added.Add(-expected)
 			s.credit.wake()
@@ -108,8 +108,8 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 	return true
 }
 
-// missing returns one of the extents' chunks that are not cached, as part of the unit, and the
-// bytes of all of them.
+// missing returns the first of the extents' chunks that is not cached, as part of the unit, and the
+// bytes of all chunks that are not cached.
 func (s *startup) missing(u chunk.Unit, extents []int64) (ref chunk.Ref, bytes int64) {
 	for _, i := range extents {
 		e, err := s.device.Extents().Extent(i)

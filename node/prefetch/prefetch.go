@@ -1,14 +1,14 @@
 // Package prefetch fetches what the readers of devices are expected to read next. A Device is a
 // device.Device with three observers of its reads:
 //
-//   - sequential reads ahead of a sequential reader, as far as that has read of the file.
+//   - sequential fetches ahead of a sequential reader, as many bytes as it has read of the file.
 //   - neighbours fetches the rest of the file around a miss, if the RTT is long.
 //   - startup fetches startup packs, which hold chunks that starts use together.
 //
 // All of it is speculative. It is bounded in bytes and requests, readers go first, and it stops if
-// too little of it is read. A failure costs only the prefetched data.
+// too little of the fetched data is read. A failure costs only the prefetched data.
 //
-// The Prefetcher has what the devices of a node share: the queue of requests, and the counters.
+// The Prefetcher holds what the devices of a node share: the queue of requests, and the counters.
 package prefetch
 
 import (
@@ -34,8 +34,8 @@ type Source interface {
 type Cache interface {
 	// Has reports whether a chunk is probably cached.
 	Has(id chunk.ID) bool
-	// Load reads those of the chunks that are cached from the disk into memory. It returns when it
-	// has.
+	// Load reads chunks from the disk into memory, as far as they are cached. It returns when they
+	// are read.
 	Load(refs []chunk.Ref)
 }
 
@@ -47,9 +47,10 @@ type Fetcher interface {
 
 // Streamer is the part of a Source that fetches units one after the other.
 type Streamer interface {
-	// Stream requests the chunk's unit, of about size bytes. It returns when the link has room and
-	// the unit is in flight. The caller must call wait, which returns when the unit is cached, with
-	// the number of bytes received for this call. wait is nil if nothing had to be requested.
+	// Stream requests the chunk's unit, of about size bytes. It waits until the link has room, and
+	// returns when the unit is in flight. The caller must then call wait, which returns when the
+	// unit is cached, with the number of bytes received for this call. wait is nil if nothing had
+	// to be requested.
 	Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error)
 }
 
@@ -71,8 +72,8 @@ type Options struct {
 	// Limit is how many bytes of startup packs, uncompressed, may be fetched for one start of a
 	// device. With 0, neither startup packs nor neighbours are fetched.
 	Limit int64
-	// Blocked returns why nothing may be fetched now, such as a lack of memory or disk; nil: it
-	// may. The function may be nil itself.
+	// Blocked returns why nothing may be fetched now, such as a lack of memory or disk, or nil if
+	// fetching is allowed. It may be nil itself.
 	Blocked func() error
 }
 
@@ -134,15 +135,15 @@ func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *s
 	d.startup = newStartup(p, d.Device, source)
 	d.sequential = &sequential{device: d.Device, cache: source, requests: d.requests, startup: d.startup}
 	d.neighbours = newNeighbours(p, d)
-	d.Observe(d.startup) // first: the others leave to it what it fetches
+	d.Observe(d.startup) // first: the other observers do not fetch what it fetches
 	d.Observe(d.sequential)
 	d.Observe(d.neighbours)
 	d.startup.setLocations(locations)
 	return d
 }
 
-// SetLocations replaces the device's locations. Once it has returned, the previous ones are no
-// longer needed.
+// SetLocations replaces the device's locations. When it has returned, the file of the previous ones
+// may be closed.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.Device.SetLocations(locations)
 	d.startup.setLocations(locations)

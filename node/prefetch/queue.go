@@ -14,7 +14,7 @@ type queue struct {
 	log *slog.Logger
 
 	mu      sync.Mutex  // guards what follows, and the requests
-	devices []*requests // with queued requests, each once; the first is next
+	devices []*requests // the devices with queued requests, each once; it is the first one's turn
 	changed *sync.Cond  // a request was added, or a fetch has ended
 }
 
@@ -22,7 +22,7 @@ type queue struct {
 type requests struct {
 	queue    *queue
 	fetcher  Fetcher
-	refs     []chunk.Ref // queued; the first is next
+	refs     []chunk.Ref // queued, in order
 	inFlight int
 }
 

@@ -7,8 +7,8 @@ import (
 )
 
 // sequential fetches data ahead of sequential readers. For a reader inside startup packs, it
-// requests only units of wanted packs, and nothing while startup packs are being streamed: the
-// stream brings what the reader needs.
+// requests only units of wanted packs. While startup packs are being streamed, it requests nothing
+// for such a reader, because the stream contains what the reader needs.
 type sequential struct {
 	device   *device.Device
 	cache    Cache

@@ -14,8 +14,8 @@ import (
 	"lighter/sleep"
 )
 
-// startup fetches a device's startup packs once they are wanted: at mount, or when a read triggers
-// them. The pack that was wanted last goes first, as its chunks are being read now. startup
+// startup fetches a device's startup packs when they are wanted: at mount, or when a read triggers
+// them. The pack that was wanted last goes first, because its chunks are being read now. startup
 // has a goroutine while there is something to fetch.
 type startup struct {
 	device   *device.Device
@@ -27,8 +27,8 @@ type startup struct {
 	blocked  func() error
 	log      *slog.Logger
 
-	triggers atomic.Pointer[triggers]         // of packs that are not wanted yet; nil: there are none
-	packIDs  atomic.Pointer[map[chunk.ID]int] // the packs' places in packs
+	triggers atomic.Pointer[triggers]         // of packs; nil: there is no pack that is not wanted yet
+	packIDs  atomic.Pointer[map[chunk.ID]int] // the index in packs of each pack
 	account  account
 	credit   credit
 	paused   atomic.Bool // after a failure, until the next try
@@ -39,12 +39,12 @@ type startup struct {
 
 	mu        sync.Mutex // guards what follows
 	locations *index.Locations
-	packs     []index.Startup // of the locations
-	wanted    []bool          // of each pack
-	queue     []*task         // the first is next
+	packs     []index.Startup // the packs that locations name
+	wanted    []bool          // for each pack
+	queue     []*task         // wanted packs, in order
 	early     []span          // reads before the triggers were known
-	begun     bool            // the packs for the mount are wanted
-	reads     int64           // of the device, at the last begin
+	begun     bool            // begin was called, or the device was read
+	reads     int64           // the device's number of reads at the last begin
 	cold      bool            // no read had reached the device at the last begin
 	running   bool
 	ended     bool
@@ -53,7 +53,7 @@ type startup struct {
 
 var _ device.Observer = (*startup)(nil)
 
-// unknown stands for triggers that are not read from the locations yet.
+// unknown is the value of startup.triggers until the triggers are read from the locations.
 var unknown = &triggers{}
 
 func newStartup(p *Prefetcher, d *device.Device, source Source) *startup {
@@ -125,7 +125,8 @@ func (s *startup) start() {
 	}
 }
 
-// Observe requests the packs that a read triggers. It costs a few nanoseconds once all are wanted.
+// Observe requests the packs that a read triggers. It takes a few nanoseconds once all packs are
+// wanted.
 func (s *startup) Observe(r device.Read) {
 	if s.account.use(r) {
 		s.credit.wake()
@@ -201,7 +202,8 @@ func smallFirst(tasks []*task) []*task {
 	return append(small, others...)
 }
 
-// arm makes the triggers known, and requests the packs that the mount and the early reads want.
+// arm reads the triggers from the locations, and requests the packs that are wanted at mount and
+// those that the early reads trigger.
 func (s *startup) arm() {
 	s.mu.Lock()
 	packs, locations := s.packs, s.locations
@@ -242,7 +244,7 @@ func (s *startup) end() {
 	s.work.Wait()
 }
 
-// run fetches wanted packs until there are none.
+// run fetches wanted packs until no more are queued.
 func (s *startup) run() {
 	p := &pass{slots: make(chan struct{}, maxUnits)}
 	pause, retries := minPause, 0
@@ -375,8 +377,8 @@ func (s *startup) isRunning() bool {
 	return s.running && !s.credit.held.Load() && !s.paused.Load()
 }
 
-// pause waits before a retry and reports whether to retry. Meanwhile the other observers fetch what
-// readers miss.
+// pause waits before a retry and reports whether to retry. During the pause the other observers
+// fetch what they leave to startup otherwise.
 func (s *startup) pause(d time.Duration) bool {
 	s.paused.Store(true)
 	defer s.paused.Store(false)

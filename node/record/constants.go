@@ -39,5 +39,6 @@ const (
 	yieldInterval = 200 * time.Millisecond
 )
 
-// pauses are the pauses between two tries to send a trace. Up to as much is added at random.
+// pauses are the pauses between the tries to send a trace. A random time, of at most the same
+// length, is added to each.
 var pauses = [maxTries - 1]time.Duration{10 * time.Second, time.Minute}

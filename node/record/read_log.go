@@ -16,7 +16,7 @@ import (
 type readLog struct {
 	tree  chunk.ID
 	began time.Time
-	noted atomic.Int64 // reads, including those without room
+	noted atomic.Int64 // number of reads, including those for which notes has no room
 	notes [trace.MaxReads]atomic.Uint64
 }
 
@@ -49,7 +49,8 @@ func (r *readLog) bytes() (sum int64) {
 	return sum
 }
 
-// trace returns the reads in their order, each page where it was read first.
+// trace returns the reads in their order. A page that was read several times counts only for its
+// first read.
 func (r *readLog) trace() trace.Trace {
 	t := trace.Trace{Tree: r.tree}
 	var seen spans
@@ -57,7 +58,7 @@ func (r *readLog) trace() trace.Trace {
 	for i := range r.count() {
 		note := r.notes[i].Load()
 		if note == 0 {
-			continue // the reader has its place but has not written the note yet
+			continue // Observe has counted the read and not written its note yet
 		}
 		first := int64(note >> (countBits + timeBits))
 		last = max(last, time.Duration(note&timeMask)*time.Millisecond)
@@ -82,7 +83,8 @@ type spans []span
 
 type span struct{ from, to int64 } // pages from up to, but not including, to
 
-// add adds pages and calls fresh for each range of them that is new.
+// add adds the pages from up to, but not including, to. It calls fresh for each range of them that
+// was not in the set.
 func (s *spans) add(from, to int64, fresh func(from, to int64)) {
 	i, _ := slices.BinarySearchFunc(*s, from, func(one span, at int64) int { return cmp.Compare(one.to, at) })
 	j, at, joined := i, from, span{from, to}

@@ -1,12 +1,12 @@
 // Package record records which ranges of a tree's device a container start reads, and in which
-// order, from the mount until the reads die down. It costs a read some tens of nanoseconds. A
-// failure here costs the trace, and nothing else.
+// order: from the mount until nothing was read for 10 s. Recording adds some tens of nanoseconds to
+// a read. If it fails, only the trace is lost.
 //
 // It records the first container on a fresh mount only. The page cache then has nothing of the
 // tree, so everything that the container uses is read. A later container reads only what is not in
 // memory yet, and such a trace would be wrong. The same holds for a device that served earlier
-// mounts, and for administrative mounts. RecordNext records a later start all the same, if the
-// caller has the tree mounted once more.
+// mounts, and for administrative mounts. RecordNext can record a later start, if the caller mounts
+// the tree once more.
 //
 // A trace has ranges and times since the mount. It does not say what ran, where or when.
 package record
@@ -51,11 +51,11 @@ type Recorder struct {
 type active struct {
 	log  *readLog
 	stop func()   // detaches the recording from the device
-	next *Request // receives the trace; nil: done does
+	next *Request // receives the trace; nil: Recorder.done receives it
 
 	reads    int       // at the last check
 	lastRead time.Time // time of the last check that found new reads
-	began    time.Time // when the reads of the start began; zero: they have not
+	began    time.Time // when the reads of the start began; zero: they have not begun
 }
 
 // New returns a recorder that passes traces to done, which must not block. If on is false, only
@@ -78,7 +78,7 @@ func (r *Recorder) BeginStart(tree chunk.ID, device Device) {
 func (r *Recorder) Mounted(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.end(tree) // of the previous mount
+	r.end(tree) // ends the recording of the previous mount
 	if next := r.requests[tree]; next != nil {
 		r.begin(tree, device, next)
 	}
@@ -123,7 +123,7 @@ func (r *Recorder) end(tree chunk.ID) {
 	}
 }
 
-// finish ends a recording. complete says whether it has a complete start.
+// finish ends a recording. complete says whether it contains a complete start.
 func (r *Recorder) finish(a *active, complete bool) {
 	a.stop()
 	r.active = slices.DeleteFunc(r.active, func(other *active) bool { return other == a })
@@ -167,7 +167,7 @@ func (r *Recorder) check(now time.Time) {
 	}
 }
 
-// check reports whether a recording is over, and whether it has a complete start.
+// check reports whether a recording is over, and whether it contains a complete start.
 func (a *active) check(now time.Time) (over, complete bool) {
 	if n := a.log.count(); n != a.reads {
 		a.reads, a.lastRead = n, now

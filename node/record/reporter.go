@@ -16,7 +16,8 @@ import (
 var ErrRefused = errors.New("refused")
 
 // Reporter sends traces to a hub, one at a time and at low priority. It drops a trace that it
-// cannot send: another start of the image will do.
+// cannot send: the loss only makes later starts slower, until another node reports a start of the
+// image.
 type Reporter struct {
 	send     func(ctx context.Context, t trace.Trace) error
 	busy     func() bool
@@ -34,9 +35,10 @@ type waiting struct {
 	at time.Time
 }
 
-// NewReporter returns a reporter that sends traces with send, whose error wraps ErrRefused if the
-// trace was refused. It delays each by a random time up to spread, as thousands of nodes may start
-// the same image at the same second, and longer while busy reports that readers use the link.
+// NewReporter returns a reporter that sends traces with send. The error of send wraps ErrRefused if
+// the trace was refused. The reporter delays each trace by a random time of at most spread, because
+// thousands of nodes may start the same image in the same second. Then it waits while busy reports
+// that readers use the link, for maxYield at most.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool,
 	spread time.Duration, log *slog.Logger) *Reporter {
 	return &Reporter{send: send, busy: busy, maxDelay: spread, log: log, queue: make(chan waiting, maxQueued),
@@ -60,7 +62,7 @@ func (r *Reporter) drop(t trace.Trace, cause error) {
 	r.log.Info("trace dropped", "tree", t.Tree.Short(), "reads", len(t.Reads), "err", cause)
 }
 
-// Run sends queued traces until ctx is done. It drops those still queued.
+// Run sends queued traces until ctx is done. Traces that are still queued then are lost.
 func (r *Reporter) Run(ctx context.Context) {
 	for {
 		select {

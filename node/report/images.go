@@ -21,7 +21,7 @@ type ImageDetail struct {
 	Content   trees.Content `json:"content"`         // how much of it is cached, if its tree is on this machine
 	Snapshots []string      `json:"snapshots"`       // active snapshots and views on top of it: containers
 	Binds     []binds.Bind  `json:"binds"`
-	Local     int64         `json:"localDeviceBytes"`     // of its local device on the disk, if it has one
+	Local     int64         `json:"localDeviceBytes"`     // size on the disk of its local device, if it has one
 	Completes string        `json:"completion,omitempty"` // progress of completion, or why there is none
 	Lost      string        `json:"lost,omitempty"`       // why it could not be recovered, or how it is damaged
 	Refused   string        `json:"refused,omitempty"`    // why its statement cannot be verified, and what to do

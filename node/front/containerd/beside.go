@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappable returns paths of the lower directories, one of which is a mounted tree, that can be
-// ID-mapped together.
+// mappable returns other paths of lower directories, by which they can be ID-mapped together. One
+// of the directories is a mounted tree.
 //
 // For a user namespace, containerd clones the nearest common parent of all lower directories, with
 // all mounts below it, and maps the clones. For a tree and a snapshot directory that parent is the

@@ -13,10 +13,11 @@ import (
 	"lighter/node/resolver"
 )
 
-// lazyPrefix begins the names of lazy snapshots. The names that containerd gives begin with a
-// namespace, and so with a letter or digit. This keeps the two apart, and sorts lazy snapshots
-// before all others. The order counts: containerd takes the first snapshot in Walk with the right
-// reference and parent, and another namespace may have a plain one with both.
+// lazyPrefix begins the names of lazy snapshots. Names that containerd gives begin with a
+// namespace, and so with a letter or digit. The prefix keeps the two apart, and sorts lazy
+// snapshots before all others. The order counts: containerd takes the first snapshot in Walk with
+// the right reference and parent, and another namespace may have a plain snapshot with the same
+// reference and parent.
 const lazyPrefix = "*lazy/"
 
 // draftKey is the key of a lazy snapshot within the transaction that makes it.
@@ -49,11 +50,12 @@ func checkName(name string) error {
 	return nil
 }
 
-// A lazySnapshot describes the lazy snapshot of a chain on a parent, which may not exist yet.
+// A lazySnapshot describes the lazy snapshot of a chain on a parent. The snapshot may not exist
+// yet.
 type lazySnapshot struct {
 	name   string
 	below  string            // the chain that the parent stands for, if known
-	labels map[string]string // nil: there is no such snapshot yet
+	labels map[string]string // nil: the snapshot does not exist yet
 }
 
 // claim makes sure that chain has a lazy snapshot on the snapshot parent, if the resolver claims
@@ -67,7 +69,7 @@ func (s *Snapshotter) claim(
 	}
 	request := requestFrom(labels, chain, lazy.below)
 	if lazy.labels != nil {
-		if !isSameImage(lazy.labels, labels) { // it was claimed for another image
+		if !isSameImage(lazy.labels, labels) { // the chain was claimed for another image
 			if err := s.chains.Allow(ctx, request); err != nil {
 				return false, reason(err), ctx.Err()
 			}
@@ -162,7 +164,7 @@ func (s *Snapshotter) putLazy(
 	return true, nil
 }
 
-// mountChain mounts the tree of chain, and returns where.
+// mountChain mounts the tree of chain, and returns the directory.
 func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string, err error) {
 	s.chains.Hold(chain)
 	defer s.chains.Drop(chain)

@@ -1,8 +1,8 @@
 // Package containerd is the node's front for containerd: a snapshotter that takes containerd's
-// requests and returns mounts. A front connects one container runtime to the resolver; one for
-// another runtime would be a package beside this one. The front handles an unknown layer exactly as
-// containerd's own overlay snapshotter does. If the resolver claims the layer's chain, it answers
-// "already exists", so that containerd never downloads the layer.
+// requests and returns mounts. A front connects one container runtime to the resolver; a front for
+// another runtime would be a package beside this one. The snapshotter handles an unknown layer
+// exactly as containerd's own overlay snapshotter does. If the resolver claims the layer's chain,
+// the snapshotter answers "already exists", so that containerd never downloads the layer.
 //
 // All labels of containerd are read here (labels.go). Nothing else of the node knows them.
 //
@@ -24,7 +24,9 @@
 //
 // "Already exists" cannot be taken back. If the tree of a claimed chain can never be fetched,
 // Prepare, View and Mounts fail with ErrUnavailable until the images that use the chain are
-// removed. Nothing else may create a number or one of these names below DIR.
+// removed.
+//
+// Only this package may create files below DIR that have a number or one of these names.
 package containerd
 
 import (
@@ -55,9 +57,9 @@ type Holder interface {
 // Claimer decides which layers need not be downloaded. Its methods wait for the network within the
 // bounds of package resolver.
 type Claimer interface {
-	// Claim decides whether the node provides the layer of a pull. If it does, why gives users the
-	// reason. If not, err does. If the layer is the top of an image, its tree is on disk when Claim
-	// returns.
+	// Claim decides whether the node provides the layer of a pull. If it does, why is the reason,
+	// for users. If not, err is the reason. If the layer is the top of an image, its tree is on
+	// disk when Claim returns.
 	Claim(ctx context.Context, layer resolver.Request) (why string, err error)
 	// Allow returns an error if a pull must not have a chain, although another pull claimed it.
 	Allow(ctx context.Context, layer resolver.Request) error
@@ -65,9 +67,9 @@ type Claimer interface {
 
 // Mounter mounts trees.
 type Mounter interface {
-	// Mount mounts the tree of a chain, fetches it before if need be, and returns where: an
-	// absolute path without colons or commas, because it becomes a mount option. Its time is
-	// bounded, because containerd's garbage collector waits for it.
+	// Mount mounts the tree of a chain, and fetches it before if need be. It returns the directory:
+	// an absolute path without colons or commas, because the path becomes a mount option. Its time
+	// is bounded, because containerd's garbage collector waits for it.
 	Mount(ctx context.Context, chain string) (dir string, err error)
 	// NoteStart is called when a container is about to start from a mounted chain. It does not lead
 	// to the network.

@@ -11,18 +11,18 @@ import (
 )
 
 // Labels that containerd sets on the snapshots of a pull, besides snapshots.LabelSnapshotRef. It
-// sets the cri.* labels only if it is configured to. If it is not, a manifest can bring its own,
-// and they prove nothing: lighter doctor reports that as a problem.
+// sets the cri.* labels only if it is configured to. If it is not, such labels come from the
+// manifest's annotations and prove nothing. lighter doctor reports that as a problem.
 const (
 	// labelImage is the reference that the pull fetches.
 	labelImage = "containerd.io/snapshot/cri.image-ref"
-	// labelManifest is the digest of the manifest that containerd fetched from there.
+	// labelManifest is the digest of the manifest that containerd fetched for this reference.
 	labelManifest = "containerd.io/snapshot/cri.manifest-digest"
 	// labelLayers lists the digests of the layers from this one up, separated by commas.
 	labelLayers = "containerd.io/snapshot/cri.image-layers"
 	// labelParentChain is the chain below the layer that containerd's unpacker prepares. If layers
-	// are unpacked in parallel, nothing else says it: the parent itself comes with Commit.
-	// (containerd 2.4, core/unpack/unpacker.go; the constant there is private.)
+	// are unpacked in parallel, nothing else names that chain before Commit, which has the parent
+	// itself. (containerd 2.4, core/unpack/unpacker.go; the constant there is private.)
 	labelParentChain = "containerd.io/snapshot/parent-chain-id"
 )
 
@@ -49,7 +49,7 @@ func chainFrom(labels map[string]string) string {
 	return chain
 }
 
-// parentChainFrom returns the chain below, as far as labels say it.
+// parentChainFrom returns the chain below the layer, or "" if the labels do not name it.
 func parentChainFrom(labels map[string]string) string {
 	if chain := labels[labelParentChain]; chainPattern.MatchString(chain) {
 		return chain
@@ -81,7 +81,7 @@ func isSameImage(a, b map[string]string) bool {
 	return a[labelManifest] != "" && a[labelManifest] == b[labelManifest] && a[labelImage] == b[labelImage]
 }
 
-// withLabel returns a copy of labels with one more.
+// withLabel returns a copy of labels with one more label.
 func withLabel(labels map[string]string, key, value string) map[string]string {
 	labels = maps.Clone(labels)
 	if labels == nil {

@@ -20,8 +20,8 @@ type Layer struct {
 	Top   bool   // no layer stands on it, or containerd said that an image ends here
 }
 
-// Layers lists the chains with snapshots, sorted. The last layer of a pull in progress counts, even
-// if it is still being downloaded.
+// Layers lists the chains with snapshots, sorted. A layer that a pull in progress is still
+// downloading is in the list, too.
 func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 	infos, err := s.list(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 			layers[chain] = l
 		}
 		_, lazy := chainOf(info.Name)
-		if lazy || !l.Lazy { // another namespace may have a plain snapshot of it
+		if lazy || !l.Lazy { // the lazy snapshot's reason counts more than that of a plain one in another namespace
 			l.Why = cmp.Or(whyOf(info), l.Why)
 		}
 		l.Lazy = l.Lazy || lazy
@@ -63,8 +63,8 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 }
 
 // noteTop notes that an image ends with a layer whose lazy snapshot was made for an image with more
-// layers above. (containerd asks for that only in another namespace: in the same one it finds the
-// layer itself.) Only status uses it.
+// layers above. (containerd prepares such a layer only in another namespace. In the same namespace
+// it finds the snapshot itself.) Only `lighter status` uses the note.
 func (s *Snapshotter) noteTop(ctx context.Context, name string, labels map[string]string) {
 	if !isTop(labels) {
 		return
@@ -97,7 +97,8 @@ func whyOf(info snapshots.Info) string {
 }
 
 // layerOf returns the chain that a snapshot is or will be, or "". A client that does not label its
-// snapshots names committed ones by their chains; containerd adds a namespace and a number.
+// snapshots names committed snapshots by their chains; containerd puts a namespace and a number
+// before the name.
 func layerOf(info snapshots.Info) string {
 	if chain, lazy := chainOf(info.Name); lazy {
 		return chain

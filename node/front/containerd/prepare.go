@@ -56,8 +56,8 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 }
 
 // readyBelow mounts the tree below an unknown layer before the layer is unpacked: Commit, which
-// puts the layer on this tree, must not wait for a hub. (If the parent is known already, its mount
-// does that.)
+// puts the layer on this tree, must not wait for a hub. (If the parent is known already, create
+// mounts its tree.)
 func (s *Snapshotter) readyBelow(ctx context.Context, parent string, labels map[string]string) error {
 	below := parentChainFrom(labels)
 	if parent != "" || below == "" {
@@ -198,7 +198,7 @@ func (s *Snapshotter) insert(
 		if err != nil || free {
 			return f, err
 		}
-		// Within one transaction the next snapshot has another ID.
+		// The next snapshot in the same transaction gets another ID.
 		if _, _, err := storage.Remove(ctx, key); err != nil {
 			return frame{}, fmt.Errorf("create snapshot %s: %w", key, err)
 		}
@@ -226,9 +226,9 @@ func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 	return dir, err
 }
 
-// place gives a directory its final name. Leftovers may have that name: the store hands out an ID
-// again if the first transaction with it was not committed. They are moved aside. If that fails,
-// the name is not free.
+// place gives a directory its final name. Leftovers may have that name, because the store hands out
+// an ID again if the first transaction with it was not committed. place moves leftovers aside. If
+// that fails, free is false.
 func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 	err = os.Rename(dir, filepath.Join(s.dir, id))
 	if errors.Is(err, fs.ErrExist) {
@@ -262,7 +262,7 @@ func (s *Snapshotter) ownAsParent(dir string, f frame) error {
 	return copyOwner(filepath.Join(dir, "fs"), s.fsPath(f.stack.plain[0]))
 }
 
-// ownAsTree does the same as ownAsParent if the parent is lazy: now its tree is mounted.
+// ownAsTree does the same as ownAsParent for a lazy parent, whose tree is mounted by now.
 func (s *Snapshotter) ownAsTree(f frame, lower []string) error {
 	if f.stack.chain == "" || len(f.stack.plain) > 0 || isMapped(f.labels) {
 		return nil

@@ -25,8 +25,8 @@ const (
 	oldPrefix = "rm-"
 )
 
-// Commit commits an active snapshot. It measures the upper directory before the transaction, which
-// blocks others.
+// Commit commits an active snapshot. It measures the upper directory before the transaction begins,
+// because a transaction blocks all others.
 func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 }
 
 // Cleanup deletes the directories that the store does not know. It moves them aside within a
-// transaction, so that no new one appears meanwhile, and deletes them afterwards. If that fails,
-// Leftovers lists them, and the next Cleanup tries again.
+// transaction, so that no new directory appears meanwhile, and deletes them afterwards. If that
+// fails, Leftovers lists them, and the next Cleanup tries again.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	var aside []string
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
@@ -114,7 +114,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 // Leftovers lists the paths that could not be cleaned up.
 func (s *Snapshotter) Leftovers() []durable.Leftover { return s.leftovers.List() }
 
-// isOurs reports whether an entry of the directory is a snapshot's, or was to become one.
+// isOurs reports whether an entry of the directory is a snapshot's directory, finished or not.
 func isOurs(name string) bool {
 	if strings.HasPrefix(name, newPrefix) {
 		return true

@@ -145,8 +145,8 @@ func overlayOptions(dir string, log *slog.Logger) ([]string, error) {
 // container could start. Other errors may be temporary.
 func checkUpper(dir string) error {
 	if err := overlayutils.SupportsMultipleLowerDir(dir); errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("overlayfs does not take the file system of %s for an upper directory, "+
-			"so containers cannot write there (a container's root, itself an overlayfs, is an example): "+
+		return fmt.Errorf("overlayfs refuses the file system of %s for an upper directory, so containers could not "+
+			"write (an overlayfs is refused, for example the root of a container): "+
 			"give the node a --root on an ordinary local file system, or on tmpfs", dir)
 	}
 	return nil
@@ -160,7 +160,7 @@ func (s *Snapshotter) Close() error {
 	return s.store.Close()
 }
 
-// info returns a snapshot's ID and what the store has of it.
+// info returns a snapshot's ID, and its record in the store.
 func (s *Snapshotter) info(
 	ctx context.Context, key string,
 ) (id string, info snapshots.Info, usage snapshots.Usage, err error) {

@@ -114,7 +114,7 @@ func TestDoctor(t *testing.T) {
 			t.Fatal(err)
 		}
 		findings, _ := examine(t, s)
-		finds(t, findings, "root", doctor.Problem, "others than root can write")
+		finds(t, findings, "root", doctor.Problem, "users other than root can write")
 	})
 	t.Run("full disk", func(t *testing.T) {
 		dir := t.TempDir()

@@ -51,6 +51,8 @@ type Config struct {
 
 	StartupBytes int64 `toml:"startup_bytes" comment:"Limit of the startup packs of all images together, in bytes. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept for a while in addition, up to the same limit."`
 
+	KeepHeldDays int64 `toml:"keep_held_days" comment:"Days for which the hub keeps what a node or a mirror has after it has stopped reporting, also of removed images. A report counts for 7 days; these days come after them."`
+
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
@@ -77,12 +79,17 @@ func DefaultConfig() Config {
 		RegistryHosts: []string{},
 		KeepBlobs:     string(images.KeepUntilUpstream),
 
-		Platforms: []string{"linux/" + runtime.GOARCH},
+		Platforms:    []string{"linux/" + runtime.GOARCH},
+		KeepHeldDays: 30,
+
 		LogLevel:  "info",
 		LogFormat: "text",
 		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000, ImageMinutes: 240},
 	}
 }
+
+// maxDays bounds periods in the configuration.
+const maxDays = 36_500
 
 // Check returns an error of one line if the configuration is invalid.
 func (c *Config) Check() error {
@@ -96,6 +103,8 @@ func (c *Config) Check() error {
 		return errors.New("tls_cert and tls_key: set both or none")
 	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0 || c.Limits.ImageMinutes <= 0:
 		return errors.New("limits must be above zero")
+	case c.KeepHeldDays < 0 || c.KeepHeldDays > maxDays:
+		return fmt.Errorf("keep_held_days is %d: want 0 to %d", c.KeepHeldDays, maxDays)
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
 	case len(c.Platforms) == 0 ||

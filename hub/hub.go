@@ -32,6 +32,7 @@ import (
 	"lighter/hub/answer"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
+	"lighter/hub/holders"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
@@ -71,6 +72,7 @@ type Hub struct {
 	publisher *publish.Publisher
 	verifier  *verify.Verifier
 	starts    *startup.Service
+	holders   *holders.Service
 	keys      signingKeys
 	proxies   []netip.Prefix
 	access    *access.Policy
@@ -191,7 +193,8 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
 		Encoders: encoders,
 		Images:   h.images, Limit: c.StartupBytes, Log: h.log})
-	h.view.jobs, h.view.starts = h.jobs, h.starts
+	h.holders = holders.New(h.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, h.log)
+	h.view.jobs, h.view.starts, h.view.holders = h.jobs, h.starts, h.holders
 	h.publisher.Recover(ctx)
 	return h.images.Recover(ctx)
 }
@@ -228,10 +231,10 @@ func (h *Hub) handler() http.Handler {
 	bodies := answer.NewBodies()
 	api := answer.NewMux(h.log)
 	nodes := serve.Server{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees},
-		Traces: h.starts, Bodies: bodies, Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}
+		Traces: h.starts, Holders: h.holders, Bodies: bodies, Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}
 	nodes.Register(api)
 	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Jobs: h.jobs,
-		Starts: h.starts, Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
+		Starts: h.starts, Holders: h.holders, Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
 	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
@@ -293,6 +296,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.verifier.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
+	group.Go(func() error { return h.holders.Run(ctx) })
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {
 		h.answer(ctx, group, admin, h.admin(all))

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/hub/catalog"
+	"lighter/hub/holders"
 	"lighter/hub/jobs"
 	"lighter/hub/startup"
 	"lighter/logqueue"
@@ -26,6 +27,7 @@ type view struct {
 	catalog  *catalog.Catalog
 	jobs     *jobs.Queue
 	starts   *startup.Service
+	holders  *holders.Service
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -49,7 +51,7 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 // endpoints are the values of the label "endpoint": the first path elements below a scope, the
 // registry, and all others.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
-	"jobs", "traces", "registry", "other"}
+	"jobs", "traces", "held", "holders", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {
@@ -166,5 +168,16 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	gauge("startup_packs_lost", "Trees whose startup packs were evicted because others were used more recently.",
 		held.Lost)
 	gauge("layouts_waiting", "Trees that wait for a new layout.", held.Waiting)
+	holders, err := v.holders.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for state, n := range holders.Holders {
+		send(prometheus.GaugeValue, "holders", "Nodes and mirrors that have reported what they have, by state.", n,
+			prometheus.Labels{"state": state})
+	}
+	const reports = "Reports of what nodes and mirrors have, by result."
+	count("held_reports_total", reports, "accepted", holders.Accepted)
+	count("held_reports_total", reports, "refused", holders.Refused)
 	return nil
 }

@@ -90,11 +90,13 @@ func (f files) create() (*pending, error) {
 	return &pending{File: file, name: name, files: f}, nil
 }
 
-// publish syncs the file, makes it readable for all users and gives it its name.
-func (p *pending) publish(url string) error {
-	root, name := p.files.root, fileOf(url)
+// publish syncs the file, makes it readable for all users and gives it the name of a URL's file.
+func (p *pending) publish(url string) error { return p.publishAs(fileOf(url), 0o644) }
+
+func (p *pending) publishAs(name string, mode os.FileMode) error {
+	root := p.files.root
 	p.done = true
-	err := errors.Join(p.Chmod(0o644), p.Sync(), p.Close())
+	err := errors.Join(p.Chmod(mode), p.Sync(), p.Close())
 	if err == nil {
 		err = root.MkdirAll(filepath.Dir(name), 0o755)
 	}

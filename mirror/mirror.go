@@ -57,6 +57,8 @@ type Result struct {
 	Fetched int64    `json:"fetched"` // units
 	Kept    int64    `json:"kept"`    // units that the directory had
 	Bytes   int64    `json:"bytes"`   // received: units, indexes, locations
+	// NotHeld says why the hub does not know what the mirror has. It may delete it with its images.
+	NotHeld string `json:"notHeld,omitempty"`
 }
 
 // New returns a Mirror of a hub into a directory, which is made if it does not exist. The hub has
@@ -106,7 +108,10 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err err
 	}
 	done.Trees, done.Bytes = len(trees), m.hub.Health()[0].Bytes
 	done.Fetched, done.Kept = m.fetched.Load(), m.kept.Load()
-	return done, nil
+	if err := m.reportHeld(ctx); err != nil {
+		done.NotHeld = err.Error()
+	}
+	return done, ctx.Err()
 }
 
 // trustedKeys returns the hub's keys that the caller or the directory has pinned; if neither has

@@ -15,6 +15,7 @@
 //	trees/          (package trees)
 //	mounts/ devices/ probe/    (package mount)
 //	chains/ hub.keys           (package resolver)
+//	holder                     (package held)
 //	snapshots/      (package front/containerd)
 package node
 
@@ -37,6 +38,7 @@ import (
 	"lighter/node/control"
 	"lighter/node/front/containerd"
 	"lighter/node/health"
+	"lighter/node/held"
 	"lighter/node/imagecache"
 	"lighter/node/keeper"
 	"lighter/node/memory"
@@ -74,6 +76,7 @@ type Node struct {
 	prefetcher *prefetch.Prefetcher
 	recorder   *record.Recorder
 	traces     *record.Reporter
+	held       *held.Reporter
 
 	devices    *takeover.Devices
 	health     *health.Check
@@ -203,6 +206,7 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 		return n.devices.Close()
 	})
 	n.mounts = mount.New(root, n.config.MountMode, n.trees, n.devices.Server(), n.recorder, n.log)
+	n.held = held.New(root, n.trees.List, n.hubs, n.log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
 		return err
 	}
@@ -279,7 +283,7 @@ func (n *Node) openReport(noMonitor error) {
 	n.report = &report.Reporter{
 		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
 		Snapshots: n.snapshots, Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
-		Traces:  n.traces,
+		Traces: n.traces, Held: n.held,
 		Devices: n.devices, Binds: n.binds, Completion: n.completion, Leftovers: n.leftovers,
 	}
 	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)
@@ -290,7 +294,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.binds.Recover(ctx, n.devices.TakenOver())
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context){
-		n.prefetcher.Run, n.recorder.Run, n.traces.Run,
+		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run,
 		n.chains.RenewStatements, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },

@@ -39,6 +39,9 @@ const (
 //	/traces/export?name=   recordings, in the text form of package trace
 //	/traces/import?name= POST   recordings, in the same form
 //	/traces/TREE POST      a trace, as package trace encodes it: what a start has read
+//	/held POST             Held: what a node or a mirror has; the answer is Unknown
+//	/holders               []Holder;  ?name=NAME: those that have an image of the name
+//	/holders?holder=ID DELETE   forgets a holder: ID is as /holders shows it
 //
 // Messages are JSON. A stream has one message per line. An error has a status of 400 or more and
 // the body {"error": "…"}; in a stream that has begun, it is in the last line.
@@ -85,9 +88,8 @@ func below(scope string, parts ...string) string {
 	return Prefix + "/" + scope + "/" + strings.Join(parts, "/")
 }
 
-// IsTrace reports whether a request sends a trace to TracePath. It is the only request of a node
-// that changes something.
-func IsTrace(method, path string) bool {
+// isTrace reports whether a request sends a trace to TracePath.
+func isTrace(method, path string) bool {
 	rest, ok := strings.CutPrefix(path, Prefix+"/")
 	parts := strings.Split(rest, "/")
 	if !ok || method != http.MethodPost || len(parts) != 3 || parts[1] != "traces" {

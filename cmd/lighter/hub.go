@@ -82,6 +82,8 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
 	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes,
 		"the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
+	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,
+		"the `DAYS` for which the hub keeps what a node or a mirror has after it has stopped reporting")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

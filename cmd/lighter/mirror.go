@@ -29,6 +29,9 @@ image's index from another hub need that hub, too.
 Give the hub's key with --hub-key. Otherwise the first run learns it and keeps it in DIR,
 and later runs accept no other.
 
+The mirror is reported to the hub, which keeps for weeks what it has. Run the command at
+least once a week; see "lighter holders".
+
 A mirror lists no images: "lighter mount" by name needs a hub.`,
 		Example: `  lighter mirror --hub https://hub.example.org --hub-key ed25519:... /srv/mirror physics/root:6.32
   lighter node --hub https://hub.example.org --hub https://mirror.example.org --hub-key ed25519:...`,
@@ -62,6 +65,9 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		fmt.Printf("the mirror has %s with %s, signed with %s: %d units fetched, %d kept, %s received\n",
 			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""),
 			strings.Join(done.Keys, " and "), done.Fetched, done.Kept, size(done.Bytes))
+		if done.NotHeld != "" {
+			fmt.Printf("the hub does not know what the mirror has, and may delete it with its images: %s\n", done.NotHeld)
+		}
 		return nil
 	})
 }

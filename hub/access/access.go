@@ -1,7 +1,8 @@
 // Package access decides which HTTP requests may change what the hub has. It is the one place where
 // that is decided, for the hub's API and for its registry.
 //
-// Everybody who reaches the hub may read, and nodes may report traces: their number is bounded.
+// Everybody who reaches the hub may read, and nodes may report traces and what they have: both are
+// bounded.
 // Changes need the administrators' token, if there is one. Pages of other web sites never make
 // changes.
 package access
@@ -44,9 +45,9 @@ func New(tokenFile string, names []string) (*Policy, error) {
 	return p, nil
 }
 
-// changes reports whether a request changes what the hub has. Traces of nodes do not count.
+// changes reports whether a request changes what the hub has. Reports of nodes do not count.
 func changes(req *http.Request) bool {
-	return req.Method != http.MethodGet && req.Method != http.MethodHead && !wire.IsTrace(req.Method, req.URL.Path)
+	return req.Method != http.MethodGet && req.Method != http.MethodHead && !wire.IsReport(req.Method, req.URL.Path)
 }
 
 var (

@@ -35,6 +35,7 @@ var passed = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.W
 const (
 	images = "/lighter/1/default/images"
 	trace  = "/lighter/1/default/traces/0000000000000000000000000000000000000000000000000000000000000000"
+	held   = "/lighter/1/default/held"
 )
 
 func TestPolicy(t *testing.T) {
@@ -46,11 +47,13 @@ func TestPolicy(t *testing.T) {
 		header       string // NAME: VALUE
 		want         int
 	}{
-		// Reading, and traces of nodes.
+		// Reading, and reports of nodes.
 		{open.ReadOnly(passed), "GET", images, "", "", 204},
 		{open.ReadOnly(passed), "POST", trace, "", "", 204},
 		{closed.Public(passed), "HEAD", "/v2/a/manifests/1", "", "", 204},
 		{closed.Public(passed), "POST", trace, "", "", 204},
+		{open.ReadOnly(passed), "POST", held, "", "", 204},
+		{closed.Public(passed), "POST", held, "", "", 204},
 		// Changes.
 		{open.ReadOnly(passed), "POST", images, "", "", 403},
 		{open.ReadOnly(passed), "PUT", "/v2/a/manifests/1", "", "", 403},
@@ -60,6 +63,9 @@ func TestPolicy(t *testing.T) {
 		{open.Public(passed), "DELETE", images, "HUB.example.org:7070", "", 204},
 		{open.Public(passed), "DELETE", images, "evil.example.org", "", 403},
 		{closed.Public(passed), "POST", images, "", "", 401},
+		{closed.Public(passed), "DELETE", held, "", "", 401},
+		{closed.Public(passed), "POST", "/lighter/1/default/held/more", "", "", 401},
+		{closed.Public(passed), "DELETE", "/lighter/1/default/holders", "", "", 401},
 		{closed.Public(passed), "POST", images, "", "Authorization: Bearer wrong", 401},
 		{closed.Public(passed), "POST", images, "", "Authorization: Bearer " + token, 204},
 		{closed.Public(passed), "PUT", "/v2/a/manifests/1", "", "Authorization: bearer " + token, 204},

@@ -40,6 +40,7 @@ type Server struct {
 	Images  Images
 	Jobs    Jobs
 	Starts  Starts
+	Holders Holders
 	Bodies  *answer.Bodies
 	Key     ed25519.PublicKey // the oldest signing key
 	Log     *slog.Logger
@@ -56,6 +57,8 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.HandleJSON("POST", "/jobs/cancel", uncached, changeJob(s.Jobs.Cancel))
 	mux.HandleJSON("POST", "/jobs/pause", uncached, changeJob(s.Jobs.Pause))
 	mux.HandleJSON("POST", "/jobs/retry", uncached, changeJob(s.Jobs.Retry))
+	mux.HandleJSON("GET", "/holders", uncached, s.getHolders)
+	mux.Handle("DELETE", "/holders", s.deleteHolder)
 	mux.HandleJSON("GET", "/traces", uncached, s.getTraces)
 	mux.Handle("GET", "/traces/export", s.exportTraces)
 	mux.Handle("POST", "/traces/import", s.importTraces)

@@ -58,13 +58,17 @@ func (m *Mux) HandleJSON(
 		if err != nil {
 			return err
 		}
-		b, err := json.Marshal(v)
-		if err != nil {
-			return err
-		}
-		send(w, http.StatusOK, cache, b)
-		return nil
+		return JSON(w, cache, v)
 	})
+}
+
+// JSON sends a value, with a Cache-Control header.
+func JSON(w http.ResponseWriter, cache string, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil {
+		send(w, http.StatusOK, cache, b)
+	}
+	return err
 }
 
 // ServeHTTP answers a request.
@@ -107,7 +111,7 @@ func statusOf(err error) int {
 		return http.StatusUnsupportedMediaType
 	case errors.Is(err, report.ErrInvalid):
 		return http.StatusBadRequest
-	case errors.Is(err, catalog.ErrFull), errors.Is(err, report.ErrSenderFull):
+	case errors.Is(err, catalog.ErrFull), errors.Is(err, catalog.ErrTooMany), errors.Is(err, report.ErrSenderFull):
 		return http.StatusTooManyRequests
 	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable

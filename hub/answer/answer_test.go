@@ -34,7 +34,7 @@ func TestStatuses(t *testing.T) {
 		400: {report.ErrInvalid, answer.Invalid(errors.New("bad"))},
 		404: {catalog.ErrNotFound, objects.ErrNotFound, registry.ErrNotFound, chunk.ErrNotFound},
 		413: {&http.MaxBytesError{Limit: 1}},
-		429: {catalog.ErrFull, report.ErrSenderFull},
+		429: {catalog.ErrFull, catalog.ErrTooMany, report.ErrSenderFull},
 		500: {errors.New("disk")},
 		503: {report.ErrBusy, context.Canceled, context.DeadlineExceeded},
 	} {

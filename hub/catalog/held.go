@@ -27,7 +27,7 @@ type Holder struct {
 type HeldBounds struct{ Holders, SenderHolders, Trees int64 }
 
 // ErrTooMany means that a bound of holders would be exceeded.
-var ErrTooMany = errors.New("too much is held")
+var ErrTooMany = errors.New("the hub accepts no more reports of held trees")
 
 // SetHeld replaces the trees of a holder and extends its lease. Trees that are not known are ignored
 // and returned. The error wraps ErrTooMany if the holder has more than before and a bound is

@@ -1,5 +1,6 @@
 // Package serve answers what nodes, caches and mirrors ask the hub (docs/wire.md): statements,
-// indexes, locations and units. It also receives the traces that nodes report.
+// indexes, locations and units. It also receives what nodes report: traces, and the trees
+// that they have.
 //
 // Immutable objects are sent whole, with their length and a long lifetime, so that any HTTP cache
 // can keep them. Handlers only parse the request and call one part of the hub; they decide nothing.
@@ -8,6 +9,7 @@ package serve
 import (
 	"context"
 	"crypto/ed25519"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +41,11 @@ type Traces interface {
 	Used(tree chunk.ID)
 }
 
+// Holders receives what nodes and mirrors have.
+type Holders interface {
+	Report(ctx context.Context, held wire.Held, sender string) (wire.Unknown, error)
+}
+
 // Server answers nodes. Its fields are the parts of a hub that it uses. It is safe for concurrent
 // use.
 type Server struct {
@@ -46,6 +53,7 @@ type Server struct {
 	Objects *objects.Store
 	Images  Images
 	Traces  Traces
+	Holders Holders
 	Bodies  *answer.Bodies
 	Keys    []ed25519.PublicKey
 	Proxies []netip.Prefix // their X-Forwarded-For is believed
@@ -63,6 +71,7 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.Handle("GET", "/packs/{pack}/{n}", s.getUnit)
 	mux.Handle("GET", "/chunks/{chunk}", s.getChunk)
 	mux.Handle("POST", "/traces/{tree}", s.postTrace)
+	mux.Handle("POST", "/held", s.postHeld)
 }
 
 // Cache-Control headers. Objects named by their digest never change. A stale hint (chunks,
@@ -189,6 +198,23 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+func (s *Server) postHeld(w http.ResponseWriter, req *http.Request) error {
+	body, release, err := s.Bodies.Read(w, req, wire.MaxHeldBytes)
+	if err != nil {
+		return err
+	}
+	defer release()
+	var held wire.Held
+	if err := json.Unmarshal(body, &held); err != nil {
+		return answer.Invalid(fmt.Errorf("parse what is held: %w", err))
+	}
+	unknown, err := s.Holders.Report(req.Context(), held, senderOf(req, s.Proxies))
+	if err != nil {
+		return err
+	}
+	return answer.JSON(w, uncached, unknown)
 }
 
 // send sends a whole object and closes it. Ranges are not offered: caches keep a 200, but not a

@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/hub/answer"
 	"lighter/hub/catalog"
+	"lighter/hub/holders"
 	"lighter/hub/objects"
 	"lighter/hub/serve"
 	"lighter/test/testkit/catalogtest"
@@ -66,7 +68,8 @@ func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	if err := o.Publish(t.Context(), []objects.Staged{{Key: objects.LocationsKey(id), Path: file}}); err != nil {
 		t.Fatal(err)
 	}
-	server := serve.Server{Catalog: c, Objects: o, Images: images{}, Traces: new(traces), Bodies: answer.NewBodies(),
+	server := serve.Server{Catalog: c, Objects: o, Images: images{}, Traces: new(traces),
+		Holders: holders.New(c, time.Hour, slog.New(slog.DiscardHandler)), Bodies: answer.NewBodies(),
 		Log: slog.New(slog.DiscardHandler)}
 	for _, p := range proxies {
 		server.Proxies = append(server.Proxies, netip.MustParsePrefix(p))
@@ -147,6 +150,47 @@ func TestLocations(t *testing.T) {
 	if len(traces.calls) != 7 {
 		t.Errorf("%d uses were recorded, want 7: all but that of the mirror: %q", len(traces.calls), traces.calls)
 	}
+}
+
+// A report of what a node has is accepted once for each body, and says which trees are unknown.
+func TestHeld(t *testing.T) {
+	h, _ := server(t)
+	report := func(body string) *httptest.ResponseRecorder { return do(h, "POST", "/held", []byte(body), nil) }
+	known, unknown := catalogtest.TreeOf("a/b").String(), strings.Repeat("0", 64)
+	id := strings.Repeat("x", 32)
+	for range 2 {
+		w := report(`{"holder": "` + id + `", "kind": "node", "name": "n1", "trees": ["` + known + `", "` + unknown + `"], "new": 1}`)
+		if want := `{"unknown":["` + unknown + `"]}`; w.Code != 200 || strings.TrimSpace(w.Body.String()) != want {
+			t.Errorf("%d %s, want %s", w.Code, w.Body, want)
+		}
+	}
+	for body, want := range map[string]int{
+		`{"holder": "` + id + `", "kind": "node"}`: 200,
+		``:                                    400,
+		`{"holder": "short", "kind": "node"}`: 400,
+		`{"holder": "` + strings.Repeat("x", 65) + `", "kind": "node"}`:              400,
+		`{"holder": "` + id + `", "kind": "other"}`:                                  400,
+		`{"holder": "` + id + `", "kind": "node", "name": "a\nb"}`:                   400,
+		`{"holder": "` + id + `", "kind": "node", "trees": ["x"]}`:                   400,
+		`{"holder": "` + id + `", "kind": "node", "trees": [` + many(wire.MaxHeld+1): 400,
+		`{"holder": "` + strings.Repeat(" ", wire.MaxHeldBytes):                      413,
+	} {
+		if w := report(body); w.Code != want {
+			t.Errorf("%.80s: %d %s, want %d", body, w.Code, w.Body, want)
+		}
+	}
+	if w := report(`{"holder": "` + id + `", "kind": "node", "trees": [` + many(wire.MaxHeld)); w.Code != 200 {
+		t.Errorf("a report of the largest size: %d %s", w.Code, w.Body)
+	}
+}
+
+// many ends a list of n trees, and the object around it.
+func many(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `"%064x",`, i)
+	}
+	return strings.TrimSuffix(b.String(), ",") + "]}"
 }
 
 // The sender of a trace is the client, seen through trusted proxies only.

@@ -8,6 +8,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -112,7 +113,11 @@ func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) (missed i
 		missed += int64(len(p.dst))
 	}
 	d.missed.Add(missed)
-	return missed, d.fetch(ctx, missing)
+	if err = d.fetch(ctx, missing); errors.Is(err, chunk.ErrNotFound) {
+		err = fmt.Errorf("%w: if its image was removed from the hub, the hub has deleted what no node reported any more: "+
+			"pull the image again", err)
+	}
+	return missed, err
 }
 
 // readCached fills dst as far as the chunks are cached, and returns the parts that are missing.

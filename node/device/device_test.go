@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -76,6 +77,16 @@ func TestReadAtFailsWithoutTheChunk(t *testing.T) {
 	m.fail = errors.New("no network")
 	if _, err := d.ReadAt(t.Context(), make([]byte, len(image)), 0); !errors.Is(err, m.fail) {
 		t.Errorf("a read of missing chunks: %v, want %v", err, m.fail)
+	}
+}
+
+// If no hub has a chunk any more, the error says why that may be, and what to do.
+func TestReadOfAGoneImage(t *testing.T) {
+	d, m, image := newDevice(t)
+	m.fail = chunk.ErrNotFound
+	_, err := d.ReadAt(t.Context(), make([]byte, len(image)), 0)
+	if !errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), "pull the image again") {
+		t.Errorf("a read of chunks that are gone: %v, want a reason", err)
 	}
 }
 

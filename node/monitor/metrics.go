@@ -78,6 +78,8 @@ func (f *figures) metrics() []metric {
 		{"traces_reported_total", counter, float64(recording.Reported), "Traces of starts that a hub accepted."},
 		{"traces_dropped_total", counter, float64(recording.Dropped),
 			"Traces of starts that no hub accepted, or that exceeded the queue."},
+		{"held_unreported", gauge, float64(unreported(s)),
+			"Hubs that failed to accept the last report of what this node has."},
 		{"startup_received_bytes_total", counter, float64(ahead.Startup.Fetched),
 			"Bytes of startup packs received, compressed."},
 		{"startup_brought_bytes_total", counter, float64(ahead.Startup.Added),
@@ -135,10 +137,20 @@ func (f *figures) metrics() []metric {
 		{"log_lines_dropped_total", counter, float64(f.dropped),
 			"Log lines that were dropped because nothing read the log."},
 		{"broken_trees", gauge, float64(len(s.Lost)),
-			"Trees that could not be recovered, or whose metadata image is damaged under its mount."},
+			"Trees that could not be recovered, whose metadata image is damaged under its mount, or that no hub has."},
 		{"refused_statements", gauge, float64(len(s.Refused)),
 			"Chains in use whose statement on the disk cannot be verified; no new pull uses them."},
 	}
+}
+
+// unreported counts the hubs that failed to accept the last report of what this node has.
+func unreported(s *report.Status) (n int) {
+	for _, r := range s.Held {
+		if r.Error != "" && !r.Refused {
+			n++
+		}
+	}
+	return n
 }
 
 func truth(yes bool) float64 {

@@ -8,6 +8,7 @@ package report
 import (
 	"cmp"
 	"context"
+	"errors"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"lighter/node/binds"
 	"lighter/node/completion"
 	"lighter/node/front/containerd"
+	"lighter/node/held"
 	"lighter/node/mount"
 	"lighter/node/prefetch"
 	"lighter/node/record"
@@ -55,6 +57,7 @@ type Status struct {
 	Images    []ImageStatus         `json:"images"`
 	Binds     []binds.Bind          `json:"binds"`
 	Lost      []Lost                `json:"lost"`
+	Held      []held.Report         `json:"held"`      // what the hubs know of this node's trees
 	Refused   []Refused             `json:"refused"`   // statements on the disk that cannot be verified
 	Leftovers []durable.Leftover    `json:"leftovers"` // paths that could not be cleaned up or written
 
@@ -73,8 +76,8 @@ type Recording struct {
 	record.ReportStats
 }
 
-// Lost is a tree that a previous daemon served and this one cannot, or that is damaged on the
-// disk under its mount.
+// Lost is a tree that a previous daemon served and this one cannot, that is damaged on the disk under
+// its mount, or that no hub has any more.
 type Lost struct {
 	Tree   chunk.ID `json:"tree"`
 	Chains []string `json:"chains"`
@@ -114,6 +117,7 @@ type Reporter struct {
 	Ahead      *prefetch.Prefetcher
 	Recorder   *record.Recorder
 	Traces     *record.Reporter
+	Held       *held.Reporter
 	Devices    *takeover.Devices
 	Binds      *binds.Binds
 	Completion *completion.Completer
@@ -126,6 +130,7 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.HubKeys, s.Signers, s.Hubs, s.NoHub = r.Keys.List(), r.Chains.Signers(), r.Hubs.Health(), r.Chains.Unanswered()
 	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
 	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
+	s.Held = r.Held.Reports()
 	s.Recording = Recording{r.Recorder.Stats(), r.Traces.Stats()}
 	s.Binds, s.Refused = r.Binds.List(), r.refused(ctx)
 	s.Mounts, s.Images, s.Lost = []MountStatus{}, []ImageStatus{}, []Lost{} // [] in JSON, not null
@@ -175,13 +180,23 @@ func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]ch
 		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files,
 			Bytes: m.Header.Bytes})
 	}
-	for tree, cause := range r.Trees.Lost() {
+	lost := r.Trees.Lost()
+	for _, tree := range r.Held.Gone() {
+		if r.Trees.Has(tree) && lost[tree] == nil {
+			lost[tree] = errGone
+		}
+	}
+	for tree, cause := range lost {
 		s.Lost = append(s.Lost, Lost{Tree: tree, Chains: chains[tree], Images: r.imagesOf(ctx, chains[tree]),
 			Cause: cause.Error()})
 	}
 	slices.SortFunc(s.Mounts, func(a, b MountStatus) int { return cmp.Compare(a.Tree.String(), b.Tree.String()) })
 	slices.SortFunc(s.Lost, func(a, b Lost) int { return cmp.Compare(a.Tree.String(), b.Tree.String()) })
 }
+
+// errGone says why a tree cannot be read that no hub has.
+var errGone = errors.New("no hub has it any more: its image was removed from the hub, and what was not cached here is " +
+	"gone (a hub keeps what nodes report for keep_held_days after their last report)")
 
 // imageOf returns the image that ends with a layer.
 func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {

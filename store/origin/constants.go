@@ -29,6 +29,8 @@ const (
 	indexTimeout = 5 * time.Minute
 	// traceTimeout bounds the sending of a trace to one hub.
 	traceTimeout = 10 * time.Second
+	// heldTimeout bounds the sending of a report of what this node has.
+	heldTimeout = 30 * time.Second
 )
 
 // Failures.

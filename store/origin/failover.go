@@ -257,11 +257,7 @@ func (f *Failover) Remote() (urls []string) {
 
 // URL returns the origins' URLs for users, without credentials.
 func (f *Failover) URL() string {
-	var urls []string
-	for _, o := range f.all {
-		urls = append(urls, o.url)
-	}
-	return strings.Join(urls, ", ")
+	return strings.Join(f.Origins(), ", ")
 }
 
 // Health returns what is known of each origin, in their order.

@@ -204,3 +204,23 @@ func (o *origin) sendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) er
 	defer cancel()
 	return o.client.SendTrace(ctx, tree, t)
 }
+
+// Origins returns the URLs of all origins in their order, without credentials.
+func (f *Failover) Origins() (urls []string) {
+	for _, o := range f.all {
+		urls = append(urls, o.url)
+	}
+	return urls
+}
+
+// SendHeld sends one origin a report of the trees that this node has. The error is a refusal
+// (client.Error.IsRefusal) if the origin takes no reports.
+func (f *Failover) SendHeld(ctx context.Context, origin int, held wire.Held) (wire.Unknown, error) {
+	o := f.all[origin]
+	if !o.isUp() {
+		return wire.Unknown{}, o.skipped()
+	}
+	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
+	defer cancel()
+	return o.client.SendHeld(ctx, held)
+}

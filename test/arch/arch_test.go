@@ -39,12 +39,13 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/serve hub/startup hub/upstream hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
+hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/serve hub/startup hub/upstream hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/catalog: format/chunk format/index sleep wire
 hub/encoder: format/compress format/pack
+hub/holders: format/chunk hub/catalog hub/report sleep wire
 hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire
@@ -54,7 +55,7 @@ hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pull: hub/oci hub/registry hub/report wire
 hub/registry: wire
 hub/report: wire
-hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire
+hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
@@ -62,7 +63,7 @@ hub/upstream: hub/catalog hub/pull hub/registry wire
 hub/verify: format/chunk format/index format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: durable format/index format/trace node/binds node/completion node/control node/front/containerd node/health node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
+node: durable format/index format/trace node/binds node/completion node/control node/front/containerd node/health node/held node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
 node/binds: durable node/mount wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
 node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report node/takeover socket
@@ -72,6 +73,7 @@ node/flight:
 node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
+node/held: durable format/chunk sleep wire wire/client
 node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/keeper:
 node/memory:
@@ -80,7 +82,7 @@ node/mount: format/chunk format/index format/tree node/device node/fuse node/rec
 node/ondemand: format/chunk format/trace node/record
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/record: format/chunk format/trace node/device sleep
-node/report: durable format/chunk node/binds node/completion node/front/containerd node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
+node/report: durable format/chunk node/binds node/completion node/front/containerd node/held node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc sleep

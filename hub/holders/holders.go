@@ -1,0 +1,245 @@
+// Package holders knows what nodes and mirrors have of the hub's images. They report all their trees
+// every few hours, so the hub keeps what they have also after its image was removed.
+//
+// A report counts for a lease of a week (wire.HeldLease), and its trees are kept for a grace period
+// after that: a machine that was off for some weeks finds what it needs. Then the holder is
+// forgotten. A holder is whoever sends an ID. So the worst that an invented one can do is to keep
+// removed images on the disk; the number of holders, their trees and their reports are bounded, and
+// an administrator can make the hub forget one.
+package holders
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/hub/report"
+	"lighter/sleep"
+	"lighter/wire"
+)
+
+// Store has the holders. A hub's catalog implements it.
+type Store interface {
+	SetHeld(
+		ctx context.Context, h catalog.Holder, trees []chunk.ID, bounds catalog.HeldBounds,
+	) (unknown []chunk.ID, err error)
+	Holders(ctx context.Context) ([]catalog.Holder, error)
+	HoldersOf(ctx context.Context, tree chunk.ID) ([]catalog.Holder, error)
+	ForgetHolder(ctx context.Context, id string) error
+	ExpireHolders(ctx context.Context, age time.Duration, limit int) ([]catalog.Holder, error)
+}
+
+var _ Store = (*catalog.Catalog)(nil)
+
+// Bounds of what the hub accepts. A row of a held tree takes some 150 bytes.
+const (
+	maxHolders       = 20_000
+	maxSenderHolders = 4096 // the nodes behind a proxy that is not trusted are one sender
+	maxTrees         = 2_000_000
+	// maxReports bounds the reports of one sender in each window.
+	maxReports   = 3600
+	reportWindow = time.Hour
+	maxSenders   = 20_000 // in memory, of 100 bytes each
+
+	expireEvery = time.Hour
+	expireAtOne = 100 // holders in one transaction
+)
+
+// Service receives reports and forgets holders. It is safe for concurrent use.
+type Service struct {
+	store  Store
+	grace  time.Duration
+	log    *slog.Logger
+	bounds catalog.HeldBounds
+
+	accepted, refused atomic.Int64
+
+	mu      sync.Mutex // guards the following
+	senders map[string]reports
+}
+
+// reports counts a sender's reports.
+type reports struct {
+	since time.Time
+	n     int
+}
+
+// New returns a service that keeps what a holder has for its lease and the grace period after it.
+func New(store Store, grace time.Duration, log *slog.Logger) *Service {
+	return &Service{store: store, grace: grace, log: log, senders: map[string]reports{},
+		bounds: catalog.HeldBounds{Holders: maxHolders, SenderHolders: maxSenderHolders, Trees: maxTrees}}
+}
+
+// Report records what a holder has, and returns the trees that the hub does not have. Errors wrap
+// report.ErrInvalid or catalog.ErrTooMany. sender is as for traces; an empty one has no bounds of its
+// own.
+func (s *Service) Report(ctx context.Context, held wire.Held, sender string) (wire.Unknown, error) {
+	unknown, err := s.report(ctx, held, sender)
+	if err != nil {
+		if s.refused.Add(1); errors.Is(err, catalog.ErrTooMany) {
+			s.log.Warn("report of held trees refused", "kind", held.Kind, "sender", sender, "err", err)
+		}
+		return wire.Unknown{}, err
+	}
+	s.accepted.Add(1)
+	return wire.Unknown{Trees: append([]chunk.ID{}, unknown...)}, nil
+}
+
+func (s *Service) report(ctx context.Context, held wire.Held, sender string) ([]chunk.ID, error) {
+	if err := check(held); err != nil {
+		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
+	}
+	if !s.count(sender, time.Now()) {
+		return nil, fmt.Errorf("%w: %s has sent %d reports in an hour", catalog.ErrTooMany, sender, maxReports)
+	}
+	bounds := s.bounds
+	if sender == "" {
+		bounds.SenderHolders = 0
+	}
+	return s.store.SetHeld(ctx, catalog.Holder{ID: held.Holder, Kind: held.Kind, Name: held.Name, Sender: sender},
+		held.Trees, bounds)
+}
+
+func check(held wire.Held) error {
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	switch {
+	case !wire.IsHolderID(held.Holder):
+		return errors.New("the holder's ID is not one of 16 to 64 letters and digits")
+	case held.Kind != wire.HolderNode && held.Kind != wire.HolderMirror:
+		return fmt.Errorf("%q is no kind of holders", held.Kind)
+	case len(held.Name) > wire.MaxHolderName || strings.ContainsFunc(held.Name, unprintable):
+		return errors.New("the holder's name is too long or not printable")
+	case len(held.Trees) > wire.MaxHeld:
+		return fmt.Errorf("%d trees, of at most %d", len(held.Trees), wire.MaxHeld)
+	}
+	return nil
+}
+
+// count adds a report of a sender, unless that would exceed its limit.
+func (s *Service) count(sender string, now time.Time) bool {
+	if sender == "" {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.senders) >= maxSenders {
+		clear(s.senders) // so many cannot be a few senders: start again
+	}
+	r := s.senders[sender]
+	if now.Sub(r.since) > reportWindow {
+		r = reports{since: now}
+	}
+	if r.n >= maxReports {
+		return false
+	}
+	r.n++
+	s.senders[sender] = r
+	return true
+}
+
+// List returns the holders, those that reported last at the end.
+func (s *Service) List(ctx context.Context) ([]wire.Holder, error) {
+	holders, err := s.store.Holders(ctx)
+	return s.describe(holders), err
+}
+
+// Of returns the holders of any of the trees, in the same order.
+func (s *Service) Of(ctx context.Context, trees []chunk.ID) ([]wire.Holder, error) {
+	var all []catalog.Holder
+	seen := map[string]bool{}
+	for _, tree := range trees {
+		holders, err := s.store.HoldersOf(ctx, tree)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range holders {
+			if !seen[h.ID] {
+				seen[h.ID] = true
+				all = append(all, h)
+			}
+		}
+	}
+	return s.describe(all), nil
+}
+
+func (s *Service) describe(holders []catalog.Holder) []wire.Holder {
+	list := make([]wire.Holder, len(holders)) // never null
+	for i, h := range holders {
+		list[i] = wire.Holder{ID: wire.ShortHolder(h.ID), Kind: h.Kind, Name: h.Name, Address: h.Sender, Trees: h.Trees,
+			State: wire.HolderPresent, Seen: h.Seen, Until: h.Seen.Add(wire.HeldLease + s.grace)}
+		if h.Age > wire.HeldLease {
+			list[i].State = wire.HolderOverdue
+		}
+	}
+	return list
+}
+
+// Forget removes the holder whose ID List shows as short. The error wraps catalog.ErrNotFound if
+// there is none, and report.ErrInvalid if there are several.
+func (s *Service) Forget(ctx context.Context, short string) error {
+	holders, err := s.store.Holders(ctx)
+	if err != nil {
+		return err
+	}
+	found := ""
+	for _, h := range holders {
+		if wire.ShortHolder(h.ID) != short {
+			continue
+		}
+		if found != "" {
+			return fmt.Errorf("%w: %s names several holders", report.ErrInvalid, short)
+		}
+		found = h.ID
+	}
+	if found == "" {
+		return fmt.Errorf("holder %s: %w", short, catalog.ErrNotFound)
+	}
+	return s.store.ForgetHolder(ctx, found)
+}
+
+// Run forgets holders that have not reported for longer than their lease and the grace period, until
+// ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	for {
+		expired, err := s.store.ExpireHolders(ctx, wire.HeldLease+s.grace, expireAtOne)
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("forget holders", "err", err)
+		}
+		for _, h := range expired {
+			s.log.Info("holder forgotten: it reports no more", "kind", h.Kind, "name", h.Name, "trees", h.Trees,
+				"seen", h.Seen)
+		}
+		pause := expireEvery
+		if len(expired) == expireAtOne {
+			pause = time.Second
+		}
+		if !sleep.For(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// Counts are figures for metrics.
+type Counts struct {
+	Accepted, Refused int64            // reports, since the process started
+	Holders           map[string]int64 // by state
+}
+
+// Counts returns the figures.
+func (s *Service) Counts(ctx context.Context) (Counts, error) {
+	c := Counts{Accepted: s.accepted.Load(), Refused: s.refused.Load(),
+		Holders: map[string]int64{wire.HolderPresent: 0, wire.HolderOverdue: 0}}
+	holders, err := s.List(ctx)
+	for _, h := range holders {
+		c.Holders[h.State]++
+	}
+	return c, err
+}

@@ -1,0 +1,104 @@
+package holders
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/hub/report"
+	"lighter/test/testkit/catalogtest"
+	"lighter/wire"
+)
+
+func service(t *testing.T, grace time.Duration) (*Service, *catalog.Catalog) {
+	t.Helper()
+	c, err := catalog.Open(t.Context(), filepath.Join(t.TempDir(), "catalog.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return New(c, grace, slog.New(slog.DiscardHandler)), c
+}
+
+func held(n int, trees ...chunk.ID) wire.Held {
+	return wire.Held{Holder: fmt.Sprintf("%032d", n), Kind: wire.HolderNode, Name: "host", Trees: trees}
+}
+
+// The number of holders is bounded, in all and of a sender. The hub's own machine is no sender.
+func TestBounds(t *testing.T) {
+	s, _ := service(t, 0)
+	s.bounds = catalog.HeldBounds{Holders: 3, SenderHolders: 1, Trees: 10}
+	for n, sender := range []string{"192.0.2.1/32", "", ""} {
+		if _, err := s.Report(t.Context(), held(n), sender); err != nil {
+			t.Errorf("holder %d: %v", n, err)
+		}
+	}
+	for _, sender := range []string{"192.0.2.1/32", "192.0.2.2/32", ""} {
+		if _, err := s.Report(t.Context(), held(9), sender); !errors.Is(err, catalog.ErrTooMany) {
+			t.Errorf("one more holder from %q: %v, want ErrTooMany", sender, err)
+		}
+	}
+	if c, err := s.Counts(t.Context()); err != nil || c.Accepted != 3 || c.Refused != 3 || c.Holders[wire.HolderPresent] != 3 {
+		t.Errorf("counts %+v, %v", c, err)
+	}
+}
+
+// A sender's reports are bounded in each hour, and so are the senders in memory.
+func TestRate(t *testing.T) {
+	s, now := &Service{senders: map[string]reports{}}, time.Now()
+	for n := range maxReports + 1 {
+		if got, want := s.count("a", now), n < maxReports; got != want {
+			t.Fatalf("report %d is accepted: %v, want %v", n, got, want)
+		}
+	}
+	if !s.count("b", now) || !s.count("", now) || !s.count("a", now.Add(reportWindow+1)) {
+		t.Error("another sender, this machine, or a later report was refused")
+	}
+	for n := range 2 * maxSenders {
+		s.count(fmt.Sprint(n), now)
+	}
+	if len(s.senders) > maxSenders {
+		t.Errorf("%d senders in memory, of at most %d", len(s.senders), maxSenders)
+	}
+}
+
+// Users see a part of an ID only, by which they can make the hub forget the holder.
+func TestForget(t *testing.T) {
+	s, c := service(t, 24*time.Hour)
+	catalogtest.Publish(t, c, "one", "a")
+	tree := catalogtest.TreeOf("a")
+	if _, err := s.Report(t.Context(), held(1, tree), "192.0.2.1/32"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.Of(t.Context(), []chunk.ID{tree, tree})
+	if err != nil || len(all) != 1 || len(all[0].ID) != 16 || all[0].Trees != 1 || all[0].State != wire.HolderPresent ||
+		all[0].Address != "192.0.2.1/32" || all[0].Until.Sub(all[0].Seen) != 8*24*time.Hour {
+		t.Fatalf("holders %+v, %v", all, err)
+	}
+	if err := s.Forget(t.Context(), "other"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("forget an unknown holder: %v, want ErrNotFound", err)
+	}
+	if _, err := s.Report(t.Context(), wire.Held{Holder: all[0].ID + "0000000000000002", Kind: wire.HolderMirror}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Forget(t.Context(), all[0].ID); !errors.Is(err, report.ErrInvalid) {
+		t.Errorf("forget one of two holders: %v, want ErrInvalid", err)
+	}
+	if err := c.ForgetHolder(t.Context(), all[0].ID+"0000000000000002"); err != nil {
+		t.Fatal(err)
+	}
+	other := held(1)
+	other.Holder = strings.Repeat("9", 16)
+	if _, err := s.Report(t.Context(), other, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Forget(t.Context(), "99999999"); err != nil {
+		t.Errorf("forget: %v", err)
+	}
+}

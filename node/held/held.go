@@ -1,0 +1,223 @@
+// Package held reports to the hubs which trees this node has, so that a hub keeps what they need also
+// when their images are removed from it. It also learns which of them no hub has any more.
+//
+// It reports all trees of the disk, mounted or not, soon after one has come or gone, and every few
+// hours. Nothing waits for a report: a hub that does not answer is asked again later, and one that
+// takes no reports (a mirror, an older hub) is asked once a day.
+package held
+
+import (
+	"bytes"
+	"context"
+	cryptorand "crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"lighter/durable"
+	"lighter/format/chunk"
+	"lighter/sleep"
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+// Hubs are the origins of a node.
+type Hubs interface {
+	// Origins returns the URLs of all origins, without credentials.
+	Origins() []string
+	// SendHeld sends a report to the origin with that position.
+	SendHeld(ctx context.Context, origin int, held wire.Held) (wire.Unknown, error)
+}
+
+const (
+	// lookEvery is how often the trees of the disk are listed. So a report comes a minute after a
+	// change, with all changes of that minute.
+	lookEvery = time.Minute
+	// The pause after a report that failed grows from firstPause to lastPause.
+	firstPause, lastPause = time.Minute, time.Hour
+	// refusedPause is the pause after an answer that this origin takes no reports.
+	refusedPause = 24 * time.Hour
+
+	idBytes = 16
+)
+
+// Reporter reports what a node has. It is safe for concurrent use.
+type Reporter struct {
+	path string // of the file with the node's secret
+	list func() ([]chunk.ID, error)
+	hubs Hubs
+	log  *slog.Logger
+
+	mu      sync.Mutex // guards the following
+	origins []*state
+	problem error // why nothing can be reported
+}
+
+// state is what the reporter knows of an origin.
+type state struct {
+	Report
+	trees   []chunk.ID // last reported; valid if Reported is not zero
+	unknown map[chunk.ID]bool
+	due     time.Time // of the next report without a change
+	after   time.Time // no report before
+	pause   time.Duration
+}
+
+// Report is the state of the reports to one origin.
+type Report struct {
+	URL      string    `json:"url"`
+	Reported time.Time `json:"reported,omitzero"` // when it last accepted a report; zero: never
+	Trees    int       `json:"trees"`             // that were reported then
+	Unknown  int       `json:"unknown"`           // of these, trees that the hub does not have
+	Error    string    `json:"error,omitempty"`   // why the last report failed
+	Refused  bool      `json:"refused,omitempty"` // it takes no reports: a mirror, or an older hub
+}
+
+// New returns a reporter of the trees that list returns. root is the node's directory, where it keeps
+// a secret from which its ID is made.
+func New(root string, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logger) *Reporter {
+	r := &Reporter{path: filepath.Join(root, "holder"), list: list, hubs: hubs, log: log}
+	for _, url := range hubs.Origins() {
+		r.origins = append(r.origins, &state{Report: Report{URL: url}})
+	}
+	return r
+}
+
+// Run reports until ctx ends.
+func (r *Reporter) Run(ctx context.Context) {
+	for sleep.For(ctx, jitter(lookEvery)) { // the first time, as many nodes may start at once
+		r.round(ctx)
+	}
+}
+
+// jitter returns d and up to as much again.
+func jitter(d time.Duration) time.Duration { return d + rand.N(d) }
+
+// round sends the reports that are due.
+func (r *Reporter) round(ctx context.Context) {
+	trees, err := r.list()
+	var report wire.Held
+	if err == nil {
+		report, err = r.report(trees)
+	}
+	r.mu.Lock()
+	if err != nil && r.problem == nil {
+		r.log.Warn("cannot report to the hubs what this node has: they may delete it with its image", "err", err)
+	}
+	r.problem = err
+	r.mu.Unlock()
+	if err != nil {
+		return
+	}
+	for i, s := range r.origins {
+		if now := time.Now(); r.isDue(s, report.Trees, now) {
+			unknown, err := r.hubs.SendHeld(ctx, i, report)
+			if ctx.Err() != nil {
+				return
+			}
+			r.reported(s, report.Trees, unknown.Trees, err, now)
+		}
+	}
+}
+
+// report returns the report about some trees.
+func (r *Reporter) report(trees []chunk.ID) (wire.Held, error) {
+	secret, err := r.secret()
+	if err != nil {
+		return wire.Held{}, err
+	}
+	name, err := os.Hostname()
+	if err != nil || len(name) > wire.MaxHolderName {
+		name = ""
+	}
+	// A copy of the machine's disk is another node: both must not replace each other's reports.
+	machine, _ := os.ReadFile("/etc/machine-id") // without it, the name tells copies apart
+	id := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s", secret, machine, name))
+	slices.SortFunc(trees, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) })
+	if len(trees) > wire.MaxHeld {
+		r.log.Warn("this node has more trees than it can report: hubs may delete the others with their images",
+			"trees", len(trees), "reported", wire.MaxHeld)
+		trees = trees[:wire.MaxHeld]
+	}
+	return wire.Held{Holder: hex.EncodeToString(id[:idBytes]), Kind: wire.HolderNode, Name: name, Trees: trees}, nil
+}
+
+// secret returns the contents of the file, which is made if there is none.
+func (r *Reporter) secret() ([]byte, error) {
+	secret, err := os.ReadFile(r.path)
+	if err == nil && len(secret) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return secret, err
+	}
+	secret = []byte(cryptorand.Text() + "\n")
+	return secret, durable.Replace(r.path, secret)
+}
+
+func (r *Reporter) isDue(s *state, trees []chunk.ID, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !now.Before(s.after) && (!now.Before(s.due) || !slices.Equal(s.trees, trees))
+}
+
+// reported notes how a report has ended.
+func (r *Reporter) reported(s *state, trees, unknown []chunk.ID, err error, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		s.Report = Report{URL: s.URL, Reported: now, Trees: len(trees), Unknown: len(unknown)}
+		s.trees, s.unknown, s.pause = trees, map[chunk.ID]bool{}, 0
+		for _, tree := range unknown {
+			s.unknown[tree] = true
+		}
+		s.due = now.Add(wire.HeldInterval - rand.N(wire.HeldInterval/6))
+		return
+	}
+	s.Error, s.Refused = err.Error(), false
+	s.pause = min(max(2*s.pause, firstPause), lastPause)
+	s.after = now.Add(jitter(s.pause))
+	if failed := (*client.Error)(nil); errors.As(err, &failed) && failed.IsRefusal() {
+		s.after, s.Refused = now.Add(jitter(refusedPause)), true
+	}
+	r.log.Debug("report of what this node has failed", "hub", s.URL, "err", err)
+}
+
+// Gone returns the reported trees that no hub has any more. It returns none before all origins have
+// accepted a report: another one may have them.
+func (r *Reporter) Gone() (trees []chunk.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, s := range r.origins {
+		if s.Reported.IsZero() {
+			return nil
+		}
+		if i == 0 {
+			for tree := range s.unknown {
+				trees = append(trees, tree)
+			}
+		}
+		trees = slices.DeleteFunc(trees, func(tree chunk.ID) bool { return !s.unknown[tree] })
+	}
+	return trees
+}
+
+// Reports returns the state of the reports to each origin.
+func (r *Reporter) Reports() []Report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reports := make([]Report, len(r.origins))
+	for i, s := range r.origins {
+		reports[i] = s.Report
+		if r.problem != nil {
+			reports[i].Error = r.problem.Error()
+		}
+	}
+	return reports
+}

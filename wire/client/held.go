@@ -1,0 +1,36 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"lighter/wire"
+)
+
+// SendHeld reports what a holder has. It returns the trees that the hub does not have.
+func (c *Client) SendHeld(ctx context.Context, held wire.Held) (wire.Unknown, error) {
+	body, err := json.Marshal(held)
+	if err != nil {
+		return wire.Unknown{}, err
+	}
+	r := request{method: http.MethodPost, path: wire.HeldPath(c.Scope()), body: body}
+	return ask[wire.Unknown](ctx, c, r, maxAnswer)
+}
+
+// Holders returns the nodes and mirrors that have reported what they have; with a name those that
+// have an image of that name.
+func (c *Client) Holders(ctx context.Context, name string) ([]wire.Holder, error) {
+	r := request{method: http.MethodGet, path: wire.HoldersPath(c.Scope())}
+	if name != "" {
+		r.query = byName(name)
+	}
+	return ask[[]wire.Holder](ctx, c, r, 0)
+}
+
+// ForgetHolder makes the hub forget a holder with all that it has. The ID is one that Holders shows.
+func (c *Client) ForgetHolder(ctx context.Context, id string) error {
+	return c.send(ctx, request{method: http.MethodDelete, path: wire.HoldersPath(c.Scope()),
+		query: url.Values{"holder": {id}}})
+}

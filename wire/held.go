@@ -1,0 +1,85 @@
+package wire
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+const (
+	// HeldLease is how long a holder counts as present after a report.
+	HeldLease = 7 * 24 * time.Hour
+	// HeldInterval is how often a holder reports.
+	HeldInterval = 6 * time.Hour
+	// MaxHeld bounds the trees of one report, and MaxHeldBytes its body.
+	MaxHeld      = 16_384
+	MaxHeldBytes = 2 << 20
+	// MaxHolderID, MaxHolderName bound these fields, in bytes.
+	MaxHolderID, MaxHolderName = 64, 253
+	// minHolderID is the shortest ID. A hub shows only the first half of an ID.
+	minHolderID = 16
+)
+
+// Kinds of holders.
+const (
+	HolderNode   = "node"
+	HolderMirror = "mirror"
+)
+
+// Held is a report of all trees that a holder has. It replaces the holder's last report.
+type Held struct {
+	// Holder is a random ID of the holder's own choice: letters and digits. Who knows it can replace
+	// what the holder has reported.
+	Holder string     `json:"holder"`
+	Kind   string     `json:"kind"`           // HolderNode, HolderMirror
+	Name   string     `json:"name,omitempty"` // for users: of its host
+	Trees  []chunk.ID `json:"trees"`          // at most MaxHeld
+}
+
+// Unknown is the answer to a report.
+type Unknown struct {
+	Trees []chunk.ID `json:"unknown"` // that the hub does not have, or has no more
+}
+
+// States of a holder.
+const (
+	HolderPresent = "present" // it has reported within its lease
+	HolderOverdue = "overdue" // its trees are kept until Holder.Until
+)
+
+// Holder is a node or a mirror that has reported what it has.
+type Holder struct {
+	ID      string    `json:"holder"` // the first half of its ID
+	Kind    string    `json:"kind"`
+	Name    string    `json:"name,omitempty"`
+	Address string    `json:"address,omitempty"` // address or network of its last report; empty: the hub's machine
+	Trees   int64     `json:"trees"`             // that the hub has
+	State   string    `json:"state"`             // HolderPresent, HolderOverdue
+	Seen    time.Time `json:"seen"`              // its last report
+	Until   time.Time `json:"until"`             // when the hub forgets it, if it does not report again
+}
+
+// ShortHolder returns the part of a holder's ID that is shown to users.
+func ShortHolder(id string) string { return id[:len(id)/2] }
+
+// IsHolderID reports whether text may be the ID of a holder.
+func IsHolderID(text string) bool {
+	isOther := func(r rune) bool { return !('0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z') }
+	return len(text) >= minHolderID && len(text) <= MaxHolderID && !strings.ContainsFunc(text, isOther)
+}
+
+// HeldPath is the path of a report of what a holder has.
+func HeldPath(scope string) string { return below(scope, "held") }
+
+// HoldersPath is the path of the holders.
+func HoldersPath(scope string) string { return below(scope, "holders") }
+
+// IsReport reports whether a request is one that nodes and mirrors send, and that changes something:
+// a trace to TracePath, or what a holder has to HeldPath. All other changes are for administrators.
+func IsReport(method, path string) bool {
+	rest, ok := strings.CutPrefix(path, Prefix+"/")
+	_, word, _ := strings.Cut(rest, "/")
+	return isTrace(method, path) || ok && method == http.MethodPost && word == "held"
+}

@@ -199,7 +199,8 @@ func TestAddAfterRemoval(t *testing.T) {
 		done := h.adding(add)
 		select {
 		case <-held:
-		case <-time.After(300 * time.Millisecond): // the worker goes on, and then runs again
+		case <-time.After(30 * time.Second):
+			t.Fatal("the worker goes on with the removed image")
 		case err := <-done:
 			t.Fatalf("added again: %v", err)
 		}

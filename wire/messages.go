@@ -106,12 +106,22 @@ const (
 	JobCancelled = "cancelled"
 )
 
+// Requests to a running job.
+const (
+	JobAgain      = "again"   // to run once more afterwards, as it was requested again
+	JobRestart    = "restart" // to stop and run once more, for another request
+	JobCancel     = "cancel"
+	JobPause      = "pause"
+	JobPauseAgain = "pause again" // JobPause of a job that was requested again
+)
+
 // Job is a piece of the hub's work. It survives the end of the process that works on it.
 type Job struct {
 	N        int64      `json:"job"`
 	Kind     string     `json:"kind"` // image: the images of a name are brought and ingested
 	Key      string     `json:"key"`  // what it is about: the name of an image
 	State    string     `json:"state"`
+	Request  string     `json:"request,omitempty"`  // what a running job is asked to do
 	Priority int64      `json:"priority"`           // higher ones run first
 	Attempts int64      `json:"attempts"`           // that have begun
 	Owner    string     `json:"owner,omitempty"`    // the process of the hub that works on it

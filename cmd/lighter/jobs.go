@@ -58,10 +58,33 @@ processes, each job shows the one that works on it.`,
 
 func printJobs(jobs []wire.Job) error {
 	rows := rowsOf(jobs, func(j wire.Job) []any {
-		return []any{j.N, j.Kind, j.Key, j.State, jobProgress(j), humanize.Time(j.Updated),
+		return []any{j.N, j.Kind, j.Key, jobState(j), jobProgress(j), humanize.Time(j.Updated),
 			short(cmp.Or(j.Owner, "-")), j.Error}
 	})
 	return table(os.Stdout, "JOB\tKIND\tABOUT\tSTATE\tDONE\tUPDATED\tPROCESS\tERROR", rows)
+}
+
+// jobState returns what happens to a job, and what comes next.
+func jobState(j wire.Job) string {
+	switch {
+	case j.State == wire.JobQueued && time.Until(j.RunAt) > time.Second:
+		return "queued, starts " + humanize.Time(j.RunAt)
+	case j.State == wire.JobPaused:
+		return "paused, until it is retried"
+	case j.State != wire.JobRunning:
+		return j.State
+	}
+	switch j.Request {
+	case wire.JobCancel:
+		return "running, is being cancelled"
+	case wire.JobPause, wire.JobPauseAgain:
+		return "running, is being paused"
+	case wire.JobRestart:
+		return "running, is being restarted"
+	case wire.JobAgain:
+		return "running, then once more"
+	}
+	return j.State
 }
 
 // jobProgress returns how much of a job's steps is done.

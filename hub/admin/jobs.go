@@ -40,7 +40,7 @@ func (s *Server) getJobs(_ http.ResponseWriter, req *http.Request) (any, error) 
 }
 
 func describeJob(j catalog.Job) (wire.Job, error) {
-	d := wire.Job{N: j.N, Kind: j.Kind, Key: j.Key, State: j.State, Priority: j.Priority, Attempts: j.Attempts,
+	d := wire.Job{N: j.N, Kind: j.Kind, Key: j.Key, State: j.State, Request: j.Request, Priority: j.Priority, Attempts: j.Attempts,
 		Owner: j.Owner, Error: j.Error, RunAt: j.RunAt.UTC(), Created: j.Created.UTC(), Updated: j.Updated.UTC()}
 	if len(j.Progress) == 0 {
 		return d, nil

@@ -85,7 +85,7 @@ func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
 	if status == http.StatusInternalServerError {
 		m.log.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
-	b, _ := json.Marshal(map[string]string{"error": err.Error()}) // strings always have a JSON form
+	b, _ := json.Marshal(map[string]string{"error": report.Public(err)}) // strings always have a JSON form
 	h := w.Header()
 	h.Del("ETag")
 	if status == http.StatusNotFound && !errors.Is(err, errNoPath) {

@@ -54,7 +54,7 @@ func Open(ctx context.Context, source string) (*Catalog, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), err)
+		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), mark(err))
 	}
 	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db},
 		changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}, nil

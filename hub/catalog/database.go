@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,7 @@ type dialect struct {
 	dir      string // of its migrations
 	numbered bool   // arguments are $1, $2, … instead of ?
 	clock    string // the database's time, in milliseconds since 1970
+	lock     string // ends a query that locks its rows
 	skip     string // ends a query that locks its rows: rows that others have locked are skipped
 }
 
@@ -37,6 +39,7 @@ var (
 		clock: `CAST(unixepoch('subsec') * 1000 AS INTEGER)`}
 	postgresDialect = &dialect{goose: goose.DialectPostgres, dir: "postgres", numbered: true,
 		clock: `CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)`,
+		lock:  ` FOR UPDATE`,
 		skip:  ` FOR UPDATE SKIP LOCKED`}
 )
 
@@ -238,12 +241,46 @@ var ErrAway = errors.New("the database is not available")
 // IsAway reports whether an error is marked with ErrAway.
 func IsAway(err error) bool { return errors.Is(err, ErrAway) }
 
-// mark marks an error of a database that is away.
+// mark marks an error of a database that is away, or that the hub cannot connect to.
 func mark(err error) error {
-	if err == nil || errors.Is(err, ErrAway) || !isAway(err) {
+	if err == nil || errors.As(err, new(*databaseError)) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrAway, err)
+	away := isAway(err)
+	if !away && !errors.As(err, new(*pgconn.ConnectError)) {
+		return err
+	}
+	return &databaseError{err, away}
+}
+
+// databaseError is an error of the connection to the database. Its text is for the log: a driver's
+// errors name the database's user and host. Public is for everybody.
+type databaseError struct {
+	cause error
+	away  bool // it is ErrAway
+}
+
+func (e *databaseError) Error() string        { return e.prefix() + ": " + e.cause.Error() }
+func (e *databaseError) Unwrap() error        { return e.cause }
+func (e *databaseError) Is(target error) bool { return target == ErrAway && e.away }
+
+// Public is the error's text without the names of the database's user and host.
+func (e *databaseError) Public() string {
+	failed, errno := (*pgconn.PgError)(nil), syscall.Errno(0)
+	switch {
+	case errors.As(e.cause, &failed):
+		return e.prefix() + " (SQLSTATE " + failed.Code + ")"
+	case errors.As(e.cause, &errno):
+		return e.prefix() + " (" + errno.Error() + ")"
+	}
+	return e.prefix()
+}
+
+func (e *databaseError) prefix() string {
+	if e.away {
+		return ErrAway.Error()
+	}
+	return "the database refuses the hub"
 }
 
 func isAway(err error) bool {

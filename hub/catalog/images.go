@@ -43,6 +43,9 @@ func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
 // open job of that name is cancelled.
 func (c *Catalog) Name(ctx context.Context, name string, images []Image, j Job) (now []Image, err error) {
 	err = c.update(ctx, "name image "+name, func(tx session) error {
+		if err := lockJob(ctx, tx, j.Kind, name); err != nil {
+			return err
+		}
 		if now, err = nameImages(ctx, tx, name, images); err != nil {
 			return err
 		}
@@ -110,6 +113,9 @@ func (c *Catalog) Expect(
 		if open >= maxOpenJobs {
 			return ErrFull
 		}
+		if err := lockJob(ctx, tx, j.Kind, name); err != nil {
+			return err
+		}
 		if err := failSuperseded(ctx, tx, name, images, superseded); err != nil {
 			return err
 		}
@@ -131,6 +137,9 @@ func (c *Catalog) Expect(
 // and the open job of j's kind and key is cancelled.
 func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) error {
 	return c.update(ctx, "supersede image "+j.Key, func(tx session) error {
+		if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
+			return err
+		}
 		if err := failSuperseded(ctx, tx, j.Key, []Image{{Root: root}}, reason); err != nil {
 			return err
 		}
@@ -282,6 +291,9 @@ func (c *Catalog) Remove(ctx context.Context, kind, name, digest string) error {
 		condition, args = ` AND (root = ? OR digest = ?)`, append(args, digest, digest)
 	}
 	err := c.update(ctx, "remove image "+name, func(tx session) error {
+		if err := lockJob(ctx, tx, kind, name); err != nil {
+			return err
+		}
 		if err := deleteImages(ctx, tx, condition, args...); err != nil {
 			return err
 		}

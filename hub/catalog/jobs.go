@@ -22,7 +22,7 @@ type Job struct {
 	Key      string // what the job is about
 	Root     string // of the images that the job ingests, whose name is the key; empty: none
 	State    string // wire.JobQueued, …
-	Request  string // what the worker of a running job is asked to do
+	Request  string // wire.JobAgain, …: what the worker of a running job is asked to do
 	Payload  []byte
 	Secret   []byte // sealed; empty when the job has ended
 	Priority int64  // higher ones run first
@@ -30,22 +30,19 @@ type Job struct {
 	Attempts int64 // since it was requested
 	Owner    string
 	Fence    int64
-	Progress []byte // as the worker reports it
-	Error    string // of the last attempt
+	Unsealed time.Time // since when its secret is gone; zero: it has it, or never had one
+	Progress []byte    // as the worker reports it
+	Error    string    // of the last attempt
 	Created  time.Time
 	Updated  time.Time
+
+	// ByUser says that a user asks for the job that is added, so that it runs even if it is paused.
+	ByUser bool
 }
 
 // Jobs are the hub's jobs, and the claims of layers by their workers. They are safe for concurrent
 // use.
 type Jobs struct{ *database }
-
-// Requests to the worker of a running job.
-const (
-	RequestAgain  = "again" // the job was requested again: it runs again, with a new payload
-	RequestCancel = "cancel"
-	RequestPause  = "pause"
-)
 
 // ErrLost means that a worker no longer owns its job: its lease has ended, and another worker may
 // run the job.
@@ -62,17 +59,18 @@ func (j *Job) Lease() Lease { return Lease{j.N, j.Fence, j.Root} }
 
 const openJob = `state IN ('queued', 'running', 'paused')`
 
-const jobColumns = `n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence, progress,
-	error, created, updated`
+const jobColumns = `n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence,
+	unsealed, progress, error, created, updated`
 
 func (j *Job) fields() []any {
 	return []any{&j.N, &j.Kind, &j.Key, &j.Root, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
-		&j.Attempts, &j.Owner, &j.Fence, &j.Progress, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
+		&j.Attempts, &j.Owner, &j.Fence, stamp{&j.Unsealed}, &j.Progress, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
 }
 
 // Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay. If
-// there is an open one, it gets that payload and runs again: at once if it was queued, afterwards
-// if it is running. A paused job stays paused. Add returns the job's number.
+// there is an open one, it gets that payload and runs again: once if it was queued, afterwards if it
+// is running. A paused job stays paused, unless a user asks for it: the last word of users counts. Add
+// returns the job's number.
 func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
 	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
 		n, err = addJob(ctx, tx, j, delay)
@@ -91,13 +89,18 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 			lease, progress, error, created, updated)
 		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
 		ON CONFLICT (kind, key) WHERE `+openJob+` DO UPDATE
-			SET root = excluded.root, payload = excluded.payload, secret = excluded.secret, attempts = 0,
-			priority = excluded.priority,
-			run_at = CASE WHEN excluded.run_at < jobs.run_at THEN excluded.run_at ELSE jobs.run_at END,
-			request = CASE WHEN jobs.state = 'running' THEN 'again' ELSE '' END, updated = excluded.updated
+			SET root = excluded.root, payload = excluded.payload, secret = excluded.secret, unsealed = 0, attempts = 0,
+			priority = excluded.priority, updated = excluded.updated,
+			state = CASE WHEN jobs.state = 'paused' AND ? THEN 'queued' ELSE jobs.state END,
+			run_at = CASE WHEN excluded.run_at < jobs.run_at OR jobs.state = 'running' AND jobs.request = ''
+				THEN excluded.run_at ELSE jobs.run_at END,
+			request = CASE WHEN jobs.state <> 'running' THEN ''
+				WHEN jobs.request IN ('pause', 'pause again') AND NOT ? THEN 'pause again'
+				WHEN jobs.request IN ('cancel', 'restart') OR jobs.payload <> excluded.payload THEN 'restart'
+				ELSE 'again' END
 		RETURNING n`,
 		n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
-		delay.Milliseconds(), []byte{})
+		delay.Milliseconds(), []byte{}, j.ByUser, j.ByUser)
 }
 
 // Slot is room for one job of a kind.
@@ -163,8 +166,8 @@ func expireJobs(ctx context.Context, tx session) error {
 		}
 	}
 	return exec(ctx, tx, `UPDATE jobs SET updated = `+tx.clock+`,
-			state = CASE request WHEN 'pause' THEN 'paused' ELSE 'queued' END,
-			attempts = CASE request WHEN 'again' THEN 0 ELSE attempts END, request = ''
+			state = CASE WHEN request IN ('pause', 'pause again') THEN 'paused' ELSE 'queued' END,
+			attempts = CASE WHEN request IN ('again', 'restart') THEN 0 ELSE attempts END, request = ''
 		WHERE state = 'running' AND lease < `+tx.clock)
 }
 
@@ -223,11 +226,12 @@ func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err e
 	}
 	err = q.update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx session) error {
 		j, err := get(ctx, tx, (*Job).fields, `
-			UPDATE jobs SET state = CASE WHEN request = 'again' THEN 'queued'
+			UPDATE jobs SET state = CASE WHEN request IN ('again', 'restart') THEN 'queued'
+					WHEN request = 'pause again' THEN 'paused'
 					WHEN request = 'cancel' AND ? <> 'done' THEN 'cancelled'
 					WHEN request = 'pause' AND ? = 'queued' THEN 'paused' ELSE ? END,
-				attempts = CASE WHEN request = 'again' THEN 0 WHEN attempts < ? THEN 0 ELSE attempts - ? END,
-				run_at = `+tx.clock+` + CASE WHEN request = 'again' THEN 0 ELSE CAST(? AS BIGINT) END,
+				attempts = CASE WHEN request IN ('again', 'restart') THEN 0 WHEN attempts < ? THEN 0 ELSE attempts - ? END,
+				run_at = CASE WHEN request IN ('again', 'restart') THEN run_at ELSE `+tx.clock+` + ? END,
 				error = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
 			WHERE n = ? AND fence = ? AND state = 'running' RETURNING `+jobColumns,
 			o.State, o.State, o.State, uncounted, uncounted, o.Delay.Milliseconds(), o.Error, l.Job, l.Fence)
@@ -257,15 +261,27 @@ func ended(ctx context.Context, tx session, j Job, reason string) error {
 
 // forgetSecret removes the secret and the progress of a job that has ended.
 func forgetSecret(ctx context.Context, tx session, n int64) error {
-	return exec(ctx, tx, `UPDATE jobs SET secret = ?, progress = ? WHERE n = ? AND NOT `+openJob, []byte{}, []byte{}, n)
+	return exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?, progress = ? WHERE n = ? AND NOT `+openJob,
+		[]byte{}, []byte{}, n)
+}
+
+// unseal notes that a job loses its secret, in the statement that removes it.
+func unseal(tx session) string {
+	return `unsealed = CASE WHEN length(secret) > 0 THEN ` + tx.clock + ` ELSE unsealed END`
 }
 
 // cancelJob is Jobs.Cancel for the open job of a kind and key, if there is one.
 func cancelJob(ctx context.Context, tx session, kind, key string) error {
-	return exec(ctx, tx, `UPDATE jobs SET request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
-			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END,
-			secret = CASE WHEN state = 'running' THEN secret ELSE ? END, updated = `+tx.clock+`
-		WHERE kind = ? AND key = ? AND `+openJob, []byte{}, kind, key)
+	n, err := get(ctx, tx, value[int64], `UPDATE jobs SET request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
+			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END, updated = `+tx.clock+`
+		WHERE kind = ? AND key = ? AND `+openJob+` RETURNING n`, kind, key)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return forgetSecret(ctx, tx, n)
 }
 
 // ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
@@ -298,6 +314,13 @@ func (q *Jobs) ReleaseLayers(ctx context.Context, l Lease) error {
 
 func releaseLayers(ctx context.Context, tx session, p *Publication) error {
 	return exec(ctx, tx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
+}
+
+// lockJob locks the open job of a kind and key, if there is one, until the transaction ends. A
+// transaction locks a job before its images, as workers do, so that no two wait for each other.
+func lockJob(ctx context.Context, tx session, kind, key string) error {
+	_, err := list(ctx, tx, value[int64], `SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
+	return err
 }
 
 // hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or is
@@ -347,21 +370,23 @@ func (q *Jobs) Count(ctx context.Context) (map[[2]string]int64, error) {
 // Cancel ends a queued or paused job, or asks the worker of a running one to end it. It returns
 // the job's state. The error is ErrNotFound if there is no such open job.
 func (q *Jobs) Cancel(ctx context.Context, n int64) (string, error) {
-	return q.request(ctx, n, RequestCancel, wire.JobCancelled, `state <> 'running'`)
+	return q.request(ctx, n, wire.JobCancel, wire.JobCancelled, `state <> 'running'`)
 }
 
-// Pause makes a queued job wait for Retry, or asks the worker of a running one to stop. It
-// returns the job's state. The error is ErrNotFound if there is no such open job.
+// Pause makes a queued job wait for Retry, or asks the worker of a running one to stop, unless it is
+// to be cancelled. It returns the job's state. The error is ErrNotFound if there is no such open job.
 func (q *Jobs) Pause(ctx context.Context, n int64) (string, error) {
-	return q.request(ctx, n, RequestPause, wire.JobPaused, `state = 'queued'`)
+	return q.request(ctx, n, wire.JobPause, wire.JobPaused, `state = 'queued'`)
 }
 
 func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
 	err = q.update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx session) error {
 		j, err := get(ctx, tx, (*Job).fields, `UPDATE jobs SET
-				request = CASE WHEN state = 'running' THEN ? ELSE '' END,
+				request = CASE WHEN state <> 'running' THEN '' WHEN request = 'cancel' THEN request
+					WHEN request IN ('again', 'restart', 'pause again') AND ? THEN 'pause again' ELSE ? END,
 				state = CASE WHEN `+atOnce+` THEN ? ELSE state END, updated = `+tx.clock+`
-			WHERE n = ? AND `+openJob+` RETURNING `+jobColumns, request, state, n)
+			WHERE n = ? AND `+openJob+` RETURNING `+jobColumns,
+			request == wire.JobPause, request, state, n)
 		if errors.Is(err, ErrNotFound) {
 			return fmt.Errorf("%w among the jobs that have not ended", ErrNotFound)
 		}
@@ -373,15 +398,18 @@ func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce stri
 	return now, err
 }
 
-// Retry makes a job run as soon as possible that waits, is paused, has failed or was cancelled.
-// Its failed images are queued again. An ended job has lost its secret. The error wraps ErrNotFound
+// Retry makes a job run as soon as possible that waits, is paused or about to pause, has failed, or
+// was cancelled. Its failed images are queued again. An ended job has lost its secret. The error wraps ErrNotFound
 // if there is no such job, if another one does its work, or if its images were removed or their name
 // was given to others.
 func (q *Jobs) Retry(ctx context.Context, n int64) error {
 	return q.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
-		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
+		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.lock, n)
 		if err != nil {
 			return err
+		}
+		if j.State == wire.JobRunning && (j.Request == wire.JobPause || j.Request == wire.JobPauseAgain) {
+			return exec(ctx, tx, `UPDATE jobs SET request = 'again', run_at = `+tx.clock+` WHERE n = ?`, n)
 		}
 		if j.State == wire.JobRunning || j.State == wire.JobDone {
 			return fmt.Errorf("it is %s: %w among the jobs that wait or have failed", j.State, ErrNotFound)
@@ -415,12 +443,16 @@ func reopen(ctx context.Context, tx session, j Job) error {
 		wire.StateQueued, now(), j.Key, j.Root, wire.StateFailed)
 }
 
-// Forget removes at most limit jobs that ended longer ago than age, and claims of layers whose
-// workers have ended. It returns the number of jobs.
+// Forget removes at most limit jobs that ended longer ago than age, the secrets of jobs that have been
+// paused for longer, and claims of layers whose workers have ended. It returns the number of jobs.
 func (q *Jobs) Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
 	err = q.update(ctx, "remove ended jobs", func(tx session) error {
 		if err := exec(ctx, tx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j
 			WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running')`); err != nil {
+			return err
+		}
+		if err := exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ? WHERE state = 'paused' AND length(secret) > 0
+			AND updated < `+tx.clock+` - ?`, []byte{}, age.Milliseconds()); err != nil {
 			return err
 		}
 		done, err := tx.exec(ctx, `DELETE FROM jobs WHERE n IN (SELECT n FROM jobs WHERE NOT `+openJob+`

@@ -230,7 +230,7 @@ func (s *Service) beginCopy(
 	if err != nil {
 		return nil, err
 	}
-	defer s.jobs.Wake()
+	defer s.jobs.Changed(jobKind, r.name)
 	superseded := report.Reason(errorOf(r.name, errSuperseded))
 	if r.images = ready(members, have); len(r.images) > 0 {
 		// The last request decides what the name stands for.

@@ -63,7 +63,7 @@ func (s *Service) nameImages(ctx context.Context, ref wire.Ref, images []catalog
 		s.markStale(ref)
 		return nil, err
 	}
-	s.jobs.Wake()
+	s.jobs.Changed(jobKind, ref.Name())
 	return now, nil
 }
 
@@ -148,7 +148,7 @@ func (s *Service) Deleted(ctx context.Context, repository, reference string) err
 
 // forget removes a name from the catalog or, if digest is not empty, its images with that digest.
 func (s *Service) forget(ctx context.Context, name, digest string) error {
-	defer s.jobs.Wake()
+	defer s.jobs.Changed(jobKind, name)
 	return s.catalog.Remove(ctx, jobKind, name, digest)
 }
 

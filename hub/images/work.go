@@ -43,7 +43,7 @@ type work struct {
 
 func (w work) job(name string, priority int64) catalog.Job {
 	payload, _ := json.Marshal(w) // never fails
-	return catalog.Job{Kind: jobKind, Key: name, Root: w.Root, Payload: payload, Priority: priority}
+	return catalog.Job{Kind: jobKind, Key: name, Root: w.Root, Payload: payload, Priority: priority, ByUser: true}
 }
 
 // pushJob returns the job of a name whose images are in the hub's registry.
@@ -111,6 +111,9 @@ func (s *Service) bring(ctx context.Context, ref wire.Ref, j *jobs.Running) erro
 	for _, image := range images {
 		if err := s.ingest(ctx, image, source, j, named); err != nil {
 			return err
+		}
+		if len(images) > 1 {
+			s.jobs.Changed(jobKind, j.Key) // for clients that wait for this image only
 		}
 	}
 	if len(images) == 0 {
@@ -220,6 +223,9 @@ func (s *Service) open(
 		return nil, err
 	}
 	members, err := from.Expand(ctx, w.Root, w.Platforms)
+	if err != nil && !j.Unsealed.IsZero() {
+		err = fmt.Errorf("%w (the job no longer has the login that it came with: add the image again)", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,13 @@ type Queue struct {
 
 	mu      sync.Mutex // guards the following
 	running map[int64]*Running
-	changed chan struct{} // closed at the next change of what runs here
+	waiting map[*waiter]bool
+}
+
+// waiter waits for a job in Await.
+type waiter struct {
+	kind, key string
+	changed   chan struct{} // has an element if the job may have changed
 }
 
 const (
@@ -114,7 +120,7 @@ func New(store Store, owner string, log *slog.Logger) *Queue {
 	// Each start has a name of its own: a job that ends the process counts as one more attempt.
 	owner += "/" + rand.Text()
 	return &Queue{Lease: defaultLease, RetryDelay: retryDelay, store: store, owner: owner, log: log,
-		wake: make(chan struct{}, 1), running: map[int64]*Running{}, changed: make(chan struct{})}
+		wake: make(chan struct{}, 1), running: map[int64]*Running{}, waiting: map[*waiter]bool{}}
 }
 
 // Add adds a kind. It is called before Run.
@@ -152,16 +158,36 @@ func (q *Queue) Run(ctx context.Context) error {
 	}
 }
 
-// Wake makes the queue look for jobs, and makes running jobs look whether they are to do something
-// else. It is called after a change of the jobs.
-func (q *Queue) Wake() {
+// Changed says that a job was added or changed, or what it is about. The queue looks whether there is
+// a job to run, the worker of this one whether it is to do something else, and Await whether it is
+// over.
+func (q *Queue) Changed(kind, key string) {
 	notify(q.wake)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, r := range q.running {
+	if r := q.runs(kind, key); r != nil {
 		notify(r.look)
 	}
-	q.change()
+	q.tell(kind, key)
+}
+
+// runs returns the job of a kind and key if it runs here, or nil. q.mu is held.
+func (q *Queue) runs(kind, key string) *Running {
+	for _, r := range q.running {
+		if r.Kind == kind && r.Key == key {
+			return r
+		}
+	}
+	return nil
+}
+
+// tell makes Await look at a job. q.mu is held.
+func (q *Queue) tell(kind, key string) {
+	for w := range q.waiting {
+		if w.kind == kind && w.key == key {
+			notify(w.changed)
+		}
+	}
 }
 
 func notify(c chan struct{}) {
@@ -169,12 +195,6 @@ func notify(c chan struct{}) {
 	case c <- struct{}{}:
 	default: // it is notified already
 	}
-}
-
-// change tells Await that something has changed. q.mu is held.
-func (q *Queue) change() {
-	close(q.changed)
-	q.changed = make(chan struct{})
 }
 
 // slots returns the room for further jobs.
@@ -207,7 +227,7 @@ func (q *Queue) start(ctx context.Context, j catalog.Job) {
 	r := &Running{Job: j, cancel: cancel, look: make(chan struct{}, 1)}
 	q.mu.Lock()
 	q.running[j.N] = r
-	q.change()
+	q.tell(j.Kind, j.Key)
 	q.mu.Unlock()
 	q.work.Go(func() {
 		defer cancel(nil)
@@ -216,7 +236,7 @@ func (q *Queue) start(ctx context.Context, j catalog.Job) {
 		if q.running[j.N] == r { // it may have been lost, and claimed again
 			delete(q.running, j.N)
 		}
-		q.change()
+		q.tell(j.Kind, j.Key)
 		q.mu.Unlock()
 		notify(q.wake)
 	})
@@ -250,7 +270,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true}
 	case errors.As(err, &retry):
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true, Delay: q.RetryDelay, Error: report.Reason(err)}
-		log.Warn("job is tried again", "err", o.Error, "pause", q.RetryDelay)
+		log.Warn("job is tried again", "err", err, "pause", q.RetryDelay)
 	default:
 		o = catalog.Outcome{State: wire.JobFailed, Error: report.Reason(err)}
 	}
@@ -303,7 +323,7 @@ func (q *Queue) extend(ctx context.Context, r *Running) {
 		cancel()
 		if err == nil {
 			extended = begun
-			err = q.requested(ctx, r, request)
+			err = requested(request)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -320,21 +340,15 @@ func (q *Queue) extend(ctx context.Context, r *Running) {
 	}
 }
 
-// requested returns a *requestError if the job is to stop.
-func (q *Queue) requested(ctx context.Context, r *Running, request string) error {
+// requested returns a *requestError if a job is to stop.
+func requested(request string) error {
 	switch request {
-	case catalog.RequestCancel:
+	case wire.JobCancel:
 		return &requestError{wire.JobCancelled}
-	case catalog.RequestPause:
+	case wire.JobPause, wire.JobPauseAgain:
 		return &requestError{wire.JobPaused}
-	case catalog.RequestAgain:
-		j, err := q.store.Get(ctx, r.N)
-		if err != nil {
-			return err
-		}
-		if !bytes.Equal(j.Payload, r.Payload) {
-			return &requestError{wire.JobQueued}
-		}
+	case wire.JobRestart:
+		return &requestError{wire.JobQueued}
 	}
 	return nil
 }
@@ -381,8 +395,9 @@ func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
 }
 
 func (q *Queue) changedJob(ctx context.Context, n int64) (catalog.Job, error) {
-	q.Wake()
-	return q.store.Get(ctx, n)
+	j, err := q.store.Get(ctx, n)
+	q.Changed(j.Kind, j.Key)
+	return j, err
 }
 
 // forget removes jobs that ended long ago.
@@ -403,28 +418,46 @@ func (q *Queue) forget(ctx context.Context) {
 }
 
 const (
-	awaitEvery = 200 * time.Millisecond // Await looks at this process's progress
-	otherEvery = 5                      // and at that of other processes each this many times
+	progressEvery = 200 * time.Millisecond // Await looks at the progress of a job that runs here
+	otherEvery    = time.Second            // and at a job that runs nowhere or at another process
+	// ownEvery is the interval in which Await calls over for a job that runs here: Changed tells it
+	// what happens here, but not what another process does to the job.
+	ownEvery = 5 * time.Second
 	// patience is how long Await waits for a store that does not answer.
 	patience = 5 * time.Minute
 )
 
 // Await waits until over reports true, and sends the progress of the job meanwhile. over is called
-// again and again.
+// after each Changed, and a few times a minute.
 func (q *Queue) Await(
 	ctx context.Context, kind, key string, s *report.Sender, over func(ctx context.Context) (bool, error),
 ) error {
-	tick := time.NewTicker(awaitEvery)
-	defer tick.Stop()
-	answered := time.Now() // when the store last did
-	for n := 0; ; n++ {
+	w := &waiter{kind: kind, key: key, changed: make(chan struct{}, 1)}
+	q.mu.Lock()
+	q.waiting[w] = true
+	q.mu.Unlock()
+	defer func() {
 		q.mu.Lock()
-		changed := q.changed
+		defer q.mu.Unlock()
+		delete(q.waiting, w)
+	}()
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	answered, looked := time.Now(), time.Time{} // when the store last did, and was last asked
+	for changed := true; ; {
+		q.mu.Lock()
+		here := q.runs(kind, key)
 		q.mu.Unlock()
-		done, err := over(ctx)
-		var lines []wire.Progress
-		if err == nil {
-			lines, err = q.progress(ctx, kind, key, n%otherEvery == 0)
+		lines, done, err := []wire.Progress(nil), false, error(nil)
+		every := otherEvery
+		if here != nil {
+			lines, every = here.Lines(0), ownEvery
+		}
+		if changed || time.Since(looked) >= every {
+			looked = time.Now()
+			if done, err = over(ctx); err == nil && here == nil {
+				lines, err = q.progress(ctx, kind, key)
+			}
 		}
 		switch {
 		case catalog.IsAway(err) && time.Since(answered) < patience && ctx.Err() == nil:
@@ -436,8 +469,10 @@ func (q *Queue) Await(
 				return err
 			}
 		}
+		changed = false
 		select {
-		case <-changed:
+		case <-w.changed:
+			changed = true
 		case <-tick.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -445,20 +480,8 @@ func (q *Queue) Await(
 	}
 }
 
-// progress returns the progress of an open job. That of a job of another process is read only if
-// others is true.
-func (q *Queue) progress(ctx context.Context, kind, key string, others bool) (lines []wire.Progress, err error) {
-	q.mu.Lock()
-	for _, r := range q.running {
-		if r.Kind == kind && r.Key == key {
-			q.mu.Unlock()
-			return r.Lines(0), nil
-		}
-	}
-	q.mu.Unlock()
-	if !others {
-		return nil, nil
-	}
+// progress returns the progress of an open job, as its process has stored it.
+func (q *Queue) progress(ctx context.Context, kind, key string) (lines []wire.Progress, err error) {
 	j, err := q.store.Open(ctx, kind, key)
 	if errors.Is(err, catalog.ErrNotFound) || err == nil && len(j.Progress) == 0 {
 		return nil, nil

@@ -95,7 +95,7 @@ func TestJobsGetToTheirEnd(t *testing.T) {
 		},
 	}, 0)
 	good, bad, later := add(t, c, "good", "", 0), add(t, c, "bad", "", 0), add(t, c, "later", "", 0)
-	q.Wake()
+	q.Changed(kind, "a")
 	await(t, c, good, wire.JobDone)
 	j := await(t, c, bad, wire.JobFailed)
 	if want := "fetch https://example.org/x: gone"; j.Error != want {
@@ -121,7 +121,7 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 		return ctx.Err()
 	}}, 0)
 	n := add(t, c, "a", "first", 0)
-	q.Wake()
+	q.Changed(kind, "a")
 	if got := <-runs; got != "first" {
 		t.Fatalf("run with %q", got)
 	}
@@ -138,10 +138,10 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	}
 	await(t, c, n, wire.JobCancelled)
 	n = add(t, c, "a", "second", 0)
-	q.Wake()
+	q.Changed(kind, "a")
 	<-runs
 	add(t, c, "a", "last", 0)
-	q.Wake()
+	q.Changed(kind, "a")
 	var lines []wire.Progress
 	sender := report.NewSender(func(p wire.Progress) error {
 		lines = append(lines, p)
@@ -155,6 +155,68 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	}
 	if got := <-runs; got != "last" {
 		t.Errorf("run with %q, want the last payload", got)
+	}
+}
+
+// A job that is cancelled and added again, before its worker has heard of that, is interrupted.
+func TestAddAfterCancel(t *testing.T) {
+	c := openJobs(t)
+	runs := make(chan struct{}, 10)
+	q, _ := start(t, c, "a", jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
+		runs <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}}, 0)
+	n := add(t, c, "a", "same", 0)
+	q.Changed(kind, "a")
+	<-runs
+	if _, err := c.Cancel(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if again := add(t, c, "a", "same", 0); again != n {
+		t.Errorf("job %d beside %d", again, n)
+	}
+	q.Changed(kind, "a")
+	select {
+	case <-runs:
+	case <-time.After(30 * time.Second):
+		t.Error("the worker went on")
+	}
+}
+
+// Await asks only when something has happened to its job, and now and then.
+func TestAwaitAsksSeldom(t *testing.T) {
+	c := openJobs(t)
+	begun, end := make(chan struct{}, 10), make(chan struct{})
+	q, _ := start(t, c, "a", jobs.Kind{AtOnce: 2, Run: func(ctx context.Context, j *jobs.Running) error {
+		begun <- struct{}{}
+		if j.Key == "a" {
+			<-end
+		}
+		return nil
+	}}, 0)
+	n := add(t, c, "a", "", 0)
+	q.Changed(kind, "a")
+	<-begun
+	asked, done := atomic.Int64{}, make(chan error, 1)
+	started := time.Now()
+	seldom := func(asked int64) bool { return asked <= 3+int64(time.Since(started)/time.Second) }
+	go func() {
+		done <- q.Await(t.Context(), kind, "a", report.NewSender(func(wire.Progress) error { return nil }),
+			func(ctx context.Context) (bool, error) {
+				asked.Add(1)
+				j, err := c.Get(ctx, n)
+				return j.State == wire.JobDone, err
+			})
+	}()
+	for i := range 20 { // other jobs
+		add(t, c, fmt.Sprint(i), "", 0)
+		q.Changed(kind, fmt.Sprint(i))
+		<-begun
+	}
+	close(end)
+	if err := <-done; err != nil || !seldom(asked.Load()) {
+		t.Errorf("%v, asked %d times in %v", err, asked.Load(), time.Since(started))
 	}
 }
 
@@ -253,7 +315,7 @@ func TestUrgentJobsHaveRoom(t *testing.T) {
 	for i := range 5 {
 		add(t, c, fmt.Sprint(i), "", 0)
 	}
-	q.Wake()
+	q.Changed(kind, "a")
 	seen := map[string]bool{<-running: true, <-running: true}
 	select {
 	case key := <-running:
@@ -261,7 +323,7 @@ func TestUrgentJobsHaveRoom(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 	add(t, c, "urgent", "", 1)
-	q.Wake()
+	q.Changed(kind, "a")
 	if key := <-running; key != "urgent" || !seen["0"] || !seen["1"] {
 		t.Errorf("job %s runs beside %v", key, seen)
 	}

@@ -43,6 +43,28 @@ var (
 	urlUser  = regexp.MustCompile(`://[^/\s"'@]*@`)
 )
 
+// Public returns an error's text without what only the log may have: errors with a method Public in
+// err's chain have that text instead of their own.
+func Public(err error) string {
+	text := err.Error()
+	var replace func(err error)
+	replace = func(err error) {
+		switch e := err.(type) {
+		case nil:
+		case interface{ Public() string }:
+			text = strings.ReplaceAll(text, err.Error(), e.Public())
+		case interface{ Unwrap() error }:
+			replace(e.Unwrap())
+		case interface{ Unwrap() []error }:
+			for _, err := range e.Unwrap() {
+				replace(err)
+			}
+		}
+	}
+	replace(err)
+	return text
+}
+
 // maxReason bounds a reason, in bytes.
 const maxReason = 1000
 
@@ -50,7 +72,7 @@ const maxReason = 1000
 // terminals. Other registries choose parts of that text. URLs lose their users and queries, which
 // may be secrets.
 func Reason(err error) string {
-	text := urlQuery.ReplaceAllString(err.Error(), "$1")
+	text := urlQuery.ReplaceAllString(Public(err), "$1")
 	text = urlUser.ReplaceAllString(text, "://")
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

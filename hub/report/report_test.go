@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,6 +29,20 @@ func TestReasonIsOnePrintableLine(t *testing.T) {
 	}
 	if err := Error(nil); err != nil {
 		t.Errorf("Error(nil) = %v, want nil", err)
+	}
+}
+
+// secretive is an error of which only the log may have all.
+type secretive struct{ error }
+
+func (e secretive) Error() string  { return "connect to db.example.org: " + e.error.Error() }
+func (e secretive) Public() string { return "no database" }
+func (e secretive) Unwrap() error  { return e.error }
+
+func TestReasonIsPublic(t *testing.T) {
+	err := fmt.Errorf("begin: %w", errors.Join(ErrBusy, fmt.Errorf("again: %w", secretive{errors.New("refused")})))
+	if got, want := Reason(err), "begin: "+ErrBusy.Error()+" again: no database"; got != want {
+		t.Errorf("reason %q, want %q", got, want)
 	}
 }
 

@@ -26,6 +26,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"JobsUnderContention", testContention},
 		{"Leases", testLeases},
 		{"JobRequests", testJobRequests},
+		{"PausedJobs", testPausedJobs},
+		{"Secrets", testSecrets},
 		{"JobImages", testJobImages},
 		{"Claims", testClaims},
 		{"ObjectClaims", testObjectClaims},

@@ -105,7 +105,7 @@ func testNames(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("request %q, %v", request, err)
 	}
 	must(t, c.Remove(ctx, kind, "a:1", ""))
-	if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != catalog.RequestCancel {
+	if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != wire.JobCancel {
 		t.Errorf("request %q, %v, want cancel", request, err)
 	}
 	if got := states(t, c, ""); got != "" {

@@ -107,8 +107,8 @@ func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("a second job %d beside %d, which runs", again, n)
 	}
 	wantNoJob(t, c, slots)
-	if request, err := c.Jobs.Extend(t.Context(), j.Lease(), long, nil); err != nil || request != catalog.RequestAgain {
-		t.Errorf("request %q, %v, want again", request, err)
+	if request, err := c.Jobs.Extend(t.Context(), j.Lease(), long, nil); err != nil || request != wire.JobRestart {
+		t.Errorf("request %q, %v, want restart", request, err)
 	}
 	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "old"}, wire.JobQueued)
 	if j = claim(t, c, "x", "a"); string(j.Payload) != "3" || j.Attempts != 1 {
@@ -233,20 +233,30 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 	wantNoJob(t, c, slots)
 	must(t, c.Jobs.Retry(ctx, n))
 	j := claim(t, c, "x", "a")
-	for want, ask := range map[string]func() (string, error){
-		catalog.RequestPause:  func() (string, error) { return c.Jobs.Pause(ctx, n) },
-		catalog.RequestCancel: func() (string, error) { return c.Jobs.Cancel(ctx, n) },
-	} {
-		if state, err := ask(); err != nil || state != wire.JobRunning {
-			t.Errorf("%s of a running job: %s, %v", want, state, err)
-		}
-		if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != want {
-			t.Errorf("request %q, %v, want %s", request, err, want)
+	again := func(payload string, byUser bool) func() (string, error) {
+		return func() (string, error) {
+			_, err := c.Jobs.Add(ctx, catalog.Job{Kind: kind, Key: "a", Payload: []byte(payload), ByUser: byUser}, 0)
+			return wire.JobRunning, err
 		}
 	}
-	// The request counts although the worker has gone.
-	if _, err := c.Jobs.Cancel(ctx, n); err != nil {
-		t.Fatal(err)
+	pause := func() (string, error) { return c.Jobs.Pause(ctx, n) }
+	cancel := func() (string, error) { return c.Jobs.Cancel(ctx, n) }
+	retry := func() (string, error) { return wire.JobRunning, c.Jobs.Retry(ctx, n) }
+	for i, step := range []struct {
+		ask  func() (string, error)
+		want string
+	}{
+		{pause, wire.JobPause}, {retry, wire.JobAgain}, {pause, wire.JobPauseAgain}, {pause, wire.JobPauseAgain},
+		{again("", false), wire.JobPauseAgain}, {again("", true), wire.JobAgain}, {again("", false), wire.JobAgain},
+		{again("other", false), wire.JobRestart}, {again("other", true), wire.JobRestart}, {cancel, wire.JobCancel},
+		{pause, wire.JobCancel}, {again("other", false), wire.JobRestart}, {cancel, wire.JobCancel},
+	} { // the last one counts although the worker has gone
+		if state, err := step.ask(); err != nil || state != wire.JobRunning {
+			t.Errorf("request %d of a running job: %s, %v", i, state, err)
+		}
+		if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != step.want {
+			t.Errorf("request %d: %q, %v, want %s", i, request, err, step.want)
+		}
 	}
 	if _, err := c.Jobs.Extend(ctx, j.Lease(), -time.Second, nil); err != nil {
 		t.Fatal(err)
@@ -263,6 +273,72 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 	if err := c.Jobs.Retry(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("retried a running job: %v", err)
 	}
+}
+
+// A request for a paused job makes it run only if it comes from a user. A job that was requested while
+// it was asked to pause does not end with that attempt.
+func testPausedJobs(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	job := catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}
+	n := addJob(t, c, job, 0)
+	pause := func() {
+		t.Helper()
+		if _, err := c.Jobs.Pause(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause()
+	addJob(t, c, job, 0)
+	wantNoJob(t, c, slots)
+	job.ByUser = true
+	addJob(t, c, job, 0)
+	j := claim(t, c, "x", "a")
+	pause()
+	job.ByUser = false
+	addJob(t, c, job, 0)
+	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobPaused)
+	must(t, c.Jobs.Retry(ctx, n))
+	j = claim(t, c, "x", "a")
+	pause()
+	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+}
+
+// A job that has ended or was paused for long has no secret, and that is known.
+func testSecrets(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	want := func(n int64, secret string, gone bool) {
+		t.Helper()
+		j, err := c.Jobs.Get(ctx, n)
+		if err != nil || string(j.Secret) != secret || j.Unsealed.IsZero() == gone {
+			t.Errorf("job %+v, %v, want the secret %q, gone: %v", j, err, secret, gone)
+		}
+	}
+	job := catalog.Job{Kind: kind, Key: "a", Secret: []byte("sealed")}
+	n := addJob(t, c, job, 0)
+	if _, err := c.Jobs.Pause(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Jobs.Forget(ctx, long, 10); err != nil {
+		t.Fatal(err)
+	}
+	want(n, "sealed", false)
+	if _, err := c.Jobs.Forget(ctx, -long, 10); err != nil {
+		t.Fatal(err)
+	}
+	want(n, "", true)
+	addJob(t, c, job, 0)
+	want(n, "sealed", false)
+	must(t, c.Jobs.Retry(ctx, n))
+	end(t, c, claim(t, c, "x", "a"), catalog.Outcome{State: wire.JobFailed}, wire.JobFailed)
+	want(n, "", true)
+	n = addJob(t, c, job, 0)
+	if _, err := c.Jobs.Cancel(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	want(n, "", true)
+	n = addJob(t, c, catalog.Job{Kind: kind, Key: "b"}, 0)
+	end(t, c, claim(t, c, "x", "b"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+	want(n, "", false)
 }
 
 // A layer is split by one worker.

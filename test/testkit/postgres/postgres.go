@@ -189,3 +189,13 @@ func (s *Server) Execute(t testing.TB, database, statements string) {
 		t.Fatalf("%s: %v", strings.TrimSpace(statements), err)
 	}
 }
+
+// Deadlocks returns how many deadlocks the server has found.
+func (s *Server) Deadlocks(t testing.TB) int {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(log), "deadlock detected")
+}

@@ -43,7 +43,7 @@ hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalo
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
-hub/catalog: format/chunk format/index sleep wire
+hub/catalog: format/chunk format/index sleep wire | hub/report
 hub/encoder: format/compress format/pack
 hub/holders: format/chunk hub/catalog hub/report sleep wire
 hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report wire

@@ -39,7 +39,7 @@ type Puller func(ctx context.Context, snapshotter, ref string) (time.Duration, e
 
 // Pulled holds the figures of a pull.
 type Pulled struct {
-	began int64 // bytes received over the link before
+	began int64 // bytes received over the link before the pull
 	start Start
 }
 

@@ -101,7 +101,7 @@ func (s *squid) stop() {
 	<-s.ended
 }
 
-// failure returns an error if the Squid has ended by itself. A nil Squid has not.
+// failure returns an error if the Squid has ended by itself. For a nil Squid it returns nil.
 func (s *squid) failure() error {
 	if s == nil {
 		return nil

@@ -49,7 +49,7 @@ func (s summary) pairs(link string, w workload, part func(Sample) float64) paire
 	return p
 }
 
-// markdownBuilds compares this build with the other one, if both were measured.
+// markdownBuilds compares lighter with lighter-before, if both were measured.
 func (s summary) markdownBuilds(b *strings.Builder) {
 	var rows [][]string
 	for _, l := range s.Links {

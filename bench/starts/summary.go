@@ -182,7 +182,7 @@ const (
 	farRTT    = 50 * time.Millisecond
 )
 
-// verdict is a ratio of a cell, and its maximum; 0: no target.
+// verdict is a ratio of a cell, with its target: a maximum, or 0 for no target.
 type verdict struct {
 	figure        string
 	value, target float64

@@ -37,7 +37,7 @@ const (
 	maxPath    = 4095           // with its leading slash: Linux's PATH_MAX without the NUL
 	maxXattr   = math.MaxUint16 // the value of one attribute
 	maxXattrs  = xattrHeadSize + 4*(math.MaxUint16-1)
-	maxFile    = 1 << (blockBits + chunkBitsMask) // one chunk index covers it
+	maxFile    = 1 << (blockBits + chunkBitsMask) // what one chunk index can cover
 	maxBlocks  = math.MaxUint32                   // blocks of the device; block number 2³²-1 means a hole
 	maxNsec    = 999_999_999                      // nanoseconds
 	noID       = math.MaxUint32                   // -1, which Linux gives to no user

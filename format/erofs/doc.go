@@ -9,8 +9,8 @@
 // with the kernel, fsck.erofs and go-erofs.
 //
 // The package does not compress, does not share extended attributes between inodes, and puts no
-// file data into the image but inline files. It reads only what it writes; docs/format.md has the
-// bytes. The format is the kernel's. The features used need Linux 5.16.
+// file data into the image except inline files. It reads only what it writes; docs/format.md has
+// the bytes. The format is the kernel's. The features used need Linux 5.16.
 //
 // Hazards: the bytes are part of the tree ID, so a change of the layout needs a new format number
 // (TestGolden notices). The kernel does not zero the last page of a file on the device after the

@@ -26,7 +26,7 @@ type plan struct {
 	inodes []spot               // by number, in the order of their places
 	links  map[*tree.Node]*link // inodes with several names
 	end    int64                // first free byte
-	spills []dir                // with separate blocks, to be placed at the next block boundary
+	spills []dir                // their separate blocks are placed at the next block boundary
 	digest hash.Hash
 	buf    []byte
 }
@@ -38,7 +38,7 @@ type spot struct {
 	first uint32 // of a directory: the number of the first inode that is placed as its child
 }
 
-// link is an inode with several names, of which left were not met yet.
+// link is an inode with several names. left counts the names that were not met yet.
 type link struct{ number, left uint32 }
 
 // dir is a directory in a walk. A symlink that is too long to be inline is represented by a dir,
@@ -56,7 +56,7 @@ type shape struct {
 	size   int64 // i_size
 	xattrs int64 // bytes
 	head   int64 // bytes of the inode, its xattrs and its chunk index
-	tail   int64 // bytes of inline data after that
+	tail   int64 // bytes of inline data after the head
 	blocks int64 // separate blocks in the image
 }
 

@@ -8,7 +8,7 @@ import (
 	"lighter/format/tree"
 )
 
-// ErrInvalid means that Write cannot have written an image. Other errors mean that the image could
+// ErrInvalid means that Write cannot have written the image. Other errors mean that the image could
 // not be read.
 var ErrInvalid = errors.New("invalid metadata image")
 

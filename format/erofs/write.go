@@ -187,7 +187,7 @@ func (e *emitter) dirBlocks(d dir, closed func([]byte) error) ([]byte, error) {
 }
 
 // appendInode appends an inode with its extended attributes and inline data, but without the
-// entries of a directory. block is the first block of its other data.
+// entries of a directory. block is the first block of the inode's other data.
 func appendInode(b []byte, n *tree.Node, number uint32, s *shape, block uint32) []byte {
 	h := header{
 		format: s.format,

@@ -37,7 +37,7 @@ func splitXattr(name string) (index uint8, rest string, err error) {
 	return 0, "", fmt.Errorf("xattr %q: %w", name, ErrXattrName)
 }
 
-// joinXattr is the reverse of splitXattr. It returns "" for what splitXattr does not return.
+// joinXattr is the reverse of splitXattr. It returns "" for values that splitXattr cannot return.
 func joinXattr(index uint8, rest []byte) string {
 	for _, k := range xattrKinds {
 		if k.index != index {

@@ -24,7 +24,7 @@ const (
 
 	scanRecords = 8192       // records that are read at a time: 64 KiB
 	unknownPack = ^uint32(0) // the pack number of a record whose unit is unknown
-	atMount     = 1          // a startup pack's flag
+	atMount     = 1          // flag of a startup pack: fetch it at mount
 	maxPacks    = 1 << 20    // packs of one tree; a reader has 32 MiB of IDs in memory
 
 	// MaxStartups limits the startup packs of one tree, MaxTriggers and MaxUnits the triggers and

@@ -43,15 +43,15 @@ func (s *Statement) message() []byte {
 	return fmt.Appendf(nil, "lighter statement 1\nchain %s\ntree %s\nformat %d\n", s.Chain, s.Tree, s.Format)
 }
 
-// Sign returns the statement that tree is chain's, in this package's format, signed with one key.
+// Sign returns the statement that tree is the merged view of chain, in this package's format,
+// signed with one key.
 func Sign(key ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 	s := Statement{Chain: chain, Tree: tree, Format: Format}
 	s.Signature = ed25519.Sign(key, s.message())
 	return s
 }
 
-// SignAll returns the statement that tree is chain's, in this package's format, signed with each of
-// the 1 to MaxKeys keys.
+// SignAll is Sign with several keys. keys must have 1 to MaxKeys elements.
 func SignAll(keys []ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 	s := Sign(keys[0], chain, tree)
 	for _, key := range keys[1:] {
@@ -61,7 +61,7 @@ func SignAll(keys []ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 }
 
 // Verify returns an error unless the statement is about chain, in a format that this package reads,
-// and signed with one of the keys. For a later version's format it is a *NewerFormatError.
+// and signed with one of the keys. For a later version's format the error is a *NewerFormatError.
 func (s *Statement) Verify(chain string, keys []ed25519.PublicKey) error {
 	switch {
 	case s.Chain != chain:

@@ -13,7 +13,7 @@ import (
 
 // A layer record is the list of a layer's entries without the contents of its files. It is written
 // once, and Apply reads it for each tree of which the layer is a part. docs/format.md specifies its
-// bytes. The encoding of a list of entries is unique.
+// bytes. A list of entries has exactly one encoding.
 const recordMagic = "LGTRREC\x01"
 
 const (

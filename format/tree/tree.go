@@ -21,7 +21,7 @@
 //   - Only EROFS limits the tree. ext4 allows 65,000 hard links to a file and 4 KiB of extended
 //     attributes an inode. It stores attributes of the namespace "gnu.", which are dropped here as
 //     on other file systems.
-//   - The kernel has POSIX ACLs, and no security module adds labels.
+//   - The kernel supports POSIX ACLs, and no security module adds labels to files.
 package tree
 
 import "lighter/format/chunk"

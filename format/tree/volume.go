@@ -30,7 +30,7 @@ const (
 // overlayfs layer.
 type volume struct {
 	root   *Node
-	opaque map[*Node]struct{} // directories that hide those of lower layers
+	opaque map[*Node]struct{} // directories that hide what lower layers have at their path
 	budget *budget
 
 	sealed  bool                       // names are sorted and do not change any more

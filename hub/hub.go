@@ -192,7 +192,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log), h.jobs)
 	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
 		Encoders: encoders,
-		Images:   h.images, Limit: c.StartupBytes, Log: h.log})
+		Images:   h.images, Jobs: h.jobs, Limit: c.StartupBytes, Log: h.log})
 	h.holders = holders.New(h.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, h.log)
 	h.view.jobs, h.view.starts, h.view.holders = h.jobs, h.starts, h.holders
 	h.publisher.Recover(ctx)

@@ -16,6 +16,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/trace"
+	"lighter/hub/catalog"
 	"lighter/store/origin"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -236,10 +237,11 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	}
 	h.stop()
 	next := openHub(t, h.config)
-	if due, err := next.Catalog().DueOf(t.Context(), m.ID()); err != nil || due.At.IsZero() {
-		t.Fatalf("due: %+v, %v, want the tree due", due, err)
+	j, err := next.Catalog().Jobs.Open(t.Context(), catalog.LayoutJob, m.ID().String())
+	if err != nil || time.Until(j.RunAt) < time.Minute {
+		t.Fatalf("layout job %+v, %v, want it queued", j, err)
 	}
-	if err := next.Catalog().Settle(t.Context(), m.ID(), -1, time.Now()); err != nil { // an hour later
+	if err := next.Catalog().Jobs.Retry(t.Context(), j.N); err != nil { // an hour later
 		t.Fatal(err)
 	}
 	h = runHub(t, next)

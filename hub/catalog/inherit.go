@@ -7,10 +7,13 @@ import (
 	"lighter/wire"
 )
 
-// publishLayout gives a new tree its locations. A tree that gets its first image becomes due for a
-// layout, and so does one that inherits the recordings of the previous image of its repository.
+// publishLayout gives a new tree its locations. A tree that gets its first image is laid out, and so
+// is one that inherits the recordings of the previous image of its repository.
 func publishLayout(ctx context.Context, tx session, p *Publication) error {
 	t := p.Tree
+	if err := lockLayout(ctx, tx, t.ID); err != nil {
+		return err
+	}
 	first, err := get(ctx, tx, value[bool], `SELECT NOT EXISTS (SELECT 1 FROM statements s
 		JOIN image_blobs b ON b.chain = s.chain JOIN images i ON i.n = b.image
 		WHERE s.tree = ? AND i.state = '`+wire.StateReady+`' AND i.n <> ?)`, t.ID[:], p.Image)
@@ -31,8 +34,10 @@ func publishLayout(ctx context.Context, tx session, p *Publication) error {
 	if err != nil || !first && !inherited {
 		return err
 	}
-	return exec(ctx, tx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0, lost = 0 WHERE tree = ?`,
-		now(), t.ID[:])
+	if err := exec(ctx, tx, `UPDATE layouts SET lost = 0 WHERE tree = ?`, t.ID[:]); err != nil {
+		return err
+	}
+	return requestLayout(ctx, tx, t.ID, 0)
 }
 
 // inherit gives a tree the recordings of the previous image of its repository, and makes it the one

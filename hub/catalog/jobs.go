@@ -38,6 +38,8 @@ type Job struct {
 
 	// ByUser says that a user asks for the job that is added, so that it runs even if it is paused.
 	ByUser bool
+	// Postpones says that a queued job, when it is added again, waits for the whole delay again.
+	Postpones bool
 }
 
 // Jobs are the hub's jobs, and the claims of layers by their workers. They are safe for concurrent
@@ -90,17 +92,19 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
 		ON CONFLICT (kind, key) WHERE `+openJob+` DO UPDATE
 			SET root = excluded.root, payload = excluded.payload, secret = excluded.secret, unsealed = 0, attempts = 0,
+			error = '',
 			priority = excluded.priority, updated = excluded.updated,
 			state = CASE WHEN jobs.state = 'paused' AND ? THEN 'queued' ELSE jobs.state END,
-			run_at = CASE WHEN excluded.run_at < jobs.run_at OR jobs.state = 'running' AND jobs.request = ''
-				THEN excluded.run_at ELSE jobs.run_at END,
+			run_at = CASE WHEN ? OR excluded.run_at < jobs.run_at OR
+				jobs.state = 'running' AND jobs.request IN ('', 'cancel', 'pause') THEN excluded.run_at
+				ELSE jobs.run_at END,
 			request = CASE WHEN jobs.state <> 'running' THEN ''
 				WHEN jobs.request IN ('pause', 'pause again') AND NOT ? THEN 'pause again'
 				WHEN jobs.request IN ('cancel', 'restart') OR jobs.payload <> excluded.payload THEN 'restart'
 				ELSE 'again' END
 		RETURNING n`,
 		n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
-		delay.Milliseconds(), []byte{}, j.ByUser, j.ByUser)
+		delay.Milliseconds(), []byte{}, j.ByUser, j.Postpones, j.ByUser)
 }
 
 // Slot is room for one job of a kind.

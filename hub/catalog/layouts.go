@@ -18,6 +18,7 @@ type Layout struct {
 	Startup       []byte   // identifies the contents of the startup packs; empty: there are none
 	Packs         []StartupPack
 	Claim         Claim // of its objects
+	Lease         Lease // of the job that made it; zero: none
 	// Before are the locations that the layout replaces; zero: whichever there are.
 	Before chunk.ID
 }
@@ -58,12 +59,17 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 }
 
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire. The error is
-// ErrLost if the claim of its objects was lost, and ErrChanged if the tree has other locations than
+// ErrLost if its job or the claim of its objects was lost, and ErrChanged if the tree has other locations than
 // Before.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error {
 		if err := holdClaim(ctx, tx, l.Claim); err != nil {
 			return err
+		}
+		if l.Lease != (Lease{}) {
+			if err := hold(ctx, tx, l.Lease); err != nil {
+				return err
+			}
 		}
 		if l.Before != (chunk.ID{}) {
 			if err := change(ctx, tx, ErrChanged, `UPDATE layouts SET locations = locations
@@ -124,36 +130,41 @@ func (c *Catalog) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) 
 	})
 }
 
-// Due is a tree whose layout is to be made again.
-type Due struct {
-	Tree     chunk.ID
-	At       time.Time
-	Changes  int64     // for Settle
-	Tries    int64     // number of attempts that did not end
+// TreeUse is what the layout of a tree depends on, besides recordings.
+type TreeUse struct {
 	Served   bool      // a ready image has the tree, or somebody holds it
 	Unserved time.Time // since when it was not served; zero: it is
 	Lost     time.Time // since when it has no startup packs for lack of room; zero: it may have some
 }
 
-// NextDue returns the tree that is due first, or ErrNotFound.
-func (c *Catalog) NextDue(ctx context.Context) (Due, error) {
-	return c.due(ctx, `l.due > 0 ORDER BY l.due`)
-}
-
-// DueOf returns when a tree is due, or ErrNotFound. At is zero if the tree is not due.
-func (c *Catalog) DueOf(ctx context.Context, tree chunk.ID) (Due, error) {
-	return c.due(ctx, `l.tree = ?`, tree[:])
-}
-
-func (c *Catalog) due(ctx context.Context, condition string, args ...any) (Due, error) {
-	d, err := get(ctx, c.read, func(d *Due) []any {
-		return []any{&d.Tree, stamp{&d.At}, &d.Changes, &d.Tries, stamp{&d.Unserved}, stamp{&d.Lost}, &d.Served}
-	}, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, l.lost, `+servedTree+`
-		FROM layouts l WHERE `+condition+` LIMIT 1`, args...)
+// TreeUse returns how a tree is used, or ErrNotFound.
+func (c *Catalog) TreeUse(ctx context.Context, tree chunk.ID) (TreeUse, error) {
+	u, err := get(ctx, c.read, func(u *TreeUse) []any { return []any{stamp{&u.Unserved}, stamp{&u.Lost}, &u.Served} },
+		`SELECT l.unserved, l.lost, `+servedTree+` FROM layouts l WHERE l.tree = ?`, tree[:])
 	if err != nil {
-		return d, fmt.Errorf("find due layout: %w", err)
+		return u, fmt.Errorf("use of tree %s: %w", tree.Short(), err)
 	}
-	return d, nil
+	return u, nil
+}
+
+// LayoutJob is the kind of the jobs that make the layout of a tree. Their key is the tree.
+const LayoutJob = "layout"
+
+// lockLayout locks the open job that makes a tree's layout, before the rows of the layout: see lockJob.
+func lockLayout(ctx context.Context, tx session, tree chunk.ID) error {
+	return lockJob(ctx, tx, LayoutJob, tree.String())
+}
+
+// requestLayout queues the job that makes a tree's layout.
+func requestLayout(ctx context.Context, tx session, tree chunk.ID, delay time.Duration) error {
+	_, err := addJob(ctx, tx, Job{Kind: LayoutJob, Key: tree.String()}, delay)
+	return err
+}
+
+// RestLayout keeps new traces of a tree from having its layout made again before a time has passed.
+func (c *Catalog) RestLayout(ctx context.Context, tree chunk.ID, d time.Duration) error {
+	return c.exec(ctx, "rest after the layout of tree "+tree.Short(),
+		`UPDATE layouts SET rest = `+c.write.clock+` + ? WHERE tree = ?`, d.Milliseconds(), tree[:])
 }
 
 // servedTree is the condition that the tree of layout l belongs to a chain of a ready image, or that
@@ -162,47 +173,41 @@ var servedTree = `(EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.ch
 	JOIN images i ON i.n = b.image
 	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `') OR ` + isHeld("l.tree") + `)`
 
-// Try counts an attempt to make the layout of a due tree, before it begins. If the process ends
-// meanwhile, the tree is due again at the given time. The error is ErrChanged if somebody else has
-// begun an attempt.
-func (c *Catalog) Try(ctx context.Context, due Due, again time.Time) error {
-	return c.update(ctx, "begin layout of tree "+due.Tree.Short(), func(tx session) error {
-		return change(ctx, tx, ErrChanged, `UPDATE layouts SET tries = tries + 1, due = ? WHERE tree = ? AND due = ?`,
-			again.UnixMilli(), due.Tree[:], due.At.UnixMilli())
-	})
-}
-
-// Settle ends an attempt. The tree is no longer due, unless it has changed since Due with the given
-// Changes was read; then it is due at the given time.
-func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, again time.Time) error {
-	return c.exec(ctx, "end layout of tree "+tree.Short(),
-		`UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE CAST(? AS BIGINT) END WHERE tree = ?`,
-		changes, again.UnixMilli(), tree[:])
-}
-
 // TreeImages returns the ready images with that tree, the newest first.
 func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error) {
 	return c.images(ctx, `WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, wire.StateReady, tree[:])
 }
 
 // Unserved updates since when each tree has had neither a ready image nor a holder. Trees that had
-// none before the given time lose their traces and recordings, and become due, to be laid out
-// without startup packs.
+// none before the given time lose their traces and recordings, and are laid out without startup
+// packs.
 func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`
 	since := fmt.Sprint(now())
-	return c.update(ctx, "find trees without an image", func(tx session) error {
+	if err := c.update(ctx, "find trees without an image", func(tx session) error {
 		for _, statement := range []string{
 			`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree,
 			`UPDATE layouts AS l SET unserved = ` + since + ` WHERE unserved = 0 AND NOT ` + servedTree,
 			`DELETE FROM formers` + inLong,
 			`DELETE FROM traces` + inLong,
 			`DELETE FROM recordings` + inLong,
-			`UPDATE layouts SET due = ` + since + `, changes = changes + 1, tries = 0
-				WHERE ` + long + ` AND due = 0 AND length(startup) > 0`,
 		} {
 			if err := exec(ctx, tx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	trees, err := list(ctx, c.read, value[chunk.ID], `SELECT tree FROM layouts WHERE `+long+` AND length(startup) > 0`)
+	if err != nil || len(trees) == 0 {
+		return err
+	}
+	return c.update(ctx, "request layouts without startup packs", func(tx session) error {
+		for _, tree := range trees {
+			if err := requestLayout(ctx, tx, tree, 0); err != nil {
 				return err
 			}
 		}

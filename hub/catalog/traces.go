@@ -27,41 +27,55 @@ const (
 	maxAllWaiting, maxAllWaitingBytes = 4096, 256 << 20
 )
 
-// AddTrace stores a node's trace, and makes the tree due at the given time, unless it is due
-// already. Errors are ErrNotFound if no ready image has the tree and nobody holds it, and ErrFull.
-func (c *Catalog) AddTrace(ctx context.Context, tree chunk.ID, sender string, body []byte, at time.Time) error {
-	return c.addTrace(ctx, tree, Trace{Raw: true, Sender: sender, Body: body}, at)
+// AddTrace stores a node's trace, and has the tree's layout made after delay, or after its rest. Errors
+// are ErrNotFound if the tree is not served, and ErrFull.
+func (c *Catalog) AddTrace(
+	ctx context.Context, tree chunk.ID, sender string, body []byte, delay time.Duration,
+) error {
+	return c.addTrace(ctx, tree, Trace{Raw: true, Sender: sender, Body: body}, delay)
 }
 
-// AddRecordings is AddTrace for imported recordings.
-func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte, at time.Time) error {
-	return c.addTrace(ctx, tree, Trace{Body: body}, at)
+// AddRecordings is AddTrace for imported recordings, without a delay.
+func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte) error {
+	return c.addTrace(ctx, tree, Trace{Body: body}, 0)
 }
 
-func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.Time) error {
+func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay time.Duration) error {
 	full := false
 	err := c.update(ctx, "add trace of tree "+tree.Short(), func(tx session) (err error) {
+		if err := lockLayout(ctx, tx, tree); err != nil {
+			return err
+		}
+		rest, err := get(ctx, tx, value[int64], `SELECT l.rest - `+tx.clock+` FROM layouts l
+			WHERE l.tree = ? AND `+servedTree, tree[:])
+		if err != nil {
+			return err
+		}
 		if full, err = waitEnough(ctx, tx, tree, len(t.Body)); err != nil {
 			return err
 		}
-		set := `changes = changes + 1, tries = 0, due = CASE WHEN due = 0 THEN ? ELSE due END`
 		if full { // those that wait may be from before the hub gave the tree up
-			set = `due = CASE WHEN due = 0 AND EXISTS (SELECT 1 FROM traces t
-				WHERE t.tree = l.tree) THEN ? ELSE due END`
-		}
-		err = change(ctx, tx, ErrNotFound, `UPDATE layouts AS l SET `+set+` WHERE l.tree = ? AND `+servedTree,
-			at.UnixMilli(), tree[:])
-		if err != nil || full {
-			return err
+			idle, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM traces WHERE tree = ?) AND NOT EXISTS
+				(SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`, tree[:], LayoutJob, tree.String())
+			if err != nil || !idle {
+				return err
+			}
+			return requestLayout(ctx, tx, tree, delay)
 		}
 		next, err := reserve(ctx, tx, "traces", 1)
 		if err != nil {
 			return err
 		}
-		return exec(ctx, tx, `INSERT INTO traces (n, tree, raw, sender, body) VALUES (?, ?, ?, ?, ?)`,
-			next, tree[:], t.Raw, t.Sender, t.Body)
+		if err := exec(ctx, tx, `INSERT INTO traces (n, tree, raw, sender, body) VALUES (?, ?, ?, ?, ?)`,
+			next, tree[:], t.Raw, t.Sender, t.Body); err != nil {
+			return err
+		}
+		if t.Raw {
+			delay = max(delay, time.Duration(rest)*time.Millisecond)
+		}
+		return requestLayout(ctx, tx, tree, delay)
 	})
-	if err == nil && full { // the change of the due time is committed
+	if err == nil && full { // the request is committed
 		err = fmt.Errorf("add trace of tree %s: %w", tree.Short(), ErrFull)
 	}
 	return err
@@ -93,7 +107,7 @@ func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error)
 	return body, err
 }
 
-// ErrChanged means that somebody else has changed a tree's recordings, traces or due time since they
+// ErrChanged means that somebody else has changed a tree's recordings or traces since they
 // were read.
 var ErrChanged = errors.New("it has changed meanwhile")
 
@@ -109,12 +123,15 @@ func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, bod
 	})
 }
 
-// CutRecordings replaces the recordings of a tree by some of them, and makes the tree due. With
+// CutRecordings replaces the recordings of a tree by some of them, and has its layout made. With
 // all, it also removes the traces that are to be merged, and returns their number. before and
 // ErrChanged are as for KeepRecordings.
 func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
 	waiting int64, err error) {
 	err = c.update(ctx, "remove recordings of tree "+tree.Short(), func(tx session) error {
+		if err := lockLayout(ctx, tx, tree); err != nil {
+			return err
+		}
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
 		}
@@ -127,8 +144,7 @@ func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body
 				return err
 			}
 		}
-		return exec(ctx, tx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0 WHERE tree = ?`,
-			now(), tree[:])
+		return requestLayout(ctx, tx, tree, 0)
 	})
 	return waiting, err
 }
@@ -149,7 +165,7 @@ type StartHoldings struct {
 	Live             int64 // bytes of startup packs that are not retired
 	Lost             int64 // trees without startup packs for lack of room
 	TraceBytes       int64 // traces and recordings, compressed
-	Waiting          int64 // trees that are due
+	Waiting          int64 // trees whose layout is to be made
 }
 
 // StartHoldings returns the current figures.
@@ -161,5 +177,5 @@ func (c *Catalog) StartHoldings(ctx context.Context) (StartHoldings, error) {
 		(SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0),
 		(SELECT COUNT(*) FROM layouts WHERE lost > 0 AND unserved = 0),
 		(SELECT COALESCE(SUM(length(body)), 0) FROM traces) + (SELECT COALESCE(SUM(length(body)), 0) FROM recordings),
-		(SELECT COUNT(*) FROM layouts WHERE due > 0)`)
+		(SELECT COUNT(*) FROM jobs WHERE kind = ? AND `+openJob+`)`, LayoutJob)
 }

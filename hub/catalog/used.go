@@ -1,8 +1,12 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"lighter/format/chunk"
@@ -13,18 +17,25 @@ func (c *Catalog) PackBytes(ctx context.Context) (int64, error) {
 	return get(ctx, c.read, value[int64], `SELECT COALESCE(SUM(size), 0) FROM packs`)
 }
 
+// compareIDs orders IDs by their bytes.
+func compareIDs(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) }
+
 // Used records when trees were last used. Trees that lost their startup packs before the time lost
-// may have some again, and become due.
+// may have some again, and are laid out again.
 func (c *Catalog) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost time.Time) error {
 	return c.update(ctx, "record use of trees", func(tx session) error {
-		for tree, at := range trees {
+		for _, tree := range slices.SortedFunc(maps.Keys(trees), compareIDs) { // as others lock them
+			at := trees[tree]
 			if err := exec(ctx, tx, `UPDATE layouts SET used = ? WHERE tree = ? AND used < ?`,
 				at.UnixMilli(), tree[:], at.UnixMilli()); err != nil {
 				return fmt.Errorf("tree %s: %w", tree.Short(), err)
 			}
-			if err := exec(ctx, tx, `UPDATE layouts
-				SET lost = 0, due = CASE WHEN due = 0 THEN ? ELSE due END, changes = changes + 1, tries = 0
-				WHERE tree = ? AND lost > 0 AND lost < ?`, now(), tree[:], lost.UnixMilli()); err != nil {
+			err := change(ctx, tx, errKnown, `UPDATE layouts SET lost = 0 WHERE tree = ? AND lost > 0 AND lost < ?`,
+				tree[:], lost.UnixMilli())
+			if err == nil {
+				err = requestLayout(ctx, tx, tree, 0)
+			}
+			if err != nil && !errors.Is(err, errKnown) {
 				return fmt.Errorf("tree %s: %w", tree.Short(), err)
 			}
 		}
@@ -33,7 +44,7 @@ func (c *Catalog) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost t
 }
 
 // Lose selects the least recently used trees, until the startup packs of all others take at most
-// limit bytes. It makes them due, to be laid out without startup packs, and returns them.
+// limit bytes. It has them laid out without startup packs, and returns them.
 func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
 	err = c.update(ctx, "find least recently used startup packs", func(tx session) error {
 		live, err := get(ctx, tx, value[int64], `SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0`)
@@ -44,8 +55,10 @@ func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err e
 			return err
 		}
 		for _, tree := range lost {
-			if err := exec(ctx, tx, `UPDATE layouts SET lost = ?, due = ?, changes = changes + 1, tries = 0
-				WHERE tree = ?`, now(), now(), tree[:]); err != nil {
+			if err := exec(ctx, tx, `UPDATE layouts SET lost = ? WHERE tree = ?`, now(), tree[:]); err != nil {
+				return err
+			}
+			if err := requestLayout(ctx, tx, tree, 0); err != nil {
 				return err
 			}
 		}

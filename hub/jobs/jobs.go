@@ -46,11 +46,18 @@ type Kind struct {
 	AtOnce int // jobs that one process runs at a time
 	// Urgent of these are only for jobs of a priority above 0.
 	Urgent int
+	// Tries is how often a job that fails is tried, if more than once. Pause is the time before the
+	// second attempt; it doubles.
+	Tries int64
+	Pause time.Duration
 	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
 	// Run that is interrupted may leave things undone, as it is called again. An error ends the job
 	// as failed, and the images that it was to ingest fail with that reason.
 	Run func(ctx context.Context, j *Running) error
 }
+
+// Low is the priority of jobs that all others precede.
+const Low = -1
 
 // RetryError ends an attempt at a job that is to be made again, however often that happens: what the
 // job needs is not available.
@@ -216,7 +223,7 @@ func (q *Queue) slots() (slots []catalog.Slot) {
 		case low >= k.AtOnce-k.Urgent:
 			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: 1})
 		default:
-			slots = append(slots, catalog.Slot{Kind: k.Name})
+			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: Low})
 		}
 	}
 	return slots
@@ -271,6 +278,9 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	case errors.As(err, &retry):
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true, Delay: q.RetryDelay, Error: report.Reason(err)}
 		log.Warn("job is tried again", "err", err, "pause", q.RetryDelay)
+	case r.Attempts < kind.Tries:
+		o = catalog.Outcome{State: wire.JobQueued, Delay: kind.Pause << (r.Attempts - 1), Error: report.Reason(err)}
+		log.Warn("job failed and is tried again", "err", err, "pause", o.Delay)
 	default:
 		o = catalog.Outcome{State: wire.JobFailed, Error: report.Reason(err)}
 	}

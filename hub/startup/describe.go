@@ -32,11 +32,18 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	if err != nil {
 		return d, err
 	}
-	due, err := s.config.Catalog.DueOf(ctx, image.Tree)
+	use, err := s.config.Catalog.TreeUse(ctx, image.Tree)
 	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
 		return d, err
 	}
-	d.Pending, d.Lost = !due.At.IsZero() || s.recompressor.isPending(image.Tree), due.Lost.UTC()
+	d.Lost = use.Lost.UTC()
+	for _, kind := range []string{catalog.LayoutJob, recompressJob} {
+		_, err := s.config.Catalog.Jobs.Open(ctx, kind, image.Tree.String())
+		if err != nil && !errors.Is(err, catalog.ErrNotFound) {
+			return d, err
+		}
+		d.Pending = d.Pending || err == nil
+	}
 	packed := map[chunk.ID]int{}
 	if locations != nil {
 		for _, p := range locations.Startups() {

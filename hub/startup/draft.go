@@ -50,12 +50,15 @@ func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pa
 	return d, nil
 }
 
-// publish replaces before, the tree's current layout.
-func (d *draft) publish(ctx context.Context, p *publish.Publisher, before catalog.Layout) error {
+// publish replaces before, the tree's current layout. The error is catalog.ErrChanged if that was
+// replaced meanwhile.
+func (d *draft) publish(
+	ctx context.Context, p *publish.Publisher, l catalog.Lease, before catalog.Layout,
+) error {
 	all := publish.Objects{Staged: append(slices.Clip(d.packs), d.locations),
 		Replaced: []string{objects.LocationsKey(before.Locations)}}
 	return p.Publish(ctx, all, func(claim catalog.Claim) error {
-		d.layout.Claim, d.layout.Before = claim, before.Locations
+		d.layout.Claim, d.layout.Lease, d.layout.Before = claim, l, before.Locations
 		return d.catalog.SetLayout(ctx, &d.layout)
 	})
 }

@@ -7,13 +7,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/hub/objects"
 	"lighter/hub/startup/guess"
 	"lighter/hub/startup/plan"
 )
@@ -29,167 +32,138 @@ const (
 	// guessTimeout bounds a guess, because a hostile image can make it slow. If a guess takes longer,
 	// the layout is made without it.
 	guessTimeout = 2 * time.Minute
-	// idlePause is the longest time between two looks for due layouts.
-	idlePause = 10 * time.Minute
+	// After a layout, new traces have the tree laid out again only when restFactor times the layout's
+	// duration has passed. So nodes can make the hub spend at most a fifth of its time on one tree.
+	restFactor = 4
 	// The startup packs of one tree may take 1/treeShare of the quota.
 	treeShare = 4
 )
 
-// maker makes the layouts of trees.
+// maker makes the layouts of trees, and recompresses their startup packs. It runs the jobs of both
+// kinds. A layout is published only if the job still belongs to this process, and replaces only the
+// one that it was made from.
 type maker struct {
 	Config
-	trees        *trees
-	recordings   *recordings
-	quota        *quota
-	schedule     *schedule
-	recompressor *recompressor
-	timing       *Timing
-	// publishing is locked from the reading of a tree's layout until another one is published, and
-	// while retired packs are deleted.
-	publishing *sync.Mutex
+	trees      *trees
+	recordings *recordings
+	quota      *quota
+	timing     *Timing
+	making     *semaphore.Weighted // while a layout is made
 
 	made, givenUp atomic.Int64 // layouts
 }
 
-// run makes due layouts until ctx ends.
-func (m *maker) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		wait := time.NewTimer(m.next(ctx))
-		select {
-		case <-ctx.Done():
-		case <-m.schedule.wake:
-		case <-wait.C:
-		}
-		wait.Stop()
-	}
-}
-
-// next makes the layout that is due first, if any. It returns the time until the next one is due.
-func (m *maker) next(ctx context.Context) time.Duration {
-	due, err := m.Catalog.NextDue(ctx)
-	switch {
-	case errors.Is(err, catalog.ErrNotFound):
-		return idlePause
-	case err != nil:
-		if ctx.Err() == nil {
-			m.Log.Error("cannot look for due layouts", "err", err)
-		}
-		return firstPause
-	}
-	if wait := time.Until(due.At); wait > 0 {
-		return wait
-	}
-	if err := m.attempt(ctx, due); err != nil && ctx.Err() == nil {
-		m.Log.Error("cannot store the result of a layout", "tree", due.Tree.Short(), "err", err)
-		return firstPause
-	}
-	return 0
-}
-
-// attempt makes the layout of a due tree and records the result. Its error is the catalog's.
-func (m *maker) attempt(ctx context.Context, due catalog.Due) error {
-	defer m.schedule.begin(due.Tree)()
-	if due.Tries >= maxTries {
-		m.Log.Warn("layout given up until there is a new trace", "tree", due.Tree.Short(), "tries", due.Tries)
-		m.givenUp.Add(1)
-		return m.Catalog.Settle(ctx, due.Tree, due.Changes, time.Now())
-	}
-	err := m.Catalog.Try(ctx, due, time.Now().Add(firstPause<<due.Tries))
-	if errors.Is(err, catalog.ErrChanged) {
-		return nil // another process makes the layout
-	}
+// run makes the layout of a tree.
+func (m *maker) run(ctx context.Context, j *jobs.Running) error {
+	tree, err := chunk.ParseID(j.Key)
 	if err != nil {
 		return err
 	}
+	if err := m.making.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer m.making.Release(1)
 	begin := time.Now()
 	limited, cancel := context.WithTimeout(ctx, layoutTimeout)
-	packs, changed, err := m.make(limited, due)
-	cancel()
-	took := time.Since(begin)
-	m.schedule.rest(due.Tree, took)
-	if ctx.Err() != nil { // the hub is stopping: forget the attempts so far
-		return m.Catalog.Settle(context.WithoutCancel(ctx), due.Tree, -1, time.Now())
-	}
-	if err != nil {
-		m.Log.Warn("cannot make layout", "tree", due.Tree.Short(), "err", err)
-		return nil // it is tried again
-	}
-	if changed {
-		size := int64(0)
-		for _, p := range packs {
-			size += p.Bytes
+	defer cancel()
+	packs, changed, err := m.make(limited, j.Lease(), tree)
+	for range maxConflicts {
+		if !errors.Is(err, catalog.ErrChanged) {
+			break
 		}
-		m.Log.Info("layout made", "tree", due.Tree.Short(), "packs", len(packs), "bytes", size, "duration", took)
+		packs, changed, err = m.make(limited, j.Lease(), tree)
 	}
-	if err := m.Catalog.Settle(ctx, due.Tree, due.Changes, m.schedule.dueAt(due.Tree)); err != nil || !changed {
+	took := time.Since(begin)
+	if m.timing.MergeDelay > 0 && ctx.Err() == nil {
+		if restErr := m.Catalog.RestLayout(ctx, tree, restFactor*took); restErr != nil {
+			m.Log.Warn("cannot delay the next layout", "tree", tree.Short(), "err", restErr)
+		}
+	}
+	switch {
+	case isMissing(err): // the tree was removed
+		return nil
+	case catalog.IsAway(err) || errors.Is(err, objects.ErrUnavailable):
+		return &jobs.RetryError{Err: err}
+	case err != nil:
+		if j.Attempts >= maxTries && ctx.Err() == nil {
+			m.Log.Warn("layout given up until there is a new trace", "tree", tree.Short(), "tries", j.Attempts)
+			m.givenUp.Add(1)
+		}
 		return err
+	case !changed:
+		return nil
 	}
-	return m.quota.enforce(ctx)
+	size := int64(0)
+	for _, p := range packs {
+		size += p.Bytes
+	}
+	m.Log.Info("layout made", "tree", tree.Short(), "packs", len(packs), "bytes", size, "duration", took)
+	if err := m.quota.enforce(ctx); err != nil && ctx.Err() == nil { // the next layout or sweep does it
+		m.Log.Warn("cannot enforce startup_bytes", "err", err)
+	}
+	return nil
 }
 
 // make merges a tree's new traces, and makes its layout unless the tree has the same one already.
-func (m *maker) make(ctx context.Context, due catalog.Due) (packs []plan.Pack, changed bool, err error) {
-	unserved := !due.Unserved.IsZero() && due.Unserved.Before(time.Now().Add(-m.timing.Keep))
-	if !due.Served && !unserved && due.Lost.IsZero() {
-		return nil, false, nil // its image may come back
-	}
-	m.publishing.Lock()
-	defer m.publishing.Unlock()
-	before, err := m.Catalog.Layout(ctx, due.Tree)
+func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs []plan.Pack, changed bool, err error) {
+	use, err := m.Catalog.TreeUse(ctx, tree)
 	if err != nil {
 		return nil, false, err
 	}
-	t, err := m.trees.open(ctx, due.Tree)
+	unserved := !use.Unserved.IsZero() && use.Unserved.Before(time.Now().Add(-m.timing.Keep))
+	if !use.Served && !unserved && use.Lost.IsZero() {
+		return nil, false, nil // its image may come back
+	}
+	before, err := m.Catalog.Layout(ctx, tree)
+	if err != nil {
+		return nil, false, err
+	}
+	t, err := m.trees.open(ctx, tree)
 	if err != nil {
 		return nil, false, err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	started := false // a start was reported
 	if !unserved {
-		if packs, started, err = m.plan(ctx, t, !due.Lost.IsZero()); err != nil {
+		kept, err := m.recordings.merge(ctx, t)
+		if err != nil {
 			return nil, false, err
+		}
+		if started = len(kept) > 0; use.Lost.IsZero() {
+			if packs, err = m.plan(ctx, t, kept); err != nil {
+				return nil, false, err
+			}
 		}
 	}
 	digest := digestOf(packs)
-	if is, recompressed := hasLayout(before.Startup, digest); is {
-		if started && !recompressed && !m.recompressor.isPending(due.Tree) { // the hub ended before it could
-			m.recompressor.add(due.Tree, packs, digest)
+	is, recompressed := hasLayout(before.Startup, digest)
+	if !is {
+		d, err := stage(ctx, m.Catalog, t, packs, digest, m.Encoders.EncodeBackground)
+		if err != nil {
+			return nil, false, err
 		}
-		return packs, false, nil
+		if err := d.publish(ctx, m.Publisher, l, before); err != nil {
+			return nil, false, err
+		}
+		m.made.Add(1)
 	}
-	d, err := stage(ctx, m.Catalog, t, packs, digest, m.Encoders.EncodeBackground)
-	if err != nil {
-		return nil, false, err
+	if started && len(packs) > 0 && !recompressed { // the first start soon replaces a guess
+		err = m.requestRecompression(ctx, tree, digest, !is)
 	}
-	if err := d.publish(ctx, m.Publisher, before); err != nil {
-		return nil, false, err
-	}
-	m.made.Add(1)
-	if started { // otherwise the first start soon replaces the guess
-		m.recompressor.add(due.Tree, packs, digest)
-	} else {
-		m.recompressor.remove(due.Tree)
-	}
-	return packs, true, nil
+	return packs, !is, err
 }
 
-// plan returns the packs that a tree should have, none if they were evicted. started reports
-// whether there are recordings of real starts.
-func (m *maker) plan(ctx context.Context, t *openTree, evicted bool) (packs []plan.Pack, started bool, err error) {
-	kept, err := m.recordings.merge(ctx, t)
-	if err != nil || evicted {
-		return nil, false, err
-	}
+// plan returns the packs that a tree with these recordings should have.
+func (m *maker) plan(ctx context.Context, t *openTree, kept []trace.Recording) ([]plan.Pack, error) {
 	limit, err := m.quota.bytes(ctx)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	guesses, err := m.guess(ctx, t)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	packs, err = t.Layout(ctx, kept, guesses, limit/treeShare)
-	return packs, len(kept) > 0, err
+	return t.Layout(ctx, kept, guesses, limit/treeShare)
 }
 
 // guess returns recordings of starts that were not reported. A tree without an image has none.

@@ -63,7 +63,7 @@ func (q *quota) store(ctx context.Context) error {
 }
 
 // enforce evicts startup packs of the least recently used trees until the rest is within the quota.
-// It makes these trees due, so that they get layouts without packs.
+// It has these trees laid out without packs.
 func (q *quota) enforce(ctx context.Context) error {
 	if err := q.store(ctx); err != nil {
 		return err

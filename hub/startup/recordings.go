@@ -27,11 +27,11 @@ type recordings struct {
 
 // add stores a trace, to be merged when the tree's layout is made. The error is report.ErrSenderFull
 // if the sender has sent enough, and catalog.ErrFull if too many traces wait to be merged.
-func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t trace.Trace, due time.Time) error {
+func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t trace.Trace, delay time.Duration) error {
 	if !r.senders.count(sender, tree, 1, 0, time.Now()) {
 		return fmt.Errorf("add trace of tree %s from %s: %w", tree.Short(), sender, report.ErrSenderFull)
 	}
-	return r.catalog.AddTrace(ctx, tree, sender, compressText(t.Encode()), due)
+	return r.catalog.AddTrace(ctx, tree, sender, compressText(t.Encode()), delay)
 }
 
 // load returns the recordings of a tree, and their encoded form in the catalog. Unreadable

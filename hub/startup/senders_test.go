@@ -18,7 +18,7 @@ func TestSenderFull(t *testing.T) {
 	var r recordings
 	tree := chunk.Sum([]byte("a"))
 	r.senders.count("10.0.0.1/32", tree, senderTraces, 0, time.Now())
-	err := r.add(t.Context(), tree, "10.0.0.1/32", trace.Trace{}, time.Now())
+	err := r.add(t.Context(), tree, "10.0.0.1/32", trace.Trace{}, 0)
 	if !errors.Is(err, report.ErrSenderFull) || errors.Is(err, catalog.ErrFull) {
 		t.Errorf("one more trace: error %v, want %v", err, report.ErrSenderFull)
 	}

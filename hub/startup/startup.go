@@ -3,7 +3,6 @@
 //
 //	recordings.go  merges traces into the recordings kept of each tree
 //	senders.go     bounds what one sender adds
-//	schedule.go    says when a tree's layout is made
 //	layout.go      makes layouts: plans a tree's startup packs (package plan), also from a guess
 //	draft.go       writes the packs and locations of a layout, and publishes them
 //	recompress.go  recompresses packs at a higher level once their layout has not changed for a while
@@ -23,18 +22,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
+	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/report"
@@ -60,8 +58,6 @@ const (
 	keepBytes  = 8 << 30
 	keepLeast  = 10 * time.Minute
 	dropAtOnce = 100
-	// awaitEvery is the interval in which Await looks whether another process has made a layout.
-	awaitEvery = 200 * time.Millisecond
 )
 
 // Timing has the service's delays. Tests change them before Run.
@@ -89,6 +85,7 @@ type Config struct {
 	Publisher *publish.Publisher
 	Encoders  *encoder.Pool
 	Images    Images
+	Jobs      *jobs.Queue
 	Limit     int64 // bytes of all startup packs; 0: as Service.Limit says
 	Log       *slog.Logger
 }
@@ -97,46 +94,33 @@ type Config struct {
 type Service struct {
 	Timing *Timing
 
-	config       Config
-	trees        *trees
-	recordings   *recordings
-	quota        *quota
-	schedule     *schedule
-	maker        *maker
-	recompressor *recompressor
-	publishing   *sync.Mutex // see maker
+	config     Config
+	trees      *trees
+	recordings *recordings
+	quota      *quota
+	maker      *maker
 
 	writeSlots, readSlots *semaphore.Weighted // bounds requests: traces and changes, descriptions and exports
 	taken, refused        atomic.Int64        // traces
 }
 
-// New returns a service. It makes no layout before Run.
+// New returns a service, and adds its kinds of jobs to the queue.
 func New(c Config) *Service {
 	timing := defaultTiming
-	s := &Service{Timing: &timing, config: c, publishing: new(sync.Mutex),
+	s := &Service{Timing: &timing, config: c,
 		writeSlots: semaphore.NewWeighted(maxWrites), readSlots: semaphore.NewWeighted(maxReads)}
 	s.trees = newTrees(&c)
 	s.recordings = &recordings{catalog: c.Catalog, log: c.Log}
 	s.quota = &quota{catalog: c.Catalog, limit: c.Limit, timing: s.Timing, log: c.Log, used: map[chunk.ID]time.Time{}}
-	s.schedule = newSchedule(s.Timing)
-	s.recompressor = newRecompressor(s)
-	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, schedule: s.schedule,
-		recompressor: s.recompressor, publishing: s.publishing, timing: s.Timing}
+	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, timing: s.Timing,
+		making: semaphore.NewWeighted(1)}
+	c.Jobs.Add(jobs.Kind{Name: catalog.LayoutJob, AtOnce: 1, Tries: maxTries, Pause: firstPause, Run: s.maker.run})
+	c.Jobs.Add(jobs.Kind{Name: recompressJob, AtOnce: 1, Run: s.maker.recompress})
 	return s
 }
 
-// Run makes layouts that are due, one at a time, recompresses packs and deletes retired ones. It
-// returns when ctx ends.
+// Run records uses of trees and sweeps, until ctx ends. The queue makes layouts and recompresses packs.
 func (s *Service) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { s.maker.run(ctx); return nil })
-	group.Go(func() error { s.recompressor.run(ctx); return nil })
-	group.Go(func() error { return s.maintain(ctx) })
-	return group.Wait()
-}
-
-// maintain records uses of trees and sweeps, until ctx ends.
-func (s *Service) maintain(ctx context.Context) error {
 	sweep := time.NewTimer(0)
 	defer sweep.Stop()
 	note := time.NewTicker(storeUsesEvery)
@@ -151,7 +135,6 @@ func (s *Service) maintain(ctx context.Context) error {
 			if err := s.quota.store(ctx); err != nil && ctx.Err() == nil {
 				s.config.Log.Error("cannot store uses of trees", "err", err)
 			}
-			s.schedule.wakeUp()
 		case <-sweep.C:
 			if err := s.Sweep(ctx, time.Now().Add(-s.Timing.Keep)); err != nil && ctx.Err() == nil {
 				s.config.Log.Error("cannot sweep startup packs", "err", err)
@@ -164,7 +147,6 @@ func (s *Service) maintain(ctx context.Context) error {
 // Sweep deletes startup packs that retired before a time. It retires the packs of trees that no
 // image has had since then, and of trees for which there is no room.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
-	defer s.schedule.wakeUp()
 	if err := s.config.Catalog.Unserved(ctx, before); err != nil {
 		return err
 	}
@@ -185,8 +167,6 @@ func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 
 // dropRetired deletes some retired startup packs. It returns whether there were any.
 func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64) (bool, error) {
-	s.publishing.Lock() // a layout could bring a pack back meanwhile
-	defer s.publishing.Unlock()
 	c := s.config.Catalog
 	ids, err := c.Retired(ctx, before, time.Now().Add(-keepLeast), min(keepBytes, limit), dropAtOnce)
 	if err != nil || len(ids) == 0 {
@@ -234,11 +214,11 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 	if len(t.Reads) == 0 {
 		return nil
 	}
-	if err := s.recordings.add(ctx, tree, sender, t, s.schedule.dueAt(tree)); err != nil {
+	if err := s.recordings.add(ctx, tree, sender, t, s.Timing.MergeDelay); err != nil {
 		return err
 	}
 	s.Used(tree)
-	s.schedule.wakeUp()
+	s.requested(tree)
 	return nil
 }
 
@@ -256,11 +236,11 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	if len(all) == 0 {
 		return nil
 	}
-	if err := s.config.Catalog.AddRecordings(ctx, tree, compressText(text), time.Now()); err != nil {
+	if err := s.config.Catalog.AddRecordings(ctx, tree, compressText(text)); err != nil {
 		return err
 	}
 	s.Used(tree)
-	s.schedule.wakeUp()
+	s.requested(tree)
 	return nil
 }
 
@@ -285,30 +265,25 @@ func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f
 	}
 	defer s.writeSlots.Release(1)
 	f, err = s.recordings.forget(ctx, tree, workload)
-	s.schedule.wakeUp()
+	s.requested(tree)
 	return f, err
 }
+
+// requested tells the queue that a layout was requested.
+func (s *Service) requested(tree chunk.ID) { s.config.Jobs.Changed(catalog.LayoutJob, tree.String()) }
 
 // Await waits until a tree's layout is up to date, an attempt has failed, or ctx ends. Callers
 // should not wait for long, as layouts are only hints.
 func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
-	for {
-		attempt := s.schedule.attempt()
-		due, err := s.config.Catalog.DueOf(ctx, tree)
-		if err != nil || due.At.IsZero() {
-			return err
+	s.requested(tree)
+	silent := report.NewSender(func(wire.Progress) error { return nil })
+	return s.config.Jobs.Await(ctx, catalog.LayoutJob, tree.String(), silent, func(ctx context.Context) (bool, error) {
+		j, err := s.config.Catalog.Jobs.Open(ctx, catalog.LayoutJob, tree.String())
+		if errors.Is(err, catalog.ErrNotFound) {
+			return true, nil
 		}
-		if due.Tries > 0 && s.schedule.currentTree() != tree {
-			return nil
-		}
-		s.schedule.wakeUp()
-		select {
-		case <-attempt:
-		case <-time.After(awaitEvery):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		return j.State == wire.JobPaused || j.State == wire.JobQueued && j.Error != "", err
+	})
 }
 
 // Counts are the service's figures since the hub started.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -45,7 +44,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Locations", testLocations},
 		{"RetiredPacks", testRetiredPacks},
 		{"EvictedPacks", testEvictedPacks},
-		{"Due", testDue},
+		{"LayoutJobs", testLayoutJobs},
 		{"Unserved", testUnserved},
 		{"Derived", testDerived},
 		{"Holders", testHolders},
@@ -198,5 +197,3 @@ func fill(t *testing.T, add func() error) (n int) {
 	t.Fatal("no bound after 10,000 traces")
 	return n
 }
-
-var someTime = time.UnixMilli(7)

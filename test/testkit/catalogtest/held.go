@@ -145,10 +145,10 @@ func testHeldImage(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("the chain of an image that nobody holds: %v, want ErrNotFound", err)
 	}
 	must(t, c.Unserved(ctx, time.UnixMilli(1)))
-	if due, err := c.DueOf(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
+	if due, err := c.TreeUse(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
 		t.Errorf("the layout of a held tree: %+v, %v, want it served", due, err)
 	}
-	if due, err := c.DueOf(ctx, TreeOf("x")); err != nil || due.Served || due.Unserved.IsZero() {
+	if due, err := c.TreeUse(ctx, TreeOf("x")); err != nil || due.Served || due.Unserved.IsZero() {
 		t.Errorf("the layout of a tree that nobody holds: %+v, %v, want it not served", due, err)
 	}
 	must(t, c.ForgetHolder(ctx, "n1"))

@@ -9,6 +9,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
+	"lighter/wire"
 )
 
 // layOut sets the startup packs of a tree, of 100 bytes each.
@@ -112,6 +113,7 @@ func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
 	used := map[chunk.ID]time.Time{}
 	for i, name := range []string{"a", "b", "c"} {
 		Publish(t, c, name, name)
+		laidOut(t, c, TreeOf(name))
 		layOut(t, c, TreeOf(name), chunk.Sum([]byte("own "+name)), shared)
 		used[TreeOf(name)] = begin.Add(time.Duration(i+1) * time.Hour)
 	}
@@ -123,50 +125,67 @@ func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
 	if want := []chunk.ID{TreeOf("a")}; err != nil || !slices.Equal(lost, want) {
 		t.Errorf("with room for three packs: %v, %v, want %v", lost, err, want)
 	}
-	if due, err := c.DueOf(ctx, TreeOf("a")); err != nil || due.At.IsZero() || due.Lost.IsZero() {
-		t.Errorf("the evicted tree: %+v, %v, want it due", due, err)
+	if use, err := c.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
+		t.Errorf("the evicted tree: %+v, %v, want it without startup packs", use, err)
 	}
+	laidOut(t, c, TreeOf("a"))
 	use := map[chunk.ID]time.Time{TreeOf("a"): begin.Add(9 * time.Hour)}
 	must(t, c.Used(ctx, use, time.UnixMilli(1))) // lost too recently
-	if due, err := c.DueOf(ctx, TreeOf("a")); err != nil || due.Lost.IsZero() {
-		t.Errorf("used too soon: %+v, %v, want no startup packs", due, err)
+	if use, err := c.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
+		t.Errorf("used too soon: %+v, %v, want no startup packs", use, err)
 	}
+	wantNoJob(t, c, layoutSlot)
 	must(t, c.Used(ctx, use, time.Now().Add(time.Hour)))
-	if due, err := c.DueOf(ctx, TreeOf("a")); err != nil || due.At.IsZero() || !due.Lost.IsZero() {
-		t.Errorf("used again: %+v, %v, want it due with startup packs", due, err)
+	if use, err := c.TreeUse(ctx, TreeOf("a")); err != nil || !use.Lost.IsZero() {
+		t.Errorf("used again: %+v, %v, want it with startup packs", use, err)
 	}
+	laidOut(t, c, TreeOf("a"))
 }
 
-func testDue(t *testing.T, c *catalog.Catalog) {
+var layoutSlot = []catalog.Slot{{Kind: catalog.LayoutJob}}
+
+// claimLayout claims the job that makes a tree's layout.
+func claimLayout(t *testing.T, c *catalog.Catalog, tree chunk.ID) catalog.Job {
+	t.Helper()
+	j, err := c.Jobs.Claim(t.Context(), "worker", layoutSlot, long)
+	if err != nil || j.Key != tree.String() {
+		t.Fatalf("claimed %+v, %v, want the layout of tree %s", j, err, tree.Short())
+	}
+	return j
+}
+
+// laidOut ends the job that makes a tree's layout.
+func laidOut(t *testing.T, c *catalog.Catalog, tree chunk.ID) {
+	t.Helper()
+	end(t, c, claimLayout(t, c, tree), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+}
+
+// New trees and those with new traces are laid out, by one worker at a time. One that has lost its job
+// changes nothing.
+func testLayoutJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
-	if _, err := c.NextDue(ctx); !errors.Is(err, catalog.ErrNotFound) {
-		t.Errorf("nothing is due: %v, want ErrNotFound", err)
-	}
+	wantNoJob(t, c, layoutSlot)
 	Publish(t, c, "one", "a")
-	time.Sleep(3 * time.Millisecond)
 	Publish(t, c, "two", "b")
-	due, err := c.NextDue(ctx)
-	if err != nil || due.Tree != TreeOf("a") || !due.Served || due.Tries != 0 {
-		t.Fatalf("due first: %+v, %v, want the tree that was published first", due, err)
+	j := claimLayout(t, c, TreeOf("a"))
+	laidOut(t, c, TreeOf("b"))
+	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
+	wantNoJob(t, c, layoutSlot)
+	layout := catalog.Layout{Tree: TreeOf("a"), Startup: []byte("made"), Lease: j.Lease()}
+	must(t, c.SetLayout(ctx, &layout))
+	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobQueued) // the trace came meanwhile
+	if err := c.SetLayout(ctx, &layout); !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("set a layout after the end of its job: %v, want ErrLost", err)
 	}
-	must(t, c.Try(ctx, due, time.Now().Add(time.Hour)))
-	if err := c.Try(ctx, due, time.Now().Add(time.Hour)); !errors.Is(err, catalog.ErrChanged) {
-		t.Errorf("a second attempt at the same time: %v, want ErrChanged", err)
-	}
-	if next, err := c.NextDue(ctx); err != nil || next.Tree != TreeOf("b") {
-		t.Errorf("due meanwhile: %+v, %v, want the other tree", next, err)
-	}
-	must(t, c.AddTrace(ctx, due.Tree, "", []byte("trace"), someTime))
-	must(t, c.Settle(ctx, due.Tree, due.Changes, someTime))
-	if now, err := c.DueOf(ctx, due.Tree); err != nil || now.At != someTime || now.Tries != 0 {
-		t.Errorf("changed meanwhile: %+v, %v, want it due again", now, err)
-	} else {
-		must(t, c.Settle(ctx, due.Tree, now.Changes, someTime))
-	}
-	if now, err := c.DueOf(ctx, due.Tree); err != nil || !now.At.IsZero() {
-		t.Errorf("settled: %+v, %v, want it not due", now, err)
-	}
-	images, err := c.TreeImages(ctx, due.Tree)
+	laidOut(t, c, TreeOf("a"))
+	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), long)) // waits for further ones
+	wantNoJob(t, c, layoutSlot)
+	must(t, c.AddRecordings(ctx, TreeOf("a"), []byte("recordings")))
+	laidOut(t, c, TreeOf("a"))
+	must(t, c.RestLayout(ctx, TreeOf("a"), long))
+	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
+	wantNoJob(t, c, layoutSlot)
+	images, err := c.TreeImages(ctx, TreeOf("a"))
 	if err != nil || len(images) != 1 || images[0].Name != "one" {
 		t.Errorf("images of the tree: %+v, %v", images, err)
 	}
@@ -177,29 +196,28 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
 	tree := TreeOf("a")
-	must(t, c.AddTrace(ctx, tree, "", []byte("trace"), someTime))
+	must(t, c.AddTrace(ctx, tree, "", []byte("trace"), 0))
 	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Startup: []byte("startup")}))
-	must(t, c.Settle(ctx, tree, 2, someTime))
+	laidOut(t, c, tree)
 	if err := c.Remove(ctx, kind, "one", ""); err != nil {
 		t.Fatal(err)
 	}
 	must(t, c.Unserved(ctx, time.Now().Add(-time.Hour)))
-	due, err := c.DueOf(ctx, tree)
-	if err != nil || due.Served || due.Unserved.IsZero() || !due.At.IsZero() {
-		t.Errorf("just removed: %+v, %v, want it unserved and not due", due, err)
+	use, err := c.TreeUse(ctx, tree)
+	if err != nil || use.Served || use.Unserved.IsZero() {
+		t.Errorf("just removed: %+v, %v, want it unserved", use, err)
 	}
+	wantNoJob(t, c, layoutSlot)
 	time.Sleep(3 * time.Millisecond)
 	must(t, c.Unserved(ctx, time.Now()))
-	due, err = c.DueOf(ctx, tree)
-	traces, tracesErr := c.Traces(ctx, tree)
-	if err != nil || tracesErr != nil || due.At.IsZero() || len(traces) != 0 {
-		t.Errorf("removed for a long time: %+v, %v, %d traces, %v, want it due, without traces", due, err, len(traces),
-			tracesErr)
+	if traces, err := c.Traces(ctx, tree); err != nil || len(traces) != 0 {
+		t.Errorf("removed for a long time: %d traces, %v, want none", len(traces), err)
 	}
+	laidOut(t, c, tree)
 	Publish(t, c, "one", "a")
 	must(t, c.Unserved(ctx, time.Now()))
-	if due, err = c.DueOf(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
-		t.Errorf("added again: %+v, %v, want it served", due, err)
+	if use, err = c.TreeUse(ctx, tree); err != nil || !use.Served || !use.Unserved.IsZero() {
+		t.Errorf("added again: %+v, %v, want it served", use, err)
 	}
 }
 
@@ -250,24 +268,21 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "one", "a")
 	Publish(t, c, "two", "b")
 	tree := TreeOf("a")
-	add := func() error { return c.AddTrace(ctx, tree, "sender", []byte("trace"), someTime) }
+	add := func() error { return c.AddTrace(ctx, tree, "sender", []byte("trace"), 0) }
 	most := fill(t, add)
-	must(t, c.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), someTime))
-	// A trace that does not fit makes the tree due again.
-	due, err := c.DueOf(ctx, tree)
-	must(t, err)
-	must(t, c.Settle(ctx, tree, due.Changes, someTime))
+	must(t, c.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), 0))
+	// A trace that does not fit has the layout made again.
+	laidOut(t, c, tree)
+	laidOut(t, c, TreeOf("b"))
 	if err := add(); !errors.Is(err, catalog.ErrFull) {
 		t.Errorf("one more trace: %v, want ErrFull", err)
 	}
-	if due, err := c.DueOf(ctx, tree); err != nil || due.At != someTime {
-		t.Errorf("after one more trace: %+v, %v, want it due", due, err)
-	}
+	laidOut(t, c, tree)
 	if err := c.Remove(ctx, kind, "one", ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []chunk.ID{tree, TreeOf("none")} {
-		if err := c.AddTrace(ctx, id, "", []byte("trace"), someTime); !errors.Is(err, catalog.ErrNotFound) {
+		if err := c.AddTrace(ctx, id, "", []byte("trace"), 0); !errors.Is(err, catalog.ErrNotFound) {
 			t.Errorf("trace of a tree without an image: %v, want ErrNotFound", err)
 		}
 	}
@@ -293,10 +308,10 @@ func testLongTraces(t *testing.T, c *catalog.Catalog) {
 		trees++
 		name := fmt.Sprint(trees)
 		Publish(t, c, name, name)
-		if err := c.AddRecordings(t.Context(), TreeOf(name), long, someTime); err != nil {
+		if err := c.AddRecordings(t.Context(), TreeOf(name), long); err != nil {
 			return err
 		}
-		if err := c.AddTrace(t.Context(), TreeOf(name), "", []byte("trace"), someTime); !errors.Is(err,
+		if err := c.AddTrace(t.Context(), TreeOf(name), "", []byte("trace"), 0); !errors.Is(err,
 			catalog.ErrFull) {
 			t.Errorf("a trace after a long one: %v, want ErrFull", err)
 		}
@@ -314,7 +329,7 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 	tree := TreeOf("a")
 	add := func() []catalog.Trace {
 		t.Helper()
-		must(t, c.AddTrace(ctx, tree, "", []byte("trace"), someTime))
+		must(t, c.AddTrace(ctx, tree, "", []byte("trace"), 0))
 		traces, err := c.Traces(ctx, tree)
 		must(t, err)
 		return traces
@@ -334,23 +349,22 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("remove outdated recordings: %v, want ErrChanged", err)
 		}
 	}
-	must(t, c.Settle(ctx, tree, -1, time.UnixMilli(1)))
+	laidOut(t, c, tree)
 	add()
 	if n, err := c.CutRecordings(ctx, tree, []byte("some"), []byte("less"), false); err != nil || n != 0 {
 		t.Fatal(n, err)
 	}
-	kept, err := c.Recordings(ctx, tree)
-	due, dueErr := c.DueOf(ctx, tree)
-	if err != nil || dueErr != nil || string(kept) != "less" || due.At.Before(time.UnixMilli(2)) {
-		t.Errorf("recordings %q, %v, %+v, %v, want %q and the tree due", kept, err, due, dueErr, "less")
+	if kept, err := c.Recordings(ctx, tree); err != nil || string(kept) != "less" {
+		t.Errorf("recordings %q, %v, want %q", kept, err, "less")
 	}
+	laidOut(t, c, tree)
 }
 
 // An image inherits the recordings of the previous image in its repository.
 func testInherited(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
-	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), someTime))
+	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
 	traces, err := c.Traces(ctx, TreeOf("a"))
 	must(t, err)
 	must(t, c.KeepRecordings(ctx, TreeOf("a"), nil, []byte("recordings"), traces[0].N))

@@ -78,8 +78,8 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	return images, err
 }
 
-// describeAll describes the images of a name, or all images if the name is empty. The ready ones
-// come with the bytes that no other image shares.
+// describeAll describes the images of a name, or all images if the name is empty. For ready images,
+// it also counts the bytes that no other image shares.
 func (s *Server) describeAll(ctx context.Context, name string, images []catalog.Image) ([]wire.Image, error) {
 	list := make([]wire.Image, len(images)) // never null
 	hasReady := false

@@ -13,7 +13,7 @@ import (
 	"lighter/format/pack"
 )
 
-// level is the zstd level of chunks. docs/decisions/units.md has the measurements.
+// level is the zstd level of units. docs/decisions/units.md has the measurements.
 const level = zstd.SpeedDefault
 
 // Pool is a fixed number of zstd encoders. It is safe for concurrent use.

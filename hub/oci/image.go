@@ -24,8 +24,8 @@ const (
 	maxBlob   = 1 << 50 // bytes of a blob, so that sums of sizes do not overflow
 )
 
-// NotImageError says that a manifest is no image that a container can run, for example a
-// signature. Such a manifest is stored and served.
+// NotImageError says that a manifest, for example a signature, does not describe an image that a
+// container can run. Such a manifest is stored and served.
 type NotImageError struct{ Why string }
 
 func (e *NotImageError) Error() string { return "not an image that a container can run: " + e.Why }

@@ -40,7 +40,8 @@ func (p *Progress) Step(kind, name string, total int64) *Step {
 	return s
 }
 
-// Lines returns the current state of each step, or of the first limit ones if limit is above 0.
+// Lines returns the current state of each step, or of the first steps if there are more than limit.
+// There is no limit if it is 0 or less.
 func (p *Progress) Lines(limit int) []wire.Progress {
 	p.mu.Lock()
 	steps := p.steps

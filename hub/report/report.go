@@ -31,7 +31,7 @@ func ParseName(name string) (wire.Ref, error) {
 	return ref, err
 }
 
-// TooLongError ends work on an image that takes longer than an image may.
+// TooLongError ends work on an image that has taken longer than the limit.
 type TooLongError struct{ Limit time.Duration }
 
 func (e *TooLongError) Error() string {

@@ -233,7 +233,7 @@ func profileOf(r trace.Recording) profile {
 }
 
 // similar returns the bytes that both have read, divided by the bytes that at least one has read,
-// or 0 if that is below minSimilarity. It stops counting as soon as the result can only be below.
+// or 0 if that is below minSimilarity. It stops counting as soon as it must be below.
 func (p profile) similar(q profile) float64 {
 	if len(p.parts) > len(q.parts) {
 		p, q = q, p

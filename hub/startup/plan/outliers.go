@@ -21,8 +21,8 @@ const (
 //   - workloads with less than a hundredth of all starts;
 //   - workloads with one start, beside minEvidence starts of workloads with several;
 //   - otherwise, if there are more than minEvidence starts: the only workload with one start that
-//     reads less than half of what all others read (isOutlier). It is not an outlier if the others
-//     read nearly all of its bytes: its start may only have ended early.
+//     reads less than half of the bytes that each of the others reads (isOutlier). It is not an
+//     outlier if the others read most of its bytes: its start may only have ended early.
 //
 // Chunks that only outliers use, and no guess has, get packs of their own. An outlier counts like
 // the other workloads as soon as enough further starts belong to it.
@@ -72,9 +72,9 @@ func findOutlier(all []planned) int {
 	return found
 }
 
-// isOutlier reports whether workload i reads less than half of the bytes that all others read, and
-// whether less than minSimilarity of its own bytes are read by any other. users has the number of
-// users of each chunk.
+// isOutlier reports whether two conditions hold: of the bytes that every other workload reads,
+// workload i reads less than half; and of the bytes that it reads itself, less than minSimilarity
+// are read by any other. users has the number of users of each chunk.
 func isOutlier(all []planned, i int, users map[chunk.ID]int) bool {
 	size, shared := int64(0), int64(0)
 	ofCommon := int64(0) // used by this workload and all others

@@ -51,17 +51,17 @@ func (p *plan) packs() []Pack {
 		}
 		out, earlier = append(out, pack), append(earlier, before)
 	}
-	// Triggers in earlier packs come last, as far as there is room: a pack without them is only
-	// fetched later.
+	// Triggers in earlier packs are added last, as far as MaxTriggers permits: a pack without them
+	// is still fetched, only later.
 	for i := range out {
 		add(&out[i], earlier[i])
 	}
 	return out
 }
 
-// triggers returns the extents whose read starts the fetch of a group. own has the
-// first chunks that each workload reads in the group. before has the first chunks that it reads
-// earlier, in groups that only workloads of this group use: these triggers save a round trip.
+// triggers returns the extents whose read starts the fetch of a group. own has the first chunks
+// that each workload reads in the group. before has the first chunks that each workload reads
+// before those, in groups that only workloads of this group use: they save a round trip.
 func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {

@@ -93,7 +93,7 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// There is one open job of a kind and key. A job that is requested while it runs runs again.
+// There is one open job of a kind and key. A running job that is requested again runs a second time.
 func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}, long)
 	if again := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("2"), Priority: 1}, 0); again != n {
@@ -210,7 +210,7 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	must(t, c.Jobs.DropLeases(ctx, "y"))
 	wantNoJob(t, c, slots)
 	must(t, c.Jobs.DropLeases(ctx, "x"))
-	if j := claim(t, c, "x", "b"); j.Attempts != 1 { // x could not extend it, and goes on
+	if j := claim(t, c, "x", "b"); j.Attempts != 1 { // x goes on: no further attempt
 		t.Errorf("attempt %d, want 1", j.Attempts)
 	}
 	must(t, c.Jobs.DropLeases(ctx, "x"))
@@ -400,7 +400,7 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	if j, err = c.Jobs.Get(ctx, j.N); err != nil || j.State != wire.JobCancelled || len(j.Secret) > 0 {
 		t.Errorf("job %+v, %v, want it cancelled, without its secret", j, err)
 	}
-	// A retry queues its image again. One that is paused has no active image.
+	// A retry queues the job's image again. The images of a paused job are not active.
 	must(t, c.Jobs.Retry(ctx, j.N))
 	want("one", wire.StateQueued)
 	j = claim(t, c, "x", "one")

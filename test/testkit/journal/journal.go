@@ -28,13 +28,13 @@ func New() (*os.File, error) {
 	return file, file.Truncate(size)
 }
 
-// State returns the state of the connection if the kernel could not resend.
+// State returns the state that the connection would have if the kernel could not resend.
 func State(s fuse.State) fuse.State {
 	s.Flags &^= gofuse.CAP_HAS_RESEND
 	return s
 }
 
-// Note returns the note of a keeper with the state that State returns.
+// Note changes the state in a keeper's note to the one that State returns.
 func Note(note []byte) ([]byte, error) {
 	fields := map[string]any{}
 	var kept struct{ State fuse.State }

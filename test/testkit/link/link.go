@@ -53,12 +53,11 @@ func (p *Proxy) SetRTT(rtt time.Duration) { p.rtt.Store(int64(rtt)) }
 
 func (p *Proxy) roundTrip() time.Duration { return time.Duration(p.rtt.Load()) }
 
-// Forward forwards the listener's connections to a server, until Close, which
-// closes the listener.
+// Forward forwards the listener's connections to a server, until Close, which closes the listener.
 func (p *Proxy) Forward(listener net.Listener, to string) {
 	p.work.Go(func() {
 		<-p.ctx.Done()
-		listener.Close() // it ends Accept
+		listener.Close() // so that Accept returns
 	})
 	p.work.Go(func() {
 		for {
@@ -69,7 +68,7 @@ func (p *Proxy) Forward(listener net.Listener, to string) {
 			}
 			client, err := listener.Accept()
 			if err != nil {
-				return // it is closed
+				return // the listener is closed
 			}
 			p.work.Go(func() {
 				defer func() { <-p.slots }()
@@ -106,7 +105,7 @@ func (p *Proxy) serve(client net.Conn, to string) {
 	}{{client, server, connected}, {server, client, time.Time{}}} {
 		both.Go(func() {
 			if err := p.forward(c.from, c.to, c.earliest); err != nil {
-				client.Close() // it ends both directions
+				client.Close() // so that both directions end
 				server.Close()
 			}
 		})
@@ -123,7 +122,7 @@ func (p *Proxy) forward(from, to net.Conn, earliest time.Time) error {
 	filling.Go(func() { d.receive(from, earliest) })
 	err := d.send(to)
 	if err != nil {
-		from.Close() // it ends receive
+		from.Close() // so that receive returns
 	}
 	d.stop()
 	filling.Wait()

@@ -67,11 +67,11 @@ func TestMemoryOfAChainIsBounded(t *testing.T) {
 	attribute := int64(64 + len(accessACL) + len(acl))
 	for name, c := range map[string]struct {
 		entries []*Entry
-		bytes   int64 // that the last of the entries leaves
+		bytes   int64 // that the last entry adds to the budget
 	}{
-		"a name":        {[]*Entry{{Type: '0', Name: "0123456789"}}, 10},
-		"a directory's": {[]*Entry{{Type: '5', Name: "./0123"}}, 6 + 4},
-		// of the entry, for its time; and of the inode
+		"a name": {[]*Entry{{Type: '0', Name: "0123456789"}}, 10},
+		// The entry's name, which is kept for the directory's time, and the inode's.
+		"a directory's":          {[]*Entry{{Type: '5', Name: "./0123"}}, 6 + 4},
 		"directories on the way": {[]*Entry{{Type: '0', Name: "012/345/6"}}, 7},
 		"a whiteout":             {[]*Entry{{Type: '0', Name: ".wh.0123"}}, 0}, // in the lowest layer
 		"a link":                 {[]*Entry{{Type: '2', Name: "l", Linkname: "01234567"}}, 1 + 8},

@@ -105,7 +105,7 @@ func wholeFile(e *Entry, r io.Reader) error {
 	return nil
 }
 
-// applyTar scans layers into records and merges these.
+// applyTar scans layers into records, and merges the records.
 func applyTar(limits Limits, layers ...[]byte) (*Tree, error) {
 	sources := make([]LayerSource, len(layers))
 	for i, layer := range layers {

@@ -33,7 +33,7 @@ func TestResolveIsRootPath(t *testing.T) {
 		return p
 	}
 	refused := 0
-	for range 200 { // making them is what takes its time
+	for range 200 { // most of the time is spent on making the trees
 		root := t.TempDir()
 		u := newUnpacker(&budget{ctx: t.Context()}, nil)
 		grow(t, r, root, u, word, name)
@@ -42,7 +42,7 @@ func TestResolveIsRootPath(t *testing.T) {
 			u.budget.steps = maxSteps - 2000
 			got, gotErr := u.resolve(p)
 			if u.budget.steps > maxSteps {
-				continue // a path that grows with each link; the real thing takes a second
+				continue // the path grows with each link: fs.RootPath would take a second
 			}
 			want, wantErr := fs.RootPath(root, p)
 			if (gotErr != nil) != (wantErr != nil) {

@@ -1,6 +1,6 @@
-// Package arch holds the rules that the structure must keep: who may import
-// whom, who may import what of others, and that every package doc says what it
-// does. It reads the sources and builds nothing.
+// Package arch checks rules for the structure of the sources: which of our packages each package
+// imports, which packages of other projects it may import, and that each package has a doc comment.
+// It reads the sources and builds nothing.
 package arch
 
 import (
@@ -19,9 +19,9 @@ import (
 // root is the repository's root, seen from this package.
 const root = "../.."
 
-// table has a row for each of our own packages. A row lists exactly what its package imports: an
-// import that is new, or that has gone, changes the table, so that a reviewer sees it. After a bar
-// stands what only its tests import; packages of format and test/testkit need no mention there.
+// table has a row for each of our own packages. A row lists exactly which of them its package
+// imports, so that a reviewer sees each new and each removed import. After a bar follow the
+// packages that only its tests import, except packages of format and test/testkit.
 const table = `
 bench: cmd/command test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout test/testkit/site
@@ -148,8 +148,8 @@ func parseTable(t *testing.T) map[string]row {
 	return rows
 }
 
-// confined names packages of others that only one place may import, with the
-// reason: what changes there changes us in one place.
+// confined lists packages of other projects that only a few of our packages may import, with the
+// reason, so that a change of such a package affects only those.
 var confined = []struct {
 	path, only, why string
 }{
@@ -251,7 +251,7 @@ func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
 	}
 }
 
-// The product carries nothing of what measures and tests it.
+// The product imports no package of the benchmarks and the tests.
 func TestProductImportsNoBenchmarkAndNoTest(t *testing.T) {
 	rows := parseTable(t)
 	seen := map[string]bool{}
@@ -293,7 +293,7 @@ func checkConfined(t *testing.T, pkg, imported, path string) {
 		if !slices.ContainsFunc(strings.Fields(c.only), func(place string) bool { return within(pkg, place) }) {
 			t.Errorf("%s: %s must not import %s: %s", path, pkg, imported, c.why)
 		}
-		return // the first says all
+		return // one error is enough for an import
 	}
 }
 

@@ -41,7 +41,7 @@ func id(hex string) chunk.ID {
 	return id
 }
 
-// entries are those of the layer.
+// entries returns the entries of the layer.
 func entries() []*tree.Entry {
 	at := tree.Time{Sec: 1_700_000_000, Nsec: 5}
 	return []*tree.Entry{

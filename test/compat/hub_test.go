@@ -101,7 +101,7 @@ func newClient(t *testing.T, url string) *client.Client {
 	return c
 }
 
-// layers are those of the image.
+// layers has the tar streams of the image's layers.
 var layers = [][]byte{
 	tars.Of(tars.Dir("usr"), tars.Dir("usr/bin"), tars.File(inImage, string(noise(3000)), tars.Mode(0o755)),
 		tars.File("etc/small", "small"), tars.Symlink("link", inImage)),

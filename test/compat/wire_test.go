@@ -30,7 +30,7 @@ type exchange struct {
 		Status int    `json:"status"`
 		Header header `json:"header"`
 		Body   []byte `json:"body,omitempty"`
-		// Text is Body if that is text.
+		// Text is used instead of Body if the body is text.
 		Text string `json:"text,omitempty"`
 	} `json:"answer"`
 }
@@ -152,7 +152,8 @@ func parse(t *testing.T, text string) (v any) {
 	return v
 }
 
-// hasAll checks that an answer has all that an earlier one had. It may have more.
+// hasAll checks that an answer has all members of an earlier one, with equal values. It may have
+// more members.
 func hasAll(t *testing.T, path string, got, want any) {
 	t.Helper()
 	switch want := want.(type) {

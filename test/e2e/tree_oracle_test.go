@@ -36,8 +36,8 @@ func (l layer) ReaderAt(context.Context, ocispec.Descriptor) (content.ReaderAt, 
 	return l.open()
 }
 
-// read calls with, passing the layer's tar stream.
-func (l layer) read(with func(io.Reader) error) error {
+// read calls fn with the layer's tar stream.
+func (l layer) read(fn func(io.Reader) error) error {
 	blob, err := l.open()
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (l layer) read(with func(io.Reader) error) error {
 		return err
 	}
 	defer stream.Close()
-	return with(stream)
+	return fn(stream)
 }
 
 func memoryLayers(streams [][]byte) []layer {

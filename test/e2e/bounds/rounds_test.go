@@ -18,8 +18,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// programs prints the digest of a part of an image's files; everything, of all files. number prints
-// the additional file of a derived image.
+// Shell commands: programs prints a digest of a part of an image's files, and everything a digest
+// of all files. number prints the additional file of a derived image.
 const (
 	programs = "find /usr/bin /usr/sbin -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum"
 	number   = "cat /number 2>/dev/null || :"

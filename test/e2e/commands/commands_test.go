@@ -21,8 +21,8 @@ import (
 	"lighter/wire/client"
 )
 
-// What all tests share, in an enclosure of their own: a hub where the commands
-// look for one, and a certificate that it trusts.
+// All tests share an enclosure, a hub at the default address of commands, and a certificate that
+// the hub trusts.
 var (
 	lighter  string // the binary that `make build` made
 	hubRoot  string

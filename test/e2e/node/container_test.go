@@ -12,8 +12,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// startSite starts a site. Its registry has the images base and python, and its hub has the images
-// in known.
+// startSite starts a site. Its registry has the images base and python. Its hub has only the known
+// images.
 func startSite(t *testing.T, known ...string) *site.Site {
 	t.Helper()
 	return startSiteWith(t, site.Options{}, known...)

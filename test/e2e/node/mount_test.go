@@ -19,7 +19,7 @@ import (
 // ownRoots is the directory with the roots of nodes that serve a single mount.
 const ownRoots = "/var/lib/lighter-mounts"
 
-// ownNodes lists them.
+// ownNodes lists these roots.
 func ownNodes(t *testing.T) []string {
 	t.Helper()
 	roots, err := filepath.Glob(ownRoots + "/*")

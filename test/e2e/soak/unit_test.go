@@ -65,7 +65,7 @@ func TestCapabilities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// which the hub does not know
+	// The hub does not know this image.
 	if err := s.Push(t.Context(), filepath.Join(work, "images/base"), "base"); err != nil {
 		t.Fatal(err)
 	}

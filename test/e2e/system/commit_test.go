@@ -14,7 +14,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Containers of a lazy image write files; one is compared, committed, and extended.
+// Containers of a lazy image write files. The snapshot of one container is compared, committed, and
+// extended.
 func TestContainersWriteAndAreCommitted(t *testing.T) {
 	s := start(t, site.Options{}, "+base")
 	pull(t, s, site.Lighter, "base")

@@ -39,7 +39,7 @@ func (m *middle) serve(t *testing.T) []string {
 	return []string{address}
 }
 
-// with sets spoil until it is called again; nil: forward all requests.
+// with replaces m.spoil, and sets m.lookups to 0. If spoil is nil, all requests are forwarded.
 func (m *middle) with(spoil func(w http.ResponseWriter, r *http.Request) bool) {
 	m.lookups.Store(0)
 	m.spoil.Store(nil)
@@ -48,7 +48,7 @@ func (m *middle) with(spoil func(w http.ResponseWriter, r *http.Request) bool) {
 	}
 }
 
-// of limits spoil to paths that contain a word.
+// of returns a function that calls spoil only for requests whose paths contain a word.
 func of(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w http.ResponseWriter,
 	r *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {

@@ -142,7 +142,7 @@ func seesOwners(t *testing.T, s *site.Site, name string) {
 	}
 	upper(t, s, "100000:200000")
 	ctr(t, s, "containers", "rm", id)
-	// A view, as of --read-only.
+	// With --read-only, the container's root is a view.
 	if got := userns(t, s, name, id, 100000, 200000, 65536, "--read-only", "stat", "-c", "%u:%g", "/etc/shadow",
 		"/etc/group"); got != "0:42\n0:0\n" {
 		t.Errorf("%s: a view shows %q", name, got)

@@ -182,8 +182,8 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	publisher, encoders := publish.New(h.catalog, h.objects, scratch, name, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
 	h.publisher = publisher
 	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
-	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
 	h.jobs = jobs.New(h.catalog.Jobs, name, h.log)
+	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys, h.jobs)
 	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: h.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
@@ -293,7 +293,6 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.publisher.Run(ctx) })
 	group.Go(func() error { return h.images.Run(ctx) })
 	group.Go(h.trees.Run)
-	group.Go(func() error { return h.verifier.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
 	group.Go(func() error { return h.holders.Run(ctx) })

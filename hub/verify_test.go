@@ -2,10 +2,13 @@ package hub_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -123,4 +126,58 @@ func damage(t *testing.T, file string) {
 	}
 	b[len(b)/2] ^= 0x40
 	write(t, file, b)
+}
+
+// A verification goes on without its client, at any process, and its result stays with its job. It can
+// be cancelled.
+func TestVerificationIsAJob(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.await(h.extents(h.ready("a:1").Tree).ID())
+	h.stop()
+	idle := openHub(t, h.config) // its queue does not run
+	begin := func(ctx context.Context) (job int64, done chan error) {
+		t.Helper()
+		done = make(chan error, 1)
+		go func() {
+			_, err := idle.Verifier().Verify(ctx, "a:1", func(wire.Progress) error { return nil })
+			done <- err
+		}()
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if j, err := idle.Catalog().Jobs.Open(ctx, "verify", "a:1"); err == nil {
+				return j.N, done
+			}
+		}
+		t.Fatal("no job")
+		return 0, nil
+	}
+	n, done := begin(t.Context())
+	if _, err := idle.Catalog().Jobs.Cancel(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "cancelled") {
+		t.Errorf("a cancelled verification ended with %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	n, done = begin(ctx)
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("no error for a client that has gone")
+	}
+	if err := idle.Close(); err != nil {
+		t.Fatal(err)
+	}
+	damage(t, filepath.Join(objectsDir(h.config), firstWith(files(t, objectsDir(h.config)), "packs/")))
+	again := runHub(t, openHub(t, h.config))
+	again.idle()
+	ended, err := again.client.Jobs(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(ended, func(j wire.Job) bool { return j.N == n })
+	if i < 0 || ended[i].State != wire.JobDone || !strings.Contains(string(ended[i].Result), "chunk") {
+		t.Errorf("ended jobs %+v, want one with its problems", ended)
+	}
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/json"
 	"time"
 
 	"lighter/format/index"
@@ -117,9 +118,11 @@ const (
 
 // Job is a piece of the hub's work. It survives the end of the process that works on it.
 type Job struct {
-	N        int64      `json:"job"`
-	Kind     string     `json:"kind"` // image: the images of a name are brought and ingested
-	Key      string     `json:"key"`  // what it is about: the name of an image
+	N int64 `json:"job"`
+	// Kind is "image" (the images of a name are brought and ingested), "verify" (they are read back),
+	// "layout" (startup packs of a tree are made) or "recompress" (and made smaller).
+	Kind     string     `json:"kind"`
+	Key      string     `json:"key"` // what it is about: the name of an image, or a tree
 	State    string     `json:"state"`
 	Request  string     `json:"request,omitempty"`  // what a running job is asked to do
 	Priority int64      `json:"priority"`           // higher ones run first
@@ -127,9 +130,11 @@ type Job struct {
 	Owner    string     `json:"owner,omitempty"`    // the process of the hub that works on it
 	Progress []Progress `json:"progress,omitempty"` // about a second old
 	Error    string     `json:"error,omitempty"`    // of the last attempt
-	RunAt    time.Time  `json:"runAt"`              // not before
-	Created  time.Time  `json:"created"`
-	Updated  time.Time  `json:"updated"`
+	// Result is what the job has found out. Of a verification: the problems, as a list of strings.
+	Result  json.RawMessage `json:"result,omitempty"`
+	RunAt   time.Time       `json:"runAt"` // not before
+	Created time.Time       `json:"created"`
+	Updated time.Time       `json:"updated"`
 }
 
 // Inspection is all that the hub knows of one image. Format and Key are the hub's, and always set.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -22,9 +23,10 @@ func jobsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "jobs [flags]",
 		Short: "List a hub's jobs, and cancel, pause or retry them",
-		Long: `List a hub's jobs: images that are being copied and ingested, or wait for it, in the
-order in which they run. A job survives a restart of the hub. If the hub has several
-processes, each job shows the one that works on it.`,
+		Long: `List a hub's jobs: images that are being copied and ingested, verifications, and startup
+packs that are being made, or wait for it, in the order in which they run. A job survives
+a restart of the hub. If the hub has several processes, each job shows the one that works
+on it.`,
 		Example: `  lighter jobs
   lighter jobs --watch
   lighter jobs --ended --json | jq '.[] | select(.state == "failed")'
@@ -59,7 +61,7 @@ processes, each job shows the one that works on it.`,
 func printJobs(jobs []wire.Job) error {
 	rows := rowsOf(jobs, func(j wire.Job) []any {
 		return []any{j.N, j.Kind, j.Key, jobState(j), jobProgress(j), humanize.Time(j.Updated),
-			short(cmp.Or(j.Owner, "-")), j.Error}
+			short(cmp.Or(j.Owner, "-")), cmp.Or(j.Error, problemsOf(j))}
 	})
 	return table(os.Stdout, "JOB\tKIND\tABOUT\tSTATE\tDONE\tUPDATED\tPROCESS\tERROR", rows)
 }
@@ -85,6 +87,15 @@ func jobState(j wire.Job) string {
 		return "running, then once more"
 	}
 	return j.State
+}
+
+// problemsOf returns how many problems a verification has found; empty: none.
+func problemsOf(j wire.Job) string {
+	var found []string
+	if j.Kind != "verify" || json.Unmarshal(j.Result, &found) != nil || len(found) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d problems (see --json)", len(found))
 }
 
 // jobProgress returns how much of a job's steps is done.

@@ -17,7 +17,10 @@ func verifyCommand() *cobra.Command {
 		Short: "Read every byte of an image back on the hub and check it",
 		Long: `Read every byte of an image back on the hub. The hub checks each chunk against its ID and
 each layer against its digest and diffID, and makes the tree ID again from the layers.
-If something is wrong, the command prints what and where, and exits with 3.`,
+If something is wrong, the command prints what and where, and exits with 3.
+
+The verification is a job of the hub. It goes on if the command is interrupted;
+"lighter jobs" shows it, and its result, and cancels it.`,
 		Example: "  lighter verify physics/root:6.32",
 		Args:    command.Exactly("NAME"),
 	}

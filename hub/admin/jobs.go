@@ -42,6 +42,9 @@ func (s *Server) getJobs(_ http.ResponseWriter, req *http.Request) (any, error) 
 func describeJob(j catalog.Job) (wire.Job, error) {
 	d := wire.Job{N: j.N, Kind: j.Kind, Key: j.Key, State: j.State, Request: j.Request, Priority: j.Priority, Attempts: j.Attempts,
 		Owner: j.Owner, Error: j.Error, RunAt: j.RunAt.UTC(), Created: j.Created.UTC(), Updated: j.Updated.UTC()}
+	if len(j.Result) > 0 {
+		d.Result = j.Result
+	}
 	if len(j.Progress) == 0 {
 		return d, nil
 	}

@@ -32,6 +32,7 @@ type Job struct {
 	Fence    int64
 	Unsealed time.Time // since when its secret is gone; zero: it has it, or never had one
 	Progress []byte    // as the worker reports it
+	Result   []byte    // what it has found out, as JSON; the kind says what it is
 	Error    string    // of the last attempt
 	Created  time.Time
 	Updated  time.Time
@@ -62,11 +63,11 @@ func (j *Job) Lease() Lease { return Lease{j.N, j.Fence, j.Root} }
 const openJob = `state IN ('queued', 'running', 'paused')`
 
 const jobColumns = `n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence,
-	unsealed, progress, error, created, updated`
+	unsealed, progress, result, error, created, updated`
 
 func (j *Job) fields() []any {
 	return []any{&j.N, &j.Kind, &j.Key, &j.Root, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
-		&j.Attempts, &j.Owner, &j.Fence, stamp{&j.Unsealed}, &j.Progress, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
+		&j.Attempts, &j.Owner, &j.Fence, stamp{&j.Unsealed}, &j.Progress, &j.Result, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
 }
 
 // Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay. If
@@ -214,7 +215,9 @@ func lost(err error) error {
 type Outcome struct {
 	State string // wire.JobQueued: it is to run again
 	Error string
-	Delay time.Duration // before it runs again
+	// Result is the job's result, as JSON; nil: there is none.
+	Result []byte
+	Delay  time.Duration // before it runs again
 	// Uncounted says that the attempt does not count: it was interrupted by the end of the hub.
 	Uncounted bool
 }
@@ -236,9 +239,10 @@ func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err e
 					WHEN request = 'pause' AND ? = 'queued' THEN 'paused' ELSE ? END,
 				attempts = CASE WHEN request IN ('again', 'restart') THEN 0 WHEN attempts < ? THEN 0 ELSE attempts - ? END,
 				run_at = CASE WHEN request IN ('again', 'restart') THEN run_at ELSE `+tx.clock+` + ? END,
-				error = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
+				error = ?, result = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
 			WHERE n = ? AND fence = ? AND state = 'running' RETURNING `+jobColumns,
-			o.State, o.State, o.State, uncounted, uncounted, o.Delay.Milliseconds(), o.Error, l.Job, l.Fence)
+			o.State, o.State, o.State, uncounted, uncounted, o.Delay.Milliseconds(), o.Error,
+			append([]byte{}, o.Result...), l.Job, l.Fence)
 		if err != nil {
 			return lost(err)
 		}

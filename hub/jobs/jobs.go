@@ -70,6 +70,8 @@ func (e *RetryError) Unwrap() error { return e.Err }
 type Running struct {
 	catalog.Job
 	report.Progress
+	// Result is what a successful Run has found out, as JSON. It is kept with the job.
+	Result []byte
 
 	cancel context.CancelCauseFunc
 	look   chan struct{} // has an element if the lease is to be extended now
@@ -268,6 +270,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	retry, request := (*RetryError)(nil), (*requestError)(nil)
 	switch {
 	case err == nil:
+		o.Result = r.Result
 	case errors.Is(cause, catalog.ErrLost):
 		log.Warn("job was lost to another process")
 		return

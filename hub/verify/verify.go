@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +16,11 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/semaphore"
-
 	"lighter/format/chunk"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
+	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/publish"
@@ -30,7 +30,9 @@ import (
 )
 
 const (
-	atOnce      = 2   // images
+	// jobKind is the kind of the jobs that verify the images of a name. Their key is the name.
+	jobKind     = "verify"
+	atOnce      = 2   // names, of one process
 	maxProblems = 200 // in a report
 	batchChunks = 500 // chunks in one query of the catalog
 )
@@ -44,56 +46,90 @@ type Verifier struct {
 	trees     *ingest.Trees
 	limits    tree.Limits
 	keys      []ed25519.PrivateKey // each has to have signed
-	slots     *semaphore.Weighted
+	jobs      *jobs.Queue
 }
 
-// New returns a verifier over the hub's stores.
+// New returns a verifier over the hub's stores, and adds its kind of jobs to the queue.
 func New(
 	c *catalog.Catalog, o *objects.Store, r *registry.Registry, p *publish.Publisher, trees *ingest.Trees,
-	limits tree.Limits, keys []ed25519.PrivateKey,
+	limits tree.Limits, keys []ed25519.PrivateKey, q *jobs.Queue,
 ) *Verifier {
-	return &Verifier{catalog: c, objects: o, registry: r, publisher: p, trees: trees, limits: limits, keys: keys,
-		slots: semaphore.NewWeighted(atOnce)}
-}
-
-// Run waits until ctx ends, and then for the verifications that are running.
-func (v *Verifier) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return v.slots.Acquire(context.WithoutCancel(ctx), atOnce)
+	v := &Verifier{catalog: c, objects: o, registry: r, publisher: p, trees: trees, limits: limits, keys: keys,
+		jobs: q}
+	q.Add(jobs.Kind{Name: jobKind, AtOnce: atOnce, Run: v.run})
+	return v
 }
 
 // Verify verifies the ready images of a name, and returns the problems that it found. It reports
-// progress to send. An error says that the verification did not come to its end.
+// progress to send. It is a job: any process of the hub does it, and it goes on if ctx ends or send
+// fails. An error says that it did not come to its end.
 func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progress) error) ([]string, error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
 		return nil, err
 	}
-	images, err := v.catalog.Images(ctx, ref.Name())
+	if _, err := v.images(ctx, ref.Name()); err != nil {
+		return nil, err
+	}
+	n, err := v.catalog.Jobs.Add(ctx, catalog.Job{Kind: jobKind, Key: ref.Name(), ByUser: true}, 0)
 	if err != nil {
 		return nil, err
 	}
+	v.jobs.Changed(jobKind, ref.Name())
+	var j catalog.Job
+	err = v.jobs.Await(ctx, jobKind, ref.Name(), report.NewSender(send), func(ctx context.Context) (bool, error) {
+		j, err = v.catalog.Jobs.Get(ctx, n)
+		return j.State == wire.JobDone || j.State == wire.JobFailed || j.State == wire.JobCancelled, err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case j.State == wire.JobCancelled:
+		return nil, errCancelled
+	case j.State == wire.JobFailed:
+		return nil, errors.New(j.Error)
+	}
+	var found []string
+	if err := json.Unmarshal(j.Result, &found); err != nil {
+		return nil, fmt.Errorf("parse the result of job %d: %w", n, err)
+	}
+	return found, nil
+}
+
+var errCancelled = errors.New("the verification was cancelled")
+
+// images returns the ready images of a name, at least one.
+func (v *Verifier) images(ctx context.Context, name string) ([]catalog.Image, error) {
+	images, err := v.catalog.Images(ctx, name)
 	images = slices.DeleteFunc(images, func(i catalog.Image) bool { return i.State != wire.StateReady })
-	if len(images) == 0 {
-		return nil, fmt.Errorf("ready image %s: %w", ref.Name(), catalog.ErrNotFound)
+	if err == nil && len(images) == 0 {
+		err = fmt.Errorf("ready image %s: %w", name, catalog.ErrNotFound)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	progress, found, done := &report.Progress{}, &problems{}, make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, image := range images {
-			if err = v.verify(ctx, ref, image, progress, found); err != nil {
-				return
-			}
+	return images, err
+}
+
+// run verifies the images of a name. The job's result is the list of problems.
+func (v *Verifier) run(ctx context.Context, j *jobs.Running) error {
+	ref, err := wire.ParseName(j.Key)
+	if err != nil {
+		return err
+	}
+	images, err := v.images(ctx, j.Key)
+	if err != nil {
+		return err
+	}
+	found := &problems{list: []string{}}
+	for _, image := range images {
+		err := v.verify(ctx, ref, image, &j.Progress, found)
+		if catalog.IsAway(err) {
+			return &jobs.RetryError{Err: err}
 		}
-	}()
-	if sendErr := report.NewSender(send).Await(ctx, done, progress); sendErr != nil {
-		cancel()
-		<-done
-		return nil, sendErr
+		if err != nil {
+			return err
+		}
 	}
-	return found.list, err
+	j.Result, err = json.Marshal(found.list)
+	return err
 }
 
 // problems collects the problems of a report.
@@ -126,10 +162,6 @@ type verification struct {
 func (v *Verifier) verify(
 	ctx context.Context, ref wire.Ref, image catalog.Image, progress *report.Progress, found *problems,
 ) (err error) {
-	if err := v.slots.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	defer v.slots.Release(1)
 	dir, err := v.publisher.TempDir("verify")
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/images"
+	"lighter/hub/retention"
 	"lighter/renewed"
 	"lighter/socket"
 	"lighter/wire"
@@ -56,6 +57,10 @@ type Config struct {
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
+	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. Beyond it nothing of the repository is removed until that is confirmed (lighter retention)."`
+
+	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule that names its repository an image stays until it is removed by hand. They are applied once a day."`
+
 	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
 }
 
@@ -82,6 +87,9 @@ func DefaultConfig() Config {
 		Platforms:    []string{"linux/" + runtime.GOARCH},
 		KeepHeldDays: 30,
 
+		RetentionMaxPercent: 50,
+		Retention:           []retention.Rule{},
+
 		LogLevel:  "info",
 		LogFormat: "text",
 		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000, ImageMinutes: 240},
@@ -105,6 +113,8 @@ func (c *Config) Check() error {
 		return errors.New("limits must be above zero")
 	case c.KeepHeldDays < 0 || c.KeepHeldDays > maxDays:
 		return fmt.Errorf("keep_held_days is %d: want 0 to %d", c.KeepHeldDays, maxDays)
+	case c.RetentionMaxPercent < 0 || c.RetentionMaxPercent > 100:
+		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
 	case len(c.Platforms) == 0 ||
@@ -121,6 +131,9 @@ func (c *Config) Check() error {
 		return err
 	}
 	if _, err := c.proxies(); err != nil {
+		return err
+	}
+	if err := retention.Check(c.Retention); err != nil {
 		return err
 	}
 	for _, host := range c.RegistryHosts {

@@ -32,6 +32,7 @@ import (
 	"lighter/hub/answer"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
+	"lighter/hub/expiry"
 	"lighter/hub/holders"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
@@ -39,6 +40,7 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/registry"
+	"lighter/hub/retention"
 	"lighter/hub/serve"
 	"lighter/hub/startup"
 	"lighter/hub/upstream"
@@ -73,6 +75,7 @@ type Hub struct {
 	verifier  *verify.Verifier
 	starts    *startup.Service
 	holders   *holders.Service
+	expiry    *expiry.Service
 	keys      signingKeys
 	proxies   []netip.Prefix
 	access    *access.Policy
@@ -194,7 +197,9 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		Encoders: encoders,
 		Images:   h.images, Jobs: h.jobs, Limit: c.StartupBytes, Log: h.log})
 	h.holders = holders.New(h.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, h.log)
-	h.view.jobs, h.view.starts, h.view.holders = h.jobs, h.starts, h.holders
+	h.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, h.catalog, h.images,
+		h.jobs, h.log)
+	h.view.jobs, h.view.starts, h.view.holders, h.view.expiry = h.jobs, h.starts, h.holders, h.expiry
 	h.publisher.Recover(ctx)
 	return h.images.Recover(ctx)
 }
@@ -234,7 +239,7 @@ func (h *Hub) handler() http.Handler {
 		Traces: h.starts, Holders: h.holders, Bodies: bodies, Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}
 	nodes.Register(api)
 	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Jobs: h.jobs,
-		Starts: h.starts, Holders: h.holders, Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
+		Starts: h.starts, Holders: h.holders, Retention: h.expiry, Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
 	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
@@ -296,6 +301,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
 	group.Go(func() error { return h.holders.Run(ctx) })
+	group.Go(func() error { return h.expiry.Run(ctx) })
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {
 		h.answer(ctx, group, admin, h.admin(all))

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/hub/catalog"
+	"lighter/hub/expiry"
 	"lighter/hub/holders"
 	"lighter/hub/jobs"
 	"lighter/hub/startup"
@@ -28,6 +29,7 @@ type view struct {
 	jobs     *jobs.Queue
 	starts   *startup.Service
 	holders  *holders.Service
+	expiry   *expiry.Service
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -51,7 +53,7 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 // endpoints are the values of the label "endpoint": the first path elements below a scope, the
 // registry, and all others.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
-	"jobs", "traces", "held", "holders", "registry", "other"}
+	"jobs", "traces", "held", "holders", "retention", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {
@@ -179,5 +181,12 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	const reports = "Reports of what nodes and mirrors have, by result."
 	count("held_reports_total", reports, "accepted", holders.Accepted)
 	count("held_reports_total", reports, "refused", holders.Refused)
+	expiry, err := v.expiry.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	send(prometheus.CounterValue, "retention_removed_total", "Images that retention rules have removed.",
+		expiry.Removed, nil)
+	gauge("retention_waiting", "Images that retention rules would remove after a confirmation.", expiry.Waiting)
 	return nil
 }

@@ -40,6 +40,8 @@ const (
 //	/traces/import?name= POST   recordings, in the same form
 //	/traces/TREE POST      a trace, as package trace encodes it: what a start has read
 //	/held POST             Held: what a node or a mirror has; the answer is Unknown
+//	/retention             []Verdict: what the retention rules say about each image
+//	/retention POST        Job: applies the rules;  ?confirm=REPOSITORY: any share of it may go
 //	/holders               []Holder;  ?name=NAME: those that have an image of the name
 //	/holders?holder=ID DELETE   forgets a holder: ID is as /holders shows it
 //

@@ -14,6 +14,7 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/hub"
+	"lighter/hub/retention"
 	"lighter/node"
 )
 
@@ -58,9 +59,26 @@ func loadConfig(cmd *cobra.Command, file string, config interface{ Check() error
 		return err
 	}
 	if err := config.Check(); err != nil {
+		if wrong := (*retention.RuleError)(nil); errors.As(err, &wrong) && file != "" {
+			err = fmt.Errorf("configuration %s: line %d: %w", file, lineOfRule(file, wrong.Rule), err)
+		}
 		return command.Usage(err)
 	}
 	return nil
+}
+
+// lineOfRule returns the line in a file where a retention rule begins, or 0.
+func lineOfRule(file string, rule int) int {
+	b, _ := os.ReadFile(file) // it was read before
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		if n++; strings.HasPrefix(strings.ReplaceAll(line, " ", ""), "[[retention]]") {
+			if rule--; rule == 0 {
+				return n
+			}
+		}
+	}
+	return 0
 }
 
 // decodeConfig reads TOML. An unknown key is an error, because a misspelt key would have no effect.

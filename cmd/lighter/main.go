@@ -48,7 +48,7 @@ only the bytes that a container reads.`,
 		Args: command.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), holdersCommand(), inspectCommand(), rmCommand(),
+	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), holdersCommand(), retentionCommand(), inspectCommand(), rmCommand(),
 		verifyCommand(),
 		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
 		mountCommand(), unmountCommand(), releaseCommand(), keeperCommand(), probeCommand(), configCommand())

@@ -36,14 +36,15 @@ type Starts interface {
 // Server answers users. Its fields are the parts of a hub that it uses. It is safe for concurrent
 // use.
 type Server struct {
-	Catalog *catalog.Catalog
-	Images  Images
-	Jobs    Jobs
-	Starts  Starts
-	Holders Holders
-	Bodies  *answer.Bodies
-	Key     ed25519.PublicKey // the oldest signing key
-	Log     *slog.Logger
+	Catalog   *catalog.Catalog
+	Images    Images
+	Jobs      Jobs
+	Starts    Starts
+	Holders   Holders
+	Retention Retention
+	Bodies    *answer.Bodies
+	Key       ed25519.PublicKey // the oldest signing key
+	Log       *slog.Logger
 }
 
 // Register adds the server's routes to a router.
@@ -57,6 +58,8 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.HandleJSON("POST", "/jobs/cancel", uncached, changeJob(s.Jobs.Cancel))
 	mux.HandleJSON("POST", "/jobs/pause", uncached, changeJob(s.Jobs.Pause))
 	mux.HandleJSON("POST", "/jobs/retry", uncached, changeJob(s.Jobs.Retry))
+	mux.HandleJSON("GET", "/retention", uncached, s.getRetention)
+	mux.HandleJSON("POST", "/retention", uncached, s.postRetention)
 	mux.HandleJSON("GET", "/holders", uncached, s.getHolders)
 	mux.Handle("DELETE", "/holders", s.deleteHolder)
 	mux.HandleJSON("GET", "/traces", uncached, s.getTraces)

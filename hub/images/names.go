@@ -154,11 +154,27 @@ func (s *Service) forget(ctx context.Context, name, digest string) error {
 
 // Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay.
 func (s *Service) Remove(ctx context.Context, name string) error {
+	_, err := s.RemoveIf(ctx, name, func() (bool, error) { return true, nil })
+	return err
+}
+
+// RemoveIf is Remove if still returns true. It is called while the repository is locked: no push to
+// this process changes the name meanwhile.
+func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer s.Lock(ref.Repository)()
+	if is, err := still(); err != nil || !is {
+		return false, err
+	}
+	err = s.remove(ctx, ref)
+	return err == nil, err
+}
+
+// remove removes a name. Its repository is locked.
+func (s *Service) remove(ctx context.Context, ref wire.Ref) error {
 	images, err := s.catalog.Images(ctx, ref.Name())
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch n
 bench/plot:
 bench/starts: bench bench/plot node/report test/testkit/site
 cmd/command:
-cmd/lighter: cmd/command durable format/index format/trace hub logqueue mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
+cmd/lighter: cmd/command durable format/index format/trace hub hub/retention logqueue mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/many bench/starts cmd/command
 durable:
 format/chunk:
@@ -39,12 +39,13 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/serve hub/startup hub/upstream hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
+hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/expiry hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/retention hub/serve hub/startup hub/upstream hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
 hub/access: wire
-hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
+hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/catalog: format/chunk format/index sleep wire | hub/report
 hub/encoder: format/compress format/pack
+hub/expiry: hub/catalog hub/jobs hub/report hub/retention sleep wire
 hub/holders: format/chunk hub/catalog hub/report sleep wire
 hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
@@ -55,6 +56,7 @@ hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pull: hub/oci hub/registry hub/report wire
 hub/registry: wire
 hub/report: wire
+hub/retention:
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree

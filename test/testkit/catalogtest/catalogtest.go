@@ -50,6 +50,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Holders", testHolders},
 		{"HeldBounds", testHeldBounds},
 		{"HeldImage", testHeldImage},
+		{"NameUses", testNameUses},
+		{"DueJobs", testDueJobs},
 		{"Traces", testTraces},
 		{"LongTraces", testLongTraces},
 		{"Recordings", testRecordings},

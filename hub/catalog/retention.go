@@ -1,0 +1,77 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"lighter/wire"
+)
+
+// NameUse is a name with the times that retention rules are about.
+type NameUse struct {
+	Name   string
+	Ready  bool      // all of its images are
+	Pushed time.Time // when the name was last pushed, added or became ready
+	Used   time.Time // when a node last pulled, started or reported to have one of its trees
+	Bytes  int64     // of the images in the registry
+}
+
+// NameUses returns all names in their order, or one name if it is not empty, and the database's
+// time. Times of use are those of trees: names of the same image have the same.
+func (c *Catalog) NameUses(ctx context.Context, name string) (uses []NameUse, now time.Time, err error) {
+	condition, args := "", []any{wire.StateReady, wire.HolderNode}
+	if name != "" {
+		condition, args = `WHERE i.name = ? `, append(args, name)
+	}
+	// The next but last column is of the layout, the last one of nodes that have the tree.
+	uses, err = list(ctx, c.read, func(u *NameUse) []any {
+		return []any{&u.Name, &u.Ready, stamp{&u.Pushed}, later{&u.Used}, later{&u.Used}, &u.Bytes}
+	}, `SELECT i.name, MIN(CASE WHEN i.state = ? THEN 1 ELSE 0 END) = 1,
+			MAX(CASE WHEN i.pushed > i.updated THEN i.pushed ELSE i.updated END), MAX(COALESCE(l.used, 0)),
+			COALESCE(MAX((SELECT MAX(o.seen) FROM held h JOIN holders o ON o.holder = h.holder
+				WHERE h.tree = s.tree AND o.kind = ?)), 0), CAST(SUM(i.size) AS BIGINT)
+		FROM images i
+		LEFT JOIN image_blobs b ON b.image = i.n AND b.position >= 0
+			AND b.position = (SELECT MAX(position) FROM image_blobs WHERE image = i.n)
+		LEFT JOIN statements s ON s.chain = b.chain
+		LEFT JOIN layouts l ON l.tree = s.tree `+condition+`GROUP BY i.name ORDER BY i.name`, args...)
+	if err != nil {
+		return nil, now, err
+	}
+	now, err = get(ctx, c.read, func(t *time.Time) []any { return []any{stamp{t}} }, `SELECT `+c.read.clock)
+	return uses, now, err
+}
+
+// later scans a stored time if it is later than the present one.
+type later struct{ *time.Time }
+
+// Scan implements sql.Scanner.
+func (l later) Scan(stored any) error {
+	var t time.Time
+	if err := (stamp{&t}).Scan(stored); err != nil {
+		return err
+	}
+	if t.After(*l.Time) {
+		*l.Time = t
+	}
+	return nil
+}
+
+// AddDue queues a job, unless one of its kind and key is open, or has ended less than every ago. It
+// reports whether it has queued it.
+func (q *Jobs) AddDue(ctx context.Context, j Job, every time.Duration) (queued bool, err error) {
+	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+		recent, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ?
+			AND (`+openJob+` OR updated > `+tx.clock+` - ?))`, j.Kind, j.Key, every.Milliseconds())
+		if err != nil || recent {
+			return err
+		}
+		queued = true
+		if _, err = addJob(ctx, tx, j, 0); err != nil {
+			return fmt.Errorf("add: %w", err)
+		}
+		return nil
+	})
+	return queued && err == nil, err
+}

@@ -1,0 +1,203 @@
+// Package expiry removes the images that the retention rules let go, as a job of the hub: once a day,
+// and when an administrator asks for it. An image is removed as `lighter rm` does it. Before that, the
+// job looks again whether it is still the one that the rules are about: it may have been pushed again,
+// or used.
+package expiry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/hub/report"
+	"lighter/hub/retention"
+	"lighter/sleep"
+	"lighter/wire"
+)
+
+const (
+	// JobKind is the kind of the job, and jobKey the key of the only one.
+	JobKind = "retention"
+	jobKey  = "all"
+
+	every    = 24 * time.Hour
+	dueEvery = time.Minute // the interval in which a process looks whether a run is due
+)
+
+// Images removes images.
+type Images interface {
+	// RemoveIf removes a name if still returns true while no other process of this machine changes
+	// its repository. It reports whether it has removed it.
+	RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error)
+}
+
+// Service applies retention rules. It is safe for concurrent use.
+type Service struct {
+	policy  retention.Policy
+	catalog *catalog.Catalog
+	images  Images
+	jobs    *jobs.Queue
+	log     *slog.Logger
+
+	removed atomic.Int64 // images
+}
+
+// New returns a service that applies a policy, and adds its kind of jobs to the queue.
+func New(p retention.Policy, c *catalog.Catalog, images Images, q *jobs.Queue, log *slog.Logger) *Service {
+	s := &Service{policy: p, catalog: c, images: images, jobs: q, log: log}
+	q.Add(jobs.Kind{Name: JobKind, AtOnce: 1, Run: s.run})
+	return s
+}
+
+// work is the payload of a job.
+type work struct {
+	Confirmed []string `json:"confirmed,omitempty"` // repositories of which any share may be removed
+}
+
+// Run queues a run once a day until ctx ends, if there are rules.
+func (s *Service) Run(ctx context.Context) error {
+	for len(s.policy.Rules) > 0 && sleep.For(ctx, dueEvery) {
+		queued, err := s.catalog.Jobs.AddDue(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, every)
+		if err != nil && ctx.Err() == nil {
+			s.log.Error("queue the run of the retention rules", "err", err)
+		}
+		if queued {
+			s.jobs.Changed(JobKind, jobKey)
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Start applies the rules as soon as possible. Of the confirmed repositories any share may be removed.
+// It returns the job. The error wraps report.ErrInvalid if there is no rule, or no image in a
+// confirmed repository.
+func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, error) {
+	if len(s.policy.Rules) == 0 {
+		return catalog.Job{}, fmt.Errorf("%w: the hub has no retention rules: add [[retention]] to its configuration",
+			report.ErrInvalid)
+	}
+	verdicts, err := s.Plan(ctx)
+	if err != nil {
+		return catalog.Job{}, err
+	}
+	for _, repository := range confirmed {
+		if !slices.ContainsFunc(verdicts, func(v retention.Verdict) bool { return v.Repository == repository }) {
+			return catalog.Job{}, fmt.Errorf("%w: there is no image in the repository %q to confirm", report.ErrInvalid,
+				repository)
+		}
+	}
+	payload, err := json.Marshal(work{confirmed})
+	if err != nil {
+		return catalog.Job{}, err
+	}
+	n, err := s.catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey, Payload: payload, Priority: 1}, 0)
+	if err != nil {
+		return catalog.Job{}, err
+	}
+	s.jobs.Changed(JobKind, jobKey)
+	return s.catalog.Jobs.Get(ctx, n)
+}
+
+// Plan returns what would become of each image now.
+func (s *Service) Plan(ctx context.Context) ([]retention.Verdict, error) {
+	images, now, err := s.read(ctx, "")
+	return s.policy.Judge(images, now, nil), err
+}
+
+// read returns the images of a name, or all if it is empty, and the database's time.
+func (s *Service) read(ctx context.Context, name string) ([]retention.Image, time.Time, error) {
+	uses, now, err := s.catalog.NameUses(ctx, name)
+	images := make([]retention.Image, 0, len(uses))
+	for _, u := range uses {
+		ref, err := wire.ParseName(u.Name)
+		if err != nil {
+			return nil, now, err
+		}
+		images = append(images, retention.Image{Name: u.Name, Repository: ref.NamedRepository(), Tag: ref.Tag,
+			Ready: u.Ready, Pushed: u.Pushed, Used: u.Used, Bytes: u.Bytes})
+	}
+	return images, now, err
+}
+
+// run is one run, as a job.
+func (s *Service) run(ctx context.Context, j *jobs.Running) error {
+	var w work
+	if len(j.Payload) > 0 {
+		if err := json.Unmarshal(j.Payload, &w); err != nil {
+			return fmt.Errorf("parse the job: %w", err)
+		}
+	}
+	err := s.apply(ctx, w.Confirmed)
+	if catalog.IsAway(err) {
+		return &jobs.RetryError{Err: err}
+	}
+	return err
+}
+
+func (s *Service) apply(ctx context.Context, confirmed []string) error {
+	images, now, err := s.read(ctx, "")
+	if err != nil {
+		return err
+	}
+	var failed error
+	waits := map[string]int{}
+	for _, v := range s.policy.Judge(images, now, confirmed) {
+		if v.Then == retention.Waits {
+			waits[v.Repository]++
+		}
+		if v.Then != retention.Goes {
+			continue
+		}
+		removed, err := s.images.RemoveIf(ctx, v.Name, func() (bool, error) { return s.still(ctx, v.Image) })
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil && !errors.Is(err, catalog.ErrNotFound) {
+			failed = errors.Join(failed, fmt.Errorf("remove %s: %w", v.Name, err))
+		}
+		if removed {
+			s.removed.Add(1)
+			s.log.Info("image removed by a retention rule", "image", v.Name, "reason", v.Why, "bytes", v.Bytes)
+		}
+	}
+	for repository, n := range waits {
+		s.log.Warn("retention rules would remove too many images: nothing is removed before it is confirmed "+
+			"(lighter retention)", "repository", repository, "images", n)
+	}
+	return failed
+}
+
+// still reports whether an image was neither pushed nor used since it was judged.
+func (s *Service) still(ctx context.Context, before retention.Image) (bool, error) {
+	images, _, err := s.read(ctx, before.Name)
+	return err == nil && len(images) == 1 && images[0] == before, err
+}
+
+// Counts are figures for metrics.
+type Counts struct {
+	Removed int64 // images, since the process started
+	Waiting int64 // images that would go, but that has to be confirmed
+}
+
+// Counts returns the figures.
+func (s *Service) Counts(ctx context.Context) (Counts, error) {
+	c := Counts{Removed: s.removed.Load()}
+	if len(s.policy.Rules) == 0 {
+		return c, nil
+	}
+	verdicts, err := s.Plan(ctx)
+	for _, v := range verdicts {
+		if v.Then == retention.Waits {
+			c.Waiting++
+		}
+	}
+	return c, err
+}

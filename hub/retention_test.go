@@ -1,0 +1,112 @@
+package hub_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/hub"
+	"lighter/hub/retention"
+	"lighter/test/testkit/tarball"
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+// retained returns the names of all images.
+func (h *testHub) retained() string {
+	h.t.Helper()
+	images, err := h.client.Images(h.t.Context(), "")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var names []string
+	for _, image := range images {
+		names = append(names, image.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// applyRetention applies the rules and waits for the end of the job.
+func (h *testHub) applyRetention(confirmed ...string) {
+	h.t.Helper()
+	j, err := h.client.ApplyRetention(h.t.Context(), confirmed)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for range 3000 {
+		ended, err := h.client.Jobs(h.t.Context(), true)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		for _, e := range ended {
+			if e.N == j.N && e.State != wire.JobDone {
+				h.t.Fatalf("job %+v", e)
+			}
+			if e.N == j.N {
+				return
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	h.t.Fatal("the rules were not applied within a minute")
+}
+
+// The rules remove what they name, and only after a confirmation if it is too much of a repository.
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *hub.Config) {
+		c.RetentionMaxPercent = 50
+		c.Retention = []retention.Rule{{Repositories: []string{"ci/**"},
+			KeepTags: []retention.Keep{{Newest: 1}, {Patterns: []string{"keep*"}}}}}
+	})
+	for i, name := range []string{"ci/a:1", "ci/a:2", "ci/a:keep", "ci/b:1", "ci/b:2", "ci/b:3", "other:1"} {
+		h.push(name, image(tarball.Of(tarball.File("f", noise(uint64(i), 1000)))))
+		h.ready(name)
+	}
+	verdicts, err := h.client.Retention(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, v := range verdicts {
+		got += fmt.Sprintf("%s %s;", v.Name, v.Then)
+	}
+	// Of ci/a the tag keep is protected and the newest.
+	want := "ci/a:1 waits;ci/a:2 waits;ci/a:keep stays;ci/b:1 waits;ci/b:2 waits;ci/b:3 stays;other:1 stays;"
+	if got != want {
+		t.Errorf("verdicts %s, want %s", got, want)
+	}
+	all := h.retained()
+	if h.applyRetention(); h.retained() != all {
+		t.Errorf("without confirmation: %s, want %s", h.retained(), all)
+	}
+	h.applyRetention("ci/b")
+	if got, want := h.retained(), "ci/a:1 ci/a:2 ci/a:keep ci/b:3 other:1"; got != want {
+		t.Errorf("after a confirmation of ci/b: %s, want %s", got, want)
+	}
+	h.expect("/v2/ci/b/manifests/1", 404)
+	h.expect("/v2/ci/b/manifests/3", 200)
+	// One more push makes one of two images go: that is not too much.
+	h.push("ci/b:4", image(upperTar))
+	h.ready("ci/b:4")
+	h.applyRetention()
+	if got, want := h.retained(), "ci/a:1 ci/a:2 ci/a:keep ci/b:4 other:1"; got != want {
+		t.Errorf("after another push: %s, want %s", got, want)
+	}
+	if _, err := h.client.ApplyRetention(t.Context(), []string{"ci/none"}); err == nil || !strings.Contains(err.Error(), "ci/none") {
+		t.Errorf("confirmed a repository without images: %v, want an error that names it", err)
+	}
+}
+
+// A hub without rules removes nothing, and says how to have some.
+func TestNoRetention(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	var failed *client.Error
+	if _, err := h.client.ApplyRetention(t.Context(), nil); !errors.As(err, &failed) || failed.Status != 400 ||
+		!strings.Contains(failed.Message, "[[retention]]") {
+		t.Errorf("apply no rules: %v, want a reason", err)
+	}
+}

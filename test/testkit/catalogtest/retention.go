@@ -1,0 +1,77 @@
+package catalogtest
+
+import (
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// A name has the time when it was last given to an image, also to the same one, and the time when a
+// node last used its tree.
+func testNameUses(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	Publish(t, c, "two", "b")
+	begin(t, c, "three")
+	use := func(name string) catalog.NameUse {
+		t.Helper()
+		uses, now, err := c.NameUses(ctx, name)
+		if err != nil || len(uses) != 1 || uses[0].Name != name || now.Sub(uses[0].Pushed).Abs() > time.Hour {
+			t.Fatalf("use of %s: %+v at %v, %v", name, uses, now, err)
+		}
+		return uses[0]
+	}
+	before := use("one")
+	if !before.Ready || before.Bytes != 7 || before.Used.IsZero() || use("three").Ready || !use("three").Used.IsZero() {
+		t.Errorf("uses %+v and %+v, want one that is ready and used since it was made", before, use("three"))
+	}
+	time.Sleep(5 * time.Millisecond)
+	if _, err := c.Name(ctx, "one", []catalog.Image{{Root: "one", Digest: "one", State: wire.StateReady}}, jobOf("one")); err != nil {
+		t.Fatal(err)
+	}
+	again := use("one")
+	if !again.Pushed.After(before.Pushed) || !again.Used.Equal(before.Used) {
+		t.Errorf("pushed again: %+v, before %+v", again, before)
+	}
+	later := time.Now().Add(time.Hour).Truncate(time.Second)
+	must(t, c.Used(ctx, map[chunk.ID]time.Time{TreeOf("b"): later}, time.Time{}))
+	if got := use("two"); !got.Used.Equal(later) {
+		t.Errorf("used at %v, want %v", got.Used, later)
+	}
+	time.Sleep(5 * time.Millisecond)
+	mirror := holder("m")
+	mirror.Kind = wire.HolderMirror
+	if _, err := c.SetHeld(ctx, mirror, []chunk.ID{TreeOf("a")}, anyHeld); err != nil {
+		t.Fatal(err)
+	}
+	if got := use("one"); !got.Used.Equal(again.Used) {
+		t.Errorf("used at %v after a mirror's report, want %v: a mirror does not use images", got.Used, again.Used)
+	}
+	setHeld(t, c, "n", TreeOf("a"))
+	if got := use("one"); !got.Used.After(again.Used) {
+		t.Errorf("used at %v after a node's report, want later than %v", got.Used, again.Used)
+	}
+	if all, _, err := c.NameUses(ctx, ""); err != nil || len(all) != 3 {
+		t.Errorf("all uses: %+v, %v, want three", all, err)
+	}
+}
+
+// A job that is due in intervals is queued once in each.
+func testDueJobs(t *testing.T, c *catalog.Catalog) {
+	add := func(every time.Duration) bool {
+		t.Helper()
+		queued, err := c.Jobs.AddDue(t.Context(), catalog.Job{Kind: kind, Key: "daily"}, every)
+		must(t, err)
+		return queued
+	}
+	if !add(time.Hour) || add(time.Hour) || add(-time.Hour) {
+		t.Error("want the job queued once while it is open")
+	}
+	end(t, c, claim(t, c, "worker", "daily"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+	if add(time.Hour) || !add(-time.Hour) {
+		t.Error("want the job queued again after the interval, and not before")
+	}
+}

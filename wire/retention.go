@@ -1,0 +1,24 @@
+package wire
+
+import "time"
+
+// What becomes of an image by the retention rules.
+const (
+	VerdictStays = "stays"
+	VerdictGoes  = "goes"
+	VerdictWaits = "waits" // it would go, but that has to be confirmed
+)
+
+// Verdict is what the retention rules say about a name.
+type Verdict struct {
+	Name       string    `json:"name"`
+	Repository string    `json:"repository"`
+	Then       string    `json:"then"` // VerdictStays, VerdictGoes, VerdictWaits
+	Why        string    `json:"why"`
+	Pushed     time.Time `json:"pushed"`
+	Used       time.Time `json:"used,omitzero"` // zero: never
+	Bytes      int64     `json:"bytes"`         // of its images in the registry; other images may share them
+}
+
+// RetentionPath is the path of the verdicts.
+func RetentionPath(scope string) string { return below(scope, "retention") }

@@ -26,8 +26,8 @@ const (
 	busyReaders = 16      // concurrent readers
 )
 
-// faults measures the duration of single faults, one at a time and concurrently: of chunks in the
-// node's cache, in memory and on disk, and of uncached chunks.
+// faults measures the duration of single faults, one at a time and concurrently. The chunks are in
+// the node's cache, whose files are in the page cache or only on the disk, or they are uncached.
 func (r *run) faults(ctx context.Context) error {
 	if err := r.Need(ctx, largestImage); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"lighter/bench"
 )
 
-// figure is one line of the table of targets, or a few lines that are measured together.
+// figure is a measurement. The printed table has one line for it, or a few.
 type figure struct {
 	name    string
 	title   string

@@ -16,8 +16,8 @@ const (
 	overfull   = 3
 )
 
-// full measures the cost of constant eviction: it reads a file of three times the cache's size
-// twice, and compares the speeds with those of a large cache ("room").
+// full measures the cost of constant eviction: it reads a file twice that is three times as large
+// as the cache ("full"), and compares the speeds with those of a large cache ("room").
 func (r *run) full(ctx context.Context) (err error) {
 	if err := r.Need(ctx, largestImage); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (r *run) fullRound(ctx context.Context, cache string, speeds map[string][]f
 		key := cache + " " + pass
 		speeds[key] = append(speeds[key], float64(sum)/took)
 		speeds[key+" link"] = append(speeds[key+" link"], float64(after-before)/took)
-		bench.Say("%s: %s in %s, %.0f MB/s, %.0f MB/s of it over the link", key, bench.Size(sum), bench.Seconds(took),
+		bench.Say("%s: %s in %s, %.0f MB/s of the file, %.0f MB/s over the link", key, bench.Size(sum), bench.Seconds(took),
 			float64(sum)/took/1e6, float64(after-before)/took/1e6)
 	}
 	return nil

@@ -14,10 +14,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Targets of the table, and the number of images that share a base.
 const (
-	nodeMemory = 150e6 // bytes
-	sharedBase = 10
+	nodeMemory = 150e6 // target for the node's peak resident memory, in bytes
+	sharedBase = 10    // number of images that share a base
 )
 
 // memory reads all files of ml once, and reports the memory of the node.

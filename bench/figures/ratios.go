@@ -26,11 +26,11 @@ var targets = map[string]target{
 	"ml/tensorflow": {0.42, 0.5},
 }
 
-// Other targets of the table.
+// Other targets of the figure ratios.
 const (
-	samePull     = 0.2  // seconds: difference of the pulls of base and ml
-	secondRatio  = 1.05 // second run to overlayfs' second run
-	secondBehind = 0.02 // or this many seconds slower
+	samePull     = 0.2  // difference of the pulls of base and ml, in seconds
+	secondRatio  = 1.05 // second run, relative to overlayfs' second run
+	secondBehind = 0.02 // or the difference of the two, in seconds
 )
 
 // ratios measures a cold start of each workload in both modes.

@@ -10,13 +10,13 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Targets of the table.
+// Targets of the figures reads, walk and first.
 const (
 	readRatio  = 1.15 // reads, relative to overlayfs
 	coldWalk   = 0.8  // a walk without page cache, relative to overlayfs
 	hotWalk    = 1.1  // a walk right afterwards, relative to overlayfs
-	linkShare  = 0.7  // share of the link's rate
-	busyEnough = 0.9  // or this share of the processor time that other processes left
+	linkShare  = 0.7  // share of the link's rate that a first read uses at least
+	busyEnough = 0.9  // or the share of the processor time that other processes leave
 )
 
 const largestImage = "ml"

@@ -73,7 +73,7 @@ func (r *run) cell(
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return c, err
 	}
-	// The nodes' files are in memory, because on a disk all nodes would share it.
+	// The nodes' files are in memory, because all nodes would share one disk.
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,size=90%"); err != nil {
 		return c, fmt.Errorf("mount a tmpfs for the nodes: %w", err)
 	}

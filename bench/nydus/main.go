@@ -3,13 +3,14 @@
 // module proxy and crates.io, in the directory of this command. The newest nydusd on crates.io is
 // 2.2.0. Results name this version, because the project has newer ones.
 //
-//   - nydus snapshotter writes the peer's configuration into its root and becomes
-//     containerd-nydus-grpc. The configuration is the one that the peer ships for
-//     FUSE, which prefetches the whole image in the background; --no-prefetch
-//     disables that. These parts are disabled: cgroups of its own, listeners for
-//     metrics and for the system, and recovery of daemons. When it ends, it
-//     unmounts everything. nydusd is started so that it does not change the limit
-//     of open files: it would not start if it could not raise the limit.
+//   - nydus snapshotter writes the peer's configuration into its root and executes
+//     containerd-nydus-grpc in its place. The configuration is the one that the
+//     peer ships for FUSE, which prefetches the whole image in the background;
+//     --no-prefetch disables that. These parts are disabled: cgroups of its own,
+//     the listeners for metrics and for control of its daemons, and recovery of
+//     daemons. When it ends, it unmounts everything. nydusd is started so that it
+//     does not change the limit of open files: it would not start if it could not
+//     raise the limit.
 //   - nydus convert makes a nydus image (RAFS 6) of another image, by the peer's
 //     own functions, with its default compression and chunks.
 //

@@ -142,7 +142,8 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON writes the file atomically. It does not sync: after a crash the file is made again.
+// writeJSON replaces the file atomically. It does not sync, so a crash of the machine may lose the
+// file's content.
 func writeJSON(path string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {

@@ -170,7 +170,7 @@ func (r *RecordReader) trailer() error {
 }
 
 // recordInput reads the fields of a record. After an error it returns zeros and keeps the error, so
-// that callers can check it once an entry.
+// that callers can check it once per entry.
 type recordInput struct {
 	r   *bufio.Reader
 	crc uint32 // of all bytes that were returned

@@ -10,7 +10,7 @@ const (
 	maxKernelLinks = 40  // symlinks that the kernel follows in a lookup
 )
 
-// place is a path within a volume without symlinks.
+// place is a path within a volume. No element of the path is a symlink.
 type place struct {
 	path string // clean, without a leading slash; the root is ""
 	node *Node  // at the path, or nil
@@ -43,8 +43,8 @@ func (v *volume) resolve(p string) (place, error) {
 	return at, err
 }
 
-// walk resolves a path that has neither symlinks nor "..", as most paths. For any other path plain
-// is false.
+// walk resolves a plain path, as most paths are: without symlinks, and without the elements "", "."
+// and "..". It reports whether the path is plain.
 func (v *volume) walk(p string) (at place, plain bool, err error) {
 	at.path = strings.Trim(p, "/")
 	dir := v.root

@@ -16,8 +16,8 @@ import (
 	"lighter/wire"
 )
 
-// Images adds, verifies and removes images. Both reporting methods call report for each step, and
-// end early with its error.
+// Images adds, verifies and removes images. Add and Verify call report for each step, and end early
+// with its error.
 type Images interface {
 	Add(ctx context.Context, add wire.Add, report func(wire.Progress) error) ([]catalog.Image, error)
 	// Verify returns the problems found.
@@ -68,5 +68,5 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.HandleJSON("DELETE", "/traces", uncached, s.deleteTraces)
 }
 
-// uncached keeps caches from answering for the hub.
+// uncached is a Cache-Control value: a cache asks the hub before it uses a stored answer.
 const uncached = "no-cache"

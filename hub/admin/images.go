@@ -141,7 +141,7 @@ func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	var add wire.Add
-	// Unknown fields come from a newer client. They are optional.
+	// Unknown fields come from a newer client, and are ignored because they are optional.
 	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest)).Decode(&add); err != nil {
 		return answer.Invalid(fmt.Errorf("parse the request: %w", err))
 	}

@@ -95,7 +95,7 @@ func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
 }
 
 var (
-	errNoPath    = errors.New("no such path, or not with this method")
+	errNoPath    = errors.New("there is no such path, or it does not support this method")
 	errMediaType = errors.New("the body has to be of type application/json")
 )
 

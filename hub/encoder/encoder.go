@@ -37,7 +37,7 @@ func (p *Pool) Ingest() (end func()) {
 	return func() { p.ingesting.Add(-1) }
 }
 
-// Encode appends a unit of an image that is being ingested to dst.
+// Encode encodes a unit of an image that is being ingested, and appends it to dst.
 func (p *Pool) Encode(b *pack.UnitBuilder, dst []byte) []byte {
 	enc := <-p.free // soon: holders of an encoder only compute
 	dst = b.Encode(dst, enc)
@@ -45,8 +45,8 @@ func (p *Pool) Encode(b *pack.UnitBuilder, dst []byte) []byte {
 	return dst
 }
 
-// EncodeBackground appends a unit to dst. While an image is ingested, it then pauses for as long as
-// the encoding took, including the wait for an encoder.
+// EncodeBackground encodes a unit and appends it to dst. While an image is ingested, it then pauses
+// for as long as the encoding took, including the wait for an encoder.
 func (p *Pool) EncodeBackground(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
 	pause, err := p.Background(ctx, func(enc *zstd.Encoder) { dst = b.Encode(dst, enc) })
 	if err != nil {

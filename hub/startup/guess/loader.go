@@ -67,7 +67,7 @@ func (l *loader) config(name string, configs *int) {
 }
 
 // load returns a program and all that it loads, in the loader's order: the program, the loader,
-// then the libraries that each needs.
+// then the libraries that each file of this list needs.
 func (l *loader) load(program regular) []object {
 	first := object{program, l.elf(program)}
 	all := []object{first}
@@ -95,7 +95,7 @@ func (l *loader) load(program regular) []object {
 	return all
 }
 
-// elf parses a file, once.
+// elf parses a file, or returns the result of an earlier call.
 func (l *loader) elf(r regular) *binaryFile {
 	e, known := l.objects[r.path]
 	if !known {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
@@ -364,9 +365,12 @@ func TestUniqueSizes(t *testing.T) {
 	h.ready("a:1")
 	h.ready("b:1")
 	h.ready("b:again")
-	images, err := h.client.Images(t.Context(), "")
-	if err != nil || len(images) != 3 {
-		t.Fatalf("%+v, %v", images, err)
+	var images []wire.Image
+	for end := time.Now().Add(time.Minute); len(images) == 0 || images[0].SizesPending; time.Sleep(time.Millisecond) {
+		var err error
+		if images, err = h.client.Images(t.Context(), ""); err != nil || len(images) != 3 || time.Now().After(end) {
+			t.Fatalf("%+v, %v", images, err)
+		}
 	}
 	if images[0].Unique != 0 {
 		t.Errorf("%s has %d unique bytes, want none: the other image has all of them", images[0].Name, images[0].Unique)

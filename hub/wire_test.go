@@ -13,7 +13,6 @@ func TestWirePage(t *testing.T) {
 	h.push("a:1", image(lowerTar, upperTar))
 	got := h.ready("a:1")
 	list := files(t, objectsDir(h.config))
-	const base = "/lighter/1/default"
 	unit := base + "/" + firstWith(list, "packs/") + "/0"
 	for path, want := range map[string]string{
 		unit:                            "public, max-age=31536000, immutable",

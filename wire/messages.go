@@ -52,7 +52,8 @@ type Image struct {
 	Error    string `json:"error,omitempty"`
 
 	// Size to Tree are zero until the image is ready. Unique and Blobs are computed in the
-	// background, which takes seconds on a large hub. Meanwhile they are out of date.
+	// background, which takes seconds on a large hub. Meanwhile they are out of date, or zero for a
+	// new image, and SizesPending is true.
 
 	Size   int64  `json:"size"`           // bytes of the compressed layers and the config
 	Bytes  int64  `json:"bytes"`          // of all files, plain
@@ -60,6 +61,8 @@ type Image struct {
 	Blobs  int64  `json:"uniqueAllBytes"` // stored bytes, of chunks and original blobs, that no other image needs
 	Chain  string `json:"chain,omitempty"`
 	Tree   string `json:"tree,omitempty"`
+
+	SizesPending bool `json:"sizesPending,omitempty"`
 
 	Updated time.Time `json:"updated"` // when State last changed
 }

@@ -19,7 +19,8 @@ func imagesCommand() *cobra.Command {
 
 UNIQUE is the size of what only this image needs: before the slash the plain bytes of
 chunks that no other image has, behind it the stored bytes of these chunks and of the
-image's original blobs.`,
+image's original blobs. The hub computes it in the background; until then a new image
+has "-", and others what they had before.`,
 		Example: `  lighter images
   lighter images --json | jq '.[] | select(.state == "failed")'`,
 		Args: command.Exactly(),
@@ -29,6 +30,9 @@ image's original blobs.`,
 	}, func(images []wire.Image) error {
 		rows := rowsOf(images, func(i wire.Image) []any {
 			unique := size(i.Unique) + " / " + size(i.Blobs)
+			if i.SizesPending && i.Unique == 0 && i.Blobs == 0 {
+				unique = "-"
+			}
 			return []any{i.Name, short(i.Digest), i.Platform, size(i.Size), unique, i.State, i.Error}
 		})
 		return table(os.Stdout, "NAME\tDIGEST\tPLATFORM\tSIZE\tUNIQUE\tSTATE\tERROR", rows)

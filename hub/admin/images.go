@@ -82,22 +82,17 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 // it also counts the bytes that no other image shares.
 func (s *Server) describeAll(ctx context.Context, name string, images []catalog.Image) ([]wire.Image, error) {
 	list := make([]wire.Image, len(images)) // never null
-	hasReady := false
-	for i, image := range images {
-		list[i] = describe(image)
-		hasReady = hasReady || image.State == wire.StateReady
-	}
-	if !hasReady {
-		return list, nil // computing sizes may take seconds
-	}
-	sizes, err := s.Catalog.Sizes(ctx, name)
+	sizes, current, err := s.Catalog.Sizes(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	for i := range list {
-		if d := &list[i]; d.State == wire.StateReady {
+	for i, image := range images {
+		d := describe(image)
+		if d.State == wire.StateReady {
 			d.Unique, d.Blobs = sizes[d.Digest].Chunks, sizes[d.Digest].Stored
+			d.SizesPending = !current
 		}
+		list[i] = d
 	}
 	return list, nil
 }

@@ -57,5 +57,5 @@ func Open(ctx context.Context, source string) (*Catalog, error) {
 		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), mark(err))
 	}
 	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db},
-		changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}, nil
+		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}, nil
 }

@@ -129,7 +129,7 @@ func connect(source string) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.write, db.read = session{db.writing, d}, session{db.reading, d}
+	db.write, db.read = session{on: db.writing, dialect: d}, session{on: db.reading, dialect: d}
 	return db, nil
 }
 
@@ -159,24 +159,41 @@ type session struct {
 		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 	}
 	*dialect
+	observe Observer // nil: none
+}
+
+// Observer is called with each statement before it runs, as the database gets it. Of a statement that
+// is prepared it gets no arguments. Tests look at the database's plans with it.
+type Observer func(ctx context.Context, statement string, args []any)
+
+// Observe sets the catalog's observer. It is called before the catalog is used by others.
+func (db *database) Observe(o Observer) { db.write.observe, db.read.observe = o, o }
+
+// bound returns a statement as the database gets it, and calls the observer.
+func (s session) bound(ctx context.Context, statement string, args []any) string {
+	statement = s.bind(statement)
+	if s.observe != nil {
+		s.observe(ctx, statement, args)
+	}
+	return statement
 }
 
 func (s session) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	rows, err := s.on.QueryContext(ctx, s.bind(query), args...)
+	rows, err := s.on.QueryContext(ctx, s.bound(ctx, query, args), args...)
 	return rows, mark(err)
 }
 
 func (s session) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
-	return s.on.QueryRowContext(ctx, s.bind(query), args...)
+	return s.on.QueryRowContext(ctx, s.bound(ctx, query, args), args...)
 }
 
 func (s session) exec(ctx context.Context, statement string, args ...any) (sql.Result, error) {
-	done, err := s.on.ExecContext(ctx, s.bind(statement), args...)
+	done, err := s.on.ExecContext(ctx, s.bound(ctx, statement, args), args...)
 	return done, mark(err)
 }
 
 func (s session) prepare(ctx context.Context, statement string) (*sql.Stmt, error) {
-	prepared, err := s.on.PrepareContext(ctx, s.bind(statement))
+	prepared, err := s.on.PrepareContext(ctx, s.bound(ctx, statement, nil))
 	return prepared, mark(err)
 }
 
@@ -221,7 +238,7 @@ func (db *database) transaction(ctx context.Context, fn func(tx session) error) 
 		return mark(err)
 	}
 	defer tx.Rollback() // does nothing after Commit
-	if err := fn(session{tx, db.write.dialect}); err != nil {
+	if err := fn(session{tx, db.write.dialect, db.write.observe}); err != nil {
 		return err
 	}
 	return mark(tx.Commit())

@@ -1,9 +1,6 @@
 package catalog
 
-import (
-	"testing"
-	"time"
-)
+import "testing"
 
 // Exec changes the database behind the catalog's back.
 func (c *Catalog) Exec(t *testing.T, query string) {
@@ -12,6 +9,3 @@ func (c *Catalog) Exec(t *testing.T, query string) {
 		t.Fatal(query, err)
 	}
 }
-
-// SetSizesWait sets how long Sizes waits.
-func (c *Catalog) SetSizesWait(d time.Duration) { c.sizes.wait = d }

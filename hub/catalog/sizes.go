@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // Sizes are the bytes that only one image has. Images with the same digest count as one.
@@ -31,22 +30,12 @@ func (c *changes) Add(n int64) {
 
 // sizesState is the progress of KeepSizes.
 type sizesState struct {
-	wait time.Duration // how long Sizes waits
-
-	mu      sync.Mutex    // guards the following
-	changes int64         // changes that the table includes; -1: unknown
-	err     error         // of the last computation
-	ended   chan struct{} // closed after each computation
+	mu      sync.Mutex // guards the following
+	changes int64      // changes that the table includes; -1: unknown
+	err     error      // of the last computation
 }
 
-// sizesWait bounds how long an answer waits for sizes. Only on the largest hubs they take longer.
-const sizesWait = 2 * time.Second
-
-func newSizesState() sizesState {
-	return sizesState{wait: sizesWait, changes: -1, ended: make(chan struct{})}
-}
-
-// KeepSizes computes sizes after each change, until ctx ends. Sizes needs one running call of it.
+// KeepSizes computes sizes after each change, until ctx ends. One call of it runs.
 func (c *Catalog) KeepSizes(ctx context.Context) error {
 	for {
 		changes := c.changes.n.Load()
@@ -59,8 +48,6 @@ func (c *Catalog) KeepSizes(ctx context.Context) error {
 		if s.err = err; err == nil {
 			s.changes = changes
 		}
-		close(s.ended)
-		s.ended = make(chan struct{})
 		s.mu.Unlock()
 		select {
 		case <-c.changes.wake:
@@ -71,45 +58,25 @@ func (c *Catalog) KeepSizes(ctx context.Context) error {
 }
 
 // Sizes returns the sizes of the images of a name, or of all ready images if name is empty, by
-// digest. It waits for KeepSizes for sizesWait; then sizes may be missing or outdated.
-func (c *Catalog) Sizes(ctx context.Context, name string) (map[string]Sizes, error) {
-	if err := c.awaitSizes(ctx); err != nil {
-		return nil, fmt.Errorf("compute the images' sizes: %w", err)
+// digest. They are those of the last computation: some may be missing or outdated unless current is
+// true. Computing them takes seconds in a large catalog, so Sizes does not wait for it. The error
+// may be that of the last computation, which is tried again then.
+func (c *Catalog) Sizes(ctx context.Context, name string) (sizes map[string]Sizes, current bool, err error) {
+	wanted := c.changes.n.Load()
+	c.sizes.mu.Lock()
+	current, err = c.sizes.changes >= wanted, c.sizes.err
+	c.sizes.mu.Unlock()
+	if err != nil {
+		c.changes.Add(0)
+		return nil, false, fmt.Errorf("compute the images' sizes: %w", err)
 	}
 	fields := func(digest *string, s *Sizes) []any { return []any{digest, &s.Chunks, &s.Stored} }
-	const query = `SELECT digest, plain, stored + blobs FROM image_sizes`
-	if name == "" {
-		return mapOf(ctx, c.read, fields, query)
+	query, args := `SELECT digest, plain, stored + blobs FROM image_sizes`, []any{}
+	if name != "" {
+		query, args = query+` WHERE digest IN (SELECT digest FROM images WHERE name = ?)`, append(args, name)
 	}
-	return mapOf(ctx, c.read, fields, query+` WHERE digest IN (SELECT digest FROM images WHERE name = ?)`, name)
-}
-
-// awaitSizes waits until the sizes include the changes until now, for a bounded time.
-func (c *Catalog) awaitSizes(ctx context.Context) error {
-	wanted := c.changes.n.Load()
-	enough := time.NewTimer(c.sizes.wait)
-	defer enough.Stop()
-	for first := true; ; first = false {
-		s := &c.sizes
-		s.mu.Lock()
-		changes, err, ended := s.changes, s.err, s.ended
-		s.mu.Unlock()
-		switch {
-		case changes >= wanted:
-			return nil
-		case err != nil && !first:
-			return err
-		case err != nil:
-			c.changes.Add(0) // try again
-		}
-		select {
-		case <-ended:
-		case <-enough.C:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	sizes, err = mapOf(ctx, c.read, fields, query, args...)
+	return sizes, current, err
 }
 
 // imageSize is a row of image_sizes.

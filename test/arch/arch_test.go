@@ -156,7 +156,7 @@ var confined = []struct {
 	path, only, why string
 }{
 	{"github.com/containerd/containerd", "node/front/containerd", "containerd's types stop at the snapshotter"},
-	{"database/sql", "hub/catalog test/testkit/postgres", "SQL is the catalog's"},
+	{"database/sql", "hub/catalog test/testkit/catalogtest test/testkit/postgres", "SQL is the catalog's"},
 	{"modernc.org/sqlite", "hub/catalog", "SQL is the catalog's"},
 	{"github.com/jackc/pgx", "hub/catalog test/testkit/postgres", "SQL is the catalog's"},
 	{"github.com/pressly/goose", "hub/catalog", "SQL is the catalog's"},

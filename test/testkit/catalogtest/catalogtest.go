@@ -164,6 +164,20 @@ func states(t *testing.T, c *catalog.Catalog, name string) string {
 	return text
 }
 
+// Sizes returns the sizes of images when they include all changes.
+func Sizes(t *testing.T, c *catalog.Catalog, name string) map[string]catalog.Sizes {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		sizes, current, err := c.Sizes(t.Context(), name)
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("sizes of %q: current: %v, %v", name, current, err)
+		}
+		if current {
+			return sizes
+		}
+	}
+}
+
 // startSizes runs KeepSizes until the test ends.
 func startSizes(t *testing.T, c *catalog.Catalog) {
 	t.Helper()

@@ -1,0 +1,199 @@
+package hub_test
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"lighter/test/testkit/catalogtest"
+)
+
+// Figures of a large hub.
+const (
+	largeImages = 1000
+	largeJobs   = 100_000
+)
+
+const base = "/lighter/1/default"
+
+// ran has the statements that a catalog has run, with the arguments of the first time: those of
+// requests, and those of the hub's work.
+type ran struct {
+	mu             sync.Mutex
+	requests, work map[string][]any
+}
+
+func (r *ran) add(ctx context.Context, statement string, args []any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in := r.work
+	if ctx.Value(http.ServerContextKey) != nil {
+		in = r.requests
+	}
+	if _, known := in[statement]; !known {
+		in[statement] = args
+	}
+}
+
+// take returns the statements since the last call.
+func (r *ran) take() (requests, work map[string][]any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	requests, work = r.requests, r.work
+	r.requests, r.work = map[string][]any{}, map[string][]any{}
+	return requests, work
+}
+
+// requestsOf returns requests for each route, about a copy of an image. Each comes with the tables of
+// which its answer has all rows.
+func requestsOf(chain string) map[string]string {
+	chain = catalogtest.CopyOf(chain, 7)
+	id, name := catalogtest.CopyID(7), "?name=fill/7:1"
+	return map[string]string{
+		"GET /key":                     "",
+		"GET /chains/" + chain:         "",
+		"GET /manifests/" + id:         "",
+		"GET /trees/" + chain:          "",
+		"GET /indexes/" + id:           "",
+		"GET /locations/" + id:         "",
+		"GET /packs/" + id + "/0":      "",
+		"GET /chunks/" + id:            "",
+		"POST /traces/" + id:           "",
+		"GET /images":                  "images image_blobs statements trees image_sizes",
+		"GET /images" + name:           "",
+		"GET /images/inspect" + name:   "",
+		"POST /images":                 "",
+		"POST /images/verify" + name:   "",
+		"DELETE /images?name=fill/8:1": "",
+		"GET /jobs":                    "",
+		"GET /jobs?ended=1":            "",
+		"POST /jobs/cancel?job=7":      "",
+		"POST /jobs/pause?job=7":       "",
+		"POST /jobs/retry?job=7":       "",
+		"GET /traces" + name:           "",
+		"GET /traces/export" + name:    "",
+		"POST /traces/import" + name:   "",
+		"DELETE /traces" + name:        "",
+	}
+}
+
+// workScans are the tables that the hub's work reads as a whole: to count the bytes that only one
+// image has (Catalog.KeepSizes), and to know how many bytes startup packs may take. layouts has a row
+// for each tree, and no index by the digest of its locations.
+var workScans = strings.Fields("images image_blobs chains layers image_sizes packs layouts")
+
+// No request makes the database read a large table from one end to the other, unless its answer has
+// all of the table's rows. Neither does the hub's work, but for a few statements.
+func TestNoRequestScansATable(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	opened := openHub(t, hubConfig(t))
+	r := &ran{requests: map[string][]any{}, work: map[string][]any{}}
+	opened.Catalog().Observe(r.add)
+	h := runHub(t, opened)
+	h.push("a:1", image(lowerTar, upperTar))
+	a := h.ready("a:1")
+	h.await(h.extents(a.Tree).ID())
+	h.idle()
+	large, err := catalogtest.OpenLarge(cmp.Or(h.config.Catalog, filepath.Join(h.config.Root, "catalog.db")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer large.Close()
+	if err := large.Fill(ctx, largeImages, largeJobs); err != nil {
+		t.Fatal(err)
+	}
+	plans, err := large.Plans(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.take()
+	h.push("b:1", image(upperTar))
+	h.ready("b:1")
+	h.idle()
+	all, work := r.take()
+	expectNoScan(t, plans, "a push", all)
+	for request, scanned := range requestsOf(a.Chain) {
+		method, path, _ := strings.Cut(request, " ")
+		h.do(method, base+path, []byte(`{"name":"a:1"}`), "Content-Type", "application/json")
+		here, _ := r.take()
+		expectNoScan(t, plans, request, here, strings.Fields(scanned)...)
+		for statement, args := range here {
+			all[statement] = args
+		}
+	}
+	h.do("GET", "/metrics", nil)
+	h.idle()
+	_, more := r.take()
+	expectNoScan(t, plans, "work", work, workScans...)
+	expectNoScan(t, plans, "work", more, workScans...)
+	expectRoutes(t)
+
+	// Without an index the same statements scan more.
+	before := scans(t, plans, all)
+	for _, index := range []string{"jobs_ended", "image_blobs_chain", "chains_parent"} {
+		if err := large.Execute(ctx, "DROP INDEX "+index); err != nil {
+			t.Fatal(err)
+		}
+		after := scans(t, plans, all)
+		if after <= before {
+			t.Errorf("without index %s: %d scans, with it %d: this test would not notice its absence", index, after, before)
+		}
+		before = after
+	}
+}
+
+func scans(t *testing.T, p *catalogtest.Plans, ran map[string][]any) (n int) {
+	t.Helper()
+	for statement, args := range ran {
+		tables, _, err := p.Scans(t.Context(), statement, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(tables)
+	}
+	return n
+}
+
+// expectNoScan checks the plans of statements. The excepted tables may be scanned.
+func expectNoScan(t *testing.T, p *catalogtest.Plans, what string, ran map[string][]any, excepted ...string) {
+	t.Helper()
+	for statement, args := range ran {
+		tables, plan, err := p.Scans(t.Context(), statement, args)
+		if err != nil {
+			t.Error(err)
+		}
+		tables = slices.DeleteFunc(tables, func(table string) bool { return slices.Contains(excepted, table) })
+		if len(tables) > 0 {
+			t.Errorf("%s scans %s: %s\n%s", what, strings.Join(tables, ", "), statement, plan)
+		}
+	}
+}
+
+// expectRoutes checks that there is a request for each route of the API.
+func expectRoutes(t *testing.T) {
+	t.Helper()
+	routes := regexp.MustCompile(`"(GET|POST|PUT|DELETE)", "(/[^"{]*)`)
+	for _, file := range []string{"serve/serve.go", "admin/admin.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range routes.FindAllStringSubmatch(string(text), -1) {
+			found := false
+			for request := range requestsOf("") {
+				found = found || strings.HasPrefix(request, m[1]+" "+m[2])
+			}
+			if !found {
+				t.Errorf("no request for %s %s of %s", m[1], m[2], file)
+			}
+		}
+	}
+}

@@ -64,12 +64,13 @@ nydus:
 	$(GO) test -tags peers,nydus -count=1 -run Nydus -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
 
 bench: peers
-	test/setup squid
+	test/setup squid postgres s3
 	test/setup all base python gcc sci sci2 ml torch postgres redis nginx tomcat node r
 	$(MAKE) build
 	bin/lighter-bench
 	bin/lighter-bench many
 	bin/lighter-bench figures
+	bin/lighter-bench hubs
 	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
 
 # Each fuzz target for a while: FUZZTIME=10m make fuzz

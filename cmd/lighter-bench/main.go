@@ -19,7 +19,7 @@ func rootCommand() *cobra.Command {
 	root := startsCommand()
 	root.PersistentFlags().String("lighter", "",
 		"the lighter `FILE` to measure (default: in the directory of this program)")
-	root.AddCommand(figuresCommand(), demoCommand(), manyCommand(), nodesCommand(), configCommand())
+	root.AddCommand(figuresCommand(), demoCommand(), manyCommand(), hubsCommand(), nodesCommand(), configCommand())
 	return root
 }
 

@@ -25,12 +25,13 @@ const root = "../.."
 const table = `
 bench: cmd/command test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout test/testkit/site
+bench/hubs: bench test/testkit/catalogtest test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
 bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch node/record node/resolver node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node/report test/testkit/site
 cmd/command:
 cmd/lighter: cmd/command durable format/index format/trace hub hub/retention logqueue mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
-cmd/lighter-bench: bench bench/figures bench/many bench/starts cmd/command
+cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 durable:
 format/chunk:
 format/compress:

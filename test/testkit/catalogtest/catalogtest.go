@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"

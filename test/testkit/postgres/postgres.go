@@ -166,9 +166,17 @@ func (s *Server) Kill() {
 // Database makes an empty database and returns its URL.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
+	database, err := s.NewDatabase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return database
+}
+
+// NewDatabase is Database without a test.
+func (s *Server) NewDatabase() (string, error) {
 	name := fmt.Sprintf("lighter_%d", s.databases.Add(1))
-	s.Execute(t, s.url("postgres"), "CREATE DATABASE "+name)
-	return s.url(name)
+	return s.url(name), execute(s.url("postgres"), "CREATE DATABASE "+name)
 }
 
 func (s *Server) url(database string) string {
@@ -180,14 +188,21 @@ func (s *Server) url(database string) string {
 // Execute runs SQL in a database.
 func (s *Server) Execute(t testing.TB, database, statements string) {
 	t.Helper()
+	if err := execute(database, statements); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func execute(database, statements string) error {
 	db, err := sql.Open("pgx", database)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer db.Close()
 	if _, err := db.Exec(statements); err != nil {
-		t.Fatalf("%s: %v", strings.TrimSpace(statements), err)
+		return fmt.Errorf("%s: %w", strings.TrimSpace(statements), err)
 	}
+	return nil
 }
 
 // Deadlocks returns how many deadlocks the server has found.

@@ -1,0 +1,70 @@
+package hubs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+
+	"lighter/bench"
+	"lighter/test/testkit/catalogtest"
+)
+
+const (
+	apiImages   = 1000
+	apiJobs     = 100_000
+	apiAtMost   = 0.05 // seconds
+	apiRequests = 20
+)
+
+// api measures requests to a hub with many images and ended jobs.
+func (r *run) api(ctx context.Context) (err error) {
+	layout, err := r.config.Layout("base")
+	if err != nil {
+		return err
+	}
+	p, err := r.start(ctx, r.Lighter, store{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	if err := p.push(ctx, layout, "base:1"); err != nil {
+		return err
+	}
+	if err := p.ready(ctx, "base:1"); err != nil {
+		return err
+	}
+	if err := p.settled(ctx); err != nil {
+		return err
+	}
+	images, err := p.Images(ctx, "base:1")
+	if err != nil {
+		return err
+	}
+	large, err := catalogtest.OpenLarge(filepath.Join(p.root, "catalog.db"))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(large.Fill(ctx, apiImages, apiJobs), large.Close()); err != nil {
+		return err
+	}
+	chain := catalogtest.CopyOf(images[0].Chain, 7)
+	for _, path := range []string{"/images", "/images?name=fill/7:1", "/images/inspect?name=fill/7:1", "/jobs",
+		"/jobs?ended=1", "/chains/" + chain, "/trees/" + chain, "/traces?name=base:1"} {
+		var all []float64
+		for range apiRequests {
+			took, err := seconds(func() error {
+				_, err := p.send(ctx, http.MethodGet, "http://"+p.address+"/lighter/1/default"+path, "", nil)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			all = append(all, took)
+		}
+		r.add(Result{Figure: "api", What: fmt.Sprintf("GET %.40s", path), Value: bench.Median(all), Unit: "s",
+			All: all}, apiAtMost)
+	}
+	return nil
+}

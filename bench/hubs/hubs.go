@@ -1,0 +1,161 @@
+// Package hubs measures what a hub costs: to ingest images, with each kind of catalog and bucket and
+// with several processes, to ingest one more layer, to store images, and to answer requests when it
+// has many images and jobs.
+//
+// It starts hubs, a PostgreSQL and an S3 server on loopback, in a directory of its own, and ends them
+// all. docs/benchmarks-hub.md says how to read the figures.
+package hubs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lighter/bench"
+)
+
+// Options select what to measure.
+type Options struct {
+	Lighter string   // the lighter binary
+	Before  string   // another build, to compare ingestion with; empty: none
+	Out     string   // the directory of the results
+	Rounds  int      // repetitions of each measurement
+	Only    []string // figures; empty: all
+}
+
+// Check returns an error if the options are invalid.
+func (o Options) Check() error {
+	for _, name := range o.Only {
+		if !slices.Contains(Names(), name) {
+			return fmt.Errorf("there is no figure %q: there are %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	if o.Rounds < 1 {
+		return errors.New("measure at least one round")
+	}
+	return nil
+}
+
+// figure is one figure of the table, or a few that are measured together.
+type figure struct {
+	name    string
+	measure func(*run, context.Context) error
+}
+
+func allFigures() []figure {
+	return []figure{
+		{"ingest", (*run).ingest},
+		{"stores", (*run).stores},
+		{"processes", (*run).processes},
+		{"layer", (*run).layer},
+		{"disk", (*run).disk},
+		{"api", (*run).api},
+	}
+}
+
+// Names returns the names of all figures.
+func Names() (names []string) {
+	for _, f := range allFigures() {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// Result is one line of hubs.json.
+type Result struct {
+	Figure string    `json:"figure"`
+	What   string    `json:"what"`
+	Value  float64   `json:"value"` // a ratio of medians, or a median
+	Unit   string    `json:"unit"`
+	Target float64   `json:"target,omitempty"` // 0: none
+	Least  bool      `json:"at_least,omitempty"`
+	Result string    `json:"result"`         // PASS, MISS, or report (without a target)
+	All    []float64 `json:"all,omitempty"`  // the measured values, in Unit or in seconds
+	Base   []float64 `json:"base,omitempty"` // those that they are compared with
+}
+
+// run is a run of the benchmark.
+type run struct {
+	Options
+	config  bench.Config
+	dir     string
+	results []Result
+	starts  int // of hubs, until now
+}
+
+// Run measures the figures, and writes the results, also if some failed.
+func Run(ctx context.Context, o Options) error {
+	config, err := bench.ReadConfig("")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "lighter-hubs-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	r := &run{Options: o, config: config, dir: dir}
+	var errs []error
+	for _, f := range allFigures() {
+		if len(o.Only) > 0 && !slices.Contains(o.Only, f.name) {
+			continue
+		}
+		if err := f.measure(r, ctx); err != nil {
+			errs = append(errs, fmt.Errorf("figure %s: %w", f.name, err))
+			bench.Say("%v", errs[len(errs)-1])
+		}
+		if err := bench.WriteJSON(filepath.Join(o.Out, "hubs.json"), r.results); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	r.print()
+	return errors.Join(errs...)
+}
+
+// add adds a result. target is a maximum, or a minimum if it is negative; 0: there is none.
+func (r *run) add(v Result, target float64) {
+	v.Target, v.Least, v.Result = target, target < 0, "report"
+	if v.Least {
+		v.Target = -target
+	}
+	if target != 0 {
+		v.Result = "MISS"
+		if v.Least == (v.Value >= v.Target) || v.Value == v.Target {
+			v.Result = "PASS"
+		}
+	}
+	r.results = append(r.results, v)
+	bench.Say("%-10s %-44s %.3f %s  %s", v.Figure, v.What, v.Value, v.Unit, v.Result)
+}
+
+// ratio adds the ratio of two medians of seconds.
+func (r *run) ratio(figure, what string, all, base []float64, target float64) {
+	r.add(Result{Figure: figure, What: what, Value: bench.Median(all) / bench.Median(base), Unit: "ratio",
+		All: all, Base: base}, target)
+}
+
+func (r *run) print() {
+	var rows [][]string
+	for _, v := range r.results {
+		target := ""
+		if v.Target != 0 {
+			target = fmt.Sprintf("≤ %.4g", v.Target)
+			if v.Least {
+				target = fmt.Sprintf("≥ %.4g", v.Target)
+			}
+		}
+		rows = append(rows, []string{v.Figure, v.What, fmt.Sprintf("%.3f %s", v.Value, v.Unit), target, v.Result})
+	}
+	fmt.Printf("\nMedians of %d rounds. Lines: %s/hubs.json.\n\n", r.Rounds, r.Out)
+	bench.PrintTable([]string{"figure", "what", "value", "target", ""}, rows, "llrrl")
+}

@@ -1,0 +1,133 @@
+package hubs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"lighter/test/testkit/postgres"
+	"lighter/test/testkit/s3"
+)
+
+// Targets.
+const (
+	beforeRatio = 1.05
+	storesRatio = 1.3
+)
+
+var ingested = []string{"python", "sci", "ml"}
+
+// ingestOnce returns the seconds from the start of a push to an empty hub until the image is ready.
+func (r *run) ingestOnce(ctx context.Context, lighter string, s store, image string) (took float64, err error) {
+	layout, err := r.config.Layout(image)
+	if err != nil {
+		return 0, err
+	}
+	p, err := r.start(ctx, lighter, s)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	return seconds(func() error {
+		if err := p.push(ctx, layout, image+":1"); err != nil {
+			return err
+		}
+		return p.ready(ctx, image+":1")
+	})
+}
+
+// compare measures ingestion in two ways, which alternate.
+func (r *run) compare(ctx context.Context, figure, what, image string, target float64,
+	one, other func(image string) (float64, error),
+) error {
+	var all, base []float64
+	for round := range r.Rounds {
+		steps := []func() error{
+			func() error { took, err := one(image); all = append(all, took); return err },
+			func() error { took, err := other(image); base = append(base, took); return err },
+		}
+		if round%2 == 1 {
+			slices.Reverse(steps)
+		}
+		for _, step := range steps {
+			if err := step(); err != nil {
+				return fmt.Errorf("image %s: %w", image, err)
+			}
+		}
+	}
+	r.ratio(figure, image+" : "+what, all, base, target)
+	return nil
+}
+
+// ingest measures ingestion by this build, and by the one before if there is one.
+func (r *run) ingest(ctx context.Context) error {
+	for _, image := range ingested {
+		now := func(image string) (float64, error) { return r.ingestOnce(ctx, r.Lighter, store{}, image) }
+		if r.Before != "" {
+			err := r.compare(ctx, "ingest", "the build before", image, beforeRatio, now,
+				func(image string) (float64, error) { return r.ingestOnce(ctx, r.Before, store{}, image) })
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		var all []float64
+		for range r.Rounds {
+			took, err := now(image)
+			if err != nil {
+				return fmt.Errorf("image %s: %w", image, err)
+			}
+			all = append(all, took)
+		}
+		r.median("ingest", image, all, 0)
+	}
+	return nil
+}
+
+// stores compares PostgreSQL and S3 with SQLite and a directory.
+func (r *run) stores(ctx context.Context) error {
+	shared, end, err := startShared()
+	if err != nil {
+		return err
+	}
+	defer end()
+	for _, image := range ingested {
+		err := r.compare(ctx, "stores", "SQLite and a directory", image, storesRatio,
+			func(image string) (float64, error) {
+				s, err := shared()
+				if err != nil {
+					return 0, err
+				}
+				return r.ingestOnce(ctx, r.Lighter, s, image)
+			},
+			func(image string) (float64, error) { return r.ingestOnce(ctx, r.Lighter, store{}, image) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startShared starts PostgreSQL and an S3 server. next returns an empty database and bucket.
+func startShared() (next func() (store, error), end func(), err error) {
+	database, err := postgres.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	storage, err := s3.New()
+	if err != nil {
+		database.Close()
+		return nil, nil, err
+	}
+	n := 0
+	next = func() (s store, err error) {
+		n++
+		if s.catalog, err = database.NewDatabase(); err != nil {
+			return s, err
+		}
+		s.bucket, err = storage.Bucket(n)
+		return s, err
+	}
+	return next, func() { storage.Close(); database.Close() }, nil
+}

@@ -1,0 +1,117 @@
+package hubs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+// store is where hubs keep their state. The zero value is an SQLite file and a directory.
+type store struct{ catalog, bucket string }
+
+// process is a running hub process.
+type process struct {
+	*client.Client
+	root, address string
+	cmd           *exec.Cmd
+}
+
+const startTimeout = time.Minute
+
+// start starts a process of a hub, in an empty directory.
+func (r *run) start(ctx context.Context, lighter string, s store) (*process, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r.starts++
+	p := &process{root: filepath.Join(r.dir, fmt.Sprintf("hub-%d", r.starts)), address: l.Addr().String()}
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf("root = %q\nlisten = %q\nsources = [\"127.0.0.1\"]\n", p.root, p.address)
+	if s != (store{}) {
+		config += fmt.Sprintf("catalog = %q\nbucket = %q\n", s.catalog, s.bucket)
+	}
+	if err := os.WriteFile(p.root+".toml", []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(p.root + ".log")
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(lighter, "hub", "--config", p.root+".toml")
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if p.Client, err = client.New(client.Options{URL: "http://" + p.address}); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	for end := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
+		if _, err = p.Keys(ctx); err == nil {
+			return p, nil
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			text, _ := os.ReadFile(log.Name())
+			return nil, errors.Join(fmt.Errorf("the hub does not answer: %w\n%s", err, text), p.stop())
+		}
+	}
+}
+
+// stop ends the process and removes its directory.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	err := p.cmd.Wait()
+	return errors.Join(err, os.RemoveAll(p.root))
+}
+
+// push pushes an OCI layout.
+func (p *process) push(ctx context.Context, layout, name string) error {
+	cmd := exec.CommandContext(ctx, "skopeo", "copy", "--quiet", "--insecure-policy", "--preserve-digests",
+		"--dest-tls-verify=false", "oci:"+layout+":latest", "docker://"+p.address+"/"+name)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("skopeo copy: %w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// ready waits until the images of a name are ready.
+func (p *process) ready(ctx context.Context, name string) error {
+	for {
+		images, err := p.Images(ctx, name)
+		if err != nil {
+			return err
+		}
+		pending := len(images) == 0
+		for _, i := range images {
+			if i.State == wire.StateFailed {
+				return errors.New(i.Error)
+			}
+			pending = pending || i.State != wire.StateReady
+		}
+		if !pending {
+			return nil
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// seconds measures fn.
+func seconds(fn func() error) (float64, error) {
+	started := time.Now()
+	err := fn()
+	return time.Since(started).Seconds(), err
+}

@@ -1,0 +1,308 @@
+package hubs
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"lighter/test/testkit/layout"
+	"lighter/wire"
+)
+
+const (
+	processRatio = 1.5
+	manyImages   = 20
+	imageBytes   = 40 << 20
+	connection   = 100e6 / 8 // bytes a second of one connection
+
+	diskRatio = 0.6
+)
+
+// source is a registry that serves OCI layouts, by the names of their directories.
+type source struct {
+	*httptest.Server
+	dir string
+}
+
+// newSource serves the layouts below dir. rate limits each connection, in bytes a second; 0: none.
+func newSource(dir string, rate float64) *source {
+	s := &source{dir: dir}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.answer))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	if rate > 0 {
+		s.Listener = limitedListener{s.Listener, rate}
+	}
+	s.Start()
+	return s
+}
+
+// add returns the request to add an image of the source.
+func (s *source) add(image string) wire.Add {
+	return wire.Add{Source: "docker://" + strings.TrimPrefix(s.URL, "http://") + "/" + image + ":latest",
+		Name: image + ":latest", PlainHTTP: true}
+}
+
+func (s *source) answer(w http.ResponseWriter, req *http.Request) {
+	rest := strings.TrimPrefix(req.URL.Path, "/v2/")
+	image, rest, _ := strings.Cut(rest, "/")
+	kind, reference, _ := strings.Cut(rest, "/")
+	dir := filepath.Join(s.dir, filepath.Base(image))
+	switch {
+	case image == "":
+		w.WriteHeader(http.StatusOK)
+	case kind == "manifests":
+		text, err := manifestText(dir)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+		w.Header().Set("Docker-Content-Digest", digest.FromBytes(text).String())
+		_, _ = w.Write(text)
+	default:
+		http.ServeFile(w, req, layout.Blob(dir, ocispec.Descriptor{Digest: digest.Digest(reference)}))
+	}
+}
+
+// limitedListener limits what is written to each of its connections.
+type limitedListener struct {
+	net.Listener
+	rate float64
+}
+
+func (l limitedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &limitedConn{Conn: conn, rate: l.rate}, nil
+}
+
+type limitedConn struct {
+	net.Conn
+	rate float64
+	next time.Time // when the connection has sent what was written until now
+}
+
+// Write writes a piece after the previous one was sent at the connection's rate.
+func (c *limitedConn) Write(b []byte) (n int, err error) {
+	const piece = 64 << 10
+	for len(b) > 0 && err == nil {
+		if now := time.Now(); c.next.Before(now) {
+			c.next = now
+		} else {
+			time.Sleep(c.next.Sub(now))
+		}
+		var k int
+		k, err = c.Conn.Write(b[:min(piece, len(b))])
+		c.next = c.next.Add(time.Duration(float64(k) / c.rate * float64(time.Second)))
+		n, b = n+k, b[k:]
+	}
+	return n, err
+}
+
+// processes compares one process with two, which share PostgreSQL and S3, when they add images from a
+// source that is slow for each connection.
+func (r *run) processes(ctx context.Context) error {
+	dir := filepath.Join(r.dir, "images")
+	for n := range manyImages {
+		if err := makeImage(filepath.Join(dir, fmt.Sprintf("image-%d", n)), n); err != nil {
+			return err
+		}
+	}
+	from := newSource(dir, connection)
+	defer from.Close()
+	shared, end, err := startShared()
+	if err != nil {
+		return err
+	}
+	defer end()
+	var one, two []float64
+	for range r.Rounds {
+		for _, times := range []*[]float64{&one, &two} {
+			count := 1
+			if times == &two {
+				count = 2
+			}
+			took, err := r.addMany(ctx, from, shared, count)
+			if err != nil {
+				return err
+			}
+			*times = append(*times, took)
+		}
+	}
+	// The throughput of two processes to that of one is the inverse of the times.
+	r.ratio("processes", "throughput of two : one, 20 images", one, two, -processRatio)
+	return nil
+}
+
+// makeImage makes an OCI layout of one layer that no other one shares anything with.
+func makeImage(dir string, n int) error {
+	if err := os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755); err != nil {
+		return err
+	}
+	layer, diffID, err := layout.WriteLayer(dir, func(l *layout.Layer) error {
+		random := rand.NewChaCha8(sha256.Sum256([]byte{byte(n)}))
+		const file = 1 << 20
+		for i := range imageBytes / file {
+			content := make([]byte, file)
+			_, _ = random.Read(content)
+			if err := l.File(fmt.Sprintf("file-%d", i), content); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	config := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{diffID}}}
+	manifest := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Layers: []ocispec.Descriptor{layer}}
+	manifest.SchemaVersion = 2
+	return layout.Write(dir, manifest, config)
+}
+
+// addMany returns the seconds in which an empty hub of some processes adds all images, which are
+// requested of each process in turn.
+func (r *run) addMany(
+	ctx context.Context, from *source, shared func() (store, error), count int,
+) (took float64, err error) {
+	s, err := shared()
+	if err != nil {
+		return 0, err
+	}
+	var hub []*process
+	defer func() {
+		for _, p := range hub {
+			err = errors.Join(err, p.stop())
+		}
+	}()
+	for range count {
+		p, err := r.startNext(ctx, s, hub)
+		if err != nil {
+			return 0, err
+		}
+		hub = append(hub, p)
+	}
+	return seconds(func() error {
+		group, ctx := errgroup.WithContext(ctx)
+		for n := range manyImages {
+			p, image := hub[n%count], fmt.Sprintf("image-%d", n)
+			group.Go(func() error {
+				_, err := p.Add(ctx, from.add(image), func(wire.Progress) {})
+				if err != nil {
+					return err
+				}
+				return p.ready(ctx, image+":latest")
+			})
+		}
+		return group.Wait()
+	})
+}
+
+// startNext starts one more process of a hub. All have the same signing key.
+func (r *run) startNext(ctx context.Context, s store, others []*process) (*process, error) {
+	if len(others) > 0 {
+		key, err := os.ReadFile(filepath.Join(others[0].root, "hub.key"))
+		if err != nil {
+			return nil, err
+		}
+		root := filepath.Join(r.dir, fmt.Sprintf("hub-%d", r.starts+1))
+		if err := os.MkdirAll(root, 0o700); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(root, "hub.key"), key, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return r.start(ctx, r.Lighter, s)
+}
+
+// disk compares what the benchmark's images take on the disk if they were added from a registry, with
+// what they take if they were pushed: then the hub keeps all blobs.
+func (r *run) disk(ctx context.Context) error {
+	images := []string{"base", "python", "sci", "ml", "torch"}
+	dir := filepath.Join(r.dir, "registry")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, image := range images {
+		from, err := r.config.Layout(image)
+		if err == nil {
+			err = os.Symlink(from, filepath.Join(dir, image))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	from := newSource(dir, 0)
+	defer from.Close()
+	added, err := r.diskOf(ctx, "added", images, func(p *process, image string) error {
+		_, err := p.Add(ctx, from.add(image), func(wire.Progress) {})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	pushed, err := r.diskOf(ctx, "pushed", images, func(p *process, image string) error {
+		layout, err := r.config.Layout(image)
+		if err != nil {
+			return err
+		}
+		return p.push(ctx, layout, image+":latest")
+	})
+	if err != nil {
+		return err
+	}
+	r.add(Result{Figure: "disk", What: "added : all blobs kept", Value: added / pushed, Unit: "ratio",
+		All: []float64{added}, Base: []float64{pushed}}, diskRatio)
+	return nil
+}
+
+// diskOf returns the bytes that images take in an empty hub, without startup packs, which are bounded
+// apart.
+func (r *run) diskOf(
+	ctx context.Context, how string, images []string, bring func(p *process, image string) error,
+) (bytes float64, err error) {
+	p, err := r.start(ctx, r.Lighter, store{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	for _, image := range images {
+		if err := bring(p, image); err != nil {
+			return 0, fmt.Errorf("image %s: %w", image, err)
+		}
+		if err := p.ready(ctx, image+":latest"); err != nil {
+			return 0, err
+		}
+	}
+	if err := p.settled(ctx); err != nil {
+		return 0, err
+	}
+	for _, kind := range []string{"objects", "registry"} {
+		n, err := used(filepath.Join(p.root, kind))
+		if err != nil {
+			return 0, err
+		}
+		bytes += float64(n)
+		r.add(Result{Figure: "disk", What: how + ": " + kind, Value: float64(n) / 1e6, Unit: "MB"}, 0)
+	}
+	return bytes, nil
+}

@@ -57,6 +57,8 @@ type Config struct {
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
+	DiskReserve int64 `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks. With less it takes no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
+
 	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. Beyond it nothing of the repository is removed until that is confirmed (lighter retention)."`
 
 	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule that names its repository an image stays until it is removed by hand. They are applied once a day."`
@@ -87,6 +89,7 @@ func DefaultConfig() Config {
 		Platforms:    []string{"linux/" + runtime.GOARCH},
 		KeepHeldDays: 30,
 
+		DiskReserve:         1 << 30,
 		RetentionMaxPercent: 50,
 		Retention:           []retention.Rule{},
 
@@ -113,6 +116,8 @@ func (c *Config) Check() error {
 		return errors.New("limits must be above zero")
 	case c.KeepHeldDays < 0 || c.KeepHeldDays > maxDays:
 		return fmt.Errorf("keep_held_days is %d: want 0 to %d", c.KeepHeldDays, maxDays)
+	case c.DiskReserve < 0 || c.DiskReserve > 1<<60:
+		return fmt.Errorf("disk_reserve is %d: want 0 to 2^60", c.DiskReserve)
 	case c.RetentionMaxPercent < 0 || c.RetentionMaxPercent > 100:
 		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
 	case c.StartupBytes < 0:

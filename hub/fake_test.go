@@ -80,6 +80,7 @@ func hubConfig(t *testing.T) hub.Config {
 	c.Listen = "127.0.0.1:0"
 	c.Platforms = []string{"linux/amd64"}
 	c.Sources = []string{"127.0.0.1", "localhost"}
+	c.DiskReserve = 0 // the tests' disk may be small
 	return c
 }
 

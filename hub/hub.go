@@ -42,6 +42,7 @@ import (
 	"lighter/hub/registry"
 	"lighter/hub/retention"
 	"lighter/hub/serve"
+	"lighter/hub/space"
 	"lighter/hub/startup"
 	"lighter/hub/upstream"
 	"lighter/hub/verify"
@@ -76,6 +77,7 @@ type Hub struct {
 	starts    *startup.Service
 	holders   *holders.Service
 	expiry    *expiry.Service
+	reserve   *space.Reserve
 	keys      signingKeys
 	proxies   []netip.Prefix
 	access    *access.Policy
@@ -199,7 +201,10 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.holders = holders.New(h.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, h.log)
 	h.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, h.catalog, h.images,
 		h.jobs, h.log)
+	h.reserve = space.New(c.DiskReserve, c.dirs()...)
+	h.jobs.Around(h.reserve.Job, images.JobKind, catalog.LayoutJob)
 	h.view.jobs, h.view.starts, h.view.holders, h.view.expiry = h.jobs, h.starts, h.holders, h.expiry
+	h.view.reserve = h.reserve
 	h.publisher.Recover(ctx)
 	return h.images.Recover(ctx)
 }
@@ -243,7 +248,7 @@ func (h *Hub) handler() http.Handler {
 	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
-	mux.Handle("/v2/", h.registry.Handler(h.images))
+	mux.Handle("/v2/", h.reserve.Uploads(h.registry.Handler(h.images)))
 	mux.Handle("/", api)
 	return mux
 }

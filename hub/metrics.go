@@ -18,6 +18,7 @@ import (
 	"lighter/hub/expiry"
 	"lighter/hub/holders"
 	"lighter/hub/jobs"
+	"lighter/hub/space"
 	"lighter/hub/startup"
 	"lighter/logqueue"
 	"lighter/wire"
@@ -30,6 +31,7 @@ type view struct {
 	starts   *startup.Service
 	holders  *holders.Service
 	expiry   *expiry.Service
+	reserve  *space.Reserve
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -98,7 +100,11 @@ func (v *view) register(mux *http.ServeMux) {
 			sendText(w, http.StatusServiceUnavailable, "shutting down")
 			return
 		}
-		sendText(w, http.StatusOK, "ok")
+		text := "ok"
+		if err := v.reserve.Check(); err != nil { // it serves what it has
+			text += "\nnothing is ingested: " + err.Error()
+		}
+		sendText(w, http.StatusOK, text)
 	})
 }
 
@@ -187,6 +193,15 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	}
 	send(prometheus.CounterValue, "retention_removed_total", "Images that retention rules have removed.",
 		expiry.Removed, nil)
+	gauge("disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes())
+	for _, d := range v.reserve.Dirs() {
+		free, err := d.Free()
+		if err != nil {
+			return err
+		}
+		send(prometheus.GaugeValue, "disk_free_bytes", "Free bytes of the disk of a directory.", free,
+			prometheus.Labels{"dir": d.Name})
+	}
 	gauge("retention_waiting", "Images that retention rules would remove after a confirmation.", expiry.Waiting)
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"lighter/durable"
 	"lighter/hub/registry"
+	"lighter/hub/space"
 )
 
 // The files of a hub:
@@ -77,6 +78,19 @@ func (c *Config) registryStorage() (registry.Storage, error) {
 		return registry.S3(u)
 	}
 	return registry.Dir(registryDir(c.Root)), nil
+}
+
+// dirs returns the directories in which the hub writes.
+func (c *Config) dirs() []space.Dir {
+	dirs := []space.Dir{{Name: "root", Path: c.Root}, {Name: "scratch", Path: c.scratch()}}
+	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "s3" {
+		return dirs
+	}
+	objects := objectsDir(c.Root)
+	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "file" {
+		objects = u.Path
+	}
+	return append(dirs, space.Dir{Name: "objects", Path: objects}, space.Dir{Name: "registry", Path: registryDir(c.Root)})
 }
 
 // scratch returns the directory of unfinished objects.

@@ -84,6 +84,8 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 		"the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
 	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,
 		"the `DAYS` for which the hub keeps what a node or a mirror has after it has stopped reporting")
+	f.Int64Var(&config.DiskReserve, "disk-reserve", config.DiskReserve,
+		"the free `BYTES` that the hub leaves on its disks: with less it ingests nothing, and goes on to serve")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

@@ -44,6 +44,9 @@ type Config struct {
 	Ready func(ctx context.Context, image catalog.Image) error
 }
 
+// JobKind is the kind of the jobs that bring and ingest images.
+const JobKind = jobKind
+
 // Service is safe for concurrent use.
 type Service struct {
 	// ImageTime is Config.ImageTime. It may be changed before the jobs run.

@@ -10,12 +10,14 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,15 +55,21 @@ type Kind struct {
 	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
 	// Run that is interrupted may leave things undone, as it is called again. An error ends the job
 	// as failed, and the images that it was to ingest fail with that reason.
-	Run func(ctx context.Context, j *Running) error
+	Run Run
 }
+
+// Run does the work of a job.
+type Run func(ctx context.Context, j *Running) error
 
 // Low is the priority of jobs that all others precede.
 const Low = -1
 
 // RetryError ends an attempt at a job that is to be made again, however often that happens: what the
 // job needs is not available.
-type RetryError struct{ Err error }
+type RetryError struct {
+	Err   error
+	After time.Duration // the pause before the next attempt; 0: Queue.RetryDelay
+}
 
 func (e *RetryError) Error() string { return e.Err.Error() }
 func (e *RetryError) Unwrap() error { return e.Err }
@@ -134,6 +142,16 @@ func New(store Store, owner string, log *slog.Logger) *Queue {
 
 // Add adds a kind. It is called before Run.
 func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
+
+// Around replaces the work of some kinds by what wrap returns for it. It is called after Add and before
+// Run.
+func (q *Queue) Around(wrap func(Run) Run, kinds ...string) {
+	for i := range q.kinds {
+		if slices.Contains(kinds, q.kinds[i].Name) {
+			q.kinds[i].Run = wrap(q.kinds[i].Run)
+		}
+	}
+}
 
 // Kinds returns the names of the kinds.
 func (q *Queue) Kinds() (names []string) {
@@ -279,8 +297,9 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	case ctx.Err() != nil: // the hub ends
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true}
 	case errors.As(err, &retry):
-		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true, Delay: q.RetryDelay, Error: report.Reason(err)}
-		log.Warn("job is tried again", "err", err, "pause", q.RetryDelay)
+		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true, Delay: cmp.Or(retry.After, q.RetryDelay),
+			Error: report.Reason(err)}
+		log.Warn("job is tried again", "err", err, "pause", o.Delay)
 	case r.Attempts < kind.Tries:
 		o = catalog.Outcome{State: wire.JobQueued, Delay: kind.Pause << (r.Attempts - 1), Error: report.Reason(err)}
 		log.Warn("job failed and is tried again", "err", err, "pause", o.Delay)

@@ -40,7 +40,7 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/expiry hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/retention hub/serve hub/startup hub/upstream hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
+hub: durable format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/expiry hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify logqueue renewed socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
@@ -59,6 +59,7 @@ hub/registry: wire
 hub/report: wire
 hub/retention:
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
+hub/space: hub/jobs
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace

@@ -301,7 +301,6 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	defer context.AfterFunc(ctx, h.end)()
 	group.Go(func() error { return h.jobs.Run(ctx) })
 	group.Go(func() error { return h.publisher.Run(ctx) })
-	group.Go(func() error { return h.images.Run(ctx) })
 	group.Go(h.trees.Run)
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })

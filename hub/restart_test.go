@@ -84,6 +84,9 @@ func TestKilledHubComparesNames(t *testing.T) {
 	dying := openHub(t, h.config)
 	moved, err := dying.Registry().Repository("a").Manifest(t.Context(), "2")
 	if err == nil {
+		_, err = dying.Images().Changing(t.Context(), "a", "1")
+	}
+	if err == nil {
 		err = dying.Registry().Repository("a").PutManifest(t.Context(), "1", moved)
 	}
 	if err := errors.Join(err, dying.Close()); err != nil {
@@ -98,6 +101,122 @@ func TestKilledHubComparesNames(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("the name refers to %+v, want the registry's image", again.settled("a:1"))
+}
+
+// A hub that was killed between the deletion of a tag or a manifest in its registry and that in its
+// catalog removes the image at the next start.
+func TestKilledHubForgetsDeletedNames(t *testing.T) {
+	t.Parallel()
+	for what, reference := range map[string]func(wire.Image) string{
+		"tag":      func(wire.Image) string { return "1" },
+		"manifest": func(i wire.Image) string { return i.Digest },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			h := startHub(t)
+			h.push("a:1", image(lowerTar))
+			which := reference(h.ready("a:1"))
+			h.stop()
+			dying := openHub(t, h.config)
+			_, err := dying.Images().Changing(t.Context(), "a", which)
+			if err == nil {
+				err = dying.Registry().Repository("a").Delete(t.Context(), which)
+			}
+			if err := errors.Join(err, dying.Close()); err != nil {
+				t.Fatal(err)
+			}
+			again := runHub(t, openHub(t, h.config))
+			again.idle()
+			if images := again.settled("a:1"); len(images) != 0 {
+				t.Errorf("images %+v, want none", images)
+			}
+		})
+	}
+}
+
+// A removal that was interrupted by the end of the hub is completed.
+func TestKilledHubCompletesARemoval(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	got := h.ready("a:1")
+	h.stop()
+	dying := openHub(t, h.config)
+	ctx, cancel := context.WithCancel(t.Context())
+	removed := make(chan error, 1)
+	go func() { removed <- dying.Images().Remove(ctx, "a:1") }()
+	var err error
+	for range 3000 {
+		if _, err = dying.Catalog().Jobs.Claim(ctx, dying.Owner(), []catalog.Slot{{Kind: "name"}}, time.Hour); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	<-removed
+	// It has deleted the tag and the catalog's rows.
+	err = errors.Join(err, dying.Registry().Repository("a").Delete(t.Context(), "1"),
+		dying.Catalog().Remove(t.Context(), "image", "a:1", ""), dying.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := runHub(t, openHub(t, h.config))
+	again.idle()
+	again.expect("/v2/a/manifests/1", 404)
+	again.expect("/v2/a/manifests/"+got.Digest, 404)
+	if images := again.settled("a:1"); len(images) != 0 {
+		t.Errorf("images %+v, want none", images)
+	}
+}
+
+// Two processes push one tag at the same moment, and the one that is first in the registry is last in
+// the catalog.
+func TestOneTagAtTwoProcesses(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:first", image(lowerTar))
+	h.push("a:second", image(upperTar))
+	first, second := h.ready("a:first").Digest, h.ready("a:second").Digest
+	repository := h.Registry().Repository("a")
+	var settled []func()
+	for _, digest := range []string{first, second} {
+		done, err := h.Images().Changing(t.Context(), "a", "1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		settled = append(settled, done)
+		m, err := repository.Manifest(t.Context(), digest)
+		if err == nil {
+			err = repository.PutManifest(t.Context(), "1", m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := func(digest string) {
+		t.Helper()
+		if _, err := h.Catalog().Name(t.Context(), "a:1", []catalogImage{{Root: digest, Digest: digest,
+			State: wire.StateStored}}, catalog.Job{Kind: "image", Key: "a:1", Root: digest}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name(second)
+	settled[1]()
+	name(first)
+	settled[0]()
+	h.idle()
+	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != second {
+		t.Errorf("the name refers to %+v, want %s, as in the registry", images, second)
+	}
+	// A push that nobody disturbs needs no job.
+	done, err := h.Images().Changing(t.Context(), "a", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done()
+	if j, err := h.Catalog().Jobs.Open(t.Context(), "name", "a:1"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("job %+v, %v, want none", j, err)
+	}
 }
 
 // leaveUnpublished leaves the files and claims of a hub that was killed between storing objects and the

@@ -123,8 +123,8 @@ const (
 type Job struct {
 	N int64 `json:"job"`
 	// Kind is "image" (the images of a name are brought and ingested), "verify" (they are read back),
-	// "layout" (startup packs of a tree are made), "recompress" (and made smaller) or "retention" (the
-	// retention rules are applied).
+	// "layout" (startup packs of a tree are made), "recompress" (and made smaller), "name" (the image is
+	// removed, or its name compared with the registry) or "retention" (the retention rules are applied).
 	Kind     string     `json:"kind"`
 	Key      string     `json:"key"` // what it is about: the name of an image, or a tree
 	State    string     `json:"state"`

@@ -106,7 +106,7 @@ func (c *Catalog) Expect(
 ) (now []Image, job int64, err error) {
 	name := j.Key
 	err = c.update(ctx, "queue image "+name, func(tx session) error {
-		open, err := get(ctx, tx, value[int], `SELECT COUNT(*) FROM jobs WHERE `+openJob)
+		open, err := get(ctx, tx, value[int], `SELECT COUNT(*) FROM jobs WHERE kind = ? AND `+openJob, j.Kind)
 		if err != nil {
 			return err
 		}
@@ -312,6 +312,13 @@ func (c *Catalog) Remove(ctx context.Context, kind, name, digest string) error {
 // deleteImages deletes the images of a name that meet the condition. The name is the first of args.
 func deleteImages(ctx context.Context, tx session, condition string, args ...any) error {
 	return exec(ctx, tx, `DELETE FROM images WHERE name = ?`+condition, args...)
+}
+
+// Indexes returns the roots of a repository's names that may be indexes.
+func (c *Catalog) Indexes(ctx context.Context, repository string) ([]string, error) {
+	return list(ctx, c.read, value[string], `SELECT DISTINCT root FROM images WHERE (root <> digest OR state <> ?)
+		AND (name > ? AND name < ? OR name > ? AND name < ?)`, wire.StateReady,
+		repository+":", repository+";", repository+"@", repository+"A") // each ends just after the names of its form
 }
 
 // NamesIn returns the names in a repository that refer to a digest, as root or as manifest.

@@ -108,6 +108,32 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 		delay.Milliseconds(), []byte{}, j.ByUser, j.Postpones, j.ByUser)
 }
 
+// Withdraw removes a queued job that nobody has added again or claimed since it was added with that
+// payload. Otherwise the open job of its kind and key runs as soon as possible, once more if it is
+// running; if there is none, Withdraw adds j.
+func (q *Jobs) Withdraw(ctx context.Context, j Job) error {
+	return q.update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx session) error {
+		err := change(ctx, tx, errKnown, `DELETE FROM jobs WHERE kind = ? AND key = ? AND state = 'queued' AND fence = 0
+			AND payload = ?`, j.Kind, j.Key, j.Payload)
+		if !errors.Is(err, errKnown) {
+			return err
+		}
+		err = change(ctx, tx, errKnown, `UPDATE jobs SET run_at = `+tx.clock+`,
+				request = CASE WHEN state = 'running' AND request = '' THEN 'again' ELSE request END
+			WHERE kind = ? AND key = ? AND `+openJob, j.Kind, j.Key)
+		if errors.Is(err, errKnown) {
+			_, err = addJob(ctx, tx, j, 0)
+		}
+		return err
+	})
+}
+
+// Hurry makes all queued jobs of a kind run as soon as possible.
+func (q *Jobs) Hurry(ctx context.Context, kind string) error {
+	return q.exec(ctx, "run jobs of kind "+kind, `UPDATE jobs SET run_at = `+q.write.clock+`
+		WHERE kind = ? AND state = 'queued' AND run_at > `+q.write.clock, kind)
+}
+
 // Slot is room for one job of a kind.
 type Slot struct {
 	Kind     string

@@ -180,6 +180,12 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 		}
 		which = add.Digest
 	}
+	settled := func() {}
+	if add.Digest != "" {
+		if settled, err = s.changing(ctx, ref); err != nil {
+			return nil, err
+		}
+	}
 	defer s.Lock(ref.Repository)()
 	repository := s.registry.Repository(ref.Repository)
 	root, err := repository.Manifest(ctx, which)
@@ -203,6 +209,7 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 	if err != nil {
 		return nil, err
 	}
+	settled()
 	return &request{name: ref.Name(), images: requested(members, now)}, nil
 }
 

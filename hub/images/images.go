@@ -61,26 +61,24 @@ type Service struct {
 	life context.Context // ends with the hub
 
 	repositories [64]sync.Mutex // see Lock
-
-	mu    sync.Mutex      // guards the following
-	stale map[string]bool // names that may differ between registry and catalog
 }
 
 var _ registry.Events = (*Service)(nil)
 
-// New returns a service over the stores, and adds its kind of jobs to the queue. life ends with the
+// New returns a service over the stores, and adds its kinds of jobs to the queue. life ends with the
 // hub.
 func New(
 	life context.Context, config Config, c *catalog.Catalog, r *registry.Registry, i *ingest.Ingester, q *jobs.Queue,
 ) *Service {
 	s := &Service{ImageTime: config.ImageTime, config: config, catalog: c, registry: r, ingester: i, jobs: q,
-		life: life, stale: map[string]bool{}}
+		life: life}
+	q.Add(jobs.Kind{Name: nameJob, AtOnce: namesAtOnce, Tries: settleTries, Pause: settlePause, Run: s.settle})
 	q.Add(jobs.Kind{Name: jobKind, AtOnce: imagesAtOnce, Urgent: urgentAtOnce, Run: s.run})
 	return s
 }
 
-// Recover queues the images again that have no job, and finds the names that the previous process
-// changed in the registry alone. It comes before Run.
+// Recover queues the images again that have no job, and has the names compared that the previous process
+// may have changed in the registry alone.
 func (s *Service) Recover(ctx context.Context) error {
 	pending, err := s.catalog.PendingNames(ctx, jobKind)
 	if err != nil {
@@ -91,19 +89,7 @@ func (s *Service) Recover(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.compareNames(ctx)
-}
-
-// Run corrects stale names until ctx ends.
-func (s *Service) Run(ctx context.Context) error {
-	for {
-		s.readStale(ctx)
-		select {
-		case <-time.After(staleEvery):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return s.catalog.Jobs.Hurry(ctx, nameJob)
 }
 
 // RunConfig returns how a container of an image runs.

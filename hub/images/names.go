@@ -2,10 +2,9 @@ package images
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -30,11 +29,7 @@ func (s *Service) Lock(repository string) (unlock func()) {
 // Pushed notes that a tag of the hub's registry points to a manifest. The repository is locked.
 func (s *Service) Pushed(ctx context.Context, repository, tag string) error {
 	ref := wire.Ref{Repository: repository, Tag: tag}
-	err := s.readName(ctx, ref)
-	if err != nil {
-		s.markStale(ref)
-	}
-	return err
+	return s.readName(ctx, ref)
 }
 
 // readName copies what a name stands for from the registry to the catalog. The repository is
@@ -60,71 +55,10 @@ func (s *Service) readName(ctx context.Context, ref wire.Ref) error {
 func (s *Service) nameImages(ctx context.Context, ref wire.Ref, images []catalog.Image) ([]catalog.Image, error) {
 	now, err := s.catalog.Name(ctx, ref.Name(), images, pushJob(ref.Name(), images[0].Root))
 	if err != nil {
-		s.markStale(ref)
 		return nil, err
 	}
 	s.jobs.Changed(jobKind, ref.Name())
 	return now, nil
-}
-
-// markStale notes that a name may differ between registry and catalog.
-func (s *Service) markStale(ref wire.Ref) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stale[ref.Name()] = true
-}
-
-// readStale reads the stale names again.
-func (s *Service) readStale(ctx context.Context) {
-	s.mu.Lock()
-	names := slices.Collect(maps.Keys(s.stale))
-	clear(s.stale)
-	s.mu.Unlock()
-	for _, name := range names {
-		ref, err := wire.ParseName(name)
-		if err == nil {
-			err = s.readStaleName(ctx, ref)
-		}
-		if err != nil && !errors.Is(err, registry.ErrNotFound) {
-			s.config.Log.Error("read a name from the registry", "image", name, "err", err)
-			s.markStale(ref)
-		}
-	}
-}
-
-// readStaleName reads a name from the registry, unless a job is going to give the name to its image.
-func (s *Service) readStaleName(ctx context.Context, ref wire.Ref) error {
-	defer s.Lock(ref.Repository)()
-	j, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name())
-	if err == nil {
-		var w work
-		if err := json.Unmarshal(j.Payload, &w); err == nil && w.Source != "" {
-			return nil
-		}
-	} else if !errors.Is(err, catalog.ErrNotFound) {
-		return err
-	}
-	return s.readName(ctx, ref)
-}
-
-// compareNames marks the names as stale that differ between registry and catalog, as the previous
-// process was killed between the two.
-func (s *Service) compareNames(ctx context.Context) error {
-	images, err := s.catalog.Images(ctx, "")
-	if err != nil {
-		return err
-	}
-	for _, image := range images {
-		ref, err := wire.ParseName(image.Name)
-		if err != nil || ref.Tag == "" || isPending(image) { // a job brings a pending image
-			continue
-		}
-		root, err := s.registry.Repository(ref.Repository).Manifest(ctx, ref.Tag)
-		if err == nil && root.Digest != image.Root {
-			s.markStale(ref)
-		}
-	}
-	return nil
 }
 
 // Deleted notes that a tag was deleted from the hub's registry, or a manifest with all its tags.
@@ -152,121 +86,134 @@ func (s *Service) forget(ctx context.Context, name, digest string) error {
 	return s.catalog.Remove(ctx, jobKind, name, digest)
 }
 
-// Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay.
-func (s *Service) Remove(ctx context.Context, name string) error {
-	_, err := s.RemoveIf(ctx, name, func() (bool, error) { return true, nil })
-	return err
-}
-
-// RemoveIf is Remove if still returns true. It is called while the repository is locked: no push to
-// this process changes the name meanwhile.
-func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
-	ref, err := report.ParseName(name)
-	if err != nil {
-		return false, err
-	}
-	defer s.Lock(ref.Repository)()
-	if is, err := still(); err != nil || !is {
-		return false, err
-	}
-	err = s.remove(ctx, ref)
-	return err == nil, err
-}
-
-// remove removes a name. Its repository is locked.
-func (s *Service) remove(ctx context.Context, ref wire.Ref) error {
+// removal returns what Remove has to delete, so that a job can do it as often as it is interrupted.
+func (s *Service) removal(ctx context.Context, ref wire.Ref) (change, error) {
+	c := change{Remove: true}
 	images, err := s.catalog.Images(ctx, ref.Name())
 	if err != nil {
-		return err
+		return c, err
 	}
-	var digests []string
 	for _, image := range images {
-		digests = append(digests, image.Root, image.Digest)
+		c.Manifests = append(c.Manifests, image.Root, image.Digest)
 	}
-	var indexes map[string]bool
-	root, err := s.registry.Repository(ref.Repository).Manifest(ctx, ref.Reference())
+	from := s.registry.Repository(ref.Repository)
+	root, err := from.Manifest(ctx, ref.Reference())
 	switch {
+	case errors.Is(err, registry.ErrNotFound) && len(images) == 0:
+		return c, errorOf(ref.Name(), catalog.ErrNotFound)
 	case err == nil:
-		digests = append(digests, root.Digest)
-		if indexes, err = s.unsharedIndexes(ctx, ref, root); err != nil {
-			return err
+		c.Manifests = append(c.Manifests, root.Digest)
+		members, _ := oci.Expand(ctx, from, root, nil) // if a part cannot be read, the others are removed
+		for _, index := range members.Indexes {
+			c.Indexes = append(c.Indexes, index.Digest)
 		}
 	case !errors.Is(err, registry.ErrNotFound):
-		return err
-	case len(images) == 0:
-		return errorOf(ref.Name(), catalog.ErrNotFound)
+		return c, err
 	}
-	// The registry comes first: if this is interrupted, the image is still listed and can be
-	// removed again.
-	if ref.Tag != "" {
-		if err := s.registry.Repository(ref.Repository).Delete(ctx, ref.Tag); err != nil {
+	isIndex := func(digest string) bool { return slices.Contains(c.Indexes, digest) }
+	slices.Sort(c.Manifests)
+	c.Manifests = slices.DeleteFunc(slices.Compact(c.Manifests), isIndex)
+	return c, nil
+}
+
+// remove removes a name, and those of the manifests that no name needs.
+func (s *Service) remove(ctx context.Context, ref wire.Ref, c change) error {
+	if err := s.removeName(ctx, ref); err != nil {
+		return err
+	}
+	for _, digest := range c.Manifests {
+		if err := s.deleteManifest(ctx, ref.Repository, digest); err != nil {
 			return err
 		}
 	}
-	digests = slices.AppendSeq(digests, maps.Keys(indexes))
-	slices.Sort(digests)
-	for _, digest := range slices.Compact(digests) {
-		if unshared, isIndex := indexes[digest]; isIndex && !unshared {
-			continue
-		}
-		if err := s.deleteManifest(ctx, ref, digest); err != nil {
+	return s.deleteIndexes(ctx, ref.Repository, c.Indexes)
+}
+
+func (s *Service) removeName(ctx context.Context, ref wire.Ref) error {
+	defer s.Lock(ref.Repository)()
+	// The registry comes first: if this is interrupted, the image is still listed.
+	if ref.Tag != "" {
+		if err := s.registry.Repository(ref.Repository).Delete(ctx, ref.Tag); err != nil {
 			return err
 		}
 	}
 	return s.forget(ctx, ref.Name(), "")
 }
 
-// deleteManifest deletes a manifest of ref, unless another name in the repository needs it.
-func (s *Service) deleteManifest(ctx context.Context, ref wire.Ref, digest string) error {
-	names, err := s.catalog.NamesIn(ctx, ref.Repository, digest)
-	if err != nil {
+// deleteManifest deletes a manifest, unless a name in the repository needs it.
+func (s *Service) deleteManifest(ctx context.Context, repository, digest string) error {
+	defer s.Lock(repository)()
+	names, err := s.catalog.NamesIn(ctx, repository, digest)
+	if err != nil || len(names) > 0 {
 		return err
 	}
-	for _, name := range names {
-		if name != ref.Name() {
-			return nil
-		}
-	}
-	return s.registry.Repository(ref.Repository).Delete(ctx, digest)
+	return s.registry.Repository(repository).Delete(ctx, digest)
 }
 
-// unsharedIndexes returns the indexes below root, and whether no other name in the repository needs
-// each. The catalog has only roots and images, so the registry's indexes are read.
-func (s *Service) unsharedIndexes(ctx context.Context, ref wire.Ref, root registry.Manifest) (map[string]bool, error) {
-	from := s.registry.Repository(ref.Repository)
-	members, _ := oci.Expand(ctx, from, root, nil) // if a part cannot be read, the others are removed
-	unshared := map[string]bool{}
-	for _, index := range members.Indexes {
-		unshared[index.Digest] = true
+// maxReads bounds how often the indexes of a repository are read while new ones are pushed to it.
+const maxReads = 5
+
+// deleteIndexes deletes those of the indexes that no name in the repository needs. The catalog has only
+// roots and images, so the registry's other indexes are read, without the lock.
+func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes []string) error {
+	unneeded, seen := slices.Clone(indexes), map[string]bool{}
+	for range maxReads {
+		if len(unneeded) == 0 {
+			return nil
+		}
+		roots, err := s.catalog.Indexes(ctx, wire.Ref{Repository: repository}.NamedRepository())
+		if err != nil {
+			return err
+		}
+		for _, root := range roots {
+			if seen[root] {
+				continue
+			}
+			seen[root] = true
+			if unneeded, err = s.withoutNeeded(ctx, repository, root, unneeded); err != nil {
+				return err
+			}
+		}
+		if done, err := s.deleteUnneeded(ctx, repository, unneeded, seen); done || err != nil {
+			return err
+		}
 	}
-	if len(unshared) == 0 {
-		return nil, nil
+	return fmt.Errorf("remove indexes of %s: too many new ones are pushed", repository)
+}
+
+// withoutNeeded returns the indexes that a root does not need.
+func (s *Service) withoutNeeded(ctx context.Context, repository, root string, indexes []string) ([]string, error) {
+	from := s.registry.Repository(repository)
+	m, err := from.Manifest(ctx, root)
+	if errors.Is(err, registry.ErrNotFound) {
+		return indexes, nil // it is still being copied
 	}
-	images, err := s.catalog.Images(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	seen := map[string]bool{}
-	for _, image := range images {
-		other, err := wire.ParseName(image.Name)
-		if err != nil || other.Repository != ref.Repository || other == ref || seen[image.Root] {
-			continue
-		}
-		seen[image.Root] = true
-		m, err := from.Manifest(ctx, image.Root)
-		if errors.Is(err, registry.ErrNotFound) {
-			continue // it is still being copied
-		}
-		if err != nil {
-			return nil, err
-		}
-		members, err := oci.Expand(ctx, from, m, nil)
-		for digest := range unshared {
-			// A name that cannot be read may need any index.
-			isDigest := func(m registry.Manifest) bool { return m.Digest == digest }
-			needed := err != nil || slices.ContainsFunc(members.Indexes, isDigest)
-			unshared[digest] = unshared[digest] && !needed
+	members, err := oci.Expand(ctx, from, m, nil)
+	if err != nil { // a name that cannot be read may need any index
+		return nil, nil
+	}
+	return slices.DeleteFunc(indexes, func(index string) bool {
+		isIndex := func(m registry.Manifest) bool { return m.Digest == index }
+		return index == root || slices.ContainsFunc(members.Indexes, isIndex)
+	}), nil
+}
+
+// deleteUnneeded deletes indexes, unless there is a root that was not seen.
+func (s *Service) deleteUnneeded(
+	ctx context.Context, repository string, indexes []string, seen map[string]bool,
+) (done bool, err error) {
+	defer s.Lock(repository)()
+	roots, err := s.catalog.Indexes(ctx, wire.Ref{Repository: repository}.NamedRepository())
+	if err != nil || slices.ContainsFunc(roots, func(root string) bool { return !seen[root] }) {
+		return false, err
+	}
+	for _, index := range indexes {
+		if err := s.registry.Repository(repository).Delete(ctx, index); err != nil {
+			return false, err
 		}
 	}
-	return unshared, nil
+	return true, nil
 }

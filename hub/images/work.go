@@ -28,8 +28,6 @@ const (
 	imagesAtOnce = 4
 	urgentAtOnce = 1
 	urgent       = 1
-	// staleEvery is the interval in which stale names are read again.
-	staleEvery = 5 * time.Second
 )
 
 // work is the payload of a job.
@@ -241,6 +239,10 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	if err := i.Copy(ctx, &j.Progress); err != nil {
 		return err
 	}
+	settled, err := s.changing(ctx, ref)
+	if err != nil {
+		return err
+	}
 	defer s.Lock(ref.Repository)()
 	// The name may have been removed meanwhile, or given to another image.
 	if err := s.catalog.Jobs.Hold(ctx, j.Lease()); err != nil {
@@ -261,8 +263,8 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	if errors.Is(err, catalog.ErrLost) { // at another process, between the two
 		return errors.Join(err, s.restoreTag(context.WithoutCancel(ctx), ref))
 	}
-	if err != nil {
-		s.markStale(ref)
+	if err == nil {
+		settled()
 	}
 	return err
 }

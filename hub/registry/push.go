@@ -17,6 +17,9 @@ import (
 
 // Events receives the changes that clients make. The repository is locked during the calls.
 type Events interface {
+	// Changing says that a tag is about to get a manifest or to be deleted, or a manifest with all its
+	// tags. settled is called after Pushed or Deleted has succeeded, or if nothing has changed.
+	Changing(ctx context.Context, repository, reference string) (settled func(), err error)
 	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())
 	// Pushed says that a tag points to a new manifest, or to the same again. After an error the
@@ -99,6 +102,13 @@ func (r *Registry) Handler(events Events) http.Handler {
 			}
 			req = req.WithContext(withUpstream(req.Context(), known))
 		}
+		settled, err := changing(req, events, path[1], path[2])
+		if err != nil {
+			r.log.Error("announce a push", "repository", path[1], "reference", path[2], "err", err)
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(
+				"the hub could not record the change; try again"))
+			return
+		}
 		defer events.Lock(path[1])()
 		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
 		r.app.ServeHTTP(answer, req)
@@ -109,6 +119,9 @@ func (r *Registry) Handler(events Events) http.Handler {
 					"the hub could not record the change; try again"))
 				return
 			}
+		}
+		if answer.status < 500 {
+			settled()
 		}
 		answer.send(w)
 	})
@@ -130,6 +143,15 @@ func (r *deadlineReader) Read(b []byte) (int, error) {
 		return 0, errors.New("the request body arrives too slowly")
 	}
 	return r.Reader.Read(b)
+}
+
+// changing calls events.Changing, unless the request names no tag: a part of an index that is pushed
+// later has no name.
+func changing(req *http.Request, events Events, repository, ref string) (settled func(), err error) {
+	if _, err := digest.Parse(ref); err == nil && req.Method == http.MethodPut {
+		return func() {}, nil
+	}
+	return events.Changing(req.Context(), repository, ref)
 }
 
 // notify calls events. It goes on if the client has disconnected, as the registry has changed.

@@ -191,6 +191,10 @@ type events struct {
 	err   error
 }
 
+func (e *events) Changing(context.Context, string, string) (settled func(), err error) {
+	return func() { e.calls = append(e.calls, "settled") }, nil
+}
+
 func (e *events) Lock(string) (unlock func()) { return func() {} }
 
 func (e *events) Pushed(_ context.Context, repository, tag string) error {
@@ -232,7 +236,7 @@ func TestClientsAreAnsweredAfterEvents(t *testing.T) {
 	do("GET", "/v2/a/b/manifests/1", http.StatusOK)
 	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusAccepted)
 	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusNotFound)
-	if got := strings.Join(e.calls, ", "); got != "pushed a/b 1, deleted a/b "+m.Digest {
+	if got := strings.Join(e.calls, ", "); got != "pushed a/b 1, settled, settled, deleted a/b "+m.Digest+", settled, settled" {
 		t.Errorf("events received %q", got)
 	}
 	e.err = errors.New("the disk is full")

@@ -28,6 +28,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"JobRequests", testJobRequests},
 		{"PausedJobs", testPausedJobs},
 		{"Secrets", testSecrets},
+		{"WithdrawnJobs", testWithdrawnJobs},
+		{"Indexes", testIndexes},
 		{"JobImages", testJobImages},
 		{"Claims", testClaims},
 		{"ObjectClaims", testObjectClaims},

@@ -341,6 +341,34 @@ func testSecrets(t *testing.T, c *catalog.Catalog) {
 	want(n, "", false)
 }
 
+// A job is withdrawn only if nobody else has added or claimed it. Otherwise it runs afterwards.
+func testWithdrawnJobs(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	one := catalog.Job{Kind: kind, Key: "a", Payload: []byte("1"), Postpones: true}
+	two := catalog.Job{Kind: kind, Key: "a", Payload: []byte("2"), Postpones: true}
+	n := addJob(t, c, one, 0)
+	addJob(t, c, one, long)
+	wantNoJob(t, c, slots) // it waits again
+	must(t, c.Jobs.Withdraw(ctx, one))
+	if _, err := c.Jobs.Get(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("a withdrawn job: %v, want ErrNotFound", err)
+	}
+	addJob(t, c, one, long)
+	addJob(t, c, two, long)
+	must(t, c.Jobs.Withdraw(ctx, one))
+	j := claim(t, c, "x", "a")
+	must(t, c.Jobs.Withdraw(ctx, two))
+	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobQueued)
+	end(t, c, claim(t, c, "x", "a"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+	must(t, c.Jobs.Withdraw(ctx, two)) // it ran in between
+	end(t, c, claim(t, c, "x", "a"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+	addJob(t, c, one, long)
+	must(t, c.Jobs.Hurry(ctx, "other"))
+	wantNoJob(t, c, slots)
+	must(t, c.Jobs.Hurry(ctx, kind))
+	claim(t, c, "x", "a")
+}
+
 // A layer is split by one worker.
 func testClaims(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()

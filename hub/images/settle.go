@@ -1,0 +1,206 @@
+package images
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/hub/registry"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+// What a name stands for is in the registry and in the catalog, and no transaction changes both. So a
+// change is announced before: Changing queues a job for the name, to run after settleAfter. When both
+// have the change, the job is withdrawn. If the process ends before that, or another process changes
+// the same name at the same time, the job runs: it makes the catalog agree with the registry.
+const (
+	// nameJob is the kind of these jobs. Their key is the name.
+	nameJob     = "name"
+	settleAfter = time.Minute
+	namesAtOnce = 4
+	settleTries = 3
+	settlePause = 10 * time.Second
+)
+
+// change is the payload of a nameJob.
+type change struct {
+	Token  string `json:"token,omitempty"`  // of this change only
+	Remove bool   `json:"remove,omitempty"` // the name is to be removed
+	// Then, digests of the manifests and of the indexes that no other name may need.
+	Manifests []string `json:"manifests,omitempty"`
+	Indexes   []string `json:"indexes,omitempty"`
+}
+
+func (c change) job(name string) catalog.Job {
+	payload, _ := json.Marshal(c) // never fails
+	return catalog.Job{Kind: nameJob, Key: name, Payload: payload, Priority: urgent}
+}
+
+// Changing says that a tag of the hub's registry is about to get another manifest or to be deleted, or
+// a manifest with all its tags. settled is called when the catalog has the change, too, or nothing
+// has changed.
+func (s *Service) Changing(ctx context.Context, repository, reference string) (settled func(), err error) {
+	names := []string{wire.Ref{Repository: repository, Tag: reference}.Name()}
+	if strings.Contains(reference, ":") { // tags have no colon, digests have one
+		if names, err = s.catalog.NamesIn(ctx, repository, reference); err != nil {
+			return nil, err
+		}
+	}
+	token := rand.Text()
+	for _, name := range names {
+		j := change{Token: token}.job(name)
+		j.Postpones = true
+		if _, err := s.catalog.Jobs.Add(ctx, j, settleAfter); err != nil {
+			return nil, err
+		}
+	}
+	return func() {
+		for _, name := range names {
+			if err := s.catalog.Jobs.Withdraw(context.WithoutCancel(ctx), change{Token: token}.job(name)); err != nil {
+				s.config.Log.Warn("a name is compared once more", "image", name, "err", err) // by its job
+			}
+			s.jobs.Changed(nameJob, name)
+		}
+	}, nil
+}
+
+// changing is Changing for a name.
+func (s *Service) changing(ctx context.Context, ref wire.Ref) (settled func(), err error) {
+	if ref.Tag == "" {
+		return func() {}, nil
+	}
+	return s.Changing(ctx, ref.Repository, ref.Tag)
+}
+
+// settle makes registry and catalog agree about a name.
+func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
+	ref, err := wire.ParseName(j.Key)
+	if err != nil {
+		return err
+	}
+	var c change
+	if err := json.Unmarshal(j.Payload, &c); err != nil {
+		return err
+	}
+	if c.Remove {
+		err = s.remove(ctx, ref, c)
+	} else {
+		err = s.compare(ctx, ref)
+	}
+	if isAway(err) {
+		return &jobs.RetryError{Err: err}
+	}
+	return err
+}
+
+// compare copies what a name stands for from the registry to the catalog if they differ, unless a job
+// is going to give the name to its image.
+func (s *Service) compare(ctx context.Context, ref wire.Ref) error {
+	defer s.Lock(ref.Repository)()
+	j, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name())
+	if err == nil {
+		var w work
+		if err := json.Unmarshal(j.Payload, &w); err == nil && w.Source != "" {
+			return nil
+		}
+	} else if !errors.Is(err, catalog.ErrNotFound) {
+		return err
+	}
+	images, err := s.catalog.Images(ctx, ref.Name())
+	if err != nil {
+		return err
+	}
+	repository := s.registry.Repository(ref.Repository)
+	root, err := repository.Manifest(ctx, ref.Reference())
+	switch {
+	case errors.Is(err, registry.ErrNotFound):
+		if !slices.ContainsFunc(images, wasNamed) { // it has failed before it got its name
+			return nil
+		}
+		return s.forget(ctx, ref.Name(), "")
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.Root == root.Digest }):
+		return s.readName(ctx, ref)
+	}
+	for _, image := range images { // a manifest below an index may have been deleted
+		if image.State != wire.StateReady {
+			continue
+		}
+		if _, err := repository.Manifest(ctx, image.Digest); errors.Is(err, registry.ErrNotFound) {
+			err = s.forget(ctx, ref.Name(), image.Digest)
+			if err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wasNamed reports whether the registry has, or had, an image.
+func wasNamed(i catalog.Image) bool { return i.State == wire.StateReady || i.State == wire.StateStored }
+
+// Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job does
+// it, which goes on if ctx ends.
+func (s *Service) Remove(ctx context.Context, name string) error {
+	_, err := s.RemoveIf(ctx, name, func() (bool, error) { return true, nil })
+	return err
+}
+
+// RemoveIf is Remove if still returns true. It is called while the repository is locked: no push to
+// this process changes the name meanwhile. It reports whether the name was removed: a push that comes
+// before the job wins.
+func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
+	ref, err := report.ParseName(name)
+	if err != nil {
+		return false, err
+	}
+	n, err := s.requestRemoval(ctx, ref, still)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	s.jobs.Changed(nameJob, ref.Name())
+	silent := report.NewSender(func(wire.Progress) error { return nil })
+	err = s.jobs.Await(ctx, nameJob, ref.Name(), silent, func(ctx context.Context) (bool, error) {
+		j, err := s.catalog.Jobs.Get(ctx, n)
+		switch {
+		case errors.Is(err, catalog.ErrNotFound): // a push has taken it over
+			return true, nil
+		case err != nil:
+			return false, err
+		case j.State == wire.JobFailed:
+			return false, errors.New(j.Error)
+		case j.State == wire.JobCancelled:
+			return false, errors.New("the removal was cancelled")
+		}
+		removed = j.State == wire.JobDone
+		return removed, nil
+	})
+	return removed, err
+}
+
+// requestRemoval queues the job that removes a name, and returns its number; 0 if still returns false.
+func (s *Service) requestRemoval(
+	ctx context.Context, ref wire.Ref, still func() (bool, error),
+) (job int64, err error) {
+	defer s.Lock(ref.Repository)()
+	if is, err := still(); err != nil || !is {
+		return 0, err
+	}
+	c, err := s.removal(ctx, ref)
+	if err != nil {
+		return 0, err
+	}
+	j := c.job(ref.Name())
+	j.ByUser = true
+	return s.catalog.Jobs.Add(ctx, j, 0)
+}

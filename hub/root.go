@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -38,23 +39,32 @@ func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
 func ownerFile(root string) string   { return filepath.Join(root, "owner") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 
-// prepareRoot makes the directories and locks the hub's directory. Closing the file, or the end of
-// the process, unlocks it.
-func prepareRoot(root string) (lock *os.File, err error) {
+// rootLock is the locked file of a hub's directory.
+type rootLock struct{ *os.File }
+
+// Close unlocks the directory. Closing the file does not suffice: a child process has it, too, from its
+// fork until its exec.
+func (l rootLock) Close() error {
+	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
+}
+
+// prepareRoot makes the directories and locks the hub's directory. Closing the lock, or the end of the
+// process, unlocks it.
+func prepareRoot(root string) (lock io.Closer, err error) {
 	for _, dir := range []string{root, registryDir(root)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make the hub's directory: %w", err)
 		}
 	}
-	lock, err = os.OpenFile(lockFile(root), os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(lockFile(root), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the hub's directory: %w", err)
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = lock.Close() // it has no data
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = file.Close() // it has no data
 		return nil, fmt.Errorf("another hub runs in %s", root)
 	}
-	return lock, nil
+	return rootLock{file}, nil
 }
 
 // owner returns the name under which the hub in a directory runs jobs. It is random, and made at the

@@ -14,7 +14,7 @@ import (
 const (
 	apiImages   = 1000
 	apiJobs     = 100_000
-	apiAtMost   = 0.05 // seconds
+	apiAtMost   = 0.05 // target for one request, in seconds
 	apiRequests = 20
 )
 

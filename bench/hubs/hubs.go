@@ -1,9 +1,9 @@
-// Package hubs measures what a hub costs: to ingest images, with each kind of catalog and bucket and
-// with several processes, to ingest one more layer, to store images, and to answer requests when it
-// has many images and jobs.
+// Package hubs measures what a hub costs: to ingest images, with each kind of catalog and bucket
+// and with several processes, to ingest one more layer, to store images, and to answer requests
+// when it has many images and jobs.
 //
-// It starts hubs, a PostgreSQL and an S3 server on loopback, in a directory of its own, and ends them
-// all. docs/benchmarks-hub.md says how to read the figures.
+// It starts hubs, PostgreSQL and an S3 server, on loopback and in temporary directories, and ends
+// all of them. docs/benchmarks-hub.md says how to read the figures.
 package hubs
 
 import (
@@ -40,7 +40,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// figure is one figure of the table, or a few that are measured together.
+// figure is a measurement. The printed table has one line for it, or a few.
 type figure struct {
 	name    string
 	measure func(*run, context.Context) error
@@ -74,8 +74,8 @@ type Result struct {
 	Target float64   `json:"target,omitempty"` // 0: none
 	Least  bool      `json:"at_least,omitempty"`
 	Result string    `json:"result"`         // PASS, MISS, or report (without a target)
-	All    []float64 `json:"all,omitempty"`  // the measured values, in Unit or in seconds
-	Base   []float64 `json:"base,omitempty"` // those that they are compared with
+	All    []float64 `json:"all,omitempty"`  // the measured values, in Unit; of a ratio, in seconds or bytes
+	Base   []float64 `json:"base,omitempty"` // of a ratio: the values that All is compared with
 }
 
 // run is a run of the benchmark.
@@ -122,7 +122,8 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(errs...)
 }
 
-// add adds a result. target is a maximum, or a minimum if it is negative; 0: there is none.
+// add adds a result. A positive target is the maximum. A negative one means that -target is the
+// minimum. With 0 there is no target.
 func (r *run) add(v Result, target float64) {
 	v.Target, v.Least, v.Result = target, target < 0, "report"
 	if v.Least {
@@ -138,7 +139,7 @@ func (r *run) add(v Result, target float64) {
 	bench.Say("%-10s %-44s %.3f %s  %s", v.Figure, v.What, v.Value, v.Unit, v.Result)
 }
 
-// ratio adds the ratio of two medians of seconds.
+// ratio adds the ratio of the medians of all and base, which are times in seconds.
 func (r *run) ratio(figure, what string, all, base []float64, target float64) {
 	r.add(Result{Figure: figure, What: what, Value: bench.Median(all) / bench.Median(base), Unit: "ratio",
 		All: all, Base: base}, target)
@@ -156,6 +157,6 @@ func (r *run) print() {
 		}
 		rows = append(rows, []string{v.Figure, v.What, fmt.Sprintf("%.3f %s", v.Value, v.Unit), target, v.Result})
 	}
-	fmt.Printf("\nMedians of %d rounds. Lines: %s/hubs.json.\n\n", r.Rounds, r.Out)
+	fmt.Printf("\nMedians of %d rounds. All measured values: %s/hubs.json.\n\n", r.Rounds, r.Out)
 	bench.PrintTable([]string{"figure", "what", "value", "target", ""}, rows, "llrrl")
 }

@@ -20,15 +20,15 @@ import (
 	"lighter/test/testkit/layout"
 )
 
-const layerAtMost = 0.5 // seconds
+const layerAtMost = 0.5 // target, in seconds
 
-// median adds the median of times.
+// median adds the median of times in seconds.
 func (r *run) median(figure, what string, all []float64, target float64) {
 	r.add(Result{Figure: figure, What: what, Value: bench.Median(all), Unit: "s", All: all}, target)
 }
 
-// layer measures how long an image with one more layer, of one file, takes from its manifest until it
-// is ready: all blobs are there before.
+// layer measures the time from the push of a manifest until its image is ready. The image is one
+// that the hub has, with one more layer of one file. All blobs are pushed before.
 func (r *run) layer(ctx context.Context) (err error) {
 	const image = "sci"
 	from, err := r.config.Layout(image)
@@ -73,7 +73,7 @@ func (r *run) layer(ctx context.Context) (err error) {
 		}
 	}
 	r.median("layer", "one file on top of "+image, layers, layerAtMost)
-	r.median("layer", "a second tag of it", tags, 0.1)
+	r.median("layer", "a second tag of the same image", tags, 0.1)
 	return nil
 }
 
@@ -87,8 +87,8 @@ func (p *process) settled(ctx context.Context) error {
 	}
 }
 
-// pushManifest pushes a layout's last layer and config, and returns the seconds from the push of the
-// manifest until its image is ready.
+// pushManifest pushes a layout's last layer and config, and returns the seconds from the push of
+// the manifest until its image is ready.
 func (p *process) pushManifest(ctx context.Context, dir, name string) (float64, error) {
 	manifest, err := layout.Manifest(dir)
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *process) send(ctx context.Context, method, to, contentType string, body
 	return res.Header, err
 }
 
-// used returns the bytes on the disk of all files below a directory.
+// used returns the sum of the sizes of all files below a directory.
 func used(dir string) (bytes int64, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

@@ -25,12 +25,12 @@ import (
 )
 
 const (
-	processRatio = 1.5
-	manyImages   = 20
-	imageBytes   = 40 << 20
+	processRatio = 1.5       // target: the least throughput of two processes : that of one
+	manyImages   = 20        // images that are added
+	imageBytes   = 40 << 20  // of each image
 	connection   = 100e6 / 8 // bytes a second of one connection
 
-	diskRatio = 0.6
+	diskRatio = 0.6 // target: bytes of added images : bytes of pushed images
 )
 
 // source is a registry that serves OCI layouts, by the names of their directories.
@@ -79,7 +79,7 @@ func (s *source) answer(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// limitedListener limits what is written to each of its connections.
+// limitedListener limits the rate at which each of its connections sends.
 type limitedListener struct {
 	net.Listener
 	rate float64
@@ -116,8 +116,8 @@ func (c *limitedConn) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// processes compares one process with two, which share PostgreSQL and S3, when they add images from a
-// source that is slow for each connection.
+// processes compares one process with two, which share PostgreSQL and S3, when they add images from
+// a source that is slow for each connection.
 func (r *run) processes(ctx context.Context) error {
 	dir := filepath.Join(r.dir, "images")
 	for n := range manyImages {
@@ -146,12 +146,12 @@ func (r *run) processes(ctx context.Context) error {
 			*times = append(*times, took)
 		}
 	}
-	// The throughput of two processes to that of one is the inverse of the times.
+	// The ratio of two throughputs is the inverse of the ratio of the times.
 	r.ratio("processes", "throughput of two : one, 20 images", one, two, -processRatio)
 	return nil
 }
 
-// makeImage makes an OCI layout of one layer that no other one shares anything with.
+// makeImage makes an OCI layout with one layer of random files, which shares nothing with others.
 func makeImage(dir string, n int) error {
 	if err := os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755); err != nil {
 		return err
@@ -178,8 +178,8 @@ func makeImage(dir string, n int) error {
 	return layout.Write(dir, manifest, config)
 }
 
-// addMany returns the seconds in which an empty hub of some processes adds all images, which are
-// requested of each process in turn.
+// addMany returns the seconds in which an empty hub of count processes adds all images. The
+// requests go to each process in turn.
 func (r *run) addMany(
 	ctx context.Context, from *source, shared func() (store, error), count int,
 ) (took float64, err error) {
@@ -234,8 +234,8 @@ func (r *run) startNext(ctx context.Context, s store, others []*process) (*proce
 	return r.start(ctx, r.Lighter, s)
 }
 
-// disk compares what the benchmark's images take on the disk if they were added from a registry, with
-// what they take if they were pushed: then the hub keeps all blobs.
+// disk compares the disk space of the benchmark's images after they were added from a registry with
+// their disk space after they were pushed: then the hub keeps all blobs.
 func (r *run) disk(ctx context.Context) error {
 	images := []string{"base", "python", "sci", "ml", "torch"}
 	dir := filepath.Join(r.dir, "registry")
@@ -275,8 +275,8 @@ func (r *run) disk(ctx context.Context) error {
 	return nil
 }
 
-// diskOf returns the bytes that images take in an empty hub, without startup packs, which are bounded
-// apart.
+// diskOf returns the bytes that images take in an empty hub, including the startup packs of
+// guesses.
 func (r *run) diskOf(
 	ctx context.Context, how string, images []string, bring func(p *process, image string) error,
 ) (bytes float64, err error) {

@@ -14,10 +14,10 @@ type Cache interface {
 	Read(ref chunk.Ref, offset int, dst []byte) bool
 	// Has reports whether the chunk is believed to be cached. A Read of it may still fail.
 	Has(id chunk.ID) bool
-	// Load reads those of the chunks that are cached from disk into memory. It returns when
-	// that is done. It is for a caller that is about to read all of them.
+	// Load reads chunks from disk into memory, as far as they are cached. It returns when that is
+	// done. It is for a caller that is about to read all of them.
 	Load(refs []chunk.Ref)
-	// Put stores a chunk that the caller has verified, if it can. It keeps nothing of plain.
+	// Put stores a chunk that the caller has verified, if it can. It does not keep plain.
 	Put(ref chunk.Ref, plain []byte)
 	// IsLoading reports whether chunks that are missing may turn up without a Put: a cache can be
 	// used before all its chunks are known.

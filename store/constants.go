@@ -4,7 +4,7 @@ import "time"
 
 // Retries.
 const (
-	// firstPause and maxPause bound the pause between two tries of a reader. It doubles.
+	// The pause between two tries of a reader is firstPause at first. It doubles up to maxPause.
 	firstPause = 100 * time.Millisecond
 	maxPause   = 5 * time.Second
 	// missingTime is how long a reader goes on after all origins began to answer that they do
@@ -17,7 +17,7 @@ const (
 	// maxFlights bounds the requests of all shares, maxPerShare those of one share.
 	maxFlights  = 128
 	maxPerShare = 64
-	// alwaysPerShare is how many urgent requests a share may have whatever the others do.
+	// alwaysPerShare is how many urgent requests a share may have whatever other shares do.
 	alwaysPerShare = 4
 	// maxBackground and maxBackgroundPerShare bound the background requests among them.
 	maxBackground         = 96
@@ -28,8 +28,8 @@ const (
 	// maxUnstored bounds the plain bytes that have arrived and are not stored yet. If the
 	// cache is slower than the network, it gets fewer chunks; readers do not wait for it.
 	maxUnstored = 32 << 20
-	// maxStreamUnstored is the same bound for asking for more of a stream. It is far lower, so
-	// that a stream waits for the disk instead of fetching what will not be stored.
+	// Above maxStreamUnstored such bytes, a stream requests no further unit. This is far lower than
+	// maxUnstored, so that a stream waits for the disk instead of fetching what will not be stored.
 	maxStreamUnstored = maxUnstored / 4
 	// storers is how many answers are stored at a time. More would take processor time from
 	// readers.
@@ -38,12 +38,12 @@ const (
 
 // The link estimate. docs/decisions/prefetch.md has the measurements.
 const (
-	// defaultRTT and defaultBandwidth (bytes a second) are assumed until something was
-	// measured. If they are too high, a fault waits for some round trips more.
+	// defaultRTT and defaultBandwidth (bytes a second) are assumed until something was measured. If
+	// they are too high, faults wait longer during the first round trips.
 	defaultRTT       = 20 * time.Millisecond
 	defaultBandwidth = 25 << 20
-	// minWindow and maxWindow bound the window in bytes. maxStartupWindow is the bound during
-	// startup: beyond it, a window that doubles would open all its connections anew.
+	// minWindow and maxWindow bound the window in bytes. maxStartupWindow is the upper bound during
+	// startup: a larger window that doubles would have to open as many connections as it has.
 	minWindow        = 128 << 10
 	maxWindow        = 16 << 20
 	maxStartupWindow = 8 << 20
@@ -57,10 +57,10 @@ const (
 	// ends after flatSamples samples without growth.
 	growth      = 1.25
 	flatSamples = 6
-	// lateRTTs round trips in a row that are an eighth longer than the shortest end startup,
-	// too: they were in a queue (RFC 9406, HyStart++). The eighth is bounded by minLateness
-	// and maxLateness. A short queue before the bottleneck drops packets, and a packet that
-	// was dropped arrives a fifth of a second late.
+	// Startup also ends after lateRTTs RTTs in a row that are an eighth longer than the shortest
+	// RTT: these requests waited in a queue (RFC 9406, HyStart++). The eighth is bounded by
+	// minLateness and maxLateness. If the bottleneck has room for a short queue only, it drops
+	// packets, and a dropped packet arrives a fifth of a second late.
 	lateRTTs    = 8
 	minLateness = 4 * time.Millisecond
 	maxLateness = 16 * time.Millisecond
@@ -72,23 +72,23 @@ const (
 	// bandwidthAge and rttAge are how long a sample counts at least; twice as long at most.
 	bandwidthAge = 2 * time.Second
 	rttAge       = 10 * time.Second
-	// drainEvery is how often the queue drains: half of the bandwidth-delay product is in
-	// flight for three RTTs, at least minDrain. In one of them the queue drains, and in another
-	// an RTT is measured without it.
+	// drainEvery is how often the queue is drained: half of the bandwidth-delay product is in
+	// flight for three RTTs, at least minDrain. In one of them the queue drains, and in another an
+	// RTT is measured without a queue.
 	drainEvery = rttAge / 2
 	minDrain   = 20 * time.Millisecond
-	// maxIdleWait is how long other shares' streams may keep a share waiting that has nothing
-	// in flight.
+	// maxIdleWait is how long a share that has nothing in flight may have to wait for the streams
+	// of other shares.
 	maxIdleWait = 5 * time.Second
-	// longRTT is the RTT from which on it is worth asking for more than a reader waits for.
+	// longRTT is the RTT from which on it is worth requesting more than a reader waits for.
 	longRTT = 4 * time.Millisecond
-	// minBytesPerRTT and maxBytesPerRTT bound Share.BytesPerRTT; minRTTs is how many RTTs have to be
-	// measured before.
+	// minBytesPerRTT and maxBytesPerRTT bound Share.BytesPerRTT; minRTTs is how many RTTs have to
+	// be measured before.
 	minBytesPerRTT = 128 << 10
 	maxBytesPerRTT = 4 << 20
 	minRTTs        = 8
-	// connectRTTs is how many RTTs have to be measured before connections are opened ahead;
-	// one for each bytesPerConnection of the window.
+	// connectRTTs is how many RTTs have to be measured before connections are opened ahead. One
+	// connection is opened for each bytesPerConnection of the window.
 	connectRTTs        = 4
 	bytesPerConnection = 128 << 10
 	// typicalUnit is how many bytes an answer is assumed to have until its length is known.

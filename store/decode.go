@@ -13,17 +13,17 @@ import (
 
 var errTooLong = errors.New("it is longer than any unit")
 
-// decoder receives and decodes answers, as many at a time as there are processors: an origin
-// decides how much memory and time its answer takes.
+// decoder receives and decodes answers. It decodes as many at a time as there are processors,
+// because an origin decides how much memory and time its answer takes.
 type decoder struct {
 	slots    chan struct{}
 	requests atomic.Int64
 	received atomic.Int64 // encoded bytes
-	invalid  atomic.Int64 // answers that were not what was asked for
+	invalid  atomic.Int64 // answers that were not what was requested
 }
 
-// wrap returns the end of the line: it turns the answer into a batch that holds the chunk. An
-// answer without the chunk is wrong, since another origin may have another.
+// wrap turns the answer of the next step into a batch that holds the chunk. An answer without the
+// chunk counts as wrong, because another origin may give another answer.
 func (d *decoder) wrap(next step) func(ctx context.Context, f *flight) (Batch, error) {
 	return func(ctx context.Context, f *flight) (batch Batch, err error) {
 		origin := ""

@@ -1,9 +1,10 @@
 // Package store reads chunks: from the cache on this machine, or else from a Source. It verifies
-// every chunk that it returns. A source that lies costs retries and a cache that fails costs a
-// fetch; neither costs a wrong byte. The package knows nothing of what chunks are for.
+// every chunk that it returns. If a source lies, a read is retried; if the cache fails, the chunk
+// is fetched. In no case does a reader get a wrong byte. The package does not know what chunks are
+// for.
 //
-// A read passes these steps. A hit ends at the first one, the others wrap each other. NewFetcher
-// builds the steps from the decoder to the source.
+// A read passes these steps. A cache hit ends at the first step; of the others, each wraps the
+// next. NewFetcher builds the steps from the decoder to the source.
 //
 //	Share.Cached   share.go     the cache on this machine (cache.go)
 //	retry          retry.go     one backoff, until the reader's deadline

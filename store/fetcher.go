@@ -23,7 +23,7 @@ type Fetcher struct {
 	backoff backoff
 }
 
-// step is one step of the line between flights and the source. It fetches what the flight asks
+// step is one step of the pipeline between flights and the source. It fetches what the flight asks
 // for and passes the answer to take, under the rules of Source.Fetch.
 type step func(ctx context.Context, f *flight, take func(Answer) error) error
 
@@ -43,13 +43,13 @@ func NewFetcher(source Source, cache Cache) *Fetcher {
 func (f *Fetcher) ask(ctx context.Context, of *flight, take func(Answer) error) error {
 	f.decoder.requests.Add(1)
 	if !of.key.unit.IsZero() {
-		return f.source.(UnitSource).FetchUnit(ctx, of.key.unit, take) // keyOf has looked
+		return f.source.(UnitSource).FetchUnit(ctx, of.key.unit, take) // keyOf has checked the type
 	}
 	return f.source.Fetch(ctx, of.ref, take)
 }
 
-// keyOf names the unit that holds the chunk if it is known and the source gives units, else the
-// chunk.
+// keyOf returns the key of the chunk's unit, if the unit is known and the source gives units. If
+// not, it returns the key of the chunk.
 func (f *Fetcher) keyOf(ref chunk.Ref) flightKey {
 	if _, ok := f.source.(UnitSource); ok && !ref.Unit.IsZero() {
 		return flightKey{unit: ref.Unit}
@@ -62,7 +62,7 @@ type FetcherStats struct {
 	Requests int64 `json:"requests"`
 	Bytes    int64 `json:"bytes"`    // encoded, as received
 	Retries  int64 `json:"retries"`  // tries of readers after the first
-	Invalid  int64 `json:"invalid"`  // answers that were not what was asked for
+	Invalid  int64 `json:"invalid"`  // answers that were not what was requested
 	Unstored int64 `json:"unstored"` // answers for which the cache was too slow
 
 	InFlight GateStats `json:"inFlight"`
@@ -84,8 +84,8 @@ func (f *Fetcher) Stats() FetcherStats {
 	}
 }
 
-// Share returns a new share of what the Fetcher may have in flight. Requests that hang in other shares
-// do not block it.
+// Share returns a new share of what the Fetcher may have in flight. Requests that hang in other
+// shares do not block it.
 func (f *Fetcher) Share() *Share { return &Share{fetcher: f, received: map[string]int64{}} }
 
 // Wait returns when nothing is in flight any more. It is for shutting down.

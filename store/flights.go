@@ -26,13 +26,13 @@ type wanted struct {
 	ref   chunk.Ref
 	share *Share
 	size  int64 // expected bytes of the answer
-	// uncached means that the cache could not be read, whatever it believes to have.
+	// uncached means that a read of the cache has failed, even if the cache reports the chunk.
 	uncached bool
 }
 
 // flight is one request, and the storing of its answer.
 type flight struct {
-	wanted   // by the first caller
+	wanted   // what the first caller asks for
 	ticket   ticket
 	transfer transfer
 	cancel   context.CancelFunc
@@ -56,9 +56,9 @@ type flights struct {
 	running sync.WaitGroup
 }
 
-// join returns the flight for what a caller wants, and whether it has started it. It returns nil
-// if the chunk is cached by now. A caller calls leave once for each flight that it has joined. The
-// gate admits the flight only once a share wants it.
+// join returns the flight for what a caller wants, and reports whether join started it. It returns
+// nil if the chunk is cached by now. A caller calls leave once for each flight that it has joined.
+// The gate admits the flight only after a call of gate.want.
 func (fs *flights) join(w wanted) (f *flight, started bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -69,8 +69,8 @@ func (fs *flights) join(w wanted) (f *flight, started bool) {
 	if !w.uncached && fs.cache.Has(w.ref.ID) {
 		return nil, false
 	}
-	// Others may join, so the request does not end with its first caller: leave cancels it when the
-	// last caller has left.
+	// Other callers may join, so the request does not end with its first caller. leave cancels it
+	// when the last caller has left.
 	ctx, cancel := context.WithCancel(context.Background())
 	f = &flight{wanted: w, ticket: newTicket(), cancel: cancel, waiters: 1,
 		done: make(chan struct{}), stored: make(chan struct{})}

@@ -8,11 +8,12 @@ import (
 	"lighter/format/pack"
 )
 
-// gate decides when flights are admitted, which means that they may send their request. A flight
+// gate decides when flights are admitted, that is, when they may send their requests. A flight
 // waits in the queue of each share that wants it, and is admitted for the first of them that has
 // room. Shares take turns. A flight is urgent if a reader waits for it. Urgent flights go first,
-// background flights get what urgent ones leave. The limits of all shares together do not hold back
-// a share's first alwaysPerShare flights: so requests that hang in one share do not block another.
+// background flights get the room that urgent flights leave. The limits of all shares together do
+// not hold back a share's first alwaysPerShare urgent flights. So requests that hang in one share
+// do not block another share.
 //
 // It is safe for concurrent use; the zero value is ready to use.
 type gate struct {
@@ -20,7 +21,7 @@ type gate struct {
 
 	mu      sync.Mutex // guards all that follows, tickets, and the gate's part of shares
 	running counts
-	queues  []*Share      // with flights that wait, each once; the first is next
+	queues  []*Share      // the shares with waiting flights, each once; it is the first one's turn
 	freed   chan struct{} // closed when bytes are freed; nil if no flight waits for them
 }
 
@@ -37,9 +38,9 @@ type ticket struct {
 	admitted chan struct{} // closed when the flight is admitted
 
 	// The gate's mu guards what follows.
-	shares  []*Share // that want it; while it waits, it is in the queue of each
-	share   *Share   // whose limits it counts for, while it runs
-	fault   *Share   // the share whose reader made it urgent before it was admitted; nil: none
+	shares  []*Share // the shares that want the flight; while it waits, it is in the queue of each
+	share   *Share   // the share for whose limits the flight counts while it runs
+	fault   *Share   // the share whose reader made it urgent before it was admitted; nil: no reader did
 	urgent  bool     // a reader waits for it
 	running bool
 	ended   bool
@@ -122,7 +123,7 @@ func (g *gate) stats() GateStats {
 	for _, s := range g.queues {
 		for _, t := range s.waiting {
 			switch {
-			case t.shares[0] != s: // it is counted there
+			case t.shares[0] != s: // it is counted for shares[0]
 			case t.urgent:
 				st.UrgentWaiting++
 			default:
@@ -152,7 +153,8 @@ func (g *gate) enter(ctx context.Context, t *ticket) error {
 	return context.Cause(ctx)
 }
 
-// hasFault reports whether the share is the fault of a ticket that has not ended.
+// hasFault reports whether a reader of the share waits for a flight that was not admitted yet when
+// the reader asked for it.
 func (g *gate) hasFault(s *Share) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,8 +202,8 @@ func (g *gate) end(t *ticket) {
 }
 
 // admit admits all flights for which there is room, one of each share in turn, urgent ones first.
-// If urgent flights still wait afterwards, their share or all shares are at their limit, and
-// background flights have the same limits.
+// If urgent flights still wait afterwards, their share or all shares together are at their limit.
+// Background flights have the same limits, so they do not pass those urgent ones.
 func (g *gate) admit() {
 	for g.admitOne(true) {
 	}
@@ -244,7 +246,7 @@ func (g *gate) allow(s *Share, urgent bool) bool {
 	return g.running.flights() < maxFlights && s.running.flights() < maxPerShare
 }
 
-// dequeue takes a ticket out of its queues.
+// dequeue removes a ticket from its queues.
 func (g *gate) dequeue(t *ticket) {
 	for _, s := range t.shares {
 		s.waiting = slices.DeleteFunc(s.waiting, func(other *ticket) bool { return other == t })
@@ -271,7 +273,7 @@ func (g *gate) grow(ctx context.Context, t *ticket, n int64) error {
 }
 
 // tryGrow returns nil if there was room. Otherwise it returns a channel that is closed when there
-// may be.
+// may be room.
 func (g *gate) tryGrow(t *ticket, n int64) (freed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -292,7 +294,8 @@ func (g *gate) tryGrow(t *ticket, n int64) (freed <-chan struct{}) {
 	return nil
 }
 
-// moveToIdle counts a flight for a share that wants it and receives nothing, if there is one.
+// moveToIdle makes a flight count for a share that wants it and is receiving nothing. It reports
+// whether there is such a share.
 func (g *gate) moveToIdle(t *ticket) bool {
 	for _, s := range t.shares {
 		if s.running.bytes == 0 {
@@ -315,7 +318,7 @@ func (g *gate) free(t *ticket) {
 	g.wake()
 }
 
-// wake makes flights that wait for bytes look again.
+// wake makes flights that wait for bytes check again.
 func (g *gate) wake() {
 	if g.freed != nil {
 		close(g.freed)

@@ -16,30 +16,30 @@ import (
 // It works as BBR does (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM
 // Queue 14/5, 2016). The bandwidth is the highest rate at which answers have arrived recently, the
 // RTT the shortest recent time to a first byte. Their product, the bandwidth-delay product, has to
-// be in flight for the link to be full; what exceeds it waits in a queue, and a fault waits behind
-// it. During startup, until the bandwidth no longer grows, nearly three times as much may be in
+// be in flight for the link to be full. Further bytes wait in a queue, and a fault waits behind
+// them. During startup, until the bandwidth no longer grows, nearly three times as much may be in
 // flight, so that the estimate can double in a round trip.
 //
-// The window must not grow by the queue that it makes itself, because in a queue every first byte
-// is late: so the queue drains from time to time. Unlike BBR, link does not pace requests: that made
-// no start faster (docs/decisions/ablation.md).
+// In a queue every first byte is late. So a queue that the window itself causes would lengthen the
+// RTT, and with it the window. To prevent that, the queue is drained from time to time. Unlike BBR,
+// link does not pace requests: that made no start faster (docs/decisions/ablation.md).
 type link struct {
 	mu        sync.Mutex // guards all that follows, and the transfers
-	inFlight  int64      // bytes that were asked for and have not arrived
-	streaming int64      // those of them that are a stream's
+	inFlight  int64      // bytes that were requested and have not arrived
+	streaming int64      // the part of inFlight that streams have requested
 	rate      recent     // bytes a second
-	trips     recent     // round trips a second: their maximum is of the shortest RTT
+	trips     recent     // 1/RTT, in round trips a second, so that the maximum is the shortest RTT
 	rtts      int        // RTTs measured
 	prior     prior
 	sample    sample
 	best      float64 // the bandwidth when it last grew
 	flat      int     // samples since then in which the window was full
-	late      int     // RTTs in a row that were longer than the shortest
+	late      int     // late RTTs in a row (see lateRTTs)
 
 	// room.go has these.
 	drained time.Time     // when the queue last began to drain
-	queue   []*waiter     // shares that have nothing in flight, the first is next
-	freed   chan struct{} // closed when there may be room; nil if nobody waits
+	queue   []*waiter     // waiting shares that have nothing in flight; it is the first one's turn
+	freed   chan struct{} // closed when there may be room; nil if no share waits
 }
 
 // prior is the source's own estimate. Its RTT counts until one was measured, its bandwidth until
@@ -112,7 +112,7 @@ func (l *link) begin(t *transfer, n int64) {
 
 // firstByte notes that an answer of length bytes (-1: not known) has begun, its RTT, and whether
 // its connection had been used before. It returns how many connections are worth opening for the
-// next requests: none unless this one is a stream's and the RTT is long.
+// next requests: 0 unless the request belongs to a stream and the RTT is long.
 func (l *link) firstByte(t *transfer, length int64, rtt time.Duration, reused bool) (connections int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ func (l *link) firstByte(t *transfer, length int64, rtt time.Duration, reused bo
 func (l *link) addRTT(rtt time.Duration, reused bool) {
 	l.trips.add(1/rtt.Seconds(), rttAge)
 	if l.rtts++; l.rtts == 1 && rtt >= max(2*l.prior.rtt, longRTT) {
-		// The estimate was of another path, or of one that many nodes share.
+		// The source's estimate was of another path, or of a path that many nodes share.
 		l.prior.bandwidth = min(l.prior.bandwidth, defaultBandwidth)
 	}
 	switch lateness := min(max(l.roundTrip()/8, minLateness), maxLateness); {
@@ -167,7 +167,7 @@ func (l *link) received(t *transfer, n int64) {
 	}
 }
 
-// subtract takes n bytes off what is in flight.
+// subtract subtracts n bytes from what is in flight.
 func (l *link) subtract(t *transfer, n int64) {
 	t.left -= n
 	l.inFlight -= n
@@ -183,8 +183,8 @@ func (l *link) sampleTime() time.Duration {
 	return max(2*l.roundTrip(), steadySample)
 }
 
-// addSample adds a measured rate, and whether the window was full meanwhile. If it was not, a low
-// rate only means that little was asked for.
+// addSample adds a measured rate. full says whether the window was full meanwhile. If it was not, a
+// low rate only means that little was requested.
 func (l *link) addSample(rate float64, full bool) {
 	if full || rate > l.rate.max() {
 		l.rate.add(rate, bandwidthAge)
@@ -250,7 +250,7 @@ func (l *link) bytesPerRTT() int64 {
 		l.sample.full = true
 	}
 	bdp := l.bdp()
-	if l.inStartup() { // too much delays only the reader that asks for it
+	if l.inStartup() { // requesting too much delays only the reader that does it
 		bdp = max(bdp, defaultBandwidth*l.rttOrDefault().Seconds())
 	}
 	return min(max(int64(steadyGain*bdp), minBytesPerRTT), maxBytesPerRTT)
@@ -258,7 +258,8 @@ func (l *link) bytesPerRTT() int64 {
 
 func (l *link) isLong() bool { return l.roundTrip() >= longRTT }
 
-// inStartup reports whether the bandwidth may still grow. It does so again if later samples grow.
+// inStartup reports whether the bandwidth may still grow. Startup begins again if a later sample
+// shows growth.
 func (l *link) inStartup() bool { return l.flat < flatSamples }
 
 func (l *link) gain() float64 {
@@ -291,8 +292,8 @@ func (l *link) stats() LinkStats {
 	return LinkStats{Rate: int64(l.rate.max()), RoundTrip: l.roundTrip(), Window: l.window(), InFlight: l.inFlight}
 }
 
-// recent is the highest of the recent samples, which are positive; 0: there was none. If no new ones
-// arrive it keeps the last ones.
+// recent is the highest of the recent samples, which are positive. It is 0 if there was no sample.
+// While no new samples arrive, it keeps the last ones.
 type recent struct {
 	now, before float64
 	since       time.Time

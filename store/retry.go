@@ -15,7 +15,7 @@ import (
 // retry repeats a reader's request, with a pause that doubles.
 type retry struct {
 	pause     time.Duration // firstPause; shorter in tests
-	isLoading func() bool   // a chunk that no origin has may still turn up
+	isLoading func() bool   // whether a chunk that no origin has may still turn up in the cache
 	retries   atomic.Int64
 }
 
@@ -24,7 +24,7 @@ type retry struct {
 func (r *retry) do(ctx context.Context, try func() error) error {
 	pause := r.pause
 	var before error
-	var missing time.Time // since when all origins answer that they do not have it; zero: they do not
+	var missing time.Time // since when all origins answer that they do not have the chunk; zero: some may have it
 	for {
 		err := try()
 		if err == nil {
@@ -80,7 +80,7 @@ func isMissing(err error) bool {
 var errFailing = errors.New("the source fails, so it is asked for readers only")
 
 // backoff keeps background requests from a source that fails, for maxPause after each failure.
-// Readers ask it all the same.
+// Requests of readers are sent all the same.
 type backoff struct{ until atomic.Int64 } // Unix nanoseconds; 0: the source works
 
 func (b *backoff) wrap(next step) step {
@@ -95,5 +95,5 @@ func (b *backoff) wrap(next step) step {
 	}
 }
 
-// left returns how long background requests have to wait; not positive: they need not.
+// left returns how long background requests still have to wait; not positive: they need not wait.
 func (b *backoff) left() time.Duration { return time.Until(time.Unix(0, b.until.Load())) }

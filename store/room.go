@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// waiter is a share in the queue of those that have nothing in flight.
+// waiter is a place in the queue of shares that have nothing in flight.
 type waiter struct{ since time.Time }
 
-// hasRoom reports whether a background request may start now. While a reader waits there must be no
-// queue on the link. Shares with nothing in flight go first.
+// hasRoom reports whether a background request may start now. While a reader waits, fewer bytes may
+// be in flight, so that there is no queue on the link. Shares with nothing in flight go first.
 func (l *link) hasRoom(readerWaits bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -27,9 +27,9 @@ func (l *link) hasRoom(readerWaits bool) bool {
 	return now
 }
 
-// hasRoomForIdle is hasRoom for a share that has nothing in flight, and waits as w. The first in
-// the queue may start one request as soon as other streams leave room. Any may after maxIdleWait:
-// wait is the rest of that time.
+// hasRoomForIdle is hasRoom for a share that has nothing in flight; w is its place in the queue.
+// The first share in the queue may start one request as soon as other streams leave room. Each
+// share may start one after maxIdleWait; wait is the rest of that time.
 func (l *link) hasRoomForIdle(w *waiter) (now bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +44,7 @@ func (l *link) hasRoomForIdle(w *waiter) (now bool, wait time.Duration) {
 	return now, wait
 }
 
-// leave takes a waiter out of the queue if it is there.
+// leave removes a waiter from the queue, if it is there.
 func (l *link) leave(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +62,7 @@ func (l *link) addStream(t *transfer) {
 	l.streaming += t.left
 }
 
-// isDraining reports whether so little should be in flight that the queue drains.
+// isDraining reports whether the queue is to be drained now (see drainEvery).
 func (l *link) isDraining() bool {
 	drain := max(3*l.roundTrip(), minDrain)
 	if l.inStartup() {
@@ -85,7 +85,7 @@ func (l *link) changed() <-chan struct{} {
 	return l.freed
 }
 
-// wake makes waiters look again whether there is room.
+// wake makes waiting shares check again whether there is room.
 func (l *link) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,8 +21,8 @@ type Share struct {
 
 	// The gate's mu guards what follows.
 	running counts
-	waiting []*ticket // the first of each kind is next
-	faults  int       // tickets with this share as their fault
+	waiting []*ticket // waiting flights; the first urgent one and the first background one are next
+	faults  int       // tickets whose fault is this share
 }
 
 // Received returns the encoded bytes that this share has received, by origin. An answer counts
@@ -52,8 +52,8 @@ func (s *Share) Load(refs []chunk.Ref) { s.fetcher.cache.Load(refs) }
 
 // Read fills dst with the chunk's bytes from offset on, from the source. It is for chunks that
 // Cached did not have. It retries until ctx ends, or until all origins have answered for some
-// seconds that they do not have the chunk. Each time that the source answered, and not with the
-// chunk, Read calls missed unless it is nil: then ref.Unit may be out of date.
+// seconds that they do not have the chunk. Each time that the source answers without the chunk,
+// Read calls missed, unless that is nil, because ref.Unit may be out of date.
 func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if offset < 0 || offset+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of chunk %s, which has %d",
@@ -139,6 +139,6 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	}
 }
 
-// BytesPerRTT returns the bandwidth-delay product in bytes if the RTT is long: so much arrives
-// while a reader waits for a first byte. It is 0 if the RTT is short or not known.
+// BytesPerRTT returns the bandwidth-delay product if the RTT is long: the number of bytes that can
+// arrive while a reader waits for a first byte. It is 0 if the RTT is short or not known.
 func (s *Share) BytesPerRTT() int64 { return s.fetcher.link.bytesPerRTT() }

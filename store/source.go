@@ -8,12 +8,11 @@ import (
 	"lighter/format/chunk"
 )
 
-// Source fetches chunks by reference. Its answers are not verified: the caller of Fetch does
-// that.
+// Source fetches chunks by reference. It does not verify its answers; the caller of Fetch does.
 //
-// An error that wraps chunk.ErrNotFound means that the source works and does not have the chunk.
-// One that wraps a *chunk.InvalidError means that the source answered with something else. One
-// that wraps Unavailable means that the source may have the chunk, and cannot give it now.
+// An error that wraps chunk.ErrNotFound means that the source works and does not have the chunk. An
+// error that wraps a *chunk.InvalidError means that the source answered with something else. An
+// error that wraps Unavailable means that the source may have the chunk, and cannot give it now.
 //
 // A source may also be a UnitSource, a Connector and an Estimator.
 type Source interface {
@@ -49,14 +48,14 @@ type Unavailable interface {
 	error
 	// RetryAfter returns how long to wait at least before the next request.
 	RetryAfter() time.Duration
-	// Missed reports whether one of several origins answered, and not with the chunk. Then
-	// another unit may hold it.
+	// Missed reports whether one of several origins answered without the chunk. If so, another unit
+	// may hold the chunk.
 	Missed() bool
 }
 
 // Answer is a source's answer to one request.
 type Answer struct {
-	Origin string // for users: the origin that gave it, one of a few
+	Origin string // the name of the origin that gave it, for users; there are only a few origins
 	Length int64  // of the body, in bytes; -1: not known
 	Body   io.Reader
 	// Decode reads the whole body. What it returns is verified chunk by chunk. If it is nil,

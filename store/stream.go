@@ -12,10 +12,11 @@ import (
 // request is in flight. wait is nil if the chunk is cached. Otherwise the caller has to call it:
 // it waits until the unit is stored, and returns the encoded bytes that this call has fetched.
 //
-// The link has room while less than its window is in flight. While a reader of this share waits
-// for a request of its own, the window is the bandwidth-delay product, so that no queue delays
-// the answer. While the source fails nothing starts. A share with nothing in flight may start
-// one request whatever its readers wait for, and after maxIdleWait however full the link is.
+// The link has room while less than its window is in flight. While a reader of this share waits for
+// a request that was not in flight already, the window is the bandwidth-delay product, so that no
+// queue delays the answer. While the source fails, no request starts. A share with nothing in
+// flight may start one request even if its readers wait, and after maxIdleWait even if the link is
+// full.
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 	wait func(context.Context) (int64, error), err error) {
 	fetcher := s.fetcher
@@ -80,8 +81,8 @@ func (s *Share) awaitRoom(ctx context.Context, w *waiter) error {
 	}
 }
 
-// hasRoom reports whether the share may start a background request now, and if not, when to ask
-// again at the latest; 0: after the next change.
+// hasRoom reports whether the share may start a background request now. If not, wait is the time
+// after which to ask again even without a change of the link; 0: only after a change.
 func (s *Share) hasRoom(w *waiter) (now bool, wait time.Duration) {
 	fetcher := s.fetcher
 	if fetcher.storage.unstored.Load() > maxStreamUnstored {

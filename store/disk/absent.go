@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// Absent returns a cache that Open could not open, for the given reason. It is empty and stores
-// nothing until it can be opened; it tries to every minute. It is not a wrapper that swaps in
-// another Cache: external files count from the beginning, and callers keep one value.
+// Absent returns a cache for a directory that Open could not open; cause is the reason. The cache
+// is empty and stores nothing until the directory can be opened, which it tries every minute. It is
+// not a wrapper that swaps in another Cache, because external files count from the beginning, and
+// callers keep one value.
 func Absent(cause error, dir string, limits Limits, log *slog.Logger) *Cache {
 	return absentFor(reopenEvery, cause, dir, limits, log)
 }

@@ -8,9 +8,9 @@ import (
 	"lighter/format/chunk"
 )
 
-// Load reads those of the chunks that are cached from the disk into the kernel's memory, and
+// Load reads chunks from the disk into the kernel's page cache, as far as they are cached. It
 // returns when that is done or the disk does not answer. It is for a caller that is about to read
-// all of them: it asks for all before it waits for the first. It verifies nothing.
+// all of the chunks: it requests all of them before it waits for the first. It verifies nothing.
 func (c *Cache) Load(refs []chunk.Ref) {
 	if c.reads.isOpen() {
 		return
@@ -39,7 +39,7 @@ func (c *Cache) Load(refs []chunk.Ref) {
 	}
 }
 
-// request makes the kernel begin to read a record of that size. It is advice.
+// request makes the kernel begin to read a record of that size. The kernel may ignore it.
 func (s *segment) request(offset uint32, size int64) {
 	_ = s.raw.Control(func(fd uintptr) { _ = unix.Fadvise(int(fd), int64(offset), size, unix.FADV_WILLNEED) })
 }

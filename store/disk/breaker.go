@@ -24,11 +24,11 @@ type breaker struct {
 	maxBad   int64         // failures in a row that open it
 
 	failures atomic.Int64 // in a row
-	until    atomic.Int64 // open until then, in Unix nanoseconds; 0: it is not
+	until    atomic.Int64 // when a breaker that failures have opened closes, in Unix nanoseconds; 0: it is closed
 
 	mu        sync.Mutex // guards changes of abandoned, here and in segments
 	abandoned atomic.Int64
-	since     atomic.Int64 // when the first of these was abandoned, in Unix nanoseconds
+	since     atomic.Int64 // when the first of the abandoned operations was abandoned, in Unix nanoseconds
 }
 
 func newReads() *breaker {
@@ -39,12 +39,13 @@ func newWrites() *breaker {
 	return &breaker{patience: writePatience, slots: make(chan struct{}, maxWrites), maxHung: hungWrites, maxBad: 1}
 }
 
-// isOpen reports whether the disk must not be asked.
+// isOpen reports whether the disk must not be used.
 func (b *breaker) isOpen() bool {
 	return b.abandoned.Load() >= b.maxHung || b.until.Load() != 0 && !b.openUntil().IsZero()
 }
 
-// openUntil returns when a breaker closes that failures have opened, or zero if none have.
+// openUntil returns when a breaker that failures have opened will close, or zero if failures have
+// not opened it.
 func (b *breaker) openUntil() (until time.Time) {
 	ns := b.until.Load()
 	if until = time.Unix(0, ns); until.After(time.Now()) {
@@ -63,7 +64,7 @@ func (b *breaker) failed() {
 
 // succeeded notes that the disk works.
 func (b *breaker) succeeded() {
-	if b.failures.Load() != 0 { // not each time: readers share the memory
+	if b.failures.Load() != 0 { // only if needed: a write makes the processors of other readers wait
 		b.failures.Store(0)
 	}
 }
@@ -99,7 +100,7 @@ func (b *breaker) do(op func(), also *atomic.Int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-done: // just now
+	case <-done: // op has ended just now
 		return nil
 	default:
 	}

@@ -42,7 +42,7 @@ type Cache struct {
 
 	reads, writes *breaker
 
-	clock atomic.Int64 // counts uses: the age of a segment
+	clock atomic.Int64 // counts uses; its value at a segment's last use tells the segment's age
 	counters
 
 	slow sync.Mutex // held while records are freed or moved, or pins or segments change; before mu
@@ -51,16 +51,16 @@ type Cache struct {
 	mu     sync.RWMutex // guards what follows
 	space               // but limits and segmentSize
 	index  index
-	left   []leftover // not loaded yet, the last one first
-	absent error      // why there is no cache
+	left   []leftover // segments that are not loaded yet; the last one is loaded first
+	absent error      // why there is no cache; nil: there is one
 	pins   pins       // replaced as a whole
 	pinned int64      // bytes of the records that they keep
 	files  int64      // bytes of the pins' own files
 }
 
-// Open opens the cache in dir, which it makes if need be. What is there is loaded while the cache
-// is in use already: the chunks of a segment that is not loaded yet are missing, and nothing is
-// evicted before all are loaded. Only one process can have a cache open.
+// Open opens the cache in dir, which it makes if need be. Existing segments are loaded while the
+// cache is in use already: the chunks of a segment that is not loaded yet are missing, and nothing
+// is evicted before all segments are loaded. Only one process can have a cache open.
 func Open(dir string, limits Limits, log *slog.Logger) (*Cache, error) {
 	if limits.Size < MinLimit {
 		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limits.Size, MinLimit>>20)
@@ -87,7 +87,8 @@ func (c *Cache) start(owner func(context.Context)) {
 	c.stopped.Go(func() { owner(ctx) })
 }
 
-// takeOver is the owner of an open cache: it loads what is there, then makes room.
+// takeOver is the owner of an open cache: it loads the existing segments, and then makes room as
+// needed.
 func (c *Cache) takeOver(ctx context.Context) {
 	(&loader{Cache: c}).run(ctx)
 	c.own(ctx)
@@ -173,7 +174,7 @@ func (c *Cache) unanswered(operation, path string) {
 	c.hung.warn(c.log, "cache disk does not answer, chunks are fetched", "operation", operation, "path", path)
 }
 
-// Put stores a chunk that the caller has verified. It keeps nothing of plain. If the disk fails or
+// Put stores a chunk that the caller has verified. It does not keep plain. If the disk fails or
 // hangs, the chunk is not stored.
 func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 	if len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
@@ -222,16 +223,16 @@ func (c *Cache) writeFailed(err error) {
 	if errors.Is(err, os.ErrClosed) { // evicted meanwhile
 		return
 	}
-	c.failed.warn(c.log, "cache write failed, reads go on without it", "dir", c.dir, "err", err)
+	c.failed.warn(c.log, "cache write failed, the chunk is not stored", "dir", c.dir, "err", err)
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 	if !full || !c.evictNow() {
 		c.writes.failed()
 	}
 }
 
-// Close ends the loading and writes what the next Open needs to start quickly. If the disk does
-// not answer for ten seconds, Close returns an error: the operations that wait for the disk hold
-// the cache's lock until they end, or the process does.
+// Close ends the loading and writes what the next Open needs to start quickly. If the disk does not
+// answer for ten seconds, Close returns an error. Operations that still wait for the disk then hold
+// the cache's lock until they end, or until the process ends.
 func (c *Cache) Close() error {
 	c.stop()
 	closed := make(chan error, 1)

@@ -6,41 +6,42 @@ import "time"
 const MinLimit = 64 << 20
 
 const (
-	// segments is the number of segments of a full cache: eviction frees less than a
-	// hundredth of it at a time, and few files are open.
+	// segments is the number of segments of a full cache. So eviction frees less than a hundredth
+	// of the cache at a time, and few files are open.
 	segments = 128
-	// maxPins bounds the pins: each is searched for each record that is evicted. maxLabel bounds
-	// a pin's label in bytes.
+	// maxPins bounds the pins, because each pin is searched for each record that is evicted.
+	// maxLabel bounds a pin's label in bytes.
 	maxPins  = 64
 	maxLabel = 4096
 	// batchSize is the number of records for which the cache's mutex is held at a time. A
 	// segment may have half a million; readers go on in between.
 	batchSize = 256
-	// directoryCost is what the directory itself takes of the disk, and what a file system
-	// writes beside a file's blocks, in bytes.
+	// directoryCost is an allowance, in bytes, for the directory itself and for what a file system
+	// writes in addition to a file's blocks.
 	directoryCost = 32 << 10
-	// unsure is how many of the last records of an unsealed segment are verified after a crash:
-	// the number of concurrent writes, and some more.
+	// unsure is how many of the last records of an unsealed segment are verified after a crash: the
+	// number of concurrent writes (maxWrites), and some more.
 	unsure = 8
 	// pieceBlocks is the number of blocks that are read at a time, so that reads that wait for a
-	// slow disk hold little memory. Most reads fit; 512 KiB in one go took a quarter less time.
+	// slow disk hold little memory. Most reads are not larger. (Reading 512 KiB at a time took a
+	// quarter less time.)
 	pieceBlocks = 16
 	// readAhead is how many bytes are read from disk at least. Records lie in the order in which
 	// they arrived, so the next ones are likely to be read soon, and a large read takes hardly
 	// longer than a small one. (5,000 small files one after the other: 0.77 s instead of 1.06 s.)
 	readAhead = 128 << 10
 
-	// watchEvery is how often the owner looks at the disk without being woken.
+	// watchEvery is how often the owner checks the disk without being woken.
 	watchEvery = 2 * time.Second
 	// reopenEvery is the time between two attempts to open a cache that could not be opened.
 	reopenEvery = time.Minute
 
-	// pause is how long a circuit breaker stays open. badReads failed reads in a row open that of
-	// reads, because a failing disk may take seconds for each. One failed write opens that of
-	// writes.
+	// pause is how long a circuit breaker stays open. badReads failed reads in a row open the
+	// breaker of reads, because a failing disk may take seconds for each. One failed write opens
+	// the breaker of writes.
 	pause    = 10 * time.Second
 	badReads = 16
-	// readPatience is how long a reader waits for the disk; then a hub is asked.
+	// readPatience is how long a reader waits for the disk. Then the chunk is fetched from a hub.
 	readPatience = time.Second
 	// writePatience is how long storing a chunk may take. No reader waits for it, and it may
 	// have to make room.

@@ -2,8 +2,9 @@
 // survives a restart, stays within its limit, frees space when the disk runs short, and never
 // returns a byte that differs from what was put. Pinned chunks stay.
 //
-// Reads do not fail: whatever is wrong with the disk, the chunk is missing. A cache that cannot be
-// opened is absent until it can be. The package neither fetches chunks nor verifies what is put.
+// Reads do not fail: if the disk cannot return a chunk, the chunk counts as missing. A cache that
+// cannot be opened is absent until it can be opened. The package neither fetches chunks nor
+// verifies what is put.
 //
 // Chunks are appended to segments, files of a fixed size. When room is needed, the segment that was
 // used least recently is removed, after the pinned records in it have moved to another one. So a
@@ -21,8 +22,8 @@
 //	segment.go   the files; index.go where each chunk lies
 //
 // Cache is one type with many methods, because index, segments and used bytes change together under
-// one mutex. What has a state of its own is a type of its own: breaker, space, External, pins,
-// loader, segment, index.
+// one mutex. Parts with a state of their own are types of their own: breaker, space, External,
+// pins, loader, segment, index.
 //
 // A known risk: RWF_NOWAIT makes the kernel begin to read ahead, and that waits if the disk's queue
 // is full.

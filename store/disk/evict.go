@@ -12,7 +12,7 @@ import (
 type Freed struct {
 	Bytes  int64 `json:"freedBytes"` // of the disk
 	Chunks int64 `json:"freedChunks"`
-	Kept   int64 `json:"keptBytes"` // of evicted chunks in segments that stay until they are old
+	Kept   int64 `json:"keptBytes"` // bytes of evicted chunks whose segments stay until they are old
 }
 
 func (f *Freed) add(other Freed) {
@@ -28,9 +28,10 @@ func (c *Cache) evictNow() bool {
 	return c.evictOldest()
 }
 
-// evictOldest frees an external file that is not in use, or else the least recently used of the
-// sealed segments in which little is pinned. It reports whether it could. If there are too many
-// segments, it does not free external files. The caller holds slow.
+// evictOldest frees an external file that is not in use. If there is none, it frees the least
+// recently used of the sealed segments in which little is pinned. It reports whether it freed
+// something. If there are too many segments, it does not free external files. The caller holds
+// slow.
 //
 // There is always room to move pinned records, unless the limit was larger when the pins or the
 // segments were made. In that case the limit comes before the pins.
@@ -76,9 +77,9 @@ func (c *Cache) canMove(size int64) bool {
 	return c.fits(size + files*2*onDisk(1))
 }
 
-// evict frees a sealed segment after it has moved the records that keep selects (nil: none). Reads
-// of the segment continue. The caller holds slow, so nobody else frees it. It reports whether the
-// segment could be freed.
+// evict frees a sealed segment after it has moved the records that keep selects; a nil keep selects
+// none. Reads of the segment continue. The caller holds slow, so that no other caller frees the
+// segment. ok reports whether the segment could be freed.
 func (c *Cache) evict(s *segment, keep func(key) bool) (freed Freed, ok bool) {
 	c.mu.RLock()
 	records := s.records
@@ -110,7 +111,7 @@ func (c *Cache) cannotFree(s *segment, cause error) {
 	c.stuck.warn(c.log, "cache segment cannot be freed", "segment", s.path, "err", cause)
 }
 
-// lies reports whether a chunk lies there.
+// lies reports whether the chunk with key k lies at p.
 func (c *Cache) lies(k key, p place) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -134,8 +135,8 @@ func (c *Cache) forget(s *segment) (chunks int64) {
 	return chunks
 }
 
-// forEach calls fn with mu held for each record of a segment that the index points to. It releases
-// mu after each batch.
+// forEach calls fn for each record of a segment that the index points to. mu is held during fn, and
+// released after each batch.
 func (c *Cache) forEach(s *segment, fn func(record)) {
 	c.mu.RLock()
 	records := s.records
@@ -151,8 +152,7 @@ func (c *Cache) forEach(s *segment, fn func(record)) {
 	}
 }
 
-// move verifies a record and copies it to the segment for records that stay. It drops a damaged
-// record.
+// move verifies a record and copies it to the kept segment. It drops a damaged record.
 func (c *Cache) move(s *segment, r record) error {
 	buffer := buffers.Get().(*[]byte)
 	b := (*buffer)[:recordSize(r.length)]
@@ -186,8 +186,8 @@ func (c *Cache) move(s *segment, r record) error {
 	return nil
 }
 
-// Prune evicts everything that is not pinned, as far as the disk allows. It leaves unused space only
-// in segments of which hardly anything is unused.
+// Prune evicts everything that is not pinned, as far as the disk allows. It rewrites segments with
+// pinned chunks, except those in which hardly any space is unused.
 func (c *Cache) Prune() (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
@@ -212,8 +212,8 @@ func (c *Cache) Evict(chunks *Set) (freed Freed) {
 	return c.evictChunks(chunks.has, 4)
 }
 
-// evictChunks forgets the chunks that match and are not pinned. It frees the space of a segment of
-// which one part in parts is unused.
+// evictChunks forgets the chunks that match and are not pinned. It frees the unused space of a
+// segment if that is at least 1/parts of the segment.
 func (c *Cache) evictChunks(match func(key) bool, parts int64) (freed Freed) {
 	c.slow.Lock()
 	c.sealAll()

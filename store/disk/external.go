@@ -9,9 +9,9 @@ var ErrFull = errors.New("the cache is full, and nothing is evicted for backgrou
 var errHalf = errors.New(
 	"local devices may take half of the cache, and less if much is pinned: make the cache larger")
 
-// External accounts for files that are not the cache's own and are on its disk, within its limit.
+// External accounts for files of others that are on the cache's disk and count within its limit.
 // Package trees has such files: local devices, which hold the bytes of chunks in another form. The
-// cache never reads them. It is a part of Cache, and safe for concurrent use.
+// cache never reads them. External is a part of Cache, and safe for concurrent use.
 type External struct {
 	cache *Cache
 	yield func() int64 // guarded by the cache's slow
@@ -71,7 +71,7 @@ func (e *External) evict() (freed int64) {
 	return freed
 }
 
-// half returns how much may be pinned: half of what external files leave of the limit.
+// half returns how many bytes may be pinned: half of what external files leave of the limit.
 func (e *External) half() int64 {
 	e.cache.mu.RLock()
 	defer e.cache.mu.RUnlock()

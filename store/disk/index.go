@@ -8,8 +8,8 @@ type place struct {
 	offset  uint32 // of its record, in bytes
 }
 
-// index maps chunks to places. It refers to segments by number: without pointers it is smaller,
-// and the garbage collector does not scan it. The cache's mu guards it.
+// index maps chunks to places. It refers to segments by slot: without pointers it is smaller, and
+// the garbage collector does not scan it. The cache's mu guards it.
 type index struct {
 	spots    map[key]spot
 	segments []*segment // by slot; nil: the slot is free
@@ -21,7 +21,7 @@ type spot struct{ slot, offset uint32 }
 // indexOf returns an index with room for a number of chunks.
 func indexOf(chunks int64) index { return index{spots: make(map[key]spot, chunks)} }
 
-// include gives the segment a number, until exclude.
+// include gives the segment a slot, which it has until exclude.
 func (x *index) include(s *segment) {
 	free := slices.Index(x.segments, nil)
 	if free < 0 {
@@ -31,7 +31,7 @@ func (x *index) include(s *segment) {
 	x.segments[free], s.slot = s, uint32(free)
 }
 
-// exclude frees the segment's number. No place may refer to it any more.
+// exclude frees the segment's slot. No place may refer to it any more.
 func (x *index) exclude(s *segment) { x.segments[s.slot] = nil }
 
 // at returns where a chunk lies, and whether it is known.
@@ -48,13 +48,13 @@ func (x *index) has(k key) bool {
 	return ok
 }
 
-// lies reports whether a chunk lies there.
+// lies reports whether the chunk with key k lies at p.
 func (x *index) lies(k key, p place) bool {
 	at, ok := x.spots[k]
 	return ok && at.offset == p.offset && x.segments[at.slot] == p.segment
 }
 
-// set puts a place into the index, instead of an earlier one of the chunk.
+// set puts a place into the index, in place of an earlier place of the chunk.
 func (x *index) set(k key, p place) {
 	if old, ok := x.at(k); ok {
 		old.segment.lost()
@@ -63,8 +63,8 @@ func (x *index) set(k key, p place) {
 	p.segment.live++
 }
 
-// unset removes a place from the index, and reports whether it did: the chunk may lie elsewhere by
-// now.
+// unset removes a chunk from the index if it lies at p, and reports whether it did. The chunk may
+// lie elsewhere by now.
 func (x *index) unset(k key, p place) bool {
 	if !x.lies(k, p) {
 		return false

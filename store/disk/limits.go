@@ -11,9 +11,9 @@ import (
 // Limits bound how much of the disk the cache takes.
 type Limits struct {
 	Size int64 // the most that the cache takes, in bytes
-	// If less than Low is free on the file system, the cache evicts until High is free, or a
-	// sixteenth of Size is left of it. By itself it never leaves less than Low free. If both
-	// are zero, only Size counts.
+	// If less than Low is free on the file system, the cache evicts until High is free, or until
+	// only a sixteenth of Size is left of the cache. The cache stops growing before less than Low
+	// is free. If both are zero, only Size counts.
 	Low, High Space
 }
 
@@ -26,8 +26,8 @@ type Space struct {
 // Of returns the part of a file system of total bytes.
 func (s Space) Of(total int64) int64 { return s.Bytes + int64(s.Percent/100*float64(total)) }
 
-// space accounts for the segments, and for the bytes that the cache takes. The cache's mu guards all
-// but limits and segmentSize, which do not change.
+// space accounts for the segments, and for the bytes that the cache takes. The cache's mu guards
+// all but limits and segmentSize, which do not change.
 type space struct {
 	limits      Limits
 	segmentSize int64
@@ -38,7 +38,7 @@ type space struct {
 
 	sealed []*segment
 	active *segment // Put writes to it; nil before the first
-	kept   *segment // records that stay move to it; nil before the first
+	kept   *segment // pinned records move to it from evicted segments; nil before the first
 }
 
 func newSpace(limits Limits) space {
@@ -46,12 +46,13 @@ func newSpace(limits Limits) space {
 	return space{limits: limits, segmentSize: segmentSize, room: limits.Size}
 }
 
-// margin returns n margins in bytes. The owner begins to evict when less than one margin of the
-// room is free, and goes on until two are. Three segments are time enough to free the next, or an
-// eighth of the room if it has few segments.
+// margin returns the size of n margins in bytes. The owner begins to evict when less than one
+// margin of the room is free, and goes on until two margins are free. A margin is three segments,
+// which leaves enough time to free the next segment. If there are few segments, it is an eighth of
+// the room.
 func (s *space) margin(n int64) int64 { return n * min(3*s.segmentSize, s.room/8) }
 
-// hasRoom reports whether bytes more fit without an eviction, now or soon.
+// hasRoom reports whether so many more bytes fit without an eviction, now or soon.
 func (s *space) hasRoom(bytes int64) bool { return s.used+bytes <= s.room-s.margin(2) }
 
 // isTight reports whether fewer than n margins of the room are free, or there are too many
@@ -62,7 +63,7 @@ func (s *space) isTight(n int64) bool { return s.used > s.room-s.margin(n) || s.
 // because Evict, Prune and restarts seal them early. Each is an open file.
 func (s *space) tooMany() bool { return int64(len(s.sealed)) > 2*s.limits.Size/s.segmentSize }
 
-// fits reports whether size bytes more stay within the limit even when the active segment is full.
+// fits reports whether size more bytes stay within the limit even when the active segment is full.
 func (s *space) fits(size int64) bool {
 	if s.active != nil {
 		size += max(0, s.segmentSize-s.active.cost())
@@ -117,7 +118,7 @@ func (s *space) roomFor(low, high int64) int64 {
 	return min(s.limits.Size, max(room, least))
 }
 
-// HasRoom reports whether bytes more can be put without evicting anything, now or soon.
+// HasRoom reports whether so many more bytes can be put without evicting anything, now or soon.
 func (c *Cache) HasRoom(bytes int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -141,7 +142,7 @@ func (c *Cache) Short() error {
 	return nil
 }
 
-// measure looks at how much of the file system is free.
+// measure finds out how much of the file system is free.
 func (c *Cache) measure() {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(c.dir, &fs); err != nil {

@@ -24,9 +24,9 @@ type leftover struct {
 	path    string // without the suffix
 	number  uint64
 	written time.Time // the file's time: when it was written, or used last (saveAges)
-	age     int64     // by the cache's clock
+	age     int64     // its last use, by the cache's clock
 	disk    int64     // bytes on disk, with its table
-	records int64     // upper bound, by its table
+	records int64     // upper bound of the number of records, from the size of its table
 	newest  bool      // it has the highest number
 }
 
@@ -37,8 +37,8 @@ func bytesOf(list []leftover) (total int64) {
 	return total
 }
 
-// count lists the segments of a previous process and their sizes, without opening them, so that
-// the limit holds from the beginning. It leaves files that are not the cache's. The cache owns lock
+// count lists the segments of a previous process and their sizes, without opening them, so that the
+// limit holds from the beginning. It ignores files that are not the cache's. The cache owns lock
 // from now on.
 func (c *Cache) count(lock *os.File) error {
 	entries, err := os.ReadDir(c.dir)
@@ -92,8 +92,8 @@ func leftoverAt(path string, number uint64) leftover {
 		records: min(table/tableEntry, size/recordSize(1))}
 }
 
-// lookAt returns when a file was written, its size, and what it takes of the disk. It returns
-// zeros for a file that cannot be used.
+// lookAt returns when a file was written, its size, and the bytes that it takes of the disk. It
+// returns zeros for a file that cannot be used.
 func lookAt(path string) (written time.Time, size, blocks int64) {
 	var stat unix.Stat_t
 	if err := unix.Lstat(path, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -134,8 +134,8 @@ func (c *loader) run(ctx context.Context) {
 	}
 }
 
-// sizeIndex makes room in the index for all records in the tables. An index that grows becomes
-// larger than that, and leaves garbage.
+// sizeIndex makes room in the index for all records in the tables. An index that grows record by
+// record becomes larger, and leaves garbage.
 func (c *loader) sizeIndex() {
 	records := int64(0)
 	for _, l := range c.left {
@@ -208,8 +208,8 @@ func (c *Cache) removeStray(path, kind string) {
 	}
 }
 
-// shrink evicts segments until a limit that was made smaller holds: those without pinned chunks
-// first, but the limit comes before the pins.
+// shrink evicts segments until a limit that was made smaller holds. It evicts segments without
+// pinned chunks first, and then others: the limit counts more than the pins.
 func (c *loader) shrink() {
 	c.slow.Lock()
 	defer c.slow.Unlock()
@@ -229,7 +229,7 @@ func (c *loader) shrink() {
 }
 
 // loadSegment reads a segment's table, or scans the segment. It removes an empty segment, and
-// returns nil for it. It also returns nil if ctx ends before.
+// returns nil for it. It also returns nil if ctx ends first.
 func (c *loader) loadSegment(ctx context.Context, l leftover) (*segment, error) {
 	file, err := os.OpenFile(l.path+".segment", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -266,7 +266,7 @@ func (c *loader) loadSegment(ctx context.Context, l leftover) (*segment, error) 
 	if len(s.records) == 0 {
 		return nil, errors.Join(s.unlink(), s.file.Close())
 	}
-	if !l.newest { // only writeTable needs them
+	if !l.newest { // only writeTable needs the IDs
 		s.ids = nil
 	}
 	s.cutOff()
@@ -285,9 +285,9 @@ func (s *segment) cutOff() {
 	}
 }
 
-// reopen makes the newest segment the active one if there is room in it and Put has begun no other
-// meanwhile. Otherwise each restart would leave a small segment. It removes the table, because
-// records will be added.
+// reopen makes the newest segment the active one if it has room and Put has begun no other segment
+// meanwhile. Without this, each restart would leave a small segment. reopen removes the table,
+// because records will be added.
 func (c *loader) reopen(s *segment) {
 	c.slow.Lock() // so that no other segment begins
 	defer c.slow.Unlock()
@@ -328,11 +328,11 @@ func (s *segment) scan(ctx context.Context) {
 	}
 }
 
-// dropTorn drops those of the last records that are incomplete because the writer was killed.
+// dropTorn drops records at the end that are incomplete because their writer was killed.
 func (s *segment) dropTorn() {
 	for i := len(s.records) - 1; i >= max(0, len(s.records)-unsure); i-- {
 		r := s.records[i]
-		if err := s.verify(r); err == errHangs { // readers will find out
+		if err := s.verify(r); err == errHangs { // a reader verifies the record again
 			return
 		} else if err != nil {
 			s.records = slices.Delete(s.records, i, i+1)

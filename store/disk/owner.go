@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// wakeOwner makes the owner look at the cache now.
+// wakeOwner makes the owner check the cache now.
 func (c *Cache) wakeOwner() {
 	select {
 	case c.wake <- struct{}{}:
@@ -16,7 +16,7 @@ func (c *Cache) wakeOwner() {
 	}
 }
 
-// own maintains the cache until ctx is done: it does what takes long, so that Put need not.
+// own maintains the cache until ctx is done. It does the slow work, so that Put need not do it.
 func (c *Cache) own(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -42,7 +42,7 @@ func (c *Cache) maintain(ctx context.Context) {
 	}
 }
 
-// relieve frees something if fewer than that many margins are free, and reports whether it did.
+// relieve evicts something if fewer than that many margins are free, and reports whether it did.
 func (c *Cache) relieve(margins int64) bool {
 	c.slow.Lock()
 	defer c.slow.Unlock()
@@ -71,7 +71,7 @@ func (c *Cache) byAge() []*segment {
 	c.mu.RLock()
 	list := slices.Clone(c.sealed)
 	c.mu.RUnlock()
-	ages := make(map[*segment]int64, len(list)) // they change meanwhile
+	ages := make(map[*segment]int64, len(list)) // a copy, because ages change while the list is sorted
 	for _, s := range list {
 		ages[s] = s.used.Load()
 	}

@@ -39,12 +39,12 @@ func (ps pins) has(k key) bool {
 	return slices.ContainsFunc(ps, func(p *pin) bool { return p.set.has(k) })
 }
 
-// without returns a copy of the pins without one.
+// without returns a copy of the pins without the one that has the ID.
 func (ps pins) without(id chunk.ID) pins {
 	return slices.DeleteFunc(slices.Clone(ps), func(p *pin) bool { return p.id == id })
 }
 
-// more returns the bytes of p's records that ps does not pin.
+// more returns the bytes of those records of p that ps does not pin.
 func (ps pins) more(p *pin) (total int64) {
 	for _, m := range p.set.chunks {
 		if !ps.has(m.key) {
@@ -100,15 +100,15 @@ func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	p := &pin{id, label, set}
 	before, more := others.bytes(), others.more(p)
 	if half := c.External.half(); before+more > half {
-		return fmt.Errorf("it takes %d MiB beside the %d MiB that are pinned, and pins may take half of what "+
-			"local devices leave of the cache, %d MiB: unpin something, or make the cache larger",
+		return fmt.Errorf("the pin needs %d MiB, and %d MiB are pinned already; together, pins may have %d MiB "+
+			"(half of what local devices leave of the cache): unpin something, or make the cache larger",
 			more>>20, before>>20, half>>20)
 	}
 	if !c.reservePin(p.fileSize()) {
 		return fmt.Errorf("write pin %s: %w", id.Short(), errNoRoom)
 	}
 	if err := p.write(c.dir); err != nil {
-		c.setPins(c.pins, c.pinned) // frees the room for its file
+		c.setPins(c.pins, c.pinned) // frees the room that was reserved for the file
 		return fmt.Errorf("write pin %s: %w", id.Short(), err)
 	}
 	c.setPins(append(others, p), before+more)
@@ -210,12 +210,13 @@ func (c *Cache) pinnedIn(s *segment) (bytes int64) {
 
 func pinPath(dir string, id chunk.ID) string { return filepath.Join(dir, id.String()+pinSuffix) }
 
-// write writes a pin's file. Unlike the rest of the cache it is synced: nobody can fetch it again.
+// write writes a pin's file. Unlike the rest of the cache, the file is synced, because a pin cannot
+// be fetched again.
 func (p *pin) write(dir string) error {
 	path := pinPath(dir, p.id)
 	err := durable.Replace(path, p.encode())
 	if err != nil {
-		_ = os.Remove(path + newSuffix) // it is not counted
+		_ = os.Remove(path + newSuffix) // the cache does not count that file
 	}
 	return err
 }
@@ -254,7 +255,7 @@ func decodePin(id chunk.ID, b []byte) (*pin, error) {
 	return p, nil
 }
 
-// loadPins reads the pins of a previous process. A pin that cannot be read keeps nothing.
+// loadPins reads the pins of a previous process. A pin that cannot be read pins nothing.
 func (c *loader) loadPins() {
 	names, err := os.ReadDir(c.dir)
 	if err != nil {

@@ -32,8 +32,9 @@ func (c *Cache) reserve(size int64) (*segment, uint32, error) {
 	}
 }
 
-// reserveKept is reserve for a record that moves. Put leaves a segment's worth of room for it. Only
-// the limit counts, because the record's old segment is about to be freed. The caller holds slow.
+// reserveKept is reserve for a record that moves to the kept segment. Put leaves room for one more
+// segment, so that pinned records can always move. Free space on the disk does not count, only the
+// limit, because the record's old segment is about to be freed. The caller holds slow.
 func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	c.mu.RLock()
 	fits := c.fits(onDisk(size) + onDisk(tableEntry))

@@ -25,7 +25,7 @@ import (
 //	ID.pin                the chunks that are pinned under that ID
 //
 // docs/format.md has their bytes. Each block of a record has a checksum of its own, so that a read
-// of a few kilobytes verifies only these.
+// of a few kilobytes verifies only the blocks that it needs.
 const (
 	recordMagic  = 0x3152544c // "LTR1"
 	recordHeader = 48
@@ -48,7 +48,7 @@ func recordSize(length uint32) int64 {
 	return recordHeader + int64(length) + 4*blocks
 }
 
-// record is a segment's own entry for a chunk in it: for evicting it and for its table.
+// record is a segment's own entry for a chunk in it. Eviction and the table need it.
 type record struct {
 	key    key
 	offset uint32
@@ -77,10 +77,10 @@ type segment struct {
 	pinned   int64  // bytes of the pinned records; uncounted: something has changed
 }
 
-// uncounted is the pinned bytes of a segment that have to be counted again.
+// uncounted is the value of segment.pinned if the bytes have to be counted again.
 const uncounted = -1
 
-// newSegment takes over file, and closes it if it fails.
+// newSegment returns a segment that owns file. If it fails, it closes file.
 func newSegment(path string, file *os.File, reads *breaker) (*segment, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -104,8 +104,8 @@ func onDisk(size int64) int64 { return (size + 4095) &^ 4095 }
 
 func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sprintf("%010d", n)) }
 
-// createSegment makes the file of a segment, sparse and as long as it may become. XFS preallocates
-// as much again for a file that grows, and keeps that while it is open.
+// createSegment makes the file of a segment: sparse, and as long as it may become. For a file that
+// grows, XFS would preallocate as much space again, and keep it while the file is open.
 func createSegment(dir string, n uint64, size int64, reads *breaker) (*segment, error) {
 	path := segmentPath(dir, n)
 	file, err := os.OpenFile(path+".segment", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -133,7 +133,8 @@ func (s *segment) lost() {
 	s.pinned = uncounted
 }
 
-// unlink removes the segment's files, the table last: removeStray finds a table without a segment.
+// unlink removes the segment's files. It removes the table last, because removeStray removes a
+// table without a segment.
 func (s *segment) unlink() error {
 	for _, suffix := range []string{".segment", ".table"} {
 		if err := os.Remove(s.path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -146,7 +147,8 @@ func (s *segment) unlink() error {
 // buffers hold records that are being put, moved or scrubbed.
 var buffers = sync.Pool{New: func() any { b := make([]byte, recordSize(chunk.MaxLength)); return &b }}
 
-// blockSum is the checksum of a block. The salt makes a block in the wrong place fail, too.
+// blockSum returns the checksum of block n of a chunk. It also covers the ID and n, so that a block
+// in the wrong place fails.
 func blockSum(id chunk.ID, n int, data []byte) uint32 {
 	var salt [chunk.Size + 4]byte
 	copy(salt[:], id[:])
@@ -198,8 +200,8 @@ func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error
 	return nil
 }
 
-// readBlocks is read for as many blocks as buffer has room for. wanted is how many bytes will be
-// read from there on.
+// readBlocks is read for as many blocks as buffer has room for. wanted is how many bytes of the
+// chunk the caller will read in all, from offset from on.
 func (s *segment) readBlocks(buffer []byte, offset uint32, ref chunk.Ref, from int, dst []byte, wanted int) error {
 	first, last := from/blockSize, (from+len(dst)-1)/blockSize
 	lastEnd := min((last+1)*blockSize, int(ref.Length))
@@ -250,9 +252,9 @@ func decodeHeader(b []byte) (id chunk.ID, length uint32, ok bool) {
 	return chunk.ID(b[8:40]), length, ok
 }
 
-// readAt fills b from the file's offset at on; wanted bytes will be read from there. If the bytes
-// are in memory it needs no goroutine of its own. If it returns errHangs, the abandoned read still
-// writes to b.
+// readAt fills b from the file's offset at on. wanted is how many bytes the caller will read from
+// there in all. If the bytes are in memory, readAt needs no goroutine of its own. If it returns
+// errHangs, the abandoned read still writes to b.
 func (s *segment) readAt(b []byte, at int64, wanted int) (err error) {
 	n := 0
 	closed := s.raw.Control(func(fd uintptr) {
@@ -273,7 +275,7 @@ func (s *segment) readDisk(b []byte, at int64, wanted int) error {
 	var err, closed error
 	hangs := s.reads.do(func() {
 		closed = s.raw.Control(func(fd uintptr) {
-			// It is advice: the read works without it.
+			// Only advice: the read works without it.
 			_ = unix.Fadvise(int(fd), at, max(readAhead, int64(wanted)), unix.FADV_WILLNEED)
 			n, err = preadFull(int(fd), b, at)
 		})

@@ -30,7 +30,7 @@ type Stats struct {
 	Absent     string    `json:"absent,omitempty"`         // why there is no cache
 }
 
-// counters are a cache's part of the Stats, and what only the log reports.
+// counters are the counters in Stats, and one that only the log reports.
 type counters struct {
 	hits, misses, evicted, scrubbed atomic.Int64
 
@@ -42,16 +42,16 @@ type counters struct {
 func (s *Stats) Off() string {
 	switch {
 	case s.Absent != "":
-		return "there is no cache, it is tried again every minute: " + s.Absent
+		return "there is no cache; the node tries to open it every minute: " + s.Absent
 	case !s.ReadsHang.IsZero():
 		return "its disk does not answer reads: nothing is read from it since " +
 			s.ReadsHang.Local().Format(time.TimeOnly)
 	case !s.WritesHang.IsZero():
-		return "its disk does not answer writes: nothing is put in since " + s.WritesHang.Local().Format(time.TimeOnly)
+		return "its disk does not answer writes: nothing is stored since " + s.WritesHang.Local().Format(time.TimeOnly)
 	case !s.NoReads.IsZero():
 		return "its disk fails reads: nothing is read from it until " + s.NoReads.Local().Format(time.TimeOnly)
 	case !s.OffUntil.IsZero():
-		return "its disk refuses writes: nothing is put in until " + s.OffUntil.Local().Format(time.TimeOnly)
+		return "its disk refuses writes: nothing is stored until " + s.OffUntil.Local().Format(time.TimeOnly)
 	}
 	return ""
 }

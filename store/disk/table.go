@@ -10,8 +10,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// writeTable writes the segment's table, which saves the next start a scan. ids are the records'
-// whole IDs. It is not synced: a table that a crash has damaged is not used.
+// writeTable writes the segment's table, so that the next start need not scan the segment. ids are
+// the records' whole IDs. The table is not synced: a table that a crash has damaged is not used.
 func (s *segment) writeTable(records []record, ids []byte) error {
 	b := make([]byte, 0, len(records)*tableEntry+tableFooter)
 	for i, r := range records {
@@ -29,7 +29,7 @@ func (s *segment) writeTable(records []record, ids []byte) error {
 	return os.Rename(temp, s.path+".table")
 }
 
-// readTable reads the table of a segment into table, and the records from there.
+// readTable reads the table of a segment into the buffer table, and decodes the records in it.
 func (s *segment) readTable(table *bytes.Buffer) error {
 	file, err := os.Open(s.path + ".table")
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *segment) readTable(table *bytes.Buffer) error {
 	return s.decodeTable(table.Bytes())
 }
 
-// decodeTable checks a table and sets the records by it.
+// decodeTable checks a table and sets the segment's records from it.
 func (s *segment) decodeTable(b []byte) error {
 	if len(b) < tableFooter {
 		return io.ErrUnexpectedEOF

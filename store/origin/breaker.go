@@ -13,8 +13,8 @@ import (
 	"lighter/wire/client"
 )
 
-// backoff returns the pause after so many failures. It is random, so that nodes that lost a
-// hub together do not come back together.
+// backoff returns the pause after a number of failures. It is random, so that nodes that lost a hub
+// at the same time do not return at the same time.
 func backoff(failures int) time.Duration {
 	pause := min(firstPause<<min(failures, 10), maxPause)
 	return pause/2 + rand.N(pause/2)
@@ -61,8 +61,9 @@ type attempt struct {
 	isProbe bool
 }
 
-// begin starts a request and reports whether it may be made: never before the end of the origin's
-// Retry-After. If the origin is down, it may if anyway is set, or as the one probe after a pause.
+// begin starts a request, and reports whether it may be sent. Before the end of the origin's
+// Retry-After it may not. To an origin that is down it may be sent if anyway is true, or as the
+// single probe after a pause.
 func (b *breaker) begin(anyway bool) (attempt, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +80,7 @@ func (b *breaker) begin(anyway bool) (attempt, bool) {
 	return a, true
 }
 
-// isUp reports whether the origin would be asked before others.
+// isUp reports whether the origin is up and accepts requests now.
 func (b *breaker) isUp() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,7 +124,7 @@ func (b *breaker) update(a attempt, err error) {
 		return
 	}
 	// If the origin has answered another request meanwhile, the failure is about the object.
-	// And requests that fail together count as one failure.
+	// Requests that fail at the same time count as one failure.
 	if b.answered.After(a.began) || b.down && a.began.Before(b.since) {
 		return
 	}

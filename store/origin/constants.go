@@ -4,9 +4,9 @@ import "time"
 
 // Timeouts of requests.
 const (
-	// stallTimeout is how long an origin may be silent while another one can be asked,
-	// lastTimeout if none can. beginTimeout is the stallTimeout until the first byte of an
-	// index, for which a pull waits.
+	// stallTimeout is how long an origin may be silent while another origin can be asked, and
+	// lastTimeout if no other can. beginTimeout replaces stallTimeout until the first byte of an
+	// index, because a pull waits for it.
 	stallTimeout = 3 * time.Second
 	beginTimeout = time.Second
 	lastTimeout  = 15 * time.Second
@@ -14,13 +14,13 @@ const (
 	// origin that sends single bytes could block a reader for unitTimeout, and a pull for
 	// indexTimeout.
 	minProgress = 4 << 10
-	// lookupTimeout is what silent origins get for a lookup, all together. It is longer than
-	// the second after which TCP sends a lost SYN again. The last origin to ask gets
-	// lookupLongest if it is not silent.
+	// lookupTimeout is how long a lookup waits for silent origins, for all of them together. It is
+	// longer than the second after which TCP sends a lost SYN again. For the last origin it waits
+	// lookupLongest, if that origin is not silent.
 	lookupTimeout = 1500 * time.Millisecond
 	lookupLongest = 20 * time.Second
-	// grace is how long after its last sign of life an origin does not count as silent: it may
-	// be busy, or its link full.
+	// grace is how long after its last byte or accepted connection an origin does not count as
+	// silent: it may be busy, or its link full.
 	grace = 10 * time.Second
 	// unitTimeout bounds the fetch of one unit. A link that needs longer for 4 MiB is as good
 	// as down.
@@ -49,8 +49,8 @@ const (
 	longRTT = 4 * time.Millisecond
 	// maxSpares bounds the spares of one origin.
 	maxSpares = 24
-	// startSpares is how many are opened for a start of which nothing is known. More would be
-	// too many for a hub when many nodes start at once.
+	// startSpares is how many spares are opened for a start of which nothing is known. More would
+	// be too many for a hub when many nodes start at the same time.
 	startSpares = 4
 	// spareTime is how long a spare stays open. Hubs and proxies close connections that carry
 	// no request after some 10 s, and wait for them when they shut down.
@@ -59,8 +59,8 @@ const (
 
 // The estimate of the path.
 const (
-	// pathTime is how long the lowest round-trip time and the highest bandwidth stand. A
-	// bandwidth is forgotten after bandwidthTime.
+	// pathTime is how long the lowest round-trip time and the highest bandwidth are kept, even if
+	// later measurements are worse. A bandwidth is forgotten after bandwidthTime.
 	pathTime      = 10 * time.Second
 	bandwidthTime = time.Minute
 	// minBurst is how many bytes have to arrive without a pause to measure a bandwidth. A pause

@@ -13,20 +13,20 @@ import (
 	"lighter/wire/client"
 )
 
-// dialer connects to an origin, or to the proxy before it. Where the round trip is long it keeps
-// spare connections open, as a request that waits for a new connection takes twice as long.
+// dialer connects to an origin, or to the proxy before it. If the round trip is long, it keeps
+// spare connections open, because a request that waits for a new connection takes twice as long.
 // With TLS all requests share one connection, so there are no spares.
 type dialer struct {
 	allowSpares         bool
 	connected, received lastTime
-	spareTime           time.Duration // the constant; tests have others
+	spareTime           time.Duration // the constant; tests have other values
 
 	mu      sync.Mutex // guards what follows
-	address string     // the origin's; others are those of redirects
+	address string     // the origin's address; dial is also called with addresses of redirects
 	dialed  bool       // a plain-TCP dial was made since the last connectIfWanted
 	opening int        // spares that are being opened
-	failed  time.Time  // when one could last not be opened
-	lookups int        // in flight: each is followed by two requests (index, locations)
+	failed  time.Time  // when a spare last could not be opened
+	lookups int        // lookups in flight: each is followed by two requests (index, locations)
 	spares  []*spare   // the newest last
 }
 
@@ -82,7 +82,7 @@ func (d *dialer) takeSpare(address string) net.Conn {
 		s := d.spares[n-1]
 		d.spares = d.spares[:n-1]
 		if !s.expire.Stop() {
-			continue // expire closes it
+			continue // d.expire closes it
 		}
 		if isIdle(s.conn) {
 			return watchedConn{s.conn, &d.received}
@@ -116,9 +116,8 @@ func isIdle(conn *net.TCPConn) bool {
 	return err == nil && errors.Is(peeked, unix.EAGAIN)
 }
 
-// connectIfWanted opens spares until there are n, if dial was called for plain TCP since its last
-// call.
-// It does not wait.
+// connectIfWanted opens spares until there are n, if dial was called for plain TCP since the last
+// connectIfWanted. It does not wait.
 func (d *dialer) connectIfWanted(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -78,7 +78,7 @@ func newOrigin(log *slog.Logger, options client.Options) (*origin, error) {
 		return nil, err
 	}
 	_, isPlain, _ := o.client.Registry()
-	o.dialer.allowSpares = isPlain && options.Header.Get(wire.CopyHeader) == "" // a copy is no start
+	o.dialer.allowSpares = isPlain && options.Header.Get(wire.CopyHeader) == "" // spares are for starts, not for copies
 	o.breaker.url, o.breaker.log = o.client.URL(), log
 	return o, nil
 }
@@ -101,19 +101,19 @@ func (e *Unavailable) RetryAfter() time.Duration { return e.After }
 // Missed implements store.Unavailable.
 func (e *Unavailable) Missed() bool { return e.missed }
 
-// effort is when try asks origins that are down.
+// effort says when try asks origins that are down.
 type effort bool
 
 const (
-	quick    effort = false // as a probe, or if one that is up has just failed: a pull waits
-	thorough effort = true  // after those that are up
+	quick    effort = false // only as a probe, or after an origin that was up has failed: a pull waits
+	thorough effort = true  // always, after the origins that are up
 )
 
-// ask sends one request to an origin. others is how many origins that are up would be asked next.
+// ask sends one request to an origin. others is how many origins that are up can be asked after it.
 type ask func(ctx context.Context, o *origin, others int) error
 
-// try calls ask for one origin after the other until it returns nil: first for those that are
-// up, in their order, then for the others.
+// try calls ask for one origin after the other until ask returns nil: first for the origins that
+// are up, in their order, then for those that are down.
 func (f *Failover) try(ctx context.Context, e effort, ask ask) error {
 	var got outcome
 	asked := make([]bool, len(f.all))
@@ -173,7 +173,7 @@ func (o *outcome) add(err error) (blame error) {
 		return nil
 	case errors.As(err, new(*chunk.InvalidError)):
 		kind = &o.invalid
-		if !errors.As(err, &refused) { // a mirror that lacks one file has others
+		if !errors.As(err, &refused) { // an origin that refuses one object may be a mirror that has others
 			blame = err
 		}
 	case errors.Is(err, chunk.ErrNotFound):
@@ -189,8 +189,8 @@ func (o *outcome) add(err error) (blame error) {
 	return blame
 }
 
-// errorOf returns the error of a try that failed. A failure that may pass counts more than
-// one that will not.
+// errorOf returns the error of a try that failed. A failure that may pass counts more than a
+// failure that will not.
 func (f *Failover) errorOf(got outcome) error {
 	if got.failed != nil {
 		after := maxPause

@@ -32,8 +32,9 @@ func (f *Failover) Keys(ctx context.Context) (keys []ed25519.PublicKey, err erro
 	return keys, err
 }
 
-// Learnable returns nil if the key can be learned from the origins, else why not. It can be
-// learned from one origin on this machine: of several, the first to answer would decide for all.
+// Learnable returns nil if the key can be learned from the origins, else the reason why not. The
+// key can be learned only if there is a single origin, on this machine. Of several origins, the
+// first to answer would decide for all.
 func (f *Failover) Learnable() error {
 	if len(f.all) > 1 {
 		return fmt.Errorf("cannot learn the key: several hubs are configured (%s)", f.URL())
@@ -57,8 +58,8 @@ func (o *origin) checkOwner(conn net.Conn) error {
 	return nil
 }
 
-// ownerOf returns the user of the process at the other end of a connection on this machine. The
-// process has sent something.
+// ownerOf returns the user of the process at the other end of a connection on this machine. It is
+// called after that process has sent something.
 func ownerOf(conn net.Conn) (uid int, err error) {
 	switch c := conn.(type) {
 	case watchedConn:

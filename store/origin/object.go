@@ -20,12 +20,12 @@ import (
 // request is a request for one object.
 type request struct {
 	path     string
-	etag     string // of the object that the caller has; empty: none
+	etag     string // of the object that the caller has; empty: the caller has none
 	patience patience
 }
 
-// patience is how long an origin may be silent: until the header, then until minProgress bytes
-// of the body have arrived, or its end.
+// patience is how long an origin may take: header until the header of the answer, and body for each
+// minProgress bytes of its body.
 type patience struct{ header, body time.Duration }
 
 // callerError is an error of the caller's take that no other origin can prevent.
@@ -103,9 +103,9 @@ type progressReader struct {
 	patience time.Duration
 	bytes    *atomic.Int64 // counts the bytes that arrive
 	timer    *time.Timer
-	left     time.Duration // of patience
+	left     time.Duration // the rest of patience
 	arrived  int           // bytes since left was set to patience
-	err      error         // that ended the body; nil after io.EOF
+	err      error         // the error that ended the body; nil after io.EOF
 }
 
 func newProgressReader(body io.Reader, patience time.Duration, bytes *atomic.Int64, giveUp func()) *progressReader {
@@ -166,8 +166,7 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// getCompressed does as get for an object that is sent as one zstd stream: take reads the plain
-// bytes.
+// getCompressed is get for an object that is sent as one zstd stream: take reads the plain bytes.
 func (o *origin) getCompressed(ctx context.Context, r request, take func(plain io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, indexTimeout)
 	defer cancel()

@@ -15,7 +15,7 @@ type path struct {
 	bandwidthAt time.Time     // when it was measured
 }
 
-// addRoundTrip adds the time to a first byte; not positive: not known.
+// addRoundTrip adds the time to a first byte. It ignores times that are not positive.
 func (p *path) addRoundTrip(rtt time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,11 +56,11 @@ type transfer struct {
 	burstBegan, last time.Time // when the burst began, and when its last bytes arrived
 	burst            int       // bytes of the burst
 	total            int       // bytes of the answer so far
-	measured         bool      // in a burst
-	marks            [2]mark   // each at least twice as far as the one before
+	measured         bool      // a burst was measured
+	marks            [2]mark   // the last two marks; each has at least twice the bytes of the one before
 }
 
-// mark is when so many bytes of an answer had arrived.
+// mark is a point in an answer: when a number of its bytes had arrived.
 type mark struct {
 	bytes int
 	at    time.Time
@@ -91,8 +91,8 @@ func (t *transfer) add(n int) {
 	}
 }
 
-// end measures a complete answer that was long and had no burst: the link is slow, or shared by
-// many. Only the last half counts, or a little more, because of TCP's slow start.
+// end measures a complete answer that was long and had no burst, because the link is slow or shared
+// by many. Only the last half of the answer counts, or a little more, because of TCP's slow start.
 func (t *transfer) end() {
 	if half := t.marks[0]; !t.measured && t.total >= minTransfer {
 		t.path.addBandwidth(float64(t.total-half.bytes) / (t.last.Sub(half.at) + maxGap).Seconds())

@@ -62,10 +62,10 @@ func (f *Failover) Index(ctx context.Context, tree chunk.ID, take func(plain io.
 	})
 }
 
-// Locations does the same with a tree's locations. have is the SHA-256 of the plain bytes that
-// the caller has, or zero: if the origin has the same, Locations returns nil and does not call
-// take. Locations are a hint, which may be asked for again at any time. So an origin that fails
-// to give them is not passed over.
+// Locations does the same with a tree's locations. have is the SHA-256 of the plain bytes that the
+// caller has, or zero. If the origin has the same bytes, Locations returns nil and does not call
+// take. Locations are a hint, which may be requested again at any time. So an origin that fails to
+// give them is not passed over.
 func (f *Failover) Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error {
 	etag := ""
 	if !have.IsZero() {
@@ -87,10 +87,9 @@ func (f *Failover) indexPatience(others int) patience {
 	return patience{f.timeout.last, f.timeout.last}
 }
 
-// Chain returns what is known of a chain. A pull waits for the answer: an origin that is down is
-// asked only as a probe, or if one that is up has just failed. Silent origins share a second and a
-// half. The last one to ask has twenty
-// seconds if it is not silent (see Watch).
+// Chain returns what is known of a chain. A pull waits for the answer. So an origin that is down is
+// asked only as a probe, or after an origin that was up has failed. All silent origins together get
+// lookupTimeout. The last origin gets lookupLongest if it is not silent (see Watch).
 func (f *Failover) Chain(ctx context.Context, chain string) (answer *wire.Chain, err error) {
 	err = f.lookup(ctx, func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.Chain(ctx, chain)
@@ -159,8 +158,8 @@ func (f *Failover) Images(ctx context.Context, name string) (answer []wire.Image
 	return answer, err
 }
 
-// share gives an origin its share of the remaining time: the others that may be asked after it
-// get as much.
+// share gives an origin its share of the remaining time. Each of the others that may be asked after
+// it gets as much.
 func share(ctx context.Context, others int) (context.Context, context.CancelFunc) {
 	left := lastTimeout * time.Duration(others+1)
 	if deadline, ok := ctx.Deadline(); ok {
@@ -174,7 +173,7 @@ func share(ctx context.Context, others int) (context.Context, context.CancelFunc
 // hub that finds the trace invalid decides for all. Otherwise the error is a refusal
 // (client.Error.IsRefusal) only if all origins refuse.
 func (f *Failover) SendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) error {
-	var failed, refused error // the last of each
+	var failed, refused error // the last failure, and the last refusal
 	for _, o := range f.all {
 		if !o.isUp() {
 			failed = o.skipped()

@@ -18,7 +18,7 @@ import (
 // After stop has returned, giveUp is not called, and no call of it runs. So giveUp must not call
 // stop.
 func Watch(heard func() time.Time, silent, longest time.Duration, giveUp func(why error)) (stop func()) {
-	var end sync.Once // by giveUp, or by stop
+	var end sync.Once // done by the call of giveUp, or by stop
 	stopped := make(chan struct{})
 	began := time.Now()
 	go func() {

@@ -99,7 +99,7 @@ func openArchive(file string) (*Local, error) {
 		return nil, fmt.Errorf("%s is not a docker archive: %w", file, err)
 	}
 	if len(manifest) != 1 {
-		return nil, fmt.Errorf("%s holds %d images: save one alone", file, len(manifest))
+		return nil, fmt.Errorf("%s holds %d images: save a single image", file, len(manifest))
 	}
 	image, err := tarball.ImageFromPath(file, nil)
 	if err != nil {
@@ -130,8 +130,8 @@ type Target struct {
 	Transport  http.RoundTripper
 }
 
-// Push pushes the image by its digest, without a tag. It reports how many bytes are done, of how
-// many.
+// Push pushes the image by its digest, without a tag. report gets the number of bytes that are
+// done, and of all.
 func (l *Local) Push(ctx context.Context, to Target, report func(done, total int64)) error {
 	digest, err := l.Digest()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // Login holds the credentials for a registry. If all fields are empty, there are none.
 type Login struct {
 	Username, Password string
-	IdentityToken      string // is exchanged for others
+	IdentityToken      string // is exchanged for other tokens
 	RegistryToken      string // is sent as it is
 }
 

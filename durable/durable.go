@@ -14,7 +14,7 @@ import (
 )
 
 // temporary is the suffix of a file that is being written. The next Replace of the same name
-// overwrites what a crash left there.
+// overwrites such a file that a crash left.
 const temporary = ".new"
 
 // Replace writes a file that only its owner may read and write, in place of the one at path.
@@ -39,9 +39,9 @@ func Publish(finished, name string) error {
 	return rename(finished, name)
 }
 
-// Discard removes a directory, without a moment in which a part of it has its name. It is
-// renamed to aside, in the same directory, and removed there. If it does not exist, Discard
-// does nothing.
+// Discard removes a directory. After a crash, name is the whole directory or does not exist. For
+// that Discard renames the directory to aside, in the same parent directory, and removes it there.
+// If name does not exist, Discard does nothing.
 func Discard(name, aside string) error {
 	if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) {
 		return nil

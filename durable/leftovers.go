@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Leftover is a path that could not be cleaned up or written. Nothing waits for it, and the
-// next cleanup of the same path tries again.
+// Leftover is a path that could not be cleaned up or written. No operation waits for it. The next
+// cleanup of the same path tries again.
 type Leftover struct {
 	Path  string `json:"path"`
 	Cause string `json:"cause"`

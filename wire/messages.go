@@ -7,13 +7,13 @@ import (
 	"lighter/format/index"
 )
 
-// Chain is what the hub knows of a chain and of those above it. From it a node can also answer for
-// the other layers of the pull.
+// Chain is what the hub knows of a chain and of the chains above it. With it a node can also decide
+// about the other layers of the pull.
 type Chain struct {
 	Link
 	// Above lists known chains that build on this one, the nearest first, at most MaxAbove.
 	Above []Link `json:"above,omitempty"`
-	// Complete says that Above lists all of them: the hub knows no other chain on this one.
+	// Complete says that Above is complete: the hub knows no other chain above this one.
 	Complete bool `json:"complete"`
 }
 
@@ -26,8 +26,8 @@ type Link struct {
 	Statement *index.Statement `json:"statement,omitempty"`
 }
 
-// Manifest is what the hub knows of the image that a manifest's digest names. From it a node can
-// answer for all layers of the image's pull.
+// Manifest is what the hub knows of the image that a manifest's digest names. With it a node can
+// decide about all layers of the image's pull.
 type Manifest struct {
 	Image     index.ImageStatement `json:"image"`
 	DiffIDs   []string             `json:"diffIDs"`   // of the layers, the lowest first
@@ -51,9 +51,9 @@ type Image struct {
 	State    string `json:"state"`
 	Error    string `json:"error,omitempty"`
 
-	// Size to Tree are zero until the image is ready. Unique and Blobs are computed in the
-	// background, which takes seconds on a large hub. Meanwhile they are out of date, or zero for a
-	// new image, and SizesPending is true.
+	// The fields from Size to Tree are zero until the image is ready. Unique and Blobs are computed
+	// in the background, which takes seconds on a large hub. Until then SizesPending is true, and they
+	// are out of date, or zero for a new image.
 
 	Size   int64  `json:"size"`           // bytes of the compressed layers and the config
 	Bytes  int64  `json:"bytes"`          // of all files, plain
@@ -75,11 +75,11 @@ type Add struct {
 	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all for the hub's architecture
 
 	// Credentials for the source's registry. The hub keeps them sealed until the image is ready or
-	// has failed, so that another of its processes can go on.
+	// has failed, so that another process of the hub can continue the job.
 
 	Username      string `json:"username,omitempty"`
 	Password      string `json:"password,omitempty"`
-	Token         string `json:"token,omitempty"`         // an identity token, which is exchanged for others
+	Token         string `json:"token,omitempty"`         // an identity token, which is exchanged for other tokens
 	RegistryToken string `json:"registryToken,omitempty"` // a bearer token, which is sent as it is
 
 	PlainHTTP bool `json:"plainHTTP,omitempty"` // allow HTTP to a registry on another machine
@@ -96,7 +96,7 @@ type Progress struct {
 	Total    int64    `json:"total,omitempty"` // 0: not known
 	Done     bool     `json:"done,omitempty"`
 	Error    string   `json:"error,omitempty"`
-	Problems []string `json:"problems,omitempty"` // that a verification found
+	Problems []string `json:"problems,omitempty"` // the problems that a verification found
 	Images   []Image  `json:"images,omitempty"`
 }
 
@@ -122,21 +122,22 @@ const (
 // Job is a piece of the hub's work. It survives the end of the process that works on it.
 type Job struct {
 	N int64 `json:"job"`
-	// Kind is "image" (the images of a name are brought and ingested), "verify" (they are read back),
-	// "layout" (startup packs of a tree are made), "recompress" (and made smaller), "name" (the image is
-	// removed, or its name compared with the registry) or "retention" (the retention rules are applied).
+	// Kind is "image" (the images of a name are copied to the hub and ingested), "verify" (they are
+	// read back), "layout" (startup packs of a tree are made), "recompress" (they are compressed
+	// better), "name" (the image is removed, or its name compared with the registry) or "retention"
+	// (the retention rules are applied).
 	Kind     string     `json:"kind"`
 	Key      string     `json:"key"` // what it is about: the name of an image, or a tree
 	State    string     `json:"state"`
 	Request  string     `json:"request,omitempty"`  // what a running job is asked to do
-	Priority int64      `json:"priority"`           // higher ones run first
-	Attempts int64      `json:"attempts"`           // that have begun
+	Priority int64      `json:"priority"`           // jobs of higher priority run first
+	Attempts int64      `json:"attempts"`           // number of attempts that have begun
 	Owner    string     `json:"owner,omitempty"`    // the process of the hub that works on it
 	Progress []Progress `json:"progress,omitempty"` // about a second old
 	Error    string     `json:"error,omitempty"`    // of the last attempt
-	// Result is what the job has found out. Of a verification: the problems, as a list of strings.
+	// Result is what the job has found out. For a verification it is a list of the problems, as strings.
 	Result  json.RawMessage `json:"result,omitempty"`
-	RunAt   time.Time       `json:"runAt"` // not before
+	RunAt   time.Time       `json:"runAt"` // the job does not run before this time
 	Created time.Time       `json:"created"`
 	Updated time.Time       `json:"updated"`
 }
@@ -182,8 +183,8 @@ type Starts struct {
 	// Pending says that the startup packs will soon be made again, from newer traces or with better
 	// compression.
 	Pending bool `json:"pending,omitempty"`
-	// Lost is the time since which the image has no startup packs, because packs of more recently
-	// used images take all the space. Zero: that is not so.
+	// Lost is when the image's startup packs were evicted, because the packs of more recently used
+	// images take all the space. Zero: they were not evicted.
 	Lost time.Time `json:"lost,omitzero"`
 }
 

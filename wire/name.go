@@ -24,8 +24,8 @@ const (
 )
 
 var (
-	// hostInPath matches the first part of a repository's path that stands for HOST:PORT.
-	// The path cannot hold a colon, and a host name holds no underscore.
+	// hostInPath matches the first part of a repository's path if it stands for HOST:PORT. A path
+	// cannot contain a colon, and a host name contains no underscore.
 	hostInPath = regexp.MustCompile(`^([a-z0-9.-]+)_([0-9]+)$`)
 
 	digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -38,7 +38,8 @@ var (
 func ParseName(name string) (Ref, error) {
 	r, err := parseName(name)
 	if err != nil {
-		return Ref{}, fmt.Errorf("image name %q: %w; want [HOST/]REPOSITORY[:TAG] in lower case", name, err)
+		return Ref{}, fmt.Errorf("image name %q: %w; want [HOST[:PORT]/]REPOSITORY[:TAG|@DIGEST], with HOST and "+
+			"REPOSITORY in lower case", name, err)
 	}
 	return r, nil
 }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Prefix begins every path and is followed by the scope. It ends in the version of the
-	// wire, of which a hub may serve several.
+	// Prefix begins every path and is followed by the scope. It ends with the version of the API. A
+	// hub may serve several versions.
 	Prefix = "/lighter/1"
 	// DefaultScope is the scope if none is configured.
 	DefaultScope = "default"
@@ -30,7 +30,7 @@ const (
 //	/images?name= DELETE   removes an image
 //	/images/inspect?name=  []Inspection: all images of the name
 //	/images/verify?name= POST   the answer is a stream of Progress
-//	/jobs                  []Job: those that have not ended;  ?ended=1: the last that have
+//	/jobs                  []Job: those that have not ended;  ?ended=1: those that ended last
 //	/jobs/cancel?job=N POST   Job: ends it, also while it runs
 //	/jobs/pause?job=N POST    Job: stops it until it is retried
 //	/jobs/retry?job=N POST    Job: lets it run as soon as possible, also after it has failed

@@ -9,7 +9,7 @@ import (
 // minToken is the minimal length of a token, in characters.
 const minToken = 16
 
-// ReadToken reads the administrators' token from a file, whose only line it is. It refuses a file
+// ReadToken reads the administrators' token, which is the only line of a file. It refuses a file
 // that every user of the machine can read or write.
 func ReadToken(file string) (string, error) {
 	token, err := readToken(file)

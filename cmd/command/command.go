@@ -1,6 +1,6 @@
-// Package command has what all programs of this repository do alike on a command line: it counts
-// arguments, prints errors, and ends a program with exit code 2 if its arguments are wrong. It has
-// no program's own commands or errors.
+// Package command is what all programs of this repository share on the command line: it counts
+// arguments, prints errors, and ends a program with exit code 2 if its arguments are wrong.
+// Commands and errors of a single program are not in it.
 package command
 
 import (
@@ -18,7 +18,7 @@ import (
 
 // Exit codes that all programs share. Scripts may rely on them.
 const (
-	ExitFailed = 1 // it did not work
+	ExitFailed = 1 // the operation failed
 	ExitUsage  = 2 // the arguments are wrong
 )
 
@@ -37,7 +37,7 @@ func (e usageError) Unwrap() error { return e.error }
 func Usage(err error) error { return usageError{err} }
 
 // Main runs root with the program's arguments, ends it on SIGINT and SIGTERM, and exits. exitCode
-// gives the code of an error that is not one of usage.
+// returns the exit code of an error that is not about usage.
 func Main(root *cobra.Command, exitCode func(error) int) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -82,7 +82,7 @@ func printError(program string, err error) {
 // OneLine returns the error's text as one line.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// Group is the Args of a command that only has commands below it.
+// Group is the value of Args for a command that takes no arguments, only subcommands.
 func Group(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return Usage(fmt.Errorf("there is no command %q (see %s --help)", args[0], cmd.CommandPath()))
@@ -90,10 +90,10 @@ func Group(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// Exactly wants one argument for each name, and names what is missing.
+// Exactly requires one argument for each name. Its error names a missing argument.
 func Exactly(names ...string) cobra.PositionalArgs { return AtLeast(len(names), names...) }
 
-// AtLeast wants the first least of the named arguments; the others are optional.
+// AtLeast requires the first of the named arguments, least of them; the others are optional.
 func AtLeast(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {

@@ -86,8 +86,8 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 		return wire.Progress{}, command.Usage(fmt.Errorf("%s has the digest %s: use that digest in NAME, or a tag",
 			s.from, digest))
 	}
-	// It is pushed without the tag, for which the hub would add every platform. The name comes with
-	// the request to add it.
+	// The image is pushed without its tag, because the hub would add every platform of a pushed
+	// tag. The name is in the request that adds the image.
 	to := registry.Target{Repository: ref.Repository}
 	to.Host, to.PlainHTTP, to.Transport = hub.Registry()
 	if err := local.Push(ctx, to, func(done, total int64) {

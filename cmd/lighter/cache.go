@@ -55,7 +55,7 @@ func printFreed(freed imagecache.Freed) error {
 		fmt.Println("pinned chunks stay")
 	}
 	if freed.Kept > 0 {
-		fmt.Printf("%s more are unused and go with their neighbours\n", size(freed.Kept))
+		fmt.Printf("%s more are unused; they are freed later, with the chunks around them\n", size(freed.Kept))
 	}
 	return printCacheStatus(freed.Status)
 }

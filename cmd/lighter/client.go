@@ -14,7 +14,7 @@ import (
 	"lighter/wire/client"
 )
 
-// run makes cmd do something with a client. newClient is called after the flags are parsed.
+// run makes cmd call do with a client. newClient is called after the flags are parsed.
 func run[C any](cmd *cobra.Command, newClient func() (C, error),
 	do func(ctx context.Context, c C, args []string) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -74,7 +74,7 @@ func hubClient(cmd *cobra.Command) func() (*client.Client, error) {
 	}
 }
 
-// hubQuery is query of a hub.
+// hubQuery is query for a command that asks a hub.
 func hubQuery[T any](cmd *cobra.Command, ask func(ctx context.Context, hub *client.Client, args []string) (T, error),
 	print func(T) error) *cobra.Command {
 	return query(cmd, hubClient(cmd), ask, print)
@@ -85,7 +85,7 @@ func rootFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("root", node.DefaultConfig().Root, "the node's `DIR`")
 }
 
-// nodeQuery is query of the node on this machine.
+// nodeQuery is query for a command that asks the node on this machine.
 func nodeQuery[T any](cmd *cobra.Command, ask func(ctx context.Context, node *control.Client, args []string) (T, error),
 	print func(T) error) *cobra.Command {
 	root := rootFlag(cmd)

@@ -18,8 +18,8 @@ import (
 	"lighter/node"
 )
 
-// effective makes the effective configuration: the defaults, overridden by the file, overridden by
-// the flags that were given. Before the call config holds defaults and flags.
+// effective makes config the effective configuration: the file overrides the defaults, and flags
+// that were given override the file. Before the call config holds defaults and flags.
 func effective(cmd *cobra.Command, file string, config any) error {
 	if file == "" {
 		return nil

@@ -54,7 +54,7 @@ on it.`,
 	cmd.AddCommand(
 		jobCommand("cancel", "End a job, also while it runs", (*client.Client).CancelJob),
 		jobCommand("pause", "Stop a job until it is retried", (*client.Client).PauseJob),
-		jobCommand("retry", "Run a job as soon as possible that waits, is paused, has failed or was cancelled",
+		jobCommand("retry", "Run a waiting, paused, failed or cancelled job as soon as possible",
 			(*client.Client).RetryJob))
 	return cmd
 }

@@ -10,9 +10,9 @@ import (
 	"lighter/logqueue"
 )
 
-// openLog returns the log of a hub or a node, on standard error, and a function that has to be
-// called in the end. Logging never waits for a reader of standard error, because containers' reads
-// would wait with it.
+// openLog returns the log of a hub or a node, on standard error. flush has to be called before the
+// program ends. Logging never waits for a reader of standard error, because containers' reads would
+// then wait, too.
 func openLog(level, format string) (log *slog.Logger, flush func(), err error) {
 	handler, err := logFormat(level, format)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 
 // Exit codes in addition to those of package command. Scripts may rely on them.
 const (
-	exitProblems = 3 // `verify` or `doctor` found something
-	exitNoDaemon = 4 // no node runs there
+	exitProblems = 3 // `verify` or `doctor` found a problem
+	exitNoDaemon = 4 // no node runs with that root
 )
 
 func main() { command.Main(rootCommand(), exitCode) }
 
-// errDamaged says that a verification found something, which was printed.
+// errDamaged says that a verification found problems, which were printed.
 var errDamaged = errors.New("the image is damaged")
 
 // exitCode is the one place where errors become exit codes.

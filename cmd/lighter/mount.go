@@ -26,9 +26,9 @@ func mountCommand() *cobra.Command {
 		Long: `Mount an image's tree at DIR, read-only. The command returns when it is mounted.
 Its set-user-ID programs and device nodes have no effect.
 
-If a node with this --root runs on the machine, it mounts the image from its own hub and
-shares its cache. Otherwise the command starts a small node for this mount alone, with
-a cache of its own, which ends at "lighter unmount DIR".`,
+If a node with this --root runs on the machine, that node mounts the image, with its own
+hub and cache. Otherwise the command starts a small node for this mount alone, with a
+cache of its own. "lighter unmount DIR" ends that node.`,
 		Example: "  lighter mount physics/root:6.32 /mnt\n  ls /mnt\n  lighter unmount /mnt",
 		Args:    command.Exactly("NAME", "DIR"),
 	}

@@ -81,7 +81,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 		"map owners into user namespaces; containerd needs the capability remap-ids")
 	f.TextVar(&config.CacheSize, "cache-size", config.CacheSize,
 		"the largest size of the chunk cache on the disk (`SIZE`: 20GiB)")
-	f.BoolVar(&config.Prefetch, "prefetch", config.Prefetch, "fetch what an image's start needs before it is read")
+	f.BoolVar(&config.Prefetch, "prefetch", config.Prefetch, "fetch what the start of an image will probably read")
 	f.TextVar(&config.PrefetchMax, "prefetch-limit", config.PrefetchMax,
 		"the most that is prefetched for one image, uncompressed (`SIZE`)")
 	f.BoolVar(&config.Complete, "complete", config.Complete, "fetch the rest of running images in the background")
@@ -90,12 +90,13 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringSliceVar(&config.CompleteSchedule, "complete-schedule", config.CompleteSchedule,
 		"when the background fetch runs, in local time (`WINDOWS`: 22:00-06:00; may be repeated; none: always)")
 	f.BoolVar(&config.LocalDevice, "local-device", config.LocalDevice,
-		"write wholly cached images to files that containers read without the node; needs their size once more")
+		"write wholly cached images to files that containers read without the node; takes their size on the disk once more")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress,
 		"the `ADDRESS` of /metrics, /healthz and /readyz (HOST:PORT or unix:/PATH)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,
 		"if less of the disk is free, the cache shrinks (`SPACE`: 17% or 50GiB; 0: never)")
-	f.TextVar(&config.FreeHigh, "disk-free-high", config.FreeHigh, "it shrinks until this much is free (`SPACE`)")
+	f.TextVar(&config.FreeHigh, "disk-free-high", config.FreeHigh,
+		"the cache then shrinks until this much of the disk is free (`SPACE`)")
 	f.TextVar(&config.ScrubRate, "scrub-rate", config.ScrubRate,
 		"the rate at which the cache is verified in the background, in bytes a second (`SIZE`; 0: not at all)")
 	f.BoolVar(&config.Record, "record", config.Record, "record what starts read, and report it to a hub")

@@ -70,7 +70,7 @@ func printStatus(s report.Status) error {
 	}
 	printHubs(s)
 	printSigners(s.Signers)
-	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n",
+	fmt.Printf("fetched %s in %d requests (%d repeated, %d with invalid answers)\n",
 		size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	if y := s.Ahead.Startup; y.Added > 0 {
 		fmt.Printf("startup packs: %s fetched, %s of chunks, of which %s were read\n",
@@ -127,7 +127,7 @@ func printRefused(refused []report.Refused) error {
 			trees = append(trees, tree.Short())
 		}
 		if r.Hub != "" {
-			r.Cause += "; the hub gives no other one: " + r.Hub
+			r.Cause += "; no hub gives another statement: " + r.Hub
 		}
 		return []any{short(r.Chain), cmp.Or(strings.Join(r.Images, " "), "-"), strings.Join(trees, " "), r.Cause}
 	})

@@ -23,8 +23,8 @@ for 10 seconds (2 minutes at most). Then it sends the trace to the hub, or write
 a file for "lighter trace import" (--output). If interrupted, it records nothing.
 
 Pages in memory are not read again. So the node mounts the image once more, for
-containers that start from now on. The trace also has what other containers of the
-image read meanwhile.
+containers that start from now on. The trace also contains what other containers of
+the image read meanwhile.
 
 IMAGE is a name that "lighter status" shows: a reference or its end, a chain or a tree,
 or the first digits of these.`,

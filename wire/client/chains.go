@@ -14,8 +14,9 @@ import (
 	"lighter/wire"
 )
 
-// Chain returns what the hub knows of a chain, or chunk.ErrNotFound. Here every 404 counts,
-// as mirrors have no other: at worst one image is unpacked as usual.
+// Chain returns what the hub knows of a chain, or chunk.ErrNotFound. Every 404 counts as
+// chunk.ErrNotFound, even without wire.MissingHeader, because the web server of a mirror does not
+// send that header. If the 404 was wrong, an image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
 	return lookup[wire.Chain](ctx, c, wire.ChainPath(c.Scope(), chain))
 }
@@ -47,14 +48,14 @@ func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, erro
 	return &answer, nil
 }
 
-// Keys returns the hub's public keys, at least one. A caller that compares them with
-// nothing trusts the network path to the hub.
+// Keys returns the hub's public keys, at least one. A caller that does not compare them with known
+// keys trusts the network path to the hub.
 func (c *Client) Keys(ctx context.Context) ([]ed25519.PublicKey, error) {
 	return c.KeysFrom(ctx, func(net.Conn) error { return nil })
 }
 
-// KeysFrom returns the keys as Keys does, if verify accepts the connection on which the
-// answer has begun to arrive.
+// KeysFrom returns the keys as Keys does, if verify accepts the connection on which the answer
+// arrives. verify is called when the answer has begun to arrive.
 func (c *Client) KeysFrom(ctx context.Context, verify func(net.Conn) error) ([]ed25519.PublicKey, error) {
 	var conn net.Conn
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

@@ -1,9 +1,9 @@
 // Package client speaks to one hub over HTTP. The commands use it to manage images
 // and traces, and package origin builds a node's failover on it.
 //
-// A Client sends each request once: it neither retries nor chooses another hub. It
-// believes what a hub says; what nodes need verified, package origin and its callers
-// verify. Errors never show a credential of the hub's URL or of a redirect.
+// A Client sends each request once: it neither retries nor chooses another hub. It does not verify
+// answers: package origin and its callers verify what a node must not simply believe. Errors never
+// show a credential of the hub's URL or of a redirect.
 package client
 
 import (
@@ -63,8 +63,8 @@ type Options struct {
 	Scope     string      // default: wire.DefaultScope
 	PlainHTTP bool        // allow http to another machine
 	CAFile    string      // certificates (PEM) to trust in addition to the system's
-	TokenFile string      // has the token that is sent with requests that change something; see wire.ReadToken
-	Header    http.Header // is added to every request
+	TokenFile string      // file with the token that is sent with requests for changes; see wire.ReadToken
+	Header    http.Header // added to every request
 	// Dial opens the connections; default: Dial.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Log receives errors of reading CAFile again; default: they are dropped.
@@ -158,9 +158,9 @@ func (o *Options) allows(u *url.URL) error {
 	return nil
 }
 
-// follow decides about a redirect. Only a GET is redirected, as objects are verified when
-// they arrive. A request that changes something or carries a credential, and that for the
-// key, which is believed unverified, goes to the configured hub alone.
+// follow decides about a redirect. Only a GET may be redirected, because objects are verified when
+// they arrive. Requests that change something or carry a credential go to the configured hub alone.
+// So does the request for the hub's key, because the key cannot be verified.
 func (c *Client) follow(req *http.Request, via []*http.Request) error {
 	first := via[0]
 	to := req.URL.Scheme + "://" + req.URL.Host
@@ -206,7 +206,7 @@ type request struct {
 	method, path string
 	query        url.Values
 	header       http.Header
-	body         []byte // JSON; nil: none
+	body         []byte // JSON; nil: no body
 }
 
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
@@ -222,7 +222,7 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	}
 	maps.Copy(req.Header, c.options.Header)
 	maps.Copy(req.Header, r.header)
-	req.Header.Set("Accept-Encoding", "identity") // the bytes as the hub stores them
+	req.Header.Set("Accept-Encoding", "identity") // request the bytes as the hub stores them
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: %w", c.url, redactedCause(err))

@@ -22,7 +22,7 @@ func byName(name string) url.Values {
 // Images lists the hub's images, or those of one name.
 func (c *Client) Images(ctx context.Context, name string) ([]wire.Image, error) {
 	var limit int64
-	if name != "" { // nodes ask only by name
+	if name != "" { // nodes use only this form, and bound their answers
 		limit = maxAnswer
 	}
 	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Scope()), query: byName(name)}
@@ -50,8 +50,8 @@ func (c *Client) Add(ctx context.Context, add wire.Add, report func(wire.Progres
 	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Scope()), body: body}, report)
 }
 
-// Verify has the hub read back every byte of an image. Progress.Problems of the result says
-// what is wrong.
+// Verify makes the hub read back every byte of an image. Progress.Problems of the result lists what
+// is wrong.
 func (c *Client) Verify(ctx context.Context, name string, report func(wire.Progress)) (wire.Progress, error) {
 	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Scope()) + "/verify",
 		query: byName(name), body: []byte("{}")}, report)

@@ -9,8 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// Jobs lists the hub's jobs that have not ended, in the order in which they run. With ended, it lists
-// those that ended last.
+// Jobs lists the hub's jobs that have not ended, in the order in which they run. With ended, it
+// lists those that ended last.
 func (c *Client) Jobs(ctx context.Context, ended bool) ([]wire.Job, error) {
 	r := request{method: http.MethodGet, path: wire.JobsPath(c.Scope())}
 	if ended {
@@ -29,7 +29,7 @@ func (c *Client) PauseJob(ctx context.Context, n int64) (wire.Job, error) {
 	return c.job(ctx, "pause", n)
 }
 
-// RetryJob lets a job run as soon as possible that waits, is paused, has failed or was cancelled.
+// RetryJob lets a job run as soon as possible. The job may be waiting, paused, failed or cancelled.
 func (c *Client) RetryJob(ctx context.Context, n int64) (wire.Job, error) {
 	return c.job(ctx, "retry", n)
 }

@@ -28,7 +28,8 @@ func TestErrorsShowNoSecret(t *testing.T) {
 		"http://user:" + secret + "@",
 		"http://user:" + secret + "@hub:port", "//user:" + secret + "@hub", "user:" + secret + "@hub",
 		"http://user:" + secret + "@a b/%zz",
-		"https://hub?token=" + secret + "%zz", "x?" + secret} {
+		"https://hub?token=" + secret + "%zz", "x?" + secret, "x#" + secret, "x?a@" + secret, "x#a@" + secret,
+		"user:" + secret + "?a@x", "user:a?" + secret + "@x"} {
 		_, err := client.New(client.Options{URL: raw})
 		if err != nil && strings.Contains(err.Error(), secret) {
 			t.Errorf("%v", err)

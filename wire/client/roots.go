@@ -12,8 +12,8 @@ import (
 	"lighter/renewed"
 )
 
-// trustingTransport trusts the certificates that a file has now, and the system's. An
-// http.Transport cannot change its roots, so each change of the file makes a new one. The
+// trustingTransport trusts the certificates that a file has now, and the system's. The roots of an
+// http.Transport cannot be changed, so each change of the file makes a new transport. The
 // connections of the previous transport are not used again and end after their idle time.
 type trustingTransport struct {
 	now *renewed.Value[*http.Transport]

@@ -20,8 +20,8 @@ func byPlatform(name, platform string) url.Values {
 	return query
 }
 
-// Starts returns what the hub knows of how the images of one name start; only of those that
-// are ready, and of one platform if it is not empty.
+// Starts returns what the hub knows about the starts of the images of one name. It leaves out
+// images that are not ready and, if platform is not empty, images of other platforms.
 func (c *Client) Starts(ctx context.Context, name, platform string) ([]wire.Starts, error) {
 	r := request{method: http.MethodGet, path: wire.TracesPath(c.Scope()), query: byPlatform(name, platform)}
 	return ask[[]wire.Starts](ctx, c, r, 0)
@@ -48,7 +48,8 @@ func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byt
 	return text, nil
 }
 
-// ImportTraces adds such text to the hub's recordings of the starts of an image.
+// ImportTraces adds the recordings in text to the hub's recordings of the starts of an image. text
+// has the form that ExportTraces returns.
 func (c *Client) ImportTraces(ctx context.Context, name, platform string, text []byte) error {
 	return c.send(ctx, request{method: http.MethodPost, path: wire.TracesPath(c.Scope()) + "/import",
 		query: byPlatform(name, platform), body: text})

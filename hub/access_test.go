@@ -69,6 +69,7 @@ var changing = map[string]int{
 	"POST /lighter/1/default/images":                    400,
 	"DELETE /lighter/1/default/images?name=a:1":         404,
 	"POST /lighter/1/default/images/verify?name=a:1":    404,
+	"POST /lighter/1/default/fsck":                      400,
 	"POST /lighter/1/default/traces/import?name=a:1":    404,
 	"DELETE /lighter/1/default/traces?name=a:1":         404,
 	"POST /v2/a/blobs/uploads/":                         202,
@@ -257,7 +258,7 @@ func TestWebPagesChangeNothing(t *testing.T) {
 		}
 	}
 	// Browsers send forms without asking the other site first.
-	for _, path := range []string{"/images", "/images/verify?name=a:1", "/traces/import?name=a:1"} {
+	for _, path := range []string{"/images", "/images/verify?name=a:1", "/fsck", "/traces/import?name=a:1"} {
 		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded",
 			"multipart/form-data; boundary=x", ""} {
 			if status := send("POST", "/lighter/1/default"+path, at, "Content-Type",

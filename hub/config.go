@@ -54,6 +54,8 @@ type Config struct {
 
 	KeepHeldDays int64 `toml:"keep_held_days" comment:"Days for which the hub keeps what a node or a mirror has after it has stopped reporting, also of removed images. A report counts for 7 days; these days come after them."`
 
+	ScrubDays int64 `toml:"scrub_days" comment:"The hub reads all its objects once in this many days and compares them with their digests. Damaged ones are made again, if possible. 0: never."`
+
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
@@ -88,6 +90,7 @@ func DefaultConfig() Config {
 
 		Platforms:    []string{"linux/" + runtime.GOARCH},
 		KeepHeldDays: 30,
+		ScrubDays:    30,
 
 		DiskReserve:         1 << 30,
 		RetentionMaxPercent: 50,
@@ -122,6 +125,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
+	case c.ScrubDays < 0:
+		return errors.New("scrub_days is below zero")
 	case len(c.Platforms) == 0 ||
 		slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
 		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)

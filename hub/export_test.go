@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lighter/hub/catalog"
+	"lighter/hub/fsck"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/registry"
@@ -23,6 +24,7 @@ import (
 
 func (h *Hub) Catalog() *catalog.Catalog       { return h.catalog }
 func (h *Hub) Starts() *startup.Service        { return h.starts }
+func (h *Hub) Checker() *fsck.Checker          { return h.checker }
 func (h *Hub) Verifier() *verify.Verifier      { return h.verifier }
 func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.keys.public() }
 func (h *Hub) Log() *slog.Logger               { return h.log }

@@ -33,6 +33,7 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
 	"lighter/hub/expiry"
+	"lighter/hub/fsck"
 	"lighter/hub/holders"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
@@ -74,6 +75,7 @@ type Hub struct {
 	trees     *ingest.Trees
 	publisher *publish.Publisher
 	verifier  *verify.Verifier
+	checker   *fsck.Checker
 	starts    *startup.Service
 	holders   *holders.Service
 	expiry    *expiry.Service
@@ -189,12 +191,15 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
 	h.jobs = jobs.New(h.catalog.Jobs, name, h.log)
 	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys, h.jobs)
+	ingester := ingest.New(h.catalog, publisher, encoders, h.trees, h.log)
 	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: h.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Secret: h.keys.derive("logins of jobs"),
 		Ready:  h.imageIsReady, Log: h.log},
-		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log), h.jobs)
+		h.catalog, h.registry, ingester, h.jobs)
+	h.checker = fsck.New(fsck.Config{Catalog: h.catalog, Objects: h.objects, Registry: h.registry, Publisher: publisher,
+		Ingester: ingester, Trees: h.trees, Limits: limits, Jobs: h.jobs, ScrubDays: c.ScrubDays, Log: h.log})
 	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
 		Encoders: encoders,
 		Images:   h.images, Jobs: h.jobs, Limit: c.StartupBytes, Log: h.log})
@@ -244,7 +249,8 @@ func (h *Hub) handler() http.Handler {
 		Traces: h.starts, Holders: h.holders, Bodies: bodies, Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}
 	nodes.Register(api)
 	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Jobs: h.jobs,
-		Starts: h.starts, Holders: h.holders, Retention: h.expiry, Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
+		Starts: h.starts, Holders: h.holders, Retention: h.expiry, Checker: h.checker,
+		Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
 	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
@@ -302,6 +308,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.jobs.Run(ctx) })
 	group.Go(func() error { return h.publisher.Run(ctx) })
 	group.Go(h.trees.Run)
+	group.Go(func() error { return h.checker.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
 	group.Go(func() error { return h.holders.Run(ctx) })

@@ -16,6 +16,7 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/expiry"
+	"lighter/hub/fsck"
 	"lighter/hub/holders"
 	"lighter/hub/jobs"
 	"lighter/hub/space"
@@ -55,7 +56,7 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 // endpoints are the values of the label "endpoint": the first path elements below a scope, the
 // registry, and all others.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
-	"jobs", "traces", "held", "holders", "retention", "registry", "other"}
+	"fsck", "jobs", "traces", "held", "holders", "retention", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {
@@ -156,6 +157,22 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 			send(prometheus.GaugeValue, "jobs", "Jobs that have not ended, by kind and state.",
 				open[[2]string{kind, state}], prometheus.Labels{"kind": kind, "state": state})
 		}
+	}
+	for _, kind := range []string{fsck.KindCheck, fsck.KindSweep, fsck.KindScrub} {
+		state, err := v.catalog.Checks.Get(ctx, kind)
+		if err != nil {
+			return err
+		}
+		labels, completed := prometheus.Labels{"check": kind}, int64(0)
+		if !state.Ended.IsZero() {
+			completed = state.Ended.Unix()
+		}
+		send(prometheus.GaugeValue, "check_completed_seconds", "When the last complete check ended, since 1970.", completed,
+			labels)
+		send(prometheus.CounterValue, "check_objects_total", "Objects that checks have compared or read.", state.Objects,
+			labels)
+		send(prometheus.CounterValue, "check_read_bytes_total", "Bytes of objects that checks have read.", state.Bytes, labels)
+		send(prometheus.CounterValue, "check_errors_total", "Problems that checks have found.", state.Errors, labels)
 	}
 	counts := v.starts.Counts()
 	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, made or given up."

@@ -88,8 +88,9 @@ type Add struct {
 // Progress is one line of the answer to a long operation. The last line has Done set.
 type Progress struct {
 	// Step is "copy" (a blob from its source), "layer" (a layer is ingested), "check" (a layer,
-	// or all chunks, are read back) or "wait" (nothing new: the connection is kept open). Clients
-	// add "push" and "mirror".
+	// or all chunks, are read back), "compare" (Bytes counts objects or blobs), "repair" (a layer is
+	// read again) or "wait" (nothing new: the connection is kept open). Clients add "push" and
+	// "mirror".
 	Step     string   `json:"step,omitempty"`
 	Item     string   `json:"item,omitempty"`  // of the step: a short digest, a name
 	Bytes    int64    `json:"bytes,omitempty"` // done so far
@@ -98,6 +99,7 @@ type Progress struct {
 	Error    string   `json:"error,omitempty"`
 	Problems []string `json:"problems,omitempty"` // the problems that a verification found
 	Images   []Image  `json:"images,omitempty"`
+	Check    *Check   `json:"check,omitempty"` // result of a comparison of the hub's stores
 }
 
 // States of a job.

@@ -30,6 +30,7 @@ const (
 //	/images?name= DELETE   removes an image
 //	/images/inspect?name=  []Inspection: all images of the name
 //	/images/verify?name= POST   the answer is a stream of Progress
+//	/fsck POST             Fsck: compares the hub's stores; the answer is a stream of Progress
 //	/jobs                  []Job: those that have not ended;  ?ended=1: those that ended last
 //	/jobs/cancel?job=N POST   Job: ends it, also while it runs
 //	/jobs/pause?job=N POST    Job: stops it until it is retried
@@ -76,6 +77,9 @@ func KeyPath(scope string) string { return below(scope, "key") }
 
 // ImagesPath is the path of the images.
 func ImagesPath(scope string) string { return below(scope, "images") }
+
+// FsckPath is the path to which a Fsck is sent.
+func FsckPath(scope string) string { return below(scope, "fsck") }
 
 // JobsPath is the path of the jobs.
 func JobsPath(scope string) string { return below(scope, "jobs") }

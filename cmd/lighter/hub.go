@@ -80,6 +80,8 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
+	f.Int64Var(&config.ScrubDays, "scrub-days", config.ScrubDays,
+		"read all objects once in this many `DAYS`, and repair damaged ones; 0: never")
 	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes,
 		"the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
 	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,

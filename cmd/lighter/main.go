@@ -48,8 +48,9 @@ only the bytes that a container reads.`,
 		Args: command.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), holdersCommand(), retentionCommand(), inspectCommand(), rmCommand(),
-		verifyCommand(),
+	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), holdersCommand(),
+		retentionCommand(), inspectCommand(), rmCommand(),
+		verifyCommand(), fsckCommand(),
 		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
 		mountCommand(), unmountCommand(), releaseCommand(), keeperCommand(), probeCommand(), configCommand())
 	return root

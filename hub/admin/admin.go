@@ -1,5 +1,6 @@
 // Package admin answers users' requests, which the lighter command sends: to list, add, verify and
-// remove images, and to list and change jobs and traces. docs/wire.md describes the paths.
+// remove images, to list and change jobs and traces, and to compare the hub's stores. docs/wire.md
+// describes the paths.
 //
 // Package access decides who may make changes, before a request comes here. Handlers only parse the
 // request and call one part of the hub.
@@ -25,6 +26,12 @@ type Images interface {
 	Remove(ctx context.Context, name string) error
 }
 
+// Checker compares the hub's stores.
+type Checker interface {
+	// Fsck calls report for each step, and ends early with its error.
+	Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progress) error) (*wire.Check, error)
+}
+
 // Starts shows and changes what the hub knows about how images start.
 type Starts interface {
 	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
@@ -42,6 +49,7 @@ type Server struct {
 	Starts    Starts
 	Holders   Holders
 	Retention Retention
+	Checker   Checker
 	Bodies    *answer.Bodies
 	Key       ed25519.PublicKey // the oldest signing key
 	Log       *slog.Logger
@@ -54,6 +62,7 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.Handle("POST", "/images", s.postImage)
 	mux.Handle("POST", "/images/verify", s.postVerify)
 	mux.Handle("DELETE", "/images", s.deleteImage)
+	mux.Handle("POST", "/fsck", s.postFsck)
 	mux.HandleJSON("GET", "/jobs", uncached, s.getJobs)
 	mux.HandleJSON("POST", "/jobs/cancel", uncached, changeJob(s.Jobs.Cancel))
 	mux.HandleJSON("POST", "/jobs/pause", uncached, changeJob(s.Jobs.Pause))

@@ -175,6 +175,19 @@ func (s *Server) postVerify(w http.ResponseWriter, req *http.Request) error {
 	return p.end(wire.Progress{Done: true, Problems: problems}, err)
 }
 
+func (s *Server) postFsck(w http.ResponseWriter, req *http.Request) error {
+	if err := answer.WantJSON(req); err != nil {
+		return err
+	}
+	var fsck wire.Fsck
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest)).Decode(&fsck); err != nil {
+		return answer.Invalid(fmt.Errorf("parse the request: %w", err))
+	}
+	p := newProgress(w)
+	check, err := s.Checker.Fsck(req.Context(), fsck, p.send)
+	return p.end(wire.Progress{Done: true, Check: check}, err)
+}
+
 func (s *Server) deleteImage(w http.ResponseWriter, req *http.Request) error {
 	name := req.URL.Query().Get("name")
 	if name == "" {

@@ -11,7 +11,8 @@
 //     inspect.go: what users ask about an image.
 //   - chains.go: chains, statements and layers; signatures.go: statements that are signed again.
 //   - jobs.go (Jobs): the queue of the hub's work; claims.go (Claims): objects that are being stored
-//     or deleted.
+//     or deleted (holds.go: backups); checks.go (Checks): what is compared with the bucket, and how
+//     far that has come.
 //   - chunks.go: the unit of each chunk; publish.go and inherit.go: the rows of a new image;
 //     derived.go: trees that were made on request.
 //   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
@@ -38,6 +39,7 @@ type Catalog struct {
 	*database
 	Jobs   *Jobs
 	Claims *Claims
+	Checks *Checks
 
 	changes changes
 	sizes   sizesState
@@ -56,6 +58,6 @@ func Open(ctx context.Context, source string) (*Catalog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), mark(err))
 	}
-	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db},
+	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
 		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}, nil
 }

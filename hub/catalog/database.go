@@ -32,11 +32,14 @@ type dialect struct {
 	clock    string // the database's time, in milliseconds since 1970
 	lock     string // ends a query that locks its rows
 	skip     string // ends a query that locks its rows: rows that others have locked are skipped
+	// integrity is a query that returns a line for each damage of the database's files; empty: the
+	// database checks them itself.
+	integrity string
 }
 
 var (
 	sqliteDialect = &dialect{goose: goose.DialectSQLite3, dir: "sqlite",
-		clock: `CAST(unixepoch('subsec') * 1000 AS INTEGER)`}
+		clock: `CAST(unixepoch('subsec') * 1000 AS INTEGER)`, integrity: `PRAGMA integrity_check(20)`}
 	postgresDialect = &dialect{goose: goose.DialectPostgres, dir: "postgres", numbered: true,
 		clock: `CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)`,
 		lock:  ` FOR UPDATE`,

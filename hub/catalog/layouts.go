@@ -62,46 +62,48 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 // ErrLost if its job or the claim of its objects was lost, and ErrChanged if the tree has other locations than
 // Before.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
-	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error {
-		if err := holdClaim(ctx, tx, l.Claim); err != nil {
+	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error { return setLayout(ctx, tx, l) })
+}
+
+func setLayout(ctx context.Context, tx session, l *Layout) error {
+	if err := holdClaim(ctx, tx, l.Claim); err != nil {
+		return err
+	}
+	if l.Lease != (Lease{}) {
+		if err := hold(ctx, tx, l.Lease); err != nil {
 			return err
 		}
-		if l.Lease != (Lease{}) {
-			if err := hold(ctx, tx, l.Lease); err != nil {
-				return err
-			}
-		}
-		if l.Before != (chunk.ID{}) {
-			if err := change(ctx, tx, ErrChanged, `UPDATE layouts SET locations = locations
-				WHERE tree = ? AND locations = ?`, l.Tree[:], l.Before[:]); err != nil {
-				return err
-			}
-		}
-		if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = ?
-			WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
-			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
-			now(), l.Tree[:], l.Tree[:]); err != nil {
+	}
+	if l.Before != (chunk.ID{}) {
+		if err := change(ctx, tx, ErrChanged, `UPDATE layouts SET locations = locations
+			WHERE tree = ? AND locations = ?`, l.Tree[:], l.Before[:]); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
+	}
+	if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = ?
+		WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
+		AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
+		now(), l.Tree[:], l.Tree[:]); err != nil {
+		return err
+	}
+	if err := exec(ctx, tx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
+		return err
+	}
+	for i, p := range l.Packs {
+		if err := exec(ctx, tx, `INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0)
+			ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
 			return err
 		}
-		for i, p := range l.Packs {
-			if err := exec(ctx, tx, `INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0)
-				ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
-				return err
-			}
-			if err := exec(ctx, tx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`,
-				l.Tree[:], i, p.ID[:]); err != nil {
-				return err
-			}
-		}
-		if err := exec(ctx, tx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
+		if err := exec(ctx, tx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`,
+			l.Tree[:], i, p.ID[:]); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
-			l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), l.Tree[:])
-	})
+	}
+	if err := exec(ctx, tx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
+		return err
+	}
+	return exec(ctx, tx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
+		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), l.Tree[:])
 }
 
 // Retired returns at most limit retired startup packs to delete, the longest retired first: those

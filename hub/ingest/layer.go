@@ -155,29 +155,32 @@ func (s *staging) split(
 	return nil
 }
 
-// verify reads a layer for its digests and its record and keeps no chunk.
+// verify reads a layer for its digests and its record.
 func (l *layerReader) verify(ctx context.Context, blob io.Reader, record *tree.RecordWriter) error {
 	l.record = record
-	l.keep = func(chunk.ID, []byte) error { return nil }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.run(ctx, group, blob) })
 	return group.Wait()
 }
 
-// VerifyLayer reads a layer's blob, checks its digests, and writes its record to a new file.
+// VerifyLayer reads a layer's blob, checks its digests, and writes its record to a new file. It calls
+// keep with each chunk.
 func VerifyLayer(
-	ctx context.Context, l oci.Layer, blob io.Reader, limits tree.Limits, record string, onRead func(n int),
+	ctx context.Context, l oci.Layer, blob io.Reader, limits tree.Limits, record string, onRead func(n int), keep Keep,
 ) error {
 	file, err := createRecord(record)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	reader := &layerReader{layer: l, limits: limits, onRead: onRead}
+	reader := &layerReader{layer: l, limits: limits, onRead: onRead, keep: keep}
 	if err := reader.verify(ctx, blob, file.RecordWriter); err != nil {
 		return err
 	}
-	return file.finish()
+	if err := file.finish(); err != nil {
+		return err
+	}
+	return file.file.Sync()
 }
 
 func digestOfReader(r io.Reader) (string, error) {

@@ -101,7 +101,7 @@ func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLay
 	}
 	defer blob.Close()
 	step := t.progress.Step("layer", wire.ShortDigest(l.Digest), l.Size)
-	reader := &layerReader{layer: l, limits: t.trees.limits, onRead: step.Add}
+	reader := &layerReader{layer: l, limits: t.trees.limits, onRead: step.Add, keep: KeepNone}
 	if result != nil {
 		err = t.staging.split(ctx, reader, t.encoders, result, blob)
 	} else {

@@ -23,6 +23,7 @@ import (
 type staging struct {
 	dir     string
 	catalog *catalog.Catalog
+	numbers numbersOf      // of the chunks that need not be stored
 	syncs   errgroup.Group // syncs finished packs to the disk
 
 	mu        sync.Mutex          // guards the following
@@ -34,6 +35,9 @@ type staging struct {
 	open   *pack.Writer // the last of packs, while it is written
 	file   *os.File
 }
+
+// numbersOf returns the numbers of the known ones among chunks.
+type numbersOf func(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error)
 
 // stagedChunk is a chunk of the image.
 type stagedChunk struct {
@@ -49,7 +53,7 @@ func newStaging(p *publish.Publisher, c *catalog.Catalog) (*staging, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &staging{dir: dir, catalog: c, positions: map[chunk.ID]uint32{}}
+	s := &staging{dir: dir, catalog: c, numbers: c.Numbers, positions: map[chunk.ID]uint32{}}
 	s.syncs.SetLimit(syncsAtOnce)
 	return s, nil
 }

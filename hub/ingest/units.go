@@ -118,7 +118,7 @@ func (w *unitWriter) fill() error {
 		if b == nil {
 			break
 		}
-		known, err := w.staging.catalog.Numbers(w.ctx, b.ids)
+		known, err := w.staging.numbers(w.ctx, b.ids)
 		if err != nil {
 			return err
 		}

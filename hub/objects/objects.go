@@ -85,7 +85,7 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 		s.bucket, err = blob.OpenBucket(ctx, bucketURL)
 	}
 	if err == nil {
-		if err = s.check(ctx); err != nil {
+		if err = s.Ping(ctx); err != nil {
 			err = errors.Join(err, s.bucket.Close())
 		}
 	}
@@ -95,12 +95,12 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 	return s, nil
 }
 
-// checkTimeout bounds the first request to a bucket.
-const checkTimeout = 30 * time.Second
+// pingTimeout bounds Ping.
+const pingTimeout = 30 * time.Second
 
-// check returns an error if the bucket does not exist, or cannot be reached.
-func (s *Store) check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+// Ping returns an error if the bucket does not exist, or cannot be reached.
+func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	accessible, err := s.bucket.IsAccessible(ctx)
 	if err == nil && !accessible {

@@ -6,6 +6,9 @@
 // that: at its next start, or when the lease has ended. So no two publishers ever store or delete
 // the same object at the same time. Delete works the same way, with a commit that makes the catalog
 // forget objects.
+//
+// While a backup is being made, nothing is deleted. Objects that are left then, and those of a process
+// that had lost its claim, are swept by package fsck.
 package publish
 
 import (
@@ -171,8 +174,15 @@ func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
 		return err
 	}
 	var unknown []string
+	held, err := p.catalog.Claims.IsHeld(ctx)
+	if err != nil {
+		return err
+	}
+	if held { // a backup needs what the catalog has just forgotten; package fsck sweeps it later
+		return p.catalog.Claims.Release(ctx, claim)
+	}
 	for _, key := range claim.Keys {
-		known, err := p.knows(ctx, key)
+		known, err := p.Knows(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -186,9 +196,9 @@ func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
 	return p.catalog.Claims.Release(ctx, claim)
 }
 
-// knows reports whether the catalog names an object. A key of no known form counts as known, so
+// Knows reports whether the catalog names an object. A key of no known form counts as known, so
 // that it is not deleted.
-func (p *Publisher) knows(ctx context.Context, key string) (bool, error) {
+func (p *Publisher) Knows(ctx context.Context, key string) (bool, error) {
 	kind, name, _ := strings.Cut(key, "/")
 	id, err := chunk.ParseID(strings.TrimSuffix(name, ".zst"))
 	if err != nil {

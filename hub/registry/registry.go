@@ -210,6 +210,22 @@ func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error
 	return blobReader{opened}, nil
 }
 
+// BlobSize returns the size of a stored blob in bytes, whichever repositories have it. The error wraps
+// ErrNotFound if the registry does not store it.
+func (r *Registry) BlobSize(ctx context.Context, blob string) (int64, error) {
+	desc, err := r.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
+	if err != nil {
+		return 0, fmt.Errorf("blob %s: %w", blob, unavailable(mapNotFound(err)))
+	}
+	return desc.Size, nil
+}
+
+// UpstreamSize returns the size of a blob that the repository reads from another registry. It does not
+// use the network. The error wraps ErrNotFound if there is no such registry.
+func (r Repository) UpstreamSize(ctx context.Context, blob string) (int64, error) {
+	return r.registry.known(ctx, r.name, blob)
+}
+
 // ErrUnavailable marks errors of the storage itself. The same may succeed later.
 var ErrUnavailable = errors.New("the registry's storage is not available")
 

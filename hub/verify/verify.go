@@ -236,7 +236,7 @@ func (v *verification) checkLayer(ctx context.Context, l oci.Layer, path string)
 	}
 	defer blob.Close()
 	onRead := v.progress.Step("check", wire.ShortDigest(l.Digest), l.Size).Add
-	if err := ingest.VerifyLayer(ctx, l, blob, v.limits, path, onRead); err != nil {
+	if err := ingest.VerifyLayer(ctx, l, blob, v.limits, path, onRead, ingest.KeepNone); err != nil {
 		return err
 	}
 	kept, err := sumOf(v.openRecord(ctx, l.DiffID))

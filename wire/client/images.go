@@ -57,6 +57,15 @@ func (c *Client) Verify(ctx context.Context, name string, report func(wire.Progr
 		query: byName(name), body: []byte("{}")}, report)
 }
 
+// Fsck compares the hub's stores. The last line has the result.
+func (c *Client) Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progress)) (wire.Progress, error) {
+	body, err := json.Marshal(w)
+	if err != nil {
+		return wire.Progress{}, err
+	}
+	return c.watch(ctx, request{method: http.MethodPost, path: wire.FsckPath(c.Scope()), body: body}, report)
+}
+
 // watch starts an operation on the hub and follows it to its end.
 func (c *Client) watch(ctx context.Context, r request, report func(wire.Progress)) (wire.Progress, error) {
 	res, err := c.do(ctx, r)

@@ -1,0 +1,262 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Check is a check of the hub's stores that goes on where it was, after a restart, too.
+type Check struct {
+	Place  string    // key of the last object that was checked; empty: none
+	Begun  time.Time // of the current or last one
+	Ended  time.Time // of the last complete one; zero: never
+	Report []byte    // of the last one
+	// Of all checks of the kind:
+	Objects int64 // that were checked
+	Bytes   int64 // that were read
+	Errors  int64 // problems found
+}
+
+// Checks are the checks of the hub's stores, and what they compare. They are safe for concurrent use.
+type Checks struct{ *database }
+
+// Get returns the check of a kind of job. It is empty if there was none.
+func (c *Checks) Get(ctx context.Context, kind string) (Check, error) {
+	all, err := list(ctx, c.read, func(k *Check) []any {
+		return []any{&k.Place, stamp{&k.Begun}, stamp{&k.Ended}, &k.Objects, &k.Bytes, &k.Errors, &k.Report}
+	}, `SELECT place, begun, ended, objects, bytes, errors, report FROM checks WHERE kind = ?`, kind)
+	if err != nil || len(all) == 0 {
+		return Check{}, err
+	}
+	return all[0], nil
+}
+
+// Phase is how far a job of a check has come.
+type Phase int
+
+// The phases.
+const (
+	Running  Phase = iota
+	Paused         // the next job goes on from here
+	Complete       // the next job begins anew
+)
+
+// Set stores how far the owner of a lease has come: its Place, Report and counts. The error is ErrLost
+// if the lease was lost.
+func (c *Checks) Set(ctx context.Context, l Lease, kind string, k Check, phase Phase) error {
+	ended, ran := `ended`, `ran`
+	switch phase {
+	case Paused:
+		ran = c.write.clock
+	case Complete:
+		ended, ran, k.Place = c.write.clock, c.write.clock, ""
+	}
+	return c.update(ctx, "store the progress of check "+kind, func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		if err := exec(ctx, tx, `INSERT INTO checks (kind, place, begun, ended, ran, objects, bytes, errors, report)
+			VALUES (?, '', `+tx.clock+`, 0, 0, 0, 0, 0, ?) ON CONFLICT (kind) DO NOTHING`, kind, []byte{}); err != nil {
+			return err
+		}
+		return exec(ctx, tx, `UPDATE checks SET begun = CASE WHEN place = '' THEN `+tx.clock+` ELSE begun END,
+			place = ?, ended = `+ended+`, ran = `+ran+`, objects = ?, bytes = ?, errors = ?, report = ? WHERE kind = ?`,
+			k.Place, k.Objects, k.Bytes, k.Errors, append([]byte{}, k.Report...), kind)
+	})
+}
+
+// Queue queues a job of a kind and key, if the last one has ended longer ago than every, and none is
+// open.
+func (c *Checks) Queue(ctx context.Context, j Job, every time.Duration) error {
+	return c.update(ctx, "queue check "+j.Kind, func(tx session) error {
+		due, err := get(ctx, tx, value[bool], `SELECT
+			NOT EXISTS (SELECT 1 FROM checks WHERE kind = ? AND ran > `+tx.clock+` - ?)
+			AND NOT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)
+			AND NOT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND state IN ('failed', 'cancelled')
+				AND updated > `+tx.clock+` - ?)`,
+			j.Kind, every.Milliseconds(), j.Kind, j.Key, j.Kind, j.Key, every.Milliseconds())
+		if err != nil || !due {
+			return err
+		}
+		_, err = addJob(ctx, tx, j, 0)
+		return err
+	})
+}
+
+// ObjectKind is a kind of objects that the catalog names.
+type ObjectKind int
+
+// The kinds of objects.
+const (
+	Indexes   ObjectKind = iota // by tree
+	Records                     // of layers, by diffID
+	Locations                   // by digest
+	Packs                       // startup packs, too
+)
+
+// Object is an object that the catalog names.
+type Object struct {
+	ID   chunk.ID
+	Size int64 // in bytes; -1: not known
+}
+
+// Objects returns at most limit objects of a kind, with IDs after a given one, in the order of IDs.
+func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, limit int) ([]Object, error) {
+	fields := func(o *Object) []any { return []any{&o.ID, &o.Size} }
+	switch kind {
+	case Indexes:
+		return list(ctx, c.read, fields, `SELECT tree, index_wire FROM trees WHERE tree > ? ORDER BY tree LIMIT ?`,
+			after[:], limit)
+	case Locations:
+		return list(ctx, c.read, fields, `SELECT locations, MAX(wire) FROM layouts WHERE locations > ?
+			GROUP BY locations ORDER BY locations LIMIT ?`, after[:], limit)
+	case Packs:
+		all, err := list(ctx, c.read, fields, `SELECT id, size FROM packs WHERE id > ? ORDER BY id LIMIT ?`, after[:], limit)
+		if err != nil {
+			return nil, err
+		}
+		startup, err := list(ctx, c.read, fields, `SELECT id, size FROM startup_packs WHERE id > ? ORDER BY id LIMIT ?`,
+			after[:], limit)
+		all = append(all, startup...)
+		slices.SortFunc(all, func(a, b Object) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+		all = slices.CompactFunc(all, func(a, b Object) bool { return a.ID == b.ID })
+		return all[:min(len(all), limit)], err
+	}
+	diffIDs, err := list(ctx, c.read, value[string], `SELECT diff_id FROM layers WHERE diff_id > ?
+		ORDER BY diff_id LIMIT ?`, "sha256:"+after.String(), limit)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Object, len(diffIDs))
+	for i, diffID := range diffIDs {
+		if all[i].ID, err = chunk.ParseID(strings.TrimPrefix(diffID, "sha256:")); err != nil {
+			return nil, fmt.Errorf("layer %s: %w", diffID, err)
+		}
+		all[i].Size = -1
+	}
+	return all, nil
+}
+
+// ObjectSize returns the size of an object in bytes, -1 if it is not known. The error is ErrNotFound if
+// the catalog does not name the object.
+func (c *Checks) ObjectSize(ctx context.Context, kind ObjectKind, id chunk.ID) (int64, error) {
+	switch kind {
+	case Indexes:
+		return get(ctx, c.read, value[int64], `SELECT index_wire FROM trees WHERE tree = ?`, id[:])
+	case Locations:
+		return get(ctx, c.read, value[int64], `SELECT wire FROM layouts WHERE locations = ? LIMIT 1`, id[:])
+	case Packs:
+		size, err := get(ctx, c.read, value[int64], `SELECT size FROM packs WHERE id = ?`, id[:])
+		if errors.Is(err, ErrNotFound) {
+			size, err = get(ctx, c.read, value[int64], `SELECT size FROM startup_packs WHERE id = ?`, id[:])
+		}
+		return size, err
+	}
+	return get(ctx, c.read, value[int64], `SELECT -1 FROM layers WHERE diff_id = ?`, "sha256:"+id.String())
+}
+
+// ObjectBytes returns the bytes of all objects whose sizes are known, and the number of all objects.
+func (c *Checks) ObjectBytes(ctx context.Context) (n, size int64, err error) {
+	for _, table := range [][2]string{{"trees", "index_wire"}, {"layouts", "wire"}, {"packs", "size"},
+		{"startup_packs", "size"}, {"layers", "0"}} {
+		sum, err := get(ctx, c.read, func(s *[2]int64) []any { return []any{&s[0], &s[1]} },
+			`SELECT COUNT(*), COALESCE(SUM(`+table[1]+`), 0) FROM `+table[0])
+		if err != nil {
+			return 0, 0, err
+		}
+		n, size = n+sum[0], size+sum[1]
+	}
+	return n, size, nil
+}
+
+// Inconsistencies counts the rows that miss others, by what is wrong. It is empty if all is well.
+func (c *Checks) Inconsistencies(ctx context.Context) (map[string]int64, error) {
+	found := map[string]int64{}
+	for what, query := range inconsistencies {
+		n, err := get(ctx, c.read, value[int64], query)
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 {
+			found[what] = n
+		}
+	}
+	broken, err := c.brokenLayers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(found, broken)
+	if c.read.integrity == "" {
+		return found, nil
+	}
+	lines, err := list(ctx, c.read, value[string], c.read.integrity)
+	for _, line := range lines {
+		if line != "ok" {
+			found["the database is damaged: "+line]++
+		}
+	}
+	return found, err
+}
+
+// inconsistencies are queries of the number of rows that miss others.
+var inconsistencies = map[string]string{
+	"chunks without a unit": `SELECT COUNT(*) FROM chunks c WHERE NOT EXISTS (SELECT 1 FROM units u WHERE u.n = c.unit)`,
+	"units without a pack":  `SELECT COUNT(*) FROM units u WHERE NOT EXISTS (SELECT 1 FROM packs p WHERE p.n = u.pack)`,
+	"ready images without a statement": `SELECT COUNT(*) FROM images i WHERE i.state = 'ready' AND NOT EXISTS (
+		SELECT 1 FROM image_blobs b JOIN statements s ON s.chain = b.chain WHERE b.image = i.n AND b.position =
+			(SELECT MAX(position) FROM image_blobs WHERE image = i.n))`,
+	"trees without a layout": `SELECT COUNT(*) FROM trees t WHERE NOT EXISTS
+		(SELECT 1 FROM layouts l WHERE l.tree = t.tree)`,
+	"statements without a tree": `SELECT COUNT(*) FROM statements s WHERE NOT EXISTS
+		(SELECT 1 FROM trees t WHERE t.tree = s.tree)`,
+	"chains without a layer": `SELECT COUNT(*) FROM chains c WHERE NOT EXISTS
+		(SELECT 1 FROM layers l WHERE l.diff_id = c.diff_id)`,
+	"chains without their parent": `SELECT COUNT(*) FROM chains c WHERE c.parent <> '' AND NOT EXISTS
+		(SELECT 1 FROM chains p WHERE p.chain = c.parent)`,
+	"layers of ready images without a chain": `SELECT COUNT(*) FROM image_blobs b JOIN images i ON i.n = b.image
+		WHERE i.state = 'ready' AND b.position >= 0 AND NOT EXISTS (SELECT 1 FROM chains c WHERE c.chain = b.chain)`,
+}
+
+// brokenLayers counts the layers that name chunks that do not exist.
+func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
+	last, err := get(ctx, c.read, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
+	if err != nil {
+		return nil, err
+	}
+	exists := make([]uint64, last/64+1)
+	for n, err := range rows(ctx, c.read, value[int64], `SELECT n FROM chunks`) {
+		if err != nil {
+			return nil, err
+		}
+		if n <= last { // others were added since
+			exists[n/64] |= 1 << (n % 64)
+		}
+	}
+	found := map[string]int64{}
+	for runs, err := range rows(ctx, c.read, value[[]byte], `SELECT chunks FROM layers`) {
+		if err != nil {
+			return nil, err
+		}
+		missing := false
+		if err := decodeRuns(runs, func(first, end int64) error {
+			for n := first; n < min(end, last+1); n++ {
+				missing = missing || exists[n/64]&(1<<(n%64)) == 0
+			}
+			return nil
+		}); err != nil {
+			found["layers whose set of chunks is damaged"]++
+		}
+		if missing {
+			found["layers with chunks that do not exist"]++
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,189 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/wire"
+)
+
+// PlacedChunk is a chunk with its place.
+type PlacedChunk struct {
+	N  int64
+	ID chunk.ID
+	At chunk.Unit
+}
+
+// PackChunks returns the chunks of a pack, in the order of their units. There are none in a startup
+// pack, whose chunks have other places.
+func (c *Catalog) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk, error) {
+	all, err := list(ctx, c.read, func(p *PlacedChunk) []any { return []any{&p.N, &p.ID, &p.At.N} },
+		`SELECT c.n, c.id, u.place FROM packs p JOIN units u ON u.pack = p.n JOIN chunks c ON c.unit = u.n
+			WHERE p.id = ? ORDER BY u.place, c.n`, pack[:])
+	for i := range all {
+		all[i].At.Pack = pack
+	}
+	return all, err
+}
+
+// LayersWith returns the layers that have some of the chunks, with the numbers of these. The numbers
+// are sorted.
+func (c *Catalog) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
+	type row struct {
+		diffID string
+		chunks []byte
+	}
+	found := map[string][]int64{}
+	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
+		`SELECT diff_id, chunks FROM layers`) {
+		if err != nil {
+			return nil, err
+		}
+		if err := decodeRuns(r.chunks, func(first, end int64) error {
+			i, _ := slices.BinarySearch(numbers, first)
+			for ; i < len(numbers) && numbers[i] < end; i++ {
+				found[r.diffID] = append(found[r.diffID], numbers[i])
+			}
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("layer %s: %w", wire.ShortDigest(r.diffID), err)
+		}
+	}
+	return found, nil
+}
+
+// LayerBlob is a compressed form of a layer, with the name of a ready image that has it.
+type LayerBlob struct {
+	Image, Digest, MediaType string
+	Size                     int64
+}
+
+// LayerBlobs returns the blobs of a layer.
+func (c *Catalog) LayerBlobs(ctx context.Context, diffID string) ([]LayerBlob, error) {
+	return list(ctx, c.read, func(b *LayerBlob) []any { return []any{&b.Image, &b.Digest, &b.MediaType, &b.Size} },
+		`SELECT DISTINCT i.name, b.digest, b.media_type, b.size FROM chains c JOIN image_blobs b ON b.chain = c.chain
+			JOIN images i ON i.n = b.image WHERE c.diff_id = ? AND i.state = '`+wire.StateReady+`'
+			ORDER BY i.name, b.digest`, diffID)
+}
+
+// TreeOf is a tree of a chain.
+type TreeOf struct {
+	Chain string
+	Tree  chunk.ID
+}
+
+// TreesWith returns the trees that have a layer.
+func (c *Catalog) TreesWith(ctx context.Context, diffID string) ([]TreeOf, error) {
+	return list(ctx, c.read, (*TreeOf).fields, `WITH RECURSIVE above (chain) AS (
+			SELECT chain FROM chains WHERE diff_id = ?
+			UNION SELECT c.chain FROM chains c JOIN above a ON c.parent = a.chain)
+		SELECT s.chain, s.tree FROM above a JOIN statements s ON s.chain = a.chain WHERE s.format = ?`,
+		diffID, index.Format)
+}
+
+func (t *TreeOf) fields() []any { return []any{&t.Chain, &t.Tree} }
+
+// TreesNaming returns the trees that are, or whose locations or startup packs are, one of the
+// objects.
+func (c *Catalog) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error) {
+	return list(ctx, c.read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s WHERE s.format = ? AND (s.tree = ?
+			OR s.tree IN (SELECT tree FROM layouts WHERE locations = ?)
+			OR s.tree IN (SELECT tree FROM startups WHERE pack = ?))`, index.Format, id[:], id[:], id[:])
+}
+
+// ChainLayers returns the diffIDs of a chain, the lowest first, whether an image has the chain or not.
+func (c *Catalog) ChainLayers(ctx context.Context, chain string) ([]string, error) {
+	return list(ctx, c.read, value[string], `
+		WITH RECURSIVE below (parent, diff_id, depth) AS (
+			SELECT parent, diff_id, 0 FROM chains WHERE chain = ?
+			UNION ALL
+			SELECT c.parent, c.diff_id, b.depth + 1 FROM chains c JOIN below b ON c.chain = b.parent
+		)
+		SELECT diff_id FROM below ORDER BY depth DESC`, chain)
+}
+
+// ChainImages returns the names of at most limit ready images that have a chain.
+func (c *Catalog) ChainImages(ctx context.Context, chain string, limit int) ([]string, error) {
+	return list(ctx, c.read, value[string], `SELECT DISTINCT i.name FROM image_blobs b JOIN images i ON i.n = b.image
+		WHERE b.chain = ? AND i.state = '`+wire.StateReady+`' ORDER BY i.name LIMIT ?`, chain, limit)
+}
+
+// ImageBlob is a blob of a ready image.
+type ImageBlob struct {
+	Digest string
+	Image  string // its name
+	Size   int64
+}
+
+// ImageBlobs returns at most limit blobs of ready images that come after a given one, in the order of
+// digests and names.
+func (c *Catalog) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([]ImageBlob, error) {
+	return list(ctx, c.read, func(b *ImageBlob) []any { return []any{&b.Digest, &b.Image, &b.Size} },
+		`SELECT DISTINCT b.digest, i.name, b.size FROM image_blobs b JOIN images i ON i.n = b.image
+			WHERE i.state = '`+wire.StateReady+`' AND (b.digest > ? OR b.digest = ? AND i.name > ?)
+			ORDER BY b.digest, i.name LIMIT ?`, after.Digest, after.Digest, after.Image, limit)
+}
+
+// LayerEntries returns the number of entries of a layer, or ErrNotFound.
+func (c *Catalog) LayerEntries(ctx context.Context, diffID string) (int64, error) {
+	return get(ctx, c.read, value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)
+}
+
+// MoveChunks gives known chunks new places in packs, whose objects are stored and claimed. It forgets
+// those of the old packs that have no chunk any more. The error is ErrLost if the claim was lost.
+func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chunks []Chunk, old []chunk.ID) error {
+	numbers, err := c.reserveFor(ctx, &Publication{Packs: packs})
+	if err != nil {
+		return err
+	}
+	err = c.update(ctx, "move chunks", func(tx session) error {
+		if err := holdClaim(ctx, tx, claim); err != nil {
+			return err
+		}
+		first, err := insertPacks(ctx, tx, packs, numbers)
+		if err != nil {
+			return err
+		}
+		for _, k := range chunks {
+			if err := exec(ctx, tx, `UPDATE chunks SET unit = ? WHERE id = ?`, first[k.Pack]+int64(k.Unit), k.ID[:]); err != nil {
+				return err
+			}
+		}
+		for _, id := range old {
+			const empty = `(SELECT n FROM packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM units u
+				JOIN chunks c ON c.unit = u.n WHERE u.pack = packs.n))`
+			if err := exec(ctx, tx, `DELETE FROM units WHERE pack IN `+empty, id[:]); err != nil {
+				return err
+			}
+			if err := exec(ctx, tx, `DELETE FROM packs WHERE n IN `+empty, id[:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		c.changes.Add(1)
+	}
+	return err
+}
+
+// RenewTree replaces the locations of a tree, whose objects are stored and claimed, by others without
+// startup packs, and queues a job that makes a layout. The error is ErrLost if the claim was lost.
+func (c *Catalog) RenewTree(ctx context.Context, claim Claim, t Tree) error {
+	return c.update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx session) error {
+		if err := lockLayout(ctx, tx, t.ID); err != nil {
+			return err
+		}
+		if err := setLayout(ctx, tx, &Layout{Tree: t.ID, Locations: t.Locations, LocationsWire: t.LocationsWire,
+			IndexWire: t.IndexWire, Claim: claim}); err != nil {
+			return err
+		}
+		if err := exec(ctx, tx, `UPDATE trees SET packs = ?, units = ? WHERE tree = ?`, t.Packs, t.Units, t.ID[:]); err != nil {
+			return err
+		}
+		return requestLayout(ctx, tx, t.ID, 0)
+	})
+}

@@ -1,0 +1,403 @@
+package fsck
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/hub/registry"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+const (
+	maxExamples = 5      // of a finding
+	maxImages   = 10     // of a finding
+	maxLost     = 10_000 // objects that one check repairs; further ones are counted
+)
+
+// The remedies.
+const (
+	remedyRepair = "run lighter fsck --repair"
+	remedyBlobs  = "bring the layers back: push the images again, or remove and add them; then run lighter fsck --repair"
+	remedyBlob   = "push the images again, or remove and add them"
+	remedyRows   = "restore the catalog from a backup, and then run lighter fsck --repair"
+	remedyHeld   = "a backup is being made; run lighter fsck --repair again afterwards"
+	remedyOther  = "the hub did not make them: move or delete them by hand"
+)
+
+// Fsck compares all stores, as a job, and returns the result. It reports progress to send. The job goes
+// on if ctx ends.
+func (c *Checker) Fsck(ctx context.Context, w wire.Fsck, send func(wire.Progress) error) (*wire.Check, error) {
+	payload, err := json.Marshal(w)
+	if err != nil {
+		return nil, err
+	}
+	n, err := c.Catalog.Jobs.Add(ctx, catalog.Job{Kind: KindCheck, Key: jobKey, Payload: payload}, 0)
+	if err != nil {
+		return nil, err
+	}
+	c.Jobs.Changed(KindCheck, jobKey)
+	err = c.Jobs.Await(ctx, KindCheck, jobKey, report.NewSender(send), func(ctx context.Context) (bool, error) {
+		return c.isOver(ctx, n)
+	})
+	if err != nil {
+		return nil, err
+	}
+	state, err := c.Catalog.Checks.Get(ctx, KindCheck)
+	if err != nil {
+		return nil, err
+	}
+	result := &wire.Check{}
+	return result, json.Unmarshal(state.Report, result)
+}
+
+// isOver reports whether a job is done. The error is why it has failed.
+func (c *Checker) isOver(ctx context.Context, n int64) (bool, error) {
+	j, err := c.Catalog.Jobs.Get(ctx, n)
+	if err != nil {
+		return false, err
+	}
+	switch j.State {
+	case wire.JobDone:
+		return true, nil
+	case wire.JobFailed, wire.JobCancelled:
+		return false, fmt.Errorf("the check of the stores was not completed (%s): %s", j.State, j.Error)
+	}
+	return false, nil
+}
+
+// checking is one check of all stores.
+type checking struct {
+	*Checker
+	wire.Fsck
+	job    *jobs.Running
+	result wire.Check
+	lost   []lost // at most maxLost
+	count  map[catalog.ObjectKind]int64
+}
+
+// check is the job of Fsck. If it is interrupted, it begins anew.
+func (c *Checker) check(ctx context.Context, j *jobs.Running) error {
+	k := &checking{Checker: c, job: j, result: wire.Check{Findings: []wire.Finding{}},
+		count: map[catalog.ObjectKind]int64{}}
+	if len(j.Payload) > 0 {
+		if err := json.Unmarshal(j.Payload, &k.Fsck); err != nil {
+			return fmt.Errorf("parse the job: %w", err)
+		}
+	}
+	for _, step := range []func(context.Context) error{k.checkObjects, k.checkBlobs, k.checkRows} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	state, err := c.Catalog.Checks.Get(ctx, KindCheck)
+	if err != nil {
+		return err
+	}
+	state.Objects, state.Bytes = state.Objects+k.result.Objects, state.Bytes+k.result.Bytes
+	for _, f := range k.result.Findings {
+		state.Errors += f.Count
+	}
+	if state.Report, err = json.Marshal(k.result); err != nil {
+		return err
+	}
+	return c.Catalog.Checks.Set(ctx, j.Lease(), KindCheck, state, catalog.Complete)
+}
+
+// checkObjects compares bucket and catalog.
+func (k *checking) checkObjects(ctx context.Context) error {
+	total, _, err := k.Catalog.Checks.ObjectBytes(ctx)
+	if err != nil {
+		return err
+	}
+	progress := k.job.Step("compare", "objects", total)
+	unknown := wire.Finding{Problem: "objects that the catalog does not know", Remedy: remedyRepair}
+	foreign := wire.Finding{Problem: "files in the bucket that are no objects", Remedy: remedyOther}
+	place := ""
+	if err := k.compare(ctx, "", func(last string, n int, d *differences) error {
+		k.result.Objects += int64(n)
+		for _, key := range d.foreign {
+			count(&foreign, key)
+		}
+		if err := k.sweepUnknown(ctx, d.unknown, &unknown); err != nil {
+			return err
+		}
+		for _, l := range d.lost {
+			k.lose(l)
+		}
+		err := k.readObjects(ctx, place, last, d.lost)
+		place = last
+		progress.Add(n)
+		return err
+	}); err != nil {
+		return err
+	}
+	k.add(unknown)
+	k.add(foreign)
+	return k.reportLost(ctx)
+}
+
+// lose notes a lost object.
+func (k *checking) lose(l lost) {
+	k.count[l.kind]++
+	if len(k.lost) < maxLost {
+		k.lost = append(k.lost, l)
+	}
+}
+
+// count counts a problem in a finding, with examples.
+func count(f *wire.Finding, example string) {
+	if f.Count++; len(f.Examples) < maxExamples {
+		f.Examples = append(f.Examples, example)
+	}
+}
+
+// add adds a finding to the result, if anything was found. One without problems left needs no remedy.
+func (k *checking) add(f wire.Finding) {
+	if f.Count == 0 {
+		return
+	}
+	if f.Repaired == f.Count {
+		f.Remedy = ""
+	}
+	k.result.Findings = append(k.result.Findings, f)
+}
+
+// sweepUnknown counts unknown objects, and deletes them if that was asked for.
+func (k *checking) sweepUnknown(ctx context.Context, keys []string, f *wire.Finding) error {
+	for _, key := range keys {
+		count(f, key)
+	}
+	if !k.Repair || len(keys) == 0 {
+		return nil
+	}
+	held, err := k.Catalog.Claims.IsHeld(ctx)
+	if err != nil {
+		return err
+	}
+	if held {
+		f.Remedy = remedyHeld
+		return nil
+	}
+	if err := k.deleteUnknown(ctx, keys); err != nil {
+		return err
+	}
+	f.Repaired += int64(len(keys))
+	return nil
+}
+
+// readObjects reads the known objects between two keys, if that was asked for, except lost ones.
+func (k *checking) readObjects(ctx context.Context, after, last string, found []lost) error {
+	if !k.Deep {
+		return nil
+	}
+	isLost := map[string]bool{}
+	for _, l := range found {
+		isLost[l.key] = true
+	}
+	for p, err := range k.known(ctx, after) {
+		if err != nil || p.key > last {
+			return err
+		}
+		if isLost[p.key] {
+			continue
+		}
+		o, _ := parse(p.key)
+		why, n, err := k.damage(ctx, o)
+		if err != nil {
+			return err
+		}
+		k.result.Bytes += n
+		if why != "" {
+			k.lose(lost{o, "is damaged: " + why})
+		}
+	}
+	return nil
+}
+
+// reportLost repairs lost objects if that was asked for, and reports them by kind.
+func (k *checking) reportLost(ctx context.Context) error {
+	var failed map[string]error
+	if k.Repair && len(k.lost) > 0 {
+		var err error
+		if failed, err = k.repair(ctx, k.lost, &k.job.Progress); err != nil {
+			return err
+		}
+	}
+	for _, kind := range objectKinds {
+		f := wire.Finding{Problem: "objects (" + kind.name + ") that are lost or damaged", Remedy: remedyRepair}
+		images := map[string]bool{}
+		for _, l := range k.lost {
+			if l.kind != kind.kind {
+				continue
+			}
+			text := l.key + " " + l.why
+			err := failed[l.key]
+			if err != nil {
+				text, f.Remedy = text+"; "+err.Error(), remedyBlobs
+			}
+			count(&f, text)
+			if k.Repair && err == nil {
+				f.Repaired++
+				continue
+			}
+			if err := k.imagesOf(ctx, l, images); err != nil {
+				return err
+			}
+		}
+		f.Count, f.Images = k.count[kind.kind], slices.Sorted(maps.Keys(images))
+		k.add(f)
+	}
+	return nil
+}
+
+// imagesOf adds images that have a lost object.
+func (k *checking) imagesOf(ctx context.Context, l lost, images map[string]bool) error {
+	if len(images) >= maxImages {
+		return nil
+	}
+	trees, err := k.treesOf(ctx, l)
+	if err != nil {
+		return err
+	}
+	for _, t := range trees {
+		names, err := k.Catalog.ChainImages(ctx, t.Chain, maxImages-len(images))
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			images[name] = true
+		}
+		if len(images) >= maxImages {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (k *checking) treesOf(ctx context.Context, l lost) (trees []catalog.TreeOf, err error) {
+	diffIDs := []string{}
+	if l.kind == catalog.Records {
+		diffIDs = append(diffIDs, diffIDOf(l.id))
+	} else if trees, err = k.Catalog.TreesNaming(ctx, l.id); err != nil {
+		return nil, err
+	}
+	if l.kind == catalog.Packs {
+		chunks, err := k.Catalog.PackChunks(ctx, l.id)
+		if err != nil {
+			return nil, err
+		}
+		layers, err := k.Catalog.LayersWith(ctx, numbersOf(chunks))
+		if err != nil {
+			return nil, err
+		}
+		diffIDs = slices.Sorted(maps.Keys(layers))
+	}
+	for _, diffID := range diffIDs {
+		some, err := k.Catalog.TreesWith(ctx, diffID)
+		if err != nil {
+			return nil, err
+		}
+		trees = append(trees, some...)
+	}
+	return trees, nil
+}
+
+func numbersOf(chunks []catalog.PlacedChunk) []int64 {
+	numbers := make([]int64, len(chunks))
+	for i, k := range chunks {
+		numbers[i] = k.N
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// checkBlobs looks whether the registry has the blobs of ready images, or can read them where they came
+// from. It does not ask other registries.
+func (k *checking) checkBlobs(ctx context.Context) error {
+	progress := k.job.Step("compare", "blobs", 0)
+	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with another size", Remedy: remedyBlob}
+	images := map[string]bool{}
+	var last catalog.ImageBlob
+	var size int64 // of the blob, -1 if it is not stored
+	for {
+		blobs, err := k.Catalog.ImageBlobs(ctx, last, knownBatch)
+		if err != nil {
+			return err
+		}
+		for _, b := range blobs {
+			if b.Digest != last.Digest {
+				if size, err = k.storedSize(ctx, b.Digest); err != nil {
+					return err
+				}
+				k.result.Blobs++
+			}
+			last = b
+			has := size
+			if has < 0 {
+				if has, err = k.upstreamSize(ctx, b); err != nil {
+					return err
+				}
+			}
+			switch {
+			case has == b.Size:
+				continue
+			case has < 0:
+				count(&f, b.Digest+" is missing")
+			default:
+				count(&f, fmt.Sprintf("%s has %d bytes, want %d", b.Digest, has, b.Size))
+			}
+			if len(images) < maxImages {
+				images[b.Image] = true
+			}
+		}
+		progress.Add(len(blobs))
+		if len(blobs) < knownBatch {
+			break
+		}
+	}
+	f.Images = slices.Sorted(maps.Keys(images))
+	k.add(f)
+	return nil
+}
+
+// storedSize returns the size of a blob that the registry stores, or -1.
+func (k *checking) storedSize(ctx context.Context, digest string) (int64, error) {
+	size, err := k.Registry.BlobSize(ctx, digest)
+	if errors.Is(err, registry.ErrNotFound) {
+		return -1, nil
+	}
+	return size, err
+}
+
+// upstreamSize returns the size of a blob that the registry reads from another one, or -1.
+func (k *checking) upstreamSize(ctx context.Context, b catalog.ImageBlob) (int64, error) {
+	ref, err := wire.ParseName(b.Image)
+	if err != nil {
+		return 0, err
+	}
+	size, err := k.Registry.Repository(ref.Repository).UpstreamSize(ctx, b.Digest)
+	if errors.Is(err, registry.ErrNotFound) {
+		return -1, nil
+	}
+	return size, err
+}
+
+// checkRows checks the catalog itself.
+func (k *checking) checkRows(ctx context.Context) error {
+	k.job.Step("check", "catalog", 0)
+	found, err := k.Catalog.Checks.Inconsistencies(ctx)
+	if err != nil {
+		return err
+	}
+	for _, what := range slices.Sorted(maps.Keys(found)) {
+		k.add(wire.Finding{Problem: "catalog: " + what, Count: found[what], Remedy: remedyRows})
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+// Package fsck compares the hub's stores with each other: the bucket with the catalog, both ways, the
+// registry's blobs with the images, and the catalog with itself. Package verify reads one image from
+// end to end instead.
+//
+// Three kinds of jobs do that. A sweep runs daily: it deletes objects that the catalog does not know,
+// and repairs those that are missing. A scrub reads a part of the objects every few hours, until it has
+// read all of them, and repairs damaged ones. A check runs on request, looks at everything, and reports
+// what it found.
+//
+// All of them run beside everything else. An object that looks wrong may be about to be published or
+// deleted. So an object counts only if no publisher has claimed it, and if bucket and catalog still
+// differ when both are asked again. Unknown objects are deleted by package publish, after a day.
+//
+// Repair makes lost objects again from others: chunks and layer records from the blobs of the images,
+// indexes and locations from layer records. It does not change what cannot be made again.
+package fsck
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"lighter/format/tree"
+	"lighter/hub/catalog"
+	"lighter/hub/ingest"
+	"lighter/hub/jobs"
+	"lighter/hub/objects"
+	"lighter/hub/publish"
+	"lighter/hub/registry"
+	"lighter/sleep"
+)
+
+// The kinds of jobs. Each has one key.
+const (
+	KindCheck = "fsck"
+	KindSweep = "sweep"
+	KindScrub = "scrub"
+	jobKey    = "all objects"
+)
+
+const (
+	sweepEvery = 24 * time.Hour
+	queueEvery = time.Minute // looks whether a sweep or scrub is due
+	// minAge is the age of an unknown object below which it is not deleted. It is longer than any
+	// publication takes, though claims make it safe anyway.
+	minAge = 24 * time.Hour
+)
+
+// Config has the stores that a checker compares.
+type Config struct {
+	Catalog   *catalog.Catalog
+	Objects   *objects.Store
+	Registry  *registry.Registry
+	Publisher *publish.Publisher
+	Ingester  *ingest.Ingester
+	Trees     *ingest.Trees
+	Limits    tree.Limits
+	Jobs      *jobs.Queue
+	// ScrubDays is the time in which a scrub reads all objects; 0: there is no scrub.
+	ScrubDays int64
+	Log       *slog.Logger
+}
+
+// Checker checks the stores. It is safe for concurrent use.
+type Checker struct {
+	// MinAge is the age of an unknown object from which it is deleted. It is set before use.
+	MinAge time.Duration
+
+	Config
+}
+
+// New returns a checker, and adds its kinds of jobs to the queue.
+func New(config Config) *Checker {
+	c := &Checker{MinAge: minAge, Config: config}
+	for name, run := range map[string]func(context.Context, *jobs.Running) error{
+		KindCheck: c.check, KindSweep: c.sweep, KindScrub: c.scrub,
+	} {
+		c.Jobs.Add(jobs.Kind{Name: name, AtOnce: 1, Run: func(ctx context.Context, j *jobs.Running) error {
+			err := run(ctx, j)
+			if isAway(err) || errors.Is(err, registry.ErrUnavailable) {
+				return &jobs.RetryError{Err: err}
+			}
+			return err
+		}})
+	}
+	return c
+}
+
+// isAway reports whether an error says that catalog or bucket are not available.
+func isAway(err error) bool { return errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err) }
+
+// Run queues sweeps and scrubs that are due, until ctx ends.
+func (c *Checker) Run(ctx context.Context) error {
+	for sleep.For(ctx, queueEvery) {
+		if err := c.Queue(ctx, sweepEvery); err != nil && ctx.Err() == nil {
+			c.Log.Error("queue checks of the stores", "err", err)
+		}
+	}
+	return ctx.Err()
+}
+
+// Queue queues a sweep if the last one has ended longer ago than every, and a scrub if one is due.
+func (c *Checker) Queue(ctx context.Context, every time.Duration) error {
+	err := c.Catalog.Checks.Queue(ctx, catalog.Job{Kind: KindSweep, Key: jobKey}, every)
+	if c.ScrubDays > 0 {
+		err = errors.Join(err,
+			c.Catalog.Checks.Queue(ctx, catalog.Job{Kind: KindScrub, Key: jobKey}, scrubEvery))
+	}
+	c.Jobs.Changed(KindSweep, jobKey)
+	return err
+}

@@ -1,0 +1,76 @@
+package fsck
+
+import (
+	"context"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/sleep"
+)
+
+// sweepPause is the pause after each thousand objects, so that a sweep does not slow down others.
+const sweepPause = time.Second
+
+// sweep is a job that deletes unknown objects and repairs missing ones. It goes on after the last
+// thousand objects that it has compared.
+func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
+	state, err := c.Catalog.Checks.Get(ctx, KindSweep)
+	if err != nil {
+		return err
+	}
+	total, _, err := c.Catalog.Checks.ObjectBytes(ctx)
+	if err != nil {
+		return err
+	}
+	progress := j.Step("compare", "objects", total)
+	if err := c.compare(ctx, state.Place, func(last string, n int, d *differences) error {
+		state.Errors += int64(len(d.unknown) + len(d.lost))
+		if err := c.deleteUnknown(ctx, d.unknown); err != nil {
+			return err
+		}
+		if err := c.repairAll(ctx, d.lost, j); err != nil {
+			return err
+		}
+		state.Place, state.Objects = last, state.Objects+int64(n)
+		progress.Add(n)
+		if err := c.Catalog.Checks.Set(ctx, j.Lease(), KindSweep, state, catalog.Running); err != nil {
+			return err
+		}
+		if n == compareBatch {
+			sleep.For(ctx, sweepPause)
+		}
+		return ctx.Err()
+	}); err != nil {
+		return err
+	}
+	return c.Catalog.Checks.Set(ctx, j.Lease(), KindSweep, state, catalog.Complete)
+}
+
+// deleteUnknown deletes objects that the catalog does not name.
+func (c *Checker) deleteUnknown(ctx context.Context, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	c.Log.Info("delete objects that the catalog does not know", "objects", len(keys), "first", keys[0])
+	return c.Publisher.Delete(ctx, keys, func(catalog.Claim) error { return nil })
+}
+
+// repairAll repairs objects and logs what could not be repaired.
+func (c *Checker) repairAll(ctx context.Context, all []lost, j *jobs.Running) error {
+	if len(all) == 0 {
+		return nil
+	}
+	failed, err := c.repair(ctx, all, &j.Progress)
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		if err := failed[l.key]; err != nil {
+			c.Log.Error("an object is lost: run lighter fsck", "object", l.key, "why", l.why, "err", err)
+		} else {
+			c.Log.Warn("object repaired", "object", l.key, "why", l.why)
+		}
+	}
+	return nil
+}

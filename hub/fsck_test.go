@@ -1,0 +1,323 @@
+package hub_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/wire"
+)
+
+// fsck compares the stores of a hub, and repairs them if w says so.
+func (h *testHub) fsck(w wire.Fsck) wire.Check {
+	h.t.Helper()
+	last, err := h.client.Fsck(h.t.Context(), w, func(wire.Progress) {})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return *last.Check
+}
+
+// wantClean fails the test unless the stores are consistent, and all of an image can be read.
+func (h *testHub) wantClean(when string, names ...string) {
+	h.t.Helper()
+	h.idle()
+	if check := h.fsck(wire.Fsck{Deep: true}); len(check.Findings) > 0 || check.Objects == 0 || check.Bytes == 0 {
+		h.t.Errorf("%s: %+v, want no findings", when, check)
+	}
+	for _, name := range names {
+		if problems := h.problems(name); problems != "" {
+			h.t.Errorf("%s: %s: %s", when, name, problems)
+		}
+		images, err := h.client.Images(h.t.Context(), name)
+		if err != nil || len(images) != 1 {
+			h.t.Fatalf("%s: %d images (%v), want 1", name, len(images), err)
+		}
+		if _, chunks := h.fetchTree(images[0].Chain); len(chunks) == 0 {
+			h.t.Errorf("%s: %s has no chunks", when, name)
+		}
+	}
+}
+
+// findings returns the findings as text.
+func findings(check wire.Check) string {
+	var b strings.Builder
+	for _, f := range check.Findings {
+		b.WriteString(f.Problem + "\n" + strings.Join(f.Examples, "\n") + "\n" + f.Remedy + "\n")
+	}
+	return b.String()
+}
+
+// Each object that is lost or damaged is found, and made again from the others.
+func TestFsckRepairs(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.push("b:1", image(lowerTar))
+	h.ready("b:1")
+	h.wantClean("at first", "a:1", "b:1")
+	dir := objectsDir(h.config)
+	flip := func(file string) error {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		b = bytes.Clone(b)
+		b[len(b)/2] ^= 0x40
+		return os.WriteFile(file, b, 0o644)
+	}
+	for _, kind := range []string{"indexes/", "layers/", "locations/", "packs/", ""} {
+		for name, c := range map[string]struct {
+			change func(file string) error
+			deep   bool // needed to find it
+		}{
+			"missing":   {os.Remove, false},
+			"truncated": {func(file string) error { return os.Truncate(file, 10) }, kind == "layers/"},
+			"flipped":   {flip, true},
+		} {
+			n := int64(0)
+			for _, key := range files(t, dir) {
+				if !strings.HasPrefix(key, kind) {
+					continue
+				}
+				if err := c.change(filepath.Join(dir, key)); err != nil {
+					t.Fatal(err)
+				}
+				n++
+			}
+			what := name + " " + kind
+			h = h.restart() // nothing is cached
+			check := h.fsck(wire.Fsck{Deep: c.deep || kind == ""})
+			if got := check.Left(); got != n || n == 0 {
+				t.Errorf("%s: %d problems are found, want %d: %s", what, got, n, findings(check))
+			}
+			if !slices.ContainsFunc(check.Findings, func(f wire.Finding) bool { return slices.Contains(f.Images, "a:1") }) {
+				t.Errorf("%s: the image is not named: %+v", what, check.Findings)
+			}
+			if check = h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 {
+				t.Errorf("%s: not repaired: %s", what, findings(check))
+			}
+			h.wantClean("after the repair of "+what, "a:1", "b:1")
+		}
+	}
+}
+
+// What cannot be made again is named with its images and a remedy, and can be repaired after that.
+func TestFsckNamesWhatIsLost(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	both := image(lowerTar, upperTar)
+	h.push("a:1", both)
+	h.ready("a:1")
+	h.idle()
+	dir := objectsDir(h.config)
+	for _, key := range files(t, dir) {
+		if err := os.Remove(filepath.Join(dir, key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifest, _, _ := both.build()
+	blob := h.blobFile(manifest.Layers[0].Digest)
+	if err := os.Remove(blob); err != nil {
+		t.Fatal(err)
+	}
+	check := h.fsck(wire.Fsck{Repair: true})
+	text := findings(check)
+	for _, want := range []string{manifest.Layers[0].Digest.String() + " is missing", "packs/",
+		"chunks were not found", "image a:1", "push the images again"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("findings %s, want %q among them", text, want)
+		}
+	}
+	if check.Left() == 0 || !slices.Contains(check.Findings[0].Images, "a:1") {
+		t.Errorf("%d problems are left, in %+v", check.Left(), check.Findings)
+	}
+	h.push("a:1", both)
+	h.ready("a:1")
+	if check = h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("after the push: %s", findings(check))
+	}
+	h.wantClean("after the push", "a:1")
+}
+
+// An object that the catalog does not know is deleted if it is old and nobody has claimed it.
+func TestFsckDeletesUnknownObjects(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.idle()
+	before := files(t, objectsDir(h.config))
+	unknown := map[string]string{}
+	for name, age := range map[string]time.Duration{"old": 25 * time.Hour, "claimed": 25 * time.Hour, "young": time.Hour} {
+		key := objects.PackKey(chunk.Sum([]byte(name)))
+		file := filepath.Join(objectsDir(h.config), key)
+		write(t, file, []byte(name))
+		at := time.Now().Add(-age)
+		if err := os.Chtimes(file, at, at); err != nil {
+			t.Fatal(err)
+		}
+		unknown[name] = key
+	}
+	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{unknown["claimed"]}}
+	if err := h.Catalog().Claims.Acquire(t.Context(), claim, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	has := func(when string, names ...string) {
+		t.Helper()
+		want := slices.Clone(before)
+		for _, name := range names {
+			want = append(want, unknown[name])
+		}
+		slices.Sort(want)
+		if got := files(t, objectsDir(h.config)); !slices.Equal(got, want) {
+			t.Errorf("%s: the bucket has %v, want %v", when, got, want)
+		}
+	}
+	if check := h.fsck(wire.Fsck{}); check.Left() != 1 || !strings.Contains(findings(check), unknown["old"]) {
+		t.Errorf("findings %s, want %s", findings(check), unknown["old"])
+	}
+	has("before the repair", "old", "claimed", "young")
+	if err := h.Catalog().Claims.Hold(t.Context(), "backup", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 1 || !strings.Contains(findings(check), "a backup") {
+		t.Errorf("during a backup: %s", findings(check))
+	}
+	has("during a backup", "old", "claimed", "young")
+	if err := h.Catalog().Claims.EndHold(t.Context(), "backup"); err != nil {
+		t.Fatal(err)
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 || len(check.Findings) != 1 {
+		t.Errorf("after the repair: %s", findings(check))
+	}
+	has("after the repair", "claimed", "young")
+}
+
+// A sweep deletes unknown objects and repairs missing ones. It goes on where the last one was.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	got := h.ready("a:1")
+	h.idle()
+	dir := objectsDir(h.config)
+	first, last := objects.IndexKey(chunk.ID{}), objects.PackKey(chunk.Sum([]byte("unknown")))
+	age := func() {
+		t.Helper()
+		for _, key := range []string{first, last} {
+			write(t, filepath.Join(dir, key), []byte("unknown"))
+			at := time.Now().Add(-25 * time.Hour)
+			if err := os.Chtimes(filepath.Join(dir, key), at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sweep := func(every time.Duration) {
+		t.Helper()
+		if err := h.Checker().Queue(t.Context(), every); err != nil {
+			t.Fatal(err)
+		}
+		h.idle()
+	}
+	has := func(key string) bool { return slices.Contains(files(t, dir), key) }
+	age()
+	lost := filepath.Join(dir, "indexes", got.Tree+".zst")
+	if err := os.Remove(lost); err != nil {
+		t.Fatal(err)
+	}
+	sweep(time.Hour)
+	if has(first) || has(last) {
+		t.Error("the sweep has not deleted unknown objects")
+	}
+	h.wantClean("after the sweep", "a:1")
+	age()
+	sweep(time.Hour)
+	if !has(first) || !has(last) {
+		t.Error("a sweep ran before it was due")
+	}
+	h.sweptUntil(objects.LayerKey(""))
+	sweep(0)
+	if !has(first) || has(last) {
+		t.Errorf("the sweep began elsewhere: the bucket has the first one: %t, and the last one: %t", has(first), has(last))
+	}
+	sweep(0)
+	if has(first) {
+		t.Error("the next sweep has not begun anew")
+	}
+	h.wantClean("in the end", "a:1")
+}
+
+// sweptUntil makes the next sweep go on after a key.
+func (h *testHub) sweptUntil(place string) {
+	h.t.Helper()
+	ctx, checks := h.t.Context(), h.Catalog()
+	n, err := checks.Jobs.Add(ctx, catalog.Job{Kind: "another kind", Key: "x"}, 0)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	j, err := checks.Jobs.Claim(ctx, h.Owner(), []catalog.Slot{{Kind: "another kind"}}, time.Hour)
+	if err != nil || j.N != n {
+		h.t.Fatal(j, err)
+	}
+	state, err := checks.Checks.Get(ctx, "sweep")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	state.Place = place
+	if err := checks.Checks.Set(ctx, j.Lease(), "sweep", state, catalog.Running); err != nil {
+		h.t.Fatal(err)
+	}
+	if _, err := checks.Jobs.End(ctx, j.Lease(), catalog.Outcome{State: wire.JobDone}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// A scrub finds damage that sizes do not show, and repairs it. It reads every object in its turn.
+func TestScrub(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *hub.Config) { c.ScrubDays = 1 })
+	h.push("a:1", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.idle()
+	dir := objectsDir(h.config)
+	damaged := 0
+	for _, key := range files(t, dir) {
+		damage(t, filepath.Join(dir, key))
+		damaged++
+	}
+	h = h.restart() // nothing is cached
+	read := int64(0)
+	for range 10 {
+		if _, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "scrub", Key: "all objects"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		h.idle()
+		state, err := h.Catalog().Checks.Get(t.Context(), "scrub")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.Ended.IsZero() {
+			if state.Place == "" || state.Objects <= read {
+				t.Fatalf("the scrub does not go on: %+v", state)
+			}
+			read = state.Objects
+			continue
+		}
+		if state.Objects < int64(damaged) || state.Errors == 0 || read == 0 {
+			t.Errorf("the scrub has read %d objects in several jobs, and found %d errors", state.Objects, state.Errors)
+		}
+		h.wantClean("after the scrub", "a:1")
+		return
+	}
+	t.Error("the scrub does not end")
+}

@@ -1,0 +1,208 @@
+package catalogtest
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// A check goes on where it was, and is queued when it is due. A worker that has lost its job changes
+// nothing.
+func testChecks(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	job := catalog.Job{Kind: kind, Key: "all"}
+	queue := func(every time.Duration, want int) {
+		t.Helper()
+		must(t, c.Checks.Queue(ctx, job, every))
+		jobs, err := c.Jobs.List(ctx, false, 10)
+		if err != nil || len(jobs) != want {
+			t.Errorf("%d open jobs (%v), want %d", len(jobs), err, want)
+		}
+	}
+	if state, err := c.Checks.Get(ctx, kind); err != nil || state.Place != "" || !state.Ended.IsZero() {
+		t.Errorf("at first: %+v, %v, want nothing", state, err)
+	}
+	queue(long, 1)
+	queue(long, 1) // one is open
+	j := claim(t, c, "worker", "all")
+	state := catalog.Check{Place: "packs/1", Objects: 3, Bytes: 4, Errors: 5, Report: []byte("report")}
+	must(t, c.Checks.Set(ctx, j.Lease(), kind, state, catalog.Running))
+	got, err := c.Checks.Get(ctx, kind)
+	if err != nil || got.Place != state.Place || got.Objects != 3 || got.Bytes != 4 || got.Errors != 5 ||
+		!bytes.Equal(got.Report, state.Report) || got.Begun.IsZero() || !got.Ended.IsZero() {
+		t.Errorf("while it runs: %+v, %v, want %+v", got, err, state)
+	}
+	must(t, c.Checks.Set(ctx, j.Lease(), kind, state, catalog.Paused))
+	if got, err = c.Checks.Get(ctx, kind); err != nil || got.Place != state.Place || !got.Ended.IsZero() {
+		t.Errorf("between two jobs: %+v, %v", got, err)
+	}
+	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+	queue(long, 0) // it has just run
+	queue(-time.Second, 1)
+	old := j
+	j = claim(t, c, "worker", "all")
+	must(t, c.Checks.Set(ctx, j.Lease(), kind, state, catalog.Complete))
+	if got, err = c.Checks.Get(ctx, kind); err != nil || got.Place != "" || got.Ended.IsZero() {
+		t.Errorf("at the end: %+v, %v, want that it begins anew", got, err)
+	}
+	if err := c.Checks.Set(ctx, old.Lease(), kind, state, catalog.Running); !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("a worker without its job: %v, want ErrLost", err)
+	}
+	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "reason"}, wire.JobFailed)
+	queue(long, 0) // one that has failed is not queued again at once
+}
+
+// The catalog lists the objects that it names, page by page.
+func testObjects(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	x, y := chunk.Sum([]byte("x")), chunk.Sum([]byte("y"))
+	Publish(t, c, "a", "sha256:"+x.String())
+	Publish(t, c, "b", "sha256:"+x.String(), "sha256:"+y.String())
+	tree := TreeOf("sha256:" + x.String())
+	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("new")), LocationsWire: 7, IndexWire: 8,
+		Startup: []byte("s"), Packs: []catalog.StartupPack{{ID: x, Size: 9}, {ID: packOf("a"), Size: 500}}}))
+	for _, k := range []struct {
+		kind catalog.ObjectKind
+		want map[chunk.ID]int64
+	}{
+		{catalog.Indexes, map[chunk.ID]int64{tree: 8, TreeOf("sha256:" + x.String() + "/sha256:" + y.String()): 0}},
+		{catalog.Records, map[chunk.ID]int64{x: -1, y: -1}},
+		{catalog.Locations, map[chunk.ID]int64{chunk.Sum([]byte("new")): 7,
+			chunk.Sum([]byte("locations of sha256:" + x.String() + "/sha256:" + y.String())): 0}},
+		{catalog.Packs, map[chunk.ID]int64{packOf("a"): 500, packOf("b"): 500, x: 9}}, // one is both
+	} {
+		var got []chunk.ID
+		after := chunk.ID{}
+		for {
+			page, err := c.Checks.Objects(ctx, k.kind, after, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			after = page[0].ID
+			size, err := c.Checks.ObjectSize(ctx, k.kind, after)
+			if want, known := k.want[after]; !known || page[0].Size != want || size != want || err != nil {
+				t.Errorf("kind %d: %+v, %d (%v), want %d bytes", k.kind, page[0], size, err, want)
+			}
+			got = append(got, after)
+		}
+		if len(got) != len(k.want) || !slices.IsSortedFunc(got, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) }) {
+			t.Errorf("kind %d: %v, want the keys of %v in their order", k.kind, got, k.want)
+		}
+		if _, err := c.Checks.ObjectSize(ctx, k.kind, chunk.Sum([]byte("none"))); !errors.Is(err, catalog.ErrNotFound) {
+			t.Errorf("size of an unknown object: %v, want ErrNotFound", err)
+		}
+	}
+	if n, size, err := c.Checks.ObjectBytes(ctx); n != 10 || size != 8+7+3*500+9 || err != nil {
+		t.Errorf("%d objects of %d bytes (%v)", n, size, err)
+	}
+	if found, err := c.Checks.Inconsistencies(ctx); err != nil || len(found) > 0 {
+		t.Errorf("inconsistencies %v, %v, want none", found, err)
+	}
+	claimed := catalog.Claim{Owner: "o", Keys: []string{"packs/1"}}
+	must(t, c.Claims.Acquire(ctx, claimed, -long)) // also one that has expired
+	if among, err := c.Claims.Among(ctx, []string{"packs/1", "packs/2"}); err != nil || len(among) != 1 ||
+		!among["packs/1"] {
+		t.Errorf("claimed ones: %v, %v, want packs/1", among, err)
+	}
+}
+
+// While a backup has its lease, objects are held.
+func testHolds(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	held := func(want bool) {
+		t.Helper()
+		if got, err := c.Claims.IsHeld(ctx); err != nil || got != want {
+			t.Errorf("objects are held: %t, %v, want %t", got, err, want)
+		}
+	}
+	held(false)
+	must(t, c.Claims.Hold(ctx, "a", long))
+	must(t, c.Claims.Hold(ctx, "b", long))
+	must(t, c.Claims.EndHold(ctx, "a"))
+	held(true)
+	must(t, c.Claims.ExtendHold(ctx, "b", -time.Second))
+	held(false)
+	for _, owner := range []string{"a", "b"} {
+		if err := c.Claims.ExtendHold(ctx, owner, long); !errors.Is(err, catalog.ErrLost) {
+			t.Errorf("extended a backup that has ended: %v, want ErrLost", err)
+		}
+	}
+	held(false)
+}
+
+// Chunks move to other packs. A pack without chunks is forgotten.
+func testMoveChunks(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "a", "x", "y")
+	x, y := chunk.Sum([]byte("x")), chunk.Sum([]byte("y"))
+	old, next := packOf("a"), chunk.Sum([]byte("next"))
+	placed, err := c.PackChunks(ctx, old)
+	if err != nil || len(placed) != 2 || placed[0].At.Pack != old {
+		t.Fatalf("the pack has %+v, %v, want 2 chunks", placed, err)
+	}
+	numbers := []int64{placed[0].N, placed[1].N}
+	slices.Sort(numbers)
+	if layers, err := c.LayersWith(ctx, numbers); err != nil || len(layers) != 2 || len(layers["x"]) != 1 {
+		t.Errorf("layers %v, %v, want x and y", layers, err)
+	}
+	if layers, err := c.LayersWith(ctx, []int64{numbers[1] + 1}); err != nil || len(layers) != 0 {
+		t.Errorf("layers %v, %v, want none", layers, err)
+	}
+	blobs, err := c.LayerBlobs(ctx, "y")
+	if err != nil || len(blobs) != 1 || blobs[0].Digest != "blob of y" || blobs[0].Size != 100 {
+		t.Errorf("blobs %+v, %v", blobs, err)
+	}
+	if trees, err := c.TreesWith(ctx, "x"); err != nil || len(trees) != 1 || trees[0].Tree != TreeOf("x/y") {
+		t.Errorf("trees %+v, %v, want that of the chain above", trees, err)
+	}
+	if trees, err := c.TreesNaming(ctx, chunk.Sum([]byte("locations of x/y"))); err != nil || len(trees) != 1 ||
+		trees[0].Chain != "x/y" {
+		t.Errorf("trees with the locations %+v, %v", trees, err)
+	}
+	if layers, err := c.ChainLayers(ctx, "x/y"); err != nil || !slices.Equal(layers, []string{"x", "y"}) {
+		t.Errorf("layers of the chain: %v, %v", layers, err)
+	}
+	claim := catalog.Claim{Owner: "o", Keys: []string{"packs/next"}}
+	must(t, c.Claims.Acquire(ctx, claim, long))
+	move := func(id chunk.ID, pack chunk.ID) error {
+		return c.MoveChunks(ctx, claim, []catalog.Pack{{ID: pack, Size: 1, Units: []catalog.Unit{{Plain: 1, Stored: 1}}}},
+			[]catalog.Chunk{{ID: id}}, []chunk.ID{old})
+	}
+	must(t, move(x, next))
+	if has, err := c.HasPack(ctx, old); err != nil || !has {
+		t.Errorf("the old pack is forgotten (%v) while it has a chunk", err)
+	}
+	must(t, move(y, chunk.Sum([]byte("last"))))
+	if has, err := c.HasPack(ctx, old); err != nil || has {
+		t.Errorf("the old pack is still known (%v)", err)
+	}
+	if unit, err := c.Unit(ctx, x); err != nil || unit.Pack != next {
+		t.Errorf("the chunk is in %v (%v), want the new pack", unit, err)
+	}
+	if found, err := c.Checks.Inconsistencies(ctx); err != nil || len(found) > 0 {
+		t.Errorf("inconsistencies %v, %v, want none", found, err)
+	}
+	must(t, c.Claims.Extend(ctx, claim, -time.Second))
+	other := catalog.Claim{Owner: "p", Keys: claim.Keys}
+	must(t, c.Claims.Acquire(ctx, other, long))
+	if err := move(x, chunk.Sum([]byte("late"))); !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("moved without the claim: %v, want ErrLost", err)
+	}
+	locations := chunk.Sum([]byte("renewed"))
+	must(t, c.RenewTree(ctx, other, catalog.Tree{ID: TreeOf("x/y"), Locations: locations, Packs: 2}))
+	if got, err := c.Locations(ctx, TreeOf("x/y")); err != nil || got != locations {
+		t.Errorf("locations %s, %v, want the renewed ones", got, err)
+	}
+	if j, err := c.Jobs.Open(ctx, catalog.LayoutJob, TreeOf("x/y").String()); err != nil {
+		t.Errorf("job of the layout: %+v, %v, want one", j, err)
+	}
+}

@@ -1,0 +1,33 @@
+package wire
+
+// Fsck asks for a comparison of the hub's stores.
+type Fsck struct {
+	Repair bool `json:"repair,omitempty"`
+	Deep   bool `json:"deep,omitempty"` // read every object
+}
+
+// Check is the result of a comparison of the hub's stores.
+type Check struct {
+	Objects  int64     `json:"objects"`         // that were compared
+	Bytes    int64     `json:"bytes,omitempty"` // that were read
+	Blobs    int64     `json:"blobs"`           // of images, in the registry
+	Findings []Finding `json:"findings"`
+}
+
+// Finding is one kind of problem.
+type Finding struct {
+	Problem  string   `json:"problem"`
+	Count    int64    `json:"count"`
+	Repaired int64    `json:"repaired"`           // of Count
+	Examples []string `json:"examples,omitempty"` // some of them
+	Images   []string `json:"images,omitempty"`   // some of those that have parts that were not repaired
+	Remedy   string   `json:"remedy,omitempty"`   // what to do about the rest
+}
+
+// Left returns the number of problems that were not repaired.
+func (c *Check) Left() (n int64) {
+	for _, f := range c.Findings {
+		n += f.Count - f.Repaired
+	}
+	return n
+}

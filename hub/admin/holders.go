@@ -15,7 +15,7 @@ type Holders interface {
 	List(ctx context.Context) ([]wire.Holder, error)
 	// Of returns the holders of any of the trees.
 	Of(ctx context.Context, trees []chunk.ID) ([]wire.Holder, error)
-	// Forget forgets the holder whose ID List shows.
+	// Forget forgets the holder with an ID in the form that List returns.
 	Forget(ctx context.Context, id string) error
 }
 

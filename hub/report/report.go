@@ -43,8 +43,8 @@ var (
 	urlUser  = regexp.MustCompile(`://[^/\s"'@]*@`)
 )
 
-// Public returns an error's text without what only the log may have: errors with a method Public in
-// err's chain have that text instead of their own.
+// Public returns an error's text for clients. If an error in err's chain has a method Public, the
+// result of that method replaces its own text, which only the log may have.
 func Public(err error) string {
 	text := err.Error()
 	var replace func(err error)

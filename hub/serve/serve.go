@@ -208,7 +208,7 @@ func (s *Server) postHeld(w http.ResponseWriter, req *http.Request) error {
 	defer release()
 	var held wire.Held
 	if err := json.Unmarshal(body, &held); err != nil {
-		return answer.Invalid(fmt.Errorf("parse what is held: %w", err))
+		return answer.Invalid(fmt.Errorf("parse the report of held trees: %w", err))
 	}
 	unknown, err := s.Holders.Report(req.Context(), held, senderOf(req, s.Proxies))
 	if err != nil {

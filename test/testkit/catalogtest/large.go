@@ -11,8 +11,8 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Large is a catalog in a running hub's database, which gets as many rows as one likes without the
-// hub's work for them. It knows the tables' keys; other columns are copied, whatever they are.
+// Large adds many rows to a catalog's database without the work that a hub would do for them. A hub
+// may run meanwhile. The rows are copies of others, with different keys.
 type Large struct {
 	db       *sql.DB
 	postgres bool
@@ -23,8 +23,8 @@ func OpenLarge(source string) (*Large, error) {
 	l := &Large{postgres: catalog.IsPostgres(source)}
 	driver := "sqlite"
 	if l.postgres {
-		// PostgreSQL reads a table of a few pages as a whole if that costs less. Its plans are to show
-		// whether it has to.
+		// PostgreSQL reads a small table as a whole because that costs less. With these settings,
+		// it does so only if there is no other way.
 		u, err := url.Parse(source)
 		if err != nil {
 			return nil, err
@@ -46,9 +46,10 @@ func OpenLarge(source string) (*Large, error) {
 // Close closes the database.
 func (l *Large) Close() error { return l.db.Close() }
 
-// Fill copies the rows of one of a few ready images, and of an ended job, that many times. The image's
-// copies are named fill/1:1, fill/2:1 and so on. They share its objects, and have the digests, chains
-// and trees that CopyOf and CopyID return.
+// Fill adds copies of one ready image and of one ended job. images and jobs are the numbers of
+// copies. The catalog must have fewer than 1,000 images before. The image's copies are named
+// fill/1:1, fill/2:1 and so on. They share its objects, and have the digests, chains and trees that
+// CopyOf and CopyID return.
 func (l *Large) Fill(ctx context.Context, images, jobs int) error {
 	image := `(SELECT n FROM images WHERE name NOT LIKE 'fill/%' AND state = 'ready' ORDER BY n LIMIT 1)`
 	chains := `chain IN (SELECT chain FROM image_blobs WHERE chain <> '' AND image = ` + image + `)`
@@ -109,7 +110,8 @@ func CopyID(i int) string { return fmt.Sprintf("%x", fmt.Sprintf("%032d", i)) }
 // CopyOf returns the digest or chain of copy i.
 func CopyOf(original string, i int) string { return fmt.Sprintf("%s-%d", original, i) }
 
-// multiply copies rows of a table. keys has the SQL of the columns that differ in copy i, from 1.
+// multiply makes count copies of the rows that match where. keys has an SQL expression for each
+// column that differs, in which i is the number of the copy, from 1.
 func (l *Large) multiply(ctx context.Context, table, where string, count int, keys map[string]string) error {
 	rows, err := l.db.QueryContext(ctx, `SELECT * FROM `+table+` LIMIT 0`)
 	if err != nil {

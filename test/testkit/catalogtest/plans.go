@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// manyRows is the number of rows from which a table is large.
+// A table with at least manyRows rows is large.
 const manyRows = 1000
 
-// Plans says which statements read whole tables.
+// Plans says which statements read large tables as a whole.
 type Plans struct {
 	*Large
 	tables []string            // large ones
 	small  map[string]struct{} // partial indexes of few rows
 }
 
-// Plans returns the plans of the database as it is now.
+// Plans looks for the large tables and the small indexes of the database as it is now.
 func (l *Large) Plans(ctx context.Context) (*Plans, error) {
 	p := &Plans{Large: l, small: map[string]struct{}{}}
 	query := `SELECT name FROM sqlite_master WHERE type = 'table'`
@@ -68,7 +68,7 @@ func (p *Plans) findSmall(ctx context.Context) error {
 	return err
 }
 
-// texts returns the first column of a query's rows, or the last one of a plan's rows.
+// texts returns the last column of a query's rows, as text.
 func (l *Large) texts(ctx context.Context, query string, args ...any) (texts []string, err error) {
 	rows, err := l.db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -93,7 +93,7 @@ func (l *Large) texts(ctx context.Context, query string, args ...any) (texts []s
 }
 
 // Scans returns the large tables that the database reads from one end to the other for a statement,
-// and its whole plan. A query that ends after LIMIT rows of an index is no scan.
+// and its whole plan. A query that reads an index in order and ends at its LIMIT does not count.
 func (p *Plans) Scans(ctx context.Context, statement string, args []any) (tables []string, plan string, err error) {
 	if args == nil { // the statement was prepared
 		args = make([]any, strings.Count(statement, "?"))
@@ -129,7 +129,8 @@ var (
 	postgresScan = regexp.MustCompile(`(?:Seq Scan|Index (?:Only )?Scan(?: Backward)? using (\w+)) on (\w+)`)
 )
 
-// scanned returns the table, or its alias, that a line of a plan scans, and whether in an index.
+// scanned returns the table, or its alias, that a line of a plan scans, and whether it scans an
+// index of that table. Scans of small indexes do not count.
 func (p *Plans) scanned(line, next string) (name string, indexed bool) {
 	index := ""
 	if m := sqliteScan.FindStringSubmatch(line); m != nil {

@@ -9,8 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// A name has the time when it was last given to an image, also to the same one, and the time when a
-// node last used its tree.
+// For each name the catalog has the time when the name was last given to an image, even if the
+// image had it before, and the time when a node last used the image's tree.
 func testNameUses(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -59,7 +59,7 @@ func testNameUses(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A job that is due in intervals is queued once in each.
+// A periodic job is queued once in each interval.
 func testDueJobs(t *testing.T, c *catalog.Catalog) {
 	add := func(every time.Duration) bool {
 		t.Helper()

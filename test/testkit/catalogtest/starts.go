@@ -160,8 +160,8 @@ func laidOut(t *testing.T, c *catalog.Catalog, tree chunk.ID) {
 	end(t, c, claimLayout(t, c, tree), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 }
 
-// New trees and those with new traces are laid out, by one worker at a time. One that has lost its job
-// changes nothing.
+// New trees and those with new traces are laid out, by one worker at a time. A worker that has lost
+// its job changes nothing.
 func testLayoutJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	wantNoJob(t, c, layoutSlot)
@@ -271,7 +271,7 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	add := func() error { return c.AddTrace(ctx, tree, "sender", []byte("trace"), 0) }
 	most := fill(t, add)
 	must(t, c.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), 0))
-	// A trace that does not fit has the layout made again.
+	// A trace that does not fit queues the layout again.
 	laidOut(t, c, tree)
 	laidOut(t, c, TreeOf("b"))
 	if err := add(); !errors.Is(err, catalog.ErrFull) {

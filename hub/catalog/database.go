@@ -75,6 +75,8 @@ const (
 	sqliteReaders       = 4 // connections for reading; there is one for writing
 	postgresConnections = 16
 	connectTimeout      = 10 * time.Second
+	// idleTimeout is the longest pause between two statements of a transaction with PostgreSQL.
+	idleTimeout = 5 * time.Second
 )
 
 // openSQLite opens the database in a file.
@@ -104,6 +106,8 @@ func openPostgres(source string) (*sql.DB, error) {
 	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second,
 		Interval: 5 * time.Second, Count: 3}}
 	config.DialFunc = dialer.DialContext
+	// A process that is stopped in a transaction must not keep its locks: others wait for them.
+	config.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(idleTimeout.Milliseconds(), 10)
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(postgresConnections)
 	db.SetMaxIdleConns(postgresConnections)
@@ -305,7 +309,7 @@ func (e *databaseError) prefix() string {
 
 func isAway(err error) bool {
 	if failed := (*pgconn.PgError)(nil); errors.As(err, &failed) { // of class 57P: shutdown and start
-		return strings.HasPrefix(failed.Code, "57P")
+		return strings.HasPrefix(failed.Code, "57P") || failed.Code == "25P03" // idleTimeout
 	}
 	if busy := (*sqlite.Error)(nil); errors.As(err, &busy) {
 		return busy.Code()&0xff == sqlite3.SQLITE_BUSY

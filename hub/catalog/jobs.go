@@ -183,10 +183,11 @@ func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
 }
 
 // expireJobs queues the jobs again whose workers have lost their leases, and ends those that were to
-// be cancelled.
+// be cancelled. It skips jobs that another transaction has locked, as its process may be stopped.
 func expireJobs(ctx context.Context, tx session) error {
 	cancelled, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
-		secret = ?, updated = `+tx.clock+` WHERE state = 'running' AND request = 'cancel' AND lease < `+tx.clock+`
+		`+unseal(tx)+`, secret = ?, updated = `+tx.clock+`
+		WHERE n IN (SELECT n FROM jobs WHERE state = 'running' AND lease < `+tx.clock+` AND request = 'cancel'`+tx.skip+`)
 		RETURNING `+jobColumns, []byte{})
 	if err != nil {
 		return err
@@ -199,7 +200,7 @@ func expireJobs(ctx context.Context, tx session) error {
 	return exec(ctx, tx, `UPDATE jobs SET updated = `+tx.clock+`,
 			state = CASE WHEN request IN ('pause', 'pause again') THEN 'paused' ELSE 'queued' END,
 			attempts = CASE WHEN request IN ('again', 'restart') THEN 0 ELSE attempts END, request = ''
-		WHERE state = 'running' AND lease < `+tx.clock)
+		WHERE n IN (SELECT n FROM jobs WHERE state = 'running' AND lease < `+tx.clock+tx.skip+`)`)
 }
 
 // errCancelled is the reason why the images of a cancelled job fail.

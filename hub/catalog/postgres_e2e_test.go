@@ -3,6 +3,8 @@
 package catalog_test
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/url"
@@ -97,5 +99,51 @@ func TestNoDeadlock(t *testing.T) {
 	work.Wait()
 	if n := server.Deadlocks(t); n != 0 {
 		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// A process that is stopped in a transaction keeps its job for a while, but no others from the queue.
+func TestLockedJobBlocksNoQueue(t *testing.T) {
+	server := postgres.Start(t)
+	source := server.Database(t)
+	c := catalogtest.Open(t, source)
+	for _, key := range []string{"a", "b"} {
+		if _, err := c.Jobs.Add(t.Context(), catalog.Job{Kind: "image", Key: key}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim := func() string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		j, err := c.Jobs.Claim(ctx, "worker", []catalog.Slot{{Kind: "image"}}, -time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j.Key
+	}
+	if key := claim(); key != "a" {
+		t.Fatalf("claimed %s", key)
+	}
+	stopped, err := sql.Open("pgx", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopped.Close()
+	tx, err := stopped.Begin()
+	if err == nil {
+		_, err = tx.Exec(`UPDATE jobs SET updated = updated WHERE key = 'a'`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key := claim(); key != "b" {
+		t.Errorf("claimed %s while a is locked", key)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if key := claim(); key != "a" {
+		t.Errorf("claimed %s, want a again", key)
 	}
 }

@@ -30,23 +30,23 @@ const (
 
 // Held is a report of all trees that a holder has. It replaces the holder's last report.
 type Held struct {
-	// Holder is a random ID of the holder's own choice: letters and digits. Who knows it can replace
-	// what the holder has reported.
+	// Holder is the holder's ID: random letters and digits that the holder has chosen itself. A
+	// client that knows the ID can replace the holder's report.
 	Holder string     `json:"holder"`
 	Kind   string     `json:"kind"`           // HolderNode, HolderMirror
-	Name   string     `json:"name,omitempty"` // for users: of its host
+	Name   string     `json:"name,omitempty"` // the name of its host, for users
 	Trees  []chunk.ID `json:"trees"`          // at most MaxHeld
 }
 
 // Unknown is the answer to a report.
 type Unknown struct {
-	Trees []chunk.ID `json:"unknown"` // that the hub does not have, or has no more
+	Trees []chunk.ID `json:"unknown"` // the reported trees that the hub does not have, or has no longer
 }
 
 // States of a holder.
 const (
-	HolderPresent = "present" // it has reported within its lease
-	HolderOverdue = "overdue" // its trees are kept until Holder.Until
+	HolderPresent = "present" // the holder has reported within its lease
+	HolderOverdue = "overdue" // it has not; its trees are kept until Holder.Until
 )
 
 // Holder is a node or a mirror that has reported what it has.
@@ -55,9 +55,9 @@ type Holder struct {
 	Kind    string    `json:"kind"`
 	Name    string    `json:"name,omitempty"`
 	Address string    `json:"address,omitempty"` // address or network of its last report; empty: the hub's machine
-	Trees   int64     `json:"trees"`             // that the hub has
+	Trees   int64     `json:"trees"`             // number of its trees that the hub has
 	State   string    `json:"state"`             // HolderPresent, HolderOverdue
-	Seen    time.Time `json:"seen"`              // its last report
+	Seen    time.Time `json:"seen"`              // time of its last report
 	Until   time.Time `json:"until"`             // when the hub forgets it, if it does not report again
 }
 
@@ -76,8 +76,9 @@ func HeldPath(scope string) string { return below(scope, "held") }
 // HoldersPath is the path of the holders.
 func HoldersPath(scope string) string { return below(scope, "holders") }
 
-// IsReport reports whether a request is one that nodes and mirrors send, and that changes something:
-// a trace to TracePath, or what a holder has to HeldPath. All other changes are for administrators.
+// IsReport reports whether a request is a report of a node or a mirror: a trace to TracePath, or
+// the trees of a holder to HeldPath. All other requests that change something are for
+// administrators.
 func IsReport(method, path string) bool {
 	rest, ok := strings.CutPrefix(path, Prefix+"/")
 	_, word, _ := strings.Cut(rest, "/")

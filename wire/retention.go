@@ -2,11 +2,11 @@ package wire
 
 import "time"
 
-// What becomes of an image by the retention rules.
+// What the retention rules do with an image.
 const (
 	VerdictStays = "stays"
-	VerdictGoes  = "goes"
-	VerdictWaits = "waits" // it would go, but that has to be confirmed
+	VerdictGoes  = "goes"  // it will be removed
+	VerdictWaits = "waits" // it would be removed, but an administrator has to confirm that
 )
 
 // Verdict is what the retention rules say about a name.

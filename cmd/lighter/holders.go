@@ -18,11 +18,11 @@ func holdersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "holders [flags] [IMAGE]",
 		Short: "List the nodes and mirrors that have images of a hub, and forget one",
-		Long: `List the nodes and mirrors that have images of a hub, or with IMAGE those that have this
-image; the last that reported comes last. Nodes report what they have every six hours,
-and soon after it changes. The hub keeps what they have, also of images that were
-removed, until the date in KEPT UNTIL: a week and keep_held_days after the last report.
-A holder is overdue if it has not reported for a week.`,
+		Long: `List the nodes and mirrors that have images of a hub, or, with IMAGE, that have this
+image. The list is sorted by the time of their last report, the latest last. Nodes
+report what they have every six hours, and soon after a change. The hub keeps it, even
+if the image was removed, until the date in KEPT UNTIL: a week and keep_held_days after
+the last report. A holder is overdue if it has not reported for a week.`,
 		Example: `  lighter holders
   lighter holders physics/root:6.32
   lighter holders --json | jq '.[] | select(.state == "overdue")'
@@ -49,8 +49,8 @@ func holdersRmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] HOLDER",
 		Short: "Make the hub forget what a node or a mirror has",
-		Long: `Make the hub forget what a node or a mirror has, for example because its machine is no
-more. HOLDER is the ID that "lighter holders" shows. A node that still runs reports again.`,
+		Long: `Make the hub forget what a node or a mirror has, for example because its machine no longer
+exists. HOLDER is the ID that "lighter holders" shows. A node that still runs reports again.`,
 		Example: "  lighter holders rm 1f3a5c7e9b2d4f60",
 		Args:    command.Exactly("HOLDER"),
 	}

@@ -20,9 +20,9 @@ func retentionCommand() *cobra.Command {
 		Use:   "retention [flags]",
 		Short: "Show which images the retention rules of a hub would remove, and apply them",
 		Long: `Show which images the retention rules of a hub would remove now, and why. The rules are in
-the hub's configuration ([[retention]]), and are applied once a day. An image that waits
-would go, but the rules would remove more than retention_max_percent of its repository:
-that has to be confirmed.`,
+the hub's configuration ([[retention]]), and are applied once a day. An image whose THEN
+is "waits" is not removed without a confirmation, because the rules would remove more
+than retention_max_percent of its repository.`,
 		Example: `  lighter retention
   lighter retention --all --json | jq -r '.[] | select(.then != "goes") | .name'
   lighter retention run --confirm registry.example.org/ci/build`,

@@ -1,9 +1,10 @@
-// Package held reports to the hubs which trees this node has, so that a hub keeps what they need also
-// when their images are removed from it. It also learns which of them no hub has any more.
+// Package held reports to the hubs which trees this node has. So a hub keeps the objects of these
+// trees even if their images are removed from the hub. The package also learns from the answers
+// which of the trees no hub has any more.
 //
-// It reports all trees of the disk, mounted or not, soon after one has come or gone, and every few
-// hours. Nothing waits for a report: a hub that does not answer is asked again later, and one that
-// takes no reports (a mirror, an older hub) is asked once a day.
+// It reports all trees on the disk, mounted or not: soon after a tree was added or removed, and
+// every few hours. Nothing waits for a report. If a hub does not answer, the report is sent again
+// later. An origin that accepts no reports (a mirror, an older hub) is asked again once a day.
 package held
 
 import (
@@ -39,12 +40,12 @@ type Hubs interface {
 }
 
 const (
-	// lookEvery is how often the trees of the disk are listed. So a report comes a minute after a
-	// change, with all changes of that minute.
+	// lookEvery is the least time between two listings of the trees on the disk; jitter may double
+	// it. A report is sent when a listing shows a change.
 	lookEvery = time.Minute
 	// The pause after a report that failed grows from firstPause to lastPause.
 	firstPause, lastPause = time.Minute, time.Hour
-	// refusedPause is the pause after an answer that this origin takes no reports.
+	// refusedPause is the pause after an origin has answered that it accepts no reports.
 	refusedPause = 24 * time.Hour
 
 	idBytes = 16
@@ -67,23 +68,23 @@ type state struct {
 	Report
 	trees   []chunk.ID // last reported; valid if Reported is not zero
 	unknown map[chunk.ID]bool
-	due     time.Time // of the next report without a change
-	after   time.Time // no report before
-	pause   time.Duration
+	due     time.Time     // when the trees are reported again even if they have not changed
+	after   time.Time     // no report is sent before this time
+	pause   time.Duration // the last pause after a failure
 }
 
 // Report is the state of the reports to one origin.
 type Report struct {
 	URL      string    `json:"url"`
 	Reported time.Time `json:"reported,omitzero"` // when it last accepted a report; zero: never
-	Trees    int       `json:"trees"`             // that were reported then
-	Unknown  int       `json:"unknown"`           // of these, trees that the hub does not have
+	Trees    int       `json:"trees"`             // number of trees in that report
+	Unknown  int       `json:"unknown"`           // number of these trees that the hub does not have
 	Error    string    `json:"error,omitempty"`   // why the last report failed
-	Refused  bool      `json:"refused,omitempty"` // it takes no reports: a mirror, or an older hub
+	Refused  bool      `json:"refused,omitempty"` // the origin accepts no reports: a mirror, or an older hub
 }
 
-// New returns a reporter of the trees that list returns. root is the node's directory, where it keeps
-// a secret from which its ID is made.
+// New returns a reporter of the trees that list returns. root is the node's directory, where it
+// keeps a secret from which its ID is made.
 func New(root string, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logger) *Reporter {
 	r := &Reporter{path: filepath.Join(root, "holder"), list: list, hubs: hubs, log: log}
 	for _, url := range hubs.Origins() {
@@ -94,12 +95,12 @@ func New(root string, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logg
 
 // Run reports until ctx ends.
 func (r *Reporter) Run(ctx context.Context) {
-	for sleep.For(ctx, jitter(lookEvery)) { // the first time, as many nodes may start at once
+	for sleep.For(ctx, jitter(lookEvery)) { // jitter, because many nodes may start at the same time
 		r.round(ctx)
 	}
 }
 
-// jitter returns d and up to as much again.
+// jitter returns a random duration between d and 2d.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d) }
 
 // round sends the reports that are due.
@@ -111,7 +112,7 @@ func (r *Reporter) round(ctx context.Context) {
 	}
 	r.mu.Lock()
 	if err != nil && r.problem == nil {
-		r.log.Warn("cannot report to the hubs what this node has: they may delete it with its image", "err", err)
+		r.log.Warn("cannot report this node's trees: hubs may delete them when their images are removed", "err", err)
 	}
 	r.problem = err
 	r.mu.Unlock()
@@ -139,19 +140,20 @@ func (r *Reporter) report(trees []chunk.ID) (wire.Held, error) {
 	if err != nil || len(name) > wire.MaxHolderName {
 		name = ""
 	}
-	// A copy of the machine's disk is another node: both must not replace each other's reports.
-	machine, _ := os.ReadFile("/etc/machine-id") // without it, the name tells copies apart
+	// A copy of this machine's disk has the same secret, but is another node. The two must not
+	// replace each other's reports.
+	machine, _ := os.ReadFile("/etc/machine-id") // without this file, the host name distinguishes copies
 	id := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s", secret, machine, name))
 	slices.SortFunc(trees, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) })
 	if len(trees) > wire.MaxHeld {
-		r.log.Warn("this node has more trees than it can report: hubs may delete the others with their images",
+		r.log.Warn("this node has more trees than it can report: hubs may delete the other trees with their images",
 			"trees", len(trees), "reported", wire.MaxHeld)
 		trees = trees[:wire.MaxHeld]
 	}
 	return wire.Held{Holder: hex.EncodeToString(id[:idBytes]), Kind: wire.HolderNode, Name: name, Trees: trees}, nil
 }
 
-// secret returns the contents of the file, which is made if there is none.
+// secret returns the node's secret from its file. If there is no file, it makes one.
 func (r *Reporter) secret() ([]byte, error) {
 	secret, err := os.ReadFile(r.path)
 	if err == nil && len(secret) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +192,7 @@ func (r *Reporter) reported(s *state, trees, unknown []chunk.ID, err error, now 
 }
 
 // Gone returns the reported trees that no hub has any more. It returns none before all origins have
-// accepted a report: another one may have them.
+// accepted a report, because an origin that has not may have the trees.
 func (r *Reporter) Gone() (trees []chunk.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

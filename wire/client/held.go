@@ -19,8 +19,8 @@ func (c *Client) SendHeld(ctx context.Context, held wire.Held) (wire.Unknown, er
 	return ask[wire.Unknown](ctx, c, r, maxAnswer)
 }
 
-// Holders returns the nodes and mirrors that have reported what they have; with a name those that
-// have an image of that name.
+// Holders returns the nodes and mirrors that have reported their trees. With a name, it returns
+// only those that have an image of that name.
 func (c *Client) Holders(ctx context.Context, name string) ([]wire.Holder, error) {
 	r := request{method: http.MethodGet, path: wire.HoldersPath(c.Scope())}
 	if name != "" {
@@ -29,7 +29,7 @@ func (c *Client) Holders(ctx context.Context, name string) ([]wire.Holder, error
 	return ask[[]wire.Holder](ctx, c, r, 0)
 }
 
-// ForgetHolder makes the hub forget a holder with all that it has. The ID is one that Holders shows.
+// ForgetHolder makes the hub forget a holder and its report. id is wire.Holder.ID.
 func (c *Client) ForgetHolder(ctx context.Context, id string) error {
 	return c.send(ctx, request{method: http.MethodDelete, path: wire.HoldersPath(c.Scope()),
 		query: url.Values{"holder": {id}}})

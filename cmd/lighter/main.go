@@ -50,7 +50,7 @@ only the bytes that a container reads.`,
 	}
 	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), holdersCommand(),
 		retentionCommand(), inspectCommand(), rmCommand(),
-		verifyCommand(), fsckCommand(),
+		verifyCommand(), fsckCommand(), backupCommand(), restoreCommand(),
 		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
 		mountCommand(), unmountCommand(), releaseCommand(), keeperCommand(), probeCommand(), configCommand())
 	return root

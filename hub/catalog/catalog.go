@@ -58,6 +58,10 @@ func Open(ctx context.Context, source string) (*Catalog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), mark(err))
 	}
+	return newCatalog(db), nil
+}
+
+func newCatalog(db *database) *Catalog {
 	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
-		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}, nil
+		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}
 }

@@ -2,6 +2,9 @@ package catalog
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"time"
 )
@@ -56,4 +59,30 @@ func (c *Claims) EndHold(ctx context.Context, owner string) error {
 // IsHeld reports whether a backup is being made.
 func (c *Claims) IsHeld(ctx context.Context) (bool, error) {
 	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM backups WHERE until >= `+c.read.clock+`)`)
+}
+
+// Snapshot writes a copy of an SQLite catalog, as it is now, to a new file. Others go on meanwhile.
+func (c *Catalog) Snapshot(ctx context.Context, path string) error {
+	if err := exec(ctx, c.write, `VACUUM INTO ?`, path); err != nil {
+		return fmt.Errorf("copy the catalog: %w", err)
+	}
+	return nil
+}
+
+// Attach opens the SQLite catalog of a hub that may be running. Unlike Open it makes and migrates
+// nothing.
+func Attach(ctx context.Context, path string) (*Catalog, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("open the catalog: %w", err)
+	}
+	db, err := connect(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the catalog %s: %w", path, err)
+	}
+	c := newCatalog(db)
+	if _, err := c.Claims.IsHeld(ctx); err != nil {
+		err = fmt.Errorf("open the catalog %s: no hub of this version has opened it yet: start the hub first: %w", path, err)
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }

@@ -366,3 +366,38 @@ func TestLateUpload(t *testing.T) {
 		t.Errorf("%d objects exist, want none", n)
 	}
 }
+
+// While a backup is being made, nothing is deleted.
+func TestNothingIsDeletedDuringABackup(t *testing.T) {
+	s := open(t, t.TempDir())
+	files, id := staged(t, s)
+	if err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
+		return s.catalog.Publish(t.Context(), publication(claim, id))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.catalog.Claims.Hold(t.Context(), "backup", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	other := objects.PackKey(chunk.Sum([]byte("forgotten")))
+	path := filepath.Join(s.scratch, "forgotten")
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.objects.Publish(t.Context(), []objects.Staged{{Key: other, Path: path}}); err != nil {
+		t.Fatal(err)
+	}
+	forget := func(catalog.Claim) error { return nil }
+	for _, held := range []bool{true, false} {
+		if err := s.Delete(t.Context(), []string{other}, forget); err != nil {
+			t.Fatal(err)
+		}
+		wantObjects(t, s, map[string]bool{other: held})
+		if err := s.catalog.Claims.EndHold(t.Context(), "backup"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.published(id); n != 2 {
+		t.Errorf("%d of 2 known objects are left", n)
+	}
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"lighter/cmd/command"
+	"lighter/hub"
+)
+
+func backupCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "backup [flags] DIR",
+		Short: "Copy a hub to a directory while it runs",
+		Long: `Copy a hub to a directory, while it runs or not: a snapshot of its catalog, the objects that the
+snapshot names, its registry and its signing keys. Run it on the hub's machine, as the hub's user.
+
+On one file system, objects become hard links: copy DIR to another disk afterwards. Into the
+directory of an earlier backup only new files are copied. The hub deletes nothing meanwhile.
+
+DIR has the signing keys in hub.key (mode 0600): who reads that file can sign as the hub.
+
+Hubs with a catalog in PostgreSQL or a bucket on S3 are copied with the tools of these:
+docs/operating.md has the steps.`,
+		Example: `  lighter backup --root /srv/lighter /backup/lighter
+  lighter restore --root /srv/again /backup/lighter`,
+		Args: command.Exactly("DIR"),
+	}
+	config, file := hub.DefaultConfig(), ""
+	asJSON := cmd.Flags().Bool("json", false, "print the result as JSON")
+	cmd.Flags().StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`)")
+	cmd.Flags().StringVar(&file, "config", "", "the hub's configuration `FILE`, which may name the directory")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := effective(cmd, file, &config); err != nil {
+			return err
+		}
+		if config.Catalog != "" || config.Bucket != "" {
+			return command.Usage(fmt.Errorf("the hub has another catalog or bucket than those below %s: "+
+				"copy them with their own tools (docs/operating.md)", config.Root))
+		}
+		r, err := hub.Backup(cmd.Context(), config.Root, args[0])
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), r)
+		}
+		fmt.Printf("%s is complete: %d objects, %d of them new\n", args[0], r.Objects, r.Copied)
+		return nil
+	}
+	return cmd
+}
+
+func restoreCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "restore [flags] DIR",
+		Short: "Make the directory of a hub from a backup",
+		Long: `Make the directory of a hub from a backup that "lighter backup" has made. The hub's directory must
+be empty, or not exist. Run it as the hub's user. Start the hub afterwards, and check it with
+"lighter fsck".`,
+		Example: "  lighter restore --root /srv/lighter /backup/lighter",
+		Args:    command.Exactly("DIR"),
+	}
+	root := cmd.Flags().String("root", hub.DefaultConfig().Root, "the hub's directory (`DIR`)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return hub.Restore(cmd.Context(), args[0], *root)
+	}
+	return cmd
+}

@@ -1,0 +1,151 @@
+package hub_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"lighter/hub"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// startLocalHub starts a hub with an SQLite catalog and a directory of objects.
+func startLocalHub(t *testing.T) *testHub {
+	t.Helper()
+	return startHub(t, func(c *hub.Config) { c.Catalog, c.Bucket = "", "" })
+}
+
+// restored runs a hub from a backup.
+func restored(h *testHub, dir string) *testHub {
+	h.t.Helper()
+	config := h.config
+	config.Root = filepath.Join(h.t.TempDir(), "restored")
+	if err := hub.Restore(h.t.Context(), dir, config.Root); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := hub.Restore(h.t.Context(), dir, config.Root); err == nil {
+		h.t.Error("restored into a directory that is not empty")
+	}
+	return runHub(h.t, openHub(h.t, config))
+}
+
+func backup(h *testHub, dir string) hub.BackupResult {
+	h.t.Helper()
+	r, err := hub.Backup(h.t.Context(), h.config.Root, dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return r
+}
+
+// A hub from a backup has everything, has the same key, and ingests further images. A second backup
+// copies what is new.
+func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
+	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.idle()
+	first := backup(h, dir)
+	if first.Objects == 0 || first.Copied != first.Objects {
+		t.Errorf("first backup: %+v", first)
+	}
+	if info, err := os.Stat(hub.KeyFile(dir)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key in the backup: %v, %v, want mode 0600", info, err)
+	}
+	if again := backup(h, dir); again.Copied != 0 {
+		t.Errorf("backup of what has not changed: %+v", again)
+	}
+	h.push("b:1", image(lowerTar, upperTar))
+	h.ready("b:1")
+	h.idle()
+	if second := backup(h, dir); second.Copied == 0 || second.Copied >= second.Objects {
+		t.Errorf("second backup: %+v", second)
+	}
+	if held, err := h.Catalog().Claims.IsHeld(t.Context()); err != nil || held {
+		t.Errorf("after the backup, objects are held (%v)", err)
+	}
+	before, err := h.Catalog().Inventory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := restored(h, dir)
+	if got, err := again.Catalog().Inventory(t.Context()); err != nil || got != before {
+		t.Errorf("the restored hub has %+v (%v), want %+v", got, err, before)
+	}
+	if !again.PublicKeys()[0].Equal(h.PublicKeys()[0]) {
+		t.Error("the restored hub has another key")
+	}
+	again.wantClean("after the restore", "a:1", "b:1")
+	again.push("c:1", image(upperTar))
+	again.ready("c:1")
+	again.wantClean("with another image", "a:1", "b:1", "c:1")
+	h.wantClean("the first hub", "a:1", "b:1")
+}
+
+// Backups that are made while images come and go are whole, each time.
+func TestBackupWhileImagesComeAndGo(t *testing.T) {
+	t.Parallel()
+	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
+	h.push("stays:1", image(lowerTar))
+	h.ready("stays:1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	work.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			name := fmt.Sprintf("comes:%d", i)
+			h.push(name, image(lowerTar, upperTar))
+			h.ready(name)
+			if err := h.client.Remove(t.Context(), name); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 3 {
+		backup(h, dir)
+	}
+	cancel()
+	work.Wait()
+	again := restored(h, dir)
+	again.idle()
+	if check := again.fsck(wire.Fsck{Deep: true}); check.Left() > 0 {
+		t.Errorf("the restored hub: %s", findings(check))
+	}
+	if problems := again.problems("stays:1"); problems != "" {
+		t.Error(problems)
+	}
+}
+
+// A backup that has lost its right to hold objects, or was not completed, cannot be restored.
+func TestIncompleteBackup(t *testing.T) {
+	t.Parallel()
+	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.idle()
+	for _, key := range files(t, objectsDir(h.config)) {
+		if err := os.Remove(filepath.Join(objectsDir(h.config), key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := hub.Backup(t.Context(), h.config.Root, dir); err == nil {
+		t.Error("a backup of lost objects succeeded")
+	}
+	if err := hub.Restore(t.Context(), dir, t.TempDir()); err == nil {
+		t.Error("an incomplete backup was restored")
+	}
+	if _, err := catalog.Attach(t.Context(), filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("attached to a catalog that does not exist")
+	}
+	if err := h.Catalog().Claims.Hold(t.Context(), "another backup", time.Hour); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,5 +1,6 @@
-// Package device maps reads of a tree's data to chunks. A Device answers a read with all requested
-// bytes, exactly those that the tree's ID stands for, or with an error.
+// Package device answers page faults: it maps reads of a tree's data to chunks, and gets these from
+// the cache or from an origin (package store). A Device answers a read with all requested bytes,
+// exactly those that the tree's ID stands for, or with an error.
 //
 // A read takes two steps: it finds the extents of the range, and then reads their chunks, from the
 // cache or from an origin. Everything that only learns from reads, such as prefetching and

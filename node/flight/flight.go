@@ -1,4 +1,4 @@
-// Package flight shares one call between callers that want the same thing. The call is cancelled
+// Package flight shares one call between callers that want the same result. The call is cancelled
 // when its last caller has stopped waiting. It is golang.org/x/sync/singleflight with cancellation,
 // and with a report that a result has begun to arrive.
 package flight

@@ -3,7 +3,8 @@
 //
 //   - sequential fetches ahead of a sequential reader, as many bytes as it has read of the file.
 //   - neighbours fetches the rest of the file around a miss, if the RTT is long.
-//   - startup fetches startup packs, which hold chunks that starts use together.
+//   - startup fetches startup packs, which hold chunks that starts read together. The hub has made
+//     them from the starts that nodes recorded (package record).
 //
 // All of it is speculative. It is bounded in bytes and requests, readers go first, and it stops if
 // too little of the fetched data is read. A failure costs only the prefetched data.

@@ -1,6 +1,7 @@
 // Package record records which ranges of a tree's device a container start reads, and in which
-// order: from the mount until nothing was read for 10 s. Recording adds some tens of nanoseconds to
-// a read. If it fails, only the trace is lost.
+// order: from the mount until nothing was read for 10 s. It reports the result, a trace, to a hub,
+// which makes startup packs for later starts from it. Recording adds some tens of nanoseconds to a
+// read. If it fails, only the trace is lost.
 //
 // It records the first container on a fresh mount only. The page cache then has nothing of the
 // tree, so everything that the container uses is read. A later container reads only what is not in

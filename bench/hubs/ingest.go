@@ -18,30 +18,53 @@ const (
 
 var ingested = []string{"python", "sci", "ml"}
 
-// ingestOnce returns the seconds from the start of a push to an empty hub until the image is ready.
-func (r *run) ingestOnce(ctx context.Context, lighter string, s store, image string) (took float64, err error) {
+// cost is what the ingestion of an image takes, in seconds.
+type cost struct {
+	time      float64 // from the start of a push to an empty hub until the image is ready
+	processor float64 // of the hub
+}
+
+func (r *run) ingestOnce(ctx context.Context, lighter string, s store, image string) (c cost, err error) {
 	layout, err := r.config.Layout(image)
 	if err != nil {
-		return 0, err
+		return c, err
 	}
 	p, err := r.start(ctx, lighter, s)
 	if err != nil {
-		return 0, err
+		return c, err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	return seconds(func() error {
+	c.time, err = seconds(func() error {
 		if err := p.push(ctx, layout, image+":1"); err != nil {
 			return err
 		}
 		return p.ready(ctx, image+":1")
 	})
+	if err == nil {
+		c.processor, err = p.processor()
+	}
+	return c, err
+}
+
+func times(all []cost) (list []float64) {
+	for _, c := range all {
+		list = append(list, c.time)
+	}
+	return list
+}
+
+func processors(all []cost) (list []float64) {
+	for _, c := range all {
+		list = append(list, c.processor)
+	}
+	return list
 }
 
 // compare measures ingestion in two ways, which alternate.
 func (r *run) compare(ctx context.Context, figure, what, image string, target float64,
-	one, other func(image string) (float64, error),
+	one, other func(image string) (cost, error),
 ) error {
-	var all, base []float64
+	var all, base []cost
 	for round := range r.Rounds {
 		steps := []func() error{
 			func() error { took, err := one(image); all = append(all, took); return err },
@@ -56,23 +79,24 @@ func (r *run) compare(ctx context.Context, figure, what, image string, target fl
 			}
 		}
 	}
-	r.ratio(figure, image+" : "+what, all, base, target)
+	r.ratio(figure, image+" : "+what, times(all), times(base), target)
+	r.ratio(figure, image+" : "+what+", the hub's processor time", processors(all), processors(base), 0)
 	return nil
 }
 
 // ingest measures ingestion by this build, and by the one before if there is one.
 func (r *run) ingest(ctx context.Context) error {
 	for _, image := range ingested {
-		now := func(image string) (float64, error) { return r.ingestOnce(ctx, r.Lighter, store{}, image) }
+		now := func(image string) (cost, error) { return r.ingestOnce(ctx, r.Lighter, store{}, image) }
 		if r.Before != "" {
 			err := r.compare(ctx, "ingest", "the build before", image, beforeRatio, now,
-				func(image string) (float64, error) { return r.ingestOnce(ctx, r.Before, store{}, image) })
+				func(image string) (cost, error) { return r.ingestOnce(ctx, r.Before, store{}, image) })
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		var all []float64
+		var all []cost
 		for range r.Rounds {
 			took, err := now(image)
 			if err != nil {
@@ -80,7 +104,8 @@ func (r *run) ingest(ctx context.Context) error {
 			}
 			all = append(all, took)
 		}
-		r.median("ingest", image, all, 0)
+		r.median("ingest", image, times(all), 0)
+		r.median("ingest", image+", the hub's processor time", processors(all), 0)
 	}
 	return nil
 }
@@ -94,14 +119,14 @@ func (r *run) stores(ctx context.Context) error {
 	defer end()
 	for _, image := range ingested {
 		err := r.compare(ctx, "stores", "SQLite and a directory", image, storesRatio,
-			func(image string) (float64, error) {
+			func(image string) (cost, error) {
 				s, err := shared()
 				if err != nil {
-					return 0, err
+					return cost{}, err
 				}
 				return r.ingestOnce(ctx, r.Lighter, s, image)
 			},
-			func(image string) (float64, error) { return r.ingestOnce(ctx, r.Lighter, store{}, image) })
+			func(image string) (cost, error) { return r.ingestOnce(ctx, r.Lighter, store{}, image) })
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -107,6 +109,25 @@ func (p *process) ready(ctx context.Context, name string) error {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// processor returns the seconds of processor time that the process has used.
+func (p *process) processor() (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the program's name in parentheses; fields 14 and 15 are in units of 10 ms.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("parse /proc/PID/stat: %q", text)
+	}
+	user, err := strconv.ParseFloat(fields[11], 64)
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.ParseFloat(fields[12], 64)
+	return (user + system) / 100, err
 }
 
 // seconds measures fn.

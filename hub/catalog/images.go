@@ -153,13 +153,14 @@ func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) err
 
 // failSuperseded makes the pending images of a name fail that are not among images.
 func failSuperseded(ctx context.Context, tx session, name string, images []Image, reason string) error {
-	args := []any{wire.StateFailed, reason, now(), name, wire.StateQueued, wire.StateActive}
+	args := []any{wire.StateFailed, reason, name, wire.StateQueued, wire.StateActive}
 	others := ""
 	if len(images) > 0 {
 		args = append(args, images[0].Root)
 		others = ` AND root <> ?`
 	}
-	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE name = ? AND state IN (?, ?)`+others,
+	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = `+tx.clock+`
+		WHERE name = ? AND state IN (?, ?)`+others,
 		args...)
 }
 
@@ -197,16 +198,17 @@ func setImage(ctx context.Context, tx session, image *Image, renewed string) err
 	}
 	if err := exec(ctx, tx, `
 		INSERT INTO images (n, name, root, digest, platform, state, error, size, updated, pushed)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, `+tx.clock+`)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, `+tx.clock+`, `+tx.clock+`)
 		ON CONFLICT (name, digest) DO UPDATE SET pushed = excluded.pushed, `+renewed,
-		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, now(),
+		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size,
 	); err != nil {
 		return err
 	}
 	if image.State == wire.StateQueued {
 		if err := exec(ctx, tx, `
-			UPDATE images SET state = ?, error = '', updated = ? WHERE name = ? AND digest = ? AND state IN (?, ?)`,
-			wire.StateQueued, now(), image.Name, image.Digest, wire.StateFailed, wire.StateStored); err != nil {
+			UPDATE images SET state = ?, error = '', updated = `+tx.clock+`
+			WHERE name = ? AND digest = ? AND state IN (?, ?)`,
+			wire.StateQueued, image.Name, image.Digest, wire.StateFailed, wire.StateStored); err != nil {
 			return err
 		}
 	}
@@ -231,8 +233,8 @@ func (c *Catalog) setState(ctx context.Context, l Lease, n int64, state, reason 
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		return change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ?
-			AND state IN (?, ?)`, state, reason, now(), n, wire.StateQueued, wire.StateActive)
+		return change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = ?, updated = `+tx.clock+` WHERE n = ?
+			AND state IN (?, ?)`, state, reason, n, wire.StateQueued, wire.StateActive)
 	})
 }
 

@@ -22,9 +22,9 @@ func publishLayout(ctx context.Context, tx session, p *Publication) error {
 	}
 	if err := exec(ctx, tx, `
 		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved, used, lost)
-			VALUES (?, ?, ?, ?, 0, 0, 0, 0, ?, 0)
+			VALUES (?, ?, ?, ?, 0, 0, 0, 0, `+tx.clock+`, 0)
 		ON CONFLICT (tree) DO UPDATE SET unserved = 0, used = excluded.used`,
-		t.ID[:], t.Locations[:], t.LocationsWire, []byte{}, now()); err != nil {
+		t.ID[:], t.Locations[:], t.LocationsWire, []byte{}); err != nil {
 		return err
 	}
 	if p.Image == 0 {

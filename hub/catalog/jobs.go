@@ -211,8 +211,8 @@ func failImages(ctx context.Context, tx session, j Job, reason string) error {
 	if j.Root == "" {
 		return nil
 	}
-	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE name = ? AND root = ?
-		AND state IN (?, ?)`, wire.StateFailed, "image "+j.Key+": "+reason, now(), j.Key, j.Root,
+	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = `+tx.clock+` WHERE name = ? AND root = ?
+		AND state IN (?, ?)`, wire.StateFailed, "image "+j.Key+": "+reason, j.Key, j.Root,
 		wire.StateQueued, wire.StateActive)
 }
 
@@ -474,8 +474,8 @@ func reopen(ctx context.Context, tx session, j Job) error {
 		return nil
 	}
 	return change(ctx, tx, fmt.Errorf("its images were removed, are ready, or %s is another image now: %w", j.Key, ErrNotFound),
-		`UPDATE images SET state = ?, error = '', updated = ? WHERE name = ? AND root = ? AND state = ?`,
-		wire.StateQueued, now(), j.Key, j.Root, wire.StateFailed)
+		`UPDATE images SET state = ?, error = '', updated = `+tx.clock+` WHERE name = ? AND root = ? AND state = ?`,
+		wire.StateQueued, j.Key, j.Root, wire.StateFailed)
 }
 
 // Forget removes at most limit jobs that ended longer ago than age, the secrets of jobs that have been

@@ -80,10 +80,10 @@ func setLayout(ctx context.Context, tx session, l *Layout) error {
 			return err
 		}
 	}
-	if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = ?
+	if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = `+tx.clock+`
 		WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
 		AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
-		now(), l.Tree[:], l.Tree[:]); err != nil {
+		l.Tree[:], l.Tree[:]); err != nil {
 		return err
 	}
 	if err := exec(ctx, tx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
@@ -186,11 +186,10 @@ func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error
 func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`
-	since := fmt.Sprint(now())
 	if err := c.update(ctx, "find trees without an image", func(tx session) error {
 		for _, statement := range []string{
 			`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree,
-			`UPDATE layouts AS l SET unserved = ` + since + ` WHERE unserved = 0 AND NOT ` + servedTree,
+			`UPDATE layouts AS l SET unserved = ` + tx.clock + ` WHERE unserved = 0 AND NOT ` + servedTree,
 			`DELETE FROM formers` + inLong,
 			`DELETE FROM traces` + inLong,
 			`DELETE FROM recordings` + inLong,

@@ -148,8 +148,8 @@ func publishImage(ctx context.Context, tx session, p *Publication) error {
 	if err := hold(ctx, tx, p.Lease); err != nil {
 		return err
 	}
-	if err := change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = '', size = ?, updated = ?
-		WHERE n = ? AND state = ?`, wire.StateReady, p.Size, now(), p.Image, wire.StateActive); err != nil {
+	if err := change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = '', size = ?, updated = `+tx.clock+`
+		WHERE n = ? AND state = ?`, wire.StateReady, p.Size, p.Image, wire.StateActive); err != nil {
 		return fmt.Errorf("image %d: %w", p.Image, err)
 	}
 	if err := exec(ctx, tx, `DELETE FROM image_blobs WHERE image = ?`, p.Image); err != nil {

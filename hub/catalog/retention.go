@@ -39,7 +39,7 @@ func (c *Catalog) NameUses(ctx context.Context, name string) (uses []NameUse, no
 	if err != nil {
 		return nil, now, err
 	}
-	now, err = get(ctx, c.read, func(t *time.Time) []any { return []any{stamp{t}} }, `SELECT `+c.read.clock)
+	now, err = c.Now(ctx)
 	return uses, now, err
 }
 

@@ -113,8 +113,11 @@ func places(n, k int) string {
 	return strings.TrimSuffix(strings.Repeat(row+",", n), ",")
 }
 
-// now returns the current time as it is stored.
-func now() int64 { return time.Now().UnixMilli() }
+// Now returns the database's time. All times in the catalog are by its clock: those of the hub's
+// processes may differ.
+func (db *database) Now(ctx context.Context) (time.Time, error) {
+	return get(ctx, db.read, func(t *time.Time) []any { return []any{stamp{t}} }, `SELECT `+db.read.clock)
+}
 
 // stamp scans a stored time; 0 is the zero time.
 type stamp struct{ *time.Time }

@@ -55,7 +55,7 @@ func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err e
 			return err
 		}
 		for _, tree := range lost {
-			if err := exec(ctx, tx, `UPDATE layouts SET lost = ? WHERE tree = ?`, now(), tree[:]); err != nil {
+			if err := exec(ctx, tx, `UPDATE layouts SET lost = `+tx.clock+` WHERE tree = ?`, tree[:]); err != nil {
 				return err
 			}
 			if err := requestLayout(ctx, tx, tree, 0); err != nil {

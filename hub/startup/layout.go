@@ -110,7 +110,11 @@ func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs
 	if err != nil {
 		return nil, false, err
 	}
-	unserved := !use.Unserved.IsZero() && use.Unserved.Before(time.Now().Add(-m.timing.Keep))
+	now, err := m.Catalog.Now(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	unserved := !use.Unserved.IsZero() && use.Unserved.Before(now.Add(-m.timing.Keep))
 	if !use.Served && !unserved && use.Lost.IsZero() {
 		return nil, false, nil // its image may come back
 	}

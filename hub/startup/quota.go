@@ -59,7 +59,15 @@ func (q *quota) store(ctx context.Context) error {
 	if len(used) == 0 {
 		return nil
 	}
-	return q.catalog.Used(ctx, used, time.Now().Add(-q.timing.Regain))
+	now, err := q.catalog.Now(ctx)
+	if err != nil {
+		return err
+	}
+	ahead := now.Sub(time.Now()) // of the database's clock
+	for tree, at := range used {
+		used[tree] = at.Add(ahead)
+	}
+	return q.catalog.Used(ctx, used, now.Add(-q.timing.Regain))
 }
 
 // enforce evicts startup packs of the least recently used trees until the rest is within the quota.

@@ -136,7 +136,11 @@ func (s *Service) Run(ctx context.Context) error {
 				s.config.Log.Error("cannot store uses of trees", "err", err)
 			}
 		case <-sweep.C:
-			if err := s.Sweep(ctx, time.Now().Add(-s.Timing.Keep)); err != nil && ctx.Err() == nil {
+			now, err := s.config.Catalog.Now(ctx)
+			if err == nil {
+				err = s.Sweep(ctx, now.Add(-s.Timing.Keep))
+			}
+			if err != nil && ctx.Err() == nil {
 				s.config.Log.Error("cannot sweep startup packs", "err", err)
 			}
 			sweep.Reset(sweepEvery)
@@ -144,7 +148,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep deletes startup packs that retired before a time. It retires the packs of trees that no
+// Sweep deletes startup packs that retired before a time of the database's clock. It retires the packs of trees that no
 // image has had since then, and of trees for which there is no room.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	if err := s.config.Catalog.Unserved(ctx, before); err != nil {
@@ -168,7 +172,11 @@ func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 // dropRetired deletes some retired startup packs. It returns whether there were any.
 func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64) (bool, error) {
 	c := s.config.Catalog
-	ids, err := c.Retired(ctx, before, time.Now().Add(-keepLeast), min(keepBytes, limit), dropAtOnce)
+	now, err := c.Now(ctx)
+	if err != nil {
+		return false, err
+	}
+	ids, err := c.Retired(ctx, before, now.Add(-keepLeast), min(keepBytes, limit), dropAtOnce)
 	if err != nil || len(ids) == 0 {
 		return false, err
 	}

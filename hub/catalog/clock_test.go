@@ -1,0 +1,53 @@
+package catalog_test
+
+import (
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/test/testkit/catalogtest"
+)
+
+// The times by which processes decide are those of the database, however wrong a process's clock is.
+func TestTimesAreOfTheDatabase(t *testing.T) {
+	ctx := t.Context()
+	c := openNew(t)
+	c.SetBehind(10 * time.Minute)
+	catalogtest.Publish(t, c, "one", "a")
+	catalogtest.Publish(t, c, "two", "b")
+	tree := catalogtest.TreeOf("a")
+	pack := catalog.StartupPack{ID: chunk.Sum([]byte("pack")), Size: 100}
+	for _, l := range []catalog.Layout{{Packs: []catalog.StartupPack{pack}}, {}, {Packs: []catalog.StartupPack{{
+		ID: chunk.Sum([]byte("another")), Size: 100}}}} { // the first pack retires
+		l.Tree, l.Locations = tree, chunk.Sum([]byte("locations"))
+		if err := c.SetLayout(ctx, &l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lost, err := c.Lose(ctx, 0); err != nil || len(lost) == 0 {
+		t.Fatalf("lost %v, %v", lost, err)
+	}
+	if err := c.Remove(ctx, "image", "one", ""); err != nil {
+		t.Fatal(err)
+	}
+	now, err := c.Now(ctx)
+	if err == nil {
+		err = c.Unserved(ctx, now.Add(-time.Hour))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range [][2]string{{"images", "updated"}, {"images", "pushed"}, {"startup_packs", "retired"},
+		{"layouts", "unserved"}, {"layouts", "used"}, {"layouts", "lost"}, {"jobs", "updated"}, {"jobs", "run_at"}} {
+		times := c.Times(t, of[0], of[1])
+		if len(times) == 0 {
+			t.Errorf("no row of %s has a time in %s", of[0], of[1])
+		}
+		for _, at := range times {
+			if at.After(now.Add(5*time.Minute)) || at.Before(now.Add(-5*time.Minute)) {
+				t.Errorf("%s.%s is %s, the database's time is %s", of[0], of[1], at, now)
+			}
+		}
+	}
+}

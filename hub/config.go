@@ -66,6 +66,14 @@ type Config struct {
 	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule that names its repository an image stays until it is removed by hand. They are applied once a day."`
 
 	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
+	GC     GC     `toml:"gc" comment:"Collection: the hub frees what no image needs any more."`
+}
+
+// GC says when the hub frees what.
+type GC struct {
+	EveryMinutes int64 `toml:"every_minutes" comment:"Minutes between two collections. 0: only on request (lighter gc)."`
+	DelayMinutes int64 `toml:"delay_minutes" comment:"Minutes that everything of an image stays after its removal: a node may have pulled it just before."`
+	KeepMinutes  int64 `toml:"keep_minutes" comment:"Minutes that a pack stays after its needed parts were copied into another pack: nodes with older locations still ask for it."`
 }
 
 // Limits bounds the work for one image.
@@ -99,6 +107,7 @@ func DefaultConfig() Config {
 		LogLevel:  "info",
 		LogFormat: "text",
 		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000, ImageMinutes: 240},
+		GC:        GC{EveryMinutes: 360, DelayMinutes: 1440, KeepMinutes: 10080},
 	}
 }
 
@@ -123,6 +132,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("disk_reserve is %d: want 0 to 2^60", c.DiskReserve)
 	case c.RetentionMaxPercent < 0 || c.RetentionMaxPercent > 100:
 		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
+	case c.GC.EveryMinutes < 0 || c.GC.DelayMinutes < 0 || c.GC.KeepMinutes < 0:
+		return errors.New("gc: a time is below zero")
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
 	case c.ScrubDays < 0:

@@ -12,9 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"lighter/hub/catalog"
+	"lighter/hub/collect"
 	"lighter/hub/fsck"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
+	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/startup"
 	"lighter/hub/verify"
@@ -22,7 +24,9 @@ import (
 
 // External tests see a hub's parts through these.
 
-func (h *Hub) Catalog() *catalog.Catalog       { return h.catalog }
+func (h *Hub) Catalog() *catalog.Catalog     { return h.catalog }
+func (h *Hub) Collector() *collect.Collector { return h.collector }
+
 func (h *Hub) Starts() *startup.Service        { return h.starts }
 func (h *Hub) Checker() *fsck.Checker          { return h.checker }
 func (h *Hub) Verifier() *verify.Verifier      { return h.verifier }
@@ -41,8 +45,10 @@ func (h *Hub) Owner() string {
 	return name + "/" + rand.Text()
 }
 
-func (h *Hub) Images() *images.Service      { return h.images }
-func (h *Hub) Trees() *ingest.Trees         { return h.trees }
+func (h *Hub) Images() *images.Service       { return h.images }
+func (h *Hub) Trees() *ingest.Trees          { return h.trees }
+func (h *Hub) Publisher() *publish.Publisher { return h.publisher }
+
 func (h *Hub) Registry() *registry.Registry { return h.registry }
 func (h *Hub) Config() Config               { return h.config }
 

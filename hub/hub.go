@@ -31,6 +31,7 @@ import (
 	"lighter/hub/admin"
 	"lighter/hub/answer"
 	"lighter/hub/catalog"
+	"lighter/hub/collect"
 	"lighter/hub/encoder"
 	"lighter/hub/expiry"
 	"lighter/hub/fsck"
@@ -80,6 +81,7 @@ type Hub struct {
 	holders   *holders.Service
 	expiry    *expiry.Service
 	reserve   *space.Reserve
+	collector *collect.Collector
 	keys      signingKeys
 	proxies   []netip.Prefix
 	access    *access.Policy
@@ -206,10 +208,15 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.holders = holders.New(h.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, h.log)
 	h.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, h.catalog, h.images,
 		h.jobs, h.log)
+	h.collector = collect.New(collect.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
+		Encoders: encoders, Every: time.Duration(c.GC.EveryMinutes) * time.Minute,
+		Delay: time.Duration(c.GC.DelayMinutes) * time.Minute,
+		Keep:  time.Duration(c.GC.KeepMinutes) * time.Minute, Log: h.log}, h.jobs)
 	h.reserve = space.New(c.DiskReserve, c.dirs()...)
 	h.jobs.Around(h.reserve.Job, images.JobKind, catalog.LayoutJob)
 	h.view.jobs, h.view.starts, h.view.holders, h.view.expiry = h.jobs, h.starts, h.holders, h.expiry
 	h.view.reserve = h.reserve
+	h.view.collector = h.collector
 	h.publisher.Recover(ctx)
 	return h.images.Recover(ctx)
 }
@@ -250,7 +257,8 @@ func (h *Hub) handler() http.Handler {
 	nodes.Register(api)
 	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Jobs: h.jobs,
 		Starts: h.starts, Holders: h.holders, Retention: h.expiry, Checker: h.checker,
-		Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
+		Collector: h.collector,
+		Bodies:    bodies, Key: h.keys.public()[0], Log: h.log}
 	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
@@ -313,6 +321,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.starts.Run(ctx) })
 	group.Go(func() error { return h.holders.Run(ctx) })
 	group.Go(func() error { return h.expiry.Run(ctx) })
+	group.Go(func() error { return h.collector.Run(ctx) })
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {
 		h.answer(ctx, group, admin, h.admin(all))

@@ -63,29 +63,47 @@ func fetchTree(t *testing.T, hub *client.Client, chain string, byID bool) (index
 	if err := statement.Verify(chain, keys); err != nil {
 		t.Fatal(err)
 	}
+	header, chunks, err := readTreeOf(t, from, statement.Tree, byID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return header, chunks
+}
+
+// readTree reads all chunks of a tree. With byID it requests each chunk by its ID, too.
+func readTree(t *testing.T, from *origin.Failover, tree chunk.ID, byID bool) error {
+	t.Helper()
+	_, _, err := readTreeOf(t, from, tree, byID)
+	return err
+}
+
+func readTreeOf(
+	t *testing.T, from *origin.Failover, tree chunk.ID, byID bool,
+) (header index.Header, chunks map[chunk.ID][]byte, err error) {
+	t.Helper()
+	ctx := t.Context()
 	var extents bytes.Buffer
-	var header index.Header
-	err = from.Index(ctx, statement.Tree, func(plain io.Reader) (err error) {
-		header, err = index.Receive(plain, statement.Tree, &extents, io.Discard)
+	err = from.Index(ctx, tree, func(plain io.Reader) (err error) {
+		header, err = index.Receive(plain, tree, &extents, io.Discard)
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		return header, nil, err
 	}
-	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), statement.Tree, index.NewPages(64))
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), tree, index.NewPages(64))
 	if err != nil {
-		t.Fatal(err)
+		return header, nil, err
 	}
 	locations := fetchLocations(t, from, header)
-	chunks := map[chunk.ID][]byte{}
+	chunks = map[chunk.ID][]byte{}
 	for i := range header.Extents {
 		e, err := m.Extent(i)
 		if err != nil {
-			t.Fatal(err)
+			return header, nil, err
 		}
 		unit, err := locations.Unit(i)
 		if err != nil {
-			t.Fatal(err)
+			return header, nil, err
 		}
 		take := func(a store.Answer) error {
 			encoded, err := io.ReadAll(a.Body)
@@ -100,16 +118,16 @@ func fetchTree(t *testing.T, hub *client.Client, chain string, byID bool) (index
 			return err
 		}
 		if err := from.FetchUnit(ctx, unit, take); err != nil {
-			t.Fatal(err)
+			return header, nil, err
 		}
 		if !byID {
 			continue
 		}
 		if err := from.Fetch(ctx, chunk.Ref{ID: e.ID}, take); err != nil {
-			t.Fatal(err)
+			return header, nil, err
 		}
 	}
-	return header, chunks
+	return header, chunks, nil
 }
 
 func fetchLocations(t *testing.T, from *origin.Failover, header index.Header) (locations *index.Locations) {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/hub/catalog"
+	"lighter/hub/collect"
 	"lighter/hub/expiry"
 	"lighter/hub/fsck"
 	"lighter/hub/holders"
@@ -27,16 +28,17 @@ import (
 
 // view answers /metrics, /healthz and /readyz. docs/metrics.md describes the metrics.
 type view struct {
-	catalog  *catalog.Catalog
-	jobs     *jobs.Queue
-	starts   *startup.Service
-	holders  *holders.Service
-	expiry   *expiry.Service
-	reserve  *space.Reserve
-	stopping atomic.Bool
-	requests *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	log      *slog.Logger
+	catalog   *catalog.Catalog
+	jobs      *jobs.Queue
+	starts    *startup.Service
+	holders   *holders.Service
+	expiry    *expiry.Service
+	reserve   *space.Reserve
+	collector *collect.Collector
+	stopping  atomic.Bool
+	requests  *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	log       *slog.Logger
 }
 
 const metricPrefix = "lighter_hub_"
@@ -56,7 +58,7 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 // endpoints are the values of the label "endpoint": the first path elements below a scope, the
 // registry, and all others.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
-	"fsck", "jobs", "traces", "held", "holders", "retention", "registry", "other"}
+	"fsck", "jobs", "gc", "traces", "held", "holders", "retention", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {
@@ -220,5 +222,19 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 			prometheus.Labels{"dir": d.Name})
 	}
 	gauge("retention_waiting", "Images that retention rules would remove after a confirmation.", expiry.Waiting)
+	last, err := v.collector.Last(ctx)
+	if err != nil {
+		return err
+	}
+	ended := int64(0)
+	if last == nil {
+		last = &wire.Collection{}
+	} else {
+		ended = last.At.Unix()
+	}
+	send(prometheus.CounterValue, "collected_bytes_total", "Bytes of the objects that collections have deleted.",
+		last.AllBytes, nil)
+	gauge("collection_dead_bytes", "Bytes that nothing needs in packs that stay, at the last collection.", last.DeadBytes)
+	gauge("collection_timestamp_seconds", "When the last collection ended, in seconds since 1970.", ended)
 	return nil
 }

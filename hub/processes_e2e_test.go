@@ -39,6 +39,9 @@ import (
 // processEnv has the configuration of the hub that this program runs as, if it is a child of a test.
 const processEnv = "LIGHTER_TEST_HUB"
 
+// killEnv names the step of a collection at which such a hub kills itself.
+const killEnv = "LIGHTER_TEST_KILL_AT"
+
 // processLease is how long the jobs and claims of a process that has stopped stay its own.
 const processLease = 4 * time.Second
 
@@ -56,6 +59,13 @@ func runProcess(config string) error {
 	}
 	defer h.Close()
 	h.SetLeases(processLease)
+	if step := os.Getenv(killEnv); step != "" {
+		h.Collector().Step = func(name string) {
+			if name == step {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+		}
+	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return err

@@ -89,8 +89,8 @@ type Add struct {
 type Progress struct {
 	// Step is "copy" (a blob from its source), "layer" (a layer is ingested), "check" (a layer,
 	// or all chunks, are read back), "compare" (Bytes counts objects or blobs), "repair" (a layer is
-	// read again) or "wait" (nothing new: the connection is kept open). Clients add "push" and
-	// "mirror".
+	// read again), "collect" and "rewrite" (objects are deleted, packs made smaller) or "wait" (nothing
+	// new: the connection is kept open). Clients add "push" and "mirror".
 	Step     string   `json:"step,omitempty"`
 	Item     string   `json:"item,omitempty"`  // of the step: a short digest, a name
 	Bytes    int64    `json:"bytes,omitempty"` // done so far
@@ -100,6 +100,36 @@ type Progress struct {
 	Problems []string `json:"problems,omitempty"` // the problems that a verification found
 	Images   []Image  `json:"images,omitempty"`
 	Check    *Check   `json:"check,omitempty"` // result of a comparison of the hub's stores
+
+	Collection *Collection `json:"collection,omitempty"` // what a collection has done
+}
+
+// Collection says what a collection has removed, or would remove if DryRun is set.
+type Collection struct {
+	At     time.Time `json:"at"` // its end
+	DryRun bool      `json:"dryRun,omitempty"`
+	Trees  int64     `json:"trees"`
+	Chains int64     `json:"chains"`
+	Layers int64     `json:"layers"`
+	Packs  int64     `json:"packs"`
+	Bytes  int64     `json:"bytes"` // of the objects, without layer records
+
+	// Rewritten packs were replaced by smaller ones. They are deleted later, and count in Bytes then.
+	Rewritten int64 `json:"rewritten"`
+
+	DeadBytes int64 `json:"deadBytes"`          // in packs that stay, as other parts of them are needed
+	AllBytes  int64 `json:"allBytes,omitempty"` // of all collections until now
+
+	Unserved []Unserved `json:"unserved,omitempty"` // trees that no image has; only of a dry run
+}
+
+// Unserved is a tree that no image has.
+type Unserved struct {
+	Tree  string    `json:"tree"`
+	Bytes int64     `json:"bytes"` // of its index, locations and startup packs
+	Since time.Time `json:"since"` // zero: the next collection begins to count
+	Goes  bool      `json:"goes"`
+	Why   string    `json:"why"`
 }
 
 // States of a job.
@@ -126,8 +156,8 @@ type Job struct {
 	N int64 `json:"job"`
 	// Kind is "image" (the images of a name are copied to the hub and ingested), "verify" (they are
 	// read back), "layout" (startup packs of a tree are made), "recompress" (they are compressed
-	// better), "name" (the image is removed, or its name compared with the registry) or "retention"
-	// (the retention rules are applied).
+	// better), "name" (the image is removed, or its name compared with the registry), "retention"
+	// (the retention rules are applied) or "collect" (what no image needs is freed).
 	Kind     string     `json:"kind"`
 	Key      string     `json:"key"` // what it is about: the name of an image, or a tree
 	State    string     `json:"state"`

@@ -35,6 +35,9 @@ const (
 //	/jobs/cancel?job=N POST   Job: ends it, also while it runs
 //	/jobs/pause?job=N POST    Job: stops it until it is retried
 //	/jobs/retry?job=N POST    Job: lets it run as soon as possible, also after it has failed
+//	/gc POST               Job: begins a collection, unless one is running
+//	/gc/await?job=N POST   the collection's progress until it has ended: a stream of Progress
+//	/gc/plan POST          what a collection would do: a stream of Progress
 //	/traces?name=          []Starts: how the images of the name start
 //	/traces?name= DELETE   Forgotten: removes recordings;  &workload=ID: of one workload
 //	/traces/export?name=   recordings, in the text form of package trace
@@ -83,6 +86,9 @@ func FsckPath(scope string) string { return below(scope, "fsck") }
 
 // JobsPath is the path of the jobs.
 func JobsPath(scope string) string { return below(scope, "jobs") }
+
+// CollectPath is the path of collections.
+func CollectPath(scope string) string { return below(scope, "gc") }
 
 // TracesPath is the path of the traces.
 func TracesPath(scope string) string { return below(scope, "traces") }

@@ -57,7 +57,7 @@ Flags override the configuration file, and the file overrides the defaults.`,
 }
 
 // hubServerFlags are the flags of a hub, whose defaults are in config. Catalog, bucket, platforms,
-// proxies, names and limits are set by the file alone.
+// proxies, names, limits and gc are set by the file alone.
 func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f := cmd.Flags()
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")

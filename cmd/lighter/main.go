@@ -48,7 +48,7 @@ only the bytes that a container reads.`,
 		Args: command.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), holdersCommand(),
+	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), gcCommand(), holdersCommand(),
 		retentionCommand(), inspectCommand(), rmCommand(),
 		verifyCommand(), fsckCommand(), backupCommand(), restoreCommand(),
 		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),

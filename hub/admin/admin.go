@@ -50,6 +50,7 @@ type Server struct {
 	Holders   Holders
 	Retention Retention
 	Checker   Checker
+	Collector Collector
 	Bodies    *answer.Bodies
 	Key       ed25519.PublicKey // the oldest signing key
 	Log       *slog.Logger
@@ -71,6 +72,9 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.HandleJSON("POST", "/retention", uncached, s.postRetention)
 	mux.HandleJSON("GET", "/holders", uncached, s.getHolders)
 	mux.Handle("DELETE", "/holders", s.deleteHolder)
+	mux.HandleJSON("POST", "/gc", uncached, s.postCollection)
+	mux.Handle("POST", "/gc/await", s.awaitCollection)
+	mux.Handle("POST", "/gc/plan", s.planCollection)
 	mux.HandleJSON("GET", "/traces", uncached, s.getTraces)
 	mux.Handle("GET", "/traces/export", s.exportTraces)
 	mux.Handle("POST", "/traces/import", s.importTraces)

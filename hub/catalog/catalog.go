@@ -18,6 +18,8 @@
 //   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
 //     and recordings; used.go: the eviction of startup packs.
 //   - held.go: the trees that nodes and mirrors have.
+//   - collect.go and marks.go (Garbage): what no image needs any more; collected.go: publications beside
+//     its removal.
 //   - sizes.go, owners.go and runs.go: the bytes that no other image shares.
 //
 // All SQL of the hub is in this package; directory migrations has the tables, sql.go the functions
@@ -37,9 +39,10 @@ var ErrNotFound = errors.New("not found")
 // Catalog is an open catalog. It is safe for concurrent use.
 type Catalog struct {
 	*database
-	Jobs   *Jobs
-	Claims *Claims
-	Checks *Checks
+	Jobs    *Jobs
+	Claims  *Claims
+	Checks  *Checks
+	Garbage *Garbage
 
 	changes changes
 	sizes   sizesState
@@ -63,5 +66,6 @@ func Open(ctx context.Context, source string) (*Catalog, error) {
 
 func newCatalog(db *database) *Catalog {
 	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
+		Garbage: &Garbage{db},
 		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}
 }

@@ -99,7 +99,7 @@ const (
 	Indexes   ObjectKind = iota // by tree
 	Records                     // of layers, by diffID
 	Locations                   // by digest
-	Packs                       // startup packs, too
+	Packs                       // startup packs and rewritten packs, too
 )
 
 // Object is an object that the catalog names.
@@ -125,7 +125,12 @@ func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, l
 		}
 		startup, err := list(ctx, c.read, fields, `SELECT id, size FROM startup_packs WHERE id > ? ORDER BY id LIMIT ?`,
 			after[:], limit)
-		all = append(all, startup...)
+		if err != nil {
+			return nil, err
+		}
+		rewritten, err := list(ctx, c.read, fields, `SELECT id, size FROM rewritten_packs WHERE id > ? ORDER BY id LIMIT ?`,
+			after[:], limit)
+		all = append(append(all, startup...), rewritten...)
 		slices.SortFunc(all, func(a, b Object) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 		all = slices.CompactFunc(all, func(a, b Object) bool { return a.ID == b.ID })
 		return all[:min(len(all), limit)], err
@@ -158,6 +163,9 @@ func (c *Checks) ObjectSize(ctx context.Context, kind ObjectKind, id chunk.ID) (
 		if errors.Is(err, ErrNotFound) {
 			size, err = get(ctx, c.read, value[int64], `SELECT size FROM startup_packs WHERE id = ?`, id[:])
 		}
+		if errors.Is(err, ErrNotFound) {
+			size, err = get(ctx, c.read, value[int64], `SELECT size FROM rewritten_packs WHERE id = ?`, id[:])
+		}
 		return size, err
 	}
 	return get(ctx, c.read, value[int64], `SELECT -1 FROM layers WHERE diff_id = ?`, "sha256:"+id.String())
@@ -166,7 +174,7 @@ func (c *Checks) ObjectSize(ctx context.Context, kind ObjectKind, id chunk.ID) (
 // ObjectBytes returns the bytes of all objects whose sizes are known, and the number of all objects.
 func (c *Checks) ObjectBytes(ctx context.Context) (n, size int64, err error) {
 	for _, table := range [][2]string{{"trees", "index_wire"}, {"layouts", "wire"}, {"packs", "size"},
-		{"startup_packs", "size"}, {"layers", "0"}} {
+		{"startup_packs", "size"}, {"rewritten_packs", "size"}, {"layers", "0"}} {
 		sum, err := get(ctx, c.read, func(s *[2]int64) []any { return []any{&s[0], &s[1]} },
 			`SELECT COUNT(*), COALESCE(SUM(`+table[1]+`), 0) FROM `+table[0])
 		if err != nil {

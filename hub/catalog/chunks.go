@@ -61,10 +61,11 @@ func (c *Catalog) Unit(ctx context.Context, id chunk.ID) (chunk.Unit, error) {
 	return unit, nil
 }
 
-// HasPack reports whether a pack or startup pack is known.
+// HasPack reports whether a pack, a startup pack or a rewritten pack is known.
 func (c *Catalog) HasPack(ctx context.Context, id chunk.ID) (bool, error) {
 	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)
-		OR EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)`, id[:], id[:])
+		OR EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)
+		OR EXISTS (SELECT 1 FROM rewritten_packs WHERE id = ?)`, id[:], id[:], id[:])
 }
 
 // HasTree reports whether a tree is known.

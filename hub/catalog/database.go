@@ -32,6 +32,7 @@ type dialect struct {
 	clock    string // the database's time, in milliseconds since 1970
 	lock     string // ends a query that locks its rows
 	skip     string // ends a query that locks its rows: rows that others have locked are skipped
+	share    string // ends a query whose rows nobody changes before the transaction ends
 	// integrity is a query that returns a line for each damage of the database's files; empty: the
 	// database checks them itself.
 	integrity string
@@ -43,7 +44,7 @@ var (
 	postgresDialect = &dialect{goose: goose.DialectPostgres, dir: "postgres", numbered: true,
 		clock: `CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)`,
 		lock:  ` FOR UPDATE`,
-		skip:  ` FOR UPDATE SKIP LOCKED`}
+		skip:  ` FOR UPDATE SKIP LOCKED`, share: ` FOR SHARE`}
 )
 
 // bind returns a statement with the database's placeholders.

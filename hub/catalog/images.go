@@ -313,6 +313,9 @@ func (c *Catalog) Remove(ctx context.Context, kind, name, digest string) error {
 
 // deleteImages deletes the images of a name that meet the condition. The name is the first of args.
 func deleteImages(ctx context.Context, tx session, condition string, args ...any) error {
+	if err := noteRemoval(ctx, tx, condition, args...); err != nil {
+		return err
+	}
 	return exec(ctx, tx, `DELETE FROM images WHERE name = ?`+condition, args...)
 }
 

@@ -102,7 +102,9 @@ func setLayout(ctx context.Context, tx session, l *Layout) error {
 	if err := exec(ctx, tx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
 		return err
 	}
-	return exec(ctx, tx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
+	return exec(ctx, tx, `UPDATE layouts SET locations = ?, wire = ?, startup = ?,
+			moved = CASE WHEN moved = 0 AND EXISTS (SELECT 1 FROM rewritten_packs) THEN 1 ELSE moved END
+		WHERE tree = ?`,
 		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), l.Tree[:])
 }
 

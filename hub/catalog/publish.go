@@ -18,7 +18,14 @@ type Publication struct {
 	// The recordings of the previous image of these are inherited, if there is an image.
 	Repository, Platform string
 
-	Image     int64 // number of the image that becomes ready; 0: none
+	Image int64 // number of the image that becomes ready; 0: none
+
+	// What the publication refers to and does not add. It was there when Collections, as the method
+	// of that name has returned it, was counted.
+	Collections int64
+	Located     []chunk.ID // packs that the tree's locations name
+	KnownTree   bool       // the tree's objects were stored before
+
 	Lease     Lease // of the job that made it, if there is an image
 	Claim     Claim // of its objects
 	Size      int64 // bytes of config and layers in the registry
@@ -84,20 +91,25 @@ type Tree struct {
 }
 
 // Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
-// meanwhile, and ErrLost if its job or the claim of its objects was lost.
+// meanwhile, ErrLost if its job or the claim of its objects was lost, and ErrCollected if something
+// that it refers to was removed.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	numbers, err := c.reserveFor(ctx, p)
 	if err != nil {
 		return err
 	}
 	err = c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx session) error {
+		if err := excludeCollection(ctx, tx, p); err != nil {
+			return err
+		}
 		if err := holdClaim(ctx, tx, p.Claim); err != nil {
 			return err
 		}
 		if err := publishImage(ctx, tx, p); err != nil {
 			return err
 		}
-		if err := publishChunks(ctx, tx, p, numbers); err != nil {
+		elsewhere, err := publishChunks(ctx, tx, p, numbers)
+		if err != nil {
 			return err
 		}
 		for _, step := range []func(context.Context, session, *Publication) error{
@@ -107,7 +119,10 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 				return err
 			}
 		}
-		return nil
+		if !elsewhere {
+			return nil
+		}
+		return exec(ctx, tx, `UPDATE layouts SET moved = 2 WHERE tree = ?`, p.Tree.ID[:])
 	})
 	if err == nil {
 		c.changes.Add(1)
@@ -170,14 +185,18 @@ func publishImage(ctx context.Context, tx session, p *Publication) error {
 	return nil
 }
 
-func publishChunks(ctx context.Context, tx session, p *Publication, numbers firstNumbers) error {
-	first, err := insertPacks(ctx, tx, p.Packs, numbers)
+// publishChunks adds packs, chunks and layers. elsewhere reports whether another publication has just
+// added some of the chunks, in other units.
+func publishChunks(
+	ctx context.Context, tx session, p *Publication, numbers firstNumbers,
+) (elsewhere bool, err error) {
+	unit, err := insertPacks(ctx, tx, p.Packs, numbers)
 	if err != nil {
-		return err
+		return false, err
 	}
-	number, err := insertChunks(ctx, tx, p.Chunks, first, numbers.chunks)
+	number, added, err := insertChunks(ctx, tx, p.Chunks, unit, numbers.chunks)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, layer := range p.Layers {
 		numbers := slices.Clone(layer.Known)
@@ -187,49 +206,52 @@ func publishChunks(ctx context.Context, tx session, p *Publication, numbers firs
 		if err := exec(ctx, tx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)
 			ON CONFLICT (diff_id) DO NOTHING`,
 			layer.DiffID, layer.Bytes, layer.Entries, encodeRuns(numbers)); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return added < int64(len(p.Chunks)), nil
 }
 
 // insertChunks adds chunks, numbered from next, except those that another publication has just added.
-// first has the number of each pack's first unit. number returns the number of one of the chunks.
+// unit returns the number of a unit. number returns the number of one of the chunks.
 func insertChunks(
-	ctx context.Context, tx session, chunks []Chunk, first []int64, next int64,
-) (number func(i uint32) int64, err error) {
+	ctx context.Context, tx session, chunks []Chunk, unit unitNumber, next int64,
+) (number func(i uint32) int64, added int64, err error) {
 	add := inserter{tx: tx, into: `chunks (n, id, length, unit)`, columns: 4, key: `id`}
 	for i, c := range chunks {
-		if err := add.row(ctx, next+int64(i), c.ID[:], c.Length, first[c.Pack]+int64(c.Unit)); err != nil {
-			return nil, err
+		if err := add.row(ctx, next+int64(i), c.ID[:], c.Length, unit(c.Pack, c.Unit)); err != nil {
+			return nil, 0, err
 		}
 	}
 	if err := add.flush(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if add.added == int64(len(chunks)) {
-		return func(i uint32) int64 { return next + int64(i) }, nil
+		return func(i uint32) int64 { return next + int64(i) }, add.added, nil
 	}
 	ids := make([]chunk.ID, len(chunks))
 	for i, c := range chunks {
 		ids[i] = c.ID
 	}
 	numbers, err := numbersOf(ctx, tx, ids)
-	return func(i uint32) int64 { return numbers[ids[i]] }, err
+	return func(i uint32) int64 { return numbers[ids[i]] }, add.added, err
 }
 
-// insertPacks adds packs and their units, except those that another publication has just added. It
-// returns the number of each pack's first unit.
-func insertPacks(ctx context.Context, tx session, packs []Pack, numbers firstNumbers) ([]int64, error) {
+// unitNumber returns the number of a unit, from its place in a pack.
+type unitNumber func(pack, place uint32) int64
+
+// insertPacks adds packs and their units, except those that the catalog has.
+func insertPacks(ctx context.Context, tx session, packs []Pack, numbers firstNumbers) (unitNumber, error) {
 	n, unit := numbers.packs, numbers.units
 	first := make([]int64, len(packs))
+	known := map[uint32][]int64{} // units of packs that the catalog has
 	add := inserter{tx: tx, into: `units (n, pack, place, plain, stored)`, columns: 5}
 	for i, pack := range packs {
 		err := change(ctx, tx, errKnown, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING`,
 			n+int64(i), pack.ID[:], pack.Size)
 		if errors.Is(err, errKnown) {
-			first[i], err = get(ctx, tx, value[int64], `SELECT MIN(u.n) FROM units u JOIN packs p ON p.n = u.pack
-				WHERE p.id = ?`, pack.ID[:])
+			known[uint32(i)], err = list(ctx, tx, value[int64], `SELECT u.n FROM units u JOIN packs p ON p.n = u.pack
+				WHERE p.id = ? ORDER BY u.place`, pack.ID[:])
 			if err != nil {
 				return nil, err
 			}
@@ -246,7 +268,12 @@ func insertPacks(ctx context.Context, tx session, packs []Pack, numbers firstNum
 			unit++
 		}
 	}
-	return first, add.flush(ctx)
+	return func(pack, place uint32) int64 {
+		if units := known[pack]; units != nil {
+			return units[place]
+		}
+		return first[pack] + int64(place)
+	}, add.flush(ctx)
 }
 
 // errKnown means that a row exists already.

@@ -28,6 +28,9 @@ const (
 	imagesAtOnce = 4
 	urgentAtOnce = 1
 	urgent       = 1
+	// collectedTries is how often an image is ingested while collection removes what it has in common
+	// with removed images. Then its job pauses.
+	collectedTries = 3
 )
 
 // work is the payload of a job.
@@ -79,9 +82,10 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	return err
 }
 
-// isAway reports whether an error says that one of the hub's stores is not available.
+// isAway reports whether an error says that one of the hub's stores is not available, or changes under
+// the work.
 func isAway(err error) bool {
-	return errors.Is(err, registry.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
+	return errors.Is(err, catalog.ErrCollected) || errors.Is(err, registry.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
 }
 
 // bring brings the images of a name, and ingests them. The images that fail for reasons of their own
@@ -147,20 +151,28 @@ func (s *Service) ingest(
 	if err != nil {
 		return err
 	}
-	p, err := s.ingester.Prepare(ctx, image, from, j.Lease(), &j.Progress)
+	publish := func() error {
+		p, err := s.ingester.Prepare(ctx, image, from, j.Lease(), &j.Progress)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if err := named(); err != nil {
+			return err
+		}
+		return p.Publish(ctx)
+	}
+	err = publish()
+	for n := 1; n < collectedTries && errors.Is(err, catalog.ErrCollected); n++ {
+		log.Info("image is ingested again, as collection has removed a part of it", "err", err)
+		err = publish()
+	}
 	if notImage := (*oci.NotImageError)(nil); errors.As(err, &notImage) {
 		log.Info("manifest is stored and not ingested", "reason", notImage.Why)
 		if err := named(); err != nil {
 			return err
 		}
 		return s.end(ctx, image, wire.StateStored, "", j)
-	}
-	if err == nil {
-		defer p.Close()
-		if err := named(); err != nil {
-			return err
-		}
-		err = p.Publish(ctx)
 	}
 	switch {
 	case err == nil:

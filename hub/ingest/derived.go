@@ -24,8 +24,7 @@ const treeTimeout = 5 * time.Minute
 // made. Concurrent requests for one chain share that work, which goes on when they have ended. The
 // error is report.ErrBusy if too many trees are requested.
 func (t *Trees) Tree(ctx context.Context, chain string) (*index.Statement, error) {
-	layers, err := t.catalog.Layers(ctx, chain)
-	if err != nil {
+	if _, err := t.catalog.Layers(ctx, chain); err != nil {
 		return nil, err
 	}
 	if statement, err := t.catalog.Statement(ctx, chain); !errors.Is(err, catalog.ErrNotFound) {
@@ -34,7 +33,7 @@ func (t *Trees) Tree(ctx context.Context, chain string) (*index.Statement, error
 	result := t.flights.DoChan(chain, func() (any, error) {
 		ctx, cancel := context.WithTimeout(t.life, treeTimeout)
 		defer cancel()
-		return t.makeChain(ctx, chain, layers)
+		return t.makeChain(ctx, chain)
 	})
 	select {
 	case r := <-result:
@@ -48,7 +47,7 @@ func (t *Trees) Tree(ctx context.Context, chain string) (*index.Statement, error
 }
 
 // makeChain makes and publishes the tree of a chain.
-func (t *Trees) makeChain(ctx context.Context, chain string, layers []string) (statement *index.Statement, err error) {
+func (t *Trees) makeChain(ctx context.Context, chain string) (statement *index.Statement, err error) {
 	if !t.waiting.TryAcquire(1) {
 		return nil, report.ErrBusy
 	}
@@ -58,6 +57,14 @@ func (t *Trees) makeChain(ctx context.Context, chain string, layers []string) (s
 		return nil, err
 	}
 	defer t.requested.Release(1)
+	before, err := t.catalog.Collections(ctx)
+	if err != nil {
+		return nil, err
+	}
+	layers, err := t.catalog.Layers(ctx, chain)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := t.publisher.TempDir("chain")
 	if err != nil {
 		return nil, err
@@ -73,7 +80,8 @@ func (t *Trees) makeChain(ctx context.Context, chain string, layers []string) (s
 	}
 	made.sign(t.keys, chain)
 	err = t.publisher.Publish(ctx, publish.Objects{Staged: made.files}, func(claim catalog.Claim) error {
-		return t.catalog.Publish(ctx, &catalog.Publication{Claim: claim, Tree: made.tree, Statement: made.statement})
+		return t.catalog.Publish(ctx, &catalog.Publication{Claim: claim, Tree: made.tree, Statement: made.statement,
+			Collections: before, Located: made.packs})
 	})
 	if err != nil {
 		return nil, err

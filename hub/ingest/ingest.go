@@ -69,6 +69,7 @@ type ingestion struct {
 	layers     *semaphore.Weighted // that are read at once
 	image      *oci.Image
 	staging    *staging
+	before     int64                  // collections before the first look at what is known
 	split      map[string]*splitLayer // new layers, by diffID
 }
 
@@ -82,7 +83,8 @@ type Prepared struct {
 }
 
 // Prepare ingests an image for the owner of a lease. The error is an *oci.NotImageError if the
-// manifest is valid and no image, and catalog.ErrLost if the lease was lost.
+// manifest is valid and no image, catalog.ErrLost if the lease was lost, and catalog.ErrCollected if
+// collection has removed something that was to be used.
 func (i *Ingester) Prepare(
 	ctx context.Context, row catalog.Image, from Source, lease catalog.Lease, progress *report.Progress,
 ) (*Prepared, error) {
@@ -97,6 +99,9 @@ func (i *Ingester) Prepare(
 	if t.image, err = oci.Read(ctx, from, row.Digest); err != nil {
 		return nil, err
 	}
+	if t.before, err = i.catalog.Collections(ctx); err != nil {
+		return nil, err
+	}
 	if t.staging, err = newStaging(i.publisher, i.catalog); err != nil {
 		return nil, err
 	}
@@ -108,13 +113,15 @@ func (i *Ingester) Prepare(
 	}
 	if err != nil {
 		p.Close()
-		return nil, err
+		return nil, i.trees.collected(ctx, t.before, err)
 	}
 	return p, nil
 }
 
 // Publish makes the image ready. Its name has to be in the registry. The error is
-// catalog.ErrNotFound if the image was removed, and catalog.ErrLost if the lease was lost.
+// catalog.ErrNotFound if the image was removed, catalog.ErrLost if the lease was lost, and
+// catalog.ErrCollected if collection has removed something that the image needs: it is to be prepared
+// again.
 func (p *Prepared) Publish(ctx context.Context) error { return p.ingestion.publish(ctx, p.made) }
 
 // Close removes the staged files.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lighter/format/chunk"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
@@ -169,12 +170,16 @@ func (t *ingestion) publication(made *madeTree) *catalog.Publication {
 	config := t.image.Config
 	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform,
 		Image: t.row.N, Lease: t.lease, Size: t.image.Size(), Tree: made.tree, Statement: made.statement,
-		Packs: t.staging.packs,
+		Packs: t.staging.packs, Collections: t.before, KnownTree: len(made.files) == 0,
 		Blobs: []catalog.Blob{{Digest: config.Digest.String(), MediaType: config.MediaType, Size: config.Size}}}
 	for _, l := range t.image.Layers {
 		p.Blobs = append(p.Blobs, catalog.Blob{
 			Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain})
 	}
+	isNew := func(id chunk.ID) bool {
+		return slices.ContainsFunc(t.staging.packs, func(p catalog.Pack) bool { return p.ID == id })
+	}
+	p.Located = slices.DeleteFunc(slices.Clone(made.packs), isNew)
 	var position []uint32
 	p.Chunks, position = t.staging.fresh()
 	for diffID, l := range t.split {

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
@@ -75,7 +77,8 @@ func (t *Trees) Run() error {
 type madeTree struct {
 	tree      catalog.Tree
 	statement index.Statement
-	files     []objects.Staged
+	files     []objects.Staged // none if the tree is known
+	packs     []chunk.ID       // that the locations name
 }
 
 func (m *madeTree) sign(keys []ed25519.PrivateKey, chain string) {
@@ -208,7 +211,7 @@ func (m *madeTree) locate(ctx context.Context, made *index.Made, units unitsOf) 
 		for _, id := range ids {
 			u := found[id]
 			if u.IsZero() {
-				return fmt.Errorf("chunk %s is in no pack", id.Short())
+				return fmt.Errorf("chunk %s: %w", id.Short(), errNoPack)
 			}
 			locations.Add(u)
 			packs[u.Pack], distinct[u] = struct{}{}, struct{}{}
@@ -225,8 +228,25 @@ func (m *madeTree) locate(ctx context.Context, made *index.Made, units unitsOf) 
 	if err := errors.Join(err, flush()); err != nil {
 		return nil, fmt.Errorf("locate the chunks: %w", err)
 	}
+	m.packs = slices.Collect(maps.Keys(packs))
 	m.tree.Packs, m.tree.Units = int64(len(packs)), int64(len(distinct))
 	return locations.Encode(), nil
+}
+
+// errNoPack means that the catalog does not have a chunk.
+var errNoPack = errors.New("it is in no pack")
+
+// collected returns an error that wraps catalog.ErrCollected if err says that something is missing
+// that collection may have removed since the count of collections was before. Otherwise it returns
+// err.
+func (t *Trees) collected(ctx context.Context, before int64, err error) error {
+	if !errors.Is(err, objects.ErrNotFound) && !errors.Is(err, errNoPack) && !errors.Is(err, catalog.ErrNotFound) {
+		return err
+	}
+	if now, countErr := t.catalog.Collections(ctx); countErr != nil || now == before {
+		return err
+	}
+	return fmt.Errorf("%w: %w", catalog.ErrCollected, err)
 }
 
 // compressTo compresses what fill writes to a new file, and returns the file's size in bytes.

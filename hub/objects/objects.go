@@ -115,6 +115,24 @@ func (s *Store) Close() error { return s.bucket.Close() }
 // Staged is a finished file that becomes an object.
 type Staged struct{ Key, Path string }
 
+// CompressFile writes a compressed object that is small in memory to a file, syncs it, and returns its
+// size.
+func CompressFile(path string, plain []byte) (int64, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	z := compress.IndexEncoder(file, int64(len(plain)))
+	if _, err := z.Write(plain); err != nil {
+		return 0, err
+	}
+	if err := errors.Join(z.Close(), file.Sync()); err != nil {
+		return 0, err
+	}
+	return file.Seek(0, io.SeekCurrent)
+}
+
 // transfersAtOnce bounds the uploads, and the deletions, of one call.
 const transfersAtOnce = 8
 

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"lighter/format/chunk"
-	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/pack"
 	"lighter/hub/catalog"
@@ -165,25 +163,8 @@ func (d *draft) addLocations(ctx context.Context) error {
 	plain := b.Encode()
 	d.layout.Locations = chunk.Sum(plain)
 	path := filepath.Join(d.tree.dir, "locations")
-	wire, err := compressFile(path, plain)
+	wire, err := objects.CompressFile(path, plain)
 	d.layout.LocationsWire = wire
 	d.locations = objects.Staged{Key: objects.LocationsKey(d.layout.Locations), Path: path}
 	return err
-}
-
-// compressFile writes the compressed bytes to a file, syncs it, and returns its size.
-func compressFile(path string, plain []byte) (int64, error) {
-	file, err := os.Create(path)
-	if err != nil {
-		return 0, err
-	}
-	defer file.Close()
-	z := compress.IndexEncoder(file, int64(len(plain)))
-	if _, err := z.Write(plain); err != nil {
-		return 0, err
-	}
-	if err := errors.Join(z.Close(), file.Sync()); err != nil {
-		return 0, err
-	}
-	return file.Seek(0, io.SeekCurrent)
 }

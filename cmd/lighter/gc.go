@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"lighter/cmd/command"
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+func gcCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "gc [flags]",
+		Short: "Free what no image on a hub needs any more",
+		Long: `Free the trees, layers and packs on a hub that no image needs any more. The hub does so
+by itself every few hours (gc in its configuration). This command makes it begin now. If a
+collection is running, the command is about that one.
+
+What belongs to a removed image stays for a while (gc.delay_minutes), as a node may have
+pulled it just before, and as long as nodes or mirrors have it.`,
+		Example: `  lighter gc --dry-run
+  lighter gc --wait
+  lighter gc --dry-run --json | jq .bytes`,
+		Args: command.Exactly(),
+	}
+	dryRun := cmd.Flags().Bool("dry-run", false, "only print what would go, and why")
+	wait := cmd.Flags().Bool("wait", false, "wait until the collection has ended, and print what it has freed")
+	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, _ []string) (collection, error) {
+		if *dryRun {
+			last, err := hub.PlanCollection(ctx)
+			return collection{Collection: last.Collection}, err
+		}
+		job, err := hub.Collect(ctx)
+		if err != nil || !*wait {
+			return collection{Job: job.N}, err
+		}
+		last, err := watch(func(show func(wire.Progress)) (wire.Progress, error) {
+			return hub.AwaitCollection(ctx, job.N, show)
+		})
+		return collection{Job: job.N, Collection: last.Collection}, err
+	}, printCollection)
+}
+
+// collection is what a collection does or has done, and its job.
+type collection struct {
+	Job int64 `json:"job,omitempty"`
+	*wire.Collection
+}
+
+func printCollection(c collection) error {
+	if c.Collection == nil {
+		fmt.Printf("job %d frees what no image needs (lighter jobs)\n", c.Job)
+		return nil
+	}
+	if len(c.Unserved) > 0 {
+		rows := rowsOf(c.Unserved, func(u wire.Unserved) []any {
+			since, what := "-", "stays"
+			if !u.Since.IsZero() {
+				since = humanize.Time(u.Since)
+			}
+			if u.Goes {
+				what = "goes"
+			}
+			return []any{short(u.Tree), what, size(u.Bytes), since, u.Why}
+		})
+		if err := table(os.Stdout, "TREE\tTHEN\tBYTES\tWITHOUT IMAGE SINCE\tWHY", rows); err != nil {
+			return err
+		}
+	}
+	would := ""
+	if c.DryRun {
+		would = "would be "
+	}
+	fmt.Printf("%d trees, %d layers and %d packs %sfreed: %s\n", c.Trees, c.Layers, c.Packs, would, size(c.Bytes))
+	fmt.Printf("%s in other packs are not needed, but stay until most of their pack is not\n", size(c.DeadBytes))
+	return nil
+}

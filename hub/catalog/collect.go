@@ -1,0 +1,260 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Garbage finds and removes what no image needs.
+type Garbage struct{ *database }
+
+// UnservedTree is a tree that no image has. It is removed if it is Dead: it has had no image for long
+// enough, and nobody holds it.
+type UnservedTree struct {
+	Tree      chunk.ID
+	Locations chunk.ID
+	Bytes     int64     // of index and locations, compressed
+	Since     time.Time // when it lost its last image; zero: collection has not seen it yet
+	Held      bool
+	Dead      bool
+	Packs     []StartupPack // that no other tree has
+}
+
+// withoutImage is the condition that no image has tree t, as its top or below.
+const withoutImage = `NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
+	WHERE s.tree = t.tree)`
+
+// dead is the condition that tree t is removed. Its argument is for how long no image must have had
+// it, in milliseconds.
+func (s session) dead() string {
+	return withoutImage + ` AND t.dead > 0 AND t.dead <= ` + s.clock + ` - CAST(? AS BIGINT) AND NOT ` + isHeld("t.tree")
+}
+
+// NoteUnserved records since when trees have had no image, for those whose image was removed before
+// that was recorded.
+func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
+	return c.update(ctx, "note trees without an image", func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		return exec(ctx, tx, `UPDATE trees AS t SET dead = `+tx.clock+` WHERE dead = 0 AND `+withoutImage)
+	})
+}
+
+// noteRemoval records that images are removed, of all their trees. The images are those of a name
+// that meet the condition; the name is the first of args. A tree that another image has is not dead.
+func noteRemoval(ctx context.Context, tx session, condition string, args ...any) error {
+	return exec(ctx, tx, `UPDATE trees SET dead = `+tx.clock+` WHERE tree IN (SELECT s.tree FROM statements s
+		JOIN image_blobs b ON b.chain = s.chain
+		WHERE b.image IN (SELECT n FROM images WHERE name = ?`+condition+`))`, args...)
+}
+
+// UnservedTrees returns the trees that no image has. Those are dead that lost their last image longer
+// than delay ago, unless somebody holds them.
+func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]UnservedTree, error) {
+	trees, err := list(ctx, c.read, func(t *UnservedTree) []any {
+		return []any{&t.Tree, &t.Locations, &t.Bytes, stamp{&t.Since}, &t.Held, &t.Dead}
+	}, `SELECT t.tree, l.locations, t.index_wire + l.wire, t.dead, `+isHeld("t.tree")+`,
+			(`+c.read.dead()+`)
+		FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+` ORDER BY t.dead, t.tree`,
+		delay.Milliseconds())
+	if err != nil {
+		return nil, err
+	}
+	for i := range trees {
+		t := &trees[i]
+		t.Packs, err = list(ctx, c.read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
+			`SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ?
+				AND NOT EXISTS (SELECT 1 FROM startups o WHERE o.pack = p.id AND o.tree <> s.tree)`, t.Tree[:])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return trees, nil
+}
+
+// removal runs fn in a transaction that removes something: by the owner of a job, who has also
+// claimed the objects.
+func (c *Garbage) removal(
+	ctx context.Context, what string, l Lease, claim Claim, fn func(tx session) error,
+) error {
+	return c.update(ctx, what, func(tx session) error {
+		if err := excludePublications(ctx, tx); err != nil {
+			return err
+		}
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		if err := holdClaim(ctx, tx, claim); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
+}
+
+// ForgetTrees removes those of the trees that are still dead and have the same locations, with all
+// that is known about their starts. It returns the bytes of their objects.
+func (c *Garbage) ForgetTrees(
+	ctx context.Context, claim Claim, l Lease, delay time.Duration, trees []UnservedTree,
+) (removed, bytes int64, err error) {
+	err = c.removal(ctx, "remove dead trees", l, claim, func(tx session) error {
+		removed, bytes = 0, 0
+		for _, t := range trees {
+			dead, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM trees t JOIN layouts l ON l.tree = t.tree
+				WHERE t.tree = ? AND l.locations = ? AND `+tx.dead()+`)`,
+				t.Tree[:], t.Locations[:], delay.Milliseconds())
+			if err != nil {
+				return err
+			}
+			if !dead {
+				continue
+			}
+			packs, err := forgetTree(ctx, tx, t)
+			if err != nil {
+				return fmt.Errorf("tree %s: %w", t.Tree.Short(), err)
+			}
+			removed++
+			bytes += t.Bytes + packs
+		}
+		return nil
+	})
+	return removed, bytes, err
+}
+
+// forgetTree removes a tree, and its startup packs unless another tree has them. It returns the bytes
+// of these packs.
+func forgetTree(ctx context.Context, tx session, t UnservedTree) (bytes int64, err error) {
+	for _, table := range []string{"startups", "traces", "recordings", "formers", "layouts", "statements", "trees"} {
+		if err := exec(ctx, tx, `DELETE FROM `+table+` WHERE tree = ?`, t.Tree[:]); err != nil {
+			return 0, err
+		}
+	}
+	for _, p := range t.Packs {
+		done, err := tx.exec(ctx, `DELETE FROM startup_packs WHERE id = ?
+			AND NOT EXISTS (SELECT 1 FROM startups WHERE pack = id)`, p.ID[:])
+		if err != nil {
+			return 0, err
+		}
+		if n, err := done.RowsAffected(); err != nil || n > 0 {
+			bytes += p.Size
+		}
+	}
+	return bytes, nil
+}
+
+// unusedChains selects chains that no image and no tree has, and that have no chain above them.
+const unusedChains = `SELECT c.chain FROM chains c
+	WHERE NOT EXISTS (SELECT 1 FROM image_blobs b WHERE b.chain = c.chain)
+	AND NOT EXISTS (SELECT 1 FROM statements s WHERE s.chain = c.chain)
+	AND NOT EXISTS (SELECT 1 FROM chains above WHERE above.parent = c.chain) ORDER BY c.chain LIMIT ?`
+
+// ForgetChains removes at most limit chains that nothing has. It returns their number; below a
+// removed chain there may be another one.
+func (c *Garbage) ForgetChains(ctx context.Context, l Lease, limit int) (removed int64, err error) {
+	some, err := list(ctx, c.read, value[string], unusedChains, 1)
+	if err != nil || len(some) == 0 {
+		return 0, err
+	}
+	err = c.removal(ctx, "remove dead chains", l, Claim{}, func(tx session) error {
+		done, err := tx.exec(ctx, `DELETE FROM chains WHERE chain IN (`+unusedChains+`)`, limit)
+		if err == nil {
+			removed, err = done.RowsAffected()
+		}
+		return err
+	})
+	return removed, err
+}
+
+// DeadLayers returns at most limit layers that no chain has.
+func (c *Garbage) DeadLayers(ctx context.Context, limit int) ([]string, error) {
+	return list(ctx, c.read, value[string], `SELECT l.diff_id FROM layers l
+		WHERE NOT EXISTS (SELECT 1 FROM chains c WHERE c.diff_id = l.diff_id) ORDER BY l.diff_id LIMIT ?`, limit)
+}
+
+// ForgetLayers removes those of the layers that no chain has. It returns their number.
+func (c *Garbage) ForgetLayers(ctx context.Context, claim Claim, l Lease, diffIDs []string) (removed int64, err error) {
+	err = c.removal(ctx, "remove dead layers", l, claim, func(tx session) error {
+		removed = 0
+		for _, diffID := range diffIDs {
+			for _, table := range []string{"blobs", "layers"} {
+				done, err := tx.exec(ctx, `DELETE FROM `+table+` WHERE diff_id = ?
+					AND NOT EXISTS (SELECT 1 FROM chains WHERE diff_id = ?)`, diffID, diffID)
+				if err != nil {
+					return err
+				}
+				if table == "layers" {
+					n, err := done.RowsAffected()
+					if err != nil {
+						return err
+					}
+					removed += n
+				}
+			}
+		}
+		return nil
+	})
+	return removed, err
+}
+
+// Lineage has all chains, and which of them are needed by themselves.
+type Lineage struct {
+	Chains map[string]Link
+	Used   map[string]bool       // chains that an image has
+	Trees  map[chunk.ID][]string // chains by their trees
+}
+
+// Link is a chain.
+type Link struct{ Parent, DiffID string }
+
+// Lineage returns all chains.
+func (c *Garbage) Lineage(ctx context.Context) (l Lineage, err error) {
+	l = Lineage{Used: map[string]bool{}, Trees: map[chunk.ID][]string{}}
+	if l.Chains, err = mapOf(ctx, c.read, func(chain *string, l *Link) []any {
+		return []any{chain, &l.Parent, &l.DiffID}
+	}, `SELECT chain, parent, diff_id FROM chains`); err != nil {
+		return l, err
+	}
+	for chain, err := range rows(ctx, c.read, value[string],
+		`SELECT DISTINCT chain FROM image_blobs WHERE position >= 0`) {
+		if err != nil {
+			return l, err
+		}
+		l.Used[chain] = true
+	}
+	type made struct {
+		chain string
+		tree  chunk.ID
+	}
+	for m, err := range rows(ctx, c.read, func(m *made) []any { return []any{&m.chain, &m.tree} },
+		`SELECT chain, tree FROM statements`) {
+		if err != nil {
+			return l, err
+		}
+		l.Trees[m.tree] = append(l.Trees[m.tree], m.chain)
+	}
+	return l, nil
+}
+
+// LastCollection returns what SetLastCollection has stored, or nil.
+func (c *Garbage) LastCollection(ctx context.Context) ([]byte, error) {
+	text, err := get(ctx, c.read, value[string], `SELECT value FROM meta WHERE name = 'collection'`)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	return []byte(text), err
+}
+
+// SetLastCollection stores what a collection has done, for LastCollection.
+func (c *Garbage) SetLastCollection(ctx context.Context, l Lease, body []byte) error {
+	return c.update(ctx, "store what the collection has done", func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		return exec(ctx, tx, `INSERT INTO meta (name, value) VALUES ('collection', ?)
+			ON CONFLICT (name) DO UPDATE SET value = excluded.value`, string(body))
+	})
+}

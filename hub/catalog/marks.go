@@ -1,0 +1,295 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"lighter/format/chunk"
+	"lighter/wire"
+)
+
+// Marks is the set of chunks that layers have: one bit a number that was ever given to a chunk.
+type Marks struct {
+	bits   []uint64
+	layers map[string]bool // whose chunks are marked, or are not to be
+}
+
+// MarkChunks marks the chunks of all layers, except those to leave out.
+func (c *Garbage) MarkChunks(ctx context.Context, without []string) (*Marks, error) {
+	m := &Marks{layers: map[string]bool{}}
+	for _, diffID := range without {
+		m.layers[diffID] = true
+	}
+	type row struct {
+		diffID string
+		chunks []byte
+	}
+	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
+		`SELECT diff_id, chunks FROM layers`) {
+		if err != nil {
+			return nil, err
+		}
+		if m.layers[r.diffID] {
+			continue
+		}
+		if err := m.mark(r.diffID, r.chunks); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// refresh marks the chunks of layers that were published since.
+func (m *Marks) refresh(ctx context.Context, tx session) error {
+	all, err := list(ctx, tx, value[string], `SELECT diff_id FROM layers`)
+	if err != nil {
+		return err
+	}
+	for _, diffID := range all {
+		if m.layers[diffID] {
+			continue
+		}
+		chunks, err := get(ctx, tx, value[[]byte], `SELECT chunks FROM layers WHERE diff_id = ?`, diffID)
+		if err == nil {
+			err = m.mark(diffID, chunks)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Marks) mark(diffID string, chunks []byte) error {
+	m.layers[diffID] = true
+	err := decodeRuns(chunks, func(first, end int64) error {
+		if missing := int(end/64) + 1 - len(m.bits); missing > 0 {
+			m.bits = append(m.bits, make([]uint64, missing)...)
+		}
+		for n := first; n < end; n++ {
+			m.bits[n/64] |= 1 << (n % 64)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("layer %s: %w", wire.ShortDigest(diffID), err)
+	}
+	return nil
+}
+
+func (m *Marks) has(n int64) bool { return int(n/64) < len(m.bits) && m.bits[n/64]&(1<<(n%64)) != 0 }
+
+// gapJoin is the number of marked chunks between two gaps that are read in one query.
+const gapJoin = 1000
+
+// gaps calls fn for ranges that have all numbers up to last that are not marked, and few others.
+func (m *Marks) gaps(last int64, fn func(first, end int64) error) error {
+	first, end := int64(0), int64(-1) // of the current range; end < 0: there is none
+	for n := int64(1); n <= last; n++ {
+		if m.has(n) {
+			continue
+		}
+		if end >= 0 && n-end > gapJoin {
+			if err := fn(first, end); err != nil {
+				return err
+			}
+			end = -1
+		}
+		if end < 0 {
+			first = n
+		}
+		end = n + 1
+	}
+	if end < 0 {
+		return nil
+	}
+	return fn(first, end)
+}
+
+// SuspectPacks returns the numbers of the packs that have chunks that are not marked, or units
+// without chunks, in ascending order.
+func (c *Garbage) SuspectPacks(ctx context.Context, m *Marks) ([]int64, error) {
+	last, err := get(ctx, c.read, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
+	if err != nil {
+		return nil, err
+	}
+	units := map[int64]bool{}
+	type row struct{ n, unit int64 }
+	err = m.gaps(last, func(first, end int64) error {
+		for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.n, &r.unit} },
+			`SELECT n, unit FROM chunks WHERE n >= ? AND n < ?`, first, end) {
+			if err != nil {
+				return err
+			}
+			if !m.has(r.n) {
+				units[r.unit] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	packs := map[int64]bool{}
+	add := func(query string, args ...any) error {
+		for n, err := range rows(ctx, c.read, value[int64], query, args...) {
+			if err != nil {
+				return err
+			}
+			packs[n] = true
+		}
+		return nil
+	}
+	if err := add(`SELECT DISTINCT u.pack FROM units u
+		WHERE NOT EXISTS (SELECT 1 FROM chunks c WHERE c.unit = u.n)`); err != nil {
+		return nil, err
+	}
+	for batch := range slices.Chunk(slices.Sorted(maps.Keys(units)), lookupBatch) {
+		args := make([]any, len(batch))
+		for i, n := range batch {
+			args[i] = n
+		}
+		if err := add(`SELECT DISTINCT pack FROM units WHERE n IN `+places(1, len(batch)), args...); err != nil {
+			return nil, err
+		}
+	}
+	return slices.Sorted(maps.Keys(packs)), nil
+}
+
+// PackUse says which chunks of a pack are needed: the marked ones.
+type PackUse struct {
+	N     int64
+	ID    chunk.ID
+	Size  int64 // in bytes
+	Units []UnitUse
+}
+
+// UnitUse is the use of a unit.
+type UnitUse struct {
+	N      int64
+	Place  uint32 // in the pack
+	Plain  int64  // bytes
+	Stored int64  // bytes
+	Needed []ChunkUse
+}
+
+// ChunkUse is a chunk that is needed.
+type ChunkUse struct {
+	N      int64
+	ID     chunk.ID
+	Length int64
+}
+
+// Live returns the bytes of the chunks that are needed, as they are stored.
+func (p *PackUse) Live() (bytes int64) {
+	for _, u := range p.Units {
+		if u.Plain > 0 {
+			bytes += u.Stored * u.live() / u.Plain
+		}
+	}
+	return bytes
+}
+
+// IsWhole reports whether all chunks of a unit are needed.
+func (u *UnitUse) IsWhole() bool { return u.live() == u.Plain }
+
+func (u *UnitUse) live() (plain int64) {
+	for _, c := range u.Needed {
+		plain += c.Length
+	}
+	return plain
+}
+
+// IsDead reports whether no chunk of the pack is needed.
+func (p *PackUse) IsDead() bool {
+	return !slices.ContainsFunc(p.Units, func(u UnitUse) bool { return len(u.Needed) > 0 })
+}
+
+// PackUse returns the use of a pack, or ErrNotFound.
+func (c *Garbage) PackUse(ctx context.Context, m *Marks, n int64) (PackUse, error) {
+	return packUse(ctx, c.read, m, n)
+}
+
+func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error) {
+	p, err := get(ctx, db, func(p *PackUse) []any { return []any{&p.N, &p.ID, &p.Size} },
+		`SELECT n, id, size FROM packs WHERE n = ?`, n)
+	if err != nil {
+		return p, fmt.Errorf("pack %d: %w", n, err)
+	}
+	p.Units, err = list(ctx, db, func(u *UnitUse) []any { return []any{&u.N, &u.Place, &u.Plain, &u.Stored} },
+		`SELECT n, place, plain, stored FROM units WHERE pack = ? ORDER BY n`, n)
+	if err != nil {
+		return p, err
+	}
+	type row struct {
+		ChunkUse
+		unit int64
+	}
+	at := 0
+	for r, err := range rows(ctx, db, func(r *row) []any { return []any{&r.N, &r.ID, &r.Length, &r.unit} },
+		`SELECT c.n, c.id, c.length, c.unit FROM units u JOIN chunks c ON c.unit = u.n
+			WHERE u.pack = ? ORDER BY c.unit, c.n`, n) {
+		if err != nil {
+			return p, err
+		}
+		for p.Units[at].N != r.unit {
+			at++
+		}
+		if m.has(r.N) {
+			p.Units[at].Needed = append(p.Units[at].Needed, r.ChunkUse)
+		}
+	}
+	return p, nil
+}
+
+// ForgetPacks removes those of the packs that have no marked chunk, with their chunks. It marks the
+// chunks of new layers before. It returns the packs' number and bytes. The error is ErrChanged if
+// there are locations that may name any pack: they are renewed before.
+func (c *Garbage) ForgetPacks(
+	ctx context.Context, claim Claim, l Lease, m *Marks, packs []PackUse,
+) (removed, bytes int64, err error) {
+	err = c.removal(ctx, "remove dead packs", l, claim, func(tx session) error {
+		named, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM layouts WHERE moved = ?)`, AnyPack)
+		if err != nil || named {
+			return cmp.Or(err, ErrChanged)
+		}
+		if err := m.refresh(ctx, tx); err != nil {
+			return err
+		}
+		removed, bytes = 0, 0
+		for _, p := range packs {
+			now, err := packUse(ctx, tx, m, p.N)
+			if errors.Is(err, ErrNotFound) || err == nil && !now.IsDead() {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if err := forgetPack(ctx, tx, p.N); err != nil {
+				return fmt.Errorf("pack %s: %w", p.ID.Short(), err)
+			}
+			removed++
+			bytes += p.Size
+		}
+		return nil
+	})
+	return removed, bytes, err
+}
+
+// forgetPack removes a pack with its units and chunks.
+func forgetPack(ctx context.Context, tx session, n int64) error {
+	for _, statement := range []string{
+		`DELETE FROM chunks WHERE unit IN (SELECT n FROM units WHERE pack = ?)`,
+		`DELETE FROM units WHERE pack = ?`,
+		`DELETE FROM packs WHERE n = ?`,
+	} {
+		if err := exec(ctx, tx, statement, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Rewriting copies the needed chunks of some packs into a new pack, which is stored already.
+type Rewriting struct {
+	From  []PackUse
+	To    Pack
+	Units []UnitUse // of To, in their order, with the numbers that they had, and all chunks that they have
+	Whole []bool    // which of them have all chunks that they had
+	Claim Claim     // of To
+}
+
+// Rewrite replaces packs. Their needed chunks are in the new pack then, and the others are removed.
+// The old packs stay until DropRewritten, and all locations may name them until they are renewed. The
+// error is ErrChanged if a chunk that was not copied is needed now.
+func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) error {
+	return c.removal(ctx, "rewrite packs", l, r.Claim, func(tx session) error {
+		if err := m.refresh(ctx, tx); err != nil {
+			return err
+		}
+		if err := r.check(ctx, tx, m); err != nil {
+			return err
+		}
+		n, err := reserve(ctx, tx, "packs", 1)
+		if err != nil {
+			return err
+		}
+		if err := change(ctx, tx, ErrChanged, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?)
+			ON CONFLICT (id) DO NOTHING`, n, r.To.ID[:], r.To.Size); err != nil {
+			return err
+		}
+		for place, u := range r.Units {
+			if err := exec(ctx, tx, `UPDATE units SET pack = ?, place = ?, plain = ?, stored = ? WHERE n = ?`,
+				n, place, r.To.Units[place].Plain, r.To.Units[place].Stored, u.N); err != nil {
+				return err
+			}
+			if r.Whole[place] {
+				continue
+			}
+			args := []any{u.N}
+			for _, c := range u.Needed {
+				args = append(args, c.N)
+			}
+			if err := exec(ctx, tx, `DELETE FROM chunks WHERE unit = ? AND n NOT IN `+places(1, len(u.Needed)),
+				args...); err != nil {
+				return err
+			}
+		}
+		for _, p := range r.From {
+			if err := forgetPack(ctx, tx, p.N); err != nil {
+				return fmt.Errorf("pack %s: %w", p.ID.Short(), err)
+			}
+			if err := exec(ctx, tx, `INSERT INTO rewritten_packs (id, size, retired) VALUES (?, ?, 0)
+				ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
+				return err
+			}
+		}
+		return exec(ctx, tx, `UPDATE layouts SET moved = 1 WHERE moved = 0`)
+	})
+}
+
+// check returns ErrChanged if a chunk is needed that is not in the new pack.
+func (r *Rewriting) check(ctx context.Context, tx session, m *Marks) error {
+	whole, copied := map[int64]bool{}, map[int64]bool{} // units, chunks
+	for i, u := range r.Units {
+		whole[u.N] = r.Whole[i]
+		for _, c := range u.Needed {
+			copied[c.N] = true
+		}
+	}
+	for _, p := range r.From {
+		now, err := packUse(ctx, tx, m, p.N)
+		if errors.Is(err, ErrNotFound) {
+			return ErrChanged
+		}
+		if err != nil {
+			return err
+		}
+		for _, u := range now.Units {
+			for _, c := range u.Needed {
+				if !whole[u.N] && !copied[c.N] {
+					return ErrChanged
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// RewrittenPacks returns the packs that were replaced and are kept, with their sizes in bytes.
+func (c *Garbage) RewrittenPacks(ctx context.Context) (map[chunk.ID]int64, error) {
+	return mapOf(ctx, c.read, keyValue[chunk.ID, int64], `SELECT id, size FROM rewritten_packs`)
+}
+
+// MovedLayout are locations to check: they may name units in which chunks no longer are.
+type MovedLayout struct {
+	Tree      chunk.ID
+	Locations chunk.ID
+	Moved     int64 // AnyPack, or that they may name packs of RewrittenPacks
+}
+
+// AnyPack says that locations may name any unit in which their chunks are not.
+const AnyPack = 2
+
+// MovedLayouts returns the locations to check.
+func (c *Garbage) MovedLayouts(ctx context.Context) ([]MovedLayout, error) {
+	return list(ctx, c.read, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations, &l.Moved} },
+		`SELECT tree, locations, moved FROM layouts WHERE moved > 0 ORDER BY tree`)
+}
+
+// SettleLocations records that locations name the right units: those of before, or new ones, which
+// are stored already. It changes nothing if the tree has got other locations, or a reason to check
+// them again.
+func (c *Garbage) SettleLocations(
+	ctx context.Context, claim Claim, l Lease, before MovedLayout, locations chunk.ID, wire int64,
+) error {
+	return c.update(ctx, "renew locations of tree "+before.Tree.Short(), func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		if err := holdClaim(ctx, tx, claim); err != nil {
+			return err
+		}
+		return exec(ctx, tx, `UPDATE layouts SET moved = 0, locations = ?,
+			wire = CASE WHEN locations = ? THEN wire ELSE CAST(? AS BIGINT) END
+			WHERE tree = ? AND locations = ? AND moved = ?`,
+			locations[:], locations[:], wire, before.Tree[:], before.Locations[:], before.Moved)
+	})
+}
+
+// RetireRewritten records that no locations name rewritten packs any more, unless some are still to be
+// checked.
+func (c *Garbage) RetireRewritten(ctx context.Context, l Lease) error {
+	return c.update(ctx, "retire rewritten packs", func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		return exec(ctx, tx, `UPDATE rewritten_packs SET retired = `+tx.clock+`
+			WHERE retired = 0 AND NOT EXISTS (SELECT 1 FROM layouts WHERE moved > 0)`)
+	})
+}
+
+// oldRewritten is the condition that a rewritten pack is no longer kept.
+func (s session) oldRewritten() string {
+	return `retired > 0 AND retired <= ` + s.clock + ` - CAST(? AS BIGINT)`
+}
+
+// OldRewritten returns at most limit packs that no locations have named for longer than keep.
+func (c *Garbage) OldRewritten(ctx context.Context, keep time.Duration, limit int) ([]StartupPack, error) {
+	return list(ctx, c.read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
+		`SELECT id, size FROM rewritten_packs WHERE `+c.read.oldRewritten()+` ORDER BY retired LIMIT ?`,
+		keep.Milliseconds(), limit)
+}
+
+// DropRewritten removes those of the packs that no locations have named for longer than keep. It
+// returns their bytes.
+func (c *Garbage) DropRewritten(
+	ctx context.Context, claim Claim, l Lease, keep time.Duration, packs []StartupPack,
+) (bytes int64, err error) {
+	err = c.update(ctx, "drop rewritten packs", func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		if err := holdClaim(ctx, tx, claim); err != nil {
+			return err
+		}
+		bytes = 0
+		for _, p := range packs {
+			done, err := tx.exec(ctx, `DELETE FROM rewritten_packs WHERE id = ? AND `+tx.oldRewritten(),
+				p.ID[:], keep.Milliseconds())
+			if err != nil {
+				return err
+			}
+			if n, err := done.RowsAffected(); err != nil || n > 0 {
+				bytes += p.Size
+			}
+		}
+		return nil
+	})
+	return bytes, err
+}

@@ -1,0 +1,367 @@
+// Package collect frees what no image needs any more, as a job of the hub.
+//
+// A run removes, in this order: trees that have had no image for a while and that nobody holds, with
+// all that is known about their starts; chains that neither an image nor a tree has; layers that no
+// chain has; and packs without a chunk that a layer has. So everything that is left is needed by
+// something above it. Then it copies the needed chunks of packs with many others into new packs
+// (rewrite.go). A run changes the catalog in small transactions, each of which looks again
+// whether what it removes is still not needed, and deletes the objects after each. It has no state
+// of its own: after a kill, the next run goes on with what is left.
+//
+// Package catalog keeps publications and removals apart (collected.go).
+package collect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/hub/encoder"
+	"lighter/hub/jobs"
+	"lighter/hub/objects"
+	"lighter/hub/publish"
+	"lighter/hub/report"
+	"lighter/sleep"
+	"lighter/wire"
+)
+
+const (
+	// JobKind is the kind of the job, and jobKey the key of the only one.
+	JobKind = "collect"
+	jobKey  = "all"
+
+	// Bounds of one transaction. Packs have a few thousand chunks each.
+	treesAtOnce  = 32
+	chainsAtOnce = 200
+	layersAtOnce = 64
+	packsAtOnce  = 8
+
+	// After each transaction a run pauses for restFactor times as long as it took, within these
+	// bounds, so that ingestion and nodes have the catalog and the disk for themselves most of the
+	// time.
+	restFactor = 4
+	leastRest  = 10 * time.Millisecond
+	mostRest   = 2 * time.Second
+
+	// dueEvery is the interval in which a process looks whether a run is due.
+	dueEvery = time.Minute
+)
+
+// Config has the parts of a hub that a Collector uses.
+type Config struct {
+	Catalog   *catalog.Catalog
+	Objects   *objects.Store
+	Publisher *publish.Publisher
+	Encoders  *encoder.Pool
+	Every     time.Duration // between runs; 0: only on request
+	Delay     time.Duration // how long a tree stays after its last image was removed
+	Keep      time.Duration // how long a rewritten pack stays after the locations that name it were renewed
+	Log       *slog.Logger
+}
+
+// Collector collects. It is safe for concurrent use.
+type Collector struct {
+	// Config may be changed before the first run.
+	Config
+	// Step is called before and after each step of a run, with its name. Tests end the process there.
+	Step func(name string)
+
+	jobs    *jobs.Queue
+	planned sync.Mutex // held while Plan works: it reads much of the catalog
+}
+
+// New returns a collector, and adds its kind of jobs to the queue.
+func New(config Config, q *jobs.Queue) *Collector {
+	c := &Collector{Config: config, Step: func(string) {}, jobs: q}
+	q.Add(jobs.Kind{Name: JobKind, AtOnce: 1, Run: c.run})
+	return c
+}
+
+// Run queues a run whenever one is due, until ctx ends.
+func (c *Collector) Run(ctx context.Context) error {
+	for c.Every > 0 && sleep.For(ctx, min(dueEvery, c.Every)) {
+		queued, err := c.Catalog.Jobs.AddDue(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, c.Every)
+		if err != nil && ctx.Err() == nil {
+			c.Log.Error("queue the collection", "err", err)
+		}
+		if queued {
+			c.jobs.Wake()
+		}
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Start makes a run begin at once, unless one is running, and returns its job.
+func (c *Collector) Start(ctx context.Context) (catalog.Job, error) {
+	j, err := c.Catalog.Jobs.Open(ctx, JobKind, jobKey)
+	if err == nil && j.State == wire.JobRunning {
+		return j, nil
+	}
+	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
+		return j, err
+	}
+	n, err := c.Catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, 0)
+	if err != nil {
+		return j, err
+	}
+	c.jobs.Wake()
+	return c.Catalog.Jobs.Get(ctx, n)
+}
+
+// Await waits until a job that Start has returned has ended, and sends its progress meanwhile. It
+// returns what the job has done.
+func (c *Collector) Await(
+	ctx context.Context, job int64, send func(wire.Progress) error,
+) (*wire.Collection, error) {
+	err := c.jobs.Await(ctx, JobKind, jobKey, report.NewSender(send), func(ctx context.Context) (bool, error) {
+		j, err := c.Catalog.Jobs.Get(ctx, job)
+		switch {
+		case err != nil:
+			return false, err
+		case j.State == wire.JobFailed || j.State == wire.JobCancelled:
+			return false, errors.New(j.Error)
+		case j.State == wire.JobPaused:
+			return false, errPaused
+		}
+		return j.State == wire.JobDone, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.Last(ctx)
+}
+
+var errPaused = errors.New("the collection is paused: lighter jobs retry lets it go on")
+
+// Last returns what the last run has done, or nil if there was none.
+func (c *Collector) Last(ctx context.Context) (*wire.Collection, error) {
+	body, err := c.Catalog.Garbage.LastCollection(ctx)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	last := &wire.Collection{}
+	return last, json.Unmarshal(body, last)
+}
+
+// run is one run, as a job.
+func (c *Collector) run(ctx context.Context, j *jobs.Running) error {
+	r := &run{Collector: c, job: j, lease: j.Lease()}
+	started := time.Now()
+	err := r.collect(ctx)
+	if errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err) {
+		return &jobs.RetryError{Err: err}
+	}
+	if err == nil && (r.done.Bytes > 0 || r.done.Trees > 0) {
+		c.Log.Info("collection ended", "trees", r.done.Trees, "layers", r.done.Layers, "packs", r.done.Packs,
+			"bytes", r.done.Bytes, "duration", time.Since(started))
+	}
+	return err
+}
+
+// run is one run of the collection.
+type run struct {
+	*Collector
+	job   *jobs.Running
+	lease catalog.Lease
+	done  wire.Collection
+}
+
+func (r *run) collect(ctx context.Context) error {
+	if err := r.Catalog.Garbage.NoteUnserved(ctx, r.lease); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{
+		r.trees, r.chains, r.layers, r.renew, r.packs, r.renew, r.dropRewritten,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return r.keepResult(ctx)
+}
+
+// keepResult stores what the run has done.
+func (r *run) keepResult(ctx context.Context) error {
+	last, err := r.Last(ctx)
+	if err != nil {
+		return err
+	}
+	if last != nil {
+		r.done.AllBytes = last.AllBytes
+	}
+	r.done.AllBytes += r.done.Bytes
+	r.done.At = time.Now().UTC()
+	body, err := json.Marshal(r.done)
+	if err != nil {
+		return err
+	}
+	return r.Catalog.Garbage.SetLastCollection(ctx, r.lease, body)
+}
+
+// paced calls a step and pauses afterwards.
+func (r *run) paced(ctx context.Context, name string, step func() error) error {
+	begun := time.Now()
+	r.Step("before " + name)
+	err := step()
+	r.Step("after " + name)
+	if err == nil && !sleep.For(ctx, min(max(restFactor*time.Since(begun), leastRest), mostRest)) {
+		err = context.Cause(ctx)
+	}
+	return err
+}
+
+// remove calls forget, which removes rows, and deletes the objects that the catalog does not know
+// then.
+func (r *run) remove(ctx context.Context, name string, keys []string, forget func(catalog.Claim) error) error {
+	return r.paced(ctx, name, func() error {
+		return r.Publisher.Delete(ctx, keys, func(claim catalog.Claim) error {
+			err := forget(claim)
+			r.Step("removed " + name)
+			return err
+		})
+	})
+}
+
+// trees removes dead trees.
+func (r *run) trees(ctx context.Context) error {
+	all, err := r.Catalog.Garbage.UnservedTrees(ctx, r.Delay)
+	if err != nil {
+		return err
+	}
+	dead, total := deadOf(all)
+	progress := r.job.Step("collect", "trees", total)
+	for batch := range slices.Chunk(dead, treesAtOnce) {
+		var keys []string
+		for _, t := range batch {
+			keys = append(keys, objects.IndexKey(t.Tree), objects.LocationsKey(t.Locations))
+			for _, p := range t.Packs {
+				keys = append(keys, objects.PackKey(p.ID))
+			}
+		}
+		if err := r.remove(ctx, "trees", keys, func(claim catalog.Claim) error {
+			n, bytes, err := r.Catalog.Garbage.ForgetTrees(ctx, claim, r.lease, r.Delay, batch)
+			r.done.Trees += n
+			r.done.Bytes += bytes
+			progress.Add(int(bytes))
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chains removes dead chains, from the top down.
+func (r *run) chains(ctx context.Context) error {
+	for removed := int64(1); removed > 0; {
+		if err := r.paced(ctx, "chains", func() (err error) {
+			removed, err = r.Catalog.Garbage.ForgetChains(ctx, r.lease, chainsAtOnce)
+			r.done.Chains += removed
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// layers removes dead layers.
+func (r *run) layers(ctx context.Context) error {
+	for removed := int64(1); removed > 0; {
+		dead, err := r.Catalog.Garbage.DeadLayers(ctx, layersAtOnce)
+		if err != nil || len(dead) == 0 {
+			return err
+		}
+		var keys []string
+		for _, diffID := range dead {
+			keys = append(keys, objects.LayerKey(diffID))
+		}
+		if err := r.remove(ctx, "layers", keys, func(claim catalog.Claim) (err error) {
+			removed, err = r.Catalog.Garbage.ForgetLayers(ctx, claim, r.lease, dead)
+			r.done.Layers += removed
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packs removes dead packs.
+func (r *run) packs(ctx context.Context) error {
+	marks, err := r.Catalog.Garbage.MarkChunks(ctx, nil)
+	if err != nil {
+		return err
+	}
+	dead, sparse, err := r.suspects(ctx, marks)
+	if err != nil {
+		return err
+	}
+	total := int64(0)
+	for _, p := range dead {
+		total += p.Size
+	}
+	progress := r.job.Step("collect", "packs", total)
+	for batch := range slices.Chunk(dead, packsAtOnce) {
+		var keys []string
+		for _, p := range batch {
+			keys = append(keys, objects.PackKey(p.ID))
+		}
+		err := r.remove(ctx, "packs", keys, func(claim catalog.Claim) error {
+			n, bytes, err := r.Catalog.Garbage.ForgetPacks(ctx, claim, r.lease, marks, batch)
+			r.done.Packs += n
+			r.done.Bytes += bytes
+			progress.Add(int(bytes))
+			return err
+		})
+		if errors.Is(err, catalog.ErrChanged) {
+			return nil // images that were published just now have chunks in common: the next run goes on
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return r.rewrite(ctx, marks, sparse)
+}
+
+// suspects returns the packs without a marked chunk, and those of which only some units have one.
+func (c *Collector) suspects(ctx context.Context, m *catalog.Marks) (dead, sparse []catalog.PackUse, err error) {
+	numbers, err := c.Catalog.Garbage.SuspectPacks(ctx, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, n := range numbers {
+		p, err := c.Catalog.Garbage.PackUse(ctx, m, n)
+		switch {
+		case errors.Is(err, catalog.ErrNotFound):
+		case err != nil:
+			return nil, nil, err
+		case p.IsDead():
+			dead = append(dead, p)
+		default:
+			sparse = append(sparse, p)
+		}
+	}
+	return dead, sparse, nil
+}
+
+// deadOf returns the dead ones among trees without an image, and their bytes.
+func deadOf(trees []catalog.UnservedTree) (dead []catalog.UnservedTree, bytes int64) {
+	for _, t := range trees {
+		if !t.Dead {
+			continue
+		}
+		dead = append(dead, t)
+		bytes += t.Bytes
+		for _, p := range t.Packs {
+			bytes += p.Size
+		}
+	}
+	return dead, bytes
+}

@@ -1,0 +1,385 @@
+package collect
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/publish"
+)
+
+const (
+	// A pack is rewritten if at least 1/rewriteShare of its bytes are not needed.
+	rewriteShare = 4
+	// maxRewritten bounds the bytes of rewritten packs that are kept for nodes.
+	maxRewritten = 8 << 30
+
+	rewrittenAtOnce = 16
+	locateBatch     = 500 // chunks that are looked up with one query
+	mapPages        = 64  // cached pages of an extent map
+)
+
+// rewrite copies the needed chunks of packs with many others into new packs. The old ones
+// stay until no locations name them.
+func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []catalog.PackUse) error {
+	kept, err := r.Catalog.Garbage.RewrittenPacks(ctx)
+	if err != nil {
+		return err
+	}
+	room := int64(maxRewritten)
+	for _, size := range kept {
+		room -= size
+	}
+	var worth []catalog.PackUse
+	total := int64(0)
+	for _, p := range sparse {
+		if dead := p.Size - p.Live(); dead*rewriteShare >= p.Size && room >= p.Size {
+			room -= p.Size
+			worth = append(worth, p)
+			total += p.Size
+		} else {
+			r.done.DeadBytes += dead
+		}
+	}
+	progress := r.job.Step("rewrite", "packs", total)
+	for len(worth) > 0 {
+		var taken int
+		err := r.paced(ctx, "rewrite", func() (err error) {
+			taken, err = r.rewriteSome(ctx, marks, worth)
+			return err
+		})
+		switch {
+		case errors.Is(err, catalog.ErrChanged): // they are needed again
+		case errors.Is(err, syscall.ENOSPC):
+			r.Log.Warn("no room to rewrite packs: nothing more is rewritten", "err", err)
+			return nil
+		case err != nil:
+			return err
+		}
+		for _, p := range worth[:taken] {
+			progress.Add(int(p.Size))
+		}
+		worth = worth[taken:]
+	}
+	return nil
+}
+
+// rewriteSome makes one new pack of the first of the packs. It returns their number.
+func (r *run) rewriteSome(ctx context.Context, marks *catalog.Marks, packs []catalog.PackUse) (taken int, err error) {
+	dir, err := r.Publisher.TempDir("rewrite")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	file, err := os.Create(filepath.Join(dir, "pack"))
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	to, w := catalog.Rewriting{}, pack.NewWriter(file)
+	for taken < len(packs) && !w.Full() {
+		p := packs[taken]
+		taken++
+		units, err := r.readUnits(ctx, p)
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable) {
+				return taken, err
+			}
+			r.Log.Error("pack cannot be rewritten", "pack", p.ID.Short(), "err", err)
+			continue
+		}
+		for _, u := range units {
+			if _, err := w.Add(u.encoded); err != nil {
+				return taken, err
+			}
+			to.Units, to.Whole = append(to.Units, u.UnitUse), append(to.Whole, u.IsWhole())
+			to.To.Units = append(to.To.Units, catalog.Unit{Plain: u.plain, Stored: int64(len(u.encoded))})
+		}
+		to.From = append(to.From, p)
+	}
+	if len(to.From) == 0 {
+		return taken, nil
+	}
+	if to.To.ID, to.To.Size, err = w.Close(); err != nil {
+		return taken, err
+	}
+	if err := file.Sync(); err != nil {
+		return taken, fmt.Errorf("stage a pack: %w", err)
+	}
+	staged := []objects.Staged{{Key: objects.PackKey(to.To.ID), Path: file.Name()}}
+	err = r.Publisher.Publish(ctx, publish.Objects{Staged: staged}, func(claim catalog.Claim) error {
+		to.Claim = claim
+		err := r.Catalog.Garbage.Rewrite(ctx, r.lease, marks, &to)
+		r.Step("removed rewrite")
+		return err
+	})
+	if err == nil {
+		r.done.Rewritten += int64(len(to.From))
+	}
+	return taken, err
+}
+
+// unit is an encoded unit, whose chunks are verified.
+type unit struct {
+	catalog.UnitUse
+	encoded []byte
+	plain   int64 // bytes
+}
+
+// readUnits reads the needed units of a pack, and verifies them.
+func (r *run) readUnits(ctx context.Context, p catalog.PackUse) (units []unit, err error) {
+	for _, u := range p.Units {
+		if len(u.Needed) == 0 {
+			continue
+		}
+		read, err := r.readUnit(ctx, p.ID, u)
+		if err != nil {
+			return nil, fmt.Errorf("unit %d: %w", u.Place, err)
+		}
+		units = append(units, read)
+	}
+	return units, nil
+}
+
+// readUnit reads a unit. If some of its chunks are not needed, it compresses the others again.
+func (r *run) readUnit(ctx context.Context, in chunk.ID, u catalog.UnitUse) (unit, error) {
+	o, err := r.Objects.OpenUnit(ctx, chunk.Unit{Pack: in, N: u.Place})
+	if err != nil {
+		return unit{}, err
+	}
+	defer o.Close()
+	encoded, err := io.ReadAll(io.LimitReader(o, pack.MaxStored+1))
+	if err != nil {
+		return unit{}, err
+	}
+	decoded, err := pack.DecodeUnit(encoded)
+	if err != nil {
+		return unit{}, err
+	}
+	needed := map[chunk.ID]bool{}
+	for _, c := range u.Needed {
+		needed[c.ID] = true
+	}
+	var builder pack.UnitBuilder
+	plain := int64(0)
+	for i := range decoded.Len() {
+		ref := decoded.Ref(i)
+		if !needed[ref.ID] {
+			continue
+		}
+		b, err := decoded.Lookup(ref.ID)
+		if err != nil {
+			return unit{}, err
+		}
+		builder.Add(ref.ID, b)
+		plain += int64(len(b))
+		delete(needed, ref.ID)
+	}
+	if len(needed) > 0 {
+		return unit{}, fmt.Errorf("it does not have %d of its chunks", len(needed))
+	}
+	if u.IsWhole() {
+		return unit{u, encoded, u.Plain}, nil
+	}
+	encoded, err = r.Encoders.EncodeBackground(ctx, &builder, nil)
+	return unit{u, encoded, plain}, err
+}
+
+// renew renews locations that name units in which chunks no longer are.
+func (r *run) renew(ctx context.Context) error {
+	moved, err := r.Catalog.Garbage.MovedLayouts(ctx)
+	if err != nil || len(moved) == 0 {
+		return err
+	}
+	rewritten, err := r.Catalog.Garbage.RewrittenPacks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range moved {
+		err := r.paced(ctx, "renew", func() error { return r.renewOne(ctx, l, rewritten) })
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, catalog.ErrLost) ||
+			catalog.IsAway(err):
+			return err
+		default: // the packs that it may name stay
+			r.Log.Error("locations cannot be renewed", "tree", l.Tree.Short(), "err", err)
+		}
+	}
+	return nil
+}
+
+// renewOne renews the locations of one tree.
+func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map[chunk.ID]int64) (err error) {
+	before, err := r.locations(ctx, l)
+	if errors.Is(err, objects.ErrNotFound) { // the tree has got other ones
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	isOld := map[chunk.ID]bool{} // packs whose chunks are looked up
+	startups := before.Startups()
+	if err := before.Each(func(_ int64, u chunk.Unit) error {
+		_, old := rewritten[u.Pack]
+		isStartup := slices.ContainsFunc(startups, func(s index.Startup) bool { return s.Pack == u.Pack })
+		if old || l.Moved == catalog.AnyPack && !u.IsZero() && !isStartup {
+			isOld[u.Pack] = true
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(isOld) == 0 {
+		return r.Catalog.Garbage.SettleLocations(ctx, catalog.Claim{}, r.lease, l, l.Locations, 0)
+	}
+	dir, err := r.Publisher.TempDir("renew")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	plain, err := r.relocate(ctx, dir, l.Tree, before, isOld)
+	if err != nil {
+		return err
+	}
+	id := chunk.Sum(plain)
+	if id == l.Locations {
+		return r.Catalog.Garbage.SettleLocations(ctx, catalog.Claim{}, r.lease, l, l.Locations, 0)
+	}
+	path := filepath.Join(dir, "locations")
+	size, err := objects.CompressFile(path, plain)
+	if err != nil {
+		return err
+	}
+	all := publish.Objects{Staged: []objects.Staged{{Key: objects.LocationsKey(id), Path: path}},
+		Replaced: []string{objects.LocationsKey(l.Locations)}}
+	return r.Publisher.Publish(ctx, all, func(claim catalog.Claim) error {
+		return r.Catalog.Garbage.SettleLocations(ctx, claim, r.lease, l, id, size)
+	})
+}
+
+// locations reads locations.
+func (r *run) locations(ctx context.Context, l catalog.MovedLayout) (*index.Locations, error) {
+	plain, err := r.Objects.OpenPlain(ctx, objects.LocationsKey(l.Locations))
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
+	b, err := io.ReadAll(plain)
+	if err != nil {
+		return nil, err
+	}
+	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), l.Tree, -1)
+}
+
+// relocate returns the locations of a tree with the current units of the chunks that before has in
+// the packs isOld. The tree's extent map is written to dir meanwhile.
+func (r *run) relocate(
+	ctx context.Context, dir string, tree chunk.ID, before *index.Locations, isOld map[chunk.ID]bool,
+) ([]byte, error) {
+	extents, file, err := r.extents(ctx, dir, tree)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	after := index.NewLocations(tree)
+	var units []chunk.Unit
+	var ids []chunk.ID // of the chunks of units; zero: the unit stays
+	flush := func() error {
+		now, err := r.Catalog.Units(ctx, slices.DeleteFunc(slices.Clone(ids), chunk.ID.IsZero))
+		if err != nil {
+			return err
+		}
+		for i, u := range units {
+			if !ids[i].IsZero() {
+				u = now[ids[i]]
+			}
+			after.Add(u)
+		}
+		units, ids = units[:0], ids[:0]
+		return nil
+	}
+	err = before.Each(func(i int64, u chunk.Unit) error {
+		var id chunk.ID
+		if isOld[u.Pack] {
+			e, err := extents.Extent(i)
+			if err != nil {
+				return err
+			}
+			id = e.ID
+		}
+		units, ids = append(units, u), append(ids, id)
+		if len(units) < locateBatch {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil {
+		err = flush()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range before.Startups() {
+		after.Startup(s)
+	}
+	return after.Encode(), nil
+}
+
+// extents reads a tree's extent map into a file of dir, which the caller closes.
+func (r *run) extents(ctx context.Context, dir string, tree chunk.ID) (_ *index.Map, file *os.File, err error) {
+	plain, err := r.Objects.OpenPlain(ctx, objects.IndexKey(tree))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer plain.Close()
+	if file, err = os.Create(filepath.Join(dir, "map")); err != nil {
+		return nil, nil, err
+	}
+	b := bufio.NewWriterSize(file, 64<<10)
+	_, err = index.Receive(plain, tree, b, io.Discard)
+	var m *index.Map
+	if err = errors.Join(err, b.Flush()); err == nil {
+		m, err = index.OpenMap(file, tree, index.NewPages(mapPages))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return m, file, nil
+}
+
+// dropRewritten deletes rewritten packs that no locations have named for long enough.
+func (r *run) dropRewritten(ctx context.Context) error {
+	if err := r.Catalog.Garbage.RetireRewritten(ctx, r.lease); err != nil {
+		return err
+	}
+	for {
+		packs, err := r.Catalog.Garbage.OldRewritten(ctx, r.Keep, rewrittenAtOnce)
+		if err != nil || len(packs) == 0 {
+			return err
+		}
+		var keys []string
+		for _, p := range packs {
+			keys = append(keys, objects.PackKey(p.ID))
+		}
+		if err := r.remove(ctx, "rewritten", keys, func(claim catalog.Claim) error {
+			bytes, err := r.Catalog.Garbage.DropRewritten(ctx, claim, r.lease, r.Keep, packs)
+			r.done.Bytes += bytes
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+}

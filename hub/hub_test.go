@@ -94,7 +94,16 @@ func readTreeOf(
 	if err != nil {
 		return header, nil, err
 	}
-	locations := fetchLocations(t, from, header)
+	var locations *index.Locations
+	if err := from.Locations(ctx, tree, chunk.ID{}, func(plain io.Reader) error {
+		b, err := io.ReadAll(plain)
+		if err == nil {
+			locations, err = index.OpenLocations(bytes.NewReader(b), int64(len(b)), tree, header.Extents)
+		}
+		return err
+	}); err != nil {
+		return header, nil, err
+	}
 	chunks = map[chunk.ID][]byte{}
 	for i := range header.Extents {
 		e, err := m.Extent(i)

@@ -90,7 +90,7 @@ func (c *Collector) Run(ctx context.Context) error {
 			c.Log.Error("queue the collection", "err", err)
 		}
 		if queued {
-			c.jobs.Wake()
+			c.jobs.Changed(JobKind, jobKey)
 		}
 	}
 	<-ctx.Done()
@@ -110,7 +110,7 @@ func (c *Collector) Start(ctx context.Context) (catalog.Job, error) {
 	if err != nil {
 		return j, err
 	}
-	c.jobs.Wake()
+	c.jobs.Changed(JobKind, jobKey)
 	return c.Catalog.Jobs.Get(ctx, n)
 }
 

@@ -140,15 +140,18 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 		return err
 	}
 	err = c.update(ctx, "move chunks", func(tx session) error {
+		if err := excludePublications(ctx, tx); err != nil { // they may name the old packs
+			return err
+		}
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
 		}
-		first, err := insertPacks(ctx, tx, packs, numbers)
+		unit, err := insertPacks(ctx, tx, packs, numbers)
 		if err != nil {
 			return err
 		}
 		for _, k := range chunks {
-			if err := exec(ctx, tx, `UPDATE chunks SET unit = ? WHERE id = ?`, first[k.Pack]+int64(k.Unit), k.ID[:]); err != nil {
+			if err := exec(ctx, tx, `UPDATE chunks SET unit = ? WHERE id = ?`, unit(k.Pack, k.Unit), k.ID[:]); err != nil {
 				return err
 			}
 		}

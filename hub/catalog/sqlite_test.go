@@ -178,3 +178,28 @@ func Example() {
 	fmt.Println(chain.Chain, len(chain.Above), chain.Statement != nil, err)
 	// Output: sha256:4 0 true <nil>
 }
+
+// Trees that were to be laid out by the clock of one process have jobs after the migration.
+func TestDueLayoutsBecomeJobs(t *testing.T) {
+	dump, err := os.ReadFile("testdata/schema-3.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "catalog.db")
+	execute(t, path, string(dump)+`
+		UPDATE layouts SET due = 7 WHERE substr(hex(tree), 1, 2) = '7D';
+		UPDATE layouts SET due = 5 WHERE substr(hex(tree), 1, 2) = 'F0';`)
+	c := catalogtest.Open(t, path)
+	numbers := map[int64]bool{}
+	for _, want := range []string{"f0", "7d"} {
+		j, err := c.Jobs.Claim(t.Context(), "worker", []catalog.Slot{{Kind: catalog.LayoutJob}}, time.Minute)
+		if err != nil || len(j.Key) != 64 || j.Key[:2] != want {
+			t.Errorf("claimed %+v, %v, want tree %s", j, err, want)
+		}
+		numbers[j.N] = true
+	}
+	n, err := c.Jobs.Add(t.Context(), catalog.Job{Kind: "image", Key: "a"}, 0)
+	if err != nil || len(numbers) != 2 || numbers[n] {
+		t.Errorf("job %d after %v, %v: want numbers of their own", n, numbers, err)
+	}
+}

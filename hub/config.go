@@ -65,6 +65,8 @@ type Config struct {
 
 	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule that names its repository an image stays until it is removed by hand. They are applied once a day."`
 
+	Quota []images.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with prefix and bytes. An image that would exceed one is refused when it is pushed or added."`
+
 	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
 	GC     GC     `toml:"gc" comment:"Collection: the hub frees what no image needs any more."`
 }
@@ -103,6 +105,7 @@ func DefaultConfig() Config {
 		DiskReserve:         1 << 30,
 		RetentionMaxPercent: 50,
 		Retention:           []retention.Rule{},
+		Quota:               []images.Quota{},
 
 		LogLevel:  "info",
 		LogFormat: "text",
@@ -155,6 +158,9 @@ func (c *Config) Check() error {
 		return err
 	}
 	if err := retention.Check(c.Retention); err != nil {
+		return err
+	}
+	if err := images.CheckQuotas(c.Quota); err != nil {
 		return err
 	}
 	for _, host := range c.RegistryHosts {

@@ -194,7 +194,8 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.jobs = jobs.New(h.catalog.Jobs, name, h.log)
 	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys, h.jobs)
 	ingester := ingest.New(h.catalog, publisher, encoders, h.trees, h.log)
-	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
+	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, Quotas: c.Quota,
+		MaxBlob:   limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: h.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Secret: h.keys.derive("logins of jobs"),
@@ -215,7 +216,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.reserve = space.New(c.DiskReserve, c.dirs()...)
 	h.jobs.Around(h.reserve.Job, images.JobKind, catalog.LayoutJob)
 	h.view.jobs, h.view.starts, h.view.holders, h.view.expiry = h.jobs, h.starts, h.holders, h.expiry
-	h.view.reserve = h.reserve
+	h.view.reserve, h.view.images, h.view.quotas = h.reserve, h.images, c.Quota
 	h.view.collector = h.collector
 	h.publisher.Recover(ctx)
 	return h.images.Recover(ctx)

@@ -19,6 +19,7 @@ import (
 	"lighter/hub/expiry"
 	"lighter/hub/fsck"
 	"lighter/hub/holders"
+	"lighter/hub/images"
 	"lighter/hub/jobs"
 	"lighter/hub/space"
 	"lighter/hub/startup"
@@ -34,6 +35,8 @@ type view struct {
 	holders   *holders.Service
 	expiry    *expiry.Service
 	reserve   *space.Reserve
+	images    *images.Service
+	quotas    []images.Quota
 	collector *collect.Collector
 	stopping  atomic.Bool
 	requests  *prometheus.CounterVec
@@ -212,6 +215,15 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	}
 	send(prometheus.CounterValue, "retention_removed_total", "Images that retention rules have removed.",
 		expiry.Removed, nil)
+	use, err := v.images.QuotaUse(ctx)
+	if err != nil {
+		return err
+	}
+	for _, q := range v.quotas {
+		labels := prometheus.Labels{"prefix": q.Prefix}
+		send(prometheus.GaugeValue, "quota_bytes", "Quota of the images below a prefix.", q.Bytes, labels)
+		send(prometheus.GaugeValue, "quota_used_bytes", "Bytes of the images below a prefix.", use[q.Prefix], labels)
+	}
 	gauge("disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes())
 	for _, d := range v.reserve.Dirs() {
 		free, err := d.Free()

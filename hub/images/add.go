@@ -231,6 +231,11 @@ func (s *Service) beginCopy(
 		return nil, err
 	}
 	defer s.Lock(ref.Repository)()
+	if err := s.checkQuotas(ctx, ref.Name(), members); errors.Is(err, errQuota) {
+		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
+	} else if err != nil {
+		return nil, err
+	}
 	ctx = context.WithoutCancel(ctx) // the following is done as a whole
 	r := &request{name: ref.Name()}
 	have, err := s.catalog.Images(ctx, r.name)
@@ -267,7 +272,8 @@ func imagesOf(members *oci.Members) []catalog.Image {
 		if m.Wanted {
 			state = wire.StateQueued
 		}
-		images = append(images, catalog.Image{Root: root, Digest: m.Digest, Platform: m.Platform, State: state})
+		images = append(images, catalog.Image{Root: root, Digest: m.Digest, Platform: m.Platform, State: state,
+			Size: sizeOf(m.Bytes)})
 	}
 	if len(images) == 0 {
 		images = append(images, catalog.Image{Root: root, Digest: root, State: wire.StateStored})

@@ -29,7 +29,8 @@ import (
 type Config struct {
 	Platforms []string // OS/ARCH of the images that are ingested by default
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
-	MaxBlob   int64    // bytes of a blob of another registry
+	Quotas    []Quota
+	MaxBlob   int64 // bytes of a blob of another registry
 	KeepBlobs KeepBlobs
 	ImageTime time.Duration // bounds the bringing and ingestion of a name's images
 	Keys      []ed25519.PrivateKey

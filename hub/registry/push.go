@@ -22,6 +22,8 @@ type Events interface {
 	Changing(ctx context.Context, repository, reference string) (settled func(), err error)
 	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())
+	// Allow is asked before a manifest is stored. Its error wraps ErrQuota if there is no room for it.
+	Allow(ctx context.Context, repository, reference string, m Manifest) error
 	// Pushed says that a tag points to a new manifest, or to the same again. After an error the
 	// client is asked to push again.
 	Pushed(ctx context.Context, repository, tag string) error
@@ -110,6 +112,12 @@ func (r *Registry) Handler(events Events) http.Handler {
 			return
 		}
 		defer events.Lock(path[1])()
+		if req.Method == http.MethodPut {
+			if err := allow(req, events, path[1], path[2], body); err != nil {
+				serveError(w, err)
+				return
+			}
+		}
 		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
 		r.app.ServeHTTP(answer, req)
 		if answer.status < 300 {
@@ -155,6 +163,14 @@ func changing(req *http.Request, events Events, repository, ref string) (settled
 }
 
 // notify calls events. It goes on if the client has disconnected, as the registry has changed.
+// ErrQuota marks errors of manifests that would exceed a quota.
+var ErrQuota = errors.New("denied")
+
+func allow(req *http.Request, events Events, repository, reference string, body []byte) error {
+	return events.Allow(req.Context(), repository, reference, Manifest{MediaType: req.Header.Get("Content-Type"),
+		Digest: digest.FromBytes(body).String(), Bytes: body})
+}
+
 func notify(req *http.Request, events Events, repository, ref string) error {
 	ctx := context.WithoutCancel(req.Context())
 	if req.Method == http.MethodDelete {

@@ -197,6 +197,8 @@ func (e *events) Changing(context.Context, string, string) (settled func(), err 
 
 func (e *events) Lock(string) (unlock func()) { return func() {} }
 
+func (e *events) Allow(context.Context, string, string, Manifest) error { return nil }
+
 func (e *events) Pushed(_ context.Context, repository, tag string) error {
 	e.calls = append(e.calls, "pushed "+repository+" "+tag)
 	return e.err

@@ -164,7 +164,7 @@ func serveError(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		code = errcode.ErrorCodeBlobUnknown
-	case errors.Is(err, ErrDenied):
+	case errors.Is(err, ErrDenied), errors.Is(err, ErrQuota):
 		code = errcode.ErrorCodeDenied
 	}
 	_ = errcode.ServeJSON(w, code.WithMessage(err.Error()))

@@ -1,0 +1,61 @@
+package hub_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"lighter/hub"
+	"lighter/hub/images"
+	"lighter/test/testkit/tarball"
+	"lighter/wire"
+)
+
+// A quota bounds the images below a prefix, pushed or added. An image that is there already takes no
+// more room under another name.
+func TestImageQuota(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *hub.Config) { c.Quota = []images.Quota{{Prefix: "ci", Bytes: 60_000}} })
+	of := func(seed uint64) fakeImage { return image(tarball.Of(tarball.File("f", noise(seed, 20_000)))) }
+	pushed := func(repository, tag string, seed uint64) (int, string) {
+		t.Helper()
+		manifest, config, blobs := of(seed).build()
+		for _, b := range append(blobs, config) {
+			h.pushBlob(repository, b)
+		}
+		text, err := json.Marshal(manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, body, _ := h.do("PUT", "/v2/"+repository+"/manifests/"+tag, text, "Content-Type", manifest.MediaType)
+		return status, string(body)
+	}
+	for i, tag := range []string{"1", "2"} {
+		if status, body := pushed("ci/a", tag, uint64(i)); status != 201 {
+			t.Fatalf("push of image %s: %d %s", tag, status, body)
+		}
+	}
+	status, body := pushed("ci/b", "3", 3)
+	for _, part := range []string{"DENIED", "ci", "59 KiB", "lighter rm"} {
+		if status != 403 || !strings.Contains(body, part) {
+			t.Errorf("a push beyond the quota: %d %s, want 403 and %s", status, body, part)
+		}
+	}
+	if status, body := pushed("ci/b", "again", 1); status != 201 {
+		t.Errorf("another name of an image: %d %s, want 201", status, body)
+	}
+	if status, body := pushed("cim/a", "3", 3); status != 201 {
+		t.Errorf("a push to another repository: %d %s, want 201", status, body)
+	}
+	r := startRegistry(t, of(4))
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "ci/c:1"}); err == nil || !strings.Contains(err.Error(), "quota") {
+		t.Errorf("an image that is added beyond the quota: %v, want an error", err)
+	}
+	h.ready("ci/a:1")
+	h.ready("ci/a:2")
+	// A tag that moves frees what it referred to.
+	if status, body := pushed("ci/a", "1", 3); status != 201 {
+		t.Errorf("a tag that moves to another image: %d %s, want 201", status, body)
+	}
+	h.ready("ci/a:1")
+}

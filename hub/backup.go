@@ -304,6 +304,12 @@ func restore(ctx context.Context, dir, root string) error {
 	if err := writeKeyFile(keyFile(root), key); err != nil {
 		return err
 	}
-	_, err = copyFile(catalogFile(dir), catalogFile(root), false)
-	return errors.Join(err, durable.SyncDir(root))
+	if _, err = copyFile(catalogFile(dir), catalogFile(root), false); err != nil {
+		return err
+	}
+	c, err := catalog.Attach(ctx, catalogFile(root))
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Disown(ctx), c.Close(), durable.SyncDir(root))
 }

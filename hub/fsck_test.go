@@ -321,3 +321,34 @@ func TestScrub(t *testing.T) {
 	}
 	t.Error("the scrub does not end")
 }
+
+// A repair that is interrupted at any point goes on at the next start of the hub.
+func TestRepairIsInterrupted(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.idle()
+	dir := objectsDir(h.config)
+	for delay := time.Duration(0); delay < 200*time.Millisecond; delay = delay*2 + 5*time.Millisecond {
+		for _, key := range files(t, dir) {
+			if err := os.Remove(filepath.Join(dir, key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = h.client.Fsck(t.Context(), wire.Fsck{Repair: true}, func(wire.Progress) {}) // it is cut
+		}()
+		time.Sleep(delay) // the test holds wherever this ends
+		h.stop()
+		<-ended
+		h = runHub(t, openHub(t, h.config))
+		h.idle()
+		if check := h.fsck(wire.Fsck{Repair: true, Deep: true}); check.Left() != 0 {
+			t.Errorf("interrupted after %v: %s", delay, findings(check))
+		}
+		h.wantClean("after "+delay.String(), "a:1")
+	}
+}

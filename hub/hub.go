@@ -170,14 +170,10 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err := h.catalog.Resign(ctx, h.keys); err != nil {
 		return err
 	}
-	storage, err := c.registryStorage()
-	if err != nil {
-		return err
-	}
 	h.upstream = upstream.New(ctx, upstream.Config{Catalog: h.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
 		Dir: scratch, Log: h.log})
 	h.closers = append(h.closers, h.upstream)
-	if h.registry, err = registry.Open(ctx, storage, h.upstream, h.keys.derive("uploads of the registry"), h.log); err != nil {
+	if h.registry, err = registry.Open(ctx, c.registryStorage(), h.upstream, h.keys.derive("uploads of the registry"), h.log); err != nil {
 		return err
 	}
 	name, err := owner(c.Root)

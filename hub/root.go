@@ -83,11 +83,11 @@ func owner(root string) (string, error) {
 
 // registryStorage returns where the registry keeps its files: in the bucket if that is S3, otherwise
 // below the hub's directory.
-func (c *Config) registryStorage() (registry.Storage, error) {
+func (c *Config) registryStorage() registry.Storage {
 	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "s3" {
 		return registry.S3(u)
 	}
-	return registry.Dir(registryDir(c.Root)), nil
+	return registry.Dir(registryDir(c.Root))
 }
 
 // dirs returns the directories in which the hub writes.

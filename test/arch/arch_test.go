@@ -57,7 +57,8 @@ hub/objects: durable format/chunk format/compress format/pack
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pull: hub/oci hub/registry hub/report wire
-hub/registry: wire
+hub/registry: hub/registry/bucket wire
+hub/registry/bucket:
 hub/report: wire
 hub/retention:
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders

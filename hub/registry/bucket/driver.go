@@ -1,0 +1,263 @@
+// Package bucket keeps the files of a registry in an S3 bucket: it is a storage driver of
+// distribution/distribution, under the name "bucket". Its only parameter is "url", as gocloud.dev
+// reads it: s3://BUCKET?region=…&endpoint=…&use_path_style=true. Credentials come from the
+// environment, as the SDK of AWS reads them.
+//
+//	driver.go  what the library asks for: files are objects with the prefix "registry/"
+//	writer.go  files that are written in several requests, perhaps by several processes
+//
+// The library has a driver of its own, which needs an SDK of AWS that is no longer maintained.
+//
+// Directories exist as long as there are files in them. To move a file is to copy and to delete it, so
+// a process that ends in between leaves both files.
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
+	"github.com/distribution/distribution/v3/registry/storage/driver/base"
+	"github.com/distribution/distribution/v3/registry/storage/driver/factory"
+	"gocloud.dev/blob"
+	_ "gocloud.dev/blob/s3blob" // the scheme s3
+	"gocloud.dev/gcerrors"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// Name is the driver's name in the library's configuration.
+	Name = "bucket"
+	// prefix begins the keys of all files.
+	prefix = "registry/"
+
+	// maxCopy is the size up to which S3 copies an object with one request, and copyPart is the size
+	// of the parts of a larger one, in bytes.
+	maxCopy  = 5 << 30
+	copyPart = 1 << 30
+	// requestsAtOnce bounds the requests of one call.
+	requestsAtOnce = 8
+)
+
+func init() { factory.Register(Name, opener{}) }
+
+type opener struct{}
+
+// Create opens the bucket at the parameter "url".
+func (opener) Create(ctx context.Context, parameters map[string]any) (driver.StorageDriver, error) {
+	u, err := url.Parse(fmt.Sprint(parameters["url"]))
+	if err != nil {
+		return nil, err
+	}
+	opened, err := blob.OpenBucket(ctx, u.String())
+	if err != nil {
+		return nil, err
+	}
+	f := &files{bucket: opened, name: u.Host, copyAtOnce: maxCopy}
+	if !opened.As(&f.client) {
+		return nil, errors.Join(errors.New("the bucket is not on S3"), opened.Close())
+	}
+	return &base.Base{StorageDriver: f}, nil
+}
+
+// files are the files in a bucket. Paths begin with a slash. It is safe for concurrent use.
+type files struct {
+	bucket     *blob.Bucket
+	client     *s3.Client // for what package blob does not have
+	name       string     // of the bucket, on S3
+	copyAtOnce int64      // the constant maxCopy; less in tests
+}
+
+var _ driver.StorageDriver = (*files)(nil)
+
+func key(path string) string { return prefix + strings.TrimPrefix(path, "/") }
+
+// pathError returns the library's error if the bucket's error says that there is no object.
+func pathError(path string, err error) error {
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return driver.PathNotFoundError{Path: path}
+	}
+	return err
+}
+
+// Name returns Name.
+func (f *files) Name() string { return Name }
+
+// GetContent returns a file.
+func (f *files) GetContent(ctx context.Context, path string) ([]byte, error) {
+	content, err := f.bucket.ReadAll(ctx, key(path))
+	return content, pathError(path, err)
+}
+
+// noSniffing: nobody but the library reads the objects.
+var noSniffing = &blob.WriterOptions{ContentType: "application/octet-stream"}
+
+// PutContent stores a file.
+func (f *files) PutContent(ctx context.Context, path string, content []byte) error {
+	return f.bucket.WriteAll(ctx, key(path), content, noSniffing)
+}
+
+// Reader reads a file from an offset on. Beyond its end there are no bytes.
+func (f *files) Reader(ctx context.Context, path string, offset int64) (io.ReadCloser, error) {
+	if offset < 0 {
+		return nil, driver.InvalidOffsetError{Path: path, Offset: offset}
+	}
+	r, err := f.bucket.NewRangeReader(ctx, key(path), offset, -1, nil)
+	var failed smithy.APIError
+	if errors.As(err, &failed) && failed.ErrorCode() == "InvalidRange" {
+		return io.NopCloser(strings.NewReader("")), nil
+	}
+	if err != nil {
+		return nil, pathError(path, err)
+	}
+	return r, nil
+}
+
+// Stat describes a file or a directory.
+func (f *files) Stat(ctx context.Context, path string) (driver.FileInfo, error) {
+	info := driver.FileInfoFields{Path: path}
+	attributes, err := f.bucket.Attributes(ctx, key(path))
+	switch {
+	case err == nil:
+		info.Size, info.ModTime = attributes.Size, attributes.ModTime
+	case gcerrors.Code(err) != gcerrors.NotFound:
+		return nil, err
+	default:
+		page, _, err := f.bucket.ListPage(ctx, blob.FirstPageToken, 1, &blob.ListOptions{Prefix: key(path) + "/"})
+		if err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			return nil, driver.PathNotFoundError{Path: path}
+		}
+		info.IsDir = true
+	}
+	return driver.FileInfoInternal{FileInfoFields: info}, nil
+}
+
+// List returns the files and directories in a directory.
+func (f *files) List(ctx context.Context, dir string) (names []string, err error) {
+	in := strings.TrimSuffix(key(dir), "/") + "/"
+	objects := f.bucket.List(&blob.ListOptions{Prefix: in, Delimiter: "/"})
+	for {
+		o, err := objects.Next(ctx)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, path.Join(dir, strings.TrimPrefix(o.Key, in)))
+	}
+	if len(names) == 0 && dir != "/" {
+		return nil, driver.PathNotFoundError{Path: dir}
+	}
+	return names, nil
+}
+
+// Move renames a file. It replaces another one of that name.
+func (f *files) Move(ctx context.Context, from, to string) error {
+	attributes, err := f.bucket.Attributes(ctx, key(from))
+	if err != nil {
+		return pathError(from, err)
+	}
+	if attributes.Size > f.copyAtOnce {
+		err = f.copyParts(ctx, key(from), key(to), attributes.Size)
+	} else {
+		err = f.bucket.Copy(ctx, key(to), key(from), nil)
+	}
+	if err != nil {
+		return pathError(from, err)
+	}
+	return f.bucket.Delete(ctx, key(from))
+}
+
+// copyParts copies an object of any size inside the bucket.
+func (f *files) copyParts(ctx context.Context, from, to string, size int64) error {
+	upload, err := f.beginUpload(ctx, to)
+	if err != nil {
+		return err
+	}
+	step := min(copyPart, f.copyAtOnce)
+	parts := make([]types.CompletedPart, (size+step-1)/step)
+	group, parallel := errgroup.WithContext(ctx)
+	group.SetLimit(requestsAtOnce)
+	for i := range parts {
+		group.Go(func() error {
+			begin := int64(i) * step
+			done, err := f.client.UploadPartCopy(parallel, &s3.UploadPartCopyInput{
+				Bucket: &f.name, Key: &to, UploadId: &upload, PartNumber: aws.Int32(int32(i + 1)),
+				CopySource:      aws.String(f.name + "/" + from), // paths have no characters to escape
+				CopySourceRange: aws.String(fmt.Sprintf("bytes=%d-%d", begin, min(begin+step, size)-1)),
+			})
+			if err != nil {
+				return fmt.Errorf("copy part %d of %s: %w", i+1, from, err)
+			}
+			parts[i] = types.CompletedPart{ETag: done.CopyPartResult.ETag, PartNumber: aws.Int32(int32(i + 1)),
+				ChecksumCRC32: done.CopyPartResult.ChecksumCRC32}
+			return nil
+		})
+	}
+	err = group.Wait()
+	if err == nil {
+		err = f.completeUpload(ctx, to, upload, parts)
+	}
+	if err != nil {
+		return errors.Join(err, f.abortUpload(context.WithoutCancel(ctx), to, upload))
+	}
+	return nil
+}
+
+// Delete deletes a file, or a directory with all that is in it, and unfinished uploads there.
+func (f *files) Delete(ctx context.Context, path string) error {
+	found, err := f.abortUploads(ctx, path)
+	if err != nil {
+		return err
+	}
+	for _, one := range []string{key(path), key(path) + restSuffix} {
+		err := f.bucket.Delete(ctx, one)
+		if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+			return err
+		}
+		found = found || err == nil
+	}
+	group, parallel := errgroup.WithContext(ctx)
+	group.SetLimit(requestsAtOnce)
+	objects := f.bucket.List(&blob.ListOptions{Prefix: key(path) + "/"})
+	for {
+		o, err := objects.Next(ctx)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return errors.Join(err, group.Wait())
+		}
+		found = true
+		group.Go(func() error { return f.bucket.Delete(parallel, o.Key) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if !found {
+		return driver.PathNotFoundError{Path: path}
+	}
+	return nil
+}
+
+// RedirectURL returns no URL: clients read through the registry.
+func (f *files) RedirectURL(*http.Request, string) (string, error) { return "", nil }
+
+// Walk calls fn for all files and directories in a directory.
+func (f *files) Walk(ctx context.Context, dir string, fn driver.WalkFn, options ...func(*driver.WalkOptions)) error {
+	return driver.WalkFallback(ctx, f, dir, fn, options...)
+}

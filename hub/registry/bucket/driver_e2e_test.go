@@ -1,0 +1,154 @@
+//go:build e2e
+
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
+	"github.com/distribution/distribution/v3/registry/storage/driver/base"
+	"github.com/distribution/distribution/v3/registry/storage/driver/testsuites"
+
+	"lighter/test/testkit/s3"
+)
+
+var server *s3.Server
+
+func TestMain(m *testing.M) {
+	var err error
+	if server, err = s3.New(); err != nil {
+		panic(err)
+	}
+	status := m.Run()
+	server.Close()
+	os.Exit(status)
+}
+
+func open(t *testing.T, n int) *files {
+	t.Helper()
+	url, err := server.Bucket(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := (opener{}).Create(t.Context(), map[string]any{"url": url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(*base.Base).StorageDriver.(*files)
+}
+
+// The library's suite for storage drivers.
+func TestDriver(t *testing.T) {
+	f := open(t, 1)
+	testsuites.Driver(t, func() (driver.StorageDriver, error) { return &base.Base{StorageDriver: f}, nil }, false)
+}
+
+func random(n int, seed uint64) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{byte(seed)})
+	_, _ = r.Read(b)
+	return b
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, w driver.FileWriter, b []byte) {
+	t.Helper()
+	if n, err := w.Write(b); err != nil || n != len(b) {
+		t.Fatal(n, err)
+	}
+}
+
+// A writer that ends without Close, as after kill -9, leaves the file as the writer before had closed it.
+func TestLostWriter(t *testing.T) {
+	f := open(t, 2)
+	first, lost, last := random(partSize+100, 1), random(2*partSize, 2), random(2*partSize+7, 3)
+	w, err := f.Writer(t.Context(), "/uploads/a/data", false)
+	must(t, err)
+	write(t, w, first)
+	must(t, w.Close())
+	w, err = f.Writer(t.Context(), "/uploads/a/data", true)
+	must(t, err)
+	write(t, w, lost)
+	w, err = f.Writer(t.Context(), "/uploads/a/data", true)
+	must(t, err)
+	if w.Size() != int64(len(first)) {
+		t.Fatalf("size %d, want %d", w.Size(), len(first))
+	}
+	write(t, w, last)
+	must(t, w.Commit(t.Context()))
+	must(t, w.Close())
+	got, err := f.GetContent(t.Context(), "/uploads/a/data")
+	if err != nil || !bytes.Equal(got, append(first, last...)) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if names, err := f.List(t.Context(), "/uploads/a"); err != nil || len(names) != 1 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+// To delete a directory ends the uploads in it, so that no parts stay in the bucket unseen.
+func TestDeleteEndsUploads(t *testing.T) {
+	f := open(t, 3)
+	for _, path := range []string{"/uploads/a/data", "/uploads/b/data", "/uploads/ab/data"} {
+		w, err := f.Writer(t.Context(), path, false)
+		must(t, err)
+		write(t, w, random(partSize+1, 1))
+		must(t, w.Close())
+	}
+	must(t, f.Delete(t.Context(), "/uploads/a"))
+	w, err := f.Writer(t.Context(), "/uploads/b/data", true)
+	must(t, err)
+	must(t, w.Cancel(t.Context()))
+	left, err := f.client.ListMultipartUploads(t.Context(), &awss3.ListMultipartUploadsInput{Bucket: &f.name})
+	must(t, err)
+	if len(left.Uploads) != 1 || aws.ToString(left.Uploads[0].Key) != "registry/uploads/ab/data" {
+		t.Errorf("uploads: %+v", left.Uploads)
+	}
+	if err := f.Delete(t.Context(), "/uploads/a"); !errors.As(err, new(driver.PathNotFoundError)) {
+		t.Errorf("delete again: %v", err)
+	}
+}
+
+// An object that is too large for one copy is copied in parts.
+func TestMoveInParts(t *testing.T) {
+	f := open(t, 4)
+	f.copyAtOnce = 5 << 20
+	content := random(12<<20, 1)
+	must(t, f.PutContent(t.Context(), "/a/from", content))
+	must(t, f.Move(t.Context(), "/a/from", "/b/to"))
+	got, err := f.GetContent(t.Context(), "/b/to")
+	if err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if _, err := f.Stat(t.Context(), "/a/from"); !errors.As(err, new(driver.PathNotFoundError)) {
+		t.Errorf("the old file: %v", err)
+	}
+}
+
+// A write fails if its context ends, and nothing of it can be committed.
+func TestWriteIsCancelled(t *testing.T) {
+	f := open(t, 5)
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := f.Writer(ctx, "/a", false)
+	must(t, err)
+	cancel()
+	if _, err := w.Write(random(partSize, 1)); err == nil {
+		t.Error("written with a context that has ended")
+	}
+	if err := w.Commit(t.Context()); err == nil {
+		t.Error("an incomplete file was committed")
+	}
+}

@@ -1,0 +1,262 @@
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
+	"gocloud.dev/gcerrors"
+)
+
+// partSize is the size of the parts of an upload, in bytes. S3 wants 5 MiB at least, except for the
+// last part, and 10,000 parts at most. A file has at most maxParts × partSize = 156 GiB.
+const (
+	partSize = 16 << 20
+	maxParts = 10_000
+)
+
+// restSuffix ends the key of an unfinished file's rest: what its parts do not have yet. The object
+// begins with a line of JSON, see rest.
+const restSuffix = ".rest"
+
+// rest is what Writer needs to go on with a file. An upload may have more parts, of a writer that ended
+// before Close. They are uploaded again.
+type rest struct {
+	Upload string `json:"upload,omitempty"` // of S3; empty: there is none yet
+	Parts  int32  `json:"parts,omitempty"`
+}
+
+// writer writes a file. Full parts are uploaded at once; Close keeps the rest for a later writer. A file
+// of less than a part is one object.
+type writer struct {
+	files *files
+	ctx   context.Context
+	path  string
+
+	rest
+	parts  []types.CompletedPart
+	size   int64
+	buffer bytes.Buffer // of less than a part
+	ended  bool         // Commit or Cancel was called
+	err    error        // of Write: the file is incomplete
+}
+
+var _ driver.FileWriter = (*writer)(nil)
+
+// Writer returns a writer of a new file or, with more, of one that is not committed yet. The caller
+// closes it. At most one writer of a file may be open at a time.
+func (f *files) Writer(ctx context.Context, path string, more bool) (driver.FileWriter, error) {
+	w := &writer{files: f, ctx: ctx, path: path}
+	if !more {
+		return w, nil
+	}
+	content, err := f.bucket.ReadAll(ctx, key(path)+restSuffix)
+	if gcerrors.Code(err) == gcerrors.NotFound { // a committed file can only be continued if it is empty
+		info, err := f.Stat(ctx, path)
+		if err == nil && (info.IsDir() || info.Size() > 0) {
+			err = errors.New("a complete file cannot be continued")
+		}
+		return w, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	head, tail, _ := bytes.Cut(content, []byte("\n"))
+	if err := json.Unmarshal(head, &w.rest); err != nil {
+		return nil, fmt.Errorf("object %s: %w", key(path)+restSuffix, err)
+	}
+	w.buffer.Write(tail)
+	w.size = int64(len(tail))
+	return w, w.listParts()
+}
+
+// listParts finds the parts that were uploaded before.
+func (w *writer) listParts() error {
+	if w.Upload == "" {
+		return nil
+	}
+	pages := s3.NewListPartsPaginator(w.files.client,
+		&s3.ListPartsInput{Bucket: &w.files.name, Key: aws.String(key(w.path)), UploadId: &w.Upload})
+	for pages.HasMorePages() && int32(len(w.parts)) < w.Parts {
+		page, err := pages.NextPage(w.ctx)
+		if err != nil {
+			return fmt.Errorf("list the parts of %s: %w", key(w.path), err)
+		}
+		for _, p := range page.Parts {
+			if number := aws.ToInt32(p.PartNumber); number == int32(len(w.parts))+1 && number <= w.Parts {
+				w.parts = append(w.parts, types.CompletedPart{ETag: p.ETag, PartNumber: p.PartNumber,
+					ChecksumCRC32: p.ChecksumCRC32})
+				w.size += aws.ToInt64(p.Size)
+			}
+		}
+	}
+	if int32(len(w.parts)) < w.Parts {
+		return fmt.Errorf("upload %s of %s has lost parts", w.Upload, key(w.path))
+	}
+	return nil
+}
+
+// Write appends to the file.
+func (w *writer) Write(b []byte) (n int, err error) {
+	if w.ended || w.err != nil {
+		return 0, errors.Join(errors.New("write to an ended file"), w.err)
+	}
+	for len(b) > 0 {
+		some := b[:min(len(b), partSize-w.buffer.Len())]
+		w.buffer.Write(some)
+		b, n = b[len(some):], n+len(some)
+		w.size += int64(len(some))
+		if w.buffer.Len() == partSize {
+			if w.err = w.uploadPart(w.ctx); w.err != nil {
+				return n, w.err
+			}
+		}
+	}
+	return n, nil
+}
+
+// uploadPart uploads the buffer as the next part.
+func (w *writer) uploadPart(ctx context.Context) (err error) {
+	if w.Upload == "" {
+		if w.Upload, err = w.files.beginUpload(ctx, key(w.path)); err != nil {
+			return err
+		}
+	}
+	number := int32(len(w.parts)) + 1
+	if number > maxParts {
+		return fmt.Errorf("file %s: more than %d bytes", w.path, int64(maxParts)*partSize)
+	}
+	done, err := w.files.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: &w.files.name, Key: aws.String(key(w.path)),
+		UploadId: &w.Upload, PartNumber: &number, Body: bytes.NewReader(w.buffer.Bytes())})
+	if err != nil {
+		return fmt.Errorf("upload part %d of %s: %w", number, key(w.path), err)
+	}
+	w.parts = append(w.parts, types.CompletedPart{ETag: done.ETag, PartNumber: &number,
+		ChecksumCRC32: done.ChecksumCRC32})
+	w.buffer.Reset()
+	return nil
+}
+
+// Size returns the bytes of the file, including those of previous writers.
+func (w *writer) Size() int64 { return w.size }
+
+// Close keeps what was written for a later writer, unless Commit or Cancel was called.
+func (w *writer) Close() error {
+	if w.ended {
+		return nil
+	}
+	w.ended = true
+	if w.err != nil { // a later writer goes on where this one began
+		return nil
+	}
+	w.Parts = int32(len(w.parts))
+	head, err := json.Marshal(w.rest)
+	if err != nil {
+		return err
+	}
+	content := append(append(head, '\n'), w.buffer.Bytes()...)
+	return w.files.bucket.WriteAll(context.WithoutCancel(w.ctx), key(w.path)+restSuffix, content, noSniffing)
+}
+
+// Commit makes the file readable.
+func (w *writer) Commit(ctx context.Context) error {
+	if w.ended || w.err != nil {
+		return errors.Join(errors.New("commit of an ended file"), w.err)
+	}
+	if err := w.store(ctx); err != nil {
+		return err
+	}
+	w.ended = true
+	return w.forget(ctx)
+}
+
+func (w *writer) store(ctx context.Context) error {
+	if w.Upload == "" {
+		return w.files.bucket.WriteAll(ctx, key(w.path), w.buffer.Bytes(), noSniffing)
+	}
+	if w.buffer.Len() > 0 {
+		if err := w.uploadPart(ctx); err != nil {
+			return err
+		}
+	}
+	return w.files.completeUpload(ctx, key(w.path), w.Upload, w.parts)
+}
+
+// forget deletes the rest that an earlier writer has kept, if there is one.
+func (w *writer) forget(ctx context.Context) error {
+	err := w.files.bucket.Delete(ctx, key(w.path)+restSuffix)
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return nil
+	}
+	return err
+}
+
+// Cancel deletes what was written.
+func (w *writer) Cancel(ctx context.Context) error {
+	w.ended = true
+	if w.Upload != "" {
+		if err := w.files.abortUpload(ctx, key(w.path), w.Upload); err != nil {
+			return err
+		}
+	}
+	return w.forget(ctx)
+}
+
+func (f *files) beginUpload(ctx context.Context, key string) (upload string, err error) {
+	begun, err := f.client.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &f.name, Key: &key,
+		ContentType: &noSniffing.ContentType, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32})
+	if err != nil {
+		return "", fmt.Errorf("begin upload of %s: %w", key, err)
+	}
+	return aws.ToString(begun.UploadId), nil
+}
+
+func (f *files) completeUpload(ctx context.Context, key, upload string, parts []types.CompletedPart) error {
+	_, err := f.client.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{Bucket: &f.name, Key: &key,
+		UploadId: &upload, MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}})
+	if err != nil {
+		return fmt.Errorf("complete upload of %s: %w", key, err)
+	}
+	return nil
+}
+
+// abortUpload ends an upload and deletes its parts. It is no error if the upload has ended.
+func (f *files) abortUpload(ctx context.Context, key, upload string) error {
+	_, err := f.client.AbortMultipartUpload(ctx,
+		&s3.AbortMultipartUploadInput{Bucket: &f.name, Key: &key, UploadId: &upload})
+	if err != nil && !errors.As(err, new(*types.NoSuchUpload)) {
+		return fmt.Errorf("abort upload of %s: %w", key, err)
+	}
+	return nil
+}
+
+// abortUploads ends the uploads of a file, or of all files in a directory. It reports whether there
+// were any.
+func (f *files) abortUploads(ctx context.Context, path string) (found bool, err error) {
+	pages := s3.NewListMultipartUploadsPaginator(f.client,
+		&s3.ListMultipartUploadsInput{Bucket: &f.name, Prefix: aws.String(key(path))})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return found, fmt.Errorf("list uploads of %s: %w", key(path), err)
+		}
+		for _, u := range page.Uploads {
+			of := aws.ToString(u.Key)
+			if of != key(path) && !strings.HasPrefix(of, key(path)+"/") {
+				continue
+			}
+			found = true
+			if err := f.abortUpload(ctx, of, aws.ToString(u.UploadId)); err != nil {
+				return found, err
+			}
+		}
+	}
+	return found, nil
+}

@@ -41,7 +41,7 @@ soak:
 	test/setup postgres s3
 	$(MAKE) build
 	LIGHTER_SOAK=1 $(GO) test -tags e2e -count=1 -p 1 -timeout 30m -v -exec 'unshare --mount --propagation private' \
-		$$(grep -rl LIGHTER_SOAK node store test --include='*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+		$$(grep -rl LIGHTER_SOAK hub node store test --include='*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 demo:
 	test/setup all sci

@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -21,8 +23,13 @@ import (
 
 var server *s3.Server
 
+// TestMain starts the S3 server. The library's suite writes files of 5 GB only if LIGHTER_SOAK is set.
 func TestMain(m *testing.M) {
-	var err error
+	flag.Parse()
+	err := flag.Set("test.short", strconv.FormatBool(os.Getenv("LIGHTER_SOAK") == ""))
+	if err != nil {
+		panic(err)
+	}
 	if server, err = s3.New(); err != nil {
 		panic(err)
 	}

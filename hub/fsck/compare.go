@@ -50,16 +50,6 @@ func parse(key string) (object, bool) {
 	return object{}, false
 }
 
-// nameOf names a kind of objects, for users.
-func nameOf(kind catalog.ObjectKind) string {
-	for _, k := range objectKinds {
-		if k.kind == kind {
-			return k.name
-		}
-	}
-	return ""
-}
-
 // pair is what bucket and catalog say about one key.
 type pair struct {
 	key    string

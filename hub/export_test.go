@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lighter/hub/blobs"
 	"lighter/hub/catalog"
 	"lighter/hub/collect"
 	"lighter/hub/fsck"
@@ -32,6 +33,9 @@ func (h *Hub) Checker() *fsck.Checker          { return h.checker }
 func (h *Hub) Verifier() *verify.Verifier      { return h.verifier }
 func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.keys.public() }
 func (h *Hub) Log() *slog.Logger               { return h.log }
+
+// Blobs returns the collector of the registry's blobs.
+func (h *Hub) Blobs() *blobs.Collector { return h.blobs }
 
 // SetLeases sets how long a process that has stopped keeps its jobs and claims.
 func (h *Hub) SetLeases(d time.Duration) { h.jobs.Lease, h.publisher.Lease = d, d }

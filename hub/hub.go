@@ -30,6 +30,7 @@ import (
 	"lighter/hub/access"
 	"lighter/hub/admin"
 	"lighter/hub/answer"
+	"lighter/hub/blobs"
 	"lighter/hub/catalog"
 	"lighter/hub/collect"
 	"lighter/hub/encoder"
@@ -73,6 +74,7 @@ type Hub struct {
 	registry  *registry.Registry
 	jobs      *jobs.Queue
 	images    *images.Service
+	blobs     *blobs.Collector
 	trees     *ingest.Trees
 	publisher *publish.Publisher
 	verifier  *verify.Verifier
@@ -173,9 +175,11 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.upstream = upstream.New(ctx, upstream.Config{Catalog: h.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
 		Dir: scratch, Log: h.log})
 	h.closers = append(h.closers, h.upstream)
-	if h.registry, err = registry.Open(ctx, c.registryStorage(), h.upstream, h.keys.derive("uploads of the registry"), h.log); err != nil {
+	if h.registry, err = registry.Open(ctx, c.registryStorage(), h.upstream, registryUses{h.catalog.Blobs},
+		h.keys.derive("uploads of the registry"), h.log); err != nil {
 		return err
 	}
+	h.registry.ReleasesLayers = images.KeepBlobs(c.KeepBlobs) == images.KeepNever
 	name, err := owner(c.Root)
 	if err != nil {
 		return err
@@ -199,6 +203,8 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		h.catalog, h.registry, ingester, h.jobs)
 	h.checker = fsck.New(fsck.Config{Catalog: h.catalog, Objects: h.objects, Registry: h.registry, Publisher: publisher,
 		Ingester: ingester, Trees: h.trees, Limits: limits, Jobs: h.jobs, ScrubDays: c.ScrubDays, Log: h.log})
+	h.blobs = blobs.New(blobs.Config{Catalog: h.catalog, Registry: h.registry, Upstream: h.upstream,
+		Keep: images.KeepBlobs(c.KeepBlobs), Jobs: h.jobs, Log: h.log})
 	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
 		Encoders: encoders,
 		Images:   h.images, Jobs: h.jobs, Limit: c.StartupBytes, Log: h.log})
@@ -232,6 +238,12 @@ func (h *Hub) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// registryUses keeps in the catalog which blobs of the registry clients rely on.
+type registryUses struct{ *catalog.Blobs }
+
+// IsDeleting implements registry.Uses.
+func (registryUses) IsDeleting(err error) bool { return errors.Is(err, catalog.ErrDeleting) }
 
 // nodeImages answers what nodes ask about images.
 type nodeImages struct {
@@ -312,6 +324,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	defer context.AfterFunc(ctx, h.end)()
 	group.Go(func() error { return h.jobs.Run(ctx) })
 	group.Go(func() error { return h.publisher.Run(ctx) })
+	group.Go(func() error { return h.blobs.Run(ctx) })
 	group.Go(h.trees.Run)
 	group.Go(func() error { return h.checker.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })

@@ -17,6 +17,8 @@
 //     derived.go: trees that were made on request.
 //   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
 //     and recordings; used.go: the eviction of startup packs.
+//   - upstream.go: layers that other registries have; blobs.go (Blobs): which blobs of the hub's
+//     registry clients rely on.
 //   - held.go: the trees that nodes and mirrors have.
 //   - collect.go and marks.go (Garbage): what no image needs any more; collected.go: publications beside
 //     its removal.
@@ -43,6 +45,7 @@ type Catalog struct {
 	Claims  *Claims
 	Checks  *Checks
 	Garbage *Garbage
+	Blobs   *Blobs
 
 	changes changes
 	sizes   sizesState
@@ -66,6 +69,6 @@ func Open(ctx context.Context, source string) (*Catalog, error) {
 
 func newCatalog(db *database) *Catalog {
 	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
-		Garbage: &Garbage{db},
+		Garbage: &Garbage{db}, Blobs: &Blobs{db},
 		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}
 }

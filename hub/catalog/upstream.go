@@ -1,6 +1,9 @@
 package catalog
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // Upstream is a repository of another registry that has a layer.
 type Upstream struct {
@@ -10,9 +13,19 @@ type Upstream struct {
 	Size       int64  // of the layer, bytes
 }
 
-// AddUpstreams records which layers of a repository of the hub's registry other registries have.
+// AddUpstreams records which layers of a repository of the hub's registry other registries have, and
+// touches them (Blobs).
 func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []Upstream) error {
 	return c.update(ctx, "add upstream layers of "+repository, func(tx session) error {
+		var digests []string
+		for _, l := range layers {
+			digests = append(digests, l.Digest)
+		}
+		for batch := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(digests))), rowsPerInsert) {
+			if err := touch(ctx, tx, batch); err != nil {
+				return err
+			}
+		}
 		for _, l := range layers {
 			plain := 0
 			if l.PlainHTTP {

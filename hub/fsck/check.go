@@ -376,14 +376,19 @@ func (k *checking) storedSize(ctx context.Context, digest string) (int64, error)
 	return size, err
 }
 
-// upstreamSize returns the size of a blob that the registry reads from another one, or -1.
+// upstreamSize returns the size of a blob that the registry reads from another one, or was not to
+// keep; otherwise -1.
 func (k *checking) upstreamSize(ctx context.Context, b catalog.ImageBlob) (int64, error) {
 	ref, err := wire.ParseName(b.Image)
 	if err != nil {
 		return 0, err
 	}
-	size, err := k.Registry.Repository(ref.Repository).UpstreamSize(ctx, b.Digest)
+	from := k.Registry.Repository(ref.Repository)
+	size, err := from.UpstreamSize(ctx, b.Digest)
 	if errors.Is(err, registry.ErrNotFound) {
+		if from.IsReleased(ctx, b.Digest) {
+			return b.Size, nil
+		}
 		return -1, nil
 	}
 	return size, err

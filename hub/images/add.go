@@ -201,9 +201,12 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 	}
 	ctx = context.WithoutCancel(ctx) // the following is done as a whole
 	if add.Digest != "" && ref.Tag != "" {
-		if err := repository.PutManifest(ctx, ref.Tag, root); err != nil {
-			return nil, err
-		}
+		err = repository.PutManifest(ctx, ref.Tag, root)
+	} else {
+		err = repository.Touch(ctx, root)
+	}
+	if err != nil {
+		return nil, err
 	}
 	now, err := s.nameImages(ctx, ref, imagesOf(members))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/distribution/distribution/v3/registry/api/errcode"
@@ -67,6 +68,10 @@ func (r *Registry) Handler(events Events) http.Handler {
 				"names are lower case, with an underscore for the colon before a host's port"))
 			return
 		}
+		if err := r.touchAsked(req); err != nil {
+			serveError(w, err)
+			return
+		}
 		if path := blobPath.FindStringSubmatch(req.URL.Path); path != nil && r.serveUpstream(w, req, path[1], path[2]) {
 			return
 		}
@@ -97,7 +102,12 @@ func (r *Registry) Handler(events Events) http.Handler {
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		if req.Method == http.MethodPut {
 			// Other registries are asked before the lock is taken, too.
-			known, err := r.Repository(path[1]).upstreamBlobs(wait, Manifest{Bytes: body}, r.present)
+			repository := r.Repository(path[1])
+			if err := repository.Touch(wait, Manifest{Bytes: body}); err != nil {
+				serveError(w, err)
+				return
+			}
+			known, err := repository.upstreamBlobs(wait, Manifest{Bytes: body}, r.present)
 			if err != nil {
 				serveError(w, err)
 				return
@@ -133,6 +143,38 @@ func (r *Registry) Handler(events Events) http.Handler {
 		}
 		answer.send(w)
 	})
+}
+
+// touchAsked notes that a client relies on a blob that it has found, mounts or has uploaded, or on a
+// manifest that it has found. A client that only looks gets its answer even if that cannot be noted.
+func (r *Registry) touchAsked(req *http.Request) error {
+	ctx, query := req.Context(), req.URL.Query()
+	switch req.Method {
+	case http.MethodHead:
+		var err error
+		if path := blobPath.FindStringSubmatch(req.URL.Path); path != nil {
+			if stored, statErr := r.Repository(path[1]).stores(ctx, path[2]); statErr == nil && stored {
+				err = r.touch(ctx, path[2])
+			}
+		} else if path := manifestPath.FindStringSubmatch(req.URL.Path); path != nil && strings.Contains(path[2], ":") {
+			repository := r.Repository(path[1])
+			if m, readErr := repository.Manifest(ctx, path[2]); readErr == nil {
+				err = repository.Touch(ctx, m)
+			}
+		}
+		if err != nil {
+			r.log.Warn("note the use of a blob", "err", err)
+		}
+	case http.MethodPost:
+		if mount := query.Get("mount"); mount != "" {
+			return r.touch(ctx, mount)
+		}
+	case http.MethodPut:
+		if uploaded := query.Get("digest"); uploaded != "" {
+			return r.touch(ctx, uploaded)
+		}
+	}
+	return nil
 }
 
 // ReadWithin reads a body to its end. It fails if that takes longer than limit.

@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path"
+	"time"
 
 	"github.com/distribution/distribution/v3"
 	"github.com/distribution/distribution/v3/configuration"
@@ -48,24 +50,32 @@ const fileThreads = 64
 
 // Registry is an open registry. It is safe for concurrent use.
 type Registry struct {
+	// TouchInterval is how often at most it is noted that clients rely on a blob. It is set before the
+	// registry is used.
+	TouchInterval time.Duration
+	// ReleasesLayers says that layers of pushed images are deleted when they are ingested. It is set
+	// before the registry is used.
+	ReleasesLayers bool
+
 	app       *handlers.App
 	driver    driver.StorageDriver
 	namespace distribution.Namespace
 	log       *slog.Logger
 	upstream  Upstream            // may be nil: there is none
+	uses      Uses                // may be nil: nothing is deleted
 	manifests *semaphore.Weighted // in bytes; see maxManifests
 }
 
 // maxCatalog bounds the repositories in one answer to /v2/_catalog. A longer list is paginated.
 const maxCatalog = 1000
 
-// Open opens the registry in a storage until ctx ends. Meanwhile a task of the library deletes uploads
-// that did not continue for a week. All processes that serve one registry have the same secret: an
-// upload that one of them has begun can go on at another.
+// Open opens the registry in a storage until ctx ends. All processes that serve one registry have the
+// same secret: an upload that one of them has begun can go on at another.
 //
-// upstream has the layers that are not stored; it may be nil.
+// upstream has the layers that are not stored, uses knows which blobs clients rely on. Both may be
+// nil.
 func Open(
-	ctx context.Context, in Storage, upstream Upstream, secret []byte, log *slog.Logger,
+	ctx context.Context, in Storage, upstream Upstream, uses Uses, secret []byte, log *slog.Logger,
 ) (*Registry, error) {
 	routeLogs(log)
 	files, err := factory.Create(ctx, in.driver, in.parameters)
@@ -80,6 +90,8 @@ func Open(
 		in.driver:  in.parameters,
 		"delete":   {"enabled": true},
 		"redirect": {"disable": true},
+		// EndUploads does it.
+		"maintenance": {"uploadpurging": map[any]any{"enabled": false}},
 	}}
 	config.HTTP.Secret = string(secret)
 	config.Catalog.MaxEntries = maxCatalog
@@ -88,7 +100,7 @@ func Open(
 	// manifests that are missing here, and foreign layers are accepted.
 	config.Validation.Disabled = true
 	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log,
-		upstream: upstream, manifests: semaphore.NewWeighted(maxManifests)}, nil
+		upstream: upstream, uses: uses, TouchInterval: touchInterval, manifests: semaphore.NewWeighted(maxManifests)}, nil
 }
 
 // Repository is one repository of the registry.
@@ -173,6 +185,9 @@ func (r Repository) putManifest(ctx context.Context, tag string, m Manifest) err
 	if err != nil {
 		return err
 	}
+	if err := r.Touch(ctx, m); err != nil {
+		return err
+	}
 	known, err := r.upstreamBlobs(ctx, m, r.registry.known)
 	if err != nil {
 		return err
@@ -199,6 +214,9 @@ func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error
 	opened, err := repo.Blobs(ctx).Open(ctx, digest.Digest(blob))
 	if errors.Is(mapNotFound(err), ErrNotFound) && r.registry.upstream != nil {
 		body, err := r.registry.upstream.Open(ctx, r.name, blob)
+		if errors.Is(err, ErrNotFound) && r.IsReleased(ctx, blob) {
+			err = errReleased
+		}
 		if err != nil {
 			return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, err)
 		}
@@ -226,6 +244,26 @@ func (r Repository) UpstreamSize(ctx context.Context, blob string) (int64, error
 	return r.registry.known(ctx, r.name, blob)
 }
 
+// ErrReleased marks errors about layers that were deleted because of Registry.ReleasesLayers.
+var ErrReleased = errors.New("the hub does not keep the layers of pushed images (keep_blobs)")
+
+var errReleased = fmt.Errorf("%w: %w; nodes with the snapshotter do not need them", ErrNotFound, ErrReleased)
+
+// IsReleased reports whether a layer of the repository was deleted because of
+// Registry.ReleasesLayers: its link is left.
+func (r Repository) IsReleased(ctx context.Context, blob string) bool {
+	id, err := digest.Parse(blob)
+	if err != nil || !r.registry.ReleasesLayers {
+		return false
+	}
+	if stored, err := r.stores(ctx, blob); err != nil || stored {
+		return false
+	}
+	_, err = r.registry.driver.Stat(ctx,
+		path.Join(repositoriesPath, r.name, "_layers", id.Algorithm().String(), id.Encoded(), "link"))
+	return err == nil
+}
+
 // ErrUnavailable marks errors of the storage itself. The same may succeed later.
 var ErrUnavailable = errors.New("the registry's storage is not available")
 
@@ -250,6 +288,9 @@ func (b blobReader) Read(p []byte) (int, error) {
 
 // Link adds a blob that any repository has to this one. It reports whether such a blob exists.
 func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
+	if err := r.registry.touch(ctx, blob); err != nil {
+		return false, err
+	}
 	desc, err := r.registry.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
 	if errors.Is(mapNotFound(err), ErrNotFound) {
 		return false, nil
@@ -278,17 +319,20 @@ func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 	return true, nil
 }
 
-// Drop deletes the corrupt bytes of a blob for all repositories. The next push or copy uploads
-// them again; otherwise it would find that the blob exists.
-func (r Repository) Drop(ctx context.Context, blob string) error {
+// Drop deletes the bytes of a blob for all repositories. If they were corrupt, the next push or copy
+// uploads them again; otherwise it would find that the blob exists.
+func (r Repository) Drop(ctx context.Context, blob string) error { return r.registry.Drop(ctx, blob) }
+
+// Drop deletes the bytes of a blob or manifest for all repositories.
+func (r *Registry) Drop(ctx context.Context, blob string) error {
 	id, err := digest.Parse(blob)
 	if err != nil {
 		return fmt.Errorf("drop blob %q: %w", blob, err)
 	}
-	dir := "/docker/registry/v2/blobs/" + id.Algorithm().String() + "/" + id.Encoded()[:2] + "/" + id.Encoded()
-	err = r.registry.driver.Delete(ctx, dir)
+	dir := blobsPath + "/" + id.Algorithm().String() + "/" + id.Encoded()[:2] + "/" + id.Encoded()
+	err = r.driver.Delete(ctx, dir)
 	if err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
-		return fmt.Errorf("drop blob %s: %w", blob, err)
+		return fmt.Errorf("drop blob %s: %w", blob, unavailable(err))
 	}
 	return nil
 }

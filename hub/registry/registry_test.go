@@ -20,7 +20,7 @@ import (
 
 func openTest(t *testing.T) *Registry {
 	t.Helper()
-	r, err := Open(t.Context(), Dir(t.TempDir()), nil, nil, slog.New(slog.DiscardHandler))
+	r, err := Open(t.Context(), Dir(t.TempDir()), nil, nil, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func uploads(t *testing.T, dir string) (list []string) {
 
 func TestBlobIsStoredWhileItIsRead(t *testing.T) {
 	dir := t.TempDir()
-	r, err := Open(t.Context(), Dir(dir), nil, nil, slog.New(slog.DiscardHandler))
+	r, err := Open(t.Context(), Dir(dir), nil, nil, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

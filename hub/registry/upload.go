@@ -72,6 +72,9 @@ func (u *upload) commit() error {
 	}
 	err := u.b.Flush()
 	if err == nil {
+		err = u.to.registry.touch(u.ctx, u.blob)
+	}
+	if err == nil {
 		_, err = u.w.Commit(u.ctx, v1.Descriptor{Digest: digest.Digest(u.blob), Size: u.size})
 	}
 	if invalid := (distribution.ErrBlobInvalidDigest{}); errors.As(err, &invalid) {
@@ -103,5 +106,5 @@ func (u *upload) Close() error {
 
 // uploadPath returns the path of an upload's bytes in the library's storage layout, version 2.
 func uploadPath(repository, id string) string {
-	return "/docker/registry/v2/repositories/" + repository + "/_uploads/" + id + "/data"
+	return repositoriesPath + "/" + repository + "/_uploads/" + id + "/data"
 }

@@ -65,21 +65,26 @@ func (r *Registry) present(ctx context.Context, repository, digest string) (int6
 }
 
 // serveUpstream answers a request for a blob that is not stored and that the repository may read
-// upstream. It reports whether it has answered.
+// upstream, or that was released. It reports whether it has answered.
 func (r *Registry) serveUpstream(w http.ResponseWriter, req *http.Request, repository, blob string) bool {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return false
 	}
 	ctx := req.Context()
-	if _, err := r.known(ctx, repository, blob); errors.Is(err, ErrNotFound) {
-		return false
-	} else if err != nil {
-		serveError(w, err)
-		return true
+	_, unknown := r.known(ctx, repository, blob)
+	if errors.Is(unknown, ErrNotFound) {
+		released := r.Repository(repository).IsReleased(ctx, blob)
+		if released {
+			serveError(w, errReleased)
+		}
+		return released
 	}
 	stored, err := r.Repository(repository).stores(ctx, blob)
 	if stored {
 		return false
+	}
+	if err == nil {
+		err = unknown
 	}
 	var size int64
 	var body Blob
@@ -226,6 +231,20 @@ func blobsOf(m Manifest) (blobs []digest.Digest) {
 		}
 	}
 	return blobs
+}
+
+// manifestsOf returns the digests of the manifests that an index names.
+func manifestsOf(m Manifest) (manifests []digest.Digest) {
+	var parsed v1.Index
+	if json.Unmarshal(m.Bytes, &parsed) != nil {
+		return nil
+	}
+	for _, d := range parsed.Manifests {
+		if d.Digest.Validate() == nil {
+			manifests = append(manifests, d.Digest)
+		}
+	}
+	return manifests
 }
 
 // upstreamKey is the context key of the blobs that exist upstream, by digest, while a manifest is

@@ -211,8 +211,10 @@ func (v *verification) checkLayers(ctx context.Context) error {
 		if err := v.checkLayer(ctx, l, path); err != nil {
 			whole = false
 			record.Open = func() (io.ReadCloser, error) { return v.openRecord(ctx, l.DiffID) }
-			if err := v.note(ctx, l.String(), err); err != nil {
-				return err
+			if !errors.Is(err, registry.ErrReleased) { // then the record stands for the layer
+				if err := v.note(ctx, l.String(), err); err != nil {
+					return err
+				}
 			}
 		}
 		v.layers, v.records = append(v.layers, l), append(v.records, record)

@@ -40,10 +40,11 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify logqueue renewed sleep socket wire | hub/report mirror store store/origin wire/client
+hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify logqueue renewed sleep socket wire | hub/report mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
+hub/blobs: hub/catalog hub/images hub/jobs hub/oci hub/registry hub/report sleep wire
 hub/catalog: format/chunk format/index sleep wire | hub/report
 hub/collect: format/chunk format/index format/pack hub/catalog hub/encoder hub/jobs hub/objects hub/publish hub/report sleep wire
 hub/encoder: format/compress format/pack

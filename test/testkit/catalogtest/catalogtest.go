@@ -47,6 +47,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Chunks", testChunks},
 		{"Manifests", testManifests},
 		{"Upstreams", testUpstreams},
+		{"RegistryBlobs", testRegistryBlobs},
 		{"Sizes", testSizes},
 		{"Locations", testLocations},
 		{"RetiredPacks", testRetiredPacks},

@@ -1,0 +1,279 @@
+package blobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/hub/catalog"
+	"lighter/hub/images"
+	"lighter/hub/oci"
+	"lighter/hub/registry"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+func (r *run) collect(ctx context.Context, progress *report.Progress) error {
+	now, err := r.config.Catalog.Blobs.Now(ctx)
+	if err != nil {
+		return err
+	}
+	r.before = now.Add(-r.Delay)
+	if err := r.config.Registry.EndUploads(ctx, uploadAge); err != nil {
+		return fmt.Errorf("end unfinished uploads: %w", err)
+	}
+	if err := r.readCatalog(ctx); err != nil {
+		return err
+	}
+	// Links are swept when all is marked: a blob that is named nowhere goes with its links.
+	var repositories []*repository
+	err = r.config.Registry.Each(ctx, func(c *registry.Contents) error {
+		repositories = append(repositories, &repository{Contents: c, live: map[string]bool{}})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list the registry: %w", err)
+	}
+	marked := progress.Step("mark", "repositories", int64(len(repositories)))
+	for _, one := range repositories {
+		if err := r.mark(ctx, one); err != nil {
+			return fmt.Errorf("repository %s: %w", one.Name(), err)
+		}
+		marked.Add(1)
+	}
+	if r.Marked != nil {
+		r.Marked()
+	}
+	swept := progress.Step("sweep", "repositories", int64(len(repositories)))
+	for _, one := range repositories {
+		if err := r.sweepLinks(ctx, one); err != nil {
+			return err
+		}
+		swept.Add(1)
+	}
+	if err := r.sweepBlobs(ctx); err != nil {
+		return err
+	}
+	return r.config.Catalog.Blobs.Forget(ctx, r.before)
+}
+
+// repository is a repository of the registry, with the digests that its tags and images name.
+type repository struct {
+	*registry.Contents
+	live map[string]bool
+}
+
+// readCatalog reads the images and the layers that other registries have. Images that were added
+// before such layers were recorded get them recorded now.
+func (r *run) readCatalog(ctx context.Context) error {
+	all, err := r.config.Catalog.Images(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, image := range all {
+		if ref, err := wire.ParseName(image.Name); err == nil {
+			r.images[ref.Repository] = append(r.images[ref.Repository], image)
+		}
+	}
+	known, err := r.config.Catalog.AllUpstreams(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range known {
+		r.addUpstream(l.Name, l.Digest)
+	}
+	if r.config.Keep != images.KeepUntilUpstream {
+		return nil
+	}
+	sources, err := r.config.Catalog.SourceLayers(ctx)
+	if err != nil {
+		return err
+	}
+	missing := map[string][]catalog.Upstream{}
+	for _, l := range sources {
+		ref, err := wire.ParseName(l.Name)
+		if err == nil && !r.upstream[ref.Repository][l.Digest] {
+			missing[ref.Repository] = append(missing[ref.Repository], l.Upstream)
+		}
+	}
+	for name, layers := range missing {
+		if err := r.config.Catalog.AddUpstreams(ctx, name, layers); err != nil {
+			return err
+		}
+		for _, l := range layers {
+			r.addUpstream(name, l.Digest)
+		}
+	}
+	return nil
+}
+
+func (r *run) addUpstream(repository, digest string) {
+	if r.upstream[repository] == nil {
+		r.upstream[repository] = map[string]bool{}
+	}
+	r.upstream[repository][digest] = true
+}
+
+// mark marks what the tags and images of a repository name.
+func (r *run) mark(ctx context.Context, in *repository) error {
+	roots := slices.Clone(in.Tagged)
+	for _, image := range r.images[in.Name()] {
+		roots = append(roots, image.Root, image.Digest)
+	}
+	for _, root := range roots {
+		if err := r.markManifest(ctx, in, root); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// markManifest marks a manifest and what it names. An error means that the mark is not complete.
+func (r *run) markManifest(ctx context.Context, in *repository, digest string) error {
+	if in.live[digest] {
+		return nil
+	}
+	in.live[digest], r.live[digest], r.needed[digest] = true, true, true
+	m, err := in.Manifest(ctx, digest)
+	if errors.Is(err, registry.ErrNotFound) { // it is still being copied, or was deleted
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var parsed struct {
+		Config    v1.Descriptor   `json:"config"`
+		Layers    []v1.Descriptor `json:"layers"`
+		Manifests []v1.Descriptor `json:"manifests"`
+	}
+	if err := json.Unmarshal(m.Bytes, &parsed); err != nil {
+		return fmt.Errorf("parse manifest %s: %w", digest, err)
+	}
+	for _, d := range parsed.Manifests {
+		if err := r.markManifest(ctx, in, d.Digest.String()); err != nil {
+			return err
+		}
+	}
+	ingested := r.isIngested(in.Name(), digest)
+	for _, d := range append(parsed.Layers, parsed.Config) {
+		digest := d.Digest.String()
+		in.live[digest], r.live[digest] = true, true
+		kind := oci.KindOf(d.MediaType)
+		if ingested && (kind == oci.Tar || kind == oci.CompressedTar) && r.mayRelease(in.Name(), digest) {
+			r.layers[digest] = append(r.layers[digest], in.Name())
+		} else {
+			r.needed[digest] = true
+		}
+	}
+	return nil
+}
+
+// isIngested reports whether all images of a repository with a manifest are ready, and there is one.
+func (r *run) isIngested(repository, digest string) bool {
+	ready := false
+	for _, image := range r.images[repository] {
+		if image.Digest == digest {
+			if ready = image.State == wire.StateReady; !ready {
+				return false
+			}
+		}
+	}
+	return ready
+}
+
+// mayRelease reports whether a layer of an ingested image need not be stored for a repository.
+func (r *run) mayRelease(repository, layer string) bool {
+	switch r.config.Keep {
+	case images.KeepNever:
+		return true
+	case images.KeepUntilUpstream:
+		return r.upstream[repository][layer]
+	}
+	return false
+}
+
+// sweepLinks removes the links of a repository that nothing in it names, and where its layers are that
+// nothing in it names.
+func (r *run) sweepLinks(ctx context.Context, in *repository) error {
+	for _, digest := range in.Linked() {
+		if in.live[digest] {
+			continue
+		}
+		deleted, err := r.delete(ctx, digest, func(ctx context.Context) error { return in.Unlink(ctx, digest) })
+		if err != nil {
+			return err
+		}
+		if deleted {
+			r.result.Links++
+		}
+	}
+	for digest := range r.upstream[in.Name()] {
+		if in.live[digest] {
+			continue
+		}
+		if _, err := r.delete(ctx, digest, func(ctx context.Context) error {
+			return r.config.Catalog.RemoveUpstreams(ctx, in.Name(), digest)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepBlobs deletes the blobs that nothing names, and the layers that need not be stored.
+func (r *run) sweepBlobs(ctx context.Context) error {
+	return r.config.Registry.EachBlob(ctx, func(digest string) error {
+		count := &r.result.Blobs
+		if r.live[digest] {
+			if r.needed[digest] || !r.isElsewhere(ctx, digest) {
+				return nil
+			}
+			count = &r.result.Released
+		}
+		deleted, err := r.delete(ctx, digest, func(ctx context.Context) error {
+			return r.config.Registry.Drop(ctx, digest)
+		})
+		if deleted {
+			*count++
+		}
+		return err
+	})
+}
+
+// isElsewhere reports whether the other registries still have a layer, for all repositories that name
+// it. With KeepNever they need not have it.
+func (r *run) isElsewhere(ctx context.Context, layer string) bool {
+	if r.config.Keep == images.KeepNever {
+		return true
+	}
+	for _, repository := range r.layers[layer] {
+		if _, err := r.config.Upstream.Stat(ctx, repository, layer); err != nil {
+			if ctx.Err() == nil {
+				r.config.Log.Info("a layer stays stored, as it cannot be read where it came from",
+					"blob", layer, "repository", repository, "err", err)
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// delete calls fn, which deletes something that has a digest, unless a client relies on it. It reports
+// whether fn has succeeded.
+func (r *run) delete(ctx context.Context, digest string, fn func(context.Context) error) (bool, error) {
+	may, err := r.config.Catalog.Blobs.Begin(ctx, digest, r.before, lease)
+	if err != nil || !may {
+		return false, err
+	}
+	limited, cancel := context.WithTimeout(ctx, lease/2)
+	defer cancel()
+	err = fn(limited)
+	if endErr := r.config.Catalog.Blobs.End(context.WithoutCancel(ctx), digest); endErr != nil {
+		err = errors.Join(err, endErr)
+	}
+	return err == nil, err
+}

@@ -1,0 +1,395 @@
+package hub_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/hub/blobs"
+	"lighter/hub/report"
+	"lighter/test/testkit/tarball"
+	"lighter/wire"
+
+	"lighter/hub"
+)
+
+// collect collects the registry's blobs twice: the first run sees some of them for the first time.
+// Nothing is kept for a while.
+func (h *testHub) collect() (all blobs.Result) {
+	h.t.Helper()
+	h.Blobs().Delay = 0
+	for range 2 {
+		time.Sleep(2 * time.Millisecond) // what was touched is older than the run, by a millisecond
+		result, err := h.Blobs().Collect(h.t.Context(), &report.Progress{})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		all.Links += result.Links
+		all.Blobs += result.Blobs
+		all.Released += result.Released
+	}
+	return all
+}
+
+// registryFiles returns the files of the registry that have a text in their paths.
+func (h *testHub) registryFiles(text string) (found []string) {
+	for _, file := range files(h.t, registryDir(h.config)) {
+		if strings.Contains(file, text) {
+			found = append(found, file)
+		}
+	}
+	return found
+}
+
+// What no image and no tag names is deleted from the registry, with all its links. Everything else
+// stays.
+func TestUnnamedBlobsAreCollected(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	keep := image(lowerTar)
+	h.push("a:1", keep)
+	h.push("a:2", image(lowerTar, upperTar))
+	h.push("b/c:1", image(upperTar))
+	h.pushBlob("b/c", []byte("nothing names it"))
+	loose := h.push("a", image(tarball.Of(tarball.File("x", noise(9, 3000))))) // by its digest only
+	lower, lowerBytes := layerOf(lowerTar)
+	upper, _ := layerOf(upperTar)
+	for _, name := range []string{"a:1", "a:2", "b/c:1"} {
+		h.ready(name)
+	}
+	before := files(t, registryDir(h.config))
+	if result, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err != nil || result != (blobs.Result{}) {
+		t.Errorf("collected %+v within the day, %v", result, err)
+	}
+	if now := files(t, registryDir(h.config)); len(now) != len(before) {
+		t.Errorf("%d files of the registry remain of %d", len(now), len(before))
+	}
+	h.collect()
+	if h.stores(digest.FromString("nothing names it")) || h.stores(loose) || !h.stores(lower) || !h.stores(upper) {
+		t.Errorf("stored: loose blob %t, loose manifest %t, layers %t and %t; want the layers only",
+			h.stores(digest.FromString("nothing names it")), h.stores(loose), h.stores(lower), h.stores(upper))
+	}
+	for _, name := range []string{"a:2", "b/c:1"} {
+		if err := h.client.Remove(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.collect()
+	if h.stores(upper) || !h.stores(lower) {
+		t.Errorf("stored: upper layer %t, lower layer %t, want the lower one", h.stores(upper), h.stores(lower))
+	}
+	for _, left := range []string{upper.Encoded(), loose.Encoded(), "b/c/_layers/", "b/c/_manifests/revisions/"} {
+		if found := h.registryFiles(left); len(found) > 0 {
+			t.Errorf("left in the registry: %q", found)
+		}
+	}
+	h.expectBlob("a", lower, lowerBytes)
+	if problems := h.problems("a:1"); problems != "" {
+		t.Errorf("verify: %s", problems)
+	}
+	// All of it can be pushed again.
+	h.push("a:2", image(lowerTar, upperTar))
+	h.ready("a:2")
+	h.collect()
+	if problems := h.problems("a:2"); problems != "" {
+		t.Errorf("verify after a second push: %s", problems)
+	}
+}
+
+// Children of an index, attestations and images that are not ingested stay as long as the name.
+func TestMembersOfAnIndexAreKept(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	amd, arm := image(lowerTar), fakeImage{layers: image(armTar).layers, platform: *arm64}
+	first, second := h.push("a", amd), h.push("a", arm)
+	index := v1.Index{MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{
+		{MediaType: v1.MediaTypeImageManifest, Digest: first, Size: 1, Platform: amd64},
+		{MediaType: v1.MediaTypeImageManifest, Digest: second, Size: 1, Platform: arm64}}}
+	index.SchemaVersion = 2
+	root := h.pushManifest("a", "1", index.MediaType, index)
+	h.ready("a:1")
+	h.collect()
+	for _, tar := range [][]byte{lowerTar, armTar} {
+		d, want := layerOf(tar)
+		h.expectBlob("a", d, want)
+	}
+	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	h.collect()
+	if left := h.registryFiles("blobs/sha256"); len(left) > 0 {
+		t.Errorf("left in the registry: %q, of index %s", left, root)
+	}
+}
+
+// A push whose client has found a blob can rely on it, whenever the collection runs.
+func TestPushesRelyOnWhatTheyFound(t *testing.T) {
+	t.Parallel()
+	manifest, config, parts := image(lowerTar).build()
+	layer, bytes := digest.FromBytes(parts[0]), parts[0]
+	for name, find := range map[string]struct {
+		find func(h *testHub) int
+		want int
+	}{
+		"HEAD": {func(h *testHub) int {
+			status, _, _ := h.do("HEAD", "/v2/a/blobs/"+layer.String(), nil)
+			return status
+		}, 200},
+		"mount": {func(h *testHub) int {
+			status, _, _ := h.do("POST", "/v2/b/blobs/uploads/?mount="+layer.String()+"&from=a", nil)
+			return status
+		}, 201},
+		"upload": {func(h *testHub) int {
+			h.pushBlob("a", bytes)
+			return 0
+		}, 0},
+		"nothing": {func(*testHub) int { return 404 }, 404},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHub(t)
+			h.Registry().TouchInterval = 0
+			repository := "a"
+			if name == "mount" {
+				repository = "b"
+			}
+			h.pushBlob("a", bytes)
+			h.pushBlob("a", config)
+			h.pushBlob("b", config)
+			h.Blobs().Marked = func() {
+				if got := find.find(h); got != find.want {
+					t.Errorf("%d, want %d", got, find.want)
+				}
+				h.do("HEAD", "/v2/"+repository+"/blobs/"+digest.FromBytes(config).String(), nil)
+			}
+			h.Blobs().Delay = 0
+			time.Sleep(2 * time.Millisecond) // what was touched is older than the run
+			if _, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err != nil {
+				t.Fatal(err)
+			}
+			if found := find.want < 300; h.stores(layer) != found {
+				t.Errorf("stored: %t, want %t", h.stores(layer), found)
+			} else if !found {
+				return
+			}
+			h.Blobs().Marked = nil
+			h.pushManifest(repository, "1", manifest.MediaType, manifest)
+			h.ready(repository + ":1")
+			h.collect()
+			h.expectBlob(repository, layer, bytes)
+		})
+	}
+}
+
+// A manifest that is pushed between mark and sweep keeps its blobs, also if its client had found them
+// long ago.
+func TestManifestPushedDuringCollection(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.Registry().TouchInterval = 0
+	manifest, config, parts := image(lowerTar, upperTar).build()
+	for _, b := range append(parts, config) {
+		h.pushBlob("a", b)
+	}
+	// The same for a manifest that has lost its name, and gets another one.
+	old := h.push("b:1", image(upperTar))
+	h.ready("b:1")
+	_, body, header := h.do("GET", "/v2/b/manifests/1", nil, "Accept", v1.MediaTypeImageManifest)
+	h.do("DELETE", "/v2/b/manifests/1", nil)
+	h.Blobs().Marked = func() {
+		h.pushManifest("a", "1", manifest.MediaType, manifest)
+		if status, _, _ := h.do("PUT", "/v2/b/manifests/2", body, "Content-Type", header.Get("Content-Type")); status != 201 {
+			t.Errorf("push manifest %s again: %d", old, status)
+		}
+	}
+	h.Blobs().Delay = 0
+	time.Sleep(2 * time.Millisecond)
+	if _, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err != nil {
+		t.Fatal(err)
+	}
+	h.Blobs().Marked = nil
+	for _, name := range []string{"a:1", "b:2"} {
+		h.ready(name)
+		if problems := h.problems(name); problems != "" {
+			t.Errorf("%s: %s", name, problems)
+		}
+	}
+}
+
+// Clients wait while a blob is being deleted, and then upload it.
+func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	layer := h.pushBlob("a", []byte("layer"))
+	catalog := h.Catalog().Blobs
+	now, err := catalog.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	may, err := catalog.Begin(t.Context(), layer.String(), now.Add(time.Hour), time.Minute)
+	if err != nil || !may {
+		t.Fatalf("%t, %v", may, err)
+	}
+	answers := make(chan int, 2)
+	for range 2 {
+		go func() {
+			req, _ := http.NewRequestWithContext(context.Background(), "HEAD", h.url+"/v2/a/blobs/"+layer.String(), nil)
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				answers <- 0
+				return
+			}
+			res.Body.Close()
+			answers <- res.StatusCode
+		}()
+	}
+	select {
+	case status := <-answers:
+		t.Errorf("answered %d for a blob that is being deleted", status)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := h.Registry().Drop(t.Context(), layer.String()); err != nil {
+		t.Fatal(err)
+	}
+	if err := catalog.End(t.Context(), layer.String()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if status := <-answers; status != http.StatusNotFound {
+			t.Errorf("the blob was deleted: %d, want 404", status)
+		}
+	}
+	h.pushBlob("a", []byte("layer"))
+	h.expectBlob("a", layer, []byte("layer"))
+}
+
+// Layers that a hub stores although they need not be stored are released, if their registry still has
+// them.
+func TestLayersAreReleased(t *testing.T) {
+	t.Parallel()
+	lower, lowerBytes := layerOf(lowerTar)
+	upper, upperBytes := layerOf(upperTar)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	h := startHub(t, func(c *hub.Config) { c.KeepBlobs = "always" })
+	h.added(wire.Add{Source: r.source(), Name: "a:1"})
+	h.push("b:1", image(upperTar))
+	h.ready("b:1")
+	if result := h.collect(); result != (blobs.Result{}) || !h.stores(lower) {
+		t.Errorf("collected %+v, stored: %t", result, h.stores(lower))
+	}
+	h.config.KeepBlobs = "until-upstream"
+	h = h.restart()
+	gone := r.blobs[lower]
+	delete(r.blobs, lower)
+	h.collect()
+	if !h.stores(lower) {
+		t.Error("a layer that nobody else has was released")
+	}
+	r.blobs[lower] = gone
+	if result := h.collect(); result.Released != 1 || h.stores(lower) || !h.stores(upper) {
+		t.Errorf("collected %+v; stored: lower layer %t, want not; upper layer, which was pushed, too, %t",
+			result, h.stores(lower), h.stores(upper))
+	}
+	h.expectBlob("a", lower, lowerBytes)
+	h.expectBlob("b", upper, upperBytes)
+	if err := h.client.Remove(t.Context(), "b:1"); err != nil {
+		t.Fatal(err)
+	}
+	h.collect()
+	if h.stores(upper) {
+		t.Error("a layer that only the other registry needs to have is stored")
+	}
+	h.expectBlob("a", upper, upperBytes)
+	// When the image is removed, nothing is left of it.
+	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	h.collect()
+	if status, _, _, _ := h.getBlob("a", lower); status != 404 {
+		t.Errorf("a layer of a removed image: %d, want 404", status)
+	}
+	if left, err := h.Catalog().AllUpstreams(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("left in the catalog: %+v, %v", left, err)
+	}
+}
+
+// A hub that keeps no layers serves those of pushed images until they are ingested, and then says so.
+func TestKeepNever(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *hub.Config) { c.KeepBlobs = "never" })
+	h.push("a:1", image(lowerTar, upperTar))
+	got := h.ready("a:1")
+	h.push("bad:1", image(tarball.Of(tarball.Link("a", "b")))) // fails
+	h.settled("bad:1")
+	h.collect()
+	lower, lowerBytes := layerOf(lowerTar)
+	if h.stores(lower) {
+		t.Error("a layer is stored")
+	}
+	status, _, body, _ := h.getBlob("a", lower)
+	if status != 404 || !strings.Contains(string(body), "keep_blobs") {
+		t.Errorf("%d %s, want 404 and why", status, body)
+	}
+	bad, badBytes := layerOf(tarball.Of(tarball.Link("a", "b")))
+	h.expectBlob("bad", bad, badBytes)
+	h.fetchTree(got.Chain)
+	if problems := h.problems("a:1"); problems != "" {
+		t.Errorf("verify: %s", problems)
+	}
+	// It can be pushed again.
+	h.push("a:2", image(lowerTar, upperTar))
+	h.ready("a:2")
+	h.expectBlob("a", lower, lowerBytes)
+}
+
+// Uploads that nobody finishes end after a day, and others do not.
+func TestUnfinishedUploadsEnd(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	for range 2 {
+		if status, _, _ := h.do("POST", "/v2/a/blobs/uploads/", nil); status != http.StatusAccepted {
+			t.Fatal(status)
+		}
+	}
+	begun := h.registryFiles("startedat")
+	if len(begun) != 2 {
+		t.Fatalf("%d uploads", len(begun))
+	}
+	old := time.Now().Add(-25 * time.Hour).UTC().Format(time.RFC3339)
+	write(t, filepath.Join(registryDir(h.config), begun[0]), []byte(old))
+	h.collect()
+	left := h.registryFiles("startedat")
+	if len(left) != 1 || left[0] != begun[1] {
+		t.Errorf("uploads %q are left of %q, want the second", left, begun)
+	}
+}
+
+// A mark that is not complete deletes nothing.
+func TestUnreadableManifestStopsTheCollection(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	m := h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.pushBlob("a", []byte("loose"))
+	write(t, h.blobFile(m), []byte("{"))
+	h.Blobs().Delay = 0
+	for range 2 {
+		time.Sleep(2 * time.Millisecond)
+		if _, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err == nil {
+			t.Error("collected with a manifest that cannot be read")
+		}
+	}
+	if lower, _ := layerOf(lowerTar); !h.stores(lower) {
+		t.Error("the layer was deleted")
+	}
+	if _, err := os.Stat(h.blobFile(digest.FromString("loose"))); err != nil {
+		t.Errorf("deleted with an incomplete mark: %v", err)
+	}
+}

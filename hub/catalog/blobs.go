@@ -1,0 +1,152 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Blobs says when clients last relied on manifests and blobs of the hub's registry, so that those
+// that nothing names can be deleted beside pushes. It is safe for concurrent use.
+type Blobs struct{ *database }
+
+// ErrDeleting means that a process is deleting a blob.
+var ErrDeleting = errors.New("it is being deleted")
+
+// Touch notes that clients rely on blobs, unless that was noted within the last interval. Then Begin lets
+// nobody delete them for a while. The error is ErrDeleting if one of them is being deleted;
+// then nothing is noted.
+func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Duration) error {
+	digests = slices.Compact(slices.Sorted(slices.Values(digests))) // in one order: no deadlocks
+	for batch := range slices.Chunk(digests, rowsPerInsert) {
+		var args []any
+		for _, d := range batch {
+			args = append(args, d)
+		}
+		fresh, err := get(ctx, b.read, value[int], `SELECT COUNT(*) FROM registry_blobs
+			WHERE digest IN `+places(1, len(batch))+` AND deleting = 0 AND touched > `+b.read.clock+` - ?`,
+			append(args, interval.Milliseconds())...)
+		if err != nil {
+			return err
+		}
+		if fresh == len(batch) {
+			continue
+		}
+		if err := b.update(ctx, "note the use of blobs", func(tx session) error {
+			return touch(ctx, tx, batch)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// touch notes that clients rely on blobs, at most rowsPerInsert.
+func touch(ctx context.Context, tx session, digests []string) error {
+	if len(digests) == 0 {
+		return nil
+	}
+	var args []any
+	for _, d := range digests {
+		args = append(args, d)
+	}
+	row := `(?, ` + tx.clock + `, 0)`
+	done, err := tx.exec(ctx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES `+
+		row+strings.Repeat(`, `+row, len(digests)-1)+`
+		ON CONFLICT (digest) DO UPDATE SET touched = excluded.touched, deleting = 0
+		WHERE registry_blobs.deleting < `+tx.clock, args...)
+	if err != nil {
+		return err
+	}
+	if n, err := done.RowsAffected(); err != nil || n < int64(len(digests)) {
+		return errors.Join(err, ErrDeleting)
+	}
+	return nil
+}
+
+// Now returns the database's time.
+func (b *Blobs) Now(ctx context.Context) (time.Time, error) {
+	now, err := get(ctx, b.read, value[int64], `SELECT `+b.read.clock)
+	return time.UnixMilli(now), err
+}
+
+// Begin begins to delete a blob for a lease, and reports whether the caller may do that: nobody has
+// touched the blob since a time of the database's clock. A blob that is not known counts as touched
+// now. The caller calls End.
+func (b *Blobs) Begin(ctx context.Context, digest string, before time.Time, lease time.Duration) (may bool, err error) {
+	err = b.update(ctx, "begin to delete blob "+digest, func(tx session) error {
+		if err := exec(ctx, tx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES (?, `+tx.clock+`, 0)
+			ON CONFLICT (digest) DO NOTHING`, digest); err != nil {
+			return err
+		}
+		done, err := tx.exec(ctx, `UPDATE registry_blobs SET deleting = `+tx.clock+` + ?
+			WHERE digest = ? AND touched < ? AND deleting < `+tx.clock,
+			lease.Milliseconds(), digest, before.UnixMilli())
+		if err != nil {
+			return err
+		}
+		n, err := done.RowsAffected()
+		may = n > 0
+		return err
+	})
+	return may, err
+}
+
+// End ends the deletion of a blob.
+func (b *Blobs) End(ctx context.Context, digest string) error {
+	return b.exec(ctx, "end the deletion of blob "+digest,
+		`UPDATE registry_blobs SET deleting = 0 WHERE digest = ?`, digest)
+}
+
+// Forget forgets the blobs that were last touched before a time.
+func (b *Blobs) Forget(ctx context.Context, before time.Time) error {
+	return b.exec(ctx, "forget blobs", `DELETE FROM registry_blobs WHERE touched < ? AND deleting < `+b.write.clock,
+		before.UnixMilli())
+}
+
+// IsDue reports whether nothing was collected for a while, and notes that it is collected now.
+func (b *Blobs) IsDue(ctx context.Context, every time.Duration) (due bool, err error) {
+	err = b.update(ctx, "note the collection of blobs", func(tx session) error {
+		done, err := tx.exec(ctx, `INSERT INTO meta (name, value) VALUES ('blobs_collected', CAST(`+tx.clock+` AS TEXT))
+			ON CONFLICT (name) DO UPDATE SET value = excluded.value
+			WHERE CAST(meta.value AS BIGINT) <= CAST(excluded.value AS BIGINT) - ?`, every.Milliseconds())
+		if err != nil {
+			return err
+		}
+		n, err := done.RowsAffected()
+		due = n > 0
+		return err
+	})
+	return due, err
+}
+
+// RepositoryLayer is a layer that a repository of the hub's registry has at a source.
+type RepositoryLayer struct {
+	Name string // of an image in the repository, or of the repository if it is a row of AddUpstreams
+	Upstream
+}
+
+// AllUpstreams returns the rows of AddUpstreams, for all repositories.
+func (c *Catalog) AllUpstreams(ctx context.Context) ([]RepositoryLayer, error) {
+	return list(ctx, c.read, func(l *RepositoryLayer) []any {
+		return []any{&l.Name, &l.Repository, &l.PlainHTTP, &l.Digest, &l.Size}
+	}, `SELECT repository, source, plain_http = 1, digest, size FROM upstream_blobs`)
+}
+
+// SourceLayers returns the layers of ready images with the repositories that the images were added
+// from.
+func (c *Catalog) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
+	return list(ctx, c.read, func(l *RepositoryLayer) []any {
+		return []any{&l.Name, &l.Repository, &l.Digest, &l.Size}
+	}, `SELECT i.name, s.repository, b.digest, b.size FROM image_sources s JOIN images i ON i.n = s.image
+		JOIN image_blobs b ON b.image = i.n WHERE b.position >= 0`)
+}
+
+// RemoveUpstreams removes where a layer of a repository is.
+func (c *Catalog) RemoveUpstreams(ctx context.Context, repository, digest string) error {
+	return c.exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),
+		`DELETE FROM upstream_blobs WHERE repository = ? AND digest = ?`, repository, digest)
+}

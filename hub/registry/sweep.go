@@ -1,0 +1,216 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"time"
+
+	"github.com/distribution/distribution/v3/registry/storage"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
+	"github.com/opencontainers/go-digest"
+)
+
+// Paths of the library's storage layout, version 2.
+const (
+	repositoriesPath = "/docker/registry/v2/repositories"
+	blobsPath        = "/docker/registry/v2/blobs"
+)
+
+var (
+	// linkPath matches the files of a repository that name a blob or manifest: repository, what it
+	// is, algorithm and digest in hexadecimal.
+	linkPath = regexp.MustCompile(`^` + repositoriesPath +
+		`/(.+)/(_layers|_manifests/revisions|_manifests/tags/[^/]+/index)/([^/]+)/([^/]+)/link$`)
+	// tagPath matches the file that has the digest of a tag.
+	tagPath = regexp.MustCompile(`^` + repositoriesPath + `/(.+)/_manifests/tags/[^/]+/current/link$`)
+	// dataPath matches the bytes of a blob or manifest.
+	dataPath = regexp.MustCompile(`^` + blobsPath + `/([^/]+)/[^/]+/([^/]+)/data$`)
+)
+
+// Contents is what the storage has of a repository.
+type Contents struct {
+	Repository
+	Tagged []string // digests of the manifests that tags point to
+	links  map[string][]string
+}
+
+// Linked returns the digests of the repository's blobs and manifests.
+func (c *Contents) Linked() (digests []string) {
+	for digest := range c.links {
+		digests = append(digests, digest)
+	}
+	return digests
+}
+
+// Unlink removes a blob or manifest from the repository. Its bytes stay.
+func (c *Contents) Unlink(ctx context.Context, digest string) error {
+	for _, dir := range c.links[digest] {
+		err := c.registry.driver.Delete(ctx, dir)
+		if err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
+			return fmt.Errorf("remove %s from %s: %w", digest, c.name, unavailable(err))
+		}
+	}
+	return nil
+}
+
+// Each calls fn with each repository of the storage. Changes that are made meanwhile may be missed.
+func (r *Registry) Each(ctx context.Context, fn func(*Contents) error) error {
+	var now *Contents
+	err := r.walk(ctx, repositoriesPath, func(file string) error {
+		match := linkPath.FindStringSubmatch(file)
+		tag := tagPath.FindStringSubmatch(file)
+		name := ""
+		switch {
+		case match != nil:
+			name = match[1]
+		case tag != nil:
+			name = tag[1]
+		default:
+			return nil
+		}
+		if now == nil || now.name != name { // the files of a repository follow each other
+			if now != nil {
+				if err := fn(now); err != nil {
+					return err
+				}
+			}
+			now = &Contents{Repository: r.Repository(name), links: map[string][]string{}}
+		}
+		if match != nil {
+			digest := match[3] + ":" + match[4]
+			now.links[digest] = append(now.links[digest], path.Dir(file))
+			return nil
+		}
+		b, err := r.driver.GetContent(ctx, file)
+		if errors.Is(mapNotFound(err), ErrNotFound) {
+			return nil
+		}
+		now.Tagged = append(now.Tagged, string(b))
+		return err
+	})
+	if err == nil && now != nil {
+		err = fn(now)
+	}
+	return err
+}
+
+// EachBlob calls fn with the digest of each blob and manifest that is stored.
+func (r *Registry) EachBlob(ctx context.Context, fn func(digest string) error) error {
+	return r.walk(ctx, blobsPath, func(file string) error {
+		if match := dataPath.FindStringSubmatch(file); match != nil {
+			return fn(match[1] + ":" + match[2])
+		}
+		return nil
+	})
+}
+
+// walk calls fn with the files below dir, but those of uploads.
+func (r *Registry) walk(ctx context.Context, dir string, fn func(file string) error) error {
+	err := r.driver.Walk(ctx, dir, func(info driver.FileInfo) error {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case path.Base(info.Path()) == "_uploads":
+			return driver.ErrSkipDir
+		case info.IsDir():
+			return nil
+		}
+		return fn(info.Path())
+	})
+	if errors.Is(mapNotFound(err), ErrNotFound) { // nothing was ever stored
+		return nil
+	}
+	return err
+}
+
+// EndUploads deletes the uploads that began before an age.
+func (r *Registry) EndUploads(ctx context.Context, age time.Duration) error {
+	ended, errs := storage.PurgeUploads(ctx, r.driver, time.Now().Add(-age), true)
+	if len(ended) > 0 {
+		r.log.Info("deleted unfinished uploads", "count", len(ended))
+	}
+	var real []error
+	for _, err := range errs {
+		if !errors.Is(mapNotFound(err), ErrNotFound) {
+			real = append(real, err)
+		}
+	}
+	return errors.Join(real...)
+}
+
+// Uses receives which blobs and manifests clients rely on.
+type Uses interface {
+	// Touch protects blobs against deletion for a while, unless that was done within the last
+	// interval. It fails if one of them is being deleted.
+	Touch(ctx context.Context, digests []string, interval time.Duration) error
+	// IsDeleting reports whether an error of Touch says that a blob is being deleted.
+	IsDeleting(err error) bool
+}
+
+const (
+	touchInterval = time.Minute
+	touchTimeout  = 45 * time.Second // longer than it takes to delete a blob
+	touchPause    = 50 * time.Millisecond
+)
+
+// touch tells uses that clients rely on blobs. It waits while one of them is being deleted: then the
+// blob is missing.
+func (r *Registry) touch(ctx context.Context, digests ...string) error {
+	if r.uses == nil || len(digests) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, touchTimeout)
+	defer cancel()
+	for {
+		err := r.uses.Touch(ctx, digests, r.TouchInterval)
+		if err == nil {
+			return nil
+		}
+		if !r.uses.IsDeleting(err) {
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		select {
+		case <-time.After(touchPause):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: blob: %w", ErrUnavailable, err)
+		}
+	}
+}
+
+// Touch tells that clients rely on a manifest, and on all that it names.
+func (r Repository) Touch(ctx context.Context, m Manifest) error {
+	return r.touchAll(ctx, m, maxNesting)
+}
+
+// maxNesting bounds indexes in indexes.
+const maxNesting = 4
+
+func (r Repository) touchAll(ctx context.Context, m Manifest, depth int) error {
+	digests := []string{digest.FromBytes(m.Bytes).String()}
+	for _, d := range blobsOf(m) {
+		digests = append(digests, d.String())
+	}
+	children := manifestsOf(m)
+	for _, d := range children {
+		digests = append(digests, d.String())
+	}
+	if err := r.registry.touch(ctx, digests...); err != nil || depth == 0 {
+		return err
+	}
+	for _, d := range children {
+		child, err := r.Manifest(ctx, d.String())
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = r.touchAll(ctx, child, depth-1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -180,36 +180,42 @@ func (r *Registry) touch(ctx context.Context, digests ...string) error {
 	}
 }
 
+// maxTouched bounds the manifests below an index that Touch reads. Further ones are refused with the
+// index, or are not ingested.
+const maxTouched = 2000
+
 // Touch tells that clients rely on a manifest, and on all that it names.
 func (r Repository) Touch(ctx context.Context, m Manifest) error {
-	return r.touchAll(ctx, m, maxNesting)
-}
-
-// maxNesting bounds indexes in indexes.
-const maxNesting = 4
-
-func (r Repository) touchAll(ctx context.Context, m Manifest, depth int) error {
-	digests := []string{digest.FromBytes(m.Bytes).String()}
-	for _, d := range blobsOf(m) {
-		digests = append(digests, d.String())
-	}
-	children := manifestsOf(m)
-	for _, d := range children {
-		digests = append(digests, d.String())
-	}
-	if err := r.registry.touch(ctx, digests...); err != nil || depth == 0 {
-		return err
-	}
-	for _, d := range children {
-		child, err := r.Manifest(ctx, d.String())
-		if errors.Is(err, ErrNotFound) {
-			continue
+	seen := map[string]bool{}
+	waiting := []Manifest{m}
+	for read := 0; len(waiting) > 0; {
+		m, waiting = waiting[0], waiting[1:]
+		digests := []string{digest.FromBytes(m.Bytes).String()}
+		for _, d := range blobsOf(m) {
+			digests = append(digests, d.String())
 		}
-		if err == nil {
-			err = r.touchAll(ctx, child, depth-1)
+		var children []string
+		for _, d := range manifestsOf(m) {
+			if child := d.String(); !seen[child] {
+				seen[child] = true
+				children = append(children, child)
+			}
 		}
-		if err != nil {
+		if err := r.registry.touch(ctx, append(digests, children...)...); err != nil {
 			return err
+		}
+		for _, child := range children {
+			if read++; read > maxTouched {
+				return nil
+			}
+			below, err := r.Manifest(ctx, child)
+			if errors.Is(err, ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			waiting = append(waiting, below)
 		}
 	}
 	return nil

@@ -20,9 +20,9 @@ import (
 	"lighter/hub"
 )
 
-// collect collects the registry's blobs twice: the first run sees some of them for the first time.
+// collectBlobs collects the registry's blobs twice: the first run sees some of them for the first time.
 // Nothing is kept for a while.
-func (h *testHub) collect() (all blobs.Result) {
+func (h *testHub) collectBlobs() (all blobs.Result) {
 	h.t.Helper()
 	h.Blobs().Delay = 0
 	for range 2 {
@@ -71,7 +71,7 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 	if now := files(t, registryDir(h.config)); len(now) != len(before) {
 		t.Errorf("%d files of the registry remain of %d", len(now), len(before))
 	}
-	h.collect()
+	h.collectBlobs()
 	if h.stores(digest.FromString("nothing names it")) || h.stores(loose) || !h.stores(lower) || !h.stores(upper) {
 		t.Errorf("stored: loose blob %t, loose manifest %t, layers %t and %t; want the layers only",
 			h.stores(digest.FromString("nothing names it")), h.stores(loose), h.stores(lower), h.stores(upper))
@@ -81,7 +81,7 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.collect()
+	h.collectBlobs()
 	if h.stores(upper) || !h.stores(lower) {
 		t.Errorf("stored: upper layer %t, lower layer %t, want the lower one", h.stores(upper), h.stores(lower))
 	}
@@ -97,7 +97,7 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 	// All of it can be pushed again.
 	h.push("a:2", image(lowerTar, upperTar))
 	h.ready("a:2")
-	h.collect()
+	h.collectBlobs()
 	if problems := h.problems("a:2"); problems != "" {
 		t.Errorf("verify after a second push: %s", problems)
 	}
@@ -115,7 +115,7 @@ func TestMembersOfAnIndexAreKept(t *testing.T) {
 	index.SchemaVersion = 2
 	root := h.pushManifest("a", "1", index.MediaType, index)
 	h.ready("a:1")
-	h.collect()
+	h.collectBlobs()
 	for _, tar := range [][]byte{lowerTar, armTar} {
 		d, want := layerOf(tar)
 		h.expectBlob("a", d, want)
@@ -123,7 +123,7 @@ func TestMembersOfAnIndexAreKept(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
 	}
-	h.collect()
+	h.collectBlobs()
 	if left := h.registryFiles("blobs/sha256"); len(left) > 0 {
 		t.Errorf("left in the registry: %q, of index %s", left, root)
 	}
@@ -182,7 +182,7 @@ func TestPushesRelyOnWhatTheyFound(t *testing.T) {
 			h.Blobs().Marked = nil
 			h.pushManifest(repository, "1", manifest.MediaType, manifest)
 			h.ready(repository + ":1")
-			h.collect()
+			h.collectBlobs()
 			h.expectBlob(repository, layer, bytes)
 		})
 	}
@@ -281,19 +281,19 @@ func TestLayersAreReleased(t *testing.T) {
 	h.added(wire.Add{Source: r.source(), Name: "a:1"})
 	h.push("b:1", image(upperTar))
 	h.ready("b:1")
-	if result := h.collect(); result != (blobs.Result{}) || !h.stores(lower) {
+	if result := h.collectBlobs(); result != (blobs.Result{}) || !h.stores(lower) {
 		t.Errorf("collected %+v, stored: %t", result, h.stores(lower))
 	}
 	h.config.KeepBlobs = "until-upstream"
 	h = h.restart()
 	gone := r.blobs[lower]
 	delete(r.blobs, lower)
-	h.collect()
+	h.collectBlobs()
 	if !h.stores(lower) {
 		t.Error("a layer that nobody else has was released")
 	}
 	r.blobs[lower] = gone
-	if result := h.collect(); result.Released != 1 || h.stores(lower) || !h.stores(upper) {
+	if result := h.collectBlobs(); result.Released != 1 || h.stores(lower) || !h.stores(upper) {
 		t.Errorf("collected %+v; stored: lower layer %t, want not; upper layer, which was pushed, too, %t",
 			result, h.stores(lower), h.stores(upper))
 	}
@@ -302,7 +302,7 @@ func TestLayersAreReleased(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "b:1"); err != nil {
 		t.Fatal(err)
 	}
-	h.collect()
+	h.collectBlobs()
 	if h.stores(upper) {
 		t.Error("a layer that only the other registry needs to have is stored")
 	}
@@ -311,7 +311,7 @@ func TestLayersAreReleased(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
 	}
-	h.collect()
+	h.collectBlobs()
 	if status, _, _, _ := h.getBlob("a", lower); status != 404 {
 		t.Errorf("a layer of a removed image: %d, want 404", status)
 	}
@@ -328,7 +328,7 @@ func TestKeepNever(t *testing.T) {
 	got := h.ready("a:1")
 	h.push("bad:1", image(tarball.Of(tarball.Link("a", "b")))) // fails
 	h.settled("bad:1")
-	h.collect()
+	h.collectBlobs()
 	lower, lowerBytes := layerOf(lowerTar)
 	if h.stores(lower) {
 		t.Error("a layer is stored")
@@ -364,7 +364,7 @@ func TestUnfinishedUploadsEnd(t *testing.T) {
 	}
 	old := time.Now().Add(-25 * time.Hour).UTC().Format(time.RFC3339)
 	write(t, filepath.Join(registryDir(h.config), begun[0]), []byte(old))
-	h.collect()
+	h.collectBlobs()
 	left := h.registryFiles("startedat")
 	if len(left) != 1 || left[0] != begun[1] {
 		t.Errorf("uploads %q are left of %q, want the second", left, begun)

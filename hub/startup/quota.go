@@ -63,7 +63,7 @@ func (q *quota) store(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ahead := now.Sub(time.Now()) // of the database's clock
+	ahead := time.Until(now) // of the database's clock
 	for tree, at := range used {
 		used[tree] = at.Add(ahead)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,8 @@ import (
 
 // hubs records reports, and answers each origin's with its function.
 type hubs struct {
+	// mu is held by the test, except in after. It guards the following and node.trees.
+	mu      sync.Mutex
 	answers []func() (wire.Unknown, error)
 	reports [][]wire.Held
 }
@@ -31,6 +34,8 @@ func (h *hubs) Origins() (urls []string) {
 }
 
 func (h *hubs) SendHeld(_ context.Context, origin int, held wire.Held) (wire.Unknown, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.reports[origin] = append(h.reports[origin], held)
 	return h.answers[origin]()
 }
@@ -51,19 +56,26 @@ type node struct {
 func start(t *testing.T, root string, h *hubs, trees ...chunk.ID) *node {
 	t.Helper()
 	n := &node{trees: trees}
-	n.Reporter = New(root, func() ([]chunk.ID, error) { return slices.Clone(n.trees), nil }, h,
+	n.Reporter = New(root, func() ([]chunk.ID, error) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return slices.Clone(n.trees), nil
+	}, h,
 		slog.New(slog.DiscardHandler))
+	h.mu.Lock()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); n.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() { h.mu.Unlock(); cancel(); <-done })
 	return n
 }
 
 // after lets time pass.
-func after(d time.Duration) {
+func (h *hubs) after(d time.Duration) {
+	h.mu.Unlock()
 	time.Sleep(d)
 	synctest.Wait()
+	h.mu.Lock()
 }
 
 var one, two = chunk.ID{1}, chunk.ID{2}
@@ -74,23 +86,23 @@ func TestReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubs{answers: []func() (wire.Unknown, error){accepts, accepts}}
 		n := start(t, root, h, two, one)
-		after(2 * lookEvery)
+		h.after(2 * lookEvery)
 		for i, reports := range h.reports {
 			if len(reports) != 1 || !slices.Equal(reports[0].Trees, []chunk.ID{one, two}) ||
 				reports[0].Kind != wire.HolderNode || !wire.IsHolderID(reports[0].Holder) {
 				t.Fatalf("hub %d got %+v, want one report of two trees", i, reports)
 			}
 		}
-		after(4 * time.Hour)
+		h.after(4 * time.Hour)
 		if len(h.reports[0]) != 1 {
 			t.Errorf("%d reports without a change, want one", len(h.reports[0]))
 		}
 		n.trees = []chunk.ID{two}
-		after(3 * lookEvery)
+		h.after(3 * lookEvery)
 		if got := h.reports[0]; len(got) != 2 || !slices.Equal(got[1].Trees, []chunk.ID{two}) {
 			t.Errorf("after a change: %+v", got)
 		}
-		after(wire.HeldInterval)
+		h.after(wire.HeldInterval)
 		if len(h.reports[0]) != 3 || len(h.reports[1]) != 3 {
 			t.Errorf("%d and %d reports, want a third one after hours", len(h.reports[0]), len(h.reports[1]))
 		}
@@ -106,7 +118,7 @@ func TestFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubs{answers: []func() (wire.Unknown, error){fails, refuses, accepts}}
 		n := start(t, root, h, one)
-		after(wire.HeldInterval)
+		h.after(wire.HeldInterval)
 		if got := len(h.reports[0]); got < 6 || got > 20 {
 			t.Errorf("a hub that fails got %d reports in six hours", got)
 		}
@@ -116,7 +128,7 @@ func TestFailures(t *testing.T) {
 		if len(h.reports[2]) == 0 || n.Reports()[0].Error == "" {
 			t.Errorf("the last hub got %d reports, state %+v", len(h.reports[2]), n.Reports())
 		}
-		after(2 * refusedPause)
+		h.after(2 * refusedPause)
 		if got := len(h.reports[1]); got < 2 || got > 3 {
 			t.Errorf("an origin that refuses got %d reports in two days", got)
 		}
@@ -132,12 +144,12 @@ func TestGone(t *testing.T) {
 		}
 		h := &hubs{answers: []func() (wire.Unknown, error){unknown(one, two), fails}}
 		n := start(t, root, h, one, two)
-		after(2 * lookEvery)
+		h.after(2 * lookEvery)
 		if gone := n.Gone(); gone != nil {
 			t.Errorf("gone while a hub does not answer: %v", gone)
 		}
 		h.answers[1] = unknown(two)
-		after(wire.HeldInterval)
+		h.after(wire.HeldInterval)
 		if gone := n.Gone(); !slices.Equal(gone, []chunk.ID{two}) {
 			t.Errorf("gone: %v, want the tree that neither hub has", gone)
 		}

@@ -39,10 +39,12 @@ type fakeHub struct {
 }
 
 // send notes that the hub sends something.
-func (h *fakeHub) send() {
+func (h *fakeHub) send() { h.hear(time.Now()) }
+
+func (h *fakeHub) hear(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.heard = time.Now()
+	h.heard = at
 }
 
 func (h *fakeHub) lastReceived() time.Time {

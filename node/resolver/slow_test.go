@@ -45,7 +45,7 @@ func TestSlowHub(t *testing.T) {
 				h := &fakeHub{answer: answerAfter(c.lookup)}
 				r, trees := newResolver(t, h)
 				trees.fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
-					h.heard = time.Now().Add(-c.heard)
+					h.hear(time.Now().Add(-c.heard))
 					for left := c.index; left > 0; left -= time.Second {
 						if !sleep.For(ctx, time.Second) {
 							return context.Cause(ctx)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -103,7 +104,8 @@ func TestCredentialsOfDocker(t *testing.T) {
 			if taken.code != 0 || !strings.Contains(taken.stdout, digestOf(t, image)+" linux/amd64 ready") {
 				t.Errorf("exit %d: %s%s", taken.code, taken.stdout, taken.stderr)
 			}
-			asked := server.saw()[before:]
+			// Without credentials the hub asks whether it can read the layers again later.
+			asked := slices.DeleteFunc(slices.Clone(server.saw()[before:]), func(req string) bool { return req == "GET /token " })
 			if (len(asked) > 0) != (c.method != "") || len(asked) > 0 && !strings.HasPrefix(asked[0], c.method+" ") {
 				t.Errorf("token requests: %q", asked)
 			}

@@ -81,7 +81,7 @@ func short(seconds float64) string {
 	return bench.Seconds(seconds)
 }
 
-// who returns a description of the nodes: their number, and whether all of them start at once.
+// The method who describes the nodes: their number, and whether all of them start at once.
 func (c Cell) who() string {
 	if c.Spread == 0 && c.Nodes > 1 {
 		return fmt.Sprintf("%d at once", c.Nodes)

@@ -19,7 +19,7 @@ snapshot names, its registry and its signing keys. Run it on the hub's machine, 
 On one file system, objects become hard links: copy DIR to another disk afterwards. Into the
 directory of an earlier backup only new files are copied. The hub deletes nothing meanwhile.
 
-DIR has the signing keys in hub.key (mode 0600): who reads that file can sign as the hub.
+DIR has the signing keys in hub.key (mode 0600): any reader of that file can sign as the hub.
 
 Hubs with a catalog in PostgreSQL or a bucket on S3 are copied with the tools of these:
 docs/operating.md has the steps.`,

@@ -78,9 +78,8 @@ func New(c Config) *Collector {
 // Run queues a job once a day until ctx ends.
 func (c *Collector) Run(ctx context.Context) error {
 	for sleep.For(ctx, lookEvery) {
-		due, err := c.config.Catalog.Blobs.IsDue(ctx, every)
-		if err == nil && due {
-			_, err = c.config.Catalog.Jobs.Add(ctx, Job(), 0)
+		queued, err := c.config.Catalog.Jobs.AddDue(ctx, Job(), every)
+		if queued {
 			c.config.Jobs.Changed(JobKind, jobKey)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -107,22 +107,6 @@ func (b *Blobs) Forget(ctx context.Context, before time.Time) error {
 		before.UnixMilli())
 }
 
-// IsDue reports whether nothing was collected for a while, and notes that it is collected now.
-func (b *Blobs) IsDue(ctx context.Context, every time.Duration) (due bool, err error) {
-	err = b.update(ctx, "note the collection of blobs", func(tx session) error {
-		done, err := tx.exec(ctx, `INSERT INTO meta (name, value) VALUES ('blobs_collected', CAST(`+tx.clock+` AS TEXT))
-			ON CONFLICT (name) DO UPDATE SET value = excluded.value
-			WHERE CAST(meta.value AS BIGINT) <= CAST(excluded.value AS BIGINT) - ?`, every.Milliseconds())
-		if err != nil {
-			return err
-		}
-		n, err := done.RowsAffected()
-		due = n > 0
-		return err
-	})
-	return due, err
-}
-
 // RepositoryLayer is a layer that a repository of the hub's registry has at a source.
 type RepositoryLayer struct {
 	Name string // of an image in the repository, or of the repository if it is a row of AddUpstreams

@@ -9,7 +9,7 @@ import (
 
 // Collection removes chunks, layers and trees that no image needs. A publication refers to some that
 // it found known, perhaps an hour before. Both are safe beside each other because a count in table
-// meta rises with each removal. Whoever prepares a publication remembers the count before its first
+// meta rises with each removal. The ingestion remembers the count before its first
 // look. The transaction that publishes reads the count, and keeps it from rising until it ends. If
 // it has risen, the transaction checks all that the publication refers to.
 

@@ -94,12 +94,4 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 		sources[0].Digest != "blob of a" || sources[0].Size != 100 {
 		t.Errorf("layers of sources: %+v, %v", sources, err)
 	}
-	for i, want := range []bool{true, false} {
-		if due, err := b.IsDue(ctx, time.Hour); err != nil || due != want {
-			t.Errorf("collection %d is due: %t, %v, want %t", i, due, err, want)
-		}
-	}
-	if due, err := b.IsDue(ctx, 0); err != nil || !due {
-		t.Errorf("a collection without pause is due: %t, %v", due, err)
-	}
 }

@@ -166,8 +166,7 @@ func (s *Store) upload(ctx context.Context, f Staged) error {
 		return err
 	}
 	defer file.Close()
-	options := &blob.WriterOptions{ContentType: "application/octet-stream"}
-	if err := s.bucket.Upload(ctx, f.Key, file, options); err != nil {
+	if err := s.put(ctx, f.Key, file); err != nil {
 		return err
 	}
 	return os.Remove(f.Path)

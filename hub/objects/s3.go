@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"gocloud.dev/blob"
 	_ "gocloud.dev/blob/s3blob" // s3://BUCKET?region=…
 )
 
@@ -33,4 +35,17 @@ func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// put uploads a file to S3 with one request. The library would upload parts of 8 MiB, which it holds in
+// memory and which the server puts together again.
+func (s *Store) put(ctx context.Context, key string, file *os.File) error {
+	contentType := "application/octet-stream"
+	client := (*s3.Client)(nil)
+	if !s.bucket.As(&client) { // a bucket in memory, in tests
+		return s.bucket.Upload(ctx, key, file, &blob.WriterOptions{ContentType: contentType})
+	}
+	_, err := client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3Bucket, Key: &key, Body: file,
+		ContentType: &contentType})
+	return err
 }

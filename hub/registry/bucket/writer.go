@@ -33,8 +33,8 @@ type rest struct {
 	Parts  int32  `json:"parts,omitempty"`
 }
 
-// writer writes a file. Full parts are uploaded at once; Close keeps the rest for a later writer. A file
-// of less than a part is one object.
+// writer writes a file. A full part is uploaded while the next one is filled; Close keeps the rest for a
+// later writer. A file of less than a part is one object.
 type writer struct {
 	files *files
 	ctx   context.Context
@@ -43,9 +43,11 @@ type writer struct {
 	rest
 	parts  []types.CompletedPart
 	size   int64
-	buffer bytes.Buffer // of less than a part
-	ended  bool         // Commit or Cancel was called
-	err    error        // of Write: the file is incomplete
+	buffer *bytes.Buffer // of less than a part
+	spare  *bytes.Buffer // the part in flight, or empty
+	flight chan error    // gets the result of the part in flight; nil: there is none
+	ended  bool          // Commit or Cancel was called
+	err    error         // of Write: the file is incomplete
 }
 
 var _ driver.FileWriter = (*writer)(nil)
@@ -53,7 +55,7 @@ var _ driver.FileWriter = (*writer)(nil)
 // Writer returns a writer of a new file or, with more, of one that is not committed yet. The caller
 // closes it. At most one writer of a file may be open at a time.
 func (f *files) Writer(ctx context.Context, path string, more bool) (driver.FileWriter, error) {
-	w := &writer{files: f, ctx: ctx, path: path}
+	w := &writer{files: f, ctx: ctx, path: path, buffer: new(bytes.Buffer), spare: new(bytes.Buffer)}
 	if !more {
 		return w, nil
 	}
@@ -103,7 +105,7 @@ func (w *writer) listParts() error {
 	return nil
 }
 
-// Write appends to the file.
+// Write appends to the file. The error may be about bytes of an earlier call.
 func (w *writer) Write(b []byte) (n int, err error) {
 	if w.ended || w.err != nil {
 		return 0, errors.Join(errors.New("write to an ended file"), w.err)
@@ -114,7 +116,7 @@ func (w *writer) Write(b []byte) (n int, err error) {
 		b, n = b[len(some):], n+len(some)
 		w.size += int64(len(some))
 		if w.buffer.Len() == partSize {
-			if w.err = w.uploadPart(w.ctx); w.err != nil {
+			if w.err = w.beginPart(w.ctx); w.err != nil {
 				return n, w.err
 			}
 		}
@@ -122,8 +124,11 @@ func (w *writer) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// uploadPart uploads the buffer as the next part.
-func (w *writer) uploadPart(ctx context.Context) (err error) {
+// beginPart begins to upload the buffer as the next part, after the part before it was uploaded.
+func (w *writer) beginPart(ctx context.Context) (err error) {
+	if err := w.awaitPart(); err != nil {
+		return err
+	}
 	if w.Upload == "" {
 		if w.Upload, err = w.files.beginUpload(ctx, key(w.path)); err != nil {
 			return err
@@ -133,15 +138,33 @@ func (w *writer) uploadPart(ctx context.Context) (err error) {
 	if number > maxParts {
 		return fmt.Errorf("file %s: more than %d bytes", w.path, int64(maxParts)*partSize)
 	}
+	w.buffer, w.spare = w.spare, w.buffer
+	w.flight = make(chan error, 1)
+	go func() { w.flight <- w.uploadPart(ctx, number, w.spare.Bytes()) }()
+	return nil
+}
+
+// uploadPart uploads a part and notes it.
+func (w *writer) uploadPart(ctx context.Context, number int32, content []byte) error {
 	done, err := w.files.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: &w.files.name, Key: aws.String(key(w.path)),
-		UploadId: &w.Upload, PartNumber: &number, Body: bytes.NewReader(w.buffer.Bytes())})
+		UploadId: &w.Upload, PartNumber: &number, Body: bytes.NewReader(content)})
 	if err != nil {
 		return fmt.Errorf("upload part %d of %s: %w", number, key(w.path), err)
 	}
 	w.parts = append(w.parts, types.CompletedPart{ETag: done.ETag, PartNumber: &number,
 		ChecksumCRC32: done.ChecksumCRC32})
-	w.buffer.Reset()
 	return nil
+}
+
+// awaitPart waits for the part in flight. After an error the file is incomplete.
+func (w *writer) awaitPart() error {
+	if w.flight == nil {
+		return w.err
+	}
+	w.err = <-w.flight
+	w.flight = nil
+	w.spare.Reset()
+	return w.err
 }
 
 // Size returns the bytes of the file, including those of previous writers.
@@ -153,8 +176,8 @@ func (w *writer) Close() error {
 		return nil
 	}
 	w.ended = true
-	if w.err != nil { // a later writer goes on where this one began
-		return nil
+	if err := w.awaitPart(); err != nil { // a later writer goes on where this one began
+		return err
 	}
 	w.Parts = int32(len(w.parts))
 	head, err := json.Marshal(w.rest)
@@ -167,8 +190,8 @@ func (w *writer) Close() error {
 
 // Commit makes the file readable.
 func (w *writer) Commit(ctx context.Context) error {
-	if w.ended || w.err != nil {
-		return errors.Join(errors.New("commit of an ended file"), w.err)
+	if err := w.awaitPart(); w.ended || err != nil {
+		return errors.Join(errors.New("commit of an ended file"), err)
 	}
 	if err := w.store(ctx); err != nil {
 		return err
@@ -182,7 +205,10 @@ func (w *writer) store(ctx context.Context) error {
 		return w.files.bucket.WriteAll(ctx, key(w.path), w.buffer.Bytes(), noSniffing)
 	}
 	if w.buffer.Len() > 0 {
-		if err := w.uploadPart(ctx); err != nil {
+		if err := w.beginPart(ctx); err != nil {
+			return err
+		}
+		if err := w.awaitPart(); err != nil {
 			return err
 		}
 	}
@@ -200,6 +226,7 @@ func (w *writer) forget(ctx context.Context) error {
 
 // Cancel deletes what was written.
 func (w *writer) Cancel(ctx context.Context) error {
+	_ = w.awaitPart() // whatever it has uploaded is deleted
 	w.ended = true
 	if w.Upload != "" {
 		if err := w.files.abortUpload(ctx, key(w.path), w.Upload); err != nil {

@@ -39,6 +39,7 @@ type Config struct {
 	ScrubRate   Size       `toml:"scrub_rate" comment:"How many bytes a second are read and verified in the background: the cache, the metadata images that are mounted, and the local devices. 10MiB, for example. 0: none. Damaged chunks are also noticed when they are read, and damaged metadata images when they are mounted. Without scrubbing, nothing notices damage of a mounted metadata image or of a finished local device."`
 	Record      bool       `toml:"record" comment:"Record which parts of an image its first container reads when it starts, and report them to a hub. Later starts then fetch these parts together. The report does not say what ran, where or when. (lighter trace record records one start.)"`
 	RecordDelay Delay      `toml:"record_delay" comment:"A trace is reported after a random delay of at most this long. So a hub does not get the traces of thousands of nodes at the same time. If a hub is on this machine, there is no delay."`
+	HeldDelay   Delay      `toml:"held_delay" comment:"Which images the node has is reported to the hubs when it has changed, after a random delay of this long to twice as long. A hub keeps what nodes have reported. This must be shorter than the hub's delay after which it frees a removed image (delay_minutes in [gc])."`
 	HTTPAddress string     `toml:"http_address" comment:"Address of /metrics, /healthz and /readyz: HOST:PORT, or unix:/PATH, which only root can open. Empty: none."`
 	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string     `toml:"log_format" comment:"Format of the log: text or json."`
@@ -66,6 +67,7 @@ func DefaultConfig() Config {
 		FreeHigh:    Space{Percent: 20},
 		Record:      true,
 		RecordDelay: Delay(time.Minute),
+		HeldDelay:   Delay(time.Minute),
 		LogLevel:    "info",
 		LogFormat:   "text",
 
@@ -93,6 +95,8 @@ func (c *Config) Check() error {
 		return errors.New("scrub_rate is below zero")
 	case c.RecordDelay < 0 || time.Duration(c.RecordDelay) > maxRecordDelay:
 		return fmt.Errorf("record_delay %s is not between 0s and %s", c.RecordDelay, maxRecordDelay)
+	case time.Duration(c.HeldDelay) < minHeldDelay || time.Duration(c.HeldDelay) > maxHeldDelay:
+		return fmt.Errorf("held_delay %s is not between %s and %s", c.HeldDelay, minHeldDelay, maxHeldDelay)
 	case !slices.Contains(trusts, c.Trust):
 		return fmt.Errorf("trust %q is not one of %v", c.Trust, trusts)
 	case !slices.Contains(mount.Modes(), c.MountMode):
@@ -147,3 +151,7 @@ func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 
 // maxRecordDelay bounds how long a trace waits in memory.
 const maxRecordDelay = time.Hour
+
+// minHeldDelay bounds how often the node lists its trees. maxHeldDelay bounds how long a hub does not
+// know of a new one.
+const minHeldDelay, maxHeldDelay = time.Second, time.Hour

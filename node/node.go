@@ -206,7 +206,7 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 		return n.devices.Close()
 	})
 	n.mounts = mount.New(root, n.config.MountMode, n.trees, n.devices.Server(), n.recorder, n.log)
-	n.held = held.New(root, n.trees.List, n.hubs, n.log)
+	n.held = held.New(root, time.Duration(n.config.HeldDelay), n.trees.List, n.hubs, n.log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
 		return err
 	}

@@ -142,6 +142,7 @@ func TestWrongConfiguration(t *testing.T) {
 		"disk_free_low = 17":      `"17" is less than 1 MiB of a disk`,
 		`record_delay = "2h"`:     "record_delay 2h0m0s is not between 0s and 1h0m0s",
 		`record_delay = "soon"`:   "is not a delay",
+		`held_delay = "0s"`:       "held_delay 0s is not between 1s and 1h0m0s",
 		"scrub_rate = -4":         "scrub_rate is below zero",
 		"prefetch_limit = -4":     "prefetch_limit is below zero",
 		"hubs = []":               "hubs is empty",

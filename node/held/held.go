@@ -40,9 +40,6 @@ type Hubs interface {
 }
 
 const (
-	// lookEvery is the least time between two listings of the trees on the disk; jitter may double
-	// it. A report is sent when a listing shows a change.
-	lookEvery = time.Minute
 	// The pause after a report that failed grows from firstPause to lastPause.
 	firstPause, lastPause = time.Minute, time.Hour
 	// refusedPause is the pause after an origin has answered that it accepts no reports.
@@ -53,10 +50,11 @@ const (
 
 // Reporter reports what a node has. It is safe for concurrent use.
 type Reporter struct {
-	path string // of the file with the node's secret
-	list func() ([]chunk.ID, error)
-	hubs Hubs
-	log  *slog.Logger
+	path  string        // of the file with the node's secret
+	delay time.Duration // the least time between two listings of the trees; jitter may double it
+	list  func() ([]chunk.ID, error)
+	hubs  Hubs
+	log   *slog.Logger
 
 	mu      sync.Mutex // guards the following
 	origins []*state
@@ -84,9 +82,12 @@ type Report struct {
 }
 
 // New returns a reporter of the trees that list returns. root is the node's directory, where it
-// keeps a secret from which its ID is made.
-func New(root string, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logger) *Reporter {
-	r := &Reporter{path: filepath.Join(root, "holder"), list: list, hubs: hubs, log: log}
+// keeps a secret from which its ID is made. A change of the trees is reported between delay and twice
+// as long after it.
+func New(
+	root string, delay time.Duration, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logger,
+) *Reporter {
+	r := &Reporter{path: filepath.Join(root, "holder"), delay: delay, list: list, hubs: hubs, log: log}
 	for _, url := range hubs.Origins() {
 		r.origins = append(r.origins, &state{Report: Report{URL: url}})
 	}
@@ -95,7 +96,7 @@ func New(root string, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logg
 
 // Run reports until ctx ends.
 func (r *Reporter) Run(ctx context.Context) {
-	for sleep.For(ctx, jitter(lookEvery)) { // jitter, because many nodes may start at the same time
+	for sleep.For(ctx, jitter(r.delay)) { // jitter, because many nodes may start at the same time
 		r.round(ctx)
 	}
 }

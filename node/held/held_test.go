@@ -17,6 +17,8 @@ import (
 	"lighter/wire/client"
 )
 
+const lookEvery = time.Minute
+
 // hubs records reports, and answers each origin's with its function.
 type hubs struct {
 	// mu is held by the test, except in after. It guards the following and node.trees.
@@ -56,7 +58,7 @@ type node struct {
 func start(t *testing.T, root string, h *hubs, trees ...chunk.ID) *node {
 	t.Helper()
 	n := &node{trees: trees}
-	n.Reporter = New(root, func() ([]chunk.ID, error) {
+	n.Reporter = New(root, lookEvery, func() ([]chunk.ID, error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return slices.Clone(n.trees), nil
@@ -160,7 +162,7 @@ func TestGone(t *testing.T) {
 func TestID(t *testing.T) {
 	id := func(root string) string {
 		t.Helper()
-		held, err := New(root, nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil)
+		held, err := New(root, lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +177,7 @@ func TestID(t *testing.T) {
 		t.Errorf("%v, %v, want a file that only root can read", info.Mode(), err)
 	}
 	// Without a file there is no report, as its ID would change each time.
-	if held, err := New(filepath.Join(root, "none"), nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil); err == nil {
+	if held, err := New(filepath.Join(root, "none"), lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil); err == nil {
 		t.Errorf("reported as %s without a directory, want an error", held.Holder)
 	}
 }

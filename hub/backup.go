@@ -75,21 +75,28 @@ func whileHeld(ctx context.Context, c *catalog.Catalog, fn func(ctx context.Cont
 	if err := c.Claims.Hold(ctx, owner, backupLease); err != nil {
 		return err
 	}
+	extend := func(ctx context.Context) error {
+		err := c.Claims.ExtendHold(ctx, owner, backupLease)
+		if errors.Is(err, catalog.ErrLost) {
+			err = fmt.Errorf("the hub may have deleted objects meanwhile, try again: %w", err)
+		}
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for sleep.For(ctx, backupLease/6) {
-			if err := c.Claims.ExtendHold(ctx, owner, backupLease); errors.Is(err, catalog.ErrLost) {
-				cancel(fmt.Errorf("the hub may have deleted objects meanwhile, try again: %w", err))
+			if err := extend(ctx); errors.Is(err, catalog.ErrLost) {
+				cancel(err)
 				return
 			}
 		}
 	}()
 	err := fn(ctx)
 	if err == nil { // what was copied was held until now
-		err = c.Claims.ExtendHold(ctx, owner, backupLease)
+		err = extend(ctx)
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause

@@ -1,7 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,8 +26,8 @@ directory of an earlier backup only new files are copied. The hub deletes nothin
 
 DIR has the signing keys in hub.key (mode 0600): any reader of that file can sign as the hub.
 
-Hubs with a catalog in PostgreSQL or a bucket on S3 are copied with the tools of these:
-docs/operating.md has the steps.`,
+A hub with a catalog in PostgreSQL or a bucket on S3 is copied with the tools of these, by
+a script that "lighter backup hold" runs.`,
 		Example: `  lighter backup --root /srv/lighter /backup/lighter
   lighter restore --root /srv/again /backup/lighter`,
 		Args: command.Exactly("DIR"),
@@ -37,7 +42,7 @@ docs/operating.md has the steps.`,
 		}
 		if config.Catalog != "" || config.Bucket != "" {
 			return command.Usage(fmt.Errorf("the hub has another catalog or bucket than those below %s: "+
-				"copy them with their own tools (docs/operating.md)", config.Root))
+				"copy them with their own tools in a script (lighter backup hold -- SCRIPT)", config.Root))
 		}
 		r, err := hub.Backup(cmd.Context(), config.Root, args[0])
 		if err != nil {
@@ -48,6 +53,50 @@ docs/operating.md has the steps.`,
 		}
 		fmt.Printf("%s is complete: %d objects, %d of them new\n", args[0], r.Objects, r.Copied)
 		return nil
+	}
+	cmd.AddCommand(backupHoldCommand())
+	return cmd
+}
+
+// holdEnd is how long the command of a hold that was lost or interrupted has for its end.
+const holdEnd = 10 * time.Second
+
+func backupHoldCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "hold [flags] -- COMMAND [ARG]...",
+		Short: "Run a command that copies a hub, while the hub deletes nothing",
+		Long: `Run a command that copies a hub with the tools of its database and bucket. While it runs, no process
+of the hub deletes objects; everything else goes on. The command has to copy the catalog
+first, and then the bucket: docs/operating.md has an example.
+
+It fails if the command fails, or if the right to hold objects was lost meanwhile: then the
+copy may lack objects, and has to be made again. The database has to be reachable from here.`,
+		Example: `  lighter backup hold --config /etc/lighter/hub.toml -- /etc/lighter/copy-hub`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return command.Usage(fmt.Errorf("COMMAND is missing (see %s --help)", cmd.CommandPath()))
+			}
+			return nil
+		},
+	}
+	config, file := hub.DefaultConfig(), ""
+	cmd.Flags().SetInterspersed(false) // further flags are the command's
+	cmd.Flags().StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`), if the catalog is there")
+	cmd.Flags().StringVar(&file, "config", "", "the hub's configuration `FILE`, which names the catalog")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := effective(cmd, file, &config); err != nil {
+			return err
+		}
+		return hub.WhileHeld(cmd.Context(), config, func(ctx context.Context) error {
+			copying := exec.CommandContext(ctx, args[0], args[1:]...)
+			copying.Stdin, copying.Stdout, copying.Stderr = os.Stdin, os.Stdout, os.Stderr
+			copying.Cancel = func() error { return copying.Process.Signal(syscall.SIGTERM) }
+			copying.WaitDelay = holdEnd
+			if err := copying.Run(); err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return nil
+		})
 	}
 	return cmd
 }

@@ -11,6 +11,8 @@
 // deleting it is a comparison with that time. A client waits while a blob that it looks for is being
 // deleted, and then finds that it is missing. So a push whose client has found a blob can rely on it.
 //
+// While a backup is being made, nothing is deleted: its catalog may name more than this one.
+//
 // A run that was interrupted begins again; what was deleted stays deleted.
 //
 // Hazard: a run has the digests of all manifests and blobs in memory, 200 bytes each. A deletion

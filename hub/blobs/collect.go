@@ -11,11 +11,15 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/images"
+	"lighter/hub/jobs"
 	"lighter/hub/oci"
 	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
+
+// errBackup is why a run deletes nothing.
+var errBackup = errors.New("a backup is being made: it may need what no image needs any more")
 
 func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	now, err := r.config.Catalog.Blobs.Now(ctx)
@@ -47,6 +51,15 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	}
 	if r.Marked != nil {
 		r.Marked()
+	}
+	// The catalog in a backup names what was named before the mark. A backup that begins now has a
+	// catalog that names only what is marked, or was pushed since.
+	held, err := r.config.Catalog.Claims.IsHeld(ctx)
+	if err != nil {
+		return err
+	}
+	if held {
+		return &jobs.RetryError{Err: errBackup, After: lookEvery}
 	}
 	swept := progress.Step("sweep", "repositories", int64(len(repositories)))
 	for _, one := range repositories {

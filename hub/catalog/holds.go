@@ -69,20 +69,25 @@ func (c *Catalog) Snapshot(ctx context.Context, path string) error {
 	return nil
 }
 
-// Attach opens the SQLite catalog of a hub that may be running. Unlike Open it makes and migrates
-// nothing.
-func Attach(ctx context.Context, path string) (*Catalog, error) {
-	if _, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("open the catalog: %w", err)
+// Attach opens the catalog of a hub that may be running. source is as for Open. Unlike Open it makes
+// and migrates nothing.
+func Attach(ctx context.Context, source string) (*Catalog, error) {
+	if !IsPostgres(source) {
+		if _, err := os.Stat(source); err != nil {
+			return nil, fmt.Errorf("open the catalog: %w", err)
+		}
 	}
-	db, err := connect(path)
+	db, err := connect(source)
 	if err != nil {
-		return nil, fmt.Errorf("open the catalog %s: %w", path, err)
+		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), mark(err))
 	}
 	c := newCatalog(db)
 	if _, err := c.Claims.IsHeld(ctx); err != nil {
-		err = fmt.Errorf("open the catalog %s: no hub of this version has opened it yet: start the hub first: %w", path, err)
-		return nil, errors.Join(err, c.Close())
+		what := "no hub of this version has opened it yet: start the hub first: "
+		if IsAway(err) {
+			what = ""
+		}
+		return nil, errors.Join(fmt.Errorf("open the catalog %s: %s%w", nameOf(source), what, err), c.Close())
 	}
 	return c, nil
 }

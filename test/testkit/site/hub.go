@@ -54,6 +54,30 @@ func (s *Site) StartSecondHub(ctx context.Context) (*Hub, error) {
 	return h, nil
 }
 
+// StartSecondProcess starts a second process of the site's hub on SpareAddress, with its key.
+// Options.HubArgs name the database and the bucket that both use. The caller closes it before the site.
+func (s *Site) StartSecondProcess(ctx context.Context) (*Hub, error) {
+	const name = "hub2"
+	if err := copyKey(s.Hub.Root, filepath.Join(s.Dir, name)); err != nil {
+		return nil, err
+	}
+	h, err := s.launchHub(ctx, name, SpareAddress)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// copyKey gives a further process of a hub its keys.
+func copyKey(from, to string) error {
+	const file = "hub.key"
+	key, err := os.ReadFile(filepath.Join(from, file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, file), key, 0o600))
+}
+
 // UseHub makes h the only hub of nodes that are started from now on.
 func (s *Site) UseHub(h *Hub) { s.options.Hubs, s.options.HubKey = []string{h.URL}, h.Key }
 
@@ -99,6 +123,9 @@ func (h *Hub) Freeze() error { return h.process.cmd.Process.Signal(syscall.SIGST
 
 // Thaw undoes Freeze.
 func (h *Hub) Thaw() error { return h.process.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Log returns the path of the hub's log.
+func (h *Hub) Log() string { return h.process.log }
 
 // Restart starts a hub on the registry's side of the link again, after Kill.
 func (h *Hub) Restart(ctx context.Context) (err error) {

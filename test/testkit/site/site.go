@@ -125,6 +125,9 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 // SetNodeArgs replaces Options.NodeArgs for nodes that are started from now on.
 func (s *Site) SetNodeArgs(args ...string) { s.options.NodeArgs = args }
 
+// SetHubArgs replaces Options.HubArgs for hubs that are started from now on.
+func (s *Site) SetHubArgs(args ...string) { s.options.HubArgs = args }
+
 // SetNode sets the binary of nodes that are started from now on; empty: Options.Lighter.
 func (s *Site) SetNode(lighter string) { s.options.Node = lighter }
 
@@ -170,6 +173,9 @@ http: {addr: %q}
 	}
 	return s.registry.await(ctx, dial("tcp", registryURL))
 }
+
+// StopRegistry stops the registry for good.
+func (s *Site) StopRegistry() error { return s.registry.stop() }
 
 // Reference returns the reference of an image that was pushed to the registry as NAME:latest.
 func Reference(name string) string { return registryURL + "/" + name + ":latest" }

@@ -1,0 +1,164 @@
+//go:build e2e
+
+package hubs
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/test/testkit/site"
+	"lighter/wire"
+)
+
+// startProxy starts a proxy in front of hubs, which node and commands use from then on.
+func startProxy(t *testing.T, s *site.Site, hubs ...*site.Hub) *site.Proxy {
+	t.Helper()
+	proxy, err := s.StartProxy(t.Context(), hubs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	// The node's first report may have failed, and the next one is not sent before a minute.
+	if err := s.Machine.RestartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return proxy
+}
+
+// A node's reports go through a caching proxy. While the node has an image that was removed from the
+// hub, its containers read chunks that were never cached, also after the node's restart. Other nodes
+// cannot get the image. Once the node has removed it, too, the next collection frees all of it.
+func TestRemovedImageIsHeld(t *testing.T) {
+	s := start(t, site.Options{Hubs: []string{site.ProxyURL}}, collectsAtOnce)
+	proxy := startProxy(t, s, s.Hub)
+	add(t, s, image(t, 0, 12), "held")
+	c := run(t, s, site.Reference("held"))
+	reads(t, c, 0, 4)
+	reported := holder(t, s.Hub, "one tree", func(h wire.Holder) bool { return h.Trees == 1 })
+	if len(lines(t, proxy.Log, "POST", "/held", " 200 ")) == 0 {
+		t.Error("the report has not gone through the proxy")
+	}
+	if of := asked[[]wire.Holder](t, s.Hub, "holders", "held:latest"); len(of) != 1 || of[0].ID != reported.ID {
+		t.Errorf("holders of the image: %+v, want %+v", of, reported)
+	}
+
+	good(t, s.Hub, "rm", "held:latest")
+	if done := collect(t, s.Hub); done.Trees != 0 || done.Packs != 0 {
+		t.Errorf("the collection of a held image: %+v, want nothing freed", done)
+	}
+	reads(t, c, 4, 8)
+	if err := s.Machine.RestartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	holder(t, s.Hub, "a later report",
+		func(h wire.Holder) bool { return h.ID == reported.ID && h.Seen.After(reported.Seen) })
+	collect(t, s.Hub)
+	reads(t, c, 8, 12)
+	forget(t, s)
+	reads(t, c, 0, 12)
+
+	if listed := asked[[]wire.Image](t, s.Hub, "images"); len(listed) != 0 {
+		t.Errorf("the hub lists %+v, want nothing", listed)
+	}
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Machine.Command(t.Context(), lighter, "mount", "--root", t.TempDir(), "--hub", site.ProxyURL, "--hub-key",
+		s.Hub.Key, "--plain-http", "held:latest", t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "held:latest") {
+		t.Errorf("another node mounts the image: %v, want an error that names it", err)
+	}
+
+	if err := c.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference("held")); err != nil {
+		t.Fatal(err)
+	}
+	holder(t, s.Hub, "no tree", func(h wire.Holder) bool { return h.Trees == 0 })
+	if done := collect(t, s.Hub); done.Trees != 1 {
+		t.Errorf("the collection after the last holder has gone: %+v, want the tree freed", done)
+	}
+	objects, err := filepath.Glob(filepath.Join(s.Hub.Root, "objects", "*", "*"))
+	if err != nil || len(objects) > 0 {
+		t.Errorf("objects that are left: %v (%v)", objects, err)
+	}
+	// The image is pulled as any other that the hub does not know.
+	if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference("held")); err != nil {
+		t.Error(err)
+	}
+	for _, i := range status(t, s).Images {
+		if i.Lazy {
+			t.Errorf("an image that the hub has freed is lazy: %+v", i)
+		}
+	}
+}
+
+// A node comes back after its lease and the grace period, and its image was removed and collected. Its
+// container reads what is cached. Reads of other chunks fail soon with an input/output error, and log,
+// status and doctor say why.
+func TestNodeComesBackTooLate(t *testing.T) {
+	url := database.Database(t)
+	s := start(t, site.Options{}, "catalog = '"+url+"'\n"+collectsAtOnce)
+	add(t, s, image(t, 0, 4), "late")
+	c := run(t, s, site.Reference("late"))
+	reads(t, c, 0, 2)
+	holder(t, s.Hub, "one tree", func(h wire.Holder) bool { return h.Trees == 1 })
+	if err := s.Machine.StopNode(); err != nil {
+		t.Fatal(err)
+	}
+	good(t, s.Hub, "rm", "late:latest")
+	database.Execute(t, url, "UPDATE holders SET seen = seen - 36::BIGINT * 86400000")
+	s.Hub.Kill()
+	if err := s.Hub.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done := collect(t, s.Hub); done.Trees != 0 {
+		t.Errorf("the collection within the grace period: %+v, want nothing freed", done)
+	}
+	database.Execute(t, url, "UPDATE holders SET seen = seen - 2::BIGINT * 86400000")
+	s.Hub.Kill()
+	if err := s.Hub.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the lease", func() bool { return len(asked[[]wire.Holder](t, s.Hub, "holders")) == 0 })
+	if done := collect(t, s.Hub); done.Trees != 1 {
+		t.Errorf("the collection after the grace period: %+v, want the tree freed", done)
+	}
+
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Machine.Reconnect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	reads(t, c, 0, 2)
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := read(t, c, 2, 4); err == nil || !strings.Contains(err.Error(), "Input/output error") {
+		t.Errorf("a read of chunks that no hub has any more: %v, want an input/output error", err)
+	}
+	t.Logf("the read has failed after %v", time.Since(began))
+	if len(lines(t, s.Machine.NodeLog(), "pull the image again")) == 0 {
+		t.Error("the node's log does not say why")
+	}
+	const why = "no hub has it any more"
+	eventually(t, "a broken tree in the status", func() bool { return len(status(t, s).Lost) == 1 })
+	if lost := status(t, s).Lost[0]; !strings.Contains(lost.Cause, why) || len(lost.Images) != 1 ||
+		!strings.Contains(lost.Images[0], "late") {
+		t.Errorf("the status: %+v, want the image and the reason", lost)
+	}
+	out, err := s.Machine.Lighter(t.Context(), "doctor", "--plain-http", "--hub", s.Hub.URL, "--hub-key", s.Hub.Key)
+	if err == nil || !strings.Contains(out, why) {
+		t.Errorf("the doctor says\n%s (%v)\nwant the reason", out, err)
+	}
+}

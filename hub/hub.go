@@ -7,7 +7,6 @@
 package hub
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,9 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -26,29 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lighter/format/tree"
 	"lighter/hub/access"
-	"lighter/hub/admin"
-	"lighter/hub/answer"
-	"lighter/hub/blobs"
-	"lighter/hub/catalog"
-	"lighter/hub/collect"
-	"lighter/hub/encoder"
-	"lighter/hub/expiry"
-	"lighter/hub/fsck"
-	"lighter/hub/holders"
-	"lighter/hub/images"
-	"lighter/hub/ingest"
-	"lighter/hub/jobs"
-	"lighter/hub/objects"
-	"lighter/hub/publish"
-	"lighter/hub/registry"
-	"lighter/hub/retention"
-	"lighter/hub/serve"
-	"lighter/hub/space"
-	"lighter/hub/startup"
-	"lighter/hub/upstream"
-	"lighter/hub/verify"
 )
 
 const (
@@ -62,33 +37,17 @@ const (
 	shutdownTimeout = 5 * time.Second
 )
 
-// Hub is an open hub.
+// Hub is an open hub: a process, with what all of its domains share.
 type Hub struct {
-	config    Config
-	tls       *tls.Config // nil: plain HTTP
-	log       *slog.Logger
-	closers   []io.Closer // in the order of opening
-	objects   *objects.Store
-	catalog   *catalog.Catalog
-	upstream  *upstream.Reader
-	registry  *registry.Registry
-	jobs      *jobs.Queue
-	images    *images.Service
-	blobs     *blobs.Collector
-	trees     *ingest.Trees
-	publisher *publish.Publisher
-	verifier  *verify.Verifier
-	checker   *fsck.Checker
-	starts    *startup.Service
-	holders   *holders.Service
-	expiry    *expiry.Service
-	reserve   *space.Reserve
-	collector *collect.Collector
-	keys      signingKeys
-	proxies   []netip.Prefix
-	access    *access.Policy
-	view      *view
-	end       context.CancelFunc // ends the background work
+	config  Config
+	tls     *tls.Config // nil: plain HTTP
+	log     *slog.Logger
+	closers []io.Closer // in the order of opening
+	shared  *shared
+	main    *domain
+	access  *access.Policy
+	view    *view
+	end     context.CancelFunc // ends the background work
 
 	maxConnections int // the constant; fewer in tests
 }
@@ -136,97 +95,20 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 }
 
 func (h *Hub) open(ctx context.Context) (err error) {
-	c := &h.config
-	lock, err := prepareRoot(c.Root)
+	lock, err := prepareRoot(h.config.Root)
 	if err != nil {
 		return err
 	}
 	h.closers = append(h.closers, lock)
-	if h.proxies, err = c.proxies(); err != nil {
+	if h.shared, err = newShared(&h.config); err != nil {
 		return err
 	}
-	bucket, err := c.bucketURL()
-	if err != nil {
+	if h.main, err = openDomain(ctx, h.config, h.shared, h.log); err != nil {
 		return err
 	}
-	if h.objects, err = objects.Open(ctx, bucket); err != nil {
-		return err
-	}
-	h.closers = append(h.closers, h.objects)
-	scratch, err := c.prepareScratch()
-	if err != nil {
-		return err
-	}
-	if h.catalog, err = catalog.Open(ctx, cmp.Or(c.Catalog, catalogFile(c.Root))); err != nil {
-		return err
-	}
-	h.closers = append(h.closers, h.catalog)
-	h.view = newView(h.catalog, h.log)
-	signed, err := h.catalog.HasStatements(ctx)
-	if err != nil {
-		return err
-	}
-	if h.keys, err = loadKeys(keyFile(c.Root), signed); err != nil {
-		return err
-	}
-	if err := h.catalog.Resign(ctx, h.keys); err != nil {
-		return err
-	}
-	h.upstream = upstream.New(ctx, upstream.Config{Catalog: h.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
-		Dir: scratch, Log: h.log})
-	h.closers = append(h.closers, h.upstream)
-	if h.registry, err = registry.Open(ctx, c.registryStorage(), h.upstream, registryUses{h.catalog.Blobs},
-		h.keys.derive("uploads of the registry"), h.log); err != nil {
-		return err
-	}
-	h.registry.ReleasesLayers = images.KeepBlobs(c.KeepBlobs) == images.KeepNever
-	name, err := owner(c.Root)
-	if err != nil {
-		return err
-	}
-	if err := h.catalog.Jobs.DropLeases(ctx, name+"/"); err != nil { // of the previous process, which has ended
-		return err
-	}
-	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
-	publisher, encoders := publish.New(h.catalog, h.objects, scratch, name, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
-	h.publisher = publisher
-	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
-	h.jobs = jobs.New(h.catalog.Jobs, name, h.log)
-	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys, h.jobs)
-	ingester := ingest.New(h.catalog, publisher, encoders, h.trees, h.log)
-	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, Quotas: c.Quota,
-		MaxBlob:   limits.Bytes,
-		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: h.upstream.Source,
-		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
-		Secret: h.keys.derive("logins of jobs"),
-		Ready:  h.imageIsReady, Log: h.log},
-		h.catalog, h.registry, ingester, h.jobs)
-	h.checker = fsck.New(fsck.Config{Catalog: h.catalog, Objects: h.objects, Registry: h.registry, Publisher: publisher,
-		Ingester: ingester, Trees: h.trees, Limits: limits, Jobs: h.jobs, ScrubDays: c.ScrubDays, Log: h.log})
-	h.blobs = blobs.New(blobs.Config{Catalog: h.catalog, Registry: h.registry, Upstream: h.upstream,
-		Keep: images.KeepBlobs(c.KeepBlobs), Jobs: h.jobs, Log: h.log})
-	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
-		Encoders: encoders,
-		Images:   h.images, Jobs: h.jobs, Limit: c.StartupBytes, Log: h.log})
-	h.holders = holders.New(h.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, h.log)
-	h.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, h.catalog, h.images,
-		h.jobs, h.log)
-	h.collector = collect.New(collect.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
-		Encoders: encoders, Every: time.Duration(c.GC.EveryMinutes) * time.Minute,
-		Delay: time.Duration(c.GC.DelayMinutes) * time.Minute,
-		Keep:  time.Duration(c.GC.KeepMinutes) * time.Minute, Log: h.log}, h.jobs)
-	h.reserve = space.New(c.DiskReserve, c.dirs()...)
-	h.jobs.Around(h.reserve.Job, images.JobKind, catalog.LayoutJob)
-	h.view.jobs, h.view.starts, h.view.holders, h.view.expiry = h.jobs, h.starts, h.holders, h.expiry
-	h.view.reserve, h.view.images, h.view.quotas = h.reserve, h.images, c.Quota
-	h.view.collector = h.collector
-	h.publisher.Recover(ctx)
-	return h.images.Recover(ctx)
-}
-
-// imageIsReady prepares the first start of a new image. It waits for its startup packs.
-func (h *Hub) imageIsReady(ctx context.Context, image catalog.Image) error {
-	return h.starts.Await(ctx, image.Tree)
+	h.closers = append(h.closers, h.main)
+	h.view = newView(h.main, h.shared.reserve, h.log)
+	return nil
 }
 
 // Close closes the hub's files.
@@ -239,40 +121,12 @@ func (h *Hub) Close() error {
 	return errors.Join(errs...)
 }
 
-// registryUses keeps in the catalog which blobs of the registry clients rely on.
-type registryUses struct{ *catalog.Blobs }
-
-// IsDeleting implements registry.Uses.
-func (registryUses) IsDeleting(err error) bool { return errors.Is(err, catalog.ErrDeleting) }
-
-// nodeImages answers what nodes ask about images.
-type nodeImages struct {
-	*images.Service
-	*ingest.Trees
-}
-
-// userImages answers what users ask about images.
-type userImages struct {
-	*images.Service
-	*verify.Verifier
-}
-
 // handler answers all requests. It does not ask who may make them.
 func (h *Hub) handler() http.Handler {
-	bodies := answer.NewBodies()
-	api := answer.NewMux(h.log)
-	nodes := serve.Server{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees},
-		Traces: h.starts, Holders: h.holders, Bodies: bodies, Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}
-	nodes.Register(api)
-	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Jobs: h.jobs,
-		Starts: h.starts, Holders: h.holders, Retention: h.expiry, Checker: h.checker,
-		Collector: h.collector,
-		Bodies:    bodies, Key: h.keys.public()[0], Log: h.log}
-	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
-	mux.Handle("/v2/", h.reserve.Uploads(h.registry.Handler(h.images)))
-	mux.Handle("/", api)
+	mux.Handle("/v2/", h.shared.reserve.Uploads(h.main.registry.Handler(h.main.images)))
+	mux.Handle("/", h.main.api(h.shared))
 	return mux
 }
 
@@ -316,22 +170,13 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	all := h.handler()
 	h.log.Info("hub started", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen,
-		"keys", h.keys.text())
+		"keys", h.main.keys.text())
 	if h.config.Open {
 		h.log.Warn("everybody who reaches the hub may make changes (open)", "address", listener.Addr())
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, h.end)()
-	group.Go(func() error { return h.jobs.Run(ctx) })
-	group.Go(func() error { return h.publisher.Run(ctx) })
-	group.Go(func() error { return h.blobs.Run(ctx) })
-	group.Go(h.trees.Run)
-	group.Go(func() error { return h.checker.Run(ctx) })
-	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
-	group.Go(func() error { return h.starts.Run(ctx) })
-	group.Go(func() error { return h.holders.Run(ctx) })
-	group.Go(func() error { return h.expiry.Run(ctx) })
-	group.Go(func() error { return h.collector.Run(ctx) })
+	h.main.run(ctx, group)
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {
 		h.answer(ctx, group, admin, h.admin(all))

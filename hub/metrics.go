@@ -14,34 +14,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"lighter/hub/catalog"
-	"lighter/hub/collect"
-	"lighter/hub/expiry"
 	"lighter/hub/fsck"
-	"lighter/hub/holders"
-	"lighter/hub/images"
-	"lighter/hub/jobs"
 	"lighter/hub/space"
-	"lighter/hub/startup"
 	"lighter/logqueue"
 	"lighter/wire"
 )
 
 // view answers /metrics, /healthz and /readyz. docs/metrics.md describes the metrics.
 type view struct {
-	catalog   *catalog.Catalog
-	jobs      *jobs.Queue
-	starts    *startup.Service
-	holders   *holders.Service
-	expiry    *expiry.Service
-	reserve   *space.Reserve
-	images    *images.Service
-	quotas    []images.Quota
-	collector *collect.Collector
-	stopping  atomic.Bool
-	requests  *prometheus.CounterVec
-	seconds   *prometheus.HistogramVec
-	log       *slog.Logger
+	main     *domain
+	reserve  *space.Reserve
+	stopping atomic.Bool
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	log      *slog.Logger
 }
 
 const metricPrefix = "lighter_hub_"
@@ -49,8 +35,8 @@ const metricPrefix = "lighter_hub_"
 // requestBuckets are in seconds: from a small read of a disk to a transfer over a slow network.
 var requestBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 
-func newView(c *catalog.Catalog, log *slog.Logger) *view {
-	return &view{catalog: c, log: log,
+func newView(main *domain, reserve *space.Reserve, log *slog.Logger) *view {
+	return &view{main: main, reserve: reserve, log: log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
 			Help: "Requests answered, by endpoint and status."}, []string{"endpoint", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds",
@@ -95,7 +81,7 @@ const scrapeTimeout = 10 * time.Second
 // register adds the view's paths. The hub is ready as soon as it answers, until it shuts down.
 func (v *view) register(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(v, v.requests, v.seconds, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
+	registry.MustRegister(v, figures{v.main}, v.requests, v.seconds, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(v.log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
@@ -124,28 +110,55 @@ func sendText(w http.ResponseWriter, status int, text string) {
 // Describe implements prometheus.Collector.
 func (v *view) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(v, out) }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector, with the metrics of the process.
 func (v *view) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-	defer cancel()
-	if err := v.collect(ctx, out); err != nil {
-		v.log.Warn("collect metrics failed", "err", err)
+	send := sender(out)
+	send(prometheus.CounterValue, "log_lines_dropped_total", "Log lines dropped because the log was not read.",
+		int64(logqueue.Dropped(v.log)), nil)
+	send(prometheus.GaugeValue, "disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes(),
+		nil)
+	for _, d := range v.reserve.Dirs() {
+		free, err := d.Free()
+		if err != nil {
+			v.log.Warn("collect metrics failed", "err", err)
+			return
+		}
+		send(prometheus.GaugeValue, "disk_free_bytes", "Free bytes of the disk of a directory.", free,
+			prometheus.Labels{"dir": d.Name})
 	}
 }
 
-func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error {
-	send := func(kind prometheus.ValueType, name, help string, n int64, labels prometheus.Labels) {
+// sender returns a function that sends metrics.
+func sender(out chan<- prometheus.Metric) func(prometheus.ValueType, string, string, int64, prometheus.Labels) {
+	return func(kind prometheus.ValueType, name, help string, n int64, labels prometheus.Labels) {
 		desc := prometheus.NewDesc(metricPrefix+name, help, nil, labels)
 		out <- prometheus.MustNewConstMetric(desc, kind, float64(n))
 	}
+}
+
+// figures are the metrics of a domain.
+type figures struct{ *domain }
+
+// Describe implements prometheus.Collector.
+func (f figures) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, out) }
+
+// Collect implements prometheus.Collector.
+func (f figures) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	if err := f.collect(ctx, out); err != nil {
+		f.log.Warn("collect metrics failed", "err", err)
+	}
+}
+
+func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) error {
+	send := sender(out)
 	count := func(name, help, result string, n int64) {
 		send(prometheus.CounterValue, name, help, n, prometheus.Labels{"result": result})
 	}
 	gauge := func(name, help string, n int64) { send(prometheus.GaugeValue, name, help, n, nil) }
 
-	send(prometheus.CounterValue, "log_lines_dropped_total", "Log lines dropped because the log was not read.",
-		int64(logqueue.Dropped(v.log)), nil)
-	states, err := v.catalog.States(ctx)
+	states, err := f.catalog.States(ctx)
 	if err != nil {
 		return err
 	}
@@ -153,18 +166,18 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 		wire.StateStored} {
 		send(prometheus.GaugeValue, "images", "Images, by state.", states[state], prometheus.Labels{"state": state})
 	}
-	open, err := v.catalog.Jobs.Count(ctx)
+	open, err := f.catalog.Jobs.Count(ctx)
 	if err != nil {
 		return err
 	}
-	for _, kind := range v.jobs.Kinds() {
+	for _, kind := range f.jobs.Kinds() {
 		for _, state := range []string{wire.JobQueued, wire.JobRunning, wire.JobPaused} {
 			send(prometheus.GaugeValue, "jobs", "Jobs that have not ended, by kind and state.",
 				open[[2]string{kind, state}], prometheus.Labels{"kind": kind, "state": state})
 		}
 	}
 	for _, kind := range []string{fsck.KindCheck, fsck.KindSweep, fsck.KindScrub} {
-		state, err := v.catalog.Checks.Get(ctx, kind)
+		state, err := f.catalog.Checks.Get(ctx, kind)
 		if err != nil {
 			return err
 		}
@@ -179,14 +192,14 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 		send(prometheus.CounterValue, "check_read_bytes_total", "Bytes of objects that checks have read.", state.Bytes, labels)
 		send(prometheus.CounterValue, "check_errors_total", "Problems that checks have found.", state.Errors, labels)
 	}
-	counts := v.starts.Counts()
+	counts := f.starts.Counts()
 	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, made or given up."
 	count("traces_total", traces, "taken", counts.Taken)
 	count("traces_total", traces, "refused", counts.Refused)
 	count("layouts_total", layouts, "made", counts.Laid)
 	count("layouts_total", layouts, "failed", counts.GivenUp)
-	held, err := v.catalog.StartHoldings(ctx)
-	limit, limitErr := v.starts.Limit(ctx)
+	held, err := f.catalog.StartHoldings(ctx)
+	limit, limitErr := f.starts.Limit(ctx)
 	if err = errors.Join(err, limitErr); err != nil {
 		return err
 	}
@@ -198,7 +211,7 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	gauge("startup_packs_lost", "Trees whose startup packs were evicted because others were used more recently.",
 		held.Lost)
 	gauge("layouts_waiting", "Trees that wait for a new layout.", held.Waiting)
-	holders, err := v.holders.Counts(ctx)
+	holders, err := f.holders.Counts(ctx)
 	if err != nil {
 		return err
 	}
@@ -209,32 +222,23 @@ func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error 
 	const reports = "Reports of what nodes and mirrors have, by result."
 	count("held_reports_total", reports, "accepted", holders.Accepted)
 	count("held_reports_total", reports, "refused", holders.Refused)
-	expiry, err := v.expiry.Counts(ctx)
+	expiry, err := f.expiry.Counts(ctx)
 	if err != nil {
 		return err
 	}
 	send(prometheus.CounterValue, "retention_removed_total", "Images that retention rules have removed.",
 		expiry.Removed, nil)
-	use, err := v.images.QuotaUse(ctx)
+	use, err := f.images.QuotaUse(ctx)
 	if err != nil {
 		return err
 	}
-	for _, q := range v.quotas {
+	for _, q := range f.config.Quota {
 		labels := prometheus.Labels{"prefix": q.Prefix}
 		send(prometheus.GaugeValue, "quota_bytes", "Quota of the images below a prefix.", q.Bytes, labels)
 		send(prometheus.GaugeValue, "quota_used_bytes", "Bytes of the images below a prefix.", use[q.Prefix], labels)
 	}
-	gauge("disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes())
-	for _, d := range v.reserve.Dirs() {
-		free, err := d.Free()
-		if err != nil {
-			return err
-		}
-		send(prometheus.GaugeValue, "disk_free_bytes", "Free bytes of the disk of a directory.", free,
-			prometheus.Labels{"dir": d.Name})
-	}
 	gauge("retention_waiting", "Images that retention rules would remove after a confirmation.", expiry.Waiting)
-	last, err := v.collector.Last(ctx)
+	last, err := f.collector.Last(ctx)
 	if err != nil {
 		return err
 	}

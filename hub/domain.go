@@ -1,0 +1,233 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/tree"
+	"lighter/hub/admin"
+	"lighter/hub/answer"
+	"lighter/hub/blobs"
+	"lighter/hub/catalog"
+	"lighter/hub/collect"
+	"lighter/hub/encoder"
+	"lighter/hub/expiry"
+	"lighter/hub/fsck"
+	"lighter/hub/holders"
+	"lighter/hub/images"
+	"lighter/hub/ingest"
+	"lighter/hub/jobs"
+	"lighter/hub/objects"
+	"lighter/hub/publish"
+	"lighter/hub/registry"
+	"lighter/hub/retention"
+	"lighter/hub/serve"
+	"lighter/hub/space"
+	"lighter/hub/startup"
+	"lighter/hub/upstream"
+	"lighter/hub/verify"
+)
+
+// domain is a set of images with stores, signing keys and jobs of its own, and the services over these.
+type domain struct {
+	config  Config // with the places of this domain
+	log     *slog.Logger
+	closers []io.Closer // in the order of opening
+	end     context.CancelFunc
+
+	objects   *objects.Store
+	catalog   *catalog.Catalog
+	upstream  *upstream.Reader
+	registry  *registry.Registry
+	jobs      *jobs.Queue
+	images    *images.Service
+	blobs     *blobs.Collector
+	trees     *ingest.Trees
+	publisher *publish.Publisher
+	verifier  *verify.Verifier
+	checker   *fsck.Checker
+	starts    *startup.Service
+	holders   *holders.Service
+	expiry    *expiry.Service
+	collector *collect.Collector
+	keys      signingKeys
+}
+
+// shared is what the domains of a process share: the bounds of its memory and disks.
+type shared struct {
+	encoders *encoder.Pool
+	bodies   *answer.Bodies
+	reserve  *space.Reserve
+	proxies  []netip.Prefix
+}
+
+func newShared(c *Config) (*shared, error) {
+	proxies, err := c.proxies()
+	return &shared{encoders: encoder.NewPool(runtime.GOMAXPROCS(0)), bodies: answer.NewBodies(),
+		reserve: space.New(c.DiskReserve, c.dirs()...), proxies: proxies}, err
+}
+
+// openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx must
+// last as long as the domain.
+func openDomain(ctx context.Context, c Config, with *shared, log *slog.Logger) (*domain, error) {
+	d := &domain{config: c, log: log}
+	ctx, d.end = context.WithCancel(ctx)
+	if err := d.open(ctx, with); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *domain) open(ctx context.Context, with *shared) error {
+	c := &d.config
+	bucket, err := c.bucketURL()
+	if err != nil {
+		return err
+	}
+	if d.objects, err = objects.Open(ctx, bucket); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.objects)
+	scratch, err := c.prepareScratch()
+	if err != nil {
+		return err
+	}
+	if d.catalog, err = catalog.Open(ctx, cmp.Or(c.Catalog, catalogFile(c.Root))); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.catalog)
+	signed, err := d.catalog.HasStatements(ctx)
+	if err != nil {
+		return err
+	}
+	if d.keys, err = loadKeys(keyFile(c.Root), signed); err != nil {
+		return err
+	}
+	if err := d.catalog.Resign(ctx, d.keys); err != nil {
+		return err
+	}
+	d.upstream = upstream.New(ctx, upstream.Config{Catalog: d.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
+		Dir: scratch, Log: d.log})
+	d.closers = append(d.closers, d.upstream)
+	if d.registry, err = registry.Open(ctx, c.registryStorage(), d.upstream, registryUses{d.catalog.Blobs},
+		d.keys.derive("uploads of the registry"), d.log); err != nil {
+		return err
+	}
+	d.registry.ReleasesLayers = images.KeepBlobs(c.KeepBlobs) == images.KeepNever
+	name, err := owner(c.Root)
+	if err != nil {
+		return err
+	}
+	if err := d.catalog.Jobs.DropLeases(ctx, name+"/"); err != nil { // of the previous process, which has ended
+		return err
+	}
+	d.publisher = publish.New(d.catalog, d.objects, scratch, name, d.log)
+	d.jobs = jobs.New(d.catalog.Jobs, name, d.log)
+	d.serveStores(ctx, with)
+	d.publisher.Recover(ctx)
+	return d.images.Recover(ctx)
+}
+
+// serveStores makes the services over the stores. They add their kinds of jobs to the queue.
+func (d *domain) serveStores(ctx context.Context, with *shared) {
+	c := &d.config
+	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
+	d.trees = ingest.NewTrees(ctx, d.catalog, d.objects, d.publisher, limits, d.keys, d.log)
+	d.verifier = verify.New(d.catalog, d.objects, d.registry, d.publisher, d.trees, limits, d.keys, d.jobs)
+	ingester := ingest.New(d.catalog, d.publisher, with.encoders, d.trees, d.log)
+	d.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, Quotas: c.Quota,
+		MaxBlob:   limits.Bytes,
+		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: d.upstream.Source,
+		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: d.keys, RegistryHosts: c.RegistryHosts,
+		Secret: d.keys.derive("logins of jobs"),
+		Ready:  d.imageIsReady, Log: d.log},
+		d.catalog, d.registry, ingester, d.jobs)
+	d.checker = fsck.New(fsck.Config{Catalog: d.catalog, Objects: d.objects, Registry: d.registry,
+		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Limits: limits, Jobs: d.jobs,
+		ScrubDays: c.ScrubDays, Log: d.log})
+	d.blobs = blobs.New(blobs.Config{Catalog: d.catalog, Registry: d.registry, Upstream: d.upstream,
+		Keep: images.KeepBlobs(c.KeepBlobs), Jobs: d.jobs, Log: d.log})
+	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
+		Encoders: with.encoders,
+		Images:   d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})
+	d.holders = holders.New(d.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
+	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.images,
+		d.jobs, d.log)
+	d.collector = collect.New(collect.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
+		Encoders: with.encoders, Every: time.Duration(c.GC.EveryMinutes) * time.Minute,
+		Delay: time.Duration(c.GC.DelayMinutes) * time.Minute,
+		Keep:  time.Duration(c.GC.KeepMinutes) * time.Minute, Log: d.log}, d.jobs)
+	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob)
+}
+
+// imageIsReady prepares the first start of a new image. It waits for its startup packs.
+func (d *domain) imageIsReady(ctx context.Context, image catalog.Image) error {
+	return d.starts.Await(ctx, image.Tree)
+}
+
+// Close closes the domain's files.
+func (d *domain) Close() error {
+	d.end()
+	var errs []error
+	for _, c := range slices.Backward(d.closers) {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// run adds the domain's background work to a group, until ctx ends.
+func (d *domain) run(ctx context.Context, group *errgroup.Group) {
+	group.Go(func() error { return d.jobs.Run(ctx) })
+	group.Go(func() error { return d.publisher.Run(ctx) })
+	group.Go(func() error { return d.blobs.Run(ctx) })
+	group.Go(d.trees.Run)
+	group.Go(func() error { return d.checker.Run(ctx) })
+	group.Go(func() error { return d.catalog.KeepSizes(ctx) })
+	group.Go(func() error { return d.starts.Run(ctx) })
+	group.Go(func() error { return d.holders.Run(ctx) })
+	group.Go(func() error { return d.expiry.Run(ctx) })
+	group.Go(func() error { return d.collector.Run(ctx) })
+}
+
+// registryUses keeps in the catalog which blobs of the registry clients rely on.
+type registryUses struct{ *catalog.Blobs }
+
+// IsDeleting implements registry.Uses.
+func (registryUses) IsDeleting(err error) bool { return errors.Is(err, catalog.ErrDeleting) }
+
+// nodeImages answers what nodes ask about images.
+type nodeImages struct {
+	*images.Service
+	*ingest.Trees
+}
+
+// userImages answers what users ask about images.
+type userImages struct {
+	*images.Service
+	*verify.Verifier
+}
+
+// api answers nodes and users about the domain.
+func (d *domain) api(with *shared) http.Handler {
+	api := answer.NewMux(d.log)
+	nodes := serve.Server{Catalog: d.catalog, Objects: d.objects, Images: nodeImages{d.images, d.trees},
+		Traces: d.starts, Holders: d.holders, Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies,
+		Log: d.log}
+	nodes.Register(api)
+	users := admin.Server{Catalog: d.catalog, Images: userImages{d.images, d.verifier}, Jobs: d.jobs,
+		Starts: d.starts, Holders: d.holders, Retention: d.expiry, Checker: d.checker,
+		Collector: d.collector,
+		Bodies:    with.bodies, Key: d.keys.public()[0], Log: d.log}
+	users.Register(api)
+	return api
+}

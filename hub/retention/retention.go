@@ -262,5 +262,5 @@ func (k Keep) newer(image Image, all []Image) (n int) {
 const day = 24 * time.Hour
 
 func within(at time.Time, days int64, now time.Time) bool {
-	return days > 0 && !at.IsZero() && now.Sub(at) < time.Duration(days)*day
+	return days > 0 && !at.IsZero() && int64(now.Sub(at)/day) < days // days*day may overflow
 }

@@ -54,6 +54,9 @@ func TestRules(t *testing.T) {
 		"untagged":                     {[]Rule{{Repositories: []string{"a"}, UntaggedDays: 5}}, "a@sha256:00"},
 		"untagged, used":               {[]Rule{{Repositories: []string{"a"}, UntaggedDays: 6}}, ""},
 		"the first rule counts":        {[]Rule{rule(Keep{}), rule(Keep{Newest: 1})}, ""},
+		"pushed within a million days": {[]Rule{rule(Keep{PushedWithinDays: 1_000_000})}, ""},
+		"used within a million days":   {[]Rule{rule(Keep{UsedWithinDays: 1 << 60})}, "a:3 a:rc1"},
+		"untagged for a million days":  {[]Rule{{Repositories: []string{"a"}, UntaggedDays: 1_000_000}}, ""},
 		"a pushed limit at its moment": {[]Rule{rule(Keep{PushedWithinDays: 20})}, "a:1 a:2 a:3"},
 	} {
 		goes := ""

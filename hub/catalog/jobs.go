@@ -157,7 +157,7 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 			return err
 		}
 		j, err = get(ctx, tx, (*Job).fields, `
-			UPDATE jobs SET state = 'running', request = '', attempts = attempts + CASE WHEN owner = ? THEN 0 ELSE 1 END,
+			UPDATE jobs SET state = 'running', request = '', attempts = CASE WHEN owner = ? AND attempts > 0 THEN attempts ELSE attempts + 1 END,
 				owner = ?, fence = fence + 1, lease = `+tx.clock+` + ?, updated = `+tx.clock+`
 			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.clock+` AND (`+fits[len(" OR "):]+`)
 				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.skip+`)

@@ -25,6 +25,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"OneOpenJob", testOneOpenJob},
 		{"JobsUnderContention", testContention},
 		{"Leases", testLeases},
+		{"Attempts", testAttempts},
 		{"JobRequests", testJobRequests},
 		{"PausedJobs", testPausedJobs},
 		{"Secrets", testSecrets},

@@ -219,6 +219,25 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
+// Attempts count from 1, also if a worker loses a job that is requested again, and gets it back itself.
+func testAttempts(t *testing.T, c *catalog.Catalog) {
+	job := catalog.Job{Kind: kind, Key: "a"}
+	addJob(t, c, job, 0)
+	lose := func(j catalog.Job) { must(t, second1(c.Jobs.Extend(t.Context(), j.Lease(), -time.Second, nil))) }
+	j := claim(t, c, "x", "a")
+	addJob(t, c, job, 0) // while it runs
+	lose(j)
+	if j = claim(t, c, "x", "a"); j.Attempts != 1 {
+		t.Errorf("attempt %d, want 1", j.Attempts)
+	}
+	lose(j)
+	wantNoJob(t, c, []catalog.Slot{{Kind: "other"}}) // it is queued again
+	addJob(t, c, job, 0)
+	if j = claim(t, c, "x", "a"); j.Attempts != 1 {
+		t.Errorf("attempt %d of a job that was requested while it was queued, want 1", j.Attempts)
+	}
+}
+
 func second1[T any](_ T, err error) error { return err }
 
 // Jobs are cancelled, paused and resumed, whether they run or not.

@@ -13,14 +13,13 @@ type Derived struct {
 	stored          int64 // bytes of its index and locations
 }
 
-// derived selects the trees that are not the top of an image but of a chain below, or that somebody
-// holds, and have neither startup packs nor traces: those that somebody holds, and then the most
-// recently used first.
+// derived selects the trees that are not the top of an image but of a chain below, and have neither
+// startup packs nor traces: those that somebody holds, and then the most recently used first. A tree
+// without an image is not among them: nobody could make it again for those that hold it.
 var derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JOIN layouts l ON l.tree = t.tree
 	WHERE NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree
 		AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
-	AND (EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree)
-		OR ` + isHeld("t.tree") + `)
+	AND EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree)
 	AND NOT EXISTS (SELECT 1 FROM startups x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM traces x
 		WHERE x.tree = t.tree)
 	AND NOT EXISTS (SELECT 1 FROM recordings x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM formers x

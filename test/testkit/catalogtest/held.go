@@ -144,6 +144,9 @@ func testHeldImage(t *testing.T, c *catalog.Catalog) {
 	if _, err := c.Chain(ctx, "x"); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("the chain of an image that nobody holds: %v, want ErrNotFound", err)
 	}
+	if surplus, err := c.SurplusDerived(ctx, 0, 0); err != nil || len(surplus) > 0 {
+		t.Errorf("trees to evict: %+v, %v, want none: the image of the held one is gone", surplus, err)
+	}
 	must(t, c.Unserved(ctx, time.UnixMilli(1)))
 	if due, err := c.TreeUse(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
 		t.Errorf("the layout of a held tree: %+v, %v, want it served", due, err)

@@ -18,7 +18,7 @@ type UnservedTree struct {
 	Tree      chunk.ID
 	Locations chunk.ID
 	Bytes     int64     // of index and locations, compressed
-	Since     time.Time // when it lost its last image; zero: collection has not seen it yet
+	Since     time.Time // when it lost an image or a holder for the last time; zero: collection has not seen it yet
 	Held      bool
 	Dead      bool
 	Packs     []StartupPack // that no other tree has
@@ -53,8 +53,8 @@ func noteRemoval(ctx context.Context, tx session, condition string, args ...any)
 		WHERE b.image IN (SELECT n FROM images WHERE name = ?`+condition+`))`, args...)
 }
 
-// UnservedTrees returns the trees that no image has. Those are dead that lost their last image longer
-// than delay ago, unless somebody holds them.
+// UnservedTrees returns the trees that no image has. Those are dead that lost their last image, and
+// their last holder, longer than delay ago.
 func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]UnservedTree, error) {
 	trees, err := list(ctx, c.read, func(t *UnservedTree) []any {
 		return []any{&t.Tree, &t.Locations, &t.Bytes, stamp{&t.Since}, &t.Held, &t.Dead}

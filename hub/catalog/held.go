@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -99,12 +100,23 @@ func replaceHeld(ctx context.Context, tx session, holder string, trees []chunk.I
 	if err := add.flush(ctx); err != nil {
 		return 0, nil, err
 	}
-	for tree := range gone {
+	for _, tree := range slices.SortedFunc(maps.Keys(gone), compareIDs) { // as others lock them
+		if err := noteRelease(ctx, tx, `holder = ? AND tree = ?`, holder, tree[:]); err != nil {
+			return 0, nil, err
+		}
 		if err := exec(ctx, tx, `DELETE FROM held WHERE holder = ? AND tree = ?`, holder, tree[:]); err != nil {
 			return 0, nil, err
 		}
 	}
 	return now - len(before), unknown, exec(ctx, tx, `UPDATE holders SET trees = ? WHERE holder = ?`, now, holder)
+}
+
+// noteRelease records that rows of held that meet a condition are about to be removed. While a tree is
+// held, the hub announces it, so another node may have got it just now: it stays as long as after the
+// removal of its last image.
+func noteRelease(ctx context.Context, tx session, condition string, args ...any) error {
+	return exec(ctx, tx, `UPDATE trees SET dead = `+tx.clock+` WHERE dead > 0 AND tree IN (SELECT tree FROM held
+		WHERE `+condition+`)`, args...)
 }
 
 // knownTrees returns those of the trees that the catalog has.
@@ -168,6 +180,9 @@ func (c *Catalog) holders(ctx context.Context, clauses string, args ...any) ([]H
 // ForgetHolder removes a holder with all that it holds. The error is ErrNotFound if there is none.
 func (c *Catalog) ForgetHolder(ctx context.Context, id string) error {
 	return c.update(ctx, "remove a holder", func(tx session) error {
+		if err := noteRelease(ctx, tx, `holder = ?`, id); err != nil {
+			return err
+		}
 		return change(ctx, tx, ErrNotFound, `DELETE FROM holders WHERE holder = ?`, id)
 	})
 }
@@ -178,9 +193,20 @@ func (c *Catalog) ExpireHolders(ctx context.Context, age time.Duration, limit in
 	err = c.update(ctx, "remove holders that report no more", func(tx session) error {
 		expired, err = list(ctx, tx, func(h *Holder) []any {
 			return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, stamp{&h.Seen}}
-		}, `DELETE FROM holders WHERE holder IN (SELECT holder FROM holders WHERE seen < `+tx.clock+` - ?
-			ORDER BY seen LIMIT ?) RETURNING holder, kind, name, sender, trees, seen`, age.Milliseconds(), limit)
-		return err
+		}, `SELECT holder, kind, name, sender, trees, seen FROM holders WHERE seen < `+tx.clock+` - ?
+			ORDER BY seen LIMIT ?`+tx.lock, age.Milliseconds(), limit)
+		if err != nil || len(expired) == 0 {
+			return err
+		}
+		var ids []any
+		for _, h := range expired {
+			ids = append(ids, h.ID)
+		}
+		among := `holder IN ` + places(1, len(ids))
+		if err := noteRelease(ctx, tx, among, ids...); err != nil {
+			return err
+		}
+		return exec(ctx, tx, `DELETE FROM holders WHERE `+among, ids...)
 	})
 	return expired, err
 }

@@ -71,7 +71,7 @@ func (c *Collector) describe(t catalog.UnservedTree) wire.Unserved {
 	case t.Held:
 		u.Why = "a node or a mirror holds it"
 	default:
-		u.Why = "its last image was removed less than " + c.Delay.String() + " ago"
+		u.Why = "its last image or holder has gone less than " + c.Delay.String() + " ago"
 	}
 	return u
 }

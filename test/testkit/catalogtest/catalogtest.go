@@ -59,6 +59,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Holders", testHolders},
 		{"HeldBounds", testHeldBounds},
 		{"HeldImage", testHeldImage},
+		{"ReleasedTrees", testReleasedTrees},
 		{"NameUses", testNameUses},
 		{"DueJobs", testDueJobs},
 		{"Traces", testTraces},

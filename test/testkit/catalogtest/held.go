@@ -113,6 +113,38 @@ func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
+// A tree without an image stays for a while after its last holder: while somebody held it, the hub
+// announced it, so others may have got it.
+func testReleasedTrees(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	tree := TreeOf("a")
+	setHeld(t, c, "n1", tree)
+	must(t, c.Remove(ctx, kind, "one", ""))
+	for what, release := range map[string]func(){
+		"a report":    func() { setHeld(t, c, "n1") },
+		"an expiry":   func() { must(t, second1(c.ExpireHolders(ctx, -time.Hour, 10))) },
+		"an oblivion": func() { must(t, c.ForgetHolder(ctx, "n1")) },
+		"no change":   nil,
+	} {
+		setHeld(t, c, "n1", tree)
+		before, err := c.Garbage.UnservedTrees(ctx, 0)
+		if err != nil || len(before) != 1 || !before[0].Held {
+			t.Fatalf("trees without an image: %+v, %v, want one that is held", before, err)
+		}
+		time.Sleep(3 * time.Millisecond)
+		if release == nil {
+			setHeld(t, c, "n1", tree)
+		} else {
+			release()
+		}
+		after, err := c.Garbage.UnservedTrees(ctx, 0)
+		if err != nil || len(after) != 1 || after[0].Since.After(before[0].Since) != (release != nil) {
+			t.Errorf("after %s: %+v, %v, before %+v", what, after, err, before)
+		}
+	}
+}
+
 // A removed image stays served while its tree is held, though it is not listed.
 func testHeldImage(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()

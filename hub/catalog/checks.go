@@ -249,12 +249,18 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 		}
 	}
 	found := map[string]int64{}
-	for runs, err := range rows(ctx, c.read, value[[]byte], `SELECT chunks FROM layers`) {
+	var broken []string
+	type row struct {
+		diffID string
+		chunks []byte
+	}
+	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
+		`SELECT diff_id, chunks FROM layers`) {
 		if err != nil {
 			return nil, err
 		}
 		missing := false
-		if err := decodeRuns(runs, func(first, end int64) error {
+		if err := decodeRuns(r.chunks, func(first, end int64) error {
 			for n := first; n < min(end, last+1); n++ {
 				missing = missing || exists[n/64]&(1<<(n%64)) == 0
 			}
@@ -263,8 +269,42 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 			found["layers whose set of chunks is damaged"]++
 		}
 		if missing {
+			broken = append(broken, r.diffID)
+		}
+	}
+	for _, diffID := range broken { // some may have been published since the chunks were read
+		still, err := c.isBroken(ctx, diffID)
+		if err != nil {
+			return nil, err
+		}
+		if still {
 			found["layers with chunks that do not exist"]++
 		}
 	}
 	return found, nil
+}
+
+// isBroken reports whether a layer exists that names chunks that do not exist. Chunks are removed after
+// their layers.
+func (c *Checks) isBroken(ctx context.Context, diffID string) (bool, error) {
+	chunksOf := func() ([][]byte, error) {
+		return list(ctx, c.read, value[[]byte], `SELECT chunks FROM layers WHERE diff_id = ?`, diffID)
+	}
+	runs, err := chunksOf()
+	if err != nil || len(runs) == 0 {
+		return false, err
+	}
+	missing := int64(0)
+	if err := decodeRuns(runs[0], func(first, end int64) error {
+		n, err := get(ctx, c.read, value[int64], `SELECT COUNT(*) FROM chunks WHERE n >= ? AND n < ?`, first, end)
+		missing += end - first - n
+		return err
+	}); err != nil || missing == 0 {
+		if errors.Is(err, errRuns) { // brokenLayers has counted it
+			err = nil
+		}
+		return false, err
+	}
+	runs, err = chunksOf()
+	return len(runs) > 0, err
 }

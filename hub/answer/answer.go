@@ -82,7 +82,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
 	status := statusOf(err)
-	if status == http.StatusInternalServerError {
+	if status == http.StatusInternalServerError || isAway(err) {
 		m.log.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
 	b, _ := json.Marshal(map[string]string{"error": report.Public(err)}) // strings always have a JSON form
@@ -113,12 +113,18 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, catalog.ErrFull), errors.Is(err, catalog.ErrTooMany), errors.Is(err, report.ErrSenderFull):
 		return http.StatusTooManyRequests
-	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
+		isAway(err):
 		return http.StatusServiceUnavailable
 	case errors.Is(err, pull.ErrSource):
 		return http.StatusBadGateway
 	}
 	return http.StatusInternalServerError
+}
+
+// isAway reports whether an error says that one of the hub's stores is not available.
+func isAway(err error) bool {
+	return catalog.IsAway(err) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, registry.ErrUnavailable)
 }
 
 // Invalid marks an error as the client's mistake.

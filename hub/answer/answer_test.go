@@ -36,7 +36,7 @@ func TestStatuses(t *testing.T) {
 		413: {&http.MaxBytesError{Limit: 1}},
 		429: {catalog.ErrFull, catalog.ErrTooMany, report.ErrSenderFull},
 		500: {errors.New("disk")},
-		503: {report.ErrBusy, context.Canceled, context.DeadlineExceeded},
+		503: {report.ErrBusy, context.Canceled, context.DeadlineExceeded, catalog.ErrAway, objects.ErrUnavailable},
 	} {
 		for _, err := range errs {
 			var log bytes.Buffer
@@ -57,7 +57,8 @@ func TestStatuses(t *testing.T) {
 			if missing := w.Header().Get(wire.MissingHeader) != ""; missing != (want == 404) {
 				t.Errorf("%v: %s is set: %v", err, wire.MissingHeader, missing)
 			}
-			if logged := log.Len() > 0; logged != (want == 500) || strings.Contains(log.String(), "secret") {
+			isAway := errors.Is(err, catalog.ErrAway) || errors.Is(err, objects.ErrUnavailable)
+			if logged := log.Len() > 0; logged != (want == 500 || isAway) || strings.Contains(log.String(), "secret") {
 				t.Errorf("%v: the log is %q", err, log.String())
 			}
 		}

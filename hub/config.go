@@ -114,8 +114,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxDays bounds periods in the configuration.
-const maxDays = 36_500
+// maxDays and maxMinutes bound periods in the configuration.
+const (
+	maxDays    = 36_500
+	maxMinutes = maxDays * 24 * 60
+)
 
 // Check returns an error of one line if the configuration is invalid.
 func (c *Config) Check() error {
@@ -135,12 +138,15 @@ func (c *Config) Check() error {
 		return fmt.Errorf("disk_reserve is %d: want 0 to 2^60", c.DiskReserve)
 	case c.RetentionMaxPercent < 0 || c.RetentionMaxPercent > 100:
 		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
-	case c.GC.EveryMinutes < 0 || c.GC.DelayMinutes < 0 || c.GC.KeepMinutes < 0:
-		return errors.New("gc: a time is below zero")
+	case c.Limits.ImageMinutes > maxMinutes:
+		return fmt.Errorf("image_minutes is %d: want 1 to %d", c.Limits.ImageMinutes, maxMinutes)
+	case min(c.GC.EveryMinutes, c.GC.DelayMinutes, c.GC.KeepMinutes) < 0,
+		max(c.GC.EveryMinutes, c.GC.DelayMinutes, c.GC.KeepMinutes) > maxMinutes:
+		return fmt.Errorf("gc: a time is below zero or above %d minutes", maxMinutes)
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
-	case c.ScrubDays < 0:
-		return errors.New("scrub_days is below zero")
+	case c.ScrubDays < 0 || c.ScrubDays > maxDays:
+		return fmt.Errorf("scrub_days is %d: want 0 to %d", c.ScrubDays, maxDays)
 	case len(c.Platforms) == 0 ||
 		slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
 		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)

@@ -1,8 +1,10 @@
-// Package bench is the base of all measurements: a site (package site) with images in its registry
-// and hubs, a machine that can be wiped, and cold starts with a duration for each phase.
+// Package bench has what the measurements share: their configuration, cold starts with a duration
+// for each phase, medians and tables. A Bench is a site (package site) with images in its registry
+// and its hubs, and a machine that can be wiped.
 //
-// starts/ compares snapshotters with HelloBench's method, figures/ measures Lighter's other
-// targets, and plot/ draws. README.md describes what is measured, and how.
+// starts/ compares snapshotters with HelloBench's method, figures/ measures what that method does
+// not show, many/ predicts starts on many nodes at a time, hubs/ measures hubs, and plot/ draws.
+// README.md describes what is measured, and how.
 //
 // Measurements share page cache, processors and disk with the rest of the host. Other load changes
 // them.
@@ -37,8 +39,8 @@ func New(s *site.Site, config Config) *Bench {
 	return &Bench{Site: s, Config: config, has: map[string]bool{}}
 }
 
-// Enclosed calls measure in an enclosure (see site.Enclosed). The caller's ctx ends at an
-// interrupt.
+// Enclosed calls measure in an enclosure (see site.Enclosed). ctx must be one that an interrupt
+// ends, as a command's context is: after an interrupt the only error is "interrupted".
 func Enclosed(ctx context.Context, measure func(ctx context.Context) error) error {
 	code := site.Enclosed(func() int {
 		err := measure(ctx)
@@ -57,7 +59,7 @@ func Enclosed(ctx context.Context, measure func(ctx context.Context) error) erro
 	return nil
 }
 
-// Layout returns the path of an image's OCI layout.
+// Layout returns the directory of an image's OCI layout.
 func (c Config) Layout(image string) (string, error) {
 	for _, i := range c.Images {
 		if i.Name == image && i.Layout != "" {
@@ -159,9 +161,9 @@ func (b *Bench) Wipe(ctx context.Context) error {
 	return site.DropCaches()
 }
 
-// AssertLazy returns an error unless the node was asked for an image, and all images in its status
-// are lazy. Otherwise a full pull might be measured. The name of the pulled image is for the
-// errors.
+// AssertLazy returns an error unless the node's status lists at least one image, and all that it
+// lists are lazy. It is called after a pull on a wiped machine, so that no full pull is measured.
+// The name of the pulled image is for the errors.
 func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	var status struct {
 		Images []struct {

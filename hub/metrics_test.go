@@ -14,7 +14,7 @@ import (
 	"lighter/hub"
 )
 
-// Requests are counted by few endpoints, whatever their paths.
+// The label endpoint of the requests' metrics has few values, whatever paths clients request.
 func TestMetrics(t *testing.T) {
 	h := startHub(t)
 	h.push("tools/shell:1", image(lowerTar))

@@ -3,8 +3,10 @@
 // is fetched. In no case does a reader get a wrong byte. The package does not know what chunks are
 // for.
 //
-// A read passes these steps. A cache hit ends at the first step; of the others, each wraps the
-// next. NewFetcher builds the steps from the decoder to the source.
+// A read passes these steps. A cache hit ends at the first step. Of the others, each wraps the
+// next: both the request and the callback that receives the answer. So the answer passes the steps
+// from the source up to the decoder, inside the source's failover, and a wrong answer leads to the
+// next origin. NewFetcher builds the steps from the decoder to the source.
 //
 //	Share.Cached   share.go     the cache on this machine (cache.go)
 //	retry          retry.go     one backoff, until the reader's deadline
@@ -12,11 +14,9 @@
 //	decoder        decode.go    decodes and verifies; stores what arrived after the readers have it
 //	gate           gate.go      limits, with one fair queue for all shares
 //	link           link.go      estimates RTT and bandwidth; room.go: background requests wait
-//	backoff        retry.go     background requests pause while the source fails
+//	backoff        backoff.go   background requests pause while the source fails
 //	Source         source.go    a chunk by reference, or a whole unit; failover is the source's own
 //
-// The steps from retry to flights belong to one reader, those below to a request that several
-// readers may share. This is why retry is outside: each reader has its own deadline. A wrong
-// answer must lead to the next origin, so decoding happens inside the source's failover: a step
-// wraps both the request and the callback that receives the answer.
+// The steps above flights belong to one reader, the steps below it to a request that several
+// readers may share. This is why retry is outside: each reader has its own deadline.
 package store

@@ -154,12 +154,21 @@ const (
 // Job is a piece of the hub's work. It survives the end of the process that works on it.
 type Job struct {
 	N int64 `json:"job"`
-	// Kind is "image" (the images of a name are copied to the hub and ingested), "verify" (they are
-	// read back), "layout" (startup packs of a tree are made), "recompress" (they are compressed
-	// better), "name" (the image is removed, or its name compared with the registry), "retention"
-	// (the retention rules are applied) or "collect" (what no image needs is freed).
+	// Kind says what the job does. More kinds may follow:
+	//
+	//	image       copies the images of a name to the hub, and ingests them
+	//	verify      reads the images of a name back
+	//	layout      makes startup packs of a tree
+	//	recompress  compresses the startup packs of a tree better
+	//	name        removes an image, or compares its name with the registry
+	//	retention   applies the retention rules
+	//	collect     frees chunks, layers and trees that no image needs
+	//	blobs       deletes blobs and manifests that the registry does not need
+	//	fsck        compares the hub's stores with each other
+	//	sweep       looks for objects that only the bucket or only the catalog has
+	//	scrub       reads all objects
 	Kind     string     `json:"kind"`
-	Key      string     `json:"key"` // what it is about: the name of an image, or a tree
+	Key      string     `json:"key"` // what the job is about: for example the name of an image, or a tree
 	State    string     `json:"state"`
 	Request  string     `json:"request,omitempty"`  // what a running job is asked to do
 	Priority int64      `json:"priority"`           // jobs of higher priority run first

@@ -27,8 +27,8 @@ func run[C any](cmd *cobra.Command, newClient func() (C, error),
 	return cmd
 }
 
-// query is run for a command that prints an answer: with --json as JSON, otherwise by print. If the
-// answer has a method Err, its error is the command's.
+// query does what run does, and prints the answer of ask: as JSON if --json is given, otherwise
+// with print. If the answer has a method Err, its error is the command's.
 func query[C, T any](cmd *cobra.Command, newClient func() (C, error),
 	ask func(ctx context.Context, c C, args []string) (T, error), print func(T) error) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
@@ -74,18 +74,18 @@ func hubClient(cmd *cobra.Command) func() (*client.Client, error) {
 	}
 }
 
-// hubQuery is query for a command that asks a hub.
+// hubQuery does what query does, for a command that asks a hub.
 func hubQuery[T any](cmd *cobra.Command, ask func(ctx context.Context, hub *client.Client, args []string) (T, error),
 	print func(T) error) *cobra.Command {
 	return query(cmd, hubClient(cmd), ask, print)
 }
 
-// rootFlag is the flag of every command that is a node's client.
+// rootFlag adds the flag --root to cmd and returns its value.
 func rootFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("root", node.DefaultConfig().Root, "the node's `DIR`")
 }
 
-// nodeQuery is query for a command that asks the node on this machine.
+// nodeQuery does what query does, for a command that asks the node on this machine.
 func nodeQuery[T any](cmd *cobra.Command, ask func(ctx context.Context, node *control.Client, args []string) (T, error),
 	print func(T) error) *cobra.Command {
 	root := rootFlag(cmd)

@@ -24,17 +24,18 @@ func jobsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "jobs [flags]",
 		Short: "List a hub's jobs, and cancel, pause or retry them",
-		Long: `List a hub's jobs: images that are being copied and ingested, verifications, and startup
-packs that are being made, or wait for it, in the order in which they run. A job survives
-a restart of the hub. If the hub has several processes, each job shows the one that works
-on it.`,
+		Long: `List a hub's running, queued and paused jobs, in this order, at most 1000. Jobs copy and
+ingest images, verify them, make startup packs, and do the hub's own upkeep. A job
+survives a restart of the hub. If the hub has several processes, each running job shows
+the process that works on it.`,
 		Example: `  lighter jobs
   lighter jobs --watch
   lighter jobs --ended --json | jq '.[] | select(.state == "failed")'
   lighter jobs cancel 17`,
 		Args: command.Exactly(),
 	}
-	ended := cmd.Flags().Bool("ended", false, "list the jobs that ended last instead, at most 1000 of the last week")
+	ended := cmd.Flags().Bool("ended", false,
+		"list ended jobs instead: those of the last week, the latest first, at most 1000")
 	again := cmd.Flags().Bool("watch", false, "print the list again each second, until Ctrl-C")
 	newClient := hubClient(cmd)
 	query(cmd, newClient, func(ctx context.Context, hub *client.Client, _ []string) ([]wire.Job, error) {

@@ -10,8 +10,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Locations reads locations from a file, record by record. It keeps the IDs of the packs in memory,
-// 32 bytes each, and the startup packs.
+// Locations reads locations from a file when they are asked for. It keeps the IDs of the packs in
+// memory, 32 bytes each, and the startup packs.
 type Locations struct {
 	r        io.ReaderAt
 	packs    []byte // IDs
@@ -20,8 +20,8 @@ type Locations struct {
 	n        int64 // number of records
 }
 
-// OpenLocations opens the locations of a tree from the size bytes of r. extents is the number of
-// the tree's extents, or -1 if it is not known yet.
+// OpenLocations opens the locations of a tree. r has size bytes. extents is the number of the
+// tree's extents, or -1 if it is not known yet.
 func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Locations, error) {
 	var h [locationsHeader]byte
 	if n, err := r.ReadAt(h[:], 0); n < locationsHeader {
@@ -47,7 +47,8 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 			startups, triggers, units)
 	case n != uint64(extents) || packs > min(extents, maxPacks) ||
 		size != begin+packs*chunk.Size+extents*locationSize:
-		return nil, fmt.Errorf("locations of %d bytes do not fit %d extents", size, extents)
+		return nil, fmt.Errorf("locations of %d bytes, with %d records and %d packs, do not fit %d extents",
+			size, n, packs, extents)
 	}
 	l := &Locations{r: r, n: extents, records: begin + packs*chunk.Size}
 	lists := make([]byte, begin-locationsHeader)

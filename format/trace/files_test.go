@@ -27,7 +27,7 @@ func piece(name string, i int) chunk.ID { return chunk.Sum(fmt.Append(nil, name,
 
 func dir(children ...tree.Dirent) *tree.Node { return tree.NewDir(tree.Node{Mode: 0o755}, children) }
 
-// open makes the index of a tree, and says where its files lie.
+// open makes the index of a tree. It returns also the device offset of each file, by path.
 func open(t *testing.T, root *tree.Node) (*erofs.Image, *index.Map, map[string]int64) {
 	t.Helper()
 	var metadata, extents bytes.Buffer
@@ -65,18 +65,18 @@ func open(t *testing.T, root *tree.Node) (*erofs.Image, *index.Map, map[string]i
 func TestFilesOfATrace(t *testing.T) {
 	shared := regular("shared", 20000)
 	shared.Node.Nlink = 2
-	image, extents, at := open(t, dir(
+	image, extents, places := open(t, dir(
 		tree.Dirent{Name: "bin", Node: dir(regular("large", 100_000, 30_000, 7), regular("other", 6000))},
 		tree.Dirent{Name: "lib", Node: dir(shared, tree.Dirent{Name: "link", Node: shared.Node})}))
 	const ms = time.Millisecond
-	of := Trace{Reads: []Read{
-		{0, at["/lib/shared"] + 4096, 4096},
-		{1 * ms, at["/bin/large"] + 98304, 12288}, // two chunks
-		{2 * ms, at["/bin/large"] + 131072 - 4096, 8192},
-		{3 * ms, at["/bin/other"] - 4096, 12288}, // over its borders
-		{3 * ms, 1 << 40, 4096},                  // there is nothing
+	traced := Trace{Reads: []Read{
+		{0, places["/lib/shared"] + 4096, 4096},
+		{1 * ms, places["/bin/large"] + 98304, 12288}, // two chunks
+		{2 * ms, places["/bin/large"] + 131072 - 4096, 8192},
+		{3 * ms, places["/bin/other"] - 4096, 12288}, // over its borders
+		{3 * ms, 1 << 40, 4096},                      // there is nothing
 	}}
-	r, err := of.Recording(t.Context(), image, extents, MaxText)
+	r, err := traced.Recording(t.Context(), image, extents, MaxText)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestFilesOfATrace(t *testing.T) {
 		len(back[0].Entries) != len(r.Entries) {
 		t.Errorf("as text: %v, error %v", back, err)
 	}
-	if short, err := of.Recording(t.Context(), image, extents, r.Entries[0].Size()); err != nil ||
+	if short, err := traced.Recording(t.Context(), image, extents, r.Entries[0].Size()); err != nil ||
 		len(short.Entries) != 1 {
 		t.Errorf("within the size of the first entry: %v, error %v", short, err)
 	}

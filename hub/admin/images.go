@@ -78,8 +78,9 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	return images, err
 }
 
-// describeAll describes the images of a name, or all images if the name is empty. For ready images,
-// it also counts the bytes that no other image shares.
+// describeAll describes images. For ready images, it looks up the bytes that no other image shares,
+// as the catalog computed them last. name is the name of all these images, or "" if they have
+// several.
 func (s *Server) describeAll(ctx context.Context, name string, images []catalog.Image) ([]wire.Image, error) {
 	list := make([]wire.Image, len(images)) // never null
 	sizes, current, err := s.Catalog.Sizes(ctx, name)

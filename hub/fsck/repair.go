@@ -18,8 +18,8 @@ import (
 	"lighter/wire"
 )
 
-// repair is one attempt to make lost objects again. Each step changes the stores as a whole, so it may
-// end after any of them.
+// repair is one attempt to make lost objects again. Each change leaves the stores consistent with
+// each other, so an attempt may end after any of them.
 type repair struct {
 	*Checker
 	progress *report.Progress
@@ -30,8 +30,10 @@ type repair struct {
 	layers  map[string][]int64  // that have lost chunks, by diffID
 	records map[string]string   // keys of lost layer records, by diffID
 	trees   map[chunk.ID]catalog.TreeOf
-	needs   map[string][]chunk.ID // trees that have to be renewed, by key of the lost object
-	startup []chunk.ID            // lost startup packs
+	// needs has the trees to renew, by key of the lost object. The key "" has those that only have a
+	// layer with lost chunks: if one of them is not renewed, no object is reported for it.
+	needs   map[string][]chunk.ID
+	startup []chunk.ID // lost startup packs
 }
 
 // repair makes lost objects again. It returns why that failed, by key.
@@ -95,7 +97,7 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 	return nil
 }
 
-// need adds trees that have to be renewed for an object.
+// need finds trees, and adds them to those that have to be renewed for the object with a key.
 func (r *repair) need(ctx context.Context, key string, find func() ([]catalog.TreeOf, error)) error {
 	trees, err := find()
 	if err != nil {
@@ -108,7 +110,7 @@ func (r *repair) need(ctx context.Context, key string, find func() ([]catalog.Tr
 	return ctx.Err()
 }
 
-// salvage moves the chunks that can still be read out of damaged packs.
+// salvage moves chunks of damaged packs to new packs: those that can still be read.
 func (r *repair) salvage(ctx context.Context, all []lost) error {
 	for _, l := range all {
 		if !slices.Contains(r.packs, l.id) {
@@ -125,7 +127,7 @@ func (r *repair) salvage(ctx context.Context, all []lost) error {
 	return nil
 }
 
-// readUnits passes the chunks of a pack to keep that can be read.
+// readUnits calls keep for each lost chunk of a pack that can be read.
 func (r *repair) readUnits(ctx context.Context, l lost, keep ingest.Keep) error {
 	units, err := r.Objects.CountUnits(ctx, l.id)
 	if err != nil {
@@ -153,6 +155,7 @@ func (r *repair) readUnits(ctx context.Context, l lost, keep ingest.Keep) error 
 	return nil
 }
 
+// found removes restored chunks from the lost ones.
 func (r *repair) found(restored map[chunk.ID]bool) {
 	for id := range restored {
 		delete(r.left, id)
@@ -254,7 +257,8 @@ func (r *repair) restoreBlob(ctx context.Context, diffID string, b catalog.Layer
 	return r.Ingester.RestoreRecord(ctx, diffID, path)
 }
 
-// renewTrees makes the indexes and locations again that are lost, or name lost packs.
+// renewTrees makes the indexes and locations of trees again that are lost, that name lost packs, or
+// whose layers have lost chunks.
 func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 	failed := map[chunk.ID]error{}
 	for id, t := range r.trees {

@@ -93,7 +93,7 @@ func TestWrongConfigs(t *testing.T) {
 			"io.containerd.cri.v1.images"},
 		"CRI pulls by itself": {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning,
 			"CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
-		"1.7 without a root": {"version = 2\n" +
+		"1.7 with another root": {"version = 2\n" +
 			strings.ReplaceAll(proxyLines(testSettings), testRoot,
 				"/x"), "v1.7.0", Warning, "kubelet", testRoot},
 		"old CRI": {"version = 2\n" + proxyLines(testSettings) + "\n" + cri2, "v1.7.0",
@@ -102,7 +102,9 @@ func TestWrongConfigs(t *testing.T) {
 		for _, trustImage := range []bool{false, true} {
 			level := c.level
 			if trustImage && strings.Contains(c.words, "name images") {
-				level = Problem // with trust image, only a manifest that carries forged labels would be lazy
+				// With trust image, no image is lazy without names, and a manifest can name another
+				// image in its annotations.
+				level = Problem
 			}
 			findings, err := judgeConfig([]byte(c.text), c.version,
 				nodeSettings{address: testAddress, root: testRoot, trustImage: trustImage})

@@ -16,7 +16,7 @@ import (
 	"lighter/node/fuse"
 )
 
-// trial is the result of trying to mount an empty tree.
+// trial is the result of trying the mounts that a node needs: an empty tree, overlayfs, and FUSE.
 type trial struct {
 	failed  error // why nothing could be tried
 	erofs   error // from plain files

@@ -34,11 +34,12 @@ type answer struct {
 // resending is the state of a connection to a kernel that can resend.
 var resending = State{Minor: 45, Flags: gofuse.CAP_HAS_RESEND, MaxPages: maxRead / pageSize}
 
-// journalled is that of one to a kernel that cannot.
+// journalled is the state of a connection to a kernel that cannot resend: the server keeps a
+// journal.
 var journalled = State{Minor: 36, MaxPages: maxRead / pageSize}
 
-// connect returns a server that serves until the test ends, and its kernel. stop makes the server
-// give up the connection, and returns the result of Serve.
+// connect returns a server that serves until stop is called or the test ends, and its kernel. stop
+// returns the result of Serve. The server keeps the connection until the test ends.
 func connect(t testing.TB, state State) (s *Server, k *kernel, stop func() error) {
 	t.Helper()
 	s, k = newPair(t, state)
@@ -126,7 +127,9 @@ func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
 	k.t.Helper()
 	raw, err := k.conn.SyscallConn()
 	var failed error
-	if err == nil { // like the server, so that the race detector sees the order
+	if err == nil {
+		// unix.Write, because the server reads with unix.Readv: the race detector orders these two,
+		// but not os.File.Write and unix.Readv.
 		err = raw.Write(func(fd uintptr) bool {
 			_, failed = unix.Write(int(fd), rawRequest(opcode, unique, node, body))
 			return failed != unix.EAGAIN
@@ -166,8 +169,8 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 	return a
 }
 
-// sync returns when the server has received all previous requests. None of their answers may be
-// due.
+// sync returns when the server has received all previous requests. It fails if one of them is
+// answered meanwhile.
 func (k *kernel) sync() {
 	k.t.Helper()
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 {

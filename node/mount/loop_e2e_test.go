@@ -36,7 +36,7 @@ func loopsOn(t *testing.T, dir string) (loops []string) {
 }
 
 // A loop device is freed with its mount, or if mounting fails.
-func TestLoopDevicesGo(t *testing.T) {
+func TestLoopDevicesAreFreed(t *testing.T) {
 	metadata, device := makeImage(t)
 	dir, below := mountPoint(t), filepath.Dir(metadata)
 	k := kernel{Loop, unix.Mount}
@@ -112,7 +112,7 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 	if out, err := exec.Command("cp", metadata, device, tmpfs).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	old := func(source, target, fstype string, flags uintptr, data string) error {
+	oldKernel := func(source, target, fstype string, flags uintptr, data string) error {
 		if !strings.HasPrefix(source, "/dev/") {
 			return unix.ENOTBLK
 		}
@@ -125,7 +125,7 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 	}{
 		{kernel{Auto, unix.Mount}, metadata, device, File},
 		{kernel{Auto, unix.Mount}, filepath.Join(tmpfs, "metadata"), filepath.Join(tmpfs, "device"), Loop},
-		{kernel{Auto, old}, metadata, device, Loop},
+		{kernel{Auto, oldKernel}, metadata, device, Loop},
 	} {
 		dir := mountPoint(t)
 		got, err := test.kernel.mountErofs(test.metadata, test.device, dir)
@@ -206,7 +206,7 @@ func TestKilledWhileProbing(t *testing.T) {
 	}
 }
 
-// A temporary failure is probed again after probePause. Mode None is not.
+// A failed probe is repeated after probePause at the earliest, except in mode None.
 func TestProbeAgain(t *testing.T) {
 	for _, failure := range []error{unix.ENOMEM, unix.EBUSY, unix.EMFILE, unix.ENODEV} {
 		synctest.Test(t, func(t *testing.T) {

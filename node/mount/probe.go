@@ -29,8 +29,8 @@ func (m *Mounts) Probe() {
 }
 
 // CheckMountable returns an error if this machine cannot mount trees. Existing mounts are not
-// affected. A cause that may be over (the kernel was short of memory, a module was missing) is
-// probed again, at most once in probePause.
+// affected. After a failed probe it probes again, at most once in probePause: the cause may be over
+// (the kernel was short of memory, a module was missing).
 func (m *Mounts) CheckMountable() error {
 	m.mu.Lock()
 	unable, due := m.unable, time.Since(m.probed) >= probePause

@@ -20,19 +20,21 @@ type task struct {
 	invalid   atomic.Int32     // units in a row that were missing or invalid
 }
 
-// pass is one attempt to fetch the queued packs. It ends at the first failure, or when the queue is
-// empty.
+// pass is one attempt to fetch the queued packs. It ends at the first failure of the source or the
+// cache, or when the queue is empty. After reset, the value serves the next attempt.
 type pass struct {
 	tasks   []*task
 	flights sync.WaitGroup
-	slots   chan struct{} // one for each unit in flight
-	careful bool          // one unit at a time until one arrives: the last pass has failed
+	slots   chan struct{} // one for each unit that is in flight or not stored yet
+	// careful means that the last pass failed: units are requested one at a time, until one does not
+	// fail.
+	careful bool
 
 	mu     sync.Mutex // guards failed
-	failed error      // failure of the source or the cache; if it is set, nothing more is requested
+	failed error      // last failure of the source or the cache; if it is set, nothing more is requested
 }
 
-// errNotStored says that the cache did not store a unit.
+// errNotStored says that the cache did not store a unit's first missing chunk.
 var errNotStored = errors.New("the cache did not store the unit")
 
 func (p *pass) fail(err error) {
@@ -57,9 +59,10 @@ func (p *pass) reset() error {
 	return err
 }
 
-// fetch requests one unit of a pack, unless it is cached. It returns when the unit is in flight,
-// and reports whether to go on with the pack.
-func (s *startup) fetch(t *task, u unit, p *pass) bool {
+// request requests one unit of a pack, unless all its chunks are cached. It returns when the unit
+// is in flight; in a careful pass, when the unit was stored or has failed. It reports whether to
+// go on with the pack.
+func (s *startup) request(t *task, u unit, p *pass) bool {
 	ref, bytes := s.missing(chunk.Unit{Pack: t.pack.Pack, N: u.n}, u.extents)
 	if bytes == 0 {
 		return true
@@ -78,8 +81,8 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 		<-p.slots
 		return false
 	}
-	wait, err := s.streamer.Stream(s.ctx, ref, int64(t.pack.Units[u.n]))
-	if err != nil || wait == nil {
+	receive, err := s.streamer.Stream(s.ctx, ref, int64(t.pack.Units[u.n]))
+	if err != nil || receive == nil {
 		<-p.slots
 		s.spend(-bytes)
 		return err == nil
@@ -87,11 +90,11 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 	expected := s.expect(u.extents)
 	p.flights.Go(func() {
 		defer func() { <-p.slots }()
-		received, err := wait(s.ctx)
+		received, err := receive(s.ctx)
 		s.account.total.fetched.Add(received)
 		if err == nil {
 			s.spend(max(received-bytes, 0))
-		} else { // the unit added nothing
+		} else { // budget and credit count only units that have arrived
 			s.spend(-bytes)
 			s.account.added.Add(-expected)
 			s.credit.wake()
@@ -108,8 +111,8 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 	return true
 }
 
-// missing returns the first of the extents' chunks that is not cached, as part of the unit, and the
-// bytes of all chunks that are not cached.
+// missing returns how many bytes of the extents' chunks are not cached, and a reference to the
+// first such chunk in unit u.
 func (s *startup) missing(u chunk.Unit, extents []int64) (ref chunk.Ref, bytes int64) {
 	for _, i := range extents {
 		e, err := s.device.Extents().Extent(i)
@@ -132,13 +135,16 @@ func (s *startup) expect(extents []int64) (bytes int64) {
 			continue
 		}
 		s.account.request(i, e.Length)
-		bytes += int64(e.Length) // even if it was requested before, and evicted
+		// An extent that is marked already counts again: its chunk was fetched, not read, evicted,
+		// and is now fetched once more.
+		bytes += int64(e.Length)
 	}
 	s.account.added.Add(bytes)
 	return bytes
 }
 
-// note notes the result of a unit's fetch.
+// note notes the result of a unit's request. A unit that the source does not have, or whose answer
+// is invalid, does not end the pass: other units may arrive.
 func (s *startup) note(t *task, u chunk.Unit, p *pass, err error) {
 	switch {
 	case err == nil:

@@ -255,7 +255,7 @@ func (s *startup) run() {
 		}
 		s.credit.wait(s.ctx, s.hasTasks)
 		if t, u := s.next(p); t != nil {
-			if !s.fetch(t, u, p) {
+			if !s.request(t, u, p) {
 				t.units = nil
 			}
 			continue

@@ -1,7 +1,7 @@
 // Package record records which ranges of a tree's device a container start reads, and in which
-// order: from the mount until nothing was read for 10 s. It reports the result, a trace, to a hub,
-// which makes startup packs for later starts from it. Recording adds some tens of nanoseconds to a
-// read. If it fails, only the trace is lost.
+// order: from BeginStart, just before the start, until nothing was read for 10 s. It reports the
+// result, a trace, to a hub, which makes startup packs for later starts from it. Recording adds
+// some tens of nanoseconds to a read. If it fails, only the trace is lost.
 //
 // It records the first container on a fresh mount only. The page cache then has nothing of the
 // tree, so everything that the container uses is read. A later container reads only what is not in
@@ -9,7 +9,7 @@
 // mounts, and for administrative mounts. RecordNext can record a later start, if the caller mounts
 // the tree once more.
 //
-// A trace has ranges and times since the mount. It does not say what ran, where or when.
+// A trace has ranges, and times since the recording began. It does not say what ran, where or when.
 package record
 
 import (
@@ -90,7 +90,7 @@ func (r *Recorder) begin(tree chunk.ID, device Device, next *Request) {
 		r.stats.Skipped++
 		return
 	}
-	now := time.Now() // a moment after the mount
+	now := time.Now()
 	log := newReadLog(tree, now)
 	a := &active{log: log, stop: device.Observe(log), next: next, lastRead: now}
 	r.active = append(r.active, a)

@@ -15,7 +15,7 @@ import (
 // room is a Room in memory.
 type room struct {
 	chunks map[chunk.ID][]byte
-	free   int64
+	size   int64 // bytes, taken and free
 	taken  int64
 	yield  func() int64
 }
@@ -25,7 +25,7 @@ func (r *room) Read(ref chunk.Ref, offset int, dst []byte) bool {
 }
 
 func (r *room) Reserve(bytes int64) error {
-	if r.taken+bytes > r.free {
+	if r.taken+bytes > r.size {
 		return disk.ErrFull
 	}
 	r.taken += bytes
@@ -38,10 +38,10 @@ func (r *room) OnShort(yield func() int64) { r.yield = yield }
 
 func nth(i int) []byte { return bytes.Repeat([]byte{byte(i), 7}, 2048) }
 
-// openLocal fetches a tree whose chunks are all in a room.
-func openLocal(t *testing.T) (*Store, chunk.ID, *room) {
+// openWithRoom fetches a tree whose chunks are all in a room.
+func openWithRoom(t *testing.T) (*Store, chunk.ID, *room) {
 	t.Helper()
-	r := &room{chunks: map[chunk.ID][]byte{}, free: 1 << 20}
+	r := &room{chunks: map[chunk.ID][]byte{}, size: 1 << 20}
 	h := newHubOf(t, "file", func(i int) chunk.ID {
 		r.chunks[chunk.Sum(nth(i))] = nth(i)
 		return chunk.Sum(nth(i))
@@ -56,8 +56,8 @@ func openLocal(t *testing.T) (*Store, chunk.ID, *room) {
 	return trees, h.tree, r
 }
 
-// left lists the files of local devices, finished or not.
-func left(t *testing.T, trees *Store) []string {
+// localFiles lists the files of local devices, finished or not.
+func localFiles(t *testing.T, trees *Store) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(trees.root, "trees/*/local*/*"))
 	if err != nil {
@@ -69,7 +69,7 @@ func left(t *testing.T, trees *Store) []string {
 // A local device has the bytes of the device. Its size is counted while it exists, also by the next
 // daemon, and it is removed when space is needed, unless it is mounted.
 func TestLocalDevice(t *testing.T) {
-	trees, tree, r := openLocal(t)
+	trees, tree, r := openWithRoom(t)
 	before, files := trees.Size(tree)
 	for range 2 {
 		if err := trees.MakeLocal(t.Context(), tree); err != nil {
@@ -99,17 +99,17 @@ func TestLocalDevice(t *testing.T) {
 	if err := next.UseRoom(found); err != nil {
 		t.Fatal(err)
 	}
-	if size, ok := next.HasLocal(tree); !ok || size < 100*4096 || found.taken != size || len(left(t, next)) != 2 {
-		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved; files %v", size, ok, found.taken, left(t, next))
+	if size, ok := next.HasLocal(tree); !ok || size < 100*4096 || found.taken != size || len(localFiles(t, next)) != 2 {
+		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved; files %v", size, ok, found.taken, localFiles(t, next))
 	}
 	mounted := true
 	next.AskMounted(func(chunk.ID) bool { return mounted })
-	if freed := found.yield() + next.DropLocal(tree); freed != 0 || len(left(t, next)) != 2 {
+	if freed := found.yield() + next.DropLocal(tree); freed != 0 || len(localFiles(t, next)) != 2 {
 		t.Errorf("a mounted local device was removed, for %d bytes", freed)
 	}
 	mounted = false
-	if freed := found.yield(); freed < 100*4096 || found.taken != 0 || len(left(t, next)) > 0 {
-		t.Errorf("freed %d bytes, %d are reserved, files %v", freed, found.taken, left(t, next))
+	if freed := found.yield(); freed < 100*4096 || found.taken != 0 || len(localFiles(t, next)) > 0 {
+		t.Errorf("freed %d bytes, %d are reserved, files %v", freed, found.taken, localFiles(t, next))
 	}
 	if freed := found.yield() + next.DropLocal(tree); freed != 0 {
 		t.Errorf("freed %d bytes again", freed)
@@ -131,7 +131,7 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 			return context.Background()
 		}, func(err error) bool { return errors.As(err, new(*chunk.InvalidError)) }},
 		"no room": {func(_ *Store, _ chunk.ID, r *room) context.Context {
-			r.free = 99 * 4096
+			r.size = 99 * 4096
 			return context.Background()
 		}, func(err error) bool { return errors.Is(err, disk.ErrFull) }},
 		"it is cancelled": {func(*Store, chunk.ID, *room) context.Context {
@@ -145,13 +145,13 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 		}, func(err error) bool { return errors.Is(err, os.ErrNotExist) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			trees, tree, r := openLocal(t)
+			trees, tree, r := openWithRoom(t)
 			err := trees.MakeLocal(test.upset(trees, tree, r), tree)
 			if !test.is(err) {
 				t.Errorf("got %v", err)
 			}
-			if _, ok := trees.HasLocal(tree); ok || r.taken != 0 || len(left(t, trees)) > 0 {
-				t.Errorf("%d bytes are reserved, files %v", r.taken, left(t, trees))
+			if _, ok := trees.HasLocal(tree); ok || r.taken != 0 || len(localFiles(t, trees)) > 0 {
+				t.Errorf("%d bytes are reserved, files %v", r.taken, localFiles(t, trees))
 			}
 		})
 	}
@@ -161,7 +161,7 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 // its tree.
 func TestScrubOfALocalDevice(t *testing.T) {
 	for _, mounted := range []bool{false, true} {
-		trees, tree, r := openLocal(t)
+		trees, tree, r := openWithRoom(t)
 		if err := trees.MakeLocal(t.Context(), tree); err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestScrubOfALocalDevice(t *testing.T) {
 		defer m.close()
 		trees.AskMounted(func(chunk.ID) bool { return mounted })
 		trees.served[tree] = m
-		if n, err := trees.Scrub(t.Context(), 0); n != 0 || err != nil || len(left(t, trees)) != 2 {
+		if n, err := trees.Scrub(t.Context(), 0); n != 0 || err != nil || len(localFiles(t, trees)) != 2 {
 			t.Errorf("an intact local device: %d damaged, %v", n, err)
 		}
 		b, err := os.ReadFile(trees.LocalDevice(tree))
@@ -184,9 +184,9 @@ func TestScrubOfALocalDevice(t *testing.T) {
 			os.WriteFile(trees.LocalDevice(tree), b, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 || len(left(t, trees)) > 0 {
+		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 || len(localFiles(t, trees)) > 0 {
 			t.Errorf("a damaged local device: %d damaged, %v; %d bytes are reserved, files %v", n, err, r.taken,
-				left(t, trees))
+				localFiles(t, trees))
 		}
 		if lost := trees.Lost()[tree] != nil; lost != mounted {
 			t.Errorf("mounted: %t, listed as lost: %t", mounted, lost)
@@ -196,14 +196,14 @@ func TestScrubOfALocalDevice(t *testing.T) {
 
 // A local device is removed with its tree, and when the index is fetched again.
 func TestLocalDeviceGoesWithItsTree(t *testing.T) {
-	trees, tree, r := openLocal(t)
+	trees, tree, r := openWithRoom(t)
 	if err := trees.MakeLocal(t.Context(), tree); err != nil {
 		t.Fatal(err)
 	}
-	if err := trees.refetch(t.Context(), tree); err != nil || r.taken != 0 || len(left(t, trees)) > 0 {
-		t.Errorf("fetched again: %v, %d bytes are reserved, files %v", err, r.taken, left(t, trees))
+	if err := trees.refetch(t.Context(), tree); err != nil || r.taken != 0 || len(localFiles(t, trees)) > 0 {
+		t.Errorf("fetched again: %v, %d bytes are reserved, files %v", err, r.taken, localFiles(t, trees))
 	}
-	if err := trees.MakeLocal(t.Context(), tree); err != nil || len(left(t, trees)) != 2 {
+	if err := trees.MakeLocal(t.Context(), tree); err != nil || len(localFiles(t, trees)) != 2 {
 		t.Fatal(err)
 	}
 	if err := remove(trees, tree); err != nil || r.taken != 0 {

@@ -24,10 +24,10 @@ import (
 // mount, unmount, publish or remove a tree, and never while something is fetched.
 type Store struct {
 	paths
-	locks    // one for each tree
-	locals   // the local devices
-	registry // the open trees
-	fetcher  // of indexes and locations
+	locks   // one for each tree
+	locals  // the local devices
+	table   // the open trees
+	fetcher // of indexes and locations
 
 	server     Server
 	prefetcher *prefetch.Prefetcher
@@ -64,7 +64,7 @@ func Prepare(root string) error {
 // symbolic links. server serves the trees' devices.
 func Open(root string, source Source, server Server, prefetcher *prefetch.Prefetcher, log *slog.Logger) *Store {
 	return &Store{
-		paths: paths{root}, locks: newLocks(), locals: newLocals(), registry: newRegistry(),
+		paths: paths{root}, locks: newLocks(), locals: newLocals(), table: newTable(),
 		fetcher: fetcher{source, log}, server: server, prefetcher: prefetcher, log: log,
 		pages: index.NewPages(cachedPages), locator: newLocator(), leftovers: durable.Leftovers{Log: log},
 	}

@@ -71,9 +71,9 @@ func adopt(t *testing.T, kept []*os.File, dir string, state fuse.State, name str
 	return startServing(t, s)
 }
 
-// deviceHelper is an environment variable. It makes the test program run a helper of a test
-// instead: "serve" (helpDevices), "compare" (helpCompare), "flood" (helpFlood) or "pages"
-// (helpPages), with its arguments.
+// deviceHelper is an environment variable. If it is set, the test program runs no tests. It runs a
+// helper of a test with the program's arguments: "serve" (helpDevices), "compare" (helpCompare),
+// "flood" (helpFlood) or "pages" (helpPages).
 const deviceHelper = "LIGHTER_E2E_DEVICE_HELPER"
 
 func init() {
@@ -89,6 +89,8 @@ func init() {
 		err = helpFlood(os.Args[1], os.Args[2] == "true")
 	case "pages":
 		err = helpPages(os.Args[1], os.Args[2])
+	default:
+		err = fmt.Errorf("%s=%s: there is no such helper", deviceHelper, os.Getenv(deviceHelper))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -97,8 +99,8 @@ func init() {
 	os.Exit(0)
 }
 
-// helperMessage is a message from the helper to the test.
-type helperMessage struct {
+// serverMessage is a message from helpDevices to the test.
+type serverMessage struct {
 	State fuse.State
 	Reads int32
 }
@@ -138,7 +140,7 @@ func helpDevices(dir, deviceSize, resend string) error {
 	}
 	rights := unix.UnixRights(fds...)
 	for {
-		news, err := json.Marshal(helperMessage{s.State(), h.reads.Load()})
+		news, err := json.Marshal(serverMessage{s.State(), h.reads.Load()})
 		if err != nil {
 			return err
 		}
@@ -154,10 +156,10 @@ func helpDevices(dir, deviceSize, resend string) error {
 	}
 }
 
-// startHelper starts the helper. It returns the descriptors that the test keeps for it, and a
-// function that receives its next message.
-func startHelper(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd, kept []*os.File,
-	receive func() helperMessage) {
+// startDeviceServer starts helpDevices in a process. It returns the connection's descriptors, which
+// the test keeps, and a function that receives the next message.
+func startDeviceServer(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd, kept []*os.File,
+	receive func() serverMessage) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -177,7 +179,7 @@ func startHelper(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { socket.Close() })
-	receive = func() (news helperMessage) {
+	receive = func() (news serverMessage) {
 		b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(2*4))
 		n, nOOB, _, _, err := socket.(*net.UnixConn).ReadMsgUnix(b, oob)
 		if err != nil {
@@ -216,7 +218,7 @@ func testServerIsKilled(t *testing.T, resend bool) {
 	}
 	image := makeTestImage(t, files)
 	dir := t.TempDir()
-	helper, kept, receive := startHelper(t, dir, len(image.data), resend)
+	helper, kept, receive := startDeviceServer(t, dir, len(image.data), resend)
 	stop := func() {}
 	t.Cleanup(func() { stop() }) // after the tree is unmounted
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
@@ -248,7 +250,7 @@ func testServerIsKilled(t *testing.T, resend bool) {
 func TestDeadMountIsReplaced(t *testing.T) {
 	image := makeTestImage(t, map[string][]byte{"file": noise(8, 1<<20)})
 	dir := t.TempDir()
-	helper, kept, _ := startHelper(t, dir, len(image.data), true)
+	helper, kept, _ := startDeviceServer(t, dir, len(image.data), true)
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
 	if _, err := fuse.Mount(dir, slog.Default()); err == nil {
 		t.Error("mount over a running server succeeded, want an error")

@@ -171,7 +171,7 @@ func listMounted(t *testing.T, mounts []mount.Mount) fswalk.Listing {
 // they were unpacked.
 func compareSnapshot(t *testing.T, want, got fswalk.Listing) {
 	t.Helper()
-	for _, line := range fswalk.Diff(want, got, fswalk.Options{TimeOf: func(_ string, a,
+	for _, line := range fswalk.Diff(want, got, fswalk.Options{ComparesTime: func(_ string, a,
 		_ fswalk.Entry) bool {
 		return !a.IsDir()
 	}}) {

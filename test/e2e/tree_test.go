@@ -79,7 +79,7 @@ func compareTrees(t *testing.T, layers []layer, unpack func(testing.TB, []layer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range fswalk.Diff(theirs, ours, fswalk.Options{TimeOf: setTimes(start)}) {
+	for _, d := range fswalk.Diff(theirs, ours, fswalk.Options{ComparesTime: setTimes(start)}) {
 		t.Errorf("containerd and Lighter differ: %s", d)
 	}
 	return false

@@ -26,12 +26,12 @@ const (
 
 // binaryFile is what a guess needs of a program or library.
 type binaryFile struct {
-	interp      string // its loader; empty: none
+	interp      string // path of its dynamic linker (ld.so); empty: none
 	needed      []string
 	rpath       []string // with $ORIGIN unresolved
 	runpath     []string
 	loads       []load
-	relocations span // the relocation table, which the loader reads as a whole
+	relocations span // the relocation table, which ld.so reads as a whole
 }
 
 // load is a part of the file that is mapped into memory, at an address.

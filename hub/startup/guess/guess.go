@@ -16,9 +16,9 @@ const (
 	// Bounds in bytes. The bounds of code and data hold for one segment of a program or library.
 	maxCode          = 24 << 20  // code
 	maxExtensionCode = 6 << 20   // code of a library that a script imports
-	maxData          = 64 << 20  // data that the loader relocates
+	maxData          = 64 << 20  // data that ld.so relocates
 	maxReadOnly      = 8 << 20   // read-only data
-	maxScript        = 1 << 20   // a script, or a file that is named
+	maxScript        = 1 << 20   // the beginning of any other file: a script, an argument, a module
 	maxProgramBytes  = 256 << 20 // all that one program reads
 
 	maxRecordings = 16
@@ -43,13 +43,13 @@ type Image struct {
 	Config Config
 }
 
-// Recordings returns recordings of what starts of the image are likely to read. The first recording
-// is that of the program that the config names; then follow programs that users often run instead,
-// and the largest Python packages. Their Starts is 0.
+// Recordings returns recordings of what starts of the image are likely to read. The program that
+// the config names is the first, unless Recordings cannot find it. Then follow programs that users
+// often run instead, and the largest Python packages. Their Starts is 0.
 //
-// A recording has a program, its loader, all its libraries, what these read when they begin, and
-// the scripts and programs that the arguments name. Recordings reads at most 8,192 chunks. It
-// leaves out what it cannot find, read or understand. Its only error is the context's.
+// A recording has a program, its dynamic linker (ld.so), all its libraries, what these read when
+// they begin, and the scripts and programs that the arguments name. Recordings reads at most 8,192
+// chunks. It leaves out what it cannot find, read or understand. Its only error is the context's.
 func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	g := newGuesser(newFiles(ctx, i))
 	var out []trace.Recording
@@ -90,21 +90,15 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	return out, ctx.Err()
 }
 
-// runtimes are programs that users often run instead of the one that the image's config names. An
-// element is a name, or a path that may contain *.
-var runtimes = []string{
-	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
-	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx",
-	"redis-server", "mysqld", "httpd",
-}
-
-// guesser collects what one program reads.
+// guesser collects what programs read, one program after the other.
 type guesser struct {
-	*loader
-	path    []string
-	dir     string // the working directory
+	*linker
+	path []string // directories of PATH
+	dir  string   // the working directory
+
+	// Of the current program.
 	entries []trace.Entry
-	left    int64 // bytes that may still be taken
+	left    int64 // bytes that may still be added
 	depth   int   // of scripts that run scripts
 }
 
@@ -116,7 +110,7 @@ func newGuesser(f *files) *guesser {
 		}
 	}
 	path := strings.Split(env["PATH"], ":")
-	return &guesser{loader: f.loader(env), path: path[:min(len(path), maxSearchDirs)], dir: "/" + f.Config.WorkingDir}
+	return &guesser{linker: newLinker(f, env), path: path[:min(len(path), maxSearchDirs)], dir: "/" + f.Config.WorkingDir}
 }
 
 // command finds the program that a command line runs.
@@ -138,7 +132,8 @@ func (g *guesser) command(argv []string) (regular, bool) {
 	return regular{}, false
 }
 
-// glob returns the paths that match a pattern, at most 16.
+// glob returns the existing files whose paths match a pattern, at most 16. In a pattern, * stands
+// for one whole component of the path. A pattern without * is returned as it is.
 func (g *guesser) glob(pattern string) []string {
 	before, after, ok := strings.Cut(pattern, "*")
 	if !ok {
@@ -214,8 +209,8 @@ func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bo
 	return interpreter, argv, ok
 }
 
-// binary adds a program and its libraries: first what the loader reads of all of them, then at most
-// code bytes of each of their code segments.
+// binary adds a program and its libraries: first the headers, data, relocations and read-only
+// segments of all of them, then at most code bytes of each of their code segments.
 func (g *guesser) binary(program regular, code int64) {
 	all := g.load(program)
 	for i := range all {
@@ -234,7 +229,7 @@ func (g *guesser) binary(program regular, code int64) {
 			}
 		}
 		g.take(&o.regular, span{o.elf.relocations.from, min(o.elf.relocations.to, o.elf.relocations.from+maxData)})
-		if i == 1 {
+		if i == 1 { // ld.so, which opens its cache before any library
 			g.takeFile("/etc/ld.so.cache")
 		}
 	}

@@ -6,6 +6,14 @@ import (
 	"strings"
 )
 
+// runtimes are programs that users often run instead of the one that the image's config names. An
+// element is a name, or a path that may contain components *.
+var runtimes = []string{
+	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
+	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx",
+	"redis-server", "mysqld", "httpd",
+}
+
 // wellKnown are files that many programs read when they start.
 var wellKnown = []string{
 	"/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime",

@@ -169,7 +169,7 @@ func TestContainerSeesTheSameFiles(t *testing.T) {
 		// The root, and directories without an entry in the layer that changes them, get the time
 		// of unpacking from containerd.
 		unpacked := func(path string, a, _ fswalk.Entry) bool { return !a.IsDir() || a.Sec < began }
-		for i, d := range fswalk.Diff(listings[0], listings[1], fswalk.Options{TimeOf: unpacked}) {
+		for i, d := range fswalk.Diff(listings[0], listings[1], fswalk.Options{ComparesTime: unpacked}) {
 			if t.Errorf("%s: %s", name, d); i > 20 {
 				break
 			}

@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// Options select differences to ignore.
+// Options select what Diff compares.
 type Options struct {
-	// TimeOf reports whether to compare the modification times at a path. If it is nil, all are
-	// compared.
-	TimeOf func(path string, a, b Entry) bool
-	// Nlink ignores the link counts of files.
-	Nlink bool
+	// ComparesTime reports whether to compare the modification times at a path. If it is nil, all
+	// are compared.
+	ComparesTime func(path string, a, b Entry) bool
+	// IgnoreNlink ignores the link counts of files.
+	IgnoreNlink bool
 }
 
-// Diff returns one line for each difference between a and b, in the order of the paths.
+// Diff returns one line for each difference between a and b: first the paths that only a has, then
+// those that b has, each in their order.
 func Diff(a, b Listing, o Options) []string {
 	var lines []string
 	for _, path := range slices.Sorted(maps.Keys(a)) {
@@ -53,10 +54,10 @@ func diffEntry(path string, a, b Entry, o Options) []string {
 	field("link to", a.Link, b.Link)
 	field("SHA-256", a.SHA256, b.SHA256)
 	field("same inode as", a.Group, b.Group)
-	if !o.Nlink {
+	if !o.IgnoreNlink {
 		field("link count", a.Nlink, b.Nlink)
 	}
-	if o.TimeOf == nil || o.TimeOf(path, a, b) {
+	if o.ComparesTime == nil || o.ComparesTime(path, a, b) {
 		field("time", [2]int64{a.Sec, a.Nsec}, [2]int64{b.Sec, b.Nsec})
 	}
 	names := maps.Clone(a.Xattrs)

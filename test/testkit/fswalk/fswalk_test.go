@@ -98,7 +98,7 @@ func TestDiffReportsEveryAttribute(t *testing.T) {
 func TestDiffOptions(t *testing.T) {
 	a := Listing{"f": {Sec: 1, Nlink: 2}}
 	b := Listing{"f": {Sec: 2, Nlink: 1}}
-	o := Options{Nlink: true, TimeOf: func(string, Entry, Entry) bool { return false }}
+	o := Options{IgnoreNlink: true, ComparesTime: func(string, Entry, Entry) bool { return false }}
 	if lines := Diff(a, b, o); len(lines) != 0 {
 		t.Errorf("got %q", lines)
 	}

@@ -8,9 +8,9 @@ import (
 	"lighter/format/chunk"
 )
 
-// registry has the open trees of a Store, and the trees that are lost. The zero registry is not
+// table has the open trees of a Store, and the trees that are lost. The zero table is not
 // ready for use.
-type registry struct {
+type table struct {
 	mu     sync.Mutex // guards what follows
 	served map[chunk.ID]*OpenTree
 	early  []*OpenTree        // open before they are mounted, to prefetch their starts; oldest first
@@ -18,26 +18,26 @@ type registry struct {
 	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
 }
 
-func newRegistry() registry {
-	return registry{served: map[chunk.ID]*OpenTree{}, lost: map[chunk.ID]error{}}
+func newTable() table {
+	return table{served: map[chunk.ID]*OpenTree{}, lost: map[chunk.ID]error{}}
 }
 
 // Served returns a tree whose device is served, or nil.
-func (r *registry) Served(tree chunk.ID) *OpenTree {
+func (r *table) Served(tree chunk.ID) *OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.served[tree]
 }
 
 // allServed returns the served trees.
-func (r *registry) allServed() map[chunk.ID]*OpenTree {
+func (r *table) allServed() map[chunk.ID]*OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.served)
 }
 
 // addServed adds a served tree, which is not lost any more.
-func (r *registry) addServed(o *OpenTree) {
+func (r *table) addServed(o *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.served[o.Tree] = o
@@ -45,7 +45,7 @@ func (r *registry) addServed(o *OpenTree) {
 }
 
 // takeServed removes a served tree and returns it, or nil. The caller owns it.
-func (r *registry) takeServed(tree chunk.ID) *OpenTree {
+func (r *table) takeServed(tree chunk.ID) *OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.served[tree]
@@ -55,7 +55,7 @@ func (r *registry) takeServed(tree chunk.ID) *OpenTree {
 
 // addEarly keeps a tree open for takeEarly. It returns the tree that the caller has to close: this
 // one, the oldest, or nil.
-func (r *registry) addEarly(o *OpenTree) (closing *OpenTree) {
+func (r *table) addEarly(o *OpenTree) (closing *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended || r.served[o.Tree] != nil || r.findEarly(o.Tree) >= 0 || !o.Device.Begin() {
@@ -70,13 +70,13 @@ func (r *registry) addEarly(o *OpenTree) (closing *OpenTree) {
 }
 
 // findEarly returns the position of a tree in r.early, or -1; r.mu is held.
-func (r *registry) findEarly(tree chunk.ID) int {
+func (r *table) findEarly(tree chunk.ID) int {
 	return slices.IndexFunc(r.early, func(o *OpenTree) bool { return o.Tree == tree })
 }
 
 // takeEarly removes a tree that is open before it is mounted, and returns it, or nil. The caller
 // owns it.
-func (r *registry) takeEarly(tree chunk.ID) *OpenTree {
+func (r *table) takeEarly(tree chunk.ID) *OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := r.findEarly(tree)
@@ -90,7 +90,7 @@ func (r *registry) takeEarly(tree chunk.ID) *OpenTree {
 
 // endEarly removes all trees that are open before they are mounted, for good, and returns them. The
 // caller owns them.
-func (r *registry) endEarly() []*OpenTree {
+func (r *table) endEarly() []*OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := r.early
@@ -100,7 +100,7 @@ func (r *registry) endEarly() []*OpenTree {
 
 // opened returns the open instances of a tree: the served one, and the one that was opened before a
 // mount to prefetch the start.
-func (r *registry) opened(tree chunk.ID) (list []*OpenTree) {
+func (r *table) opened(tree chunk.ID) (list []*OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if o := r.served[tree]; o != nil {
@@ -113,7 +113,7 @@ func (r *registry) opened(tree chunk.ID) (list []*OpenTree) {
 }
 
 // setLost adds a tree to those that Lost returns, or removes it if cause is nil.
-func (r *registry) setLost(tree chunk.ID, cause error) {
+func (r *table) setLost(tree chunk.ID, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if cause == nil {
@@ -125,7 +125,7 @@ func (r *registry) setLost(tree chunk.ID, cause error) {
 
 // Lost returns trees that Recover could not serve or Scrub found damaged, with the causes. A tree
 // leaves the list when it is served anew or removed.
-func (r *registry) Lost() map[chunk.ID]error {
+func (r *table) Lost() map[chunk.ID]error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.lost)

@@ -7,12 +7,13 @@ import (
 
 const (
 	maxObjects = 512 // programs and libraries loaded by one program
-	maxConfigs = 64  // configuration files of the loader
-	// maxSearchDirs bounds the directories of PATH, of /etc/ld.so.conf, and of an object's rpath.
+	maxConfigs = 64  // configuration files of ld.so
+	// maxSearchDirs bounds the directories of PATH, of /etc/ld.so.conf, and of an object's rpath or
+	// runpath.
 	maxSearchDirs = 64
 )
 
-// systemDirs are the directories in which loaders look for libraries by default.
+// systemDirs are the directories in which ld.so looks for libraries by default.
 var systemDirs = []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib",
@@ -24,16 +25,16 @@ type object struct {
 	elf *binaryFile // nil: not an ELF file
 }
 
-// loader finds the libraries that programs load.
-type loader struct {
+// linker finds the libraries that programs load, as the dynamic linker (ld.so) does.
+type linker struct {
 	*files
-	env     map[string]string
-	libs    []string               // library directories: those of /etc/ld.so.conf, then systemDirs
-	objects map[string]*binaryFile // by path
+	env    map[string]string
+	libs   []string               // library directories: those of /etc/ld.so.conf, then systemDirs
+	parsed map[string]*binaryFile // by path
 }
 
-func (f *files) loader(env map[string]string) *loader {
-	l := &loader{files: f, env: env, objects: map[string]*binaryFile{}}
+func newLinker(f *files, env map[string]string) *linker {
+	l := &linker{files: f, env: env, parsed: map[string]*binaryFile{}}
 	configs := 0
 	l.config("/etc/ld.so.conf", &configs)
 	l.libs = append(l.libs, systemDirs...)
@@ -41,7 +42,7 @@ func (f *files) loader(env map[string]string) *loader {
 }
 
 // config reads a file in the format of /etc/ld.so.conf.
-func (l *loader) config(name string, configs *int) {
+func (l *linker) config(name string, configs *int) {
 	r, ok := l.open(name)
 	if *configs++; !ok || *configs > maxConfigs {
 		return
@@ -66,9 +67,9 @@ func (l *loader) config(name string, configs *int) {
 	}
 }
 
-// load returns a program and all that it loads, in the loader's order: the program, the loader,
-// then the libraries that each file of this list needs.
-func (l *loader) load(program regular) []object {
+// load returns a program and what ld.so loads for it, in this order: the program, ld.so, the
+// libraries that the program needs, then those that these need, and so on.
+func (l *linker) load(program regular) []object {
 	first := object{program, l.elf(program)}
 	all := []object{first}
 	if first.elf == nil {
@@ -96,17 +97,17 @@ func (l *loader) load(program regular) []object {
 }
 
 // elf parses a file, or returns the result of an earlier call.
-func (l *loader) elf(r regular) *binaryFile {
-	e, known := l.objects[r.path]
+func (l *linker) elf(r regular) *binaryFile {
+	e, known := l.parsed[r.path]
 	if !known {
 		e = parseELF(r.in.Size, func(offset, n int64) []byte { return l.bytes(&r, offset, n) })
-		l.objects[r.path] = e
+		l.parsed[r.path] = e
 	}
 	return e
 }
 
-// library finds the file that a loader would load for a name that an object needs.
-func (l *loader) library(name string, of, program *object) (regular, bool) {
+// library finds the file that ld.so would load for a name that an object needs.
+func (l *linker) library(name string, of, program *object) (regular, bool) {
 	if strings.Contains(name, "/") {
 		return l.open(name)
 	}

@@ -1,6 +1,6 @@
 // Package hubs measures what a hub costs: to ingest images, with each kind of catalog and bucket
-// and with several processes, to ingest one more layer, to store images, and to answer requests
-// when it has many images and jobs.
+// and with several processes, to ingest one more layer, to store images and to free them again, to
+// answer requests when it has many images and jobs, and to do nothing.
 //
 // It starts hubs, PostgreSQL and an S3 server, on loopback and in temporary directories, and ends
 // all of them. docs/benchmarks-hub.md says how to read the figures.
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -25,6 +24,7 @@ type Options struct {
 	Out     string   // the directory of the results
 	Rounds  int      // repetitions of each measurement
 	Only    []string // figures; empty: all
+	JSON    bool     // print the results as JSON, instead of a table
 }
 
 // Check returns an error if the options are invalid.
@@ -54,6 +54,10 @@ func allFigures() []figure {
 		{"layer", (*run).layer},
 		{"disk", (*run).disk},
 		{"api", (*run).api},
+		{"idle", (*run).idle},
+		{"dead", (*run).dead},
+		{"during", (*run).during},
+		{"faults", (*run).faults},
 	}
 }
 
@@ -65,7 +69,14 @@ func Names() (names []string) {
 	return names
 }
 
-// Result is one line of hubs.json.
+// Results is the content of hubs.json.
+type Results struct {
+	Run    bench.About `json:"run"`
+	Rounds int         `json:"rounds"`
+	Lines  []Result    `json:"results"`
+}
+
+// Result is one line of the results.
 type Result struct {
 	Figure string    `json:"figure"`
 	What   string    `json:"what"`
@@ -83,8 +94,10 @@ type run struct {
 	Options
 	config  bench.Config
 	dir     string
-	results []Result
+	results Results
 	starts  int // of hubs, until now
+
+	hasLayouts, hasBackup bool // of the versions of an image, in dir
 }
 
 // Run measures the figures, and writes the results, also if some failed.
@@ -101,7 +114,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	r := &run{Options: o, config: config, dir: dir}
+	r := &run{Options: o, config: config, dir: dir, results: Results{Run: bench.AboutRun(), Rounds: o.Rounds}}
 	var errs []error
 	for _, f := range allFigures() {
 		if len(o.Only) > 0 && !slices.Contains(o.Only, f.name) {
@@ -111,15 +124,14 @@ func Run(ctx context.Context, o Options) error {
 			errs = append(errs, fmt.Errorf("figure %s: %w", f.name, err))
 			bench.Say("%v", errs[len(errs)-1])
 		}
-		if err := bench.WriteJSON(filepath.Join(o.Out, "hubs.json"), r.results); err != nil {
+		if err := r.results.write(o.Out); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	r.print()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.print())...)
 }
 
 // add adds a result. A positive target is the maximum. A negative one means that -target is the
@@ -135,7 +147,7 @@ func (r *run) add(v Result, target float64) {
 			v.Result = "PASS"
 		}
 	}
-	r.results = append(r.results, v)
+	r.results.Lines = append(r.results.Lines, v)
 	bench.Say("%-10s %-44s %.3f %s  %s", v.Figure, v.What, v.Value, v.Unit, v.Result)
 }
 
@@ -143,20 +155,4 @@ func (r *run) add(v Result, target float64) {
 func (r *run) ratio(figure, what string, all, base []float64, target float64) {
 	r.add(Result{Figure: figure, What: what, Value: bench.Median(all) / bench.Median(base), Unit: "ratio",
 		All: all, Base: base}, target)
-}
-
-func (r *run) print() {
-	var rows [][]string
-	for _, v := range r.results {
-		target := ""
-		if v.Target != 0 {
-			target = fmt.Sprintf("≤ %.4g", v.Target)
-			if v.Least {
-				target = fmt.Sprintf("≥ %.4g", v.Target)
-			}
-		}
-		rows = append(rows, []string{v.Figure, v.What, fmt.Sprintf("%.3f %s", v.Value, v.Unit), target, v.Result})
-	}
-	fmt.Printf("\nMedians of %d rounds. All measured values: %s/hubs.json.\n\n", r.Rounds, r.Out)
-	bench.PrintTable([]string{"figure", "what", "value", "target", ""}, rows, "llrrl")
 }

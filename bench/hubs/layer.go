@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -84,6 +85,7 @@ func (p *process) settled(ctx context.Context) error {
 		if err != nil || len(jobs) == 0 {
 			return err
 		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
@@ -95,23 +97,39 @@ func (p *process) pushManifest(ctx context.Context, dir, name string) (float64, 
 		return 0, err
 	}
 	repository, tag, _ := strings.Cut(name, ":")
-	for _, d := range []ocispec.Descriptor{manifest.Layers[len(manifest.Layers)-1], manifest.Config} {
-		if err := p.pushBlob(ctx, repository, layout.Blob(dir, d), d); err != nil {
-			return 0, err
-		}
-	}
-	text, err := manifestText(dir)
-	if err != nil {
+	if err := p.pushBlobs(ctx, dir, repository, len(manifest.Layers)-1); err != nil {
 		return 0, err
 	}
 	return seconds(func() error {
-		_, err := p.send(ctx, http.MethodPut, "http://"+p.address+"/v2/"+repository+"/manifests/"+tag,
-			ocispec.MediaTypeImageManifest, text)
-		if err != nil {
+		if err := p.putManifest(ctx, dir, repository, tag); err != nil {
 			return err
 		}
 		return p.ready(ctx, name)
 	})
+}
+
+// pushBlobs pushes a layout's config and its layers, except the lowest ones, which the repository has.
+func (p *process) pushBlobs(ctx context.Context, dir, repository string, has int) error {
+	manifest, err := layout.Manifest(dir)
+	if err != nil {
+		return err
+	}
+	for _, d := range append(manifest.Layers[has:], manifest.Config) {
+		if err := p.pushBlob(ctx, repository, layout.Blob(dir, d), d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putManifest pushes a layout's manifest.
+func (p *process) putManifest(ctx context.Context, dir, repository, tag string) error {
+	text, err := manifestText(dir)
+	if err == nil {
+		_, err = p.send(ctx, http.MethodPut, "http://"+p.address+"/v2/"+repository+"/manifests/"+tag,
+			ocispec.MediaTypeImageManifest, text)
+	}
+	return err
 }
 
 // manifestText returns the bytes of a layout's manifest.

@@ -30,14 +30,24 @@ type process struct {
 
 const startTimeout = time.Minute
 
+// nextRoot returns the name of a directory for a hub.
+func (r *run) nextRoot() string {
+	r.starts++
+	return filepath.Join(r.dir, fmt.Sprintf("hub-%d", r.starts))
+}
+
 // start starts a process of a hub, in an empty directory.
 func (r *run) start(ctx context.Context, lighter string, s store) (*process, error) {
+	return r.startAt(ctx, lighter, r.nextRoot(), s, "")
+}
+
+// startAt starts a process of a hub in a directory. settings are further lines of its configuration.
+func (r *run) startAt(ctx context.Context, lighter, root string, s store, settings string) (*process, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	r.starts++
-	p := &process{root: filepath.Join(r.dir, fmt.Sprintf("hub-%d", r.starts)), address: l.Addr().String()}
+	p := &process{root: root, address: l.Addr().String()}
 	if err := l.Close(); err != nil {
 		return nil, err
 	}
@@ -45,7 +55,7 @@ func (r *run) start(ctx context.Context, lighter string, s store) (*process, err
 	if s != (store{}) {
 		config += fmt.Sprintf("catalog = %q\nbucket = %q\n", s.catalog, s.bucket)
 	}
-	if err := os.WriteFile(p.root+".toml", []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(p.root+".toml", []byte(config+settings), 0o600); err != nil {
 		return nil, err
 	}
 	log, err := os.Create(p.root + ".log")
@@ -73,12 +83,14 @@ func (r *run) start(ctx context.Context, lighter string, s store) (*process, err
 	}
 }
 
-// stop ends the process and removes its directory.
-func (p *process) stop() error {
+// end ends the process.
+func (p *process) end() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	err := p.cmd.Wait()
-	return errors.Join(err, os.RemoveAll(p.root))
+	return p.cmd.Wait()
 }
+
+// stop ends the process and removes its directory.
+func (p *process) stop() error { return errors.Join(p.end(), os.RemoveAll(p.root)) }
 
 // push pushes an OCI layout.
 func (p *process) push(ctx context.Context, layout, name string) error {

@@ -153,10 +153,11 @@ func (r *run) processes(ctx context.Context) error {
 
 // makeImage makes an OCI layout with one layer of random files, which shares nothing with others.
 func makeImage(dir string, n int) error {
-	if err := os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755); err != nil {
+	m, err := makeLayout(dir)
+	if err != nil {
 		return err
 	}
-	layer, diffID, err := layout.WriteLayer(dir, func(l *layout.Layer) error {
+	return errors.Join(m.add(func(l *layout.Layer) error {
 		random := rand.NewChaCha8(sha256.Sum256([]byte{byte(n)}))
 		const file = 1 << 20
 		for i := range imageBytes / file {
@@ -167,15 +168,7 @@ func makeImage(dir string, n int) error {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		return err
-	}
-	config := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
-		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{diffID}}}
-	manifest := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Layers: []ocispec.Descriptor{layer}}
-	manifest.SchemaVersion = 2
-	return layout.Write(dir, manifest, config)
+	}), m.write())
 }
 
 // addMany returns the seconds in which an empty hub of count processes adds all images. The
@@ -218,12 +211,12 @@ func (r *run) addMany(
 
 // startNext starts one more process of a hub. All have the same signing key.
 func (r *run) startNext(ctx context.Context, s store, others []*process) (*process, error) {
+	root := r.nextRoot()
 	if len(others) > 0 {
 		key, err := os.ReadFile(filepath.Join(others[0].root, "hub.key"))
 		if err != nil {
 			return nil, err
 		}
-		root := filepath.Join(r.dir, fmt.Sprintf("hub-%d", r.starts+1))
 		if err := os.MkdirAll(root, 0o700); err != nil {
 			return nil, err
 		}
@@ -231,7 +224,7 @@ func (r *run) startNext(ctx context.Context, s store, others []*process) (*proce
 			return nil, err
 		}
 	}
-	return r.start(ctx, r.Lighter, s)
+	return r.startAt(ctx, r.Lighter, root, s, "")
 }
 
 // disk compares the disk space of the benchmark's images after they were added from a registry with

@@ -1,19 +1,15 @@
 package starts
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"lighter/bench"
 )
@@ -23,20 +19,11 @@ const resultFormat = "lighter-starts/1"
 
 // Result is the content of starts.json.
 type Result struct {
-	Format  string       `json:"format"`
-	Runs    []About      `json:"runs"`
-	Links   []bench.Link `json:"links"`
-	Images  []Image      `json:"images"`
-	Samples []Sample     `json:"samples"`
-}
-
-// About describes the machine and the time of a run.
-type About struct {
-	Started    time.Time `json:"started"`
-	Version    string    `json:"version"`
-	Kernel     string    `json:"kernel"`
-	Processors int       `json:"processors"`
-	Memory     int64     `json:"memory_bytes"`
+	Format  string        `json:"format"`
+	Runs    []bench.About `json:"runs"`
+	Links   []bench.Link  `json:"links"`
+	Images  []Image       `json:"images"`
+	Samples []Sample      `json:"samples"`
 }
 
 // Image describes an image. Sizes are in bytes.
@@ -84,7 +71,7 @@ func Read(path string) (r Result, err error) {
 
 // started returns the time of the latest run.
 func (r Result) started() time.Time {
-	return slices.MaxFunc(r.Runs, func(a, b About) int { return a.Started.Compare(b.Started) }).Started
+	return slices.MaxFunc(r.Runs, func(a, b bench.About) int { return a.Started.Compare(b.Started) }).Started
 }
 
 // Merge combines the results of partial runs. If several results have a cell, the latest result's
@@ -145,24 +132,6 @@ func (r Result) Write(dir string) error {
 		errs = append(errs, os.WriteFile(filepath.Join(dir, name+".svg"), svg, 0o644))
 	}
 	return errors.Join(errs...)
-}
-
-func processors() int { return runtime.NumCPU() }
-
-func kernel() string {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(name.Release[:])
-}
-
-func memory() int64 {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return 0
-	}
-	return int64(info.Totalram) * int64(cmp.Or(info.Unit, 1))
 }
 
 // linkWords formats a link: 1 Gbit/s, 10 ms.

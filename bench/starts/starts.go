@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"lighter/bench"
-	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -185,7 +184,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
 		r := &run{Bench: bench.New(s, p.Config), plan: p, options: o,
-			result: Result{Format: resultFormat, Links: p.Links, Runs: []About{about()}}}
+			result: Result{Format: resultFormat, Links: p.Links, Runs: []bench.About{bench.AboutRun()}}}
 		if err := r.present(); err != nil {
 			return err
 		}
@@ -197,12 +196,6 @@ func Run(ctx context.Context, o Options) error {
 		}
 		return r.all(ctx)
 	})
-}
-
-// about describes this run.
-func about() About {
-	return About{Started: time.Now().UTC().Truncate(time.Second), Version: report.Version(), Kernel: kernel(),
-		Processors: processors(), Memory: memory()}
 }
 
 // all measures image by image. It continues after an image that fails.

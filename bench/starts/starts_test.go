@@ -17,7 +17,7 @@ var renew = flag.Bool("renew", false, "write the golden files again")
 // results returns made-up results of two links and two workloads.
 func results(started time.Time) Result {
 	r := Result{Format: resultFormat,
-		Runs: []About{{Started: started, Version: "v1", Kernel: "6.18.0", Processors: 4, Memory: 8e9}},
+		Runs: []bench.About{{Started: started, Version: "v1", Kernel: "6.18.0", Processors: 4, Memory: 8e9}},
 		Links: []bench.Link{{Name: "near", Rate: "1gbit", RTT: bench.Duration(500 * time.Microsecond)},
 			{Name: "far", Rate: "100mbit", RTT: bench.Duration(50 * time.Millisecond)}},
 		Images: []Image{{Name: "base", Layers: 1, Files: 7000, Size: 160e6, Compressed: 60e6},

@@ -12,8 +12,7 @@ import (
 func (s summary) markdown() string {
 	var b strings.Builder
 	for _, r := range s.Runs {
-		fmt.Fprintf(&b, "Run of %s: version %s, Linux %s, %d processors, %s of memory.\n",
-			r.Started.Format("2006-01-02 15:04 MST"), r.Version, r.Kernel, r.Processors, bench.Size(r.Memory))
+		fmt.Fprintln(&b, r)
 	}
 	s.markdownImages(&b)
 	for _, l := range s.Links {

@@ -13,15 +13,17 @@ func hubsCommand() *cobra.Command {
 	var o hubs.Options
 	cmd := &cobra.Command{
 		Use:   "hubs [flags]",
-		Short: "Measure what hubs cost: ingestion, processes, disk, requests",
+		Short: "Measure what hubs cost: ingestion, processes, disk, requests, collections",
 		Long: `Measure what hubs cost: how long they take to ingest images, with each kind of catalog and
-bucket and with two processes, and one more layer; what images take on the disk; and how
-long requests take with 1,000 images and 100,000 ended jobs.
+bucket and with two processes, and one more layer; what images take on the disk; how long
+requests take with 1,000 images and 100,000 ended jobs; what a hub with 1,000 images uses
+while it is idle; what collections free; and how much they slow down ingestion and nodes.
 
 It needs root, and what "test/setup postgres s3 images" makes ($LIGHTER_WORK, or work/ in
-the repository). Its results are DIR/hubs.json; docs/benchmarks-hub.md says what they
-mean. Figures: ` + strings.Join(hubs.Names(), ", ") + ".",
+the repository). Its results are DIR/hubs.json and DIR/hubs.md; docs/benchmarks-hub.md says
+what they mean. Figures: ` + strings.Join(hubs.Names(), ", ") + ".",
 		Example: `  lighter-bench hubs
+  lighter-bench hubs --only idle,dead,during,faults --json
   lighter-bench hubs --only ingest --before old/lighter --rounds 5`,
 		Args: command.Exactly(),
 	}
@@ -29,6 +31,7 @@ mean. Figures: ` + strings.Join(hubs.Names(), ", ") + ".",
 	cmd.Flags().StringVar(&o.Before, "before", "", "lighter `FILE` of another build, to compare ingestion with")
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 3, "repetitions of each measurement")
 	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure only these `FIGURES`")
+	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the results as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := o.Check(); err != nil {
 			return command.Usage(err)

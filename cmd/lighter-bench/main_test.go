@@ -14,7 +14,7 @@ func TestWrongArguments(t *testing.T) {
 		{"--merge"}, {"x"}, {"--links", "none"}, {"--only", "base/none"}, {"--snapshotters", "none"},
 		{"--config", "/no/such/file"},
 		{"figures", "--only", "none"}, {"figures", "--rounds", "0"}, {"demo", "x"}, {"many", "--positions", "none"},
-		{"nodes"},
+		{"hubs", "--only", "none"}, {"hubs", "--rounds", "0"}, {"nodes"},
 		{"demo", "--lighter", "/no/such/file"},
 	} {
 		var code int

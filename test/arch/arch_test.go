@@ -23,12 +23,12 @@ const root = "../.."
 // imports, so that a reviewer sees each new and each removed import. After a bar follow the
 // packages that only its tests import, except packages of format and test/testkit.
 const table = `
-bench: cmd/command test/testkit/layout test/testkit/site wire
+bench: cmd/command node/report test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout test/testkit/site
-bench/hubs: bench test/testkit/catalogtest test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
+bench/hubs: bench format/chunk format/index sleep store store/origin test/testkit/catalogtest test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
 bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch node/record node/resolver node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
-bench/starts: bench bench/plot node/report test/testkit/site
+bench/starts: bench bench/plot test/testkit/site
 cmd/command:
 cmd/lighter: cmd/command durable format/index format/trace hub hub/retention logqueue mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command

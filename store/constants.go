@@ -10,6 +10,9 @@ const (
 	// missingTime is how long a reader goes on after all origins began to answer that they do
 	// not have the chunk. Hubs that start, or whose bucket is being replaced, answer that, too.
 	missingTime = 10 * time.Second
+	// maxAbsences bounds the chunks that are remembered because no origin has them, of some 200 bytes
+	// each.
+	maxAbsences = 4096
 )
 
 // Bounds of what is in flight, and of what has arrived.

@@ -84,6 +84,54 @@ func TestNobodyHasIt(t *testing.T) {
 	})
 }
 
+// A second read of a chunk that no origin has fails at once, and few requests are made however often
+// it is read. When an origin has the chunk again, reads get it within seconds.
+func TestRepeatedReadsOfWhatNobodyHas(t *testing.T) {
+	unit, refs := encode(t, "one")
+	synctest.Test(t, func(t *testing.T) {
+		back := false
+		src := &source{}
+		src.unit = func(context.Context, chunk.Unit) ([]byte, error) {
+			if back {
+				return unit, nil
+			}
+			return nil, chunk.ErrNotFound
+		}
+		refs[0].Unit = where
+		s, missed := NewFetcher(src, noCache{}).Share(), 0
+		read := func() error {
+			return s.Read(t.Context(), refs[0], 0, make([]byte, 3), func() { missed++ })
+		}
+		if err := read(); !errors.Is(err, chunk.ErrNotFound) {
+			t.Fatal(err)
+		}
+		start, asked := time.Now(), src.asked.Load()
+		for range 20 {
+			missed = 0
+			if err := read(); !errors.Is(err, chunk.ErrNotFound) || missed == 0 {
+				t.Errorf("a repeated read: %v, %d calls of missed", err, missed)
+			}
+			time.Sleep(time.Second)
+		}
+		if took, more := time.Since(start), src.asked.Load()-asked; took > 21*time.Second || more < 2 || more > 12 {
+			t.Errorf("20 reads, one a second, took %v and made %d requests", took, more)
+		}
+		other := refs[0]
+		other.Unit.N++ // newer locations
+		before := src.asked.Load()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Read(ctx, other, 0, make([]byte, 3), nil); err == nil || src.asked.Load() == before {
+			t.Errorf("a read from another unit: %v, %d requests", err, src.asked.Load()-before)
+		}
+		back = true
+		time.Sleep(maxPause)
+		if err := read(); err != nil {
+			t.Errorf("the chunk is back: %v", err)
+		}
+	})
+}
+
 // loading is a cache that loads until it has ended.
 type loading struct {
 	*memory

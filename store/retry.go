@@ -17,16 +17,20 @@ type retry struct {
 	pause     time.Duration // firstPause; shorter in tests
 	isLoading func() bool   // whether a chunk that no origin has may still turn up in the cache
 	retries   atomic.Int64
+	absent    absences
 }
 
 // do calls try until it succeeds, ctx ends, or all origins have answered for missingTime that
-// they do not have the chunk.
-func (r *retry) do(ctx context.Context, try func() error) error {
+// they do not have the chunk, in this call or in others for the same chunk just before.
+func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
 	pause := r.pause
 	var before error
 	var missing time.Time // since when all origins answer that they do not have the chunk; zero: some may have it
 	for {
 		err := try()
+		if err == nil || ctx.Err() == nil && (!isMissing(err) || r.isLoading()) {
+			r.absent.forget(ref)
+		}
 		if err == nil {
 			return nil
 		}
@@ -37,6 +41,8 @@ func (r *retry) do(ctx context.Context, try func() error) error {
 		switch {
 		case !isMissing(err) || r.isLoading():
 			missing = time.Time{}
+		case r.absent.missed(ref, err):
+			return err
 		case missing.IsZero():
 			missing = time.Now()
 		case time.Since(missing) >= missingTime:

@@ -52,7 +52,7 @@ func (s *Share) Load(refs []chunk.Ref) { s.fetcher.cache.Load(refs) }
 
 // Read fills dst with the chunk's bytes from offset on, from the source. It is for chunks that
 // Cached did not have. It retries until ctx ends, or until all origins have answered for some
-// seconds that they do not have the chunk. Each time that the source answers without the chunk,
+// seconds that they do not have the chunk; further reads of it then fail at once. Each time that the source answers without the chunk,
 // Read calls missed, unless that is nil, because ref.Unit may be out of date.
 func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if offset < 0 || offset+len(dst) > int(ref.Length) {
@@ -62,7 +62,12 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte,
 	if missed == nil {
 		missed = func() {}
 	}
-	return s.fetcher.retry.do(ctx, func() error { return s.try(ctx, ref, offset, dst, missed) })
+	retry := &s.fetcher.retry
+	if err := retry.absent.known(ref); err != nil {
+		missed()
+		return err
+	}
+	return retry.do(ctx, ref, func() error { return s.try(ctx, ref, offset, dst, missed) })
 }
 
 // try asks for the unit that ref names, then for any unit that holds the chunk.

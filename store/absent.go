@@ -1,0 +1,62 @@
+package store
+
+import (
+	"sync"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// absences remembers the chunks that no origin has. The kernel reads a page several times before a
+// process gets an input/output error: only the first of these reads waits for missingTime. A chunk
+// that another unit is said to hold is not remembered: the key has the unit.
+type absences struct {
+	mu     sync.Mutex // guards chunks
+	chunks map[chunk.Ref]absence
+}
+
+// absence is a chunk that no origin had in all answers from first to last. err is the last one.
+type absence struct {
+	first, last time.Time
+	err         error
+}
+
+func (a absence) isLasting() bool { return a.last.Sub(a.first) >= missingTime }
+
+// known returns an error if the chunk has been absent for missingTime and was requested just now, so
+// that a process that repeats such reads makes few requests.
+func (a *absences) known(ref chunk.Ref) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if one, ok := a.chunks[ref]; ok && one.isLasting() && time.Since(one.last) < maxPause {
+		return one.err
+	}
+	return nil
+}
+
+// missed notes that no origin has the chunk, and reports whether that has been so for missingTime.
+func (a *absences) missed(ref chunk.Ref, err error) (lasting bool) {
+	now := time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one, ok := a.chunks[ref]
+	if !ok || now.Sub(one.last) > missingTime {
+		one.first = now
+	}
+	one.last, one.err = now, err
+	if !ok && len(a.chunks) >= maxAbsences {
+		clear(a.chunks) // repeated reads of these chunks wait for missingTime again
+	}
+	if a.chunks == nil {
+		a.chunks = map[chunk.Ref]absence{}
+	}
+	a.chunks[ref] = one
+	return one.isLasting()
+}
+
+// forget notes an answer that does not say that the chunk is absent.
+func (a *absences) forget(ref chunk.Ref) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.chunks, ref)
+}

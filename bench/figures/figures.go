@@ -93,7 +93,7 @@ func (r *run) judge(figure, what string, overlayfs, lighter, target float64) {
 func (r *run) figures(ctx context.Context) error {
 	var errs []error
 	for _, f := range allFigures() {
-		if len(r.Only) > 0 && !slices.Contains(r.Only, f.name) {
+		if !r.Selects(f.name) {
 			continue
 		}
 		bench.Say("\n%s: %s", f.name, f.title)

@@ -18,7 +18,7 @@ import (
 )
 
 func TestModesAlternate(t *testing.T) {
-	b := &run{Options: Options{Rounds: 3}}
+	b := &run{Options: bench.Options{Rounds: 3}}
 	var order []string
 	if err := b.bothModes(func(round int, mode string) error {
 		order = append(order, fmt.Sprint(round, mode))
@@ -179,13 +179,14 @@ func TestSharesOfAProfile(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{Rounds: 1, Only: []string{"nothing"}}, {Only: []string{"walk"}}} {
-		if o.Check() == nil {
+	for _, o := range []bench.Options{{Rounds: 1, Only: []string{"nothing"}}, {Only: []string{"walk"}}} {
+		if o.Check(Names()) == nil {
 			t.Errorf("invalid options were accepted: %+v", o)
 		}
 	}
-	if err := (Options{Rounds: 7, Only: []string{"walk", "reads"}}).Check(); err != nil {
-		t.Error(err)
+	o := bench.Options{Rounds: 7, Only: []string{"walk", "reads"}}
+	if err := o.Check(Names()); err != nil || !o.Selects("walk") || o.Selects("memory") || !(bench.Options{}).Selects("walk") {
+		t.Errorf("%v; selected: walk %t, memory %t, want walk only", err, o.Selects("walk"), o.Selects("memory"))
 	}
 	if len(modes) != 2 || modes[0] != site.Overlayfs {
 		t.Errorf("modes %v", modes)

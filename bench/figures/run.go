@@ -5,40 +5,17 @@ package figures
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
-// Options select what to measure.
-type Options struct {
-	Lighter string   // the lighter binary
-	Out     string   // the directory of the results
-	Rounds  int      // repetitions of each measurement
-	Only    []string // figures; empty: all
-}
-
-// Check returns an error if the options are invalid.
-func (o Options) Check() error {
-	for _, name := range o.Only {
-		if !slices.Contains(Names(), name) {
-			return fmt.Errorf("there is no figure %q: there are %s", name, strings.Join(Names(), ", "))
-		}
-	}
-	if o.Rounds < 1 {
-		return errors.New("measure at least one round")
-	}
-	return nil
-}
-
 // run is a run of the benchmark, with its rows and verdicts.
 type run struct {
 	*bench.Bench
-	Options
+	bench.Options
 	workloads []bench.Workload
 	rows      []benchRow
 	verdicts  []verdict
@@ -51,12 +28,13 @@ const linkSpeed = 1e9 / 8
 var modes = []string{site.Overlayfs, site.Lighter}
 
 // Run measures the figures, and writes the results, also if some failed.
-func Run(ctx context.Context, o Options) error { return o.do(ctx, (*run).figures) }
+func Run(ctx context.Context, o bench.Options) error { return measure(ctx, o, (*run).figures) }
 
 // Demo runs three commands in both modes and prints a table.
-func Demo(ctx context.Context, o Options) error { return o.do(ctx, (*run).demo) }
+func Demo(ctx context.Context, o bench.Options) error { return measure(ctx, o, (*run).demo) }
 
-func (o Options) do(ctx context.Context, measure func(*run, context.Context) error) error {
+// measure calls fn with a site, in an enclosure.
+func measure(ctx context.Context, o bench.Options, fn func(*run, context.Context) error) error {
 	return bench.Enclosed(ctx, func(ctx context.Context) (err error) {
 		config, err := bench.ReadConfig("")
 		if err != nil {
@@ -70,7 +48,7 @@ func (o Options) do(ctx context.Context, measure func(*run, context.Context) err
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
-		return measure(&run{Bench: bench.New(s, config), Options: o, workloads: judged(config)}, ctx)
+		return fn(&run{Bench: bench.New(s, config), Options: o, workloads: judged(config)}, ctx)
 	})
 }
 

@@ -11,34 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 
 	"lighter/bench"
 )
-
-// Options select what to measure.
-type Options struct {
-	Lighter string   // the lighter binary
-	Before  string   // another build, to compare ingestion with; empty: none
-	Out     string   // the directory of the results
-	Rounds  int      // repetitions of each measurement
-	Only    []string // figures; empty: all
-	JSON    bool     // print the results as JSON, instead of a table
-}
-
-// Check returns an error if the options are invalid.
-func (o Options) Check() error {
-	for _, name := range o.Only {
-		if !slices.Contains(Names(), name) {
-			return fmt.Errorf("there is no figure %q: there are %s", name, strings.Join(Names(), ", "))
-		}
-	}
-	if o.Rounds < 1 {
-		return errors.New("measure at least one round")
-	}
-	return nil
-}
 
 // figure is a measurement. The printed table has one line for it, or a few.
 type figure struct {
@@ -91,7 +66,7 @@ type Result struct {
 
 // run is a run of the benchmark.
 type run struct {
-	Options
+	bench.Options
 	config  bench.Config
 	dir     string
 	results Results
@@ -101,7 +76,7 @@ type run struct {
 }
 
 // Run measures the figures, and writes the results, also if some failed.
-func Run(ctx context.Context, o Options) error {
+func Run(ctx context.Context, o bench.Options) error {
 	config, err := bench.ReadConfig("")
 	if err != nil {
 		return err
@@ -117,7 +92,7 @@ func Run(ctx context.Context, o Options) error {
 	r := &run{Options: o, config: config, dir: dir, results: Results{Run: bench.AboutRun(), Rounds: o.Rounds}}
 	var errs []error
 	for _, f := range allFigures() {
-		if len(o.Only) > 0 && !slices.Contains(o.Only, f.name) {
+		if !o.Selects(f.name) {
 			continue
 		}
 		if err := f.measure(r, ctx); err != nil {

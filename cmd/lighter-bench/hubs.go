@@ -5,12 +5,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/bench"
 	"lighter/bench/hubs"
-	"lighter/cmd/command"
 )
 
 func hubsCommand() *cobra.Command {
-	var o hubs.Options
+	o := bench.Options{Rounds: 3}
 	cmd := &cobra.Command{
 		Use:   "hubs [flags]",
 		Short: "Measure what hubs cost: ingestion, processes, disk, requests, collections",
@@ -25,22 +25,8 @@ what they mean. Figures: ` + strings.Join(hubs.Names(), ", ") + ".",
 		Example: `  lighter-bench hubs
   lighter-bench hubs --only idle,dead,during,faults --json
   lighter-bench hubs --only ingest --before old/lighter --rounds 5`,
-		Args: command.Exactly(),
 	}
-	out := outFlag(cmd)
 	cmd.Flags().StringVar(&o.Before, "before", "", "lighter `FILE` of another build, to compare ingestion with")
-	cmd.Flags().IntVar(&o.Rounds, "rounds", 3, "repetitions of each measurement")
-	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure only these `FIGURES`")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the results as JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if err := o.Check(); err != nil {
-			return command.Usage(err)
-		}
-		o.Out = *out
-		if o.Lighter, err = measured(cmd); err != nil {
-			return err
-		}
-		return hubs.Run(cmd.Context(), o)
-	}
-	return cmd
+	return measuring(cmd, &o, hubs.Names(), hubs.Run)
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 
 	"github.com/spf13/cobra"
 
+	"lighter/bench"
 	"lighter/bench/figures"
 	"lighter/bench/starts"
 	"lighter/cmd/command"
@@ -94,27 +96,33 @@ func outFlag(cmd *cobra.Command) *string {
 }
 
 func figuresCommand() *cobra.Command {
-	var o figures.Options
-	cmd := &cobra.Command{
+	o := bench.Options{Rounds: 5}
+	return measuring(&cobra.Command{
 		Use:   "figures [flags]",
 		Short: "Measure Lighter's other targets: reads, walks, memory, ingestion ...",
 		Long: `Measure Lighter's other targets, compared with a full pull into overlayfs. It takes more
 than half an hour. bench/README.md describes each figure.`,
 		Example: "  lighter-bench figures\n  lighter-bench figures --only walk,reads --rounds 9",
-		Args:    command.Exactly(),
-	}
+	}, &o, figures.Names(), figures.Run)
+}
+
+// measuring completes a command that measures the figures with these names. o has the defaults.
+func measuring(
+	cmd *cobra.Command, o *bench.Options, names []string, run func(context.Context, bench.Options) error,
+) *cobra.Command {
+	cmd.Args = command.Exactly()
 	out := outFlag(cmd)
-	cmd.Flags().IntVar(&o.Rounds, "rounds", 5, "repetitions of each measurement")
+	cmd.Flags().IntVar(&o.Rounds, "rounds", o.Rounds, "repetitions of each measurement")
 	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure only these `FIGURES`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if err := o.Check(); err != nil {
+		if err := o.Check(names); err != nil {
 			return command.Usage(err)
 		}
 		o.Out = *out
 		if o.Lighter, err = measured(cmd); err != nil {
 			return err
 		}
-		return figures.Run(cmd.Context(), o)
+		return run(cmd.Context(), *o)
 	}
 	return cmd
 }
@@ -132,7 +140,7 @@ func demoCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return figures.Demo(cmd.Context(), figures.Options{Lighter: lighter, Out: *out})
+		return figures.Demo(cmd.Context(), bench.Options{Lighter: lighter, Out: *out})
 	}
 	return cmd
 }

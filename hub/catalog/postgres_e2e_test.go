@@ -147,3 +147,48 @@ func TestLockedJobBlocksNoQueue(t *testing.T) {
 		t.Errorf("claimed %s, want a again", key)
 	}
 }
+
+// A hub whose schema is older than oldest refuses the database and changes nothing; others may use it.
+func TestPostgresOfANewerHub(t *testing.T) {
+	server := postgres.Start(t)
+	source := server.Database(t)
+	catalogtest.Publish(t, catalogtest.Open(t, source), "one", "a")
+	db, err := sql.Open("pgx", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	change := func(query string) {
+		t.Helper()
+		if _, err := db.Exec(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := func() (all string) {
+		t.Helper()
+		if err := db.QueryRow(`SELECT (SELECT string_agg(CAST(m AS TEXT), ' ' ORDER BY name) FROM meta m) ||
+			(SELECT string_agg(CAST(v AS TEXT), ' ' ORDER BY id) FROM goose_db_version v) ||
+			(SELECT string_agg(table_name || column_name, ' ' ORDER BY table_name, column_name)
+				FROM information_schema.columns WHERE table_schema = 'public')`).Scan(&all); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	oldest := ""
+	if err := db.QueryRow(`SELECT value FROM meta WHERE name = 'oldest'`).Scan(&oldest); err != nil {
+		t.Fatal(err)
+	}
+	change(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)`)
+	change(`UPDATE meta SET value = '99' WHERE name = 'oldest'`)
+	before := state()
+	if _, err := catalog.Open(t.Context(), source); err == nil || !strings.Contains(err.Error(), "newer hub") {
+		t.Errorf("opened a catalog for newer hubs only: %v, want an error", err)
+	}
+	if after := state(); after != before {
+		t.Errorf("the database was changed:\n%s\nwant\n%s", after, before)
+	}
+	change(`UPDATE meta SET value = '` + oldest + `' WHERE name = 'oldest'`)
+	if images, err := catalogtest.Open(t, source).Images(t.Context(), "one"); err != nil || len(images) != 1 {
+		t.Errorf("images %+v, %v, want one", images, err)
+	}
+}

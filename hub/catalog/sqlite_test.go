@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
@@ -95,6 +96,10 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 			}
 		}
 		execute(t, path, query)
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for range 2 {
 			_, err := catalog.Open(t.Context(), path)
 			if err == nil {
@@ -103,6 +108,9 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: the error is %v", name, err)
 			}
+		}
+		if after, err := os.ReadFile(path); name == "newer" && (err != nil || !bytes.Equal(after, before)) {
+			t.Errorf("%s: the catalog was changed (%v)", name, err)
 		}
 	}
 }

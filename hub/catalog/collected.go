@@ -13,8 +13,8 @@ import (
 // look. The transaction that publishes reads the count, and keeps it from rising until it ends. If
 // it has risen, the transaction checks all that the publication refers to.
 
-// ErrCollected means that collection has removed something that a publication refers to. Whoever
-// prepares it again finds out what to store.
+// ErrCollected means that collection has removed something that a publication refers to. A publication
+// that is prepared again stores it again.
 var ErrCollected = errors.New("collection has removed something that it refers to")
 
 const countCollections = `SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'collections'`

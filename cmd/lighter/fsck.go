@@ -25,7 +25,7 @@ damaged ones again: chunks and layer records from the images' blobs, indexes and
 from layer records. For what cannot be made again, the command names the images and a remedy.
 
 It is a job of the hub (lighter jobs), which goes on if the command ends. The exit code is 0
-if there is no problem left, and 1 otherwise. "lighter verify" reads one image end to end.`,
+if there is no problem left, and 3 if there is one. "lighter verify" reads one image end to end.`,
 		Example: `  lighter fsck
   lighter fsck --deep --repair
   lighter fsck --json | jq '.findings[].images'`,
@@ -58,7 +58,7 @@ type fsckResult struct{ wire.Check }
 // Err returns an error if problems are left.
 func (r fsckResult) Err() error {
 	if n := r.Left(); n > 0 {
-		return fmt.Errorf("the hub's stores have %d problems that are not repaired", n)
+		return fmt.Errorf("%w: %d", errProblems, n)
 	}
 	return nil
 }

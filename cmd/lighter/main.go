@@ -13,7 +13,7 @@ import (
 
 // Exit codes in addition to those of package command. Scripts may rely on them.
 const (
-	exitProblems = 3 // `verify` or `doctor` found a problem
+	exitProblems = 3 // `verify`, `fsck` or `doctor` found a problem
 	exitNoDaemon = 4 // no node runs with that root
 )
 
@@ -22,10 +22,13 @@ func main() { command.Main(rootCommand(), exitCode) }
 // errDamaged says that a verification found problems, which were printed.
 var errDamaged = errors.New("the image is damaged")
 
+// errProblems says that a comparison of the hub's stores left problems, which were printed.
+var errProblems = errors.New("the hub's stores have problems that are not repaired")
+
 // exitCode is the one place where errors become exit codes.
 func exitCode(err error) int {
 	switch {
-	case errors.Is(err, errDamaged), errors.Is(err, errUnhealthy):
+	case errors.Is(err, errDamaged), errors.Is(err, errProblems), errors.Is(err, errUnhealthy):
 		return exitProblems
 	case errors.Is(err, control.ErrNoDaemon):
 		return exitNoDaemon

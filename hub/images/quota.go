@@ -18,7 +18,7 @@ import (
 // Quota bounds the images in the repositories below a prefix.
 type Quota struct {
 	Prefix string `toml:"prefix" comment:"First parts of names: ci is about ci/a and ci/a/b, and not about cim/a. Empty: all images."`
-	Bytes  int64  `toml:"bytes" comment:"Bytes of the images, as lighter ls shows them (SIZE). An image with several names counts once, and layers that images share count for each."`
+	Bytes  int64  `toml:"bytes" comment:"Bytes of the images, as lighter images shows them (SIZE). An image with several names counts once, and layers that images share count for each."`
 }
 
 // CheckQuotas returns an error if a quota is invalid.
@@ -82,7 +82,7 @@ func (s *Service) checkQuotas(ctx context.Context, name string, members *oci.Mem
 		}
 		if all := sum(sizes); all > q.Bytes && all > used {
 			return fmt.Errorf("%w: the images below %q would take %s with %s, and %s without it; the quota is %s: "+
-				"remove images (lighter ls, lighter rm), or raise the quota in the hub's configuration",
+				"remove images (lighter images, lighter rm), or raise the quota in the hub's configuration",
 				errQuota, q.Prefix, humanize.IBytes(uint64(all)), name, humanize.IBytes(uint64(used)),
 				humanize.IBytes(uint64(q.Bytes)))
 		}

@@ -19,7 +19,7 @@ import (
 // Rule says which images of some repositories are kept. The first rule that names a repository
 // decides about it.
 type Rule struct {
-	Repositories []string `toml:"repositories" comment:"Patterns of names without tag, as lighter ls shows them: registry.example.org/ci/*. * is any part of a name without /, ** any number of parts."`
+	Repositories []string `toml:"repositories" comment:"Patterns of names without tag, as lighter images shows them: registry.example.org/ci/*. * is any part of a name without /, ** any number of parts."`
 	KeepTags     []Keep   `toml:"keep_tags" comment:"An image stays if one of these keeps its tag. Without any, all tags stay."`
 	UntaggedDays int64    `toml:"untagged_days" comment:"Images without a tag (NAME@sha256:...) go when they were neither pushed nor used for so many days. 0: they stay."`
 }

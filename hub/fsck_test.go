@@ -257,6 +257,49 @@ func TestSweep(t *testing.T) {
 	h.wantClean("in the end", "a:1")
 }
 
+// A sweep does not empty a bucket of which the catalog knows little: it may be another hub's.
+func TestSweepSparesAnotherBucket(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.idle()
+	dir := objectsDir(h.config)
+	unknown := map[string]bool{}
+	for i := range 20 {
+		key := objects.PackKey(chunk.Sum([]byte{byte(i)}))
+		write(t, filepath.Join(dir, key), []byte("unknown"))
+		at := time.Now().Add(-25 * time.Hour)
+		if err := os.Chtimes(filepath.Join(dir, key), at, at); err != nil {
+			t.Fatal(err)
+		}
+		unknown[key] = true
+	}
+	left := func() (n int) {
+		for _, key := range files(t, dir) {
+			if unknown[key] {
+				n++
+			}
+		}
+		return n
+	}
+	if err := h.Checker().Queue(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	h.idle()
+	if n := left(); n != len(unknown) {
+		t.Errorf("the sweep has left %d of %d objects that another catalog may know", n, len(unknown))
+	}
+	if check := h.fsck(wire.Fsck{}); check.Left() != int64(len(unknown)) ||
+		!strings.Contains(findings(check), "if this is the right catalog") {
+		t.Errorf("findings %s, want the objects with a warning", findings(check))
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 || left() != 0 {
+		t.Errorf("after the repair: %d objects, %s", left(), findings(check))
+	}
+	h.wantClean("after the repair", "a:1")
+}
+
 // sweptUntil makes the next sweep go on after a key.
 func (h *testHub) sweptUntil(place string) {
 	h.t.Helper()

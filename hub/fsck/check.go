@@ -27,6 +27,7 @@ const (
 	remedyBlobs  = "bring the layers back: push the images again, or remove and add them; then run lighter fsck --repair"
 	remedyBlob   = "push the images again, or remove and add them"
 	remedyRows   = "restore the catalog from a backup, and then run lighter fsck --repair"
+	remedyMany   = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
 	remedyHeld   = "a backup is being made; run lighter fsck --repair again afterwards"
 	remedyOther  = "the hub did not make them: move or delete them by hand"
 )
@@ -137,6 +138,9 @@ func (k *checking) checkObjects(ctx context.Context) error {
 		return err
 	}); err != nil {
 		return err
+	}
+	if unknown.Remedy == remedyRepair && 2*unknown.Count > k.result.Objects {
+		unknown.Remedy = remedyMany
 	}
 	k.add(unknown)
 	k.add(foreign)

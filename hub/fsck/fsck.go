@@ -9,7 +9,8 @@
 //
 // All of them run beside everything else. An object that looks wrong may be about to be published or
 // deleted. So an object counts only if no publisher has claimed it, and if bucket and catalog still
-// differ when both are asked again. Unknown objects are deleted by package publish, after a day.
+// differ when both are asked again. Unknown objects are deleted by package publish, after a day. If most
+// objects are unknown, a sweep deletes none: the hub may have got the wrong catalog or bucket.
 //
 // Repair makes lost objects again from others: chunks and layer records from the blobs of the images,
 // indexes and locations from layer records. It does not change what cannot be made again.

@@ -12,6 +12,20 @@ import (
 // sweepPause is the pause after each thousand objects, so that a sweep does not slow down others.
 const sweepPause = time.Second
 
+// fewUnknown is a number of unknown objects that a sweep deletes even if there are few others.
+const fewUnknown = 8
+
+// guard keeps sweeps from emptying a bucket that belongs to another catalog. It counts the objects that
+// a sweep has compared.
+type guard struct{ all, unknown int }
+
+// allows counts some more objects, and reports whether the unknown ones among them may be deleted: those
+// of a whole sweep have to be few, or at most half of all.
+func (g *guard) allows(all, unknown int) bool {
+	g.all, g.unknown = g.all+all, g.unknown+unknown
+	return unknown == 0 || g.unknown <= max(fewUnknown, g.all/2)
+}
+
 // sweep is a job that deletes unknown objects and repairs missing ones. It goes on after the last
 // thousand objects that it has compared.
 func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
@@ -24,10 +38,17 @@ func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
 		return err
 	}
 	progress := j.Step("compare", "objects", total)
+	var seen guard
 	if err := c.compare(ctx, state.Place, func(last string, n int, d *differences) error {
 		state.Errors += int64(len(d.unknown) + len(d.lost))
-		if err := c.deleteUnknown(ctx, d.unknown); err != nil {
-			return err
+		if seen.allows(n, len(d.unknown)) {
+			if err := c.deleteUnknown(ctx, d.unknown); err != nil {
+				return err
+			}
+		} else {
+			c.Log.Error("the catalog does not know most objects of the bucket, so they stay: perhaps it is another "+
+				"hub's bucket, or the catalog is not the right one; run lighter fsck", "objects", len(d.unknown),
+				"first", d.unknown[0])
 		}
 		if err := c.repairAll(ctx, d.lost, j); err != nil {
 			return err

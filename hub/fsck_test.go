@@ -257,6 +257,32 @@ func TestSweep(t *testing.T) {
 	h.wantClean("in the end", "a:1")
 }
 
+// A lost pack that was kept for nodes with older locations is forgotten: it cannot be made again.
+func TestFsckForgetsLostRewrittenPacks(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.laid("goes:1", image(layer(seeds(1, 40)...)))
+	keeps := h.laid("keeps:1", image(layer(3, 4)))
+	before := h.packsOf(keeps.Tree)
+	h.Collector().Keep = time.Hour
+	h.remove("goes:1")
+	if done := h.collect(0); done.Rewritten != 1 {
+		t.Fatalf("the collection has done %+v, want one rewritten pack", done)
+	}
+	for pack := range before {
+		if err := os.Remove(filepath.Join(objectsDir(h.config), objects.PackKey(pack))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if check := h.fsck(wire.Fsck{}); check.Left() != 1 {
+		t.Errorf("%d problems are found, want the pack: %s", check.Left(), findings(check))
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.wantClean("after the repair", "keeps:1")
+}
+
 // A sweep does not empty a bucket of which the catalog knows little: it may be another hub's.
 func TestSweepSparesAnotherBucket(t *testing.T) {
 	t.Parallel()

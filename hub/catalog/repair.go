@@ -173,6 +173,25 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 	return err
 }
 
+// DropLost forgets a lost pack whose object is claimed, if it is a startup pack that has retired, or a
+// rewritten one that no locations name.
+func (c *Catalog) DropLost(ctx context.Context, claim Claim, id chunk.ID) error {
+	return c.update(ctx, "drop lost pack "+id.Short(), func(tx session) error {
+		if err := holdClaim(ctx, tx, claim); err != nil {
+			return err
+		}
+		for _, statement := range []string{
+			`DELETE FROM startup_packs WHERE id = ? AND retired > 0`,
+			`DELETE FROM rewritten_packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM layouts WHERE moved > 0)`,
+		} {
+			if err := exec(ctx, tx, statement, id[:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // RenewTree replaces the locations of a tree, whose objects are stored and claimed, by others without
 // startup packs, and queues a job that makes a layout. The error is ErrLost if the claim was lost.
 func (c *Catalog) RenewTree(ctx context.Context, claim Claim, t Tree) error {

@@ -25,6 +25,7 @@ const (
 const (
 	remedyRepair = "run lighter fsck --repair"
 	remedyBlobs  = "bring the layers back: push the images again, or remove and add them; then run lighter fsck --repair"
+	remedyGC     = "run lighter gc, and then lighter fsck --repair"
 	remedyBlob   = "push the images again, or remove and add them"
 	remedyRows   = "restore the catalog from a backup, and then run lighter fsck --repair"
 	remedyMany   = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
@@ -243,7 +244,10 @@ func (k *checking) reportLost(ctx context.Context) error {
 			}
 			text := l.key + " " + l.why
 			err := failed[l.key]
-			if err != nil {
+			switch {
+			case errors.Is(err, errUnneeded) && f.Remedy == remedyRepair:
+				text, f.Remedy = text+"; "+err.Error(), remedyGC
+			case err != nil:
 				text, f.Remedy = text+"; "+err.Error(), remedyBlobs
 			}
 			count(&f, text)

@@ -282,16 +282,27 @@ func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 	return nil
 }
 
-// dropStartupPacks forgets lost startup packs. No tree names them any more.
+// errUnneeded is why a pack is not made again that has no chunk, as no image needs it, or as they were
+// copied. Collection forgets it when no locations name it any more.
+var errUnneeded = errors.New("nothing needs it but older locations")
+
+// dropStartupPacks forgets lost packs that no tree names any more: startup packs and rewritten ones.
 func (r *repair) dropStartupPacks(ctx context.Context, _ []lost) error {
 	for _, id := range r.startup {
 		if r.failed[objects.PackKey(id)] != nil {
 			continue
 		}
 		if err := r.Publisher.Delete(ctx, []string{objects.PackKey(id)}, func(claim catalog.Claim) error {
-			return r.Catalog.DropRetired(ctx, claim, []chunk.ID{id})
+			return r.Catalog.DropLost(ctx, claim, id)
 		}); err != nil {
 			return err
+		}
+		known, err := r.Catalog.HasPack(ctx, id)
+		if err != nil {
+			return err
+		}
+		if known {
+			r.failed[objects.PackKey(id)] = errUnneeded
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@
 package collect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,7 +107,7 @@ func (c *Collector) Start(ctx context.Context) (catalog.Job, error) {
 	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
 		return j, err
 	}
-	n, err := c.Catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, 0)
+	n, err := c.Catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey, ByUser: true}, 0)
 	if err != nil {
 		return j, err
 	}
@@ -125,7 +126,7 @@ func (c *Collector) Await(
 		case err != nil:
 			return false, err
 		case j.State == wire.JobFailed || j.State == wire.JobCancelled:
-			return false, errors.New(j.Error)
+			return false, errors.New(cmp.Or(j.Error, "the collection was cancelled"))
 		case j.State == wire.JobPaused:
 			return false, errPaused
 		}

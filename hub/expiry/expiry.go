@@ -98,7 +98,8 @@ func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, e
 	if err != nil {
 		return catalog.Job{}, err
 	}
-	n, err := s.catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey, Payload: payload, Priority: 1}, 0)
+	n, err := s.catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey, Payload: payload, Priority: 1,
+		ByUser: true}, 0)
 	if err != nil {
 		return catalog.Job{}, err
 	}

@@ -40,7 +40,7 @@ func (c *Checker) Fsck(ctx context.Context, w wire.Fsck, send func(wire.Progress
 	if err != nil {
 		return nil, err
 	}
-	n, err := c.Catalog.Jobs.Add(ctx, catalog.Job{Kind: KindCheck, Key: jobKey, Payload: payload}, 0)
+	n, err := c.Catalog.Jobs.Add(ctx, catalog.Job{Kind: KindCheck, Key: jobKey, Payload: payload, ByUser: true}, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +70,8 @@ func (c *Checker) isOver(ctx context.Context, n int64) (bool, error) {
 		return true, nil
 	case wire.JobFailed, wire.JobCancelled:
 		return false, fmt.Errorf("the check of the stores was not completed (%s): %s", j.State, j.Error)
+	case wire.JobPaused:
+		return false, errors.New("the check of the stores is paused: lighter jobs retry lets it go on")
 	}
 	return false, nil
 }

@@ -117,7 +117,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 		return err
 	}
 	d.upstream = upstream.New(ctx, upstream.Config{Catalog: d.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
-		Dir: scratch, Log: d.log})
+		Dir: scratch, Room: with.reserve.Check, Log: d.log})
 	d.closers = append(d.closers, d.upstream)
 	if d.registry, err = registry.Open(ctx, c.registryStorage(), d.upstream, registryUses{d.catalog.Blobs},
 		d.keys.derive("uploads of the registry"), d.log); err != nil {

@@ -8,6 +8,28 @@ import (
 	"lighter/wire"
 )
 
+// A hub whose disk has less than its reserve reads no layers for clients from other registries: they
+// would take the rest of the disk.
+func TestUpstreamLayersNeedRoom(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	h := runHub(t, openHub(t, c))
+	r := startRegistry(t, image(lowerTar))
+	h.added(wire.Add{Source: r.source(), Name: "a:1"})
+	lower, lowerBytes := layerOf(lowerTar)
+	h.stop()
+	c.DiskReserve = 1 << 60
+	h = runHub(t, openHub(t, c))
+	if status, _, body, err := h.getBlob("a", lower); status != 503 || err != nil ||
+		!strings.Contains(string(body), "disk_reserve") {
+		t.Errorf("a layer without room: %d %s (%v), want 503 with the reason", status, body, err)
+	}
+	h.stop()
+	c.DiskReserve = 0
+	h = runHub(t, openHub(t, c))
+	h.expectBlob("a", lower, lowerBytes)
+}
+
 // A hub whose disk has less than its reserve serves what it has, and takes nothing more. What it has
 // accepted before goes on when there is room.
 func TestDiskReserve(t *testing.T) {

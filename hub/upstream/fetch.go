@@ -17,6 +17,8 @@ import (
 const (
 	// fetchBuffer is how many bytes are written to the file at a time.
 	fetchBuffer = 256 << 10
+	// roomBytes is how often Config.Room is asked during a fetch.
+	roomBytes = 16 << 20
 	// keepTime is how long a layer stays on the disk after its last reader has gone.
 	keepTime = time.Minute
 )
@@ -102,8 +104,22 @@ func (r *Reader) run(ctx context.Context, f *fetch, u catalog.Upstream) {
 	}
 }
 
+// errNoRoom marks errors of Config.Room.
+var errNoRoom = errors.New("the hub has no room for it")
+
+// room is Config.Room.
+func (r *Reader) room() error {
+	if err := r.config.Room(); err != nil {
+		return fmt.Errorf("%w: %w", errNoRoom, err)
+	}
+	return nil
+}
+
 // copy reads a layer to its end, and checks it.
 func (r *Reader) copy(ctx context.Context, f *fetch, u catalog.Upstream) error {
+	if err := r.room(); err != nil {
+		return err
+	}
 	source, err := r.Source(ctx, u.Repository, u.PlainHTTP)
 	if err != nil {
 		return err
@@ -111,7 +127,13 @@ func (r *Reader) copy(ctx context.Context, f *fetch, u catalog.Upstream) error {
 	from := source.Blob(ctx, u.Digest, u.Size)
 	defer from.Close()
 	b := make([]byte, fetchBuffer)
-	for at := int64(0); ; {
+	for at, looked := int64(0), int64(0); ; {
+		if at-looked >= roomBytes {
+			looked = at
+			if err := r.room(); err != nil {
+				return err
+			}
+		}
 		n, err := from.Read(b)
 		if _, writeErr := f.file.WriteAt(b[:min(int64(n), u.Size-at)], at); writeErr != nil {
 			return fmt.Errorf("fetch a layer: %w", writeErr)

@@ -11,7 +11,8 @@
 // them was checked. So a wrong layer ends as a broken transfer. Also a small range fetches the whole
 // layer; it is kept for a minute, as more ranges may follow.
 //
-// Hazard: the file needs as much disk space as the layer.
+// The file needs as much disk space as the layer. So a layer is fetched only while there is room
+// (Config.Room): whoever can read may request any layers.
 package upstream
 
 import (
@@ -48,7 +49,9 @@ type Config struct {
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
 	LoginFile string   // logins as in Docker's config.json; empty: none
 	Dir       string   // of fetched layers; exists
-	Log       *slog.Logger
+	// Room returns an error if no layer is to be fetched for lack of disk space.
+	Room func() error
+	Log  *slog.Logger
 }
 
 // Reader is safe for concurrent use. It implements registry.Upstream.
@@ -163,6 +166,9 @@ func explain(u catalog.Upstream, err error) error {
 	case errors.As(err, &failed) &&
 		(failed.StatusCode == http.StatusUnauthorized || failed.StatusCode == http.StatusForbidden):
 		kind, way = registry.ErrDenied, "give the hub a login in upstream_logins, or push the image to the hub"
+	}
+	if errors.Is(err, errNoRoom) {
+		way = "try again later"
 	}
 	if kind == registry.ErrNotFound {
 		way = "push the image to the hub from where it still is"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lighter/hub"
+	"lighter/hub/catalog"
 	"lighter/hub/retention"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -108,5 +109,50 @@ func TestNoRetention(t *testing.T) {
 	if _, err := h.client.ApplyRetention(t.Context(), nil); !errors.As(err, &failed) || failed.Status != 400 ||
 		!strings.Contains(failed.Message, "[[retention]]") {
 		t.Errorf("apply no rules: %v, want a reason", err)
+	}
+}
+
+// An image that is just being pushed is not removed in place of the one that the rules let go, whenever
+// the push is announced.
+func TestRetentionBesideAPush(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	is := func() (bool, error) { return true, nil }
+	push := func(before func()) { // a push of another process, which does not have the lock
+		t.Helper()
+		settled, err := h.Images().Changing(t.Context(), "a", "1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before()
+		settled()
+		h.idle()
+		if h.expect("/v2/a/manifests/1", 200); h.retained() != "a:1" {
+			t.Errorf("the hub has %q, want the pushed image", h.retained())
+		}
+	}
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	push(func() {
+		if removed, err := h.Images().RemoveIf(t.Context(), "a:1", is); removed || err != nil {
+			t.Errorf("removed while a push is announced: %t, %v", removed, err)
+		}
+	})
+	unlock := h.Images().Lock("a")
+	n, err := h.Catalog().Jobs.Add(t.Context(),
+		catalog.Job{Kind: "name", Key: "a:1", Payload: []byte(`{"remove":true}`)}, 0)
+	for range 3000 {
+		if err != nil {
+			t.Fatal(err)
+		}
+		var j catalog.Job
+		if j, err = h.Catalog().Jobs.Get(t.Context(), n); j.State == wire.JobRunning {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	push(unlock) // it is announced when the removal runs, and waits for the lock
+	if removed, err := h.Images().RemoveIf(t.Context(), "a:1", is); !removed || err != nil || h.retained() != "" {
+		t.Errorf("removed in the end: %t, %v, the hub has %q", removed, err, h.retained())
 	}
 }

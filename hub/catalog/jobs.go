@@ -82,16 +82,21 @@ func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, er
 	return n, err
 }
 
+// AddNew queues a job as Add does, and returns its number; 0 if there is an open one already, which
+// stays as it is.
+func (q *Jobs) AddNew(ctx context.Context, j Job) (n int64, err error) {
+	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+		n, err = insertJob(ctx, tx, j, 0, `NOTHING`)
+		if errors.Is(err, ErrNotFound) {
+			n, err = 0, nil
+		}
+		return err
+	})
+	return n, err
+}
+
 func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64, error) {
-	n, err := reserve(ctx, tx, "jobs", 1)
-	if err != nil {
-		return 0, err
-	}
-	return get(ctx, tx, value[int64], `
-		INSERT INTO jobs (n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence,
-			lease, progress, error, created, updated)
-		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
-		ON CONFLICT (kind, key) WHERE `+openJob+` DO UPDATE
+	return insertJob(ctx, tx, j, delay, `UPDATE
 			SET root = excluded.root, payload = excluded.payload, secret = excluded.secret, unsealed = 0, attempts = 0,
 			error = '',
 			priority = excluded.priority, updated = excluded.updated,
@@ -102,10 +107,25 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 			request = CASE WHEN jobs.state <> 'running' THEN ''
 				WHEN jobs.request IN ('pause', 'pause again') AND NOT ? THEN 'pause again'
 				WHEN jobs.request IN ('cancel', 'restart') OR jobs.payload <> excluded.payload THEN 'restart'
-				ELSE 'again' END
-		RETURNING n`,
-		n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
-		delay.Milliseconds(), []byte{}, j.ByUser, j.Postpones, j.ByUser)
+				ELSE 'again' END`, j.ByUser, j.Postpones, j.ByUser)
+}
+
+// insertJob adds a job, or does something else if there is an open one of its kind and key. It returns
+// the number of the row that was changed, or ErrNotFound.
+func insertJob(
+	ctx context.Context, tx session, j Job, delay time.Duration, otherwise string, args ...any,
+) (int64, error) {
+	n, err := reserve(ctx, tx, "jobs", 1)
+	if err != nil {
+		return 0, err
+	}
+	return get(ctx, tx, value[int64], `
+		INSERT INTO jobs (n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence,
+			lease, progress, error, created, updated)
+		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
+		ON CONFLICT (kind, key) WHERE `+openJob+` DO `+otherwise+` RETURNING n`,
+		append([]any{n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
+			delay.Milliseconds(), []byte{}}, args...)...)
 }
 
 // Withdraw removes a queued job that nobody has added again or claimed since it was added with that

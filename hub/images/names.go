@@ -86,12 +86,13 @@ func (s *Service) forget(ctx context.Context, name, digest string) error {
 	return s.catalog.Remove(ctx, jobKind, name, digest)
 }
 
-// removal returns what Remove has to delete, so that a job can do it as often as it is interrupted.
-func (s *Service) removal(ctx context.Context, ref wire.Ref) (change, error) {
+// removal returns the job that removes a name. It has what is to be deleted, so that it can do that as
+// often as it is interrupted.
+func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err error) {
 	c := change{Remove: true}
 	images, err := s.catalog.Images(ctx, ref.Name())
 	if err != nil {
-		return c, err
+		return j, err
 	}
 	for _, image := range images {
 		c.Manifests = append(c.Manifests, image.Root, image.Digest)
@@ -100,7 +101,7 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (change, error) {
 	root, err := from.Manifest(ctx, ref.Reference())
 	switch {
 	case errors.Is(err, registry.ErrNotFound) && len(images) == 0:
-		return c, errorOf(ref.Name(), catalog.ErrNotFound)
+		return j, errorOf(ref.Name(), catalog.ErrNotFound)
 	case err == nil:
 		c.Manifests = append(c.Manifests, root.Digest)
 		members, _ := oci.Expand(ctx, from, root, nil) // if a part cannot be read, the others are removed
@@ -108,17 +109,21 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (change, error) {
 			c.Indexes = append(c.Indexes, index.Digest)
 		}
 	case !errors.Is(err, registry.ErrNotFound):
-		return c, err
+		return j, err
 	}
 	isIndex := func(digest string) bool { return slices.Contains(c.Indexes, digest) }
 	slices.Sort(c.Manifests)
 	c.Manifests = slices.DeleteFunc(slices.Compact(c.Manifests), isIndex)
-	return c, nil
+	j = c.job(ref.Name())
+	j.ByUser = true
+	return j, nil
 }
 
-// remove removes a name, and those of the manifests that no name needs.
-func (s *Service) remove(ctx context.Context, ref wire.Ref, c change) error {
-	if err := s.removeName(ctx, ref); err != nil {
+// remove removes a name, and those of the manifests that no name needs. It does nothing if the job is
+// to do something else.
+func (s *Service) remove(ctx context.Context, ref wire.Ref, c change, l catalog.Lease) error {
+	removed, err := s.removeName(ctx, ref, l)
+	if err != nil || !removed {
 		return err
 	}
 	for _, digest := range c.Manifests {
@@ -129,15 +134,20 @@ func (s *Service) remove(ctx context.Context, ref wire.Ref, c change) error {
 	return s.deleteIndexes(ctx, ref.Repository, c.Indexes)
 }
 
-func (s *Service) removeName(ctx context.Context, ref wire.Ref) error {
+func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease) (removed bool, err error) {
 	defer s.Lock(ref.Repository)()
+	// A push announces itself before it takes the lock: what it has pushed is not to be removed.
+	j, err := s.catalog.Jobs.Get(ctx, l.Job)
+	if err != nil || j.Fence != l.Fence || j.Request != "" {
+		return false, err
+	}
 	// The registry comes first: if this is interrupted, the image is still listed.
 	if ref.Tag != "" {
 		if err := s.registry.Repository(ref.Repository).Delete(ctx, ref.Tag); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return s.forget(ctx, ref.Name(), "")
+	return true, s.forget(ctx, ref.Name(), "")
 }
 
 // deleteManifest deletes a manifest, unless a name in the repository needs it.

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -90,7 +91,7 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 		return err
 	}
 	if c.Remove {
-		err = s.remove(ctx, ref, c)
+		err = s.remove(ctx, ref, c, j.Lease())
 	} else {
 		err = s.compare(ctx, ref)
 	}
@@ -150,21 +151,47 @@ func (s *Service) compare(ctx context.Context, ref wire.Ref) error {
 func wasNamed(i catalog.Image) bool { return i.State == wire.StateReady || i.State == wire.StateStored }
 
 // Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job does
-// it, which goes on if ctx ends.
+// it, which goes on if ctx ends. A push that comes before the job wins.
 func (s *Service) Remove(ctx context.Context, name string) error {
-	_, err := s.RemoveIf(ctx, name, func() (bool, error) { return true, nil })
+	_, err := s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
+		j, err := s.removal(ctx, ref)
+		if err != nil {
+			return 0, nil, err
+		}
+		n, err := s.catalog.Jobs.Add(ctx, j, 0)
+		return n, j.Payload, err
+	})
 	return err
 }
 
-// RemoveIf is Remove if still returns true. It is called while the repository is locked: no push to
-// this process changes the name meanwhile. It reports whether the name was removed: a push that comes
-// before the job wins.
+// RemoveIf is Remove if still returns true, and nobody is just changing what the name stands for. It
+// reports whether the name was removed.
 func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
+	return s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
+		if is, err := still(); err != nil || !is {
+			return 0, nil, err
+		}
+		j, err := s.removal(ctx, ref)
+		if err != nil {
+			return 0, nil, err
+		}
+		n, err := s.catalog.Jobs.AddNew(ctx, j)
+		return n, j.Payload, err
+	})
+}
+
+// awaitRemoval waits for a job that removes a name, and reports whether it has. request queues the job,
+// and returns its number and payload; 0: there is none. It is called while the repository is locked.
+func (s *Service) awaitRemoval(
+	ctx context.Context, name string, request func(wire.Ref) (n int64, payload []byte, err error),
+) (removed bool, err error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
 		return false, err
 	}
-	n, err := s.requestRemoval(ctx, ref, still)
+	unlock := s.Lock(ref.Repository)
+	n, payload, err := request(ref)
+	unlock()
 	if err != nil || n == 0 {
 		return false, err
 	}
@@ -182,25 +209,8 @@ func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool,
 		case j.State == wire.JobCancelled:
 			return false, errors.New("the removal was cancelled")
 		}
-		removed = j.State == wire.JobDone
-		return removed, nil
+		removed = j.State == wire.JobDone && bytes.Equal(j.Payload, payload)
+		return j.State == wire.JobDone, nil
 	})
 	return removed, err
-}
-
-// requestRemoval queues the job that removes a name, and returns its number; 0 if still returns false.
-func (s *Service) requestRemoval(
-	ctx context.Context, ref wire.Ref, still func() (bool, error),
-) (job int64, err error) {
-	defer s.Lock(ref.Repository)()
-	if is, err := still(); err != nil || !is {
-		return 0, err
-	}
-	c, err := s.removal(ctx, ref)
-	if err != nil {
-		return 0, err
-	}
-	j := c.job(ref.Name())
-	j.ByUser = true
-	return s.catalog.Jobs.Add(ctx, j, 0)
 }

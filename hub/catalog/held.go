@@ -24,8 +24,8 @@ type Holder struct {
 	Age    time.Duration // since Seen, by the database's clock
 }
 
-// HeldBounds bound what holders may report. Zero holders of a sender are any number of them.
-type HeldBounds struct{ Holders, SenderHolders, Trees int64 }
+// HeldBounds bound what holders may report. Zero holders or trees of a sender are any number of them.
+type HeldBounds struct{ Holders, SenderHolders, Trees, SenderTrees int64 }
 
 // ErrTooMany means that a bound of holders would be exceeded.
 var ErrTooMany = errors.New("the hub accepts no more reports of held trees")
@@ -139,10 +139,12 @@ func knownTrees(ctx context.Context, tx session, trees []chunk.ID) (map[chunk.ID
 }
 
 func checkHeld(ctx context.Context, tx session, sender string, bounds HeldBounds) error {
-	type count struct{ holders, ofSender, trees int64 }
-	n, err := get(ctx, tx, func(n *count) []any { return []any{&n.holders, &n.ofSender, &n.trees} },
-		`SELECT COUNT(*), COALESCE(SUM(CASE WHEN sender = ? THEN 1 ELSE 0 END), 0), CAST(COALESCE(SUM(trees), 0) AS BIGINT)
-		FROM holders`, sender)
+	type count struct{ holders, ofSender, trees, senderTrees int64 }
+	n, err := get(ctx, tx, func(n *count) []any { return []any{&n.holders, &n.ofSender, &n.trees, &n.senderTrees} },
+		`SELECT COUNT(*), COALESCE(SUM(CASE WHEN sender = ? THEN 1 ELSE 0 END), 0),
+			CAST(COALESCE(SUM(trees), 0) AS BIGINT),
+			CAST(COALESCE(SUM(CASE WHEN sender = ? THEN trees ELSE 0 END), 0) AS BIGINT)
+		FROM holders`, sender, sender)
 	switch {
 	case err != nil:
 		return err
@@ -151,6 +153,9 @@ func checkHeld(ctx context.Context, tx session, sender string, bounds HeldBounds
 	case n.ofSender > bounds.SenderHolders && bounds.SenderHolders > 0:
 		return fmt.Errorf("%w: this would be holder %d of %s, of at most %d", ErrTooMany, n.ofSender, sender,
 			bounds.SenderHolders)
+	case n.senderTrees > bounds.SenderTrees && bounds.SenderTrees > 0:
+		return fmt.Errorf("%w: all holders of %s would hold %d trees, of at most %d", ErrTooMany, sender, n.senderTrees,
+			bounds.SenderTrees)
 	case n.trees > bounds.Trees:
 		return fmt.Errorf("%w: all holders would hold %d trees, of at most %d", ErrTooMany, n.trees, bounds.Trees)
 	}

@@ -44,6 +44,7 @@ const (
 	maxHolders       = 20_000
 	maxSenderHolders = 4096 // the nodes behind a proxy that is not trusted are one sender
 	maxTrees         = 2_000_000
+	maxSenderTrees   = maxTrees / 2 // so that one sender cannot keep the trees of all others from being held
 	// maxReports bounds the reports of one sender in each window.
 	maxReports   = 3600
 	reportWindow = time.Hour
@@ -75,7 +76,8 @@ type reports struct {
 // New returns a service that keeps what a holder has for its lease and the grace period after it.
 func New(store Store, grace time.Duration, log *slog.Logger) *Service {
 	return &Service{store: store, grace: grace, log: log, senders: map[string]reports{},
-		bounds: catalog.HeldBounds{Holders: maxHolders, SenderHolders: maxSenderHolders, Trees: maxTrees}}
+		bounds: catalog.HeldBounds{Holders: maxHolders, SenderHolders: maxSenderHolders, Trees: maxTrees,
+			SenderTrees: maxSenderTrees}}
 }
 
 // Report records what a holder has, and returns the trees that the hub does not have. Errors wrap
@@ -102,7 +104,7 @@ func (s *Service) report(ctx context.Context, held wire.Held, sender string) ([]
 	}
 	bounds := s.bounds
 	if sender == "" {
-		bounds.SenderHolders = 0
+		bounds.SenderHolders, bounds.SenderTrees = 0, 0
 	}
 	return s.store.SetHeld(ctx, catalog.Holder{ID: held.Holder, Kind: held.Kind, Name: held.Name, Sender: sender},
 		held.Trees, bounds)

@@ -95,6 +95,7 @@ func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 		"holders":             {Holders: 1, Trees: 100},
 		"holders of a sender": {Holders: 100, SenderHolders: 1, Trees: 100},
 		"trees":               {Holders: 100, Trees: 1},
+		"trees of a sender":   {Holders: 100, Trees: 100, SenderTrees: 1},
 	} {
 		if err := report(bounds, "n2", one); !errors.Is(err, catalog.ErrTooMany) {
 			t.Errorf("beyond the bound of %s: %v, want ErrTooMany", name, err)

@@ -3,7 +3,7 @@
 // and its hubs, and a machine that can be wiped.
 //
 // starts/ compares snapshotters with HelloBench's method, figures/ measures what that method does
-// not show, many/ predicts starts on many nodes at a time, hubs/ measures hubs, and plot/ draws.
+// not show, many/ measures a hub while many nodes start, hubs/ measures hubs alone, and plot/ draws.
 // README.md describes what is measured, and how.
 //
 // Measurements share page cache, processors and disk with the rest of the host. Other load changes
@@ -97,7 +97,7 @@ func (b *Bench) NeedOn(ctx context.Context, h *site.Hub, images ...string) error
 	return nil
 }
 
-// NeedLayout is NeedOn for one image with the OCI layout dir.
+// NeedLayout does what NeedOn does, for one image with the OCI layout dir.
 func (b *Bench) NeedLayout(ctx context.Context, h *site.Hub, dir, image string) error {
 	if !b.has[image] {
 		if err := b.Site.Push(ctx, dir, image); err != nil {

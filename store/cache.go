@@ -33,8 +33,8 @@ type storage struct {
 	invalid  *atomic.Int64
 }
 
-// put stores all chunks of an answer that are not cached yet. An answer that exceeds
-// maxUnstored is not stored.
+// put stores all chunks of an answer that are not cached yet. It drops the answer if all answers
+// that are not stored yet would exceed maxUnstored.
 func (s *storage) put(batch Batch) {
 	size := batch.Memory()
 	defer s.unstored.Add(-size)

@@ -130,7 +130,7 @@ func (fs *flights) forget(f *flight) {
 	fs.remove(f)
 }
 
-// remove is forget for a caller that holds mu.
+// remove does what forget does, for a caller that holds mu.
 func (fs *flights) remove(f *flight) {
 	if fs.byKey[f.key] == f {
 		delete(fs.byKey, f.key)

@@ -239,7 +239,7 @@ func (l *link) priorBandwidth() float64 {
 // bdp returns the bandwidth-delay product in bytes.
 func (l *link) bdp() float64 { return l.bandwidth() * l.rttOrDefault().Seconds() }
 
-// bytesPerRTT is Share.BytesPerRTT.
+// bytesPerRTT returns what Share.BytesPerRTT returns.
 func (l *link) bytesPerRTT() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,8 @@ func (l *link) hasRoom(readerWaits bool) bool {
 	return now
 }
 
-// hasRoomForIdle is hasRoom for a share that has nothing in flight; w is its place in the queue.
+// hasRoomForIdle does what hasRoom does, for a share that has nothing in flight; w is the share's
+// place in the queue.
 // The first share in the queue may start one request as soon as other streams leave room. Each
 // share may start one after maxIdleWait; wait is the rest of that time.
 func (l *link) hasRoomForIdle(w *waiter) (now bool, wait time.Duration) {

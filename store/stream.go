@@ -10,7 +10,8 @@ import (
 // Stream starts a background request for the chunk's unit, of about size bytes. It is for units
 // that are fetched one after the other. It waits until the link has room, and returns when the
 // request is in flight. wait is nil if the chunk is cached. Otherwise the caller has to call it:
-// it waits until the unit is stored, and returns the encoded bytes that this call has fetched.
+// it waits until the unit was stored or dropped, and returns the encoded bytes that this call has
+// fetched.
 //
 // The link has room while less than its window is in flight. While a reader of this share waits for
 // a request that was not in flight already, the window is the bandwidth-delay product, so that no

@@ -35,7 +35,7 @@ func (r Result) tables(out *strings.Builder, workload string) {
 		if c.Position != Direct {
 			hits = fmt.Sprintf("%.1f %%", 100*c.Squid.HitRatio())
 		}
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %s |\n", c.Position, c.who(),
+		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %s |\n", c.Position, c.started(),
 			bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99),
 			bench.Seconds(c.Pull.P50), bench.Seconds(c.Pull.P99), short(c.Reads.P50), short(c.Reads.P99),
 			short(c.Reads.Max),
@@ -50,7 +50,7 @@ func (r Result) tables(out *strings.Builder, workload string) {
 			continue
 		}
 		fmt.Fprintf(out, "| %s | %s | %s | %.0f %% | %.0f %% | %.0f %% | %s | %s | %s | %s | %d | %d, %d |\n",
-			c.Position, c.who(), bench.Seconds(c.Wall),
+			c.Position, c.started(), bench.Seconds(c.Wall),
 			100*c.linkUse(r.bits()), 100*c.processorUse(float64(r.Cores)), 100*c.Busy,
 			bench.Seconds(c.NodesCPU), bench.Seconds(c.Squid.CPU), bench.Seconds(c.HubCPU), bench.Seconds(c.DelayCPU),
 			c.refused(), c.FailedStarts, c.Failed)
@@ -73,7 +73,7 @@ func (r Result) rateTable(out *strings.Builder, workload string) {
 	fmt.Fprintln(out)
 }
 
-// short is bench.Seconds, but prints short times in microseconds.
+// short formats a time as bench.Seconds does, but short times in microseconds.
 func short(seconds float64) string {
 	if seconds < 1e-3 {
 		return fmt.Sprintf("%.0f µs", 1e6*seconds)
@@ -81,8 +81,8 @@ func short(seconds float64) string {
 	return bench.Seconds(seconds)
 }
 
-// The method who describes the nodes: their number, and whether all of them start at once.
-func (c Cell) who() string {
+// started returns how many nodes started, and whether all of them started at once.
+func (c Cell) started() string {
 	if c.Spread == 0 && c.Nodes > 1 {
 		return fmt.Sprintf("%d at once", c.Nodes)
 	}

@@ -22,7 +22,7 @@ const (
 	ExitUsage  = 2 // the arguments are wrong
 )
 
-// PrintTimeout bounds how long a program that ends waits until its error and its log are read.
+// PrintTimeout bounds how long an ending program waits for a reader of its error and its log.
 const PrintTimeout = 2 * time.Second
 
 // ErrReported says that a program fails and has already printed why.
@@ -93,7 +93,7 @@ func Group(cmd *cobra.Command, args []string) error {
 // Exactly requires one argument for each name. Its error names a missing argument.
 func Exactly(names ...string) cobra.PositionalArgs { return AtLeast(len(names), names...) }
 
-// AtLeast requires the first of the named arguments, least of them; the others are optional.
+// AtLeast requires the first least of the named arguments. The others are optional.
 func AtLeast(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {

@@ -21,13 +21,13 @@ func backupCommand() *cobra.Command {
 		Long: `Copy a hub to a directory, while it runs or not: a snapshot of its catalog, the objects that the
 snapshot names, its registry and its signing keys. Run it on the hub's machine, as the hub's user.
 
-On one file system, objects become hard links: copy DIR to another disk afterwards. Into the
-directory of an earlier backup only new files are copied. The hub deletes nothing meanwhile.
+On one file system, objects become hard links: copy DIR to another disk afterwards. If DIR has
+an earlier backup, only new files are copied. The hub deletes nothing meanwhile.
 
 DIR has the signing keys in hub.key (mode 0600): any reader of that file can sign as the hub.
 
-A hub with a catalog in PostgreSQL or a bucket on S3 is copied with the tools of these, by
-a script that "lighter backup hold" runs.`,
+To copy a hub with a catalog in PostgreSQL or a bucket on S3, use the tools of PostgreSQL and
+S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps.`,
 		Example: `  lighter backup --root /srv/lighter /backup/lighter
   lighter restore --root /srv/again /backup/lighter`,
 		Args: command.Exactly("DIR"),

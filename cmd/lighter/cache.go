@@ -132,7 +132,7 @@ func cacheEvict() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "evict [flags] IMAGE",
 		Short: "Evict the chunks that only this image uses",
-		Long: `Evict the chunks that only this image uses, of all images on this machine. Pinned chunks
+		Long: `Evict the chunks of this image that no other image on this machine uses. Pinned chunks
 stay. The image stays, too: its containers fetch again what they read.`,
 		Example: "  lighter cache evict registry.example.org/tools/shell:1",
 		Args:    command.Exactly("IMAGE"),

@@ -24,8 +24,8 @@ With --repair, delete objects that the catalog has not known for a day, and make
 damaged ones again: chunks and layer records from the images' blobs, indexes and locations
 from layer records. For what cannot be made again, the command names the images and a remedy.
 
-It is a job of the hub (lighter jobs), which goes on if the command ends. The exit code is 0
-if there is no problem left, and 3 if there is one. "lighter verify" reads one image end to end.`,
+The comparison is a job of the hub (lighter jobs), which goes on if the command ends. The exit
+code is 0 if no problem is left, and 3 otherwise. "lighter verify" reads one image end to end.`,
 		Example: `  lighter fsck
   lighter fsck --deep --repair
   lighter fsck --json | jq '.findings[].images'`,

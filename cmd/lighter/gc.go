@@ -21,8 +21,8 @@ func gcCommand() *cobra.Command {
 by itself every few hours (gc in its configuration). This command makes it begin now. If a
 collection is running, the command is about that one.
 
-What belongs to a removed image stays for a while (gc.delay_minutes), as a node may have
-pulled it just before, and as long as nodes or mirrors have it.`,
+The data of a removed image stays for a while (gc.delay_minutes), because a node may have
+pulled the image just before. It also stays as long as nodes or mirrors have the image.`,
 		Example: `  lighter gc --dry-run
   lighter gc --wait
   lighter gc --dry-run --json | jq .bytes`,
@@ -77,6 +77,6 @@ func printCollection(c collection) error {
 		would = "would be "
 	}
 	fmt.Printf("%d trees, %d layers and %d packs %sfreed: %s\n", c.Trees, c.Layers, c.Packs, would, size(c.Bytes))
-	fmt.Printf("%s in other packs are not needed, but stay until most of their pack is not\n", size(c.DeadBytes))
+	fmt.Printf("%s in other packs are not needed, but stay until most of their pack is not needed\n", size(c.DeadBytes))
 	return nil
 }

@@ -18,11 +18,11 @@ func holdersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "holders [flags] [IMAGE]",
 		Short: "List the nodes and mirrors that have images of a hub, and forget one",
-		Long: `List the nodes and mirrors that have images of a hub, or, with IMAGE, that have this
-image. The list is sorted by the time of their last report, the latest last. Nodes
-report what they have every six hours, and soon after a change. The hub keeps it, even
-if the image was removed, until the date in KEPT UNTIL: a week and keep_held_days after
-the last report. A holder is overdue if it has not reported for a week.`,
+		Long: `List the nodes and mirrors that have images of a hub, or, with IMAGE, those that have this
+image. The list is sorted by the time of the last report, the latest last. Nodes report
+what they have every six hours, and soon after a change. The hub keeps what a holder has,
+even if the image was removed, until the date in KEPT UNTIL: a week and keep_held_days
+after the last report. A holder is overdue if it has not reported for a week.`,
 		Example: `  lighter holders
   lighter holders physics/root:6.32
   lighter holders --json | jq '.[] | select(.state == "overdue")'

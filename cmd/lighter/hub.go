@@ -74,7 +74,8 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts,
 		"the `HOST[:PORT]` under which nodes pull from the hub's own registry; may be repeated")
 	f.StringVar(&config.KeepBlobs, "keep-blobs", config.KeepBlobs,
-		"`WHICH` layers of ready images are stored as they came: always, until-upstream (what no other registry has) or never")
+		"`WHICH` layers of ready images the hub's registry stores: always (all), "+
+			"until-upstream (those that no other registry has) or never (none)")
 	f.StringVar(&config.UpstreamLogins, "upstream-logins", config.UpstreamLogins,
 		"the `FILE` with the hub's logins for registries whose layers it does not store (as Docker's config.json)")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")

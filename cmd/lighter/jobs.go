@@ -108,7 +108,7 @@ func problemsOf(j wire.Job) string {
 	return fmt.Sprintf("%d problems (see --json)", len(found))
 }
 
-// jobProgress returns how much of a job's steps is done.
+// jobProgress returns how many bytes of a job's steps are done, and of how many; "-": not known.
 func jobProgress(j wire.Job) string {
 	var bytes, total int64
 	for _, p := range j.Progress {

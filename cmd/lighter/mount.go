@@ -15,7 +15,7 @@ import (
 	"lighter/node/standalone"
 )
 
-// mountRoots holds the root directories of mounts without a running node.
+// mountRoots has the root directories of the small nodes that serve a single mount each.
 const mountRoots = "/var/lib/lighter-mounts"
 
 func mountCommand() *cobra.Command {
@@ -66,7 +66,7 @@ func unmountCommand() *cobra.Command {
 	})
 }
 
-// mountsOf returns a function that makes mounts with the node that has a root.
+// mountsOf returns a function that returns the mounts of the node with this root directory.
 func mountsOf(root *string) func() (standalone.Mounts, error) {
 	return func() (standalone.Mounts, error) {
 		self, err := os.Executable()

@@ -51,7 +51,8 @@ func Sign(key ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 	return s
 }
 
-// SignAll is Sign with several keys. keys must have 1 to MaxKeys elements.
+// SignAll returns the statement that Sign returns, signed with several keys. keys must have 1 to
+// MaxKeys elements.
 func SignAll(keys []ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 	s := Sign(keys[0], chain, tree)
 	for _, key := range keys[1:] {

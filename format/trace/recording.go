@@ -28,7 +28,7 @@ const (
 
 // Entry is one range of one file.
 type Entry struct {
-	At     time.Duration // since the mount, in whole milliseconds
+	At     time.Duration // since the recording began, in whole milliseconds
 	Path   string        // in the image: absolute and clean, at most 4095 bytes
 	Offset int64         // in the file, in bytes
 	Length int64         // in bytes, not 0; may exceed the file

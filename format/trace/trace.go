@@ -26,7 +26,7 @@ const (
 	MaxReads = 32_768
 	// MaxBytes bounds a trace on the wire.
 	MaxBytes = 1 << 20
-	// MaxTime bounds the time from the mount to a read.
+	// MaxTime bounds the time from the beginning of a recording to a read.
 	MaxTime = time.Hour
 
 	page      = 4096
@@ -35,7 +35,7 @@ const (
 
 // Read is one read of the device, or several adjacent ones.
 type Read struct {
-	At     time.Duration // since the mount, in whole milliseconds
+	At     time.Duration // since the recording began, in whole milliseconds
 	Offset int64         // on the device, in bytes, a multiple of 4096
 	Length int64         // in bytes, a multiple of 4096, not 0
 }

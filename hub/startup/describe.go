@@ -26,7 +26,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 		return d, err
 	}
 	locations, err := s.trees.locations(ctx, image.Tree)
-	if isMissing(err) { // they were replaced or removed meanwhile
+	if isMissing(err) { // the locations were replaced or removed meanwhile
 		locations, err = nil, nil
 	}
 	if err != nil {

@@ -48,8 +48,8 @@ func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pa
 	return d, nil
 }
 
-// publish replaces before, the tree's current layout. The error is catalog.ErrChanged if that was
-// replaced meanwhile.
+// publish publishes the draft in place of before, the tree's layout so far. The error is
+// catalog.ErrChanged if another layout has replaced before meanwhile.
 func (d *draft) publish(
 	ctx context.Context, p *publish.Publisher, l catalog.Lease, before catalog.Layout,
 ) error {

@@ -40,17 +40,17 @@ const (
 )
 
 // maker makes the layouts of trees, and recompresses their startup packs. It runs the jobs of both
-// kinds. A layout is published only if the job still belongs to this process, and replaces only the
-// one that it was made from.
+// kinds. A layout is published only while the job belongs to this process, and replaces only the
+// layout that was current when it was begun.
 type maker struct {
 	Config
 	trees      *trees
 	recordings *recordings
 	quota      *quota
 	timing     *Timing
-	making     *semaphore.Weighted // while a layout is made
+	making     *semaphore.Weighted // held while a layout is made
 
-	made, givenUp atomic.Int64 // layouts
+	made, givenUp atomic.Int64 // numbers of layouts
 }
 
 // run makes the layout of a tree.
@@ -151,7 +151,7 @@ func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs
 		}
 		m.made.Add(1)
 	}
-	if started && len(packs) > 0 && !recompressed { // the first start soon replaces a guess
+	if started && len(packs) > 0 && !recompressed { // a guess is soon replaced: after the first start
 		err = m.requestRecompression(ctx, tree, digest, !is)
 	}
 	return packs, !is, err
@@ -224,8 +224,8 @@ func digestOf(packs []plan.Pack) []byte {
 // recompressedMark follows the digest of a layout in the catalog once its packs are recompressed.
 const recompressedMark = 1
 
-// hasLayout reports whether stored, from the catalog, is the layout with that digest, and whether
-// it is recompressed.
+// hasLayout reports whether a tree's layout in the catalog, stored, is the one with that digest, and
+// whether its packs are recompressed.
 func hasLayout(stored, digest []byte) (is, recompressed bool) {
 	if len(digest) > 0 && bytes.Equal(stored, append(slices.Clone(digest), recompressedMark)) {
 		return true, true

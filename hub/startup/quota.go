@@ -20,8 +20,8 @@ const (
 	maxUsed = 10_000
 )
 
-// quota bounds the bytes of all startup packs. Trees that were not used for longest lose theirs. It
-// is safe for concurrent use.
+// quota bounds the bytes of all startup packs. The least recently used trees lose their packs. It is
+// safe for concurrent use.
 type quota struct {
 	catalog *catalog.Catalog
 	limit   int64 // bytes; 0: the default
@@ -71,7 +71,7 @@ func (q *quota) store(ctx context.Context) error {
 }
 
 // enforce evicts startup packs of the least recently used trees until the rest is within the quota.
-// It has these trees laid out without packs.
+// It queues layouts without packs for these trees.
 func (q *quota) enforce(ctx context.Context) error {
 	if err := q.store(ctx); err != nil {
 		return err

@@ -85,7 +85,7 @@ func (m *maker) recompressTree(ctx context.Context, l catalog.Lease, tree chunk.
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(digestOf(packs), digest) { // of other recordings, which are laid out soon
+	if !bytes.Equal(digestOf(packs), digest) { // the recordings have changed: a new layout follows soon
 		return errSuperseded
 	}
 	best := newBestEncoder(m.Log)

@@ -88,8 +88,8 @@ func (r *recordings) mergeOnce(ctx context.Context, t *openTree) ([]trace.Record
 	return kept, r.catalog.KeepRecordings(ctx, t.ID(), before, compressText(trace.EncodeText(kept)), last)
 }
 
-// allowNew reports whether a sender's recording is kept. Each sender's number of new workloads is
-// limited.
+// allowNew reports whether a sender's recordings, more, are to be kept. Each sender may begin only a
+// limited number of workloads.
 func (r *recordings) allowNew(tree chunk.ID, sender string, kept *plan.Kept, more []trace.Recording) bool {
 	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) || r.senders.count(sender, tree, 0, 1, time.Now()) {
 		return true
@@ -119,7 +119,7 @@ func decodeTrace(ctx context.Context, t *openTree, stored catalog.Trace) ([]trac
 	return []trace.Recording{recording}, err
 }
 
-// forget is Service.Forget.
+// forget does the work of Service.Forget.
 func (r *recordings) forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
 	for range maxConflicts {
 		if f, err = r.forgetOnce(ctx, tree, workload); !errors.Is(err, catalog.ErrChanged) {

@@ -81,7 +81,7 @@ func (s *senders) count(sender string, tree chunk.ID, traces, workloads int, now
 	}
 	if _, known := s.all[key]; !known && len(s.all) >= maxSenders {
 		maps.DeleteFunc(s.all, func(_ senderTree, c contribution) bool { return now.Sub(c.since) > senderWindow })
-		if len(s.all) >= maxSenders { // so many cannot be a few senders: start again
+		if len(s.all) >= maxSenders { // they are no few senders to be limited: start again
 			clear(s.all)
 		}
 	}

@@ -65,7 +65,7 @@ type Timing struct {
 	MergeDelay time.Duration // how long to wait for more traces of a tree before its layout is made
 	Recompress time.Duration // how long a layout must be unchanged before its packs are recompressed
 	Keep       time.Duration // how long retired startup packs, and traces of removed images, are kept
-	Regain     time.Duration // how long a tree without room has to wait for startup packs
+	Regain     time.Duration // how long a tree that has lost its startup packs for lack of room waits for new ones
 }
 
 // defaultTiming is the timing in production. With a shorter Regain, a hub that has more trees in
@@ -148,8 +148,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep deletes startup packs that retired before a time of the database's clock. It retires the packs of trees that no
-// image has had since then, and of trees for which there is no room.
+// Sweep deletes startup packs that were retired before a time of the database's clock. It retires
+// the packs of trees that no image has had since then, and of trees for which there is no room.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	if err := s.config.Catalog.Unserved(ctx, before); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	return nil
 }
 
-// dropRetired deletes some retired startup packs. It returns whether there were any.
+// dropRetired deletes some retired startup packs. It reports whether there were any.
 func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64) (bool, error) {
 	c := s.config.Catalog
 	now, err := c.Now(ctx)
@@ -195,10 +195,10 @@ func (s *Service) Limit(ctx context.Context) (int64, error) { return s.quota.byt
 // Used records that a tree was used: a start of it is likely.
 func (s *Service) Used(tree chunk.ID) { s.quota.use(tree) }
 
-// Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what
-// SenderOf returns. Errors are report.ErrInvalid, report.ErrBusy, report.ErrSenderFull if the
-// sender has sent enough of this tree, catalog.ErrFull if too many traces wait to be merged,
-// catalog.ErrNotFound and objects.ErrNotFound.
+// Take keeps a trace of a tree that a ready image has. body is the trace as package trace encodes
+// it, sender the result of SenderOf. Errors are report.ErrInvalid, report.ErrBusy,
+// report.ErrSenderFull if the sender has sent enough traces of this tree, catalog.ErrFull if too
+// many traces wait to be merged, catalog.ErrNotFound and objects.ErrNotFound.
 func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
 	defer func() {
 		if err != nil {

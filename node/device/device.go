@@ -2,9 +2,8 @@
 // the cache or from an origin (package store). A Device answers a read with all requested bytes,
 // exactly those that the tree's ID stands for, or with an error.
 //
-// A read takes two steps: it finds the extents of the range, and then reads their chunks, from the
-// cache or from an origin. Everything that only learns from reads, such as prefetching and
-// recording, is an Observer.
+// A read takes two steps: it finds the extents of the range, and then reads their chunks. All that
+// only learns from reads, such as prefetching and recording, is an Observer.
 package device
 
 import (
@@ -115,8 +114,8 @@ func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) (missed i
 	}
 	d.missed.Add(missed)
 	if err = d.fetch(ctx, missing); errors.Is(err, chunk.ErrNotFound) {
-		err = fmt.Errorf("%w: if its image was removed from the hub, the hub has deleted what no node reported any more: "+
-			"pull the image again", err)
+		err = fmt.Errorf("%w: if the image was removed from the hub, the hub may have deleted its chunks, "+
+			"because no node reported them any more: pull the image again", err)
 	}
 	return missed, err
 }

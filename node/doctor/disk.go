@@ -48,7 +48,7 @@ type space struct {
 	files, freeFiles int64
 	readOnly         bool
 	used, limit      int64 // of the running node's cache; if no node runs: 0 and the configured limit
-	low              int64 // bytes that the cache leaves free, and that limit does not exclude already
+	low              int64 // bytes that the cache leaves free; 0 if limit takes them into account already
 }
 
 // disk checks whether the disk has room for the cache.
@@ -69,7 +69,7 @@ func (m *machine) disk(context.Context) []Finding {
 	}
 	now.low = disk.Space(m.config.FreeLow).Of(now.size)
 	if m.status != nil {
-		now.limit, now.used, now.low = m.status.Cache.Room, m.status.Cache.Used, 0 // Room excludes low already
+		now.limit, now.used, now.low = m.status.Cache.Room, m.status.Cache.Used, 0
 	}
 	return append(m.judgeFileSystem(now.kind), m.judgeSpace(now)...)
 }

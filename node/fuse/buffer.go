@@ -8,10 +8,10 @@ import (
 
 // buffer has space for the largest answer. The data starts on a page, because the kernel copies an
 // answer page by page and needs twice as many steps for unaligned data. The header is right before
-// it, so that one write sends both.
+// the data, so that one write sends both.
 //
-// It is mapped memory outside of Go's heap, and a page of it takes memory only once it is written.
-// So a read that waits for the network with an untouched buffer takes no memory.
+// A buffer is mapped memory outside of Go's heap, and each page takes memory only once it is
+// written. So a read that waits for the network with an untouched buffer takes no memory.
 type buffer []byte
 
 func newBuffer(size int) (buffer, error) {

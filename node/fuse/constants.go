@@ -96,7 +96,7 @@ const (
 	// readDeadline is how long a Reader has, counted from the arrival of the request. The kernel
 	// reports tasks that hang for 120 s.
 	readDeadline = 100 * time.Second
-	// readGrace is how much later a read fails whose Reader did not return at its deadline.
+	// readGrace is how long after its deadline a read fails if its Reader has not returned.
 	readGrace = 10 * time.Second
 	// watchInterval is the interval of the checks for expired reads and for stalls.
 	watchInterval = time.Second

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Latency is a histogram of times. Each bucket is twice as wide as the previous one.
+// Latency is a histogram of times. The bound of each bucket is twice that of the previous one.
 type Latency struct {
 	Counts [LatencyBuckets + 1]int64 // by bucket; the last has no bound
 	Sum    time.Duration

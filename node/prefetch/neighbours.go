@@ -67,8 +67,9 @@ type search struct {
 	requested map[chunk.Unit]bool
 }
 
-// run requests the extents of the file after the given extent, and then those before it, if enough
-// of such extents were read so far. Then it requests extents of neighbouring files.
+// run requests the extents of the file after the given extent, and then those before it. Then it
+// requests extents of neighbouring files. It requests no extents of the file, or of other files, if
+// too few of those requested so far were read.
 func (s *search) run(extent int64) {
 	s.own, _ = s.device.Unit(extent) // the reader requests it
 	after, before := extent+1, extent

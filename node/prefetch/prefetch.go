@@ -50,8 +50,8 @@ type Fetcher interface {
 type Streamer interface {
 	// Stream requests the chunk's unit, of about size bytes. It waits until the link has room, and
 	// returns when the unit is in flight. The caller must then call wait, which returns when the
-	// unit is cached, with the number of bytes received for this call. wait is nil if nothing had
-	// to be requested.
+	// unit was stored or dropped, with the number of bytes received for this call. wait is nil if
+	// nothing had to be requested.
 	Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error)
 }
 

@@ -27,7 +27,7 @@ type startup struct {
 	blocked  func() error
 	log      *slog.Logger
 
-	triggers atomic.Pointer[triggers]         // of packs; nil: there is no pack that is not wanted yet
+	triggers atomic.Pointer[triggers]         // of packs; nil: there are no packs, or all are wanted already
 	packIDs  atomic.Pointer[map[chunk.ID]int] // the index in packs of each pack
 	account  account
 	credit   credit
@@ -40,7 +40,7 @@ type startup struct {
 	mu        sync.Mutex // guards what follows
 	locations *index.Locations
 	packs     []index.Startup // the packs that locations name
-	wanted    []bool          // for each pack
+	wanted    []bool          // for each pack: it is or was queued
 	queue     []*task         // wanted packs, in order
 	early     []span          // reads before the triggers were known
 	begun     bool            // begin was called, or the device was read
@@ -156,7 +156,7 @@ func (s *startup) keep(read span) {
 	}
 }
 
-// want requests packs that triggers have named.
+// want queues packs that the triggers t have named, unless newer triggers have replaced t.
 func (s *startup) want(t *triggers, packs []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

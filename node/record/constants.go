@@ -22,7 +22,7 @@ const (
 	pageSize = 4096
 
 	// A note holds one read in 64 bits: its first page, the number of pages, and the time in
-	// milliseconds since the mount. 0 means no read.
+	// milliseconds since the recording began. 0 means no read.
 	pageBits, countBits, timeBits = 32, 10, 22
 
 	maxPages = 1<<countBits - 1

@@ -60,8 +60,8 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 	f, below, manifest := a.known[this], a.known[factsKey{q.Manifest, q.Parent}], a.known[factsKey{q.Manifest, ""}]
 	switch {
 	case q.Parent != "" && below.err != nil && below.isFresh(now, answerTTL):
-		// No layer above an unclaimed layer is claimed. The refusal of the layer below counts for
-		// answerTTL from the last layer on, so that a pull asks once.
+		// No layer above an unclaimed layer is claimed. Each further layer of the pull renews the
+		// time for which the refusal counts, so that a pull asks once.
 		f.at, f.err = now, below.err
 		a.known[this] = f
 	case f.err == nil && f.isFresh(now, answerTTL):

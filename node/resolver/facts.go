@@ -113,7 +113,7 @@ func verifyImage(answer *wire.Manifest, manifest string, keys []ed25519.PublicKe
 	return all, top.claimable()
 }
 
-// verify adds the statement about the chain itself. It may be nil.
+// verify verifies the statement about the chain itself, and adds it. statement may be nil.
 func (f *facts) verify(chain string, statement *index.Statement, keys []ed25519.PublicKey) {
 	if statement == nil {
 		return

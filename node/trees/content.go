@@ -14,9 +14,9 @@ import (
 	"lighter/format/trace"
 )
 
-// Chunks calls fn for each chunk of a tree, in the order of its device. fn gets a chunk that
-// several files share several times. If the index is damaged, Chunks fetches it again, and begins
-// again with the first chunk.
+// Chunks calls fn for each chunk of a tree, in the order of its device. If several files have the
+// same chunk, fn is called for each of them. If the index is damaged, Chunks fetches it again, and
+// begins again with the first chunk.
 func (s *Store) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
 	err := s.WithRepair(ctx, tree, func() error { return damaged(s.chunks(ctx, tree, fn)) })
 	if err != nil {

@@ -5,7 +5,7 @@ import "lighter/format/chunk"
 // prefetchStart opens a tree that is not mounted yet and prefetches the chunks of its start.
 func (s *Store) prefetchStart(tree chunk.ID) {
 	if _, local := s.HasLocal(tree); local || len(s.opened(tree)) > 0 {
-		return // a local device needs no prefetched chunks
+		return // a local device needs no prefetched chunks; an open tree prefetches them already
 	}
 	o, err := s.open(tree)
 	if err != nil {

@@ -22,8 +22,9 @@ type Source interface {
 	// are invalid or end too early, Index calls take again with another origin's bytes, if there is
 	// another origin.
 	Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
-	// Locations does the same with a tree's locations. have is the SHA-256 of the locations that
-	// the caller has, or zero. If these are current, Locations need not call take.
+	// Locations calls take with the plain bytes of a tree's locations, as Index does. have is the
+	// SHA-256 of the locations that the caller has, or zero. If these are current, Locations need
+	// not call take.
 	Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error
 }
 

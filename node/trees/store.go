@@ -18,7 +18,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// Store is the trees on this machine. It is safe for concurrent use.
+// Store has the trees on this machine. It is safe for concurrent use.
 //
 // Several methods need a tree's lock (Lock, LockContext, TryLock), and say so. The lock is held to
 // mount, unmount, publish or remove a tree, and never while something is fetched.

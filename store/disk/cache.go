@@ -245,7 +245,7 @@ func (c *Cache) Close() error {
 	}
 }
 
-// finish is Close once the owner was told to stop.
+// finish does the rest of Close, after the owner was told to stop.
 func (c *Cache) finish() error {
 	c.stopped.Wait()
 	if c.isAbsent() != nil {

@@ -49,7 +49,7 @@ func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cach
 	return c
 }
 
-// newSmall is newCache with segments of that size.
+// newSmall returns what newCache returns, with segments of that size.
 func newSmall(dir string, limits Limits, segmentSize int64) *Cache {
 	c := newCache(dir, limits, quiet)
 	c.segmentSize = segmentSize

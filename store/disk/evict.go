@@ -21,7 +21,7 @@ func (f *Freed) add(other Freed) {
 	f.Kept += other.Kept
 }
 
-// evictNow is evictOldest for a caller that does not hold slow.
+// evictNow does what evictOldest does, for a caller that does not hold slow.
 func (c *Cache) evictNow() bool {
 	c.slow.Lock()
 	defer c.slow.Unlock()
@@ -224,7 +224,7 @@ func (c *Cache) evictChunks(match func(key) bool, parts int64) (freed Freed) {
 	return freed
 }
 
-// evictIn is evictChunks for one sealed segment.
+// evictIn does what evictChunks does, for one sealed segment.
 func (c *Cache) evictIn(s *segment, match func(key) bool, parts int64) (freed Freed) {
 	c.slow.Lock()
 	defer c.slow.Unlock()

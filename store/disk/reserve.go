@@ -32,9 +32,10 @@ func (c *Cache) reserve(size int64) (*segment, uint32, error) {
 	}
 }
 
-// reserveKept is reserve for a record that moves to the kept segment. Put leaves room for one more
-// segment, so that pinned records can always move. Free space on the disk does not count, only the
-// limit, because the record's old segment is about to be freed. The caller holds slow.
+// reserveKept does what reserve does, for a record that moves to the kept segment. Put leaves room
+// for one more segment, so that pinned records can always move. Free space on the disk does not
+// count, only the limit, because the record's old segment is about to be freed. The caller holds
+// slow.
 func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	c.mu.RLock()
 	fits := c.fits(onDisk(size) + onDisk(tableEntry))
@@ -55,8 +56,8 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	return s, offset, nil
 }
 
-// allot is space.allot. It wakes the owner, which makes room and writes tables, when a segment is
-// sealed.
+// allot calls space.allot. If that has sealed a segment, allot wakes the owner, which makes room and
+// writes tables.
 func (c *Cache) allot(where **segment, size int64) (s *segment, offset uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -200,8 +200,8 @@ func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error
 	return nil
 }
 
-// readBlocks is read for as many blocks as buffer has room for. wanted is how many bytes of the
-// chunk the caller will read in all, from offset from on.
+// readBlocks does what read does, for at most as many blocks as buffer has room for. wanted is how
+// many bytes of the chunk the caller will read in all, from offset from on.
 func (s *segment) readBlocks(buffer []byte, offset uint32, ref chunk.Ref, from int, dst []byte, wanted int) error {
 	first, last := from/blockSize, (from+len(dst)-1)/blockSize
 	lastEnd := min((last+1)*blockSize, int(ref.Length))
@@ -269,7 +269,7 @@ func (s *segment) readAt(b []byte, at int64, wanted int) (err error) {
 	return s.readDisk(b, at, wanted)
 }
 
-// readDisk is readAt of bytes that are not in memory.
+// readDisk does what readAt does, for bytes that are not in memory.
 func (s *segment) readDisk(b []byte, at int64, wanted int) error {
 	var n int
 	var err, closed error

@@ -22,7 +22,7 @@ type Stats struct {
 	Unread     int64     `json:"failedReads"`              // records that the disk failed to read
 	Failed     int64     `json:"failedWrites"`             // chunks that the disk failed to write
 	Hung       int64     `json:"unanswered"`               // abandoned reads and writes
-	Scrubbed   int64     `json:"scrubbedBytes"`            //
+	Scrubbed   int64     `json:"scrubbedBytes"`            // verified by Scrub
 	OffUntil   time.Time `json:"offUntil,omitzero"`        // writes failed; no write until then
 	NoReads    time.Time `json:"noReadsUntil,omitzero"`    // many reads failed; no read until then
 	ReadsHang  time.Time `json:"readsHangSince,omitzero"`  // several reads hang; no read until they end

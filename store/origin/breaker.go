@@ -61,9 +61,9 @@ type attempt struct {
 	isProbe bool
 }
 
-// begin starts a request, and reports whether it may be sent. Before the end of the origin's
-// Retry-After it may not. To an origin that is down it may be sent if anyway is true, or as the
-// single probe after a pause.
+// begin starts a request, and reports whether it may be sent. No request is sent before the end of
+// the origin's Retry-After. If the origin is down, a request is sent only if anyway is true, or as
+// the single probe after a pause.
 func (b *breaker) begin(anyway bool) (attempt, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

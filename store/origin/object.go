@@ -166,7 +166,8 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// getCompressed is get for an object that is sent as one zstd stream: take reads the plain bytes.
+// getCompressed does what get does, for an object that is sent as one zstd stream. take reads the
+// plain bytes.
 func (o *origin) getCompressed(ctx context.Context, r request, take func(plain io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, indexTimeout)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// Jobs lists the hub's jobs that have not ended, in the order in which they run. With ended, it
-// lists those that ended last.
+// Jobs lists the hub's jobs that have not ended: running ones first, then queued and paused ones.
+// With ended, it lists ended jobs, the latest first.
 func (c *Client) Jobs(ctx context.Context, ended bool) ([]wire.Job, error) {
 	r := request{method: http.MethodGet, path: wire.JobsPath(c.Scope())}
 	if ended {

@@ -75,7 +75,7 @@ func (f *files) resolve(name string) (string, erofs.Inode, bool) {
 	return path.Join(at, base), in, ok
 }
 
-// follow returns the path without symbolic links that a path leads to, or "" if it leads nowhere.
+// follow resolves all symbolic links in a path. It returns "" if the path leads nowhere.
 func (f *files) follow(name string) string {
 	left := strings.Split(name, "/")
 	at := "/"

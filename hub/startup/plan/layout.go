@@ -191,8 +191,8 @@ func itemsOf(all []planned) []*item {
 	return items
 }
 
-// placesOf returns the places in the workloads of the set some. places has the places in the
-// workloads of the set all, which contains some.
+// placesOf selects some of an item's places. places has one for each workload of the set all, in
+// order. The result has those of the workloads of the set some, a subset of all.
 func placesOf(places []int, all, some workloadSet) (out []int) {
 	for _, at := range places {
 		first := all & -all

@@ -18,7 +18,7 @@ import (
 	"lighter/socket"
 )
 
-// shortDir is t.TempDir with a short path, for sockets.
+// shortDir returns a temporary directory with a short path, for sockets.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")

@@ -44,8 +44,8 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 	}
 }
 
-// A reader asks again for missingTime if no origin has the chunk, and for as long anew once an
-// origin answered something else.
+// If no origin has the chunk, a reader asks again until missingTime has passed. The time begins
+// again when an origin answers something else.
 func TestNobodyHasIt(t *testing.T) {
 	_, refs := encode(t, "one")
 	gone := func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }

@@ -253,7 +253,8 @@ func (r *readied) Connect(n int) {
 	r.calls = append(r.calls, n)
 }
 
-// With a long RTT a stream has connections opened, by its window; with a short RTT it has not.
+// With a long RTT, a stream makes the source open as many connections as its window needs. With a
+// short RTT it does not.
 func TestStreamConnects(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))

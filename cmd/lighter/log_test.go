@@ -17,7 +17,7 @@ import (
 	"lighter/cmd/command"
 )
 
-// runsMain has the test's own binary be the command.
+// runsMain is an environment variable. If it is set, the test's binary is the command lighter.
 const runsMain = "LIGHTER_TEST_RUNS_MAIN"
 
 func TestMain(m *testing.M) {
@@ -49,7 +49,7 @@ func fullPipe(t *testing.T) *os.File {
 	return os.NewFile(uintptr(fds[1]), "full pipe")
 }
 
-// A daemon that fails ends, for another to be started, though nobody reads why.
+// A daemon that fails ends although nobody reads its error, so that another one can be started.
 func TestErrorThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	stderr := fullPipe(t)

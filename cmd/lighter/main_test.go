@@ -93,12 +93,12 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, again, _ := lighter(t, "config", name, "--config", file); again != first {
-			t.Errorf("config %s does not give itself back:\n%s", name, again)
+			t.Errorf("config %s, with its own output as the file, prints another one:\n%s", name, again)
 		}
 	}
 }
 
-// Every key of a configuration has its flag, but those that are named here.
+// Every key of a configuration has a flag, except those that this test lists.
 func TestKeysHaveFlags(t *testing.T) {
 	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "catalog": "", "platforms": "", "proxies": "",
 		"registry_hosts": "registry-host", "names": "", "sources": "source", "limits": "", "layer_bytes": "",
@@ -131,8 +131,8 @@ func TestKeysHaveFlags(t *testing.T) {
 	}
 }
 
-// What is wrong in a configuration is named as people wrote it: with its line and
-// key, and in no word of this program's.
+// The error about a configuration names the line and the key as the user wrote them, and no
+// identifier of this program.
 func TestWrongConfiguration(t *testing.T) {
 	for text, want := range map[string]string{
 		"\nrooot = '/x'":          `line 2: unknown key "rooot"`,
@@ -162,7 +162,7 @@ func TestWrongConfiguration(t *testing.T) {
 	}
 }
 
-func TestFlagsGoBeforeTheFileAndTheFileBeforeDefaults(t *testing.T) {
+func TestFlagsOverrideTheFileAndTheFileDefaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.toml")
 	if err := os.WriteFile(file, []byte("cache_size = '1GiB'\nhub = 'http://127.0.0.1:9'\nhub_keys = ['a']\n"),
 		0o600); err != nil {
@@ -195,7 +195,7 @@ func TestFlagsGoBeforeTheFileAndTheFileBeforeDefaults(t *testing.T) {
 	}
 }
 
-func TestSizesForPeople(t *testing.T) {
+func TestSizesAreReadable(t *testing.T) {
 	var out bytes.Buffer
 	if err := table(&out, "A\tB", [][]any{{"x", size(3 << 20)},
 		{short("sha256:0123456789abcdef0123"), 5}}); err != nil {

@@ -51,7 +51,7 @@ func someStatus() report.Status {
 	}
 }
 
-func TestStatusForPeople(t *testing.T) {
+func TestPrintStatus(t *testing.T) {
 	s := someStatus()
 	tree := s.Mounts[0].Tree
 	out, _ := printed.By(t, func() {
@@ -72,7 +72,7 @@ func TestStatusForPeople(t *testing.T) {
 	}
 }
 
-func TestImageForPeople(t *testing.T) {
+func TestPrintImage(t *testing.T) {
 	s := someStatus()
 	out, _ := printed.By(t, func() {
 		if err := printImage(report.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0],
@@ -112,7 +112,7 @@ mounted at   /mnt
 	}
 }
 
-func TestFindingsForPeople(t *testing.T) {
+func TestPrintFindings(t *testing.T) {
 	out, _ := printed.By(t, func() {
 		printFindings([]doctor.Finding{{Area: "kernel", Level: doctor.OK, What: "it has erofs"},
 			{Area: "kernel", Level: doctor.Warning, What: "it is\nold", Repair: "a newer one"},
@@ -132,7 +132,7 @@ containerd
 	}
 }
 
-func TestTimesForPeople(t *testing.T) {
+func TestTimesAreReadable(t *testing.T) {
 	for s, want := range map[float64]string{0: "0s", 0.000016: "20µs", 0.0042: "4.2ms", 0.0426: "43ms", 1.5004: "1.5s",
 		12.6: "13s", 3700: "1h1m40s"} {
 		if got := seconds(s); got != want {

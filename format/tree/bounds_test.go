@@ -71,10 +71,10 @@ func TestMemoryOfAChainIsBounded(t *testing.T) {
 	}{
 		"a name": {[]*Entry{{Type: '0', Name: "0123456789"}}, 10},
 		// The entry's name, which is kept for the directory's time, and the inode's.
-		"a directory's":          {[]*Entry{{Type: '5', Name: "./0123"}}, 6 + 4},
-		"directories on the way": {[]*Entry{{Type: '0', Name: "012/345/6"}}, 7},
-		"a whiteout":             {[]*Entry{{Type: '0', Name: ".wh.0123"}}, 0}, // in the lowest layer
-		"a link":                 {[]*Entry{{Type: '2', Name: "l", Linkname: "01234567"}}, 1 + 8},
+		"a directory's":      {[]*Entry{{Type: '5', Name: "./0123"}}, 6 + 4},
+		"parent directories": {[]*Entry{{Type: '0', Name: "012/345/6"}}, 7},
+		"a whiteout":         {[]*Entry{{Type: '0', Name: ".wh.0123"}}, 0}, // in the lowest layer
+		"a link":             {[]*Entry{{Type: '2', Name: "l", Linkname: "01234567"}}, 1 + 8},
 		"an attribute": {[]*Entry{{Type: '0', Name: "f",
 			Xattrs: []Xattr{{Name: "user.a", Value: []byte("12")}}}}, 1 + 64 + 8},
 		"one of a link": {[]*Entry{{Type: '0', Name: "f"},
@@ -84,7 +84,7 @@ func TestMemoryOfAChainIsBounded(t *testing.T) {
 		"an inherited list": {[]*Entry{withACL, {Type: '6', Name: "d/f"}}, 1 + attribute},
 		"a directory's two": {[]*Entry{withACL, {Type: '5', Name: "d/e"}}, 3 + 1 + 2*attribute + 1},
 		// "default" has a byte more than "access"
-		"two on the way": {[]*Entry{withACL, {Type: '0', Name: "d/e/"}, {Type: '0', Name: "d/g/f"}},
+		"two parent directories": {[]*Entry{withACL, {Type: '0', Name: "d/e/"}, {Type: '0', Name: "d/g/f"}},
 			1 + 1 + 2*attribute + 1 + attribute},
 		"an inline content": {[]*Entry{{Type: '0', Name: "f", Size: 5,
 			Content: Content{Inline: []byte("12345")}}}, 1 + 5},

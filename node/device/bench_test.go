@@ -33,8 +33,8 @@ func BenchmarkReadAt(b *testing.B) {
 	})
 }
 
-// BenchmarkFault answers one fault after the other whose chunks are cached, from the request to the
-// answer, without the kernel.
+// BenchmarkFault answers faults whose chunks are cached, one after the other. It measures from the
+// request to the answer, without the kernel.
 func BenchmarkFault(b *testing.B) {
 	d, m, image := newDevice(b)
 	for id := range m.chunks {

@@ -9,12 +9,12 @@ func TestStall(t *testing.T) {
 	begin := time.Now()
 	var s stall
 	for i, step := range []struct {
-		taken   int64
-		unread  bool
-		stalled time.Duration // since is that long before; 0: it is not
+		received int64
+		unread   bool
+		stalled  time.Duration // duration of the stall, with the interval that began it; 0: there is none
 	}{
 		{0, false, 0},
-		{5, true, 0}, // it reads them
+		{5, true, 0}, // the server reads
 		{9, true, 0},
 		{9, true, 1 * time.Second},
 		{9, true, 2 * time.Second},
@@ -24,7 +24,7 @@ func TestStall(t *testing.T) {
 		{10, false, 0},
 	} {
 		now := begin.Add(time.Duration(i) * time.Second)
-		s.check(now, step.taken, step.unread)
+		s.check(now, step.received, step.unread)
 		var stalled time.Duration
 		if !s.since.IsZero() {
 			stalled = now.Sub(s.since) + time.Second

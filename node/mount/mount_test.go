@@ -73,7 +73,7 @@ func oneFile(t *testing.T, data []byte) source {
 	return source{made.ID(), whole.Bytes()}
 }
 
-// takenOver returns a server as a daemon has it that took over a connection.
+// takenOver returns the server of a daemon that has taken a connection over.
 func takenOver(t *testing.T, root string) *fuse.Server {
 	t.Helper()
 	r, w, err := os.Pipe() // never answered
@@ -109,27 +109,27 @@ func TestNoteStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	var recorder *record.Recorder
-	starts := func() bool {
+	records := func() bool {
 		recorder = record.New(true, func(trace.Trace) {})
 		m.recorder = recorder
 		m.NoteStart(from.tree)
 		return recorder.Stats().Active == 1
 	}
-	if starts() {
-		t.Error("a tree that is not mounted starts")
+	if records() {
+		t.Error("a start is recorded though its tree is not mounted")
 	}
-	if m.set(from.tree, Mount{Kind: KnownDevice}); starts() {
-		t.Error("a tree that other mounts may have read starts")
+	if m.set(from.tree, Mount{Kind: KnownDevice}); records() {
+		t.Error("a start is recorded though other mounts may have read the tree")
 	}
-	if m.set(from.tree, Mount{Kind: NewDevice}); !starts() {
-		t.Error("a newly mounted tree does not start")
+	if m.set(from.tree, Mount{Kind: NewDevice}); !records() {
+		t.Error("the start of a newly mounted tree is not recorded")
 	}
 	first, d := recorder, m.trees.Served(from.tree).Device
 	if _, err := d.ReadAt(t.Context(), make([]byte, 4096), 1<<40); err != nil { // after the end: nothing is fetched
 		t.Fatal(err)
 	}
-	if starts() {
-		t.Error("a tree that was read starts")
+	if records() {
+		t.Error("a start is recorded though its tree was read")
 	}
 	m.recorder = first
 	if err := m.unserve(from.tree); err != nil || first.Stats().Active != 0 {

@@ -138,7 +138,7 @@ func (h *startHub) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.
 	return take(unitAnswer(b))
 }
 
-// Fetch is how readers get at what the packs do not give.
+// Fetch gives readers the chunks that the packs do not give.
 func (h *startHub) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
 	for _, b := range h.units {
 		if unit, err := pack.DecodeUnit(b); err == nil {
@@ -282,7 +282,8 @@ func (b *startDevice) putGroup(group int) {
 	}
 }
 
-// loads returns how many chunks of each group were loaded, counting each as often as it was.
+// loads returns how many chunks of each group were loaded. A chunk that was loaded several times
+// counts as often.
 func (b *startDevice) loads() (chunks [3]int) {
 	b.cache.mu.Lock()
 	defer b.cache.mu.Unlock()

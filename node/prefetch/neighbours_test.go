@@ -71,7 +71,7 @@ func TestNeighboursOfAMiss(t *testing.T) {
 	}
 }
 
-// A large file has no neighbours within reach: its own chunks do not count as theirs.
+// No neighbours of a large file are requested: only chunks of the file itself are within reach.
 func TestNeighboursOfALargeFile(t *testing.T) {
 	file := func(extents int) *tree.Node {
 		n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(extents) * 4096}
@@ -112,7 +112,7 @@ func TestAccountsLimitNeighbours(t *testing.T) {
 	}
 }
 
-// What one start did not read does not count against the next.
+// Chunks that one start did not read do not count against the next start.
 func TestEachStartHasItsOwnAccount(t *testing.T) {
 	d, _ := shelved(t, Options{})
 	file := &d.neighbours.file

@@ -14,8 +14,8 @@ import (
 // longestFile returns the extents of the longest file: from first up to, but not including, end.
 func longestFile(t *testing.T, extents *index.Map) (first, end int64) {
 	t.Helper()
-	var begin int64    // of this file, as an extent
-	var from, at int64 // of this file, in bytes; the size of the longest
+	var begin, from int64 // first extent and offset of the current file
+	var longest int64     // size of the longest file so far, in bytes
 	for i := range extents.Extents {
 		e, err := extents.Extent(i)
 		if err != nil {
@@ -24,8 +24,8 @@ func longestFile(t *testing.T, extents *index.Map) (first, end int64) {
 		if e.First {
 			begin, from = i, e.Offset
 		}
-		if e.End()-from > at {
-			first, end, at = begin, i+1, e.End()-from
+		if size := e.End() - from; size > longest {
+			first, end, longest = begin, i+1, size
 		}
 	}
 	return first, end

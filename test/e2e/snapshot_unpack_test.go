@@ -69,7 +69,8 @@ func newSnapshotWorld(t *testing.T, known int) *snapshotWorld {
 	return w
 }
 
-// shortDir is t.TempDir for sockets: its path does not contain the test's name.
+// shortDir returns a temporary directory for sockets. Its path is short: it does not contain the
+// test's name.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")

@@ -143,7 +143,7 @@ func unpackImage(t testing.TB, layers []layer) (string, error) {
 	return target, nil
 }
 
-// unpackWithSnapshotter is unpackImage for layers in memory.
+// unpackWithSnapshotter does what unpackImage does, for layers in memory.
 func unpackWithSnapshotter(t testing.TB, streams [][]byte) (string, error) {
 	t.Helper()
 	return unpackImage(t, memoryLayers(streams))
@@ -164,7 +164,7 @@ func scratch(t testing.TB) string {
 	return dir
 }
 
-// unpackQuickly is unpackImage without containerd's metadata database.
+// unpackQuickly does what unpackImage does, without containerd's metadata database.
 func unpackQuickly(t testing.TB, layers []layer) (string, error) {
 	t.Helper()
 	root := scratch(t)

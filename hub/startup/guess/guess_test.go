@@ -16,8 +16,7 @@ import (
 	"lighter/format/tree"
 )
 
-// contents are the files of an image: by path their bytes, or the target of a
-// link behind "-> ".
+// contents has the files of an image, by path: a file's bytes, or "-> " and the target of a link.
 type contents map[string]string
 
 // guess returns the paths guessed for a command line, in order, then those of the runtimes.
@@ -225,7 +224,7 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// What a Python imports is found in its sources.
+// The imports of a Python program are found in its sources.
 func TestGuessOfPython(t *testing.T) {
 	const site, lib = "/usr/local/lib/python3.11/dist-packages/", "/usr/lib/python3.11/"
 	files := linux()
@@ -262,7 +261,7 @@ func TestGuessOfPython(t *testing.T) {
 			t.Errorf("%q: %q", argv, got)
 		}
 	}
-	// The largest packages are guessed to be imported.
+	// The largest packages have guesses of their own.
 	files[site+"pkg/data"] = strings.Repeat("x", chunk.MaxLength)
 	files[site+"pkg/more"] = strings.Repeat("y", chunk.MaxLength)
 	recordings, _ := files.guess(t, Config{Cmd: []string{"sh"}})

@@ -8,8 +8,8 @@ import (
 	"lighter/format/trace"
 )
 
-// Guesses alone are laid out like starts. Beside real starts they add packs for chunks that these
-// did not read.
+// Guesses alone are laid out like starts. Beside real starts, they only add packs for chunks that no
+// real start has read.
 func TestGuessesBesideStarts(t *testing.T) {
 	sizes, names := program(100)
 	tr := sampleTree(t, sizes)
@@ -50,7 +50,7 @@ func TestGuessesHaveNoWeight(t *testing.T) {
 		return !slices.ContainsFunc(alone, func(q Pack) bool { return reflect.DeepEqual(p, q) })
 	})
 	if len(alone) != 3 || !reflect.DeepEqual(both, alone) {
-		t.Errorf("of %d packs %d are as they were", len(alone), len(both))
+		t.Errorf("with guesses: %d packs, which do not contain the %d of the real starts", len(both), len(alone))
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"lighter/format/trace"
 )
 
-// program is a sample image: a program of many files, and others.
+// program returns the files of a sample image: the number of chunks of each, and their names.
 func program(files int) (map[string]int, []string) {
 	sizes := map[string]int{}
 	var names []string
@@ -26,7 +26,8 @@ func program(files int) (map[string]int, []string) {
 	return sizes, names
 }
 
-// noisy is a start that reads the names, a few of them in another order, and some others.
+// noisy returns the recording of a start that reads the named files, a few of them in another order,
+// and some others.
 func noisy(r *rand.Rand, sizes map[string]int, names, others []string) trace.Recording {
 	names = slices.Clone(names)
 	for range len(names) / 10 {
@@ -112,7 +113,7 @@ func TestAbsurdTraces(t *testing.T) {
 func TestNegligibleWorkload(t *testing.T) {
 	sizes := map[string]int{"/d/program": 300, "/d/page": 1, "/d/other": 10}
 	tr := sampleTree(t, sizes)
-	// What the tree does not have is nobody's start.
+	// A recording of files that the tree does not have gives no packs.
 	gone := trace.Recording{Starts: maxStarts, Entries: []trace.Entry{{Path: "/gone", Length: 1 << 20}}}
 	program := reading(sizes, "/d/program")
 	if packs := lay(t, tr, []trace.Recording{gone, program}); len(packs) == 0 || !packs[0].AtMount {
@@ -234,7 +235,7 @@ func TestKeepWithinBounds(t *testing.T) {
 	if size > maxKept || len(kept) < 3 {
 		t.Errorf("%d recordings of %d bytes", len(kept), size)
 	}
-	// What was used often, and is not any more, gives way.
+	// A workload that was frequent loses its weight when others are used.
 	kept = Keep(nil, []trace.Recording{{Starts: 1 << 40, Entries: long.Entries[:10]}})
 	for range 10 {
 		kept = Keep(kept, []trace.Recording{{Starts: 1, Entries: long.Entries[20:30]}})

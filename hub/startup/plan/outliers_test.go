@@ -62,26 +62,26 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 		kept = Keep(nil, kept)
 		alone := lay(t, tr, kept)
 		if others == "and another odd start" {
-			alone = alone[:1] // odd ones may have to do with each other
+			alone = alone[:1] // the two odd starts may have chunks in common
 		}
 		for what, odd := range absurd(sizes, names) {
 			packs := lay(t, tr, Keep(kept, []trace.Recording{odd}))
 			if !packs[0].AtMount || !alsoIn(alone, packs) {
-				t.Errorf("%s, and one that is %s: the first have other packs than before", others, what)
+				t.Errorf("%s, and an odd start (%s): the packs of the others have changed", others, what)
 			}
 			if what == "nothing in common" && has(packs, "/big/file", sizes["/big/file"]) < 1 {
-				t.Errorf("%s, and one that is %s: what it reads is in pack %d", others, what,
+				t.Errorf("%s, and an odd start (%s): the odd start's chunks are in pack %d", others, what,
 					has(packs, "/big/file", sizes["/big/file"]))
 			}
 		}
 	}
-	// Nor for what is guessed, which it does not make good for.
+	// An odd start does not change the packs of a guess either.
 	kept := Keep(nil, []trace.Recording{python, python, python})
 	guess := reading(sizes, names[200:260]...)
 	alone := layWithGuesses(t, tr, kept, guess)
 	for what, odd := range absurd(sizes, names) {
 		if packs := layWithGuesses(t, tr, Keep(kept, []trace.Recording{odd}), guess); !alsoIn(alone, packs) {
-			t.Errorf("one that is %s: there are other packs than before for a guess", what)
+			t.Errorf("an odd start (%s): the packs of a guess have changed", what)
 		}
 	}
 	odd := reading(sizes, "/big/file")
@@ -90,8 +90,8 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 	}
 }
 
-// If every workload has one start, one with little of what all others share does not keep that from
-// being fetched at mount.
+// Every workload has one start. A start that reads little of the chunks that all others share does
+// not keep these chunks from being fetched at mount.
 func TestOddOneOfSingleStarts(t *testing.T) {
 	sizes, names := program(400)
 	sizes["/big/file"] = 300
@@ -103,17 +103,17 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 	alone := lay(t, tr, kept)
 	for _, what := range []string{"random files", "random pages", "nothing in common"} {
 		if packs := lay(t, tr, Keep(kept, []trace.Recording{absurd(sizes, names)[what]})); !alsoIn(alone, packs) {
-			t.Errorf("beside one that reads %s the others have other packs than before", what)
+			t.Errorf("beside an odd start (%s): the packs of the others have changed", what)
 		}
 	}
 	for what, odd := range absurd(sizes, names) {
 		packs := lay(t, tr, Keep(kept, []trace.Recording{odd}))
 		if what != "an early end" && !(packs[0].AtMount && has(packs[:1], names[59], sizes[names[59]]) == 0) {
-			t.Errorf("beside one that is %s the common files are in pack %d", what,
+			t.Errorf("beside an odd start (%s): the common files are in pack %d", what,
 				has(packs, names[59], sizes[names[59]]))
 		}
 	}
-	// Nor does it matter whether it was the first, where others read the same in other orders.
+	// The odd start may also be the first one, and the others may read the same files in any order.
 	r := rand.New(rand.NewPCG(1, 1))
 	var shuffled []trace.Recording
 	for i := range 4 {
@@ -125,18 +125,18 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 	for _, at := range []int{0, 4} {
 		if packs := lay(t, tr, Keep(nil, slices.Insert(slices.Clone(shuffled), at,
 			absurd(sizes, names)["random files"]))); !alsoIn(alone, packs) {
-			t.Errorf("beside an odd one at %d the others have other packs than before", at)
+			t.Errorf("beside an odd start at position %d: the packs of the others have changed", at)
 		}
 	}
-	// Those that are a part of others are no odd ones, and of two nobody knows which is.
+	// A start that reads a part of what others read is no outlier. Of two odd starts, neither is one.
 	for _, all := range [][]trace.Recording{{kinds[0], kinds[1], kinds[2], reading(sizes, names[:20]...)},
 		{kinds[1], reading(sizes, names[300:390]...)},
 		{kinds[0], reading(sizes, "/big/file"), kinds[1], reading(sizes, names[300:390]...)}} {
 		last, packs := all[len(all)-1], lay(t, tr, Keep(nil, all))
 		for i, r := range all {
 			if fetched, used := fetch(packs, tr, r); fetched > used*11/10 {
-				t.Errorf("beside one of %d files, start %d gets %d bytes and uses %d", len(last.Entries), i, fetched,
-					used)
+				t.Errorf("beside a start of %d files, start %d fetches %d bytes and uses %d", len(last.Entries), i,
+					fetched, used)
 			}
 		}
 	}

@@ -16,8 +16,8 @@ import (
 
 const kib = 1024
 
-// sampleTree has the named files, each with that many chunks of 64 KiB. No two files share a chunk.
-// A file without chunks is an inline one.
+// sampleTree returns a tree with the named files, each of that many chunks of 64 KiB. No two files
+// share a chunk. A file without chunks is an inline one.
 func sampleTree(t testing.TB, files map[string]int) *Tree {
 	t.Helper()
 	return open(t, rootOf(files))
@@ -78,7 +78,7 @@ func open(t testing.TB, root *tree.Node) *Tree {
 	return NewTree(image, m)
 }
 
-// reading is a recording of a start that reads files, whole, one after the other.
+// reading returns the recording of a start that reads whole files, one after the other.
 func reading(tr map[string]int, paths ...string) trace.Recording {
 	r := trace.Recording{Starts: 1}
 	for i, path := range paths {
@@ -218,7 +218,8 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// If only users of a second pack read a first one, the first one's triggers start both.
+// If all starts that read one pack later read another one, too, the first pack's triggers start the
+// fetch of both.
 func TestWhatFollowsComesAtOnce(t *testing.T) {
 	files := map[string]int{"/bin/sh": 20, "/lib/root": 200, "/lib/uproot": 120, "/lib/numbers": 150}
 	tr := sampleTree(t, files)
@@ -244,7 +245,7 @@ func TestWhatFollowsComesAtOnce(t *testing.T) {
 		t.Errorf("%d of %d triggers of numbers are those of root", both(numbers, root), len(packs[numbers].Triggers))
 	}
 	if both(uproot, numbers) != 0 || both(uproot, root) != 0 {
-		t.Error("uproot is wanted by those who may not need it")
+		t.Error("uproot is fetched by starts that may not need it")
 	}
 }
 

@@ -47,8 +47,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// The reason why an image is lazy, or not, survives a restart. For a client that does not name its
-// chain, that is the reason.
+// The reason why an image is lazy, or not, survives a restart. If a client does not name its chain,
+// that is the reason.
 func TestWhyIsKept(t *testing.T) {
 	lazy, plain, nameless := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, lazy)

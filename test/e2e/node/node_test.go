@@ -164,7 +164,8 @@ type daemon struct {
 	cmd  *exec.Cmd
 }
 
-// shortDir is t.TempDir for sockets: its path does not contain the test's name.
+// shortDir returns a temporary directory for sockets. Its path is short: it does not contain the
+// test's name.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "n")

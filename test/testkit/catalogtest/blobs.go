@@ -32,8 +32,8 @@ func testUpstreams(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A blob is deleted only if nobody has touched it, by one process, and while it is being deleted it
-// cannot be touched.
+// A blob is deleted only if nobody has touched it. One process deletes it, and meanwhile nobody can
+// touch it.
 func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	b := c.Blobs

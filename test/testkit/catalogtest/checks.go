@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// A check goes on where it was, and is queued when it is due. A worker that has lost its job changes
-// nothing.
+// An interrupted check goes on where it stopped. A check is queued when it is due. A worker that has
+// lost its job changes nothing.
 func testChecks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	job := catalog.Job{Kind: kind, Key: "all"}
@@ -49,7 +49,7 @@ func testChecks(t *testing.T, c *catalog.Catalog) {
 	j = claim(t, c, "worker", "all")
 	must(t, c.Checks.Set(ctx, j.Lease(), kind, state, catalog.Complete))
 	if got, err = c.Checks.Get(ctx, kind); err != nil || got.Place != "" || got.Ended.IsZero() {
-		t.Errorf("at the end: %+v, %v, want that it begins anew", got, err)
+		t.Errorf("at the end: %+v, %v, want a check that begins anew", got, err)
 	}
 	if err := c.Checks.Set(ctx, old.Lease(), kind, state, catalog.Running); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("a worker without its job: %v, want ErrLost", err)
@@ -108,10 +108,10 @@ func testObjects(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("inconsistencies %v, %v, want none", found, err)
 	}
 	claimed := catalog.Claim{Owner: "o", Keys: []string{"packs/1"}}
-	must(t, c.Claims.Acquire(ctx, claimed, -long)) // also one that has expired
+	must(t, c.Claims.Acquire(ctx, claimed, -long)) // an expired claim counts, too
 	if among, err := c.Claims.Among(ctx, []string{"packs/1", "packs/2"}); err != nil || len(among) != 1 ||
 		!among["packs/1"] {
-		t.Errorf("claimed ones: %v, %v, want packs/1", among, err)
+		t.Errorf("claimed objects: %v, %v, want packs/1", among, err)
 	}
 }
 

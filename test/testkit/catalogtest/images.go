@@ -65,7 +65,7 @@ func testNames(t *testing.T, c *catalog.Catalog) {
 	if got, want := states(t, c, "a:1"), "a:1 a:1 ready;a:1 new queued;"; got != want {
 		t.Errorf("while an image is expected: %s, want %s", got, want)
 	}
-	// Only those of the last root are expected.
+	// Only the images of the last root are expected.
 	expect("newer")
 	if got, want := states(t, c, "a:1"), "a:1 a:1 ready;a:1 new failed;a:1 newer queued;"; got != want {
 		t.Errorf("while another image is expected: %s, want %s", got, want)
@@ -309,7 +309,7 @@ func testSizes(t *testing.T, c *catalog.Catalog) {
 	expect("", map[string]catalog.Sizes{"one": {Chunks: 2000, Stored: 2*(400+100) + 7}})
 }
 
-// The roots of a repository's names are known that may be indexes.
+// The catalog lists those roots of a repository's names that may be indexes.
 func testIndexes(t *testing.T, c *catalog.Catalog) {
 	for name, image := range map[string]catalog.Image{
 		"a:plain":        {Root: "plain", Digest: "plain", State: wire.StateQueued},

@@ -182,13 +182,13 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	p := publication(t, c, catalog.Image{N: now[0].N, Name: "a"}, "x")
 	p.Lease = first.Lease()
 	for what, err := range map[string]error{
-		"extend":  second1(c.Jobs.Extend(ctx, first.Lease(), long, nil)),
-		"end":     second1(c.Jobs.End(ctx, first.Lease(), catalog.Outcome{State: wire.JobDone})),
+		"extend":  errorOf(c.Jobs.Extend(ctx, first.Lease(), long, nil)),
+		"end":     errorOf(c.Jobs.End(ctx, first.Lease(), catalog.Outcome{State: wire.JobDone})),
 		"begin":   c.Begin(ctx, first.Lease(), now[0].N),
 		"state":   c.End(ctx, first.Lease(), now[0].N, wire.StateFailed, "late"),
 		"name":    c.NameAs(ctx, first.Lease(), "a", name),
 		"publish": c.Publish(ctx, p),
-		"layer":   second1(c.Jobs.ClaimLayer(ctx, first.Lease(), "x")),
+		"layer":   errorOf(c.Jobs.ClaimLayer(ctx, first.Lease(), "x")),
 	} {
 		if !errors.Is(err, catalog.ErrLost) {
 			t.Errorf("%s without the lease: %v, want ErrLost", what, err)
@@ -219,11 +219,11 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// Attempts count from 1, also if a worker loses a job that is requested again, and gets it back itself.
+// Attempts count from 1, also when a worker loses a job that was requested again, and gets it back.
 func testAttempts(t *testing.T, c *catalog.Catalog) {
 	job := catalog.Job{Kind: kind, Key: "a"}
 	addJob(t, c, job, 0)
-	lose := func(j catalog.Job) { must(t, second1(c.Jobs.Extend(t.Context(), j.Lease(), -time.Second, nil))) }
+	lose := func(j catalog.Job) { must(t, errorOf(c.Jobs.Extend(t.Context(), j.Lease(), -time.Second, nil))) }
 	j := claim(t, c, "x", "a")
 	addJob(t, c, job, 0) // while it runs
 	lose(j)
@@ -238,7 +238,7 @@ func testAttempts(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-func second1[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // Jobs are cancelled, paused and resumed, whether they run or not.
 func testJobRequests(t *testing.T, c *catalog.Catalog) {
@@ -269,7 +269,7 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 		{again("", false), wire.JobPauseAgain}, {again("", true), wire.JobAgain}, {again("", false), wire.JobAgain},
 		{again("other", false), wire.JobRestart}, {again("other", true), wire.JobRestart}, {cancel, wire.JobCancel},
 		{pause, wire.JobCancel}, {again("other", false), wire.JobRestart}, {cancel, wire.JobCancel},
-	} { // the last one counts although the worker has gone
+	} { // the last request counts, although the worker has gone
 		if state, err := step.ask(); err != nil || state != wire.JobRunning {
 			t.Errorf("request %d of a running job: %s, %v", i, state, err)
 		}
@@ -322,7 +322,8 @@ func testPausedJobs(t *testing.T, c *catalog.Catalog) {
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 }
 
-// A job that has ended or was paused for long has no secret, and that is known.
+// A job that has ended, or was paused for long, loses its secret. The catalog knows that the job had
+// one.
 func testSecrets(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	want := func(n int64, secret string, gone bool) {
@@ -413,7 +414,7 @@ func testClaims(t *testing.T, c *catalog.Catalog) {
 	expect(a, "one", true)
 }
 
-// The images of a job share its end. A worker whose job is to be cancelled, or is about another root,
+// The images of a job end with it. A worker whose job is to be cancelled, or is about another root,
 // changes nothing.
 func testJobImages(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()

@@ -48,7 +48,7 @@ func Note(note []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// Mount is fuse.Mount for a kernel that cannot resend requests.
+// Mount does what fuse.Mount does on a kernel that cannot resend requests.
 func Mount(dir string, log *slog.Logger) (*fuse.Server, error) {
 	mounted, err := fuse.Mount(dir, log)
 	if err != nil {

@@ -50,7 +50,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// New is Start without a test. The caller closes the server.
+// New does what Start does, without a test. The caller closes the server.
 func New() (s *Server, err error) {
 	s = &Server{password: rand.Text()}
 	if s.user, err = account(); err != nil {
@@ -173,7 +173,7 @@ func (s *Server) Database(t testing.TB) string {
 	return database
 }
 
-// NewDatabase is Database without a test.
+// NewDatabase does what Database does, without a test.
 func (s *Server) NewDatabase() (string, error) {
 	name := fmt.Sprintf("lighter_%d", s.databases.Add(1))
 	return s.url(name), execute(s.url("postgres"), "CREATE DATABASE "+name)

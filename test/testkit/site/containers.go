@@ -16,7 +16,7 @@ func (m *Machine) Ctr(ctx context.Context, args ...string) (string, error) {
 	return m.site.command(ctx, m.ctr(m.namespace, args)...)
 }
 
-// CtrIn is Ctr in a given namespace of containerd.
+// CtrIn does what Ctr does, in a given namespace of containerd.
 func (m *Machine) CtrIn(ctx context.Context, namespace string, args ...string) (string, error) {
 	return m.site.command(ctx, m.ctr(namespace, args)...)
 }

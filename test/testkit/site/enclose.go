@@ -35,8 +35,8 @@ const endTimeout = 2 * stopTimeout
 // enclosure is the enclosure's directory; empty outside.
 var enclosure string
 
-// EnclosedWith is Enclosed for tests that share a fixture: prepare makes it in the enclosure, and
-// stop ends it.
+// EnclosedWith does what Enclosed does, for tests that share a fixture: prepare makes the fixture in
+// the enclosure, and stop ends it.
 func EnclosedWith(prepare func() (stop func() error, err error), run func() int) int {
 	return Enclosed(func() int {
 		stop, err := prepare()
@@ -58,7 +58,7 @@ func EnclosedWith(prepare func() (stop func() error, err error), run func() int)
 //
 //	func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 //
-// Call it first: everything before the call runs again in the enclosure.
+// Call Enclosed first: everything before the call runs again in the enclosure.
 func Enclosed(run func() int) int {
 	var code int
 	var err error

@@ -115,7 +115,7 @@ type Launch struct {
 	Args    []string   // additional flags
 }
 
-// LaunchNode is StartNode with other options.
+// LaunchNode does what StartNode does, with other options.
 func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	s := m.site
 	argv := append(strings.Fields(m.inside("")), l.Wrap...)

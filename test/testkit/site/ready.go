@@ -41,8 +41,8 @@ func (m *Machine) Run(ctx context.Context, snapshotter, ref string, argv ...stri
 	return m.RunUntil(ctx, Ready{}, snapshotter, ref, argv...)
 }
 
-// RunUntil is Run for a process that does not end by itself. It kills the container once it is
-// ready.
+// RunUntil does what Run does, for a process that does not end by itself. It kills the container
+// once it is ready.
 func (m *Machine) RunUntil(ctx context.Context, ready Ready, snapshotter, ref string, argv ...string) (Ran, error) {
 	id := m.nextContainer()
 	var r Ran

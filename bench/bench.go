@@ -3,8 +3,8 @@
 // and its hubs, and a machine that can be wiped.
 //
 // starts/ compares snapshotters with HelloBench's method, figures/ measures what that method does
-// not show, many/ measures a hub while many nodes start, hubs/ measures hubs alone, and plot/ draws.
-// README.md describes what is measured, and how.
+// not show, many/ measures a hub while many nodes start, hubs/ measures hubs alone, and plot/
+// draws. README.md describes what is measured, and how.
 //
 // Measurements share page cache, processors and disk with the rest of the host. Other load changes
 // them.

@@ -152,6 +152,6 @@ func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 // maxRecordDelay bounds how long a trace waits in memory.
 const maxRecordDelay = time.Hour
 
-// minHeldDelay bounds how often the node lists its trees. maxHeldDelay bounds how long a hub does not
-// know of a new one.
+// minHeldDelay bounds how often the node lists its trees. maxHeldDelay bounds how long a hub does
+// not know of a new one.
 const minHeldDelay, maxHeldDelay = time.Second, time.Hour

@@ -58,7 +58,8 @@ S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps
 	return cmd
 }
 
-// holdEnd is how long the command of a hold that was lost or interrupted has for its end.
+// holdEnd is how long the command may take to end after SIGTERM, when the hold was lost or
+// interrupted.
 const holdEnd = 10 * time.Second
 
 func backupHoldCommand() *cobra.Command {

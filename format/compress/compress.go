@@ -57,8 +57,8 @@ func Reader(r io.Reader) (*zstd.Decoder, error) {
 	return zstd.NewReader(r, zstd.WithDecoderMaxWindow(MaxWindow), zstd.WithDecoderConcurrency(2))
 }
 
-// ReadCloser returns what Reader returns, for an open object. Its Close closes r, too. If ReadCloser
-// fails, it closes r.
+// ReadCloser returns what Reader returns, for an open object. Its Close closes r, too. If
+// ReadCloser fails, it closes r.
 func ReadCloser(r io.ReadCloser) (io.ReadCloser, error) {
 	z, err := Reader(r)
 	if err != nil {

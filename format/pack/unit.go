@@ -71,8 +71,8 @@ func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 	return dst
 }
 
-// EncodeWith does what Encode does with another compressor, which appends content to dst as one zstd
-// frame. The error is the compressor's.
+// EncodeWith does what Encode does with another compressor, which appends content to dst as one
+// zstd frame. The error is the compressor's.
 func (b *UnitBuilder) EncodeWith(
 	dst []byte, compressor func(dst, content []byte) ([]byte, error),
 ) (_ []byte, err error) {

@@ -49,7 +49,7 @@ func (m *Mux) Handle(method, path string, handle func(http.ResponseWriter, *http
 	})
 }
 
-// HandleJSON is Handle for a handler whose result is sent as JSON, with a Cache-Control header.
+// HandleJSON adds a route whose handler's result is sent as JSON, with a Cache-Control header.
 func (m *Mux) HandleJSON(
 	method, path, cache string, handle func(http.ResponseWriter, *http.Request) (any, error),
 ) {
@@ -165,7 +165,7 @@ type Bodies struct{ room *semaphore.Weighted }
 func NewBodies() *Bodies { return &Bodies{semaphore.NewWeighted(maxBodies)} }
 
 // Read reads a body of at most limit bytes. The caller calls release when it no longer needs the
-// body. Without room in time, the error is report.ErrBusy.
+// body. If there is no room in time, the error is report.ErrBusy.
 func (b *Bodies) Read(w http.ResponseWriter, req *http.Request, limit int64) (body []byte, release func(), err error) {
 	room := limit
 	if req.ContentLength >= 0 {

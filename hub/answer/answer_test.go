@@ -65,8 +65,8 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// An unknown path is answered with JSON, and not as a missing object: caches and nodes take that
-// for an answer about the object.
+// The answer for an unknown path is JSON, without the header that tells caches and nodes that an
+// object is missing.
 func TestUnknownPaths(t *testing.T) {
 	mux := answer.NewMux(slog.New(slog.DiscardHandler))
 	mux.Handle("GET", "/thing", func(http.ResponseWriter, *http.Request) error { return nil })

@@ -60,9 +60,9 @@ func (p *Pool) EncodeBackground(ctx context.Context, b *pack.UnitBuilder, dst []
 	}
 }
 
-// Background runs work in place of one of the pool's encoders. work may use that encoder. inTheWay
-// is how long the call took if an image is being ingested, and otherwise 0.
-func (p *Pool) Background(ctx context.Context, work func(enc *zstd.Encoder)) (inTheWay time.Duration, err error) {
+// Background waits for an encoder and runs work with it. It returns how long the call took if an
+// image is being ingested, and otherwise 0.
+func (p *Pool) Background(ctx context.Context, work func(enc *zstd.Encoder)) (pause time.Duration, err error) {
 	begin := time.Now()
 	select {
 	case enc := <-p.free:

@@ -63,7 +63,7 @@ func Expand(ctx context.Context, r Reader, root registry.Manifest, platforms []s
 	return e.Members, e.add(ctx, root, 0)
 }
 
-// ExpandWanted is Expand for the wanted platforms only. It does not read other manifests.
+// ExpandWanted does what Expand does, but reads only the manifests for wanted platforms.
 func ExpandWanted(ctx context.Context, r Reader, root registry.Manifest, platforms []string) (*Members, error) {
 	e := newExpander(r, root, platforms)
 	e.wantedOnly = true

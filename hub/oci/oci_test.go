@@ -109,7 +109,7 @@ func TestCheckPlatforms(t *testing.T) {
 	}
 }
 
-// Whatever comes as manifest and config, it is an image or an error.
+// From any manifest and config, the result is an image or an error.
 func FuzzParseImage(f *testing.F) {
 	f.Add(`{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+`","size":2},`+
 		`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:`+strings.Repeat("b",

@@ -174,8 +174,8 @@ func (p *provenReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// find returns an error unless a layer that is left upstream was read from the source, or the
-// source or the hub's registry has it.
+// find looks for a layer that is left upstream. It returns an error if the layer was not read from
+// the source, and neither the source nor the hub's registry has it.
 func (i *Image) find(ctx context.Context, d v1.Descriptor) error {
 	digest := d.Digest.String()
 	linked, err := i.to.Link(ctx, digest)

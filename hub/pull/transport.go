@@ -65,7 +65,7 @@ func (t *publicTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// viaProxy is the context key of requests that go to the proxy of the hub's environment.
+// viaProxy is the context key of requests that go to the proxy that the hub's environment names.
 type viaProxy struct{}
 
 // dial connects to a host. It checks the address after the name was resolved: a separate lookup

@@ -113,8 +113,8 @@ func TestLookups(t *testing.T) {
 	}
 }
 
-// Locations carry a tag, by which caches and nodes revalidate them, and count as a use of the tree,
-// unless a mirror copies them.
+// Locations carry a tag, so that caches and nodes can revalidate their copies. The hub records a
+// request for locations as a use of the tree, unless it comes from a mirror.
 func TestLocations(t *testing.T) {
 	h, traces := server(t)
 	path := "/locations/" + catalogtest.TreeOf("a/b").String()
@@ -184,7 +184,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// many ends a list of n trees, and the object around it.
+// many returns the end of a report: n trees, and the closing brackets.
 func many(n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -29,11 +29,12 @@ const (
 	firstPause = time.Minute
 	// layoutTimeout bounds the time for one layout, because others wait for it.
 	layoutTimeout = 15 * time.Minute
-	// guessTimeout bounds a guess, because a hostile image can make it slow. If a guess takes longer,
-	// the layout is made without it.
+	// guessTimeout bounds a guess, because a hostile image can make it slow. If a guess takes
+	// longer, the layout is made without it.
 	guessTimeout = 2 * time.Minute
-	// After a layout, new traces have the tree laid out again only when restFactor times the layout's
-	// duration has passed. So nodes can make the hub spend at most a fifth of its time on one tree.
+	// After a layout, new traces have the tree laid out again only when restFactor times the
+	// layout's duration has passed. So nodes can make the hub spend at most a fifth of its time on
+	// one tree.
 	restFactor = 4
 	// The startup packs of one tree may take 1/treeShare of the quota.
 	treeShare = 4
@@ -224,8 +225,8 @@ func digestOf(packs []plan.Pack) []byte {
 // recompressedMark follows the digest of a layout in the catalog once its packs are recompressed.
 const recompressedMark = 1
 
-// hasLayout reports whether a tree's layout in the catalog, stored, is the one with that digest, and
-// whether its packs are recompressed.
+// hasLayout reports whether a tree's layout in the catalog, stored, is the one with that digest,
+// and whether its packs are recompressed.
 func hasLayout(stored, digest []byte) (is, recompressed bool) {
 	if len(digest) > 0 && bytes.Equal(stored, append(slices.Clone(digest), recompressedMark)) {
 		return true, true

@@ -20,8 +20,8 @@ const (
 	maxUsed = 10_000
 )
 
-// quota bounds the bytes of all startup packs. The least recently used trees lose their packs. It is
-// safe for concurrent use.
+// quota bounds the bytes of all startup packs. The least recently used trees lose their packs. It
+// is safe for concurrent use.
 type quota struct {
 	catalog *catalog.Catalog
 	limit   int64 // bytes; 0: the default

@@ -21,8 +21,8 @@ import (
 // node that starts the image fetches them, so once their layout has not changed for a while they
 // are recompressed at the highest level. docs/decisions/bytes.md has the cost and the gain.
 const (
-	// recompressJob is the kind of the jobs that recompress the startup packs of a tree. Their key is
-	// the tree, their payload the digest of the layout.
+	// recompressJob is the kind of the jobs that recompress the startup packs of a tree. Their key
+	// is the tree, their payload the digest of the layout.
 	recompressJob = "recompress"
 	// recompressTimeout bounds the work on one tree: 2 GiB take 9 minutes alone, and ten times that
 	// beside ingestion.
@@ -35,8 +35,8 @@ const (
 // errSuperseded means that a tree got another layout while its packs were recompressed.
 var errSuperseded = errors.New("superseded by another layout")
 
-// requestRecompression queues the recompression of a tree's startup packs. If their layout is new, it
-// waits until that has not changed for a while.
+// requestRecompression queues the recompression of a tree's startup packs. If their layout is new,
+// it waits until that has not changed for a while.
 func (m *maker) requestRecompression(ctx context.Context, tree chunk.ID, digest []byte, isNew bool) error {
 	_, err := m.Catalog.Jobs.Add(ctx, catalog.Job{Kind: recompressJob, Key: tree.String(), Payload: digest,
 		Priority: jobs.Low, Postpones: isNew}, m.timing.Recompress)

@@ -25,8 +25,9 @@ type recordings struct {
 	log     *slog.Logger
 }
 
-// add stores a trace, to be merged when the tree's layout is made. The error is report.ErrSenderFull
-// if the sender has sent enough, and catalog.ErrFull if too many traces wait to be merged.
+// add stores a trace, to be merged when the tree's layout is made. The error is
+// report.ErrSenderFull if the sender has sent enough, and catalog.ErrFull if too many traces wait
+// to be merged.
 func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t trace.Trace, delay time.Duration) error {
 	if !r.senders.count(sender, tree, 1, 0, time.Now()) {
 		return fmt.Errorf("add trace of tree %s from %s: %w", tree.Short(), sender, report.ErrSenderFull)
@@ -88,8 +89,8 @@ func (r *recordings) mergeOnce(ctx context.Context, t *openTree) ([]trace.Record
 	return kept, r.catalog.KeepRecordings(ctx, t.ID(), before, compressText(trace.EncodeText(kept)), last)
 }
 
-// allowNew reports whether a sender's recordings, more, are to be kept. Each sender may begin only a
-// limited number of workloads.
+// allowNew reports whether a sender's recordings, more, are to be kept. Each sender may begin only
+// a limited number of workloads.
 func (r *recordings) allowNew(tree chunk.ID, sender string, kept *plan.Kept, more []trace.Recording) bool {
 	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) || r.senders.count(sender, tree, 0, 1, time.Now()) {
 		return true

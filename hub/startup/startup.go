@@ -119,7 +119,8 @@ func New(c Config) *Service {
 	return s
 }
 
-// Run records uses of trees and sweeps, until ctx ends. The queue makes layouts and recompresses packs.
+// Run records uses of trees and sweeps, until ctx ends. The queue makes layouts and recompresses
+// packs.
 func (s *Service) Run(ctx context.Context) error {
 	sweep := time.NewTimer(0)
 	defer sweep.Stop()

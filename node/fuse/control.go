@@ -58,8 +58,8 @@ func (c *control) close() error {
 }
 
 // waiting returns the number of requests that the kernel counts as unanswered, including those that
-// it has not sent yet and those that processes are blocked on; -1 if it is unknown. The kernel's file
-// can be read only once after it was opened.
+// it has not sent yet and those that processes are blocked on; -1 if it is unknown. The kernel's
+// file can be read only once after it was opened.
 func (c *control) waiting() int64 {
 	if c == nil {
 		return -1

@@ -1,7 +1,7 @@
 // Package fuse serves devices to the kernel, as the files of a FUSE mount of its own. A page fault
-// of a container arrives here as a READ of a device, and a Reader (package device) returns its bytes.
-// Each read is answered completely, or with an error. Reads of one device do not delay those of
-// another, and no read hangs forever.
+// of a container arrives here as a READ of a device, and a Reader (package device) returns its
+// bytes. Each read is answered completely, or with an error. Reads of one device do not delay those
+// of another, and no read hangs forever.
 //
 // It is not a file system for users. Containers get names, permissions and everything else from a
 // tree's metadata image, and only the kernel opens the files here. The package knows no chunks,

@@ -62,8 +62,8 @@ func (k kernel) mountErofs(metadata, device, dir string) (Mode, error) {
 	return Loop, nil
 }
 
-// mountLocal does what mountErofs does, for a device that is an ordinary file. It uses direct I/O if
-// the kernel can: otherwise each page of the file would be in the page cache twice.
+// mountLocal does what mountErofs does, for a device that is an ordinary file. It uses direct I/O
+// if the kernel can: otherwise each page of the file would be in the page cache twice.
 func (k kernel) mountLocal(metadata, device, dir string) (Mode, error) {
 	if k.mode == Loop {
 		return k.mountErofs(metadata, device, dir)

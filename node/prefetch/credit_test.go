@@ -10,8 +10,8 @@ import (
 	"lighter/format/index"
 )
 
-// A start that differs from the recorded ones fetches a bounded multiple of the bytes that it reads.
-// A start that reads what it fetches gets all packs. The next start has a credit of its own.
+// A start that differs from the recorded ones fetches a bounded multiple of the bytes that it
+// reads. A start that reads what it fetches gets all packs. The next start has a credit of its own.
 func TestStreamWaitsForReaders(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -26,8 +26,8 @@ type pass struct {
 	tasks   []*task
 	flights sync.WaitGroup
 	slots   chan struct{} // one for each unit that is in flight or not stored yet
-	// careful means that the last pass failed: units are requested one at a time, until one does not
-	// fail.
+	// careful means that the last pass failed: units are requested one at a time, until one does
+	// not fail.
 	careful bool
 
 	mu     sync.Mutex // guards failed

@@ -76,8 +76,8 @@ type Recording struct {
 	record.ReportStats
 }
 
-// Lost is a tree that a previous daemon served and this one cannot, that is damaged on the disk under
-// its mount, or that no hub has any more.
+// Lost is a tree that a previous daemon served and this one cannot, that is damaged on the disk
+// under its mount, or that no hub has any more.
 type Lost struct {
 	Tree   chunk.ID `json:"tree"`
 	Chains []string `json:"chains"`

@@ -56,8 +56,8 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	return s, offset, nil
 }
 
-// allot calls space.allot. If that has sealed a segment, allot wakes the owner, which makes room and
-// writes tables.
+// allot calls space.allot. If that has sealed a segment, allot wakes the owner, which makes room
+// and writes tables.
 func (c *Cache) allot(where **segment, size int64) (s *segment, offset uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,10 +62,10 @@ func (f *Failover) Index(ctx context.Context, tree chunk.ID, take func(plain io.
 	})
 }
 
-// Locations passes the plain bytes of a tree's locations to take, as Index does. have is the SHA-256
-// of the plain bytes that the caller has, or zero. If the origin has the same bytes, Locations
-// returns nil and does not call take. Locations are a hint, which may be requested again at any
-// time. So an origin that fails to give them is not passed over.
+// Locations passes the plain bytes of a tree's locations to take, as Index does. have is the
+// SHA-256 of the plain bytes that the caller has, or zero. If the origin has the same bytes,
+// Locations returns nil and does not call take. Locations are a hint, which may be requested again
+// at any time. So an origin that fails to give them is not passed over.
 func (f *Failover) Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error {
 	etag := ""
 	if !have.IsZero() {

@@ -8,8 +8,8 @@ import (
 	"lighter/format/trace"
 )
 
-// Guesses alone are laid out like starts. Beside real starts, they only add packs for chunks that no
-// real start has read.
+// Guesses alone are laid out like starts. Beside real starts, they only add packs for chunks that
+// no real start has read.
 func TestGuessesBesideStarts(t *testing.T) {
 	sizes, names := program(100)
 	tr := sampleTree(t, sizes)

@@ -26,8 +26,8 @@ func program(files int) (map[string]int, []string) {
 	return sizes, names
 }
 
-// noisy returns the recording of a start that reads the named files, a few of them in another order,
-// and some others.
+// noisy returns the recording of a start that reads the named files, a few of them in another
+// order, and some others.
 func noisy(r *rand.Rand, sizes map[string]int, names, others []string) trace.Recording {
 	names = slices.Clone(names)
 	for range len(names) / 10 {

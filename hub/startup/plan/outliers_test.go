@@ -128,7 +128,8 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 			t.Errorf("beside an odd start at position %d: the packs of the others have changed", at)
 		}
 	}
-	// A start that reads a part of what others read is no outlier. Of two odd starts, neither is one.
+	// A start that reads a part of what others read is no outlier. Of two odd starts, neither is
+	// one.
 	for _, all := range [][]trace.Recording{{kinds[0], kinds[1], kinds[2], reading(sizes, names[:20]...)},
 		{kinds[1], reading(sizes, names[300:390]...)},
 		{kinds[0], reading(sizes, "/big/file"), kinds[1], reading(sizes, names[300:390]...)}} {

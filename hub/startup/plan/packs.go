@@ -59,9 +59,9 @@ func (p *plan) packs() []Pack {
 	return out
 }
 
-// triggers returns the extents whose read starts the fetch of group g. own has the first chunks that
-// each workload of g reads in g. before has the first chunks that it reads before it reads g, in
-// groups that only workloads of g use: these triggers save a round trip.
+// triggers returns the extents whose read starts the fetch of group g. own has the first chunks
+// that each workload of g reads in g. before has the first chunks that it reads before it reads g,
+// in groups that only workloads of g use: these triggers save a round trip.
 func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {

@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// An interrupted check goes on where it stopped. A check is queued when it is due. A worker that has
-// lost its job changes nothing.
+// An interrupted check goes on where it stopped. A check is queued when it is due. A worker that
+// has lost its job changes nothing.
 func testChecks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	job := catalog.Job{Kind: kind, Key: "all"}

@@ -47,7 +47,8 @@ func testObjectClaims(t *testing.T, c *catalog.Catalog) {
 }
 
 // A transaction whose context ends has either happened, and reports no error, or has not happened.
-// Claims show it: a claim that was made in spite of an error would block others until its lease ends.
+// Claims show it: a claim that was made in spite of an error would block others until its lease
+// ends.
 func testInterrupted(t *testing.T, c *catalog.Catalog) {
 	const lease, longest = time.Hour, 20 * time.Millisecond
 	interrupted := 0

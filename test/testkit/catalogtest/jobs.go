@@ -93,7 +93,8 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// There is one open job of a kind and key. A running job that is requested again runs a second time.
+// There is one open job of a kind and key. A running job that is requested again runs a second
+// time.
 func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}, long)
 	if again := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("2"), Priority: 1}, 0); again != n {
@@ -294,8 +295,8 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A request for a paused job makes it run only if it comes from a user. A job that was requested while
-// it was asked to pause does not end with that attempt.
+// A request for a paused job makes it run only if it comes from a user. A job that was requested
+// while it was asked to pause does not end with that attempt.
 func testPausedJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	job := catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}
@@ -322,8 +323,8 @@ func testPausedJobs(t *testing.T, c *catalog.Catalog) {
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 }
 
-// A job that has ended, or was paused for long, loses its secret. The catalog knows that the job had
-// one.
+// A job that has ended, or was paused for long, loses its secret. The catalog knows that the job
+// had one.
 func testSecrets(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	want := func(n int64, secret string, gone bool) {

@@ -35,8 +35,8 @@ const endTimeout = 2 * stopTimeout
 // enclosure is the enclosure's directory; empty outside.
 var enclosure string
 
-// EnclosedWith does what Enclosed does, for tests that share a fixture: prepare makes the fixture in
-// the enclosure, and stop ends it.
+// EnclosedWith does what Enclosed does, for tests that share a fixture: prepare makes the fixture
+// in the enclosure, and stop ends it.
 func EnclosedWith(prepare func() (stop func() error, err error), run func() int) int {
 	return Enclosed(func() int {
 		stop, err := prepare()

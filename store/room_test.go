@@ -75,7 +75,8 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 			t.Error("the link is in startup in the end")
 		}
 		if len(u.link.queue) > 0 || u.link.streaming != 0 {
-			t.Errorf("in the end: got %d waiting shares, %d bytes of streams, want none", len(u.link.queue), u.link.streaming)
+			t.Errorf("in the end: got %d waiting shares, %d bytes of streams, want none", len(u.link.queue),
+				u.link.streaming)
 		}
 	})
 }

@@ -53,7 +53,8 @@ func (r *run) sameImage(ctx context.Context, image string) error {
 	// The root, and directories without an entry in the layer that changes them, get the time of
 	// unpacking from containerd.
 	imageSetsTime := func(_ string, a, _ fswalk.Entry) bool { return !a.IsDir() || a.Sec < began }
-	differences := fswalk.Diff(listings[site.Overlayfs], listings[site.Lighter], fswalk.Options{ComparesTime: imageSetsTime})
+	differences := fswalk.Diff(listings[site.Overlayfs], listings[site.Lighter],
+		fswalk.Options{ComparesTime: imageSetsTime})
 	for _, d := range differences[:min(len(differences), shownDifferences)] {
 		bench.Say("%-10s %s", image, d)
 	}

@@ -66,7 +66,8 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""),
 			strings.Join(done.Keys, " and "), done.Fetched, done.Kept, size(done.Bytes))
 		if done.NotHeld != "" {
-			fmt.Printf("the hub does not know what the mirror has, and may delete it with its images: %s\n", done.NotHeld)
+			fmt.Printf("the hub does not know what the mirror has, and may delete it with its images: %s\n",
+				done.NotHeld)
 		}
 		return nil
 	})

@@ -31,7 +31,8 @@ than retention_max_percent of its repository.`,
 	all := cmd.Flags().Bool("all", false, "show the images that stay, too")
 	hubQuery(cmd, func(ctx context.Context, hub *client.Client, _ []string) ([]wire.Verdict, error) {
 		verdicts, err := hub.Retention(ctx)
-		return slices.DeleteFunc(verdicts, func(v wire.Verdict) bool { return !*all && v.Then == wire.VerdictStays }), err
+		isOmitted := func(v wire.Verdict) bool { return !*all && v.Then == wire.VerdictStays }
+		return slices.DeleteFunc(verdicts, isOmitted), err
 	}, func(verdicts []wire.Verdict) error {
 		return table(os.Stdout, "IMAGE\tTHEN\tSIZE\tPUSHED\tUSED\tWHY", rowsOf(verdicts, func(v wire.Verdict) []any {
 			return []any{v.Name, v.Then, size(v.Bytes), humanize.Time(v.Pushed), ago(v.Used), v.Why}

@@ -34,7 +34,8 @@ func (m *machine) judgeDirectory(stat unix.Stat_t, err error) []Finding {
 			fmt.Sprintf("users other than root can write to %s (owner %d, mode %04o): the node refuses it",
 				root, stat.Uid, mode),
 			"chown root " + root + "; chmod 700 " + root},
-		{mode&0o077 != 0, Warning, fmt.Sprintf("users other than root can read %s (mode %04o), and so images", root, mode),
+		{mode&0o077 != 0, Warning,
+			fmt.Sprintf("users other than root can read %s (mode %04o), and so images", root, mode),
 			"chmod 700 " + root},
 		{true, OK, "only root can use " + root, ""},
 	})

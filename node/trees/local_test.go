@@ -100,7 +100,8 @@ func TestLocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size, ok := next.HasLocal(tree); !ok || size < 100*4096 || found.taken != size || len(localFiles(t, next)) != 2 {
-		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved; files %v", size, ok, found.taken, localFiles(t, next))
+		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved; files %v", size, ok, found.taken,
+			localFiles(t, next))
 	}
 	mounted := true
 	next.AskMounted(func(chunk.ID) bool { return mounted })
@@ -184,7 +185,8 @@ func TestScrubOfALocalDevice(t *testing.T) {
 			os.WriteFile(trees.LocalDevice(tree), b, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 || len(localFiles(t, trees)) > 0 {
+		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 ||
+			len(localFiles(t, trees)) > 0 {
 			t.Errorf("a damaged local device: %d damaged, %v; %d bytes are reserved, files %v", n, err, r.taken,
 				localFiles(t, trees))
 		}

@@ -110,7 +110,8 @@ func newGuesser(f *files) *guesser {
 		}
 	}
 	path := strings.Split(env["PATH"], ":")
-	return &guesser{linker: newLinker(f, env), path: path[:min(len(path), maxSearchDirs)], dir: "/" + f.Config.WorkingDir}
+	return &guesser{linker: newLinker(f, env), path: path[:min(len(path), maxSearchDirs)],
+		dir: "/" + f.Config.WorkingDir}
 }
 
 // command finds the program that a command line runs.

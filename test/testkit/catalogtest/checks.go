@@ -65,8 +65,9 @@ func testObjects(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "a", "sha256:"+x.String())
 	Publish(t, c, "b", "sha256:"+x.String(), "sha256:"+y.String())
 	tree := TreeOf("sha256:" + x.String())
-	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("new")), LocationsWire: 7, IndexWire: 8,
-		Startup: []byte("s"), Packs: []catalog.StartupPack{{ID: x, Size: 9}, {ID: packOf("a"), Size: 500}}}))
+	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("new")), LocationsWire: 7,
+		IndexWire: 8,
+		Startup:   []byte("s"), Packs: []catalog.StartupPack{{ID: x, Size: 9}, {ID: packOf("a"), Size: 500}}}))
 	for _, k := range []struct {
 		kind catalog.ObjectKind
 		want map[chunk.ID]int64
@@ -94,7 +95,8 @@ func testObjects(t *testing.T, c *catalog.Catalog) {
 			}
 			got = append(got, after)
 		}
-		if len(got) != len(k.want) || !slices.IsSortedFunc(got, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) }) {
+		if len(got) != len(k.want) || !slices.IsSortedFunc(got,
+			func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) }) {
 			t.Errorf("kind %d: %v, want the keys of %v in their order", k.kind, got, k.want)
 		}
 		if _, err := c.Checks.ObjectSize(ctx, k.kind, chunk.Sum([]byte("none"))); !errors.Is(err, catalog.ErrNotFound) {
@@ -174,7 +176,8 @@ func testMoveChunks(t *testing.T, c *catalog.Catalog) {
 	claim := catalog.Claim{Owner: "o", Keys: []string{"packs/next"}}
 	must(t, c.Claims.Acquire(ctx, claim, long))
 	move := func(id chunk.ID, pack chunk.ID) error {
-		return c.MoveChunks(ctx, claim, []catalog.Pack{{ID: pack, Size: 1, Units: []catalog.Unit{{Plain: 1, Stored: 1}}}},
+		return c.MoveChunks(ctx, claim, []catalog.Pack{{ID: pack, Size: 1,
+			Units: []catalog.Unit{{Plain: 1, Stored: 1}}}},
 			[]catalog.Chunk{{ID: id}}, []chunk.ID{old})
 	}
 	must(t, move(x, next))

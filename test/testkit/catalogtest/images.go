@@ -71,7 +71,8 @@ func testNames(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("while another image is expected: %s, want %s", got, want)
 	}
 	now, err := c.Name(ctx, "a:1", []catalog.Image{queued("new"), queued("third")}, jobOf("a:1"))
-	if err != nil || len(now) != 2 || now[0].Digest != "new" || states(t, c, "a:1") != "a:1 new queued;a:1 third queued;" {
+	if err != nil || len(now) != 2 || now[0].Digest != "new" ||
+		states(t, c, "a:1") != "a:1 new queued;a:1 third queued;" {
 		t.Errorf("Name: now %+v, %v", now, err)
 	}
 	must(t, c.Supersede(ctx, jobOf("a:1"), "third", "superseded"))
@@ -320,7 +321,8 @@ func testIndexes(t *testing.T, c *catalog.Catalog) {
 		"ab:index":       {Root: "other", Digest: "amd64", State: wire.StateStored},
 		"host:5000/a:in": {Root: "other", Digest: "amd64", State: wire.StateStored},
 	} {
-		_, err := c.Name(t.Context(), name, []catalog.Image{image}, catalog.Job{Kind: kind, Key: name, Root: image.Root})
+		_, err := c.Name(t.Context(), name, []catalog.Image{image},
+			catalog.Job{Kind: kind, Key: name, Root: image.Root})
 		must(t, err)
 	}
 	got, err := c.Indexes(t.Context(), "a")

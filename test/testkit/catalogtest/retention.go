@@ -29,7 +29,8 @@ func testNameUses(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("uses %+v and %+v, want one that is ready and used since it was made", before, use("three"))
 	}
 	time.Sleep(5 * time.Millisecond)
-	if _, err := c.Name(ctx, "one", []catalog.Image{{Root: "one", Digest: "one", State: wire.StateReady}}, jobOf("one")); err != nil {
+	if _, err := c.Name(ctx, "one", []catalog.Image{{Root: "one", Digest: "one", State: wire.StateReady}},
+		jobOf("one")); err != nil {
 		t.Fatal(err)
 	}
 	again := use("one")

@@ -246,7 +246,8 @@ func testDerived(t *testing.T, c *catalog.Catalog) {
 		}
 	}
 	setHeld(t, c, "n1", older...)
-	if surplus, err := c.SurplusDerived(ctx, 1, 1<<20); err != nil || !slices.Equal(trees(surplus), []chunk.ID{TreeOf("a/b")}) {
+	if surplus, err := c.SurplusDerived(ctx, 1, 1<<20); err != nil ||
+		!slices.Equal(trees(surplus), []chunk.ID{TreeOf("a/b")}) {
 		t.Errorf("surplus while a tree is held: %v, %v, want the other one", surplus, err)
 	}
 	all, err := c.SurplusDerived(ctx, 0, 0)

@@ -42,7 +42,8 @@ func TestPlainIsOverlay(t *testing.T) {
 	}
 }
 
-// unnamed is the kind of errors that containerd does not distinguish. Ours may be of a better kind.
+// unnamed stands for all kinds of errors that containerd does not distinguish. An error of this
+// snapshotter may have a more exact kind.
 const unnamed = "some error"
 
 // kind names the kind of an error that containerd distinguishes.

@@ -15,7 +15,7 @@ const (
 	senderWindow    = 7 * 24 * time.Hour
 	senderTraces    = 64
 	senderWorkloads = 8
-	// maxSenders bounds the pairs of sender and tree in memory, of 200 bytes each.
+	// maxSenders bounds the pairs of sender and tree in memory. A pair takes 200 bytes.
 	maxSenders = 20_000
 )
 
@@ -81,7 +81,7 @@ func (s *senders) count(sender string, tree chunk.ID, traces, workloads int, now
 	}
 	if _, known := s.all[key]; !known && len(s.all) >= maxSenders {
 		maps.DeleteFunc(s.all, func(_ senderTree, c contribution) bool { return now.Sub(c.since) > senderWindow })
-		if len(s.all) >= maxSenders { // they are no few senders to be limited: start again
+		if len(s.all) >= maxSenders { // the limits are against a few senders, not so many: start again
 			clear(s.all)
 		}
 	}

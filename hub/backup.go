@@ -19,6 +19,7 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/sleep"
+	"lighter/wire"
 )
 
 // The files of a backup:
@@ -28,7 +29,8 @@ import (
 //	├── catalog.db    a snapshot of the catalog
 //	├── objects       the objects that the snapshot names
 //	├── registry      the files of the registry
-//	└── hub.key       the signing keys (0600)
+//	├── hub.key       the signing keys (0600)
+//	└── domains/NAME  the same of another domain, but for backup.json
 //
 // It has the layout of a hub's directory.
 const backupFile = "backup.json"
@@ -43,30 +45,60 @@ type BackupResult struct {
 // backupLease is how long the hub deletes nothing after a backup has been killed.
 const backupLease = 2 * time.Minute
 
-// Backup copies a hub with an SQLite catalog and a directory of objects to another directory, whether
-// the hub runs or not. An earlier backup there is replaced: what it has is not copied again. Until the
+// Backup copies a hub with SQLite catalogs and a directory of objects to another directory, with all its
+// domains, whether the hub runs or not. An earlier backup there is replaced: what it has is not copied again. Until the
 // backup has ended, the hub deletes no objects. On one file system, objects become hard links.
 func Backup(ctx context.Context, root, dir string) (r BackupResult, err error) {
-	c, err := catalog.Attach(ctx, catalogFile(root))
+	domains, err := domainsIn(root)
 	if err != nil {
 		return r, fmt.Errorf("back up %s: %w", root, err)
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return r, fmt.Errorf("back up %s: %w", root, err)
-	}
-	err = whileHeld(ctx, c, func(ctx context.Context) error {
-		r, err = backup(ctx, c, root, dir)
-		return err
-	})
-	if err != nil {
-		return r, fmt.Errorf("back up %s: %w", root, err)
+	r.Time = time.Now().UTC()
+	for _, domain := range domains {
+		one, err := backupDomain(ctx, DomainRoot(root, domain), DomainRoot(dir, domain))
+		if err != nil {
+			return r, fmt.Errorf("back up domain %s of %s: %w", domain, root, err)
+		}
+		r.Objects, r.Copied = r.Objects+one.Objects, r.Copied+one.Copied
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return r, err
 	}
 	return r, durable.Replace(filepath.Join(dir, backupFile), append(text, '\n'))
+}
+
+// domainsIn returns the domains that the directory of a hub or a backup has, the default one first, also
+// those that the hub does not have any more.
+func domainsIn(root string) ([]string, error) {
+	domains := []string{wire.DefaultDomain}
+	entries, err := os.ReadDir(domainsDir(root))
+	if errors.Is(err, fs.ErrNotExist) {
+		return domains, nil
+	}
+	for _, entry := range entries {
+		if _, err := os.Stat(catalogFile(DomainRoot(root, entry.Name()))); err == nil {
+			domains = append(domains, entry.Name())
+		}
+	}
+	return domains, err
+}
+
+// backupDomain copies the domain in a directory to another one.
+func backupDomain(ctx context.Context, root, dir string) (r BackupResult, err error) {
+	c, err := catalog.Attach(ctx, catalogFile(root))
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return r, err
+	}
+	err = whileHeld(ctx, c, func(ctx context.Context) error {
+		r, err = backup(ctx, c, root, dir)
+		return err
+	})
+	return r, err
 }
 
 // whileHeld calls fn while the hub deletes no objects. fn fails if that right is lost.
@@ -122,7 +154,7 @@ func backup(ctx context.Context, c *catalog.Catalog, root, dir string) (r Backup
 	if err := errors.Join(err, named.Close()); err != nil {
 		return r, err
 	}
-	r = BackupResult{Time: time.Now().UTC(), Objects: int64(len(keys))}
+	r = BackupResult{Objects: int64(len(keys))}
 	for key := range keys {
 		if ctx.Err() != nil {
 			return r, context.Cause(ctx)
@@ -282,6 +314,20 @@ func restore(ctx context.Context, dir, root string) error {
 	if has, err := os.ReadDir(root); err == nil && len(has) > 0 {
 		return errors.New("the directory is not empty")
 	}
+	domains, err := domainsIn(dir)
+	if err != nil {
+		return err
+	}
+	for _, domain := range domains {
+		if err := restoreDomain(ctx, DomainRoot(dir, domain), DomainRoot(root, domain)); err != nil {
+			return fmt.Errorf("domain %s: %w", domain, err)
+		}
+	}
+	return nil
+}
+
+// restoreDomain makes the directory of a domain from a backup of it.
+func restoreDomain(ctx context.Context, dir, root string) error {
 	for _, part := range []string{"objects", "registry"} {
 		immutable := part == "objects"
 		err := filepath.WalkDir(filepath.Join(dir, part), func(path string, d fs.DirEntry, err error) error {

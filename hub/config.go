@@ -67,6 +67,8 @@ type Config struct {
 
 	Quota []images.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with prefix and bytes. An image that would exceed one is refused when it is pushed or added."`
 
+	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Nothing is stored together, and a node reads one domain. All other images are in the domain \"default\"."`
+
 	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
 	GC     GC     `toml:"gc" comment:"Collection: the hub frees what no image needs any more."`
 }
@@ -106,6 +108,7 @@ func DefaultConfig() Config {
 		RetentionMaxPercent: 50,
 		Retention:           []retention.Rule{},
 		Quota:               []images.Quota{},
+		Domains:             []Domain{},
 
 		LogLevel:  "info",
 		LogFormat: "text",
@@ -168,6 +171,15 @@ func (c *Config) Check() error {
 	}
 	if err := images.CheckQuotas(c.Quota); err != nil {
 		return err
+	}
+	if err := checkDomains(c.Domains); err != nil {
+		return err
+	}
+	for i, q := range c.Quota {
+		if q.DomainName() != wire.DefaultDomain &&
+			!slices.ContainsFunc(c.Domains, func(d Domain) bool { return d.Name == q.Domain }) {
+			return fmt.Errorf("quota %d: there is no domain %q", i+1, q.Domain)
+		}
 	}
 	for _, host := range c.RegistryHosts {
 		ref, err := wire.ParseName(host + "/image")

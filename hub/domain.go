@@ -1,13 +1,14 @@
 package hub
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -36,11 +37,13 @@ import (
 	"lighter/hub/startup"
 	"lighter/hub/upstream"
 	"lighter/hub/verify"
+	"lighter/wire"
 )
 
 // domain is a set of images with stores, signing keys and jobs of its own, and the services over these.
 type domain struct {
-	config  Config // with the places of this domain
+	name    string
+	config  Config // with the places and quotas of this domain
 	log     *slog.Logger
 	closers []io.Closer // in the order of opening
 	end     context.CancelFunc
@@ -65,31 +68,48 @@ type domain struct {
 
 // shared is what the domains of a process share: the bounds of its memory and disks.
 type shared struct {
-	encoders *encoder.Pool
-	bodies   *answer.Bodies
-	reserve  *space.Reserve
-	proxies  []netip.Prefix
+	runner    *jobs.Runner
+	encoders  *encoder.Pool
+	trees     *ingest.Bounds
+	starts    *startup.Bounds
+	upstreams *upstream.Bounds
+	manifests *registry.Bounds
+	bodies    *answer.Bodies
+	reserve   *space.Reserve
+	proxies   []netip.Prefix
 }
 
 func newShared(c *Config) (*shared, error) {
 	proxies, err := c.proxies()
-	return &shared{encoders: encoder.NewPool(runtime.GOMAXPROCS(0)), bodies: answer.NewBodies(),
+	return &shared{runner: jobs.NewRunner(), encoders: encoder.NewPool(runtime.GOMAXPROCS(0)),
+		trees: ingest.NewBounds(), starts: startup.NewBounds(), upstreams: upstream.NewBounds(),
+		manifests: registry.NewBounds(), bodies: answer.NewBodies(),
 		reserve: space.New(c.DiskReserve, c.dirs()...), proxies: proxies}, err
 }
 
 // openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx must
 // last as long as the domain.
-func openDomain(ctx context.Context, c Config, with *shared, log *slog.Logger) (*domain, error) {
-	d := &domain{config: c, log: log}
+func openDomain(ctx context.Context, name string, c Config, with *shared, log *slog.Logger) (*domain, error) {
+	own, err := c.ofDomain(name)
+	if err != nil {
+		return nil, err
+	}
+	d := &domain{name: name, config: own, log: log}
+	if name != wire.DefaultDomain {
+		d.log = log.With("domain", name)
+	}
 	ctx, d.end = context.WithCancel(ctx)
 	if err := d.open(ctx, with); err != nil {
-		return nil, errors.Join(err, d.Close())
+		return nil, fmt.Errorf("open domain %s: %w", name, errors.Join(err, d.Close()))
 	}
 	return d, nil
 }
 
 func (d *domain) open(ctx context.Context, with *shared) error {
 	c := &d.config
+	if err := os.MkdirAll(registryDir(c.Root), 0o700); err != nil {
+		return fmt.Errorf("make the directory: %w", err)
+	}
 	bucket, err := c.bucketURL()
 	if err != nil {
 		return err
@@ -102,7 +122,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	if err != nil {
 		return err
 	}
-	if d.catalog, err = catalog.Open(ctx, cmp.Or(c.Catalog, catalogFile(c.Root))); err != nil {
+	if d.catalog, err = catalog.OpenAt(ctx, c.catalogPlace(d.name)); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.catalog)
@@ -117,12 +137,13 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 		return err
 	}
 	d.upstream = upstream.New(ctx, upstream.Config{Catalog: d.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,
-		Dir: scratch, Room: with.reserve.Check, Log: d.log})
+		Dir: scratch, Room: with.reserve.Check, Bounds: with.upstreams, Log: d.log})
 	d.closers = append(d.closers, d.upstream)
 	if d.registry, err = registry.Open(ctx, c.registryStorage(), d.upstream, registryUses{d.catalog.Blobs},
 		d.keys.derive("uploads of the registry"), d.log); err != nil {
 		return err
 	}
+	d.registry.Bounds = with.manifests
 	d.registry.ReleasesLayers = images.KeepBlobs(c.KeepBlobs) == images.KeepNever
 	name, err := owner(c.Root)
 	if err != nil {
@@ -132,7 +153,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 		return err
 	}
 	d.publisher = publish.New(d.catalog, d.objects, scratch, name, d.log)
-	d.jobs = jobs.New(d.catalog.Jobs, name, d.log)
+	d.jobs = with.runner.Queue(d.catalog.Jobs, name, d.log)
 	d.serveStores(ctx, with)
 	d.publisher.Recover(ctx)
 	return d.images.Recover(ctx)
@@ -142,10 +163,11 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 func (d *domain) serveStores(ctx context.Context, with *shared) {
 	c := &d.config
 	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
-	d.trees = ingest.NewTrees(ctx, d.catalog, d.objects, d.publisher, limits, d.keys, d.log)
+	d.trees = ingest.NewTrees(ctx, d.catalog, d.objects, d.publisher, limits, with.trees, d.keys, d.log)
 	d.verifier = verify.New(d.catalog, d.objects, d.registry, d.publisher, d.trees, limits, d.keys, d.jobs)
 	ingester := ingest.New(d.catalog, d.publisher, with.encoders, d.trees, d.log)
 	d.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, Quotas: c.Quota,
+		Belongs:   c.belongs(d.name),
 		MaxBlob:   limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: d.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: d.keys, RegistryHosts: c.RegistryHosts,
@@ -158,8 +180,8 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.blobs = blobs.New(blobs.Config{Catalog: d.catalog, Registry: d.registry, Upstream: d.upstream,
 		Keep: images.KeepBlobs(c.KeepBlobs), Jobs: d.jobs, Log: d.log})
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
-		Encoders: with.encoders,
-		Images:   d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})
+		Encoders: with.encoders, Bounds: with.starts,
+		Images: d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})
 	d.holders = holders.New(d.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
 	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.images,
 		d.jobs, d.log)
@@ -187,7 +209,6 @@ func (d *domain) Close() error {
 
 // run adds the domain's background work to a group, until ctx ends.
 func (d *domain) run(ctx context.Context, group *errgroup.Group) {
-	group.Go(func() error { return d.jobs.Run(ctx) })
 	group.Go(func() error { return d.publisher.Run(ctx) })
 	group.Go(func() error { return d.blobs.Run(ctx) })
 	group.Go(d.trees.Run)
@@ -219,7 +240,7 @@ type userImages struct {
 
 // api answers nodes and users about the domain.
 func (d *domain) api(with *shared) http.Handler {
-	api := answer.NewMux(d.log)
+	api := answer.NewMux(d.name, d.log)
 	nodes := serve.Server{Catalog: d.catalog, Objects: d.objects, Images: nodeImages{d.images, d.trees},
 		Traces: d.starts, Holders: d.holders, Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies,
 		Log: d.log}

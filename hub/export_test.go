@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,20 +26,32 @@ import (
 
 // External tests see a hub's parts through these.
 
-func (h *Hub) Catalog() *catalog.Catalog     { return h.main.catalog }
-func (h *Hub) Collector() *collect.Collector { return h.main.collector }
+// In returns the hub with one of its domains only.
+func (h *Hub) In(name string) *Hub {
+	of := *h
+	of.domains = slices.DeleteFunc(slices.Clone(h.domains), func(d *domain) bool { return d.name != name })
+	return &of
+}
 
-func (h *Hub) Starts() *startup.Service        { return h.main.starts }
-func (h *Hub) Checker() *fsck.Checker          { return h.main.checker }
-func (h *Hub) Verifier() *verify.Verifier      { return h.main.verifier }
-func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.main.keys.public() }
+// OfDomain returns the configuration with the places of a domain.
+func (c *Config) OfDomain(domain string) (Config, error) { return c.ofDomain(domain) }
+
+func (h *Hub) Catalog() *catalog.Catalog     { return h.domains[0].catalog }
+func (h *Hub) Collector() *collect.Collector { return h.domains[0].collector }
+
+func (h *Hub) Starts() *startup.Service        { return h.domains[0].starts }
+func (h *Hub) Checker() *fsck.Checker          { return h.domains[0].checker }
+func (h *Hub) Verifier() *verify.Verifier      { return h.domains[0].verifier }
+func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.domains[0].keys.public() }
 func (h *Hub) Log() *slog.Logger               { return h.log }
 
 // Blobs returns the collector of the registry's blobs.
-func (h *Hub) Blobs() *blobs.Collector { return h.main.blobs }
+func (h *Hub) Blobs() *blobs.Collector { return h.domains[0].blobs }
 
 // SetLeases sets how long a process that has stopped keeps its jobs and claims.
-func (h *Hub) SetLeases(d time.Duration) { h.main.jobs.Lease, h.main.publisher.Lease = d, d }
+func (h *Hub) SetLeases(d time.Duration) {
+	h.domains[0].jobs.Lease, h.domains[0].publisher.Lease = d, d
+}
 
 // Owner is a name under which the hub could run jobs and publish.
 func (h *Hub) Owner() string {
@@ -49,11 +62,11 @@ func (h *Hub) Owner() string {
 	return name + "/" + rand.Text()
 }
 
-func (h *Hub) Images() *images.Service       { return h.main.images }
-func (h *Hub) Trees() *ingest.Trees          { return h.main.trees }
-func (h *Hub) Publisher() *publish.Publisher { return h.main.publisher }
+func (h *Hub) Images() *images.Service       { return h.domains[0].images }
+func (h *Hub) Trees() *ingest.Trees          { return h.domains[0].trees }
+func (h *Hub) Publisher() *publish.Publisher { return h.domains[0].publisher }
 
-func (h *Hub) Registry() *registry.Registry { return h.main.registry }
+func (h *Hub) Registry() *registry.Registry { return h.domains[0].registry }
 func (h *Hub) Config() Config               { return h.config }
 
 // PublicHandler and AdminHandler answer as the hub does at listen and at an admin_listen with TCP.
@@ -62,7 +75,7 @@ func (h *Hub) AdminHandler() http.Handler  { return h.access.Admin(h.handler()) 
 
 // Collectors are the hub's own metrics.
 func (h *Hub) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{h.view, figures{h.main}, h.view.requests, h.view.seconds}
+	return []prometheus.Collector{h.view, figures{h.domains[0]}, h.view.requests, h.view.seconds}
 }
 
 // SetStopping makes the hub unready, as at its end.

@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +8,26 @@ import (
 	"lighter/hub/catalog"
 )
 
-// WhileHeld calls fn while the processes of a hub delete no objects, whether they run or not. So fn can
+// WhileHeld calls fn while the processes of a hub delete no objects of any domain, whether they run or not. So fn can
 // copy the catalog and the bucket with the tools of these, the catalog first. If that right is lost,
 // the context of fn ends and WhileHeld returns an error: the copy may lack objects.
-func WhileHeld(ctx context.Context, c Config, fn func(ctx context.Context) error) (err error) {
-	opened, err := catalog.Attach(ctx, cmp.Or(c.Catalog, catalogFile(c.Root)))
+func WhileHeld(ctx context.Context, c Config, fn func(ctx context.Context) error) error {
+	for _, name := range c.domainNames() {
+		inner := fn
+		fn = func(ctx context.Context) error { return c.whileDomainHeld(ctx, name, inner) }
+	}
+	return fn(ctx)
+}
+
+// whileDomainHeld is WhileHeld for one domain.
+func (c *Config) whileDomainHeld(ctx context.Context, name string, fn func(ctx context.Context) error) (err error) {
+	of, err := c.ofDomain(name)
 	if err != nil {
-		return fmt.Errorf("hold the hub's objects: %w", err)
+		return err
+	}
+	opened, err := catalog.AttachAt(ctx, of.catalogPlace(name))
+	if err != nil {
+		return fmt.Errorf("hold the objects of domain %s: %w", name, err)
 	}
 	defer func() { err = errors.Join(err, opened.Close()) }()
 	return whileHeld(ctx, opened, fn)

@@ -2,6 +2,10 @@
 // It puts the hub's packages together, and owns what they share: the directory, the signing keys,
 // the HTTP servers, metrics, and the order of starting and ending.
 //
+//   - hub.go (Hub): the process, with its servers and the bounds that all domains share.
+//   - domain.go (domain): the stores, keys and services of one domain; domains.go: which repositories a
+//     domain has, and where its files are.
+//
 // Only one hub runs in a directory. At an address that other machines can reach, a hub serves plain
 // HTTP, or lets everybody make changes, only if its configuration says so.
 package hub
@@ -24,6 +28,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/hub/access"
+	"lighter/hub/answer"
+	"lighter/hub/registry"
+	"lighter/wire"
 )
 
 const (
@@ -44,7 +51,7 @@ type Hub struct {
 	log     *slog.Logger
 	closers []io.Closer // in the order of opening
 	shared  *shared
-	main    *domain
+	domains []*domain // the first is the default domain
 	access  *access.Policy
 	view    *view
 	end     context.CancelFunc // ends the background work
@@ -103,11 +110,14 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.shared, err = newShared(&h.config); err != nil {
 		return err
 	}
-	if h.main, err = openDomain(ctx, h.config, h.shared, h.log); err != nil {
-		return err
+	for _, name := range h.config.domainNames() {
+		d, err := openDomain(ctx, name, h.config, h.shared, h.log)
+		if err != nil {
+			return err
+		}
+		h.domains, h.closers = append(h.domains, d), append(h.closers, d)
 	}
-	h.closers = append(h.closers, h.main)
-	h.view = newView(h.main, h.shared.reserve, h.log)
+	h.view = newView(h.domains, h.shared.reserve, h.log)
 	return nil
 }
 
@@ -125,9 +135,33 @@ func (h *Hub) Close() error {
 func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
 	h.view.register(mux)
-	mux.Handle("/v2/", h.shared.reserve.Uploads(h.main.registry.Handler(h.main.images)))
-	mux.Handle("/", h.main.api(h.shared))
+	mux.Handle("/v2/", h.shared.reserve.Uploads(h.registries()))
+	for _, d := range h.domains {
+		mux.Handle(wire.Prefix+"/"+d.name+"/", d.api(h.shared))
+	}
+	mux.HandleFunc(wire.Prefix+"/{domain}/", func(w http.ResponseWriter, req *http.Request) {
+		answer.Error(w, http.StatusNotFound, fmt.Sprintf("this hub has no domain %q: add it to the hub's configuration, "+
+			"as a table [[domain]] with name and repositories, or use another one (--domain; domain in a node's "+
+			"configuration)", req.PathValue("domain")))
+	})
+	mux.Handle("/", answer.NewMux(wire.DefaultDomain, h.log)) // of unknown paths
 	return mux
+}
+
+// registries sends a request of a registry's client to the domain of its repository. Requests that name
+// no repository are about the default domain: also the list of all repositories.
+func (h *Hub) registries() http.Handler {
+	byDomain := map[string]http.Handler{}
+	for _, d := range h.domains {
+		byDomain[d.name] = d.registry.Handler(d.images)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		domain := wire.DefaultDomain
+		if repository := registry.RepositoryOf(req.URL.Path); repository != "" {
+			domain = h.config.domainOf(repository)
+		}
+		byDomain[domain].ServeHTTP(w, req)
+	})
 }
 
 // public answers at the address for everybody. Changes are made there, too, unless they have an
@@ -170,13 +204,19 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	all := h.handler()
 	h.log.Info("hub started", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen,
-		"keys", h.main.keys.text())
+		"keys", h.domains[0].keys.text())
+	for _, d := range h.domains[1:] {
+		h.log.Info("domain opened", "domain", d.name, "keys", d.keys.text())
+	}
 	if h.config.Open {
 		h.log.Warn("everybody who reaches the hub may make changes (open)", "address", listener.Addr())
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, h.end)()
-	h.main.run(ctx, group)
+	group.Go(func() error { return h.shared.runner.Run(ctx) })
+	for _, d := range h.domains {
+		d.run(ctx, group)
+	}
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {
 		h.answer(ctx, group, admin, h.admin(all))

@@ -137,14 +137,14 @@ func writeKeyFile(path string, text []byte) error {
 	return durable.Publish(file.Name(), path)
 }
 
-// Keys returns the public keys of the hub in a directory, the oldest first, in the form of
+// Keys returns the public keys of the domain in a directory, the oldest first, in the form of
 // index.FormatKey.
 func Keys(root string) ([]string, error) {
 	keys, err := readKeys(keyFile(root))
 	return keys.text(), err
 }
 
-// AddKey makes another signing key for the hub in a directory and returns its public half. A
+// AddKey makes another signing key for the domain in a directory and returns its public half. A
 // running hub uses it after a restart.
 func AddKey(root string) (string, error) {
 	keys, err := readKeys(keyFile(root))
@@ -158,7 +158,7 @@ func AddKey(root string) (string, error) {
 	return keys.text()[len(keys)-1], writeKeys(keyFile(root), keys)
 }
 
-// RemoveKey removes the signing key with that public half from the hub in a directory, unless it is
+// RemoveKey removes the signing key with that public half from the domain in a directory, unless it is
 // the only one. A running hub uses it until a restart.
 func RemoveKey(root, public string) error {
 	keys, err := readKeys(keyFile(root))

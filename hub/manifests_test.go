@@ -104,7 +104,7 @@ func TestUnknownManifests(t *testing.T) {
 	failed := h.push("broken:1", broken)
 	h.settled("broken:1")
 	for _, path := range []string{failed.String(), digest.FromString("x").String(), "sha256:zz", "x"} {
-		if status, body, header := h.do("GET", wire.Prefix+"/"+wire.DefaultScope+"/manifests/"+path,
+		if status, body, header := h.do("GET", wire.Prefix+"/"+wire.DefaultDomain+"/manifests/"+path,
 			nil); status != http.StatusNotFound || header.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %d %s, %q", path, status, body, header.Get("Cache-Control"))
 		}

@@ -22,7 +22,7 @@ import (
 
 // view answers /metrics, /healthz and /readyz. docs/metrics.md describes the metrics.
 type view struct {
-	main     *domain
+	domains  []*domain
 	reserve  *space.Reserve
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
@@ -35,8 +35,8 @@ const metricPrefix = "lighter_hub_"
 // requestBuckets are in seconds: from a small read of a disk to a transfer over a slow network.
 var requestBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 
-func newView(main *domain, reserve *space.Reserve, log *slog.Logger) *view {
-	return &view{main: main, reserve: reserve, log: log,
+func newView(domains []*domain, reserve *space.Reserve, log *slog.Logger) *view {
+	return &view{domains: domains, reserve: reserve, log: log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
 			Help: "Requests answered, by endpoint and status."}, []string{"endpoint", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds",
@@ -44,7 +44,7 @@ func newView(main *domain, reserve *space.Reserve, log *slog.Logger) *view {
 			[]string{"endpoint"})}
 }
 
-// endpoints are the values of the label "endpoint": the first path elements below a scope, the
+// endpoints are the values of the label "endpoint": the first path elements below a domain, the
 // registry, and all others.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
 	"fsck", "jobs", "gc", "traces", "held", "holders", "retention", "registry", "other"}
@@ -81,8 +81,11 @@ const scrapeTimeout = 10 * time.Second
 // register adds the view's paths. The hub is ready as soon as it answers, until it shuts down.
 func (v *view) register(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(v, figures{v.main}, v.requests, v.seconds, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
+	registry.MustRegister(v, v.requests, v.seconds, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, d := range v.domains {
+		prometheus.WrapRegistererWith(prometheus.Labels{"domain": d.name}, registry).MustRegister(figures{d})
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(v.log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4, Timeout: scrapeTimeout}))

@@ -52,7 +52,7 @@ func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.Publi
 // originsOf returns a node's client for a client's hub.
 func originsOf(t *testing.T, hub *client.Client) *origin.Failover {
 	t.Helper()
-	f, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: hub.URL()})
+	f, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: hub.URL(), Domain: hub.Domain()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestMirror(t *testing.T) {
 	}
 	above(a.Chain, b.Chain)
 	// After a crash that has lost the lowest chain, the mirror still knows all images.
-	if err := os.Remove(filepath.Join(dir, wire.Prefix, wire.DefaultScope, "chains", lower)); err != nil {
+	if err := os.Remove(filepath.Join(dir, wire.Prefix, wire.DefaultDomain, "chains", lower)); err != nil {
 		t.Fatal(err)
 	}
 	h.mirror(dir, "b:1")
@@ -168,17 +168,17 @@ func TestMirrorOfABadHub(t *testing.T) {
 		_, err = mirrorOf(t, client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
 		return err
 	}
-	scope := filepath.Join(dir, wire.Prefix, wire.DefaultScope)
+	domain := filepath.Join(dir, wire.Prefix, wire.DefaultDomain)
 	for spoil, absent := range map[string]string{"/packs/": "locations", "/locations/": "indexes",
 		"/indexes/": "trees", "/trees/": "chains", "/key": "packs"} {
-		if err := os.RemoveAll(scope); err != nil {
+		if err := os.RemoveAll(domain); err != nil {
 			t.Fatal(err)
 		}
 		if err := copyFrom(spoil); err == nil {
 			t.Errorf("%s: the mirror succeeded, want an error", spoil)
 		}
 		for _, name := range []string{absent, "chains"} {
-			if files, err := os.ReadDir(filepath.Join(scope, name)); len(files) > 0 || err == nil {
+			if files, err := os.ReadDir(filepath.Join(domain, name)); len(files) > 0 || err == nil {
 				t.Errorf("%s: %s has %v, %v", spoil, name, files, err)
 			}
 		}
@@ -192,13 +192,13 @@ func TestMirrorOfABadHub(t *testing.T) {
 			t.Errorf("images %v were mirrored", names)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(scope, "chains", a.Chain), []byte("{"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(domain, "chains", a.Chain), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := copyFrom(""); err == nil || !strings.Contains(err.Error(), a.Chain) {
 		t.Errorf("run over a damaged chain: %v", err)
 	}
-	b, err := os.ReadFile(filepath.Join(scope, "trees", a.Chain))
+	b, err := os.ReadFile(filepath.Join(domain, "trees", a.Chain))
 	if err != nil || !json.Valid(b) {
 		t.Errorf("statement %q, %v", b, err)
 	}

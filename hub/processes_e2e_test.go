@@ -401,7 +401,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	database.Kill()
 	release()
 	time.Sleep(2 * processLease)
-	p.expect(wire.UnitPath(wire.DefaultScope, chunk.Unit{Pack: pack}), http.StatusOK)
+	p.expect(wire.UnitPath(wire.DefaultDomain, chunk.Unit{Pack: pack}), http.StatusOK)
 	if err := database.Run(); err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 //	├── scratch       unfinished objects; emptied at each start. If bucket is another directory,
 //	│                 scratch is in that, since objects are renamed
 //	├── owner         the name under which this hub runs jobs
+//	├── domains/NAME  the same files of another domain, but for lock
 //	└── lock          locked while a hub runs here
 //
 // To move a hub, move all of it. Without hub.key, nodes that have pinned the key refuse the hub.
@@ -36,6 +37,7 @@ func objectsDir(root string) string  { return filepath.Join(root, "objects") }
 func catalogFile(root string) string { return filepath.Join(root, "catalog.db") }
 func keyFile(root string) string     { return filepath.Join(root, "hub.key") }
 func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
+func domainsDir(root string) string  { return filepath.Join(root, "domains") }
 func ownerFile(root string) string   { return filepath.Join(root, "owner") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 

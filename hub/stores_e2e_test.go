@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 
@@ -54,7 +55,7 @@ func run(m *testing.M) (status int, err error) {
 		if err != nil {
 			panic(err)
 		}
-		return storage.Dir(u.Host)
+		return filepath.Join(storage.Dir(u.Host), u.Query().Get("prefix"))
 	}
 	return m.Run(), nil
 }

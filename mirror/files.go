@@ -149,8 +149,8 @@ func (f files) writeJSON(url string, value any) error {
 }
 
 // keys returns the hub's keys that the mirror has, or nil.
-func (f files) keys(scope string) ([]ed25519.PublicKey, error) {
-	name := fileOf(wire.KeyPath(scope))
+func (f files) keys(domain string) ([]ed25519.PublicKey, error) {
+	name := fileOf(wire.KeyPath(domain))
 	text, err := f.root.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -166,18 +166,18 @@ func (f files) keys(scope string) ([]ed25519.PublicKey, error) {
 }
 
 // writeKeys publishes the hub's keys.
-func (f files) writeKeys(scope string, keys []ed25519.PublicKey) error {
+func (f files) writeKeys(domain string, keys []ed25519.PublicKey) error {
 	var text []byte
 	for _, key := range keys {
 		text = append(text, index.FormatKey(key)+"\n"...)
 	}
-	return f.write(wire.KeyPath(scope), text)
+	return f.write(wire.KeyPath(domain), text)
 }
 
 // addChains adds the chains of an image, the lowest first, to the known ones, and publishes their
 // answers with the chains above them. The answers of other chains do not change. No answer is
 // complete, as the hub may have other images.
-func (f files) addChains(scope string, known map[string]wire.Link, links []wire.Link) error {
+func (f files) addChains(domain string, known map[string]wire.Link, links []wire.Link) error {
 	for _, link := range links {
 		if link.Statement == nil {
 			link.Statement = known[link.Chain].Statement
@@ -192,7 +192,7 @@ func (f files) addChains(scope string, known map[string]wire.Link, links []wire.
 	// From the top down: after a crash, the next run adds what is missing.
 	for _, link := range slices.Backward(links) {
 		answer := wire.Chain{Link: known[link.Chain], Above: chainsAbove(link.Chain, above)}
-		if err := f.writeJSON(wire.ChainPath(scope, link.Chain), answer); err != nil {
+		if err := f.writeJSON(wire.ChainPath(domain, link.Chain), answer); err != nil {
 			return err
 		}
 	}
@@ -215,9 +215,9 @@ func chainsAbove(chain string, on map[string][]wire.Link) (all []wire.Link) {
 }
 
 // chains reads the chains of the directory.
-func (f files) chains(scope string) (map[string]wire.Link, error) {
+func (f files) chains(domain string) (map[string]wire.Link, error) {
 	known := map[string]wire.Link{}
-	top := strings.TrimSuffix(fileOf(wire.ChainPath(scope, "")), "/")
+	top := strings.TrimSuffix(fileOf(wire.ChainPath(domain, "")), "/")
 	err := fs.WalkDir(f.root.FS(), top, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err

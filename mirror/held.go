@@ -19,7 +19,7 @@ const holderFile = ".holder"
 
 // reportHeld reports to the hub all trees that the directory has, of earlier runs, too.
 func (m *Mirror) reportHeld(ctx context.Context) error {
-	trees, err := m.files.trees(m.client.Scope())
+	trees, err := m.files.trees(m.client.Domain())
 	if err != nil {
 		return err
 	}
@@ -36,8 +36,8 @@ func (m *Mirror) reportHeld(ctx context.Context) error {
 }
 
 // trees lists the trees of the directory.
-func (f files) trees(scope string) (trees []chunk.ID, err error) {
-	dir := strings.TrimSuffix(fileOf(wire.IndexPath(scope, chunk.ID{})), "/"+chunk.ID{}.String())
+func (f files) trees(domain string) (trees []chunk.ID, err error) {
+	dir := strings.TrimSuffix(fileOf(wire.IndexPath(domain, chunk.ID{})), "/"+chunk.ID{}.String())
 	entries, err := fs.ReadDir(f.root.FS(), dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the mirror: %w", err)

@@ -91,7 +91,7 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err err
 	for _, key := range m.keys {
 		done.Keys = append(done.Keys, index.FormatKey(key))
 	}
-	if m.chains, err = m.files.chains(m.client.Scope()); err != nil {
+	if m.chains, err = m.files.chains(m.client.Domain()); err != nil {
 		return done, err
 	}
 	if len(names) == 0 {
@@ -123,7 +123,7 @@ func (m *Mirror) trustedKeys(ctx context.Context) ([]ed25519.PublicKey, error) {
 	}
 	pinned := m.pinned
 	if len(pinned) == 0 {
-		if pinned, err = m.files.keys(m.client.Scope()); err != nil || len(pinned) == 0 {
+		if pinned, err = m.files.keys(m.client.Domain()); err != nil || len(pinned) == 0 {
 			return keys, err
 		}
 	}
@@ -201,7 +201,7 @@ func (m *Mirror) copyImage(ctx context.Context, image wire.Inspection, trees map
 		trees[layer.Chain] = true
 		links = append(links, link)
 	}
-	if err := m.files.addChains(m.client.Scope(), m.chains, links); err != nil {
+	if err := m.files.addChains(m.client.Domain(), m.chains, links); err != nil {
 		return err
 	}
 	return m.copyManifest(ctx, image.Digest)
@@ -220,7 +220,7 @@ func (m *Mirror) copyManifest(ctx context.Context, digest string) error {
 	if err := answer.Image.Verify(digest, m.keys); err != nil {
 		return err
 	}
-	return m.files.writeJSON(wire.ManifestPath(m.client.Scope(), digest), answer)
+	return m.files.writeJSON(wire.ManifestPath(m.client.Domain(), digest), answer)
 }
 
 // copyTree copies all objects of a chain's tree, then its statement.
@@ -237,7 +237,7 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := s.Verify(chain, m.keys); err != nil {
 		return nil, err
 	}
-	if err := m.files.writeKeys(m.client.Scope(), m.keys); err != nil {
+	if err := m.files.writeKeys(m.client.Domain(), m.keys); err != nil {
 		return nil, err
 	}
 	stored, plain, err := m.receive(ctx, func(read func(io.Reader) error) error {
@@ -258,10 +258,10 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := m.copyLocations(ctx, extents); err != nil {
 		return nil, err
 	}
-	if err := stored.publish(wire.IndexPath(m.client.Scope(), s.Tree)); err != nil {
+	if err := stored.publish(wire.IndexPath(m.client.Domain(), s.Tree)); err != nil {
 		return nil, err
 	}
-	return s, m.files.writeJSON(wire.TreePath(m.client.Scope(), chain), s)
+	return s, m.files.writeJSON(wire.TreePath(m.client.Domain(), chain), s)
 }
 
 // copyLocations copies the units that hold a tree's chunks, then its locations.
@@ -289,7 +289,7 @@ func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
 	if err := m.copyUnits(ctx, extents, locations); err != nil {
 		return err
 	}
-	return stored.publish(wire.LocationsPath(m.client.Scope(), tree))
+	return stored.publish(wire.LocationsPath(m.client.Domain(), tree))
 }
 
 // receive fetches an object. stored gets it as it is served: as one zstd stream. plain gets what

@@ -50,10 +50,10 @@ func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
 		t.Fatal(err)
 	}
 	h.objects = map[string][]byte{
-		"/key":                                  []byte(h.publicKey() + "\n"),
-		wire.TreePath(wire.DefaultScope, chain): statement,
-		wire.IndexPath(wire.DefaultScope, made.ID()): encoder.EncodeAll(whole.Bytes(), nil),
-		wire.LocationsPath(wire.DefaultScope,
+		"/key":                                   []byte(h.publicKey() + "\n"),
+		wire.TreePath(wire.DefaultDomain, chain): statement,
+		wire.IndexPath(wire.DefaultDomain, made.ID()): encoder.EncodeAll(whole.Bytes(), nil),
+		wire.LocationsPath(wire.DefaultDomain,
 			made.ID()): encoder.EncodeAll(index.NewLocations(made.ID()).Encode(), nil),
 	}
 	return h
@@ -167,7 +167,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	first, second := newFakeHub(t, 1, goodChain), newFakeHub(t, 2, goodChain)
 	published := func(want *fakeHub) {
 		t.Helper()
-		b, err := os.ReadFile(filepath.Join(dir, wire.KeyPath(wire.DefaultScope)))
+		b, err := os.ReadFile(filepath.Join(dir, wire.KeyPath(wire.DefaultDomain)))
 		if err != nil || strings.TrimSpace(string(b)) != want.publicKey() {
 			t.Errorf("the mirror has the key %q, want %s: %v", b, want.publicKey(), err)
 		}
@@ -198,7 +198,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	}
 	published(second)
 	refused(first.mirror(t, dir), first)
-	file := filepath.Join(dir, wire.KeyPath(wire.DefaultScope))
+	file := filepath.Join(dir, wire.KeyPath(wire.DefaultDomain))
 	if err := os.WriteFile(file, []byte("garbage"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestMirrorOfManifests(t *testing.T) {
 	}
 	h := newFakeHub(t, 1, goodChain)
 	dir := t.TempDir()
-	file := filepath.Join(dir, wire.ManifestPath(wire.DefaultScope, goodManifest))
+	file := filepath.Join(dir, wire.ManifestPath(wire.DefaultDomain, goodManifest))
 	if err := h.mirror(t, dir); err != nil {
 		t.Fatal(err)
 	}
@@ -228,11 +228,11 @@ func TestMirrorOfManifests(t *testing.T) {
 		t.Errorf("the hub has no statement, the mirror has one: %v", err)
 	}
 	other := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32))
-	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = sign(other)
+	h.objects[wire.ManifestPath(wire.DefaultDomain, goodManifest)] = sign(other)
 	if err := h.mirror(t, dir); err == nil || !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("a statement with an unknown key: %v", err)
 	}
-	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = sign(h.key)
+	h.objects[wire.ManifestPath(wire.DefaultDomain, goodManifest)] = sign(h.key)
 	if err := h.mirror(t, dir); err != nil {
 		t.Fatal(err)
 	}

@@ -74,10 +74,10 @@ func (m *Mirror) copyUnits(ctx context.Context, extents *index.Map, locations *i
 
 // copyUnit copies a unit unless the directory has it.
 func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
-	path := wire.UnitPath(m.client.Scope(), w.unit)
+	path := wire.UnitPath(m.client.Domain(), w.unit)
 	fetch := func(take func(store.Answer) error) error { return m.hub.FetchUnit(ctx, w.unit, take) }
 	if w.unit.IsZero() {
-		path = wire.ChunkPath(m.client.Scope(), w.chunks[0])
+		path = wire.ChunkPath(m.client.Domain(), w.chunks[0])
 		fetch = func(take func(store.Answer) error) error { return m.hub.Fetch(ctx, chunk.Ref{ID: w.chunks[0]}, take) }
 	}
 	if m.files.has(path) {

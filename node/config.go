@@ -21,12 +21,14 @@ import (
 
 // Config is a node's configuration, in TOML. `lighter config node` prints it.
 type Config struct {
-	Root        string     `toml:"root" comment:"Directory for the node's cache, trees and mounts. It must be on an ordinary local file system."`
-	Address     string     `toml:"address" comment:"Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
-	Hubs        []string   `toml:"hubs" comment:"URLs of hubs, and of mirrors with the same content. The node asks the first one that works."`
-	HubKeys     []string   `toml:"hub_keys" comment:"Public keys (ed25519:...) of the hubs. The node believes only statements that one of them has signed. Empty: the node learns the keys of its hub when it first needs them. It can do that only if it has a single hub, on this machine, which root or the node's own user runs. Otherwise set the keys here."`
-	Trust       Trust      `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows, from a repository where the hub knows it. containerd names both if enable_remote_snapshot_annotations is set. So the pull needs the registry's permission. chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
-	Scope       string     `toml:"scope" comment:"Scope on every hub."`
+	Root    string   `toml:"root" comment:"Directory for the node's cache, trees and mounts. It must be on an ordinary local file system."`
+	Address string   `toml:"address" comment:"Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
+	Hubs    []string `toml:"hubs" comment:"URLs of hubs, and of mirrors with the same content. The node asks the first one that works."`
+	HubKeys []string `toml:"hub_keys" comment:"Public keys (ed25519:...) of the hubs. The node believes only statements that one of them has signed. Empty: the node learns the keys of its hub when it first needs them. It can do that only if it has a single hub, on this machine, which root or the node's own user runs. Otherwise set the keys here."`
+	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows, from a repository where the hub knows it. containerd names both if enable_remote_snapshot_annotations is set. So the pull needs the registry's permission. chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
+	Domain  string   `toml:"domain" comment:"Domain on every hub: the node uses the images of this one only."`
+	// Scope is the name that Domain had in files of earlier versions.
+	Scope       string     `toml:"scope,omitempty"`
 	PlainHTTP   bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
 	CAFile      string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hubs, in addition to those of the system."`
 	MountMode   mount.Mode `toml:"mount_mode" comment:"How the kernel reads images. file: as files (Linux 6.12). loop: through loop devices (Linux 5.16). none: not at all, so every image is unpacked. auto: file if the kernel can, else loop, else none."`
@@ -58,7 +60,7 @@ func DefaultConfig() Config {
 		Hubs:        []string{"http://127.0.0.1:7070"},
 		HubKeys:     []string{},
 		Trust:       TrustAuto,
-		Scope:       wire.DefaultScope,
+		Domain:      wire.DefaultDomain,
 		MountMode:   mount.Auto,
 		CacheSize:   20 << 30,
 		Prefetch:    true,
@@ -97,6 +99,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("record_delay %s is not between 0s and %s", c.RecordDelay, maxRecordDelay)
 	case time.Duration(c.HeldDelay) < minHeldDelay || time.Duration(c.HeldDelay) > maxHeldDelay:
 		return fmt.Errorf("held_delay %s is not between %s and %s", c.HeldDelay, minHeldDelay, maxHeldDelay)
+	case c.Scope != "" && c.Scope != wire.DefaultDomain:
+		return fmt.Errorf("scope %q: the key is called domain now", c.Scope)
 	case !slices.Contains(trusts, c.Trust):
 		return fmt.Errorf("trust %q is not one of %v", c.Trust, trusts)
 	case !slices.Contains(mount.Modes(), c.MountMode):
@@ -144,7 +148,7 @@ var discarded = slog.New(slog.DiscardHandler)
 func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 	var options []client.Options
 	for _, url := range c.Hubs {
-		options = append(options, client.Options{URL: url, Scope: c.Scope, PlainHTTP: c.PlainHTTP, CAFile: c.CAFile})
+		options = append(options, client.Options{URL: url, Domain: c.Domain, PlainHTTP: c.PlainHTTP, CAFile: c.CAFile})
 	}
 	return origin.New(log, options...)
 }

@@ -275,7 +275,7 @@ func (n *Node) openReport(noMonitor error) {
 	c := &n.config
 	fixed := report.Status{
 		Version: report.Version(), Root: c.Root, Address: c.Address, MountMode: c.MountMode, RemapIDs: c.RemapIDs,
-		Trust: c.trust(n.hubs), Scope: c.Scope, CAFile: c.CAFile, Started: n.started,
+		Trust: c.trust(n.hubs), Domain: c.Domain, CAFile: c.CAFile, Started: n.started,
 	}
 	if noMonitor != nil {
 		fixed.NoMetrics = noMonitor.Error()

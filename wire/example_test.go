@@ -23,7 +23,7 @@ func ExampleParseName() {
 // A node fetches units by the digest of their pack and their number in it.
 func ExampleUnitPath() {
 	unit := chunk.Unit{Pack: chunk.Sum([]byte("a pack")), N: 3}
-	fmt.Println(wire.UnitPath(wire.DefaultScope, unit))
+	fmt.Println(wire.UnitPath(wire.DefaultDomain, unit))
 	// Output:
 	// /lighter/1/default/packs/d55b179625eddb11f50e77ddd1bb9660f7373879e56123ffdc1e0a9d9ff30428/3
 }

@@ -71,10 +71,10 @@ func IsHolderID(text string) bool {
 }
 
 // HeldPath is the path of a report of what a holder has.
-func HeldPath(scope string) string { return below(scope, "held") }
+func HeldPath(domain string) string { return below(domain, "held") }
 
 // HoldersPath is the path of the holders.
-func HoldersPath(scope string) string { return below(scope, "holders") }
+func HoldersPath(domain string) string { return below(domain, "holders") }
 
 // IsReport reports whether a request is a report of a node or a mirror: a trace to TracePath, or
 // the trees of a holder to HeldPath. All other requests that change something are for

@@ -1,21 +1,38 @@
 package wire
 
 import (
+	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"lighter/format/chunk"
 )
 
 const (
-	// Prefix begins every path and is followed by the scope. It ends with the version of the API. A
+	// Prefix begins every path and is followed by the domain. It ends with the version of the API. A
 	// hub may serve several versions.
 	Prefix = "/lighter/1"
-	// DefaultScope is the scope if none is configured.
-	DefaultScope = "default"
+	// DefaultDomain is the domain of every hub, and has all images that belong to no other one.
+	DefaultDomain = "default"
 )
 
-// The paths below Prefix/SCOPE. The method is GET unless another is named.
+// maxDomain bounds a domain's name, in bytes.
+const maxDomain = 32
+
+// CheckDomain returns an error if a name is not one of a domain: lower-case letters, digits and
+// hyphens, at most 32, with a letter or digit at each end.
+func CheckDomain(name string) error {
+	if len(name) > maxDomain || !domainPattern.MatchString(name) {
+		return fmt.Errorf("%q is no name of a domain: want lower-case letters, digits and hyphens, %d at most", name,
+			maxDomain)
+	}
+	return nil
+}
+
+var domainPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+
+// The paths below Prefix/DOMAIN. The method is GET unless another is named.
 //
 //	/key                   the hub's public keys, one per line, as index.FormatKey writes them
 //	/chains/CHAIN          Chain; 404 if the hub does not know the chain
@@ -53,51 +70,51 @@ const (
 // the body {"error": "…"}; in a stream that has begun, it is in the last line.
 
 // ChainPath is the path of a Chain.
-func ChainPath(scope, chain string) string { return below(scope, "chains", chain) }
+func ChainPath(domain, chain string) string { return below(domain, "chains", chain) }
 
 // ManifestPath is the path of a Manifest.
-func ManifestPath(scope, digest string) string { return below(scope, "manifests", digest) }
+func ManifestPath(domain, digest string) string { return below(domain, "manifests", digest) }
 
 // TreePath is the path of the statement of a chain's tree.
-func TreePath(scope, chain string) string { return below(scope, "trees", chain) }
+func TreePath(domain, chain string) string { return below(domain, "trees", chain) }
 
 // IndexPath is the path of an index.
-func IndexPath(scope string, tree chunk.ID) string { return below(scope, "indexes", tree.String()) }
+func IndexPath(domain string, tree chunk.ID) string { return below(domain, "indexes", tree.String()) }
 
 // LocationsPath is the path of a tree's locations.
-func LocationsPath(scope string, tree chunk.ID) string {
-	return below(scope, "locations", tree.String())
+func LocationsPath(domain string, tree chunk.ID) string {
+	return below(domain, "locations", tree.String())
 }
 
 // UnitPath is the path of a unit.
-func UnitPath(scope string, u chunk.Unit) string { return below(scope, "packs", u.String()) }
+func UnitPath(domain string, u chunk.Unit) string { return below(domain, "packs", u.String()) }
 
 // ChunkPath is the path of any unit that holds a chunk.
-func ChunkPath(scope string, id chunk.ID) string { return below(scope, "chunks", id.String()) }
+func ChunkPath(domain string, id chunk.ID) string { return below(domain, "chunks", id.String()) }
 
 // KeyPath is the path of the hub's public keys.
-func KeyPath(scope string) string { return below(scope, "key") }
+func KeyPath(domain string) string { return below(domain, "key") }
 
 // ImagesPath is the path of the images.
-func ImagesPath(scope string) string { return below(scope, "images") }
+func ImagesPath(domain string) string { return below(domain, "images") }
 
 // FsckPath is the path to which a Fsck is sent.
-func FsckPath(scope string) string { return below(scope, "fsck") }
+func FsckPath(domain string) string { return below(domain, "fsck") }
 
 // JobsPath is the path of the jobs.
-func JobsPath(scope string) string { return below(scope, "jobs") }
+func JobsPath(domain string) string { return below(domain, "jobs") }
 
 // CollectPath is the path of collections.
-func CollectPath(scope string) string { return below(scope, "gc") }
+func CollectPath(domain string) string { return below(domain, "gc") }
 
 // TracesPath is the path of the traces.
-func TracesPath(scope string) string { return below(scope, "traces") }
+func TracesPath(domain string) string { return below(domain, "traces") }
 
 // TracePath is the path to which nodes send traces of a tree.
-func TracePath(scope string, tree chunk.ID) string { return below(scope, "traces", tree.String()) }
+func TracePath(domain string, tree chunk.ID) string { return below(domain, "traces", tree.String()) }
 
-func below(scope string, parts ...string) string {
-	return Prefix + "/" + scope + "/" + strings.Join(parts, "/")
+func below(domain string, parts ...string) string {
+	return Prefix + "/" + domain + "/" + strings.Join(parts, "/")
 }
 
 // isTrace reports whether a request sends a trace to TracePath.

@@ -21,4 +21,4 @@ type Verdict struct {
 }
 
 // RetentionPath is the path of the verdicts.
-func RetentionPath(scope string) string { return below(scope, "retention") }
+func RetentionPath(domain string) string { return below(domain, "retention") }

@@ -29,7 +29,7 @@ type workload struct {
 	tree    chunk.ID
 	trace   []byte
 	touched int64    // bytes of the device in the trace
-	units   []string // paths, below the scope, that a node requested
+	units   []string // paths, below the domain, that a node requested
 }
 
 // listener is a proxy in front of the hub. It forwards all requests, and keeps the traces that
@@ -39,7 +39,7 @@ type listener struct {
 	traces chan report
 
 	mu    sync.Mutex // guards units
-	units []string   // paths, below the scope, that nodes requested
+	units []string   // paths, below the domain, that nodes requested
 }
 
 type report struct {

@@ -19,7 +19,7 @@ func backupCommand() *cobra.Command {
 		Use:   "backup [flags] DIR",
 		Short: "Copy a hub to a directory while it runs",
 		Long: `Copy a hub to a directory, while it runs or not: a snapshot of its catalog, the objects that the
-snapshot names, its registry and its signing keys. Run it on the hub's machine, as the hub's user.
+snapshot names, its registry and its signing keys, all of these for each of its domains. Run it on the hub's machine, as the hub's user.
 
 On one file system, objects become hard links: copy DIR to another disk afterwards. If DIR has
 an earlier backup, only new files are copied. The hub deletes nothing meanwhile.

@@ -54,7 +54,7 @@ func hubFlags(cmd *cobra.Command) *client.Options {
 	o, f := new(client.Options), cmd.Flags()
 	url := cmp.Or(os.Getenv("LIGHTER_HUB"), "http://127.0.0.1:7070")
 	f.StringVar(&o.URL, "hub", url, "the hub's `URL`, or unix:/PATH (environment: LIGHTER_HUB)")
-	f.StringVar(&o.Scope, "scope", wire.DefaultScope, "the `SCOPE` on the hub")
+	f.StringVar(&o.Domain, "domain", wire.DefaultDomain, "the `DOMAIN` on the hub, as its configuration names it")
 	f.BoolVar(&o.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
 	f.StringVar(&o.TokenFile, "token-file", os.Getenv("LIGHTER_TOKEN_FILE"),
 		"the `FILE` with the token that the hub requires for changes (environment: LIGHTER_TOKEN_FILE)")

@@ -7,6 +7,7 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/hub"
+	"lighter/wire"
 )
 
 func hubKeyCommand() *cobra.Command {
@@ -24,12 +25,14 @@ in this order:
   4. lighter hub key remove  the old key, restart the hub, and make mirrors again
   5. hub_keys of each node   the new key alone, and restart the node
 
-Containers keep running. docs/operating.md explains the procedure.
+Containers keep running. docs/operating.md explains the procedure. Each domain of the hub
+(--domain) has keys of its own.
 
 These commands change the hub's directory. A running hub keeps using the keys that it
 was started with.`,
 		Example: `  lighter hub key show --root /srv/lighter
   lighter hub key add --root /srv/lighter
+  lighter hub key show --root /srv/lighter --domain team
   lighter hub key remove --root /srv/lighter ed25519:...`,
 		Args: command.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -38,17 +41,21 @@ was started with.`,
 	return cmd
 }
 
-// onHubRoot gives a command the flags that name a hub's directory, and runs it with the directory
-// from the flags or the hub's configuration.
+// onHubRoot gives a command the flags that name the directory of a hub's domain, and runs it with the
+// directory from the flags or the hub's configuration.
 func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *cobra.Command {
-	config, file := hub.DefaultConfig(), ""
+	config, file, domain := hub.DefaultConfig(), "", wire.DefaultDomain
+	cmd.Flags().StringVar(&domain, "domain", domain, "the `DOMAIN` of the hub whose keys these are")
 	cmd.Flags().StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`)")
 	cmd.Flags().StringVar(&file, "config", "", "the hub's configuration `FILE`, which may name the directory")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := effective(cmd, file, &config); err != nil {
 			return err
 		}
-		return run(config.Root, args)
+		if err := wire.CheckDomain(domain); err != nil {
+			return command.Usage(err)
+		}
+		return run(hub.DomainRoot(config.Root, domain), args)
 	}
 	return cmd
 }

@@ -44,7 +44,7 @@ cache of its own. "lighter unmount DIR" ends that node.`,
 		if err != nil {
 			return command.Usage(err)
 		}
-		config.Hubs, config.Scope = []string{options.URL}, options.Scope
+		config.Hubs, config.Domain = []string{options.URL}, options.Domain
 		config.PlainHTTP, config.CAFile = options.PlainHTTP, options.CAFile
 		return mounts.Mount(ctx, config, args[0], *platform, dir)
 	})

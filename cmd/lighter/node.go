@@ -71,7 +71,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 		"a hub's public `KEY`; may be repeated; required unless the only hub runs on this machine as root")
 	f.StringVar((*string)(&config.Trust), "trust", string(config.Trust),
 		"which pulls get their images from the hubs (`TRUST`: image, chain or auto)")
-	f.StringVar(&config.Scope, "scope", config.Scope, "the `SCOPE` on every hub")
+	f.StringVar(&config.Domain, "domain", config.Domain, "the `DOMAIN` on every hub")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP,
 		"allow plain HTTP to a hub that is not on this machine")
 	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM `FILE`) to trust for the hub")

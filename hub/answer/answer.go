@@ -28,21 +28,22 @@ import (
 	"lighter/wire"
 )
 
-// Base is the path below which the API of the default scope lies.
-const Base = wire.Prefix + "/" + wire.DefaultScope
-
-// Mux routes requests to handlers that return errors. It answers unknown paths with JSON, too.
+// Mux routes requests about one domain to handlers that return errors. It answers unknown paths with
+// JSON, too.
 type Mux struct {
-	mux *http.ServeMux
-	log *slog.Logger
+	mux  *http.ServeMux
+	base string // the path below which the domain's API lies
+	log  *slog.Logger
 }
 
-// NewMux returns a router without routes.
-func NewMux(log *slog.Logger) *Mux { return &Mux{mux: http.NewServeMux(), log: log} }
+// NewMux returns a router without routes for a domain.
+func NewMux(domain string, log *slog.Logger) *Mux {
+	return &Mux{mux: http.NewServeMux(), base: wire.Prefix + "/" + domain, log: log}
+}
 
-// Handle adds a route. path is relative to Base.
+// Handle adds a route. path is relative to wire.Prefix/DOMAIN.
 func (m *Mux) Handle(method, path string, handle func(http.ResponseWriter, *http.Request) error) {
-	m.mux.HandleFunc(method+" "+Base+path, func(w http.ResponseWriter, req *http.Request) {
+	m.mux.HandleFunc(method+" "+m.base+path, func(w http.ResponseWriter, req *http.Request) {
 		if err := handle(w, req); err != nil {
 			m.sendError(w, req, err)
 		}
@@ -85,12 +86,17 @@ func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
 	if status == http.StatusInternalServerError || isAway(err) {
 		m.log.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
-	b, _ := json.Marshal(map[string]string{"error": report.Public(err)}) // strings always have a JSON form
 	h := w.Header()
 	h.Del("ETag")
 	if status == http.StatusNotFound && !errors.Is(err, errNoPath) {
 		h.Set(wire.MissingHeader, "1")
 	}
+	Error(w, status, report.Public(err))
+}
+
+// Error sends an error as the API does.
+func Error(w http.ResponseWriter, status int, text string) {
+	b, _ := json.Marshal(map[string]string{"error": text}) // strings always have a JSON form
 	send(w, status, "no-store", b)
 }
 

@@ -22,6 +22,8 @@ import (
 	"lighter/wire"
 )
 
+const base = wire.Prefix + "/" + wire.DefaultDomain
+
 func do(h http.Handler, method, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
@@ -40,12 +42,12 @@ func TestStatuses(t *testing.T) {
 	} {
 		for _, err := range errs {
 			var log bytes.Buffer
-			mux := answer.NewMux(slog.New(slog.NewTextHandler(&log, nil)))
+			mux := answer.NewMux(wire.DefaultDomain, slog.New(slog.NewTextHandler(&log, nil)))
 			mux.Handle("GET", "/thing", func(w http.ResponseWriter, _ *http.Request) error {
 				w.Header().Set("ETag", `"tag"`)
 				return fmt.Errorf("wrapped: %w", err)
 			})
-			w := do(mux, "GET", answer.Base+"/thing?token=secret")
+			w := do(mux, "GET", base+"/thing?token=secret")
 			var body struct{ Error string }
 			if jsonErr := json.Unmarshal(w.Body.Bytes(), &body); w.Code != want || jsonErr != nil ||
 				body.Error != "wrapped: "+err.Error() {
@@ -68,9 +70,9 @@ func TestStatuses(t *testing.T) {
 // The answer for an unknown path is JSON, without the header that tells caches and nodes that an
 // object is missing.
 func TestUnknownPaths(t *testing.T) {
-	mux := answer.NewMux(slog.New(slog.DiscardHandler))
+	mux := answer.NewMux(wire.DefaultDomain, slog.New(slog.DiscardHandler))
 	mux.Handle("GET", "/thing", func(http.ResponseWriter, *http.Request) error { return nil })
-	for _, request := range []string{"GET /", "POST " + answer.Base + "/thing", "GET /lighter/1/other/thing"} {
+	for _, request := range []string{"GET /", "POST " + base + "/thing", "GET /lighter/1/other/thing"} {
 		method, path, _ := strings.Cut(request, " ")
 		w := do(mux, method, path)
 		if w.Code != 404 && w.Code != 405 || w.Header().Get(wire.MissingHeader) != "" || !json.Valid(w.Body.Bytes()) {
@@ -108,7 +110,7 @@ func TestBodies(t *testing.T) {
 }
 
 func ExampleMux() {
-	mux := answer.NewMux(slog.New(slog.DiscardHandler))
+	mux := answer.NewMux(wire.DefaultDomain, slog.New(slog.DiscardHandler))
 	mux.HandleJSON("GET", "/things/{name}", "no-cache", func(_ http.ResponseWriter, req *http.Request) (any, error) {
 		if name := req.PathValue("name"); name != "known" {
 			return nil, fmt.Errorf("thing %s: %w", name, catalog.ErrNotFound)
@@ -116,7 +118,7 @@ func ExampleMux() {
 		return map[string]int{"size": 7}, nil
 	})
 	for _, name := range []string{"known", "other"} {
-		w := do(mux, "GET", answer.Base+"/things/"+name)
+		w := do(mux, "GET", base+"/things/"+name)
 		fmt.Print(w.Code, " ", w.Body)
 	}
 	// Output:

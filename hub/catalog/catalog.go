@@ -51,18 +51,24 @@ type Catalog struct {
 	sizes   sizesState
 }
 
-// Open opens a catalog, and makes what is missing in it. source is the path of an SQLite file, or
-// the URL of a database of PostgreSQL: postgres://USER:PASSWORD@HOST:PORT/DATABASE. An older catalog
-// is migrated.
+// Open opens the only catalog of this process: Place.Source is source.
 func Open(ctx context.Context, source string) (*Catalog, error) {
-	db, err := connect(source)
+	return OpenAt(ctx, Place{Source: source})
+}
+
+// OpenAt opens a catalog, and makes what is missing in it. An older catalog is migrated.
+func OpenAt(ctx context.Context, p Place) (*Catalog, error) {
+	db, err := connect(p)
 	if err == nil {
-		if err = migrate(ctx, db.writing, db.write); err != nil {
+		if err = p.makeSchema(ctx, db); err == nil {
+			err = migrate(ctx, db.writing, db.write)
+		}
+		if err != nil {
 			err = errors.Join(err, db.Close())
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), mark(err))
+		return nil, fmt.Errorf("open the catalog %s: %w", p, mark(err))
 	}
 	return newCatalog(db), nil
 }

@@ -73,18 +73,21 @@ func IsPostgres(source string) bool {
 }
 
 const (
-	sqliteReaders       = 4 // connections for reading; there is one for writing
+	sqliteReaders       = 4      // connections for reading; there is one for writing
+	sqliteCache         = 32_000 // KiB that a connection keeps in memory
+	leastCache          = 2_000  // KiB, however many catalogs there are
 	postgresConnections = 16
+	leastConnections    = 4 // however many catalogs there are
 	connectTimeout      = 10 * time.Second
 	// idleTimeout is the longest pause between two statements of a transaction with PostgreSQL.
 	idleTimeout = 5 * time.Second
 )
 
 // openSQLite opens the database in a file.
-func openSQLite(path, options string, connections int) (*sql.DB, error) {
-	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() +
+func openSQLite(p Place, options string, connections int) (*sql.DB, error) {
+	dsn := "file:" + (&url.URL{Path: p.Source}).EscapedPath() +
 		"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" +
-		"&_pragma=cache_size(-32000)" + options
+		fmt.Sprintf("&_pragma=cache_size(-%d)", p.share(sqliteCache, leastCache)) + options
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, err
@@ -95,8 +98,8 @@ func openSQLite(path, options string, connections int) (*sql.DB, error) {
 }
 
 // openPostgres opens the database at a URL. It does not connect yet.
-func openPostgres(source string) (*sql.DB, error) {
-	config, err := pgx.ParseConfig(source)
+func openPostgres(p Place) (*sql.DB, error) {
+	config, err := pgx.ParseConfig(p.Source)
 	if err != nil {
 		return nil, errors.New("its URL is not valid: want postgres://USER:PASSWORD@HOST:PORT/DATABASE")
 	}
@@ -109,9 +112,13 @@ func openPostgres(source string) (*sql.DB, error) {
 	config.DialFunc = dialer.DialContext
 	// A process that is stopped in a transaction must not keep its locks: others wait for them.
 	config.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(idleTimeout.Milliseconds(), 10)
+	if p.Schema != "" {
+		config.RuntimeParams["search_path"] = pgx.Identifier{p.Schema}.Sanitize()
+	}
 	db := stdlib.OpenDB(*config)
-	db.SetMaxOpenConns(postgresConnections)
-	db.SetMaxIdleConns(postgresConnections)
+	connections := p.share(postgresConnections, leastConnections)
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
 	return db, nil
 }
 
@@ -121,16 +128,16 @@ type database struct {
 	write, read      session
 }
 
-func connect(source string) (*database, error) {
+func connect(p Place) (*database, error) {
 	db := &database{}
 	d := sqliteDialect
 	var err error
-	if IsPostgres(source) {
+	if IsPostgres(p.Source) {
 		d = postgresDialect
-		db.writing, err = openPostgres(source)
+		db.writing, err = openPostgres(p)
 		db.reading = db.writing
-	} else if db.writing, err = openSQLite(source, "&_txlock=immediate", 1); err == nil {
-		if db.reading, err = openSQLite(source, "&_pragma=query_only(1)", sqliteReaders); err != nil {
+	} else if db.writing, err = openSQLite(p, "&_txlock=immediate", 1); err == nil {
+		if db.reading, err = openSQLite(p, "&_pragma=query_only(1)", sqliteReaders); err != nil {
 			err = errors.Join(err, db.writing.Close())
 		}
 	}

@@ -72,14 +72,19 @@ func (c *Catalog) Snapshot(ctx context.Context, path string) error {
 // Attach opens the catalog of a hub that may be running. source is as for Open. Unlike Open it makes
 // and migrates nothing.
 func Attach(ctx context.Context, source string) (*Catalog, error) {
-	if !IsPostgres(source) {
-		if _, err := os.Stat(source); err != nil {
+	return AttachAt(ctx, Place{Source: source})
+}
+
+// AttachAt is Attach for a place.
+func AttachAt(ctx context.Context, p Place) (*Catalog, error) {
+	if !IsPostgres(p.Source) {
+		if _, err := os.Stat(p.Source); err != nil {
 			return nil, fmt.Errorf("open the catalog: %w", err)
 		}
 	}
-	db, err := connect(source)
+	db, err := connect(p)
 	if err != nil {
-		return nil, fmt.Errorf("open the catalog %s: %w", nameOf(source), mark(err))
+		return nil, fmt.Errorf("open the catalog %s: %w", p, mark(err))
 	}
 	c := newCatalog(db)
 	if _, err := c.Claims.IsHeld(ctx); err != nil {
@@ -87,7 +92,7 @@ func Attach(ctx context.Context, source string) (*Catalog, error) {
 		if IsAway(err) {
 			what = ""
 		}
-		return nil, errors.Join(fmt.Errorf("open the catalog %s: %s%w", nameOf(source), what, err), c.Close())
+		return nil, errors.Join(fmt.Errorf("open the catalog %s: %s%w", p, what, err), c.Close())
 	}
 	return c, nil
 }

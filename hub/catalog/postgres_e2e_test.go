@@ -25,6 +25,53 @@ func TestConformanceOfPostgres(t *testing.T) {
 	catalogtest.Test(t, func(t *testing.T) *catalog.Catalog { return catalogtest.Open(t, server.Database(t)) })
 }
 
+// A catalog in a schema of its own keeps the contract, also with the fewest connections.
+func TestConformanceOfSchemas(t *testing.T) {
+	server := postgres.Start(t)
+	const sharing = 64
+	catalogtest.Test(t, func(t *testing.T) *catalog.Catalog {
+		return catalogtest.OpenAt(t, catalog.Place{Source: server.Database(t), Schema: "domain_a", Sharing: sharing})
+	})
+}
+
+// Several processes may make the schemas of one database at the same time. What one schema has, others
+// and the default one do not have.
+func TestSchemasShareNothing(t *testing.T) {
+	server := postgres.Start(t)
+	source := server.Database(t)
+	schemas := []string{"", "domain_a", "domain_b"}
+	opened := make([]*catalog.Catalog, 2*len(schemas))
+	var work sync.WaitGroup
+	for i := range opened {
+		work.Go(func() {
+			var err error
+			opened[i], err = catalog.OpenAt(t.Context(), catalog.Place{Source: source, Schema: schemas[i%len(schemas)]})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	if t.Failed() {
+		return
+	}
+	for _, c := range opened {
+		defer c.Close()
+	}
+	catalogtest.Publish(t, opened[1], "a:1", "layer")
+	for i, c := range opened {
+		images, err := c.Images(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		has, err := c.HasTree(t.Context(), catalogtest.TreeOf("layer"))
+		if want := schemas[i%len(schemas)] == "domain_a"; err != nil || has != want || (len(images) == 1) != want {
+			t.Errorf("schema %q has %d images, and the tree: %v (%v), want %v", schemas[i%len(schemas)], len(images), has, err,
+				want)
+		}
+	}
+}
+
 // What users are told of an error does not name the database's host or user.
 func TestReasonsNameNoDatabase(t *testing.T) {
 	server := postgres.Start(t)

@@ -152,6 +152,9 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.config.Belongs(ref.Repository); err != nil {
+		return nil, err
+	}
 	from, err := pull.OpenSource(ctx, s.config.Sources, source, add)
 	if err != nil {
 		return nil, err
@@ -171,6 +174,9 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string) (*request, error) {
 	ref, err := report.ParseName(add.Name)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.config.Belongs(ref.Repository); err != nil {
 		return nil, err
 	}
 	which := ref.Reference()

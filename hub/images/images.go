@@ -30,6 +30,9 @@ type Config struct {
 	Platforms []string // OS/ARCH of the images that are ingested by default
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
 	Quotas    []Quota
+	// Belongs returns an error that wraps report.ErrInvalid if images of a repository are not to be
+	// added here.
+	Belongs   func(repository string) error
 	MaxBlob   int64 // bytes of a blob of another registry
 	KeepBlobs KeepBlobs
 	ImageTime time.Duration // bounds the bringing and ingestion of a name's images

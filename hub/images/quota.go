@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,23 +18,27 @@ import (
 
 // Quota bounds the images in the repositories below a prefix.
 type Quota struct {
+	Domain string `toml:"domain,omitempty" comment:"Domain whose images the quota is about. Empty: the default domain."`
 	Prefix string `toml:"prefix" comment:"First parts of names: ci is about ci/a and ci/a/b, and not about cim/a. Empty: all images."`
 	Bytes  int64  `toml:"bytes" comment:"Bytes of the images, as lighter images shows them (SIZE). An image with several names counts once, and layers that images share count for each."`
 }
 
+// DomainName returns the name of the quota's domain.
+func (q Quota) DomainName() string { return cmp.Or(q.Domain, wire.DefaultDomain) }
+
 // CheckQuotas returns an error if a quota is invalid.
 func CheckQuotas(quotas []Quota) error {
-	seen := map[string]bool{}
+	seen := map[[2]string]bool{}
 	for i, q := range quotas {
 		switch {
 		case q.Bytes <= 0:
 			return fmt.Errorf("quota %d: bytes is %d: want more than 0", i+1, q.Bytes)
 		case strings.HasPrefix(q.Prefix, "/") || strings.HasSuffix(q.Prefix, "/"):
 			return fmt.Errorf("quota %d: prefix %q begins or ends with /: want HOST/PATH or PATH", i+1, q.Prefix)
-		case seen[q.Prefix]:
+		case seen[[2]string{q.DomainName(), q.Prefix}]:
 			return fmt.Errorf("quota %d: there is another one with prefix %q", i+1, q.Prefix)
 		}
-		seen[q.Prefix] = true
+		seen[[2]string{q.DomainName(), q.Prefix}] = true
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func TestUnsyncedPackIsNotPublished(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	p := publish.New(c, o, scratch, "process", log)
 	keys := []ed25519.PrivateKey{make(ed25519.PrivateKey, ed25519.PrivateKeySize)}
-	trees := NewTrees(t.Context(), c, o, p, tree.Limits{Entries: 1000, Bytes: 1 << 20}, keys, log)
+	trees := NewTrees(t.Context(), c, o, p, tree.Limits{Entries: 1000, Bytes: 1 << 20}, NewBounds(), keys, log)
 	i := New(c, p, encoder.NewPool(1), trees, log)
 	staging, err := newStaging(p, c)
 	if err != nil {

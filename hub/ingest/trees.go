@@ -48,29 +48,41 @@ type Trees struct {
 
 	life context.Context // of requested trees; ends with the hub
 
+	*Bounds
+	flights singleflight.Group // requested trees, by chain
+}
+
+// Bounds bounds the trees that a process makes at a time, of all its domains.
+type Bounds struct {
 	merging   *semaphore.Weighted // all trees
 	requested *semaphore.Weighted // requested trees that run, one at a time
 	waiting   *semaphore.Weighted // requested trees that run or wait
-	flights   singleflight.Group  // requested trees, by chain
 }
 
-// NewTrees returns a maker of trees within the limits, signed with the keys. life ends with the
-// hub.
+// NewBounds returns the bounds of a process.
+func NewBounds() *Bounds {
+	return &Bounds{merging: semaphore.NewWeighted(mergesAtOnce), requested: semaphore.NewWeighted(1),
+		waiting: semaphore.NewWeighted(maxRequested)}
+}
+
+// NewTrees returns a maker of trees within the limits and bounds, signed with the keys. life ends with
+// the hub.
 func NewTrees(
-	life context.Context, c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits,
+	life context.Context, c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits, b *Bounds,
 	keys []ed25519.PrivateKey, log *slog.Logger,
 ) *Trees {
 	return &Trees{MaxDerived: maxDerived, life: life, catalog: c, objects: o, publisher: p, limits: limits,
-		keys: keys, log: log,
-		merging:   semaphore.NewWeighted(mergesAtOnce),
-		requested: semaphore.NewWeighted(1),
-		waiting:   semaphore.NewWeighted(maxRequested)}
+		keys: keys, log: log, Bounds: b}
 }
 
 // Run waits until the life of requested trees ends, and then for the one that is being made.
 func (t *Trees) Run() error {
 	<-t.life.Done()
-	return t.requested.Acquire(context.WithoutCancel(t.life), 1)
+	if err := t.requested.Acquire(context.WithoutCancel(t.life), 1); err != nil {
+		return err
+	}
+	t.requested.Release(1) // others are not made any more: their context has ended
+	return nil
 }
 
 // madeTree is a tree whose index and locations are staged.

@@ -6,19 +6,21 @@
 // After a restart, a process gets back at once what it ran before.
 //
 // A job whose payload is replaced while it runs is interrupted, and runs again with the new one.
+//
+// A process may have several queues, of several stores (Runner).
 package jobs
 
 import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lighter/hub/catalog"
@@ -92,12 +94,13 @@ type Queue struct {
 	// RetryDelay is the pause after a RetryError. It is set before Run.
 	RetryDelay time.Duration
 
-	store Store
-	owner string
-	kinds []Kind
-	log   *slog.Logger
-	wake  chan struct{} // has an element if there may be a job to run
-	work  sync.WaitGroup
+	runner *Runner
+	due    atomic.Bool // there may be a job to run
+	store  Store
+	owner  string
+	kinds  []Kind
+	log    *slog.Logger
+	work   sync.WaitGroup
 
 	mu      sync.Mutex // guards the following
 	running map[int64]*Running
@@ -131,13 +134,9 @@ var (
 	errAttempts    = errors.New("the hub ended each time that it ran the job")
 )
 
-// New returns a queue of jobs that owner runs: a name of this process that no other one has, and
-// that it has again after a restart. Nothing runs before Run.
+// New returns a queue with a runner of its own; see Runner.Queue.
 func New(store Store, owner string, log *slog.Logger) *Queue {
-	// Each start has a name of its own: a job that ends the process counts as one more attempt.
-	owner += "/" + rand.Text()
-	return &Queue{Lease: defaultLease, RetryDelay: retryDelay, store: store, owner: owner, log: log,
-		wake: make(chan struct{}, 1), running: map[int64]*Running{}, waiting: map[*waiter]bool{}}
+	return NewRunner().Queue(store, owner, log)
 }
 
 // Add adds a kind. It is called before Run.
@@ -161,35 +160,15 @@ func (q *Queue) Kinds() (names []string) {
 	return names
 }
 
-// Run runs jobs until ctx ends, and then waits for those that run.
-func (q *Queue) Run(ctx context.Context) error {
-	defer q.work.Wait()
-	q.work.Go(func() { q.forget(ctx) })
-	for {
-		j, err := q.store.Claim(ctx, q.owner, q.slots(), q.Lease)
-		switch {
-		case err == nil:
-			q.start(ctx, j)
-			continue
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case !errors.Is(err, catalog.ErrNotFound):
-			q.log.Error("read the queue of jobs", "err", err)
-		}
-		select {
-		case <-q.wake:
-		case <-time.After(pollEvery):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
+// Run is that of the queue's runner.
+func (q *Queue) Run(ctx context.Context) error { return q.runner.Run(ctx) }
 
 // Changed says that a job was added or changed, or what it is about. The queue looks whether there is
 // a job to run, the worker of this one whether it is to do something else, and Await whether it is
 // over.
 func (q *Queue) Changed(kind, key string) {
-	notify(q.wake)
+	q.due.Store(true)
+	notify(q.runner.wake)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if r := q.runs(kind, key); r != nil {
@@ -224,29 +203,19 @@ func notify(c chan struct{}) {
 	}
 }
 
-// slots returns the room for further jobs.
-func (q *Queue) slots() (slots []catalog.Slot) {
+// count returns how many jobs of a kind run, and how many of these have no priority above 0.
+func (q *Queue) count(kind string) (all, low int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, k := range q.kinds {
-		all, low := 0, 0
-		for _, r := range q.running {
-			if r.Kind != k.Name {
-				continue
-			}
-			if all++; r.Priority <= 0 {
-				low++
-			}
+	for _, r := range q.running {
+		if r.Kind != kind {
+			continue
 		}
-		switch {
-		case all >= k.AtOnce:
-		case low >= k.AtOnce-k.Urgent:
-			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: 1})
-		default:
-			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: Low})
+		if all++; r.Priority <= 0 {
+			low++
 		}
 	}
-	return slots
+	return all, low
 }
 
 func (q *Queue) start(ctx context.Context, j catalog.Job) {
@@ -265,7 +234,7 @@ func (q *Queue) start(ctx context.Context, j catalog.Job) {
 		}
 		q.tell(j.Kind, j.Key)
 		q.mu.Unlock()
-		notify(q.wake)
+		q.runner.dueAll()
 	})
 }
 

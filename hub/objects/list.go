@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"gocloud.dev/blob"
 )
@@ -89,7 +90,7 @@ func (s *Store) listBucket(ctx context.Context, kind, after string) iter.Seq2[In
 	return func(yield func(Info, error) bool) {
 		options := &blob.ListOptions{Prefix: kind, BeforeList: func(as func(any) bool) error {
 			if input := (*s3.ListObjectsV2Input)(nil); as(&input) && after != "" {
-				input.StartAfter = &after
+				input.StartAfter = aws.String(s.s3Prefix + after)
 			}
 			return nil
 		}}

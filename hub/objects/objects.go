@@ -61,12 +61,14 @@ func LayerKey(diffID string) string {
 type Store struct {
 	bucket *blob.Bucket
 	dir    string // of the bucket; empty if it is not a directory
-	// s3Bucket is the bucket's name on S3, for requests that package blob does not have.
-	s3Bucket string
-	tables   *lru.Cache[chunk.ID, *pack.Table]
+	// s3Bucket is the bucket's name on S3, and s3Prefix begins the keys there, for requests that package
+	// blob does not have.
+	s3Bucket, s3Prefix string
+	tables             *lru.Cache[chunk.ID, *pack.Table]
 }
 
-// Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in.
+// Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in, with prefix=PREFIX
+// in its query if the objects are below a prefix of the bucket.
 func Open(ctx context.Context, bucketURL string) (*Store, error) {
 	u, err := url.Parse(bucketURL)
 	if err != nil {
@@ -81,7 +83,7 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 		s.bucket, err = fileblob.OpenBucket(s.dir, &fileblob.Options{
 			CreateDir: true, DirFileMode: 0o755, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 	} else {
-		s.s3Bucket = u.Host
+		s.s3Bucket, s.s3Prefix = u.Host, u.Query().Get("prefix")
 		s.bucket, err = blob.OpenBucket(ctx, bucketURL)
 	}
 	if err == nil {

@@ -23,7 +23,7 @@ func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string
 	for page := range slices.Chunk(keys, deletePage) {
 		request := &types.Delete{Quiet: aws.Bool(true)} // the answer has errors only
 		for _, key := range page {
-			request.Objects = append(request.Objects, types.ObjectIdentifier{Key: aws.String(key)})
+			request.Objects = append(request.Objects, types.ObjectIdentifier{Key: aws.String(s.s3Prefix + key)})
 		}
 		done, err := client.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: aws.String(s.s3Bucket), Delete: request})
 		if err != nil {
@@ -45,7 +45,7 @@ func (s *Store) put(ctx context.Context, key string, file *os.File) error {
 	if !s.bucket.As(&client) { // a bucket in memory, in tests
 		return s.bucket.Upload(ctx, key, file, &blob.WriterOptions{ContentType: contentType})
 	}
-	_, err := client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3Bucket, Key: &key, Body: file,
+	_, err := client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3Bucket, Key: aws.String(s.s3Prefix + key), Body: file,
 		ContentType: &contentType})
 	return err
 }

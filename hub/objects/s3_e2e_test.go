@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,41 @@ func openStore(t *testing.T, bucket string) *objects.Store {
 func TestConformanceOfS3(t *testing.T) {
 	newBucket := openBuckets(t)
 	objectstest.Run(t, func(t *testing.T) *objects.Store { return openStore(t, newBucket(t)) }, (*testing.T).TempDir)
+}
+
+// Stores below a prefix of a bucket have objects of their own, whatever the bucket has beside them.
+func TestConformanceOfPrefixes(t *testing.T) {
+	newBucket := openBuckets(t)
+	objectstest.Run(t, func(t *testing.T) *objects.Store { return openStore(t, newBucket(t)+"&prefix=domains/a/") },
+		(*testing.T).TempDir)
+	bucket := newBucket(t)
+	stores := map[string]*objects.Store{"": openStore(t, bucket), "a": openStore(t, bucket+"&prefix=domains/a/"),
+		"b": openStore(t, bucket+"&prefix=domains/b/")}
+	keys := []string{objects.LayerKey("sha256:01"), objects.LayerKey("sha256:02"), objects.LayerKey("sha256:03")}
+	for name, s := range stores {
+		for _, key := range keys {
+			publish(t, s, key, []byte(name+key))
+		}
+	}
+	if err := stores["a"].Delete(t.Context(), keys); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range stores {
+		var want []string
+		if name != "a" {
+			want = keys[1:]
+		}
+		var got []string
+		for info, err := range s.List(t.Context(), keys[0]) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, info.Key)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("store %q has %v after the first, want %v", name, got, want)
+		}
+	}
 }
 
 // Many objects are deleted with few requests.

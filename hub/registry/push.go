@@ -59,6 +59,15 @@ func nameable(repository string) bool {
 	return err == nil && parsed == ref
 }
 
+// RepositoryOf returns the repository that a request is about, by its path. It is empty for other
+// requests below /v2/.
+func RepositoryOf(path string) string {
+	if found := repositoryPath.FindStringSubmatch(path); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
 // Handler serves the OCI distribution API below /v2/. It sends an answer about a change after
 // events has received it.
 func (r *Registry) Handler(events Events) http.Handler {
@@ -86,13 +95,13 @@ func (r *Registry) Handler(events Events) http.Handler {
 		}
 		wait, cancel := context.WithTimeout(req.Context(), manifestsTimeout)
 		defer cancel()
-		if err := r.manifests.Acquire(wait, room); err != nil {
+		if err := r.Bounds.manifests.Acquire(wait, room); err != nil {
 			w.Header().Set("Retry-After", "5")
 			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(
 				"too many manifests are being pushed; try again"))
 			return
 		}
-		defer r.manifests.Release(room)
+		defer r.Bounds.manifests.Release(room)
 		// The body is read before the lock is taken, as a slow client would hold it.
 		body, err := ReadWithin(io.LimitReader(req.Body, room), manifestTimeout)
 		if err != nil {

@@ -56,15 +56,24 @@ type Registry struct {
 	// ReleasesLayers says that layers of pushed images are deleted when they are ingested. It is set
 	// before the registry is used.
 	ReleasesLayers bool
+	// Bounds are the registry's own, or those of the process. They are set before the registry is used.
+	Bounds *Bounds
 
 	app       *handlers.App
 	driver    driver.StorageDriver
 	namespace distribution.Namespace
 	log       *slog.Logger
-	upstream  Upstream            // may be nil: there is none
-	uses      Uses                // may be nil: nothing is deleted
+	upstream  Upstream // may be nil: there is none
+	uses      Uses     // may be nil: nothing is deleted
+}
+
+// Bounds bounds the memory that the pushes of a process take, for all its registries.
+type Bounds struct {
 	manifests *semaphore.Weighted // in bytes; see maxManifests
 }
+
+// NewBounds returns the bounds of a process.
+func NewBounds() *Bounds { return &Bounds{semaphore.NewWeighted(maxManifests)} }
 
 // maxCatalog bounds the repositories in one answer to /v2/_catalog. A longer list is paginated.
 const maxCatalog = 1000
@@ -100,7 +109,7 @@ func Open(
 	// manifests that are missing here, and foreign layers are accepted.
 	config.Validation.Disabled = true
 	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log,
-		upstream: upstream, uses: uses, TouchInterval: touchInterval, manifests: semaphore.NewWeighted(maxManifests)}, nil
+		upstream: upstream, uses: uses, TouchInterval: touchInterval, Bounds: NewBounds()}, nil
 }
 
 // Repository is one repository of the registry.

@@ -12,8 +12,9 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"time"
+
+	"lighter/hub/pattern"
 )
 
 // Rule says which images of some repositories are kept. The first rule that names a repository
@@ -63,8 +64,8 @@ func (r Rule) check() error {
 		return errors.New("untagged_days is below zero")
 	}
 	for _, p := range r.Repositories {
-		if _, err := path.Match(strings.ReplaceAll(p, "**", "*"), ""); err != nil || p == "" {
-			return fmt.Errorf("repositories: %q is no pattern: want NAME with * and **, such as ci/**", p)
+		if err := pattern.Check(p); err != nil {
+			return fmt.Errorf("repositories: %w", err)
 		}
 	}
 	for i, k := range r.KeepTags {
@@ -166,31 +167,7 @@ func (p Policy) judge(repository string, images []Image, now time.Time) []Verdic
 }
 
 func (r Rule) isAbout(repository string) bool {
-	return slices.ContainsFunc(r.Repositories, func(pattern string) bool {
-		return matchParts(strings.Split(pattern, "/"), strings.Split(repository, "/"))
-	})
-}
-
-// matchParts matches the parts of a name. The part ** matches any number of them.
-func matchParts(pattern, name []string) bool {
-	for len(pattern) > 0 {
-		if pattern[0] == "**" {
-			for i := range len(name) + 1 {
-				if matchParts(pattern[1:], name[i:]) {
-					return true
-				}
-			}
-			return false
-		}
-		if len(name) == 0 {
-			return false
-		}
-		if ok, err := path.Match(pattern[0], name[0]); err != nil || !ok {
-			return false
-		}
-		pattern, name = pattern[1:], name[1:]
-	}
-	return len(name) == 0
+	return slices.ContainsFunc(r.Repositories, func(p string) bool { return pattern.Match(p, repository) })
 }
 
 // judge returns what becomes of one of a repository's images.

@@ -74,13 +74,13 @@ func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	for _, p := range proxies {
 		server.Proxies = append(server.Proxies, netip.MustParsePrefix(p))
 	}
-	mux := answer.NewMux(server.Log)
+	mux := answer.NewMux(wire.DefaultDomain, server.Log)
 	server.Register(mux)
 	return mux, server.Traces.(*traces)
 }
 
 func do(h http.Handler, method, path string, body []byte, change func(*http.Request)) *httptest.ResponseRecorder {
-	req := httptest.NewRequest(method, answer.Base+path, strings.NewReader(string(body)))
+	req := httptest.NewRequest(method, wire.Prefix+"/"+wire.DefaultDomain+path, strings.NewReader(string(body)))
 	if change != nil {
 		change(req)
 	}

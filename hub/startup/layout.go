@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
@@ -49,7 +47,6 @@ type maker struct {
 	recordings *recordings
 	quota      *quota
 	timing     *Timing
-	making     *semaphore.Weighted // held while a layout is made
 
 	made, givenUp atomic.Int64 // numbers of layouts
 }
@@ -60,10 +57,10 @@ func (m *maker) run(ctx context.Context, j *jobs.Running) error {
 	if err != nil {
 		return err
 	}
-	if err := m.making.Acquire(ctx, 1); err != nil {
+	if err := m.Bounds.making.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer m.making.Release(1)
+	defer m.Bounds.making.Release(1)
 	begin := time.Now()
 	limited, cancel := context.WithTimeout(ctx, layoutTimeout)
 	defer cancel()

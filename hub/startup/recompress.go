@@ -118,10 +118,10 @@ func (m *maker) recompressTree(ctx context.Context, l catalog.Lease, tree chunk.
 
 // yield waits while a layout is being made, because that is more urgent.
 func (m *maker) yield(ctx context.Context) error {
-	if err := m.making.Acquire(ctx, 1); err != nil {
+	if err := m.Bounds.making.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	m.making.Release(1)
+	m.Bounds.making.Release(1)
 	return nil
 }
 

@@ -86,8 +86,21 @@ type Config struct {
 	Encoders  *encoder.Pool
 	Images    Images
 	Jobs      *jobs.Queue
+	Bounds    *Bounds
 	Limit     int64 // bytes of all startup packs; 0: as Service.Limit says
 	Log       *slog.Logger
+}
+
+// Bounds bounds what a process does at a time, for all its domains.
+type Bounds struct {
+	making                *semaphore.Weighted // while a layout is made
+	writeSlots, readSlots *semaphore.Weighted // requests: traces and changes, descriptions and exports
+}
+
+// NewBounds returns the bounds of a process.
+func NewBounds() *Bounds {
+	return &Bounds{making: semaphore.NewWeighted(1), writeSlots: semaphore.NewWeighted(maxWrites),
+		readSlots: semaphore.NewWeighted(maxReads)}
 }
 
 // Service keeps traces and makes startup packs. It is safe for concurrent use.
@@ -100,20 +113,18 @@ type Service struct {
 	quota      *quota
 	maker      *maker
 
-	writeSlots, readSlots *semaphore.Weighted // bounds requests: traces and changes, descriptions and exports
-	taken, refused        atomic.Int64        // traces
+	*Bounds
+	taken, refused atomic.Int64 // traces
 }
 
 // New returns a service, and adds its kinds of jobs to the queue.
 func New(c Config) *Service {
 	timing := defaultTiming
-	s := &Service{Timing: &timing, config: c,
-		writeSlots: semaphore.NewWeighted(maxWrites), readSlots: semaphore.NewWeighted(maxReads)}
+	s := &Service{Timing: &timing, config: c, Bounds: c.Bounds}
 	s.trees = newTrees(&c)
 	s.recordings = &recordings{catalog: c.Catalog, log: c.Log}
 	s.quota = &quota{catalog: c.Catalog, limit: c.Limit, timing: s.Timing, log: c.Log, used: map[chunk.ID]time.Time{}}
-	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, timing: s.Timing,
-		making: semaphore.NewWeighted(1)}
+	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, timing: s.Timing}
 	c.Jobs.Add(jobs.Kind{Name: catalog.LayoutJob, AtOnce: 1, Tries: maxTries, Pause: firstPause, Run: s.maker.run})
 	c.Jobs.Add(jobs.Kind{Name: recompressJob, AtOnce: 1, Run: s.maker.recompress})
 	return s

@@ -88,10 +88,10 @@ func (r *Reader) begin(u catalog.Upstream) (*fetch, error) {
 // run fetches a layer.
 func (r *Reader) run(ctx context.Context, f *fetch, u catalog.Upstream) {
 	defer f.cancel()
-	err := r.slots.Acquire(ctx, 1)
+	err := r.config.Bounds.slots.Acquire(ctx, 1)
 	if err == nil {
 		err = r.copy(ctx, f, u)
-		r.slots.Release(1)
+		r.config.Bounds.slots.Release(1)
 	}
 	f.update(func() { f.whole, f.err = err == nil, err })
 	r.mu.Lock()

@@ -50,16 +50,22 @@ type Config struct {
 	LoginFile string   // logins as in Docker's config.json; empty: none
 	Dir       string   // of fetched layers; exists
 	// Room returns an error if no layer is to be fetched for lack of disk space.
-	Room func() error
-	Log  *slog.Logger
+	Room   func() error
+	Bounds *Bounds
+	Log    *slog.Logger
 }
+
+// Bounds bounds the layers that a process fetches at a time, for all its domains.
+type Bounds struct{ slots *semaphore.Weighted }
+
+// NewBounds returns the bounds of a process.
+func NewBounds() *Bounds { return &Bounds{semaphore.NewWeighted(atOnce)} }
 
 // Reader is safe for concurrent use. It implements registry.Upstream.
 type Reader struct {
 	config Config
 	life   context.Context
 	end    context.CancelFunc
-	slots  *semaphore.Weighted
 	tasks  sync.WaitGroup // fetches
 
 	mu      sync.Mutex // guards the following
@@ -74,7 +80,7 @@ var _ registry.Upstream = (*Reader)(nil)
 
 // New returns a reader, whose fetches end with ctx. The caller calls Close.
 func New(ctx context.Context, c Config) *Reader {
-	r := &Reader{config: c, slots: semaphore.NewWeighted(atOnce), fetches: map[place]*fetch{}}
+	r := &Reader{config: c, fetches: map[place]*fetch{}}
 	r.life, r.end = context.WithCancel(ctx)
 	return r
 }

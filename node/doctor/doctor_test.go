@@ -254,11 +254,11 @@ func TestNodes(t *testing.T) {
 // The settings of a running node replace those of the command line.
 func TestStatusReplacesSettings(t *testing.T) {
 	m := system(t, nil)
-	m.useStatus(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s",
+	m.useStatus(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Domain: "s",
 		CAFile: "/ca", HubKeys: []string{"k"},
 		Hubs: []origin.Health{{URL: "http://hub.test"}}, Cache: disk.Stats{Limit: 7 << 30}})
 	c := m.config
-	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Scope != "s" ||
+	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Domain != "s" ||
 		c.CAFile != "/ca" || c.CacheSize != 7<<30 ||
 		len(c.Hubs) != 1 || c.Hubs[0] != "http://hub.test" || c.HubKeys[0] != "k" || !c.PlainHTTP {
 		t.Errorf("%+v", c)

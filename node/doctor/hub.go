@@ -37,7 +37,7 @@ type observation struct {
 func (m *machine) hubs(ctx context.Context) (found []Finding) {
 	var seen []observation
 	for _, url := range m.config.Hubs {
-		o, err := observe(ctx, client.Options{URL: url, Scope: m.config.Scope, PlainHTTP: m.config.PlainHTTP,
+		o, err := observe(ctx, client.Options{URL: url, Domain: m.config.Domain, PlainHTTP: m.config.PlainHTTP,
 			CAFile: m.config.CAFile})
 		if err != nil {
 			found = append(found, Finding{Level: Problem, What: err.Error(),
@@ -77,7 +77,7 @@ func observe(ctx context.Context, options client.Options) (o observation, err er
 	}
 	_, o.unlearnable = node.Keys(ctx)
 	began := time.Now()
-	res, err := hub.Get(ctx, wire.KeyPath(hub.Scope()), nil)
+	res, err := hub.Get(ctx, wire.KeyPath(hub.Domain()), nil)
 	if err != nil {
 		return o, nil // the hub has just sent its keys, so it answers; without a second answer its time is unknown
 	}

@@ -38,7 +38,7 @@ type Status struct {
 	MountMode mount.Mode            `json:"mountMode"` // as configured
 	RemapIDs  bool                  `json:"remapIDs"`
 	Trust     Trust                 `json:"trust"`
-	Scope     string                `json:"scope"`
+	Domain    string                `json:"domain"`
 	CAFile    string                `json:"caFile,omitempty"`
 	HubKeys   []string              `json:"hubKeys"`
 	Signers   []resolver.Signer     `json:"signers"` // the same keys, with what they have signed

@@ -28,9 +28,9 @@ func TestConformance(t *testing.T) {
 			refs = append(refs, ref)
 		}
 		encoded := unit.Encode(nil, encoder)
-		objects[wire.UnitPath(wire.DefaultScope, where)] = encoded
+		objects[wire.UnitPath(wire.DefaultDomain, where)] = encoded
 		for _, ref := range refs {
-			objects[wire.ChunkPath(wire.DefaultScope, ref.ID)] = encoded
+			objects[wire.ChunkPath(wire.DefaultDomain, ref.ID)] = encoded
 		}
 		return func(w http.ResponseWriter, r *http.Request) {
 			object, ok := objects[r.URL.Path]

@@ -19,20 +19,20 @@ import (
 
 // FetchUnit implements store.UnitSource.
 func (f *Failover) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.Answer) error) error {
-	return f.fetch(ctx, func(scope string) string { return wire.UnitPath(scope, u) }, take)
+	return f.fetch(ctx, func(domain string) string { return wire.UnitPath(domain, u) }, take)
 }
 
 // Fetch implements store.Source. The answer is any unit that holds the chunk.
 func (f *Failover) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
-	return f.fetch(ctx, func(scope string) string { return wire.ChunkPath(scope, ref.ID) }, take)
+	return f.fetch(ctx, func(domain string) string { return wire.ChunkPath(domain, ref.ID) }, take)
 }
 
-func (f *Failover) fetch(ctx context.Context, path func(scope string) string, take func(store.Answer) error) error {
+func (f *Failover) fetch(ctx context.Context, path func(domain string) string, take func(store.Answer) error) error {
 	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
 		late := fmt.Errorf("hub %s: no unit within %s", o.url, f.timeout.unit)
 		ctx, cancel := context.WithTimeoutCause(ctx, f.timeout.unit, late)
 		defer cancel()
-		r := request{path: path(o.client.Scope()), patience: patience{f.timeout.last, f.timeout.last}}
+		r := request{path: path(o.client.Domain()), patience: patience{f.timeout.last, f.timeout.last}}
 		if others > 0 {
 			r.patience = patience{f.timeout.stall, f.timeout.stall}
 		}
@@ -50,7 +50,7 @@ func decodeUnit(encoded []byte) (store.Batch, error) { return pack.DecodeUnit(en
 // any other error of take ends Index.
 func (f *Failover) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
 	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
-		r := request{path: wire.IndexPath(o.client.Scope(), tree), patience: f.indexPatience(others)}
+		r := request{path: wire.IndexPath(o.client.Domain(), tree), patience: f.indexPatience(others)}
 		return o.getCompressed(ctx, r, func(plain io.Reader) error {
 			o.connectForStart()
 			if err := take(plain); err != nil {
@@ -72,7 +72,7 @@ func (f *Failover) Locations(ctx context.Context, tree, have chunk.ID, take func
 		etag = `"` + have.String() + `"`
 	}
 	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
-		r := request{path: wire.LocationsPath(o.client.Scope(), tree), etag: etag, patience: f.indexPatience(others)}
+		r := request{path: wire.LocationsPath(o.client.Domain(), tree), etag: etag, patience: f.indexPatience(others)}
 		if err := o.getCompressed(ctx, r, take); err != nil {
 			return hintError{err}
 		}

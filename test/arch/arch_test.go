@@ -40,7 +40,7 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/publish hub/registry hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify logqueue renewed sleep socket wire | hub/report mirror store store/origin wire/client
+hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/pattern hub/publish hub/registry hub/report hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify logqueue renewed sleep socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
@@ -57,11 +57,12 @@ hub/jobs: hub/catalog hub/report sleep wire
 hub/objects: durable format/chunk format/compress format/pack
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
+hub/pattern:
 hub/pull: hub/oci hub/registry hub/report wire
 hub/registry: hub/registry/bucket wire
 hub/registry/bucket:
 hub/report: wire
-hub/retention:
+hub/retention: hub/pattern
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/space: hub/jobs
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire

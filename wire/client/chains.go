@@ -18,13 +18,13 @@ import (
 // chunk.ErrNotFound, even without wire.MissingHeader, because the web server of a mirror does not
 // send that header. If the 404 was wrong, an image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
-	return lookup[wire.Chain](ctx, c, wire.ChainPath(c.Scope(), chain))
+	return lookup[wire.Chain](ctx, c, wire.ChainPath(c.Domain(), chain))
 }
 
 // Manifest returns what the hub knows of the image with a manifest, or chunk.ErrNotFound.
 // Every 404 counts, as for Chain.
 func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
-	return lookup[wire.Manifest](ctx, c, wire.ManifestPath(c.Scope(), digest))
+	return lookup[wire.Manifest](ctx, c, wire.ManifestPath(c.Domain(), digest))
 }
 
 func lookup[T any](ctx context.Context, c *Client, path string) (*T, error) {
@@ -40,7 +40,7 @@ func lookup[T any](ctx context.Context, c *Client, path string) (*T, error) {
 
 // Tree returns the statement of a chain's tree. The hub makes the tree first if needed.
 func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, error) {
-	r := request{method: http.MethodGet, path: wire.TreePath(c.Scope(), chain)}
+	r := request{method: http.MethodGet, path: wire.TreePath(c.Domain(), chain)}
 	answer, err := ask[index.Statement](ctx, c, r, maxAnswer)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (c *Client) KeysFrom(ctx context.Context, verify func(net.Conn) error) ([]e
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn },
 	})
-	res, err := c.Get(ctx, wire.KeyPath(c.Scope()), nil)
+	res, err := c.Get(ctx, wire.KeyPath(c.Domain()), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ type Client struct {
 // Options say how to reach a hub.
 type Options struct {
 	URL       string      // http://HOST:PORT, https://HOST[:PORT] or unix:/PATH, a Unix socket
-	Scope     string      // default: wire.DefaultScope
+	Domain    string      // default: wire.DefaultDomain
 	PlainHTTP bool        // allow http to another machine
 	CAFile    string      // certificates (PEM) to trust in addition to the system's
 	TokenFile string      // file with the token that is sent with requests for changes; see wire.ReadToken
@@ -90,8 +90,11 @@ func New(o Options) (*Client, error) {
 	if err := o.allows(base); err != nil {
 		return nil, err
 	}
-	if o.Scope == "" {
-		o.Scope = wire.DefaultScope
+	if o.Domain == "" {
+		o.Domain = wire.DefaultDomain
+	}
+	if err := wire.CheckDomain(o.Domain); err != nil {
+		return nil, err
 	}
 	if o.Dial == nil {
 		o.Dial = Dial
@@ -167,7 +170,7 @@ func (c *Client) follow(req *http.Request, via []*http.Request) error {
 	switch {
 	case c.socket != "":
 		return fmt.Errorf("redirect to %s refused: every connection goes to %s", to, c.url)
-	case first.Method != http.MethodGet || first.URL.Path == c.base.Path+wire.KeyPath(c.Scope()):
+	case first.Method != http.MethodGet || first.URL.Path == c.base.Path+wire.KeyPath(c.Domain()):
 		return fmt.Errorf("redirect to %s refused: if that is the hub, configure it as the hub's URL", to)
 	case len(via) > maxRedirects:
 		return fmt.Errorf("more than %d redirects", maxRedirects)
@@ -183,8 +186,8 @@ func (c *Client) IsLoopback() bool { return wire.IsLoopback(c.base.Hostname()) }
 // URL returns the hub's URL without credentials: without user information and query.
 func (c *Client) URL() string { return c.url }
 
-// Scope returns the scope on the hub, which is part of every path.
-func (c *Client) Scope() string { return c.options.Scope }
+// Domain returns the domain on the hub, which is part of every path.
+func (c *Client) Domain() string { return c.options.Domain }
 
 // Registry returns how to reach the hub's OCI registry. A path of the hub's URL is not
 // part of it: OCI clients look for /v2/ at the root of a host.

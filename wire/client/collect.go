@@ -30,5 +30,5 @@ func (c *Client) PlanCollection(ctx context.Context) (wire.Progress, error) {
 }
 
 func (c *Client) collection(action string) request {
-	return request{method: http.MethodPost, path: wire.CollectPath(c.Scope()) + action, body: []byte("{}")}
+	return request{method: http.MethodPost, path: wire.CollectPath(c.Domain()) + action, body: []byte("{}")}
 }

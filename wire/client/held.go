@@ -15,14 +15,14 @@ func (c *Client) SendHeld(ctx context.Context, held wire.Held) (wire.Unknown, er
 	if err != nil {
 		return wire.Unknown{}, err
 	}
-	r := request{method: http.MethodPost, path: wire.HeldPath(c.Scope()), body: body}
+	r := request{method: http.MethodPost, path: wire.HeldPath(c.Domain()), body: body}
 	return ask[wire.Unknown](ctx, c, r, maxAnswer)
 }
 
 // Holders returns the nodes and mirrors that have reported their trees. With a name, it returns
 // only those that have an image of that name.
 func (c *Client) Holders(ctx context.Context, name string) ([]wire.Holder, error) {
-	r := request{method: http.MethodGet, path: wire.HoldersPath(c.Scope())}
+	r := request{method: http.MethodGet, path: wire.HoldersPath(c.Domain())}
 	if name != "" {
 		r.query = byName(name)
 	}
@@ -31,6 +31,6 @@ func (c *Client) Holders(ctx context.Context, name string) ([]wire.Holder, error
 
 // ForgetHolder makes the hub forget a holder and its report. id is wire.Holder.ID.
 func (c *Client) ForgetHolder(ctx context.Context, id string) error {
-	return c.send(ctx, request{method: http.MethodDelete, path: wire.HoldersPath(c.Scope()),
+	return c.send(ctx, request{method: http.MethodDelete, path: wire.HoldersPath(c.Domain()),
 		query: url.Values{"holder": {id}}})
 }

@@ -25,19 +25,19 @@ func (c *Client) Images(ctx context.Context, name string) ([]wire.Image, error) 
 	if name != "" { // nodes use only this form, and bound their answers
 		limit = maxAnswer
 	}
-	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Scope()), query: byName(name)}
+	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Domain()), query: byName(name)}
 	return ask[[]wire.Image](ctx, c, r, limit)
 }
 
 // Inspect returns all that the hub knows of the images of one name.
 func (c *Client) Inspect(ctx context.Context, name string) ([]wire.Inspection, error) {
-	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Scope()) + "/inspect", query: byName(name)}
+	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Domain()) + "/inspect", query: byName(name)}
 	return ask[[]wire.Inspection](ctx, c, r, 0)
 }
 
 // Remove removes the images of one name.
 func (c *Client) Remove(ctx context.Context, name string) error {
-	return c.send(ctx, request{method: http.MethodDelete, path: wire.ImagesPath(c.Scope()), query: byName(name)})
+	return c.send(ctx, request{method: http.MethodDelete, path: wire.ImagesPath(c.Domain()), query: byName(name)})
 }
 
 // Add adds an image to the hub and returns when it is ready. It passes the progress to
@@ -47,13 +47,13 @@ func (c *Client) Add(ctx context.Context, add wire.Add, report func(wire.Progres
 	if err != nil {
 		return wire.Progress{}, err
 	}
-	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Scope()), body: body}, report)
+	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Domain()), body: body}, report)
 }
 
 // Verify makes the hub read back every byte of an image. Progress.Problems of the result lists what
 // is wrong.
 func (c *Client) Verify(ctx context.Context, name string, report func(wire.Progress)) (wire.Progress, error) {
-	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Scope()) + "/verify",
+	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Domain()) + "/verify",
 		query: byName(name), body: []byte("{}")}, report)
 }
 
@@ -63,7 +63,7 @@ func (c *Client) Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progres
 	if err != nil {
 		return wire.Progress{}, err
 	}
-	return c.watch(ctx, request{method: http.MethodPost, path: wire.FsckPath(c.Scope()), body: body}, report)
+	return c.watch(ctx, request{method: http.MethodPost, path: wire.FsckPath(c.Domain()), body: body}, report)
 }
 
 // watch starts an operation on the hub and follows it to its end.

@@ -12,7 +12,7 @@ import (
 // Jobs lists the hub's jobs that have not ended: running ones first, then queued and paused ones.
 // With ended, it lists ended jobs, the latest first.
 func (c *Client) Jobs(ctx context.Context, ended bool) ([]wire.Job, error) {
-	r := request{method: http.MethodGet, path: wire.JobsPath(c.Scope())}
+	r := request{method: http.MethodGet, path: wire.JobsPath(c.Domain())}
 	if ended {
 		r.query = url.Values{"ended": {"1"}}
 	}
@@ -35,6 +35,6 @@ func (c *Client) RetryJob(ctx context.Context, n int64) (wire.Job, error) {
 }
 
 func (c *Client) job(ctx context.Context, action string, n int64) (wire.Job, error) {
-	return ask[wire.Job](ctx, c, request{method: http.MethodPost, path: wire.JobsPath(c.Scope()) + "/" + action,
+	return ask[wire.Job](ctx, c, request{method: http.MethodPost, path: wire.JobsPath(c.Domain()) + "/" + action,
 		query: url.Values{"job": {strconv.FormatInt(n, 10)}}, body: []byte("{}")}, 0)
 }

@@ -23,19 +23,19 @@ func byPlatform(name, platform string) url.Values {
 // Starts returns what the hub knows about the starts of the images of one name. It leaves out
 // images that are not ready and, if platform is not empty, images of other platforms.
 func (c *Client) Starts(ctx context.Context, name, platform string) ([]wire.Starts, error) {
-	r := request{method: http.MethodGet, path: wire.TracesPath(c.Scope()), query: byPlatform(name, platform)}
+	r := request{method: http.MethodGet, path: wire.TracesPath(c.Domain()), query: byPlatform(name, platform)}
 	return ask[[]wire.Starts](ctx, c, r, 0)
 }
 
 // SendTrace reports what a start has read of a tree.
 func (c *Client) SendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) error {
-	return c.send(ctx, request{method: http.MethodPost, path: wire.TracePath(c.Scope(), tree), body: t.Encode()})
+	return c.send(ctx, request{method: http.MethodPost, path: wire.TracePath(c.Domain(), tree), body: t.Encode()})
 }
 
 // ExportTraces returns the hub's recordings of the starts of an image, in the text form of
 // package trace. platform may be empty if the name stands for one image.
 func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byte, error) {
-	res, err := c.do(ctx, request{method: http.MethodGet, path: wire.TracesPath(c.Scope()) + "/export",
+	res, err := c.do(ctx, request{method: http.MethodGet, path: wire.TracesPath(c.Domain()) + "/export",
 		query: byPlatform(name, platform)})
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byt
 // ImportTraces adds the recordings in text to the hub's recordings of the starts of an image. text
 // has the form that ExportTraces returns.
 func (c *Client) ImportTraces(ctx context.Context, name, platform string, text []byte) error {
-	return c.send(ctx, request{method: http.MethodPost, path: wire.TracesPath(c.Scope()) + "/import",
+	return c.send(ctx, request{method: http.MethodPost, path: wire.TracesPath(c.Domain()) + "/import",
 		query: byPlatform(name, platform), body: text})
 }
 
@@ -62,6 +62,6 @@ func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload stri
 	if workload != "" {
 		query.Set("workload", workload)
 	}
-	r := request{method: http.MethodDelete, path: wire.TracesPath(c.Scope()), query: query}
+	r := request{method: http.MethodDelete, path: wire.TracesPath(c.Domain()), query: query}
 	return ask[wire.Forgotten](ctx, c, r, maxAnswer)
 }

@@ -1,9 +1,9 @@
 // Package bucket keeps the files of a registry in an S3 bucket: it is a storage driver of
 // distribution/distribution, under the name "bucket". Its only parameter is "url", as gocloud.dev
-// reads it: s3://BUCKET?region=…&endpoint=…&use_path_style=true. Credentials come from the
+// reads it: s3://BUCKET?region=…&endpoint=…&use_path_style=true&prefix=…. Credentials come from the
 // environment, as the SDK of AWS reads them.
 //
-//	driver.go  what the library asks for: files are objects with the prefix "registry/"
+//	driver.go  what the library asks for: files are objects below "registry/"
 //	writer.go  files that are written in several requests, perhaps by several processes
 //
 // The library has a driver of its own, which needs an SDK of AWS that is no longer maintained.
@@ -59,11 +59,15 @@ func (opener) Create(ctx context.Context, parameters map[string]any) (driver.Sto
 	if err != nil {
 		return nil, err
 	}
+	query := u.Query()
+	before := query.Get("prefix")
+	query.Del("prefix") // of the requests of package blob only
+	u.RawQuery = query.Encode()
 	opened, err := blob.OpenBucket(ctx, u.String())
 	if err != nil {
 		return nil, err
 	}
-	f := &files{bucket: opened, name: u.Host, copyAtOnce: maxCopy}
+	f := &files{bucket: opened, name: u.Host, prefix: before, copyAtOnce: maxCopy}
 	if !opened.As(&f.client) {
 		return nil, errors.Join(errors.New("the bucket is not on S3"), opened.Close())
 	}
@@ -75,12 +79,14 @@ type files struct {
 	bucket     *blob.Bucket
 	client     *s3.Client // for what package blob does not have
 	name       string     // of the bucket, on S3
+	prefix     string     // of all keys; empty, or a domain's part of the bucket
 	copyAtOnce int64      // the constant maxCopy; less in tests
 }
 
 var _ driver.StorageDriver = (*files)(nil)
 
-func key(path string) string { return prefix + strings.TrimPrefix(path, "/") }
+// key returns the key of a file.
+func (f *files) key(path string) string { return f.prefix + prefix + strings.TrimPrefix(path, "/") }
 
 // pathError returns the library's error if the bucket's error says that there is no object.
 func pathError(path string, err error) error {
@@ -95,7 +101,7 @@ func (f *files) Name() string { return Name }
 
 // GetContent returns a file.
 func (f *files) GetContent(ctx context.Context, path string) ([]byte, error) {
-	content, err := f.bucket.ReadAll(ctx, key(path))
+	content, err := f.bucket.ReadAll(ctx, f.key(path))
 	return content, pathError(path, err)
 }
 
@@ -104,7 +110,7 @@ var noSniffing = &blob.WriterOptions{ContentType: "application/octet-stream"}
 
 // PutContent stores a file.
 func (f *files) PutContent(ctx context.Context, path string, content []byte) error {
-	return f.bucket.WriteAll(ctx, key(path), content, noSniffing)
+	return f.bucket.WriteAll(ctx, f.key(path), content, noSniffing)
 }
 
 // Reader reads a file from an offset on. Beyond its end there are no bytes.
@@ -112,7 +118,7 @@ func (f *files) Reader(ctx context.Context, path string, offset int64) (io.ReadC
 	if offset < 0 {
 		return nil, driver.InvalidOffsetError{Path: path, Offset: offset}
 	}
-	r, err := f.bucket.NewRangeReader(ctx, key(path), offset, -1, nil)
+	r, err := f.bucket.NewRangeReader(ctx, f.key(path), offset, -1, nil)
 	var failed smithy.APIError
 	if errors.As(err, &failed) && failed.ErrorCode() == "InvalidRange" {
 		return io.NopCloser(strings.NewReader("")), nil
@@ -126,14 +132,14 @@ func (f *files) Reader(ctx context.Context, path string, offset int64) (io.ReadC
 // Stat describes a file or a directory.
 func (f *files) Stat(ctx context.Context, path string) (driver.FileInfo, error) {
 	info := driver.FileInfoFields{Path: path}
-	attributes, err := f.bucket.Attributes(ctx, key(path))
+	attributes, err := f.bucket.Attributes(ctx, f.key(path))
 	switch {
 	case err == nil:
 		info.Size, info.ModTime = attributes.Size, attributes.ModTime
 	case gcerrors.Code(err) != gcerrors.NotFound:
 		return nil, err
 	default:
-		page, _, err := f.bucket.ListPage(ctx, blob.FirstPageToken, 1, &blob.ListOptions{Prefix: key(path) + "/"})
+		page, _, err := f.bucket.ListPage(ctx, blob.FirstPageToken, 1, &blob.ListOptions{Prefix: f.key(path) + "/"})
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +153,7 @@ func (f *files) Stat(ctx context.Context, path string) (driver.FileInfo, error) 
 
 // List returns the files and directories in a directory.
 func (f *files) List(ctx context.Context, dir string) (names []string, err error) {
-	in := strings.TrimSuffix(key(dir), "/") + "/"
+	in := strings.TrimSuffix(f.key(dir), "/") + "/"
 	objects := f.bucket.List(&blob.ListOptions{Prefix: in, Delimiter: "/"})
 	for {
 		o, err := objects.Next(ctx)
@@ -167,19 +173,19 @@ func (f *files) List(ctx context.Context, dir string) (names []string, err error
 
 // Move renames a file. It replaces another one of that name.
 func (f *files) Move(ctx context.Context, from, to string) error {
-	attributes, err := f.bucket.Attributes(ctx, key(from))
+	attributes, err := f.bucket.Attributes(ctx, f.key(from))
 	if err != nil {
 		return pathError(from, err)
 	}
 	if attributes.Size > f.copyAtOnce {
-		err = f.copyParts(ctx, key(from), key(to), attributes.Size)
+		err = f.copyParts(ctx, f.key(from), f.key(to), attributes.Size)
 	} else {
-		err = f.bucket.Copy(ctx, key(to), key(from), nil)
+		err = f.bucket.Copy(ctx, f.key(to), f.key(from), nil)
 	}
 	if err != nil {
 		return pathError(from, err)
 	}
-	return f.bucket.Delete(ctx, key(from))
+	return f.bucket.Delete(ctx, f.key(from))
 }
 
 // copyParts copies an object of any size inside the bucket.
@@ -224,7 +230,7 @@ func (f *files) Delete(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	for _, one := range []string{key(path), key(path) + restSuffix} {
+	for _, one := range []string{f.key(path), f.key(path) + restSuffix} {
 		err := f.bucket.Delete(ctx, one)
 		if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 			return err
@@ -233,7 +239,7 @@ func (f *files) Delete(ctx context.Context, path string) error {
 	}
 	group, parallel := errgroup.WithContext(ctx)
 	group.SetLimit(requestsAtOnce)
-	objects := f.bucket.List(&blob.ListOptions{Prefix: key(path) + "/"})
+	objects := f.bucket.List(&blob.ListOptions{Prefix: f.key(path) + "/"})
 	for {
 		o, err := objects.Next(ctx)
 		if err == io.EOF {

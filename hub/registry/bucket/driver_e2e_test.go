@@ -40,10 +40,17 @@ func TestMain(m *testing.M) {
 
 func open(t *testing.T, n int) *files {
 	t.Helper()
+	return openPrefix(t, n, "")
+}
+
+// openPrefix opens the files below a prefix of a new bucket.
+func openPrefix(t *testing.T, n int, prefix string) *files {
+	t.Helper()
 	url, err := server.Bucket(n)
 	if err != nil {
 		t.Fatal(err)
 	}
+	url += "&prefix=" + prefix
 	d, err := (opener{}).Create(t.Context(), map[string]any{"url": url})
 	if err != nil {
 		t.Fatal(err)
@@ -54,6 +61,11 @@ func open(t *testing.T, n int) *files {
 // The library's suite for storage drivers.
 func TestDriver(t *testing.T) {
 	f := open(t, 1)
+	testsuites.Driver(t, func() (driver.StorageDriver, error) { return &base.Base{StorageDriver: f}, nil }, false)
+}
+
+func TestDriverOfAPrefix(t *testing.T) {
+	f := openPrefix(t, 100, "domains/a/")
 	testsuites.Driver(t, func() (driver.StorageDriver, error) { return &base.Base{StorageDriver: f}, nil }, false)
 }
 

@@ -59,7 +59,7 @@ func (f *files) Writer(ctx context.Context, path string, more bool) (driver.File
 	if !more {
 		return w, nil
 	}
-	content, err := f.bucket.ReadAll(ctx, key(path)+restSuffix)
+	content, err := f.bucket.ReadAll(ctx, f.key(path)+restSuffix)
 	if gcerrors.Code(err) == gcerrors.NotFound { // a committed file can only be continued if it is empty
 		info, err := f.Stat(ctx, path)
 		if err == nil && (info.IsDir() || info.Size() > 0) {
@@ -72,7 +72,7 @@ func (f *files) Writer(ctx context.Context, path string, more bool) (driver.File
 	}
 	head, tail, _ := bytes.Cut(content, []byte("\n"))
 	if err := json.Unmarshal(head, &w.rest); err != nil {
-		return nil, fmt.Errorf("object %s: %w", key(path)+restSuffix, err)
+		return nil, fmt.Errorf("object %s: %w", f.key(path)+restSuffix, err)
 	}
 	w.buffer.Write(tail)
 	w.size = int64(len(tail))
@@ -85,11 +85,11 @@ func (w *writer) listParts() error {
 		return nil
 	}
 	pages := s3.NewListPartsPaginator(w.files.client,
-		&s3.ListPartsInput{Bucket: &w.files.name, Key: aws.String(key(w.path)), UploadId: &w.Upload})
+		&s3.ListPartsInput{Bucket: &w.files.name, Key: aws.String(w.files.key(w.path)), UploadId: &w.Upload})
 	for pages.HasMorePages() && int32(len(w.parts)) < w.Parts {
 		page, err := pages.NextPage(w.ctx)
 		if err != nil {
-			return fmt.Errorf("list the parts of %s: %w", key(w.path), err)
+			return fmt.Errorf("list the parts of %s: %w", w.files.key(w.path), err)
 		}
 		for _, p := range page.Parts {
 			if number := aws.ToInt32(p.PartNumber); number == int32(len(w.parts))+1 && number <= w.Parts {
@@ -100,7 +100,7 @@ func (w *writer) listParts() error {
 		}
 	}
 	if int32(len(w.parts)) < w.Parts {
-		return fmt.Errorf("upload %s of %s has lost parts", w.Upload, key(w.path))
+		return fmt.Errorf("upload %s of %s has lost parts", w.Upload, w.files.key(w.path))
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (w *writer) beginPart(ctx context.Context) (err error) {
 		return err
 	}
 	if w.Upload == "" {
-		if w.Upload, err = w.files.beginUpload(ctx, key(w.path)); err != nil {
+		if w.Upload, err = w.files.beginUpload(ctx, w.files.key(w.path)); err != nil {
 			return err
 		}
 	}
@@ -146,10 +146,10 @@ func (w *writer) beginPart(ctx context.Context) (err error) {
 
 // uploadPart uploads a part and notes it.
 func (w *writer) uploadPart(ctx context.Context, number int32, content []byte) error {
-	done, err := w.files.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: &w.files.name, Key: aws.String(key(w.path)),
+	done, err := w.files.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: &w.files.name, Key: aws.String(w.files.key(w.path)),
 		UploadId: &w.Upload, PartNumber: &number, Body: bytes.NewReader(content)})
 	if err != nil {
-		return fmt.Errorf("upload part %d of %s: %w", number, key(w.path), err)
+		return fmt.Errorf("upload part %d of %s: %w", number, w.files.key(w.path), err)
 	}
 	w.parts = append(w.parts, types.CompletedPart{ETag: done.ETag, PartNumber: &number,
 		ChecksumCRC32: done.ChecksumCRC32})
@@ -185,7 +185,7 @@ func (w *writer) Close() error {
 		return err
 	}
 	content := append(append(head, '\n'), w.buffer.Bytes()...)
-	return w.files.bucket.WriteAll(context.WithoutCancel(w.ctx), key(w.path)+restSuffix, content, noSniffing)
+	return w.files.bucket.WriteAll(context.WithoutCancel(w.ctx), w.files.key(w.path)+restSuffix, content, noSniffing)
 }
 
 // Commit makes the file readable.
@@ -202,7 +202,7 @@ func (w *writer) Commit(ctx context.Context) error {
 
 func (w *writer) store(ctx context.Context) error {
 	if w.Upload == "" {
-		return w.files.bucket.WriteAll(ctx, key(w.path), w.buffer.Bytes(), noSniffing)
+		return w.files.bucket.WriteAll(ctx, w.files.key(w.path), w.buffer.Bytes(), noSniffing)
 	}
 	if w.buffer.Len() > 0 {
 		if err := w.beginPart(ctx); err != nil {
@@ -212,12 +212,12 @@ func (w *writer) store(ctx context.Context) error {
 			return err
 		}
 	}
-	return w.files.completeUpload(ctx, key(w.path), w.Upload, w.parts)
+	return w.files.completeUpload(ctx, w.files.key(w.path), w.Upload, w.parts)
 }
 
 // forget deletes the rest that an earlier writer has kept, if there is one.
 func (w *writer) forget(ctx context.Context) error {
-	err := w.files.bucket.Delete(ctx, key(w.path)+restSuffix)
+	err := w.files.bucket.Delete(ctx, w.files.key(w.path)+restSuffix)
 	if gcerrors.Code(err) == gcerrors.NotFound {
 		return nil
 	}
@@ -229,7 +229,7 @@ func (w *writer) Cancel(ctx context.Context) error {
 	_ = w.awaitPart() // whatever it has uploaded is deleted
 	w.ended = true
 	if w.Upload != "" {
-		if err := w.files.abortUpload(ctx, key(w.path), w.Upload); err != nil {
+		if err := w.files.abortUpload(ctx, w.files.key(w.path), w.Upload); err != nil {
 			return err
 		}
 	}
@@ -268,15 +268,15 @@ func (f *files) abortUpload(ctx context.Context, key, upload string) error {
 // were any.
 func (f *files) abortUploads(ctx context.Context, path string) (found bool, err error) {
 	pages := s3.NewListMultipartUploadsPaginator(f.client,
-		&s3.ListMultipartUploadsInput{Bucket: &f.name, Prefix: aws.String(key(path))})
+		&s3.ListMultipartUploadsInput{Bucket: &f.name, Prefix: aws.String(f.key(path))})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return found, fmt.Errorf("list uploads of %s: %w", key(path), err)
+			return found, fmt.Errorf("list uploads of %s: %w", f.key(path), err)
 		}
 		for _, u := range page.Uploads {
 			of := aws.ToString(u.Key)
-			if of != key(path) && !strings.HasPrefix(of, key(path)+"/") {
+			if of != f.key(path) && !strings.HasPrefix(of, f.key(path)+"/") {
 				continue
 			}
 			found = true

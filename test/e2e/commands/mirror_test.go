@@ -31,7 +31,7 @@ func TestMirror(t *testing.T) {
 	}
 	for _, name := range []string{"key", "chains/" + image.Chain, "trees/" + image.Chain, "indexes/" + image.Tree,
 		"locations/" + image.Tree} {
-		info, err := os.Stat(filepath.Join(dir, wire.Prefix, wire.DefaultScope, name))
+		info, err := os.Stat(filepath.Join(dir, wire.Prefix, wire.DefaultDomain, name))
 		if err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}

@@ -27,7 +27,7 @@ func (r *requests) serve(t *testing.T) string {
 	t.Helper()
 	r.reset()
 	address, end, err := site.Intercept(func(_ http.ResponseWriter, req *http.Request) bool {
-		if parts := strings.Split(req.URL.Path, "/"); len(parts) > 4 { // /lighter/1/SCOPE/KIND
+		if parts := strings.Split(req.URL.Path, "/"); len(parts) > 4 { // /lighter/1/DOMAIN/KIND
 			r.mu.Lock()
 			r.n[parts[4]]++
 			r.mu.Unlock()

@@ -78,7 +78,13 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 // Open opens the catalog of a source, as catalog.Open does, and closes it when the test ends.
 func Open(t *testing.T, source string) *catalog.Catalog {
 	t.Helper()
-	c, err := catalog.Open(t.Context(), source)
+	return OpenAt(t, catalog.Place{Source: source})
+}
+
+// OpenAt is Open for a place.
+func OpenAt(t *testing.T, p catalog.Place) *catalog.Catalog {
+	t.Helper()
+	c, err := catalog.OpenAt(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}

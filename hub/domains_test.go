@@ -1,0 +1,287 @@
+package hub_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/hub/images"
+	"lighter/wire"
+	"lighter/wire/client"
+
+	"lighter/hub"
+)
+
+// withTeam configures a domain "team" with the repositories team/**.
+func withTeam(c *hub.Config) {
+	c.Domains = []hub.Domain{{Name: "team", Repositories: []string{"team/**"}}}
+}
+
+// in returns the hub as it is seen in a domain.
+func (h *testHub) in(domain string) *testHub {
+	h.t.Helper()
+	of := &testHub{Hub: h.Hub.In(domain), t: h.t, url: h.url, stop: h.stop}
+	var err error
+	if of.config, err = h.config.OfDomain(domain); err != nil {
+		h.t.Fatal(err)
+	}
+	if of.client, err = client.New(client.Options{URL: h.url, Domain: domain}); err != nil {
+		h.t.Fatal(err)
+	}
+	return of
+}
+
+// pathsOf returns the paths of everything that a node asks a domain for about an image.
+func (h *testHub) pathsOf(i wire.Image) (paths []string) {
+	h.t.Helper()
+	domain := h.client.Domain()
+	tree, err := chunk.ParseID(i.Tree)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	paths = []string{wire.ChainPath(domain, i.Chain), wire.ManifestPath(domain, i.Digest), wire.TreePath(domain, i.Chain),
+		wire.IndexPath(domain, tree), wire.LocationsPath(domain, tree)}
+	header, chunks := h.fetchTree(i.Chain)
+	for id := range chunks {
+		paths = append(paths, wire.ChunkPath(domain, id))
+	}
+	locations := fetchLocations(h.t, h.origins(), header)
+	for n := range header.Extents {
+		unit, err := locations.Unit(n)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		paths = append(paths, wire.UnitPath(domain, unit))
+	}
+	return paths
+}
+
+// What one domain has, another one does not answer for, whatever names it.
+func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, withTeam)
+	team := h.in("team")
+	h.push("team/secret:1", image(lowerTar, upperTar))
+	h.push("ours:1", image(layer(7)))
+	for own, name := range map[*testHub]string{team: "team/secret:1", h: "ours:1"} {
+		other := h.in(wire.DefaultDomain)
+		if own == h {
+			other = team
+		}
+		got := own.ready(name)
+		for _, path := range own.pathsOf(got) {
+			own.expect(path, http.StatusOK)
+			there := strings.Replace(path, own.client.Domain(), other.client.Domain(), 1)
+			if status, _, header := other.do("GET", there, nil); status != http.StatusNotFound ||
+				header.Get(wire.MissingHeader) == "" {
+				t.Errorf("%s: %d, want 404: domain %s has it", there, status, own.client.Domain())
+			}
+		}
+		if found, err := other.client.Images(t.Context(), ""); err != nil || len(found) != 1 || found[0].Name == name {
+			t.Errorf("domain %s lists %+v, %v", other.client.Domain(), found, err)
+		}
+		if err := other.client.Remove(t.Context(), name); err == nil {
+			t.Errorf("domain %s removes %s", other.client.Domain(), name)
+		}
+	}
+	keys, err := h.client.Keys(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	teams, err := team.client.Keys(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys[0].Equal(teams[0]) {
+		t.Error("two domains sign with one key")
+	}
+	chain, err := team.client.Chain(t.Context(), digest.FromBytes(lowerTar).String())
+	if err != nil || len(chain.Above) != 1 || chain.Above[0].Statement.Verify(chain.Above[0].Chain, keys) == nil {
+		t.Errorf("the other domain's key has signed %+v, %v", chain, err)
+	}
+	_, metrics, _ := h.do("GET", "/metrics", nil)
+	for _, domain := range []string{wire.DefaultDomain, "team"} {
+		if want := fmt.Sprintf(`lighter_hub_images{domain=%q,state="ready"} 1`, domain); !strings.Contains(string(metrics),
+			want) {
+			t.Errorf("no %s in:\n%s", want, metrics)
+		}
+	}
+	if _, body, _ := h.do("GET", "/v2/_catalog", nil); strings.Contains(string(body), "team/secret") ||
+		!strings.Contains(string(body), "ours") {
+		t.Errorf("the list of repositories is %s", body)
+	}
+}
+
+// The same image in two domains is stored twice. What is removed and collected in one stays in the other.
+func TestDomainsStoreTheSameTwice(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, withTeam)
+	team := h.in("team")
+	empty := h.holdings()
+	i := image(lowerTar, upperTar)
+	got := h.laid("a:1", i)
+	ours := h.holdings()
+	teams := team.laid("team/a:1", i)
+	if teams.Tree != got.Tree {
+		t.Errorf("trees %s and %s of one image", got.Tree, teams.Tree)
+	}
+	if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(ours) {
+		t.Errorf("after a push to another domain, the default one has\n%v\nwant\n%v", now, ours)
+	}
+	packs := func(of holdings) (names []string) {
+		for _, key := range of.objects {
+			if strings.HasPrefix(key, "packs/") {
+				names = append(names, key)
+			}
+		}
+		return names
+	}
+	if p := packs(team.holdings()); len(p) == 0 || !slices.Equal(p, packs(ours)) {
+		t.Errorf("the other domain has the packs %v, want those of the first: %v", p, packs(ours))
+	}
+	h.wantClean("both", "a:1")
+	team.wantClean("both", "team/a:1")
+	h.remove("a:1")
+	h.collect(0)
+	if now := h.holdings(); fmt.Sprint(now.objects) != fmt.Sprint(empty.objects) {
+		t.Errorf("after the collection, the default domain has %v", now.objects)
+	}
+	h.collectBlobs()
+	team.wantClean("collected in the other domain", "team/a:1")
+	if found := h.registryFiles("/blobs/"); len(found) > 0 {
+		t.Errorf("the registry of the default domain has %v", found)
+	}
+	for _, b := range [][]byte{gzipped(lowerTar), gzipped(upperTar)} {
+		team.expectBlob("team/a", digest.FromBytes(b), b)
+	}
+	again := h.restart().in("team")
+	again.wantClean("after a restart", "team/a:1")
+}
+
+// A digest that somebody names is no proof of having its bytes: across domains no blob is mounted,
+// linked or skipped.
+func TestDigestsAcrossDomains(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, withTeam)
+	victim := image(lowerTar, upperTar)
+	manifest, config, blobs := victim.build()
+	h.push("a:1", victim)
+	h.ready("a:1")
+	for _, layer := range manifest.Layers {
+		for to, want := range map[string]int{"team/b": http.StatusAccepted, "b": http.StatusCreated} {
+			path := fmt.Sprintf("/v2/%s/blobs/uploads/?mount=%s&from=a", to, layer.Digest)
+			if status, body, _ := h.do("POST", path, nil); status != want {
+				t.Errorf("%s: %d %s, want %d", path, status, body, want)
+			}
+		}
+		h.expect("/v2/team/b/blobs/"+layer.Digest.String(), http.StatusNotFound)
+	}
+	h.pushBlob("team/b", config)
+	text, err := json.Marshal(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := h.do("PUT", "/v2/team/b/manifests/1", text, "Content-Type", manifest.MediaType); status !=
+		http.StatusBadRequest {
+		t.Errorf("a manifest of another domain's layers was accepted: %d %s", status, body)
+	}
+	// Another registry names the layers, too, and does not have them.
+	r := startRegistry(t, victim)
+	for _, b := range blobs {
+		delete(r.blobs, digest.FromBytes(b))
+	}
+	if last, err := h.in("team").add(wire.Add{Source: r.source(), Name: "team/b:1"}); err == nil &&
+		last.Images[0].State == wire.StateReady {
+		t.Errorf("another domain's layers have made an image: %+v", last.Images[0])
+	}
+	last, err := h.add(wire.Add{Source: r.source(), Name: "b:1"})
+	if err != nil || last.Images[0].State != wire.StateReady {
+		t.Errorf("inside a domain, layers are linked: %+v, %v", last, err)
+	}
+}
+
+func TestUnknownAndWrongDomains(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, withTeam, func(c *hub.Config) {
+		c.Quota = []images.Quota{{Domain: "team", Bytes: 1}}
+	})
+	status, body, header := h.do("GET", "/lighter/1/other/key", nil)
+	if status != http.StatusNotFound || header.Get(wire.MissingHeader) != "" ||
+		!strings.Contains(string(body), `no domain \"other\"`) || !strings.Contains(string(body), "[[domain]]") {
+		t.Errorf("a domain that is not configured: %d %s", status, body)
+	}
+	if _, err := client.New(client.Options{URL: h.url, Domain: "../x"}); err == nil {
+		t.Error("a client accepts a domain of any name")
+	}
+	r := startRegistry(t, image(lowerTar))
+	for _, add := range []wire.Add{{Source: r.source(), Name: "team/a:1"}, {Name: "team/a:1"}} {
+		if _, err := h.add(add); err == nil || !strings.Contains(err.Error(), "--domain team") {
+			t.Errorf("%+v: %v, want an error that names the domain", add, err)
+		}
+	}
+	if _, err := h.in("team").add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
+		!strings.Contains(err.Error(), "--domain default") {
+		t.Errorf("added to another domain: %v", err)
+	}
+	if _, err := h.in("team").add(wire.Add{Source: r.source(), Name: "team/a:1"}); err == nil ||
+		!strings.Contains(err.Error(), "quota") {
+		t.Errorf("beyond the domain's quota: %v", err)
+	}
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
+		t.Errorf("within no quota: %v", err)
+	}
+}
+
+func TestConfigOfDomains(t *testing.T) {
+	for want, domains := range map[string][]hub.Domain{
+		"":                        {{Name: "a", Repositories: []string{"a/**", "localhost:5000/a"}}, {Name: "b-1", Repositories: []string{"b/*"}}},
+		"no name of a domain":     {{Name: "A", Repositories: []string{"a"}}},
+		"every hub has":           {{Name: "default", Repositories: []string{"a"}}},
+		"repositories is empty":   {{Name: "a"}},
+		"is no pattern":           {{Name: "a", Repositories: []string{"["}}},
+		"is there twice":          {{Name: "a", Repositories: []string{"a"}}, {Name: "a", Repositories: []string{"b"}}},
+		`"a" (a/**) and "b" (a/`:  {{Name: "a", Repositories: []string{"a/**"}}, {Name: "b", Repositories: []string{"a/x"}}},
+		`"a" (*/x) and "b" (*/*)`: {{Name: "a", Repositories: []string{"*/x"}}, {Name: "b", Repositories: []string{"*/*"}}},
+	} {
+		c := hub.DefaultConfig()
+		c.Domains = domains
+		if err := c.Check(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%+v: %v, want %q", domains, err, want)
+		}
+	}
+	c := hub.DefaultConfig()
+	c.Quota = []images.Quota{{Domain: "none", Bytes: 1}}
+	if err := c.Check(); err == nil || !strings.Contains(err.Error(), `no domain "none"`) {
+		t.Errorf("a quota of a domain that is not configured: %v", err)
+	}
+}
+
+// A backup has all domains, each with its keys.
+func TestBackupOfDomains(t *testing.T) {
+	t.Parallel()
+	h, dir := startHub(t, withTeam, func(c *hub.Config) { c.Catalog, c.Bucket = "", "" }), filepath.Join(t.TempDir(), "b")
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.push("team/a:1", image(upperTar))
+	h.in("team").ready("team/a:1")
+	h.idle()
+	h.in("team").idle()
+	if r := backup(h, dir); r.Copied != int64(len(h.holdings().objects)+len(h.in("team").holdings().objects)) {
+		t.Errorf("backup %+v", r)
+	}
+	again := restored(h, dir)
+	again.wantClean("restored", "a:1")
+	again.in("team").wantClean("restored", "team/a:1")
+	key := func(h *testHub) string { return index.FormatKey(h.PublicKeys()[0]) }
+	if key(again.in("team")) != key(h.in("team")) || key(again) != key(h) {
+		t.Error("the restored hub has other keys")
+	}
+}

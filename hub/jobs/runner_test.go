@@ -1,0 +1,72 @@
+package jobs_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/wire"
+)
+
+// The queues of a process run as many jobs at a time as one would alone, and take turns.
+func TestQueuesShareARunner(t *testing.T) {
+	const backlog = 20
+	runner := jobs.NewRunner()
+	stores := map[string]*catalog.Jobs{"busy": openJobs(t), "other": openJobs(t)}
+	var (
+		mu      sync.Mutex // guards the following
+		order   []string
+		running int
+	)
+	begin := make(chan struct{})
+	queues := map[string]*jobs.Queue{}
+	for name, store := range stores {
+		q := runner.Queue(store, name, slog.New(slog.DiscardHandler))
+		queues[name] = q
+		q.Add(jobs.Kind{Name: kind, AtOnce: 1, Run: func(context.Context, *jobs.Running) error {
+			mu.Lock()
+			order = append(order, name)
+			if running++; running > 1 {
+				t.Errorf("%d jobs run at a time", running)
+			}
+			mu.Unlock()
+			<-begin
+			mu.Lock()
+			defer mu.Unlock()
+			running--
+			return nil
+		}})
+	}
+	var numbers []int64
+	for i := range backlog {
+		numbers = append(numbers, add(t, stores["busy"], string(rune('a'+i)), "", 0))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- runner.Run(ctx) }()
+	await(t, stores["busy"], numbers[0], wire.JobRunning)
+	last := add(t, stores["other"], "a", "", 0)
+	queues["other"].Changed(kind, "a")
+	close(begin)
+	await(t, stores["other"], last, wire.JobDone)
+	for _, n := range numbers {
+		await(t, stores["busy"], n, wire.JobDone)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run returned %v, want Canceled", err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	at := 0
+	for order[at] != "other" {
+		at++
+	}
+	if at > 3 {
+		t.Errorf("the other queue's job ran after %d of the backlog: %v", at, order)
+	}
+}

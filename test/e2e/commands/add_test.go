@@ -166,5 +166,5 @@ func TestWrongArguments(t *testing.T) {
 	run(t, nil, lighter, "inspect", "Not/There:1").bad(t, 1, "lower case")
 	run(t, []string{"LIGHTER_HUB=http://127.0.0.1:1"}, lighter, "images").bad(t, 1, "127.0.0.1:1")
 	run(t, nil, lighter, "images", "--hub", "http://"+foreignIP+":1").bad(t, 2, "--plain-http")
-	run(t, nil, lighter, "images", "--domain", "other").bad(t, 1, "no such path")
+	run(t, nil, lighter, "images", "--domain", "other").bad(t, 1, "no domain")
 }

@@ -53,10 +53,6 @@ func (r *requests) reset() {
 	r.n = map[string]int{}
 }
 
-// maxFallbacks bounds the chunks that are requested by their IDs while newer locations are fetched:
-// those of the reads that are in flight meanwhile.
-const maxFallbacks = 16
-
 // Packs are rewritten while a container reads from them: no read fails, and no chunk is requested by
 // its ID. When the old packs are gone, the node fetches newer locations once, and reads units of the
 // new packs.
@@ -127,9 +123,9 @@ func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 		return err == nil && info.ModTime().After(before.Add(time.Minute)) && asked.of("locations") > 0
 	})
 	t.Logf("requests of the first reads: %v", asked.n)
-	if asked.of("locations") != 1 || asked.of("chunks") == 0 || asked.of("chunks") > maxFallbacks {
-		t.Errorf("after the old packs are gone, requests %v, want locations once, and at most %d chunks", asked.n,
-			maxFallbacks)
+	if asked.of("locations") != 1 || asked.of("chunks") == 0 {
+		t.Errorf("after the old packs are gone, requests %v, want locations once, and some chunks by ID until they arrive",
+			asked.n)
 	}
 	asked.reset()
 	forget(t, s)

@@ -331,8 +331,21 @@ func (r *run) packs(ctx context.Context) error {
 	return r.rewrite(ctx, marks, sparse)
 }
 
-// suspects returns the packs without a marked chunk, and those of which only some units have one.
-func (c *Collector) suspects(ctx context.Context, m *catalog.Marks) (dead, sparse []catalog.PackUse, err error) {
+// sparsePack is a pack of which some chunks are needed and others are not. Its chunks are not among the
+// fields: in a hub from which many images were removed most packs are sparse.
+type sparsePack struct {
+	n    int64 // number
+	size int64 // bytes
+	dead int64 // bytes of chunks that are not needed
+}
+
+// isWorth reports whether a pack is to be rewritten.
+func (p sparsePack) isWorth() bool { return p.dead*rewriteShare >= p.size }
+
+// suspects returns the packs without a marked chunk, and those of which only some chunks are marked.
+func (c *Collector) suspects(
+	ctx context.Context, m *catalog.Marks,
+) (dead []catalog.PackUse, sparse []sparsePack, err error) {
 	numbers, err := c.Catalog.Garbage.SuspectPacks(ctx, m)
 	if err != nil {
 		return nil, nil, err
@@ -346,7 +359,7 @@ func (c *Collector) suspects(ctx context.Context, m *catalog.Marks) (dead, spars
 		case p.IsDead():
 			dead = append(dead, p)
 		default:
-			sparse = append(sparse, p)
+			sparse = append(sparse, sparsePack{p.N, p.Size, p.Size - p.Live()})
 		}
 	}
 	return dead, sparse, nil

@@ -49,11 +49,11 @@ func (c *Collector) Plan(ctx context.Context) (*wire.Collection, error) {
 		plan.Bytes += p.Size
 	}
 	for _, p := range sparse {
-		if dead := p.Size - p.Live(); dead*rewriteShare >= p.Size {
+		if p.isWorth() {
 			plan.Rewritten++
-			plan.Bytes += dead
+			plan.Bytes += p.dead
 		} else {
-			plan.DeadBytes += dead
+			plan.DeadBytes += p.dead
 		}
 	}
 	return plan, nil

@@ -33,7 +33,7 @@ const (
 
 // rewrite copies the needed chunks of packs with many others into new packs. The old ones
 // stay until no locations name them.
-func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []catalog.PackUse) error {
+func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparsePack) error {
 	kept, err := r.Catalog.Garbage.RewrittenPacks(ctx)
 	if err != nil {
 		return err
@@ -42,15 +42,15 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []catalo
 	for _, size := range kept {
 		room -= size
 	}
-	var worth []catalog.PackUse
+	var worth []sparsePack
 	total := int64(0)
 	for _, p := range sparse {
-		if dead := p.Size - p.Live(); dead*rewriteShare >= p.Size && room >= p.Size {
-			room -= p.Size
+		if p.isWorth() && room >= p.size {
+			room -= p.size
 			worth = append(worth, p)
-			total += p.Size
+			total += p.size
 		} else {
-			r.done.DeadBytes += dead
+			r.done.DeadBytes += p.dead
 		}
 	}
 	progress := r.job.Step("rewrite", "packs", total)
@@ -69,7 +69,7 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []catalo
 			return err
 		}
 		for _, p := range worth[:taken] {
-			progress.Add(int(p.Size))
+			progress.Add(int(p.size))
 		}
 		worth = worth[taken:]
 	}
@@ -77,7 +77,7 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []catalo
 }
 
 // rewriteSome makes one new pack of the first of the packs. It returns their number.
-func (r *run) rewriteSome(ctx context.Context, marks *catalog.Marks, packs []catalog.PackUse) (taken int, err error) {
+func (r *run) rewriteSome(ctx context.Context, marks *catalog.Marks, packs []sparsePack) (taken int, err error) {
 	dir, err := r.Publisher.TempDir("rewrite")
 	if err != nil {
 		return 0, err
@@ -90,8 +90,14 @@ func (r *run) rewriteSome(ctx context.Context, marks *catalog.Marks, packs []cat
 	defer file.Close()
 	to, w := catalog.Rewriting{}, pack.NewWriter(file)
 	for taken < len(packs) && !w.Full() {
-		p := packs[taken]
+		p, err := r.Catalog.Garbage.PackUse(ctx, marks, packs[taken].n)
 		taken++
+		if errors.Is(err, catalog.ErrNotFound) || err == nil && p.IsDead() { // its chunks were moved
+			continue
+		}
+		if err != nil {
+			return taken, err
+		}
 		units, err := r.readUnits(ctx, p)
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable) {

@@ -31,7 +31,7 @@ const (
 	faultsRatio = 1.2                   // target: p99 of a fault during a collection : without one
 	readers     = 8                     // that fault at the same time
 	readPause   = 40 * time.Millisecond // of a reader between two faults
-	readTime    = 10 * time.Second
+	readTime    = 10 * time.Second      // at most, and as long as the collection runs
 )
 
 // collection is one that runs.
@@ -160,15 +160,15 @@ func (r *run) faultsOnce(ctx context.Context) (with, without, share float64, err
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	if _, err := readUnits(ctx, hub, units); err != nil { // from now on the hub reads them from memory
+	if _, err := readUnits(ctx, hub, units, nil); err != nil { // from now on the hub reads them from memory
 		return 0, 0, 0, err
 	}
-	if without, err = readUnits(ctx, hub, units); err != nil {
+	if without, err = readUnits(ctx, hub, units, nil); err != nil {
 		return 0, 0, 0, err
 	}
 	begun := time.Now()
 	c := p.begin(ctx)
-	with, err = readUnits(ctx, hub, units)
+	with, err = readUnits(ctx, hub, units, c.done)
 	share, failed := c.end(begun)
 	return with, without, share, errors.Join(err, failed)
 }
@@ -216,14 +216,25 @@ func unitsOf(ctx context.Context, p *process, hub *origin.Failover) ([]chunk.Uni
 	return units, nil
 }
 
-// readUnits reads units for a while, and returns the 99th percentile of the times in seconds.
-func readUnits(ctx context.Context, hub *origin.Failover, units []chunk.Unit) (p99 float64, err error) {
+// readUnits reads units for readTime, or until done is closed. It returns the 99th percentile of the
+// times in seconds.
+func readUnits(
+	ctx context.Context, hub *origin.Failover, units []chunk.Unit, done <-chan struct{},
+) (p99 float64, err error) {
 	end := time.Now().Add(readTime)
+	ended := func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return time.Now().After(end)
+		}
+	}
 	times := make([][]float64, readers)
 	group, ctx := errgroup.WithContext(ctx)
 	for n := range readers {
 		group.Go(func() error {
-			for i := n; time.Now().Before(end); i += readers {
+			for i := n; !ended(); i += readers {
 				took, err := seconds(func() error { return fault(ctx, hub, units[i%len(units)]) })
 				if err != nil {
 					return err

@@ -22,7 +22,7 @@ const (
 	packages     = 24
 	packageFiles = 8
 	replaced     = 12        // packages
-	packageFile  = 512 << 10 // bytes of a file
+	packageFile  = 768 << 10 // bytes of a file
 
 	deadBack = 0.95 // target: bytes that come back : dead bytes
 )

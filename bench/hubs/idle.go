@@ -69,14 +69,18 @@ func (r *run) idle(ctx context.Context) (err error) {
 			return fmt.Errorf("%s: %w", h.name, err)
 		}
 	}
-	sleep.For(ctx, startup)
+	if !sleep.For(ctx, startup) {
+		return ctx.Err()
+	}
 	var used [2]float64
 	for i, h := range hubs {
 		if used[i], err = h.processor(); err != nil {
 			return err
 		}
 	}
-	sleep.For(ctx, idleTime)
+	if !sleep.For(ctx, idleTime) {
+		return ctx.Err()
+	}
 	for i, h := range hubs {
 		now, err := h.processor()
 		if err != nil {
@@ -96,7 +100,7 @@ func (r *run) idle(ctx context.Context) (err error) {
 		}
 		r.median("idle", "collection of nothing, "+h.name, all, nothing)
 	}
-	return ctx.Err()
+	return nil
 }
 
 // large is a hub with many images.

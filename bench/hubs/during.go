@@ -49,7 +49,7 @@ func (p *process) begin(ctx context.Context) *collection {
 	ctx, c.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(c.done)
-		c.err = p.collect(ctx)
+		_, c.err = p.collect(ctx)
 		c.took = time.Since(c.begun)
 	}()
 	return c

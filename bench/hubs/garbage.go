@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -146,7 +147,7 @@ func (r *run) dead(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	took, err := seconds(func() error { return p.collect(ctx) })
+	took, err := seconds(func() error { _, err := p.collect(ctx); return err })
 	if err != nil {
 		return err
 	}
@@ -159,7 +160,8 @@ func (r *run) dead(ctx context.Context) (err error) {
 		return err
 	}
 	least, err := used(filepath.Join(other.root, "objects"))
-	if err := errors.Join(err, other.stop()); err != nil {
+	r.hasLayouts = false // other figures use the backup
+	if err := errors.Join(err, other.stop(), os.RemoveAll(filepath.Join(r.dir, "versions"))); err != nil {
 		return err
 	}
 	bench.Say("%s before the collection, %s after it (%s), %s in a hub that never had the removed images",

@@ -92,7 +92,11 @@ func (r *run) idle(ctx context.Context) (err error) {
 	for _, h := range hubs {
 		var all []float64
 		for range r.Rounds {
-			took, err := seconds(func() error { return h.collect(ctx) })
+			var freed *wire.Collection
+			took, err := seconds(func() (err error) { freed, err = h.collect(ctx); return err })
+			if err == nil && freed.Trees+freed.Layers+freed.Packs+freed.Rewritten > 0 {
+				err = fmt.Errorf("%s: the collection has found something: %+v", h.name, *freed)
+			}
 			if err != nil {
 				return err
 			}
@@ -208,11 +212,16 @@ func (r *run) restart(ctx context.Context, h *large) error {
 	return err
 }
 
-// collect runs a collection.
-func (p *process) collect(ctx context.Context) error {
+// collect runs a collection, and returns what it has done.
+func (p *process) collect(ctx context.Context) (*wire.Collection, error) {
+	begun := time.Now()
 	job, err := p.Collect(ctx)
-	if err == nil {
-		_, err = p.AwaitCollection(ctx, job.N, func(wire.Progress) {})
+	if err != nil {
+		return nil, err
 	}
-	return err
+	last, err := p.AwaitCollection(ctx, job.N, func(wire.Progress) {})
+	if err == nil && (last.Collection == nil || last.Collection.At.Before(begun)) {
+		err = errors.New("the collection has left no result")
+	}
+	return last.Collection, err
 }

@@ -47,6 +47,9 @@ func (r Results) rows() (rows [][]string) {
 				sign = "≥"
 			}
 			target = fmt.Sprintf("%s %.4g", sign, v.Target)
+			if v.Unit == "s" {
+				target += " s"
+			}
 		}
 		rows = append(rows, []string{v.Figure, v.What, v.value(), target, v.Result})
 	}

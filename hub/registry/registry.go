@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/distribution/distribution/v3"
@@ -144,7 +145,7 @@ type Manifest struct {
 func (r Repository) Manifest(ctx context.Context, ref string) (Manifest, error) {
 	m, err := r.manifest(ctx, ref)
 	if err != nil {
-		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", ref, r.name, mapNotFound(err))
+		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", ref, r.name, ofStorage(mapNotFound(err)))
 	}
 	return m, nil
 }
@@ -177,7 +178,7 @@ func (r Repository) manifest(ctx context.Context, ref string) (Manifest, error) 
 // PutManifest stores a manifest, whose blobs exist here or upstream, and points the tag to it unless tag is empty.
 func (r Repository) PutManifest(ctx context.Context, tag string, m Manifest) error {
 	if err := r.putManifest(ctx, tag, m); err != nil {
-		return fmt.Errorf("store manifest %s in %s: %w", m.Digest, r.name, err)
+		return fmt.Errorf("store manifest %s in %s: %w", m.Digest, r.name, ofStorage(err))
 	}
 	return nil
 }
@@ -284,6 +285,20 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
+// ofStorage marks an error of the library that is one of the storage. Others are about what was asked
+// for.
+func ofStorage(err error) error {
+	if isOfStorage(err) {
+		return unavailable(err)
+	}
+	return err
+}
+
+func isOfStorage(err error) bool {
+	several := distribution.ErrManifestVerification(nil) // of the blobs of a manifest
+	return errors.As(err, new(driver.Error)) || errors.As(err, &several) && slices.ContainsFunc(several, isOfStorage)
+}
+
 // blobReader is a blob whose errors are marked.
 type blobReader struct{ io.ReadCloser }
 
@@ -313,6 +328,8 @@ func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 	}
 	if _, err := repo.Blobs(ctx).Stat(ctx, desc.Digest); err == nil {
 		return true, nil
+	} else if err = ofStorage(err); errors.Is(err, ErrUnavailable) {
+		return false, fmt.Errorf("blob %s of %s: %w", blob, r.name, err)
 	}
 	from, err := reference.WithDigest(repo.Named(), desc.Digest)
 	if err != nil {
@@ -323,7 +340,7 @@ func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 		return false, errors.Join(fmt.Errorf("blob %s could not be linked to %s", blob, r.name), w.Cancel(ctx))
 	}
 	if mounted := (distribution.ErrBlobMounted{}); !errors.As(err, &mounted) {
-		return false, fmt.Errorf("link blob %s to %s: %w", blob, r.name, err)
+		return false, fmt.Errorf("link blob %s to %s: %w", blob, r.name, ofStorage(err))
 	}
 	return true, nil
 }
@@ -365,7 +382,7 @@ func (m mount) Apply(options any) error {
 // exist.
 func (r Repository) Delete(ctx context.Context, ref string) error {
 	if err := r.delete(ctx, ref); err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
-		return fmt.Errorf("delete %s of %s: %w", ref, r.name, err)
+		return fmt.Errorf("delete %s of %s: %w", ref, r.name, ofStorage(err))
 	}
 	return nil
 }
@@ -417,7 +434,7 @@ func (r Repository) read(ctx context.Context, id digest.Digest, limit int64) ([]
 		b, err = blobs.Get(ctx, id)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", id, r.name, mapNotFound(err))
+		return nil, fmt.Errorf("blob %s of %s: %w", id, r.name, ofStorage(mapNotFound(err)))
 	}
 	if digest.FromBytes(b) != id {
 		return nil, fmt.Errorf("blob %s is corrupt: the digest of its bytes is %s", id, digest.FromBytes(b))

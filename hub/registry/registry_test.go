@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -145,6 +147,37 @@ func TestBlobIsStoredOnceForAllRepositories(t *testing.T) {
 	}
 	if _, err := r.Repository("two").read(t.Context(), d.Digest, 3); err == nil {
 		t.Error("ReadBlob beyond the limit: got no error")
+	}
+}
+
+// An error of the storage is marked, so that what needs the registry waits.
+func TestErrorsOfTheStorageAreMarked(t *testing.T) {
+	dir := t.TempDir()
+	r, err := Open(t.Context(), Dir(dir), nil, nil, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, config := put(t, r, "one", []byte("layer")), put(t, r, "one", []byte("{}"))
+	// A file is where the directory of a repository has to be.
+	if err := os.WriteFile(filepath.Join(dir, repositoriesPath, "two"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	two, m := r.Repository("two"), manifestOf(t, config, layer)
+	for what, call := range map[string]func() error{
+		"link": func() error { _, err := two.Link(t.Context(), layer.Digest.String()); return err },
+		"put":  func() error { return two.PutManifest(t.Context(), "1", m) },
+		"get":  func() error { _, err := two.Manifest(t.Context(), "1"); return err },
+	} {
+		if err := call(); !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", what, err)
+		}
+	}
+}
+
+// A registry without repositories has no uploads, which is no error.
+func TestEmptyRegistryHasNoUploads(t *testing.T) {
+	if err := openTest(t).EndUploads(t.Context(), time.Hour); err != nil {
+		t.Error(err)
 	}
 }
 

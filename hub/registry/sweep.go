@@ -128,6 +128,9 @@ func (r *Registry) walk(ctx context.Context, dir string, fn func(file string) er
 
 // EndUploads deletes the uploads that began before an age.
 func (r *Registry) EndUploads(ctx context.Context, age time.Duration) error {
+	if _, err := r.driver.Stat(ctx, repositoriesPath); errors.Is(mapNotFound(err), ErrNotFound) {
+		return nil // the library returns an error, which does not wrap the storage's
+	}
 	ended, errs := storage.PurgeUploads(ctx, r.driver, time.Now().Add(-age), true)
 	if len(ended) > 0 {
 		r.log.Info("deleted unfinished uploads", "count", len(ended))

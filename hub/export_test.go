@@ -18,6 +18,7 @@ import (
 	"lighter/hub/fsck"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
+	"lighter/hub/jobs"
 	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/startup"
@@ -44,6 +45,9 @@ func (h *Hub) Checker() *fsck.Checker          { return h.domains[0].checker }
 func (h *Hub) Verifier() *verify.Verifier      { return h.domains[0].verifier }
 func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.domains[0].keys.public() }
 func (h *Hub) Log() *slog.Logger               { return h.log }
+
+// Jobs returns the queue of the hub's jobs.
+func (h *Hub) Jobs() *jobs.Queue { return h.domains[0].jobs }
 
 // Blobs returns the collector of the registry's blobs.
 func (h *Hub) Blobs() *blobs.Collector { return h.domains[0].blobs }

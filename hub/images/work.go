@@ -181,7 +181,7 @@ func (s *Service) ingest(
 	case errors.Is(err, catalog.ErrNotFound):
 		log.Info("image was removed before it was ready")
 		return nil
-	case ctx.Err() != nil || errors.Is(err, catalog.ErrLost) || isAway(err):
+	case ctx.Err() != nil || errors.Is(err, catalog.ErrLost) || isAway(err) || jobs.IsDisk(err):
 		return err
 	}
 	why := report.Reason(errorOf(image.Name, err))

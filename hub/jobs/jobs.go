@@ -17,10 +17,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"lighter/hub/catalog"
@@ -75,6 +77,13 @@ type RetryError struct {
 
 func (e *RetryError) Error() string { return e.Err.Error() }
 func (e *RetryError) Unwrap() error { return e.Err }
+
+// IsDisk reports whether an error of a job is about the disk of this process, and not about what the
+// job is to do: the disk is full, or the job's files in the scratch space were deleted. The queue runs
+// such a job again after a while, however often that happens.
+func IsDisk(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, fs.ErrNotExist)
+}
 
 // Running is a job that this process runs.
 type Running struct {
@@ -255,6 +264,9 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	cause := context.Cause(ctx)
 	o := catalog.Outcome{State: wire.JobDone}
 	retry, request := (*RetryError)(nil), (*requestError)(nil)
+	if IsDisk(err) && !errors.As(err, &retry) {
+		err = &RetryError{Err: err}
+	}
 	switch {
 	case err == nil:
 		o.Result = r.Result

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,11 +82,14 @@ func await(t *testing.T, c *catalog.Jobs, n int64, state string) catalog.Job {
 
 func TestJobsGetToTheirEnd(t *testing.T) {
 	c := openJobs(t)
-	tries := 0
+	tries, full := 0, syscall.ENOSPC
 	q, _ := start(t, c, "a", jobs.Kind{
-		Run: func(_ context.Context, j *jobs.Running) error {
+		Run: func(_ context.Context, j *jobs.Running) (err error) {
 			j.Step("layer", j.Key, 7).Add(7)
 			switch tries++; {
+			case j.Key == "full" && full != 0:
+				err, full = fmt.Errorf("write a file: %w", full), 0
+				return err
 			case j.Key == "bad":
 				return fmt.Errorf("fetch https://user:secret@example.org/x: %w", errors.New("gone"))
 			case j.Key == "later" && tries < 3:
@@ -95,6 +99,7 @@ func TestJobsGetToTheirEnd(t *testing.T) {
 		},
 	}, 0)
 	good, bad, later := add(t, c, "good", "", 0), add(t, c, "bad", "", 0), add(t, c, "later", "", 0)
+	disk := add(t, c, "full", "", 0)
 	q.Changed(kind, "a")
 	await(t, c, good, wire.JobDone)
 	j := await(t, c, bad, wire.JobFailed)
@@ -102,6 +107,7 @@ func TestJobsGetToTheirEnd(t *testing.T) {
 		t.Errorf("error %q, want %q", j.Error, want)
 	}
 	await(t, c, later, wire.JobDone)
+	await(t, c, disk, wire.JobDone)
 }
 
 // A job that runs is cancelled, paused and run again, and Await follows it.

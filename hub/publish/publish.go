@@ -16,6 +16,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -59,6 +60,11 @@ func New(c *catalog.Catalog, o *objects.Store, scratch, owner string, log *slog.
 // those that are left. kind is part of its name.
 func (p *Publisher) TempDir(kind string) (string, error) {
 	dir, err := os.MkdirTemp(p.scratch, kind+"-")
+	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the scratch space
+		if err = os.MkdirAll(p.scratch, 0o700); err == nil {
+			dir, err = os.MkdirTemp(p.scratch, kind+"-")
+		}
+	}
 	if err != nil {
 		return "", fmt.Errorf("make a scratch directory: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -72,6 +73,11 @@ func (r *Reader) begin(u catalog.Upstream) (*fetch, error) {
 		return f, nil
 	}
 	file, err := os.CreateTemp(r.config.Dir, "upstream-*")
+	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the scratch space
+		if err = os.MkdirAll(r.config.Dir, 0o700); err == nil {
+			file, err = os.CreateTemp(r.config.Dir, "upstream-*")
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fetch a layer: %w", err)
 	}

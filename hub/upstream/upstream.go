@@ -48,7 +48,7 @@ type Config struct {
 	Catalog   *catalog.Catalog
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
 	LoginFile string   // logins as in Docker's config.json; empty: none
-	Dir       string   // of fetched layers; exists
+	Dir       string   // of fetched layers
 	// Room returns an error if no layer is to be fetched for lack of disk space.
 	Room   func() error
 	Bounds *Bounds

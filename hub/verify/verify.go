@@ -178,10 +178,14 @@ func (v *Verifier) verify(
 	return nil
 }
 
-// note adds err as a problem. If the verification was ended, note returns that error instead.
+// note adds err as a problem. If the verification was ended, or has lost its scratch directory, note
+// returns that error instead.
 func (v *verification) note(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if jobs.IsDisk(err) {
+		return err
 	}
 	v.found.add("%s: %v", what, err)
 	return nil

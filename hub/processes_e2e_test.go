@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,7 @@ import (
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
 	"lighter/test/testkit/tarball"
+	"lighter/test/testkit/wrongclock"
 	"lighter/wire"
 	"lighter/wire/client"
 
@@ -39,11 +41,27 @@ import (
 // processEnv has the configuration of the hub that this program runs as, if it is a child of a test.
 const processEnv = "LIGHTER_TEST_HUB"
 
-// killEnv names the step of a collection at which such a hub kills itself.
-const killEnv = "LIGHTER_TEST_KILL_AT"
-
 // processLease is how long the jobs and claims of a process that has stopped stay its own.
 const processLease = 4 * time.Second
+
+// stepsLease is the same where many processes are stopped, one after the other.
+const stepsLease = 1500 * time.Millisecond
+
+// clockEnv says by how much the clock of such a hub is wrong.
+const clockEnv = "LIGHTER_TEST_CLOCK"
+
+// shiftClock makes the clock of this process wrong.
+func shiftClock() error {
+	text := os.Getenv(clockEnv)
+	if text == "" {
+		return nil
+	}
+	by, err := time.ParseDuration(text)
+	if err != nil {
+		return err
+	}
+	return wrongclock.Shift(by)
+}
 
 // runProcess runs a hub until SIGTERM.
 func runProcess(config string) error {
@@ -59,12 +77,11 @@ func runProcess(config string) error {
 	}
 	defer h.Close()
 	h.SetLeases(processLease)
-	if step := os.Getenv(killEnv); step != "" {
-		h.Collector().Step = func(name string) {
-			if name == step {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			}
-		}
+	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, 0
+	h.Blobs().Delay, h.Jobs().RetryDelay = 0, time.Second
+	if dir := os.Getenv(stepsEnv); dir != "" {
+		h.SetLeases(stepsLease)
+		watchSteps(h, dir)
 	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -79,8 +96,22 @@ type process struct {
 	cmd *exec.Cmd
 }
 
-// startProcess runs a process of a hub until the test ends.
-func startProcess(t *testing.T, c hub.Config) *process {
+// startProcess runs a process of a hub until the test ends, with some more environment variables.
+func startProcess(t *testing.T, c hub.Config, env ...string) *process {
+	t.Helper()
+	return startProgram(t, c, func(c hub.Config) *exec.Cmd {
+		config, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = slices.Concat(os.Environ(), env, []string{processEnv + "=" + string(config)})
+		return cmd
+	})
+}
+
+// startProgram runs the program of a hub with a configuration until the test ends.
+func startProgram(t *testing.T, c hub.Config, program func(hub.Config) *exec.Cmd) *process {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,11 +121,7 @@ func startProcess(t *testing.T, c hub.Config) *process {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	config, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{testHub: &testHub{t: t, url: "http://" + c.Listen, config: c}, cmd: exec.Command(os.Args[0])}
+	p := &process{testHub: &testHub{t: t, url: "http://" + c.Listen, config: c}, cmd: program(c)}
 	if p.client, err = client.New(client.Options{URL: p.url}); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +130,6 @@ func startProcess(t *testing.T, c hub.Config) *process {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p.cmd.Env = append(os.Environ(), processEnv+"="+string(config))
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -114,7 +140,7 @@ func startProcess(t *testing.T, c hub.Config) *process {
 			t.Logf("log of %s:\n%s", c.Listen, b)
 		}
 	})
-	for range 1000 {
+	for range 6000 {
 		if res, err := http.Get(p.url + "/readyz"); err == nil {
 			_ = res.Body.Close()
 			return p
@@ -175,7 +201,7 @@ func compare(t *testing.T, got, want hub.Config) error {
 	if wanted, wantSize := inventoryOf(t, want); has != wanted || size > wantSize*11/10 {
 		return fmt.Errorf("the hub has %+v in %d bytes of packs, want %+v in %d", has, size, wanted, wantSize)
 	}
-	c, err := catalog.Open(t.Context(), got.Catalog)
+	c, err := catalog.Open(t.Context(), catalogOf(got))
 	if err != nil {
 		return err
 	}
@@ -205,7 +231,7 @@ func compare(t *testing.T, got, want hub.Config) error {
 // inventoryOf returns what a catalog has, and the bytes of its packs.
 func inventoryOf(t *testing.T, c hub.Config) (catalog.Inventory, int64) {
 	t.Helper()
-	opened, err := catalog.Open(t.Context(), c.Catalog)
+	opened, err := catalog.Open(t.Context(), catalogOf(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +426,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	<-held
 	database.Kill()
 	release()
-	time.Sleep(2 * processLease)
+	time.Sleep(awayTime())
 	p.expect(wire.UnitPath(wire.DefaultDomain, chunk.Unit{Pack: pack}), http.StatusOK)
 	if err := database.Run(); err != nil {
 		t.Fatal(err)
@@ -409,6 +435,21 @@ func TestDatabaseIsAway(t *testing.T) {
 		t.Errorf("the waiting client: %v", err)
 	}
 	p.wantReady("a:1", r.manifest)
+	undisturbed := startProcess(t, hubConfig(t))
+	undisturbed.pushReady("before:1", image(upperTar))
+	if _, err := undisturbed.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
+		t.Fatal(err)
+	}
+	p.idle()
+	wantSame(t, p.config, undisturbed.config)
+}
+
+// awayTime is how long a store is away: longer than the leases.
+func awayTime() time.Duration {
+	if soak {
+		return time.Minute
+	}
+	return 2 * processLease
 }
 
 // While the bucket is away, accepted images wait.
@@ -435,12 +476,18 @@ func TestBucketIsAway(t *testing.T) {
 	<-held
 	away.Store(true)
 	release()
-	time.Sleep(3 * processLease)
+	time.Sleep(awayTime())
 	away.Store(false)
 	if err := <-added; err != nil {
 		t.Errorf("the waiting client: %v", err)
 	}
 	p.wantReady("a:1", r.manifest)
+	undisturbed := startProcess(t, hubConfig(t))
+	if _, err := undisturbed.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
+		t.Fatal(err)
+	}
+	p.idle()
+	wantSame(t, p.config, undisturbed.config)
 }
 
 // Two processes ingest images with a common new layer at once: it is split once.

@@ -18,7 +18,11 @@ import (
 // TestMain runs all tests of hubs with catalogs in PostgreSQL and buckets on S3.
 func TestMain(m *testing.M) {
 	if config := os.Getenv(processEnv); config != "" {
-		if err := runProcess(config); err != nil {
+		err := shiftClock()
+		if err == nil {
+			err = runProcess(config)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

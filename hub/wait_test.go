@@ -55,6 +55,13 @@ func (h *testHub) known(name string) {
 	h.t.Fatalf("%s is still unknown", name)
 }
 
+// isBusy reports whether there is a job that does not wait for its time.
+func isBusy(jobs []wire.Job) bool {
+	return slices.ContainsFunc(jobs, func(j wire.Job) bool {
+		return j.State != wire.JobQueued || time.Until(j.RunAt) <= 5*time.Second
+	})
+}
+
 // idle waits until the hub has no open job, but for those that wait for their time.
 func (h *testHub) idle() {
 	h.t.Helper()
@@ -63,8 +70,7 @@ func (h *testHub) idle() {
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		waits := func(j wire.Job) bool { return j.State == wire.JobQueued && time.Until(j.RunAt) > 5*time.Second }
-		if len(slices.DeleteFunc(jobs, waits)) == 0 {
+		if !isBusy(jobs) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -126,10 +126,11 @@ func openPostgres(p Place) (*sql.DB, error) {
 type database struct {
 	writing, reading *sql.DB // SQLite has one connection for writing; PostgreSQL has one pool for both
 	write, read      session
+	onCommit         CommitObserver
 }
 
 func connect(p Place) (*database, error) {
-	db := &database{}
+	db := &database{onCommit: func(context.Context, string, bool) {}}
 	d := sqliteDialect
 	var err error
 	if IsPostgres(p.Source) {
@@ -184,6 +185,14 @@ type Observer func(ctx context.Context, statement string, args []any)
 // Observe sets the catalog's observer. It is called before the catalog is used by others.
 func (db *database) Observe(o Observer) { db.write.observe, db.read.observe = o, o }
 
+// CommitObserver is called just before and just after each transaction commits. what says what it does.
+// Tests end the process there.
+type CommitObserver func(ctx context.Context, what string, committed bool)
+
+// ObserveCommits sets the catalog's observer of commits. It is called before the catalog is used by
+// others.
+func (db *database) ObserveCommits(o CommitObserver) { db.onCommit = o }
+
 // bound returns a statement as the database gets it, and calls the observer.
 func (s session) bound(ctx context.Context, statement string, args []any) string {
 	statement = s.bind(statement)
@@ -221,7 +230,7 @@ const transactionTries = 10
 func (db *database) update(ctx context.Context, what string, fn func(tx session) error) error {
 	var err error
 	for range transactionTries {
-		if err = db.transaction(ctx, fn); !isConflict(err) {
+		if err = db.transaction(ctx, what, fn); !isConflict(err) {
 			break
 		}
 	}
@@ -236,7 +245,7 @@ const commitTime = 5 * time.Second
 
 // transaction runs fn and commits. If ctx ends during the commit, the commit still gets commitTime:
 // after an interrupted one nobody knows whether the transaction has happened.
-func (db *database) transaction(ctx context.Context, fn func(tx session) error) error {
+func (db *database) transaction(ctx context.Context, what string, fn func(tx session) error) error {
 	connection, err := db.writing.Conn(ctx)
 	if err != nil {
 		return mark(err)
@@ -256,7 +265,12 @@ func (db *database) transaction(ctx context.Context, fn func(tx session) error) 
 	if err := fn(session{tx, db.write.dialect, db.write.observe}); err != nil {
 		return err
 	}
-	return mark(tx.Commit())
+	db.onCommit(ctx, what, false)
+	if err := tx.Commit(); err != nil {
+		return mark(err)
+	}
+	db.onCommit(ctx, what, true)
+	return nil
 }
 
 // isConflict reports whether PostgreSQL has ended a transaction because of another one: it was the
@@ -266,8 +280,8 @@ func isConflict(err error) bool {
 	return errors.As(err, &failed) && (failed.Code == "40001" || failed.Code == "40P01")
 }
 
-// ErrAway marks errors of a database that cannot be reached, or is starting or stopping. What was
-// asked for may have been done.
+// ErrAway marks errors of a database that cannot be reached, is starting or stopping, or whose disk is
+// full. What was asked for may have been done.
 var ErrAway = errors.New("the database is not available")
 
 // IsAway reports whether an error is marked with ErrAway.
@@ -316,11 +330,13 @@ func (e *databaseError) prefix() string {
 }
 
 func isAway(err error) bool {
-	if failed := (*pgconn.PgError)(nil); errors.As(err, &failed) { // of class 57P: shutdown and start
-		return strings.HasPrefix(failed.Code, "57P") || failed.Code == "25P03" // idleTimeout
+	if failed := (*pgconn.PgError)(nil); errors.As(err, &failed) {
+		// Shutdown and start; no room on its disk, memory or connections; idleTimeout.
+		return strings.HasPrefix(failed.Code, "57P") || strings.HasPrefix(failed.Code, "53") || failed.Code == "25P03"
 	}
-	if busy := (*sqlite.Error)(nil); errors.As(err, &busy) {
-		return busy.Code()&0xff == sqlite3.SQLITE_BUSY
+	if failed := (*sqlite.Error)(nil); errors.As(err, &failed) {
+		code := failed.Code() & 0xff
+		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_FULL
 	}
 	return errors.As(err, new(*pgconn.ConnectError)) || errors.As(err, new(*net.OpError)) ||
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)

@@ -137,6 +137,7 @@ test/testkit/printed:
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/tarball:
+test/testkit/wrongclock:
 wire: format/chunk format/index
 wire/client: format/chunk format/index format/trace renewed wire | store store/origin
 `

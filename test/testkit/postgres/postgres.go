@@ -1,7 +1,7 @@
 // Package postgres runs Debian's PostgreSQL 15 for tests, as "test/setup postgres" installs it. The
-// server is a real one, with its usual settings, on a loopback port and in a directory of its own.
-// The package needs root: PostgreSQL refuses to run as root, so the package starts it as another
-// user.
+// server is a real one, with its usual settings but for the number of connections, on a loopback port
+// and in a directory of its own. The package needs root: PostgreSQL refuses to run as root, so the
+// package starts it as another user.
 package postgres
 
 import (
@@ -28,6 +28,8 @@ import (
 const (
 	programs     = "/usr/lib/postgresql/15/bin"
 	startTimeout = time.Minute
+	// maxConnections suffices for some twenty processes of hubs.
+	maxConnections = "400"
 )
 
 // Server is a PostgreSQL server.
@@ -126,7 +128,7 @@ func (s *Server) Run() error {
 	}
 	defer log.Close()
 	s.cmd = s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
-		"-c", "unix_socket_directories=")
+		"-c", "unix_socket_directories=", "-c", "max_connections="+maxConnections)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
 		return err

@@ -1,0 +1,240 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/hub"
+	"lighter/test/testkit/postgres"
+	"lighter/wire"
+)
+
+// cutOf is how many transactions there are for one whose answer is cut off.
+const cutOf = 20
+
+// The answers of some transactions are cut off after they have committed, so that the hub does not know
+// whether they have happened. In the end it has the same as if all had arrived.
+func TestAnswersOfCommitsAreCut(t *testing.T) {
+	t.Parallel()
+	const images = 4
+	var mu sync.Mutex
+	random, cutting := rand.New(rand.NewPCG(1, 2)), atomic.Bool{}
+	c := hubConfig(t)
+	c.GC = hub.GC{}
+	proxy := postgres.StartProxy(t, c.Catalog, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return random.IntN(cutOf) == 0 && cutting.Load()
+	})
+	c.Catalog = proxy.Source
+	s := cutScene(t)
+	p := startProcess(t, c)
+	cutting.Store(true)
+	for round := range images {
+		s.prepare(p, round)
+		work(t, s, round, p)
+	}
+	cutting.Store(false)
+	if proxy.Cuts() < images {
+		t.Errorf("%d answers were cut off, want more", proxy.Cuts())
+	}
+	t.Logf("%d answers were cut off", proxy.Cuts())
+	undisturbed := hubConfig(t)
+	undisturbed.GC = hub.GC{}
+	wantUndisturbed(t, s, images-1, undisturbed, p)
+}
+
+// cutScene adds an image, reports a start of it, removes the previous round's image, and collects.
+func cutScene(t *testing.T) scene {
+	all := map[string]scene{}
+	for _, s := range scenes(t) {
+		all[s.name] = s
+	}
+	return scene{name: "all", prepare: all["add"].prepare, do: func(ctx context.Context, h *process, round int) error {
+		for _, name := range []string{"add", "start", "verify"} {
+			if err := all[name].do(ctx, h, round); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		if round > 0 {
+			if err := all["remove"].do(ctx, h, round-1); err != nil {
+				return fmt.Errorf("remove: %w", err)
+			}
+		}
+		return all["collect"].do(ctx, h, round)
+	}}
+}
+
+// smallDisk mounts a file system of 48 MiB at a directory until the test ends. fill uses up all of it
+// until free is called.
+func smallDisk(t *testing.T, dir string) (fill func() (free func())) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() func() {
+		t.Helper()
+		ballast := filepath.Join(dir, "ballast")
+		file, err := os.Create(ballast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		for err == nil {
+			_, err = file.Write(make([]byte, 4096))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := os.Remove(ballast); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// While one of the hub's disks is full, images that it has are served. What it has accepted becomes
+// ready when there is room again.
+func TestDiskIsFull(t *testing.T) {
+	for _, setup := range []string{setupSQLite, setupPostgres} {
+		t.Run(setup, func(t *testing.T) {
+			t.Parallel()
+			c := sceneConfig(t, scene{}, setup)
+			fills := map[string]func() func(){"root": smallDisk(t, c.Root)}
+			if setup == setupPostgres {
+				fills["bucket"] = smallDisk(t, objectsDir(c))
+			}
+			p, undisturbed := startProcess(t, c), startProcess(t, sceneConfig(t, scene{}, setup))
+			before := image(lowerTar)
+			p.pushReady("before:1", before)
+			undisturbed.pushReady("before:1", before)
+			chain := p.ready("before:1").Chain
+			round := 0
+			for disk, fill := range fills {
+				round++
+				name := disk + ":1"
+				r := startRegistry(t, image(lowerTar, layerOfRound(round, 1)))
+				held, release := r.holdBlobs(t)
+				added := p.adding(wire.Add{Source: r.source(), Name: name})
+				<-held
+				free := fill()
+				release()
+				for range 20 { // while it fails
+					p.fetchTree(chain)
+					time.Sleep(100 * time.Millisecond)
+				}
+				free()
+				if err := <-added; err != nil {
+					t.Errorf("%s: the waiting client: %v", disk, err)
+				}
+				p.wantReady(name, r.manifest)
+				if _, err := undisturbed.add(wire.Add{Source: r.source(), Name: name}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.idle()
+			undisturbed.idle()
+			wantSame(t, p.config, undisturbed.config)
+			p.wantClean("in the end", "before:1")
+		})
+	}
+}
+
+// Two processes work for one hub, and the clock of one of them is wrong. Neither takes the other's
+// jobs, and nothing is deleted too early.
+func TestClockOfOneProcessIsWrong(t *testing.T) {
+	for _, by := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
+		t.Run(by.String(), func(t *testing.T) {
+			t.Parallel()
+			c := hubConfig(t)
+			c.GC.DelayMinutes = 5 // less than the difference
+			second := c
+			second.Root = t.TempDir()
+			a := startProcess(t, c)
+			copyKey(t, c.Root, second.Root)
+			b := startProcess(t, second, clockEnv+"="+by.String())
+			if got := b.clock() - a.clock(); got < by-time.Minute || got > by+time.Minute {
+				t.Fatalf("the clock differs by %s, want %s", got, by)
+			}
+			undisturbed := startProcess(t, hubConfig(t))
+			one := func(round int, h, other *process) {
+				name := roundName(round, 1)
+				h.push(name, imageOfRound(round, 1))
+				other.ready(name)
+				if err := sendTrace(t.Context(), other, round); err != nil {
+					t.Error(err)
+				}
+				if round%3 == 0 {
+					h.remove(name)
+				}
+			}
+			var all sync.WaitGroup
+			for round := range 8 {
+				pair := [][2]*process{{a, b}, {b, a}}[round%2]
+				all.Go(func() { one(round, pair[0], pair[1]) })
+			}
+			all.Wait()
+			for round := range 8 {
+				one(round, undisturbed, undisturbed)
+			}
+			for _, h := range []*process{a, b, undisturbed} {
+				h.idle()
+				job, err := h.client.Collect(t.Context())
+				if err == nil {
+					_, err = h.client.AwaitCollection(t.Context(), job.N, silent)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			ended, err := a.client.Jobs(t.Context(), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, j := range ended {
+				if j.Attempts > 1 || j.State != wire.JobDone {
+					t.Errorf("job %s %s: %s after %d attempts, want one: %s", j.Kind, j.Key, j.State, j.Attempts, j.Error)
+				}
+			}
+			wantSame(t, a.config, undisturbed.config)
+			if check := b.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
+				t.Errorf("the stores differ: %s", findings(check))
+			}
+		})
+	}
+}
+
+// clock returns the time of a process, since 1970.
+func (p *process) clock() time.Duration {
+	p.t.Helper()
+	res, err := http.Get(p.url + "/readyz")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	at, err := http.ParseTime(res.Header.Get("Date"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return time.Duration(at.UnixNano())
+}

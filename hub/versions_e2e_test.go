@@ -1,0 +1,145 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lighter/hub"
+	"lighter/test/testkit/history"
+	"lighter/wire"
+)
+
+const (
+	// besideToday is the oldest commit whose hubs may run beside today's: its newest migration is
+	// "oldest" in table meta, which no later migration raises.
+	besideToday = "c53a2cda0e4b"
+	// refusedToday is a commit before that.
+	refusedToday = "50460199f05f"
+)
+
+// earlier builds the program of a commit.
+func earlier(t *testing.T, commit string) string {
+	t.Helper()
+	program := history.Build(t, commit)
+	if program == "" {
+		t.Skipf("history without commit %s", commit)
+	}
+	return program
+}
+
+// command returns the command that runs a program as a hub.
+func command(t *testing.T, program string, c hub.Config) *exec.Cmd {
+	t.Helper()
+	var text strings.Builder
+	fmt.Fprintf(&text, "root = %q\nlisten = %q\nplatforms = [\"linux/amd64\"]\n", c.Root, c.Listen)
+	fmt.Fprintf(&text, "sources = [\"127.0.0.1\"]\n")
+	for key, value := range map[string]string{"catalog": c.Catalog, "bucket": c.Bucket} {
+		if value != "" {
+			fmt.Fprintf(&text, "%s = %q\n", key, value)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "hub.toml")
+	write(t, file, []byte(text.String()))
+	return exec.Command(program, "hub", "--config", file)
+}
+
+// A hub of an earlier version and one of today's work on one catalog and one bucket, which the earlier
+// one has made. Each serves what the other one has ingested, and goes on with what the other one has
+// accepted.
+func TestHubsOfTwoVersions(t *testing.T) {
+	program := earlier(t, besideToday)
+	c := hubConfig(t)
+	old := startProgram(t, c, func(c hub.Config) *exec.Cmd { return command(t, program, c) })
+	second := c
+	second.Root = t.TempDir()
+	copyKey(t, c.Root, second.Root)
+	old.push("before:1", image(upperTar))
+	old.ready("before:1")
+	today := startProcess(t, second)
+	undisturbed := startProcess(t, hubConfig(t))
+	undisturbed.pushReady("before:1", image(upperTar))
+	for round := range 6 {
+		pair := [][2]*process{{old, today}, {today, old}}[round%2]
+		name := roundName(round, 1)
+		pair[0].push(name, imageOfRound(round, 1))
+		got := pair[1].ready(name)
+		pair[1].fetchTree(got.Chain)
+		undisturbed.pushReady(name, imageOfRound(round, 1))
+		if round%3 == 2 {
+			pair[1].remove(name)
+			undisturbed.remove(name)
+		}
+		if problems, err := pair[0].client.Verify(t.Context(), "before:1", silent); err != nil || len(problems.Problems) > 0 {
+			t.Errorf("round %d: %+v, %v", round, problems, err)
+		}
+	}
+	// The earlier one is killed while it copies an image.
+	r := startRegistry(t, image(lowerTar, startsTar(10)))
+	held, release := r.holdBlobs(t)
+	add := wire.Add{Source: r.source(), Name: "after:1"}
+	go func() { _, _ = old.client.Add(context.Background(), add, silent) }() // its process is killed
+	<-held
+	old.kill()
+	release()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // its lease has to end
+		if images, err := today.client.Images(t.Context(), "after:1"); err != nil || time.Now().After(end) {
+			t.Fatalf("images %+v, %v", images, err)
+		} else if len(images) == 1 && images[0].State == wire.StateReady {
+			break
+		}
+	}
+	if _, err := undisturbed.add(add); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []*process{today, undisturbed} {
+		h.idle()
+	}
+	wantSame(t, today.config, undisturbed.config)
+	if check := today.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
+		t.Errorf("the stores differ: %s", findings(check))
+	}
+}
+
+// A hub that is too old for a catalog refuses it, and changes nothing.
+func TestTooOldHubIsRefused(t *testing.T) {
+	t.Parallel()
+	program := earlier(t, refusedToday)
+	c := sceneConfig(t, scene{}, setupSQLite)
+	today := startProcess(t, c)
+	today.pushReady("a:1", image(lowerTar, upperTar))
+	today.idle()
+	if err := today.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := today.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(catalogOf(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := command(t, program, c)
+	refused := exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
+	out, err := refused.CombinedOutput()
+	if !errors.As(err, new(*exec.ExitError)) || ctx.Err() != nil || !bytes.Contains(out, []byte("schema")) {
+		t.Errorf("the old hub: %v, %s; want an error about the schema", err, out)
+	}
+	if after, err := os.ReadFile(catalogOf(c)); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the old hub has changed the catalog: %d bytes, before %d, %v", len(after), len(before), err)
+	}
+	again := startProcess(t, c)
+	again.wantClean("after the old hub", "a:1")
+}

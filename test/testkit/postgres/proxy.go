@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// Proxy is between hubs and a server. It can cut a connection after the server has committed a
+// transaction and before the client hears of it: the client cannot know whether it has happened.
+type Proxy struct {
+	// Source is the database's URL through the proxy.
+	Source string
+
+	cut    func() bool
+	server string
+	cuts   atomic.Int64
+}
+
+// StartProxy starts a proxy for a database, which runs until the test ends. cut is called for each
+// COMMIT, and says whether its answer is cut off.
+func StartProxy(t testing.TB, source string, cut func() bool) *Proxy {
+	t.Helper()
+	u, err := url.Parse(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{cut: cut, server: u.Host}
+	u.Host = listener.Addr().String()
+	p.Source = u.String()
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	t.Cleanup(func() { _ = listener.Close() })
+	all.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { p.serve(client) })
+		}
+	})
+	return p
+}
+
+// Cuts returns how many answers were cut off.
+func (p *Proxy) Cuts() int64 { return p.cuts.Load() }
+
+// serve copies both directions of a connection until one of them ends.
+func (p *Proxy) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", p.server)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	var cutting atomic.Bool // the server's next bytes are the answer that is cut off
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer client.Close()
+		buffer := make([]byte, 64<<10)
+		for {
+			n, err := server.Read(buffer)
+			if err != nil || cutting.Load() {
+				return
+			}
+			if _, err := client.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}()
+	_ = p.forward(client, server, &cutting) // the connection has ended
+	_ = server.Close()
+	<-done
+}
+
+const (
+	sslRequest  = 80877103 // codes in messages without a type
+	maxMessage  = 64 << 20
+	queryType   = 'Q'
+	headerBytes = 5 // of a message: type and length
+)
+
+// forward copies the client's messages to the server.
+func (p *Proxy) forward(client io.Reader, server io.Writer, cutting *atomic.Bool) error {
+	for started := false; ; {
+		header := make([]byte, headerBytes)
+		if !started {
+			header = header[1:] // the first messages have no type
+		}
+		if _, err := io.ReadFull(client, header); err != nil {
+			return err
+		}
+		length := binary.BigEndian.Uint32(header[len(header)-4:])
+		if length < 4 || length > maxMessage {
+			return fmt.Errorf("a message of %d bytes", length)
+		}
+		body := make([]byte, length-4)
+		if _, err := io.ReadFull(client, body); err != nil {
+			return err
+		}
+		switch {
+		case !started:
+			started = len(body) < 4 || binary.BigEndian.Uint32(body) != sslRequest
+		case header[0] == queryType && bytes.EqualFold(body, []byte("commit\x00")) && p.cut():
+			p.cuts.Add(1)
+			cutting.Store(true)
+		}
+		if _, err := server.Write(append(header, body...)); err != nil {
+			return err
+		}
+	}
+}

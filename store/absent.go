@@ -8,14 +8,15 @@ import (
 )
 
 // absences remembers the chunks that no origin has. The kernel reads a page several times before a
-// process gets an input/output error: only the first of these reads waits for missingTime. A chunk
-// that another unit is said to hold is not remembered: the key has the unit.
+// process gets an input/output error: only the first of these reads waits for missingTime. Keys
+// have the chunk and its unit, so a chunk that has moved to another unit is not taken for absent.
 type absences struct {
 	mu     sync.Mutex // guards chunks
 	chunks map[chunk.Ref]absence
 }
 
-// absence is a chunk that no origin had in all answers from first to last. err is the last one.
+// absence is a chunk that no origin had in all answers from first to last. err is the error of the
+// last answer.
 type absence struct {
 	first, last time.Time
 	err         error
@@ -23,8 +24,8 @@ type absence struct {
 
 func (a absence) isLasting() bool { return a.last.Sub(a.first) >= missingTime }
 
-// known returns an error if the chunk has been absent for missingTime and was requested just now, so
-// that a process that repeats such reads makes few requests.
+// known returns an error if the chunk has been absent for missingTime and was requested just now,
+// so that a process that repeats such reads makes few requests.
 func (a *absences) known(ref chunk.Ref) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

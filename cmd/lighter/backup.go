@@ -70,8 +70,8 @@ func backupHoldCommand() *cobra.Command {
 of the hub deletes objects; everything else goes on. The command has to copy the catalog
 first, and then the bucket: docs/operating.md has an example.
 
-It fails if the command fails, or if the right to hold objects was lost meanwhile: then the
-copy may lack objects, and has to be made again. The database has to be reachable from here.`,
+The exit code is not 0 if COMMAND fails, or if the hub may have deleted objects meanwhile: the
+copy may then lack objects, and has to be made again. This machine must reach the database.`,
 		Example: `  lighter backup hold --config /etc/lighter/hub.toml -- /etc/lighter/copy-hub`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -103,7 +103,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.TextVar(&config.RecordDelay, "record-delay", config.RecordDelay,
 		"the longest random delay of a report (`DELAY`: 90s)")
 	f.TextVar(&config.HeldDelay, "held-delay", config.HeldDelay,
-		"the least `DELAY` between a change of the node's images and its report to the hubs, at most doubled (90s)")
+		"report a change of the node's images to the hubs after this `DELAY` to twice as long (90s)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

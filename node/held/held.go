@@ -35,7 +35,7 @@ import (
 type Hubs interface {
 	// Origins returns the URLs of all origins, without credentials.
 	Origins() []string
-	// SendHeld sends a report to the origin with that position.
+	// SendHeld sends a report to the origin at that position of Origins.
 	SendHeld(ctx context.Context, origin int, held wire.Held) (wire.Unknown, error)
 }
 
@@ -82,8 +82,8 @@ type Report struct {
 }
 
 // New returns a reporter of the trees that list returns. root is the node's directory, where it
-// keeps a secret from which its ID is made. A change of the trees is reported between delay and twice
-// as long after it.
+// keeps a secret from which its ID is made. The reporter waits for delay to twice delay before it
+// reports a change of the trees.
 func New(
 	root string, delay time.Duration, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logger,
 ) *Reporter {

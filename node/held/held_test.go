@@ -19,7 +19,7 @@ import (
 
 const lookEvery = time.Minute
 
-// hubs records reports, and answers each origin's with its function.
+// hubs records reports. It answers reports to an origin with the function for that origin.
 type hubs struct {
 	// mu is held by the test, except in after. It guards the following and node.trees.
 	mu      sync.Mutex
@@ -176,7 +176,7 @@ func TestID(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want a file that only root can read", info.Mode(), err)
 	}
-	// Without a file there is no report, as its ID would change each time.
+	// Without a file for the secret there is no report: each would have another ID.
 	if held, err := New(filepath.Join(root, "none"), lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil); err == nil {
 		t.Errorf("reported as %s without a directory, want an error", held.Holder)
 	}

@@ -78,8 +78,8 @@ func suspects(t *testing.T, c *catalog.Catalog) (*catalog.Marks, []catalog.PackU
 	return marks, packs
 }
 
-// Collection removes what no image needs, from the top down, and nothing else. It looks again at what
-// was found before.
+// Collection removes what no image needs, from the top down, and nothing else. It looks again at
+// what was found before.
 func testCollection(t *testing.T, c *catalog.Catalog) {
 	ctx, g := t.Context(), c.Garbage
 	Publish(t, c, "keeps", "a", "b")
@@ -349,13 +349,13 @@ func testLostCollection(t *testing.T, c *catalog.Catalog) {
 	unclaimed.Keys = append(slices.Clone(claim.Keys), "packs/2")
 	for what, call := range map[string]func(context.Context, catalog.Lease, catalog.Claim) error{
 		"trees": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
-			return second2(g.ForgetTrees(ctx, claim, l, 0, trees))
+			return errorOf2(g.ForgetTrees(ctx, claim, l, 0, trees))
 		},
 		"layers": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
 			return errorOf(g.ForgetLayers(ctx, claim, l, []string{"x"}))
 		},
 		"packs": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
-			return second2(g.ForgetPacks(ctx, claim, l, marks, []catalog.PackUse{pack}))
+			return errorOf2(g.ForgetPacks(ctx, claim, l, marks, []catalog.PackUse{pack}))
 		},
 		"rewriting": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
 			return g.Rewrite(ctx, l, marks, rewriting(pack, claim))
@@ -394,4 +394,4 @@ func testLostCollection(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-func second2[A, B any](_ A, _ B, err error) error { return err }
+func errorOf2[A, B any](_ A, _ B, err error) error { return err }

@@ -54,8 +54,9 @@ func (s *Site) StartSecondHub(ctx context.Context) (*Hub, error) {
 	return h, nil
 }
 
-// StartSecondProcess starts a second process of the site's hub on SpareAddress, with its key.
-// Options.HubArgs name the database and the bucket that both use. The caller closes it before the site.
+// StartSecondProcess starts a second process of the site's hub on SpareAddress, with the hub's
+// keys. Options.HubArgs name the database and the bucket that both processes use. The caller closes
+// the second process before the site.
 func (s *Site) StartSecondProcess(ctx context.Context) (*Hub, error) {
 	const name = "hub2"
 	if err := copyKey(s.Hub.Root, filepath.Join(s.Dir, name)); err != nil {

@@ -17,8 +17,9 @@ const (
 
 // Proxy is a running HTTP proxy in front of hubs: nginx.
 type Proxy struct {
-	// Log is the path of its access log. A line has the request's method, path, status and length, the
-	// addresses of the hubs that were asked, and what the cache did: HIT, MISS, or - for nothing.
+	// Log is the path of the proxy's access log. A line has the request's method, path, status and
+	// length, the addresses of the hubs that were asked, and what the cache did: HIT, MISS, or - if
+	// it was not used.
 	Log string
 
 	process *process

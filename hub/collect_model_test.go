@@ -40,7 +40,7 @@ func newModel(t *testing.T, seed uint64, broken string) *model {
 
 // step makes one change, and returns its name. An error says what the hub has lost.
 func (m *model) step() (string, error) {
-	switch n := m.random.IntN(20); {
+	switch n := m.random.IntN(21); {
 	case n < 6:
 		return "push", m.push()
 	case n < 8 && len(m.images) > 0:
@@ -56,9 +56,11 @@ func (m *model) step() (string, error) {
 	case n < 15:
 		return "release", m.release()
 	case n < 16:
-		return "collect and stop", m.stop()
+		return "collect and kill", m.collectAndKill()
 	case n < 17:
 		return "collect beside a push", m.collectBeside()
+	case n < 18:
+		return "push and kill", m.pushAndKill()
 	}
 	m.h.Collector().Keep = []time.Duration{0, time.Hour}[m.random.IntN(2)]
 	m.h.collect(0)
@@ -88,10 +90,33 @@ func (m *model) push() error { return m.name(m.anyName(), m.anyFake()) }
 // name pushes an image. The name's previous image is removed.
 func (m *model) name(name string, i fakeImage) error {
 	m.forget(name)
-	got := m.h.laid(name, i)
+	m.h.push(name, i)
+	m.named(name, i)
+	return nil
+}
+
+// named notes that a name has an image.
+func (m *model) named(name string, i fakeImage) {
+	got := m.h.readyAndLaid(name)
 	m.images[name] = i
 	m.trees[name] = []chunk.ID{idOf(m.h.t, got.Tree)}
+}
+
+// pushAndKill kills the hub while it ingests an image.
+func (m *model) pushAndKill() error {
+	name, i := m.anyName(), m.anyFake()
+	m.forget(name)
+	m.h.push(name, i)
+	time.Sleep(time.Duration(m.random.IntN(30)) * time.Millisecond)
+	m.restart()
+	m.named(name, i)
 	return nil
+}
+
+// restart kills the hub and runs another one.
+func (m *model) restart() {
+	m.h.kill()
+	m.h = runHub(m.h.t, openHub(m.h.t, m.h.config))
 }
 
 // forget notes that a name's image is removed.
@@ -164,8 +189,8 @@ func (m *model) release() error {
 	return nil
 }
 
-// stop ends the hub in the middle of a collection.
-func (m *model) stop() error {
+// collectAndKill kills the hub in the middle of a collection.
+func (m *model) collectAndKill() error {
 	reached, steps := make(chan struct{}, 1), 1+m.random.IntN(8)
 	m.h.Collector().Step = func(string) {
 		if steps--; steps == 0 {
@@ -179,7 +204,7 @@ func (m *model) stop() error {
 	case <-reached:
 	case <-time.After(100 * time.Millisecond): // there may be fewer steps
 	}
-	m.h = m.h.restart()
+	m.restart()
 	return nil
 }
 
@@ -259,6 +284,10 @@ func TestCollectionModel(t *testing.T) {
 			}
 			m.h.Collector().Keep = 0
 			m.h.collect(0)
+			// Startup packs that newer ones have replaced stay for a week.
+			if err := m.h.Starts().Sweep(t.Context(), time.Now().Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
 			if left := m.h.holdings(); len(left.objects) > 0 || left.inventory != (catalog.Inventory{}) {
 				t.Errorf("without images, the hub has %+v", left)
 			}

@@ -94,6 +94,12 @@ func (h *testHub) remove(name string) {
 func (h *testHub) laid(name string, i fakeImage) wire.Image {
 	h.t.Helper()
 	h.push(name, i)
+	return h.readyAndLaid(name)
+}
+
+// readyAndLaid waits until a pushed image is ready and its layout is made.
+func (h *testHub) readyAndLaid(name string) wire.Image {
+	h.t.Helper()
 	got := h.ready(name)
 	id, err := chunk.ParseID(got.Tree)
 	if err != nil {

@@ -38,6 +38,7 @@ type testHub struct {
 	config hub.Config
 	client *client.Client
 	stop   func()
+	kill   func() // as SIGKILL does: from now on the hub changes nothing in its catalog
 }
 
 // startHub runs a hub until the test ends or stop is called. change changes its configuration.
@@ -127,6 +128,12 @@ func runHub(t *testing.T, h *hub.Hub) *testHub {
 		if err := <-done; err != nil {
 			t.Errorf("the hub ended with error %v", err)
 		}
+	}
+	th.kill = func() {
+		stopped = true
+		_ = h.Catalog().Close()
+		cancel()
+		<-done // with an error about that
 	}
 	t.Cleanup(th.stop)
 	if th.client, err = client.New(client.Options{URL: th.url}); err != nil {
@@ -298,7 +305,7 @@ func (h *testHub) push(name string, i fakeImage) digest.Digest {
 // add adds an image, and returns the last line of the answer: the image is ready or failed.
 func (h *testHub) add(add wire.Add) (wire.Progress, error) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
 	defer cancel()
 	return h.client.Add(ctx, add, func(wire.Progress) {})
 }

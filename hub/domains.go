@@ -36,7 +36,8 @@ func checkDomains(domains []Domain) error {
 			return fmt.Errorf("domain %d: name: %w", i+1, err)
 		}
 		if d.Name == wire.DefaultDomain {
-			return fmt.Errorf("domain %d: every hub has a domain %s, of all images that belong to no other", i+1, d.Name)
+			return fmt.Errorf("domain %d: every hub has a domain %s, of all images that belong to no other", i+1,
+				d.Name)
 		}
 		if len(d.Repositories) == 0 {
 			return fmt.Errorf("domain %q: repositories is empty: name some", d.Name)

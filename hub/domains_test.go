@@ -47,8 +47,8 @@ func (h *testHub) pathsOf(i wire.Image) (paths []string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	paths = []string{wire.ChainPath(domain, i.Chain), wire.ManifestPath(domain, i.Digest), wire.TreePath(domain, i.Chain),
-		wire.IndexPath(domain, tree), wire.LocationsPath(domain, tree)}
+	paths = []string{wire.ChainPath(domain, i.Chain), wire.ManifestPath(domain, i.Digest),
+		wire.TreePath(domain, i.Chain), wire.IndexPath(domain, tree), wire.LocationsPath(domain, tree)}
 	header, chunks := h.fetchTree(i.Chain)
 	for id := range chunks {
 		paths = append(paths, wire.ChunkPath(domain, id))
@@ -109,8 +109,8 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 	}
 	_, metrics, _ := h.do("GET", "/metrics", nil)
 	for _, domain := range []string{wire.DefaultDomain, "team"} {
-		if want := fmt.Sprintf(`lighter_hub_images{domain=%q,state="ready"} 1`, domain); !strings.Contains(string(metrics),
-			want) {
+		want := fmt.Sprintf(`lighter_hub_images{domain=%q,state="ready"} 1`, domain)
+		if !strings.Contains(string(metrics), want) {
 			t.Errorf("no %s in:\n%s", want, metrics)
 		}
 	}
@@ -241,19 +241,23 @@ func TestUnknownAndWrongDomains(t *testing.T) {
 }
 
 func TestConfigOfDomains(t *testing.T) {
+	of := func(name string, repositories ...string) hub.Domain {
+		return hub.Domain{Name: name, Repositories: repositories}
+	}
 	for want, domains := range map[string][]hub.Domain{
-		"":                        {{Name: "a", Repositories: []string{"a/**", "localhost:5000/a"}}, {Name: "b-1", Repositories: []string{"b/*"}}},
-		"no name of a domain":     {{Name: "A", Repositories: []string{"a"}}},
-		"every hub has":           {{Name: "default", Repositories: []string{"a"}}},
-		"repositories is empty":   {{Name: "a"}},
-		"is no pattern":           {{Name: "a", Repositories: []string{"["}}},
-		"is there twice":          {{Name: "a", Repositories: []string{"a"}}, {Name: "a", Repositories: []string{"b"}}},
-		`"a" (a/**) and "b" (a/`:  {{Name: "a", Repositories: []string{"a/**"}}, {Name: "b", Repositories: []string{"a/x"}}},
-		`"a" (*/x) and "b" (*/*)`: {{Name: "a", Repositories: []string{"*/x"}}, {Name: "b", Repositories: []string{"*/*"}}},
+		"":                        {of("a", "a/**", "localhost:5000/a"), of("b-1", "b/*")},
+		"no name of a domain":     {of("A", "a")},
+		"every hub has":           {of("default", "a")},
+		"repositories is empty":   {of("a")},
+		"is no pattern":           {of("a", "[")},
+		"is there twice":          {of("a", "a"), of("a", "b")},
+		`"a" (a/**) and "b" (a/`:  {of("a", "a/**"), of("b", "a/x")},
+		`"a" (*/x) and "b" (*/*)`: {of("a", "*/x"), of("b", "*/*")},
 	} {
 		c := hub.DefaultConfig()
 		c.Domains = domains
-		if err := c.Check(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		err := c.Check()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%+v: %v, want %q", domains, err, want)
 		}
 	}
@@ -267,7 +271,8 @@ func TestConfigOfDomains(t *testing.T) {
 // A backup has all domains, each with its keys.
 func TestBackupOfDomains(t *testing.T) {
 	t.Parallel()
-	h, dir := startHub(t, withTeam, func(c *hub.Config) { c.Catalog, c.Bucket = "", "" }), filepath.Join(t.TempDir(), "b")
+	h := startHub(t, withTeam, func(c *hub.Config) { c.Catalog, c.Bucket = "", "" })
+	dir := filepath.Join(t.TempDir(), "backup")
 	h.push("a:1", image(lowerTar))
 	h.ready("a:1")
 	h.push("team/a:1", image(upperTar))

@@ -56,8 +56,8 @@ Flags override the configuration file, and the file overrides the defaults.`,
 	return cmd
 }
 
-// hubServerFlags are the flags of a hub, whose defaults are in config. Catalog, bucket, platforms,
-// proxies, names, limits and gc are set by the file alone.
+// hubServerFlags are the flags of a hub, whose defaults are in config. Catalog, bucket, domains,
+// platforms, proxies, names, limits and gc are set by the file alone.
 func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f := cmd.Flags()
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")

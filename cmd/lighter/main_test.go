@@ -103,7 +103,7 @@ func TestKeysHaveFlags(t *testing.T) {
 	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "catalog": "", "platforms": "", "proxies": "",
 		"registry_hosts": "registry-host", "names": "", "sources": "source", "limits": "", "layer_bytes": "",
 		"entries": "", "image_minutes": "", "every_minutes": "", "delay_minutes": "", "keep_minutes": "",
-		"retention": "", "quota": "", "retention_max_percent": ""}
+		"retention": "", "quota": "", "retention_max_percent": "", "hub domain": ""}
 	for _, name := range []string{"node", "hub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
 		if err != nil {
@@ -118,6 +118,9 @@ func TestKeysHaveFlags(t *testing.T) {
 			}
 			keys++
 			flag, other := others[key]
+			if !other {
+				flag, other = others[name+" "+key]
+			}
 			if !other {
 				flag = strings.ReplaceAll(key, "_", "-")
 			}

@@ -66,8 +66,8 @@ func TestSchemasShareNothing(t *testing.T) {
 		}
 		has, err := c.HasTree(t.Context(), catalogtest.TreeOf("layer"))
 		if want := schemas[i%len(schemas)] == "domain_a"; err != nil || has != want || (len(images) == 1) != want {
-			t.Errorf("schema %q has %d images, and the tree: %v (%v), want %v", schemas[i%len(schemas)], len(images), has, err,
-				want)
+			t.Errorf("schema %q has %d images, and the tree: %v (%v), want %v", schemas[i%len(schemas)], len(images),
+				has, err, want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (s *Store) put(ctx context.Context, key string, file *os.File) error {
 	if !s.bucket.As(&client) { // a bucket in memory, in tests
 		return s.bucket.Upload(ctx, key, file, &blob.WriterOptions{ContentType: contentType})
 	}
-	_, err := client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3Bucket, Key: aws.String(s.s3Prefix + key), Body: file,
-		ContentType: &contentType})
+	_, err := client.PutObject(ctx, &s3.PutObjectInput{Bucket: &s.s3Bucket, Key: aws.String(s.s3Prefix + key),
+		Body: file, ContentType: &contentType})
 	return err
 }

@@ -146,8 +146,8 @@ func (w *writer) beginPart(ctx context.Context) (err error) {
 
 // uploadPart uploads a part and notes it.
 func (w *writer) uploadPart(ctx context.Context, number int32, content []byte) error {
-	done, err := w.files.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: &w.files.name, Key: aws.String(w.files.key(w.path)),
-		UploadId: &w.Upload, PartNumber: &number, Body: bytes.NewReader(content)})
+	done, err := w.files.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: &w.files.name,
+		Key: aws.String(w.files.key(w.path)), UploadId: &w.Upload, PartNumber: &number, Body: bytes.NewReader(content)})
 	if err != nil {
 		return fmt.Errorf("upload part %d of %s: %w", number, w.files.key(w.path), err)
 	}

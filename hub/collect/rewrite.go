@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -18,6 +19,7 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
+	"lighter/sleep"
 )
 
 const (
@@ -144,15 +146,21 @@ type unit struct {
 	plain   int64 // bytes
 }
 
-// readUnits reads the needed units of a pack, and verifies them.
+// readUnits reads the needed units of a pack, and verifies them. It pauses after each, as paced does:
+// a unit keeps a processor busy for some milliseconds, and a whole pack would do so for half a second,
+// in which nodes wait.
 func (r *run) readUnits(ctx context.Context, p catalog.PackUse) (units []unit, err error) {
 	for _, u := range p.Units {
 		if len(u.Needed) == 0 {
 			continue
 		}
+		begun := time.Now()
 		read, err := r.readUnit(ctx, p.ID, u)
 		if err != nil {
 			return nil, fmt.Errorf("unit %d: %w", u.Place, err)
+		}
+		if !sleep.For(ctx, min(restFactor*time.Since(begun), mostRest)) {
+			return nil, context.Cause(ctx)
 		}
 		units = append(units, read)
 	}

@@ -27,13 +27,21 @@ func (h *testHub) collectBlobs() (all blobs.Result) {
 	h.Blobs().Delay = 0
 	for range 2 {
 		time.Sleep(2 * time.Millisecond) // what was touched is older than the run, by a millisecond
+		plan, err := h.Blobs().Plan(h.t.Context())
+		if err != nil {
+			h.t.Fatal(err)
+		}
 		result, err := h.Blobs().Collect(h.t.Context(), &report.Progress{})
 		if err != nil {
 			h.t.Fatal(err)
 		}
+		if result != plan {
+			h.t.Errorf("the dry run says %+v, the collection has done %+v", plan, result)
+		}
 		all.Links += result.Links
 		all.Blobs += result.Blobs
 		all.Released += result.Released
+		all.Bytes += result.Bytes
 	}
 	return all
 }

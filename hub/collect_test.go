@@ -15,6 +15,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
+	"lighter/hub/holders"
 	"lighter/hub/ingest"
 	"lighter/hub/report"
 	"lighter/test/testkit/tarball"
@@ -473,5 +474,37 @@ func TestDeadBytesComeBack(t *testing.T) {
 		if i%2 == 1 {
 			h.fetchTree(h.settled(fmt.Sprint("a:", i))[0].Chain)
 		}
+	}
+}
+
+// A collection forgets holders that report no more, and frees what they had. It also deletes what the
+// registry does not need.
+func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	got := h.laid("a:1", image(layer(1)))
+	tree, err := chunk.ParseID(got.Tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.report(strings.Repeat("7", 32), tree)
+	h.remove("a:1")
+	if done := h.collect(0); done.Trees != 0 || len(h.holders("")) != 1 {
+		t.Errorf("the collection has removed what a node has: %+v", done)
+	}
+	h.Collector().Blobs.Delay = 0
+	h.Collector().Holders = holders.New(h.Catalog(), -wire.HeldLease-time.Hour, h.Log()) // it has reported long ago
+	time.Sleep(2 * time.Millisecond)
+	plan, err := h.client.PlanCollection(t.Context())
+	if err != nil || plan.Collection.Blobs == 0 || plan.Collection.BlobBytes < 20_000 {
+		t.Errorf("plan %+v, %v", plan.Collection, err)
+	}
+	if done := h.collect(0); done.Trees != 1 || len(h.holders("")) != 0 {
+		t.Errorf("the collection has not removed what a forgotten node had: %+v", done)
+	} else if done.Blobs != plan.Collection.Blobs || done.BlobBytes != plan.Collection.BlobBytes {
+		t.Errorf("the collection has deleted %+v, its plan was %+v", done, plan.Collection)
+	}
+	if left := h.registryFiles("blobs/sha256"); len(left) > 0 {
+		t.Errorf("left in the registry: %q", left)
 	}
 }

@@ -36,7 +36,7 @@ type Config struct {
 
 	UpstreamLogins string `toml:"upstream_logins" comment:"File with the hub's own logins for other registries, as in Docker's config.json: {\"auths\": {\"HOST\": {\"auth\": \"BASE64\"}}}. With them the hub reads layers that it does not store (keep_blobs). They are not used to add images. Only the hub's user should be able to read the file. A changed file is read again."`
 
-	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, and containerd without the snapshotter cannot pull them. A job deletes once a day what is not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
+	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, and containerd without the snapshotter cannot pull them. The collection deletes what is not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
 
 	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace from their header X-Forwarded-For."`
 
@@ -70,7 +70,7 @@ type Config struct {
 	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Nothing is stored together, and a node reads one domain. All other images are in the domain \"default\"."`
 
 	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
-	GC     GC     `toml:"gc" comment:"Collection: the hub frees what no image needs any more."`
+	GC     GC     `toml:"gc" comment:"Collection: the hub frees what no image needs any more, also in its registry."`
 }
 
 // GC says when the hub frees what.

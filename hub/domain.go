@@ -54,7 +54,6 @@ type domain struct {
 	registry  *registry.Registry
 	jobs      *jobs.Queue
 	images    *images.Service
-	blobs     *blobs.Collector
 	trees     *ingest.Trees
 	publisher *publish.Publisher
 	verifier  *verify.Verifier
@@ -177,8 +176,6 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.checker = fsck.New(fsck.Config{Catalog: d.catalog, Objects: d.objects, Registry: d.registry,
 		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Limits: limits, Jobs: d.jobs,
 		ScrubDays: c.ScrubDays, Log: d.log})
-	d.blobs = blobs.New(blobs.Config{Catalog: d.catalog, Registry: d.registry, Upstream: d.upstream,
-		Keep: images.KeepBlobs(c.KeepBlobs), Jobs: d.jobs, Log: d.log})
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Bounds: with.starts,
 		Images: d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})
@@ -186,7 +183,10 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.images,
 		d.jobs, d.log)
 	d.collector = collect.New(collect.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
-		Encoders: with.encoders, Every: time.Duration(c.GC.EveryMinutes) * time.Minute,
+		Encoders: with.encoders, Holders: d.holders,
+		Blobs: blobs.New(blobs.Config{Catalog: d.catalog, Registry: d.registry, Upstream: d.upstream,
+			Keep: images.KeepBlobs(c.KeepBlobs), Log: d.log}),
+		Every: time.Duration(c.GC.EveryMinutes) * time.Minute,
 		Delay: time.Duration(c.GC.DelayMinutes) * time.Minute,
 		Keep:  time.Duration(c.GC.KeepMinutes) * time.Minute, Log: d.log}, d.jobs)
 	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob)
@@ -210,14 +210,9 @@ func (d *domain) Close() error {
 // run adds the domain's background work to a group, until ctx ends.
 func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.publisher.Run(ctx) })
-	group.Go(func() error { return d.blobs.Run(ctx) })
 	group.Go(d.trees.Run)
-	group.Go(func() error { return d.checker.Run(ctx) })
 	group.Go(func() error { return d.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return d.starts.Run(ctx) })
-	group.Go(func() error { return d.holders.Run(ctx) })
-	group.Go(func() error { return d.expiry.Run(ctx) })
-	group.Go(func() error { return d.collector.Run(ctx) })
 }
 
 // registryUses keeps in the catalog which blobs of the registry clients rely on.

@@ -50,12 +50,15 @@ func (h *Hub) Log() *slog.Logger               { return h.log }
 func (h *Hub) Jobs() *jobs.Queue { return h.domains[0].jobs }
 
 // Blobs returns the collector of the registry's blobs.
-func (h *Hub) Blobs() *blobs.Collector { return h.domains[0].blobs }
+func (h *Hub) Blobs() *blobs.Collector { return h.domains[0].collector.Blobs }
 
 // SetLeases sets how long a process that has stopped keeps its jobs and claims.
 func (h *Hub) SetLeases(d time.Duration) {
 	h.domains[0].jobs.Lease, h.domains[0].publisher.Lease = d, d
 }
+
+// SetDueInterval sets the time between two looks for periodic jobs, before Serve.
+func (h *Hub) SetDueInterval(d time.Duration) { h.domains[0].jobs.DueInterval = d }
 
 // Owner is a name under which the hub could run jobs and publish.
 func (h *Hub) Owner() string {

@@ -222,9 +222,9 @@ func TestSweep(t *testing.T) {
 			}
 		}
 	}
-	sweep := func(every time.Duration) {
+	sweep := func() {
 		t.Helper()
-		if err := h.Checker().Queue(t.Context(), every); err != nil {
+		if _, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "sweep", Key: "all objects"}, 0); err != nil {
 			t.Fatal(err)
 		}
 		h.idle()
@@ -235,22 +235,18 @@ func TestSweep(t *testing.T) {
 	if err := os.Remove(lost); err != nil {
 		t.Fatal(err)
 	}
-	sweep(time.Hour)
+	sweep()
 	if has(first) || has(last) {
 		t.Error("the sweep has not deleted unknown objects")
 	}
 	h.wantClean("after the sweep", "a:1")
 	age()
-	sweep(time.Hour)
-	if !has(first) || !has(last) {
-		t.Error("a sweep ran before it was due")
-	}
 	h.sweptUntil(objects.LayerKey(""))
-	sweep(0)
+	sweep()
 	if !has(first) || has(last) {
 		t.Errorf("the sweep began elsewhere: the bucket has the first one: %t, and the last one: %t", has(first), has(last))
 	}
-	sweep(0)
+	sweep()
 	if has(first) {
 		t.Error("the next sweep has not begun anew")
 	}
@@ -309,7 +305,7 @@ func TestSweepSparesAnotherBucket(t *testing.T) {
 		}
 		return n
 	}
-	if err := h.Checker().Queue(t.Context(), time.Hour); err != nil {
+	if _, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "sweep", Key: "all objects"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	h.idle()
@@ -343,7 +339,7 @@ func (h *testHub) sweptUntil(place string) {
 		h.t.Fatal(err)
 	}
 	state.Place = place
-	if err := checks.Checks.Set(ctx, j.Lease(), "sweep", state, catalog.Running); err != nil {
+	if err := checks.Checks.Set(ctx, j.Lease(), "sweep", state); err != nil {
 		h.t.Fatal(err)
 	}
 	if _, err := checks.Jobs.End(ctx, j.Lease(), catalog.Outcome{State: wire.JobDone}); err != nil {

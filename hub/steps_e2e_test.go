@@ -27,8 +27,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub"
-	"lighter/hub/blobs"
-	"lighter/hub/catalog"
 	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/retention"
@@ -264,29 +262,6 @@ func scenes(t *testing.T) []scene {
 				job, err := h.client.Collect(ctx)
 				if err == nil {
 					_, err = h.client.AwaitCollection(ctx, job.N, silent)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-	}, {
-		name: "blobs", kind: "blobs",
-		prepare: func(h *process, round int) {
-			h.pushReady(roundName(round, 1), imageOfRound(round, 1))
-			h.remove(roundName(round, 1))
-		},
-		do: func(ctx context.Context, h *process, _ int) error {
-			c, err := catalog.Open(ctx, catalogOf(h.config))
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			for range 2 { // the first one sees some of the blobs for the first time
-				n, err := c.Jobs.Add(ctx, blobs.Job(), 0)
-				if err == nil {
-					err = h.ended(ctx, n)
 				}
 				if err != nil {
 					return err

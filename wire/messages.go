@@ -120,7 +120,16 @@ type Collection struct {
 	DeadBytes int64 `json:"deadBytes"`          // in packs that stay, as other parts of them are needed
 	AllBytes  int64 `json:"allBytes,omitempty"` // of all collections until now
 
-	Unserved []Unserved `json:"unserved,omitempty"` // trees that no image has; only of a dry run
+	// Of the hub's registry.
+	Links     int64 `json:"links"`     // of repositories to blobs and manifests that nothing in them names
+	Blobs     int64 `json:"blobs"`     // and manifests that nothing names
+	Released  int64 `json:"released"`  // layers that need not be stored (keep_blobs)
+	BlobBytes int64 `json:"blobBytes"` // of Blobs and Released
+
+	// Only of a dry run: trees that no image has, and images that the retention rules would remove. What
+	// these images have goes in a later collection.
+	Unserved []Unserved `json:"unserved,omitempty"`
+	Images   []Verdict  `json:"images,omitempty"`
 }
 
 // Unserved is a tree that no image has.

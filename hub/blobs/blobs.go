@@ -1,4 +1,5 @@
-// Package blobs deletes what nothing needs from the hub's registry, beside pushes and copies:
+// Package blobs deletes what nothing needs from the hub's registry, beside pushes and copies. It is the
+// last step of a collection (package collect). It deletes
 //
 //   - manifests and blobs that no tag and no image of the catalog names,
 //   - links of repositories to such,
@@ -11,7 +12,8 @@
 // deleting it is a comparison with that time. A client waits while a blob that it looks for is being
 // deleted, and then finds that it is missing. So a push whose client has found a blob can rely on it.
 //
-// While a backup is being made, nothing is deleted: its catalog may name more than this one.
+// While a backup is being made, nothing is deleted: its catalog may name more than this one. The next
+// run deletes it.
 //
 // A run that was interrupted begins again; what was deleted stays deleted.
 //
@@ -26,21 +28,13 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/images"
-	"lighter/hub/jobs"
 	"lighter/hub/registry"
 	"lighter/hub/report"
-	"lighter/sleep"
 )
 
 const (
-	// JobKind is the kind of the jobs that collect.
-	JobKind = "blobs"
-	jobKey  = "registry"
-
 	defaultDelay = 24 * time.Hour
 	uploadAge    = 24 * time.Hour
-	every        = 24 * time.Hour // between two runs
-	lookEvery    = 10 * time.Minute
 	// lease is how long a blob may be locked by its deletion. Half of it bounds the deletion.
 	lease      = 40 * time.Second
 	maxNesting = 4 // of indexes in indexes
@@ -52,58 +46,35 @@ type Config struct {
 	Registry *registry.Registry
 	Upstream registry.Upstream
 	Keep     images.KeepBlobs
-	Jobs     *jobs.Queue
 	Log      *slog.Logger
 }
 
-// Collector collects what the registry does not need. It is safe for concurrent use, but one job runs
-// at a time.
+// Collector collects what the registry does not need. It is safe for concurrent use, but one run
+// collects at a time.
 type Collector struct {
-	// Delay is how long nobody has relied on what is deleted. It is set before Run.
+	// Delay is how long nobody has relied on what is deleted. It is set before the first run.
 	Delay time.Duration
-	// Marked is called between mark and sweep, if it is not nil. It is set before Run.
+	// Marked is called between mark and sweep, if it is not nil. It is set before the first run.
 	Marked func()
 
 	config Config
 }
 
-// New returns a collector, and adds its kind of jobs to the queue.
-func New(c Config) *Collector {
-	collector := &Collector{Delay: defaultDelay, config: c}
-	c.Jobs.Add(jobs.Kind{Name: JobKind, AtOnce: 1, Run: func(ctx context.Context, j *jobs.Running) error {
-		_, err := collector.Collect(ctx, &j.Progress)
-		return err
-	}})
-	return collector
-}
+// New returns a collector.
+func New(c Config) *Collector { return &Collector{Delay: defaultDelay, config: c} }
 
-// Run queues a job once a day until ctx ends.
-func (c *Collector) Run(ctx context.Context) error {
-	for sleep.For(ctx, lookEvery) {
-		queued, err := c.config.Catalog.Jobs.AddDue(ctx, Job(), every)
-		if queued {
-			c.config.Jobs.Changed(JobKind, jobKey)
-		}
-		if err != nil && ctx.Err() == nil {
-			c.config.Log.Error("queue the collection of blobs", "err", err)
-		}
-	}
-	return ctx.Err()
-}
-
-// Job returns the job that collects.
-func Job() catalog.Job { return catalog.Job{Kind: JobKind, Key: jobKey, Priority: jobs.Low} }
-
-// Result counts what a run has deleted.
+// Result counts what a run has deleted, or would delete.
 type Result struct {
-	Links    int // of repositories, to manifests and blobs
-	Blobs    int // and manifests that nothing named
-	Released int // layers that need not be stored
+	Links    int64 // of repositories, to manifests and blobs
+	Blobs    int64 // and manifests that nothing named
+	Released int64 // layers that need not be stored
+	Bytes    int64 // of Blobs and Released
 }
 
 // run is one collection.
 type run struct {
 	*Collector
+	dry      bool                       // nothing is changed
 	before   time.Time                  // nobody has relied since then on what is deleted
 	images   map[string][]catalog.Image // by repository
 	upstream map[string]map[string]bool // layers by repository that other registries have
@@ -113,15 +84,27 @@ type run struct {
 	result   Result
 }
 
-// Collect collects once.
-func (c *Collector) Collect(ctx context.Context, progress *report.Progress) (Result, error) {
-	r := &run{Collector: c, images: map[string][]catalog.Image{}, upstream: map[string]map[string]bool{},
+// newRun returns a run. A dry one changes nothing.
+func (c *Collector) newRun(dry bool) *run {
+	return &run{Collector: c, dry: dry, images: map[string][]catalog.Image{}, upstream: map[string]map[string]bool{},
 		live: map[string]bool{}, needed: map[string]bool{}, layers: map[string][]string{}}
-	started := time.Now()
+}
+
+// Collect collects once. It returns what it has deleted, also with an error.
+func (c *Collector) Collect(ctx context.Context, progress *report.Progress) (Result, error) {
+	started, r := time.Now(), c.newRun(false)
 	err := r.collect(ctx, progress)
-	if err == nil {
+	if r.result != (Result{}) {
 		c.config.Log.Info("collected the registry's blobs", "links", r.result.Links, "blobs", r.result.Blobs,
-			"released", r.result.Released, "duration", time.Since(started))
+			"released", r.result.Released, "bytes", r.result.Bytes, "duration", time.Since(started))
 	}
+	return r.result, err
+}
+
+// Plan returns what Collect would delete now. It changes nothing, but asks other registries for layers
+// that need not be stored.
+func (c *Collector) Plan(ctx context.Context) (Result, error) {
+	r := c.newRun(true)
+	err := r.collect(ctx, &report.Progress{})
 	return r.result, err
 }

@@ -11,15 +11,11 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/images"
-	"lighter/hub/jobs"
 	"lighter/hub/oci"
 	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
-
-// errBackup is why a run deletes nothing.
-var errBackup = errors.New("a backup is being made: it may need what no image needs any more")
 
 func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	now, err := r.config.Catalog.Blobs.Now(ctx)
@@ -27,8 +23,10 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 		return err
 	}
 	r.before = now.Add(-r.Delay)
-	if err := r.config.Registry.EndUploads(ctx, uploadAge); err != nil {
-		return fmt.Errorf("end unfinished uploads: %w", err)
+	if !r.dry {
+		if err := r.config.Registry.EndUploads(ctx, uploadAge); err != nil {
+			return fmt.Errorf("end unfinished uploads: %w", err)
+		}
 	}
 	if err := r.readCatalog(ctx); err != nil {
 		return err
@@ -52,6 +50,9 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	if r.Marked != nil {
 		r.Marked()
 	}
+	if r.dry {
+		return r.sweep(ctx, repositories, progress)
+	}
 	// The catalog in a backup names what was named before the mark. A backup that begins now has a
 	// catalog that names only what is marked, or was pushed since.
 	held, err := r.config.Catalog.Claims.IsHeld(ctx)
@@ -59,8 +60,17 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 		return err
 	}
 	if held {
-		return &jobs.RetryError{Err: errBackup, After: lookEvery}
+		r.config.Log.Info("the registry's blobs stay until the next collection: a backup is being made")
+		return nil
 	}
+	if err := r.sweep(ctx, repositories, progress); err != nil {
+		return err
+	}
+	return r.config.Catalog.Blobs.Forget(ctx, r.before)
+}
+
+// sweep deletes what is not marked.
+func (r *run) sweep(ctx context.Context, repositories []*repository, progress *report.Progress) error {
 	swept := progress.Step("sweep", "repositories", int64(len(repositories)))
 	for _, one := range repositories {
 		if err := r.sweepLinks(ctx, one); err != nil {
@@ -68,10 +78,7 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 		}
 		swept.Add(1)
 	}
-	if err := r.sweepBlobs(ctx); err != nil {
-		return err
-	}
-	return r.config.Catalog.Blobs.Forget(ctx, r.before)
+	return r.sweepBlobs(ctx)
 }
 
 // repository is a repository of the registry, with the digests that its tags and images name.
@@ -114,8 +121,10 @@ func (r *run) readCatalog(ctx context.Context) error {
 		}
 	}
 	for name, layers := range missing {
-		if err := r.config.Catalog.AddUpstreams(ctx, name, layers); err != nil {
-			return err
+		if !r.dry {
+			if err := r.config.Catalog.AddUpstreams(ctx, name, layers); err != nil {
+				return err
+			}
 		}
 		for _, l := range layers {
 			r.addUpstream(name, l.Digest)
@@ -247,11 +256,19 @@ func (r *run) sweepBlobs(ctx context.Context) error {
 			}
 			count = &r.result.Released
 		}
+		size, err := r.config.Registry.BlobSize(ctx, digest)
+		if errors.Is(err, registry.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 		deleted, err := r.delete(ctx, digest, func(ctx context.Context) error {
 			return r.config.Registry.Drop(ctx, digest)
 		})
 		if deleted {
 			*count++
+			r.result.Bytes += size
 		}
 		return err
 	})
@@ -276,8 +293,11 @@ func (r *run) isElsewhere(ctx context.Context, layer string) bool {
 }
 
 // delete calls fn, which deletes something that has a digest, unless a client relies on it. It reports
-// whether fn has succeeded.
+// whether fn has succeeded, or would be called if the run is dry.
 func (r *run) delete(ctx context.Context, digest string, fn func(context.Context) error) (bool, error) {
+	if r.dry {
+		return r.config.Catalog.Blobs.IsUnused(ctx, digest, r.before)
+	}
 	may, err := r.config.Catalog.Blobs.Begin(ctx, digest, r.before, lease)
 	if err != nil || !may {
 		return false, err

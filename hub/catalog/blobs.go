@@ -73,6 +73,12 @@ func (b *Blobs) Now(ctx context.Context) (time.Time, error) {
 	return time.UnixMilli(now), err
 }
 
+// IsUnused reports whether Begin would allow to delete a blob now.
+func (b *Blobs) IsUnused(ctx context.Context, digest string, before time.Time) (bool, error) {
+	return get(ctx, b.read, value[bool], `SELECT EXISTS (SELECT 1 FROM registry_blobs
+		WHERE digest = ? AND touched < ? AND deleting < `+b.read.clock+`)`, digest, before.UnixMilli())
+}
+
 // Begin begins to delete a blob for a lease, and reports whether the caller may do that: nobody has
 // touched the blob since a time of the database's clock. A blob that is not known counts as touched
 // now. The caller calls End.

@@ -39,26 +39,19 @@ func (c *Checks) Get(ctx context.Context, kind string) (Check, error) {
 	return all[0], nil
 }
 
-// Phase is how far a job of a check has come.
-type Phase int
-
-// The phases.
-const (
-	Running  Phase = iota
-	Paused         // the next job goes on from here
-	Complete       // the next job begins anew
-)
-
 // Set stores how far the owner of a lease has come: its Place, Report and counts. The error is ErrLost
 // if the lease was lost.
-func (c *Checks) Set(ctx context.Context, l Lease, kind string, k Check, phase Phase) error {
-	ended, ran := `ended`, `ran`
-	switch phase {
-	case Paused:
-		ran = c.write.clock
-	case Complete:
-		ended, ran, k.Place = c.write.clock, c.write.clock, ""
-	}
+func (c *Checks) Set(ctx context.Context, l Lease, kind string, k Check) error {
+	return c.set(ctx, l, kind, k, `ended`)
+}
+
+// Complete is Set for a check that has looked at everything. The next one begins anew.
+func (c *Checks) Complete(ctx context.Context, l Lease, kind string, k Check) error {
+	k.Place = ""
+	return c.set(ctx, l, kind, k, c.write.clock)
+}
+
+func (c *Checks) set(ctx context.Context, l Lease, kind string, k Check, ended string) error {
 	return c.update(ctx, "store the progress of check "+kind, func(tx session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
@@ -68,26 +61,8 @@ func (c *Checks) Set(ctx context.Context, l Lease, kind string, k Check, phase P
 			return err
 		}
 		return exec(ctx, tx, `UPDATE checks SET begun = CASE WHEN place = '' THEN `+tx.clock+` ELSE begun END,
-			place = ?, ended = `+ended+`, ran = `+ran+`, objects = ?, bytes = ?, errors = ?, report = ? WHERE kind = ?`,
+			place = ?, ended = `+ended+`, objects = ?, bytes = ?, errors = ?, report = ? WHERE kind = ?`,
 			k.Place, k.Objects, k.Bytes, k.Errors, append([]byte{}, k.Report...), kind)
-	})
-}
-
-// Queue queues a job of a kind and key, if the last one has ended longer ago than every, and none is
-// open.
-func (c *Checks) Queue(ctx context.Context, j Job, every time.Duration) error {
-	return c.update(ctx, "queue check "+j.Kind, func(tx session) error {
-		due, err := get(ctx, tx, value[bool], `SELECT
-			NOT EXISTS (SELECT 1 FROM checks WHERE kind = ? AND ran > `+tx.clock+` - ?)
-			AND NOT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)
-			AND NOT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND state IN ('failed', 'cancelled')
-				AND updated > `+tx.clock+` - ?)`,
-			j.Kind, every.Milliseconds(), j.Kind, j.Key, j.Kind, j.Key, every.Milliseconds())
-		if err != nil || !due {
-			return err
-		}
-		_, err = addJob(ctx, tx, j, 0)
-		return err
 	})
 }
 

@@ -128,6 +128,34 @@ func insertJob(
 			delay.Milliseconds(), []byte{}}, args...)...)
 }
 
+// AddDue queues a job, unless one of its kind and key is open, or has ended less than every ago. It
+// reports whether it has queued the job. Of several processes that call it at the same time, one does.
+func (q *Jobs) AddDue(ctx context.Context, j Job, every time.Duration) (queued bool, err error) {
+	isRecent := func(in session) (bool, error) {
+		return get(ctx, in, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)
+			OR EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND NOT `+openJob+` AND updated > `+in.clock+` - ?)`,
+			j.Kind, j.Key, j.Kind, j.Key, every.Milliseconds())
+	}
+	recent, err := isRecent(q.read) // most times that is all
+	if err != nil || recent {
+		return false, err
+	}
+	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+		queued = false
+		if _, err := reserve(ctx, tx, "jobs", 1); err != nil { // locks out other processes
+			return err
+		}
+		recent, err := isRecent(tx)
+		if err != nil || recent {
+			return err
+		}
+		queued = true
+		_, err = addJob(ctx, tx, j, 0)
+		return err
+	})
+	return queued && err == nil, err
+}
+
 // Withdraw removes a queued job that nobody has added again or claimed since it was added with that
 // payload. Otherwise the open job of its kind and key runs as soon as possible, once more if it is
 // running; if there is none, Withdraw adds j.
@@ -325,20 +353,6 @@ func unseal(tx session) string {
 	return `unsealed = CASE WHEN length(secret) > 0 THEN ` + tx.clock + ` ELSE unsealed END`
 }
 
-// cancelJob is Jobs.Cancel for the open job of a kind and key, if there is one.
-func cancelJob(ctx context.Context, tx session, kind, key string) error {
-	n, err := get(ctx, tx, value[int64], `UPDATE jobs SET request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
-			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END, updated = `+tx.clock+`
-		WHERE kind = ? AND key = ? AND `+openJob+` RETURNING n`, kind, key)
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return forgetSecret(ctx, tx, n)
-}
-
 // ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
 // right: another owner keeps it until it calls ReleaseLayers, publishes an image, or loses its job.
 func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
@@ -388,114 +402,6 @@ func hold(ctx context.Context, tx session, l Lease) error {
 // Hold returns ErrLost if the owner of a lease may no longer change what its job is about.
 func (q *Jobs) Hold(ctx context.Context, l Lease) error {
 	return q.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
-}
-
-// Open returns the open job of a kind and key, or ErrNotFound.
-func (q *Jobs) Open(ctx context.Context, kind, key string) (Job, error) {
-	return get(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND key = ? AND `+openJob,
-		kind, key)
-}
-
-// Job returns a job, or ErrNotFound.
-func (q *Jobs) Get(ctx context.Context, n int64) (Job, error) {
-	j, err := get(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
-	if err != nil {
-		return j, fmt.Errorf("job %d: %w", n, err)
-	}
-	return j, nil
-}
-
-// Jobs returns open jobs in the order in which they run, or, with ended, the jobs that ended last.
-// There are at most limit of them.
-func (q *Jobs) List(ctx context.Context, ended bool, limit int) ([]Job, error) {
-	condition := openJob + ` ORDER BY CASE state WHEN 'running' THEN 0 WHEN 'queued' THEN 1 ELSE 2 END, priority DESC,
-		run_at, n`
-	if ended {
-		condition = `NOT ` + openJob + ` ORDER BY updated DESC, n DESC`
-	}
-	return list(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE `+condition+` LIMIT ?`, limit)
-}
-
-// Count counts the open jobs by kind and state.
-func (q *Jobs) Count(ctx context.Context) (map[[2]string]int64, error) {
-	return mapOf(ctx, q.read, func(k *[2]string, n *int64) []any { return []any{&k[0], &k[1], n} },
-		`SELECT kind, state, COUNT(*) FROM jobs WHERE `+openJob+` GROUP BY kind, state`)
-}
-
-// Cancel ends a queued or paused job, or asks the worker of a running one to end it. It returns
-// the job's state. The error is ErrNotFound if there is no such open job.
-func (q *Jobs) Cancel(ctx context.Context, n int64) (string, error) {
-	return q.request(ctx, n, wire.JobCancel, wire.JobCancelled, `state <> 'running'`)
-}
-
-// Pause makes a queued job wait for Retry, or asks the worker of a running one to stop, unless it is
-// to be cancelled. It returns the job's state. The error is ErrNotFound if there is no such open job.
-func (q *Jobs) Pause(ctx context.Context, n int64) (string, error) {
-	return q.request(ctx, n, wire.JobPause, wire.JobPaused, `state = 'queued'`)
-}
-
-func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
-	err = q.update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx session) error {
-		j, err := get(ctx, tx, (*Job).fields, `UPDATE jobs SET
-				request = CASE WHEN state <> 'running' THEN '' WHEN request = 'cancel' THEN request
-					WHEN request IN ('again', 'restart', 'pause again') AND ? THEN 'pause again' ELSE ? END,
-				state = CASE WHEN `+atOnce+` THEN ? ELSE state END, updated = `+tx.clock+`
-			WHERE n = ? AND `+openJob+` RETURNING `+jobColumns,
-			request == wire.JobPause, request, state, n)
-		if errors.Is(err, ErrNotFound) {
-			return fmt.Errorf("%w among the jobs that have not ended", ErrNotFound)
-		}
-		if now = j.State; err != nil || now == wire.JobRunning {
-			return err
-		}
-		return ended(ctx, tx, j, errCancelled)
-	})
-	return now, err
-}
-
-// Retry makes a job run as soon as possible that waits, is paused or about to pause, has failed, or
-// was cancelled. Its failed images are queued again. An ended job has lost its secret. The error wraps ErrNotFound
-// if there is no such job, if another one does its work, or if its images were removed or their name
-// was given to others.
-func (q *Jobs) Retry(ctx context.Context, n int64) error {
-	return q.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
-		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.lock, n)
-		if err != nil {
-			return err
-		}
-		if j.State == wire.JobRunning && (j.Request == wire.JobPause || j.Request == wire.JobPauseAgain) {
-			return exec(ctx, tx, `UPDATE jobs SET request = 'again', run_at = `+tx.clock+` WHERE n = ?`, n)
-		}
-		if j.State == wire.JobRunning || j.State == wire.JobDone {
-			return fmt.Errorf("it is %s: %w among the jobs that wait or have failed", j.State, ErrNotFound)
-		}
-		if isEnded := j.State == wire.JobFailed || j.State == wire.JobCancelled; isEnded {
-			if err := reopen(ctx, tx, j); err != nil {
-				return err
-			}
-		}
-		return exec(ctx, tx, `UPDATE jobs SET state = 'queued', run_at = `+tx.clock+`, attempts = 0, owner = '',
-			updated = `+tx.clock+` WHERE n = ?`, n)
-	})
-}
-
-// reopen queues the failed images of an ended job again. The error wraps ErrNotFound if there are none
-// or another job does the work.
-func reopen(ctx context.Context, tx session, j Job) error {
-	open, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`,
-		j.Kind, j.Key)
-	if err != nil {
-		return err
-	}
-	if open {
-		return fmt.Errorf("another job is about %s: %w", j.Key, ErrNotFound)
-	}
-	if j.Root == "" {
-		return nil
-	}
-	return change(ctx, tx, fmt.Errorf("its images were removed, are ready, or %s is another image now: %w", j.Key, ErrNotFound),
-		`UPDATE images SET state = ?, error = '', updated = `+tx.clock+` WHERE name = ? AND root = ? AND state = ?`,
-		wire.StateQueued, j.Key, j.Root, wire.StateFailed)
 }
 
 // Forget removes at most limit jobs that ended longer ago than age, the secrets of jobs that have been

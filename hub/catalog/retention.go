@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"lighter/wire"
@@ -56,24 +55,6 @@ func (l later) Scan(stored any) error {
 		*l.Time = t
 	}
 	return nil
-}
-
-// AddDue queues a job, unless one of its kind and key is open, or has ended less than every ago. It
-// reports whether it has queued it.
-func (q *Jobs) AddDue(ctx context.Context, j Job, every time.Duration) (queued bool, err error) {
-	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
-		recent, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ?
-			AND (`+openJob+` OR updated > `+tx.clock+` - ?))`, j.Kind, j.Key, every.Milliseconds())
-		if err != nil || recent {
-			return err
-		}
-		queued = true
-		if _, err = addJob(ctx, tx, j, 0); err != nil {
-			return fmt.Errorf("add: %w", err)
-		}
-		return nil
-	})
-	return queued && err == nil, err
 }
 
 // ImageBytes returns the name, digest and size of all images that have not failed, also of those that

@@ -1,12 +1,15 @@
 // Package collect frees what no image needs any more, as a job of the hub.
 //
-// A run removes, in this order: trees that have had no image for a while and that nobody holds, with
-// all that is known about their starts; chains that neither an image nor a tree has; layers that no
-// chain has; and packs without a chunk that a layer has. So everything that is left is needed by
-// something above it. Then it copies the needed chunks of packs with many others into new packs
-// (rewrite.go). A run changes the catalog in small transactions, each of which looks again
-// whether what it removes is still not needed, and deletes the objects after each. It has no state
-// of its own: after a kill, the next run goes on with what is left.
+// A run first forgets holders that report no more. Then it removes, in this order: trees that have had
+// no image for a while and that nobody holds, with all that is known about their starts; chains that
+// neither an image nor a tree has; layers that no chain has; and packs without a chunk that a layer
+// has. So everything that is left is needed by something above it. Then it copies the needed chunks of
+// packs with many others into new packs (rewrite.go). At last it deletes what the hub's registry does
+// not need (package blobs).
+//
+// A run changes the catalog in small transactions, each of which looks again whether what it removes
+// is still not needed, and deletes the objects after each. It has no state of its own: after a kill,
+// the next run goes on with what is left.
 //
 // Package catalog keeps publications and removals apart (collected.go).
 package collect
@@ -21,11 +24,14 @@ import (
 	"sync"
 	"time"
 
+	"lighter/hub/blobs"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
+	"lighter/hub/holders"
 	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
+	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/sleep"
 	"lighter/wire"
@@ -48,9 +54,6 @@ const (
 	restFactor = 4
 	leastRest  = 10 * time.Millisecond
 	mostRest   = 2 * time.Second
-
-	// dueEvery is the interval in which a process looks whether a run is due.
-	dueEvery = time.Minute
 )
 
 // Config has the parts of a hub that a Collector uses.
@@ -59,7 +62,9 @@ type Config struct {
 	Objects   *objects.Store
 	Publisher *publish.Publisher
 	Encoders  *encoder.Pool
-	Every     time.Duration // between runs; 0: only on request
+	Holders   *holders.Service
+	Blobs     *blobs.Collector
+	Every     time.Duration // between runs; 0: only on request. It is not changed afterwards.
 	Delay     time.Duration // how long a tree stays after its last image was removed
 	Keep      time.Duration // how long a rewritten pack stays after the locations that name it were renewed
 	Log       *slog.Logger
@@ -79,23 +84,8 @@ type Collector struct {
 // New returns a collector, and adds its kind of jobs to the queue.
 func New(config Config, q *jobs.Queue) *Collector {
 	c := &Collector{Config: config, Step: func(string) {}, jobs: q}
-	q.Add(jobs.Kind{Name: JobKind, AtOnce: 1, Run: c.run})
+	q.Add(jobs.Kind{Name: JobKind, Key: jobKey, Every: config.Every, AtOnce: 1, Run: c.run})
 	return c
-}
-
-// Run queues a run whenever one is due, until ctx ends.
-func (c *Collector) Run(ctx context.Context) error {
-	for c.Every > 0 && sleep.For(ctx, min(dueEvery, c.Every)) {
-		queued, err := c.Catalog.Jobs.AddDue(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, c.Every)
-		if err != nil && ctx.Err() == nil {
-			c.Log.Error("queue the collection", "err", err)
-		}
-		if queued {
-			c.jobs.Changed(JobKind, jobKey)
-		}
-	}
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 // Start makes a run begin at once, unless one is running, and returns its job.
@@ -155,7 +145,7 @@ func (c *Collector) run(ctx context.Context, j *jobs.Running) error {
 	r := &run{Collector: c, job: j, lease: j.Lease()}
 	started := time.Now()
 	err := r.collect(ctx)
-	if errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err) {
+	if errors.Is(err, objects.ErrUnavailable) || errors.Is(err, registry.ErrUnavailable) || catalog.IsAway(err) {
 		return &jobs.RetryError{Err: err}
 	}
 	if err == nil && (r.done.Bytes > 0 || r.done.Trees > 0) {
@@ -174,6 +164,9 @@ type run struct {
 }
 
 func (r *run) collect(ctx context.Context) error {
+	if err := r.Holders.Expire(ctx); err != nil {
+		return err
+	}
 	if err := r.Catalog.Garbage.NoteUnserved(ctx, r.lease); err != nil {
 		return err
 	}
@@ -184,7 +177,14 @@ func (r *run) collect(ctx context.Context) error {
 			return err
 		}
 	}
-	return r.keepResult(ctx)
+	deleted, err := r.Blobs.Collect(ctx, &r.job.Progress)
+	addBlobs(&r.done, deleted)
+	return errors.Join(err, r.keepResult(ctx))
+}
+
+// addBlobs says what was or would be deleted from the registry.
+func addBlobs(to *wire.Collection, deleted blobs.Result) {
+	to.Links, to.Blobs, to.Released, to.BlobBytes = deleted.Links, deleted.Blobs, deleted.Released, deleted.Bytes
 }
 
 // keepResult stores what the run has done.

@@ -56,7 +56,9 @@ func (c *Collector) Plan(ctx context.Context) (*wire.Collection, error) {
 			plan.DeadBytes += p.dead
 		}
 	}
-	return plan, nil
+	deleted, err := c.Blobs.Plan(ctx)
+	addBlobs(plan, deleted)
+	return plan, err
 }
 
 // describe says why a tree without an image goes or stays.

@@ -18,7 +18,6 @@ import (
 	"lighter/hub/jobs"
 	"lighter/hub/report"
 	"lighter/hub/retention"
-	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -27,8 +26,7 @@ const (
 	JobKind = "retention"
 	jobKey  = "all"
 
-	every    = 24 * time.Hour
-	dueEvery = time.Minute // the interval in which a process looks whether a run is due
+	every = 24 * time.Hour
 )
 
 // Images removes images.
@@ -49,31 +47,21 @@ type Service struct {
 	removed atomic.Int64 // images
 }
 
-// New returns a service that applies a policy, and adds its kind of jobs to the queue.
+// New returns a service that applies a policy, and adds its kind of jobs to the queue: a daily one, if
+// there are rules.
 func New(p retention.Policy, c *catalog.Catalog, images Images, q *jobs.Queue, log *slog.Logger) *Service {
 	s := &Service{policy: p, catalog: c, images: images, jobs: q, log: log}
-	q.Add(jobs.Kind{Name: JobKind, AtOnce: 1, Run: s.run})
+	k := jobs.Kind{Name: JobKind, Key: jobKey, AtOnce: 1, Run: s.run}
+	if len(p.Rules) > 0 {
+		k.Every = every
+	}
+	q.Add(k)
 	return s
 }
 
 // work is the payload of a job.
 type work struct {
 	Confirmed []string `json:"confirmed,omitempty"` // repositories of which any share may be removed
-}
-
-// Run queues a run once a day until ctx ends, if there are rules.
-func (s *Service) Run(ctx context.Context) error {
-	for len(s.policy.Rules) > 0 && sleep.For(ctx, dueEvery) {
-		queued, err := s.catalog.Jobs.AddDue(ctx, catalog.Job{Kind: JobKind, Key: jobKey}, every)
-		if err != nil && ctx.Err() == nil {
-			s.log.Error("queue the run of the retention rules", "err", err)
-		}
-		if queued {
-			s.jobs.Changed(JobKind, jobKey)
-		}
-	}
-	<-ctx.Done()
-	return nil
 }
 
 // Start applies the rules as soon as possible. Of the confirmed repositories any share may be removed.

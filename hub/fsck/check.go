@@ -111,7 +111,7 @@ func (c *Checker) check(ctx context.Context, j *jobs.Running) error {
 	if state.Report, err = json.Marshal(k.result); err != nil {
 		return err
 	}
-	return c.Catalog.Checks.Set(ctx, j.Lease(), KindCheck, state, catalog.Complete)
+	return c.Catalog.Checks.Complete(ctx, j.Lease(), KindCheck, state)
 }
 
 // checkObjects compares bucket and catalog.

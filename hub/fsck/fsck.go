@@ -29,7 +29,6 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/registry"
-	"lighter/sleep"
 )
 
 // The kinds of jobs. Each has one key.
@@ -42,7 +41,6 @@ const (
 
 const (
 	sweepEvery = 24 * time.Hour
-	queueEvery = time.Minute // looks whether a sweep or scrub is due
 	// minAge is the age of an unknown object below which it is not deleted. It is longer than any
 	// publication takes, though claims make it safe anyway.
 	minAge = 24 * time.Hour
@@ -74,40 +72,25 @@ type Checker struct {
 // New returns a checker, and adds its kinds of jobs to the queue.
 func New(config Config) *Checker {
 	c := &Checker{MinAge: minAge, Config: config}
-	for name, run := range map[string]func(context.Context, *jobs.Running) error{
-		KindCheck: c.check, KindSweep: c.sweep, KindScrub: c.scrub,
-	} {
-		c.Jobs.Add(jobs.Kind{Name: name, AtOnce: 1, Run: func(ctx context.Context, j *jobs.Running) error {
+	scrubs := time.Duration(0)
+	if c.ScrubDays > 0 {
+		scrubs = scrubEvery
+	}
+	for _, k := range []jobs.Kind{{Name: KindCheck, Run: c.check}, {Name: KindSweep, Every: sweepEvery, Run: c.sweep},
+		{Name: KindScrub, Every: scrubs, Run: c.scrub}} {
+		run := k.Run
+		k.Key, k.AtOnce = jobKey, 1
+		k.Run = func(ctx context.Context, j *jobs.Running) error {
 			err := run(ctx, j)
 			if isAway(err) || errors.Is(err, registry.ErrUnavailable) {
 				return &jobs.RetryError{Err: err}
 			}
 			return err
-		}})
+		}
+		c.Jobs.Add(k)
 	}
 	return c
 }
 
 // isAway reports whether an error says that catalog or bucket are not available.
 func isAway(err error) bool { return errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err) }
-
-// Run queues sweeps and scrubs that are due, until ctx ends.
-func (c *Checker) Run(ctx context.Context) error {
-	for sleep.For(ctx, queueEvery) {
-		if err := c.Queue(ctx, sweepEvery); err != nil && ctx.Err() == nil {
-			c.Log.Error("queue checks of the stores", "err", err)
-		}
-	}
-	return ctx.Err()
-}
-
-// Queue queues a sweep if the last one has ended longer ago than every, and a scrub if one is due.
-func (c *Checker) Queue(ctx context.Context, every time.Duration) error {
-	err := c.Catalog.Checks.Queue(ctx, catalog.Job{Kind: KindSweep, Key: jobKey}, every)
-	if c.ScrubDays > 0 {
-		err = errors.Join(err,
-			c.Catalog.Checks.Queue(ctx, catalog.Job{Kind: KindScrub, Key: jobKey}, scrubEvery))
-	}
-	c.Jobs.Changed(KindSweep, jobKey)
-	return err
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"lighter/hub/catalog"
 	"lighter/hub/jobs"
 	"lighter/sleep"
 )
@@ -53,11 +52,11 @@ func (c *Checker) scrub(ctx context.Context, j *jobs.Running) error {
 		cost := max(n, smallObject)
 		progress.Add(int(cost))
 		if read += cost; read >= share {
-			return c.Catalog.Checks.Set(ctx, j.Lease(), KindScrub, state, catalog.Paused)
+			return c.Catalog.Checks.Set(ctx, j.Lease(), KindScrub, state)
 		}
 		if read-saved >= scrubSave {
 			saved = read
-			if err := c.Catalog.Checks.Set(ctx, j.Lease(), KindScrub, state, catalog.Running); err != nil {
+			if err := c.Catalog.Checks.Set(ctx, j.Lease(), KindScrub, state); err != nil {
 				return err
 			}
 		}
@@ -65,5 +64,5 @@ func (c *Checker) scrub(ctx context.Context, j *jobs.Running) error {
 			return context.Cause(ctx)
 		}
 	}
-	return c.Catalog.Checks.Set(ctx, j.Lease(), KindScrub, state, catalog.Complete)
+	return c.Catalog.Checks.Complete(ctx, j.Lease(), KindScrub, state)
 }

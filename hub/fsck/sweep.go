@@ -55,7 +55,7 @@ func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
 		}
 		state.Place, state.Objects = last, state.Objects+int64(n)
 		progress.Add(n)
-		if err := c.Catalog.Checks.Set(ctx, j.Lease(), KindSweep, state, catalog.Running); err != nil {
+		if err := c.Catalog.Checks.Set(ctx, j.Lease(), KindSweep, state); err != nil {
 			return err
 		}
 		if n == compareBatch {
@@ -65,7 +65,7 @@ func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
 	}); err != nil {
 		return err
 	}
-	return c.Catalog.Checks.Set(ctx, j.Lease(), KindSweep, state, catalog.Complete)
+	return c.Catalog.Checks.Complete(ctx, j.Lease(), KindSweep, state)
 }
 
 // deleteUnknown deletes objects that the catalog does not name.

@@ -2,8 +2,8 @@
 // every few hours, so the hub keeps what they have also after its image was removed.
 //
 // A report counts for a lease of a week (wire.HeldLease), and its trees are kept for a grace period
-// after that: a machine that was off for some weeks finds what it needs. Then the holder is
-// forgotten. A holder is whoever sends an ID. So the worst that an invented one can do is to keep
+// after that: a machine that was off for some weeks finds what it needs. Then the next collection
+// forgets the holder. A holder is whoever sends an ID. So the worst that an invented one can do is to keep
 // removed images on the disk; the number of holders, their trees and their reports are bounded, and
 // an administrator can make the hub forget one.
 package holders
@@ -22,7 +22,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
 	"lighter/hub/report"
-	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -50,7 +49,6 @@ const (
 	reportWindow = time.Hour
 	maxSenders   = 20_000 // in memory, of 100 bytes each
 
-	expireEvery = time.Hour
 	expireAtOne = 100 // holders in one transaction
 )
 
@@ -207,23 +205,18 @@ func (s *Service) Forget(ctx context.Context, short string) error {
 	return s.store.ForgetHolder(ctx, found)
 }
 
-// Run forgets holders that have not reported for longer than their lease and the grace period, until
-// ctx ends.
-func (s *Service) Run(ctx context.Context) error {
+// Expire forgets the holders that have not reported for longer than their lease and the grace period.
+func (s *Service) Expire(ctx context.Context) error {
 	for {
 		expired, err := s.store.ExpireHolders(ctx, wire.HeldLease+s.grace, expireAtOne)
-		if err != nil && ctx.Err() == nil {
-			s.log.Error("forget holders", "err", err)
+		if err != nil {
+			return err
 		}
 		for _, h := range expired {
 			s.log.Info("holder forgotten: it reports no more", "kind", h.Kind, "name", h.Name, "trees", h.Trees,
 				"seen", h.Seen)
 		}
-		pause := expireEvery
-		if len(expired) == expireAtOne {
-			pause = time.Second
-		}
-		if !sleep.For(ctx, pause) {
+		if len(expired) < expireAtOne {
 			return nil
 		}
 	}

@@ -8,6 +8,9 @@
 // A job whose payload is replaced while it runs is interrupted, and runs again with the new one.
 //
 // A process may have several queues, of several stores (Runner).
+//
+// Jobs of a periodic Kind are added by the queue itself. Each process looks for them, and the catalog
+// says when the last one has ended, so one of the processes adds each.
 package jobs
 
 import (
@@ -41,6 +44,7 @@ type Store interface {
 	Cancel(ctx context.Context, n int64) (state string, err error)
 	Pause(ctx context.Context, n int64) (state string, err error)
 	Retry(ctx context.Context, n int64) error
+	AddDue(ctx context.Context, j catalog.Job, every time.Duration) (queued bool, err error)
 	Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error)
 }
 
@@ -56,6 +60,10 @@ type Kind struct {
 	// second attempt; it doubles.
 	Tries int64
 	Pause time.Duration
+	// Every is the time from the end of a job to the next one of a periodic kind, which the queue adds
+	// with the key Key, in whichever process. 0: others add the jobs.
+	Every time.Duration
+	Key   string
 	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
 	// Run that is interrupted may leave things undone, as it is called again. An error ends the job
 	// as failed, and the images that it was to ingest fail with that reason.
@@ -102,6 +110,8 @@ type Queue struct {
 	Lease time.Duration
 	// RetryDelay is the pause after a RetryError. It is set before Run.
 	RetryDelay time.Duration
+	// DueInterval is the time between two looks for periodic jobs that are due. It is set before Run.
+	DueInterval time.Duration
 
 	runner *Runner
 	due    atomic.Bool // there may be a job to run
@@ -116,24 +126,16 @@ type Queue struct {
 	waiting map[*waiter]bool
 }
 
-// waiter waits for a job in Await.
-type waiter struct {
-	kind, key string
-	changed   chan struct{} // has an element if the job may have changed
-}
-
 const (
 	defaultLease = 30 * time.Second
 	pollEvery    = time.Second     // for jobs that other processes have queued, or whose time comes
 	reportEvery  = time.Second     // of progress
 	storeRetry   = 2 * time.Second // after an error of the store
 	retryDelay   = 5 * time.Second // after a RetryError
+	dueInterval  = time.Minute
 
-	maxAttempts = 3                  // after which a job is given up
-	keepEnded   = 7 * 24 * time.Hour // ended jobs
-	forgetEvery = time.Hour
-	forgetAtOne = 1000 // in one transaction
-	maxLines    = 100  // of progress in the store
+	maxAttempts = 3   // after which a job is given up
+	maxLines    = 100 // of progress in the store
 )
 
 var (
@@ -194,15 +196,6 @@ func (q *Queue) runs(kind, key string) *Running {
 		}
 	}
 	return nil
-}
-
-// tell makes Await look at a job. q.mu is held.
-func (q *Queue) tell(kind, key string) {
-	for w := range q.waiting {
-		if w.kind == kind && w.key == key {
-			notify(w.changed)
-		}
-	}
 }
 
 func notify(c chan struct{}) {
@@ -378,129 +371,4 @@ func (q *Queue) persist(ctx context.Context, what string, write func(ctx context
 			return err
 		}
 	}
-}
-
-// Cancel ends an open job: at once, or when its worker has heard of it. It returns the job as it is
-// then. The error wraps catalog.ErrNotFound if there is no such open job.
-func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
-	if _, err := q.store.Cancel(ctx, n); err != nil {
-		return catalog.Job{}, err
-	}
-	return q.changedJob(ctx, n)
-}
-
-// Pause stops an open job until Retry. The error wraps catalog.ErrNotFound if there is no such open
-// job.
-func (q *Queue) Pause(ctx context.Context, n int64) (catalog.Job, error) {
-	if _, err := q.store.Pause(ctx, n); err != nil {
-		return catalog.Job{}, err
-	}
-	return q.changedJob(ctx, n)
-}
-
-// Retry makes a job run as soon as possible that waits, is paused, has failed or was cancelled. The
-// error wraps catalog.ErrNotFound if there is no such job, or if another one does its work.
-func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
-	if err := q.store.Retry(ctx, n); err != nil {
-		return catalog.Job{}, err
-	}
-	return q.changedJob(ctx, n)
-}
-
-func (q *Queue) changedJob(ctx context.Context, n int64) (catalog.Job, error) {
-	j, err := q.store.Get(ctx, n)
-	q.Changed(j.Kind, j.Key)
-	return j, err
-}
-
-// forget removes jobs that ended long ago.
-func (q *Queue) forget(ctx context.Context) {
-	for {
-		removed, err := q.store.Forget(ctx, keepEnded, forgetAtOne)
-		if err != nil && ctx.Err() == nil {
-			q.log.Error("remove ended jobs", "err", err)
-		}
-		pause := forgetEvery
-		if removed == forgetAtOne {
-			pause = time.Second
-		}
-		if !sleep.For(ctx, pause) {
-			return
-		}
-	}
-}
-
-const (
-	progressEvery = 200 * time.Millisecond // Await looks at the progress of a job that runs here
-	otherEvery    = time.Second            // and at a job that runs nowhere or at another process
-	// ownEvery is the interval in which Await calls over for a job that runs here: Changed tells it
-	// what happens here, but not what another process does to the job.
-	ownEvery = 5 * time.Second
-	// patience is how long Await waits for a store that does not answer.
-	patience = 5 * time.Minute
-)
-
-// Await waits until over reports true, and sends the progress of the job meanwhile. over is called
-// after each Changed, and a few times a minute.
-func (q *Queue) Await(
-	ctx context.Context, kind, key string, s *report.Sender, over func(ctx context.Context) (bool, error),
-) error {
-	w := &waiter{kind: kind, key: key, changed: make(chan struct{}, 1)}
-	q.mu.Lock()
-	q.waiting[w] = true
-	q.mu.Unlock()
-	defer func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		delete(q.waiting, w)
-	}()
-	tick := time.NewTicker(progressEvery)
-	defer tick.Stop()
-	answered, looked := time.Now(), time.Time{} // when the store last did, and was last asked
-	for changed := true; ; {
-		q.mu.Lock()
-		here := q.runs(kind, key)
-		q.mu.Unlock()
-		lines, done, err := []wire.Progress(nil), false, error(nil)
-		every := otherEvery
-		if here != nil {
-			lines, every = here.Lines(0), ownEvery
-		}
-		if changed || time.Since(looked) >= every {
-			looked = time.Now()
-			if done, err = over(ctx); err == nil && here == nil {
-				lines, err = q.progress(ctx, kind, key)
-			}
-		}
-		switch {
-		case catalog.IsAway(err) && time.Since(answered) < patience && ctx.Err() == nil:
-		case err != nil:
-			return err
-		default:
-			answered = time.Now()
-			if err := s.Send(lines); err != nil || done {
-				return err
-			}
-		}
-		changed = false
-		select {
-		case <-w.changed:
-			changed = true
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// progress returns the progress of an open job, as its process has stored it.
-func (q *Queue) progress(ctx context.Context, kind, key string) (lines []wire.Progress, err error) {
-	j, err := q.store.Open(ctx, kind, key)
-	if errors.Is(err, catalog.ErrNotFound) || err == nil && len(j.Progress) == 0 {
-		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(j.Progress, &lines)
-	}
-	return lines, err
 }

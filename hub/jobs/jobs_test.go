@@ -334,3 +334,66 @@ func TestUrgentJobsHaveRoom(t *testing.T) {
 		t.Errorf("job %s runs beside %v", key, seen)
 	}
 }
+
+// The queues of several processes add a periodic job once when it is due, and again when the time has
+// passed since its end.
+func TestPeriodicJob(t *testing.T) {
+	c := openJobs(t)
+	runs := make(chan string, 100)
+	queue := func(owner string, every time.Duration) (stop func()) {
+		q := jobs.New(c, owner, slog.New(slog.DiscardHandler))
+		q.DueInterval = time.Millisecond
+		run := func(_ context.Context, j *jobs.Running) error {
+			runs <- j.Key
+			return nil
+		}
+		q.Add(jobs.Kind{Name: kind, Key: "daily", Every: every, AtOnce: 1, Run: run})
+		q.Add(jobs.Kind{Name: "never", AtOnce: 1})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- q.Run(ctx) }()
+		return sync.OnceFunc(func() {
+			cancel()
+			<-done
+		})
+	}
+	one, other := queue("a", time.Hour), queue("b", time.Hour)
+	defer one()
+	defer other()
+	if key := <-runs; key != "daily" {
+		t.Errorf("job %q", key)
+	}
+	select {
+	case <-runs:
+		t.Error("it ran twice")
+	case <-time.After(200 * time.Millisecond): // more are looked for, a hundred times
+	}
+	one()
+	other()
+	often := queue("c", time.Millisecond)
+	defer often()
+	for range 3 {
+		<-runs
+	}
+}
+
+// forgetful reports the age of the jobs that are forgotten.
+type forgetful struct {
+	*catalog.Jobs
+	age chan time.Duration
+}
+
+func (f forgetful) Forget(_ context.Context, age time.Duration, _ int) (int64, error) {
+	f.age <- age
+	return 0, nil
+}
+
+// The last job of a periodic kind is kept until the next one is due, however seldom that is.
+func TestPeriodicJobIsKept(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	store := forgetful{openJobs(t), make(chan time.Duration, 1)}
+	start(t, store, "a", jobs.Kind{Every: month, Run: func(context.Context, *jobs.Running) error { return nil }}, 0)
+	if age := <-store.age; age <= month {
+		t.Errorf("jobs are forgotten after %v, want more than %v", age, month)
+	}
+}

@@ -29,8 +29,8 @@ func NewRunner() *Runner { return &Runner{wake: make(chan struct{}, 1)} }
 func (r *Runner) Queue(store Store, owner string, log *slog.Logger) *Queue {
 	// Each start has a name of its own: a job that ends the process counts as one more attempt.
 	owner += "/" + rand.Text()
-	q := &Queue{Lease: defaultLease, RetryDelay: retryDelay, runner: r, store: store, owner: owner, log: log,
-		running: map[int64]*Running{}, waiting: map[*waiter]bool{}}
+	q := &Queue{Lease: defaultLease, RetryDelay: retryDelay, DueInterval: dueInterval, runner: r, store: store,
+		owner: owner, log: log, running: map[int64]*Running{}, waiting: map[*waiter]bool{}}
 	r.queues = append(r.queues, q)
 	return q
 }
@@ -39,6 +39,7 @@ func (r *Runner) Queue(store Store, owner string, log *slog.Logger) *Queue {
 func (r *Runner) Run(ctx context.Context) error {
 	for _, q := range r.queues {
 		defer q.work.Wait()
+		q.work.Go(func() { q.addDue(ctx) })
 		q.work.Go(func() { q.forget(ctx) })
 		q.due.Store(true)
 	}

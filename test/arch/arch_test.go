@@ -44,13 +44,13 @@ hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answ
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
-hub/blobs: hub/catalog hub/images hub/jobs hub/oci hub/registry hub/report sleep wire
+hub/blobs: hub/catalog hub/images hub/oci hub/registry hub/report wire
 hub/catalog: format/chunk format/index sleep wire | hub/report
-hub/collect: format/chunk format/index format/pack hub/catalog hub/encoder hub/jobs hub/objects hub/publish hub/report sleep wire
+hub/collect: format/chunk format/index format/pack hub/blobs hub/catalog hub/encoder hub/holders hub/jobs hub/objects hub/publish hub/registry hub/report sleep wire
 hub/encoder: format/compress format/pack
-hub/expiry: hub/catalog hub/jobs hub/report hub/retention sleep wire
+hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
-hub/holders: format/chunk hub/catalog hub/report sleep wire
+hub/holders: format/chunk hub/catalog hub/report wire
 hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire

@@ -12,50 +12,40 @@ import (
 	"lighter/wire"
 )
 
-// An interrupted check goes on where it stopped. A check is queued when it is due. A worker that
-// has lost its job changes nothing.
+// An interrupted check goes on where it stopped. A worker that has lost its job changes nothing.
 func testChecks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
-	job := catalog.Job{Kind: kind, Key: "all"}
-	queue := func(every time.Duration, want int) {
+	job := func() catalog.Job {
 		t.Helper()
-		must(t, c.Checks.Queue(ctx, job, every))
-		jobs, err := c.Jobs.List(ctx, false, 10)
-		if err != nil || len(jobs) != want {
-			t.Errorf("%d open jobs (%v), want %d", len(jobs), err, want)
+		if _, err := c.Jobs.Add(ctx, catalog.Job{Kind: kind, Key: "all"}, 0); err != nil {
+			t.Fatal(err)
 		}
+		return claim(t, c, "worker", "all")
 	}
 	if state, err := c.Checks.Get(ctx, kind); err != nil || state.Place != "" || !state.Ended.IsZero() {
 		t.Errorf("at first: %+v, %v, want nothing", state, err)
 	}
-	queue(long, 1)
-	queue(long, 1) // one is open
-	j := claim(t, c, "worker", "all")
+	j := job()
 	state := catalog.Check{Place: "packs/1", Objects: 3, Bytes: 4, Errors: 5, Report: []byte("report")}
-	must(t, c.Checks.Set(ctx, j.Lease(), kind, state, catalog.Running))
+	must(t, c.Checks.Set(ctx, j.Lease(), kind, state))
 	got, err := c.Checks.Get(ctx, kind)
 	if err != nil || got.Place != state.Place || got.Objects != 3 || got.Bytes != 4 || got.Errors != 5 ||
 		!bytes.Equal(got.Report, state.Report) || got.Begun.IsZero() || !got.Ended.IsZero() {
 		t.Errorf("while it runs: %+v, %v, want %+v", got, err, state)
 	}
-	must(t, c.Checks.Set(ctx, j.Lease(), kind, state, catalog.Paused))
-	if got, err = c.Checks.Get(ctx, kind); err != nil || got.Place != state.Place || !got.Ended.IsZero() {
-		t.Errorf("between two jobs: %+v, %v", got, err)
-	}
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
-	queue(long, 0) // it has just run
-	queue(-time.Second, 1)
 	old := j
-	j = claim(t, c, "worker", "all")
-	must(t, c.Checks.Set(ctx, j.Lease(), kind, state, catalog.Complete))
+	j = job()
+	if got, err = c.Checks.Get(ctx, kind); err != nil || got.Place != state.Place || !got.Ended.IsZero() {
+		t.Errorf("at the beginning of the next job: %+v, %v", got, err)
+	}
+	must(t, c.Checks.Complete(ctx, j.Lease(), kind, state))
 	if got, err = c.Checks.Get(ctx, kind); err != nil || got.Place != "" || got.Ended.IsZero() {
 		t.Errorf("at the end: %+v, %v, want a check that begins anew", got, err)
 	}
-	if err := c.Checks.Set(ctx, old.Lease(), kind, state, catalog.Running); !errors.Is(err, catalog.ErrLost) {
+	if err := c.Checks.Set(ctx, old.Lease(), kind, state); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("a worker without its job: %v, want ErrLost", err)
 	}
-	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "reason"}, wire.JobFailed)
-	queue(long, 0) // one that has failed is not queued again at once
 }
 
 // The catalog lists the objects that it names, page by page.

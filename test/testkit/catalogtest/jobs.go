@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -482,4 +483,55 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	}
 	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "reason"}, wire.JobFailed)
 	want("two", wire.StateFailed)
+}
+
+// A periodic job is queued once in each interval, whoever looks for it at the same moment. It ends by
+// whatever outcome, and a paused one is open.
+func testDueJobs(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	add := func(every time.Duration) bool {
+		t.Helper()
+		queued, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "daily"}, every)
+		must(t, err)
+		return queued
+	}
+	for _, outcome := range []string{wire.JobDone, wire.JobFailed, wire.JobCancelled} {
+		var all sync.WaitGroup
+		queued := atomic.Int64{}
+		for range 12 {
+			all.Go(func() {
+				if is, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "daily"}, -time.Hour); err != nil {
+					t.Error(err)
+				} else if is {
+					queued.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if queued.Load() != 1 || add(-time.Hour) {
+			t.Errorf("queued %d times at once, or again while it is open; want once", queued.Load())
+		}
+		j := claim(t, c, "worker", "daily")
+		if add(-time.Hour) || j.Request != "" {
+			t.Error("queued again while it is running")
+		}
+		if again, err := c.Jobs.Get(ctx, j.N); err != nil || again.Request != "" {
+			t.Errorf("the running job is to run again: %+v, %v", again, err)
+		}
+		end(t, c, j, catalog.Outcome{State: outcome}, outcome)
+		if add(time.Hour) {
+			t.Errorf("queued again before the interval has passed since one was %s", outcome)
+		}
+	}
+	if !add(-time.Hour) {
+		t.Error("not queued again after the interval")
+	}
+	open, err := c.Jobs.Open(ctx, kind, "daily")
+	must(t, err)
+	if _, err := c.Jobs.Pause(ctx, open.N); err != nil || add(-time.Hour) {
+		t.Errorf("queued beside a paused one (%v)", err)
+	}
+	if other, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "other"}, time.Hour); err != nil || !other {
+		t.Errorf("a job with another key is queued: %t, %v", other, err)
+	}
 }

@@ -59,20 +59,3 @@ func testNameUses(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("all uses: %+v, %v, want three", all, err)
 	}
 }
-
-// A periodic job is queued once in each interval.
-func testDueJobs(t *testing.T, c *catalog.Catalog) {
-	add := func(every time.Duration) bool {
-		t.Helper()
-		queued, err := c.Jobs.AddDue(t.Context(), catalog.Job{Kind: kind, Key: "daily"}, every)
-		must(t, err)
-		return queued
-	}
-	if !add(time.Hour) || add(time.Hour) || add(-time.Hour) {
-		t.Error("want the job queued once while it is open")
-	}
-	end(t, c, claim(t, c, "worker", "daily"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
-	if add(time.Hour) || !add(-time.Hour) {
-		t.Error("want the job queued again after the interval, and not before")
-	}
-}

@@ -1,0 +1,102 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+const (
+	progressEvery = 200 * time.Millisecond // Await looks at the progress of a job that runs here
+	otherEvery    = time.Second            // and at a job that runs nowhere or at another process
+	// ownEvery is the interval in which Await calls over for a job that runs here: Changed tells it
+	// what happens here, but not what another process does to the job.
+	ownEvery = 5 * time.Second
+	// patience is how long Await waits for a store that does not answer.
+	patience = 5 * time.Minute
+)
+
+// Await waits until over reports true, and sends the progress of the job meanwhile. over is called
+// after each Changed, and a few times a minute.
+func (q *Queue) Await(
+	ctx context.Context, kind, key string, s *report.Sender, over func(ctx context.Context) (bool, error),
+) error {
+	w := &waiter{kind: kind, key: key, changed: make(chan struct{}, 1)}
+	q.mu.Lock()
+	q.waiting[w] = true
+	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		delete(q.waiting, w)
+	}()
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	answered, looked := time.Now(), time.Time{} // when the store last did, and was last asked
+	for changed := true; ; {
+		q.mu.Lock()
+		here := q.runs(kind, key)
+		q.mu.Unlock()
+		lines, done, err := []wire.Progress(nil), false, error(nil)
+		every := otherEvery
+		if here != nil {
+			lines, every = here.Lines(0), ownEvery
+		}
+		if changed || time.Since(looked) >= every {
+			looked = time.Now()
+			if done, err = over(ctx); err == nil && here == nil {
+				lines, err = q.progress(ctx, kind, key)
+			}
+		}
+		switch {
+		case catalog.IsAway(err) && time.Since(answered) < patience && ctx.Err() == nil:
+		case err != nil:
+			return err
+		default:
+			answered = time.Now()
+			if err := s.Send(lines); err != nil || done {
+				return err
+			}
+		}
+		changed = false
+		select {
+		case <-w.changed:
+			changed = true
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// progress returns the progress of an open job, as its process has stored it.
+func (q *Queue) progress(ctx context.Context, kind, key string) (lines []wire.Progress, err error) {
+	j, err := q.store.Open(ctx, kind, key)
+	if errors.Is(err, catalog.ErrNotFound) || err == nil && len(j.Progress) == 0 {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(j.Progress, &lines)
+	}
+	return lines, err
+}
+
+// waiter waits for a job in Await.
+type waiter struct {
+	kind, key string
+	changed   chan struct{} // has an element if the job may have changed
+}
+
+// tell makes Await look at a job. q.mu is held.
+func (q *Queue) tell(kind, key string) {
+	for w := range q.waiting {
+		if w.kind == kind && w.key == key {
+			notify(w.changed)
+		}
+	}
+}

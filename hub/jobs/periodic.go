@@ -1,0 +1,55 @@
+package jobs
+
+import (
+	"context"
+	"time"
+
+	"lighter/hub/catalog"
+	"lighter/sleep"
+)
+
+const (
+	keepEnded   = 7 * 24 * time.Hour // jobs that have ended
+	forgetEvery = time.Hour
+	forgetAtOne = 1000 // in one transaction
+)
+
+// addDue adds periodic jobs when they are due, until ctx ends.
+func (q *Queue) addDue(ctx context.Context) {
+	for sleep.For(ctx, q.DueInterval) {
+		for _, k := range q.kinds {
+			if k.Every == 0 {
+				continue
+			}
+			queued, err := q.store.AddDue(ctx, catalog.Job{Kind: k.Name, Key: k.Key}, k.Every)
+			if err != nil && ctx.Err() == nil {
+				q.log.Error("queue a periodic job", "kind", k.Name, "err", err)
+			}
+			if queued {
+				q.Changed(k.Name, k.Key)
+			}
+		}
+	}
+}
+
+// forget removes jobs that ended long ago, until ctx ends. Periodic jobs stay until the next one was
+// due.
+func (q *Queue) forget(ctx context.Context) {
+	keep := keepEnded
+	for _, k := range q.kinds {
+		keep = max(keep, k.Every+forgetEvery)
+	}
+	for {
+		removed, err := q.store.Forget(ctx, keep, forgetAtOne)
+		if err != nil && ctx.Err() == nil {
+			q.log.Error("remove ended jobs", "err", err)
+		}
+		pause := forgetEvery
+		if removed == forgetAtOne {
+			pause = time.Second
+		}
+		if !sleep.For(ctx, pause) {
+			return
+		}
+	}
+}

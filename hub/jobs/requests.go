@@ -1,0 +1,40 @@
+package jobs
+
+import (
+	"context"
+
+	"lighter/hub/catalog"
+)
+
+// Cancel ends an open job: at once, or when its worker has heard of it. It returns the job as it is
+// then. The error wraps catalog.ErrNotFound if there is no such open job.
+func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
+	if _, err := q.store.Cancel(ctx, n); err != nil {
+		return catalog.Job{}, err
+	}
+	return q.changedJob(ctx, n)
+}
+
+// Pause stops an open job until Retry. The error wraps catalog.ErrNotFound if there is no such open
+// job.
+func (q *Queue) Pause(ctx context.Context, n int64) (catalog.Job, error) {
+	if _, err := q.store.Pause(ctx, n); err != nil {
+		return catalog.Job{}, err
+	}
+	return q.changedJob(ctx, n)
+}
+
+// Retry makes a job run as soon as possible that waits, is paused, has failed or was cancelled. The
+// error wraps catalog.ErrNotFound if there is no such job, or if another one does its work.
+func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
+	if err := q.store.Retry(ctx, n); err != nil {
+		return catalog.Job{}, err
+	}
+	return q.changedJob(ctx, n)
+}
+
+func (q *Queue) changedJob(ctx context.Context, n int64) (catalog.Job, error) {
+	j, err := q.store.Get(ctx, n)
+	q.Changed(j.Kind, j.Key)
+	return j, err
+}

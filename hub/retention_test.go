@@ -79,6 +79,21 @@ func TestRetention(t *testing.T) {
 	if got != want {
 		t.Errorf("verdicts %s, want %s", got, want)
 	}
+	plan, err := h.client.PlanCollection(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned := ""
+	for _, v := range plan.Collection.Images {
+		planned += fmt.Sprintf("%s %s;", v.Name, v.Then)
+		if v.Why == "" {
+			t.Errorf("the plan does not say why %s goes", v.Name)
+		}
+	}
+	if want := strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(want, "ci/a:keep stays;", ""), "ci/b:3 stays;", ""),
+		"other:1 stays;", ""); planned != want {
+		t.Errorf("the plan of a collection says %s, want %s", planned, want)
+	}
 	all := h.retained()
 	if h.applyRetention(); h.retained() != all {
 		t.Errorf("without confirmation: %s, want %s", h.retained(), all)

@@ -17,12 +17,17 @@ func gcCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc [flags]",
 		Short: "Free what no image on a hub needs any more",
-		Long: `Free the trees, layers and packs on a hub that no image needs any more. The hub does so
-by itself every few hours (gc in its configuration). This command makes it begin now. If a
-collection is running, the command is about that one.
+		Long: `Free the trees, layers and packs on a hub that no image needs any more, and the blobs of
+its registry that need not be stored. The hub does so by itself every few hours (gc in its
+configuration). This command makes it begin now. If a collection is running, the command
+is about that one.
 
 The data of a removed image stays for a while (gc.delay_minutes), because a node may have
-pulled the image just before. It also stays as long as nodes or mirrors have the image.`,
+pulled the image just before. It also stays as long as nodes or mirrors have the image.
+Blobs stay for a day after a client has last relied on them.
+
+--dry-run also shows the images that the retention rules of the hub would remove. The
+rules are applied by another job, once a day ("lighter retention").`,
 		Example: `  lighter gc --dry-run
   lighter gc --wait
   lighter gc --dry-run --json | jq .bytes`,
@@ -57,6 +62,11 @@ func printCollection(c collection) error {
 		fmt.Printf("job %d frees what no image needs (lighter jobs)\n", c.Job)
 		return nil
 	}
+	if len(c.Images) > 0 {
+		if err := printVerdicts(c.Images); err != nil {
+			return err
+		}
+	}
 	if len(c.Unserved) > 0 {
 		rows := rowsOf(c.Unserved, func(u wire.Unserved) []any {
 			since, what := "-", "stays"
@@ -78,5 +88,7 @@ func printCollection(c collection) error {
 	}
 	fmt.Printf("%d trees, %d layers and %d packs %sfreed: %s\n", c.Trees, c.Layers, c.Packs, would, size(c.Bytes))
 	fmt.Printf("%s in other packs are not needed, but stay until most of their pack is not needed\n", size(c.DeadBytes))
+	fmt.Printf("%d blobs that nothing names and %d layers that need not be stored %sfreed in the registry: %s\n",
+		c.Blobs, c.Released, would, size(c.BlobBytes))
 	return nil
 }

@@ -33,13 +33,15 @@ than retention_max_percent of its repository.`,
 		verdicts, err := hub.Retention(ctx)
 		isOmitted := func(v wire.Verdict) bool { return !*all && v.Then == wire.VerdictStays }
 		return slices.DeleteFunc(verdicts, isOmitted), err
-	}, func(verdicts []wire.Verdict) error {
-		return table(os.Stdout, "IMAGE\tTHEN\tSIZE\tPUSHED\tUSED\tWHY", rowsOf(verdicts, func(v wire.Verdict) []any {
-			return []any{v.Name, v.Then, size(v.Bytes), humanize.Time(v.Pushed), ago(v.Used), v.Why}
-		}))
-	})
+	}, printVerdicts)
 	cmd.AddCommand(retentionRunCommand())
 	return cmd
+}
+
+func printVerdicts(verdicts []wire.Verdict) error {
+	return table(os.Stdout, "IMAGE\tTHEN\tSIZE\tPUSHED\tUSED\tWHY", rowsOf(verdicts, func(v wire.Verdict) []any {
+		return []any{v.Name, v.Then, size(v.Bytes), humanize.Time(v.Pushed), ago(v.Used), v.Why}
+	}))
 }
 
 // ago returns how long ago a time is.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"lighter/hub/answer"
@@ -51,5 +52,9 @@ func (s *Server) planCollection(w http.ResponseWriter, req *http.Request) error 
 	}
 	p := newProgress(w)
 	plan, err := s.Collector.Plan(req.Context())
+	if err == nil {
+		plan.Images, err = s.verdicts(req.Context())
+		plan.Images = slices.DeleteFunc(plan.Images, func(v wire.Verdict) bool { return v.Then == wire.VerdictStays })
+	}
 	return p.end(wire.Progress{Done: true, Collection: plan}, err)
 }

@@ -17,7 +17,12 @@ type Retention interface {
 }
 
 func (s *Server) getRetention(_ http.ResponseWriter, req *http.Request) (any, error) {
-	verdicts, err := s.Retention.Plan(req.Context())
+	return s.verdicts(req.Context())
+}
+
+// verdicts returns what the retention rules say about all images.
+func (s *Server) verdicts(ctx context.Context) ([]wire.Verdict, error) {
+	verdicts, err := s.Retention.Plan(ctx)
 	list := make([]wire.Verdict, len(verdicts)) // never null
 	for i, v := range verdicts {
 		list[i] = wire.Verdict{Name: v.Name, Repository: v.Repository, Then: v.Then, Why: v.Why, Pushed: v.Pushed.UTC(),

@@ -24,8 +24,8 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	}
 	r.before = now.Add(-r.Delay)
 	if !r.dry {
-		if err := r.config.Registry.EndUploads(ctx, uploadAge); err != nil {
-			return fmt.Errorf("end unfinished uploads: %w", err)
+		if err := r.config.Registry.EndUploads(ctx, uploadAge); err != nil { // the next run tries again
+			r.config.Log.Warn("end unfinished uploads", "err", err)
 		}
 	}
 	if err := r.readCatalog(ctx); err != nil {

@@ -126,7 +126,8 @@ func (r *Registry) walk(ctx context.Context, dir string, fn func(file string) er
 	return err
 }
 
-// EndUploads deletes the uploads that began before an age.
+// EndUploads deletes the uploads that began before an age. An error may also be about an upload that
+// has ended meanwhile.
 func (r *Registry) EndUploads(ctx context.Context, age time.Duration) error {
 	if _, err := r.driver.Stat(ctx, repositoriesPath); errors.Is(mapNotFound(err), ErrNotFound) {
 		return nil // the library returns an error, which does not wrap the storage's

@@ -126,8 +126,8 @@ type Collection struct {
 	Released  int64 `json:"released"`  // layers that need not be stored (keep_blobs)
 	BlobBytes int64 `json:"blobBytes"` // of Blobs and Released
 
-	// Only of a dry run: trees that no image has, and images that the retention rules would remove. What
-	// these images have goes in a later collection.
+	// Only of a dry run: trees that no image has, and images that the retention rules would remove.
+	// What these images have goes in a later collection.
 	Unserved []Unserved `json:"unserved,omitempty"`
 	Images   []Verdict  `json:"images,omitempty"`
 }

@@ -53,7 +53,8 @@ var errQuota = errors.New("quota exceeded")
 
 // Allow returns an error that wraps registry.ErrQuota if a manifest that is pushed would exceed a
 // quota. Images that are pushed or added at the same moment do not see each other: together they may
-// exceed it, until the next one is refused. The error of a manifest that cannot be read comes when it is stored.
+// exceed it, until the next one is refused. The error of a manifest that cannot be read comes when it
+// is stored.
 func (s *Service) Allow(ctx context.Context, repository, reference string, root registry.Manifest) error {
 	ref := wire.Ref{Repository: repository, Tag: reference}
 	if wire.IsDigest(reference) {

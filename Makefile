@@ -7,7 +7,7 @@ export CGO_ENABLED := 0
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build check house test soak demo peers nydus bench fuzz clean
+.PHONY: build check house test soak demo peers nydus rebuild bench fuzz clean
 
 build:
 	$(GO) build -trimpath -o bin/ ./cmd/lighter ./cmd/lighter-bench
@@ -62,6 +62,11 @@ nydus:
 	test/setup nydus
 	cd bench/nydus && $(GO) vet ./... && $(GO) test ./...
 	$(GO) test -tags peers,nydus -count=1 -run Nydus -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
+
+# Which compressors make the layers of images again bit by bit: docs/decisions/blobs.md.
+rebuild:
+	test/setup all base python
+	cd bench/rebuild && $(GO) vet ./... && $(GO) test ./... && $(GO) run . $(LIGHTER_WORK)/images/*
 
 bench: peers
 	test/setup squid postgres s3

@@ -174,8 +174,8 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 		Ready:  d.imageIsReady, Log: d.log},
 		d.catalog, d.registry, ingester, d.jobs)
 	d.checker = fsck.New(fsck.Config{Catalog: d.catalog, Objects: d.objects, Registry: d.registry,
-		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Limits: limits, Jobs: d.jobs,
-		ScrubDays: c.ScrubDays, Log: d.log})
+		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Names: d.images, Limits: limits,
+		Jobs: d.jobs, ScrubDays: c.ScrubDays, Log: d.log})
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Bounds: with.starts,
 		Images: d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})

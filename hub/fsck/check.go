@@ -30,6 +30,7 @@ const (
 	remedyRows   = "restore the catalog from a backup, and then run lighter fsck --repair"
 	remedyMany   = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
 	remedyHeld   = "a backup is being made; run lighter fsck --repair again afterwards"
+	remedyNames  = "push or add the images again; if they were removed, run lighter fsck --repair: it removes their names"
 	remedyOther  = "the hub did not make them: move or delete them by hand"
 )
 
@@ -95,7 +96,7 @@ func (c *Checker) check(ctx context.Context, j *jobs.Running) error {
 			return fmt.Errorf("parse the job: %w", err)
 		}
 	}
-	for _, step := range []func(context.Context) error{k.checkObjects, k.checkBlobs, k.checkRows} {
+	for _, step := range []func(context.Context) error{k.checkObjects, k.checkNames, k.checkBlobs, k.checkRows} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
 // Package fsck compares the hub's stores with each other: the bucket with the catalog, both ways, the
-// registry's blobs with the images, and the catalog with itself. Package verify reads one image from
+// registry's tags, manifests and blobs with the images, and the catalog with itself. Package verify reads one image from
 // end to end instead.
 //
 // Three kinds of jobs do that. A sweep runs daily: it deletes objects that the catalog does not know,
@@ -13,7 +13,8 @@
 // objects are unknown, a sweep deletes none: the hub may have got the wrong catalog or bucket.
 //
 // Repair makes lost objects again from others: chunks and layer records from the blobs of the images,
-// indexes and locations from layer records. It does not change what cannot be made again.
+// indexes and locations from layer records. It does not change what cannot be made again. The registry
+// decides what names stand for: the catalog follows it.
 package fsck
 
 import (
@@ -54,11 +55,21 @@ type Config struct {
 	Publisher *publish.Publisher
 	Ingester  *ingest.Ingester
 	Trees     *ingest.Trees
+	Names     Names
 	Limits    tree.Limits
 	Jobs      *jobs.Queue
 	// ScrubDays is the time in which a scrub reads all objects; 0: there is no scrub.
 	ScrubDays int64
 	Log       *slog.Logger
+}
+
+// Names compares the names of images in the catalog with the registry.
+type Names interface {
+	// Difference says which manifest of a name the registry lacks, or that the catalog does not list
+	// what it has. Both are empty if they agree.
+	Difference(ctx context.Context, name string) (missing, unlisted string, err error)
+	// Settle makes the catalog agree with the registry about a name.
+	Settle(ctx context.Context, name string) error
 }
 
 // Checker checks the stores. It is safe for concurrent use.

@@ -6,13 +6,11 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
-	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
@@ -101,46 +99,20 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 	return err
 }
 
-// compare copies what a name stands for from the registry to the catalog if they differ, unless a job
-// is going to give the name to its image.
+// compare copies what a name stands for from the registry to the catalog if they differ.
 func (s *Service) compare(ctx context.Context, ref wire.Ref) error {
 	defer s.Lock(ref.Repository)()
-	j, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name())
-	if err == nil {
-		var w work
-		if err := json.Unmarshal(j.Payload, &w); err == nil && w.Source != "" {
-			return nil
-		}
-	} else if !errors.Is(err, catalog.ErrNotFound) {
-		return err
-	}
-	images, err := s.catalog.Images(ctx, ref.Name())
-	if err != nil {
-		return err
-	}
-	repository := s.registry.Repository(ref.Repository)
-	root, err := repository.Manifest(ctx, ref.Reference())
+	d, err := s.difference(ctx, ref)
 	switch {
-	case errors.Is(err, registry.ErrNotFound):
-		if !slices.ContainsFunc(images, wasNamed) { // it has failed before it got its name
-			return nil
-		}
-		return s.forget(ctx, ref.Name(), "")
 	case err != nil:
 		return err
-	case !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.Root == root.Digest }):
+	case d.gone:
+		return s.forget(ctx, ref.Name(), "")
+	case d.changed:
 		return s.readName(ctx, ref)
 	}
-	for _, image := range images { // a manifest below an index may have been deleted
-		if image.State != wire.StateReady {
-			continue
-		}
-		if _, err := repository.Manifest(ctx, image.Digest); errors.Is(err, registry.ErrNotFound) {
-			err = s.forget(ctx, ref.Name(), image.Digest)
-			if err != nil {
-				return err
-			}
-		} else if err != nil {
+	for _, digest := range d.missing {
+		if err := s.forget(ctx, ref.Name(), digest); err != nil {
 			return err
 		}
 	}

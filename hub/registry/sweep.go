@@ -24,8 +24,8 @@ var (
 	// is, algorithm and digest in hexadecimal.
 	linkPath = regexp.MustCompile(`^` + repositoriesPath +
 		`/(.+)/(_layers|_manifests/revisions|_manifests/tags/[^/]+/index)/([^/]+)/([^/]+)/link$`)
-	// tagPath matches the file that has the digest of a tag.
-	tagPath = regexp.MustCompile(`^` + repositoriesPath + `/(.+)/_manifests/tags/[^/]+/current/link$`)
+	// tagPath matches the file that has the digest of a tag: repository and tag.
+	tagPath = regexp.MustCompile(`^` + repositoriesPath + `/(.+)/_manifests/tags/([^/]+)/current/link$`)
 	// dataPath matches the bytes of a blob or manifest.
 	dataPath = regexp.MustCompile(`^` + blobsPath + `/([^/]+)/[^/]+/([^/]+)/data$`)
 )
@@ -33,6 +33,7 @@ var (
 // Contents is what the storage has of a repository.
 type Contents struct {
 	Repository
+	Tags   []string
 	Tagged []string // digests of the manifests that tags point to
 	links  map[string][]string
 }
@@ -88,7 +89,7 @@ func (r *Registry) Each(ctx context.Context, fn func(*Contents) error) error {
 		if errors.Is(mapNotFound(err), ErrNotFound) {
 			return nil
 		}
-		now.Tagged = append(now.Tagged, string(b))
+		now.Tags, now.Tagged = append(now.Tags, tag[2]), append(now.Tagged, string(b))
 		return err
 	})
 	if err == nil && now != nil {
@@ -123,7 +124,7 @@ func (r *Registry) walk(ctx context.Context, dir string, fn func(file string) er
 	if errors.Is(mapNotFound(err), ErrNotFound) { // nothing was ever stored
 		return nil
 	}
-	return err
+	return ofStorage(err)
 }
 
 // EndUploads deletes the uploads that began before an age. An error may also be about an upload that

@@ -1,0 +1,117 @@
+package images
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"lighter/hub/catalog"
+	"lighter/hub/registry"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+// difference is how the catalog differs from the registry about a name.
+type difference struct {
+	gone    bool     // the registry does not have the name, or its manifest
+	changed bool     // the name stands for another manifest in the registry, or is not in the catalog
+	missing []string // digests of ready images whose manifests the registry does not have
+}
+
+// difference compares what a name stands for in the catalog and in the registry. There is no difference
+// if a job is going to give the name to its image.
+func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, err error) {
+	j, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name())
+	if err == nil {
+		var w work
+		if err := json.Unmarshal(j.Payload, &w); err == nil && w.Source != "" {
+			return d, nil
+		}
+	} else if !errors.Is(err, catalog.ErrNotFound) {
+		return d, err
+	}
+	images, err := s.catalog.Images(ctx, ref.Name())
+	if err != nil {
+		return d, err
+	}
+	repository := s.registry.Repository(ref.Repository)
+	root, err := repository.Manifest(ctx, ref.Reference())
+	switch {
+	case errors.Is(err, registry.ErrNotFound):
+		d.gone = slices.ContainsFunc(images, wasNamed) // others have failed before they got the name
+		return d, nil
+	case err != nil:
+		return d, err
+	case !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.Root == root.Digest }):
+		d.changed = true
+		return d, nil
+	}
+	for _, image := range images { // a manifest below an index may have been deleted
+		if image.State != wire.StateReady {
+			continue
+		}
+		if _, err := repository.Manifest(ctx, image.Digest); errors.Is(err, registry.ErrNotFound) {
+			d.missing = append(d.missing, image.Digest)
+		} else if err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// Difference compares what a name stands for in the catalog and in the registry. missing says which of the
+// manifests of ready images the registry lacks, unlisted which name the catalog does not have, or has of
+// other images. Both are empty if they agree, or if the name is just being changed.
+func (s *Service) Difference(ctx context.Context, name string) (missing, unlisted string, err error) {
+	ref, err := report.ParseName(name)
+	if err != nil {
+		return "", "", err
+	}
+	if d, err := s.difference(ctx, ref); err != nil || !d.gone && !d.changed && len(d.missing) == 0 {
+		return "", "", err
+	}
+	defer s.Lock(ref.Repository)()
+	if _, err := s.catalog.Jobs.Open(ctx, nameJob, ref.Name()); !errors.Is(err, catalog.ErrNotFound) {
+		return "", "", err
+	}
+	d, err := s.difference(ctx, ref)
+	switch {
+	case d.gone:
+		missing = "the manifest of " + name
+	case len(d.missing) > 0:
+		missing = "manifests of " + name + ": " + strings.Join(d.missing, ", ")
+	case d.changed:
+		unlisted = name
+	}
+	return missing, unlisted, err
+}
+
+// Settle makes the catalog agree with the registry about a name, as after a change of the registry. It
+// returns when that is done, or when another change of the name does it.
+func (s *Service) Settle(ctx context.Context, name string) error {
+	ref, err := report.ParseName(name)
+	if err != nil {
+		return err
+	}
+	n, err := s.catalog.Jobs.AddNew(ctx, change{}.job(ref.Name()))
+	if err != nil || n == 0 {
+		return err
+	}
+	s.jobs.Changed(nameJob, ref.Name())
+	silent := report.NewSender(func(wire.Progress) error { return nil })
+	return s.jobs.Await(ctx, nameJob, ref.Name(), silent, func(ctx context.Context) (bool, error) {
+		j, err := s.catalog.Jobs.Get(ctx, n)
+		switch {
+		case errors.Is(err, catalog.ErrNotFound): // a push has taken it over
+			return true, nil
+		case err != nil:
+			return false, err
+		case j.State == wire.JobFailed || j.State == wire.JobCancelled || j.State == wire.JobPaused:
+			return false, fmt.Errorf("the comparison with the registry is %s: %s", j.State, j.Error)
+		}
+		return j.State == wire.JobDone, nil
+	})
+}

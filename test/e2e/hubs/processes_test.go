@@ -238,13 +238,16 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 			t.Errorf("the hub from the copy does not have %s", name)
 		}
 	}
-	if out, err := again.Lighter(t.Context(), "fsck", "--deep"); err != nil {
-		t.Errorf("the hub from the copy: %v\n%s", err, out)
+	out, err := again.Lighter(t.Context(), "fsck", "--deep", "--json")
+	for _, name := range []string{"goes:latest", "comes:latest"} {
+		if err == nil || !strings.Contains(fmt.Sprint(out, err), name) {
+			t.Errorf("the check of the hub from the copy does not name %s: %v\n%s", name, err, out)
+		}
 	}
 	good(t, again, "verify", "stays:latest")
 	// A node reads the image that has been removed from the first hub.
 	dirs := []string{t.TempDir(), t.TempDir()}
-	out, err := s.Machine.Command(t.Context(), lighter, "mount", "--root", dirs[0], "--hub", again.URL, "--hub-key",
+	out, err = s.Machine.Command(t.Context(), lighter, "mount", "--root", dirs[0], "--hub", again.URL, "--hub-key",
 		again.Key, "--plain-http", "goes:latest", dirs[1])
 	if err != nil {
 		t.Fatalf("mount the image that was removed after the dump: %v: %s", err, out)
@@ -258,5 +261,11 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 	_, err = s.Machine.Command(t.Context(), lighter, "unmount", "--root", s.Machine.NodeRoot(), dirs[1])
 	if err != nil {
 		t.Error(err)
+	}
+	// After the repair, the catalog has what the registry has.
+	good(t, again, "fsck", "--deep", "--repair")
+	eventually(t, "the image that was pushed during the copy", func() bool { return isReady(t, again, "comes:latest") })
+	if isReady(t, again, "goes:latest") {
+		t.Error("the image that was removed during the copy is still listed")
 	}
 }

@@ -136,16 +136,9 @@ func TestDomainsStoreTheSameTwice(t *testing.T) {
 	if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(ours) {
 		t.Errorf("after a push to another domain, the default one has\n%v\nwant\n%v", now, ours)
 	}
-	packs := func(of holdings) (names []string) {
-		for _, key := range of.objects {
-			if strings.HasPrefix(key, "packs/") {
-				names = append(names, key)
-			}
-		}
-		return names
-	}
-	if p := packs(team.holdings()); len(p) == 0 || !slices.Equal(p, packs(ours)) {
-		t.Errorf("the other domain has the packs %v, want those of the first: %v", p, packs(ours))
+	isPack := func(key string) bool { return strings.HasPrefix(key, "packs/") }
+	if objects := team.holdings().objects; !slices.ContainsFunc(objects, isPack) {
+		t.Errorf("the other domain has no pack of its own: %v", objects)
 	}
 	h.wantClean("both", "a:1")
 	team.wantClean("both", "team/a:1")

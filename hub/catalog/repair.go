@@ -133,7 +133,8 @@ func (c *Catalog) LayerEntries(ctx context.Context, diffID string) (int64, error
 }
 
 // MoveChunks gives known chunks new places in packs, whose objects are stored and claimed. It forgets
-// those of the old packs that have no chunk any more. The error is ErrLost if the claim was lost.
+// those of the old packs that have no chunk any more. All locations may name the old places: they are to
+// be checked then. The error is ErrLost if the claim was lost.
 func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chunks []Chunk, old []chunk.ID) error {
 	numbers, err := c.reserveFor(ctx, &Publication{Packs: packs})
 	if err != nil {
@@ -165,7 +166,7 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 				return err
 			}
 		}
-		return nil
+		return exec(ctx, tx, `UPDATE layouts SET moved = ? WHERE moved <> ?`, AnyPack, AnyPack)
 	})
 	if err == nil {
 		c.changes.Add(1)

@@ -171,6 +171,10 @@ func testMoveChunks(t *testing.T, c *catalog.Catalog) {
 			[]catalog.Chunk{{ID: id}}, []chunk.ID{old})
 	}
 	must(t, move(x, next))
+	if moved, err := c.Garbage.MovedLayouts(ctx); err != nil || len(moved) != 1 || moved[0].Tree != TreeOf("x/y") ||
+		moved[0].Moved != catalog.AnyPack {
+		t.Errorf("locations to check: %+v (%v), want those of the tree", moved, err)
+	}
 	if has, err := c.HasPack(ctx, old); err != nil || !has {
 		t.Errorf("the old pack is forgotten (%v) while it has a chunk", err)
 	}

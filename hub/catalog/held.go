@@ -37,6 +37,10 @@ func (c *Catalog) SetHeld(
 	ctx context.Context, h Holder, trees []chunk.ID, bounds HeldBounds,
 ) (unknown []chunk.ID, err error) {
 	err = c.update(ctx, "record what "+h.Kind+" "+h.Name+" holds", func(tx session) error {
+		// No tree is removed between the look at it and the end of the transaction.
+		if _, err := get(ctx, tx, value[int64], countCollections+tx.share); err != nil {
+			return err
+		}
 		isNew, err := addHolder(ctx, tx, h)
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/format/chunk"
 	"lighter/hub/catalog"
 	"lighter/hub/report"
 	"lighter/test/testkit/catalogtest"
@@ -146,6 +147,70 @@ func TestNoDeadlock(t *testing.T) {
 	work.Wait()
 	if n := server.Deadlocks(t); n != 0 {
 		t.Errorf("%d deadlocks", n)
+	}
+}
+
+// begin begins a transaction of another process, which executes the statements.
+func begin(t *testing.T, source string, statements ...string) *sql.Tx {
+	t.Helper()
+	db, err := sql.Open("pgx", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	tx, err := db.Begin()
+	for _, statement := range statements {
+		if err == nil {
+			_, err = tx.Exec(statement)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// whileLocked calls work, and then with tx when work waits for a lock of that or has ended. It returns
+// when work has ended.
+func whileLocked(t *testing.T, tx *sql.Tx, work func() error, then func(*sql.Tx) error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- work() }()
+	for waiting, over := 0, false; waiting == 0 && !over; time.Sleep(10 * time.Millisecond) {
+		over = len(ended) > 0
+		if err := tx.QueryRow(`SELECT COUNT(*) FROM pg_locks WHERE NOT granted`).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(then(tx), tx.Commit(), <-ended); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node is told that a tree is unknown if a collection removes it at the same time.
+func TestTreeThatGoesIsNotHeld(t *testing.T) {
+	server := postgres.Start(t)
+	source := server.Database(t)
+	c := catalogtest.Open(t, source)
+	catalogtest.Publish(t, c, "one", "a")
+	tree := catalogtest.TreeOf("a")
+	collection := begin(t, source, `UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT)
+		WHERE name = 'collections'`)
+	var unknown []chunk.ID
+	whileLocked(t, collection, func() (err error) {
+		unknown, err = c.SetHeld(t.Context(), catalog.Holder{ID: "n", Kind: "node"}, []chunk.ID{tree},
+			catalog.HeldBounds{Holders: 1, Trees: 1})
+		return err
+	}, func(tx *sql.Tx) error {
+		for _, table := range []string{"formers", "layouts", "statements", "trees"} {
+			if _, err := tx.Exec(`DELETE FROM `+table+` WHERE tree = $1`, tree[:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if len(unknown) != 1 {
+		t.Errorf("unknown trees: %v, want the one that was removed", unknown)
 	}
 }
 

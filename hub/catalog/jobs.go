@@ -115,6 +115,9 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 func insertJob(
 	ctx context.Context, tx session, j Job, delay time.Duration, otherwise string, args ...any,
 ) (int64, error) {
+	if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
+		return 0, err
+	}
 	n, err := reserve(ctx, tx, "jobs", 1)
 	if err != nil {
 		return 0, err
@@ -386,7 +389,8 @@ func releaseLayers(ctx context.Context, tx session, p *Publication) error {
 }
 
 // lockJob locks the open job of a kind and key, if there is one, until the transaction ends. A
-// transaction locks a job before its images, as workers do, so that no two wait for each other.
+// transaction locks a job before its images, as workers do, and before it reserves numbers, so that no
+// two wait for each other.
 func lockJob(ctx context.Context, tx session, kind, key string) error {
 	_, err := list(ctx, tx, value[int64], `SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
 	return err

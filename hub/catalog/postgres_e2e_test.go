@@ -187,6 +187,25 @@ func whileLocked(t *testing.T, tx *sql.Tx, work func() error, then func(*sql.Tx)
 	}
 }
 
+// A job that is added again waits for its row before it reserves a number, as pushes do.
+func TestAddedJobBlocksNoNumbers(t *testing.T) {
+	server := postgres.Start(t)
+	source := server.Database(t)
+	c := catalogtest.Open(t, source)
+	add := func() error {
+		_, err := c.Jobs.Add(t.Context(), catalog.Job{Kind: "image", Key: "a"}, 0)
+		return err
+	}
+	if err := add(); err != nil {
+		t.Fatal(err)
+	}
+	push := begin(t, source, `SELECT n FROM jobs WHERE key = 'a' FOR UPDATE`)
+	whileLocked(t, push, add, func(tx *sql.Tx) error {
+		_, err := tx.Exec(`SELECT last FROM numbers WHERE name = 'jobs' FOR UPDATE NOWAIT`)
+		return err
+	})
+}
+
 // A node is told that a tree is unknown if a collection removes it at the same time.
 func TestTreeThatGoesIsNotHeld(t *testing.T) {
 	server := postgres.Start(t)

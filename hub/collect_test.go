@@ -17,6 +17,7 @@ import (
 	"lighter/hub/encoder"
 	"lighter/hub/holders"
 	"lighter/hub/ingest"
+	"lighter/hub/objects"
 	"lighter/hub/report"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -361,6 +362,78 @@ func TestSparsePacksAreRewritten(t *testing.T) {
 	h.remove("keeps:1")
 	h.collect(0)
 	h.fetchTree(again.Chain)
+}
+
+// checkLocations makes the next collection check all locations, as a repair does that has moved chunks.
+func (h *testHub) checkLocations() {
+	h.t.Helper()
+	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{objects.PackKey(chunk.Sum([]byte("repaired")))}}
+	err := h.Catalog().Claims.Acquire(h.t.Context(), claim, time.Hour)
+	if err == nil {
+		err = h.Catalog().MoveChunks(h.t.Context(), claim, nil, nil, nil)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// While locations are lost, no pack is freed, and the result says so.
+func TestLostLocationsKeepPacks(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.laid("goes:1", image(layer(1, 2)))
+	stuck := h.laid("stuck:1", image(layer(3, 4)))
+	h.remove("goes:1")
+	h.checkLocations()
+	id, _ := chunk.ParseID(stuck.Tree)
+	locations, err := h.Catalog().Locations(t.Context(), id)
+	if err == nil {
+		err = os.Remove(filepath.Join(objectsDir(h.config), objects.LocationsKey(locations)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h = h.restart() // nothing is cached
+	h.Collector().Delay = 0
+	j, err := h.Collector().Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := h.Collector().Await(t.Context(), j.N, func(wire.Progress) error { return nil })
+	if err != nil || done.Packs != 0 || done.Unrenewed != 1 {
+		t.Errorf("the collection has done %+v (%v), want one tree with old locations and no pack freed", done, err)
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.idle()
+	if done := h.collect(0); done.Packs != 1 || done.Unrenewed != 0 {
+		t.Errorf("after the repair, the collection has done %+v, want one pack freed", done)
+	}
+	h.wantClean("after the collection", "stuck:1")
+}
+
+// Locations that cannot be renewed keep no packs but those that they name. The result says so.
+func TestStuckLocationsKeepOnlyTheirPacks(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.laid("goes:1", image(layer(seeds(1, 9)...)))
+	stuck := h.laid("stuck:1", image(layer(10, 11)))
+	h.remove("goes:1")
+	h.checkLocations()
+	damage(t, filepath.Join(objectsDir(h.config), "indexes", stuck.Tree+".zst"))
+	h = h.restart() // nothing is cached
+	if done := h.collect(0); done.Packs != 1 || done.Unrenewed != 1 {
+		t.Errorf("the collection has done %+v, want one pack freed and one tree with old locations", done)
+	}
+	if check := h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.idle()
+	if done := h.collect(0); done.Unrenewed != 0 {
+		t.Errorf("after the repair, the collection has done %+v", done)
+	}
+	h.wantClean("after the collection", "stuck:1")
 }
 
 // packBytes returns the bytes of all objects.

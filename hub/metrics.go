@@ -254,6 +254,7 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 	send(prometheus.CounterValue, "collected_bytes_total", "Bytes of the objects that collections have deleted.",
 		last.AllBytes, nil)
 	gauge("collection_dead_bytes", "Bytes that nothing needs in packs that stay, at the last collection.", last.DeadBytes)
+	gauge("collection_unrenewed_trees", "Trees whose locations the last collection could not renew.", last.Unrenewed)
 	gauge("collection_timestamp_seconds", "When the last collection ended, in seconds since 1970.", ended)
 	return nil
 }

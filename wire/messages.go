@@ -117,6 +117,10 @@ type Collection struct {
 	// Rewritten packs were replaced by smaller ones. They are deleted later, and count in Bytes then.
 	Rewritten int64 `json:"rewritten"`
 
+	// Unrenewed trees have locations that could not be renewed, as an object is lost or damaged. The
+	// packs that they name stay.
+	Unrenewed int64 `json:"unrenewed,omitempty"`
+
 	DeadBytes int64 `json:"deadBytes"`          // in packs that stay, as other parts of them are needed
 	AllBytes  int64 `json:"allBytes,omitempty"` // of all collections until now
 

@@ -247,14 +247,13 @@ func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error
 }
 
 // ForgetPacks removes those of the packs that have no marked chunk, with their chunks. It marks the
-// chunks of new layers before. It returns the packs' number and bytes. The error is ErrChanged if
-// there are locations that may name any pack: they are renewed before.
+// chunks of new layers before. It returns the packs' number and bytes. Packs that stuck locations name
+// stay. The error is ErrChanged if other locations may name any pack: they are renewed before.
 func (c *Garbage) ForgetPacks(
-	ctx context.Context, claim Claim, l Lease, m *Marks, packs []PackUse,
+	ctx context.Context, claim Claim, l Lease, m *Marks, stuck *Stuck, packs []PackUse,
 ) (removed, bytes int64, err error) {
 	err = c.removal(ctx, "remove dead packs", l, claim, func(tx session) error {
-		named, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM layouts WHERE moved = ?)`, AnyPack)
-		if err != nil || named {
+		if all, err := stuck.areAll(ctx, tx, AnyPack); err != nil || !all {
 			return cmp.Or(err, ErrChanged)
 		}
 		if err := m.refresh(ctx, tx); err != nil {
@@ -262,6 +261,9 @@ func (c *Garbage) ForgetPacks(
 		}
 		removed, bytes = 0, 0
 		for _, p := range packs {
+			if stuck.Packs[p.ID] {
+				continue
+			}
 			now, err := packUse(ctx, tx, m, p.N)
 			if errors.Is(err, ErrNotFound) || err == nil && !now.IsDead() {
 				continue

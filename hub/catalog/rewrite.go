@@ -136,15 +136,50 @@ func (c *Garbage) SettleLocations(
 	})
 }
 
+// Stuck are locations that cannot be renewed for now, with all packs that they name. These stay.
+type Stuck struct {
+	Layouts []MovedLayout
+	Packs   map[chunk.ID]bool
+}
+
+// areAll reports whether all locations to check are stuck ones. least is the least Moved of those.
+func (s *Stuck) areAll(ctx context.Context, tx session, least int) (bool, error) {
+	known := map[[2]chunk.ID]bool{}
+	for _, l := range s.Layouts {
+		known[[2]chunk.ID{l.Tree, l.Locations}] = true
+	}
+	for l, err := range rows(ctx, tx, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations} },
+		`SELECT tree, locations FROM layouts WHERE moved > 0 AND moved >= ?`, least) {
+		if err != nil || !known[[2]chunk.ID{l.Tree, l.Locations}] {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // RetireRewritten records that no locations name rewritten packs any more, unless some are still to be
-// checked.
-func (c *Garbage) RetireRewritten(ctx context.Context, l Lease) error {
+// checked. Packs that stuck ones name do not retire.
+func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) error {
 	return c.update(ctx, "retire rewritten packs", func(tx session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `UPDATE rewritten_packs SET retired = `+tx.clock+`
-			WHERE retired = 0 AND NOT EXISTS (SELECT 1 FROM layouts WHERE moved > 0)`)
+		if all, err := stuck.areAll(ctx, tx, 1); err != nil || !all {
+			return err
+		}
+		packs, err := list(ctx, tx, value[chunk.ID], `SELECT id FROM rewritten_packs WHERE retired = 0`)
+		if err != nil {
+			return err
+		}
+		for _, id := range packs {
+			if stuck.Packs[id] {
+				continue
+			}
+			if err := exec(ctx, tx, `UPDATE rewritten_packs SET retired = `+tx.clock+` WHERE id = ?`, id[:]); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -4,8 +4,9 @@
 // no image for a while and that nobody holds, with all that is known about their starts; chains that
 // neither an image nor a tree has; layers that no chain has; and packs without a chunk that a layer
 // has. So everything that is left is needed by something above it. Then it copies the needed chunks of
-// packs with many others into new packs (rewrite.go). At last it deletes what the hub's registry does
-// not need (package blobs).
+// packs with many others into new packs (rewrite.go), and renews the locations that name old ones. If
+// one of these cannot be renewed, as an object is damaged, the packs that it names stay, and the result
+// says so. At last it deletes what the hub's registry does not need (package blobs).
 //
 // A run changes the catalog in small transactions, each of which looks again whether what it removes
 // is still not needed, and deletes the objects after each. It has no state of its own: after a kill,
@@ -161,6 +162,7 @@ type run struct {
 	job   *jobs.Running
 	lease catalog.Lease
 	done  wire.Collection
+	stuck catalog.Stuck // as renew has left them
 }
 
 func (r *run) collect(ctx context.Context) error {
@@ -315,7 +317,7 @@ func (r *run) packs(ctx context.Context) error {
 			keys = append(keys, objects.PackKey(p.ID))
 		}
 		err := r.remove(ctx, "packs", keys, func(claim catalog.Claim) error {
-			n, bytes, err := r.Catalog.Garbage.ForgetPacks(ctx, claim, r.lease, marks, batch)
+			n, bytes, err := r.Catalog.Garbage.ForgetPacks(ctx, claim, r.lease, marks, &r.stuck, batch)
 			r.done.Packs += n
 			r.done.Bytes += bytes
 			progress.Add(int(bytes))

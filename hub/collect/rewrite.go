@@ -213,6 +213,7 @@ func (r *run) readUnit(ctx context.Context, in chunk.ID, u catalog.UnitUse) (uni
 
 // renew renews locations that name units in which chunks no longer are.
 func (r *run) renew(ctx context.Context) error {
+	r.stuck, r.done.Unrenewed = catalog.Stuck{Packs: map[chunk.ID]bool{}}, 0
 	moved, err := r.Catalog.Garbage.MovedLayouts(ctx)
 	if err != nil || len(moved) == 0 {
 		return err
@@ -228,9 +229,32 @@ func (r *run) renew(ctx context.Context) error {
 		case ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, catalog.ErrLost) ||
 			catalog.IsAway(err):
 			return err
-		default: // the packs that it may name stay
+		default:
 			r.Log.Error("locations cannot be renewed", "tree", l.Tree.Short(), "err", err)
+			r.done.Unrenewed++
+			if err := r.keepNamed(ctx, l); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+// keepNamed notes the packs that locations name which cannot be renewed. If they cannot be read, they may
+// name any pack, and no pack is removed.
+func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
+	locations, err := r.locations(ctx, l)
+	if err == nil {
+		err = locations.Each(func(_ int64, u chunk.Unit) error {
+			r.stuck.Packs[u.Pack] = true
+			return nil
+		})
+	}
+	switch {
+	case ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable):
+		return err
+	case err == nil:
+		r.stuck.Layouts = append(r.stuck.Layouts, l)
 	}
 	return nil
 }
@@ -238,7 +262,7 @@ func (r *run) renew(ctx context.Context) error {
 // renewOne renews the locations of one tree.
 func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map[chunk.ID]int64) (err error) {
 	before, err := r.locations(ctx, l)
-	if errors.Is(err, objects.ErrNotFound) { // the tree has got other ones
+	if errors.Is(err, objects.ErrNotFound) && !r.hasLocations(ctx, l) { // the tree has got other ones
 		return nil
 	}
 	if err != nil {
@@ -282,6 +306,12 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 	return r.Publisher.Publish(ctx, all, func(claim catalog.Claim) error {
 		return r.Catalog.Garbage.SettleLocations(ctx, claim, r.lease, l, id, size)
 	})
+}
+
+// hasLocations reports whether a tree still has locations.
+func (r *run) hasLocations(ctx context.Context, l catalog.MovedLayout) bool {
+	now, err := r.Catalog.Locations(ctx, l.Tree)
+	return now == l.Locations || err != nil && !errors.Is(err, catalog.ErrNotFound)
 }
 
 // locations reads locations.
@@ -376,7 +406,7 @@ func (r *run) extents(ctx context.Context, dir string, tree chunk.ID) (_ *index.
 
 // dropRewritten deletes rewritten packs that no locations have named for long enough.
 func (r *run) dropRewritten(ctx context.Context) error {
-	if err := r.Catalog.Garbage.RetireRewritten(ctx, r.lease); err != nil {
+	if err := r.Catalog.Garbage.RetireRewritten(ctx, r.lease, &r.stuck); err != nil {
 		return err
 	}
 	for {

@@ -13,6 +13,9 @@ import (
 	"lighter/wire"
 )
 
+// none are stuck locations that there are not.
+var none = &catalog.Stuck{}
+
 // collecting returns the lease of a job that collects, and a claim of an object.
 func collecting(t *testing.T, c *catalog.Catalog) (catalog.Lease, catalog.Claim) {
 	t.Helper()
@@ -144,7 +147,11 @@ func testCollection(t *testing.T, c *catalog.Catalog) {
 	if len(packs) != 1 || packs[0].ID != packOf("goes") || !packs[0].IsDead() || packs[0].Live() != 0 {
 		t.Fatalf("packs to look at: %+v, want that of the removed image", packs)
 	}
-	if n, bytes, err := g.ForgetPacks(ctx, claim, l, marks, packs); n != 1 || bytes != 500 || err != nil {
+	stuck := &catalog.Stuck{Packs: map[chunk.ID]bool{packs[0].ID: true}}
+	if n, _, err := g.ForgetPacks(ctx, claim, l, marks, stuck, packs); n != 0 || err != nil {
+		t.Errorf("removed %d packs, %v, want none: stuck locations name it", n, err)
+	}
+	if n, bytes, err := g.ForgetPacks(ctx, claim, l, marks, none, packs); n != 1 || bytes != 500 || err != nil {
 		t.Errorf("removed %d packs of %d bytes, %v", n, bytes, err)
 	}
 	if _, packs = suspects(t, c); len(packs) != 0 {
@@ -193,7 +200,7 @@ func testCollected(t *testing.T, c *catalog.Catalog) {
 	}
 	removeDead(t, c, l, claim)
 	marks, packs := suspects(t, c)
-	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, packs); n != 1 || err != nil {
+	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, none, packs); n != 1 || err != nil {
 		t.Fatalf("removed %d packs, %v, want one", n, err)
 	}
 	if after, err := c.Collections(ctx); err != nil || after <= before {
@@ -226,7 +233,7 @@ func testCollected(t *testing.T, c *catalog.Catalog) {
 	must(t, err)
 	p.Layers[0].Known = []int64{known[x]}
 	must(t, c.Publish(ctx, p))
-	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, packs); n != 0 || err != nil || len(packs) != 1 {
+	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, none, packs); n != 0 || err != nil || len(packs) != 1 {
 		t.Errorf("removed %d of %d packs, %v, want none: a new layer has the chunk", n, len(packs), err)
 	}
 	if unit, err := c.Unit(ctx, x); err != nil || unit.Pack != packOf("goes again") {
@@ -298,15 +305,21 @@ func testRewriting(t *testing.T, c *catalog.Catalog) {
 	renewed, other := chunk.Sum([]byte("renewed")), layouts[0]
 	other.Locations = renewed
 	must(t, g.SettleLocations(ctx, claim, l, other, chunk.Sum([]byte("late")), 7))
-	must(t, g.RetireRewritten(ctx, l))
-	if len(old(0)) > 0 {
-		t.Error("the old pack is retired while locations may name it")
+	for what, stuck := range map[string]*catalog.Stuck{
+		"other locations": {Layouts: []catalog.MovedLayout{other}},
+		"the pack":        {Layouts: layouts, Packs: map[chunk.ID]bool{pack.ID: true}},
+		"nothing":         none,
+	} {
+		must(t, g.RetireRewritten(ctx, l, stuck))
+		if len(old(0)) > 0 {
+			t.Errorf("the old pack is retired while locations may name it: stuck is %s", what)
+		}
 	}
 	must(t, g.SettleLocations(ctx, claim, l, layouts[0], renewed, 7))
 	if got, err := c.Locations(ctx, TreeOf("a")); err != nil || got != renewed {
 		t.Errorf("locations %s, %v, want the renewed ones", got, err)
 	}
-	must(t, g.RetireRewritten(ctx, l))
+	must(t, g.RetireRewritten(ctx, l, none))
 	if len(old(long)) > 0 || len(old(0)) != 1 {
 		t.Errorf("packs that are no longer kept: %v within the time, %v after it", old(long), old(0))
 	}
@@ -355,7 +368,7 @@ func testLostCollection(t *testing.T, c *catalog.Catalog) {
 			return errorOf(g.ForgetLayers(ctx, claim, l, []string{"x"}))
 		},
 		"packs": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
-			return errorOf2(g.ForgetPacks(ctx, claim, l, marks, []catalog.PackUse{pack}))
+			return errorOf2(g.ForgetPacks(ctx, claim, l, marks, none, []catalog.PackUse{pack}))
 		},
 		"rewriting": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
 			return g.Rewrite(ctx, l, marks, rewriting(pack, claim))
@@ -376,7 +389,7 @@ func testLostCollection(t *testing.T, c *catalog.Catalog) {
 	}
 	for what, err := range map[string]error{
 		"note trees":  g.NoteUnserved(ctx, lost),
-		"retire":      g.RetireRewritten(ctx, lost),
+		"retire":      g.RetireRewritten(ctx, lost, none),
 		"keep result": g.SetLastCollection(ctx, lost, []byte(`{}`)),
 	} {
 		if !errors.Is(err, catalog.ErrLost) {

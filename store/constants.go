@@ -10,8 +10,8 @@ const (
 	// missingTime is how long a reader goes on after all origins began to answer that they do
 	// not have the chunk. Hubs that start, or whose bucket is being replaced, answer that, too.
 	missingTime = 10 * time.Second
-	// maxAbsences bounds the chunks that are remembered because no origin has them, of some 200 bytes
-	// each.
+	// maxAbsences bounds how many chunks are remembered because no origin has them. Each takes some
+	// 200 bytes of memory.
 	maxAbsences = 4096
 )
 
@@ -45,25 +45,29 @@ const (
 	// they are too high, faults wait longer during the first round trips.
 	defaultRTT       = 20 * time.Millisecond
 	defaultBandwidth = 25 << 20
-	// minWindow and maxWindow bound the window in bytes. maxStartupWindow is the upper bound during
-	// startup: a larger window that doubles would have to open as many connections as it has.
+	// minWindow and maxWindow bound the window in bytes. During startup the upper bound is
+	// maxStartupWindow, unless the measured bandwidth-delay product needs more. With 16 MiB in
+	// startup, a stream opened 70 connections at once at an RTT of 50 ms, and units that readers
+	// waited for were 290 ms late.
 	minWindow        = 128 << 10
 	maxWindow        = 16 << 20
 	maxStartupWindow = 8 << 20
-	// minPriorBDP is the least bandwidth-delay product in bytes that a source's own estimate
-	// counts for: what it saw may have been TCP's slow start.
+	// A source's own estimate may come from TCP's slow start, and so be too low. It is raised to a
+	// bandwidth-delay product of minPriorBDP bytes, but not above defaultBandwidth.
 	minPriorBDP = 512 << 10
-	// startupGain and steadyGain multiply the bandwidth-delay product; 2/ln 2 and 1.25, as in BBR.
+	// startupGain and steadyGain multiply the bandwidth-delay product. They are 2/ln 2 and 1.25,
+	// the gains with which BBR starts and with which it probes for more bandwidth.
 	startupGain = 2.89
 	steadyGain  = 1.25
-	// growth is the factor by which the bandwidth has to rise to count as growing. Startup
-	// ends after flatSamples samples without growth.
+	// growth is the factor by which the bandwidth has to rise to count as growing. Startup ends
+	// after flatSamples samples without growth. Only samples count in which the window was full.
 	growth      = 1.25
 	flatSamples = 6
 	// Startup also ends after lateRTTs RTTs in a row that are an eighth longer than the shortest
-	// RTT: these requests waited in a queue (RFC 9406, HyStart++). The eighth is bounded by
-	// minLateness and maxLateness. If the bottleneck has room for a short queue only, it drops
-	// packets, and a dropped packet arrives a fifth of a second late.
+	// RTT: these requests waited in a queue (RFC 9406, HyStart++). Only RTTs on reused connections
+	// count. The eighth is bounded by minLateness and maxLateness. The upper bound is low because
+	// startup has to end before the queue at the bottleneck overflows: TCP sends the bytes of a
+	// dropped packet again, and they arrive a fifth of a second late.
 	lateRTTs    = 8
 	minLateness = 4 * time.Millisecond
 	maxLateness = 16 * time.Millisecond
@@ -72,7 +76,8 @@ const (
 	// while the processors were busy must not count as bandwidth.
 	startupSample = 10 * time.Millisecond
 	steadySample  = 100 * time.Millisecond
-	// bandwidthAge and rttAge are how long a sample counts at least; twice as long at most.
+	// bandwidthAge and rttAge are how long a sample counts at least. It counts twice as long at
+	// most, or until the next sample arrives.
 	bandwidthAge = 2 * time.Second
 	rttAge       = 10 * time.Second
 	// drainEvery is how often the queue is drained: half of the bandwidth-delay product is in

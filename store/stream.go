@@ -8,16 +8,22 @@ import (
 )
 
 // Stream starts a background request for the chunk's unit, of about size bytes. It is for units
-// that are fetched one after the other. It waits until the link has room, and returns when the
-// request is in flight. wait is nil if the chunk is cached. Otherwise the caller has to call it:
-// it waits until the unit was stored or dropped, and returns the encoded bytes that this call has
-// fetched.
+// that are fetched one after the other. If the unit has no request yet, Stream waits until the link
+// has room. It returns when the request counts as in flight; the gate may still delay it. wait is
+// nil if the chunk is cached. Otherwise the caller has to call it: it waits until the unit was
+// stored or dropped, and returns the encoded bytes that this call has fetched.
 //
-// The link has room while less than its window is in flight. While a reader of this share waits for
-// a request that was not in flight already, the window is the bandwidth-delay product, so that no
-// queue delays the answer. While the source fails, no request starts. A share with nothing in
-// flight may start one request even if its readers wait, and after maxIdleWait even if the link is
-// full.
+// The link has room while less than its window is in flight. After startup, the window is only the
+// bandwidth-delay product while a reader of this share waits for a request that had to be sent for
+// it, so that no queue delays the answer. While the queue is drained, the window is half of the
+// product.
+//
+// Shares without a streamed unit, in flight or not stored yet, go first, one after the other. Such
+// a share may start one request as soon as the requests of streams alone leave room, even if its
+// readers wait. After maxIdleWait it may do so even if the link is full.
+//
+// No request starts while the source fails, or while more than maxStreamUnstored bytes wait to be
+// stored.
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 	wait func(context.Context) (int64, error), err error) {
 	fetcher := s.fetcher

@@ -18,8 +18,8 @@
 //   - The kernel treats the missing end of a short answer as zeros.
 //   - A process that waits for a read through a tree can be killed, but the read continues: the
 //     kernel sends INTERRUPT only for reads of the device file itself.
-//   - A device stays open as long as any mount namespace has a copy of its tree's mount. Until then
-//     the directory of devices cannot be unmounted.
+//   - A device stays open as long as any mount namespace has a copy of its tree's mount. While a
+//     device is open, the directory of devices cannot be unmounted.
 //   - The serving process must not open a device with os.Open, map a file of a tree, or run a program
 //     from one. In these places Go waits for the kernel, which waits for this process, and the
 //     garbage collector cannot run. System calls of golang.org/x/sys/unix are safe.
@@ -68,8 +68,9 @@ type State struct {
 	MaxPages uint16 `json:"maxPages"`
 }
 
-// maxRead returns the size of the largest read, in bytes. On a kernel with pages of 64 KiB, it is
-// 16 MiB if an older version opened the connection.
+// maxRead returns the size of the largest read, in bytes: mostly 1 MiB. It is 32 pages without
+// CAP_MAX_PAGES. It is 16 MiB if the kernel has pages of 64 KiB and an older version of Lighter
+// opened the connection, which asked for 256 pages.
 func (s State) maxRead() int { return int(s.MaxPages) * os.Getpagesize() }
 
 // Resends reports whether the kernel can resend the requests that a server has received and not
@@ -145,7 +146,11 @@ func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server,
 			file.Close()
 		}
 	}()
-	if len(kept) == 0 || len(kept) == 1 && !state.Resends() {
+	if len(kept) == 0 {
+		return nil, fmt.Errorf("adopt the FUSE connection of %s: %w: no descriptor of it was kept",
+			dir, errors.ErrUnsupported)
+	}
+	if len(kept) == 1 && !state.Resends() {
 		return nil, fmt.Errorf("adopt the FUSE connection of %s: %w: "+
 			"the kernel cannot resend requests, and there is no journal", dir, errors.ErrUnsupported)
 	}
@@ -166,10 +171,10 @@ func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server,
 	return newServer(conn, j, dir, state, log)
 }
 
-// duplicate returns a duplicate of conn's descriptor. Go's poller watches the duplicate, even if it
-// does not watch conn, so a read of the duplicate can be cancelled.
-func duplicate(conn *os.File) (*os.File, error) {
-	raw, err := conn.SyscallConn()
+// duplicate returns a duplicate of a file's descriptor. Go's poller watches the duplicate, even if
+// it does not watch file, so a read of the duplicate can be cancelled.
+func duplicate(file *os.File) (*os.File, error) {
+	raw, err := file.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +188,7 @@ func duplicate(conn *os.File) (*os.File, error) {
 	if err := errors.Join(err, failed); err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(own), conn.Name()), nil
+	return os.NewFile(uintptr(own), file.Name()), nil
 }
 
 // State returns what a successor must know of the connection.
@@ -204,15 +209,16 @@ func (s *Server) Descriptors() ([]*os.File, error) {
 			for _, file := range kept {
 				file.Close()
 			}
-			return nil, fmt.Errorf("duplicate the FUSE connection of %s: %w", s.dir, err)
+			return nil, fmt.Errorf("duplicate %s for the FUSE connection of %s: %w", file.Name(), s.dir, err)
 		}
 		kept = append(kept, own)
 	}
 	return kept, nil
 }
 
-// nodeID derives a device's node ID from its tree ID: the first 62 bits of the tree ID, and bit 62
-// so that it is neither the root nor an offset of "." or "..".
+// nodeID derives a device's node ID from its tree ID: the first 62 bits of the tree ID, and bit 62.
+// Because of bit 62 it differs from the root's node ID, which is 1. Readdir uses node IDs as
+// offsets, so it also differs from the offsets after "." and "..", which are 1 and 2.
 func nodeID(id chunk.ID) uint64 {
 	return 1<<62 | binary.BigEndian.Uint64(id[:])>>2
 }
@@ -245,7 +251,7 @@ func (s *Server) Remove(id chunk.ID) error {
 	serving := s.served && !s.stopping
 	s.mu.Unlock()
 	s.cancel(errRemoved, func(other *file) bool { return other == f })
-	if serving { // otherwise the kernel might wait for an answer forever
+	if serving { // the notification may wait in the kernel for a lookup that this server has to answer
 		s.forgetName(f.name)
 	}
 	if !s.await(removeTimeout, func() bool { return f.queue.active == 0 }) {
@@ -255,7 +261,8 @@ func (s *Server) Remove(id chunk.ID) error {
 	return nil
 }
 
-// Cancel fails the unanswered reads of a device. The caller knows that no process waits for them.
+// Cancel fails the unanswered reads of a device, as Remove does. The device stays. The caller knows
+// that no process waits for these reads.
 func (s *Server) Cancel(id chunk.ID) {
 	s.cancel(errRemoved, func(f *file) bool { return f.id == id })
 }

@@ -20,7 +20,8 @@ func printCache(s disk.Stats) {
 			size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), size(s.Evicted), s.Hits, s.Misses)
 	}
 	if s.Loading > 0 {
-		fmt.Printf("      %s of it are not loaded yet; reads of them are fetched\n", size(s.Loading))
+		fmt.Printf("      %s of it are not loaded yet after the restart; chunks in that part are fetched again\n",
+			size(s.Loading))
 	}
 	if s.External > 0 {
 		fmt.Printf("      %s of it are local devices\n", size(s.External))
@@ -55,7 +56,8 @@ func printFreed(freed imagecache.Freed) error {
 		fmt.Println("pinned chunks stay")
 	}
 	if freed.Kept > 0 {
-		fmt.Printf("%s more are unused; they are freed later, with the chunks around them\n", size(freed.Kept))
+		fmt.Printf("%s more belong to evicted chunks; they are freed with the other chunks of the same files\n",
+			size(freed.Kept))
 	}
 	return printCacheStatus(freed.Status)
 }
@@ -85,7 +87,7 @@ func cachePin() *cobra.Command {
 		Short: "Keep an image's chunks in the cache",
 		Long: `Keep an image's chunks in the cache, also those that are fetched later. The pin holds
 across restarts and after the image is removed, until "unpin". Pinned chunks may use
-half of the cache.
+half of what local devices leave of the cache.
 
 --fetch fetches the missing chunks now, at a lower priority than containers' reads. An
 interrupt ends the fetch; the pin stays.`,
@@ -132,8 +134,9 @@ func cacheEvict() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "evict [flags] IMAGE",
 		Short: "Evict the chunks that only this image uses",
-		Long: `Evict the chunks of this image that no other image on this machine uses. Pinned chunks
-stay. The image stays, too: its containers fetch again what they read.`,
+		Long: `Evict the chunks of this image that no other image on this machine uses, and remove
+its local device unless that is mounted. Pinned chunks stay. The image stays, too: its
+containers fetch again what they read.`,
 		Example: "  lighter cache evict registry.example.org/tools/shell:1",
 		Args:    command.Exactly("IMAGE"),
 	}
@@ -144,8 +147,10 @@ stay. The image stays, too: its containers fetch again what they read.`,
 
 func cachePrune() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "prune [flags]",
-		Short:   "Evict all chunks that are not pinned; containers fetch what they need again",
+		Use:   "prune [flags]",
+		Short: "Evict all chunks that are not pinned; containers fetch what they need again",
+		Long: `Evict all chunks that are not pinned, and remove all local devices that are not
+mounted. Containers fetch what they need again.`,
 		Example: "  lighter cache prune",
 		Args:    command.Exactly(),
 	}
@@ -159,17 +164,18 @@ func cacheScrub() *cobra.Command {
 		Use:   "scrub [flags]",
 		Short: "Verify all cached chunks on the disk",
 		Long: `Verify all cached chunks on the disk, and evict damaged ones, which are fetched again
-when they are needed. (Each read is verified in any case.)
+when they are needed. (A read of a cached chunk is verified in any case.)
 
-Metadata images and local devices, which the kernel reads unverified, are verified,
-too. "lighter status" names those that are damaged and in use.`,
+Local devices and the metadata images of served images are verified, too: the kernel
+reads them unverified. Damaged local devices are removed. "lighter status" names what is
+damaged and in use.`,
 		Example: "  lighter cache scrub",
 		Args:    command.Exactly(),
 	}
 	return nodeQuery(cmd, func(ctx context.Context, node *control.Client, _ []string) (imagecache.Scrubbed, error) {
 		return node.Scrub(ctx)
 	}, func(s imagecache.Scrubbed) error {
-		fmt.Printf("verified %s; %d chunks and %d metadata images and local devices were damaged\n",
+		fmt.Printf("verified %s of chunks; %d chunks and %d metadata images and local devices were damaged\n",
 			size(s.Found.Bytes), s.Found.Damaged, s.Files)
 		return printCacheStatus(s.Status)
 	})

@@ -103,7 +103,7 @@ func (f *figures) metrics() []metric {
 			"Bytes that the cache may take now: its limit, or less while its disk is short."},
 		{"cache_disk_free_bytes", gauge, float64(cache.Free), "Free bytes of the cache's disk."},
 		{"cache_loading_bytes", gauge, float64(cache.Loading),
-			"Bytes of the cache that are not loaded yet after a start; reads of them are fetched."},
+			"Bytes of the cache that are not loaded yet after a start; chunks in them are fetched again."},
 		{"cache_pinned_bytes", gauge, float64(cache.Pinned),
 			"Bytes of the cache that are pinned, once all pinned images are complete."},
 		{"cache_off", gauge, truth(cache.Off() != ""),

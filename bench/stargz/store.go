@@ -67,8 +67,8 @@ func (k kept) convert(ctx context.Context, store content.Store, layer ocispec.De
 	return converted, writeJSON(record, converted)
 }
 
-// key returns the name of a converted layer. It depends on the files at its beginning and on the
-// version of the peer.
+// key returns the name of a converted layer's record. It depends on the kind, the layer, the files
+// to put at its beginning, and the version of the peer.
 func (k kept) key(layer ocispec.Descriptor, first []string) string {
 	version := ""
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -142,8 +142,8 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// writeJSON replaces the file atomically. It does not sync, so a crash of the machine may lose the
-// file's content.
+// writeJSON replaces the file atomically. It does not sync, so after a crash of the machine the
+// file may be empty. Then readJSON fails until the file is removed.
 func writeJSON(path string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {

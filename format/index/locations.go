@@ -25,7 +25,7 @@ const (
 	scanRecords = 8192       // records that are read at a time: 64 KiB
 	unknownPack = ^uint32(0) // the pack number of a record whose unit is unknown
 	atMount     = 1          // flag of a startup pack: fetch it at mount
-	maxPacks    = 1 << 20    // packs of one tree; a reader has 32 MiB of IDs in memory
+	maxPacks    = 1 << 20    // packs of one tree; a reader has up to 32 MiB of IDs in memory
 
 	// MaxStartups limits the startup packs of one tree, MaxTriggers and MaxUnits the triggers and
 	// units of all of them.
@@ -85,9 +85,11 @@ func (b *LocationsBuilder) Add(u chunk.Unit) {
 	b.records = binary.LittleEndian.AppendUint32(b.records, u.N)
 }
 
-// Startup appends a startup pack. Nodes fetch startup packs in this order. Encode leaves out what
-// the format does not allow: packs that have no chunk of the tree or were appended before, packs
-// and triggers beyond the limits, and triggers that are not an extent's number.
+// Startup appends a startup pack. Nodes fetch packs that are wanted at the same time in this order,
+// but small ones first. Encode sorts each pack's triggers. It leaves out what the format does not
+// allow: packs that have no chunk of the tree or were appended before, packs without units or with
+// a unit of an invalid size, packs and triggers beyond the limits, triggers that are not an
+// extent's number, and repeated ones.
 func (b *LocationsBuilder) Startup(s Startup) { b.startups = append(b.startups, s) }
 
 // Encode returns the encoded locations.

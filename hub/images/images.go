@@ -1,10 +1,11 @@
 // Package images keeps the hub's image names: what users add, push and remove.
 //
 // A name stands for the same images in the registry and in the catalog. Images are pushed to the
-// hub's registry, or come from another one. One job of package jobs brings and ingests all images of
-// a name (work.go). Each queued image becomes ready, or fails with a reason. Attestations,
-// signatures and images of other platforms are only stored: they stay in the registry and are not
-// ingested.
+// hub's registry, or come from another one. One job of package jobs fetches and ingests all images
+// of a name (work.go). Each queued image becomes ready, fails with a reason, or is only stored.
+// Attestations, signatures and images of other platforms are only stored: they stay in the registry
+// and are not ingested. Jobs of a second kind make the catalog agree with the registry after a
+// change of a name that was not completed (settle.go).
 package images
 
 import (
@@ -35,7 +36,7 @@ type Config struct {
 	Belongs   func(repository string) error
 	MaxBlob   int64 // bytes of a blob of another registry
 	KeepBlobs KeepBlobs
-	ImageTime time.Duration // bounds the bringing and ingestion of a name's images
+	ImageTime time.Duration // bounds the fetch and ingestion of all images of a name
 	Keys      []ed25519.PrivateKey
 	Secret    []byte // 32 bytes, which seal the logins of jobs
 	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
@@ -48,7 +49,7 @@ type Config struct {
 	Ready func(ctx context.Context, image catalog.Image) error
 }
 
-// JobKind is the kind of the jobs that bring and ingest images.
+// JobKind is the kind of the jobs that fetch and ingest images.
 const JobKind = jobKind
 
 // Service is safe for concurrent use.
@@ -81,8 +82,8 @@ func New(
 	return s
 }
 
-// Recover queues the images again that have no job, and has the names compared that the previous process
-// may have changed in the registry alone.
+// Recover queues again the pending images that have no job. It also runs the queued jobs of names
+// at once: a previous process may have changed such a name in the registry and not in the catalog.
 func (s *Service) Recover(ctx context.Context) error {
 	pending, err := s.catalog.PendingNames(ctx, jobKind)
 	if err != nil {

@@ -126,7 +126,7 @@ func TestLocations(t *testing.T) {
 	for header, want := range map[string]int{
 		"If-None-Match: " + tag:   304,
 		"If-None-Match: \"x\"":    200,
-		"Range: bytes=0-1":        200, // whole: caches keep a 200
+		"Range: bytes=0-1":        200, // the whole object: caches keep a 200, but not a 206
 		"Cache-Control: no-cache": 200,
 		wire.CopyHeader + ": 1":   200,
 	} {
@@ -152,7 +152,8 @@ func TestLocations(t *testing.T) {
 	}
 }
 
-// A report of what a node has is accepted once for each body, and says which trees are unknown.
+// A report of what a node has may be sent again. Its answer says which trees the hub does not know.
+// Invalid reports are refused.
 func TestHeld(t *testing.T) {
 	h, _ := server(t)
 	report := func(body string) *httptest.ResponseRecorder { return do(h, "POST", "/held", []byte(body), nil) }
@@ -202,7 +203,7 @@ func TestSenders(t *testing.T) {
 		{"10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.0.2", "198.51.100.7/32"},
 		{"10.0.0.1", "nonsense", "10.0.0.1/32"},
 		{"127.0.0.1", "", ""},
-		{"127.0.0.1", "1.2.3.4", "127.0.0.1"}, // an unknown proxy on this machine is one sender
+		{"127.0.0.1", "1.2.3.4", "127.0.0.1"}, // all clients behind an unknown proxy on this machine are one sender
 		{"10.0.0.1", "::1", "::1"},
 		{"[2001:db8:1:2:3::4]", "", "2001:db8:1:2::/64"},
 		{"[::ffff:10.0.0.1]", "198.51.100.7", "198.51.100.7/32"},

@@ -23,8 +23,9 @@ type keeper struct {
 	note []byte
 }
 
-// Run is a keeper process. It answers on the socket that Keep has given to the process, until the
-// connection that it holds has ended.
+// Run is a keeper process. It answers on the socket that Keep has given to the process. It returns
+// when the connection that it holds has ended, at Drop, or if it holds nothing for idle after it
+// began.
 func Run() error {
 	// The kernel must not kill the keeper when memory is short: the keeper uses next to no memory.
 	// If this process may not set its score, it keeps the daemon's.
@@ -56,7 +57,7 @@ func serve(listener *net.UnixListener) error {
 		switch {
 		case err == nil:
 			if dropped := k.answer(conn); dropped {
-				return nil // the client waits until the process has ended
+				return nil // conn stays open: the client sees its end when the process has ended
 			}
 			conn.Close()
 		case !errors.Is(err, os.ErrDeadlineExceeded):
@@ -95,7 +96,7 @@ func (k *keeper) drop() {
 	k.fds, k.note = nil, nil
 }
 
-// ended reports whether the kernel has ended a FUSE connection: poll returns an error for it.
+// ended reports whether the kernel has ended a FUSE connection: poll then reports POLLERR for it.
 func ended(fd int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd)}}
 	_, err := unix.Poll(poll, 0)

@@ -68,15 +68,16 @@ func (f fetcher) fetchParts(ctx context.Context, tree chunk.ID, dir string, begu
 }
 
 // fetchIndex writes the two files of an index to dir: extent map and metadata image. It calls
-// setHeader once, with the verified header, and begun when the page table after it is verified too.
+// setHeader once, with the verified header. It calls begun at each write of the extent map, the
+// first time when the page table after the header is verified, too.
 func (f fetcher) fetchIndex(
 	ctx context.Context, tree chunk.ID, dir string, setHeader func(index.Header), begun func(),
 ) error {
 	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
 	var header index.Header
-	first := sync.OnceFunc(func() { setHeader(header) }) // the verified header is the same from each origin
+	setOnce := sync.OnceFunc(func() { setHeader(header) }) // the verified header is the same from each origin
 	err := f.source.Index(ctx, tree, func(plain io.Reader) error {
-		// Another origin's index may have been damaged.
+		// If the index of another origin was damaged, parts of it are still there.
 		if err := errors.Join(removeIfExists(extents), removeIfExists(metadata)); err != nil {
 			return err
 		}
@@ -85,7 +86,7 @@ func (f fetcher) fetchIndex(
 		if header, err = index.ReceiveHeader(io.TeeReader(plain, &head), tree); err != nil {
 			return err
 		}
-		first()
+		setOnce()
 		return writeSynced(extents, func(extents io.Writer) error {
 			return writeSynced(metadata, func(metadata io.Writer) error {
 				_, err := index.Receive(io.MultiReader(&head, plain), tree, writerFunc(func(b []byte) (int, error) {
@@ -117,8 +118,9 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // fetchLocations writes the locations of a tree to a new file and syncs it. It writes no file if
-// the origin has no locations, or has those whose SHA-256 is have. extents waits for the number of
-// the tree's extents, which limits the size of the locations. Nothing is read before that.
+// the origin has no locations, or if the caller has them already: their SHA-256 is have. extents
+// waits for the number of the tree's extents, which limits the size of the locations. Nothing is
+// read before that.
 func (f fetcher) fetchLocations(
 	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
 ) error {

@@ -38,8 +38,9 @@ func newLocals() locals {
 }
 
 // AskMounted sets the function that reports whether the newest mount of a tree reads its local
-// device. A mounted local device is removed only if it is damaged. AskMounted is called once,
-// before the first Serve.
+// device. If it does, the local device is removed only if it or the tree's index is damaged. A
+// process that reads a removed local device through an older mount keeps the open file. AskMounted
+// is called once, before the first Serve.
 func (l *locals) AskMounted(isMounted func(tree chunk.ID) bool) { l.isMounted = isMounted }
 
 // countLocal adds a local device with its size on the disk.

@@ -94,8 +94,8 @@ func (d *direction) add(n int, due time.Time, err error) {
 	d.changed.Signal()
 }
 
-// next waits for a segment. It returns the bytes that are due, or the time until the first segment
-// is due, or the error that ended the connection.
+// next waits for a segment. It returns the bytes that are due, up to the end of the ring, or the
+// time until the first segment is due, or the error that ended the connection.
 func (d *direction) next() (due []byte, wait time.Duration, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

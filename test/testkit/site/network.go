@@ -40,15 +40,16 @@ func (s *Site) newNetwork(ctx context.Context, name string) (*process, error) {
 // networkOf returns the path of a process's network namespace.
 func networkOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
+// insideOf returns the command line that runs line in the namespace that holder holds.
 func insideOf(holder *process, line string) string {
 	return "nsenter --net=" + networkOf(holder.pid()) + " " + line
 }
 
-// makeLink makes the link to the machine, and the proxy that delays it.
+// makeLink makes the link to the machine and, if Options.Delayed is set, the proxy that delays it.
 //
-// If Options.Delayed is set, the link ends in the router's namespace, where only the proxy listens,
-// on the hub's address. The enclosure has the same address: its programs reach the hub and the
-// registry without delay, and the machine only through the proxy.
+// With Options.Delayed, the link ends in the router's namespace, where only the proxy listens, on
+// the hub's address. The enclosure's namespace has the same address on lo. So programs there reach
+// the hub and the registry directly, while the machine reaches them only through the proxy.
 func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 	here := s.linkName()
 	lines := []string{
@@ -101,8 +102,8 @@ func (s *Site) shape(ctx context.Context, m *Machine, rate string) error {
 		return err
 	}
 	// The burst must hold the 64 KB that the kernel sends at once. A larger burst would make short
-	// transfers faster than the link. The limit is a queue of about 25 ms: enough for TCP to keep
-	// the link busy without loss.
+	// transfers faster than the link. The limit is a queue of 25 ms, or 256 KiB if that is more:
+	// enough for TCP to keep the link busy without loss.
 	shape := fmt.Sprintf(" root tbf rate %s burst 128k limit %d", rate, max(int64(256<<10), bits/8/40))
 	return s.commands(ctx, s.farEnd("tc qdisc replace dev "+s.linkName()+shape),
 		m.inside("tc qdisc replace dev eth0"+shape))

@@ -25,8 +25,9 @@ type Web struct {
 	process *process
 }
 
-// StartWeb starts a web server. It serves all files as text/html, and compresses them if the client
-// accepts that. The caller closes it.
+// StartWeb starts a web server. It serves files as text/html, except .gif and .jpg, and compresses
+// them if the client accepts that. The machine does not reach it if Options.Delayed is set. The
+// caller closes it.
 func (s *Site) StartWeb(ctx context.Context) (*Web, error) {
 	dir := filepath.Join(s.Dir, "web")
 	w := &Web{Dir: filepath.Join(dir, "files"), Log: filepath.Join(dir, "access.log")}

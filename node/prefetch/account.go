@@ -10,7 +10,7 @@ import (
 // Yield says how much was fetched speculatively, and how much of it was read.
 type Yield struct {
 	Fetched int64 `json:"fetchedBytes,omitempty"` // compressed bytes received; counted for startup packs only
-	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes of the chunks that were fetched for later
+	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes of the chunks that were requested for later
 	Used    int64 `json:"usedBytes"`              // bytes of those chunks that were read later
 }
 

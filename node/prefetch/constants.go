@@ -9,11 +9,12 @@ const (
 	// and how many outside of them.
 	maxReaders = 16
 	// minWindow and maxWindow bound how far ahead of a sequential reader data is fetched, in bytes.
-	// The largest window keeps a link of 1 Gbit/s busy while the reader stalls, as on a busy
-	// machine.
+	// The largest window takes half a second at 1 Gbit/s. So the link stays busy if the reader
+	// stalls that long, as on a busy machine.
 	minWindow = 256 << 10
 	maxWindow = 64 << 20
-	// windowSteps is the number of requests that make up a window, so that most of it is in flight.
+	// windowSteps is the number of steps in which a window is requested: the next step begins when
+	// it has at least 1/windowSteps of the window. So most of the window is always requested.
 	windowSteps = 8
 	// slack is the largest distance, in bytes, between a read and the end of the same reader's
 	// previous read. The kernel sends the parts of one large read in any order.
@@ -46,16 +47,17 @@ const (
 	maxPause   = time.Minute
 	// shortPause is the interval at which a shortage of memory or disk is checked again.
 	shortPause = time.Second
-	// maxEarly bounds the reads kept until the triggers are known.
+	// maxEarly bounds the reads of a device that are kept until its triggers are known.
 	maxEarly = 256
 	// A pack is small, and fetched first, if it has at most 1/smallPart of the bytes of the largest
 	// pack that the same read triggers. A small pack hardly delays the others.
 	smallPart = 16
 	// maxInvalid is how many units in a row may be missing or invalid before a pack is given up.
 	maxInvalid = 8
-	// startupCredit is how many uncompressed bytes of a pack may be fetched before any of them is
-	// read. Of the bytes beyond that, one in startupPart has to be read. This bounds what is
-	// fetched in vain for a start that differs from the recorded ones.
+	// startupCredit is how many uncompressed bytes of startup packs a device may fetch before any
+	// of them is read. Of the bytes beyond that, one in startupPart has to be read. Packs that
+	// are wanted at the same time share a new credit. This bounds what is fetched in vain for a
+	// start that differs from the recorded ones.
 	startupCredit = 32 << 20
 	startupPart   = 4
 	// maxLoads bounds the units of startup packs that are read from the disk into memory at a time:
@@ -68,8 +70,8 @@ const (
 	neighbourUnit = 64 << 10
 	// neighbourSpan bounds the extents looked at in each direction.
 	neighbourSpan = 2048
-	// neighbourProbe is how many units of other files are requested with a miss while it is not
-	// known whether such units are read.
+	// neighbourProbe is how many units of other files are requested with a miss while less than one
+	// in otherPart of their bytes was read.
 	neighbourProbe = 4
 	// neighbourCredit is how many uncompressed bytes of neighbours may be fetched before any of
 	// them is read. Of the bytes beyond that, one in filePart has to be read if they belong to the

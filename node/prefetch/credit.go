@@ -8,25 +8,25 @@ import (
 // credit bounds how many bytes of startup packs may be fetched without being read.
 type credit struct {
 	account *account
-	perPack int64         // startupCredit; less in tests
+	size    int64         // startupCredit; less in tests
 	limit   atomic.Int64  // nothing more is fetched while the account's debt exceeds this
 	held    atomic.Bool   // the stream waits until the debt is smaller, or the limit larger
 	wakeup  chan struct{} // tells the waiting stream to check again
 }
 
 func newCredit(a *account) credit {
-	return credit{account: a, perPack: startupCredit, wakeup: make(chan struct{}, 1)}
+	return credit{account: a, size: startupCredit, wakeup: make(chan struct{}, 1)}
 }
 
-// grant gives a pack its credit, whatever previous packs have used up.
+// grant gives newly wanted packs one credit, whatever previous packs have used up.
 func (c *credit) grant() {
-	c.limit.Store(max(c.account.debt(startupPart), 0) + c.perPack)
+	c.limit.Store(max(c.account.debt(startupPart), 0) + c.size)
 	c.wake()
 }
 
 func (c *credit) isUsedUp() bool { return c.account.debt(startupPart) > c.limit.Load() }
 
-// wait waits until more may be fetched, or nothing is wanted.
+// wait waits until more may be fetched, nothing is wanted, or ctx is done.
 func (c *credit) wait(ctx context.Context, isWanted func() bool) {
 	defer c.held.Store(false)
 	for c.isUsedUp() && isWanted() && ctx.Err() == nil {

@@ -33,21 +33,21 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			}
 			return n
 		}
-		b.startup.credit.perPack = all / 10
+		b.startup.credit.size = all / 10
 		for start := range 2 {
 			b.evict(0)
 			b.Begin()
 			time.Sleep(time.Minute)
-			if n := fetched(); n < b.startup.credit.perPack || n > b.startup.credit.perPack+largest ||
+			if n := fetched(); n < b.startup.credit.size || n > b.startup.credit.size+largest ||
 				b.startup.isRunning() {
 				t.Errorf("start %d, nothing is read: %d of %d bytes were fetched, want about %d",
-					start, n, all, b.startup.credit.perPack)
+					start, n, all, b.startup.credit.size)
 			}
 			b.Begin()
 			time.Sleep(time.Minute)
-			if n := fetched(); n > b.startup.credit.perPack+largest {
+			if n := fetched(); n > b.startup.credit.size+largest {
 				t.Errorf("start %d, nothing is read, Begin was called again: %d of %d bytes were fetched, want about %d",
-					start, n, all, b.startup.credit.perPack)
+					start, n, all, b.startup.credit.size)
 			}
 			if _, err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {
 				t.Fatal(err)
@@ -60,7 +60,7 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			}
 			read += int64(e.Length)
 			time.Sleep(time.Second)
-			if n, most := fetched(), b.startup.credit.perPack+startupPart*read; n < min(most, all) || n > most+largest {
+			if n, most := fetched(), b.startup.credit.size+startupPart*read; n < min(most, all) || n > most+largest {
 				t.Fatalf("%d bytes are read: %d of %d were fetched, want about %d", read, n, all, most)
 			}
 		}
@@ -87,7 +87,7 @@ func TestHeldStreamIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := openStart(t, h, Options{Limit: plenty})
 		_, all := b.bytesOf(0)
-		b.startup.credit.perPack = all / 10
+		b.startup.credit.size = all / 10
 		b.Begin()
 		time.Sleep(time.Minute)
 		before, _ := b.bytesOf(0)
@@ -106,7 +106,7 @@ func TestFailuresUseUpNoCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := openStart(t, h, Options{Limit: plenty})
 		_, all := b.bytesOf(0)
-		b.startup.credit.perPack = 1
+		b.startup.credit.size = 1
 		h.fail = func(chunk.Unit) ([]byte, error) { return nil, errors.New("no route") }
 		b.Begin()
 		time.Sleep(10 * time.Second)

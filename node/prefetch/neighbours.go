@@ -20,7 +20,7 @@ type neighbours struct {
 	startup  *startup
 	isOff    bool
 
-	busy        atomic.Bool // one miss at a time is enough
+	busy        atomic.Bool // a search is running; misses meanwhile start no other
 	file, other account     // chunks of the missing chunk's file, and of other files
 	work        sync.WaitGroup
 }

@@ -6,9 +6,10 @@ import (
 	"lighter/node/device"
 )
 
-// sequential fetches data ahead of sequential readers. For a reader inside startup packs, it
-// requests only units of wanted packs. While startup packs are being streamed, it requests nothing
-// for such a reader, because the stream contains what the reader needs.
+// sequential fetches data ahead of sequential readers. A reader is inside startup packs if the last
+// chunk that it has read belongs to one. For such a reader, sequential requests only units of
+// wanted packs, and nothing while packs are being streamed: the stream contains what the reader
+// needs.
 type sequential struct {
 	device   *device.Device
 	cache    Cache

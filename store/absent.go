@@ -24,8 +24,8 @@ type absence struct {
 
 func (a absence) isLasting() bool { return a.last.Sub(a.first) >= missingTime }
 
-// known returns an error if the chunk has been absent for missingTime and was requested just now,
-// so that a process that repeats such reads makes few requests.
+// known returns an error if the chunk has been absent for missingTime and the last answer is
+// younger than maxPause. So a process that repeats such reads makes few requests.
 func (a *absences) known(ref chunk.Ref) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -7,8 +7,8 @@ const (
 	// The pause between two tries of a reader is firstPause at first. It doubles up to maxPause.
 	firstPause = 100 * time.Millisecond
 	maxPause   = 5 * time.Second
-	// missingTime is how long a reader goes on after all origins began to answer that they do
-	// not have the chunk. Hubs that start, or whose bucket is being replaced, answer that, too.
+	// missingTime is how long a reader retries while all origins answer that they do not have the
+	// chunk. Hubs that start, or whose bucket is being replaced, give that answer, too.
 	missingTime = 10 * time.Second
 	// maxAbsences bounds how many chunks are remembered because no origin has them. Each takes some
 	// 200 bytes of memory.
@@ -20,7 +20,8 @@ const (
 	// maxFlights bounds the requests of all shares, maxPerShare those of one share.
 	maxFlights  = 128
 	maxPerShare = 64
-	// alwaysPerShare is how many urgent requests a share may have whatever other shares do.
+	// alwaysPerShare is how many urgent requests a share may have even if other shares have used
+	// up the limits of all shares.
 	alwaysPerShare = 4
 	// maxBackground and maxBackgroundPerShare bound the background requests among them.
 	maxBackground         = 96
@@ -80,23 +81,24 @@ const (
 	// most, or until the next sample arrives.
 	bandwidthAge = 2 * time.Second
 	rttAge       = 10 * time.Second
-	// drainEvery is how often the queue is drained: half of the bandwidth-delay product is in
-	// flight for three RTTs, at least minDrain. In one of them the queue drains, and in another an
-	// RTT is measured without a queue.
+	// drainEvery is how often the queue is drained: only half of the bandwidth-delay product may be
+	// in flight for three RTTs, or for minDrain if that is longer. In one of the RTTs the queue
+	// drains, and in another an RTT is measured without a queue.
 	drainEvery = rttAge / 2
 	minDrain   = 20 * time.Millisecond
 	// maxIdleWait is how long a share that has nothing in flight may have to wait for the streams
 	// of other shares.
 	maxIdleWait = 5 * time.Second
-	// longRTT is the RTT from which on it is worth requesting more than a reader waits for.
+	// longRTT is the shortest RTT at which it pays to open connections ahead, and to request
+	// neighbours of the chunk that a reader waits for.
 	longRTT = 4 * time.Millisecond
-	// minBytesPerRTT and maxBytesPerRTT bound Share.BytesPerRTT; minRTTs is how many RTTs have to
-	// be measured before.
+	// minBytesPerRTT and maxBytesPerRTT bound Share.BytesPerRTT. It returns 0 until minRTTs RTTs
+	// were measured.
 	minBytesPerRTT = 128 << 10
 	maxBytesPerRTT = 4 << 20
 	minRTTs        = 8
-	// connectRTTs is how many RTTs have to be measured before connections are opened ahead. One
-	// connection is opened for each bytesPerConnection of the window.
+	// connectRTTs is how many RTTs have to be measured before connections are opened ahead: one
+	// for each bytesPerConnection of the window.
 	connectRTTs        = 4
 	bytesPerConnection = 128 << 10
 	// typicalUnit is how many bytes an answer is assumed to have until its length is known.

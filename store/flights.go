@@ -36,7 +36,7 @@ type flight struct {
 	ticket   ticket
 	transfer transfer
 	cancel   context.CancelFunc
-	waiters  int           // guarded by flights.mu; at zero before done the flight is cancelled
+	waiters  int           // guarded by flights.mu; if it falls to 0 before done, the flight is cancelled
 	done     chan struct{} // closed when batch or err is set
 	stored   chan struct{} // closed when the answer is stored, or will not be
 	batch    Batch

@@ -228,7 +228,7 @@ func (l *link) bandwidth() float64 {
 }
 
 // priorBandwidth returns what is assumed during startup. The source's own estimate may come from
-// TCP's slow start, so it counts for minPriorBDP at least.
+// TCP's slow start, so it is raised to minPriorBDP a round trip, but not above defaultBandwidth.
 func (l *link) priorBandwidth() float64 {
 	if l.prior.bandwidth == 0 {
 		return defaultBandwidth
@@ -299,7 +299,8 @@ type recent struct {
 	since       time.Time
 }
 
-// add adds a sample, which counts for keep at least and for twice as long at most.
+// add adds a sample, which counts for keep at least. It counts for twice as long at most, or until
+// the next sample is added.
 func (r *recent) add(x float64, keep time.Duration) {
 	if t := time.Now(); t.Sub(r.since) > keep {
 		r.now, r.before, r.since = 0, r.now, t

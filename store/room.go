@@ -9,7 +9,8 @@ import (
 type waiter struct{ since time.Time }
 
 // hasRoom reports whether a background request may start now. While a reader waits, fewer bytes may
-// be in flight, so that there is no queue on the link. Shares with nothing in flight go first.
+// be in flight, so that there is no queue on the link; not in startup, when the link's bandwidth is
+// not known yet. Shares with nothing in flight go first.
 func (l *link) hasRoom(readerWaits bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -27,10 +28,9 @@ func (l *link) hasRoom(readerWaits bool) bool {
 	return now
 }
 
-// hasRoomForIdle does what hasRoom does, for a share that has nothing in flight; w is the share's
-// place in the queue.
-// The first share in the queue may start one request as soon as other streams leave room. Each
-// share may start one after maxIdleWait; wait is the rest of that time.
+// hasRoomForIdle does what hasRoom does, for a share that has nothing in flight. w is the share's
+// place in the queue. The first share in the queue may start one request as soon as other streams
+// leave room. Each share may start one after maxIdleWait; wait is the rest of that time.
 func (l *link) hasRoomForIdle(w *waiter) (now bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // Share is one device's share of what a Fetcher may have in flight. It is safe for concurrent use.
 type Share struct {
 	fetcher *Fetcher
-	streams atomic.Int64 // requests in flight that Stream has started or joined
+	streams atomic.Int64 // units of Stream that are in flight or not stored yet
 
 	mu       sync.Mutex // guards received
 	received map[string]int64
@@ -51,9 +51,10 @@ func (s *Share) Has(id chunk.ID) bool { return s.fetcher.cache.Has(id) }
 func (s *Share) Load(refs []chunk.Ref) { s.fetcher.cache.Load(refs) }
 
 // Read fills dst with the chunk's bytes from offset on, from the source. It is for chunks that
-// Cached did not have. It retries until ctx ends, or until all origins have answered for some
-// seconds that they do not have the chunk; further reads of it then fail at once. Each time that the source answers without the chunk,
-// Read calls missed, unless that is nil, because ref.Unit may be out of date.
+// Cached did not have. It retries until ctx ends, or until all origins have answered for
+// missingTime that they do not have the chunk; further reads of it then fail at once. Each time
+// that the source answers without the chunk, Read calls missed, unless that is nil: ref.Unit may be
+// out of date.
 func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if offset < 0 || offset+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of chunk %s, which has %d",
@@ -144,6 +145,6 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	}
 }
 
-// BytesPerRTT returns the bandwidth-delay product if the RTT is long: the number of bytes that can
-// arrive while a reader waits for a first byte. It is 0 if the RTT is short or not known.
+// BytesPerRTT returns about how many bytes can arrive while a reader waits for a first byte: the
+// bandwidth-delay product and a quarter. It returns 0 if the RTT is short or not known yet.
 func (s *Share) BytesPerRTT() int64 { return s.fetcher.link.bytesPerRTT() }

@@ -33,7 +33,7 @@ func OpenMap(r io.ReaderAt, id chunk.ID, pages *Pages) (*Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Map{Header: h, r: r, table: table, pages: pages, number: pages.maps.Add(1)}, nil
+	return &Map{Header: h, r: r, table: table, pages: pages, number: pages.newestMap.Add(1)}, nil
 }
 
 // Extent returns extent i, from 0.

@@ -9,8 +9,8 @@ import "sync/atomic"
 // a lookup takes no lock and maintains no order of use. Neighbouring pages of a map have different
 // slots.
 type Pages struct {
-	slots []atomic.Pointer[page]
-	maps  atomic.Uint64 // the number of the newest map
+	slots     []atomic.Pointer[page]
+	newestMap atomic.Uint64 // number of the newest map
 }
 
 // page is one page of a map. Maps' numbers are not reused, so the pages of a closed map are not

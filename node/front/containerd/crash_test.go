@@ -37,7 +37,7 @@ func TestReopen(t *testing.T) {
 	}
 	chains.sn = nil
 	clear(chains.holds) // the next process starts without holds
-	wake := chains.sleep()
+	allow := chains.forbid()
 	sn = open(t, sn.dir, chains)
 	if got := entries(t, sn); !slices.Equal(got, before) {
 		t.Errorf("entries %v, before %v", got, before)
@@ -51,7 +51,7 @@ func TestReopen(t *testing.T) {
 	if usage := must[snapshots.Usage](t)(sn.Usage(t.Context(), lazy)); usage.Size != 4711 {
 		t.Errorf("usage %+v, want that of the chain", usage)
 	}
-	wake()
+	allow()
 	got := must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
 	if option(t, got, "lowerdir") != option(t, mounts, "lowerdir") {
 		t.Errorf("mounts %v, before %v", got, mounts)

@@ -24,19 +24,19 @@ type fakeChains struct {
 	dir string
 	sn  *Snapshotter
 
-	mu       sync.Mutex       // guards the following
-	known    map[string]bool  // chains that Claim claims
-	fails    map[string]error // returned by Mount, by chain
-	refused  error            // returned by Allow
-	asleep   bool             // Claim and Mount must not be called
-	onClaim  func()
-	onMount  func()
-	claims   []resolver.Request
-	mounts   []string
-	starts   []string
-	releases []string
-	ready    map[string]bool // claimed or mounted, and still held
-	holds    map[string]int
+	mu        sync.Mutex       // guards the following
+	known     map[string]bool  // chains that Claim claims
+	fails     map[string]error // returned by Mount, by chain
+	refused   error            // returned by Allow
+	forbidden bool             // Claim and Mount must not be called
+	onClaim   func()
+	onMount   func()
+	claims    []resolver.Request
+	mounts    []string
+	starts    []string
+	releases  []string
+	ready     map[string]bool // claimed or mounted, and still held
+	holds     map[string]int
 }
 
 func newFake(t *testing.T) *fakeChains {
@@ -53,7 +53,7 @@ func (f *fakeChains) enter(chain string) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.asleep {
+	if f.forbidden {
 		f.t.Errorf("chain %s is claimed or mounted by a call that must not wait for a hub", chain)
 	}
 	if f.holds[chain] == 0 {
@@ -140,15 +140,15 @@ func (f *fakeChains) Usage(chain string) (size, inodes int64) {
 	return 4711, 1
 }
 
-// sleep makes calls to Claim and Mount fail the test until wake is called.
-func (f *fakeChains) sleep() (wake func()) {
+// forbid makes calls to Claim and Mount fail the test until allow is called.
+func (f *fakeChains) forbid() (allow func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asleep = true
+	f.forbidden = true
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.asleep = false
+		f.forbidden = false
 	}
 }
 

@@ -55,7 +55,7 @@ func TestOneSnapshotPerChainAndParent(t *testing.T) {
 	if len(names) != 3 {
 		t.Errorf("three parents have %d snapshots, want 3", len(names))
 	}
-	defer chains.sleep()()
+	defer chains.forbid()()
 	for _, parent := range []string{plain, lazy, ""} {
 		if name := unpack(t, sn, "y", parent, two); !names[name] {
 			t.Errorf("another namespace got another snapshot: %s", name)
@@ -85,7 +85,7 @@ func TestOnlyChainIDsAreClaimed(t *testing.T) {
 
 func TestMissingParent(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
-	defer chains.sleep()()
+	defer chains.forbid()()
 	if _, err := sn.Prepare(t.Context(), "key", "missing", ref(chainID("1"))); !errdefs.IsNotFound(err) {
 		t.Errorf("error %v, want not found", err)
 	}
@@ -247,7 +247,7 @@ func TestLocalWorkNeedsNoHub(t *testing.T) {
 	sn, chains := newTest(t, one)
 	lazy := unpack(t, sn, "1", "", one)
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", lazy))
-	defer chains.sleep()()
+	defer chains.forbid()()
 	ctx := t.Context()
 	if err := sn.Commit(ctx, "name", "key"); err != nil {
 		t.Error(err)

@@ -69,7 +69,7 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	if option(t, again, "upperdir") != option(t, m2, "upperdir") || again[0].Type != "overlay" {
 		t.Errorf("Mounts returns %v, Prepare returned %v", again, m2)
 	}
-	wake := chains.sleep()
+	allow := chains.forbid()
 	for _, c := range []struct{ name, key, parent, chain string }{
 		{"2", "extract 2", find(t, sn, one, ""), two}, {"3", "extract 3", "2", three},
 	} {
@@ -77,7 +77,7 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wake()
+	allow()
 	active := must[[]mount.Mount](t)(sn.Prepare(ctx, "key", "3"))
 	want := strings.Join([]string{option(t, m3, "upperdir"), option(t, m2, "upperdir"), chains.tree(one)}, ":")
 	if got := option(t, active, "lowerdir"); got != want {

@@ -39,8 +39,8 @@ func newDirection(p *Proxy) *direction {
 	return d
 }
 
-// free waits for free space in the ring and returns a part of it, or nil after stop.
-func (d *direction) free() []byte {
+// space waits for free space in the ring and returns a part of it, or nil after stop.
+func (d *direction) space() []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for {
@@ -85,7 +85,7 @@ func (d *direction) grow() bool {
 // release gives the space that grow has reserved back to the proxy.
 func (d *direction) release() { d.proxy.shared.Add(int64(len(d.ring)) - minBuffer) }
 
-// add records that n bytes were written to the slice that free returned.
+// add records that n bytes were written to the slice that space returned.
 func (d *direction) add(n int, due time.Time, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +134,7 @@ func (d *direction) advance(n int) {
 	d.changed.Signal()
 }
 
-// stop makes free return nil.
+// stop makes space return nil.
 func (d *direction) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -132,7 +132,7 @@ func (p *Proxy) forward(from, to net.Conn, earliest time.Time) error {
 // receive reads bytes into the buffer while it has free space.
 func (d *direction) receive(from net.Conn, earliest time.Time) {
 	for {
-		space := d.free()
+		space := d.space()
 		if space == nil {
 			return
 		}

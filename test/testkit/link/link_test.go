@@ -144,7 +144,7 @@ func TestRingGrowsAtAnyOffset(t *testing.T) {
 		d := newDirection(p)
 		var in, out int
 		for len(d.ring) < 8*minBuffer {
-			space := d.free()
+			space := d.space()
 			space = space[:1+rand.IntN(len(space))]
 			for i := range space {
 				space[i], in = byte(1+in%251), in+1 // never 0, as in a new ring

@@ -73,13 +73,13 @@ func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 		!s.options.Delayed {
 		return err
 	}
-	s.delay = link.New(0)
+	s.proxy = link.New(0)
 	for _, port := range []string{registryPort, hubPort, secondHubPort} {
 		listener, err := listenIn(s.router.pid(), net.JoinHostPort(HubIP, port))
 		if err != nil {
 			return err
 		}
-		s.delay.Forward(listener, net.JoinHostPort(HubIP, port))
+		s.proxy.Forward(listener, net.JoinHostPort(HubIP, port))
 	}
 	return nil
 }
@@ -124,19 +124,19 @@ func ParseRate(rate string) (int64, error) {
 // SetLink changes the link's rate, in tc's notation, and its round-trip time. It needs
 // Options.Delayed. Bytes in flight keep the previous round-trip time.
 func (s *Site) SetLink(ctx context.Context, rate string, rtt time.Duration) error {
-	if s.delay == nil {
+	if s.proxy == nil {
 		return errors.New("change the link: Options.Delayed is not set")
 	}
 	if err := s.shape(ctx, s.Machine, rate); err != nil {
 		return fmt.Errorf("change the link: %w", err)
 	}
-	s.delay.SetRTT(rtt)
+	s.proxy.SetRTT(rtt)
 	return nil
 }
 
 func (s *Site) closeLink() error {
-	if s.delay != nil {
-		s.delay.Close()
+	if s.proxy != nil {
+		s.proxy.Close()
 	}
 	return s.router.stop()
 }

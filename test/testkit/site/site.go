@@ -71,7 +71,7 @@ type Site struct {
 	// holds the network namespace of the link's far end; nil: the link ends in the enclosure's
 	// namespace
 	router *process
-	delay  *link.Proxy // the proxy in the router's namespace
+	proxy  *link.Proxy // the proxy in the router's namespace
 	peer   *Peer       // see SetPeer
 }
 

@@ -150,7 +150,7 @@ func TestSendersAreLimited(t *testing.T) {
 			t.Errorf("a trace of another machine, %s: %d, want 204", from, code)
 		}
 	}
-	waiting, err := h.Catalog().Traces(t.Context(), m.ID())
+	waiting, err := h.Catalog().Starts.Traces(t.Context(), m.ID())
 	if err != nil || len(waiting) != 0 {
 		t.Errorf("traces %+v wait, %v, want none", waiting, err)
 	}

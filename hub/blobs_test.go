@@ -323,7 +323,7 @@ func TestLayersAreReleased(t *testing.T) {
 	if status, _, _, _ := h.getBlob("a", lower); status != 404 {
 		t.Errorf("a layer of a removed image: %d, want 404", status)
 	}
-	if left, err := h.Catalog().AllUpstreams(t.Context()); err != nil || len(left) > 0 {
+	if left, err := h.Catalog().Blobs.AllUpstreams(t.Context()); err != nil || len(left) > 0 {
 		t.Errorf("left in the catalog: %+v, %v", left, err)
 	}
 }

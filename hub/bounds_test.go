@@ -112,7 +112,7 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	h := startHub(t)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)
-	id, err := h.Catalog().Locations(t.Context(), m.ID())
+	id, err := h.Catalog().Starts.Locations(t.Context(), m.ID())
 	if err != nil {
 		t.Fatal(err)
 	}

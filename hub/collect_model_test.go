@@ -173,7 +173,7 @@ func (m *model) hold() error {
 	if m.broken == "held" { // the hub does not hear of it
 		return nil
 	}
-	_, err := m.h.Catalog().SetHeld(m.h.t.Context(), catalog.Holder{ID: holder, Kind: wire.HolderNode, Name: holder},
+	_, err := m.h.Catalog().Holders.SetHeld(m.h.t.Context(), catalog.Holder{ID: holder, Kind: wire.HolderNode, Name: holder},
 		[]chunk.ID{tree}, catalog.HeldBounds{Holders: 100, Trees: 100})
 	return err
 }
@@ -184,7 +184,7 @@ func (m *model) release() error {
 		if m.broken == "held" {
 			return nil
 		}
-		return m.h.Catalog().ForgetHolder(m.h.t.Context(), holder)
+		return m.h.Catalog().Holders.ForgetHolder(m.h.t.Context(), holder)
 	}
 	return nil
 }

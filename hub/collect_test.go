@@ -47,7 +47,7 @@ func (h *testHub) consistent() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	startup, err := c.StartHoldings(ctx)
+	startup, err := c.Starts.StartHoldings(ctx)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func (h *testHub) consistent() {
 		case "indexes":
 			known, err = c.HasTree(ctx, id)
 		case "locations":
-			known, err = c.HasLocations(ctx, id)
+			known, err = c.Starts.HasLocations(ctx, id)
 		case "layers":
 			known, _, err = c.HasLayer(ctx, "sha256:"+id.String(), "")
 		}
@@ -386,7 +386,7 @@ func TestLostLocationsKeepPacks(t *testing.T) {
 	h.remove("goes:1")
 	h.checkLocations()
 	id, _ := chunk.ParseID(stuck.Tree)
-	locations, err := h.Catalog().Locations(t.Context(), id)
+	locations, err := h.Catalog().Starts.Locations(t.Context(), id)
 	if err == nil {
 		err = os.Remove(filepath.Join(objectsDir(h.config), objects.LocationsKey(locations)))
 	}
@@ -484,7 +484,7 @@ func TestCollectionKeepsWhatNodesHold(t *testing.T) {
 	tree, _ := chunk.ParseID(image.Tree)
 	node := catalog.Holder{ID: "node-1", Kind: "node", Name: "node-1"}
 	bounds := catalog.HeldBounds{Holders: 10, Trees: 10}
-	if _, err := h.Catalog().SetHeld(t.Context(), node, []chunk.ID{tree}, bounds); err != nil {
+	if _, err := h.Catalog().Holders.SetHeld(t.Context(), node, []chunk.ID{tree}, bounds); err != nil {
 		t.Fatal(err)
 	}
 	h.remove("a:1")
@@ -495,7 +495,7 @@ func TestCollectionKeepsWhatNodesHold(t *testing.T) {
 	if err := readTree(t, h.origins(), tree, true); err != nil {
 		t.Error(err)
 	}
-	if err := h.Catalog().ForgetHolder(t.Context(), node.ID); err != nil {
+	if err := h.Catalog().Holders.ForgetHolder(t.Context(), node.ID); err != nil {
 		t.Fatal(err)
 	}
 	h.collect(0)
@@ -566,7 +566,7 @@ func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 		t.Errorf("the collection has removed what a node has: %+v", done)
 	}
 	h.Collector().Blobs.Delay = 0
-	h.Collector().Holders = holders.New(h.Catalog(), -wire.HeldLease-time.Hour, h.Log()) // it has reported long ago
+	h.Collector().Holders = holders.New(h.Catalog().Holders, -wire.HeldLease-time.Hour, h.Log()) // it has reported long ago
 	time.Sleep(2 * time.Millisecond)
 	plan, err := h.client.PlanCollection(t.Context())
 	if err != nil || plan.Collection.Blobs == 0 || plan.Collection.BlobBytes < 20_000 {

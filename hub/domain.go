@@ -179,7 +179,7 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Bounds: with.starts,
 		Images: d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})
-	d.holders = holders.New(d.catalog, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
+	d.holders = holders.New(d.catalog.Holders, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
 	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.images,
 		d.jobs, d.log)
 	d.collector = collect.New(collect.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,

@@ -156,7 +156,7 @@ func TestCommonLayerOfPlatforms(t *testing.T) {
 		if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
 			t.Fatal(err)
 		}
-		n, err := h.Catalog().PackBytes(t.Context())
+		n, err := h.Catalog().Starts.PackBytes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

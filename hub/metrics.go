@@ -201,7 +201,7 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 	count("traces_total", traces, "refused", counts.Refused)
 	count("layouts_total", layouts, "made", counts.Laid)
 	count("layouts_total", layouts, "failed", counts.GivenUp)
-	held, err := f.catalog.StartHoldings(ctx)
+	held, err := f.catalog.Starts.StartHoldings(ctx)
 	limit, limitErr := f.starts.Limit(ctx)
 	if err = errors.Join(err, limitErr); err != nil {
 		return err

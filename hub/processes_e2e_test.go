@@ -217,7 +217,7 @@ func compare(t *testing.T, got, want hub.Config) error {
 		case kind == "indexes":
 			known, err = c.HasTree(t.Context(), id)
 		case kind == "locations":
-			known, err = c.HasLocations(t.Context(), id)
+			known, err = c.Starts.HasLocations(t.Context(), id)
 		case kind == "layers":
 			known, _, err = c.HasLayer(t.Context(), "sha256:"+id.String(), "")
 		}
@@ -240,7 +240,7 @@ func inventoryOf(t *testing.T, c hub.Config) (catalog.Inventory, int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	size, err := opened.PackBytes(t.Context())
+	size, err := opened.Starts.PackBytes(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

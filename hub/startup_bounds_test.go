@@ -70,7 +70,7 @@ func TestAbsurdTraces(t *testing.T) {
 	if _, in := h.startups(unharmed); fmt.Sprint(in) != fmt.Sprint(want) {
 		t.Errorf("another image has startup packs with the files %v, want %v", in, want)
 	}
-	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 ||
+	if held, err := h.Catalog().Starts.StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 ||
 		held.PackBytes > 32<<20 {
 		t.Errorf("kept: %+v, %v", held, err)
 	}
@@ -122,7 +122,7 @@ func TestRetiredStartupPacks(t *testing.T) {
 	h.await(m.ID())
 	sweep(time.Now().Add(time.Hour))
 	h.expect(unit(second[0]), 404)
-	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
+	if held, err := h.Catalog().Starts.StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
 		t.Errorf("kept: %+v, %v, want nothing", held, err)
 	}
 }

@@ -47,7 +47,7 @@ func TestQuota(t *testing.T) {
 		}
 		for i, m := range trees {
 			h.await(m.ID())
-			layout, err := h.Catalog().Layout(t.Context(), m.ID())
+			layout, err := h.Catalog().Starts.Layout(t.Context(), m.ID())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +76,7 @@ func TestQuota(t *testing.T) {
 	if have := who(); have != "0234" {
 		t.Fatalf("trees %s have packs, want 0234: 1 was used least recently", have)
 	}
-	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.Live > limit || held.Lost != 1 {
+	if held, err := h.Catalog().Starts.StartHoldings(t.Context()); err != nil || held.Live > limit || held.Lost != 1 {
 		t.Errorf("kept: %+v, %v", held, err)
 	}
 	chain := h.ready("a1:1").Chain
@@ -129,7 +129,7 @@ func TestQuotaWithRemovedImages(t *testing.T) {
 		}
 		h.await(first.ID())
 	}
-	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.Live > limit {
+	if held, err := h.Catalog().Starts.StartHoldings(t.Context()); err != nil || held.Live > limit {
 		t.Errorf("kept: %+v, %v", held, err)
 	}
 	h.push("a0:1", image(startsTar(10)))

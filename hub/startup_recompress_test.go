@@ -100,16 +100,16 @@ func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 	th.push("a:1", image(startsTar(10)))
 	m := th.extents(th.ready("a:1").Tree)
 	th.traced(m, 1, 2)
-	newer, err := h.Catalog().Layout(t.Context(), m.ID())
+	newer, err := h.Catalog().Starts.Layout(t.Context(), m.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
 	newer.Startup = []byte("newer")
-	if err := h.Catalog().SetLayout(t.Context(), &newer); err != nil {
+	if err := h.Catalog().Starts.SetLayout(t.Context(), &newer); err != nil {
 		t.Fatal(err)
 	}
 	th.recompressed("a:1")
-	if got, err := h.Catalog().Layout(t.Context(), m.ID()); err != nil || string(got.Startup) != "newer" ||
+	if got, err := h.Catalog().Starts.Layout(t.Context(), m.ID()); err != nil || string(got.Startup) != "newer" ||
 		got.Locations != newer.Locations {
 		t.Errorf("the layout is %+v, %v, want the newer one", got, err)
 	}

@@ -124,7 +124,7 @@ func (s *Server) inspect(ctx context.Context, image catalog.Image, i *wire.Inspe
 	i.Layers = append(i.Layers, layers...)
 	i.Files, i.Chunks, i.Packs, i.Units = t.Files, t.Chunks, t.Packs, t.Units
 	i.IndexSize, i.IndexWire = t.IndexBytes, t.IndexWire+t.LocationsWire
-	layout, err := s.Catalog.Layout(ctx, image.Tree)
+	layout, err := s.Catalog.Starts.Layout(ctx, image.Tree)
 	for _, p := range layout.Packs {
 		i.StartupPacks++
 		i.StartupBytes += p.Size

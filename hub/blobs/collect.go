@@ -99,7 +99,7 @@ func (r *run) readCatalog(ctx context.Context) error {
 			r.images[ref.Repository] = append(r.images[ref.Repository], image)
 		}
 	}
-	known, err := r.config.Catalog.AllUpstreams(ctx)
+	known, err := r.config.Catalog.Blobs.AllUpstreams(ctx)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (r *run) readCatalog(ctx context.Context) error {
 	if r.config.Keep != images.KeepUntilUpstream {
 		return nil
 	}
-	sources, err := r.config.Catalog.SourceLayers(ctx)
+	sources, err := r.config.Catalog.Blobs.SourceLayers(ctx)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (r *run) sweepLinks(ctx context.Context, in *repository) error {
 			continue
 		}
 		if _, err := r.delete(ctx, digest, func(ctx context.Context) error {
-			return r.config.Catalog.RemoveUpstreams(ctx, in.Name(), digest)
+			return r.config.Catalog.Blobs.RemoveUpstreams(ctx, in.Name(), digest)
 		}); err != nil {
 			return err
 		}

@@ -120,7 +120,7 @@ type RepositoryLayer struct {
 }
 
 // AllUpstreams returns the rows of AddUpstreams, for all repositories.
-func (c *Catalog) AllUpstreams(ctx context.Context) ([]RepositoryLayer, error) {
+func (c *Blobs) AllUpstreams(ctx context.Context) ([]RepositoryLayer, error) {
 	return list(ctx, c.read, func(l *RepositoryLayer) []any {
 		return []any{&l.Name, &l.Repository, &l.PlainHTTP, &l.Digest, &l.Size}
 	}, `SELECT repository, source, plain_http = 1, digest, size FROM upstream_blobs`)
@@ -128,7 +128,7 @@ func (c *Catalog) AllUpstreams(ctx context.Context) ([]RepositoryLayer, error) {
 
 // SourceLayers returns the layers of ready images with the repositories that the images were added
 // from.
-func (c *Catalog) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
+func (c *Blobs) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
 	return list(ctx, c.read, func(l *RepositoryLayer) []any {
 		return []any{&l.Name, &l.Repository, &l.Digest, &l.Size}
 	}, `SELECT i.name, s.repository, b.digest, b.size FROM image_sources s JOIN images i ON i.n = s.image
@@ -136,7 +136,7 @@ func (c *Catalog) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
 }
 
 // RemoveUpstreams removes where a layer of a repository is.
-func (c *Catalog) RemoveUpstreams(ctx context.Context, repository, digest string) error {
+func (c *Blobs) RemoveUpstreams(ctx context.Context, repository, digest string) error {
 	return c.exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),
 		`DELETE FROM upstream_blobs WHERE repository = ? AND digest = ?`, repository, digest)
 }

@@ -46,6 +46,9 @@ type Catalog struct {
 	Checks  *Checks
 	Garbage *Garbage
 	Blobs   *Blobs
+	Holders *Holders
+	Starts  *Starts
+	Repairs *Repairs
 
 	changes changes
 	sizes   sizesState
@@ -76,5 +79,6 @@ func OpenAt(ctx context.Context, p Place) (*Catalog, error) {
 func newCatalog(db *database) *Catalog {
 	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
 		Garbage: &Garbage{db}, Blobs: &Blobs{db},
+		Holders: &Holders{db}, Starts: &Starts{db}, Repairs: &Repairs{db},
 		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}
 }

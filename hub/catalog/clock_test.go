@@ -21,11 +21,11 @@ func TestTimesAreOfTheDatabase(t *testing.T) {
 	for _, l := range []catalog.Layout{{Packs: []catalog.StartupPack{pack}}, {}, {Packs: []catalog.StartupPack{{
 		ID: chunk.Sum([]byte("another")), Size: 100}}}} { // the first pack retires
 		l.Tree, l.Locations = tree, chunk.Sum([]byte("locations"))
-		if err := c.SetLayout(ctx, &l); err != nil {
+		if err := c.Starts.SetLayout(ctx, &l); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if lost, err := c.Lose(ctx, 0); err != nil || len(lost) == 0 {
+	if lost, err := c.Starts.Lose(ctx, 0); err != nil || len(lost) == 0 {
 		t.Fatalf("lost %v, %v", lost, err)
 	}
 	if err := c.Remove(ctx, "image", "one", ""); err != nil {
@@ -33,7 +33,7 @@ func TestTimesAreOfTheDatabase(t *testing.T) {
 	}
 	now, err := c.Now(ctx)
 	if err == nil {
-		err = c.Unserved(ctx, now.Add(-time.Hour))
+		err = c.Starts.Unserved(ctx, now.Add(-time.Hour))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,9 @@ type Holder struct {
 	Age    time.Duration // since Seen, by the database's clock
 }
 
+// Holders are the nodes and mirrors that report what they have. It is safe for concurrent use.
+type Holders struct{ *database }
+
 // HeldBounds bound what holders may report. Zero holders or trees of a sender are any number of them.
 type HeldBounds struct{ Holders, SenderHolders, Trees, SenderTrees int64 }
 
@@ -33,7 +36,7 @@ var ErrTooMany = errors.New("the hub accepts no more reports of held trees")
 // SetHeld replaces the trees of a holder and extends its lease. Trees that are not known are ignored
 // and returned. The error wraps ErrTooMany if the holder has more than before and a bound is
 // exceeded; then nothing changes.
-func (c *Catalog) SetHeld(
+func (c *Holders) SetHeld(
 	ctx context.Context, h Holder, trees []chunk.ID, bounds HeldBounds,
 ) (unknown []chunk.ID, err error) {
 	err = c.update(ctx, "record what "+h.Kind+" "+h.Name+" holds", func(tx session) error {
@@ -166,17 +169,17 @@ func checkHeld(ctx context.Context, tx session, sender string, bounds HeldBounds
 	return nil
 }
 
-// Holders returns all holders, those last that have reported last.
-func (c *Catalog) Holders(ctx context.Context) ([]Holder, error) {
+// All returns all holders, those last that have reported last.
+func (c *Holders) All(ctx context.Context) ([]Holder, error) {
 	return c.holders(ctx, `ORDER BY seen, holder`)
 }
 
-// HoldersOf returns the holders of a tree in the same order.
-func (c *Catalog) HoldersOf(ctx context.Context, tree chunk.ID) ([]Holder, error) {
+// Of returns the holders of a tree in the same order.
+func (c *Holders) Of(ctx context.Context, tree chunk.ID) ([]Holder, error) {
 	return c.holders(ctx, `WHERE holder IN (SELECT holder FROM held WHERE tree = ?) ORDER BY seen, holder`, tree[:])
 }
 
-func (c *Catalog) holders(ctx context.Context, clauses string, args ...any) ([]Holder, error) {
+func (c *Holders) holders(ctx context.Context, clauses string, args ...any) ([]Holder, error) {
 	all, err := list(ctx, c.read, func(h *Holder) []any {
 		return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, stamp{&h.Seen}, milliseconds{&h.Age}}
 	}, `SELECT holder, kind, name, sender, trees, seen, `+c.read.clock+` - seen FROM holders `+clauses, args...)
@@ -187,7 +190,7 @@ func (c *Catalog) holders(ctx context.Context, clauses string, args ...any) ([]H
 }
 
 // ForgetHolder removes a holder with all that it holds. The error is ErrNotFound if there is none.
-func (c *Catalog) ForgetHolder(ctx context.Context, id string) error {
+func (c *Holders) ForgetHolder(ctx context.Context, id string) error {
 	return c.update(ctx, "remove a holder", func(tx session) error {
 		if err := noteRelease(ctx, tx, `holder = ?`, id); err != nil {
 			return err
@@ -198,7 +201,7 @@ func (c *Catalog) ForgetHolder(ctx context.Context, id string) error {
 
 // ExpireHolders removes at most limit holders that have not reported for longer than age, with all
 // that they hold. It returns them.
-func (c *Catalog) ExpireHolders(ctx context.Context, age time.Duration, limit int) (expired []Holder, err error) {
+func (c *Holders) ExpireHolders(ctx context.Context, age time.Duration, limit int) (expired []Holder, err error) {
 	err = c.update(ctx, "remove holders that report no more", func(tx session) error {
 		expired, err = list(ctx, tx, func(h *Holder) []any {
 			return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, stamp{&h.Seen}}

@@ -23,6 +23,10 @@ type Layout struct {
 	Before chunk.ID
 }
 
+// Starts is what the hub knows about how images start: layouts, traces, recordings, and when trees were
+// used. It is safe for concurrent use.
+type Starts struct{ *database }
+
 // StartupPack is a pack whose chunks are in other packs, too.
 type StartupPack struct {
 	ID   chunk.ID
@@ -30,7 +34,7 @@ type StartupPack struct {
 }
 
 // Locations returns the digest that names a tree's locations, or ErrNotFound.
-func (c *Catalog) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error) {
+func (c *Starts) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error) {
 	id, err := get(ctx, c.read, value[chunk.ID], `SELECT locations FROM layouts WHERE tree = ?`, tree[:])
 	if err != nil {
 		return id, fmt.Errorf("locations of tree %s: %w", tree.Short(), err)
@@ -39,12 +43,12 @@ func (c *Catalog) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error
 }
 
 // HasLocations reports whether a tree has the locations with that digest.
-func (c *Catalog) HasLocations(ctx context.Context, digest chunk.ID) (bool, error) {
+func (c *Starts) HasLocations(ctx context.Context, digest chunk.ID) (bool, error) {
 	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM layouts WHERE locations = ?)`, digest[:])
 }
 
 // Layout returns a tree's layout, or ErrNotFound.
-func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
+func (c *Starts) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	l, err := get(ctx, c.read, func(l *Layout) []any {
 		return []any{&l.Tree, &l.Locations, &l.LocationsWire, &l.Startup, &l.IndexWire}
 	}, `SELECT l.tree, l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree
@@ -61,7 +65,7 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire. The error is
 // ErrLost if its job or the claim of its objects was lost, and ErrChanged if the tree has other locations than
 // Before.
-func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
+func (c *Starts) SetLayout(ctx context.Context, l *Layout) error {
 	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error { return setLayout(ctx, tx, l) })
 }
 
@@ -111,7 +115,7 @@ func setLayout(ctx context.Context, tx session, l *Layout) error {
 // Retired returns at most limit retired startup packs to delete, the longest retired first: those
 // that retired before a time, and those that retired before a later time and exceed the given
 // bytes.
-func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) ([]chunk.ID, error) {
+func (c *Starts) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) ([]chunk.ID, error) {
 	return list(ctx, c.read, value[chunk.ID], `SELECT id FROM (
 			SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs
 			WHERE retired > 0) AS r
@@ -120,7 +124,7 @@ func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes in
 }
 
 // DropRetired removes the retired ones among the startup packs, whose objects are claimed.
-func (c *Catalog) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) error {
+func (c *Starts) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) error {
 	return c.update(ctx, "drop retired packs", func(tx session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
@@ -142,7 +146,7 @@ type TreeUse struct {
 }
 
 // TreeUse returns how a tree is used, or ErrNotFound.
-func (c *Catalog) TreeUse(ctx context.Context, tree chunk.ID) (TreeUse, error) {
+func (c *Starts) TreeUse(ctx context.Context, tree chunk.ID) (TreeUse, error) {
 	u, err := get(ctx, c.read, func(u *TreeUse) []any { return []any{stamp{&u.Unserved}, stamp{&u.Lost}, &u.Served} },
 		`SELECT l.unserved, l.lost, `+servedTree+` FROM layouts l WHERE l.tree = ?`, tree[:])
 	if err != nil {
@@ -166,7 +170,7 @@ func requestLayout(ctx context.Context, tx session, tree chunk.ID, delay time.Du
 }
 
 // RestLayout keeps new traces of a tree from having its layout made again before a time has passed.
-func (c *Catalog) RestLayout(ctx context.Context, tree chunk.ID, d time.Duration) error {
+func (c *Starts) RestLayout(ctx context.Context, tree chunk.ID, d time.Duration) error {
 	return c.exec(ctx, "rest after the layout of tree "+tree.Short(),
 		`UPDATE layouts SET rest = `+c.write.clock+` + ? WHERE tree = ?`, d.Milliseconds(), tree[:])
 }
@@ -185,7 +189,7 @@ func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error
 // Unserved updates since when each tree has had neither a ready image nor a holder. Trees that had
 // none before the given time lose their traces and recordings, and are laid out without startup
 // packs.
-func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
+func (c *Starts) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`
 	if err := c.update(ctx, "find trees without an image", func(tx session) error {

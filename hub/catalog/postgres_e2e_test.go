@@ -217,7 +217,7 @@ func TestTreeThatGoesIsNotHeld(t *testing.T) {
 		WHERE name = 'collections'`)
 	var unknown []chunk.ID
 	whileLocked(t, collection, func() (err error) {
-		unknown, err = c.SetHeld(t.Context(), catalog.Holder{ID: "n", Kind: "node"}, []chunk.ID{tree},
+		unknown, err = c.Holders.SetHeld(t.Context(), catalog.Holder{ID: "n", Kind: "node"}, []chunk.ID{tree},
 			catalog.HeldBounds{Holders: 1, Trees: 1})
 		return err
 	}, func(tx *sql.Tx) error {

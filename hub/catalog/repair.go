@@ -10,6 +10,10 @@ import (
 	"lighter/wire"
 )
 
+// Repairs is what a check of the stores reads, and how it makes lost objects known again. It is safe
+// for concurrent use.
+type Repairs struct{ *database }
+
 // PlacedChunk is a chunk with its place.
 type PlacedChunk struct {
 	N  int64
@@ -19,7 +23,7 @@ type PlacedChunk struct {
 
 // PackChunks returns the chunks of a pack, in the order of their units. There are none in a startup
 // pack, whose chunks have other places.
-func (c *Catalog) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk, error) {
+func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk, error) {
 	all, err := list(ctx, c.read, func(p *PlacedChunk) []any { return []any{&p.N, &p.ID, &p.At.N} },
 		`SELECT c.n, c.id, u.place FROM packs p JOIN units u ON u.pack = p.n JOIN chunks c ON c.unit = u.n
 			WHERE p.id = ? ORDER BY u.place, c.n`, pack[:])
@@ -31,7 +35,7 @@ func (c *Catalog) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk,
 
 // LayersWith returns the layers that have some of the chunks, with the numbers of these. The numbers
 // are sorted.
-func (c *Catalog) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
+func (c *Repairs) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
 	type row struct {
 		diffID string
 		chunks []byte
@@ -62,7 +66,7 @@ type LayerBlob struct {
 }
 
 // LayerBlobs returns the blobs of a layer.
-func (c *Catalog) LayerBlobs(ctx context.Context, diffID string) ([]LayerBlob, error) {
+func (c *Repairs) LayerBlobs(ctx context.Context, diffID string) ([]LayerBlob, error) {
 	return list(ctx, c.read, func(b *LayerBlob) []any { return []any{&b.Image, &b.Digest, &b.MediaType, &b.Size} },
 		`SELECT DISTINCT i.name, b.digest, b.media_type, b.size FROM chains c JOIN image_blobs b ON b.chain = c.chain
 			JOIN images i ON i.n = b.image WHERE c.diff_id = ? AND i.state = '`+wire.StateReady+`'
@@ -76,7 +80,7 @@ type TreeOf struct {
 }
 
 // TreesWith returns the trees that have a layer.
-func (c *Catalog) TreesWith(ctx context.Context, diffID string) ([]TreeOf, error) {
+func (c *Repairs) TreesWith(ctx context.Context, diffID string) ([]TreeOf, error) {
 	return list(ctx, c.read, (*TreeOf).fields, `WITH RECURSIVE above (chain) AS (
 			SELECT chain FROM chains WHERE diff_id = ?
 			UNION SELECT c.chain FROM chains c JOIN above a ON c.parent = a.chain)
@@ -88,14 +92,14 @@ func (t *TreeOf) fields() []any { return []any{&t.Chain, &t.Tree} }
 
 // TreesNaming returns the trees that are, or whose locations or startup packs are, one of the
 // objects.
-func (c *Catalog) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error) {
+func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error) {
 	return list(ctx, c.read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s WHERE s.format = ? AND (s.tree = ?
 			OR s.tree IN (SELECT tree FROM layouts WHERE locations = ?)
 			OR s.tree IN (SELECT tree FROM startups WHERE pack = ?))`, index.Format, id[:], id[:], id[:])
 }
 
 // ChainLayers returns the diffIDs of a chain, the lowest first, whether an image has the chain or not.
-func (c *Catalog) ChainLayers(ctx context.Context, chain string) ([]string, error) {
+func (c *Repairs) ChainLayers(ctx context.Context, chain string) ([]string, error) {
 	return list(ctx, c.read, value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (
 			SELECT parent, diff_id, 0 FROM chains WHERE chain = ?
@@ -106,7 +110,7 @@ func (c *Catalog) ChainLayers(ctx context.Context, chain string) ([]string, erro
 }
 
 // ChainImages returns the names of at most limit ready images that have a chain.
-func (c *Catalog) ChainImages(ctx context.Context, chain string, limit int) ([]string, error) {
+func (c *Repairs) ChainImages(ctx context.Context, chain string, limit int) ([]string, error) {
 	return list(ctx, c.read, value[string], `SELECT DISTINCT i.name FROM image_blobs b JOIN images i ON i.n = b.image
 		WHERE b.chain = ? AND i.state = '`+wire.StateReady+`' ORDER BY i.name LIMIT ?`, chain, limit)
 }
@@ -120,7 +124,7 @@ type ImageBlob struct {
 
 // ImageBlobs returns at most limit blobs of ready images that come after a given one, in the order of
 // digests and names.
-func (c *Catalog) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([]ImageBlob, error) {
+func (c *Repairs) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([]ImageBlob, error) {
 	return list(ctx, c.read, func(b *ImageBlob) []any { return []any{&b.Digest, &b.Image, &b.Size} },
 		`SELECT DISTINCT b.digest, i.name, b.size FROM image_blobs b JOIN images i ON i.n = b.image
 			WHERE i.state = '`+wire.StateReady+`' AND (b.digest > ? OR b.digest = ? AND i.name > ?)
@@ -128,7 +132,7 @@ func (c *Catalog) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([
 }
 
 // LayerEntries returns the number of entries of a layer, or ErrNotFound.
-func (c *Catalog) LayerEntries(ctx context.Context, diffID string) (int64, error) {
+func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error) {
 	return get(ctx, c.read, value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)
 }
 
@@ -176,7 +180,7 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 
 // DropLost forgets a lost pack whose object is claimed, if it is a startup pack that has retired, or a
 // rewritten one that no locations name.
-func (c *Catalog) DropLost(ctx context.Context, claim Claim, id chunk.ID) error {
+func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error {
 	return c.update(ctx, "drop lost pack "+id.Short(), func(tx session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
@@ -195,7 +199,7 @@ func (c *Catalog) DropLost(ctx context.Context, claim Claim, id chunk.ID) error 
 
 // RenewTree replaces the locations of a tree, whose objects are stored and claimed, by others without
 // startup packs, and queues a job that makes a layout. The error is ErrLost if the claim was lost.
-func (c *Catalog) RenewTree(ctx context.Context, claim Claim, t Tree) error {
+func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
 	return c.update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx session) error {
 		if err := lockLayout(ctx, tx, t.ID); err != nil {
 			return err

@@ -60,7 +60,7 @@ func TestCatalogBeforeMigrations(t *testing.T) {
 				chain.Statement == nil {
 				t.Errorf("image %+v: chain %+v, %v", image, chain, err)
 			}
-			if _, err := c.Locations(t.Context(), image.Tree); err != nil {
+			if _, err := c.Starts.Locations(t.Context(), image.Tree); err != nil {
 				t.Errorf("image %s: %v", image.Name, err)
 			}
 		}
@@ -133,7 +133,7 @@ func TestDamagedIDs(t *testing.T) {
 	for name, id := range map[string]string{"empty": `x''`, "short": `x'00ff'`, "text": `'a'`} {
 		c.Exec(t, `UPDATE layouts SET locations = `+id)
 		c.Exec(t, `UPDATE packs SET id = `+id)
-		if got, err := c.Locations(t.Context(), tree); err == nil || !strings.Contains(err.Error(), "want 32") {
+		if got, err := c.Starts.Locations(t.Context(), tree); err == nil || !strings.Contains(err.Error(), "want 32") {
 			t.Errorf("%s ID: locations %s, %v, want an error", name, got, err)
 		}
 		if got, err := c.Units(t.Context(), []chunk.ID{chunk.Sum([]byte("a"))}); err == nil {

@@ -29,18 +29,18 @@ const (
 
 // AddTrace stores a node's trace, and has the tree's layout made after delay, or after its rest. Errors
 // are ErrNotFound if the tree is not served, and ErrFull.
-func (c *Catalog) AddTrace(
+func (c *Starts) AddTrace(
 	ctx context.Context, tree chunk.ID, sender string, body []byte, delay time.Duration,
 ) error {
 	return c.addTrace(ctx, tree, Trace{Raw: true, Sender: sender, Body: body}, delay)
 }
 
 // AddRecordings is AddTrace for imported recordings, without a delay.
-func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte) error {
+func (c *Starts) AddRecordings(ctx context.Context, tree chunk.ID, body []byte) error {
 	return c.addTrace(ctx, tree, Trace{Body: body}, 0)
 }
 
-func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay time.Duration) error {
+func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay time.Duration) error {
 	full := false
 	err := c.update(ctx, "add trace of tree "+tree.Short(), func(tx session) (err error) {
 		if err := lockLayout(ctx, tx, tree); err != nil {
@@ -93,13 +93,13 @@ func waitEnough(ctx context.Context, tx session, tree chunk.ID, size int) (bool,
 }
 
 // Traces returns the traces of a tree that are to be merged, the oldest first.
-func (c *Catalog) Traces(ctx context.Context, tree chunk.ID) ([]Trace, error) {
+func (c *Starts) Traces(ctx context.Context, tree chunk.ID) ([]Trace, error) {
 	return list(ctx, c.read, func(t *Trace) []any { return []any{&t.N, &t.Raw, &t.Sender, &t.Body} },
 		`SELECT n, raw, sender, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
 }
 
 // Recordings returns the recordings of a tree, or nil.
-func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error) {
+func (c *Starts) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	body, err := get(ctx, c.read, value[[]byte], `SELECT body FROM recordings WHERE tree = ?`, tree[:])
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
@@ -114,7 +114,7 @@ var ErrChanged = errors.New("it has changed meanwhile")
 // KeepRecordings replaces the recordings of a tree, and removes the traces up to number last, which
 // are merged into them. before is what Recordings has returned. If that or the traces have changed,
 // the error is ErrChanged.
-func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
+func (c *Starts) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
 	return c.update(ctx, "replace recordings of tree "+tree.Short(), func(tx session) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
@@ -126,7 +126,7 @@ func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, bod
 // CutRecordings replaces the recordings of a tree by some of them, and has its layout made. With
 // all, it also removes the traces that are to be merged, and returns their number. before and
 // ErrChanged are as for KeepRecordings.
-func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
+func (c *Starts) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
 	waiting int64, err error) {
 	err = c.update(ctx, "remove recordings of tree "+tree.Short(), func(tx session) error {
 		if err := lockLayout(ctx, tx, tree); err != nil {
@@ -169,7 +169,7 @@ type StartHoldings struct {
 }
 
 // StartHoldings returns the current figures.
-func (c *Catalog) StartHoldings(ctx context.Context) (StartHoldings, error) {
+func (c *Starts) StartHoldings(ctx context.Context) (StartHoldings, error) {
 	return get(ctx, c.read, func(h *StartHoldings) []any {
 		return []any{&h.Packs, &h.PackBytes, &h.Live, &h.Lost, &h.TraceBytes, &h.Waiting}
 	}, `SELECT

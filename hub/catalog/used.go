@@ -13,7 +13,7 @@ import (
 )
 
 // PackBytes returns the bytes of all packs except startup packs.
-func (c *Catalog) PackBytes(ctx context.Context) (int64, error) {
+func (c *Starts) PackBytes(ctx context.Context) (int64, error) {
 	return get(ctx, c.read, value[int64], `SELECT COALESCE(SUM(size), 0) FROM packs`)
 }
 
@@ -22,7 +22,7 @@ func compareIDs(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) }
 
 // Used records when trees were last used. Trees that lost their startup packs before the time lost
 // may have some again, and are laid out again.
-func (c *Catalog) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost time.Time) error {
+func (c *Starts) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost time.Time) error {
 	return c.update(ctx, "record use of trees", func(tx session) error {
 		for _, tree := range slices.SortedFunc(maps.Keys(trees), compareIDs) { // as others lock them
 			at := trees[tree]
@@ -45,7 +45,7 @@ func (c *Catalog) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost t
 
 // Lose selects the least recently used trees, until the startup packs of all others take at most
 // limit bytes. It has them laid out without startup packs, and returns them.
-func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
+func (c *Starts) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
 	err = c.update(ctx, "find least recently used startup packs", func(tx session) error {
 		live, err := get(ctx, tx, value[int64], `SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0`)
 		if err != nil || live <= limit {

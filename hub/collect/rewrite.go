@@ -310,7 +310,7 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 
 // hasLocations reports whether a tree still has locations.
 func (r *run) hasLocations(ctx context.Context, l catalog.MovedLayout) bool {
-	now, err := r.Catalog.Locations(ctx, l.Tree)
+	now, err := r.Catalog.Starts.Locations(ctx, l.Tree)
 	return now == l.Locations || err != nil && !errors.Is(err, catalog.ErrNotFound)
 }
 

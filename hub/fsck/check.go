@@ -278,7 +278,7 @@ func (k *checking) imagesOf(ctx context.Context, l lost, images map[string]bool)
 		return err
 	}
 	for _, t := range trees {
-		names, err := k.Catalog.ChainImages(ctx, t.Chain, maxImages-len(images))
+		names, err := k.Catalog.Repairs.ChainImages(ctx, t.Chain, maxImages-len(images))
 		if err != nil {
 			return err
 		}
@@ -296,22 +296,22 @@ func (k *checking) treesOf(ctx context.Context, l lost) (trees []catalog.TreeOf,
 	diffIDs := []string{}
 	if l.kind == catalog.Records {
 		diffIDs = append(diffIDs, diffIDOf(l.id))
-	} else if trees, err = k.Catalog.TreesNaming(ctx, l.id); err != nil {
+	} else if trees, err = k.Catalog.Repairs.TreesNaming(ctx, l.id); err != nil {
 		return nil, err
 	}
 	if l.kind == catalog.Packs {
-		chunks, err := k.Catalog.PackChunks(ctx, l.id)
+		chunks, err := k.Catalog.Repairs.PackChunks(ctx, l.id)
 		if err != nil {
 			return nil, err
 		}
-		layers, err := k.Catalog.LayersWith(ctx, numbersOf(chunks))
+		layers, err := k.Catalog.Repairs.LayersWith(ctx, numbersOf(chunks))
 		if err != nil {
 			return nil, err
 		}
 		diffIDs = slices.Sorted(maps.Keys(layers))
 	}
 	for _, diffID := range diffIDs {
-		some, err := k.Catalog.TreesWith(ctx, diffID)
+		some, err := k.Catalog.Repairs.TreesWith(ctx, diffID)
 		if err != nil {
 			return nil, err
 		}
@@ -338,7 +338,7 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 	var last catalog.ImageBlob
 	var size int64 // of the blob, -1 if it is not stored
 	for {
-		blobs, err := k.Catalog.ImageBlobs(ctx, last, knownBatch)
+		blobs, err := k.Catalog.Repairs.ImageBlobs(ctx, last, knownBatch)
 		if err != nil {
 			return err
 		}

@@ -119,7 +119,7 @@ const chunksBatch = 500
 // readRecord reads the record of a layer. It has no digest of its own. So its entries are counted, and
 // the catalog has to know its chunks.
 func (c *Checker) readRecord(ctx context.Context, o object) error {
-	want, err := c.Catalog.LayerEntries(ctx, diffIDOf(o.id))
+	want, err := c.Catalog.Repairs.LayerEntries(ctx, diffIDOf(o.id))
 	if err != nil {
 		return err
 	}

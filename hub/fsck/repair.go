@@ -60,7 +60,7 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 			r.records[diffIDOf(l.id)] = l.key
 			continue
 		case catalog.Packs:
-			chunks, err := r.Catalog.PackChunks(ctx, l.id)
+			chunks, err := r.Catalog.Repairs.PackChunks(ctx, l.id)
 			if err != nil {
 				return err
 			}
@@ -74,7 +74,7 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 				numbers = append(numbers, k.N)
 			}
 		}
-		if err := r.need(ctx, l.key, func() ([]catalog.TreeOf, error) { return r.Catalog.TreesNaming(ctx, l.id) }); err != nil {
+		if err := r.need(ctx, l.key, func() ([]catalog.TreeOf, error) { return r.Catalog.Repairs.TreesNaming(ctx, l.id) }); err != nil {
 			return err
 		}
 		if l.kind != catalog.Packs && len(r.needs[l.key]) == 0 {
@@ -86,11 +86,11 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 	}
 	slices.Sort(numbers)
 	var err error
-	if r.layers, err = r.Catalog.LayersWith(ctx, numbers); err != nil {
+	if r.layers, err = r.Catalog.Repairs.LayersWith(ctx, numbers); err != nil {
 		return err
 	}
 	for diffID := range r.layers {
-		if err := r.need(ctx, "", func() ([]catalog.TreeOf, error) { return r.Catalog.TreesWith(ctx, diffID) }); err != nil {
+		if err := r.need(ctx, "", func() ([]catalog.TreeOf, error) { return r.Catalog.Repairs.TreesWith(ctx, diffID) }); err != nil {
 			return err
 		}
 	}
@@ -200,7 +200,7 @@ func (r *repair) restoreLayers(ctx context.Context, _ []lost) error {
 
 // restoreLayer reads one of a layer's blobs, the first one that is intact.
 func (r *repair) restoreLayer(ctx context.Context, diffID string) error {
-	blobs, err := r.Catalog.LayerBlobs(ctx, diffID)
+	blobs, err := r.Catalog.Repairs.LayerBlobs(ctx, diffID)
 	if err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (r *repair) dropStartupPacks(ctx context.Context, _ []lost) error {
 			continue
 		}
 		if err := r.Publisher.Delete(ctx, []string{objects.PackKey(id)}, func(claim catalog.Claim) error {
-			return r.Catalog.DropLost(ctx, claim, id)
+			return r.Catalog.Repairs.DropLost(ctx, claim, id)
 		}); err != nil {
 			return err
 		}

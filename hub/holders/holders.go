@@ -25,18 +25,18 @@ import (
 	"lighter/wire"
 )
 
-// Store has the holders. A hub's catalog implements it.
+// Store has the holders. The Holders of a hub's catalog implement it.
 type Store interface {
 	SetHeld(
 		ctx context.Context, h catalog.Holder, trees []chunk.ID, bounds catalog.HeldBounds,
 	) (unknown []chunk.ID, err error)
-	Holders(ctx context.Context) ([]catalog.Holder, error)
-	HoldersOf(ctx context.Context, tree chunk.ID) ([]catalog.Holder, error)
+	All(ctx context.Context) ([]catalog.Holder, error)
+	Of(ctx context.Context, tree chunk.ID) ([]catalog.Holder, error)
 	ForgetHolder(ctx context.Context, id string) error
 	ExpireHolders(ctx context.Context, age time.Duration, limit int) ([]catalog.Holder, error)
 }
 
-var _ Store = (*catalog.Catalog)(nil)
+var _ Store = (*catalog.Holders)(nil)
 
 // Bounds of what the hub accepts. A row of a held tree takes some 150 bytes.
 const (
@@ -147,7 +147,7 @@ func (s *Service) count(sender string, now time.Time) bool {
 
 // List returns the holders, those that reported last at the end.
 func (s *Service) List(ctx context.Context) ([]wire.Holder, error) {
-	holders, err := s.store.Holders(ctx)
+	holders, err := s.store.All(ctx)
 	return s.describe(holders), err
 }
 
@@ -156,7 +156,7 @@ func (s *Service) Of(ctx context.Context, trees []chunk.ID) ([]wire.Holder, erro
 	var all []catalog.Holder
 	seen := map[string]bool{}
 	for _, tree := range trees {
-		holders, err := s.store.HoldersOf(ctx, tree)
+		holders, err := s.store.Of(ctx, tree)
 		if err != nil {
 			return nil, err
 		}
@@ -185,7 +185,7 @@ func (s *Service) describe(holders []catalog.Holder) []wire.Holder {
 // Forget removes the holder whose ID List shows as short. The error wraps catalog.ErrNotFound if
 // there is none, and report.ErrInvalid if there are several.
 func (s *Service) Forget(ctx context.Context, short string) error {
-	holders, err := s.store.Holders(ctx)
+	holders, err := s.store.All(ctx)
 	if err != nil {
 		return err
 	}

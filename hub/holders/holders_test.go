@@ -23,7 +23,7 @@ func service(t *testing.T, grace time.Duration) (*Service, *catalog.Catalog) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return New(c, grace, slog.New(slog.DiscardHandler)), c
+	return New(c.Holders, grace, slog.New(slog.DiscardHandler)), c
 }
 
 func held(n int, trees ...chunk.ID) wire.Held {
@@ -90,7 +90,7 @@ func TestForget(t *testing.T) {
 	if err := s.Forget(t.Context(), all[0].ID); !errors.Is(err, report.ErrInvalid) {
 		t.Errorf("forget one of two holders: %v, want ErrInvalid", err)
 	}
-	if err := c.ForgetHolder(t.Context(), all[0].ID+"0000000000000002"); err != nil {
+	if err := c.Holders.ForgetHolder(t.Context(), all[0].ID+"0000000000000002"); err != nil {
 		t.Fatal(err)
 	}
 	other := held(1)

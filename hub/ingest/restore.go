@@ -75,7 +75,7 @@ func (i *Ingester) RestoreRecord(ctx context.Context, diffID, path string) error
 // Renew makes the index of a known tree again from the records of its layers, and locations that name
 // the places that its chunks have now. Its startup packs are made again afterwards.
 func (t *Trees) Renew(ctx context.Context, of catalog.TreeOf) (err error) {
-	layers, err := t.catalog.ChainLayers(ctx, of.Chain)
+	layers, err := t.catalog.Repairs.ChainLayers(ctx, of.Chain)
 	if err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ func (t *Trees) Renew(ctx context.Context, of catalog.TreeOf) (err error) {
 	if made.tree.ID != of.Tree {
 		return fmt.Errorf("make tree %s again: its layers make tree %s", of.Tree.Short(), made.tree.ID.Short())
 	}
-	before, err := t.catalog.Locations(ctx, of.Tree)
+	before, err := t.catalog.Starts.Locations(ctx, of.Tree)
 	if err != nil {
 		return err
 	}
 	return t.publisher.Publish(ctx,
 		publish.Objects{Staged: made.files, Replaced: []string{objects.LocationsKey(before)}},
-		func(claim catalog.Claim) error { return t.catalog.RenewTree(ctx, claim, made.tree) })
+		func(claim catalog.Claim) error { return t.catalog.Repairs.RenewTree(ctx, claim, made.tree) })
 }

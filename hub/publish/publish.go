@@ -216,7 +216,7 @@ func (p *Publisher) Knows(ctx context.Context, key string) (bool, error) {
 	case "indexes":
 		return p.catalog.HasTree(ctx, id)
 	case "locations":
-		return p.catalog.HasLocations(ctx, id)
+		return p.catalog.Starts.HasLocations(ctx, id)
 	case "layers":
 		known, _, err := p.catalog.HasLayer(ctx, "sha256:"+id.String(), "")
 		return known, err

@@ -122,7 +122,7 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 			before, pack := layout(t, s, tree, "before")
 			if err := s.Publish(t.Context(), Objects{Staged: before.files}, func(claim catalog.Claim) error {
 				before.Claim = claim
-				return s.catalog.SetLayout(t.Context(), &before.Layout)
+				return s.catalog.Starts.SetLayout(t.Context(), &before.Layout)
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +133,7 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 					func(claim catalog.Claim) error {
 						if known {
 							after.Claim = claim
-							if err := s.catalog.SetLayout(context.Background(), &after.Layout); err != nil {
+							if err := s.catalog.Starts.SetLayout(context.Background(), &after.Layout); err != nil {
 								t.Error(err)
 							}
 						}
@@ -152,7 +152,7 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 					_ = s.Delete(context.Background(), []string{objects.PackKey(pack)}, func(claim catalog.Claim) error {
 						if forgotten {
 							ids := []chunk.ID{pack, next}
-							if err := s.catalog.DropRetired(context.Background(), claim, ids); err != nil {
+							if err := s.catalog.Starts.DropRetired(context.Background(), claim, ids); err != nil {
 								t.Error(err)
 							}
 						}

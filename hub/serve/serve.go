@@ -139,7 +139,7 @@ func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
 // openLocations opens the current locations of a tree. It retries if they are replaced meanwhile.
 func (s *Server) openLocations(ctx context.Context, tree chunk.ID) (o *objects.Object, id chunk.ID, err error) {
 	for range 3 {
-		if id, err = s.Catalog.Locations(ctx, tree); err != nil {
+		if id, err = s.Catalog.Starts.Locations(ctx, tree); err != nil {
 			return nil, id, err
 		}
 		if o, err = s.Objects.Open(ctx, objects.LocationsKey(id)); !errors.Is(err, objects.ErrNotFound) {

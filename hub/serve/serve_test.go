@@ -57,7 +57,7 @@ func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	}
 	t.Cleanup(func() { o.Close() })
 	catalogtest.Publish(t, c, "one", "a", "b")
-	id, err := c.Locations(t.Context(), catalogtest.TreeOf("a/b"))
+	id, err := c.Starts.Locations(t.Context(), catalogtest.TreeOf("a/b"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 		t.Fatal(err)
 	}
 	server := serve.Server{Catalog: c, Objects: o, Images: images{}, Traces: new(traces),
-		Holders: holders.New(c, time.Hour, slog.New(slog.DiscardHandler)), Bodies: answer.NewBodies(),
+		Holders: holders.New(c.Holders, time.Hour, slog.New(slog.DiscardHandler)), Bodies: answer.NewBodies(),
 		Log: slog.New(slog.DiscardHandler)}
 	for _, p := range proxies {
 		server.Proxies = append(server.Proxies, netip.MustParsePrefix(p))

@@ -32,7 +32,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	if err != nil {
 		return d, err
 	}
-	use, err := s.config.Catalog.TreeUse(ctx, image.Tree)
+	use, err := s.config.Catalog.Starts.TreeUse(ctx, image.Tree)
 	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
 		return d, err
 	}

@@ -57,7 +57,7 @@ func (d *draft) publish(
 		Replaced: []string{objects.LocationsKey(before.Locations)}}
 	return p.Publish(ctx, all, func(claim catalog.Claim) error {
 		d.layout.Claim, d.layout.Lease, d.layout.Before = claim, l, before.Locations
-		return d.catalog.SetLayout(ctx, &d.layout)
+		return d.catalog.Starts.SetLayout(ctx, &d.layout)
 	})
 }
 

@@ -73,7 +73,7 @@ func (m *maker) run(ctx context.Context, j *jobs.Running) error {
 	}
 	took := time.Since(begin)
 	if m.timing.MergeDelay > 0 && ctx.Err() == nil {
-		if restErr := m.Catalog.RestLayout(ctx, tree, restFactor*took); restErr != nil {
+		if restErr := m.Catalog.Starts.RestLayout(ctx, tree, restFactor*took); restErr != nil {
 			m.Log.Warn("cannot delay the next layout", "tree", tree.Short(), "err", restErr)
 		}
 	}
@@ -104,7 +104,7 @@ func (m *maker) run(ctx context.Context, j *jobs.Running) error {
 
 // make merges a tree's new traces, and makes its layout unless the tree has the same one already.
 func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs []plan.Pack, changed bool, err error) {
-	use, err := m.Catalog.TreeUse(ctx, tree)
+	use, err := m.Catalog.Starts.TreeUse(ctx, tree)
 	if err != nil {
 		return nil, false, err
 	}
@@ -116,7 +116,7 @@ func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs
 	if !use.Served && !unserved && use.Lost.IsZero() {
 		return nil, false, nil // its image may come back
 	}
-	before, err := m.Catalog.Layout(ctx, tree)
+	before, err := m.Catalog.Starts.Layout(ctx, tree)
 	if err != nil {
 		return nil, false, err
 	}

@@ -37,7 +37,7 @@ func (q *quota) bytes(ctx context.Context) (int64, error) {
 	if q.limit > 0 {
 		return q.limit, nil
 	}
-	ordinary, err := q.catalog.PackBytes(ctx)
+	ordinary, err := q.catalog.Starts.PackBytes(ctx)
 	return max(ordinary/ordinaryShare, leastLimit), err
 }
 
@@ -67,7 +67,7 @@ func (q *quota) store(ctx context.Context) error {
 	for tree, at := range used {
 		used[tree] = at.Add(ahead)
 	}
-	return q.catalog.Used(ctx, used, now.Add(-q.timing.Regain))
+	return q.catalog.Starts.Used(ctx, used, now.Add(-q.timing.Regain))
 }
 
 // enforce evicts startup packs of the least recently used trees until the rest is within the quota.
@@ -80,7 +80,7 @@ func (q *quota) enforce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lost, err := q.catalog.Lose(ctx, limit)
+	lost, err := q.catalog.Starts.Lose(ctx, limit)
 	for _, tree := range lost {
 		q.log.Info("startup packs evicted: they exceed startup_bytes", "tree", tree.Short(), "limit", limit)
 	}

@@ -127,7 +127,7 @@ func (m *maker) yield(ctx context.Context) error {
 
 // unchanged returns a tree's layout. The error is errSuperseded if it has another digest.
 func (m *maker) unchanged(ctx context.Context, tree chunk.ID, digest []byte) (catalog.Layout, error) {
-	now, err := m.Catalog.Layout(ctx, tree)
+	now, err := m.Catalog.Starts.Layout(ctx, tree)
 	if err == nil && !bytes.Equal(now.Startup, digest) {
 		err = errSuperseded
 	}

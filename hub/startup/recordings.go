@@ -32,13 +32,13 @@ func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t tr
 	if !r.senders.count(sender, tree, 1, 0, time.Now()) {
 		return fmt.Errorf("add trace of tree %s from %s: %w", tree.Short(), sender, report.ErrSenderFull)
 	}
-	return r.catalog.AddTrace(ctx, tree, sender, compressText(t.Encode()), delay)
+	return r.catalog.Starts.AddTrace(ctx, tree, sender, compressText(t.Encode()), delay)
 }
 
 // load returns the recordings of a tree, and their encoded form in the catalog. Unreadable
 // recordings count as none.
 func (r *recordings) load(ctx context.Context, tree chunk.ID) (kept []trace.Recording, body []byte, err error) {
-	body, err = r.catalog.Recordings(ctx, tree)
+	body, err = r.catalog.Starts.Recordings(ctx, tree)
 	if err != nil || body == nil {
 		return nil, nil, err
 	}
@@ -67,7 +67,7 @@ func (r *recordings) mergeOnce(ctx context.Context, t *openTree) ([]trace.Record
 	if err != nil {
 		return nil, err
 	}
-	traces, err := r.catalog.Traces(ctx, t.ID())
+	traces, err := r.catalog.Starts.Traces(ctx, t.ID())
 	if err != nil || len(traces) == 0 {
 		return kept, err
 	}
@@ -86,7 +86,7 @@ func (r *recordings) mergeOnce(ctx context.Context, t *openTree) ([]trace.Record
 	}
 	kept = sorted.Recordings()
 	last := traces[len(traces)-1].N
-	return kept, r.catalog.KeepRecordings(ctx, t.ID(), before, compressText(trace.EncodeText(kept)), last)
+	return kept, r.catalog.Starts.KeepRecordings(ctx, t.ID(), before, compressText(trace.EncodeText(kept)), last)
 }
 
 // allowNew reports whether a sender's recordings, more, are to be kept. Each sender may begin only
@@ -155,6 +155,6 @@ func (r *recordings) forgetOnce(ctx context.Context, tree chunk.ID, workload str
 		return f, fmt.Errorf("%w: workload %s is ambiguous: %d IDs begin with it", report.ErrInvalid, workload,
 			len(removed))
 	}
-	f.Waiting, err = r.catalog.CutRecordings(ctx, tree, before, compressText(trace.EncodeText(left)), workload == "")
+	f.Waiting, err = r.catalog.Starts.CutRecordings(ctx, tree, before, compressText(trace.EncodeText(left)), workload == "")
 	return f, err
 }

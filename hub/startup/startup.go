@@ -163,7 +163,7 @@ func (s *Service) Run(ctx context.Context) error {
 // Sweep deletes startup packs that were retired before a time of the database's clock. It retires
 // the packs of trees that no image has had since then, and of trees for which there is no room.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
-	if err := s.config.Catalog.Unserved(ctx, before); err != nil {
+	if err := s.config.Catalog.Starts.Unserved(ctx, before); err != nil {
 		return err
 	}
 	if err := s.quota.enforce(ctx); err != nil {
@@ -188,7 +188,7 @@ func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64
 	if err != nil {
 		return false, err
 	}
-	ids, err := c.Retired(ctx, before, now.Add(-keepLeast), min(keepBytes, limit), dropAtOnce)
+	ids, err := c.Starts.Retired(ctx, before, now.Add(-keepLeast), min(keepBytes, limit), dropAtOnce)
 	if err != nil || len(ids) == 0 {
 		return false, err
 	}
@@ -197,7 +197,7 @@ func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64
 		keys = append(keys, objects.PackKey(id))
 	}
 	return true, s.config.Publisher.Delete(ctx, keys, func(claim catalog.Claim) error {
-		return c.DropRetired(ctx, claim, ids)
+		return c.Starts.DropRetired(ctx, claim, ids)
 	})
 }
 
@@ -256,7 +256,7 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	if len(all) == 0 {
 		return nil
 	}
-	if err := s.config.Catalog.AddRecordings(ctx, tree, compressText(text)); err != nil {
+	if err := s.config.Catalog.Starts.AddRecordings(ctx, tree, compressText(text)); err != nil {
 		return err
 	}
 	s.Used(tree)

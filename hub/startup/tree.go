@@ -66,7 +66,7 @@ func (s *trees) deviceSize(ctx context.Context, tree chunk.ID) (int64, error) {
 
 // locations reads the current locations of a tree.
 func (s *trees) locations(ctx context.Context, tree chunk.ID) (*index.Locations, error) {
-	id, err := s.catalog.Locations(ctx, tree)
+	id, err := s.catalog.Starts.Locations(ctx, tree)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 		return v.note(ctx, what+"index", err)
 	}
 	for range layoutTries {
-		layout, err := v.catalog.Layout(ctx, id)
+		layout, err := v.catalog.Starts.Layout(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 		if err := try.checkLayout(ctx, what, &layout, extents); err != nil {
 			return err
 		}
-		now, err := v.catalog.Layout(ctx, id)
+		now, err := v.catalog.Starts.Layout(ctx, id)
 		if err != nil {
 			return err
 		}

@@ -79,17 +79,17 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	layer := catalog.Upstream{Repository: "example.org/one", Digest: "layer", Size: 7}
 	must(t, c.AddUpstreams(ctx, "r", []catalog.Upstream{layer}))
 	begin("layer", before, long, false)
-	all, err := c.AllUpstreams(ctx)
+	all, err := c.Blobs.AllUpstreams(ctx)
 	if err != nil || len(all) != 1 || all[0] != (catalog.RepositoryLayer{Name: "r", Upstream: layer}) {
 		t.Errorf("all upstream layers: %+v, %v", all, err)
 	}
-	must(t, c.RemoveUpstreams(ctx, "r", "layer"))
-	if all, err := c.AllUpstreams(ctx); err != nil || len(all) != 0 {
+	must(t, c.Blobs.RemoveUpstreams(ctx, "r", "layer"))
+	if all, err := c.Blobs.AllUpstreams(ctx); err != nil || len(all) != 0 {
 		t.Errorf("all upstream layers after removal: %+v, %v", all, err)
 	}
 	image := Publish(t, c, "added", "a")
 	must(t, c.AddSource(ctx, []catalog.Image{image}, "example.org/one"))
-	sources, err := c.SourceLayers(ctx)
+	sources, err := c.Blobs.SourceLayers(ctx)
 	if err != nil || len(sources) != 1 || sources[0].Name != "added" || sources[0].Repository != "example.org/one" ||
 		sources[0].Digest != "blob of a" || sources[0].Size != 100 {
 		t.Errorf("layers of sources: %+v, %v", sources, err)

@@ -55,7 +55,7 @@ func testObjects(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "a", "sha256:"+x.String())
 	Publish(t, c, "b", "sha256:"+x.String(), "sha256:"+y.String())
 	tree := TreeOf("sha256:" + x.String())
-	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("new")), LocationsWire: 7,
+	must(t, c.Starts.SetLayout(ctx, &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("new")), LocationsWire: 7,
 		IndexWire: 8,
 		Startup:   []byte("s"), Packs: []catalog.StartupPack{{ID: x, Size: 9}, {ID: packOf("a"), Size: 500}}}))
 	for _, k := range []struct {
@@ -137,30 +137,30 @@ func testMoveChunks(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "a", "x", "y")
 	x, y := chunk.Sum([]byte("x")), chunk.Sum([]byte("y"))
 	old, next := packOf("a"), chunk.Sum([]byte("next"))
-	placed, err := c.PackChunks(ctx, old)
+	placed, err := c.Repairs.PackChunks(ctx, old)
 	if err != nil || len(placed) != 2 || placed[0].At.Pack != old {
 		t.Fatalf("the pack has %+v, %v, want 2 chunks", placed, err)
 	}
 	numbers := []int64{placed[0].N, placed[1].N}
 	slices.Sort(numbers)
-	if layers, err := c.LayersWith(ctx, numbers); err != nil || len(layers) != 2 || len(layers["x"]) != 1 {
+	if layers, err := c.Repairs.LayersWith(ctx, numbers); err != nil || len(layers) != 2 || len(layers["x"]) != 1 {
 		t.Errorf("layers %v, %v, want x and y", layers, err)
 	}
-	if layers, err := c.LayersWith(ctx, []int64{numbers[1] + 1}); err != nil || len(layers) != 0 {
+	if layers, err := c.Repairs.LayersWith(ctx, []int64{numbers[1] + 1}); err != nil || len(layers) != 0 {
 		t.Errorf("layers %v, %v, want none", layers, err)
 	}
-	blobs, err := c.LayerBlobs(ctx, "y")
+	blobs, err := c.Repairs.LayerBlobs(ctx, "y")
 	if err != nil || len(blobs) != 1 || blobs[0].Digest != "blob of y" || blobs[0].Size != 100 {
 		t.Errorf("blobs %+v, %v", blobs, err)
 	}
-	if trees, err := c.TreesWith(ctx, "x"); err != nil || len(trees) != 1 || trees[0].Tree != TreeOf("x/y") {
+	if trees, err := c.Repairs.TreesWith(ctx, "x"); err != nil || len(trees) != 1 || trees[0].Tree != TreeOf("x/y") {
 		t.Errorf("trees %+v, %v, want that of the chain above", trees, err)
 	}
-	if trees, err := c.TreesNaming(ctx, chunk.Sum([]byte("locations of x/y"))); err != nil || len(trees) != 1 ||
+	if trees, err := c.Repairs.TreesNaming(ctx, chunk.Sum([]byte("locations of x/y"))); err != nil || len(trees) != 1 ||
 		trees[0].Chain != "x/y" {
 		t.Errorf("trees with the locations %+v, %v", trees, err)
 	}
-	if layers, err := c.ChainLayers(ctx, "x/y"); err != nil || !slices.Equal(layers, []string{"x", "y"}) {
+	if layers, err := c.Repairs.ChainLayers(ctx, "x/y"); err != nil || !slices.Equal(layers, []string{"x", "y"}) {
 		t.Errorf("layers of the chain: %v, %v", layers, err)
 	}
 	claim := catalog.Claim{Owner: "o", Keys: []string{"packs/next"}}
@@ -195,8 +195,8 @@ func testMoveChunks(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("moved without the claim: %v, want ErrLost", err)
 	}
 	locations := chunk.Sum([]byte("renewed"))
-	must(t, c.RenewTree(ctx, other, catalog.Tree{ID: TreeOf("x/y"), Locations: locations, Packs: 2}))
-	if got, err := c.Locations(ctx, TreeOf("x/y")); err != nil || got != locations {
+	must(t, c.Repairs.RenewTree(ctx, other, catalog.Tree{ID: TreeOf("x/y"), Locations: locations, Packs: 2}))
+	if got, err := c.Starts.Locations(ctx, TreeOf("x/y")); err != nil || got != locations {
 		t.Errorf("locations %s, %v, want the renewed ones", got, err)
 	}
 	if j, err := c.Jobs.Open(ctx, catalog.LayoutJob, TreeOf("x/y").String()); err != nil {

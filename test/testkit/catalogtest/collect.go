@@ -316,7 +316,7 @@ func testRewriting(t *testing.T, c *catalog.Catalog) {
 		}
 	}
 	must(t, g.SettleLocations(ctx, claim, l, layouts[0], renewed, 7))
-	if got, err := c.Locations(ctx, TreeOf("a")); err != nil || got != renewed {
+	if got, err := c.Starts.Locations(ctx, TreeOf("a")); err != nil || got != renewed {
 		t.Errorf("locations %s, %v, want the renewed ones", got, err)
 	}
 	must(t, g.RetireRewritten(ctx, l, none))

@@ -19,7 +19,7 @@ func holder(id string) catalog.Holder {
 
 func setHeld(t *testing.T, c *catalog.Catalog, id string, trees ...chunk.ID) (unknown []chunk.ID) {
 	t.Helper()
-	unknown, err := c.SetHeld(t.Context(), holder(id), trees, anyHeld)
+	unknown, err := c.Holders.SetHeld(t.Context(), holder(id), trees, anyHeld)
 	must(t, err)
 	return unknown
 }
@@ -38,7 +38,7 @@ func testHolders(t *testing.T, c *catalog.Catalog) {
 	setHeld(t, c, "n2", one, two)
 	ofTree := func(tree chunk.ID) (ids string) {
 		t.Helper()
-		holders, err := c.HoldersOf(ctx, tree)
+		holders, err := c.Holders.Of(ctx, tree)
 		must(t, err)
 		for _, h := range holders {
 			ids += h.ID + " "
@@ -52,7 +52,7 @@ func testHolders(t *testing.T, c *catalog.Catalog) {
 	if got := ofTree(one) + "/ " + ofTree(two); got != "n2 / n2 n1 " && got != "n2 / n1 n2 " {
 		t.Errorf("holders of trees after another report: %s", got)
 	}
-	all, err := c.Holders(ctx)
+	all, err := c.Holders.All(ctx)
 	if err != nil || len(all) != 2 || all[0].Seen.IsZero() || all[0].Age < 0 || all[0].Age > time.Hour {
 		t.Fatalf("holders %+v, %v", all, err)
 	}
@@ -61,17 +61,17 @@ func testHolders(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("holder %+v, want %d trees", h, want)
 		}
 	}
-	must(t, c.ForgetHolder(ctx, "n2"))
-	if err := c.ForgetHolder(ctx, "n2"); !errors.Is(err, catalog.ErrNotFound) {
+	must(t, c.Holders.ForgetHolder(ctx, "n2"))
+	if err := c.Holders.ForgetHolder(ctx, "n2"); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("removed a holder twice: %v, want ErrNotFound", err)
 	}
 	if got := ofTree(one) + "/ " + ofTree(two); got != "/ n1 " {
 		t.Errorf("holders of trees after one was removed: %s", got)
 	}
-	if expired, err := c.ExpireHolders(ctx, time.Hour, 10); err != nil || len(expired) > 0 {
+	if expired, err := c.Holders.ExpireHolders(ctx, time.Hour, 10); err != nil || len(expired) > 0 {
 		t.Errorf("expired before their time: %+v, %v", expired, err)
 	}
-	if expired, err := c.ExpireHolders(ctx, -time.Hour, 10); err != nil || len(expired) != 1 || expired[0].ID != "n1" {
+	if expired, err := c.Holders.ExpireHolders(ctx, -time.Hour, 10); err != nil || len(expired) != 1 || expired[0].ID != "n1" {
 		t.Errorf("expired %+v, %v, want n1", expired, err)
 	}
 	if got := ofTree(two); got != "" {
@@ -87,7 +87,7 @@ func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "two", "b")
 	one, two := TreeOf("a"), TreeOf("b")
 	report := func(bounds catalog.HeldBounds, id string, trees ...chunk.ID) error {
-		_, err := c.SetHeld(ctx, holder(id), trees, bounds)
+		_, err := c.Holders.SetHeld(ctx, holder(id), trees, bounds)
 		return err
 	}
 	must(t, report(catalog.HeldBounds{Holders: 1, SenderHolders: 1, Trees: 1}, "n1", one))
@@ -105,11 +105,11 @@ func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("a known holder with one more tree: %v, want ErrTooMany", err)
 	}
 	must(t, report(catalog.HeldBounds{}, "n1", two))
-	all, err := c.Holders(ctx)
+	all, err := c.Holders.All(ctx)
 	if err != nil || len(all) != 1 || all[0].Trees != 1 {
 		t.Errorf("holders %+v, %v, want one with one tree", all, err)
 	}
-	if holders, err := c.HoldersOf(ctx, one); err != nil || len(holders) > 0 {
+	if holders, err := c.Holders.Of(ctx, one); err != nil || len(holders) > 0 {
 		t.Errorf("holders of a tree that was replaced: %+v, %v", holders, err)
 	}
 }
@@ -124,8 +124,8 @@ func testReleasedTrees(t *testing.T, c *catalog.Catalog) {
 	must(t, c.Remove(ctx, kind, "one", ""))
 	for what, release := range map[string]func(){
 		"a report":    func() { setHeld(t, c, "n1") },
-		"an expiry":   func() { must(t, errorOf(c.ExpireHolders(ctx, -time.Hour, 10))) },
-		"an oblivion": func() { must(t, c.ForgetHolder(ctx, "n1")) },
+		"an expiry":   func() { must(t, errorOf(c.Holders.ExpireHolders(ctx, -time.Hour, 10))) },
+		"an oblivion": func() { must(t, c.Holders.ForgetHolder(ctx, "n1")) },
 		"no change":   nil,
 	} {
 		setHeld(t, c, "n1", tree)
@@ -180,14 +180,14 @@ func testHeldImage(t *testing.T, c *catalog.Catalog) {
 	if surplus, err := c.SurplusDerived(ctx, 0, 0); err != nil || len(surplus) > 0 {
 		t.Errorf("trees to evict: %+v, %v, want none: the image of the held one is gone", surplus, err)
 	}
-	must(t, c.Unserved(ctx, time.UnixMilli(1)))
-	if due, err := c.TreeUse(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
+	must(t, c.Starts.Unserved(ctx, time.UnixMilli(1)))
+	if due, err := c.Starts.TreeUse(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
 		t.Errorf("the layout of a held tree: %+v, %v, want it served", due, err)
 	}
-	if due, err := c.TreeUse(ctx, TreeOf("x")); err != nil || due.Served || due.Unserved.IsZero() {
+	if due, err := c.Starts.TreeUse(ctx, TreeOf("x")); err != nil || due.Served || due.Unserved.IsZero() {
 		t.Errorf("the layout of a tree that nobody holds: %+v, %v, want it not served", due, err)
 	}
-	must(t, c.ForgetHolder(ctx, "n1"))
+	must(t, c.Holders.ForgetHolder(ctx, "n1"))
 	if _, err := c.Chain(ctx, "a"); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("the chain of a tree that is no longer held: %v, want ErrNotFound", err)
 	}

@@ -258,7 +258,7 @@ func testChunks(t *testing.T, c *catalog.Catalog) {
 		got.Layers != 601 {
 		t.Errorf("inventory: %+v, %v", got, err)
 	}
-	if bytes, err := c.PackBytes(ctx); err != nil || bytes != 1000 {
+	if bytes, err := c.Starts.PackBytes(ctx); err != nil || bytes != 1000 {
 		t.Errorf("bytes of packs: %d, %v, want 1000", bytes, err)
 	}
 	if layer, blob, err := c.HasLayer(ctx, "b", "blob of b"); err != nil || !layer || !blob {

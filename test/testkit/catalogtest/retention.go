@@ -38,14 +38,14 @@ func testNameUses(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("pushed again: %+v, before %+v", again, before)
 	}
 	later := time.Now().Add(time.Hour).Truncate(time.Second)
-	must(t, c.Used(ctx, map[chunk.ID]time.Time{TreeOf("b"): later}, time.Time{}))
+	must(t, c.Starts.Used(ctx, map[chunk.ID]time.Time{TreeOf("b"): later}, time.Time{}))
 	if got := use("two"); !got.Used.Equal(later) {
 		t.Errorf("used at %v, want %v", got.Used, later)
 	}
 	time.Sleep(5 * time.Millisecond)
 	mirror := holder("m")
 	mirror.Kind = wire.HolderMirror
-	if _, err := c.SetHeld(ctx, mirror, []chunk.ID{TreeOf("a")}, anyHeld); err != nil {
+	if _, err := c.Holders.SetHeld(ctx, mirror, []chunk.ID{TreeOf("a")}, anyHeld); err != nil {
 		t.Fatal(err)
 	}
 	if got := use("one"); !got.Used.Equal(again.Used) {

@@ -19,7 +19,7 @@ func layOut(t *testing.T, c *catalog.Catalog, tree chunk.ID, packs ...chunk.ID) 
 	for _, id := range packs {
 		l.Packs = append(l.Packs, catalog.StartupPack{ID: id, Size: 100})
 	}
-	must(t, c.SetLayout(t.Context(), l))
+	must(t, c.Starts.SetLayout(t.Context(), l))
 }
 
 func testLocations(t *testing.T, c *catalog.Catalog) {
@@ -27,28 +27,28 @@ func testLocations(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "one", "a")
 	tree := TreeOf("a")
 	first := chunk.Sum([]byte("locations of a"))
-	if got, err := c.Locations(ctx, tree); err != nil || got != first {
+	if got, err := c.Starts.Locations(ctx, tree); err != nil || got != first {
 		t.Errorf("locations: %v, %v, want %v", got, err, first)
 	}
-	if _, err := c.Locations(ctx, TreeOf("none")); !errors.Is(err, catalog.ErrNotFound) {
+	if _, err := c.Starts.Locations(ctx, TreeOf("none")); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("locations of an unknown tree: %v, want ErrNotFound", err)
 	}
 	pack := chunk.Sum([]byte("pack"))
 	layOut(t, c, tree, pack)
-	second, err := c.Locations(ctx, tree)
+	second, err := c.Starts.Locations(ctx, tree)
 	must(t, err)
 	// Publishing a known tree again does not replace its locations.
 	Publish(t, c, "two", "a")
-	if got, err := c.Layout(ctx, tree); err != nil || got.Locations != second || len(got.Packs) != 1 ||
+	if got, err := c.Starts.Layout(ctx, tree); err != nil || got.Locations != second || len(got.Packs) != 1 ||
 		got.Packs[0].ID != pack {
 		t.Errorf("layout: %+v, %v", got, err)
 	}
 	stale := &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("stale")), Before: first}
-	if err := c.SetLayout(ctx, stale); !errors.Is(err, catalog.ErrChanged) {
+	if err := c.Starts.SetLayout(ctx, stale); !errors.Is(err, catalog.ErrChanged) {
 		t.Errorf("a layout instead of one that was replaced: %v, want ErrChanged", err)
 	}
 	for id, want := range map[chunk.ID]bool{first: false, second: true} {
-		if got, err := c.HasLocations(ctx, id); err != nil || got != want {
+		if got, err := c.Starts.HasLocations(ctx, id); err != nil || got != want {
 			t.Errorf("locations %s are known: %v, %v, want %v", id.Short(), got, err, want)
 		}
 	}
@@ -87,19 +87,19 @@ func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 		{never, after[3], 0, ids[:3]},
 		{never, after[2], 0, ids[:2]},
 	} {
-		got, err := c.Retired(ctx, test.before, test.later, test.bytes, 10)
+		got, err := c.Starts.Retired(ctx, test.before, test.later, test.bytes, 10)
 		if err != nil || !slices.Equal(got, test.want) {
 			t.Errorf("case %d: %v, %v, want %v", i, got, err, test.want)
 		}
 	}
 	layOut(t, c, tree, ids[2]) // in use again
-	if got, err := c.Retired(ctx, after[3], never, 1000, 10); err != nil || !slices.Equal(got, ids[:2]) {
+	if got, err := c.Starts.Retired(ctx, after[3], never, 1000, 10); err != nil || !slices.Equal(got, ids[:2]) {
 		t.Errorf("after one came back: %v, %v, want %v", got, err, ids[:2])
 	}
 	layOut(t, c, TreeOf("b"), ids[2])
 	layOut(t, c, tree) // another tree still has the pack
-	must(t, c.DropRetired(ctx, catalog.Claim{}, ids))
-	if held, err := c.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 || held.Live != 100 {
+	must(t, c.Starts.DropRetired(ctx, catalog.Claim{}, ids))
+	if held, err := c.Starts.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 || held.Live != 100 {
 		t.Errorf("kept: %+v, %v, want one pack", held, err)
 	}
 }
@@ -117,26 +117,26 @@ func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
 		layOut(t, c, TreeOf(name), chunk.Sum([]byte("own "+name)), shared)
 		used[TreeOf(name)] = begin.Add(time.Duration(i+1) * time.Hour)
 	}
-	must(t, c.Used(ctx, used, time.UnixMilli(0)))
-	if lost, err := c.Lose(ctx, 400); err != nil || len(lost) != 0 {
+	must(t, c.Starts.Used(ctx, used, time.UnixMilli(0)))
+	if lost, err := c.Starts.Lose(ctx, 400); err != nil || len(lost) != 0 {
 		t.Errorf("with room for all: %v, %v, want none lost", lost, err)
 	}
-	lost, err := c.Lose(ctx, 300)
+	lost, err := c.Starts.Lose(ctx, 300)
 	if want := []chunk.ID{TreeOf("a")}; err != nil || !slices.Equal(lost, want) {
 		t.Errorf("with room for three packs: %v, %v, want %v", lost, err, want)
 	}
-	if use, err := c.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
+	if use, err := c.Starts.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
 		t.Errorf("the evicted tree: %+v, %v, want it without startup packs", use, err)
 	}
 	laidOut(t, c, TreeOf("a"))
 	use := map[chunk.ID]time.Time{TreeOf("a"): begin.Add(9 * time.Hour)}
-	must(t, c.Used(ctx, use, time.UnixMilli(1))) // lost too recently
-	if use, err := c.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
+	must(t, c.Starts.Used(ctx, use, time.UnixMilli(1))) // lost too recently
+	if use, err := c.Starts.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
 		t.Errorf("used too soon: %+v, %v, want no startup packs", use, err)
 	}
 	wantNoJob(t, c, layoutSlot)
-	must(t, c.Used(ctx, use, time.Now().Add(time.Hour)))
-	if use, err := c.TreeUse(ctx, TreeOf("a")); err != nil || !use.Lost.IsZero() {
+	must(t, c.Starts.Used(ctx, use, time.Now().Add(time.Hour)))
+	if use, err := c.Starts.TreeUse(ctx, TreeOf("a")); err != nil || !use.Lost.IsZero() {
 		t.Errorf("used again: %+v, %v, want it with startup packs", use, err)
 	}
 	laidOut(t, c, TreeOf("a"))
@@ -169,21 +169,21 @@ func testLayoutJobs(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "two", "b")
 	j := claimLayout(t, c, TreeOf("a"))
 	laidOut(t, c, TreeOf("b"))
-	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
+	must(t, c.Starts.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
 	wantNoJob(t, c, layoutSlot)
 	layout := catalog.Layout{Tree: TreeOf("a"), Startup: []byte("made"), Lease: j.Lease()}
-	must(t, c.SetLayout(ctx, &layout))
+	must(t, c.Starts.SetLayout(ctx, &layout))
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobQueued) // the trace came meanwhile
-	if err := c.SetLayout(ctx, &layout); !errors.Is(err, catalog.ErrLost) {
+	if err := c.Starts.SetLayout(ctx, &layout); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("set a layout after the end of its job: %v, want ErrLost", err)
 	}
 	laidOut(t, c, TreeOf("a"))
-	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), long)) // waits for further ones
+	must(t, c.Starts.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), long)) // waits for further ones
 	wantNoJob(t, c, layoutSlot)
-	must(t, c.AddRecordings(ctx, TreeOf("a"), []byte("recordings")))
+	must(t, c.Starts.AddRecordings(ctx, TreeOf("a"), []byte("recordings")))
 	laidOut(t, c, TreeOf("a"))
-	must(t, c.RestLayout(ctx, TreeOf("a"), long))
-	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
+	must(t, c.Starts.RestLayout(ctx, TreeOf("a"), long))
+	must(t, c.Starts.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
 	wantNoJob(t, c, layoutSlot)
 	images, err := c.TreeImages(ctx, TreeOf("a"))
 	if err != nil || len(images) != 1 || images[0].Name != "one" {
@@ -196,27 +196,27 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
 	tree := TreeOf("a")
-	must(t, c.AddTrace(ctx, tree, "", []byte("trace"), 0))
-	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Startup: []byte("startup")}))
+	must(t, c.Starts.AddTrace(ctx, tree, "", []byte("trace"), 0))
+	must(t, c.Starts.SetLayout(ctx, &catalog.Layout{Tree: tree, Startup: []byte("startup")}))
 	laidOut(t, c, tree)
 	if err := c.Remove(ctx, kind, "one", ""); err != nil {
 		t.Fatal(err)
 	}
-	must(t, c.Unserved(ctx, time.Now().Add(-time.Hour)))
-	use, err := c.TreeUse(ctx, tree)
+	must(t, c.Starts.Unserved(ctx, time.Now().Add(-time.Hour)))
+	use, err := c.Starts.TreeUse(ctx, tree)
 	if err != nil || use.Served || use.Unserved.IsZero() {
 		t.Errorf("just removed: %+v, %v, want it unserved", use, err)
 	}
 	wantNoJob(t, c, layoutSlot)
 	time.Sleep(3 * time.Millisecond)
-	must(t, c.Unserved(ctx, time.Now()))
-	if traces, err := c.Traces(ctx, tree); err != nil || len(traces) != 0 {
+	must(t, c.Starts.Unserved(ctx, time.Now()))
+	if traces, err := c.Starts.Traces(ctx, tree); err != nil || len(traces) != 0 {
 		t.Errorf("removed for a long time: %d traces, %v, want none", len(traces), err)
 	}
 	laidOut(t, c, tree)
 	Publish(t, c, "one", "a")
-	must(t, c.Unserved(ctx, time.Now()))
-	if use, err = c.TreeUse(ctx, tree); err != nil || !use.Served || !use.Unserved.IsZero() {
+	must(t, c.Starts.Unserved(ctx, time.Now()))
+	if use, err = c.Starts.TreeUse(ctx, tree); err != nil || !use.Served || !use.Unserved.IsZero() {
 		t.Errorf("added again: %+v, %v, want it served", use, err)
 	}
 }
@@ -269,9 +269,9 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "one", "a")
 	Publish(t, c, "two", "b")
 	tree := TreeOf("a")
-	add := func() error { return c.AddTrace(ctx, tree, "sender", []byte("trace"), 0) }
+	add := func() error { return c.Starts.AddTrace(ctx, tree, "sender", []byte("trace"), 0) }
 	most := fill(t, add)
-	must(t, c.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), 0))
+	must(t, c.Starts.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), 0))
 	// A trace that does not fit queues the layout again.
 	laidOut(t, c, tree)
 	laidOut(t, c, TreeOf("b"))
@@ -283,18 +283,18 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 		t.Fatal(err)
 	}
 	for _, id := range []chunk.ID{tree, TreeOf("none")} {
-		if err := c.AddTrace(ctx, id, "", []byte("trace"), 0); !errors.Is(err, catalog.ErrNotFound) {
+		if err := c.Starts.AddTrace(ctx, id, "", []byte("trace"), 0); !errors.Is(err, catalog.ErrNotFound) {
 			t.Errorf("trace of a tree without an image: %v, want ErrNotFound", err)
 		}
 	}
-	traces, err := c.Traces(ctx, tree)
+	traces, err := c.Starts.Traces(ctx, tree)
 	if err != nil || len(traces) != most || !traces[0].Raw || traces[0].Sender != "sender" ||
 		string(traces[0].Body) != "trace" {
 		t.Fatalf("%d traces are pending, %v, want %d", len(traces), err, most)
 	}
-	must(t, c.KeepRecordings(ctx, tree, nil, []byte("kept"), traces[9].N))
-	traces, err = c.Traces(ctx, tree)
-	kept, keptErr := c.Recordings(ctx, tree)
+	must(t, c.Starts.KeepRecordings(ctx, tree, nil, []byte("kept"), traces[9].N))
+	traces, err = c.Starts.Traces(ctx, tree)
+	kept, keptErr := c.Starts.Recordings(ctx, tree)
 	if err != nil || keptErr != nil || len(traces) != most-10 || string(kept) != "kept" {
 		t.Errorf("after merging ten: %d traces, recordings %q, %v, %v", len(traces), kept, err, keptErr)
 	}
@@ -309,10 +309,10 @@ func testLongTraces(t *testing.T, c *catalog.Catalog) {
 		trees++
 		name := fmt.Sprint(trees)
 		Publish(t, c, name, name)
-		if err := c.AddRecordings(t.Context(), TreeOf(name), long); err != nil {
+		if err := c.Starts.AddRecordings(t.Context(), TreeOf(name), long); err != nil {
 			return err
 		}
-		if err := c.AddTrace(t.Context(), TreeOf(name), "", []byte("trace"), 0); !errors.Is(err,
+		if err := c.Starts.AddTrace(t.Context(), TreeOf(name), "", []byte("trace"), 0); !errors.Is(err,
 			catalog.ErrFull) {
 			t.Errorf("a trace after a long one: %v, want ErrFull", err)
 		}
@@ -330,32 +330,32 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 	tree := TreeOf("a")
 	add := func() []catalog.Trace {
 		t.Helper()
-		must(t, c.AddTrace(ctx, tree, "", []byte("trace"), 0))
-		traces, err := c.Traces(ctx, tree)
+		must(t, c.Starts.AddTrace(ctx, tree, "", []byte("trace"), 0))
+		traces, err := c.Starts.Traces(ctx, tree)
 		must(t, err)
 		return traces
 	}
 	before := add()
-	if n, err := c.CutRecordings(ctx, tree, nil, []byte("none"), true); err != nil || n != 1 {
+	if n, err := c.Starts.CutRecordings(ctx, tree, nil, []byte("none"), true); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
-	if err := c.KeepRecordings(ctx, tree, nil, []byte("forgotten"), before[0].N); !errors.Is(err, catalog.ErrChanged) {
+	if err := c.Starts.KeepRecordings(ctx, tree, nil, []byte("forgotten"), before[0].N); !errors.Is(err, catalog.ErrChanged) {
 		t.Errorf("keep recordings that were removed: %v, want ErrChanged", err)
 	}
 	traces := add()
-	must(t, c.KeepRecordings(ctx, tree, []byte("none"), []byte("some"), traces[0].N))
+	must(t, c.Starts.KeepRecordings(ctx, tree, []byte("none"), []byte("some"), traces[0].N))
 	for _, all := range []bool{false, true} {
-		if _, err := c.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all); !errors.Is(err,
+		if _, err := c.Starts.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all); !errors.Is(err,
 			catalog.ErrChanged) {
 			t.Errorf("remove outdated recordings: %v, want ErrChanged", err)
 		}
 	}
 	laidOut(t, c, tree)
 	add()
-	if n, err := c.CutRecordings(ctx, tree, []byte("some"), []byte("less"), false); err != nil || n != 0 {
+	if n, err := c.Starts.CutRecordings(ctx, tree, []byte("some"), []byte("less"), false); err != nil || n != 0 {
 		t.Fatal(n, err)
 	}
-	if kept, err := c.Recordings(ctx, tree); err != nil || string(kept) != "less" {
+	if kept, err := c.Starts.Recordings(ctx, tree); err != nil || string(kept) != "less" {
 		t.Errorf("recordings %q, %v, want %q", kept, err, "less")
 	}
 	laidOut(t, c, tree)
@@ -365,15 +365,15 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 func testInherited(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
-	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
-	traces, err := c.Traces(ctx, TreeOf("a"))
+	must(t, c.Starts.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
+	traces, err := c.Starts.Traces(ctx, TreeOf("a"))
 	must(t, err)
-	must(t, c.KeepRecordings(ctx, TreeOf("a"), nil, []byte("recordings"), traces[0].N))
+	must(t, c.Starts.KeepRecordings(ctx, TreeOf("a"), nil, []byte("recordings"), traces[0].N))
 	Publish(t, c, "two", "b")
-	if got, err := c.Recordings(ctx, TreeOf("b")); err != nil || string(got) != "recordings" {
+	if got, err := c.Starts.Recordings(ctx, TreeOf("b")); err != nil || string(got) != "recordings" {
 		t.Errorf("recordings of the next image: %q, %v, want those of the previous one", got, err)
 	}
-	if got, err := c.Recordings(ctx, TreeOf("none")); err != nil || got != nil {
+	if got, err := c.Starts.Recordings(ctx, TreeOf("none")); err != nil || got != nil {
 		t.Errorf("recordings of an unknown tree: %q, %v, want none", got, err)
 	}
 }

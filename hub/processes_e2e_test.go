@@ -27,15 +27,15 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"lighter/format/chunk"
+	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/test/testkit/port"
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
 	"lighter/test/testkit/tarball"
 	"lighter/test/testkit/wrongclock"
 	"lighter/wire"
 	"lighter/wire/client"
-
-	"lighter/hub"
 )
 
 // processEnv has the configuration of the hub that this program runs as, if it is a child of a test.
@@ -113,12 +113,8 @@ func startProcess(t *testing.T, c hub.Config, env ...string) *process {
 // startProgram runs the program of a hub with a configuration until the test ends.
 func startProgram(t *testing.T, c hub.Config, program func(hub.Config) *exec.Cmd) *process {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Listen = l.Addr().String()
-	if err := l.Close(); err != nil {
+	var err error
+	if c.Listen, err = port.Loopback(); err != nil {
 		t.Fatal(err)
 	}
 	p := &process{testHub: &testHub{t: t, url: "http://" + c.Listen, config: c}, cmd: program(c)}

@@ -131,8 +131,9 @@ test/testkit/journal: node/fuse
 test/testkit/layout:
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects
-test/testkit/postgres:
-test/testkit/s3:
+test/testkit/port:
+test/testkit/postgres: test/testkit/port
+test/testkit/s3: test/testkit/port
 test/testkit/printed:
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+
+	"lighter/test/testkit/port"
 )
 
 const (
@@ -80,12 +82,11 @@ func New() (s *Server, err error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := port.Loopback()
 	if err != nil {
 		return nil, err
 	}
-	s.port = l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
+	if s.port, err = strconv.Atoi(address[strings.LastIndexByte(address, ':')+1:]); err != nil {
 		return nil, err
 	}
 	return s, s.Run()

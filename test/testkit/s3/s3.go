@@ -4,11 +4,9 @@ package s3
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -19,6 +17,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"lighter/test/testkit/port"
 )
 
 const (
@@ -61,12 +61,11 @@ func (s *Server) start() error {
 			return err
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	var err error
+	if s.address, err = port.Loopback(); err != nil {
 		return err
 	}
-	s.address = l.Addr().String()
-	if err := errors.Join(l.Close(), os.Mkdir(filepath.Join(s.dir, "data"), 0o755)); err != nil {
+	if err := os.Mkdir(filepath.Join(s.dir, "data"), 0o755); err != nil {
 		return err
 	}
 	return s.Run(program)

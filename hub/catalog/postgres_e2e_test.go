@@ -206,7 +206,7 @@ func TestAddedJobBlocksNoNumbers(t *testing.T) {
 	})
 }
 
-// A node is told that a tree is unknown if a collection removes it at the same time.
+// A collection removes a tree while a node reports that it has it: the answer names the tree as unknown.
 func TestTreeThatGoesIsNotHeld(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)

@@ -12,7 +12,7 @@
 // layer; it is kept for a minute, as more ranges may follow.
 //
 // The file needs as much disk space as the layer. So a layer is fetched only while there is room
-// (Config.Room): whoever can read may request any layers.
+// (Config.Room). Otherwise any reader could fill the disk by requesting layers.
 package upstream
 
 import (

@@ -2,7 +2,6 @@ package site
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -69,16 +68,9 @@ http {
   }
 }
 `, dir, p.Log, servers.String(), ProxyAddress)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
-		return nil, err
-	}
 	var err error
-	if p.process, err = s.startProcess("proxy", []string{"nginx", "-c", config, "-e",
-		filepath.Join(dir, "error.log")}); err != nil {
+	if p.process, err = s.startNginx(ctx, "proxy", config, text, ProxyAddress); err != nil {
 		return nil, err
-	}
-	if err := p.process.await(ctx, dial("tcp", ProxyAddress)); err != nil {
-		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
 }

@@ -49,18 +49,26 @@ http {
   server { listen %[3]s; root %[4]s; }
 }
 `, dir, w.Log, webAddress, w.Dir)
+	var err error
+	if w.process, err = s.startNginx(ctx, "nginx", config, text, webAddress); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// startNginx writes a configuration, starts nginx with it, and waits until it listens at the address.
+func (s *Site) startNginx(ctx context.Context, name, config, text, address string) (*process, error) {
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	var err error
-	if w.process, err = s.startProcess("nginx", []string{"nginx", "-c", config, "-e",
-		filepath.Join(dir, "error.log")}); err != nil {
+	p, err := s.startProcess(name, []string{"nginx", "-c", config, "-e", filepath.Join(filepath.Dir(config), "error.log")})
+	if err != nil {
 		return nil, err
 	}
-	if err := w.process.await(ctx, dial("tcp", webAddress)); err != nil {
-		return nil, errors.Join(err, w.Close())
+	if err := p.await(ctx, dial("tcp", address)); err != nil {
+		return nil, errors.Join(err, p.stop())
 	}
-	return w, nil
+	return p, nil
 }
 
 // Close stops the server.

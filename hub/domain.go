@@ -211,7 +211,7 @@ func (d *domain) Close() error {
 func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.publisher.Run(ctx) })
 	group.Go(d.trees.Run)
-	group.Go(func() error { return d.catalog.KeepSizes(ctx) })
+	group.Go(func() error { return d.catalog.KeepSizes(ctx, d.log) })
 	group.Go(func() error { return d.starts.Run(ctx) })
 }
 

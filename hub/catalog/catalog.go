@@ -33,6 +33,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 )
 
 // ErrNotFound means that the catalog has no such entry.
@@ -51,7 +52,7 @@ type Catalog struct {
 	Repairs *Repairs
 
 	changes changes
-	sizes   sizesState
+	sized   atomic.Int64 // changes that image_sizes includes; -1: unknown
 }
 
 // Open opens the only catalog of this process: Place.Source is source.
@@ -77,8 +78,10 @@ func OpenAt(ctx context.Context, p Place) (*Catalog, error) {
 }
 
 func newCatalog(db *database) *Catalog {
-	return &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
+	c := &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
 		Garbage: &Garbage{db}, Blobs: &Blobs{db},
 		Holders: &Holders{db}, Starts: &Starts{db}, Repairs: &Repairs{db},
-		changes: changes{wake: make(chan struct{}, 1)}, sizes: sizesState{changes: -1}}
+		changes: changes{wake: make(chan struct{}, 1)}}
+	c.sized.Store(-1)
+	return c
 }

@@ -3,8 +3,9 @@ package catalog
 import (
 	"context"
 	"fmt"
-	"sync"
+	"log/slog"
 	"sync/atomic"
+	"time"
 )
 
 // Sizes are the bytes that only one image has. Images with the same digest count as one.
@@ -28,29 +29,28 @@ func (c *changes) Add(n int64) {
 	}
 }
 
-// sizesState is the progress of KeepSizes.
-type sizesState struct {
-	mu      sync.Mutex // guards the following
-	changes int64      // changes that the table includes; -1: unknown
-	err     error      // of the last computation
-}
+// sizesRetry is the pause after a failed computation of sizes. A change ends it.
+const sizesRetry = 5 * time.Second
 
-// KeepSizes computes sizes after each change, until ctx ends. One call of it runs.
-func (c *Catalog) KeepSizes(ctx context.Context) error {
+// KeepSizes computes sizes after each change, until ctx ends. One call of it runs. It logs a failed
+// computation, and tries again after a pause.
+func (c *Catalog) KeepSizes(ctx context.Context, log *slog.Logger) error {
 	for {
 		changes := c.changes.n.Load()
 		err := c.countSizes(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		s := &c.sizes
-		s.mu.Lock()
-		if s.err = err; err == nil {
-			s.changes = changes
+		var retry <-chan time.Time
+		if err != nil {
+			log.Error("compute the images' sizes", "err", err)
+			retry = time.After(sizesRetry)
+		} else {
+			c.sized.Store(changes)
 		}
-		s.mu.Unlock()
 		select {
 		case <-c.changes.wake:
+		case <-retry:
 		case <-ctx.Done():
 			return nil
 		}
@@ -58,18 +58,10 @@ func (c *Catalog) KeepSizes(ctx context.Context) error {
 }
 
 // Sizes returns the sizes of the images of a name, or of all ready images if name is empty, by
-// digest. They are those of the last computation: some may be missing or outdated unless current is
-// true. Computing them takes seconds in a large catalog, so Sizes does not wait for it. The error
-// may be that of the last computation, which is tried again then.
+// digest. They are those of the last successful computation: some may be missing or outdated unless
+// current is true. Computing them takes seconds in a large catalog, so Sizes does not wait for it.
 func (c *Catalog) Sizes(ctx context.Context, name string) (sizes map[string]Sizes, current bool, err error) {
-	wanted := c.changes.n.Load()
-	c.sizes.mu.Lock()
-	current, err = c.sizes.changes >= wanted, c.sizes.err
-	c.sizes.mu.Unlock()
-	if err != nil {
-		c.changes.Add(0)
-		return nil, false, fmt.Errorf("compute the images' sizes: %w", err)
-	}
+	current = c.sized.Load() >= c.changes.n.Load()
 	fields := func(digest *string, s *Sizes) []any { return []any{digest, &s.Chunks, &s.Stored} }
 	query, args := `SELECT digest, plain, stored + blobs FROM image_sizes`, []any{}
 	if name != "" {

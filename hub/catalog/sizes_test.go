@@ -2,10 +2,11 @@ package catalog_test
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
-	"time"
 
 	"lighter/hub/catalog"
 	"lighter/test/testkit/catalogtest"
@@ -16,7 +17,7 @@ func keepSizes(t *testing.T, c *catalog.Catalog) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.KeepSizes(ctx) }()
+	go func() { ended <- c.KeepSizes(ctx, slog.New(slog.DiscardHandler)) }()
 	return func() {
 		t.Helper()
 		cancel()
@@ -59,7 +60,7 @@ func TestSizesAreComputedOnce(t *testing.T) {
 	})
 }
 
-// An answer does not wait for a computation of sizes. An error of the last one is returned.
+// An answer does not wait for a computation of sizes.
 func TestSizesWithoutWaiting(t *testing.T) {
 	c := openNew(t)
 	stop := keepSizes(t, c)
@@ -71,15 +72,41 @@ func TestSizesWithoutWaiting(t *testing.T) {
 	if got, current, err := c.Sizes(t.Context(), ""); err != nil || current || !reflect.DeepEqual(got, want) {
 		t.Errorf("sizes %+v, current: %v, %v, want the last ones, %+v", got, current, err, want)
 	}
+}
 
+// A failed computation is logged and repeated. Meanwhile the last sizes are the answer.
+func TestSizesCannotBeComputed(t *testing.T) {
+	c := openNew(t)
+	catalogtest.Publish(t, c, "one", "a")
+	c.Exec(t, `CREATE TABLE kept AS SELECT diff_id, chunks FROM layers`)
 	c.Exec(t, `UPDATE layers SET chunks = x'ff'`)
-	defer keepSizes(t, c)()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, _, err := c.Sizes(t.Context(), ""); err != nil {
-			break
+	failed := make(logged, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.KeepSizes(ctx, slog.New(slog.NewTextHandler(failed, nil))) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
-		if time.Now().After(end) {
-			t.Fatal("sizes were computed from damaged layers")
-		}
+	}()
+	if line := <-failed; !strings.Contains(line, "compute the images' sizes") {
+		t.Errorf("logged %q", line)
 	}
+	if got, current, err := c.Sizes(t.Context(), ""); err != nil || current || len(got) != 0 {
+		t.Errorf("sizes %+v, current: %v, %v, want none", got, current, err)
+	}
+	c.Exec(t, `UPDATE layers SET chunks = (SELECT chunks FROM kept WHERE kept.diff_id = layers.diff_id)`)
+	expectSizes(t, c, "", map[string]catalog.Sizes{"one": {Chunks: 1000, Stored: 400 + 100 + 7}})
+}
+
+// logged receives the lines of a log. Lines are dropped while it is full.
+type logged chan string
+
+func (l logged) Write(line []byte) (int, error) {
+	select {
+	case l <- string(line):
+	default:
+	}
+	return len(line), nil
 }

@@ -45,9 +45,10 @@ type BackupResult struct {
 // backupLease is how long the hub deletes nothing after a backup has been killed.
 const backupLease = 2 * time.Minute
 
-// Backup copies a hub with SQLite catalogs and a directory of objects to another directory, with all its
-// domains, whether the hub runs or not. An earlier backup there is replaced: what it has is not copied again. Until the
-// backup has ended, the hub deletes no objects. On one file system, objects become hard links.
+// Backup copies a hub with SQLite catalogs and a directory of objects to another directory, with
+// all its domains, whether the hub runs or not. An earlier backup there is replaced: what it has is
+// not copied again. Until the backup has ended, the hub deletes no objects. On one file system,
+// objects become hard links.
 func Backup(ctx context.Context, root, dir string) (r BackupResult, err error) {
 	domains, err := domainsIn(root)
 	if err != nil {
@@ -68,8 +69,8 @@ func Backup(ctx context.Context, root, dir string) (r BackupResult, err error) {
 	return r, durable.Replace(filepath.Join(dir, backupFile), append(text, '\n'))
 }
 
-// domainsIn returns the domains that the directory of a hub or a backup has, the default one first, also
-// those that the hub does not have any more.
+// domainsIn returns the domains that the directory of a hub or a backup has, the default one first,
+// also those that the hub does not have any more.
 func domainsIn(root string) ([]string, error) {
 	domains := []string{wire.DefaultDomain}
 	entries, err := os.ReadDir(domainsDir(root))
@@ -261,8 +262,8 @@ func copyBytes(from, to string) error {
 	return errors.Join(err, w.Sync(), w.Close())
 }
 
-// copyTree copies the files of a registry below a directory, except unfinished uploads. The bytes of
-// blobs never change.
+// copyTree copies the files of a registry below a directory, except unfinished uploads. The bytes
+// of blobs never change.
 func copyTree(ctx context.Context, from, to string) error {
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -20,8 +20,8 @@ import (
 	"lighter/hub"
 )
 
-// collectBlobs collects the registry's blobs twice: the first run sees some of them for the first time.
-// Nothing is kept for a while.
+// collectBlobs collects the registry's blobs twice: the first run sees some of them for the first
+// time. Nothing is kept for a while.
 func (h *testHub) collectBlobs() (all blobs.Result) {
 	h.t.Helper()
 	h.Blobs().Delay = 0
@@ -196,8 +196,8 @@ func TestPushesRelyOnWhatTheyFound(t *testing.T) {
 	}
 }
 
-// A manifest that is pushed between mark and sweep keeps its blobs, also if its client had found them
-// long ago.
+// A manifest that is pushed between mark and sweep keeps its blobs, also if its client had found
+// them long ago.
 func TestManifestPushedDuringCollection(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -278,8 +278,8 @@ func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
 	h.expectBlob("a", layer, []byte("layer"))
 }
 
-// Layers that a hub stores although they need not be stored are released, if their registry still has
-// them.
+// Layers that a hub stores although they need not be stored are released, if their registry still
+// has them.
 func TestLayersAreReleased(t *testing.T) {
 	t.Parallel()
 	lower, lowerBytes := layerOf(lowerTar)
@@ -328,7 +328,8 @@ func TestLayersAreReleased(t *testing.T) {
 	}
 }
 
-// A hub that keeps no layers serves those of pushed images until they are ingested, and then says so.
+// A hub that keeps no layers serves those of pushed images until they are ingested, and then says
+// so.
 func TestKeepNever(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.KeepBlobs = "never" })

@@ -261,8 +261,8 @@ func idOf(t *testing.T, text string) chunk.ID {
 	return id
 }
 
-// Whatever happens in which order, every tree that an image has or a node holds can be read, and the
-// bucket has what the catalog names.
+// Whatever happens in which order, every tree that an image has or a node holds can be read, and
+// the bucket has what the catalog names.
 func TestCollectionModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {

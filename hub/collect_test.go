@@ -200,8 +200,8 @@ func TestCollectionKeepsWhatAnotherImageHas(t *testing.T) {
 	h.fetchTree(above.Chain)
 }
 
-// A collection that has removed chunks and layers while an image is ingested, which needs them, makes
-// the ingestion begin again.
+// A collection that has removed chunks and layers while an image is ingested, which needs them,
+// makes the ingestion begin again.
 func TestCollectionDuringIngestion(t *testing.T) {
 	t.Parallel()
 	for name, i := range map[string]fakeImage{
@@ -261,8 +261,8 @@ func (h *testHub) prepare(name string, i fakeImage) (publish func() error) {
 	}
 }
 
-// An image that is published while a collection runs keeps all that it needs, also what the collection
-// was about to remove.
+// An image that is published while a collection runs keeps all that it needs, also what the
+// collection was about to remove.
 func TestIngestionDuringCollection(t *testing.T) {
 	t.Parallel()
 	for step, i := range map[string]fakeImage{
@@ -322,8 +322,8 @@ func (h *testHub) packsOf(tree string) map[chunk.ID]bool {
 	return packs
 }
 
-// A pack of which little is needed is replaced by a smaller one. Nodes with older locations go on to
-// read the old one for a while.
+// A pack of which little is needed is replaced by a smaller one. Nodes with older locations go on
+// to read the old one for a while.
 func TestSparsePacksAreRewritten(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -364,7 +364,8 @@ func TestSparsePacksAreRewritten(t *testing.T) {
 	h.fetchTree(again.Chain)
 }
 
-// checkLocations makes the next collection check all locations, as a repair does that has moved chunks.
+// checkLocations makes the next collection check all locations, as a repair does that has moved
+// chunks.
 func (h *testHub) checkLocations() {
 	h.t.Helper()
 	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{objects.PackKey(chunk.Sum([]byte("repaired")))}}
@@ -550,8 +551,8 @@ func TestDeadBytesComeBack(t *testing.T) {
 	}
 }
 
-// A collection forgets holders that report no more, and frees what they had. It also deletes what the
-// registry does not need.
+// A collection forgets holders that report no more, and frees what they had. It also deletes what
+// the registry does not need.
 func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

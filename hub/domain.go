@@ -40,7 +40,8 @@ import (
 	"lighter/wire"
 )
 
-// domain is a set of images with stores, signing keys and jobs of its own, and the services over these.
+// domain is a set of images with stores, signing keys and jobs of its own, and the services over
+// these.
 type domain struct {
 	name    string
 	config  Config // with the places and quotas of this domain
@@ -86,8 +87,8 @@ func newShared(c *Config) (*shared, error) {
 		reserve: space.New(c.DiskReserve, c.dirs()...), proxies: proxies}, err
 }
 
-// openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx must
-// last as long as the domain.
+// openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx
+// must last as long as the domain.
 func openDomain(ctx context.Context, name string, c Config, with *shared, log *slog.Logger) (*domain, error) {
 	own, err := c.ofDomain(name)
 	if err != nil {

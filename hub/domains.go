@@ -15,8 +15,8 @@ import (
 	"lighter/wire"
 )
 
-// Domain is a part of the configuration: a set of repositories whose images the hub keeps apart from
-// all others.
+// Domain is a part of the configuration: a set of repositories whose images the hub keeps apart
+// from all others.
 type Domain struct {
 	Name         string   `toml:"name" comment:"Name of the domain, as it is in URLs (lighter --domain, a node's domain): lower-case letters, digits and hyphens."`
 	Repositories []string `toml:"repositories" comment:"Patterns of names without tag, as lighter ls shows them: registry.example.org/team/**. * is any part of a name without /, ** any number of parts."`
@@ -25,8 +25,8 @@ type Domain struct {
 // maxDomains bounds the domains of a hub: each has background work and connections.
 const maxDomains = 64
 
-// checkDomains returns an error if the domains are invalid, or if it is plain that a repository belongs
-// to two of them. Otherwise the first one that matches has it.
+// checkDomains returns an error if the domains are invalid, or if it is plain that a repository
+// belongs to two of them. Otherwise the first one that matches has it.
 func checkDomains(domains []Domain) error {
 	if len(domains) > maxDomains {
 		return fmt.Errorf("there are %d domains: want %d at most", len(domains), maxDomains)
@@ -73,7 +73,8 @@ func (c *Config) domainNames() []string {
 	return names
 }
 
-// domainOf returns the name of the domain to which a repository belongs: its path in the hub's registry.
+// domainOf returns the name of the domain to which a repository belongs: its path in the hub's
+// registry.
 func (c *Config) domainOf(repository string) string {
 	name := wire.Ref{Repository: repository}.NamedRepository()
 	for _, d := range c.Domains {
@@ -95,8 +96,8 @@ func (c *Config) belongs(domain string) func(repository string) error {
 	}
 }
 
-// DomainRoot returns the directory of a domain's files in a hub's directory. That of the default domain
-// is the hub's directory itself.
+// DomainRoot returns the directory of a domain's files in a hub's directory. That of the default
+// domain is the hub's directory itself.
 func DomainRoot(root, domain string) string {
 	if domain == wire.DefaultDomain {
 		return root

@@ -120,7 +120,8 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 	}
 }
 
-// The same image in two domains is stored twice. What is removed and collected in one stays in the other.
+// The same image in two domains is stored twice. What is removed and collected in one stays in the
+// other.
 func TestDomainsStoreTheSameTwice(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam)

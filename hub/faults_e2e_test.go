@@ -26,8 +26,8 @@ import (
 // cutOf is how many transactions there are for one whose answer is cut off.
 const cutOf = 20
 
-// The answers of some transactions are cut off after they have committed, so that the hub does not know
-// whether they have happened. In the end it has the same as if all had arrived.
+// The answers of some transactions are cut off after they have committed, so that the hub does not
+// know whether they have happened. In the end it has the same as if all had arrived.
 func TestAnswersOfCommitsAreCut(t *testing.T) {
 	t.Parallel()
 	const images = 4
@@ -79,8 +79,8 @@ func cutScene(t *testing.T) scene {
 	}}
 }
 
-// smallDisk mounts a file system of 48 MiB at a directory until the test ends. fill uses up all of it
-// until free is called.
+// smallDisk mounts a file system of 48 MiB at a directory until the test ends. fill uses up all of
+// it until free is called.
 func smallDisk(t *testing.T, dir string) (fill func() (free func())) {
 	t.Helper()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {

@@ -324,8 +324,9 @@ func TestSweepSparesAnotherBucket(t *testing.T) {
 	h.wantClean("after the repair", "a:1")
 }
 
-// Names differ after a restore, if catalog and registry were copied at different times. The catalog then
-// follows the registry: it forgets names whose manifests are missing, and gets those that it lacks.
+// Names differ after a restore, if catalog and registry were copied at different times. The catalog
+// then follows the registry: it forgets names whose manifests are missing, and gets those that it
+// lacks.
 func TestFsckComparesNames(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

@@ -8,9 +8,10 @@ import (
 	"lighter/hub/catalog"
 )
 
-// WhileHeld calls fn while the processes of a hub delete no objects of any domain, whether they run or not. So fn can
-// copy the catalog and the bucket with the tools of these, the catalog first. If that right is lost,
-// the context of fn ends and WhileHeld returns an error: the copy may lack objects.
+// WhileHeld calls fn while the processes of a hub delete no objects of any domain, whether they run
+// or not. So fn can copy the catalog and the bucket with the tools of these, the catalog first. If
+// that right is lost, the context of fn ends and WhileHeld returns an error: the copy may lack
+// objects.
 func WhileHeld(ctx context.Context, c Config, fn func(ctx context.Context) error) error {
 	for _, name := range c.domainNames() {
 		inner := fn

@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// While a hub is copied with other tools, its processes delete neither objects nor blobs, whatever is
-// removed.
+// While a hub is copied with other tools, its processes delete neither objects nor blobs, whatever
+// is removed.
 func TestNothingIsDeletedWhileHeld(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -53,8 +53,8 @@ func TestNothingIsDeletedWhileHeld(t *testing.T) {
 	}
 }
 
-// A copy that loses the right to hold the hub's objects fails, and so does one of a catalog that no hub
-// has opened.
+// A copy that loses the right to hold the hub's objects fails, and so does one of a catalog that no
+// hub has opened.
 func TestHoldIsLost(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

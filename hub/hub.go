@@ -3,8 +3,8 @@
 // the HTTP servers, metrics, and the order of starting and ending.
 //
 //   - hub.go (Hub): the process, with its servers and the bounds that all domains share.
-//   - domain.go (domain): the stores, keys and services of one domain; domains.go: which repositories a
-//     domain has, and where its files are.
+//   - domain.go (domain): the stores, keys and services of one domain; domains.go: which
+//     repositories a domain has, and where its files are.
 //
 // Only one hub runs in a directory. At an address that other machines can reach, a hub serves plain
 // HTTP, or lets everybody make changes, only if its configuration says so.
@@ -148,8 +148,8 @@ func (h *Hub) handler() http.Handler {
 	return mux
 }
 
-// registries sends a request of a registry's client to the domain of its repository. Requests that name
-// no repository are about the default domain: also the list of all repositories.
+// registries sends a request of a registry's client to the domain of its repository. Requests that
+// name no repository are about the default domain: also the list of all repositories.
 func (h *Hub) registries() http.Handler {
 	byDomain := map[string]http.Handler{}
 	for _, d := range h.domains {

@@ -210,8 +210,8 @@ func TestAddAfterRemoval(t *testing.T) {
 	h.wantReady("a:1", r.manifest)
 }
 
-// What happens to a name while the worker that brings an image to it waits for the name's lock counts,
-// not the worker.
+// What happens to a name while the worker that brings an image to it waits for the name's lock
+// counts, not the worker.
 func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(h *testHub) (tag string){

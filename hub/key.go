@@ -158,8 +158,8 @@ func AddKey(root string) (string, error) {
 	return keys.text()[len(keys)-1], writeKeys(keyFile(root), keys)
 }
 
-// RemoveKey removes the signing key with that public half from the domain in a directory, unless it is
-// the only one. A running hub uses it until a restart.
+// RemoveKey removes the signing key with that public half from the domain in a directory, unless it
+// is the only one. A running hub uses it until a restart.
 func RemoveKey(root, public string) error {
 	keys, err := readKeys(keyFile(root))
 	if err != nil {

@@ -51,8 +51,8 @@ func (r *ran) take() (requests, work map[string][]any) {
 	return requests, work
 }
 
-// requestsOf returns requests for each route, about a copy of an image. Each comes with the tables of
-// which its answer has all rows.
+// requestsOf returns requests for each route, about a copy of an image. Each comes with the tables
+// of which its answer has all rows.
 func requestsOf(chain string) map[string]string {
 	chain = catalogtest.CopyOf(chain, 7)
 	id, name := catalogtest.CopyID(7), "?name=fill/7:1"
@@ -90,8 +90,8 @@ func requestsOf(chain string) map[string]string {
 }
 
 // workScans are the tables that the hub's work reads as a whole: to count the bytes that only one
-// image has (Catalog.KeepSizes), and to know how many bytes startup packs may take. layouts has a row
-// for each tree, and no index by the digest of its locations.
+// image has (Catalog.KeepSizes), and to know how many bytes startup packs may take. layouts has a
+// row for each tree, and no index by the digest of its locations.
 var workScans = strings.Fields("images image_blobs chains layers image_sizes packs layouts")
 
 // No request makes the database read a large table from one end to the other, unless its answer has

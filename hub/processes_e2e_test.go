@@ -38,7 +38,8 @@ import (
 	"lighter/wire/client"
 )
 
-// processEnv has the configuration of the hub that this program runs as, if it is a child of a test.
+// processEnv has the configuration of the hub that this program runs as, if it is a child of a
+// test.
 const processEnv = "LIGHTER_TEST_HUB"
 
 // processLease is how long the jobs and claims of a process that has stopped stay its own.
@@ -342,8 +343,8 @@ func TestProcessesTakeOver(t *testing.T) {
 	}
 }
 
-// holdUploads is a proxy before the S3 server of a bucket. It holds the first upload of an index until
-// release is called.
+// holdUploads is a proxy before the S3 server of a bucket. It holds the first upload of an index
+// until release is called.
 func holdUploads(t *testing.T, bucket string) (through string, held chan struct{}, release func()) {
 	t.Helper()
 	held, released := make(chan struct{}), make(chan struct{})
@@ -366,8 +367,8 @@ func holdUploads(t *testing.T, bucket string) (through string, held chan struct{
 	return through, held, release
 }
 
-// A process that is stopped while it publishes, for longer than its leases, does not publish when it
-// wakes up: another process has done it.
+// A process that is stopped while it publishes, for longer than its leases, does not publish when
+// it wakes up: another process has done it.
 func TestStoppedWhileItPublishes(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -402,8 +403,8 @@ func TestStoppedWhileItPublishes(t *testing.T) {
 	wantSame(t, b.config, undisturbed.config)
 }
 
-// While the database is away, what is in the bucket is served. Images that were accepted become ready
-// when it is back.
+// While the database is away, what is in the bucket is served. Images that were accepted become
+// ready when it is back.
 func TestDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	database := postgres.Start(t)

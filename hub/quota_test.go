@@ -11,8 +11,8 @@ import (
 	"lighter/wire"
 )
 
-// A quota bounds the images below a prefix, pushed or added. An image that is there already takes no
-// more room under another name.
+// A quota bounds the images below a prefix, pushed or added. An image that is there already takes
+// no more room under another name.
 func TestImageQuota(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.Quota = []images.Quota{{Prefix: "ci", Bytes: 60_000}} })

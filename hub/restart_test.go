@@ -169,8 +169,8 @@ func TestKilledHubCompletesARemoval(t *testing.T) {
 	}
 }
 
-// Two processes push one tag at the same moment, and the one that is first in the registry is last in
-// the catalog.
+// Two processes push one tag at the same moment, and the one that is first in the registry is last
+// in the catalog.
 func TestOneTagAtTwoProcesses(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -219,8 +219,8 @@ func TestOneTagAtTwoProcesses(t *testing.T) {
 	}
 }
 
-// leaveUnpublished leaves the files and claims of a hub that was killed between storing objects and the
-// catalog's commit. It returns the keys of a published record and of an unpublished pack.
+// leaveUnpublished leaves the files and claims of a hub that was killed between storing objects and
+// the catalog's commit. It returns the keys of a published record and of an unpublished pack.
 func leaveUnpublished(t *testing.T, dying *hub.Hub, objectsBefore []string) (known, fresh string) {
 	t.Helper()
 	root := dying.Config().Root

@@ -127,8 +127,8 @@ func TestNoRetention(t *testing.T) {
 	}
 }
 
-// An image that is just being pushed is not removed in place of the one that the rules let go, whenever
-// the push is announced.
+// An image that is just being pushed is not removed in place of the one that the rules let go,
+// whenever the push is announced.
 func TestRetentionBesideAPush(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

@@ -44,14 +44,14 @@ func lockFile(root string) string    { return filepath.Join(root, "lock") }
 // rootLock is the locked file of a hub's directory.
 type rootLock struct{ *os.File }
 
-// Close unlocks the directory. Closing the file does not suffice: a child process has it, too, from its
-// fork until its exec.
+// Close unlocks the directory. Closing the file does not suffice: a child process has it, too, from
+// its fork until its exec.
 func (l rootLock) Close() error {
 	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
 }
 
-// prepareRoot makes the directories and locks the hub's directory. Closing the lock, or the end of the
-// process, unlocks it.
+// prepareRoot makes the directories and locks the hub's directory. Closing the lock, or the end of
+// the process, unlocks it.
 func prepareRoot(root string) (lock io.Closer, err error) {
 	for _, dir := range []string{root, registryDir(root)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -69,8 +69,8 @@ func prepareRoot(root string) (lock io.Closer, err error) {
 	return rootLock{file}, nil
 }
 
-// owner returns the name under which the hub in a directory runs jobs. It is random, and made at the
-// first start.
+// owner returns the name under which the hub in a directory runs jobs. It is random, and made at
+// the first start.
 func owner(root string) (string, error) {
 	b, err := os.ReadFile(ownerFile(root))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -83,8 +83,8 @@ func owner(root string) (string, error) {
 	return string(b), nil
 }
 
-// registryStorage returns where the registry keeps its files: in the bucket if that is S3, otherwise
-// below the hub's directory.
+// registryStorage returns where the registry keeps its files: in the bucket if that is S3,
+// otherwise below the hub's directory.
 func (c *Config) registryStorage() registry.Storage {
 	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "s3" {
 		return registry.S3(u)

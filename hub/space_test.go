@@ -8,8 +8,8 @@ import (
 	"lighter/wire"
 )
 
-// A hub whose disk has less than its reserve reads no layers for clients from other registries: they
-// would take the rest of the disk.
+// A hub whose disk has less than its reserve reads no layers for clients from other registries:
+// they would take the rest of the disk.
 func TestUpstreamLayersNeedRoom(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -30,8 +30,8 @@ func TestUpstreamLayersNeedRoom(t *testing.T) {
 	h.expectBlob("a", lower, lowerBytes)
 }
 
-// A hub whose disk has less than its reserve serves what it has, and takes nothing more. What it has
-// accepted before goes on when there is room.
+// A hub whose disk has less than its reserve serves what it has, and takes nothing more. What it
+// has accepted before goes on when there is room.
 func TestDiskReserve(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)

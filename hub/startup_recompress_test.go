@@ -115,8 +115,8 @@ func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 	}
 }
 
-// Packs whose recompression was pending when the hub ended are recompressed after its restart, and not
-// again after a trace that changes nothing.
+// Packs whose recompression was pending when the hub ended are recompressed after its restart, and
+// not again after a trace that changes nothing.
 func TestRecompressionAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))

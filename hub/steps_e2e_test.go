@@ -34,10 +34,10 @@ import (
 	"lighter/wire"
 )
 
-// The named steps of a hub's work. Each job of a kind begins and ends, reads the catalog, and commits
-// transactions; requests commit some, too. All that is durable changes between two of these steps, so
-// a process that ends at each of them has ended everywhere. A test learns the steps from an
-// undisturbed process: steps that are added to the hub are tested without being listed here.
+// The named steps of a hub's work. Each job of a kind begins and ends, reads the catalog, and
+// commits transactions; requests commit some, too. All that is durable changes between two of these
+// steps, so a process that ends at each of them has ended everywhere. A test learns the steps from
+// an undisturbed process: steps that are added to the hub are tested without being listed here.
 //
 //	image: begin
 //	image: before publish        a transaction is about to commit
@@ -45,9 +45,9 @@ import (
 //	image: read SELECT …         a query is about to run
 //	request: before queue image
 
-// stepsEnv names a directory. The process writes the steps that it reaches to its file "seen". At the
-// step that is the content of its file "at" it gets a signal: SIGSTOP if the content
-// begins with "stop ", otherwise SIGKILL. It removes the file before that.
+// stepsEnv names a directory. The process writes the steps that it reaches to its file "seen". At
+// the step that is the content of its file "at" it gets a signal: SIGSTOP if the content begins
+// with "stop ", otherwise SIGKILL. It removes the file before that.
 const stepsEnv = "LIGHTER_TEST_STEPS"
 
 // steps has the steps that a process reaches.
@@ -332,7 +332,8 @@ func sendTrace(ctx context.Context, h *process, round int) error {
 // catalogOf returns what opens the catalog of a hub.
 func catalogOf(c hub.Config) string { return cmp.Or(c.Catalog, filepath.Join(c.Root, "catalog.db")) }
 
-// state returns the state of a process as the kernel shows it: T if it is stopped, Z if it has ended.
+// state returns the state of a process as the kernel shows it: T if it is stopped, Z if it has
+// ended.
 func (p *process) state() string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -365,8 +366,8 @@ func work(t *testing.T, s scene, round int, at ...*process) {
 // soak says that the long form of a test runs.
 var soak = os.Getenv("LIGHTER_SOAK") != ""
 
-// stepsOf does a round at a process, and returns the steps that it reaches. The short form of the test
-// has a part of the queries only.
+// stepsOf does a round at a process, and returns the steps that it reaches. The short form of the
+// test has a part of the queries only.
 func stepsOf(t *testing.T, s scene, h *process, dir string) (names []string) {
 	t.Helper()
 	s.prepare(h, 0)
@@ -433,8 +434,8 @@ func sceneConfig(t *testing.T, s scene, setup string) hub.Config {
 	return c
 }
 
-// A process that is killed at any step of its work leaves nothing that the next one does not complete
-// or clean up: in the end, the hub has the same as one that was never killed.
+// A process that is killed at any step of its work leaves nothing that the next one does not
+// complete or clean up: in the end, the hub has the same as one that was never killed.
 func TestKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	for _, setup := range []string{setupSQLite, setupPostgres} {
@@ -458,8 +459,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// some returns the steps of the short form of the test: every sixth one, and with PostgreSQL others than
-// with SQLite.
+// some returns the steps of the short form of the test: every sixth one, and with PostgreSQL others
+// than with SQLite.
 func some(names []string, setup string) (chosen []string) {
 	if soak {
 		return names
@@ -474,8 +475,8 @@ func some(names []string, setup string) (chosen []string) {
 	return chosen
 }
 
-// until does a round in the background, and waits until the process has ended or stopped at a step. It
-// reports whether it has: a step that depends on time may not be reached again.
+// until does a round in the background, and waits until the process has ended or stopped at a step.
+// It reports whether it has: a step that depends on time may not be reached again.
 func (p *process) until(t *testing.T, s scene, round int, dir, step string) bool {
 	t.Helper()
 	at := filepath.Join(dir, "at")
@@ -510,8 +511,8 @@ func (p *process) until(t *testing.T, s scene, round int, dir, step string) bool
 	return false
 }
 
-// wantUndisturbed fails the test unless a hub has what one has that did the same rounds undisturbed,
-// and its stores are consistent.
+// wantUndisturbed fails the test unless a hub has what one has that did the same rounds
+// undisturbed, and its stores are consistent.
 func wantUndisturbed(t *testing.T, s scene, rounds int, c hub.Config, h *process) {
 	t.Helper()
 	undisturbed := startProcess(t, c)
@@ -562,8 +563,8 @@ func (h *testHub) trees() map[string]string {
 	return trees
 }
 
-// A process that is stopped at any step of its work, for longer than its leases, changes nothing when
-// it wakes up: another process has done the work.
+// A process that is stopped at any step of its work, for longer than its leases, changes nothing
+// when it wakes up: another process has done the work.
 func TestStoppedAtEachStep(t *testing.T) {
 	t.Parallel()
 	eachScene(t, setupPostgres, func(t *testing.T, s scene, c hub.Config) {

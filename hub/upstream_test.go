@@ -131,7 +131,8 @@ func TestLayersOfAddedImagesStayUpstream(t *testing.T) {
 	h.expectBlob("b", upper, upperBytes)
 }
 
-// A layer is readable in the repositories whose images came with it from its registry, and in no other.
+// A layer is readable in the repositories whose images came with it from its registry, and in no
+// other.
 func TestUpstreamLayersKeepToTheirRepositories(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -179,7 +180,8 @@ func TestUpstreamLayersKeepToTheirRepositories(t *testing.T) {
 	}
 }
 
-// A manifest of another registry that names a layer that only a third one has does not give it away.
+// A manifest of another registry that names a layer that only a third one has does not give it
+// away.
 func TestNamingADigestIsNoAccess(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -236,8 +238,8 @@ func faultyUpstreams(t *testing.T, lower digest.Digest) map[string]struct {
 	}
 }
 
-// If another registry cannot give a layer, a pull without the snapshotter gets an error that says what
-// to do. Nodes read the ingested image.
+// If another registry cannot give a layer, a pull without the snapshotter gets an error that says
+// what to do. Nodes read the ingested image.
 func TestUpstreamIsAway(t *testing.T) {
 	t.Parallel()
 	lower, lowerBytes := layerOf(lowerTar)

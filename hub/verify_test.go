@@ -128,8 +128,8 @@ func damage(t *testing.T, file string) {
 	write(t, file, b)
 }
 
-// A verification goes on without its client, at any process, and its result stays with its job. It can
-// be cancelled.
+// A verification goes on without its client, at any process, and its result stays with its job. It
+// can be cancelled.
 func TestVerificationIsAJob(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

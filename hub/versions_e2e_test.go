@@ -54,9 +54,9 @@ func command(t *testing.T, program string, c hub.Config) *exec.Cmd {
 	return exec.Command(program, "hub", "--config", file)
 }
 
-// A hub of an earlier version and one of today's work on one catalog and one bucket, which the earlier
-// one has made. Each serves what the other one has ingested, and goes on with what the other one has
-// accepted.
+// A hub of an earlier version and one of today's work on one catalog and one bucket, which the
+// earlier one has made. Each serves what the other one has ingested, and goes on with what the
+// other one has accepted.
 func TestHubsOfTwoVersions(t *testing.T) {
 	program := earlier(t, besideToday)
 	c := hubConfig(t)

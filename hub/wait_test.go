@@ -138,7 +138,8 @@ func TestRemovalDuringCopy(t *testing.T) {
 }
 
 // A hub that ends while it copies an image goes on after its restart, with the login that it was
-// given. The login is not in the catalog in plain text, and no longer at all when the image is ready.
+// given. The login is not in the catalog in plain text, and no longer at all when the image is
+// ready.
 func TestHubEndsWhileItCopies(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

@@ -84,8 +84,8 @@ func TestNobodyHasIt(t *testing.T) {
 	})
 }
 
-// A second read of a chunk that no origin has fails at once, and few requests are made however often
-// it is read. When an origin has the chunk again, reads get it within seconds.
+// A second read of a chunk that no origin has fails at once, and few requests are made however
+// often it is read. When an origin has the chunk again, reads get it within seconds.
 func TestRepeatedReadsOfWhatNobodyHas(t *testing.T) {
 	unit, refs := encode(t, "one")
 	synctest.Test(t, func(t *testing.T) {

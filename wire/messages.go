@@ -52,8 +52,8 @@ type Image struct {
 	Error    string `json:"error,omitempty"`
 
 	// The fields from Size to Tree are zero until the image is ready. Unique and Blobs are computed
-	// in the background, which takes seconds on a large hub. Until then SizesPending is true, and they
-	// are out of date, or zero for a new image.
+	// in the background, which takes seconds on a large hub. Until then SizesPending is true, and
+	// they are out of date, or zero for a new image.
 
 	Size   int64  `json:"size"`           // bytes of the compressed layers and the config
 	Bytes  int64  `json:"bytes"`          // of all files, plain
@@ -87,10 +87,10 @@ type Add struct {
 
 // Progress is one line of the answer to a long operation. The last line has Done set.
 type Progress struct {
-	// Step is "copy" (a blob from its source), "layer" (a layer is ingested), "check" (a layer,
-	// or all chunks, are read back), "compare" (Bytes counts objects or blobs), "repair" (a layer is
-	// read again), "collect" and "rewrite" (objects are deleted, packs made smaller) or "wait" (nothing
-	// new: the connection is kept open). Clients add "push" and "mirror".
+	// Step is "copy" (a blob from its source), "layer" (a layer is ingested), "check" (a layer, or
+	// all chunks, are read back), "compare" (Bytes counts objects or blobs), "repair" (a layer is
+	// read again), "collect" and "rewrite" (objects are deleted, packs made smaller) or "wait"
+	// (nothing new: the connection is kept open). Clients add "push" and "mirror".
 	Step     string   `json:"step,omitempty"`
 	Item     string   `json:"item,omitempty"`  // of the step: a short digest, a name
 	Bytes    int64    `json:"bytes,omitempty"` // done so far
@@ -114,11 +114,12 @@ type Collection struct {
 	Packs  int64     `json:"packs"`
 	Bytes  int64     `json:"bytes"` // of the objects, without layer records
 
-	// Rewritten packs were replaced by smaller ones. They are deleted later, and count in Bytes then.
+	// Rewritten packs were replaced by smaller ones. They are deleted later, and count in Bytes
+	// then.
 	Rewritten int64 `json:"rewritten"`
 
-	// Unrenewed trees have locations that could not be renewed, as an object is lost or damaged. The
-	// packs that they name stay.
+	// Unrenewed trees have locations that could not be renewed, as an object is lost or damaged.
+	// The packs that they name stay.
 	Unrenewed int64 `json:"unrenewed,omitempty"`
 
 	DeadBytes int64 `json:"deadBytes"`          // in packs that stay, as other parts of them are needed
@@ -189,7 +190,8 @@ type Job struct {
 	Owner    string     `json:"owner,omitempty"`    // the process of the hub that works on it
 	Progress []Progress `json:"progress,omitempty"` // about a second old
 	Error    string     `json:"error,omitempty"`    // of the last attempt
-	// Result is what the job has found out. For a verification it is a list of the problems, as strings.
+	// Result is what the job has found out. For a verification it is a list of the problems, as
+	// strings.
 	Result  json.RawMessage `json:"result,omitempty"`
 	RunAt   time.Time       `json:"runAt"` // the job does not run before this time
 	Created time.Time       `json:"created"`

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// Prefix begins every path and is followed by the domain. It ends with the version of the API. A
-	// hub may serve several versions.
+	// Prefix begins every path and is followed by the domain. It ends with the version of the API.
+	// A hub may serve several versions.
 	Prefix = "/lighter/1"
 	// DefaultDomain is the domain of every hub, and has all images that belong to no other one.
 	DefaultDomain = "default"

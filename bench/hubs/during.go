@@ -216,8 +216,8 @@ func unitsOf(ctx context.Context, p *process, hub *origin.Failover) ([]chunk.Uni
 	return units, nil
 }
 
-// readUnits reads units for readTime, or until done is closed. It returns the 99th percentile of the
-// times in seconds.
+// readUnits reads units for readTime, or until done is closed. It returns the 99th percentile of
+// the times in seconds.
 func readUnits(
 	ctx context.Context, hub *origin.Failover, units []chunk.Unit, done <-chan struct{},
 ) (p99 float64, err error) {

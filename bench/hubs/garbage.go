@@ -28,8 +28,8 @@ const (
 	deadBack = 0.95 // target: bytes that come back : dead bytes
 )
 
-// Settings of hubs that collect on request only, and all that no image needs. keepNothing makes them
-// delete rewritten packs at once, too; otherwise these stay for nodes.
+// Settings of hubs that collect on request only, and all that no image needs. keepNothing makes
+// them delete rewritten packs at once, too; otherwise these stay for nodes.
 const (
 	onRequest   = "[gc]\nevery_minutes = 0\ndelay_minutes = 0\n"
 	keepNothing = "keep_minutes = 0\n"
@@ -92,9 +92,9 @@ func (r *run) pushVersions(ctx context.Context, first, step int) (p *process, er
 	return p, nil
 }
 
-// withGarbage starts a hub that had all versions, and from which half of them have just been removed.
-// The first one is made by pushes, and the others from its backup. settings are further lines of its
-// configuration.
+// withGarbage starts a hub that had all versions, and from which half of them have just been
+// removed. The first one is made by pushes, and the others from its backup. settings are further
+// lines of its configuration.
 func (r *run) withGarbage(ctx context.Context, settings string) (p *process, err error) {
 	backup := filepath.Join(r.dir, "backup")
 	if !r.hasBackup {
@@ -135,8 +135,8 @@ func (r *run) lighter(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// dead measures which share of the bytes that only removed images had comes back: against a hub that
-// never had these images.
+// dead measures which share of the bytes that only removed images had comes back: against a hub
+// that never had these images.
 func (r *run) dead(ctx context.Context) (err error) {
 	p, err := r.withGarbage(ctx, keepNothing)
 	if err != nil {

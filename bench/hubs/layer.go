@@ -108,7 +108,8 @@ func (p *process) pushManifest(ctx context.Context, dir, name string) (float64, 
 	})
 }
 
-// pushBlobs pushes a layout's config and its layers, except the lowest ones, which the repository has.
+// pushBlobs pushes a layout's config and its layers, except the lowest ones, which the repository
+// has.
 func (p *process) pushBlobs(ctx context.Context, dir, repository string, has int) error {
 	manifest, err := layout.Manifest(dir)
 	if err != nil {

@@ -41,7 +41,8 @@ func (r *run) start(ctx context.Context, lighter string, s store) (*process, err
 	return r.startAt(ctx, lighter, r.nextRoot(), s, "")
 }
 
-// startAt starts a process of a hub in a directory. settings are further lines of its configuration.
+// startAt starts a process of a hub in a directory. settings are further lines of its
+// configuration.
 func (r *run) startAt(ctx context.Context, lighter, root string, s store, settings string) (*process, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -129,7 +130,8 @@ func (p *process) processor() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the program's name in parentheses; fields 14 and 15 are in units of 10 ms.
+	// The second field is the program's name in parentheses; fields 14 and 15 are in units of 10
+	// ms.
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("parse /proc/PID/stat: %q", text)

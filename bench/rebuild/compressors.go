@@ -31,8 +31,8 @@ type compressor struct {
 // compressors has those of common image builders. BuildKit, containerd and docker use Go's gzip at
 // level 6, go-containerregistry (crane, ko, kaniko) at level 1. containers/image (skopeo, Podman,
 // Buildah) uses pgzip at its default level, 5, in blocks of 1 MiB, and umoci in blocks of 256 KiB.
-// All of them use klauspost's zstd, at its default level or at one that the user has chosen. zlib is
-// that of Java and Python; pigz and gzip are used by scripts.
+// All of them use klauspost's zstd, at its default level or at one that the user has chosen. zlib
+// is that of Java and Python; pigz and gzip are used by scripts.
 var compressors = []compressor{
 	goGzip(6), goGzip(1), goGzip(9),
 	pgzipped(5, 1<<20), pgzipped(5, 256<<10), pgzipped(1, 1<<20), pgzipped(6, 1<<20), pgzipped(9, 1<<20),

@@ -71,8 +71,8 @@ func (b blob) measure(all []compressor) (r report, err error) {
 	return r, nil
 }
 
-// read calls f with the tar stream of a layer, and with its blob after the header of gzip, which are
-// independent of each other.
+// read calls f with the tar stream of a layer, and with its blob after the header of gzip, which
+// are independent of each other.
 func (b blob) read(f func(tar io.Reader, blob *bufio.Reader, format format) error) error {
 	var files [2]*bufio.Reader
 	for i := range files {

@@ -9,8 +9,8 @@ import (
 // skeleton reads a tar stream to its end, and writes contents of files to contents and all other
 // bytes to w: headers, padding, and what follows the archive. From both the same stream can be made
 // again. w gets, for each entry: the number of bytes before its content as a uvarint, these bytes,
-// and the number of bytes of its content as a uvarint. The last entry has no content. It returns the
-// length of the stream.
+// and the number of bytes of its content as a uvarint. The last entry has no content. It returns
+// the length of the stream.
 func skeleton(r io.Reader, w, contents io.Writer) (int64, error) {
 	in := &tap{r: r}
 	archive := tar.NewReader(in)

@@ -41,8 +41,8 @@ was started with.`,
 	return cmd
 }
 
-// onHubRoot gives a command the flags that name the directory of a hub's domain, and runs it with the
-// directory from the flags or the hub's configuration.
+// onHubRoot gives a command the flags that name the directory of a hub's domain, and runs it with
+// the directory from the flags or the hub's configuration.
 func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *cobra.Command {
 	config, file, domain := hub.DefaultConfig(), "", wire.DefaultDomain
 	cmd.Flags().StringVar(&domain, "domain", domain, "the `DOMAIN` of the hub whose keys these are")

@@ -28,8 +28,8 @@ import (
 	"lighter/wire"
 )
 
-// Mux routes requests about one domain to handlers that return errors. It answers unknown paths with
-// JSON, too.
+// Mux routes requests about one domain to handlers that return errors. It answers unknown paths
+// with JSON, too.
 type Mux struct {
 	mux  *http.ServeMux
 	base string // the path below which the domain's API lies

@@ -1,5 +1,5 @@
-// Package blobs deletes what nothing needs from the hub's registry, beside pushes and copies. It is the
-// last step of a collection (package collect). It deletes
+// Package blobs deletes what nothing needs from the hub's registry, beside pushes and copies. It is
+// the last step of a collection (package collect). It deletes
 //
 //   - manifests and blobs that no tag and no image of the catalog names,
 //   - links of repositories to such,
@@ -8,12 +8,13 @@
 //
 // A run marks first: it reads what tags and images name. Then it sweeps: it deletes what is not
 // marked and what no client has relied on for a day before the run. The catalog knows that
-// (catalog.Blobs): every push, mount and copy, and every look of a client for a blob, touches it, and
-// deleting it is a comparison with that time. A client waits while a blob that it looks for is being
-// deleted, and then finds that it is missing. So a push whose client has found a blob can rely on it.
+// (catalog.Blobs): every push, mount and copy, and every look of a client for a blob, touches it,
+// and deleting it is a comparison with that time. A client waits while a blob that it looks for is
+// being deleted, and then finds that it is missing. So a push whose client has found a blob can
+// rely on it.
 //
-// While a backup is being made, nothing is deleted: its catalog may name more than this one. The next
-// run deletes it.
+// While a backup is being made, nothing is deleted: its catalog may name more than this one. The
+// next run deletes it.
 //
 // A run that was interrupted begins again; what was deleted stays deleted.
 //
@@ -101,8 +102,8 @@ func (c *Collector) Collect(ctx context.Context, progress *report.Progress) (Res
 	return r.result, err
 }
 
-// Plan returns what Collect would delete now. It changes nothing, but asks other registries for layers
-// that need not be stored.
+// Plan returns what Collect would delete now. It changes nothing, but asks other registries for
+// layers that need not be stored.
 func (c *Collector) Plan(ctx context.Context) (Result, error) {
 	r := c.newRun(true)
 	err := r.collect(ctx, &report.Progress{})

@@ -194,7 +194,8 @@ func (r *run) markManifest(ctx context.Context, in *repository, digest string) e
 	return nil
 }
 
-// isIngested reports whether all images of a repository with a manifest are ready, and there is one.
+// isIngested reports whether all images of a repository with a manifest are ready, and there is
+// one.
 func (r *run) isIngested(repository, digest string) bool {
 	ready := false
 	for _, image := range r.images[repository] {
@@ -218,8 +219,8 @@ func (r *run) mayRelease(repository, layer string) bool {
 	return false
 }
 
-// sweepLinks removes the links of a repository that nothing in it names, and where its layers are that
-// nothing in it names.
+// sweepLinks removes the links of a repository that nothing in it names, and where its layers are
+// that nothing in it names.
 func (r *run) sweepLinks(ctx context.Context, in *repository) error {
 	for _, digest := range in.Linked() {
 		if in.live[digest] {
@@ -274,8 +275,8 @@ func (r *run) sweepBlobs(ctx context.Context) error {
 	})
 }
 
-// isElsewhere reports whether the other registries still have a layer, for all repositories that name
-// it. With KeepNever they need not have it.
+// isElsewhere reports whether the other registries still have a layer, for all repositories that
+// name it. With KeepNever they need not have it.
 func (r *run) isElsewhere(ctx context.Context, layer string) bool {
 	if r.config.Keep == images.KeepNever {
 		return true
@@ -292,8 +293,8 @@ func (r *run) isElsewhere(ctx context.Context, layer string) bool {
 	return true
 }
 
-// delete calls fn, which deletes something that has a digest, unless a client relies on it. It reports
-// whether fn has succeeded, or would be called if the run is dry.
+// delete calls fn, which deletes something that has a digest, unless a client relies on it. It
+// reports whether fn has succeeded, or would be called if the run is dry.
 func (r *run) delete(ctx context.Context, digest string, fn func(context.Context) error) (bool, error) {
 	if r.dry {
 		return r.config.Catalog.Blobs.IsUnused(ctx, digest, r.before)

@@ -16,9 +16,9 @@ type Blobs struct{ *database }
 // ErrDeleting means that a process is deleting a blob.
 var ErrDeleting = errors.New("it is being deleted")
 
-// Touch notes that clients rely on blobs, unless that was noted within the last interval. Then Begin lets
-// nobody delete them for a while. The error is ErrDeleting if one of them is being deleted;
-// then nothing is noted.
+// Touch notes that clients rely on blobs, unless that was noted within the last interval. Then
+// Begin lets nobody delete them for a while. The error is ErrDeleting if one of them is being
+// deleted; then nothing is noted.
 func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Duration) error {
 	digests = slices.Compact(slices.Sorted(slices.Values(digests))) // in one order: no deadlocks
 	for batch := range slices.Chunk(digests, rowsPerInsert) {

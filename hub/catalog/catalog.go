@@ -10,9 +10,9 @@
 //   - images.go: names and states; manifests.go: what nodes ask about a manifest;
 //     inspect.go: what users ask about an image.
 //   - chains.go: chains, statements and layers; signatures.go: statements that are signed again.
-//   - jobs.go (Jobs): the queue of the hub's work; claims.go (Claims): objects that are being stored
-//     or deleted (holds.go: backups); checks.go (Checks): what is compared with the bucket, and how
-//     far that has come.
+//   - jobs.go (Jobs): the queue of the hub's work; claims.go (Claims): objects that are being
+//     stored or deleted (holds.go: backups); checks.go (Checks): what is compared with the bucket,
+//     and how far that has come.
 //   - chunks.go: the unit of each chunk; publish.go and inherit.go: the rows of a new image;
 //     derived.go: trees that were made on request.
 //   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
@@ -20,8 +20,8 @@
 //   - upstream.go: layers that other registries have; blobs.go (Blobs): which blobs of the hub's
 //     registry clients rely on.
 //   - held.go: the trees that nodes and mirrors have.
-//   - collect.go and marks.go (Garbage): what no image needs any more; collected.go: publications beside
-//     its removal.
+//   - collect.go and marks.go (Garbage): what no image needs any more; collected.go: publications
+//     beside its removal.
 //   - sizes.go, owners.go and runs.go: the bytes that no other image shares.
 //
 // All SQL of the hub is in this package; directory migrations has the tables, sql.go the functions

@@ -23,9 +23,9 @@ const served = `(` + inImage + ` OR EXISTS (
 	)
 	SELECT 1 FROM up JOIN statements held_s ON held_s.chain = up.chain JOIN held ON held.tree = held_s.tree))`
 
-// top is the condition that chain c is the top of a ready image, or held without one. Only these are
-// announced with their trees. Other trees are made on request: if all were announced, a pull would
-// fetch the index of every layer.
+// top is the condition that chain c is the top of a ready image, or held without one. Only these
+// are announced with their trees. Other trees are made on request: if all were announced, a pull
+// would fetch the index of every layer.
 const top = `(EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
 	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `'
 	AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))

@@ -25,7 +25,8 @@ type Check struct {
 	Errors  int64 // problems found
 }
 
-// Checks are the checks of the hub's stores, and what they compare. They are safe for concurrent use.
+// Checks are the checks of the hub's stores, and what they compare. They are safe for concurrent
+// use.
 type Checks struct{ *database }
 
 // Get returns the check of a kind of job. It is empty if there was none.
@@ -39,8 +40,8 @@ func (c *Checks) Get(ctx context.Context, kind string) (Check, error) {
 	return all[0], nil
 }
 
-// Set stores how far the owner of a lease has come: its Place, Report and counts. The error is ErrLost
-// if the lease was lost.
+// Set stores how far the owner of a lease has come: its Place, Report and counts. The error is
+// ErrLost if the lease was lost.
 func (c *Checks) Set(ctx context.Context, l Lease, kind string, k Check) error {
 	return c.set(ctx, l, kind, k, `ended`)
 }
@@ -125,8 +126,8 @@ func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, l
 	return all, nil
 }
 
-// ObjectSize returns the size of an object in bytes, -1 if it is not known. The error is ErrNotFound if
-// the catalog does not name the object.
+// ObjectSize returns the size of an object in bytes, -1 if it is not known. The error is
+// ErrNotFound if the catalog does not name the object.
 func (c *Checks) ObjectSize(ctx context.Context, kind ObjectKind, id chunk.ID) (int64, error) {
 	switch kind {
 	case Indexes:
@@ -146,7 +147,8 @@ func (c *Checks) ObjectSize(ctx context.Context, kind ObjectKind, id chunk.ID) (
 	return get(ctx, c.read, value[int64], `SELECT -1 FROM layers WHERE diff_id = ?`, "sha256:"+id.String())
 }
 
-// ObjectBytes returns the bytes of all objects whose sizes are known, and the number of all objects.
+// ObjectBytes returns the bytes of all objects whose sizes are known, and the number of all
+// objects.
 func (c *Checks) ObjectBytes(ctx context.Context) (n, size int64, err error) {
 	for _, table := range [][2]string{{"trees", "index_wire"}, {"layouts", "wire"}, {"packs", "size"},
 		{"startup_packs", "size"}, {"rewritten_packs", "size"}, {"layers", "0"}} {
@@ -259,8 +261,8 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 	return found, nil
 }
 
-// isBroken reports whether a layer exists that names chunks that do not exist. Chunks are removed after
-// their layers.
+// isBroken reports whether a layer exists that names chunks that do not exist. Chunks are removed
+// after their layers.
 func (c *Checks) isBroken(ctx context.Context, diffID string) (bool, error) {
 	chunksOf := func() ([][]byte, error) {
 		return list(ctx, c.read, value[[]byte], `SELECT chunks FROM layers WHERE diff_id = ?`, diffID)

@@ -9,8 +9,8 @@ import (
 	"lighter/test/testkit/catalogtest"
 )
 
-// A layer that is published while the chunks are compared with the layers is not broken, even if later
-// chunks were there before. One whose chunks are missing is.
+// A layer that is published while the chunks are compared with the layers is not broken, even if
+// later chunks were there before. One whose chunks are missing is.
 func TestLayersOfAMoment(t *testing.T) {
 	c := openNew(t)
 	c.Exec(t, `INSERT INTO numbers (name, last) VALUES ('chunks', 10)

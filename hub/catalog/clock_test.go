@@ -9,7 +9,8 @@ import (
 	"lighter/test/testkit/catalogtest"
 )
 
-// The times by which processes decide are those of the database, however wrong a process's clock is.
+// The times by which processes decide are those of the database, however wrong a process's clock
+// is.
 func TestTimesAreOfTheDatabase(t *testing.T) {
 	ctx := t.Context()
 	c := openNew(t)

@@ -12,8 +12,8 @@ import (
 // Garbage finds and removes what no image needs.
 type Garbage struct{ *database }
 
-// UnservedTree is a tree that no image has. It is removed if it is Dead: it has had no image for long
-// enough, and nobody holds it.
+// UnservedTree is a tree that no image has. It is removed if it is Dead: it has had no image for
+// long enough, and nobody holds it.
 type UnservedTree struct {
 	Tree      chunk.ID
 	Locations chunk.ID
@@ -46,7 +46,8 @@ func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
 }
 
 // noteRemoval records that images are removed, of all their trees. The images are those of a name
-// that meet the condition; the name is the first of args. A tree that another image has is not dead.
+// that meet the condition; the name is the first of args. A tree that another image has is not
+// dead.
 func noteRemoval(ctx context.Context, tx session, condition string, args ...any) error {
 	return exec(ctx, tx, `UPDATE trees SET dead = `+tx.clock+` WHERE tree IN (SELECT s.tree FROM statements s
 		JOIN image_blobs b ON b.chain = s.chain
@@ -125,8 +126,8 @@ func (c *Garbage) ForgetTrees(
 	return removed, bytes, err
 }
 
-// forgetTree removes a tree, and its startup packs unless another tree has them. It returns the bytes
-// of these packs.
+// forgetTree removes a tree, and its startup packs unless another tree has them. It returns the
+// bytes of these packs.
 func forgetTree(ctx context.Context, tx session, t UnservedTree) (bytes int64, err error) {
 	for _, table := range []string{"startups", "traces", "recordings", "formers", "layouts", "statements", "trees"} {
 		if err := exec(ctx, tx, `DELETE FROM `+table+` WHERE tree = ?`, t.Tree[:]); err != nil {

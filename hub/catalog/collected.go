@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// Collection removes chunks, layers and trees that no image needs. A publication refers to some that
-// it found known, perhaps an hour before. Both are safe beside each other because a count in table
-// meta rises with each removal. The ingestion remembers the count before its first
-// look. The transaction that publishes reads the count, and keeps it from rising until it ends. If
-// it has risen, the transaction checks all that the publication refers to.
+// Collection removes chunks, layers and trees that no image needs. A publication refers to some
+// that it found known, perhaps an hour before. Both are safe beside each other because a count in
+// table meta rises with each removal. The ingestion remembers the count before its first look. The
+// transaction that publishes reads the count, and keeps it from rising until it ends. If it has
+// risen, the transaction checks all that the publication refers to.
 
-// ErrCollected means that collection has removed something that a publication refers to. A publication
-// that is prepared again stores it again.
+// ErrCollected means that collection has removed something that a publication refers to. A
+// publication that is prepared again stores it again.
 var ErrCollected = errors.New("collection has removed something that it refers to")
 
 const countCollections = `SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'collections'`
@@ -24,15 +24,15 @@ func (c *Catalog) Collections(ctx context.Context) (int64, error) {
 	return get(ctx, c.read, value[int64], countCollections)
 }
 
-// excludePublications begins a transaction that removes something. No publication commits before the
-// transaction ends.
+// excludePublications begins a transaction that removes something. No publication commits before
+// the transaction ends.
 func excludePublications(ctx context.Context, tx session) error {
 	return change(ctx, tx, ErrNotFound, `UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT)
 		WHERE name = 'collections'`)
 }
 
-// excludeCollection begins a transaction that publishes. Nothing is removed before it ends. The error
-// is ErrCollected if something is missing that the publication refers to.
+// excludeCollection begins a transaction that publishes. Nothing is removed before it ends. The
+// error is ErrCollected if something is missing that the publication refers to.
 func excludeCollection(ctx context.Context, tx session, p *Publication) error {
 	now, err := get(ctx, tx, value[int64], countCollections+tx.share)
 	if err != nil || now == p.Collections {

@@ -178,15 +178,15 @@ type session struct {
 	observe Observer // nil: none
 }
 
-// Observer is called with each statement before it runs, as the database gets it. Of a statement that
-// is prepared it gets no arguments. Tests look at the database's plans with it.
+// Observer is called with each statement before it runs, as the database gets it. Of a statement
+// that is prepared it gets no arguments. Tests look at the database's plans with it.
 type Observer func(ctx context.Context, statement string, args []any)
 
 // Observe sets the catalog's observer. It is called before the catalog is used by others.
 func (db *database) Observe(o Observer) { db.write.observe, db.read.observe = o, o }
 
-// CommitObserver is called just before and just after each transaction commits. what says what it does.
-// Tests end the process there.
+// CommitObserver is called just before and just after each transaction commits. what says what it
+// does. Tests end the process there.
 type CommitObserver func(ctx context.Context, what string, committed bool)
 
 // ObserveCommits sets the catalog's observer of commits. It is called before the catalog is used by
@@ -280,8 +280,8 @@ func isConflict(err error) bool {
 	return errors.As(err, &failed) && (failed.Code == "40001" || failed.Code == "40P01")
 }
 
-// ErrAway marks errors of a database that cannot be reached, is starting or stopping, or whose disk is
-// full. What was asked for may have been done.
+// ErrAway marks errors of a database that cannot be reached, is starting or stopping, or whose disk
+// is full. What was asked for may have been done.
 var ErrAway = errors.New("the database is not available")
 
 // IsAway reports whether an error is marked with ErrAway.

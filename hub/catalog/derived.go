@@ -14,8 +14,8 @@ type Derived struct {
 }
 
 // derived selects the trees that are not the top of an image but of a chain below, and have neither
-// startup packs nor traces: those that somebody holds, and then the most recently used first. A tree
-// without an image is not among them: nobody could make it again for those that hold it.
+// startup packs nor traces: those that somebody holds, and then the most recently used first. A
+// tree without an image is not among them: nobody could make it again for those that hold it.
 var derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JOIN layouts l ON l.tree = t.tree
 	WHERE NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree
 		AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
@@ -45,8 +45,8 @@ func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (su
 	return surplus, nil
 }
 
-// ForgetDerived removes trees, whose objects are claimed, except those that have become the top of an
-// image meanwhile.
+// ForgetDerived removes trees, whose objects are claimed, except those that have become the top of
+// an image meanwhile.
 func (c *Catalog) ForgetDerived(ctx context.Context, claim Claim, surplus []Derived) error {
 	err := c.update(ctx, "remove derived trees", func(tx session) error {
 		if err := excludePublications(ctx, tx); err != nil {

@@ -27,15 +27,16 @@ type Holder struct {
 // Holders are the nodes and mirrors that report what they have. It is safe for concurrent use.
 type Holders struct{ *database }
 
-// HeldBounds bound what holders may report. Zero holders or trees of a sender are any number of them.
+// HeldBounds bound what holders may report. Zero holders or trees of a sender are any number of
+// them.
 type HeldBounds struct{ Holders, SenderHolders, Trees, SenderTrees int64 }
 
 // ErrTooMany means that a bound of holders would be exceeded.
 var ErrTooMany = errors.New("the hub accepts no more reports of held trees")
 
-// SetHeld replaces the trees of a holder and extends its lease. Trees that are not known are ignored
-// and returned. The error wraps ErrTooMany if the holder has more than before and a bound is
-// exceeded; then nothing changes.
+// SetHeld replaces the trees of a holder and extends its lease. Trees that are not known are
+// ignored and returned. The error wraps ErrTooMany if the holder has more than before and a bound
+// is exceeded; then nothing changes.
 func (c *Holders) SetHeld(
 	ctx context.Context, h Holder, trees []chunk.ID, bounds HeldBounds,
 ) (unknown []chunk.ID, err error) {
@@ -118,9 +119,9 @@ func replaceHeld(ctx context.Context, tx session, holder string, trees []chunk.I
 	return now - len(before), unknown, exec(ctx, tx, `UPDATE holders SET trees = ? WHERE holder = ?`, now, holder)
 }
 
-// noteRelease records that rows of held that meet a condition are about to be removed. While a tree is
-// held, the hub announces it, so another node may have got it just now: it stays as long as after the
-// removal of its last image.
+// noteRelease records that rows of held that meet a condition are about to be removed. While a tree
+// is held, the hub announces it, so another node may have got it just now: it stays as long as
+// after the removal of its last image.
 func noteRelease(ctx context.Context, tx session, condition string, args ...any) error {
 	return exec(ctx, tx, `UPDATE trees SET dead = `+tx.clock+` WHERE dead > 0 AND tree IN (SELECT tree FROM held
 		WHERE `+condition+`)`, args...)

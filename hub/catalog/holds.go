@@ -69,8 +69,8 @@ func (c *Catalog) Snapshot(ctx context.Context, path string) error {
 	return nil
 }
 
-// Attach opens the catalog of a hub that may be running. source is as for Open. Unlike Open it makes
-// and migrates nothing.
+// Attach opens the catalog of a hub that may be running. source is as for Open. Unlike Open it
+// makes and migrates nothing.
 func Attach(ctx context.Context, source string) (*Catalog, error) {
 	return AttachAt(ctx, Place{Source: source})
 }
@@ -97,7 +97,8 @@ func AttachAt(ctx context.Context, p Place) (*Catalog, error) {
 	return c, nil
 }
 
-// Disown ends all leases, claims and backups in a copy of a catalog: their owners work on the original.
+// Disown ends all leases, claims and backups in a copy of a catalog: their owners work on the
+// original.
 func (c *Catalog) Disown(ctx context.Context) error {
 	return c.update(ctx, "end the leases of a copied catalog", func(tx session) error {
 		for _, statement := range []string{`UPDATE jobs SET lease = 0 WHERE state = 'running'`,

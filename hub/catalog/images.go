@@ -133,8 +133,8 @@ func (c *Catalog) Expect(
 	return now, job, err
 }
 
-// Supersede ends the work on the images of a name, but for those of root: they fail with the reason,
-// and the open job of j's kind and key is cancelled.
+// Supersede ends the work on the images of a name, but for those of root: they fail with the
+// reason, and the open job of j's kind and key is cancelled.
 func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) error {
 	return c.update(ctx, "supersede image "+j.Key, func(tx session) error {
 		if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
@@ -178,8 +178,8 @@ func (c *Catalog) PendingNames(ctx context.Context, kind string) (map[string]str
 		wire.StateQueued, wire.StateActive, kind)
 }
 
-// setImages adds images to a name. If there is a row, it sets its columns to renewed, and queues the
-// image again if that is wanted. It returns the images with their numbers and states.
+// setImages adds images to a name. If there is a row, it sets its columns to renewed, and queues
+// the image again if that is wanted. It returns the images with their numbers and states.
 func setImages(ctx context.Context, tx session, name string, images []Image, renewed string) ([]Image, error) {
 	images = slices.Clone(images)
 	for i := range images {
@@ -285,8 +285,8 @@ func (c *Catalog) images(ctx context.Context, clauses string, args ...any) (imag
 	return images, nil
 }
 
-// Remove removes the images of a name. If digest is not empty, it removes only those with this digest
-// or root. If nothing is left to ingest, the name's open job of that kind is cancelled.
+// Remove removes the images of a name. If digest is not empty, it removes only those with this
+// digest or root. If nothing is left to ingest, the name's open job of that kind is cancelled.
 func (c *Catalog) Remove(ctx context.Context, kind, name, digest string) error {
 	condition, args := "", []any{name}
 	if digest != "" {

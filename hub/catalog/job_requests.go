@@ -46,8 +46,9 @@ func (q *Jobs) Cancel(ctx context.Context, n int64) (string, error) {
 	return q.request(ctx, n, wire.JobCancel, wire.JobCancelled, `state <> 'running'`)
 }
 
-// Pause makes a queued job wait for Retry, or asks the worker of a running one to stop, unless it is
-// to be cancelled. It returns the job's state. The error is ErrNotFound if there is no such open job.
+// Pause makes a queued job wait for Retry, or asks the worker of a running one to stop, unless it
+// is to be cancelled. It returns the job's state. The error is ErrNotFound if there is no such open
+// job.
 func (q *Jobs) Pause(ctx context.Context, n int64) (string, error) {
 	return q.request(ctx, n, wire.JobPause, wire.JobPaused, `state = 'queued'`)
 }
@@ -72,9 +73,9 @@ func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce stri
 }
 
 // Retry makes a job run as soon as possible that waits, is paused or about to pause, has failed, or
-// was cancelled. Its failed images are queued again. An ended job has lost its secret. The error wraps
-// ErrNotFound if there is no such job, if another one does its work, or if its images were removed or
-// their name was given to others.
+// was cancelled. Its failed images are queued again. An ended job has lost its secret. The error
+// wraps ErrNotFound if there is no such job, if another one does its work, or if its images were
+// removed or their name was given to others.
 func (q *Jobs) Retry(ctx context.Context, n int64) error {
 	return q.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
 		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.lock, n)
@@ -97,8 +98,8 @@ func (q *Jobs) Retry(ctx context.Context, n int64) error {
 	})
 }
 
-// reopen queues the failed images of an ended job again. The error wraps ErrNotFound if there are none
-// or another job does the work.
+// reopen queues the failed images of an ended job again. The error wraps ErrNotFound if there are
+// none or another job does the work.
 func reopen(ctx context.Context, tx session, j Job) error {
 	open, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`,
 		j.Kind, j.Key)

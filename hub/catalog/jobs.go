@@ -14,8 +14,8 @@ import (
 // It is open until it is done, failed or cancelled.
 //
 // A worker owns the job that it runs for a lease, by the database's clock. It extends the lease
-// while it works. When the lease has ended, another worker may run the job. Fence counts the owners,
-// and every write of a worker checks that it is still the last one.
+// while it works. When the lease has ended, another worker may run the job. Fence counts the
+// owners, and every write of a worker checks that it is still the last one.
 type Job struct {
 	N        int64
 	Kind     string
@@ -70,10 +70,10 @@ func (j *Job) fields() []any {
 		&j.Attempts, &j.Owner, &j.Fence, stamp{&j.Unsealed}, &j.Progress, &j.Result, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
 }
 
-// Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay. If
-// there is an open one, it gets that payload and runs again: once if it was queued, afterwards if it
-// is running. A paused job stays paused, unless a user asks for it: the last word of users counts. Add
-// returns the job's number.
+// Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay.
+// If there is an open one, it gets that payload and runs again: once if it was queued, afterwards
+// if it is running. A paused job stays paused, unless a user asks for it: the last word of users
+// counts. Add returns the job's number.
 func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
 	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
 		n, err = addJob(ctx, tx, j, delay)
@@ -110,8 +110,8 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 				ELSE 'again' END`, j.ByUser, j.Postpones, j.ByUser)
 }
 
-// insertJob adds a job, or does something else if there is an open one of its kind and key. It returns
-// the number of the row that was changed, or ErrNotFound.
+// insertJob adds a job, or does something else if there is an open one of its kind and key. It
+// returns the number of the row that was changed, or ErrNotFound.
 func insertJob(
 	ctx context.Context, tx session, j Job, delay time.Duration, otherwise string, args ...any,
 ) (int64, error) {
@@ -132,7 +132,8 @@ func insertJob(
 }
 
 // AddDue queues a job, unless one of its kind and key is open, or has ended less than every ago. It
-// reports whether it has queued the job. Of several processes that call it at the same time, one does.
+// reports whether it has queued the job. Of several processes that call it at the same time, one
+// does.
 func (q *Jobs) AddDue(ctx context.Context, j Job, every time.Duration) (queued bool, err error) {
 	isRecent := func(in session) (bool, error) {
 		return get(ctx, in, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)
@@ -192,8 +193,8 @@ type Slot struct {
 }
 
 // Claim gives owner the job that is to run next and fits into one of the slots, for a lease. The
-// error is ErrNotFound if there is none. It counts as an attempt, unless owner had the job before and
-// could not extend its lease.
+// error is ErrNotFound if there is none. It counts as an attempt, unless owner had the job before
+// and could not extend its lease.
 func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time.Duration) (j Job, err error) {
 	if len(slots) == 0 {
 		return j, ErrNotFound
@@ -224,8 +225,8 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 	return j, err
 }
 
-// DropLeases ends the leases of owners whose names begin with ended, as their process has ended. Their
-// jobs can run again at once.
+// DropLeases ends the leases of owners whose names begin with ended, as their process has ended.
+// Their jobs can run again at once.
 func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
 	return q.update(ctx, "drop leases", func(tx session) error {
 		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
@@ -233,8 +234,9 @@ func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
 	})
 }
 
-// expireJobs queues the jobs again whose workers have lost their leases, and ends those that were to
-// be cancelled. It skips jobs that another transaction has locked, as its process may be stopped.
+// expireJobs queues the jobs again whose workers have lost their leases, and ends those that were
+// to be cancelled. It skips jobs that another transaction has locked, as its process may be
+// stopped.
 func expireJobs(ctx context.Context, tx session) error {
 	cancelled, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
 		`+unseal(tx)+`, secret = ?, updated = `+tx.clock+`
@@ -301,9 +303,9 @@ type Outcome struct {
 }
 
 // End ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
-// queued, one that was to be cancelled or paused is that, unless it is done. If it has failed or was
-// cancelled, its images that are still to be ingested fail with the outcome's error. End returns
-// the job's state.
+// queued, one that was to be cancelled or paused is that, unless it is done. If it has failed or
+// was cancelled, its images that are still to be ingested fail with the outcome's error. End
+// returns the job's state.
 func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err error) {
 	uncounted := 0
 	if o.Uncounted {
@@ -389,8 +391,8 @@ func releaseLayers(ctx context.Context, tx session, p *Publication) error {
 }
 
 // lockJob locks the open job of a kind and key, if there is one, until the transaction ends. A
-// transaction locks a job before its images, as workers do, and before it reserves numbers, so that no
-// two wait for each other.
+// transaction locks a job before its images, as workers do, and before it reserves numbers, so that
+// no two wait for each other.
 func lockJob(ctx context.Context, tx session, kind, key string) error {
 	_, err := list(ctx, tx, value[int64], `SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
 	return err
@@ -408,8 +410,9 @@ func (q *Jobs) Hold(ctx context.Context, l Lease) error {
 	return q.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
 }
 
-// Forget removes at most limit jobs that ended longer ago than age, the secrets of jobs that have been
-// paused for longer, and claims of layers whose workers have ended. It returns the number of jobs.
+// Forget removes at most limit jobs that ended longer ago than age, the secrets of jobs that have
+// been paused for longer, and claims of layers whose workers have ended. It returns the number of
+// jobs.
 func (q *Jobs) Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
 	err = q.update(ctx, "remove ended jobs", func(tx session) error {
 		if err := exec(ctx, tx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j

@@ -23,8 +23,8 @@ type Layout struct {
 	Before chunk.ID
 }
 
-// Starts is what the hub knows about how images start: layouts, traces, recordings, and when trees were
-// used. It is safe for concurrent use.
+// Starts is what the hub knows about how images start: layouts, traces, recordings, and when trees
+// were used. It is safe for concurrent use.
 type Starts struct{ *database }
 
 // StartupPack is a pack whose chunks are in other packs, too.
@@ -63,8 +63,8 @@ func (c *Starts) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 }
 
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire. The error is
-// ErrLost if its job or the claim of its objects was lost, and ErrChanged if the tree has other locations than
-// Before.
+// ErrLost if its job or the claim of its objects was lost, and ErrChanged if the tree has other
+// locations than Before.
 func (c *Starts) SetLayout(ctx context.Context, l *Layout) error {
 	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error { return setLayout(ctx, tx, l) })
 }
@@ -158,7 +158,8 @@ func (c *Starts) TreeUse(ctx context.Context, tree chunk.ID) (TreeUse, error) {
 // LayoutJob is the kind of the jobs that make the layout of a tree. Their key is the tree.
 const LayoutJob = "layout"
 
-// lockLayout locks the open job that makes a tree's layout, before the rows of the layout: see lockJob.
+// lockLayout locks the open job that makes a tree's layout, before the rows of the layout: see
+// lockJob.
 func lockLayout(ctx context.Context, tx session, tree chunk.ID) error {
 	return lockJob(ctx, tx, LayoutJob, tree.String())
 }
@@ -175,8 +176,8 @@ func (c *Starts) RestLayout(ctx context.Context, tree chunk.ID, d time.Duration)
 		`UPDATE layouts SET rest = `+c.write.clock+` + ? WHERE tree = ?`, d.Milliseconds(), tree[:])
 }
 
-// servedTree is the condition that the tree of layout l belongs to a chain of a ready image, or that
-// somebody holds it.
+// servedTree is the condition that the tree of layout l belongs to a chain of a ready image, or
+// that somebody holds it.
 var servedTree = `(EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
 	JOIN images i ON i.n = b.image
 	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `') OR ` + isHeld("l.tree") + `)`

@@ -247,8 +247,8 @@ func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error
 }
 
 // ForgetPacks removes those of the packs that have no marked chunk, with their chunks. It marks the
-// chunks of new layers before. It returns the packs' number and bytes. Packs that stuck locations name
-// stay. The error is ErrChanged if other locations may name any pack: they are renewed before.
+// chunks of new layers before. It returns the packs' number and bytes. Packs that stuck locations
+// name stay. The error is ErrChanged if other locations may name any pack: they are renewed before.
 func (c *Garbage) ForgetPacks(
 	ctx context.Context, claim Claim, l Lease, m *Marks, stuck *Stuck, packs []PackUse,
 ) (removed, bytes int64, err error) {

@@ -23,8 +23,8 @@ type Place struct {
 // share returns the catalog's part of what a process may use, and at least the minimum.
 func (p Place) share(all, least int) int { return max(all/max(p.Sharing, 1), least) }
 
-// schemaLock is the number of the lock under which processes make schemas, one at a time: concurrent
-// ones fail, even with IF NOT EXISTS.
+// schemaLock is the number of the lock under which processes make schemas, one at a time:
+// concurrent ones fail, even with IF NOT EXISTS.
 const schemaLock = 0x6c696768746572 // "lighter"
 
 // makeSchema makes the place's schema.

@@ -35,8 +35,8 @@ func TestConformanceOfSchemas(t *testing.T) {
 	})
 }
 
-// Several processes may make the schemas of one database at the same time. What one schema has, others
-// and the default one do not have.
+// Several processes may make the schemas of one database at the same time. What one schema has,
+// others and the default one do not have.
 func TestSchemasShareNothing(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)
@@ -99,8 +99,8 @@ func TestReasonsNameNoDatabase(t *testing.T) {
 	}
 }
 
-// Pushes of a name and the work on its images lock rows in the same order, and so never wait for the
-// detection of a deadlock, which takes a second.
+// Pushes of a name and the work on its images lock rows in the same order, and so never wait for
+// the detection of a deadlock, which takes a second.
 func TestNoDeadlock(t *testing.T) {
 	server := postgres.Start(t)
 	c := catalogtest.Open(t, server.Database(t))
@@ -170,8 +170,8 @@ func begin(t *testing.T, source string, statements ...string) *sql.Tx {
 	return tx
 }
 
-// whileLocked calls work, and then with tx when work waits for a lock of that or has ended. It returns
-// when work has ended.
+// whileLocked calls work, and then with tx when work waits for a lock of that or has ended. It
+// returns when work has ended.
 func whileLocked(t *testing.T, tx *sql.Tx, work func() error, then func(*sql.Tx) error) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -206,7 +206,8 @@ func TestAddedJobBlocksNoNumbers(t *testing.T) {
 	})
 }
 
-// A collection removes a tree while a node reports that it has it: the answer names the tree as unknown.
+// A collection removes a tree while a node reports that it has it: the answer names the tree as
+// unknown.
 func TestTreeThatGoesIsNotHeld(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)
@@ -233,7 +234,8 @@ func TestTreeThatGoesIsNotHeld(t *testing.T) {
 	}
 }
 
-// A process that is stopped in a transaction keeps its job for a while, but no others from the queue.
+// A process that is stopped in a transaction keeps its job for a while, but no others from the
+// queue.
 func TestLockedJobBlocksNoQueue(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)
@@ -279,7 +281,8 @@ func TestLockedJobBlocksNoQueue(t *testing.T) {
 	}
 }
 
-// A hub whose schema is older than oldest refuses the database and changes nothing; others may use it.
+// A hub whose schema is older than oldest refuses the database and changes nothing; others may use
+// it.
 func TestPostgresOfANewerHub(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)

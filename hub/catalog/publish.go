@@ -185,8 +185,8 @@ func publishImage(ctx context.Context, tx session, p *Publication) error {
 	return nil
 }
 
-// publishChunks adds packs, chunks and layers. elsewhere reports whether another publication has just
-// added some of the chunks, in other units.
+// publishChunks adds packs, chunks and layers. elsewhere reports whether another publication has
+// just added some of the chunks, in other units.
 func publishChunks(
 	ctx context.Context, tx session, p *Publication, numbers firstNumbers,
 ) (elsewhere bool, err error) {
@@ -212,8 +212,8 @@ func publishChunks(
 	return added < int64(len(p.Chunks)), nil
 }
 
-// insertChunks adds chunks, numbered from next, except those that another publication has just added.
-// unit returns the number of a unit. number returns the number of one of the chunks.
+// insertChunks adds chunks, numbered from next, except those that another publication has just
+// added. unit returns the number of a unit. number returns the number of one of the chunks.
 func insertChunks(
 	ctx context.Context, tx session, chunks []Chunk, unit unitNumber, next int64,
 ) (number func(i uint32) int64, added int64, err error) {

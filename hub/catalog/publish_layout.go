@@ -7,8 +7,8 @@ import (
 	"lighter/wire"
 )
 
-// publishLayout gives a new tree its locations. A tree that gets its first image is laid out, and so
-// is one that inherits the recordings of the previous image of its repository.
+// publishLayout gives a new tree its locations. A tree that gets its first image is laid out, and
+// so is one that inherits the recordings of the previous image of its repository.
 func publishLayout(ctx context.Context, tx session, p *Publication) error {
 	t := p.Tree
 	if err := lockLayout(ctx, tx, t.ID); err != nil {

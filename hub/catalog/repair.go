@@ -10,8 +10,8 @@ import (
 	"lighter/wire"
 )
 
-// Repairs is what a check of the stores reads, and how it makes lost objects known again. It is safe
-// for concurrent use.
+// Repairs is what a check of the stores reads, and how it makes lost objects known again. It is
+// safe for concurrent use.
 type Repairs struct{ *database }
 
 // PlacedChunk is a chunk with its place.
@@ -33,8 +33,8 @@ func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk,
 	return all, err
 }
 
-// LayersWith returns the layers that have some of the chunks, with the numbers of these. The numbers
-// are sorted.
+// LayersWith returns the layers that have some of the chunks, with the numbers of these. The
+// numbers are sorted.
 func (c *Repairs) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
 	type row struct {
 		diffID string
@@ -98,7 +98,8 @@ func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error
 			OR s.tree IN (SELECT tree FROM startups WHERE pack = ?))`, index.Format, id[:], id[:], id[:])
 }
 
-// ChainLayers returns the diffIDs of a chain, the lowest first, whether an image has the chain or not.
+// ChainLayers returns the diffIDs of a chain, the lowest first, whether an image has the chain or
+// not.
 func (c *Repairs) ChainLayers(ctx context.Context, chain string) ([]string, error) {
 	return list(ctx, c.read, value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (
@@ -122,8 +123,8 @@ type ImageBlob struct {
 	Size   int64
 }
 
-// ImageBlobs returns at most limit blobs of ready images that come after a given one, in the order of
-// digests and names.
+// ImageBlobs returns at most limit blobs of ready images that come after a given one, in the order
+// of digests and names.
 func (c *Repairs) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([]ImageBlob, error) {
 	return list(ctx, c.read, func(b *ImageBlob) []any { return []any{&b.Digest, &b.Image, &b.Size} },
 		`SELECT DISTINCT b.digest, i.name, b.size FROM image_blobs b JOIN images i ON i.n = b.image
@@ -136,9 +137,9 @@ func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error
 	return get(ctx, c.read, value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)
 }
 
-// MoveChunks gives known chunks new places in packs, whose objects are stored and claimed. It forgets
-// those of the old packs that have no chunk any more. All locations may name the old places: they are to
-// be checked then. The error is ErrLost if the claim was lost.
+// MoveChunks gives known chunks new places in packs, whose objects are stored and claimed. It
+// forgets those of the old packs that have no chunk any more. All locations may name the old
+// places: they are to be checked then. The error is ErrLost if the claim was lost.
 func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chunks []Chunk, old []chunk.ID) error {
 	numbers, err := c.reserveFor(ctx, &Publication{Packs: packs})
 	if err != nil {
@@ -178,8 +179,8 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 	return err
 }
 
-// DropLost forgets a lost pack whose object is claimed, if it is a startup pack that has retired, or a
-// rewritten one that no locations name.
+// DropLost forgets a lost pack whose object is claimed, if it is a startup pack that has retired,
+// or a rewritten one that no locations name.
 func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error {
 	return c.update(ctx, "drop lost pack "+id.Short(), func(tx session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {
@@ -197,8 +198,9 @@ func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error 
 	})
 }
 
-// RenewTree replaces the locations of a tree, whose objects are stored and claimed, by others without
-// startup packs, and queues a job that makes a layout. The error is ErrLost if the claim was lost.
+// RenewTree replaces the locations of a tree, whose objects are stored and claimed, by others
+// without startup packs, and queues a job that makes a layout. The error is ErrLost if the claim
+// was lost.
 func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
 	return c.update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx session) error {
 		if err := lockLayout(ctx, tx, t.ID); err != nil {

@@ -57,8 +57,8 @@ func (l later) Scan(stored any) error {
 	return nil
 }
 
-// ImageBytes returns the name, digest and size of all images that have not failed, also of those that
-// are to be ingested.
+// ImageBytes returns the name, digest and size of all images that have not failed, also of those
+// that are to be ingested.
 func (c *Catalog) ImageBytes(ctx context.Context) ([]Image, error) {
 	return list(ctx, c.read, func(i *Image) []any { return []any{&i.Name, &i.Digest, &i.Size} },
 		`SELECT name, digest, size FROM images WHERE state <> ?`, wire.StateFailed)

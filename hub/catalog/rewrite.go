@@ -19,8 +19,8 @@ type Rewriting struct {
 }
 
 // Rewrite replaces packs. Their needed chunks are in the new pack then, and the others are removed.
-// The old packs stay until DropRewritten, and all locations may name them until they are renewed. The
-// error is ErrChanged if a chunk that was not copied is needed now.
+// The old packs stay until DropRewritten, and all locations may name them until they are renewed.
+// The error is ErrChanged if a chunk that was not copied is needed now.
 func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) error {
 	return c.removal(ctx, "rewrite packs", l, r.Claim, func(tx session) error {
 		if err := m.refresh(ctx, tx); err != nil {
@@ -157,8 +157,8 @@ func (s *Stuck) areAll(ctx context.Context, tx session, least int) (bool, error)
 	return true, nil
 }
 
-// RetireRewritten records that no locations name rewritten packs any more, unless some are still to be
-// checked. Packs that stuck ones name do not retire.
+// RetireRewritten records that no locations name rewritten packs any more, unless some are still to
+// be checked. Packs that stuck ones name do not retire.
 func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) error {
 	return c.update(ctx, "retire rewritten packs", func(tx session) error {
 		if err := hold(ctx, tx, l); err != nil {

@@ -35,7 +35,8 @@ var ErrOtherKeys = errors.New("the statements are signed with keys that this pro
 	"copy hub.key of another process; if no process has it any more, delete the row keys of the table meta")
 
 // Resign signs all statements again if they were signed with other keys than these. If several
-// processes may use the catalog and none of these keys has signed before, the error is ErrOtherKeys.
+// processes may use the catalog and none of these keys has signed before, the error is
+// ErrOtherKeys.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var public []string
 	for _, key := range keys {

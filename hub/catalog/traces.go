@@ -27,8 +27,8 @@ const (
 	maxAllWaiting, maxAllWaitingBytes = 4096, 256 << 20
 )
 
-// AddTrace stores a node's trace, and has the tree's layout made after delay, or after its rest. Errors
-// are ErrNotFound if the tree is not served, and ErrFull.
+// AddTrace stores a node's trace, and has the tree's layout made after delay, or after its rest.
+// Errors are ErrNotFound if the tree is not served, and ErrFull.
 func (c *Starts) AddTrace(
 	ctx context.Context, tree chunk.ID, sender string, body []byte, delay time.Duration,
 ) error {

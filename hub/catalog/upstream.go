@@ -13,8 +13,8 @@ type Upstream struct {
 	Size       int64  // of the layer, bytes
 }
 
-// AddUpstreams records which layers of a repository of the hub's registry other registries have, and
-// touches them (Blobs).
+// AddUpstreams records which layers of a repository of the hub's registry other registries have,
+// and touches them (Blobs).
 func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []Upstream) error {
 	return c.update(ctx, "add upstream layers of "+repository, func(tx session) error {
 		var digests []string

@@ -1,16 +1,17 @@
 // Package collect frees what no image needs any more, as a job of the hub.
 //
-// A run first forgets holders that report no more. Then it removes, in this order: trees that have had
-// no image for a while and that nobody holds, with all that is known about their starts; chains that
-// neither an image nor a tree has; layers that no chain has; and packs without a chunk that a layer
-// has. So everything that is left is needed by something above it. Then it copies the needed chunks of
-// packs with many others into new packs (rewrite.go), and renews the locations that name old ones. If
-// one of these cannot be renewed, as an object is damaged, the packs that it names stay, and the result
-// says so. At last it deletes what the hub's registry does not need (package blobs).
+// A run first forgets holders that report no more. Then it removes, in this order: trees that have
+// had no image for a while and that nobody holds, with all that is known about their starts; chains
+// that neither an image nor a tree has; layers that no chain has; and packs without a chunk that a
+// layer has. So everything that is left is needed by something above it. Then it copies the needed
+// chunks of packs with many others into new packs (rewrite.go), and renews the locations that name
+// old ones. If one of these cannot be renewed, as an object is damaged, the packs that it names
+// stay, and the result says so. At last it deletes what the hub's registry does not need (package
+// blobs).
 //
-// A run changes the catalog in small transactions, each of which looks again whether what it removes
-// is still not needed, and deletes the objects after each. It has no state of its own: after a kill,
-// the next run goes on with what is left.
+// A run changes the catalog in small transactions, each of which looks again whether what it
+// removes is still not needed, and deletes the objects after each. It has no state of its own:
+// after a kill, the next run goes on with what is left.
 //
 // Package catalog keeps publications and removals apart (collected.go).
 package collect
@@ -75,7 +76,8 @@ type Config struct {
 type Collector struct {
 	// Config may be changed before the first run.
 	Config
-	// Step is called before and after each step of a run, with its name. Tests end the process there.
+	// Step is called before and after each step of a run, with its name. Tests end the process
+	// there.
 	Step func(name string)
 
 	jobs    *jobs.Queue
@@ -333,8 +335,8 @@ func (r *run) packs(ctx context.Context) error {
 	return r.rewrite(ctx, marks, sparse)
 }
 
-// sparsePack is a pack of which some chunks are needed and others are not. Its chunks are not among the
-// fields: in a hub from which many images were removed most packs are sparse.
+// sparsePack is a pack of which some chunks are needed and others are not. Its chunks are not among
+// the fields: in a hub from which many images were removed most packs are sparse.
 type sparsePack struct {
 	n    int64 // number
 	size int64 // bytes
@@ -344,7 +346,8 @@ type sparsePack struct {
 // isWorth reports whether a pack is to be rewritten.
 func (p sparsePack) isWorth() bool { return p.dead*rewriteShare >= p.size }
 
-// suspects returns the packs without a marked chunk, and those of which only some chunks are marked.
+// suspects returns the packs without a marked chunk, and those of which only some chunks are
+// marked.
 func (c *Collector) suspects(
 	ctx context.Context, m *catalog.Marks,
 ) (dead []catalog.PackUse, sparse []sparsePack, err error) {

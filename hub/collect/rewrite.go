@@ -146,9 +146,9 @@ type unit struct {
 	plain   int64 // bytes
 }
 
-// readUnits reads the needed units of a pack, and verifies them. It pauses after each, as paced does:
-// a unit keeps a processor busy for some milliseconds, and a whole pack would do so for half a second,
-// in which nodes wait.
+// readUnits reads the needed units of a pack, and verifies them. It pauses after each, as paced
+// does: a unit keeps a processor busy for some milliseconds, and a whole pack would do so for half
+// a second, in which nodes wait.
 func (r *run) readUnits(ctx context.Context, p catalog.PackUse) (units []unit, err error) {
 	for _, u := range p.Units {
 		if len(u.Needed) == 0 {
@@ -240,8 +240,8 @@ func (r *run) renew(ctx context.Context) error {
 	return nil
 }
 
-// keepNamed notes the packs that locations name which cannot be renewed. If they cannot be read, they may
-// name any pack, and no pack is removed.
+// keepNamed notes the packs that locations name which cannot be renewed. If they cannot be read,
+// they may name any pack, and no pack is removed.
 func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
 	locations, err := r.locations(ctx, l)
 	if err == nil {

@@ -1,7 +1,7 @@
-// Package expiry removes the images that the retention rules let go, as a job of the hub: once a day,
-// and when an administrator asks for it. An image is removed as `lighter rm` does it. Before that, the
-// job looks again whether it is still the one that the rules are about: it may have been pushed again,
-// or used.
+// Package expiry removes the images that the retention rules let go, as a job of the hub: once a
+// day, and when an administrator asks for it. An image is removed as `lighter rm` does it. Before
+// that, the job looks again whether it is still the one that the rules are about: it may have been
+// pushed again, or used.
 package expiry
 
 import (
@@ -47,8 +47,8 @@ type Service struct {
 	removed atomic.Int64 // images
 }
 
-// New returns a service that applies a policy, and adds its kind of jobs to the queue: a daily one, if
-// there are rules.
+// New returns a service that applies a policy, and adds its kind of jobs to the queue: a daily one,
+// if there are rules.
 func New(p retention.Policy, c *catalog.Catalog, images Images, q *jobs.Queue, log *slog.Logger) *Service {
 	s := &Service{policy: p, catalog: c, images: images, jobs: q, log: log}
 	k := jobs.Kind{Name: JobKind, Key: jobKey, AtOnce: 1, Run: s.run}
@@ -64,9 +64,9 @@ type work struct {
 	Confirmed []string `json:"confirmed,omitempty"` // repositories of which any share may be removed
 }
 
-// Start applies the rules as soon as possible. Of the confirmed repositories any share may be removed.
-// It returns the job. The error wraps report.ErrInvalid if there is no rule, or no image in a
-// confirmed repository.
+// Start applies the rules as soon as possible. Of the confirmed repositories any share may be
+// removed. It returns the job. The error wraps report.ErrInvalid if there is no rule, or no image
+// in a confirmed repository.
 func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, error) {
 	if len(s.policy.Rules) == 0 {
 		return catalog.Job{}, fmt.Errorf("%w: the hub has no retention rules: add [[retention]] to its configuration",

@@ -34,8 +34,8 @@ const (
 	remedyOther  = "the hub did not make them: move or delete them by hand"
 )
 
-// Fsck compares all stores, as a job, and returns the result. It reports progress to send. The job goes
-// on if ctx ends.
+// Fsck compares all stores, as a job, and returns the result. It reports progress to send. The job
+// goes on if ctx ends.
 func (c *Checker) Fsck(ctx context.Context, w wire.Fsck, send func(wire.Progress) error) (*wire.Check, error) {
 	payload, err := json.Marshal(w)
 	if err != nil {
@@ -166,7 +166,8 @@ func count(f *wire.Finding, example string) {
 	}
 }
 
-// add adds a finding to the result, if anything was found. One without problems left needs no remedy.
+// add adds a finding to the result, if anything was found. One without problems left needs no
+// remedy.
 func (k *checking) add(f wire.Finding) {
 	if f.Count == 0 {
 		return
@@ -329,8 +330,8 @@ func numbersOf(chunks []catalog.PlacedChunk) []int64 {
 	return numbers
 }
 
-// checkBlobs looks whether the registry has the blobs of ready images, or can read them where they came
-// from. It does not ask other registries.
+// checkBlobs looks whether the registry has the blobs of ready images, or can read them where they
+// came from. It does not ask other registries.
 func (k *checking) checkBlobs(ctx context.Context) error {
 	progress := k.job.Step("compare", "blobs", 0)
 	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with another size", Remedy: remedyBlob}

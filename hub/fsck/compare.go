@@ -155,8 +155,8 @@ type differences struct {
 // compareBatch is the number of objects that are compared at a time.
 const compareBatch = 1000
 
-// compare compares bucket and catalog, from a key on. It calls fn with some objects at a time: the key
-// of the last one, their number, and what is wrong with them.
+// compare compares bucket and catalog, from a key on. It calls fn with some objects at a time: the
+// key of the last one, their number, and what is wrong with them.
 func (c *Checker) compare(
 	ctx context.Context, after string, fn func(last string, n int, d *differences) error,
 ) error {
@@ -234,8 +234,8 @@ func (c *Checker) confirmUnknown(ctx context.Context, d *differences) error {
 	return nil
 }
 
-// confirmLost says what is wrong with an object that the catalog names. It returns "" if nothing is, or
-// if the object is being published or deleted.
+// confirmLost says what is wrong with an object that the catalog names. It returns "" if nothing
+// is, or if the object is being published or deleted.
 func (c *Checker) confirmLost(ctx context.Context, o object) (string, error) {
 	before, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
 	if errors.Is(err, catalog.ErrNotFound) {

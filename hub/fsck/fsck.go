@@ -1,20 +1,21 @@
-// Package fsck compares the hub's stores with each other: the bucket with the catalog, both ways, the
-// registry's tags, manifests and blobs with the images, and the catalog with itself. Package verify reads one image from
-// end to end instead.
+// Package fsck compares the hub's stores with each other: the bucket with the catalog, both ways,
+// the registry's tags, manifests and blobs with the images, and the catalog with itself. Package
+// verify reads one image from end to end instead.
 //
-// Three kinds of jobs do that. A sweep runs daily: it deletes objects that the catalog does not know,
-// and repairs those that are missing. A scrub reads a part of the objects every few hours, until it has
-// read all of them, and repairs damaged ones. A check runs on request, looks at everything, and reports
-// what it found.
+// Three kinds of jobs do that. A sweep runs daily: it deletes objects that the catalog does not
+// know, and repairs those that are missing. A scrub reads a part of the objects every few hours,
+// until it has read all of them, and repairs damaged ones. A check runs on request, looks at
+// everything, and reports what it found.
 //
-// All of them run beside everything else. An object that looks wrong may be about to be published or
-// deleted. So an object counts only if no publisher has claimed it, and if bucket and catalog still
-// differ when both are asked again. Unknown objects are deleted by package publish, after a day. If most
-// objects are unknown, a sweep deletes none: the hub may have got the wrong catalog or bucket.
+// All of them run beside everything else. An object that looks wrong may be about to be published
+// or deleted. So an object counts only if no publisher has claimed it, and if bucket and catalog
+// still differ when both are asked again. Unknown objects are deleted by package publish, after a
+// day. If most objects are unknown, a sweep deletes none: the hub may have got the wrong catalog or
+// bucket.
 //
-// Repair makes lost objects again from others: chunks and layer records from the blobs of the images,
-// indexes and locations from layer records. It does not change what cannot be made again. The registry
-// decides what names stand for: the catalog follows it.
+// Repair makes lost objects again from others: chunks and layer records from the blobs of the
+// images, indexes and locations from layer records. It does not change what cannot be made again.
+// The registry decides what names stand for: the catalog follows it.
 package fsck
 
 import (
@@ -65,8 +66,8 @@ type Config struct {
 
 // Names compares the names of images in the catalog with the registry.
 type Names interface {
-	// Difference says which manifest of a name the registry lacks, or that the catalog does not list
-	// what it has. Both are empty if they agree.
+	// Difference says which manifest of a name the registry lacks, or that the catalog does not
+	// list what it has. Both are empty if they agree.
 	Difference(ctx context.Context, name string) (missing, unlisted string, err error)
 	// Settle makes the catalog agree with the registry about a name.
 	Settle(ctx context.Context, name string) error

@@ -9,8 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// checkNames compares what names stand for in the catalog and in the registry. They differ if one of
-// both was restored from a copy that is older than that of the other.
+// checkNames compares what names stand for in the catalog and in the registry. They differ if one
+// of both was restored from a copy that is older than that of the other.
 func (k *checking) checkNames(ctx context.Context) error {
 	names, err := k.names(ctx)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"lighter/sleep"
 )
 
-// transient returns an error that says nothing about what was read: the check was ended, or catalog or
-// bucket are not available. If the bucket answers, it is the object that cannot be read. A registry
-// that has the blob of a layer may be away for good.
+// transient returns an error that says nothing about what was read: the check was ended, or catalog
+// or bucket are not available. If the bucket answers, it is the object that cannot be read. A
+// registry that has the blob of a layer may be away for good.
 func (c *Checker) transient(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -54,8 +54,8 @@ func (c *Checker) damage(ctx context.Context, o object) (why string, n int64, er
 	return readErr.Error(), n, nil
 }
 
-// An object of a bucket that is not a directory counts as damaged only if it cannot be read readTries
-// times.
+// An object of a bucket that is not a directory counts as damaged only if it cannot be read
+// readTries times.
 const (
 	readTries = 3
 	readPause = 200 * time.Millisecond
@@ -116,8 +116,8 @@ func compareSum(r io.Reader, id chunk.ID) error {
 // chunksBatch is the number of chunks in one query of the catalog.
 const chunksBatch = 500
 
-// readRecord reads the record of a layer. It has no digest of its own. So its entries are counted, and
-// the catalog has to know its chunks.
+// readRecord reads the record of a layer. It has no digest of its own. So its entries are counted,
+// and the catalog has to know its chunks.
 func (c *Checker) readRecord(ctx context.Context, o object) error {
 	want, err := c.Catalog.Repairs.LayerEntries(ctx, diffIDOf(o.id))
 	if err != nil {

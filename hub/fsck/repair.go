@@ -30,8 +30,8 @@ type repair struct {
 	layers  map[string][]int64  // that have lost chunks, by diffID
 	records map[string]string   // keys of lost layer records, by diffID
 	trees   map[chunk.ID]catalog.TreeOf
-	// needs has the trees to renew, by key of the lost object. The key "" has those that only have a
-	// layer with lost chunks: if one of them is not renewed, no object is reported for it.
+	// needs has the trees to renew, by key of the lost object. The key "" has those that only have
+	// a layer with lost chunks: if one of them is not renewed, no object is reported for it.
 	needs   map[string][]chunk.ID
 	startup []chunk.ID // lost startup packs
 }
@@ -282,11 +282,12 @@ func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 	return nil
 }
 
-// errUnneeded is why a pack is not made again that has no chunk, as no image needs it, or as they were
-// copied. Collection forgets it when no locations name it any more.
+// errUnneeded is why a pack is not made again that has no chunk, as no image needs it, or as they
+// were copied. Collection forgets it when no locations name it any more.
 var errUnneeded = errors.New("nothing needs it but older locations")
 
-// dropStartupPacks forgets lost packs that no tree names any more: startup packs and rewritten ones.
+// dropStartupPacks forgets lost packs that no tree names any more: startup packs and rewritten
+// ones.
 func (r *repair) dropStartupPacks(ctx context.Context, _ []lost) error {
 	for _, id := range r.startup {
 		if r.failed[objects.PackKey(id)] != nil {

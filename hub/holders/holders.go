@@ -1,11 +1,11 @@
-// Package holders knows what nodes and mirrors have of the hub's images. They report all their trees
-// every few hours, so the hub keeps what they have also after its image was removed.
+// Package holders knows what nodes and mirrors have of the hub's images. They report all their
+// trees every few hours, so the hub keeps what they have also after its image was removed.
 //
 // A report counts for a lease of a week (wire.HeldLease), and its trees are kept for a grace period
 // after that: a machine that was off for some weeks finds what it needs. Then the next collection
-// forgets the holder. A holder is whoever sends an ID. So the worst that an invented one can do is to
-// keep removed images on the disk; the number of holders, their trees and their reports are bounded,
-// and an administrator can make the hub forget one.
+// forgets the holder. A holder is whoever sends an ID. So the worst that an invented one can do is
+// to keep removed images on the disk; the number of holders, their trees and their reports are
+// bounded, and an administrator can make the hub forget one.
 package holders
 
 import (
@@ -79,8 +79,8 @@ func New(store Store, grace time.Duration, log *slog.Logger) *Service {
 }
 
 // Report records what a holder has, and returns the trees that the hub does not have. Errors wrap
-// report.ErrInvalid or catalog.ErrTooMany. sender is as for traces; an empty one has no bounds of its
-// own.
+// report.ErrInvalid or catalog.ErrTooMany. sender is as for traces; an empty one has no bounds of
+// its own.
 func (s *Service) Report(ctx context.Context, held wire.Held, sender string) (wire.Unknown, error) {
 	unknown, err := s.report(ctx, held, sender)
 	if err != nil {
@@ -205,7 +205,8 @@ func (s *Service) Forget(ctx context.Context, short string) error {
 	return s.store.ForgetHolder(ctx, found)
 }
 
-// Expire forgets the holders that have not reported for longer than their lease and the grace period.
+// Expire forgets the holders that have not reported for longer than their lease and the grace
+// period.
 func (s *Service) Expire(ctx context.Context) error {
 	for {
 		expired, err := s.store.ExpireHolders(ctx, wire.HeldLease+s.grace, expireAtOne)

@@ -67,8 +67,8 @@ func (s *Service) Add(
 	return images, err
 }
 
-// isOver reports whether all images of a request have ended. The error is why its job has failed, if
-// no image says it.
+// isOver reports whether all images of a request have ended. The error is why its job has failed,
+// if no image says it.
 func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 	images, err := s.reload(ctx, r.images)
 	if err != nil {
@@ -114,8 +114,8 @@ func numbersOf(images []catalog.Image) (numbers []int64) {
 	return numbers
 }
 
-// prepareStarts calls Config.Ready for the ready ones of the images. An image is ready whatever that
-// returns.
+// prepareStarts calls Config.Ready for the ready ones of the images. An image is ready whatever
+// that returns.
 func (s *Service) prepareStarts(ctx context.Context, images []catalog.Image) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -21,8 +21,8 @@ type difference struct {
 	missing []string // digests of ready images whose manifests the registry does not have
 }
 
-// difference compares what a name stands for in the catalog and in the registry. There is no difference
-// if a job is going to give the name to its image.
+// difference compares what a name stands for in the catalog and in the registry. There is no
+// difference if a job is going to give the name to its image.
 func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, err error) {
 	j, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name())
 	if err == nil {
@@ -62,9 +62,9 @@ func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, e
 	return d, nil
 }
 
-// Difference compares what a name stands for in the catalog and in the registry. missing says which of the
-// manifests of ready images the registry lacks, unlisted which name the catalog does not have, or has of
-// other images. Both are empty if they agree, or if the name is just being changed.
+// Difference compares what a name stands for in the catalog and in the registry. missing says which
+// of the manifests of ready images the registry lacks, unlisted which name the catalog does not
+// have, or has of other images. Both are empty if they agree, or if the name is just being changed.
 func (s *Service) Difference(ctx context.Context, name string) (missing, unlisted string, err error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *Service) Difference(ctx context.Context, name string) (missing, unliste
 	return missing, unlisted, err
 }
 
-// Settle makes the catalog agree with the registry about a name, as after a change of the registry. It
-// returns when that is done, or when another change of the name does it.
+// Settle makes the catalog agree with the registry about a name, as after a change of the registry.
+// It returns when that is done, or when another change of the name does it.
 func (s *Service) Settle(ctx context.Context, name string) error {
 	ref, err := report.ParseName(name)
 	if err != nil {

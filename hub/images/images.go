@@ -70,8 +70,8 @@ type Service struct {
 
 var _ registry.Events = (*Service)(nil)
 
-// New returns a service over the stores, and adds its kinds of jobs to the queue. life ends with the
-// hub.
+// New returns a service over the stores, and adds its kinds of jobs to the queue. life ends with
+// the hub.
 func New(
 	life context.Context, config Config, c *catalog.Catalog, r *registry.Registry, i *ingest.Ingester, q *jobs.Queue,
 ) *Service {

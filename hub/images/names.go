@@ -86,8 +86,8 @@ func (s *Service) forget(ctx context.Context, name, digest string) error {
 	return s.catalog.Remove(ctx, jobKind, name, digest)
 }
 
-// removal returns the job that removes a name. It has what is to be deleted, so that it can do that as
-// often as it is interrupted.
+// removal returns the job that removes a name. It has what is to be deleted, so that it can do that
+// as often as it is interrupted.
 func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err error) {
 	c := change{Remove: true}
 	images, err := s.catalog.Images(ctx, ref.Name())
@@ -119,8 +119,8 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err
 	return j, nil
 }
 
-// remove removes a name, and those of the manifests that no name needs. It does nothing if the job is
-// to do something else.
+// remove removes a name, and those of the manifests that no name needs. It does nothing if the job
+// is to do something else.
 func (s *Service) remove(ctx context.Context, ref wire.Ref, c change, l catalog.Lease) error {
 	removed, err := s.removeName(ctx, ref, l)
 	if err != nil || !removed {
@@ -163,8 +163,8 @@ func (s *Service) deleteManifest(ctx context.Context, repository, digest string)
 // maxReads bounds how often the indexes of a repository are read while new ones are pushed to it.
 const maxReads = 5
 
-// deleteIndexes deletes those of the indexes that no name in the repository needs. The catalog has only
-// roots and images, so the registry's other indexes are read, without the lock.
+// deleteIndexes deletes those of the indexes that no name in the repository needs. The catalog has
+// only roots and images, so the registry's other indexes are read, without the lock.
 func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes []string) error {
 	unneeded, seen := slices.Clone(indexes), map[string]bool{}
 	for range maxReads {

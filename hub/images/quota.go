@@ -52,9 +52,9 @@ func (q Quota) isAbout(name string) bool {
 var errQuota = errors.New("quota exceeded")
 
 // Allow returns an error that wraps registry.ErrQuota if a manifest that is pushed would exceed a
-// quota. Images that are pushed or added at the same moment do not see each other: together they may
-// exceed it, until the next one is refused. The error of a manifest that cannot be read comes when it
-// is stored.
+// quota. Images that are pushed or added at the same moment do not see each other: together they
+// may exceed it, until the next one is refused. The error of a manifest that cannot be read comes
+// when it is stored.
 func (s *Service) Allow(ctx context.Context, repository, reference string, root registry.Manifest) error {
 	ref := wire.Ref{Repository: repository, Tag: reference}
 	if wire.IsDigest(reference) {
@@ -96,8 +96,8 @@ func (s *Service) checkQuotas(ctx context.Context, name string, members *oci.Mem
 	return nil
 }
 
-// sizesBelow returns the sizes of the images that a quota is about, by digest, but those that only a
-// name has that is to refer to others.
+// sizesBelow returns the sizes of the images that a quota is about, by digest, but those that only
+// a name has that is to refer to others.
 func (s *Service) sizesBelow(ctx context.Context, q Quota, name string) (map[string]int64, error) {
 	all, err := s.catalog.ImageBytes(ctx)
 	sizes := map[string]int64{}

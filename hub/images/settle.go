@@ -15,10 +15,11 @@ import (
 	"lighter/wire"
 )
 
-// What a name stands for is in the registry and in the catalog, and no transaction changes both. So a
-// change is announced before: Changing queues a job for the name, to run after settleAfter. When both
-// have the change, the job is withdrawn. If the process ends before that, or another process changes
-// the same name at the same time, the job runs: it makes the catalog agree with the registry.
+// What a name stands for is in the registry and in the catalog, and no transaction changes both. So
+// a change is announced before: Changing queues a job for the name, to run after settleAfter. When
+// both have the change, the job is withdrawn. If the process ends before that, or another process
+// changes the same name at the same time, the job runs: it makes the catalog agree with the
+// registry.
 const (
 	// nameJob is the kind of these jobs. Their key is the name.
 	nameJob     = "name"
@@ -42,9 +43,9 @@ func (c change) job(name string) catalog.Job {
 	return catalog.Job{Kind: nameJob, Key: name, Payload: payload, Priority: urgent}
 }
 
-// Changing says that a tag of the hub's registry is about to get another manifest or to be deleted, or
-// a manifest with all its tags. settled is called when the catalog has the change, too, or nothing
-// has changed.
+// Changing says that a tag of the hub's registry is about to get another manifest or to be deleted,
+// or a manifest with all its tags. settled is called when the catalog has the change, too, or
+// nothing has changed.
 func (s *Service) Changing(ctx context.Context, repository, reference string) (settled func(), err error) {
 	names := []string{wire.Ref{Repository: repository, Tag: reference}.Name()}
 	if strings.Contains(reference, ":") { // tags have no colon, digests have one
@@ -122,8 +123,8 @@ func (s *Service) compare(ctx context.Context, ref wire.Ref) error {
 // wasNamed reports whether the registry has, or had, an image.
 func wasNamed(i catalog.Image) bool { return i.State == wire.StateReady || i.State == wire.StateStored }
 
-// Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job does
-// it, which goes on if ctx ends. A push that comes before the job wins.
+// Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job
+// does it, which goes on if ctx ends. A push that comes before the job wins.
 func (s *Service) Remove(ctx context.Context, name string) error {
 	_, err := s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
 		j, err := s.removal(ctx, ref)
@@ -136,8 +137,8 @@ func (s *Service) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// RemoveIf is Remove if still returns true, and nobody is just changing what the name stands for. It
-// reports whether the name was removed.
+// RemoveIf is Remove if still returns true, and nobody is just changing what the name stands for.
+// It reports whether the name was removed.
 func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
 	return s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
 		if is, err := still(); err != nil || !is {
@@ -152,8 +153,9 @@ func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool,
 	})
 }
 
-// awaitRemoval waits for a job that removes a name, and reports whether it has. request queues the job,
-// and returns its number and payload; 0: there is none. It is called while the repository is locked.
+// awaitRemoval waits for a job that removes a name, and reports whether it has. request queues the
+// job, and returns its number and payload; 0: there is none. It is called while the repository is
+// locked.
 func (s *Service) awaitRemoval(
 	ctx context.Context, name string, request func(wire.Ref) (n int64, payload []byte, err error),
 ) (removed bool, err error) {

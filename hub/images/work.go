@@ -28,8 +28,8 @@ const (
 	imagesAtOnce = 4
 	urgentAtOnce = 1
 	urgent       = 1
-	// collectedTries is how often an image is ingested while collection removes what it has in common
-	// with removed images. Then its job pauses.
+	// collectedTries is how often an image is ingested while collection removes what it has in
+	// common with removed images. Then its job pauses.
 	collectedTries = 3
 )
 
@@ -82,14 +82,14 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	return err
 }
 
-// isAway reports whether an error says that one of the hub's stores is not available, or changes under
-// the work.
+// isAway reports whether an error says that one of the hub's stores is not available, or changes
+// under the work.
 func isAway(err error) bool {
 	return errors.Is(err, catalog.ErrCollected) || errors.Is(err, registry.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
 }
 
-// bring brings the images of a name, and ingests them. The images that fail for reasons of their own
-// have those in the catalog then; other errors concern all that are still pending.
+// bring brings the images of a name, and ingests them. The images that fail for reasons of their
+// own have those in the catalog then; other errors concern all that are still pending.
 func (s *Service) bring(ctx context.Context, ref wire.Ref, j *jobs.Running) error {
 	var w work
 	if err := json.Unmarshal(j.Payload, &w); err != nil {
@@ -137,8 +137,8 @@ func onceOK(fn func() error) func() error {
 	}
 }
 
-// ingest ingests an image, calls named so that it has its name in the registry, and makes it ready. An
-// error that is only about the image is recorded with it, and not returned.
+// ingest ingests an image, calls named so that it has its name in the registry, and makes it ready.
+// An error that is only about the image is recorded with it, and not returned.
 func (s *Service) ingest(
 	ctx context.Context, image catalog.Image, from ingest.Source, j *jobs.Running, named func() error,
 ) error {
@@ -210,7 +210,8 @@ func (s *Service) failure(ctx context.Context, images []catalog.Image) error {
 	return errors.Join(errs...)
 }
 
-// open returns the image of a job's source, with the platforms that the job or a pending image names.
+// open returns the image of a job's source, with the platforms that the job or a pending image
+// names.
 func (s *Service) open(
 	ctx context.Context, ref wire.Ref, w work, pending []catalog.Image, j *jobs.Running,
 ) (*pull.Image, error) {
@@ -281,8 +282,8 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	return err
 }
 
-// restoreTag points the tag of a name to the image that the catalog has under it, or deletes the tag
-// if there is none. The repository is locked.
+// restoreTag points the tag of a name to the image that the catalog has under it, or deletes the
+// tag if there is none. The repository is locked.
 func (s *Service) restoreTag(ctx context.Context, ref wire.Ref) error {
 	if ref.Tag == "" {
 		return nil

@@ -1,10 +1,10 @@
 // Package ingest turns an image into chunks and a tree, and publishes them as one.
 //
-// An Ingester reads the layers: blob → digest → decompressed tar → diffID → entries and chunks. New
-// chunks go into units and packs, entries into layer records; all of it is staged as files. Trees
-// merges the records into the image's tree and makes its index and locations. Everything is
-// published in one step, after every blob, every layer and the tree were verified. A layer is split
-// once and a chunk stored once, whichever images have them.
+// An Ingester reads the layers: blob → digest → decompressed tar → diffID → entries and
+// chunks. New chunks go into units and packs, entries into layer records; all of it is staged as
+// files. Trees merges the records into the image's tree and makes its index and locations.
+// Everything is published in one step, after every blob, every layer and the tree were verified. A
+// layer is split once and a chunk stored once, whichever images have them.
 //
 // Errors are better than guesses: a layer of an unknown kind, an entry that containerd would not
 // unpack, and sizes beyond the limits fail the image.
@@ -83,8 +83,8 @@ type Prepared struct {
 }
 
 // Prepare ingests an image for the owner of a lease. The error is an *oci.NotImageError if the
-// manifest is valid and no image, catalog.ErrLost if the lease was lost, and catalog.ErrCollected if
-// collection has removed something that was to be used.
+// manifest is valid and no image, catalog.ErrLost if the lease was lost, and catalog.ErrCollected
+// if collection has removed something that was to be used.
 func (i *Ingester) Prepare(
 	ctx context.Context, row catalog.Image, from Source, lease catalog.Lease, progress *report.Progress,
 ) (*Prepared, error) {
@@ -120,8 +120,8 @@ func (i *Ingester) Prepare(
 
 // Publish makes the image ready. Its name has to be in the registry. The error is
 // catalog.ErrNotFound if the image was removed, catalog.ErrLost if the lease was lost, and
-// catalog.ErrCollected if collection has removed something that the image needs: it is to be prepared
-// again.
+// catalog.ErrCollected if collection has removed something that the image needs: it is to be
+// prepared again.
 func (p *Prepared) Publish(ctx context.Context) error { return p.ingestion.publish(ctx, p.made) }
 
 // Close removes the staged files.

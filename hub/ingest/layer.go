@@ -163,8 +163,8 @@ func (l *layerReader) verify(ctx context.Context, blob io.Reader, record *tree.R
 	return group.Wait()
 }
 
-// VerifyLayer reads a layer's blob, checks its digests, and writes its record to a new file. It calls
-// keep with each chunk.
+// VerifyLayer reads a layer's blob, checks its digests, and writes its record to a new file. It
+// calls keep with each chunk.
 func VerifyLayer(
 	ctx context.Context, l oci.Layer, blob io.Reader, limits tree.Limits, record string, onRead func(n int), keep Keep,
 ) error {

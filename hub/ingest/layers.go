@@ -61,8 +61,8 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 }
 
 // claimEvery is the interval in which a worker looks whether another one has split a layer, and
-// claimTime bounds the wait: the other one may read from a slow source, or wait for this one. Then the
-// layer is split twice, and its chunks may be stored twice.
+// claimTime bounds the wait: the other one may read from a slow source, or wait for this one. Then
+// the layer is split twice, and its chunks may be stored twice.
 const (
 	claimEvery = 250 * time.Millisecond
 	claimTime  = 3 * time.Second

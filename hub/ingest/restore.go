@@ -21,9 +21,9 @@ type Keep func(id chunk.ID, data []byte) error
 // KeepNone drops the chunks.
 func KeepNone(chunk.ID, []byte) error { return nil }
 
-// Restore stores known chunks again: those that feed passes to keep. They get new packs, and are moved
-// there in the catalog. Those of the old packs that have no chunk any more are deleted. It returns the
-// restored chunks. If feed fails, nothing is changed.
+// Restore stores known chunks again: those that feed passes to keep. They get new packs, and are
+// moved there in the catalog. Those of the old packs that have no chunk any more are deleted. It
+// returns the restored chunks. If feed fails, nothing is changed.
 func (i *Ingester) Restore(
 	ctx context.Context, old []chunk.ID, feed func(ctx context.Context, keep Keep) error,
 ) (restored map[chunk.ID]bool, err error) {
@@ -72,8 +72,8 @@ func (i *Ingester) RestoreRecord(ctx context.Context, diffID, path string) error
 		func(catalog.Claim) error { return nil })
 }
 
-// Renew makes the index of a known tree again from the records of its layers, and locations that name
-// the places that its chunks have now. Its startup packs are made again afterwards.
+// Renew makes the index of a known tree again from the records of its layers, and locations that
+// name the places that its chunks have now. Its startup packs are made again afterwards.
 func (t *Trees) Renew(ctx context.Context, of catalog.TreeOf) (err error) {
 	layers, err := t.catalog.Repairs.ChainLayers(ctx, of.Chain)
 	if err != nil {

@@ -65,8 +65,8 @@ func NewBounds() *Bounds {
 		waiting: semaphore.NewWeighted(maxRequested)}
 }
 
-// NewTrees returns a maker of trees within the limits and bounds, signed with the keys. life ends with
-// the hub.
+// NewTrees returns a maker of trees within the limits and bounds, signed with the keys. life ends
+// with the hub.
 func NewTrees(
 	life context.Context, c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits, b *Bounds,
 	keys []ed25519.PrivateKey, log *slog.Logger,

@@ -1,5 +1,5 @@
-// Package jobs runs the hub's jobs: pieces of work that the catalog keeps until they have ended. Any
-// process of the hub may run any job, and one process runs a job at a time.
+// Package jobs runs the hub's jobs: pieces of work that the catalog keeps until they have ended.
+// Any process of the hub may run any job, and one process runs a job at a time.
 //
 // A process runs a few jobs of each Kind at once. While it works it extends its lease of the job. A
 // process that cannot do so until the lease has ended stops working, and another one runs the job.
@@ -9,8 +9,8 @@
 //
 // A process may have several queues, of several stores (Runner).
 //
-// Jobs of a periodic Kind are added by the queue itself. Each process looks for them, and the catalog
-// says when the last one has ended, so one of the processes adds each.
+// Jobs of a periodic Kind are added by the queue itself. Each process looks for them, and the
+// catalog says when the last one has ended, so one of the processes adds each.
 package jobs
 
 import (
@@ -60,8 +60,8 @@ type Kind struct {
 	// second attempt; it doubles.
 	Tries int64
 	Pause time.Duration
-	// Every is the time from the end of a job to the next one of a periodic kind, which the queue adds
-	// with the key Key, in whichever process. 0: others add the jobs.
+	// Every is the time from the end of a job to the next one of a periodic kind, which the queue
+	// adds with the key Key, in whichever process. 0: others add the jobs.
 	Every time.Duration
 	Key   string
 	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
@@ -76,8 +76,8 @@ type Run func(ctx context.Context, j *Running) error
 // Low is the priority of jobs that all others precede.
 const Low = -1
 
-// RetryError ends an attempt at a job that is to be made again, however often that happens: what the
-// job needs is not available.
+// RetryError ends an attempt at a job that is to be made again, however often that happens: what
+// the job needs is not available.
 type RetryError struct {
 	Err   error
 	After time.Duration // the pause before the next attempt; 0: Queue.RetryDelay
@@ -86,9 +86,9 @@ type RetryError struct {
 func (e *RetryError) Error() string { return e.Err.Error() }
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// IsDisk reports whether an error of a job is about the disk of this process, and not about what the
-// job is to do: the disk is full, or the job's files in the scratch space were deleted. The queue runs
-// such a job again after a while, however often that happens.
+// IsDisk reports whether an error of a job is about the disk of this process, and not about what
+// the job is to do: the disk is full, or the job's files in the scratch space were deleted. The
+// queue runs such a job again after a while, however often that happens.
 func IsDisk(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, fs.ErrNotExist)
 }
@@ -110,7 +110,8 @@ type Queue struct {
 	Lease time.Duration
 	// RetryDelay is the pause after a RetryError. It is set before Run.
 	RetryDelay time.Duration
-	// DueInterval is the time between two looks for periodic jobs that are due. It is set before Run.
+	// DueInterval is the time between two looks for periodic jobs that are due. It is set before
+	// Run.
 	DueInterval time.Duration
 
 	runner *Runner
@@ -139,8 +140,8 @@ const (
 )
 
 var (
-	// ErrInterrupted is the cause of a ctx that ends because the job is to run again, to pause or to
-	// be cancelled.
+	// ErrInterrupted is the cause of a ctx that ends because the job is to run again, to pause or
+	// to be cancelled.
 	ErrInterrupted = errors.New("the job was interrupted")
 	errAttempts    = errors.New("the hub ended each time that it ran the job")
 )
@@ -153,8 +154,8 @@ func New(store Store, owner string, log *slog.Logger) *Queue {
 // Add adds a kind. It is called before Run.
 func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
 
-// Around replaces the work of some kinds by what wrap returns for it. It is called after Add and before
-// Run.
+// Around replaces the work of some kinds by what wrap returns for it. It is called after Add and
+// before Run.
 func (q *Queue) Around(wrap func(Run) Run, kinds ...string) {
 	for i := range q.kinds {
 		if slices.Contains(kinds, q.kinds[i].Name) {
@@ -174,9 +175,9 @@ func (q *Queue) Kinds() (names []string) {
 // Run is that of the queue's runner.
 func (q *Queue) Run(ctx context.Context) error { return q.runner.Run(ctx) }
 
-// Changed says that a job was added or changed, or what it is about. The queue looks whether there is
-// a job to run, the worker of this one whether it is to do something else, and Await whether it is
-// over.
+// Changed says that a job was added or changed, or what it is about. The queue looks whether there
+// is a job to run, the worker of this one whether it is to do something else, and Await whether it
+// is over.
 func (q *Queue) Changed(kind, key string) {
 	q.due.Store(true)
 	notify(q.runner.wake)

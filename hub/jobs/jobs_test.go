@@ -335,8 +335,8 @@ func TestUrgentJobsHaveRoom(t *testing.T) {
 	}
 }
 
-// The queues of several processes add a periodic job once when it is due, and again when the time has
-// passed since its end.
+// The queues of several processes add a periodic job once when it is due, and again when the time
+// has passed since its end.
 func TestPeriodicJob(t *testing.T) {
 	c := openJobs(t)
 	runs := make(chan string, 100)

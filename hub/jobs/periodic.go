@@ -32,8 +32,8 @@ func (q *Queue) addDue(ctx context.Context) {
 	}
 }
 
-// forget removes jobs that ended long ago, until ctx ends. Periodic jobs stay until the next one was
-// due.
+// forget removes jobs that ended long ago, until ctx ends. Periodic jobs stay until the next one
+// was due.
 func (q *Queue) forget(ctx context.Context) {
 	keep := keepEnded
 	for _, k := range q.kinds {

@@ -10,8 +10,9 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Runner runs the jobs of the queues of one process. Together they run as many jobs of a kind at a time
-// as one of them would run alone. They take turns, so that none waits for the backlog of another.
+// Runner runs the jobs of the queues of one process. Together they run as many jobs of a kind at a
+// time as one of them would run alone. They take turns, so that none waits for the backlog of
+// another.
 type Runner struct {
 	queues []*Queue
 	first  int           // the queue whose turn it is
@@ -24,8 +25,8 @@ const claimTimeout = 10 * time.Second
 // NewRunner returns a runner without queues.
 func NewRunner() *Runner { return &Runner{wake: make(chan struct{}, 1)} }
 
-// Queue adds a queue of jobs that owner runs: a name of this process that no other one has, and that it
-// has again after a restart. It is called before Run.
+// Queue adds a queue of jobs that owner runs: a name of this process that no other one has, and
+// that it has again after a restart. It is called before Run.
 func (r *Runner) Queue(store Store, owner string, log *slog.Logger) *Queue {
 	// Each start has a name of its own: a job that ends the process counts as one more attempt.
 	owner += "/" + rand.Text()

@@ -16,7 +16,8 @@ import (
 	"gocloud.dev/blob"
 )
 
-// kinds are the first parts of the objects' keys, sorted. A bucket may have other things beside them.
+// kinds are the first parts of the objects' keys, sorted. A bucket may have other things beside
+// them.
 var kinds = []string{"indexes/", "layers/", "locations/", "packs/"}
 
 // Info describes an object.

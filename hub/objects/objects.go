@@ -61,14 +61,14 @@ func LayerKey(diffID string) string {
 type Store struct {
 	bucket *blob.Bucket
 	dir    string // of the bucket; empty if it is not a directory
-	// s3Bucket is the bucket's name on S3, and s3Prefix begins the keys there, for requests that package
-	// blob does not have.
+	// s3Bucket is the bucket's name on S3, and s3Prefix begins the keys there, for requests that
+	// package blob does not have.
 	s3Bucket, s3Prefix string
 	tables             *lru.Cache[chunk.ID, *pack.Table]
 }
 
-// Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in, with prefix=PREFIX
-// in its query if the objects are below a prefix of the bucket.
+// Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in, with
+// prefix=PREFIX in its query if the objects are below a prefix of the bucket.
 func Open(ctx context.Context, bucketURL string) (*Store, error) {
 	u, err := url.Parse(bucketURL)
 	if err != nil {
@@ -117,8 +117,8 @@ func (s *Store) Close() error { return s.bucket.Close() }
 // Staged is a finished file that becomes an object.
 type Staged struct{ Key, Path string }
 
-// CompressFile writes a compressed object that is small in memory to a file, syncs it, and returns its
-// size.
+// CompressFile writes a compressed object that is small in memory to a file, syncs it, and returns
+// its size.
 func CompressFile(path string, plain []byte) (int64, error) {
 	file, err := os.Create(path)
 	if err != nil {

@@ -37,8 +37,8 @@ func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string
 	return errors.Join(errs...)
 }
 
-// put uploads a file to S3 with one request. The library would upload parts of 8 MiB, which it holds in
-// memory and which the server puts together again.
+// put uploads a file to S3 with one request. The library would upload parts of 8 MiB, which it
+// holds in memory and which the server puts together again.
 func (s *Store) put(ctx context.Context, key string, file *os.File) error {
 	contentType := "application/octet-stream"
 	client := (*s3.Client)(nil)

@@ -136,7 +136,8 @@ func TestBucketsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// A server that is faulty now and then costs time. Truncated objects and hanging requests are errors.
+// A server that is faulty now and then costs time. Truncated objects and hanging requests are
+// errors.
 func TestFaultyS3(t *testing.T) {
 	newBucket := openBuckets(t)
 	content := bytes.Repeat([]byte("0123456789abcdef"), 1<<12)

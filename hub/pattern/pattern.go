@@ -1,5 +1,6 @@
-// Package pattern matches names of repositories with patterns. In a pattern, * is any part of a name
-// without a slash, ? one character, [a-z] one of a range, and a part ** any number of parts. It is pure.
+// Package pattern matches names of repositories with patterns. In a pattern, * is any part of a
+// name without a slash, ? one character, [a-z] one of a range, and a part ** any number of parts.
+// It is pure.
 package pattern
 
 import (
@@ -16,8 +17,8 @@ func Check(pattern string) error {
 	return nil
 }
 
-// Match reports whether a name, [HOST[:PORT]/]REPOSITORY, matches a pattern. An invalid pattern matches
-// nothing.
+// Match reports whether a name, [HOST[:PORT]/]REPOSITORY, matches a pattern. An invalid pattern
+// matches nothing.
 func Match(pattern, name string) bool {
 	return matchParts(strings.Split(pattern, "/"), strings.Split(name, "/"))
 }

@@ -1,14 +1,14 @@
 // Package publish makes objects and the catalog's rows about them appear together, or not at all.
 //
-// A publication claims its objects in the catalog, stores them, and then the catalog commits. At the
-// end it deletes those of them that the catalog does not know, all of them if the commit has failed,
-// and releases the claim. If the process ends too early, another publisher gets the claim and does
-// that: at its next start, or when the lease has ended. So no two publishers ever store or delete
-// the same object at the same time. Delete works the same way, with a commit that makes the catalog
-// forget objects.
+// A publication claims its objects in the catalog, stores them, and then the catalog commits. At
+// the end it deletes those of them that the catalog does not know, all of them if the commit has
+// failed, and releases the claim. If the process ends too early, another publisher gets the claim
+// and does that: at its next start, or when the lease has ended. So no two publishers ever store or
+// delete the same object at the same time. Delete works the same way, with a commit that makes the
+// catalog forget objects.
 //
-// While a backup is being made, nothing is deleted. Objects that are left then, and those of a process
-// that had lost its claim, are swept by package fsck.
+// While a backup is being made, nothing is deleted. Objects that are left then, and those of a
+// process that had lost its claim, are swept by package fsck.
 package publish
 
 import (
@@ -49,9 +49,9 @@ type Publisher struct {
 	log     *slog.Logger
 }
 
-// New returns a publisher. scratch is a directory of its own, for a bucket that is a directory on the
-// file system of the objects. owner is a name of this process that no other one has, and that it has
-// again after a restart.
+// New returns a publisher. scratch is a directory of its own, for a bucket that is a directory on
+// the file system of the objects. owner is a name of this process that no other one has, and that
+// it has again after a restart.
 func New(c *catalog.Catalog, o *objects.Store, scratch, owner string, log *slog.Logger) *Publisher {
 	return &Publisher{Lease: defaultLease, catalog: c, objects: o, scratch: scratch, owner: owner, log: log}
 }
@@ -171,7 +171,8 @@ func (p *Publisher) whileClaimed(ctx context.Context, claim catalog.Claim, fn fu
 	return err
 }
 
-// clean deletes those of the claimed objects that the catalog does not know, and releases the claim.
+// clean deletes those of the claimed objects that the catalog does not know, and releases the
+// claim.
 func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
 	// Only the owner of a claim deletes, and ends before its lease does.
 	ctx, cancel := context.WithTimeout(ctx, p.Lease/2)
@@ -224,7 +225,8 @@ func (p *Publisher) Knows(ctx context.Context, key string) (bool, error) {
 	return true, nil
 }
 
-// Recover empties the scratch directory, and cleans the claims of the previous process of this name.
+// Recover empties the scratch directory, and cleans the claims of the previous process of this
+// name.
 func (p *Publisher) Recover(ctx context.Context) {
 	entries, err := os.ReadDir(p.scratch)
 	for _, entry := range entries {

@@ -260,8 +260,8 @@ func TestFailedPublicationLeavesNothing(t *testing.T) {
 	}
 }
 
-// Recover keeps the claims of objects that it cannot delete, those of other processes, and files that
-// no claim names.
+// Recover keeps the claims of objects that it cannot delete, those of other processes, and files
+// that no claim names.
 func TestRecoverIsCareful(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

@@ -18,12 +18,13 @@ import (
 
 // Events receives the changes that clients make. The repository is locked during the calls.
 type Events interface {
-	// Changing says that a tag is about to get a manifest or to be deleted, or a manifest with all its
-	// tags. settled is called after Pushed or Deleted has succeeded, or if nothing has changed.
+	// Changing says that a tag is about to get a manifest or to be deleted, or a manifest with all
+	// its tags. settled is called after Pushed or Deleted has succeeded, or if nothing has changed.
 	Changing(ctx context.Context, repository, reference string) (settled func(), err error)
 	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())
-	// Allow is asked before a manifest is stored. Its error wraps ErrQuota if there is no room for it.
+	// Allow is asked before a manifest is stored. Its error wraps ErrQuota if there is no room for
+	// it.
 	Allow(ctx context.Context, repository, reference string, m Manifest) error
 	// Pushed says that a tag points to a new manifest, or to the same again. After an error the
 	// client is asked to push again.
@@ -154,8 +155,9 @@ func (r *Registry) Handler(events Events) http.Handler {
 	})
 }
 
-// touchAsked notes that a client relies on a blob that it has found, mounts or has uploaded, or on a
-// manifest that it has found. A client that only looks gets its answer even if that cannot be noted.
+// touchAsked notes that a client relies on a blob that it has found, mounts or has uploaded, or on
+// a manifest that it has found. A client that only looks gets its answer even if that cannot be
+// noted.
 func (r *Registry) touchAsked(req *http.Request) error {
 	ctx, query := req.Context(), req.URL.Query()
 	switch req.Method {
@@ -204,8 +206,8 @@ func (r *deadlineReader) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-// changing calls events.Changing, unless the request names no tag: a part of an index that is pushed
-// later has no name.
+// changing calls events.Changing, unless the request names no tag: a part of an index that is
+// pushed later has no name.
 func changing(req *http.Request, events Events, repository, ref string) (settled func(), err error) {
 	if _, err := digest.Parse(ref); err == nil && req.Method == http.MethodPut {
 		return func() {}, nil

@@ -51,13 +51,14 @@ const fileThreads = 64
 
 // Registry is an open registry. It is safe for concurrent use.
 type Registry struct {
-	// TouchInterval is how often at most it is noted that clients rely on a blob. It is set before the
-	// registry is used.
+	// TouchInterval is how often at most it is noted that clients rely on a blob. It is set before
+	// the registry is used.
 	TouchInterval time.Duration
-	// ReleasesLayers says that layers of pushed images are deleted when they are ingested. It is set
-	// before the registry is used.
+	// ReleasesLayers says that layers of pushed images are deleted when they are ingested. It is
+	// set before the registry is used.
 	ReleasesLayers bool
-	// Bounds are the registry's own, or those of the process. They are set before the registry is used.
+	// Bounds are the registry's own, or those of the process. They are set before the registry is
+	// used.
 	Bounds *Bounds
 
 	app       *handlers.App
@@ -79,8 +80,8 @@ func NewBounds() *Bounds { return &Bounds{semaphore.NewWeighted(maxManifests)} }
 // maxCatalog bounds the repositories in one answer to /v2/_catalog. A longer list is paginated.
 const maxCatalog = 1000
 
-// Open opens the registry in a storage until ctx ends. All processes that serve one registry have the
-// same secret: an upload that one of them has begun can go on at another.
+// Open opens the registry in a storage until ctx ends. All processes that serve one registry have
+// the same secret: an upload that one of them has begun can go on at another.
 //
 // upstream has the layers that are not stored, uses knows which blobs clients rely on. Both may be
 // nil.
@@ -175,7 +176,8 @@ func (r Repository) manifest(ctx context.Context, ref string) (Manifest, error) 
 	return Manifest{MediaType: mediaType, Digest: id.String(), Bytes: payload}, err
 }
 
-// PutManifest stores a manifest, whose blobs exist here or upstream, and points the tag to it unless tag is empty.
+// PutManifest stores a manifest, whose blobs exist here or upstream, and points the tag to it
+// unless tag is empty.
 func (r Repository) PutManifest(ctx context.Context, tag string, m Manifest) error {
 	if err := r.putManifest(ctx, tag, m); err != nil {
 		return fmt.Errorf("store manifest %s in %s: %w", m.Digest, r.name, ofStorage(err))
@@ -238,8 +240,8 @@ func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error
 	return blobReader{opened}, nil
 }
 
-// BlobSize returns the size of a stored blob in bytes, whichever repositories have it. The error wraps
-// ErrNotFound if the registry does not store it.
+// BlobSize returns the size of a stored blob in bytes, whichever repositories have it. The error
+// wraps ErrNotFound if the registry does not store it.
 func (r *Registry) BlobSize(ctx context.Context, blob string) (int64, error) {
 	desc, err := r.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
 	if err != nil {
@@ -248,8 +250,8 @@ func (r *Registry) BlobSize(ctx context.Context, blob string) (int64, error) {
 	return desc.Size, nil
 }
 
-// UpstreamSize returns the size of a blob that the repository reads from another registry. It does not
-// use the network. The error wraps ErrNotFound if there is no such registry.
+// UpstreamSize returns the size of a blob that the repository reads from another registry. It does
+// not use the network. The error wraps ErrNotFound if there is no such registry.
 func (r Repository) UpstreamSize(ctx context.Context, blob string) (int64, error) {
 	return r.registry.known(ctx, r.name, blob)
 }
@@ -285,8 +287,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// ofStorage marks an error of the library that is one of the storage. Others are about what was asked
-// for.
+// ofStorage marks an error of the library that is one of the storage. Others are about what was
+// asked for.
 func ofStorage(err error) error {
 	if isOfStorage(err) {
 		return unavailable(err)
@@ -345,8 +347,8 @@ func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 	return true, nil
 }
 
-// Drop deletes the bytes of a blob for all repositories. If they were corrupt, the next push or copy
-// uploads them again; otherwise it would find that the blob exists.
+// Drop deletes the bytes of a blob for all repositories. If they were corrupt, the next push or
+// copy uploads them again; otherwise it would find that the blob exists.
 func (r Repository) Drop(ctx context.Context, blob string) error { return r.registry.Drop(ctx, blob) }
 
 // Drop deletes the bytes of a blob or manifest for all repositories.

@@ -127,8 +127,8 @@ func (r *Registry) walk(ctx context.Context, dir string, fn func(file string) er
 	return ofStorage(err)
 }
 
-// EndUploads deletes the uploads that began before an age. An error may also be about an upload that
-// has ended meanwhile.
+// EndUploads deletes the uploads that began before an age. An error may also be about an upload
+// that has ended meanwhile.
 func (r *Registry) EndUploads(ctx context.Context, age time.Duration) error {
 	if _, err := r.driver.Stat(ctx, repositoriesPath); errors.Is(mapNotFound(err), ErrNotFound) {
 		return nil // the library returns an error, which does not wrap the storage's
@@ -161,8 +161,8 @@ const (
 	touchPause    = 50 * time.Millisecond
 )
 
-// touch tells uses that clients rely on blobs. It waits while one of them is being deleted: then the
-// blob is missing.
+// touch tells uses that clients rely on blobs. It waits while one of them is being deleted: then
+// the blob is missing.
 func (r *Registry) touch(ctx context.Context, digests ...string) error {
 	if r.uses == nil || len(digests) == 0 {
 		return nil
@@ -185,8 +185,8 @@ func (r *Registry) touch(ctx context.Context, digests ...string) error {
 	}
 }
 
-// maxTouched bounds the manifests below an index that Touch reads. Further ones are refused with the
-// index, or are not ingested.
+// maxTouched bounds the manifests below an index that Touch reads. Further ones are refused with
+// the index, or are not ingested.
 const maxTouched = 2000
 
 // Touch tells that clients rely on a manifest, and on all that it names.

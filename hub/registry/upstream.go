@@ -33,8 +33,8 @@ type Upstream interface {
 // Blob is an open blob.
 type Blob interface {
 	Size() int64 // bytes
-	// Section reads the bytes from first to end. It waits for those that have not arrived yet. It has
-	// the last byte only after the digest of the whole blob was checked.
+	// Section reads the bytes from first to end. It waits for those that have not arrived yet. It
+	// has the last byte only after the digest of the whole blob was checked.
 	Section(first, end int64) io.Reader
 	io.Closer
 }
@@ -138,8 +138,8 @@ func serveBlob(w http.ResponseWriter, req *http.Request, blob string, body Blob,
 	}
 }
 
-// parseRange parses a header with one range of a blob: bytes=FIRST-[LAST], or bytes=-LENGTH. Of other
-// headers it reports false; then first is the begin of the range, if it is known.
+// parseRange parses a header with one range of a blob: bytes=FIRST-[LAST], or bytes=-LENGTH. Of
+// other headers it reports false; then first is the begin of the range, if it is known.
 func parseRange(text string, size int64) (first, end int64, ok bool) {
 	from, to, dash := strings.Cut(strings.TrimPrefix(text, "bytes="), "-")
 	if !dash || !strings.HasPrefix(text, "bytes=") || strings.Contains(to, ",") {
@@ -218,8 +218,8 @@ func (r Repository) upstreamBlobs(
 	return found, nil
 }
 
-// blobsOf returns the digests of a manifest's blobs. It has none if the manifest is not valid, or an
-// index.
+// blobsOf returns the digests of a manifest's blobs. It has none if the manifest is not valid, or
+// an index.
 func blobsOf(m Manifest) (blobs []digest.Digest) {
 	var parsed v1.Manifest
 	if json.Unmarshal(m.Bytes, &parsed) != nil {

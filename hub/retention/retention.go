@@ -1,5 +1,6 @@
-// Package retention decides which images a hub keeps, by rules that name repositories and tags. It is
-// pure: it gets all images with their times, and returns what is to become of each, with the reason.
+// Package retention decides which images a hub keeps, by rules that name repositories and tags. It
+// is pure: it gets all images with their times, and returns what is to become of each, with the
+// reason.
 //
 // Images that no rule is about stay. So do images that are not ready, and images that a rule would
 // remove together with more than a set share of their repository: an administrator has to confirm
@@ -25,8 +26,8 @@ type Rule struct {
 	UntaggedDays int64    `toml:"untagged_days" comment:"Images without a tag (NAME@sha256:...) go when they were neither pushed nor used for so many days. 0: they stay."`
 }
 
-// Keep says which tags stay. A tag that matches stays if one of the conditions holds, or if there is
-// no condition.
+// Keep says which tags stay. A tag that matches stays if one of the conditions holds, or if there
+// is no condition.
 type Keep struct {
 	Patterns         []string `toml:"patterns" comment:"Patterns of tags: v*, [0-9]*. Empty: all tags."`
 	Newest           int      `toml:"newest" comment:"So many of the tags that match stay: those that were pushed or added last. 0: no condition."`
@@ -106,8 +107,8 @@ type Verdict struct {
 	Why  string
 }
 
-// Policy has the rules, and the share of a repository's images, in percent, that they may remove at a
-// time without confirmation.
+// Policy has the rules, and the share of a repository's images, in percent, that they may remove at
+// a time without confirmation.
 type Policy struct {
 	Rules      []Rule
 	MaxPercent int64

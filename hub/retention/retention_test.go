@@ -99,7 +99,8 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// Rules that would remove more than a share of a repository wait for a confirmation of that repository.
+// Rules that would remove more than a share of a repository wait for a confirmation of that
+// repository.
 func TestShare(t *testing.T) {
 	p := Policy{[]Rule{{Repositories: []string{"**"}, KeepTags: []Keep{{Newest: 2}}}}, 50}
 	var images []Image

@@ -1,9 +1,9 @@
-// Package space keeps a reserve of free bytes on the hub's disks. While a disk has less, the hub takes
-// no uploads and ingests nothing, and goes on to serve what it has: the reserve is for the catalog, and
-// for what frees space.
+// Package space keeps a reserve of free bytes on the hub's disks. While a disk has less, the hub
+// takes no uploads and ingests nothing, and goes on to serve what it has: the reserve is for the
+// catalog, and for what frees space.
 //
-// The free bytes are looked at before each upload and each job, and again and again while they run. So
-// a fast writer may use a part of the reserve before it is stopped.
+// The free bytes are looked at before each upload and each job, and again and again while they run.
+// So a fast writer may use a part of the reserve before it is stopped.
 package space
 
 import (
@@ -23,11 +23,12 @@ import (
 )
 
 const (
-	// startEighths is how many eighths of the reserve have to be free before a job begins, so that it
-	// is not stopped at once.
+	// startEighths is how many eighths of the reserve have to be free before a job begins, so that
+	// it is not stopped at once.
 	startEighths = 10
 	watchEvery   = time.Second
-	// pause is how long a job waits for room. One that was stopped has lost its work, and waits longer.
+	// pause is how long a job waits for room. One that was stopped has lost its work, and waits
+	// longer.
 	pause, stoppedPause = 30 * time.Second, 5 * time.Minute
 	// checkBytes is how often the disks are looked at in an upload.
 	checkBytes = 16 << 20
@@ -93,8 +94,8 @@ func (r *Reserve) check(want int64) error {
 	return nil
 }
 
-// Job returns run as it works with the reserve: it waits until there is room, and is stopped and run
-// again later when the room is used up.
+// Job returns run as it works with the reserve: it waits until there is room, and is stopped and
+// run again later when the room is used up.
 func (r *Reserve) Job(run jobs.Run) jobs.Run {
 	return func(ctx context.Context, j *jobs.Running) error {
 		if err := r.check(r.bytes / 8 * startEighths); err != nil {

@@ -1,15 +1,15 @@
-// Package upstream reads layers that the hub's registry does not store, because another registry has
-// them.
+// Package upstream reads layers that the hub's registry does not store, because another registry
+// has them.
 //
-// A repository may serve a layer only from the registries that the layer's own image was added from,
-// even if the hub knows another registry that has a layer with this digest: a manifest that names a
-// digest does not prove that its author may read the bytes. The hub reads without the logins of
-// users, which it forgets, and with its own ones (Config.LoginFile).
+// A repository may serve a layer only from the registries that the layer's own image was added
+// from, even if the hub knows another registry that has a layer with this digest: a manifest that
+// names a digest does not prove that its author may read the bytes. The hub reads without the
+// logins of users, which it forgets, and with its own ones (Config.LoginFile).
 //
 // A layer is fetched once for all its readers of a time, into a file without a name in the hub's
 // scratch directory. Readers get bytes as they arrive, and the last one when the digest of all of
-// them was checked. So a wrong layer ends as a broken transfer. Also a small range fetches the whole
-// layer; it is kept for a minute, as more ranges may follow.
+// them was checked. So a wrong layer ends as a broken transfer. Also a small range fetches the
+// whole layer; it is kept for a minute, as more ranges may follow.
 //
 // The file needs as much disk space as the layer. So a layer is fetched only while there is room
 // (Config.Room). Otherwise any reader could fill the disk by requesting layers.

@@ -178,8 +178,8 @@ func (v *Verifier) verify(
 	return nil
 }
 
-// note adds err as a problem. If the verification was ended, or has lost its scratch directory, note
-// returns that error instead.
+// note adds err as a problem. If the verification was ended, or has lost its scratch directory,
+// note returns that error instead.
 func (v *verification) note(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

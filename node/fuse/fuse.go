@@ -20,9 +20,9 @@
 //     kernel sends INTERRUPT only for reads of the device file itself.
 //   - A device stays open as long as any mount namespace has a copy of its tree's mount. While a
 //     device is open, the directory of devices cannot be unmounted.
-//   - The serving process must not open a device with os.Open, map a file of a tree, or run a program
-//     from one. In these places Go waits for the kernel, which waits for this process, and the
-//     garbage collector cannot run. System calls of golang.org/x/sys/unix are safe.
+//   - The serving process must not open a device with os.Open, map a file of a tree, or run a
+//     program from one. In these places Go waits for the kernel, which waits for this process, and
+//     the garbage collector cannot run. System calls of golang.org/x/sys/unix are safe.
 package fuse
 
 import (

@@ -1,15 +1,15 @@
 // Package bucket keeps the files of a registry in an S3 bucket: it is a storage driver of
 // distribution/distribution, under the name "bucket". Its only parameter is "url", as gocloud.dev
-// reads it: s3://BUCKET?region=…&endpoint=…&use_path_style=true&prefix=…. Credentials come from the
-// environment, as the SDK of AWS reads them.
+// reads it: s3://BUCKET?region=…&endpoint=…&use_path_style=true&prefix=…. Credentials come
+// from the environment, as the SDK of AWS reads them.
 //
 //	driver.go  what the library asks for: files are objects below "registry/"
 //	writer.go  files that are written in several requests, perhaps by several processes
 //
 // The library has a driver of its own, which needs an SDK of AWS that is no longer maintained.
 //
-// Directories exist as long as there are files in them. To move a file is to copy and to delete it, so
-// a process that ends in between leaves both files.
+// Directories exist as long as there are files in them. To move a file is to copy and to delete it,
+// so a process that ends in between leaves both files.
 package bucket
 
 import (
@@ -41,8 +41,8 @@ const (
 	// prefix begins the keys of all files.
 	prefix = "registry/"
 
-	// maxCopy is the size up to which S3 copies an object with one request, and copyPart is the size
-	// of the parts of a larger one, in bytes.
+	// maxCopy is the size up to which S3 copies an object with one request, and copyPart is the
+	// size of the parts of a larger one, in bytes.
 	maxCopy  = 5 << 30
 	copyPart = 1 << 30
 	// requestsAtOnce bounds the requests of one call.

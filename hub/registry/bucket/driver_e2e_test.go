@@ -23,7 +23,8 @@ import (
 
 var server *s3.Server
 
-// TestMain starts the S3 server. The library's suite writes files of 5 GB only if LIGHTER_SOAK is set.
+// TestMain starts the S3 server. The library's suite writes files of 5 GB only if LIGHTER_SOAK is
+// set.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	err := flag.Set("test.short", strconv.FormatBool(os.Getenv("LIGHTER_SOAK") == ""))
@@ -90,7 +91,8 @@ func write(t *testing.T, w driver.FileWriter, b []byte) {
 	}
 }
 
-// A writer that ends without Close, as after kill -9, leaves the file as the writer before had closed it.
+// A writer that ends without Close, as after kill -9, leaves the file as the writer before had
+// closed it.
 func TestLostWriter(t *testing.T) {
 	f := open(t, 2)
 	first, lost, last := random(partSize+100, 1), random(2*partSize, 2), random(2*partSize+7, 3)

@@ -26,15 +26,15 @@ const (
 // begins with a line of JSON, see rest.
 const restSuffix = ".rest"
 
-// rest is what Writer needs to go on with a file. An upload may have more parts, of a writer that ended
-// before Close. They are uploaded again.
+// rest is what Writer needs to go on with a file. An upload may have more parts, of a writer that
+// ended before Close. They are uploaded again.
 type rest struct {
 	Upload string `json:"upload,omitempty"` // of S3; empty: there is none yet
 	Parts  int32  `json:"parts,omitempty"`
 }
 
-// writer writes a file. A full part is uploaded while the next one is filled; Close keeps the rest for a
-// later writer. A file of less than a part is one object.
+// writer writes a file. A full part is uploaded while the next one is filled; Close keeps the rest
+// for a later writer. A file of less than a part is one object.
 type writer struct {
 	files *files
 	ctx   context.Context

@@ -31,9 +31,10 @@ func startProxy(t *testing.T, s *site.Site, hubs ...*site.Hub) *site.Proxy {
 	return proxy
 }
 
-// A node's reports go through a caching proxy. While the node has an image that was removed from the
-// hub, its containers read chunks that were never cached, also after the node's restart. Other nodes
-// cannot get the image. Once the node has removed it, too, the next collection frees all of it.
+// A node's reports go through a caching proxy. While the node has an image that was removed from
+// the hub, its containers read chunks that were never cached, also after the node's restart. Other
+// nodes cannot get the image. Once the node has removed it, too, the next collection frees all of
+// it.
 func TestRemovedImageIsHeld(t *testing.T) {
 	s := start(t, site.Options{Hubs: []string{site.ProxyURL}}, collectsAtOnce)
 	proxy := startProxy(t, s, s.Hub)
@@ -101,9 +102,9 @@ func TestRemovedImageIsHeld(t *testing.T) {
 	}
 }
 
-// A node comes back after its lease and the grace period, and its image was removed and collected. Its
-// container reads what is cached. Reads of other chunks fail soon with an input/output error, and log,
-// status and doctor say why.
+// A node comes back after its lease and the grace period, and its image was removed and collected.
+// Its container reads what is cached. Reads of other chunks fail soon with an input/output error,
+// and log, status and doctor say why.
 func TestNodeComesBackTooLate(t *testing.T) {
 	url := database.Database(t)
 	s := start(t, site.Options{}, "catalog = '"+url+"'\n"+collectsAtOnce)

@@ -87,7 +87,8 @@ func configFile(t *testing.T, config string) string {
 	return file
 }
 
-// fileBytes is the size of a file of data: several units, so that a part of it is in no other file's.
+// fileBytes is the size of a file of data: several units, so that a part of it is in no other
+// file's.
 const fileBytes = 300_000
 
 // content returns the bytes of a file of data.
@@ -151,7 +152,8 @@ func run(t *testing.T, s *site.Site, ref string) *site.Container {
 	return c
 }
 
-// reads fails the test unless a container reads the right bytes from the files first to end-1 of data.
+// reads fails the test unless a container reads the right bytes from the files first to end-1 of
+// data.
 func reads(t *testing.T, c *site.Container, first, end int) {
 	t.Helper()
 	if err := read(t, c, first, end); err != nil {

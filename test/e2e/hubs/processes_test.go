@@ -117,9 +117,9 @@ func uploadProcesses(t *testing.T, log string) (most int) {
 	return most
 }
 
-// Two processes of a hub with PostgreSQL and S3 are behind a load balancer. An upload begins at one of
-// them and ends at the other. When one is killed, containers read on, and images are pushed, pulled and
-// removed as before.
+// Two processes of a hub with PostgreSQL and S3 are behind a load balancer. An upload begins at one
+// of them and ends at the other. When one is killed, containers read on, and images are pushed,
+// pulled and removed as before.
 func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	bucket := newBucket(t)
 	s, second, balancer := startProcesses(t, production(newCatalog(t), bucket))
@@ -157,9 +157,9 @@ func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	good(t, s.Hub, "fsck", "--deep")
 }
 
-// A hub with PostgreSQL and S3 is copied with the tools of these while it runs, as docs/operating.md
-// says, and images are removed and pushed meanwhile. A hub from the copy has everything that the dump
-// names, under the same key.
+// A hub with PostgreSQL and S3 is copied with the tools of these while it runs, as
+// docs/operating.md says, and images are removed and pushed meanwhile. A hub from the copy has
+// everything that the dump names, under the same key.
 func TestHubIsCopiedWhileItRuns(t *testing.T) {
 	catalog, bucket := newCatalog(t), newBucket(t)
 	config := production(catalog, bucket)

@@ -53,9 +53,9 @@ func (r *requests) reset() {
 	r.n = map[string]int{}
 }
 
-// Packs are rewritten while a container reads from them: no read fails, and no chunk is requested by
-// its ID. When the old packs are gone, the node fetches newer locations once, and reads units of the
-// new packs.
+// Packs are rewritten while a container reads from them: no read fails, and no chunk is requested
+// by its ID. When the old packs are gone, the node fetches newer locations once, and reads units of
+// the new packs.
 func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	var asked requests
 	const keeps = "[gc]\nevery_minutes = 0\ndelay_minutes = 0\nkeep_minutes = 60\n"

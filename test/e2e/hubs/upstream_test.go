@@ -16,8 +16,8 @@ func hubReference(name string) string {
 }
 
 // An image that was added from another registry is not stored a second time. containerd without the
-// snapshotter pulls its layers through the hub, and verify reads them. When that registry is away, such
-// a pull fails with the reason, and lazy containers read on.
+// snapshotter pulls its layers through the hub, and verify reads them. When that registry is away,
+// such a pull fails with the reason, and lazy containers read on.
 func TestLayersOfAnotherRegistry(t *testing.T) {
 	s := start(t, site.Options{Isolated: true}, "")
 	add(t, s, image(t, 0, 4), "up")

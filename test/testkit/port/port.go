@@ -1,8 +1,8 @@
 // Package port chooses TCP ports for servers that tests start as other processes.
 //
-// Such a server listens only some time after its port was chosen. A port that the kernel chooses can go
-// to another socket meanwhile: to another test's server, or to an outgoing connection. These ports are
-// outside of the range from which the kernel chooses.
+// Such a server listens only some time after its port was chosen. A port that the kernel chooses
+// can go to another socket meanwhile: to another test's server, or to an outgoing connection. These
+// ports are outside of the range from which the kernel chooses.
 package port
 
 import (

@@ -1,7 +1,7 @@
 // Package postgres runs Debian's PostgreSQL 15 for tests, as "test/setup postgres" installs it. The
-// server is a real one, with its usual settings but for the number of connections, on a loopback port
-// and in a directory of its own. The package needs root: PostgreSQL refuses to run as root, so the
-// package starts it as another user.
+// server is a real one, with its usual settings but for the number of connections, on a loopback
+// port and in a directory of its own. The package needs root: PostgreSQL refuses to run as root, so
+// the package starts it as another user.
 package postgres
 
 import (

@@ -56,7 +56,8 @@ http {
 	return w, nil
 }
 
-// startNginx writes a configuration, starts nginx with it, and waits until it listens at the address.
+// startNginx writes a configuration, starts nginx with it, and waits until it listens at the
+// address.
 func (s *Site) startNginx(ctx context.Context, name, config, text, address string) (*process, error) {
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return nil, err

@@ -1,8 +1,9 @@
-// Package wrongclock makes the clock of a process wrong, as it is on a machine that nobody has set the
-// time of. Other processes are not affected, and neither is the monotonic clock.
+// Package wrongclock makes the clock of a process wrong, as it is on a machine that nobody has set
+// the time of. Other processes are not affected, and neither is the monotonic clock.
 //
-// A Go program asks the vDSO for the time: code that the kernel maps into each process. Shift replaces
-// that code in this process, so it works for processors of which it knows the machine code: amd64.
+// A Go program asks the vDSO for the time: code that the kernel maps into each process. Shift
+// replaces that code in this process, so it works for processors of which it knows the machine
+// code: amd64.
 package wrongclock
 
 import (
@@ -18,8 +19,8 @@ import (
 	"time"
 )
 
-// Shift makes the wall clock of this process wrong by some whole seconds. It is called once, before the
-// program does anything else.
+// Shift makes the wall clock of this process wrong by some whole seconds. It is called once, before
+// the program does anything else.
 func Shift(by time.Duration) error {
 	if runtime.GOARCH != "amd64" {
 		return errors.New("the clock of a process can be changed on amd64 only")

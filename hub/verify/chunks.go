@@ -81,7 +81,10 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			bad[i] = v.checkUnit(ctx, u)
+			var err error
+			if bad[i], err = v.checkUnit(ctx, u); err != nil {
+				return err
+			}
 			for _, ref := range u.refs {
 				progress.Add(int(ref.Length))
 			}
@@ -96,23 +99,23 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 }
 
 // checkUnit returns the chunks that a unit should hold and does not.
-func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.ID) {
+func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.ID, err error) {
 	if u.IsZero() {
 		for _, ref := range u.refs {
 			v.found.add("chunk %s is in no pack", ref.ID)
 			bad = append(bad, ref.ID)
 		}
-		return bad
+		return bad, nil
 	}
 	decoded, err := v.objects.ReadUnit(ctx, u.Unit)
 	if err != nil {
-		if v.note(ctx, "unit "+u.String(), err) != nil {
-			return nil // the verification was ended
+		if err := v.note(ctx, "unit "+u.String(), err); err != nil {
+			return nil, err
 		}
 		for _, ref := range u.refs {
 			bad = append(bad, ref.ID)
 		}
-		return bad
+		return bad, nil
 	}
 	for _, ref := range u.refs {
 		if _, err := decoded.Lookup(ref.ID); err != nil {
@@ -120,5 +123,5 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 			bad = append(bad, ref.ID)
 		}
 	}
-	return bad
+	return bad, nil
 }

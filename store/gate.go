@@ -17,12 +17,12 @@ import (
 //
 // It is safe for concurrent use; the zero value is ready to use.
 type gate struct {
-	faultEnded func() // called when a fault has ended; may be nil
+	faultEnded func() // called when a flight that hasFault has counted has ended; may be nil
 
 	mu      sync.Mutex // guards all that follows, tickets, and the gate's part of shares
 	running counts
 	queues  []*Share      // the shares with waiting flights, each once; it is the first one's turn
-	freed   chan struct{} // closed when bytes are freed; nil if no flight waits for them
+	freed   chan struct{} // closed when there may be room for bytes; nil if no flight waits for it
 }
 
 // counts are admitted flights, and the bytes that they receive.
@@ -40,7 +40,7 @@ type ticket struct {
 	// The gate's mu guards what follows.
 	shares  []*Share // the shares that want the flight; while it waits, it is in the queue of each
 	share   *Share   // the share for whose limits the flight counts while it runs
-	fault   *Share   // the share whose reader made it urgent before it was admitted; nil: no reader did
+	faults  []*Share // the shares whose readers asked for it before it was admitted
 	urgent  bool     // a reader waits for it
 	running bool
 	ended   bool
@@ -74,8 +74,15 @@ func (g *gate) wrap(next step) step {
 func (g *gate) want(s *Share, t *ticket, urgent bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if t.ended {
+		return
+	}
+	if urgent && !t.running && !slices.Contains(t.faults, s) {
+		t.faults = append(t.faults, s)
+		s.faults++
+	}
 	known := slices.Contains(t.shares, s)
-	if t.ended || known && (t.urgent || !urgent) {
+	if known && (t.urgent || !urgent) {
 		return
 	}
 	if !known {
@@ -85,10 +92,6 @@ func (g *gate) want(s *Share, t *ticket, urgent bool) {
 		}
 	}
 	if urgent && !t.urgent {
-		if !t.running {
-			t.fault = s
-			s.faults++
-		}
 		g.count(t, -1)
 		t.urgent = true
 		g.count(t, 1)
@@ -147,26 +150,29 @@ func (g *gate) enter(ctx context.Context, t *ticket) error {
 		g.end(t)
 	} else {
 		t.ended = true
-		g.endFault(t)
+		g.endFaults(t)
 		g.dequeue(t)
 	}
 	return context.Cause(ctx)
 }
 
-// hasFault reports whether a reader of the share waits for a flight that was not admitted yet when
-// the reader asked for it.
+// hasFault reports whether there is a flight that a reader of the share asked for before the flight
+// was admitted. The flight counts until it ends, even if that reader has left.
 func (g *gate) hasFault(s *Share) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return s.faults > 0
 }
 
-func (g *gate) endFault(t *ticket) {
-	if t.fault == nil {
+// endFaults ends what hasFault counts of the flight.
+func (g *gate) endFaults(t *ticket) {
+	if len(t.faults) == 0 {
 		return
 	}
-	t.fault.faults--
-	t.fault = nil
+	for _, s := range t.faults {
+		s.faults--
+	}
+	t.faults = nil
 	if g.faultEnded != nil {
 		g.faultEnded()
 	}
@@ -196,14 +202,16 @@ func (g *gate) count(t *ticket, n int) {
 func (g *gate) end(t *ticket) {
 	g.count(t, -1)
 	t.running, t.ended = false, true
-	g.endFault(t)
+	g.endFaults(t)
 	g.free(t)
 	g.admit()
 }
 
 // admit admits all flights for which there is room, one of each share in turn, urgent ones first.
-// If urgent flights still wait afterwards, their share or all shares together are at their limit.
-// Background flights have the same limits, so they do not pass those urgent ones.
+// If urgent flights still wait afterwards, there is no room for them in their share, or in all
+// shares together. Then there is no room for background flights there either. Background flights of
+// other shares may be admitted: they delay no urgent flight that only its own share's limit holds
+// back.
 func (g *gate) admit() {
 	for g.admitOne(true) {
 	}

@@ -267,3 +267,46 @@ func TestBytesOfTwoShares(t *testing.T) {
 		}
 	})
 }
+
+// A flight that readers of two shares wait for is a fault of both, until it ends. It is none of a
+// share whose reader came after it was admitted, and none of a share that only fetches ahead.
+func TestFaultOfTwoShares(t *testing.T) {
+	var ended int
+	g := gate{faultEnded: func() { ended++ }}
+	full := counts{urgent: maxPerShare}
+	one, other, ahead, late := &Share{running: full}, &Share{running: full}, &Share{running: full}, &Share{}
+	check := func(when string, want ...bool) {
+		t.Helper()
+		for i, s := range []*Share{one, other, ahead, late} {
+			if got := g.hasFault(s); got != want[i] {
+				t.Errorf("%s: share %d: got %v, want %v", when, i, got, want[i])
+			}
+		}
+	}
+	for _, admitted := range []bool{true, false} {
+		p := newTicket()
+		g.want(ahead, &p, false)
+		for range 2 {
+			g.want(one, &p, true)
+			g.want(other, &p, true)
+		}
+		check("while it waits", true, true, false, false)
+		if admitted {
+			g.want(late, &p, false) // has room
+			g.want(late, &p, true)
+			check("when it is admitted", true, true, false, false)
+		}
+		ended = 0
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if admitted {
+			g.leave(&p)
+		} else if err := g.enter(ctx, &p); err == nil {
+			t.Error("a flight without room was admitted")
+		}
+		check("in the end", false, false, false, false)
+		if ended != 1 {
+			t.Errorf("got %d calls of faultEnded, want 1", ended)
+		}
+	}
+}

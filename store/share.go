@@ -22,7 +22,7 @@ type Share struct {
 	// The gate's mu guards what follows.
 	running counts
 	waiting []*ticket // waiting flights; the first urgent one and the first background one are next
-	faults  int       // tickets whose fault is this share
+	faults  int       // tickets with this share among their faults
 }
 
 // Received returns the encoded bytes that this share has received, by origin. An answer counts

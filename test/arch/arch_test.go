@@ -1,6 +1,6 @@
 // Package arch checks rules for the structure of the sources: which of our packages each package
-// imports, which packages of other projects it may import, and that each package has a doc comment.
-// It reads the sources and builds nothing.
+// imports, which packages of other projects it may import, and that each package that is more than
+// tests has a doc comment. It reads the sources and builds nothing.
 package arch
 
 import (
@@ -21,7 +21,8 @@ const root = "../.."
 
 // table has a row for each of our own packages. A row lists exactly which of them its package
 // imports, so that a reviewer sees each new and each removed import. After a bar follow the
-// packages that only its tests import, except packages of format and test/testkit.
+// packages that only its tests import. Tests of all packages may import packages of format and
+// test/testkit; rows do not list these.
 const table = `
 bench: cmd/command node/report test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout test/testkit/site
@@ -112,7 +113,7 @@ test/e2e/bounds: | node/control node/report
 test/e2e/commands: | mirror wire wire/client
 test/e2e/hubs: | node/report wire
 test/e2e/network: | node/report
-test/e2e/node: | node/binds node/control node/imagecache node/keeper node/mount node/report node/resolver store/disk wire wire/client
+test/e2e/node: | node/binds node/control node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
 test/e2e/system: | node/doctor node/keeper node/mount node/report
@@ -161,14 +162,15 @@ func parseTable(t *testing.T) map[string]row {
 }
 
 // confined lists packages of other projects that only a few of our packages may import, with the
-// reason, so that a change of such a package affects only those.
+// reason, so that a change of such a package affects only those. Tests and packages below test may
+// import all of them.
 var confined = []struct {
 	path, only, why string
 }{
 	{"github.com/containerd/containerd", "node/front/containerd", "containerd's types stop at the snapshotter"},
-	{"database/sql", "hub/catalog test/testkit/catalogtest test/testkit/postgres", "SQL is the catalog's"},
+	{"database/sql", "hub/catalog", "SQL is the catalog's"},
 	{"modernc.org/sqlite", "hub/catalog", "SQL is the catalog's"},
-	{"github.com/jackc/pgx", "hub/catalog test/testkit/postgres", "SQL is the catalog's"},
+	{"github.com/jackc/pgx", "hub/catalog", "SQL is the catalog's"},
 	{"github.com/pressly/goose", "hub/catalog", "SQL is the catalog's"},
 	{"github.com/hanwen/go-fuse", "node/fuse", "the FUSE protocol stops at its server"},
 	{"github.com/google/go-containerregistry", "store/registry hub",
@@ -214,7 +216,8 @@ func sources(t *testing.T, fn func(pkg, file string)) {
 func within(pkg, place string) bool { return pkg == place || strings.HasPrefix(pkg, place+"/") }
 
 func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
-	rows, imported := parseTable(t), map[string]map[string]bool{} // by package
+	rows := parseTable(t)
+	imported, byTests := map[string]map[string]bool{}, map[string]map[string]bool{} // by package
 	sources(t, func(pkg, path string) {
 		isTest := strings.HasSuffix(path, "_test.go")
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
@@ -223,7 +226,7 @@ func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
 			return
 		}
 		if imported[pkg] == nil {
-			imported[pkg] = map[string]bool{}
+			imported[pkg], byTests[pkg] = map[string]bool{}, map[string]bool{}
 		}
 		for _, spec := range file.Imports {
 			name, err := strconv.Unquote(spec.Path.Value)
@@ -234,6 +237,7 @@ func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
 			own, isOwn := strings.CutPrefix(name, "lighter/")
 			switch {
 			case isOwn && isTest:
+				byTests[pkg][own] = true
 				checkTestImport(t, rows[pkg], pkg, own, path)
 			case isOwn:
 				imported[pkg][own] = true
@@ -254,6 +258,12 @@ func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
 		if got := slices.Sorted(maps.Keys(own)); !slices.Equal(got, want.imports) {
 			t.Errorf("package %s imports\n\t%s\nthe import table says\n\t%s", pkg, strings.Join(got, " "),
 				strings.Join(want.imports, " "))
+		}
+		for _, only := range want.tests {
+			if own[only] || !byTests[pkg][only] {
+				t.Errorf("the import table lists %s after the bar for %s: its tests do not import it, or its other "+
+					"files do, too", only, pkg)
+			}
 		}
 	}
 	for pkg := range rows {

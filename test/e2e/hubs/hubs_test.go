@@ -251,9 +251,9 @@ func collect(t *testing.T, h *site.Hub) wire.Collection {
 }
 
 // isReady reports whether the only image of a name is ready.
-func isReady(t *testing.T, h *site.Hub, name string) bool {
+func isReady(t *testing.T, h *site.Hub, name string, flags ...string) bool {
 	t.Helper()
-	for _, i := range asked[[]wire.Image](t, h, "images") {
+	for _, i := range asked[[]wire.Image](t, h, "images", flags...) {
 		if i.Name == name {
 			if i.State == wire.StateFailed {
 				t.Fatalf("%s has failed: %s", name, i.Error)

@@ -93,12 +93,18 @@ func balanced(name string) string { return site.ProxyAddress + "/" + name + ":la
 // push pushes an image through the load balancer, and waits until it is ready.
 func push(t *testing.T, h *site.Hub, layout, name string) {
 	t.Helper()
+	copyTo(t, layout, name)
+	eventually(t, name+" to be ready", func() bool { return isReady(t, h, name+":latest") })
+}
+
+// copyTo pushes an image through the load balancer.
+func copyTo(t *testing.T, layout, name string) {
+	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "skopeo", "copy", "--quiet", "--insecure-policy", "--preserve-digests",
 		"--dest-tls-verify=false", "oci:"+layout+":latest", "docker://"+balanced(name)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("skopeo: %v: %s", err, out)
 	}
-	eventually(t, name+" to be ready", func() bool { return isReady(t, h, name+":latest") })
 }
 
 // uploadProcesses returns the most processes that have received requests of one upload.
@@ -159,13 +165,17 @@ func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 
 // A hub with PostgreSQL and S3 is copied with the tools of these while it runs, as
 // docs/operating.md says, and images are removed and pushed meanwhile. A hub from the copy has
-// everything that the dump names, under the same key.
+// everything that the dump names in each domain, under the same keys.
 func TestHubIsCopiedWhileItRuns(t *testing.T) {
 	catalog, bucket := newCatalog(t), newBucket(t)
-	config := production(catalog, bucket)
+	config := production(catalog, bucket) + withTeam
 	s, second, _ := startProcesses(t, config)
 	push(t, second, image(t, 0, 4), "stays")
 	push(t, second, image(t, 4, 8), "goes")
+	const ofTeam = "team/goes:latest"
+	inTeam := []string{"--domain", "team"}
+	copyTo(t, image(t, 4, 8), "team/goes")
+	eventually(t, ofTeam+" to be ready", func() bool { return isReady(t, second, ofTeam, inTeam...) })
 
 	dir := t.TempDir()
 	dumped, goOn := filepath.Join(dir, "dumped"), filepath.Join(dir, "go-on")
@@ -207,6 +217,10 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 	if done := collect(t, s.Hub); done.Trees != 1 {
 		t.Errorf("the collection during the copy: %+v, want a tree", done)
 	}
+	good(t, second, "rm", append(inTeam, ofTeam)...)
+	if done := asked[wire.Collection](t, s.Hub, "gc --wait", inTeam...); done.Trees != 1 {
+		t.Errorf("the collection in the other domain during the copy: %+v, want a tree", done)
+	}
 	push(t, second, image(t, 8, 10), "comes")
 	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -228,13 +242,13 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 			t.Fatalf("%s: %v: %s", argv[0], err, out)
 		}
 	}
-	s.SetHubArgs("--config", configFile(t, production(restored, to)))
+	s.SetHubArgs("--config", configFile(t, production(restored, to)+withTeam))
 	again := startSecond(t, s)
 	if again.Key != s.Hub.Key {
 		t.Errorf("the hub from the copy has the key %s, want %s", again.Key, s.Hub.Key)
 	}
-	for _, name := range []string{"stays:latest", "goes:latest"} {
-		if !isReady(t, again, name) {
+	for name, flags := range map[string][]string{"stays:latest": nil, "goes:latest": nil, ofTeam: inTeam} {
+		if !isReady(t, again, name, flags...) {
 			t.Errorf("the hub from the copy does not have %s", name)
 		}
 	}
@@ -245,27 +259,21 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 		}
 	}
 	good(t, again, "verify", "stays:latest")
-	// A node reads the image that has been removed from the first hub.
-	dirs := []string{t.TempDir(), t.TempDir()}
-	out, err = s.Machine.Command(t.Context(), lighter, "mount", "--root", dirs[0], "--hub", again.URL, "--hub-key",
-		again.Key, "--plain-http", "goes:latest", dirs[1])
-	if err != nil {
-		t.Fatalf("mount the image that was removed after the dump: %v: %s", err, out)
+	// Nodes read the images that have been removed from the first hub.
+	teamKey := strings.TrimSpace(runLighter(t, s, "hub", "key", "show", "--root", again.Root, "--domain", "team"))
+	if teamKey == again.Key {
+		t.Error("two domains have one key")
 	}
-	for n := 4; n < 8; n++ {
-		got, err := os.ReadFile(filepath.Join(dirs[1], fmt.Sprintf("data/%03d", n)))
-		if err != nil || !slices.Equal(got, content(n)) {
-			t.Errorf("file %d of the restored image: %d bytes (%v), want the right ones", n, len(got), err)
-		}
-	}
-	_, err = s.Machine.Command(t.Context(), lighter, "unmount", "--root", s.Machine.NodeRoot(), dirs[1])
-	if err != nil {
-		t.Error(err)
-	}
+	readsMount(t, mount(t, s, again.URL, again.Key, "goes:latest"), 4, 8)
+	readsMount(t, mount(t, s, again.URL, teamKey, ofTeam, inTeam...), 4, 8)
 	// After the repair, the catalog has what the registry has.
 	good(t, again, "fsck", "--deep", "--repair")
 	eventually(t, "the image that was pushed during the copy", func() bool { return isReady(t, again, "comes:latest") })
 	if isReady(t, again, "goes:latest") {
 		t.Error("the image that was removed during the copy is still listed")
+	}
+	good(t, again, "fsck", append(inTeam, "--deep", "--repair")...)
+	if isReady(t, again, ofTeam, inTeam...) {
+		t.Error("the other domain's image that was removed during the copy is still listed")
 	}
 }

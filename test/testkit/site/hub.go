@@ -18,7 +18,7 @@ import (
 type Hub struct {
 	URL  string
 	Root string // its directory
-	Key  string // its public key; empty for Machine.StartHub
+	Key  string // the public key of Options.Domain; empty for Machine.StartHub
 
 	site    *Site
 	address string // the address that it listens on
@@ -29,7 +29,7 @@ type Hub struct {
 // launchHub starts a hub on the registry's side of the link.
 func (s *Site) launchHub(ctx context.Context, name, address string) (*Hub, error) {
 	h := &Hub{URL: "http://" + address, Root: filepath.Join(s.Dir, name), site: s, address: address}
-	client, err := client.New(client.Options{URL: h.URL, PlainHTTP: true})
+	client, err := client.New(client.Options{URL: h.URL, PlainHTTP: true, Domain: s.options.Domain})
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (s *Site) StartSecondHub(ctx context.Context) (*Hub, error) {
 // the second process before the site.
 func (s *Site) StartSecondProcess(ctx context.Context) (*Hub, error) {
 	const name = "hub2"
-	if err := copyKey(s.Hub.Root, filepath.Join(s.Dir, name)); err != nil {
+	if err := copyKeys(s.Hub.Root, filepath.Join(s.Dir, name)); err != nil {
 		return nil, err
 	}
 	h, err := s.launchHub(ctx, name, SpareAddress)
@@ -69,14 +69,24 @@ func (s *Site) StartSecondProcess(ctx context.Context) (*Hub, error) {
 	return h, nil
 }
 
-// copyKey gives a further process of a hub its keys.
-func copyKey(from, to string) error {
+// copyKeys gives a further process of a hub the keys of all domains.
+func copyKeys(from, to string) error {
 	const file = "hub.key"
-	key, err := os.ReadFile(filepath.Join(from, file))
+	domains, err := filepath.Glob(filepath.Join(from, "domains", "*", file))
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.MkdirAll(to, 0o700), os.WriteFile(filepath.Join(to, file), key, 0o600))
+	for _, path := range append(domains, filepath.Join(from, file)) {
+		key, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		copied := filepath.Join(to, strings.TrimPrefix(path, from))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(copied), 0o700), os.WriteFile(copied, key, 0o600)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // UseHub makes h the only hub of nodes that are started from now on.
@@ -140,8 +150,12 @@ func (h *Hub) Restart(ctx context.Context) (err error) {
 // Lighter runs a lighter command against the hub, and returns its standard output. Examples:
 // Lighter(ctx, "images", "--json"), Lighter(ctx, "trace show", NAME).
 func (h *Hub) Lighter(ctx context.Context, command string, args ...string) (string, error) {
-	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter}, strings.Fields(command),
-		[]string{"--hub", h.URL, "--plain-http"}, args)...)
+	at := []string{"--hub", h.URL, "--plain-http"}
+	if domain := h.site.options.Domain; domain != "" {
+		at = append(at, "--domain", domain)
+	}
+	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter}, strings.Fields(command), at,
+		args)...)
 }
 
 // Add makes the hub ingest NAME:latest from the registry. It returns when the image is ready.

@@ -132,6 +132,9 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}
+	if s.options.Domain != "" {
+		argv = append(argv, "--domain", s.options.Domain)
+	}
 	if s.options.Unlabelled {
 		argv = append(argv, "--trust", "chain")
 	}

@@ -42,6 +42,9 @@ type Options struct {
 	Node     string   // another binary for the node; empty: Lighter
 	Hubs     []string // URLs of the node's hubs; empty: the site's hub
 	HubKey   string   // the key that the node pins; empty: the hub's
+	// Domain is the hub's domain that the node, and commands against the hub, use; empty: the
+	// default one. Options.HubArgs configure it.
+	Domain string
 	// Unlabelled switches containerd's remote snapshot annotations off, which is containerd's
 	// default. The node then trusts chains.
 	Unlabelled bool

@@ -78,8 +78,11 @@ func domainsIn(root string) ([]string, error) {
 		return domains, nil
 	}
 	for _, entry := range entries {
-		if _, err := os.Stat(catalogFile(DomainRoot(root, entry.Name()))); err == nil {
+		switch _, err := os.Stat(catalogFile(DomainRoot(root, entry.Name()))); {
+		case err == nil:
 			domains = append(domains, entry.Name())
+		case !errors.Is(err, fs.ErrNotExist): // a domain without a catalog has never been opened
+			return nil, err
 		}
 	}
 	return domains, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"lighter/hub/catalog"
 )
@@ -13,7 +14,17 @@ import (
 // that right is lost, the context of fn ends and WhileHeld returns an error: the copy may lack
 // objects.
 func WhileHeld(ctx context.Context, c Config, fn func(ctx context.Context) error) error {
-	for _, name := range c.domainNames() {
+	names := c.domainNames()
+	if c.Catalog == "" { // the directory says more than a configuration that names only that
+		found, err := domainsIn(c.Root)
+		if err != nil {
+			return fmt.Errorf("hold the objects of %s: %w", c.Root, err)
+		}
+		names = append(names, found...)
+		slices.Sort(names)
+		names = slices.Compact(names)
+	}
+	for _, name := range names {
 		inner := fn
 		fn = func(ctx context.Context) error { return c.whileDomainHeld(ctx, name, inner) }
 	}

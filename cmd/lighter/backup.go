@@ -19,7 +19,8 @@ func backupCommand() *cobra.Command {
 		Use:   "backup [flags] DIR",
 		Short: "Copy a hub to a directory while it runs",
 		Long: `Copy a hub to a directory, while it runs or not: a snapshot of its catalog, the objects that the
-snapshot names, its registry and its signing keys, all of these for each of its domains. Run it on the hub's machine, as the hub's user.
+snapshot names, its registry and its signing keys, all of these for each of its domains. Run it
+on the hub's machine, as the hub's user.
 
 On one file system, objects become hard links: copy DIR to another disk afterwards. If DIR has
 an earlier backup, only new files are copied. The hub deletes nothing meanwhile.
@@ -67,8 +68,8 @@ func backupHoldCommand() *cobra.Command {
 		Use:   "hold [flags] -- COMMAND [ARG]...",
 		Short: "Run a command that copies a hub, while the hub deletes nothing",
 		Long: `Run a command that copies a hub with the tools of its database and bucket. While it runs, no process
-of the hub deletes objects; everything else goes on. The command has to copy the catalog
-first, and then the bucket: docs/operating.md has an example.
+of the hub deletes objects of any domain; everything else goes on. The command has to copy the
+catalog first, and then the bucket: docs/operating.md has an example.
 
 The exit code is not 0 if COMMAND fails, or if the hub may have deleted objects meanwhile: the
 copy may then lack objects, and has to be made again. This machine must reach the database.`,

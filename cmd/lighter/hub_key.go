@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +58,12 @@ func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *
 		if err := wire.CheckDomain(domain); err != nil {
 			return command.Usage(err)
 		}
-		return run(hub.DomainRoot(config.Root, domain), args)
+		root := hub.DomainRoot(config.Root, domain)
+		if _, err := os.Stat(root); domain != wire.DefaultDomain && errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("the hub in %s has no domain %q: the hub makes it when it is started with a table "+
+				"[[domain]] of that name in its configuration", config.Root, domain)
+		}
+		return run(root, args)
 	}
 	return cmd
 }
@@ -63,8 +71,9 @@ func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *
 func hubKeyShowCommand() *cobra.Command {
 	return onHubRoot(&cobra.Command{
 		Use: "show [flags]", Short: "Print the public keys, the oldest first",
-		Example: "  lighter hub key show --config /etc/lighter/hub.toml",
-		Args:    command.Exactly(),
+		Example: `  lighter hub key show --config /etc/lighter/hub.toml
+  lighter hub key show --config /etc/lighter/hub.toml --domain team`,
+		Args: command.Exactly(),
 	}, func(root string, _ []string) error {
 		keys, err := hub.Keys(root)
 		for _, key := range keys {

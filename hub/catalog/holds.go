@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -78,7 +79,11 @@ func Attach(ctx context.Context, source string) (*Catalog, error) {
 // AttachAt is Attach for a place.
 func AttachAt(ctx context.Context, p Place) (*Catalog, error) {
 	if !IsPostgres(p.Source) {
-		if _, err := os.Stat(p.Source); err != nil {
+		_, err := os.Stat(p.Source)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("open the catalog %s: no hub has made it yet: start the hub first: %w", p, err)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("open the catalog: %w", err)
 		}
 	}

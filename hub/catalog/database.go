@@ -74,11 +74,13 @@ func IsPostgres(source string) bool {
 
 const (
 	sqliteReaders       = 4      // connections for reading; there is one for writing
-	sqliteCache         = 32_000 // KiB that a connection keeps in memory
-	leastCache          = 2_000  // KiB, however many catalogs there are
+	sqliteCache         = 32_000 // KiB that a connection keeps in memory, of all catalogs
 	postgresConnections = 16
 	leastConnections    = 4 // however many catalogs there are
 	connectTimeout      = 10 * time.Second
+	// closeAfter is the time without a statement after which a connection is closed, so that idle
+	// catalogs need little memory, here and in the server.
+	closeAfter = time.Minute
 	// idleTimeout is the longest pause between two statements of a transaction with PostgreSQL.
 	idleTimeout = 5 * time.Second
 )
@@ -87,14 +89,20 @@ const (
 func openSQLite(p Place, options string, connections int) (*sql.DB, error) {
 	dsn := "file:" + (&url.URL{Path: p.Source}).EscapedPath() +
 		"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" +
-		fmt.Sprintf("&_pragma=cache_size(-%d)", p.share(sqliteCache, leastCache)) + options
+		fmt.Sprintf("&_pragma=cache_size(-%d)", p.share(sqliteCache, 1)) + options
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, err
 	}
+	limit(db, connections)
+	return db, nil
+}
+
+// limit bounds the connections of a database.
+func limit(db *sql.DB, connections int) {
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	return db, nil
+	db.SetConnMaxIdleTime(closeAfter)
 }
 
 // openPostgres opens the database at a URL. It does not connect yet.
@@ -116,9 +124,7 @@ func openPostgres(p Place) (*sql.DB, error) {
 		config.RuntimeParams["search_path"] = pgx.Identifier{p.Schema}.Sanitize()
 	}
 	db := stdlib.OpenDB(*config)
-	connections := p.share(postgresConnections, leastConnections)
-	db.SetMaxOpenConns(connections)
-	db.SetMaxIdleConns(connections)
+	limit(db, p.share(postgresConnections, leastConnections))
 	return db, nil
 }
 

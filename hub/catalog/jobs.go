@@ -199,11 +199,23 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 	if len(slots) == 0 {
 		return j, ErrNotFound
 	}
-	fits, args := "", []any{owner, owner, lease.Milliseconds()}
+	fits, args := "", []any{}
 	for _, s := range slots {
 		fits += ` OR kind = ? AND priority >= ?`
 		args = append(args, s.Kind, s.Priority)
 	}
+	fits = fits[len(" OR "):]
+	clock := q.read.clock
+	due, err := get(ctx, q.read, value[bool], `
+		SELECT EXISTS (SELECT 1 FROM jobs WHERE state = 'running' AND lease < `+clock+`)
+			OR EXISTS (SELECT 1 FROM jobs WHERE state = 'queued' AND run_at <= `+clock+` AND (`+fits+`))`, args...)
+	if err != nil {
+		return j, fmt.Errorf("claim a job: %w", err)
+	}
+	if !due { // each domain of each process looks every second: mostly that is all
+		return j, ErrNotFound
+	}
+	args = append([]any{owner, owner, lease.Milliseconds()}, args...)
 	err = q.update(ctx, "claim a job", func(tx session) error {
 		if err := expireJobs(ctx, tx); err != nil {
 			return err
@@ -211,7 +223,7 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 		j, err = get(ctx, tx, (*Job).fields, `
 			UPDATE jobs SET state = 'running', request = '', attempts = CASE WHEN owner = ? AND attempts > 0 THEN attempts ELSE attempts + 1 END,
 				owner = ?, fence = fence + 1, lease = `+tx.clock+` + ?, updated = `+tx.clock+`
-			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.clock+` AND (`+fits[len(" OR "):]+`)
+			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.clock+` AND (`+fits+`)
 				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.skip+`)
 			RETURNING `+jobColumns, args...)
 		if errors.Is(err, ErrNotFound) {

@@ -1,6 +1,7 @@
 package catalogtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -64,7 +65,9 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("claimed %+v", first)
 	}
 	claim(t, c, "a", "second")
+	c.ObserveCommits(func(context.Context, string, bool) { t.Error("a look for jobs that finds none is a transaction") })
 	wantNoJob(t, c, slots)
+	c.ObserveCommits(func(context.Context, string, bool) {})
 	open, err := c.Jobs.List(t.Context(), false, 3)
 	if err != nil || len(open) != 3 || open[0].Key != "urgent" || open[0].State != wire.JobRunning {
 		t.Errorf("open jobs %+v, %v", open, err)

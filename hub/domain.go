@@ -74,6 +74,8 @@ type shared struct {
 	starts    *startup.Bounds
 	upstreams *upstream.Bounds
 	manifests *registry.Bounds
+	tables    *objects.Tables
+	senders   *holders.Senders
 	bodies    *answer.Bodies
 	reserve   *space.Reserve
 	proxies   []netip.Prefix
@@ -83,7 +85,8 @@ func newShared(c *Config) (*shared, error) {
 	proxies, err := c.proxies()
 	return &shared{runner: jobs.NewRunner(), encoders: encoder.NewPool(runtime.GOMAXPROCS(0)),
 		trees: ingest.NewBounds(), starts: startup.NewBounds(), upstreams: upstream.NewBounds(),
-		manifests: registry.NewBounds(), bodies: answer.NewBodies(),
+		manifests: registry.NewBounds(), tables: objects.NewTables(), senders: holders.NewSenders(),
+		bodies:  answer.NewBodies(),
 		reserve: space.New(c.DiskReserve, c.dirs()...), proxies: proxies}, err
 }
 
@@ -117,6 +120,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	if d.objects, err = objects.Open(ctx, bucket); err != nil {
 		return err
 	}
+	d.objects.Tables = with.tables
 	d.closers = append(d.closers, d.objects)
 	scratch, err := c.prepareScratch()
 	if err != nil {
@@ -181,6 +185,7 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 		Encoders: with.encoders, Bounds: with.starts,
 		Images: d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})
 	d.holders = holders.New(d.catalog.Holders, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
+	d.holders.Senders = with.senders
 	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.images,
 		d.jobs, d.log)
 	d.collector = collect.New(collect.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,

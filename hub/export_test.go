@@ -16,9 +16,11 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/collect"
 	"lighter/hub/fsck"
+	"lighter/hub/holders"
 	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
+	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/startup"
@@ -68,6 +70,9 @@ func (h *Hub) Owner() string {
 	}
 	return name + "/" + rand.Text()
 }
+
+func (h *Hub) Tables() *objects.Tables   { return h.domains[0].objects.Tables }
+func (h *Hub) Senders() *holders.Senders { return h.domains[0].holders.Senders }
 
 func (h *Hub) Images() *images.Service       { return h.domains[0].images }
 func (h *Hub) Trees() *ingest.Trees          { return h.domains[0].trees }

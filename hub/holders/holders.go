@@ -44,7 +44,7 @@ const (
 	maxSenderHolders = 4096 // the nodes behind a proxy that is not trusted are one sender
 	maxTrees         = 2_000_000
 	maxSenderTrees   = maxTrees / 2 // so that one sender cannot keep the trees of all others from being held
-	// maxReports bounds the reports of one sender in each window.
+	// maxReports bounds the reports of one sender in each window, to all domains of a process.
 	maxReports   = 3600
 	reportWindow = time.Hour
 	maxSenders   = 20_000 // in memory, of 100 bytes each
@@ -54,16 +54,27 @@ const (
 
 // Service receives reports and forgets holders. It is safe for concurrent use.
 type Service struct {
+	// Senders are the service's own, or those of the process. They are set before the service is
+	// used.
+	Senders *Senders
+
 	store  Store
 	grace  time.Duration
 	log    *slog.Logger
 	bounds catalog.HeldBounds
 
 	accepted, refused atomic.Int64
-
-	mu      sync.Mutex // guards the following
-	senders map[string]reports
 }
+
+// Senders counts the reports of each sender, to one service or to all of a process. It is safe for
+// concurrent use.
+type Senders struct {
+	mu  sync.Mutex // guards the following
+	all map[string]reports
+}
+
+// NewSenders returns a count of no reports.
+func NewSenders() *Senders { return &Senders{all: map[string]reports{}} }
 
 // reports counts a sender's reports.
 type reports struct {
@@ -73,7 +84,7 @@ type reports struct {
 
 // New returns a service that keeps what a holder has for its lease and the grace period after it.
 func New(store Store, grace time.Duration, log *slog.Logger) *Service {
-	return &Service{store: store, grace: grace, log: log, senders: map[string]reports{},
+	return &Service{Senders: NewSenders(), store: store, grace: grace, log: log,
 		bounds: catalog.HeldBounds{Holders: maxHolders, SenderHolders: maxSenderHolders, Trees: maxTrees,
 			SenderTrees: maxSenderTrees}}
 }
@@ -97,7 +108,7 @@ func (s *Service) report(ctx context.Context, held wire.Held, sender string) ([]
 	if err := check(held); err != nil {
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
-	if !s.count(sender, time.Now()) {
+	if !s.Senders.count(sender, time.Now()) {
 		return nil, fmt.Errorf("%w: %s has sent %d reports in an hour", catalog.ErrTooMany, sender, maxReports)
 	}
 	bounds := s.bounds
@@ -124,16 +135,16 @@ func check(held wire.Held) error {
 }
 
 // count adds a report of a sender, unless that would exceed its limit.
-func (s *Service) count(sender string, now time.Time) bool {
+func (s *Senders) count(sender string, now time.Time) bool {
 	if sender == "" {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.senders) >= maxSenders {
-		clear(s.senders) // so many cannot be a few senders: start again
+	if len(s.all) >= maxSenders {
+		clear(s.all) // so many cannot be a few senders: start again
 	}
-	r := s.senders[sender]
+	r := s.all[sender]
 	if now.Sub(r.since) > reportWindow {
 		r = reports{since: now}
 	}
@@ -141,7 +152,7 @@ func (s *Service) count(sender string, now time.Time) bool {
 		return false
 	}
 	r.n++
-	s.senders[sender] = r
+	s.all[sender] = r
 	return true
 }
 

@@ -51,7 +51,7 @@ func TestBounds(t *testing.T) {
 
 // A sender's reports are bounded in each hour, and so are the senders in memory.
 func TestRate(t *testing.T) {
-	s, now := &Service{senders: map[string]reports{}}, time.Now()
+	s, now := NewSenders(), time.Now()
 	for n := range maxReports + 1 {
 		if got, want := s.count("a", now), n < maxReports; got != want {
 			t.Fatalf("report %d is accepted: %v, want %v", n, got, want)
@@ -63,8 +63,8 @@ func TestRate(t *testing.T) {
 	for n := range 2 * maxSenders {
 		s.count(fmt.Sprint(n), now)
 	}
-	if len(s.senders) > maxSenders {
-		t.Errorf("%d senders in memory, of at most %d", len(s.senders), maxSenders)
+	if len(s.all) > maxSenders {
+		t.Errorf("%d senders in memory, of at most %d", len(s.all), maxSenders)
 	}
 }
 

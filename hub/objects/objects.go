@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	lru "github.com/hashicorp/golang-lru/v2"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/gcerrors"
@@ -37,7 +36,6 @@ import (
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/compress"
-	"lighter/format/pack"
 )
 
 // ErrNotFound marks errors about objects that do not exist.
@@ -59,12 +57,14 @@ func LayerKey(diffID string) string {
 
 // Store is an open bucket. It is safe for concurrent use.
 type Store struct {
+	// Tables are the store's own, or those of the process. They are set before the store is used.
+	Tables *Tables
+
 	bucket *blob.Bucket
 	dir    string // of the bucket; empty if it is not a directory
 	// s3Bucket is the bucket's name on S3, and s3Prefix begins the keys there, for requests that
 	// package blob does not have.
 	s3Bucket, s3Prefix string
-	tables             *lru.Cache[chunk.ID, *pack.Table]
 }
 
 // Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in, with
@@ -74,10 +74,7 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open bucket: %w", err)
 	}
-	s := &Store{}
-	if s.tables, err = lru.New[chunk.ID, *pack.Table](cachedTables); err != nil {
-		return nil, err
-	}
+	s := &Store{Tables: NewTables()}
 	if u.Scheme == fileblob.Scheme {
 		s.dir = filepath.Clean(u.Path)
 		s.bucket, err = fileblob.OpenBucket(s.dir, &fileblob.Options{

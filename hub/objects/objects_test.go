@@ -1,11 +1,14 @@
 package objects_test
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
 	_ "gocloud.dev/blob/memblob" // mem://
 
+	"lighter/format/pack"
 	"lighter/hub/objects"
 	"lighter/test/testkit/objectstest"
 )
@@ -33,5 +36,41 @@ func TestOpenFails(t *testing.T) {
 		if _, err := objects.Open(t.Context(), url); err == nil {
 			t.Errorf("open %s: got no error", url)
 		}
+	}
+}
+
+// A store does not have the packs of another store with which it shares the tables in memory.
+func TestSharedTables(t *testing.T) {
+	open := func() *objects.Store {
+		s, err := objects.Open(t.Context(), "mem://")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	one, other := open(), open()
+	other.Tables = one.Tables
+	file, err := os.Create(filepath.Join(t.TempDir(), "pack"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := pack.NewWriter(file)
+	if _, err := w.Add([]byte("a unit")); err != nil {
+		t.Fatal(err)
+	}
+	id, _, err := w.Close()
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	staged := []objects.Staged{{Key: objects.PackKey(id), Path: file.Name()}}
+	if err := one.Publish(t.Context(), staged); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := one.CountUnits(t.Context(), id); n != 1 || err != nil {
+		t.Errorf("%d units, %v, want 1", n, err)
+	}
+	if n, err := other.CountUnits(t.Context(), id); !errors.Is(err, objects.ErrNotFound) {
+		t.Errorf("the other store has %d units, %v, want ErrNotFound", n, err)
 	}
 }

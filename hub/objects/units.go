@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"lighter/format/chunk"
 	"lighter/format/pack"
 )
@@ -52,14 +54,36 @@ func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
 // its table, so this is 1 to 2 MB for 32 GB of packs.
 const cachedTables = 2048
 
+// Tables are the tables of the packs that were read last, of one store or of all stores of a
+// process. It is safe for concurrent use.
+type Tables struct {
+	cache *lru.Cache[tableKey, *pack.Table]
+}
+
+// tableKey names the table of a pack in one store: another one may not have the pack.
+type tableKey struct {
+	store *Store
+	pack  chunk.ID
+}
+
+// NewTables returns an empty cache of tables.
+func NewTables() *Tables {
+	cache, err := lru.New[tableKey, *pack.Table](cachedTables)
+	if err != nil {
+		panic(err) // only for sizes below 1
+	}
+	return &Tables{cache}
+}
+
 func (s *Store) table(ctx context.Context, id chunk.ID) (*pack.Table, error) {
-	if table, cached := s.tables.Get(id); cached {
+	key := tableKey{s, id}
+	if table, cached := s.Tables.cache.Get(key); cached {
 		return table, nil
 	}
 	// Concurrent callers may read the same table: that is cheaper than to synchronize them.
 	table, err := s.readTable(ctx, id)
 	if err == nil {
-		s.tables.Add(id, table)
+		s.Tables.cache.Add(key, table)
 	}
 	return table, err
 }

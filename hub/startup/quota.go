@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
 )
@@ -16,7 +18,7 @@ const (
 	ordinaryShare = 4
 	leastLimit    = 8 << 30
 
-	// maxUsed bounds the last uses of trees in memory.
+	// maxUsed bounds the last uses of trees in memory, of all domains.
 	maxUsed = 10_000
 )
 
@@ -27,6 +29,7 @@ type quota struct {
 	limit   int64 // bytes; 0: the default
 	timing  *Timing
 	log     *slog.Logger
+	room    *semaphore.Weighted // for each of used
 
 	mu   sync.Mutex             // guards the following
 	used map[chunk.ID]time.Time // last uses of trees that the catalog does not have yet
@@ -45,7 +48,7 @@ func (q *quota) bytes(ctx context.Context) (int64, error) {
 func (q *quota) use(tree chunk.ID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, known := q.used[tree]; known || len(q.used) < maxUsed {
+	if _, known := q.used[tree]; known || q.room.TryAcquire(1) {
 		q.used[tree] = time.Now()
 	}
 }
@@ -56,6 +59,7 @@ func (q *quota) store(ctx context.Context) error {
 	used := q.used
 	q.used = map[chunk.ID]time.Time{}
 	q.mu.Unlock()
+	q.room.Release(int64(len(used)))
 	if len(used) == 0 {
 		return nil
 	}

@@ -21,7 +21,7 @@ const maxConflicts = 3
 // recordings keeps what is known about the starts of each tree. It is safe for concurrent use.
 type recordings struct {
 	catalog *catalog.Catalog
-	senders senders
+	senders *senders
 	log     *slog.Logger
 }
 
@@ -29,7 +29,7 @@ type recordings struct {
 // report.ErrSenderFull if the sender has sent enough, and catalog.ErrFull if too many traces wait
 // to be merged.
 func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t trace.Trace, delay time.Duration) error {
-	if !r.senders.count(sender, tree, 1, 0, time.Now()) {
+	if !r.senders.count(r.from(sender, tree), 1, 0, time.Now()) {
 		return fmt.Errorf("add trace of tree %s from %s: %w", tree.Short(), sender, report.ErrSenderFull)
 	}
 	return r.catalog.Starts.AddTrace(ctx, tree, sender, compressText(t.Encode()), delay)
@@ -92,7 +92,8 @@ func (r *recordings) mergeOnce(ctx context.Context, t *openTree) ([]trace.Record
 // allowNew reports whether a sender's recordings, more, are to be kept. Each sender may begin only
 // a limited number of workloads.
 func (r *recordings) allowNew(tree chunk.ID, sender string, kept *plan.Kept, more []trace.Recording) bool {
-	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) || r.senders.count(sender, tree, 0, 1, time.Now()) {
+	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) ||
+		r.senders.count(r.from(sender, tree), 0, 1, time.Now()) {
 		return true
 	}
 	r.log.Debug("trace dropped: its sender has added enough workloads", "tree", tree.Short(), "sender", sender)
@@ -131,7 +132,7 @@ func (r *recordings) forget(ctx context.Context, tree chunk.ID, workload string)
 		err = report.ErrBusy
 	}
 	if err == nil && workload == "" { // otherwise the limits would refuse new traces
-		r.senders.forget(tree)
+		r.senders.forget(r, tree)
 	}
 	return f, err
 }

@@ -15,7 +15,8 @@ const (
 	senderWindow    = 7 * 24 * time.Hour
 	senderTraces    = 64
 	senderWorkloads = 8
-	// maxSenders bounds the pairs of sender and tree in memory. A pair takes 200 bytes.
+	// maxSenders bounds the pairs of sender and tree in memory, of all domains. A pair takes 200
+	// bytes.
 	maxSenders = 20_000
 )
 
@@ -44,9 +45,15 @@ type senders struct {
 	all map[senderTree]contribution
 }
 
+// senderTree is a sender and a tree of one domain.
 type senderTree struct {
+	in     *recordings
 	sender string
 	tree   chunk.ID
+}
+
+func (r *recordings) from(sender string, tree chunk.ID) senderTree {
+	return senderTree{r, sender, tree}
 }
 
 type contribution struct {
@@ -54,22 +61,21 @@ type contribution struct {
 	traces, workloads int
 }
 
-// forget removes all contributions to a tree.
-func (s *senders) forget(tree chunk.ID) {
+// forget removes all contributions to a tree of a domain.
+func (s *senders) forget(in *recordings, tree chunk.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.all, func(key senderTree, _ contribution) bool { return key.tree == tree })
+	maps.DeleteFunc(s.all, func(key senderTree, _ contribution) bool { return key.in == in && key.tree == tree })
 }
 
 // count adds traces of a tree, and workloads that they began, to a sender's contribution. It
 // returns false, and adds nothing, if that would exceed the limits.
-func (s *senders) count(sender string, tree chunk.ID, traces, workloads int, now time.Time) bool {
-	if sender == "" {
+func (s *senders) count(key senderTree, traces, workloads int, now time.Time) bool {
+	if key.sender == "" {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := senderTree{sender, tree}
 	c := s.all[key]
 	if now.Sub(c.since) > senderWindow {
 		c = contribution{since: now}

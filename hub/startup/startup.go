@@ -91,16 +91,20 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Bounds bounds what a process does at a time, for all its domains.
+// Bounds bounds what a process does at a time and remembers, for all its domains.
 type Bounds struct {
 	making                *semaphore.Weighted // while a layout is made
 	writeSlots, readSlots *semaphore.Weighted // requests: traces and changes, descriptions and exports
+
+	senders senders
+	sizes   deviceSizes
+	uses    *semaphore.Weighted // last uses of trees in memory
 }
 
 // NewBounds returns the bounds of a process.
 func NewBounds() *Bounds {
 	return &Bounds{making: semaphore.NewWeighted(1), writeSlots: semaphore.NewWeighted(maxWrites),
-		readSlots: semaphore.NewWeighted(maxReads)}
+		readSlots: semaphore.NewWeighted(maxReads), uses: semaphore.NewWeighted(maxUsed)}
 }
 
 // Service keeps traces and makes startup packs. It is safe for concurrent use.
@@ -122,8 +126,9 @@ func New(c Config) *Service {
 	timing := defaultTiming
 	s := &Service{Timing: &timing, config: c, Bounds: c.Bounds}
 	s.trees = newTrees(&c)
-	s.recordings = &recordings{catalog: c.Catalog, log: c.Log}
-	s.quota = &quota{catalog: c.Catalog, limit: c.Limit, timing: s.Timing, log: c.Log, used: map[chunk.ID]time.Time{}}
+	s.recordings = &recordings{catalog: c.Catalog, senders: &c.Bounds.senders, log: c.Log}
+	s.quota = &quota{catalog: c.Catalog, limit: c.Limit, timing: s.Timing, log: c.Log, room: c.Bounds.uses,
+		used: map[chunk.ID]time.Time{}}
 	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, timing: s.Timing}
 	c.Jobs.Add(jobs.Kind{Name: catalog.LayoutJob, AtOnce: 1, Tries: maxTries, Pause: firstPause, Run: s.maker.run})
 	c.Jobs.Add(jobs.Kind{Name: recompressJob, AtOnce: 1, Run: s.maker.recompress})

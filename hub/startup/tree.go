@@ -26,24 +26,49 @@ type trees struct {
 	catalog   *catalog.Catalog
 	objects   *objects.Store
 	publisher *publish.Publisher // has the scratch directory
-
-	mu    sync.Mutex         // guards the following
-	sizes map[chunk.ID]int64 // sizes of devices, in bytes
+	sizes     *deviceSizes
 }
 
 func newTrees(c *Config) *trees {
-	return &trees{catalog: c.Catalog, objects: c.Objects, publisher: c.Publisher, sizes: map[chunk.ID]int64{}}
+	return &trees{catalog: c.Catalog, objects: c.Objects, publisher: c.Publisher, sizes: &c.Bounds.sizes}
 }
 
-// maxSizes bounds the device sizes in memory, of 40 bytes and more each.
+// deviceSizes are the sizes of the devices of some trees. The zero value is ready to use. It is safe
+// for concurrent use.
+type deviceSizes struct {
+	mu  sync.Mutex // guards the following
+	all map[treeOf]int64
+}
+
+// treeOf is a tree of one domain: another one may not have it.
+type treeOf struct {
+	in   *trees
+	tree chunk.ID
+}
+
+// maxSizes bounds the device sizes in memory, of 50 bytes and more each.
 const maxSizes = 4096
+
+func (s *deviceSizes) get(of treeOf) (size int64, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size, known = s.all[of]
+	return size, known
+}
+
+func (s *deviceSizes) set(of treeOf, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil || len(s.all) >= maxSizes {
+		s.all = map[treeOf]int64{}
+	}
+	s.all[of] = size
+}
 
 // deviceSize returns the size of a tree's device in bytes.
 func (s *trees) deviceSize(ctx context.Context, tree chunk.ID) (int64, error) {
-	s.mu.Lock()
-	size, known := s.sizes[tree]
-	s.mu.Unlock()
-	if known {
+	of := treeOf{s, tree}
+	if size, known := s.sizes.get(of); known {
 		return size, nil
 	}
 	plain, err := s.objects.OpenPlain(ctx, objects.IndexKey(tree))
@@ -55,12 +80,7 @@ func (s *trees) deviceSize(ctx context.Context, tree chunk.ID) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.sizes) >= maxSizes {
-		clear(s.sizes)
-	}
-	s.sizes[tree] = header.DeviceSize
+	s.sizes.set(of, header.DeviceSize)
 	return header.DeviceSize, nil
 }
 

@@ -26,14 +26,15 @@ const (
 
 // fetch is a layer that is or was fetched. It ends without being complete when nobody reads it.
 type fetch struct {
-	from place
-	size int64
-	file *os.File // has no name
+	reader *Reader
+	from   place
+	size   int64
+	file   *os.File // has no name
 
 	cancel context.CancelFunc
 	forgot *time.Timer // of a kept one
 
-	readers int // guarded by Reader.mu
+	readers int // guarded by Bounds.mu
 
 	mu      sync.Mutex // guards the following
 	arrived int64      // bytes
@@ -49,7 +50,7 @@ func (r *Reader) join(ctx context.Context, u catalog.Upstream) (registry.Blob, e
 	if err != nil {
 		return nil, err
 	}
-	b := &blob{fetch: f, reader: r, ctx: ctx}
+	b := &blob{fetch: f, ctx: ctx}
 	if _, err := f.wait(ctx, 0, f.size); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -85,7 +86,7 @@ func (r *Reader) begin(u catalog.Upstream) (*fetch, error) {
 		return nil, errors.Join(fmt.Errorf("fetch a layer: %w", err), file.Close())
 	}
 	ctx, cancel := context.WithCancel(r.life)
-	f := &fetch{from: at, size: u.Size, file: file, cancel: cancel, readers: 1, changed: make(chan struct{})}
+	f := &fetch{reader: r, from: at, size: u.Size, file: file, cancel: cancel, readers: 1, changed: make(chan struct{})}
 	r.fetches[at] = f
 	r.tasks.Go(func() { r.run(ctx, f, u) })
 	return f, nil
@@ -94,10 +95,10 @@ func (r *Reader) begin(u catalog.Upstream) (*fetch, error) {
 // run fetches a layer.
 func (r *Reader) run(ctx context.Context, f *fetch, u catalog.Upstream) {
 	defer f.cancel()
-	err := r.config.Bounds.slots.Acquire(ctx, 1)
+	err := r.slots.Acquire(ctx, 1)
 	if err == nil {
 		err = r.copy(ctx, f, u)
-		r.config.Bounds.slots.Release(1)
+		r.slots.Release(1)
 	}
 	f.update(func() { f.whole, f.err = err == nil, err })
 	r.mu.Lock()
@@ -189,7 +190,8 @@ func (f *fetch) wait(ctx context.Context, from, end int64) (int64, error) {
 }
 
 // leave takes one reader away. A layer without readers is kept for a while if it is whole.
-func (r *Reader) leave(f *fetch) {
+func (f *fetch) leave() {
+	r := f.reader
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f.readers--; f.readers > 0 {
@@ -205,35 +207,34 @@ func (r *Reader) leave(f *fetch) {
 		delete(r.fetches, f.from)
 		f.cancel()
 	case r.life.Err() != nil:
-		r.forget(f)
+		f.forget()
 	default:
 		f.forgot = time.AfterFunc(keepTime, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if i := slices.Index(r.kept, f); i >= 0 {
 				r.kept = slices.Delete(r.kept, i, i+1)
-				r.forget(f)
+				f.forget()
 			}
 		})
 		if r.kept = append(r.kept, f); len(r.kept) > maxKept {
-			r.forget(r.kept[0])
+			r.kept[0].forget()
 			r.kept = slices.Delete(r.kept, 0, 1)
 		}
 	}
 }
 
-// forget deletes a layer that nobody reads. Reader.mu is locked.
-func (r *Reader) forget(f *fetch) {
-	delete(r.fetches, f.from)
+// forget deletes a layer that nobody reads. Bounds.mu is locked.
+func (f *fetch) forget() {
+	delete(f.reader.fetches, f.from)
 	_ = f.file.Close() // it has no name
 }
 
 // blob is one reader's view of a layer.
 type blob struct {
 	*fetch
-	reader *Reader
-	ctx    context.Context // of the request
-	once   sync.Once
+	ctx  context.Context // of the request
+	once sync.Once
 }
 
 // Size implements registry.Blob.
@@ -244,7 +245,7 @@ func (b *blob) Section(first, end int64) io.Reader { return &section{b, first, e
 
 // Close implements registry.Blob.
 func (b *blob) Close() error {
-	b.once.Do(func() { b.reader.leave(b.fetch) })
+	b.once.Do(b.leave)
 	return nil
 }
 

@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -39,7 +40,7 @@ import (
 const (
 	// atOnce bounds the layers that are fetched at a time; further ones wait.
 	atOnce = 8
-	// maxKept bounds the layers that are kept without a reader.
+	// maxKept bounds the layers that are kept without a reader, of all domains.
 	maxKept = 16
 )
 
@@ -55,11 +56,16 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Bounds bounds the layers that a process fetches at a time, for all its domains.
-type Bounds struct{ slots *semaphore.Weighted }
+// Bounds bounds the layers that a process fetches at a time and keeps, for all its domains.
+type Bounds struct {
+	slots *semaphore.Weighted
+
+	mu   sync.Mutex // guards the following, and the fetches of all readers
+	kept []*fetch   // without readers, the oldest first
+}
 
 // NewBounds returns the bounds of a process.
-func NewBounds() *Bounds { return &Bounds{semaphore.NewWeighted(atOnce)} }
+func NewBounds() *Bounds { return &Bounds{slots: semaphore.NewWeighted(atOnce)} }
 
 // Reader is safe for concurrent use. It implements registry.Upstream.
 type Reader struct {
@@ -68,9 +74,8 @@ type Reader struct {
 	end    context.CancelFunc
 	tasks  sync.WaitGroup // fetches
 
-	mu      sync.Mutex // guards the following
-	fetches map[place]*fetch
-	kept    []*fetch // without readers, the oldest first
+	*Bounds
+	fetches map[place]*fetch // guarded by Bounds.mu
 }
 
 // place is where a layer is.
@@ -80,7 +85,7 @@ var _ registry.Upstream = (*Reader)(nil)
 
 // New returns a reader, whose fetches end with ctx. The caller calls Close.
 func New(ctx context.Context, c Config) *Reader {
-	r := &Reader{config: c, fetches: map[place]*fetch{}}
+	r := &Reader{config: c, Bounds: c.Bounds, fetches: map[place]*fetch{}}
 	r.life, r.end = context.WithCancel(ctx)
 	return r
 }
@@ -91,10 +96,12 @@ func (r *Reader) Close() error {
 	r.tasks.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range r.kept {
-		r.forget(f)
-	}
-	r.kept = nil
+	r.kept = slices.DeleteFunc(r.kept, func(f *fetch) bool {
+		if f.reader == r {
+			f.forget()
+		}
+		return f.reader == r
+	})
 	return nil
 }
 

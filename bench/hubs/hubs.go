@@ -1,6 +1,6 @@
 // Package hubs measures what a hub costs: to ingest images, with each kind of catalog and bucket
 // and with several processes, to ingest one more layer, to store images and to free them again, to
-// answer requests when it has many images and jobs, and to do nothing.
+// answer requests when it has many images and jobs, and to do nothing, with many domains too.
 //
 // It starts hubs, PostgreSQL and an S3 server, on loopback and in temporary directories, and ends
 // all of them. docs/benchmarks-hub.md says how to read the figures.
@@ -30,6 +30,7 @@ func allFigures() []figure {
 		{"disk", (*run).disk},
 		{"api", (*run).api},
 		{"idle", (*run).idle},
+		{"domains", (*run).domains},
 		{"dead", (*run).dead},
 		{"during", (*run).during},
 		{"faults", (*run).faults},

@@ -5,29 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"lighter/bench"
-	"lighter/sleep"
 	"lighter/test/testkit/catalogtest"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
-// The images of a large hub: families share the layers of their base.
+// family is some versions of an image, which share the layers of their base.
+type family struct {
+	versions int
+	// The files of each layer of the base, and of the further layers of each version.
+	base, further []int
+}
+
+// The images of a large hub.
 const (
 	families       = 20
-	familyVersions = 50
 	familiesAtOnce = 4
 	smallBytes     = 2000 // of each file
 )
 
-// The files of each layer of a base, and of the further layers of each version.
-var (
-	baseLayers    = []int{1500, 1000, 500}
-	versionLayers = []int{150, 5}
-)
+var largeFamily = family{versions: 50, base: []int{1500, 1000, 500}, further: []int{150, 5}}
 
 const (
 	startup   = 15 * time.Second // after which a hub is idle
@@ -48,46 +51,23 @@ func (r *run) idle(ctx context.Context) (err error) {
 		return err
 	}
 	hubs := []*large{{name: "SQLite and a directory"}, {name: "PostgreSQL and S3", store: other}}
-	defer func() {
-		for _, h := range hubs {
-			if h.process != nil {
-				err = errors.Join(err, h.stop())
-			}
-		}
-	}()
+	defer func() { err = errors.Join(err, stopAll(hubs)) }()
 	var group errgroup.Group
 	for i, h := range hubs {
 		h.root = filepath.Join(r.dir, fmt.Sprintf("large-%d", i))
+		h.families, h.family = families, largeFamily
 		group.Go(func() error { return r.fill(ctx, h) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	// Everything that a hub does periodically is due a minute after its start.
-	for _, h := range hubs {
-		if err := r.restart(ctx, h); err != nil {
-			return fmt.Errorf("%s: %w", h.name, err)
-		}
-	}
-	if !sleep.For(ctx, startup) {
-		return ctx.Err()
-	}
-	var used [2]float64
-	for i, h := range hubs {
-		if used[i], err = h.processor(); err != nil {
-			return err
-		}
-	}
-	if !sleep.For(ctx, idleTime) {
-		return ctx.Err()
+	shares, err := r.idleShares(ctx, hubs)
+	if err != nil {
+		return err
 	}
 	for i, h := range hubs {
-		now, err := h.processor()
-		if err != nil {
-			return err
-		}
-		r.add(Result{Figure: "idle", What: "processor share of an idle hub, " + h.name,
-			Value: (now - used[i]) / idleTime.Seconds(), Unit: "ratio"}, idleShare)
+		r.add(Result{Figure: "idle", What: "processor share of an idle hub, " + h.name, Value: shares[i],
+			Unit: "ratio"}, idleShare)
 	}
 	for _, h := range hubs {
 		var all []float64
@@ -111,7 +91,40 @@ func (r *run) idle(ctx context.Context) (err error) {
 type large struct {
 	name, root string
 	store      store
+	families   int
+	family     family
+	domains    int     // each has one family; 0: the default domain has all
+	started    float64 // the seconds that the last start took
 	*process
+}
+
+// settings are the lines of the configuration about the domains.
+func (h *large) settings() string {
+	var text strings.Builder
+	for n := range h.domains {
+		fmt.Fprintf(&text, "[[domain]]\nname = %q\nrepositories = [%q]\n", domainName(n), familyName(n))
+	}
+	return text.String()
+}
+
+func familyName(n int) string { return fmt.Sprintf("family-%d", n) }
+func domainName(n int) string { return fmt.Sprintf("d%d", n) }
+
+// domainNames returns the names of all domains.
+func (h *large) domainNames() []string {
+	names := []string{wire.DefaultDomain}
+	for n := range h.domains {
+		names = append(names, domainName(n))
+	}
+	return names
+}
+
+// in returns the hub's process as it is seen in a domain.
+func (h *large) in(domain string) (*process, error) {
+	of := *h.process
+	var err error
+	of.Client, err = client.New(client.Options{URL: "http://" + h.address, Domain: domain})
+	return &of, err
 }
 
 // fill starts a hub and pushes the images.
@@ -121,34 +134,57 @@ func (r *run) fill(ctx context.Context, h *large) (err error) {
 			err = fmt.Errorf("%s: %w", h.name, err)
 		}
 	}()
-	if h.process, err = r.startAt(ctx, r.Lighter, h.root, h.store, onRequest); err != nil {
+	if h.process, err = r.startAt(ctx, r.Lighter, h.root, h.store, onRequest+h.settings()); err != nil {
 		return err
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(familiesAtOnce)
+	images := 0
 	took, err := seconds(func() error {
-		for n := range families {
+		for n := range h.families {
 			group.Go(func() error { return r.pushFamily(groupCtx, h, n) })
 		}
 		if err := group.Wait(); err != nil {
 			return err
 		}
-		return h.settled(ctx)
+		for _, domain := range h.domainNames() {
+			n, err := h.filled(ctx, domain)
+			if images += n; err != nil {
+				return fmt.Errorf("domain %s: %w", domain, err)
+			}
+		}
+		return nil
 	})
+	if err == nil && images != h.families*h.family.versions {
+		err = fmt.Errorf("%d images, want %d", images, h.families*h.family.versions)
+	}
 	if err != nil {
 		return err
 	}
-	images, err := h.Images(ctx, "")
+	bench.Say("%d images were pushed in %s: %s", images, bench.Seconds(took), h.name)
+	return nil
+}
+
+// filled waits until a domain has no open job, and returns the number of its images, all of which
+// are ready.
+func (h *large) filled(ctx context.Context, domain string) (int, error) {
+	p, err := h.in(domain)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if err := p.settled(ctx); err != nil {
+		return 0, err
+	}
+	images, err := p.Images(ctx, "")
+	if err != nil {
+		return 0, err
 	}
 	for _, i := range images {
 		if i.State != wire.StateReady {
-			return fmt.Errorf("image %s is %s: %s", i.Name, i.State, i.Error)
+			return 0, fmt.Errorf("image %s is %s: %s", i.Name, i.State, i.Error)
 		}
 	}
-	bench.Say("%d images were pushed in %s: %s", len(images), bench.Seconds(took), h.name)
-	return nil
+	return len(images), nil
 }
 
 // pushFamily pushes the images of a family.
@@ -162,16 +198,16 @@ func (r *run) pushFamily(ctx context.Context, h *large, n int) error {
 		seed += uint64(count)
 		return m.add(files(smallBytes, seeds(seed-uint64(count), seed-1)...))
 	}
-	for _, count := range baseLayers {
+	for _, count := range h.family.base {
 		if err := layer(count); err != nil {
 			return err
 		}
 	}
-	repository := fmt.Sprintf("family-%d", n)
+	repository := familyName(n)
 	pushed := 0
-	for v := range familyVersions {
-		m.keep(len(baseLayers))
-		for _, count := range versionLayers {
+	for v := range h.family.versions {
+		m.keep(len(h.family.base))
+		for _, count := range h.family.further {
 			if err := layer(count); err != nil {
 				return err
 			}
@@ -185,7 +221,7 @@ func (r *run) pushFamily(ctx context.Context, h *large, n int) error {
 		if err := h.putManifest(ctx, m.dir, repository, fmt.Sprint(v)); err != nil {
 			return err
 		}
-		pushed = len(baseLayers)
+		pushed = len(h.family.base)
 	}
 	return nil
 }
@@ -197,19 +233,33 @@ func (r *run) restart(ctx context.Context, h *large) error {
 	if err := p.end(); err != nil {
 		return err
 	}
-	source := h.store.catalog
+	for _, domain := range h.domainNames() {
+		if err := h.forgetChecks(ctx, domain); err != nil {
+			return fmt.Errorf("domain %s: %w", domain, err)
+		}
+	}
+	var err error
+	h.started, err = seconds(func() (err error) {
+		h.process, err = r.startAt(ctx, r.Lighter, h.root, h.store, h.settings())
+		return err
+	})
+	return err
+}
+
+// forgetChecks makes collections and checks of a domain due.
+func (h *large) forgetChecks(ctx context.Context, domain string) error {
+	source, schema, dir := h.store.catalog, "", h.root
+	if domain != wire.DefaultDomain {
+		schema, dir = "domain_"+domain+".", filepath.Join(h.root, "domains", domain)
+	}
 	if source == "" {
-		source = filepath.Join(h.root, "catalog.db")
+		source, schema = filepath.Join(dir, "catalog.db"), ""
 	}
 	db, err := catalogtest.OpenLarge(source)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(db.Execute(ctx, "DELETE FROM checks"), db.Close()); err != nil {
-		return err
-	}
-	h.process, err = r.startAt(ctx, r.Lighter, h.root, h.store, "")
-	return err
+	return errors.Join(db.Execute(ctx, "DELETE FROM "+schema+"checks"), db.Close())
 }
 
 // collect runs a collection, and returns what it has done.

@@ -32,37 +32,40 @@ func CheckDomain(name string) error {
 
 var domainPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
-// The paths below Prefix/DOMAIN. The method is GET unless another is named.
+// The paths below Prefix/DOMAIN. The method is GET unless another is named. "Add →" is a request
+// with an Add as its body. Without an arrow, the text begins with the answer, if there is one.
 //
 //	/key                   the hub's public keys, one per line, as index.FormatKey writes them
 //	/chains/CHAIN          Chain; 404 if the hub does not know the chain
 //	/manifests/DIGEST      Manifest; 404 if no image that is ready has it
-//	/trees/CHAIN           index.Statement of the chain's tree, which the hub makes if needed
+//	/trees/CHAIN           index.Statement of the chain's tree; if needed, the hub makes the tree
 //	/indexes/TREE          an index, compressed with zstd
 //	/locations/TREE        a tree's locations, compressed with zstd
 //	/packs/PACK/N          unit N of a pack
 //	/chunks/ID             any unit that holds the chunk
 //	/images                []Image;  ?name=NAME: those of one name
-//	/images POST           Add: adds an image; the answer is a stream of Progress
+//	/images POST           Add → a stream of Progress: adds an image
 //	/images?name= DELETE   removes an image
 //	/images/inspect?name=  []Inspection: all images of the name
-//	/images/verify?name= POST   the answer is a stream of Progress
-//	/fsck POST             Fsck: compares the hub's stores; the answer is a stream of Progress
+//	/images/verify?name= POST   a stream of Progress: verifies the images of the name
+//	/fsck POST             Fsck → a stream of Progress: compares the hub's stores
 //	/jobs                  []Job: those that have not ended;  ?ended=1: those that ended last
 //	/jobs/cancel?job=N POST   Job: ends it, also while it runs
 //	/jobs/pause?job=N POST    Job: stops it until it is retried
 //	/jobs/retry?job=N POST    Job: lets it run as soon as possible, also after it has failed
 //	/gc POST               Job: begins a collection, unless one is running
-//	/gc/await?job=N POST   the collection's progress until it has ended: a stream of Progress
-//	/gc/plan POST          what a collection would do: a stream of Progress
+//	/gc/await?job=N POST   a stream of Progress: the collection's, until it has ended
+//	/gc/plan POST          a stream of Progress: what retention rules and a collection would do
 //	/traces?name=          []Starts: how the images of the name start
 //	/traces?name= DELETE   Forgotten: removes recordings;  &workload=ID: of one workload
 //	/traces/export?name=   recordings, in the text form of package trace
-//	/traces/import?name= POST   recordings, in the same form
-//	/traces/TREE POST      a trace, as package trace encodes it: what a start has read
-//	/held POST             Held: what a node or a mirror has; the answer is Unknown
+//	/traces/import?name= POST   recordings in the same form → adds them
+//	/traces/TREE POST      a trace, as package trace encodes it → adds what a start has read
+//	/held POST             Held → Unknown: what a node or a mirror has; the answer names the
+//	                       trees that the hub does not have
 //	/retention             []Verdict: what the retention rules say about each image
-//	/retention POST        Job: applies the rules;  ?confirm=REPOSITORY: any share of it may go
+//	/retention POST        Job: applies the rules;  ?confirm=REPOSITORY: removes more than the set
+//	                       share of this repository's images, too
 //	/holders               []Holder;  ?name=NAME: those that have an image of the name
 //	/holders?holder=ID DELETE   forgets a holder: ID is as /holders shows it
 //

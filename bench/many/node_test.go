@@ -152,7 +152,8 @@ func TestNodesStartAnImage(t *testing.T) {
 		if s.Error != "" || s.Refused != 0 || s.Reads != 9 || s.Failed != 0 {
 			t.Errorf("node %d: %+v", i, s)
 		}
-		// An incompressible file, a chunk of the other file, and one lookup, index and locations.
+		// The node fetches one incompressible file of 1 MiB and a chunk of the other one, as units.
+		// It makes three more requests: for the lookup, the index and the locations.
 		if s.Bytes < 1<<20 || s.Units == 0 || s.Requests != s.Units+3 {
 			t.Errorf("node %d fetched %d bytes, %d units in %d requests", i, s.Bytes, s.Units, s.Requests)
 		}
@@ -162,7 +163,8 @@ func TestNodesStartAnImage(t *testing.T) {
 	}
 }
 
-// A pull that would unpack the image is not a start.
+// A pull fails if a real node would have unpacked the image, because the hub does not know its
+// chain.
 func TestPullOfUnknownImageFails(t *testing.T) {
 	p := startHub(t)
 	p.Chains = []string{"sha256:" + strings.Repeat("0", 64)}

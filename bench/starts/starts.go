@@ -27,7 +27,7 @@ const (
 	Overlayfs    = "overlayfs"     // a full pull
 	LighterFirst = "lighter-first" // Lighter at the first start of an image: the hub has no traces of it
 	Lighter      = "lighter"       // Lighter with traces of earlier starts
-	LighterLocal = "lighter-local" // Lighter with all needed chunks on the disk, but nothing in containerd
+	LighterLocal = "lighter-local" // Lighter with the whole image on the disk, but not yet pulled
 )
 
 // LighterBefore is Lighter with the node of another build, Options.Before. It is measured if there

@@ -168,8 +168,8 @@ func (v visit) disk() string { return strings.Join([]string{v.way, v.image, v.li
 // measured pulls use another namespace.
 const keeping = "keeping"
 
-// local measures with the whole image and its index on the node's disk, but nothing in containerd's
-// namespace or in memory.
+// local measures with the whole image and its index on the node's disk. The image is neither in
+// memory nor in the namespace of containerd that pulls it.
 func (r *run) local(ctx context.Context, v visit) error {
 	m, ref := r.Site.Machine, site.Reference(v.image)
 	r.Site.UseHub(r.traced)

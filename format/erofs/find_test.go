@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// roundTrip tests that Find agrees with Walk; this test is about paths that do not exist.
+// Find finds no path that does not exist. roundTrip tests that it agrees with Walk.
 func TestFindNothing(t *testing.T) {
 	m, _, _ := image(t, dirOf(
 		name("d", dirOf(append(names4k(3*BlockSize), name("zz", file("z")))...)),

@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// credit bounds how many bytes of startup packs may be fetched without being read.
+// credit bounds how many bytes of startup packs are fetched in vain (see startupCredit).
 type credit struct {
 	account *account
 	size    int64         // startupCredit; less in tests
-	limit   atomic.Int64  // nothing more is fetched while the account's debt exceeds this
+	limit   atomic.Int64  // nothing more is fetched while account.debt(startupPart) exceeds this
 	held    atomic.Bool   // the stream waits until the debt is smaller, or the limit larger
 	wakeup  chan struct{} // tells the waiting stream to check again
 }
@@ -18,7 +18,8 @@ func newCredit(a *account) credit {
 	return credit{account: a, size: startupCredit, wakeup: make(chan struct{}, 1)}
 }
 
-// grant gives newly wanted packs one credit, whatever previous packs have used up.
+// grant lets size more bytes be fetched for newly wanted packs, whatever debt previous packs have
+// left.
 func (c *credit) grant() {
 	c.limit.Store(max(c.account.debt(startupPart), 0) + c.size)
 	c.wake()

@@ -7,8 +7,8 @@
 // take-over fails for a passing reason (no descriptors, no memory, no answer from the keeper), Open
 // fails and leaves everything to the next daemon.
 //
-// The package also has the lock of a node's root (Lock). A daemon that was killed and hangs in the
-// kernel still holds it.
+// The package also has the lock of a node's root (Lock). It can be taken from a daemon that was
+// killed and hangs in the kernel.
 package takeover
 
 import (
@@ -36,13 +36,14 @@ import (
 type note struct {
 	Version int        `json:"version"` // the version of its writer
 	Oldest  int        `json:"oldest"`  // the oldest version that can read it
-	Mount   string     `json:"mount"`   // the number of the FUSE file system's connection
+	Mount   string     `json:"mount"`   // the FUSE file system, as mount.Connection names it
 	State   fuse.State `json:"state"`
 }
 
-// keptVersion is the version of the note that this daemon writes, and the newest that it can read.
-// keptOldest is the oldest version of a daemon that can read this daemon's note. Both are variables
-// and texts, so that tests can link a daemon of a later version (-ldflags -X).
+// keptVersion is the version of the note that this daemon writes. The daemon reads every note whose
+// Oldest is not above it. keptOldest is the Oldest of this daemon's notes; a note with a journal
+// needs journalVersion. Both are variables and texts, so that tests can link a daemon of a later
+// version (-ldflags -X).
 var (
 	keptVersion = "2"
 	keptOldest  = "1"
@@ -143,7 +144,8 @@ func (d *Devices) mount(ctx context.Context, o Options) (err error) {
 		}
 	}
 	if d.server, err = fuse.Mount(mount.Devices(d.root), d.log); err != nil {
-		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, d.root)
+		return fmt.Errorf("%w (if no node serves %s any more, `lighter release --root %[2]s` removes what a previous "+
+			"node left mounted there)", err, d.root)
 	}
 	d.keepAgain(ctx)
 	return nil
@@ -158,7 +160,8 @@ func (d *Devices) drop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// takeKept asks each keeper for the connection, until one holds it.
+// takeKept asks each keeper for the connection, until one holds it, or fails to answer. If none
+// holds it, the error is errNothingKept.
 func (d *Devices) takeKept(ctx context.Context) (files []*os.File, note []byte, err error) {
 	for _, k := range d.keepers {
 		files, note, err = k.Take(ctx)
@@ -180,9 +183,9 @@ func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 	var kept note
 	err = json.Unmarshal(text, &kept) // perhaps only the versions in a newer daemon's note are readable
 	if known := number(keptVersion); kept.Oldest > known {
-		return nil, fmt.Errorf("%w: their state has version %d, for daemons from version %d on, and this one has %d: "+
-			"start a newer lighter node, or, to give up what containers read of them, "+
-			"run `lighter release --root %s` first", errTooNew, kept.Version, kept.Oldest, known, d.root)
+		return nil, fmt.Errorf("%w: their state has version %d, which daemons of version %d or newer can read, "+
+			"and this daemon has version %d: start a newer lighter node, or run `lighter release --root %s` first; "+
+			"then all reads of running containers from their images fail", errTooNew, kept.Version, kept.Oldest, known, d.root)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: read its note: %w", errUnusable, err)
@@ -221,8 +224,9 @@ func (d *Devices) TakenOver() bool { return d.takenOver }
 func (d *Devices) Unserved() bool { return d.unserved.Load() }
 
 // Start serves the devices until Close, also after ctx is done. It has to be called before anything
-// unmounts a tree, because unmounting may wait for reads of this tree. If serving ends early,
-// because someone unmounted the devices, Start calls stop: the node could mount nothing any more.
+// unmounts a tree, because unmounting may wait for reads of this tree. When serving ends, stop is
+// called with the error, or with nil. If it ended early, because someone unmounted the devices, the
+// node can mount nothing any more.
 func (d *Devices) Start(ctx context.Context, stop func(error)) {
 	ctx, d.stopServing = context.WithCancel(context.WithoutCancel(ctx))
 	d.served = make(chan error, 1)

@@ -1,12 +1,12 @@
 // Package trees is the store of trees on this machine: indexes and their locations on the disk,
 // and the devices that are made of them. If Has reports a tree, it can be served without the
-// network.
+// network, unless the disk has damaged its index.
 //
 // An index is verified before it gets its name. Its metadata image is hashed, and checked for what
-// could confuse a kernel, when it is fetched and whenever the tree is served. A damaged index is
-// fetched again (WithRepair), also while its device is read. Only a metadata image that is mounted
-// cannot be repaired; Scrub reports it. Missing or old locations are fetched in the background and
-// given to the open devices.
+// could confuse a kernel, when it is fetched and whenever Serve serves the tree. (Recover does not
+// read it: the kernel has it mounted already.) A damaged index is fetched again (WithRepair), also
+// while its device is read. Only a metadata image that is mounted cannot be repaired; Scrub reports
+// it. Missing or old locations are fetched in the background and given to the open devices.
 //
 // A tree whose chunks are all cached can have a local device: a file with the same bytes, which
 // the kernel reads without the daemon. It is made of verified chunks and verified again from the
@@ -21,10 +21,11 @@
 //	trees/TREE/map             header, page table and pages of the index
 //	trees/TREE/metadata        the metadata image, which the kernel reads
 //	trees/TREE/locations       the units of its chunks, a hint; may be missing
+//	trees/TREE/locations.new   locations being written
 //	trees/TREE/local/device    the local device: the device's bytes, at the same offsets
 //	trees/TREE/local/metadata  another name of the metadata image, for mounts of the local device
 //	trees/TREE/local.new/      a local device being made; removed after a crash
-//	trees/TREE/local.rm/       a local device being removed
+//	trees/TREE/local.rm/       a local device being removed; removed after a crash
 //	trees/new-TREE-N/          an index being fetched; removed after a crash
-//	trees/rm-TREE/             an index being removed
+//	trees/rm-TREE/             an index being removed; removed after a crash
 package trees

@@ -9,7 +9,7 @@ func (s *Store) prefetchStart(tree chunk.ID) {
 	}
 	o, err := s.open(tree)
 	if err != nil {
-		return // Serve reports and repairs it
+		return // Serve reports it
 	}
 	if closing := s.addEarly(o); closing != nil {
 		closing.close()

@@ -89,7 +89,8 @@ func (s *Store) Unserve(tree chunk.ID) error {
 // unfinished indexes. If serve is set, the server has taken over the previous daemon's connection:
 // each tree on the disk is served again, because containers may use it. Recover then reads only the
 // header and page table of each index. If a tree cannot be opened, only its own users get errors:
-// Lost lists it, and it stays on the disk until Serve repairs it with the hub's help.
+// Lost lists it, and it stays on the disk. The next mount repairs it with the hub's help
+// (WithRepair).
 func (s *Store) Recover(serve bool) error {
 	if err := s.removeUnfinished(); err != nil || !serve {
 		return err

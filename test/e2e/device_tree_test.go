@@ -118,8 +118,8 @@ func TestTreeOverDevice(t *testing.T) {
 	}
 }
 
-// 29 readers hang on one device. They delay neither reads of another device nor reads of the same
-// device elsewhere. Once the bytes arrive, all readers get them.
+// 29 readers of one device hang. Each of their reads reaches the device: none waits for another.
+// Reads of another device are not delayed. Once the bytes arrive, all readers get them.
 func TestStuckDevice(t *testing.T) {
 	s, _ := serveDevices(t)
 	stuckFiles := map[string][]byte{}

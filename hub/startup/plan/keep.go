@@ -26,7 +26,8 @@ const (
 	maxStarts = 4096
 
 	// A recording belongs to a workload if its similarity to the workload's first sample is at
-	// least minSimilarity: the bytes that both read, divided by the bytes that at least one reads.
+	// least minSimilarity: the bytes that both read, divided by the bytes that at least one reads,
+	// counted as profile does.
 	minSimilarity = 0.8
 )
 
@@ -200,7 +201,8 @@ func bounded(r trace.Recording) trace.Recording {
 	return r
 }
 
-// profile is the number of bytes that a start has read of each part of each file.
+// profile is the number of bytes that a start has read of each part of each file. Two starts that
+// have read as many bytes of a part count as having read the same ones.
 type profile struct {
 	parts map[uint64]int64 // bytes read, by the hash of file and part
 	all   int64            // bytes of all parts

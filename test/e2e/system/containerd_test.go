@@ -27,7 +27,8 @@ func shipped(t *testing.T, name string) string {
 	return string(b)
 }
 
-// containerd accepts each shipped configuration for its version, and knows all of its keys.
+// Debian's containerd and ours accept the configurations that we ship for 1.x and for 2.x, and know
+// all of their keys.
 func TestShippedConfigurations(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {
@@ -77,7 +78,7 @@ func TestCRI(t *testing.T) {
 				t.Errorf("the pull received %d bytes", moved)
 			}
 			runLazily(t, s, "k8s.io", ref)
-			if o.Containerd != site.Debian { // with Debian's version, the client would add the label
+			if o.Containerd != site.Debian { // with Debian's version, this test's client would add the SELinux label
 				labelled(t, s, "k8s.io", ref)
 			}
 			root := s.Machine.NodeRoot()
@@ -91,7 +92,9 @@ func TestCRI(t *testing.T) {
 			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("rm", ref)...); err != nil {
 				t.Errorf("%q, %v", out, err)
 			}
-			if o.Containerd == site.Debian { // which does not label snapshots of such a client
+			// If a Go client pulls (clientPulls), Debian's containerd sets no labels that name the
+			// image: the node has to trust chains.
+			if o.Containerd == site.Debian {
 				if err := s.Machine.StopNode(); err != nil {
 					t.Fatal(err)
 				}
@@ -125,8 +128,8 @@ func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	}
 }
 
-// cgroup returns the cgroup for a container outside of the machine's containerd namespace. The
-// enclosure removes it.
+// cgroup returns the cgroup for a container that is not in Machine.Namespace, the namespace of
+// containerd that the machine uses. The end of the enclosure removes it.
 func cgroup(t *testing.T, s *site.Site) string {
 	return "/" + filepath.Base(filepath.Dir(s.Dir)) + "/" + t.Name()
 }

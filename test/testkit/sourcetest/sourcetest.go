@@ -132,7 +132,8 @@ func (f fixture) concurrent(t *testing.T) {
 	work.Wait()
 }
 
-// units checks that store.Fetcher reads all chunks from the source with at most one request each.
+// units checks that store.Fetcher reads all chunks from the source, with at most as many requests
+// as there are chunks.
 func (f fixture) units(t *testing.T) {
 	cache := cachetest.NewMemory()
 	units := store.NewFetcher(f.source, cache)

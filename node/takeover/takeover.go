@@ -185,7 +185,8 @@ func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 	if known := number(keptVersion); kept.Oldest > known {
 		return nil, fmt.Errorf("%w: their state has version %d, which daemons of version %d or newer can read, "+
 			"and this daemon has version %d: start a newer lighter node, or run `lighter release --root %s` first; "+
-			"then all reads of running containers from their images fail", errTooNew, kept.Version, kept.Oldest, known, d.root)
+			"then all reads of running containers from their images fail",
+			errTooNew, kept.Version, kept.Oldest, known, d.root)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: read its note: %w", errUnusable, err)

@@ -8,9 +8,9 @@ type Fsck struct {
 
 // Check is the result of a comparison of the hub's stores.
 type Check struct {
-	Objects  int64     `json:"objects"`         // that were compared
-	Bytes    int64     `json:"bytes,omitempty"` // that were read
-	Blobs    int64     `json:"blobs"`           // of images, in the registry
+	Objects  int64     `json:"objects"`         // number of compared objects
+	Bytes    int64     `json:"bytes,omitempty"` // bytes of objects that were read
+	Blobs    int64     `json:"blobs"`           // number of compared blobs of images, in the registry
 	Findings []Finding `json:"findings"`
 }
 
@@ -20,7 +20,7 @@ type Finding struct {
 	Count    int64    `json:"count"`
 	Repaired int64    `json:"repaired"`           // of Count
 	Examples []string `json:"examples,omitempty"` // some of them
-	Images   []string `json:"images,omitempty"`   // some of those that have parts that were not repaired
+	Images   []string `json:"images,omitempty"`   // some of the images with parts that were not repaired
 	Remedy   string   `json:"remedy,omitempty"`   // what to do about the rest
 }
 

@@ -126,13 +126,13 @@ type Collection struct {
 	AllBytes  int64 `json:"allBytes,omitempty"` // of all collections until now
 
 	// Of the hub's registry.
-	Links     int64 `json:"links"`     // of repositories to blobs and manifests that nothing in them names
-	Blobs     int64 `json:"blobs"`     // and manifests that nothing names
+	Links     int64 `json:"links"`     // a repository's links to blobs and manifests that nothing in it names
+	Blobs     int64 `json:"blobs"`     // blobs and manifests that nothing names
 	Released  int64 `json:"released"`  // layers that need not be stored (keep_blobs)
 	BlobBytes int64 `json:"blobBytes"` // of Blobs and Released
 
 	// Only of a dry run: trees that no image has, and images that the retention rules would remove.
-	// What these images have goes in a later collection.
+	// A later collection removes what these images have.
 	Unserved []Unserved `json:"unserved,omitempty"`
 	Images   []Verdict  `json:"images,omitempty"`
 }
@@ -141,8 +141,8 @@ type Collection struct {
 type Unserved struct {
 	Tree  string    `json:"tree"`
 	Bytes int64     `json:"bytes"` // of its index, locations and startup packs
-	Since time.Time `json:"since"` // zero: the next collection begins to count
-	Goes  bool      `json:"goes"`
+	Since time.Time `json:"since"` // when it last lost an image or a holder; zero: no collection has seen it yet
+	Goes  bool      `json:"goes"`  // the next collection removes it
 	Why   string    `json:"why"`
 }
 

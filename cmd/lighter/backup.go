@@ -22,8 +22,9 @@ func backupCommand() *cobra.Command {
 snapshot names, its registry and its signing keys, all of these for each of its domains. Run it
 on the hub's machine, as the hub's user.
 
-On one file system, objects become hard links: copy DIR to another disk afterwards. If DIR has
-an earlier backup, only new files are copied. The hub deletes nothing meanwhile.
+If DIR is on the hub's file system, it gets hard links to the objects: copy DIR to another disk
+afterwards. If DIR has an earlier backup, only new files are copied. The hub deletes nothing
+meanwhile.
 
 DIR has the signing keys in hub.key (mode 0600): any reader of that file can sign as the hub.
 
@@ -42,8 +43,9 @@ S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps
 			return err
 		}
 		if config.Catalog != "" || config.Bucket != "" {
-			return command.Usage(fmt.Errorf("the hub has another catalog or bucket than those below %s: "+
-				"copy them with their own tools in a script (lighter backup hold -- SCRIPT)", config.Root))
+			return command.Usage(fmt.Errorf("the hub's catalog or bucket is not below %s: "+
+				"copy both with the tools of the database and bucket, in a script (lighter backup hold -- SCRIPT)",
+				config.Root))
 		}
 		r, err := hub.Backup(cmd.Context(), config.Root, args[0])
 		if err != nil {

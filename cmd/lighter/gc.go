@@ -19,8 +19,8 @@ func gcCommand() *cobra.Command {
 		Short: "Free what no image on a hub needs any more",
 		Long: `Free the trees, layers and packs on a hub that no image needs any more, and the blobs of
 its registry that need not be stored. The hub does so by itself every few hours (gc in its
-configuration). This command makes it begin now. If a collection is running, the command
-is about that one.
+configuration). This command makes it begin now, unless a collection is running already:
+then --wait waits for that one.
 
 The data of a removed image stays for a while (gc.delay_minutes), because a node may have
 pulled the image just before. It also stays as long as nodes or mirrors have the image.
@@ -87,7 +87,8 @@ func printCollection(c collection) error {
 		would = "would be "
 	}
 	fmt.Printf("%d trees, %d layers and %d packs %sfreed: %s\n", c.Trees, c.Layers, c.Packs, would, size(c.Bytes))
-	fmt.Printf("%s in other packs are not needed, but stay until most of their pack is not needed\n", size(c.DeadBytes))
+	fmt.Printf("%s in other packs are not needed, but stay until a quarter of their pack is not needed\n",
+		size(c.DeadBytes))
 	fmt.Printf("%d blobs that nothing names and %d layers that need not be stored %sfreed in the registry: %s\n",
 		c.Blobs, c.Released, would, size(c.BlobBytes))
 	if c.Unrenewed > 0 {

@@ -20,7 +20,7 @@ func imagesCommand() *cobra.Command {
 UNIQUE is the size of what only this image needs: before the slash the plain bytes of
 chunks that no other image has, behind it the stored bytes of these chunks and of the
 image's original blobs. The hub computes it in the background; until then a new image
-has "-", and others what they had before.`,
+shows "-", and other images show the previous size.`,
 		Example: `  lighter images
   lighter images --json | jq '.[] | select(.state == "failed")'`,
 		Args: command.Exactly(),
@@ -43,9 +43,9 @@ func rmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME",
 		Short: "Remove an image from a hub",
-		Long: `Remove an image from a hub. The hub no longer serves it, nor its chains, unless another
-image needs them. Nodes that have mounted it keep working as long as its chunks are in
-the hub's packs.`,
+		Long: `Remove an image from a hub. The hub no longer lists it, and its registry no longer has it.
+Nodes that have the image keep working: the hub keeps what they report to have (see
+"lighter holders"). It frees the rest later (see "lighter gc").`,
 		Example: "  lighter rm physics/root:6.32",
 		Args:    command.Exactly("NAME"),
 	}

@@ -29,8 +29,9 @@ image's index from another hub need that hub, too.
 Give the hub's key with --hub-key. Otherwise the first run learns it and keeps it in DIR,
 and later runs accept no other.
 
-The command reports to the hub what the mirror has, and the hub keeps that for weeks. Run
-the command at least once a week; see "lighter holders".
+The command reports to the hub what the mirror has. The hub keeps these images' data for
+some weeks, even if the images are removed. Run the command at least once a week; see
+"lighter holders".
 
 A mirror lists no images: "lighter mount" by name needs a hub.`,
 		Example: `  lighter mirror --hub https://hub.example.org --hub-key ed25519:... /srv/mirror physics/root:6.32

@@ -19,8 +19,8 @@ func verifyCommand() *cobra.Command {
 each layer against its digest and diffID, and makes the tree ID again from the layers.
 If something is wrong, the command prints what and where, and exits with 3.
 
-The verification is a job of the hub. It goes on if the command is interrupted;
-"lighter jobs" shows it, and its result, and cancels it.`,
+The verification is a job of the hub, and goes on if the command is interrupted. "lighter
+jobs" shows the job and its result; "lighter jobs cancel" ends it.`,
 		Example: "  lighter verify physics/root:6.32",
 		Args:    command.Exactly("NAME"),
 	}

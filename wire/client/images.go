@@ -57,7 +57,7 @@ func (c *Client) Verify(ctx context.Context, name string, report func(wire.Progr
 		query: byName(name), body: []byte("{}")}, report)
 }
 
-// Fsck compares the hub's stores. The last line has the result.
+// Fsck makes the hub compare its stores. Progress.Check of the result lists the problems.
 func (c *Client) Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progress)) (wire.Progress, error) {
 	body, err := json.Marshal(w)
 	if err != nil {

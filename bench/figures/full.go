@@ -16,8 +16,8 @@ const (
 	overfull   = 3
 )
 
-// full measures the cost of constant eviction: it reads a file twice that is three times as large
-// as the cache ("full"), and compares the speeds with those of a large cache ("room").
+// full measures the cost of constant eviction. It reads a file of at least three times the cache's
+// size twice ("full"), and compares the speeds with those of a large cache ("room").
 func (r *run) full(ctx context.Context) (err error) {
 	if err := r.Need(ctx, largestImage); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"lighter/sleep"
 )
 
-// manyDomains is the number of domains of a hub with as many as it can have, besides the default
-// one. Each has a family of images.
+// manyDomains is the largest number of domains that a hub can have besides the default one. Each
+// has a family of images.
 const manyDomains = 64
 
 var domainFamily = family{versions: 20, base: []int{300}, further: []int{30, 5}}
@@ -23,8 +23,8 @@ var domainFamily = family{versions: 20, base: []int{300}, further: []int{30, 5}}
 // images in one domain.
 const domainMemory = 2
 
-// domains measures a hub with many domains that does nothing: against one with the same images in
-// one domain.
+// domains compares an idle hub with many domains with an idle hub that has the same images in one
+// domain.
 func (r *run) domains(ctx context.Context) (err error) {
 	shared, end, err := startShared()
 	if err != nil {

@@ -34,7 +34,7 @@ const (
 	readTime    = 10 * time.Second      // at most, and as long as the collection runs
 )
 
-// collection is one that runs.
+// collection is a running collection.
 type collection struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended; took is set then
@@ -55,8 +55,8 @@ func (p *process) begin(ctx context.Context) *collection {
 	return c
 }
 
-// end stops to wait for the collection. It returns the share of the time since a given one in which
-// the collection ran.
+// end stops waiting for the collection. It returns for which share of the time after since the
+// collection ran.
 func (c *collection) end(since time.Time) (share float64, err error) {
 	all := time.Since(since)
 	select {
@@ -70,7 +70,8 @@ func (c *collection) end(since time.Time) (share float64, err error) {
 	return share, err
 }
 
-// during compares the ingestion of an image while a collection rewrites packs with one without it.
+// during compares the ingestion of an image while a collection rewrites packs with an ingestion
+// without a collection.
 func (r *run) during(ctx context.Context) error {
 	var shares []float64
 	err := r.compare(ctx, "during", "without a collection", duringImage, duringRatio,
@@ -128,7 +129,7 @@ func (r *run) ingestDuring(ctx context.Context, collects bool) (took cost, share
 	return took, share, err
 }
 
-// faults compares faults of nodes while a collection rewrites packs with those before it. The
+// faults compares nodes' faults while a collection rewrites packs with their faults before it. The
 // reader is a node's client: it fetches units and decodes them, each unit once.
 func (r *run) faults(ctx context.Context) error {
 	var all, base, shares []float64

@@ -28,8 +28,8 @@ const (
 	deadBack = 0.95 // target: bytes that come back : dead bytes
 )
 
-// Settings of hubs that collect on request only, and all that no image needs. keepNothing makes
-// them delete rewritten packs at once, too; otherwise these stay for nodes.
+// Settings of hubs that collect only on request, and then remove without delay what no image needs.
+// With keepNothing they also delete rewritten packs at once; otherwise these stay for nodes.
 const (
 	onRequest   = "[gc]\nevery_minutes = 0\ndelay_minutes = 0\n"
 	keepNothing = "keep_minutes = 0\n"
@@ -135,8 +135,8 @@ func (r *run) lighter(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// dead measures which share of the bytes that only removed images had comes back: against a hub
-// that never had these images.
+// dead measures the share of the bytes of removed images, and of no other image, that comes back.
+// It compares the hub with one that never had the removed images.
 func (r *run) dead(ctx context.Context) (err error) {
 	p, err := r.withGarbage(ctx, keepNothing)
 	if err != nil {

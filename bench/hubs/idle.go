@@ -39,7 +39,7 @@ const (
 	nothing   = 10.0 // target: seconds of a collection that finds nothing
 )
 
-// idle measures a hub with many images that does nothing, and collections in it that find nothing.
+// idle measures an idle hub with many images, and its collections that find nothing.
 func (r *run) idle(ctx context.Context) (err error) {
 	shared, end, err := startShared()
 	if err != nil {

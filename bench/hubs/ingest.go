@@ -84,8 +84,8 @@ func (r *run) compare(ctx context.Context, figure, what, image string, target fl
 	return nil
 }
 
-// ingest measures ingestion by this build, and by the one before if there is one. Without one, the
-// figure is measured only if it was selected: stores has the same times.
+// ingest compares ingestion by this build with ingestion by another build (Options.Before). Without
+// another build, the figure is measured only if it was selected: stores has the same times.
 func (r *run) ingest(ctx context.Context) error {
 	if r.Before == "" && len(r.Only) == 0 {
 		return nil

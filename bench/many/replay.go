@@ -22,9 +22,9 @@ type reader interface {
 }
 
 // replay repeats the reads of a trace one after the other. After each answer it pauses for the time
-// between the two reads in the trace. That includes the time that the first read took then; if the
-// data was local, it is nearly only the workload's own pause. replay appends the duration of each
-// read, in seconds, to took.
+// between the two reads in the trace. This time includes the duration of the first read when it was
+// recorded. If its data was local then, the pause is nearly only the workload's own. replay appends
+// the duration of each read, in seconds, to took.
 func replay(ctx context.Context, d reader, t trace.Trace, took []float64) ([]float64, error) {
 	buffer := make([]byte, piece)
 	at := time.Duration(0)

@@ -28,7 +28,7 @@ type report struct {
 	TarSplit   int64   `json:"tar_split"` // the metadata of tar-split, compressed as docker does
 	Header     string  `json:"header"`    // of gzip
 	Compressor string  `json:"compressor,omitempty"`
-	Same       int64   `json:"same"` // bytes that the compressor, or else the best one, made equal
+	Same       int64   `json:"same"` // equal bytes at the start, of this compressor or else of the best one
 	Decompress float64 `json:"decompress_s"`
 	Compress   float64 `json:"compress_s,omitempty"` // of the compressor that makes the same blob
 }
@@ -71,8 +71,8 @@ func (b blob) measure(all []compressor) (r report, err error) {
 	return r, nil
 }
 
-// read calls f with the tar stream of a layer, and with its blob after the header of gzip, which
-// are independent of each other.
+// read calls f with two independent readers: of a layer's tar stream, and of its blob after the
+// header of gzip.
 func (b blob) read(f func(tar io.Reader, blob *bufio.Reader, format format) error) error {
 	var files [2]*bufio.Reader
 	for i := range files {
@@ -122,7 +122,7 @@ func compare(c compressor, tar io.Reader, blob *bufio.Reader) (same int64, equal
 	_, err = io.Copy(w, tar)
 	err = errors.Join(err, w.Close())
 	if out.differs {
-		return out.same, false, nil // which is why the compressor failed
+		return out.same, false, nil // out has stopped the compressor
 	}
 	if err != nil {
 		return 0, false, err

@@ -89,7 +89,7 @@ func TestDeviceReaderIsKilled(t *testing.T) {
 }
 
 // Processes read trees like containers: concurrently, the same and different files, as root and as
-// other users.
+// another user.
 func TestTreeOverDevice(t *testing.T) {
 	s, _ := serveDevices(t)
 	files := map[string][]byte{"large": noise(4, 40<<20), "empty": nil}

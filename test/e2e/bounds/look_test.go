@@ -34,8 +34,8 @@ type use struct {
 	Keepers     int
 }
 
-// Limits of the difference of use between two looks, independent of the number of rounds between
-// them.
+// Limits of the growth of use between two looks. They do not depend on the number of rounds between
+// the looks.
 const (
 	moreDescriptors = 4
 	maxSockets      = 64 + 16 // idle connections to the hub, and a few others

@@ -117,8 +117,8 @@ func collect(t *testing.T, s *site.Site, want map[string]string) {
 }
 
 // rounds pulls, runs and removes images repeatedly, first with a node that is killed from time to
-// time, then with one that keeps running. It returns the state early and late in the life of the
-// latter.
+// time, then with one that keeps running. It returns the state early and late in the life of
+// the node that keeps running.
 func rounds(t *testing.T, s *site.Site, want map[string]string) (early, late seen) {
 	all := size(16, 500)
 	seed := uint64(time.Now().UnixNano())

@@ -47,7 +47,7 @@ func password() map[string]string {
 	return map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(theUser + ":" + thePassword))}
 }
 
-// kept looks for secrets in the hub's files and log, and in the output of commands.
+// kept fails the test if a secret is in the hub's files or log, or in the output of commands.
 func kept(t *testing.T, said ...string) {
 	t.Helper()
 	said = append(said, good(t, lighter, "images", "--json"))

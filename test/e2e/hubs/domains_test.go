@@ -119,7 +119,7 @@ func TestNodeOfADomain(t *testing.T) {
 	mine := func(all, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(all), func(key string) bool { return slices.Contains(others, key) })
 	}
-	// Packs are named by their bytes: that of the same image has the same name in both domains.
+	// Packs are named by their bytes: the pack of the same image has the same name in both domains.
 	inBoth := stored(t, teamObjects)
 	for _, path := range pathsOf(mine(stored(t, objects), inBoth), imageOf("secret:latest", inDefault...)) {
 		onlyIn(t, site.ProxyURL, path, wire.DefaultDomain, "team")
@@ -128,7 +128,7 @@ func TestNodeOfADomain(t *testing.T) {
 		onlyIn(t, site.ProxyURL, path, "team", wire.DefaultDomain)
 	}
 
-	// The node.
+	// The node reads, records and prefetches in team's domain alone.
 	ofDefault := len(lines(t, proxy.Log, "/lighter/1/default/"))
 	ref := balanced("team/app")
 	c := run(t, s, ref)
@@ -180,7 +180,7 @@ func TestNodeOfADomain(t *testing.T) {
 	reads(t, c, 0, 4)
 	holds(1)
 
-	// Removed from the default domain, and from team's as long as the node has it.
+	// The image is removed from the default domain, and then from team's, while the node has it.
 	good(t, s.Hub, "rm", append(inDefault, "app:latest")...)
 	if done := asked[wire.Collection](t, s.Hub, "gc --wait", inDefault...); done.Trees != 1 {
 		t.Errorf("the collection in the default domain: %+v, want a tree", done)
@@ -203,7 +203,7 @@ func TestNodeOfADomain(t *testing.T) {
 		t.Errorf("the node has made %d requests to the other domain", n-ofDefault)
 	}
 
-	// Removed from team's domain, by the node too, while the default domain has it.
+	// The node removes the image, so team's domain does, too. The default domain keeps it.
 	pushDefault(layout, "app")
 	if dir, err := tryMount(t, s, site.ProxyURL, s.Hub.Key, "app:latest"); err == nil {
 		t.Errorf("%s has a mount that the key of another domain has signed", dir)

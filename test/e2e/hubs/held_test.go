@@ -102,7 +102,8 @@ func TestRemovedImageIsHeld(t *testing.T) {
 	}
 }
 
-// A node comes back after its lease and the grace period, and its image was removed and collected.
+// A node comes back when its last report no longer counts and the grace period is over. Its image
+// was removed and collected meanwhile.
 // Its container reads what is cached. Reads of other chunks fail soon with an input/output error,
 // and log, status and doctor say why.
 func TestNodeComesBackTooLate(t *testing.T) {

@@ -87,8 +87,8 @@ func configFile(t *testing.T, config string) string {
 	return file
 }
 
-// fileBytes is the size of a file of data: several units, so that a part of it is in no other
-// file's.
+// fileBytes is the size of a file of data. The file fills several units, so that one of them has no
+// bytes of another file.
 const fileBytes = 300_000
 
 // content returns the bytes of a file of data.

@@ -163,8 +163,8 @@ func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	good(t, s.Hub, "fsck", "--deep")
 }
 
-// A hub with PostgreSQL and S3 is copied with the tools of these while it runs, as
-// docs/operating.md says, and images are removed and pushed meanwhile. A hub from the copy has
+// A hub with PostgreSQL and S3 is copied with the tools of both while it runs, as
+// docs/operating.md says. Images are removed and pushed meanwhile. A hub from the copy has
 // everything that the dump names in each domain, under the same keys.
 func TestHubIsCopiedWhileItRuns(t *testing.T) {
 	catalog, bucket := newCatalog(t), newBucket(t)

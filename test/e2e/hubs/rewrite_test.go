@@ -22,7 +22,7 @@ type requests struct {
 	n  map[string]int
 }
 
-// serve starts a proxy before the hub that counts, and returns its URL.
+// serve starts a proxy in front of the hub, which counts requests, and returns the proxy's URL.
 func (r *requests) serve(t *testing.T) string {
 	t.Helper()
 	r.reset()

@@ -60,7 +60,7 @@ func TestSecondNodeIsRefused(t *testing.T) {
 		run(t, "node", "--root", root, "--address", "").bad(1, d.root, "in use", "--root")
 	}
 	run(t, "status", "--root", d.root).good()
-	// Another root, but the same socket.
+	// A node with another root cannot use the same socket.
 	address := filepath.Join(shortDir(t), "s.sock")
 	startNode(t, newRoot(t), "--address", address)
 	run(t, "node", "--root", newRoot(t), "--address", address).bad(1, address, "another process listens")
@@ -217,7 +217,7 @@ func TestNodeAndKeeperAreKilled(t *testing.T) {
 func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 	d := startNode(t, newRoot(t), "--address", "", "--mount-mode", string(mode))
 	dir, merged := used(t, d)
-	// A mount in the node's directory that is not the node's.
+	// This mount in the node's directory is not the node's.
 	foreign := filepath.Join(d.root, "mounts", "foreign")
 	if err := errors.Join(os.Mkdir(foreign, 0o700),
 		os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {

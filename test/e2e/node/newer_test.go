@@ -55,8 +55,8 @@ func startupsOf(t *testing.T, dir string, tree chunk.ID) []index.Startup {
 }
 
 // After a start was recorded, the hub has new locations with startup packs. The next start on the
-// same node, with an empty cache, fetches the new locations and prefetches the startup packs. A
-// start does the same if the node has the old locations and was restarted before it.
+// same node, with an empty cache, fetches the new locations and prefetches the startup packs. So
+// does a start on a node that has the old locations and was restarted before the start.
 func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	s := startSite(t, "python")
 	pull(t, s, "python")

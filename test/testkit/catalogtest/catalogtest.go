@@ -185,7 +185,7 @@ func states(t *testing.T, c *catalog.Catalog, name string) string {
 	return text
 }
 
-// Sizes returns the sizes of images when they include all changes.
+// Sizes waits until the sizes of images include all changes, and returns them.
 func Sizes(t *testing.T, c *catalog.Catalog, name string) map[string]catalog.Sizes {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {

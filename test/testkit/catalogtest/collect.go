@@ -13,7 +13,7 @@ import (
 	"lighter/wire"
 )
 
-// none are stuck locations that there are not.
+// none says that no locations are stuck.
 var none = &catalog.Stuck{}
 
 // collecting returns the lease of a job that collects, and a claim of an object.
@@ -45,7 +45,7 @@ func consistent(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// removeDead removes dead trees, chains and layers. Nothing is kept for a while.
+// removeDead removes dead trees, chains and layers, without the delay that usually keeps them.
 func removeDead(t *testing.T, c *catalog.Catalog, l catalog.Lease, claim catalog.Claim) {
 	t.Helper()
 	ctx := t.Context()
@@ -81,8 +81,8 @@ func suspects(t *testing.T, c *catalog.Catalog) (*catalog.Marks, []catalog.PackU
 	return marks, packs
 }
 
-// Collection removes what no image needs, from the top down, and nothing else. It looks again at
-// what was found before.
+// Collection removes what no image needs, from the top down, and nothing else. Before it removes
+// what was found dead, it checks again that it is dead.
 func testCollection(t *testing.T, c *catalog.Catalog) {
 	ctx, g := t.Context(), c.Garbage
 	Publish(t, c, "keeps", "a", "b")
@@ -271,7 +271,8 @@ func rewriting(from catalog.PackUse, claim catalog.Claim) *catalog.Rewriting {
 	return r
 }
 
-// A rewritten pack is replaced at once, and stays until no locations name it and the time is over.
+// The needed chunks of a rewritten pack are in the new pack at once. The old pack stays until no
+// locations name it, and then for a time.
 func testRewriting(t *testing.T, c *catalog.Catalog) {
 	ctx, g := t.Context(), c.Garbage
 	l, claim := collecting(t, c)

@@ -114,8 +114,8 @@ func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A tree without an image stays for a while after its last holder: while somebody held it, the hub
-// announced it, so others may have got it.
+// A tree without an image stays for a while after its last holder was removed: until then the hub
+// announced it, so other nodes may have it.
 func testReleasedTrees(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")

@@ -488,8 +488,8 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	want("two", wire.StateFailed)
 }
 
-// A periodic job is queued once in each interval, whoever looks for it at the same moment. It ends
-// by whatever outcome, and a paused one is open.
+// A periodic job is queued once in each interval, however many processes look for it at the same
+// moment, and whatever the outcome of the last one was. It is not queued while one is paused.
 func testDueJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	add := func(every time.Duration) bool {

@@ -1,8 +1,8 @@
 // Package port chooses TCP ports for servers that tests start as other processes.
 //
 // Such a server listens only some time after its port was chosen. A port that the kernel chooses
-// can go to another socket meanwhile: to another test's server, or to an outgoing connection. These
-// ports are outside of the range from which the kernel chooses.
+// can go to another socket meanwhile: to another test's server, or to an outgoing connection. This
+// package's ports are outside of the range from which the kernel chooses.
 package port
 
 import (
@@ -19,7 +19,8 @@ const (
 	last  = 32_000
 )
 
-// next is a random place, so that the processes that test packages are choose different ports.
+// next begins at a random place, so that test processes that run at the same time choose different
+// ports.
 var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(last - first)) }

@@ -1,9 +1,8 @@
-// Package wrongclock makes the clock of a process wrong, as it is on a machine that nobody has set
-// the time of. Other processes are not affected, and neither is the monotonic clock.
+// Package wrongclock makes the clock of a process wrong, as on a machine whose clock nobody has
+// set. Other processes are not affected, and neither is the monotonic clock.
 //
 // A Go program asks the vDSO for the time: code that the kernel maps into each process. Shift
-// replaces that code in this process, so it works for processors of which it knows the machine
-// code: amd64.
+// replaces that code in this process. It contains machine code for amd64 only.
 package wrongclock
 
 import (

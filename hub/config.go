@@ -38,7 +38,7 @@ type Config struct {
 
 	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, and containerd without the snapshotter cannot pull them. The collection deletes what is not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
 
-	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace from their header X-Forwarded-For."`
+	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace, or of a report of what a node has, from their header X-Forwarded-For."`
 
 	RegistryHosts []string `toml:"registry_hosts" comment:"HOST[:PORT] under which containerd on nodes pulls from this hub's own registry: hub.example.org. Nodes with trust = \"image\" recognize such pulls only by these names."`
 
@@ -65,7 +65,7 @@ type Config struct {
 
 	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule that names its repository an image stays until it is removed by hand. They are applied once a day."`
 
-	Quota []images.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with prefix and bytes. An image that would exceed one is refused when it is pushed or added."`
+	Quota []images.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed one is refused when it is pushed or added."`
 
 	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Nothing is stored together, and a node reads one domain. All other images are in the domain \"default\"."`
 
@@ -85,7 +85,7 @@ type Limits struct {
 	LayerBytes int64 `toml:"layer_bytes" comment:"Decompressed bytes of one layer."`
 	Entries    int64 `toml:"entries" comment:"Files, directories and links of all layers of an image."`
 
-	ImageMinutes int64 `toml:"image_minutes" comment:"Limit in minutes for copying an image from another registry, and the same again for ingesting it. One image is ingested at a time."`
+	ImageMinutes int64 `toml:"image_minutes" comment:"Limit in minutes for copying and ingesting all images of a name."`
 }
 
 // DefaultConfig returns the default configuration.

@@ -176,8 +176,7 @@ type Job struct {
 	//	recompress  compresses the startup packs of a tree better
 	//	name        removes an image, or compares its name with the registry
 	//	retention   applies the retention rules
-	//	collect     frees chunks, layers and trees that no image needs
-	//	blobs       deletes blobs and manifests that the registry does not need
+	//	collect     frees trees, layers and packs that no image needs, and blobs of the registry
 	//	fsck        compares the hub's stores with each other
 	//	sweep       looks for objects that only the bucket or only the catalog has
 	//	scrub       reads all objects

@@ -72,7 +72,7 @@ func TestInvalidConfigurations(t *testing.T) {
 		image + "argv = [\"x\"]\nready_port = 80000":                  "ready_port is 80000, want 1 to 65535",
 		image + "argv = [\"x\"]\nready_port = -1":                     "ready_port is -1, want 1 to 65535",
 		image + "argv = [\"x\"]\n" + image + "argv = [\"x\"]":         "image a is there twice",
-		"[[image]]\nname = \"../a\"":                                  "small letters",
+		"[[image]]\nname = \"../a\"":                                  "lower-case letters",
 		"[[link]]\nname = \"l\"\nworkloads = [\"a/w\"]":               "there is no workload a/w",
 		"[[link]]\nname = \"l\"\nrtt = \"-1s\"":                       "-1s is negative",
 		"[[peer]]\nname = \"p\"":                                      "no snapshotter",

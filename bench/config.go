@@ -201,7 +201,7 @@ func (c Config) check() error {
 		kind, rest, _ := strings.Cut(name, " ")
 		for part := range strings.SplitSeq(rest, "/") {
 			if !names.MatchString(part) {
-				return fmt.Errorf("%s %q: a name has small letters, digits, and . _ - between them", kind, part)
+				return fmt.Errorf("%s %q: a name has lower-case letters, digits, and . _ - between them", kind, part)
 			}
 		}
 		if i > 0 && all[i-1] == name {

@@ -32,9 +32,9 @@ func startProxy(t *testing.T, s *site.Site, hubs ...*site.Hub) *site.Proxy {
 }
 
 // A node's reports go through a caching proxy. While the node has an image that was removed from
-// the hub, its containers read chunks that were never cached, also after the node's restart. Other
-// nodes cannot get the image. Once the node has removed it, too, the next collection frees all of
-// it.
+// the hub, its containers read chunks that were never cached, also after the node's restart. The
+// image cannot be mounted by its name any more. Once the node has removed it, too, the next
+// collection frees all of it.
 func TestRemovedImageIsHeld(t *testing.T) {
 	s := start(t, site.Options{Hubs: []string{site.ProxyURL}}, collectsAtOnce)
 	proxy := startProxy(t, s, s.Hub)
@@ -103,9 +103,8 @@ func TestRemovedImageIsHeld(t *testing.T) {
 }
 
 // A node comes back when its last report no longer counts and the grace period is over. Its image
-// was removed and collected meanwhile.
-// Its container reads what is cached. Reads of other chunks fail soon with an input/output error,
-// and log, status and doctor say why.
+// was removed and collected meanwhile. Its container reads what is cached. Reads of other chunks
+// fail soon with an input/output error, and log, status and doctor say why.
 func TestNodeComesBackTooLate(t *testing.T) {
 	url := database.Database(t)
 	s := start(t, site.Options{}, "catalog = '"+url+"'\n"+collectsAtOnce)

@@ -54,8 +54,8 @@ func (r *requests) reset() {
 }
 
 // Packs are rewritten while a container reads from them: no read fails, and no chunk is requested
-// by its ID. When the old packs are gone, the node fetches newer locations once, and reads units of
-// the new packs.
+// by its ID. When the old packs are gone, the node fetches newer locations once. It requests chunks
+// by their ID until the locations arrive, and units of the new packs afterwards.
 func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	var asked requests
 	const keeps = "[gc]\nevery_minutes = 0\ndelay_minutes = 0\nkeep_minutes = 60\n"

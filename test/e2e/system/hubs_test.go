@@ -89,7 +89,7 @@ func runsPlain(t *testing.T, s *site.Site) {
 }
 
 // If a hub fails or returns wrong answers, an image of several layers is pulled as an ordinary
-// image and runs. The node queries the hub once.
+// image and runs. The node makes one lookup.
 func TestBadHub(t *testing.T) {
 	var m middle
 	s := start(t, site.Options{Hubs: m.serve(t), Unlabelled: true}, "+python")

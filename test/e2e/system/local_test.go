@@ -14,8 +14,8 @@ import (
 )
 
 // Once an image is completely cached, a new container reads a local device. It continues when node
-// and keeper are killed; an older container does not. The local device is removed with its image,
-// or earlier if space is needed and its tree is not mounted.
+// and keeper are killed; an older container does not. Once the tree is not mounted, `lighter cache
+// prune` removes the local device.
 func TestContainerWithALocalDevice(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--complete", "--local-device"}}, "+python")
 	const sum = "find /usr/lib/python3 /usr/bin -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"

@@ -140,7 +140,7 @@ func flipEvery(t *testing.T, path string, every int64) {
 }
 
 // The disk of the cache fails in several ways while a tree is mounted. Readers of the tree see no
-// error, and the status shows each failure.
+// error. The status shows flipped bits, cut files and a full disk.
 func TestDiskFailsUnderAMount(t *testing.T) {
 	d := &daemon{t: t, root: newRoot(t)}
 	disk := filepath.Join(d.root, "cache")
@@ -223,7 +223,7 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	}
 	reread()
 
-	// The disk disappears, and a node starts without it.
+	// The disk disappears under the node.
 	if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}

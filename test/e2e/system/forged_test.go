@@ -75,9 +75,9 @@ func manifestOf(t *testing.T, s *site.Site, name string) string {
 }
 
 // A node uses an image of the hub only for a pull of the image's manifest from its repository. A
-// forged config with the same diffIDs results in the same chains. Such an image, in another or the
-// same repository, with any annotations in its manifest, is unpacked as an ordinary image, which
-// fails.
+// forged config with the same diffIDs results in the same chains. Such an image is unpacked as an
+// ordinary image, which fails: in another or the same repository, and although the annotations in
+// its manifest name the genuine image.
 func TestForgedImage(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	claim := map[string]string{

@@ -316,7 +316,8 @@ func between(s, before, after string) string {
 	return s
 }
 
-// The node's restart loses no snapshot, and needs neither hub nor network.
+// The node's restart loses no snapshot, and a container that starts afterwards fetches almost
+// nothing.
 func TestNodeRestart(t *testing.T) {
 	s := start(t, site.Options{}, "+base")
 	pull(t, s, site.Lighter, "base")

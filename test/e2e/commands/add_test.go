@@ -50,7 +50,7 @@ func TestAddOfAnArchive(t *testing.T) {
 		printed[0].Tree == "" {
 		t.Errorf("%+v", printed)
 	}
-	// Its uncompressed layers are the same.
+	// The hub's image has the archive's uncompressed layers.
 	config, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)

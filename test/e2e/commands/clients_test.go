@@ -74,7 +74,7 @@ func TestPodmanAndSkopeoPullWhatPodmanPushed(t *testing.T) {
 	if image := ready(t, "by/podman:1"); image.Digest != string(digest) {
 		t.Errorf("digest: podman pushed %s, the hub has %s", digest, image.Digest)
 	}
-	// Another storage pulls it, by name and by digest.
+	// Podman with another storage pulls the image, by name and by digest.
 	other := newStorage(t)
 	for _, ref := range []string{there, hubAddress + "/by/podman@" + string(digest)} {
 		if got := strings.TrimSpace(podman(t, other, "pull", "--quiet", "--tls-verify=false", ref)); got != id {

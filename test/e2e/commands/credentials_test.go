@@ -15,7 +15,6 @@ import (
 	"testing"
 )
 
-// secrets returns the strings that only a registry may see.
 const (
 	theUser          = "somebody"
 	thePassword      = "the-secret-password"
@@ -24,6 +23,7 @@ const (
 	theSignature     = "the-secret-signature"
 )
 
+// secrets returns the texts that only a registry may see.
 func secrets() []string {
 	return []string{thePassword, theIdentityToken, theRegistryToken, theSignature,
 		base64.StdEncoding.EncodeToString([]byte(theUser + ":" + thePassword))}

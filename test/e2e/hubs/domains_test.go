@@ -203,7 +203,8 @@ func TestNodeOfADomain(t *testing.T) {
 		t.Errorf("the node has made %d requests to the other domain", n-ofDefault)
 	}
 
-	// The node removes the image, so team's domain does, too. The default domain keeps it.
+	// The image is pushed to the default domain again. Once the node has removed its image, a
+	// collection empties team's domain, and the default domain still has all of the image.
 	pushDefault(layout, "app")
 	if dir, err := tryMount(t, s, site.ProxyURL, s.Hub.Key, "app:latest"); err == nil {
 		t.Errorf("%s has a mount that the key of another domain has signed", dir)

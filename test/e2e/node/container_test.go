@@ -71,8 +71,8 @@ func greet(t *testing.T, s *site.Site, name string) {
 	}
 }
 
-// A node is killed while a container runs. The next node starts at once, and new containers of the
-// same image and of others run.
+// A node is killed while a container runs. With the next node, new containers of the same image and
+// of others run.
 func TestNodeRestartsUnderARunningContainer(t *testing.T) {
 	s := startSite(t, "base", "python")
 	pull(t, s, "base")

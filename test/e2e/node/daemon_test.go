@@ -170,7 +170,7 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, merged := used(t, d)
 	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
-		if i == 2 { // the second node has no cache either
+		if i == 2 { // the next node has no cached chunks either
 			run(t, "cache", "prune", "--root", d.root).good()
 		}
 		d.end(signal)
@@ -217,7 +217,7 @@ func TestNodeAndKeeperAreKilled(t *testing.T) {
 func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 	d := startNode(t, newRoot(t), "--address", "", "--mount-mode", string(mode))
 	dir, merged := used(t, d)
-	// This mount in the node's directory is not the node's.
+	// This directory among the node's mount points is not the node's.
 	foreign := filepath.Join(d.root, "mounts", "foreign")
 	if err := errors.Join(os.Mkdir(foreign, 0o700),
 		os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {

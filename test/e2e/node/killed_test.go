@@ -68,7 +68,8 @@ func (p *stalling) serve(conn net.Conn) {
 }
 
 // A daemon is killed while it unmounts a tree with a read in flight. It cannot end until the read
-// is answered. The next daemon takes over and answers the read.
+// is answered. The next daemon takes over and answers the read. If the keeper is killed, too, the
+// read fails.
 func TestKilledWhileUnmounting(t *testing.T) {
 	t.Run("the daemon", func(t *testing.T) { testKilledWhileUnmounting(t, false) })
 	t.Run("its keeper too", func(t *testing.T) { testKilledWhileUnmounting(t, true) })

@@ -84,8 +84,8 @@ func recording(t *testing.T, s *site.Site) report.Recording {
 	return nodeStatus(t, s).Recording
 }
 
-// The first start of an image is reported to the hub with exactly the ranges that it reads. A start
-// with a warm page cache is not reported.
+// The first start of an image is reported to the hub: the ranges that it reads, and nothing else. A
+// start with a warm page cache is not reported.
 func TestStartsAreRecorded(t *testing.T) {
 	s, heard := heardSite(t)
 	// A view is not a start. A container that ends at once is one.

@@ -31,7 +31,7 @@ const (
 	faultsRatio = 1.2                   // target: p99 of a fault during a collection : without one
 	readers     = 8                     // that fault at the same time
 	readPause   = 40 * time.Millisecond // of a reader between two faults
-	readTime    = 10 * time.Second      // at most, and as long as the collection runs
+	readTime    = 10 * time.Second      // less if the collection ends before
 )
 
 // collection is a running collection.

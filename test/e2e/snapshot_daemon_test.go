@@ -215,8 +215,8 @@ func (d *snapshotDaemon) pullWithCtr(t *testing.T, namespace string, layers int3
 	}
 }
 
-// An image is pulled with a real containerd, mounted, used after a restart of the node, and
-// removed. The client sets no labels.
+// An image is pulled with a real containerd, mounted, used after a restart of the snapshotter,
+// and removed. The client sets no labels.
 func TestSnapshotDaemon(t *testing.T) {
 	for _, unpacks := range []int{1, 3} {
 		for _, known := range []int{0, 2, 4} {

@@ -236,7 +236,7 @@ func TestSnapshotCommitOnTree(t *testing.T) {
 	})
 }
 
-// A container in a user namespace sees mapped owners, without a copy or a chown.
+// The snapshot of a container in a user namespace has mapped owners.
 func TestSnapshotInUserNamespace(t *testing.T) {
 	chain := "sha256:" + strings.Repeat("1", 64)
 	tree := t.TempDir()

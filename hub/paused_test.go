@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,4 +29,63 @@ func TestPausedWorkRunsOnRequest(t *testing.T) {
 		t.Errorf("fsck: %v", err)
 	}
 	h.collect(0)
+}
+
+// A client that waits for a job gets an error when somebody pauses it, whatever the job is about.
+func TestPausedWorkEndsTheWait(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.idle()
+	h.stop()
+	waiting := openHub(t, h.config) // it runs no jobs
+	defer waiting.Close()
+	r := startRegistry(t, image(upperTar))
+	quiet := func(wire.Progress) error { return nil }
+	for _, c := range []struct {
+		kind, key string
+		wait      func(ctx context.Context) error
+	}{
+		{"image", "b:1", func(ctx context.Context) error {
+			_, err := waiting.Images().Add(ctx, wire.Add{Source: r.source(), Name: "b:1"}, quiet)
+			return err
+		}},
+		{"name", "a:1", func(ctx context.Context) error { return waiting.Images().Remove(ctx, "a:1") }},
+		{"verify", "a:1", func(ctx context.Context) error {
+			_, err := waiting.Verifier().Verify(ctx, "a:1", quiet)
+			return err
+		}},
+		{"fsck", "all objects", func(ctx context.Context) error {
+			_, err := waiting.Checker().Fsck(ctx, wire.Fsck{}, quiet)
+			return err
+		}},
+		{"collect", "all", func(ctx context.Context) error {
+			j, err := waiting.Collector().Start(ctx)
+			if err == nil {
+				_, err = waiting.Collector().Await(ctx, j.N, quiet)
+			}
+			return err
+		}},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- c.wait(ctx) }()
+		j, err := waiting.Catalog().Jobs.Open(ctx, c.kind, c.key)
+		for err != nil && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+			j, err = waiting.Catalog().Jobs.Open(ctx, c.kind, c.key)
+		}
+		if err == nil {
+			_, err = waiting.Jobs().Pause(ctx, j.N)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", c.kind, err)
+		}
+		if err := <-done; err == nil || !strings.Contains(err.Error(), "is paused") ||
+			!strings.Contains(err.Error(), "lighter jobs retry") {
+			t.Errorf("%s: the client got %v", c.kind, err)
+		}
+	}
 }

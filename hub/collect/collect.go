@@ -121,7 +121,7 @@ func (c *Collector) Await(
 		case j.State == wire.JobFailed || j.State == wire.JobCancelled:
 			return false, errors.New(cmp.Or(j.Error, "the collection was cancelled"))
 		case j.State == wire.JobPaused:
-			return false, errPaused
+			return false, jobs.PausedError(j)
 		}
 		return j.State == wire.JobDone, nil
 	})
@@ -130,8 +130,6 @@ func (c *Collector) Await(
 	}
 	return c.Last(ctx)
 }
-
-var errPaused = errors.New("the collection is paused: lighter jobs retry lets it go on")
 
 // Last returns what the last run has done, or nil if there was none.
 func (c *Collector) Last(ctx context.Context) (*wire.Collection, error) {

@@ -72,7 +72,7 @@ func (c *Checker) isOver(ctx context.Context, n int64) (bool, error) {
 	case wire.JobFailed, wire.JobCancelled:
 		return false, fmt.Errorf("the check of the stores was not completed (%s): %s", j.State, j.Error)
 	case wire.JobPaused:
-		return false, errors.New("the check of the stores is paused: lighter jobs retry lets it go on")
+		return false, jobs.PausedError(j)
 	}
 	return false, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"lighter/hub/catalog"
+	"lighter/hub/jobs"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
 	"lighter/hub/report"
@@ -75,7 +76,7 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 		return false, err
 	}
 	if slices.ContainsFunc(images, isPending) {
-		return false, nil
+		return false, s.checkPaused(ctx, r.name)
 	}
 	if r.job == 0 || slices.ContainsFunc(images, func(i catalog.Image) bool { return i.State == wire.StateFailed }) {
 		return true, nil
@@ -94,8 +95,22 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 		return false, errors.New(j.Error)
 	case wire.JobCancelled:
 		return false, errRemoved
+	case wire.JobPaused:
+		return false, jobs.PausedError(j)
 	}
 	return false, nil
+}
+
+// checkPaused returns an error if the job of a name is paused: its client would wait for ever.
+func (s *Service) checkPaused(ctx context.Context, name string) error {
+	j, err := s.catalog.Jobs.Open(ctx, jobKind, name)
+	switch {
+	case errors.Is(err, catalog.ErrNotFound):
+		return nil // it has just ended
+	case err == nil && j.State == wire.JobPaused:
+		return jobs.PausedError(j)
+	}
+	return err
 }
 
 // reload returns the images as they are now. It fails if one of them was removed.

@@ -182,6 +182,8 @@ func (s *Service) awaitRemoval(
 			return false, errors.New(j.Error)
 		case j.State == wire.JobCancelled:
 			return false, errors.New("the removal was cancelled")
+		case j.State == wire.JobPaused:
+			return false, jobs.PausedError(j)
 		}
 		removed = j.State == wire.JobDone && bytes.Equal(j.Payload, payload)
 		return j.State == wire.JobDone, nil

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"fmt"
 
 	"lighter/hub/catalog"
 )
@@ -31,6 +32,11 @@ func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
 		return catalog.Job{}, err
 	}
 	return q.changedJob(ctx, n)
+}
+
+// PausedError returns the error of a client that waits for a paused job.
+func PausedError(j catalog.Job) error {
+	return fmt.Errorf("job %d (%s, %s) is paused: `lighter jobs retry %d` lets it go on", j.N, j.Kind, j.Key, j.N)
 }
 
 func (q *Queue) changedJob(ctx context.Context, n int64) (catalog.Job, error) {

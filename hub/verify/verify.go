@@ -78,7 +78,9 @@ func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progr
 	v.jobs.Changed(jobKind, ref.Name())
 	var j catalog.Job
 	err = v.jobs.Await(ctx, jobKind, ref.Name(), report.NewSender(send), func(ctx context.Context) (bool, error) {
-		j, err = v.catalog.Jobs.Get(ctx, n)
+		if j, err = v.catalog.Jobs.Get(ctx, n); err == nil && j.State == wire.JobPaused {
+			return false, jobs.PausedError(j)
+		}
 		return j.State == wire.JobDone || j.State == wire.JobFailed || j.State == wire.JobCancelled, err
 	})
 	switch {

@@ -3,6 +3,7 @@ package hub_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,6 +112,36 @@ func TestVerifyReadsEverything(t *testing.T) {
 	problems := h.problems("a:1")
 	for _, want := range []string{"layer 1 of 2 (" + manifest.Layers[0].Digest.String(),
 		"the first 1 layers: index: ", "unit ", `layer 1 of 2: file "/etc/large": chunk `} {
+		if !strings.Contains(problems, want) {
+			t.Errorf("problems %q, want %q among them", problems, want)
+		}
+	}
+}
+
+// A report names a lost pack once, and says how many problems it does not list.
+func TestReportOfALostPack(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	var entries []tarball.Item
+	for i := range 300 {
+		entries = append(entries, tarball.File(fmt.Sprintf("file%d", i), noise(uint64(i), 10_000)))
+	}
+	h.push("a:1", image(tarball.Of(entries...)))
+	h.ready("a:1")
+	h.idle()
+	dir := objectsDir(h.config)
+	for _, pack := range files(t, filepath.Join(dir, "packs")) {
+		if err := os.Remove(filepath.Join(dir, "packs", pack)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	problems := h.problems("a:1")
+	for pack := range strings.Lines(problems) {
+		if strings.HasPrefix(pack, "packs/") && strings.Count(problems, pack) > 1 {
+			t.Errorf("%s more than once in %s", pack, problems)
+		}
+	}
+	for _, want := range []string{" is missing\n", `file "/file`, "\nand "} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("problems %q, want %q among them", problems, want)
 		}

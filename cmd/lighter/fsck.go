@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
@@ -83,6 +84,7 @@ func printCheck(r fsckResult) error {
 	if r.Bytes > 0 {
 		fmt.Printf("%s of objects read\n", size(r.Bytes))
 	}
-	fmt.Printf("%d objects and %d blobs compared, %d problems left\n", r.Objects, r.Blobs, r.Left())
+	fmt.Printf("%d objects and %d blobs compared, %s left\n", r.Objects, r.Blobs,
+		english.Plural(int(r.Left()), "problem", ""))
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
@@ -51,5 +52,6 @@ func (v verification) Err() error {
 	if len(v.Problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %d problems", errDamaged, len(v.Problems))
+	return fmt.Errorf("%w: %s; lighter fsck --deep --repair makes lost objects again", errDamaged,
+		english.Plural(len(v.Problems), "problem", ""))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
@@ -264,6 +265,9 @@ func (k *checking) reportLost(ctx context.Context) error {
 			}
 		}
 		f.Count, f.Images = k.count[kind.kind], slices.Sorted(maps.Keys(images))
+		if k.Deep { // without it, damage would not be found again
+			f.Remedy = strings.Replace(f.Remedy, "fsck --repair", "fsck --deep --repair", 1)
+		}
 		k.add(f)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"runtime"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/tree"
+	"lighter/hub/objects"
 	"lighter/hub/oci"
 )
 
@@ -109,7 +111,9 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 	}
 	decoded, err := v.objects.ReadUnit(ctx, u.Unit)
 	if err != nil {
-		if err := v.note(ctx, "unit "+u.String(), err); err != nil {
+		if errors.Is(err, objects.ErrNotFound) { // for all units of the pack
+			v.found.add("%s is missing", objects.PackKey(u.Pack))
+		} else if err := v.note(ctx, "unit "+u.String(), err); err != nil {
 			return nil, err
 		}
 		for _, ref := range u.refs {

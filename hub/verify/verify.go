@@ -130,7 +130,7 @@ func (v *Verifier) run(ctx context.Context, j *jobs.Running) error {
 			return err
 		}
 	}
-	j.Result, err = json.Marshal(found.list)
+	j.Result, err = json.Marshal(found.report())
 	return err
 }
 
@@ -138,14 +138,29 @@ func (v *Verifier) run(ctx context.Context, j *jobs.Running) error {
 type problems struct {
 	mu   sync.Mutex
 	list []string
+	more int // beyond maxProblems
 }
 
+// add adds a problem, unless the report has it.
 func (p *problems) add(format string, args ...any) {
+	problem := fmt.Sprintf(format, args...)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.list) < maxProblems {
-		p.list = append(p.list, fmt.Sprintf(format, args...))
+	switch {
+	case slices.Contains(p.list, problem):
+	case len(p.list) < maxProblems:
+		p.list = append(p.list, problem)
+	default:
+		p.more++
 	}
+}
+
+// report returns the problems, and how many others there are.
+func (p *problems) report() []string {
+	if p.more == 0 {
+		return p.list
+	}
+	return append(p.list, fmt.Sprintf("and %d further problems", p.more))
 }
 
 // verification is the verification of one image.

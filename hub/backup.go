@@ -50,6 +50,9 @@ const backupLease = 2 * time.Minute
 // not copied again. Until the backup has ended, the hub deletes no objects. On one file system,
 // objects become hard links.
 func Backup(ctx context.Context, root, dir string) (r BackupResult, err error) {
+	if err := checkBackupDir(root, dir); err != nil {
+		return r, fmt.Errorf("back up %s to %s: %w", root, dir, err)
+	}
 	domains, err := domainsIn(root)
 	if err != nil {
 		return r, fmt.Errorf("back up %s: %w", root, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -124,6 +125,47 @@ func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	if problems := again.problems("stays:1"); problems != "" {
 		t.Error(problems)
 	}
+}
+
+// A backup deletes nothing but what a backup has made.
+func TestBackupIntoAnotherDirectory(t *testing.T) {
+	t.Parallel()
+	h, dir := startLocalHub(t), t.TempDir()
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.idle()
+	another := startLocalHub(t)
+	another.push("b:1", image(upperTar))
+	another.ready("b:1")
+	another.idle()
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(h.config.Root, link); err != nil {
+		t.Fatal(err)
+	}
+	home := filepath.Join(dir, "home")
+	if err := os.MkdirAll(filepath.Join(home, "objects"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(home, "objects", "thesis"), []byte("mine"))
+	write(t, filepath.Join(home, "notes"), []byte("mine"))
+	for _, to := range []string{h.config.Root, link, filepath.Join(h.config.Root, "backup"), filepath.Dir(h.config.Root),
+		another.config.Root, home} {
+		if _, err := hub.Backup(t.Context(), h.config.Root, to); err == nil || !strings.Contains(err.Error(), "choose") {
+			t.Errorf("a backup into %s: %v, want an error", to, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(home, "objects", "thesis")); err != nil {
+		t.Error(err)
+	}
+	h.wantClean("after the backups", "a:1")
+	another.wantClean("after the backups", "b:1")
+	if err := os.Mkdir(filepath.Join(dir, "disk"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "disk", "lost+found"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	backup(h, filepath.Join(dir, "disk"))
 }
 
 // A backup that has lost its right to hold objects, or was not completed, cannot be restored.

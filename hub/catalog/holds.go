@@ -92,12 +92,14 @@ func AttachAt(ctx context.Context, p Place) (*Catalog, error) {
 		return nil, fmt.Errorf("open the catalog %s: %w", p, mark(err))
 	}
 	c := newCatalog(db)
-	if _, err := c.Claims.IsHeld(ctx); err != nil {
-		what := "no hub of this version has opened it yet: start the hub first: "
-		if IsAway(err) {
-			what = ""
-		}
-		return nil, errors.Join(fmt.Errorf("open the catalog %s: %s%w", p, what, err), c.Close())
+	what := ""
+	if _, err = c.Claims.IsHeld(ctx); err == nil {
+		err = refuseNewer(ctx, db.writing, db.write)
+	} else if !errors.As(err, new(*databaseError)) {
+		what = "no hub of this version has opened it yet: start the hub first: "
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the catalog %s: %s%w", p, what, mark(err)), c.Close())
 	}
 	return c, nil
 }

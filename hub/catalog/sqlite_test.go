@@ -102,6 +102,9 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 		}
 		for range 2 {
 			_, err := catalog.Open(t.Context(), path)
+			if name == "newer" && err != nil { // commands that attach to a hub's catalog refuse it, too
+				_, err = catalog.Attach(t.Context(), path)
+			}
 			if err == nil {
 				t.Fatalf("%s: opened, want an error", name)
 			}

@@ -154,7 +154,11 @@ with its explanation. Invalid values are refused.`, "NAME", name),
 	}
 }
 
-// readable wraps the comments of a configuration, and puts a blank line between keys.
+// emptyTables matches an empty list of tables. In a file with that line, no table can be added.
+var emptyTables = regexp.MustCompile(`^(retention|quota|domain) = \[\]\n$`)
+
+// readable wraps the comments of a configuration, and puts a blank line between keys. Instead of
+// empty lists of tables it prints how a table begins.
 func readable(config string) string {
 	const width = 100
 	var out strings.Builder
@@ -166,7 +170,7 @@ func readable(config string) string {
 		}
 		before = line
 		if !isComment {
-			out.WriteString(line)
+			out.WriteString(emptyTables.ReplaceAllString(line, "# [[$1]]\n"))
 			continue
 		}
 		column := 0

@@ -80,7 +80,21 @@ func printError(program string, err error) {
 }
 
 // OneLine returns the error's text as one line.
-func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+func OneLine(err error) string {
+	var line string
+	for part := range strings.Lines(err.Error()) {
+		part = strings.TrimSpace(part)
+		switch {
+		case line == "":
+		case strings.HasSuffix(line, ":"):
+			line += " "
+		default:
+			line += "; "
+		}
+		line += part
+	}
+	return line
+}
 
 // Group is the value of Args for a command that takes no arguments, only subcommands.
 func Group(cmd *cobra.Command, args []string) error {

@@ -50,6 +50,9 @@ the process that works on it.`,
 			}
 			err = once(cmd, args)
 		}
+		if *again && cmd.Context().Err() != nil {
+			return nil // Ctrl-C ends the list as intended
+		}
 		return err
 	}
 	cmd.AddCommand(

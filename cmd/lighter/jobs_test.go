@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
+	"lighter/cmd/command"
+	"lighter/test/testkit/printed"
 	"lighter/wire"
 )
 
@@ -22,5 +27,22 @@ func TestJobState(t *testing.T) {
 		if got := jobState(j); got != want {
 			t.Errorf("state %q, want %q", got, want)
 		}
+	}
+}
+
+// Ctrl-C is how a watched list ends, also in the midst of a request: it is no failure.
+func TestWatchedListIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	hub := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		cancel()
+		<-req.Context().Done()
+	}))
+	defer hub.Close()
+	code := -1
+	_, stderr := printed.By(t, func() {
+		code = command.Run(ctx, rootCommand(), []string{"jobs", "--watch", "--hub", hub.URL}, exitCode)
+	})
+	if code != 0 || stderr != "" {
+		t.Errorf("exit %d, %q; want 0 and no error", code, stderr)
 	}
 }

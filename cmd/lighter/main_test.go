@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,6 +72,13 @@ func TestWrongArguments(t *testing.T) {
 	}
 }
 
+func TestErrorsAreOneLine(t *testing.T) {
+	err := errors.New("connect to `x`:\n\tfirst: refused\n\tsecond: refused\n")
+	if got := command.OneLine(err); got != "connect to `x`: first: refused; second: refused" {
+		t.Errorf("one line: %q", got)
+	}
+}
+
 func TestNoHubAndNoNode(t *testing.T) {
 	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != command.ExitFailed ||
 		!strings.Contains(stderr, "127.0.0.1:1") {
@@ -94,6 +102,23 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 		}
 		if _, again, _ := lighter(t, "config", name, "--config", file); again != first {
 			t.Errorf("config %s, with its own output as the file, prints another one:\n%s", name, again)
+		}
+	}
+}
+
+// Tables can be added at the end of a printed configuration.
+func TestTablesAreAddedToAPrintedConfiguration(t *testing.T) {
+	_, text, _ := lighter(t, "config", "hub")
+	for _, table := range []string{"[[retention]]\nrepositories = ['ci/**']\nuntagged_days = 7\n",
+		"[[quota]]\nprefix = 'ci'\nbytes = 1\n", "[[domain]]\nname = 'team'\nrepositories = ['team/**']\n"} {
+		text += "\n" + table
+		file := filepath.Join(t.TempDir(), "hub.toml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, stderr := lighter(t, "config", "hub", "--config", file)
+		if header, _, _ := strings.Cut(table, "\n"); code != 0 || !strings.Contains(out, "\n"+header+"\n") {
+			t.Errorf("with a table %s: exit %d, %s", header, code, stderr)
 		}
 	}
 }

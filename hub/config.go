@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -154,8 +155,9 @@ func (c *Config) Check() error {
 		slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
 		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)
 	}
-	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" {
-		return fmt.Errorf("bucket %q: want a URL such as file:///DIR", c.Bucket)
+	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" ||
+		u.Scheme == "s3" && u.Host == "" || u.Scheme == "file" && (u.Host != "" || !path.IsAbs(u.Path)) {
+		return fmt.Errorf("bucket %q: want a URL such as file:///DIR, with an absolute path, or s3://BUCKET?region=REGION", c.Bucket)
 	}
 	if c.Catalog != "" && !catalog.IsPostgres(c.Catalog) {
 		return errors.New("catalog: want the URL of a database, postgres://USER@HOST:PORT/DATABASE")

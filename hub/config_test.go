@@ -77,6 +77,8 @@ func TestConfigIsChecked(t *testing.T) {
 		"not a loopback address: se": func(c *hub.Config) { c.Listen = ":7070" },
 		"want HOST:PORT":             func(c *hub.Config) { c.Listen = "localhost" },
 		"set both or none":           func(c *hub.Config) { c.TLSCert = "x" },
+		"with an absolute path":      func(c *hub.Config) { c.Bucket = "file://relative" },
+		"s3://BUCKET":                func(c *hub.Config) { c.Bucket = "s3://?region=x" },
 		"root is empty":              func(c *hub.Config) { c.Root = "" },
 		"must be above zero":         func(c *hub.Config) { c.Limits.Entries = 0 },
 		"admin_listen 10.0.0.1:1":    func(c *hub.Config) { c.AdminListen = "10.0.0.1:1" },

@@ -64,7 +64,7 @@ func prepareRoot(root string) (lock io.Closer, err error) {
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close() // it has no data
-		return nil, fmt.Errorf("another hub runs in %s", root)
+		return nil, fmt.Errorf("another hub runs in %s: end it, or choose another directory with --root", root)
 	}
 	return rootLock{file}, nil
 }

@@ -103,7 +103,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	defer cancel()
 	accessible, err := s.bucket.IsAccessible(ctx)
 	if err == nil && !accessible {
-		err = errors.New("there is no such bucket, or its name is not valid")
+		err = errors.New("there is no such bucket, or its name is not valid: make it, or correct its URL")
 	}
 	return err
 }

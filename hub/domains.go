@@ -19,7 +19,7 @@ import (
 // from all others.
 type Domain struct {
 	Name         string   `toml:"name" comment:"Name of the domain, as it is in URLs (lighter --domain, a node's domain): lower-case letters, digits and hyphens."`
-	Repositories []string `toml:"repositories" comment:"Patterns of names without tag, as lighter ls shows them: registry.example.org/team/**. * is any part of a name without /, ** any number of parts."`
+	Repositories []string `toml:"repositories" comment:"Patterns of names without tag, as lighter images shows them: registry.example.org/team/**. * is any part of a name without /, ** any number of parts."`
 }
 
 // maxDomains bounds the domains of a hub: each has background work and connections.

@@ -18,9 +18,9 @@ func backupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup [flags] DIR",
 		Short: "Copy a hub to a directory while it runs",
-		Long: `Copy a hub to a directory, while it runs or not: a snapshot of its catalog, the objects that the
-snapshot names, its registry and its signing keys, all of these for each of its domains. Run it
-on the hub's machine, as the hub's user.
+		Long: `Copy a hub to a directory, while it runs or not: a snapshot of its catalog, the objects that
+the snapshot names, its registry and its signing keys, all of these for each of its domains.
+Run it on the hub's machine, as the hub's user.
 
 If DIR is on the hub's file system, it gets hard links to the objects: copy DIR to another disk
 afterwards. If DIR has an earlier backup, only new files are copied. The hub deletes nothing
@@ -69,8 +69,8 @@ func backupHoldCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hold [flags] -- COMMAND [ARG]...",
 		Short: "Run a command that copies a hub, while the hub deletes nothing",
-		Long: `Run a command that copies a hub with the tools of its database and bucket. While it runs, no process
-of the hub deletes objects of any domain; everything else goes on. The command has to copy the
+		Long: `Run a command that copies a hub with the tools of its database and bucket. While it runs, no
+process of the hub deletes objects of any domain; everything else goes on. The command has to copy the
 catalog first, and then the bucket: docs/operating.md has an example.
 
 The exit code is not 0 if COMMAND fails, or if the hub may have deleted objects meanwhile: the
@@ -109,15 +109,19 @@ func restoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore [flags] DIR",
 		Short: "Make the directory of a hub from a backup",
-		Long: `Make the directory of a hub from a backup that "lighter backup" has made. The hub's directory must
-be empty, or not exist. Run it as the hub's user. Start the hub afterwards, and check it with
-"lighter fsck".`,
+		Long: `Make the directory of a hub from a backup that "lighter backup" has made. The hub's directory
+must be empty, or not exist. Run it as the hub's user. Start the hub afterwards, and run
+"lighter fsck --deep --repair".`,
 		Example: "  lighter restore --root /srv/lighter /backup/lighter",
 		Args:    command.Exactly("DIR"),
 	}
 	root := cmd.Flags().String("root", hub.DefaultConfig().Root, "the hub's directory (`DIR`)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return hub.Restore(cmd.Context(), args[0], *root)
+		if err := hub.Restore(cmd.Context(), args[0], *root); err != nil {
+			return err
+		}
+		fmt.Printf("%s is restored: start the hub, and run lighter fsck --deep --repair\n", *root)
+		return nil
 	}
 	return cmd
 }

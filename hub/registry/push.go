@@ -215,7 +215,6 @@ func changing(req *http.Request, events Events, repository, ref string) (settled
 	return events.Changing(req.Context(), repository, ref)
 }
 
-// notify calls events. It goes on if the client has disconnected, as the registry has changed.
 // ErrQuota marks errors of manifests that would exceed a quota.
 var ErrQuota = errors.New("denied")
 
@@ -224,6 +223,7 @@ func allow(req *http.Request, events Events, repository, reference string, body 
 		Digest: digest.FromBytes(body).String(), Bytes: body})
 }
 
+// notify calls events. It goes on if the client has disconnected, as the registry has changed.
 func notify(req *http.Request, events Events, repository, ref string) error {
 	ctx := context.WithoutCancel(req.Context())
 	if req.Method == http.MethodDelete {

@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,10 @@ func TestImageQuota(t *testing.T) {
 		if status != 403 || !strings.Contains(body, part) {
 			t.Errorf("a push beyond the quota: %d %s, want 403 and %s", status, body, part)
 		}
+	}
+	if jobs, err := h.client.Jobs(t.Context(), false); err != nil ||
+		slices.ContainsFunc(jobs, func(j wire.Job) bool { return j.Kind == "name" && j.Key == "ci/b:3" }) {
+		t.Errorf("after a refused push, the jobs are %+v, %v", jobs, err)
 	}
 	if status, body := pushed("ci/b", "again", 1); status != 201 {
 		t.Errorf("another name of an image: %d %s, want 201", status, body)

@@ -134,6 +134,7 @@ func (r *Registry) Handler(events Events) http.Handler {
 		defer events.Lock(path[1])()
 		if req.Method == http.MethodPut {
 			if err := allow(req, events, path[1], path[2], body); err != nil {
+				settled() // nothing has changed
 				serveError(w, err)
 				return
 			}

@@ -246,7 +246,8 @@ func (d *domain) api(with *shared) http.Handler {
 		Traces: d.starts, Holders: d.holders, Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies,
 		Log: d.log}
 	nodes.Register(api)
-	users := admin.Server{Catalog: d.catalog, Images: userImages{d.images, d.verifier}, Jobs: d.jobs,
+	users := admin.Server{Domain: d.name, DomainOf: d.config.domainOf, Catalog: d.catalog,
+		Images: userImages{d.images, d.verifier}, Jobs: d.jobs,
 		Starts: d.starts, Holders: d.holders, Retention: d.expiry, Checker: d.checker,
 		Collector: d.collector,
 		Bodies:    with.bodies, Key: d.keys.public()[0], Log: d.log}

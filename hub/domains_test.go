@@ -88,8 +88,13 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 		if found, err := other.client.Images(t.Context(), ""); err != nil || len(found) != 1 || found[0].Name == name {
 			t.Errorf("domain %s lists %+v, %v", other.client.Domain(), found, err)
 		}
-		if err := other.client.Remove(t.Context(), name); err == nil {
-			t.Errorf("domain %s removes %s", other.client.Domain(), name)
+		_, inspected := other.client.Inspect(t.Context(), name)
+		_, verified := other.client.Verify(t.Context(), name, func(wire.Progress) {})
+		for what, err := range map[string]error{"removes": other.client.Remove(t.Context(), name),
+			"inspects": inspected, "verifies": verified} {
+			if err == nil || !strings.Contains(err.Error(), "--domain "+own.client.Domain()) {
+				t.Errorf("domain %s %s %s: %v, want an error that names the domain", other.client.Domain(), what, name, err)
+			}
 		}
 	}
 	keys, err := h.client.Keys(t.Context())

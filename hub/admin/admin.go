@@ -43,6 +43,8 @@ type Starts interface {
 // Server answers users. Its fields are the parts of a hub that it uses. It is safe for concurrent
 // use.
 type Server struct {
+	Domain    string
+	DomainOf  func(repository string) string // to which a repository belongs
 	Catalog   *catalog.Catalog
 	Images    Images
 	Jobs      Jobs

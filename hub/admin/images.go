@@ -73,9 +73,22 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	}
 	images, err := s.Catalog.Images(req.Context(), name)
 	if err == nil && len(images) == 0 {
-		err = fmt.Errorf("image %s: %w", name, catalog.ErrNotFound)
+		err = s.elsewhere(name, fmt.Errorf("image %s: %w", name, catalog.ErrNotFound))
 	}
 	return images, err
+}
+
+// elsewhere adds to an error about an image that does not exist that its repository belongs to
+// another domain.
+func (s *Server) elsewhere(name string, err error) error {
+	ref, parseErr := wire.ParseName(name)
+	if parseErr != nil || !errors.Is(err, catalog.ErrNotFound) {
+		return err
+	}
+	if of := s.DomainOf(ref.Repository); of != s.Domain {
+		return fmt.Errorf("%w in domain %q: its repository belongs to domain %q (--domain %s)", err, s.Domain, of, of)
+	}
+	return err
 }
 
 // describeAll describes images. For ready images, it looks up the bytes that no other image shares,
@@ -171,9 +184,9 @@ func (s *Server) postVerify(w http.ResponseWriter, req *http.Request) error {
 	if err := answer.WantJSON(req); err != nil {
 		return err
 	}
-	p := newProgress(w)
-	problems, err := s.Images.Verify(req.Context(), req.URL.Query().Get("name"), p.send)
-	return p.end(wire.Progress{Done: true, Problems: problems}, err)
+	p, name := newProgress(w), req.URL.Query().Get("name")
+	problems, err := s.Images.Verify(req.Context(), name, p.send)
+	return p.end(wire.Progress{Done: true, Problems: problems}, s.elsewhere(name, err))
 }
 
 func (s *Server) postFsck(w http.ResponseWriter, req *http.Request) error {
@@ -195,7 +208,7 @@ func (s *Server) deleteImage(w http.ResponseWriter, req *http.Request) error {
 		return errNoName
 	}
 	if err := s.Images.Remove(req.Context(), name); err != nil {
-		return err
+		return s.elsewhere(name, err)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

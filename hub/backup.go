@@ -319,7 +319,7 @@ func restore(ctx context.Context, dir, root string) error {
 		return fmt.Errorf("it is no complete backup: %w", err)
 	}
 	if has, err := os.ReadDir(root); err == nil && len(has) > 0 {
-		return errors.New("the directory is not empty")
+		return errors.New("the directory is not empty: choose another one, or empty it")
 	}
 	domains, err := domainsIn(dir)
 	if err != nil {

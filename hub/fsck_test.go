@@ -105,6 +105,11 @@ func TestFsckRepairs(t *testing.T) {
 			if !slices.ContainsFunc(check.Findings, func(f wire.Finding) bool { return slices.Contains(f.Images, "a:1") }) {
 				t.Errorf("%s: the image is not named: %+v", what, check.Findings)
 			}
+			for _, f := range check.Findings { // the remedy has to find it again
+				if wants := strings.Contains(f.Remedy, "--deep --repair"); wants != (c.deep || kind == "") {
+					t.Errorf("%s: the remedy is %q", what, f.Remedy)
+				}
+			}
 			if check = h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 {
 				t.Errorf("%s: not repaired: %s", what, findings(check))
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
@@ -52,6 +51,5 @@ func (v verification) Err() error {
 	if len(v.Problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; lighter fsck --deep --repair makes lost objects again", errDamaged,
-		english.Plural(len(v.Problems), "problem", ""))
+	return fmt.Errorf("%w: lighter fsck --deep --repair makes lost objects again", errDamaged)
 }

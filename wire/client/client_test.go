@@ -125,3 +125,21 @@ func TestRedirectsKeepToTheRulesOfTheURL(t *testing.T) {
 		}
 	}
 }
+
+// A client that no longer hears of its operation learns where to look for it.
+func TestProgressIsCut(t *testing.T) {
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.WriteString(w, `{"step":"wait"}`+"\n")
+		_ = http.NewResponseController(w).Flush()
+		if req.URL.Query().Get("name") == "cut" {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	defer hub.Close()
+	for _, name := range []string{"cut", "ended"} {
+		_, err := newClient(t, client.Options{URL: hub.URL}).Verify(t.Context(), name, func(wire.Progress) {})
+		if err == nil || !strings.Contains(err.Error(), "lighter jobs") || !strings.Contains(err.Error(), hub.URL) {
+			t.Errorf("%s: %v, want an error that names the hub and lighter jobs", name, err)
+		}
+	}
+}

@@ -66,6 +66,9 @@ func (c *Client) Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progres
 	return c.watch(ctx, request{method: http.MethodPost, path: wire.FsckPath(c.Domain()), body: body}, report)
 }
 
+// seeJobs ends the error of a client that no longer hears of an operation.
+const seeJobs = "`lighter jobs` shows whether the hub goes on with it"
+
 // watch starts an operation on the hub and follows it to its end.
 func (c *Client) watch(ctx context.Context, r request, report func(wire.Progress)) (wire.Progress, error) {
 	res, err := c.do(ctx, r)
@@ -90,8 +93,7 @@ func (c *Client) watch(ctx context.Context, r request, report func(wire.Progress
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return wire.Progress{}, fmt.Errorf("hub %s: read the progress: %w", c.url, err)
+		return wire.Progress{}, fmt.Errorf("hub %s: read the progress: %w; %s", c.url, err, seeJobs)
 	}
-	return wire.Progress{}, fmt.Errorf("hub %s: the answer ended before the operation; "+
-		"`lighter images` shows its state", c.url)
+	return wire.Progress{}, fmt.Errorf("hub %s: the answer ended before the operation; %s", c.url, seeJobs)
 }

@@ -34,7 +34,7 @@ func (s *Site) StartProxy(ctx context.Context, hubs ...*Hub) (*Proxy, error) {
 	p := &Proxy{Log: filepath.Join(dir, "access.log")}
 	var servers strings.Builder
 	for _, h := range hubs {
-		fmt.Fprintf(&servers, " server %s;", h.address)
+		fmt.Fprintf(&servers, " server %s fail_timeout=1s;", h.address)
 	}
 	config := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off;
@@ -56,6 +56,7 @@ http {
     proxy_set_header Host $http_host;
     proxy_set_header X-Forwarded-For $remote_addr;
     proxy_request_buffering off;
+    proxy_connect_timeout 3s;
     proxy_read_timeout 1h;
     location / {
       proxy_pass http://hub;

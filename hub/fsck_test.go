@@ -3,6 +3,7 @@ package hub_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -380,6 +381,54 @@ func TestFsckComparesNames(t *testing.T) {
 	if got := h.settled("moved:1"); len(got) != 1 || got[0].Digest != moved.String() {
 		t.Errorf("the moved name stands for %+v, want %s", got, moved)
 	}
+}
+
+// A repair does not remove the names of a hub whose registry is not there, before a user confirms
+// it.
+func TestFsckSparesNamesWithoutARegistry(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	const images = 10
+	for i := range images {
+		h.push(fmt.Sprintf("a:%d", i), image(lowerTar))
+		h.ready(fmt.Sprintf("a:%d", i))
+	}
+	h.wantClean("at first", "a:0")
+	names := func(when string, want int) {
+		t.Helper()
+		if got, err := h.client.Images(t.Context(), ""); err != nil || len(got) != want {
+			t.Errorf("%s: %d images (%v), want %d", when, len(got), err, want)
+		}
+	}
+	tags := filepath.Join(registryDir(h.config), "docker", "registry", "v2", "repositories")
+	if err := os.Rename(tags, tags+".away"); err != nil {
+		t.Fatal(err)
+	}
+	const warning = "if this is the right registry"
+	for _, w := range []wire.Fsck{{}, {Repair: true}} {
+		if text := findings(h.fsck(w)); !strings.Contains(text, warning) || !strings.Contains(text, "--confirm") {
+			t.Errorf("%+v: findings %s, want the names with a warning", w, text)
+		}
+	}
+	names("without the registry", images)
+	if err := os.Rename(tags+".away", tags); err != nil {
+		t.Fatal(err)
+	}
+	h.wantClean("with the registry", "a:0")
+	for i := range images - 1 {
+		if err := h.Registry().Repository("a").Delete(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != images-1 {
+		t.Errorf("without a confirmation: %s, want %d problems", findings(check), images-1)
+	}
+	names("without a confirmation", images)
+	if check := h.fsck(wire.Fsck{Repair: true, Confirm: true}); check.Left() != 0 {
+		t.Errorf("with a confirmation: %s", findings(check))
+	}
+	names("with a confirmation", 1)
+	h.wantClean("in the end", "a:9")
 }
 
 // A name that is just being changed does not differ.

@@ -4,6 +4,9 @@ package wire
 type Fsck struct {
 	Repair bool `json:"repair,omitempty"`
 	Deep   bool `json:"deep,omitempty"` // read every object
+	// Confirm lets a repair remove any number of names. Without it, the hub keeps all names whose
+	// manifests its registry lacks if they are more than half of its names, and more than 8.
+	Confirm bool `json:"confirm,omitempty"`
 }
 
 // Check is the result of a comparison of the hub's stores.

@@ -24,6 +24,8 @@ every object and compare it with its digest, which takes as long as reading the 
 With --repair, delete objects that the catalog has not known for a day, and make lost or
 damaged ones again: chunks and layer records from the images' blobs, indexes and locations
 from layer records. For what cannot be made again, the command names the images and a remedy.
+A name whose manifest the registry does not have is removed. If that would be most names, all
+of them stay, as the registry's files may be missing: put them back, or add --confirm.
 
 The comparison is a job of the hub (lighter jobs), which goes on if the command ends. The exit
 code is 0 if no problem is left, and 3 otherwise. "lighter verify" reads one image end to end.`,
@@ -35,6 +37,8 @@ code is 0 if no problem is left, and 3 otherwise. "lighter verify" reads one ima
 	var w wire.Fsck
 	cmd.Flags().BoolVar(&w.Repair, "repair", false, "delete unknown objects, and make lost ones again")
 	cmd.Flags().BoolVar(&w.Deep, "deep", false, "read every object")
+	cmd.Flags().BoolVar(&w.Confirm, "confirm", false,
+		"with --repair: remove names without a manifest, even if these are most names")
 	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, _ []string) (fsckResult, error) {
 		last, err := watch(func(show func(wire.Progress)) (wire.Progress, error) {
 			return hub.Fsck(ctx, w, func(step wire.Progress) {

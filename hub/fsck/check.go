@@ -33,6 +33,9 @@ const (
 	remedyHeld   = "a backup is being made; run lighter fsck --repair again afterwards"
 	remedyNames  = "push or add the images again; if they were removed, run lighter fsck --repair: it removes their names"
 	remedyOther  = "the hub did not make them: move or delete them by hand"
+	// As remedyMany, but of names.
+	remedyManyNames = "if this is the right registry for the catalog, " +
+		"run lighter fsck --repair --confirm: it removes their names"
 )
 
 // Fsck compares all stores, as a job, and returns the result. It reports progress to send. The job

@@ -15,7 +15,8 @@
 //
 // Repair makes lost objects again from others: chunks and layer records from the blobs of the
 // images, indexes and locations from layer records. It does not change what cannot be made again.
-// The registry decides what names stand for: the catalog follows it.
+// The registry decides what names stand for: the catalog follows it. If the registry lacks the
+// manifests of most names, the catalog keeps them until a user confirms that it is the right one.
 package fsck
 
 import (

@@ -12,15 +12,12 @@ import (
 // checkNames compares what names stand for in the catalog and in the registry. They differ if one
 // of both was restored from a copy that is older than that of the other.
 func (k *checking) checkNames(ctx context.Context) error {
-	names, err := k.names(ctx)
+	names, known, err := k.names(ctx)
 	if err != nil {
 		return err
 	}
 	progress := k.job.Step("compare", "names", int64(len(names)))
-	lacking := wire.Finding{Problem: "names of images whose manifests the registry lacks or cannot read",
-		Remedy: remedyNames}
-	unlisted := wire.Finding{Problem: "tags of the registry that the catalog does not have, or has of other images",
-		Remedy: remedyRepair}
+	var lacking, unlisted []differing
 	for _, name := range names {
 		lacks, lists, err := k.Names.Difference(ctx, name)
 		if err != nil {
@@ -31,19 +28,28 @@ func (k *checking) checkNames(ctx context.Context) error {
 		}
 		switch {
 		case lacks != "":
-			err = k.settle(ctx, &lacking, name, lacks)
+			lacking = append(lacking, differing{name, lacks})
 		case lists != "":
-			err = k.settle(ctx, &unlisted, name, lists)
-		}
-		if err != nil {
-			return err
+			unlisted = append(unlisted, differing{name, lists})
 		}
 		progress.Add(1)
 	}
-	k.add(lacking)
-	k.add(unlisted)
-	return nil
+	f := wire.Finding{Problem: "names of images whose manifests the registry lacks or cannot read", Remedy: remedyNames}
+	var seen guard
+	allowed := seen.allows(known, len(lacking)) || k.Confirm
+	if !allowed {
+		f.Remedy = remedyManyNames
+	}
+	if err := k.settle(ctx, f, lacking, k.Repair && allowed); err != nil {
+		return err
+	}
+	f = wire.Finding{Problem: "tags of the registry that the catalog does not have, or has of other images",
+		Remedy: remedyRepair}
+	return k.settle(ctx, f, unlisted, k.Repair)
 }
+
+// differing is a name about which catalog and registry differ. text says how.
+type differing struct{ name, text string }
 
 // passing returns an error that says nothing about the name itself, otherwise nil.
 func (k *checking) passing(ctx context.Context, err error) error {
@@ -53,15 +59,19 @@ func (k *checking) passing(ctx context.Context, err error) error {
 	return k.transient(ctx, err)
 }
 
-// names returns the names of all images and all tags of the registry, sorted.
-func (k *checking) names(ctx context.Context) (names []string, err error) {
+// names returns the names of all images and all tags of the registry, sorted. known is how many of
+// them the catalog has.
+func (k *checking) names(ctx context.Context) (names []string, known int, err error) {
 	all, err := k.Catalog.Images(ctx, "")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for _, image := range all {
 		names = append(names, image.Name)
 	}
+	slices.Sort(names)
+	names = slices.Compact(names) // a name may have several images
+	known = len(names)
 	err = k.Registry.Each(ctx, func(c *registry.Contents) error {
 		for _, tag := range c.Tags {
 			names = append(names, wire.Ref{Repository: c.Name(), Tag: tag}.Name())
@@ -69,26 +79,30 @@ func (k *checking) names(ctx context.Context) (names []string, err error) {
 		return nil
 	})
 	slices.Sort(names)
-	return slices.Compact(names), err
+	return slices.Compact(names), known, err
 }
 
-// settle counts a name that differs, and makes catalog and registry agree if that was asked for.
-func (k *checking) settle(ctx context.Context, f *wire.Finding, name, text string) error {
-	if k.Repair {
-		err := k.Names.Settle(ctx, name)
-		if err == nil {
-			count(f, text)
-			f.Repaired++
-			return nil
+// settle adds a finding about names that differ. With repair, it makes catalog and registry agree
+// about them first.
+func (k *checking) settle(ctx context.Context, f wire.Finding, all []differing, repair bool) error {
+	for _, d := range all {
+		if repair {
+			err := k.Names.Settle(ctx, d.name)
+			if err == nil {
+				count(&f, d.text)
+				f.Repaired++
+				continue
+			}
+			if err := k.passing(ctx, err); err != nil {
+				return err
+			}
+			d.text += "; " + err.Error()
 		}
-		if err := k.passing(ctx, err); err != nil {
-			return err
+		count(&f, d.text)
+		if len(f.Images) < maxImages {
+			f.Images = append(f.Images, d.name)
 		}
-		text += "; " + err.Error()
 	}
-	count(f, text)
-	if len(f.Images) < maxImages {
-		f.Images = append(f.Images, name)
-	}
+	k.add(f)
 	return nil
 }

@@ -12,15 +12,16 @@ import (
 // sweepPause is the pause after each thousand objects, so that a sweep does not slow down others.
 const sweepPause = time.Second
 
-// fewUnknown is a number of unknown objects that a sweep deletes even if there are few others.
+// fewUnknown is a number of unknown objects or names that are deleted even if there are few others.
 const fewUnknown = 8
 
-// guard keeps sweeps from emptying a bucket that belongs to another catalog. It counts the objects
-// that a sweep has compared.
+// guard keeps a job from deleting most of what one store has because another store is the wrong
+// one: a bucket that belongs to another catalog, or names whose registry is not there. It counts
+// what the job has compared.
 type guard struct{ all, unknown int }
 
-// allows counts some more objects, and reports whether the unknown ones among them may be deleted:
-// those of a whole sweep have to be few, or at most half of all.
+// allows counts some more objects or names, and reports whether the unknown ones among them may be
+// deleted: those of a whole job have to be few, or at most half of all.
 func (g *guard) allows(all, unknown int) bool {
 	g.all, g.unknown = g.all+all, g.unknown+unknown
 	return unknown == 0 || g.unknown <= max(fewUnknown, g.all/2)

@@ -15,10 +15,18 @@ import (
 	"lighter/wire"
 )
 
-// startLocalHub starts a hub with an SQLite catalog and a directory of objects.
+// localConfig is hubConfig for a hub with an SQLite catalog and a directory of objects.
+func localConfig(t *testing.T) hub.Config {
+	t.Helper()
+	c := hubConfig(t)
+	c.Catalog, c.Bucket = "", ""
+	return c
+}
+
+// startLocalHub starts such a hub.
 func startLocalHub(t *testing.T) *testHub {
 	t.Helper()
-	return startHub(t, func(c *hub.Config) { c.Catalog, c.Bucket = "", "" })
+	return runHub(t, openHub(t, localConfig(t)))
 }
 
 // restored runs a hub from a backup.

@@ -29,6 +29,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/registry"
 	"lighter/test/testkit/port"
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
@@ -485,6 +487,67 @@ func TestBucketIsAway(t *testing.T) {
 	}
 	p.idle()
 	wantSame(t, p.config, undisturbed.config)
+}
+
+// While the bucket is away, a verification waits. An object that cannot be read from a bucket that
+// answers is a problem of the image.
+func TestVerificationWaitsForTheBucket(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	var mu sync.Mutex        // guards the following
+	var from, refused string // parts of paths: the bucket is away from such a request on; refuses it
+	away := false
+	isAway := func(path string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		away = away || from != "" && strings.Contains(path, from)
+		return away || refused != "" && strings.Contains(path, refused)
+	}
+	set := func(newFrom, newRefused string) {
+		mu.Lock()
+		defer mu.Unlock()
+		from, refused, away = newFrom, newRefused, false
+	}
+	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if isAway(req.URL.Path) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		forward(w, req)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	c.Bucket = through
+	p := startProcess(t, c)
+	p.push("a:1", image(lowerTar, upperTar))
+	p.ready("a:1")
+	p.idle()
+	problems := func() string {
+		found, err := p.client.Verify(t.Context(), "a:1", silent)
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.Join(found.Problems, "\n")
+	}
+	for part, because := range map[string]error{
+		"/_manifests/": registry.ErrUnavailable, "/data": registry.ErrUnavailable,
+		"/layers/": objects.ErrUnavailable, "/indexes/": objects.ErrUnavailable, "/packs/": objects.ErrUnavailable,
+	} {
+		set(part, "")
+		done := make(chan string, 1)
+		go func() { done <- problems() }()
+		p.awaitRetry("verify", because)
+		set("", "")
+		if got := <-done; got != "" {
+			t.Errorf("away from %s on: problems %s", part, got)
+		}
+	}
+	set("", "/packs/")
+	if got := problems(); !strings.Contains(got, "unit ") || !strings.Contains(got, objects.ErrUnavailable.Error()) {
+		t.Errorf("problems %s, want the units of packs that cannot be read", got)
+	}
 }
 
 // Two processes ingest images with a common new layer at once: it is split once.

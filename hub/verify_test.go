@@ -3,6 +3,7 @@ package hub_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"lighter/hub/registry"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 
@@ -211,4 +213,70 @@ func TestVerificationIsAJob(t *testing.T) {
 	if i < 0 || ended[i].State != wire.JobDone || !strings.Contains(string(ended[i].Result), "chunk") {
 		t.Errorf("ended jobs %+v, want one with its problems", ended)
 	}
+}
+
+// While the registry's files cannot be read, a verification waits. One blob that cannot be read is
+// a problem of the image.
+func TestVerificationWaitsForTheRegistry(t *testing.T) {
+	t.Parallel()
+	opened := openHub(t, localConfig(t))
+	opened.Jobs().RetryDelay = 10 * time.Millisecond
+	h := runHub(t, opened)
+	h.push("a:1", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.idle()
+	// A file is where a directory has to be.
+	block := func(dir string) (unblock func()) {
+		t.Helper()
+		if err := os.Rename(dir, dir+".away"); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, nil)
+		return func() {
+			t.Helper()
+			if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	unblock := block(filepath.Join(registryDir(h.config), "docker"))
+	done := make(chan error, 1)
+	go func() {
+		last, err := h.client.Verify(t.Context(), "a:1", func(wire.Progress) {})
+		if err == nil && len(last.Problems) > 0 {
+			err = errors.New(strings.Join(last.Problems, "\n"))
+		}
+		done <- err
+	}()
+	h.awaitRetry("verify", registry.ErrUnavailable)
+	unblock()
+	if err := <-done; err != nil {
+		t.Errorf("after the registry was away: %v", err)
+	}
+	manifest, _, _ := image(lowerTar, upperTar).build()
+	unblock = block(filepath.Dir(h.blobFile(manifest.Layers[0].Digest)))
+	if problems := h.problems("a:1"); !strings.Contains(problems, "layer 1 of 2 ("+manifest.Layers[0].Digest.String()) {
+		t.Errorf("problems %q, want the blob that cannot be read", problems)
+	}
+	unblock()
+	if problems := h.problems("a:1"); problems != "" {
+		t.Errorf("in the end: %s", problems)
+	}
+}
+
+// awaitRetry waits until a job of a kind is to run again because of an error.
+func (h *testHub) awaitRetry(kind string, because error) {
+	h.t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		open, err := h.client.Jobs(h.t.Context(), false)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if slices.ContainsFunc(open, func(j wire.Job) bool {
+			return j.Kind == kind && strings.Contains(j.Error, because.Error())
+		}) {
+			return
+		}
+	}
+	h.t.Errorf("no job of kind %s waits because %v", kind, because)
 }

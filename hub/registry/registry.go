@@ -279,6 +279,20 @@ func (r Repository) IsReleased(ctx context.Context, blob string) bool {
 // ErrUnavailable marks errors of the storage itself. The same may succeed later.
 var ErrUnavailable = errors.New("the registry's storage is not available")
 
+// pingTimeout bounds Ping.
+const pingTimeout = 30 * time.Second
+
+// Ping returns an error that wraps ErrUnavailable if the storage does not answer.
+func (r *Registry) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	_, err := r.driver.Stat(ctx, blobsPath)
+	if err = mapNotFound(err); errors.Is(err, ErrNotFound) { // nothing was ever stored
+		return nil
+	}
+	return unavailable(err)
+}
+
 // unavailable marks an error of the storage.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, context.Canceled) {

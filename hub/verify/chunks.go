@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
+	"lighter/format/pack"
 	"lighter/format/tree"
 	"lighter/hub/objects"
 	"lighter/hub/oci"
@@ -90,7 +91,7 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 			for _, ref := range u.refs {
 				progress.Add(int(ref.Length))
 			}
-			return nil
+			return err
 		})
 	}
 	err := group.Wait()
@@ -109,7 +110,7 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 		}
 		return bad, nil
 	}
-	decoded, err := v.objects.ReadUnit(ctx, u.Unit)
+	decoded, err := v.readUnit(ctx, u.Unit)
 	if err != nil {
 		if errors.Is(err, objects.ErrNotFound) { // for all units of the pack
 			v.found.add("%s is missing", objects.PackKey(u.Pack))
@@ -128,4 +129,8 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 		}
 	}
 	return bad, nil
+}
+
+func (v *verification) readUnit(ctx context.Context, at chunk.Unit) (*pack.Unit, error) {
+	return read(ctx, func() (*pack.Unit, error) { return v.objects.ReadUnit(ctx, at) })
 }

@@ -50,7 +50,7 @@ func (v *verification) readIndex(ctx context.Context, id chunk.ID, file *os.File
 		return nil, err
 	}
 	defer plain.Close()
-	if _, err := index.Receive(plain, id, file, io.Discard); err != nil {
+	if _, err := index.Receive(plain, id, io.NewOffsetWriter(file, 0), io.Discard); err != nil {
 		return nil, err
 	}
 	return index.OpenMap(file, id, index.NewPages(1)) // read from beginning to end
@@ -66,7 +66,7 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 		return err
 	}
 	defer file.Close()
-	extents, err := v.readIndex(ctx, id, file)
+	extents, err := read(ctx, func() (*index.Map, error) { return v.readIndex(ctx, id, file) })
 	if err != nil {
 		return v.note(ctx, what+"index", err)
 	}
@@ -102,7 +102,9 @@ func (v *verification) checkLayout(
 	if err != nil {
 		return err
 	}
-	locations, err := v.readLocations(ctx, layout, extents.Extents)
+	locations, err := read(ctx, func() (*index.Locations, error) {
+		return v.readLocations(ctx, layout, extents.Extents)
+	})
 	if err != nil {
 		return v.note(ctx, what+"locations", err)
 	}
@@ -151,13 +153,13 @@ func (v *verification) checkStartups(ctx context.Context, what string, layout *c
 
 // checkStartup verifies every chunk of a pack and adds its unit to units.
 func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[chunk.ID]chunk.Unit) error {
-	n, err := v.objects.CountUnits(ctx, id)
+	n, err := read(ctx, func() (int, error) { return v.objects.CountUnits(ctx, id) })
 	if err != nil {
 		return err
 	}
 	for i := range n {
 		at := chunk.Unit{Pack: id, N: uint32(i)}
-		decoded, err := v.objects.ReadUnit(ctx, at)
+		decoded, err := v.readUnit(ctx, at)
 		if err != nil {
 			return fmt.Errorf("unit %d: %w", i, err)
 		}

@@ -1,5 +1,9 @@
 // Package verify reads back everything that the hub has of an image and compares it: manifest,
 // layers, layer records, trees, indexes, locations, startup packs and chunks.
+//
+// What it reports is about the image. While the catalog, the bucket or the storage of the hub's
+// registry is away, a verification waits. A layer that the hub reads from another registry is a
+// problem if that registry does not answer: it may be away for good.
 package verify
 
 import (
@@ -15,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/tree"
@@ -26,6 +31,7 @@ import (
 	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/report"
+	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -35,6 +41,10 @@ const (
 	atOnce      = 2   // names, of one process
 	maxProblems = 200 // in a report
 	batchChunks = 500 // chunks in one query of the catalog
+
+	// A store that fails to read something, but answers, is asked readTries times.
+	readTries = 3
+	readPause = 200 * time.Millisecond
 )
 
 // Verifier verifies images. It is safe for concurrent use.
@@ -123,7 +133,7 @@ func (v *Verifier) run(ctx context.Context, j *jobs.Running) error {
 	found := &problems{list: []string{}}
 	for _, image := range images {
 		err := v.verify(ctx, ref, image, &j.Progress, found)
-		if catalog.IsAway(err) {
+		if isAway(err) {
 			return &jobs.RetryError{Err: err}
 		}
 		if err != nil {
@@ -195,13 +205,34 @@ func (v *Verifier) verify(
 	return nil
 }
 
-// note adds err as a problem. If the verification was ended, or has lost its scratch directory,
-// note returns that error instead.
-func (v *verification) note(ctx context.Context, what string, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
+// isAway reports whether an error says that one of the hub's stores is not available.
+func isAway(err error) bool {
+	return catalog.IsAway(err) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, registry.ErrUnavailable)
+}
+
+// read calls fn again if it fails because a store is not available, as that may be true of one
+// request only.
+func read[T any](ctx context.Context, fn func() (T, error)) (value T, err error) {
+	for range readTries {
+		if value, err = fn(); !isAway(err) || !sleep.For(ctx, readPause) {
+			break
+		}
 	}
-	if jobs.IsDisk(err) {
+	return value, err
+}
+
+// note adds err as a problem. It returns an error that says nothing about the image instead: the
+// verification was ended, has lost its scratch directory, or lacks one of the hub's stores. If the
+// store answers, it is the image that cannot be read.
+func (v *verification) note(ctx context.Context, what string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case jobs.IsDisk(err) || catalog.IsAway(err):
+		return err
+	case errors.Is(err, objects.ErrUnavailable) && v.objects.Ping(ctx) != nil:
+		return err
+	case errors.Is(err, registry.ErrUnavailable) && v.registry.Ping(ctx) != nil:
 		return err
 	}
 	v.found.add("%s: %v", what, err)
@@ -210,7 +241,7 @@ func (v *verification) note(ctx context.Context, what string, err error) error {
 
 // checkManifest checks that manifest and config are readable.
 func (v *verification) checkManifest(ctx context.Context) error {
-	if _, err := oci.Read(ctx, v.from, v.image.Digest); err != nil {
+	if _, err := read(ctx, func() (*oci.Image, error) { return oci.Read(ctx, v.from, v.image.Digest) }); err != nil {
 		return v.note(ctx, "manifest", err)
 	}
 	return nil
@@ -229,7 +260,11 @@ func (v *verification) checkLayers(ctx context.Context) error {
 			Number: i + 1, Of: len(known)}
 		path := filepath.Join(v.dir, fmt.Sprintf("layer-%d", l.Number))
 		record := ingest.Record{Open: func() (io.ReadCloser, error) { return ingest.OpenRecord(path) }}
-		if err := v.checkLayer(ctx, l, path); err != nil {
+		err := v.checkLayer(ctx, l, path)
+		if isAway(err) && v.isStored(ctx, l.Digest) {
+			_, err = read(ctx, func() (struct{}, error) { return struct{}{}, v.checkLayer(ctx, l, path) })
+		}
+		if err != nil {
 			whole = false
 			record.Open = func() (io.ReadCloser, error) { return v.openRecord(ctx, l.DiffID) }
 			if !errors.Is(err, registry.ErrReleased) { // then the record stands for the layer
@@ -244,6 +279,12 @@ func (v *verification) checkLayers(ctx context.Context) error {
 		return nil // the tree cannot be made
 	}
 	return v.checkTree(ctx)
+}
+
+// isStored reports whether the hub's own registry has a blob. Other registries are asked once.
+func (v *verification) isStored(ctx context.Context, digest string) bool {
+	_, err := v.registry.BlobSize(ctx, digest)
+	return err == nil
 }
 
 // openRecord opens the hub's record of a layer.
@@ -262,7 +303,7 @@ func (v *verification) checkLayer(ctx context.Context, l oci.Layer, path string)
 	if err := ingest.VerifyLayer(ctx, l, blob, v.limits, path, onRead, ingest.KeepNone); err != nil {
 		return err
 	}
-	kept, err := sumOf(v.openRecord(ctx, l.DiffID))
+	kept, err := read(ctx, func() (chunk.ID, error) { return sumOf(v.openRecord(ctx, l.DiffID)) })
 	if err != nil {
 		return v.note(ctx, l.String()+": its record", err)
 	}

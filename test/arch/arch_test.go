@@ -70,7 +70,7 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/upstream: hub/catalog hub/pull hub/registry wire
-hub/verify: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report wire
+hub/verify: format/chunk format/index format/pack format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: durable format/index format/trace node/binds node/completion node/control node/front/containerd node/health node/held node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client

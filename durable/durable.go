@@ -1,6 +1,7 @@
 // Package durable writes files and directories that are complete after a crash. Whatever the
 // moment of the crash, a name has its old contents or its new ones. It has the new ones once
-// Replace or Publish has returned. Paths that could not be cleaned up are listed (Leftovers) and
+// Replace or Publish has returned. A tree of files that were written otherwise is whole once
+// SyncTree has returned. Paths that could not be cleaned up are listed (Leftovers) and
 // stop nothing.
 //
 // It knows nothing of the contents. If two goroutines write the same name at the same time, the
@@ -9,6 +10,7 @@ package durable
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -66,6 +68,42 @@ func SyncDir(path string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// SyncTree makes the names in a directory, and in all directories below it, durable. The contents of
+// the files are synced by their writers.
+func SyncTree(path string) error {
+	return filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		return SyncDir(path)
+	})
+}
+
+// MkdirAll makes a directory that only its owner may use, with the missing ones above it. The names
+// of those that it makes are durable.
+func MkdirAll(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	var changed []string // directories that get a name
+	for dir := path; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		changed = append(changed, filepath.Dir(dir))
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	for _, dir := range changed {
+		if err := SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func rename(from, to string) error {

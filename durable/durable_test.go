@@ -71,6 +71,31 @@ func TestPublishFile(t *testing.T) {
 	}
 }
 
+func TestMkdirAllAndSyncTree(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a", "b", "c")
+	for range 2 {
+		if err := MkdirAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("got %v, %v; want a directory of mode 0700", info, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(path, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := MkdirAll(filepath.Join(path, "file", "d")); err == nil {
+		t.Error("make a directory below a file: want an error")
+	}
+	if err := SyncTree(dir); err != nil {
+		t.Error(err)
+	}
+	if err := SyncTree(filepath.Join(dir, "none")); err == nil {
+		t.Error("sync a directory that does not exist: want an error")
+	}
+}
+
 // alone checks that a directory has these entries and no others.
 func alone(t *testing.T, dir string, want ...string) {
 	t.Helper()

@@ -98,7 +98,7 @@ func backupDomain(ctx context.Context, root, dir string) (r BackupResult, err er
 		return r, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := durable.MkdirAll(dir); err != nil {
 		return r, err
 	}
 	err = whileHeld(ctx, c, func(ctx context.Context) error {
@@ -192,6 +192,11 @@ func backup(ctx context.Context, c *catalog.Catalog, root, dir string) (r Backup
 		if err := os.RemoveAll(snapshot + kind); err != nil {
 			return r, err
 		}
+	}
+	// The catalog's name comes after those of all files that it names, also of those that an earlier
+	// backup has copied before it was killed.
+	if err := durable.SyncTree(dir); err != nil {
+		return r, err
 	}
 	if err := durable.Publish(snapshot, catalogFile(dir)); err != nil {
 		return r, err
@@ -354,7 +359,7 @@ func restoreDomain(ctx context.Context, dir, root string) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(root, 0o700); err != nil {
+	if err := durable.MkdirAll(root); err != nil {
 		return err
 	}
 	key, err := os.ReadFile(keyFile(dir))
@@ -371,5 +376,5 @@ func restoreDomain(ctx context.Context, dir, root string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.Disown(ctx), c.Close(), durable.SyncDir(root))
+	return errors.Join(c.Disown(ctx), c.Close(), durable.SyncTree(root))
 }

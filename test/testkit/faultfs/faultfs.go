@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,10 +29,11 @@ type Op string
 
 // Operations that can fail or hang.
 const (
-	Read   Op = "read"
-	Write  Op = "write"
-	Open   Op = "open" // and create
-	Unlink Op = "unlink"
+	Read    Op = "read"
+	Write   Op = "write"
+	Open    Op = "open" // and create
+	Unlink  Op = "unlink"
+	SyncDir Op = "sync of a directory"
 )
 
 // FS is a mounted file system whose operations can fail or hang.
@@ -41,7 +43,8 @@ type FS struct {
 	mu     sync.Mutex // guards the fields below
 	errnos map[Op]syscall.Errno
 	failed map[Op]int
-	hang   *hang // or nil
+	synced map[string]bool // directories, seen from the root
+	hang   *hang           // or nil
 }
 
 // hang describes operations that wait until released is closed.
@@ -54,7 +57,7 @@ type hang struct {
 
 // Mount mounts an FS on dir. Its files are in the directory backing.
 func Mount(backing, dir string) (*FS, error) {
-	f := &FS{errnos: map[Op]syscall.Errno{}, failed: map[Op]int{}}
+	f := &FS{errnos: map[Op]syscall.Errno{}, failed: map[Op]int{}, synced: map[string]bool{}}
 	root, err := fs.NewLoopbackRoot(backing)
 	if err != nil {
 		return nil, err
@@ -81,6 +84,13 @@ func (f *FS) Failed(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failed[op]
+}
+
+// SyncedDirs returns the directories that were synced, seen from the root, sorted.
+func (f *FS) SyncedDirs() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.synced))
 }
 
 // Hang makes operations on files whose names end with suffix wait until Release or Close, two
@@ -169,11 +179,12 @@ func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbe
 }
 
 var (
-	_ fs.NodeReader   = (*node)(nil)
-	_ fs.NodeWriter   = (*node)(nil)
-	_ fs.NodeOpener   = (*node)(nil)
-	_ fs.NodeCreater  = (*node)(nil)
-	_ fs.NodeUnlinker = (*node)(nil)
+	_ fs.NodeReader         = (*node)(nil)
+	_ fs.NodeWriter         = (*node)(nil)
+	_ fs.NodeOpener         = (*node)(nil)
+	_ fs.NodeOpendirHandler = (*node)(nil)
+	_ fs.NodeCreater        = (*node)(nil)
+	_ fs.NodeUnlinker       = (*node)(nil)
 )
 
 func (n *node) Read(ctx context.Context, h fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
@@ -212,4 +223,40 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 		return errno
 	}
 	return n.LoopbackNode.Unlink(ctx, name)
+}
+
+func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	h, flags, errno := n.LoopbackNode.OpendirHandle(ctx, flags)
+	if errno != 0 {
+		return nil, 0, errno
+	}
+	return &openDir{h.(dirHandle), n}, flags, 0
+}
+
+// openDir is an open directory.
+type openDir struct {
+	dirHandle
+	node *node
+}
+
+type dirHandle interface {
+	fs.FileReaddirenter
+	fs.FileSeekdirer
+	fs.FileReleasedirer
+	fs.FileFsyncdirer
+}
+
+// Fsyncdir implements fs.FileFsyncdirer.
+func (d *openDir) Fsyncdir(ctx context.Context, flags uint32) syscall.Errno {
+	path := d.node.Path(nil)
+	if errno := d.node.fs.before(SyncDir, path); errno != 0 {
+		return errno
+	}
+	errno := d.dirHandle.Fsyncdir(ctx, flags)
+	if errno == 0 {
+		d.node.fs.mu.Lock()
+		defer d.node.fs.mu.Unlock()
+		d.node.fs.synced[path] = true
+	}
+	return errno
 }

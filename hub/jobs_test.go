@@ -7,6 +7,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"lighter/hub/catalog"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 
@@ -261,5 +262,55 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 				t.Errorf("the tag is %q, the images %+v, want %q", got, images, want)
 			}
 		})
+	}
+}
+
+// A job of a kind that was given up ends. One of a kind that this release does not know stays, and
+// is shown as such.
+func TestJobsOfOtherReleases(t *testing.T) {
+	t.Parallel()
+	opened := openHub(t, hubConfig(t))
+	numbers := map[string]int64{}
+	for _, kind := range []string{"blobs", "later"} {
+		n, err := opened.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: kind, Key: "x"}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbers[kind] = n
+	}
+	h := runHub(t, opened)
+	list := func(ended bool) map[int64]wire.Job {
+		t.Helper()
+		jobs, err := h.client.Jobs(t.Context(), ended)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[int64]wire.Job{}
+		for _, j := range jobs {
+			all[j.N] = j
+		}
+		return all
+	}
+	for end := time.Now().Add(time.Minute); list(true)[numbers["blobs"]].N == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("open jobs %+v, want none of a kind that was given up", list(false))
+		}
+	}
+	if j := list(true)[numbers["blobs"]]; j.State != wire.JobCancelled || j.Error == "" {
+		t.Errorf("job %+v, want it cancelled, with the reason", j)
+	}
+	if j := list(false)[numbers["later"]]; j.State != wire.JobQueued || !j.Foreign {
+		t.Errorf("job %+v, want it queued, of a kind that the hub does not know", j)
+	}
+	if j, err := h.client.CancelJob(t.Context(), numbers["later"]); err != nil || j.State != wire.JobCancelled {
+		t.Errorf("the job that was cancelled: %+v, %v", j, err)
+	}
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.idle()
+	for _, j := range list(true) {
+		if j.Foreign != (j.N == numbers["blobs"] || j.N == numbers["later"]) {
+			t.Errorf("job %+v: foreign %t", j, j.Foreign)
+		}
 	}
 }

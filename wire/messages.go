@@ -180,7 +180,10 @@ type Job struct {
 	//	fsck        compares the hub's stores with each other
 	//	sweep       looks for objects that only the bucket or only the catalog has
 	//	scrub       reads all objects
-	Kind     string     `json:"kind"`
+	Kind string `json:"kind"`
+	// Foreign says that the process that answers does not run jobs of that kind. Those of another
+	// release may.
+	Foreign  bool       `json:"foreign,omitempty"`
 	Key      string     `json:"key"` // what the job is about: for example the name of an image, or a tree
 	State    string     `json:"state"`
 	Request  string     `json:"request,omitempty"`  // what a running job is asked to do

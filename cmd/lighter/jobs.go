@@ -27,7 +27,8 @@ func jobsCommand() *cobra.Command {
 		Long: `List a hub's running, queued and paused jobs, in this order, at most 1000. Jobs copy and
 ingest images, verify them, make startup packs, and do the hub's own upkeep. A job
 survives a restart of the hub. If the hub has several processes, each running job shows
-the process that works on it.`,
+the process that works on it. A job of a kind that the hub does not know waits for a hub
+of another release; if there is none, cancel it.`,
 		Example: `  lighter jobs
   lighter jobs --watch
   lighter jobs --ended --json | jq '.[] | select(.state == "failed")'
@@ -82,6 +83,8 @@ func about(j wire.Job) string {
 // jobState returns what happens to a job, and what comes next.
 func jobState(j wire.Job) string {
 	switch {
+	case j.State == wire.JobQueued && j.Foreign:
+		return "queued, for a hub of another release"
 	case j.State == wire.JobQueued && time.Until(j.RunAt) > time.Second:
 		return "queued, starts " + humanize.Time(j.RunAt)
 	case j.State == wire.JobPaused:

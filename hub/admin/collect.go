@@ -30,7 +30,7 @@ func (s *Server) postCollection(_ http.ResponseWriter, req *http.Request) (any, 
 	if err != nil {
 		return nil, err
 	}
-	return describeJob(j)
+	return s.describeJob(j)
 }
 
 func (s *Server) awaitCollection(w http.ResponseWriter, req *http.Request) error {

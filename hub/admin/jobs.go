@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"lighter/hub/answer"
@@ -23,6 +24,8 @@ type Jobs interface {
 	Cancel(ctx context.Context, n int64) (catalog.Job, error)
 	Pause(ctx context.Context, n int64) (catalog.Job, error)
 	Retry(ctx context.Context, n int64) (catalog.Job, error)
+	// Kinds returns the kinds of jobs that this process runs.
+	Kinds() []string
 }
 
 func (s *Server) getJobs(_ http.ResponseWriter, req *http.Request) (any, error) {
@@ -32,16 +35,17 @@ func (s *Server) getJobs(_ http.ResponseWriter, req *http.Request) (any, error) 
 	}
 	list := make([]wire.Job, len(jobs)) // never null
 	for i, j := range jobs {
-		if list[i], err = describeJob(j); err != nil {
+		if list[i], err = s.describeJob(j); err != nil {
 			return nil, err
 		}
 	}
 	return list, nil
 }
 
-func describeJob(j catalog.Job) (wire.Job, error) {
+func (s *Server) describeJob(j catalog.Job) (wire.Job, error) {
 	d := wire.Job{N: j.N, Kind: j.Kind, Key: j.Key, State: j.State, Request: j.Request, Priority: j.Priority, Attempts: j.Attempts,
-		Owner: j.Owner, Error: j.Error, RunAt: j.RunAt.UTC(), Created: j.Created.UTC(), Updated: j.Updated.UTC()}
+		Owner: j.Owner, Error: j.Error, RunAt: j.RunAt.UTC(), Created: j.Created.UTC(), Updated: j.Updated.UTC(),
+		Foreign: !slices.Contains(s.Jobs.Kinds(), j.Kind)}
 	if len(j.Result) > 0 {
 		d.Result = j.Result
 	}
@@ -55,7 +59,7 @@ func describeJob(j catalog.Job) (wire.Job, error) {
 }
 
 // changeJob returns a handler that changes one job.
-func changeJob(
+func (s *Server) changeJob(
 	change func(ctx context.Context, n int64) (catalog.Job, error),
 ) func(http.ResponseWriter, *http.Request) (any, error) {
 	return func(_ http.ResponseWriter, req *http.Request) (any, error) {
@@ -70,6 +74,6 @@ func changeJob(
 		if err != nil {
 			return nil, err
 		}
-		return describeJob(j)
+		return s.describeJob(j)
 	}
 }

@@ -42,5 +42,5 @@ func (s *Server) postRetention(_ http.ResponseWriter, req *http.Request) (any, e
 	if err != nil {
 		return nil, err
 	}
-	return describeJob(j)
+	return s.describeJob(j)
 }

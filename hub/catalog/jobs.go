@@ -246,6 +246,39 @@ func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
 	})
 }
 
+// Retire cancels the open jobs of kinds that this release does not have any more, and returns their
+// number. It leaves those that a process works on: that of an earlier release beside this one.
+func (q *Jobs) Retire(ctx context.Context, kinds []string) (retired int, err error) {
+	if len(kinds) == 0 {
+		return 0, nil
+	}
+	args := []any{errRetired}
+	for _, kind := range kinds {
+		args = append(args, kind)
+	}
+	err = q.update(ctx, "cancel jobs of earlier releases", func(tx session) error {
+		jobs, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
+				error = ?, updated = `+tx.clock+`
+			WHERE n IN (SELECT n FROM jobs WHERE `+openJob+` AND kind IN `+places(1, len(kinds))+`
+				AND (state <> 'running' OR lease < `+tx.clock+`)`+tx.skip+`)
+			RETURNING `+jobColumns, args...)
+		if err != nil {
+			return err
+		}
+		retired = len(jobs)
+		for _, j := range jobs {
+			if err := ended(ctx, tx, j, errRetired); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return retired, err
+}
+
+// errRetired is the reason why a job of an earlier release is cancelled.
+const errRetired = "this release of the hub has no jobs of that kind"
+
 // expireJobs queues the jobs again whose workers have lost their leases, and ends those that were
 // to be cancelled. It skips jobs that another transaction has locked, as its process may be
 // stopped.

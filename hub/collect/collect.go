@@ -43,6 +43,8 @@ const (
 	// JobKind is the kind of the job, and jobKey the key of the only one.
 	JobKind = "collect"
 	jobKey  = "all"
+	// retiredKind is that of jobs which did, in earlier releases, what is the last step of a run.
+	retiredKind = "blobs"
 
 	// Bounds of one transaction. Packs have a few thousand chunks each.
 	treesAtOnce  = 32
@@ -87,6 +89,7 @@ type Collector struct {
 // New returns a collector, and adds its kind of jobs to the queue.
 func New(config Config, q *jobs.Queue) *Collector {
 	c := &Collector{Config: config, Step: func(string) {}, jobs: q}
+	q.Retire(retiredKind)
 	q.Add(jobs.Kind{Name: JobKind, Key: jobKey, Every: config.Every, AtOnce: 1, Run: c.run})
 	return c
 }

@@ -9,6 +9,9 @@
 //
 // A process may have several queues, of several stores (Runner).
 //
+// Jobs of other kinds than the queue has stay as they are: a process of another release may run
+// beside this one. Those of kinds that were given up are cancelled (Retire).
+//
 // Jobs of a periodic Kind are added by the queue itself. Each process looks for them, and the
 // catalog says when the last one has ended, so one of the processes adds each.
 package jobs
@@ -46,6 +49,7 @@ type Store interface {
 	Retry(ctx context.Context, n int64) error
 	AddDue(ctx context.Context, j catalog.Job, every time.Duration) (queued bool, err error)
 	Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error)
+	Retire(ctx context.Context, kinds []string) (retired int, err error)
 }
 
 var _ Store = (*catalog.Jobs)(nil)
@@ -119,8 +123,10 @@ type Queue struct {
 	store  Store
 	owner  string
 	kinds  []Kind
-	log    *slog.Logger
-	work   sync.WaitGroup
+	// retired are names of kinds.
+	retired []string
+	log     *slog.Logger
+	work    sync.WaitGroup
 
 	mu      sync.Mutex // guards the following
 	running map[int64]*Running
@@ -153,6 +159,11 @@ func New(store Store, owner string, log *slog.Logger) *Queue {
 
 // Add adds a kind. It is called before Run.
 func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
+
+// Retire names a kind of an earlier release that this one does not have. Its jobs are cancelled at
+// the start, and once an hour, as a process of that release may run beside this one. It is called
+// before Run.
+func (q *Queue) Retire(kind string) { q.retired = append(q.retired, kind) }
 
 // Around replaces the work of some kinds by what wrap returns for it. It is called after Add and
 // before Run.

@@ -32,14 +32,21 @@ func (q *Queue) addDue(ctx context.Context) {
 	}
 }
 
-// forget removes jobs that ended long ago, until ctx ends. Periodic jobs stay until the next one
-// was due.
+// forget removes jobs that ended long ago, and cancels those of retired kinds, until ctx ends.
+// Periodic jobs stay until the next one was due.
 func (q *Queue) forget(ctx context.Context) {
 	keep := keepEnded
 	for _, k := range q.kinds {
 		keep = max(keep, k.Every+forgetEvery)
 	}
 	for {
+		retired, err := q.store.Retire(ctx, q.retired)
+		if err != nil && ctx.Err() == nil {
+			q.log.Error("cancel jobs of earlier releases", "err", err)
+		}
+		if retired > 0 {
+			q.log.Info("jobs of earlier releases cancelled", "jobs", retired, "kinds", q.retired)
+		}
 		removed, err := q.store.Forget(ctx, keep, forgetAtOne)
 		if err != nil && ctx.Err() == nil {
 			q.log.Error("remove ended jobs", "err", err)

@@ -63,6 +63,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"ReleasedTrees", testReleasedTrees},
 		{"NameUses", testNameUses},
 		{"DueJobs", testDueJobs},
+		{"RetiredJobs", testRetiredJobs},
 		{"Collection", testCollection},
 		{"CollectedBesidePublications", testCollected},
 		{"Rewriting", testRewriting},

@@ -538,3 +538,37 @@ func testDueJobs(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("a job with another key is queued: %t, %v", other, err)
 	}
 }
+
+// Open jobs of retired kinds are cancelled, unless a process works on them.
+func testRetiredJobs(t *testing.T, c *catalog.Catalog) {
+	ctx, old := t.Context(), []catalog.Slot{{Kind: "old"}}
+	numbers := map[string]int64{}
+	for _, key := range []string{"works", "stopped", "ended", "paused", "queued"} {
+		numbers[key] = addJob(t, c, catalog.Job{Kind: "old", Key: key}, 0)
+	}
+	var claimed []catalog.Job
+	for range 3 {
+		j, err := c.Jobs.Claim(ctx, "earlier", old, long)
+		must(t, err)
+		claimed = append(claimed, j)
+	}
+	must(t, errorOf(c.Jobs.Extend(ctx, claimed[1].Lease(), -time.Second, nil)))
+	end(t, c, claimed[2], catalog.Outcome{State: wire.JobDone}, wire.JobDone)
+	must(t, errorOf(c.Jobs.Pause(ctx, numbers["paused"])))
+	numbers["known"] = addJob(t, c, catalog.Job{Kind: kind, Key: "known"}, 0)
+	for i, want := range []int{3, 0} {
+		if n, err := c.Jobs.Retire(ctx, []string{"older", "old"}); n != want || err != nil {
+			t.Errorf("call %d: %d jobs were cancelled, %v, want %d", i, n, err, want)
+		}
+	}
+	if n, err := c.Jobs.Retire(ctx, nil); n != 0 || err != nil {
+		t.Errorf("without kinds, %d jobs were cancelled (%v)", n, err)
+	}
+	for key, want := range map[string]string{"works": wire.JobRunning, "stopped": wire.JobCancelled, "ended": wire.JobDone,
+		"paused": wire.JobCancelled, "queued": wire.JobCancelled, "known": wire.JobQueued} {
+		j, err := c.Jobs.Get(ctx, numbers[key])
+		if err != nil || j.State != want || (j.Error != "") != (want == wire.JobCancelled) {
+			t.Errorf("job %s: %s (%s), %v, want %s", key, j.State, j.Error, err, want)
+		}
+	}
+}

@@ -57,12 +57,29 @@ func noteRemoval(ctx context.Context, tx session, condition string, args ...any)
 // UnservedTrees returns the trees that no image has. Those are dead that lost their last image, and
 // their last holder, longer than delay ago.
 func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]UnservedTree, error) {
-	trees, err := list(ctx, c.read, func(t *UnservedTree) []any {
-		return []any{&t.Tree, &t.Locations, &t.Bytes, stamp{&t.Since}, &t.Held, &t.Dead}
-	}, `SELECT t.tree, l.locations, t.index_wire + l.wire, t.dead, `+isHeld("t.tree")+`,
+	return c.unserved(ctx, `SELECT t.tree, l.locations, t.index_wire + l.wire, t.dead, `+isHeld("t.tree")+`,
 			(`+c.read.dead()+`)
 		FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+` ORDER BY t.dead, t.tree`,
 		delay.Milliseconds())
+}
+
+// ForeseeTrees returns what UnservedTrees would after ExpireHolders with that age and NoteUnserved.
+func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([]UnservedTree, error) {
+	now := c.read.clock
+	return c.unserved(ctx, `SELECT tree, locations, bytes, since, kept, NOT kept AND since <= `+now+` - CAST(? AS BIGINT)
+		FROM (SELECT tree, locations, bytes, kept, CASE WHEN dead = 0 OR held AND NOT kept THEN `+now+` ELSE dead END AS since
+			FROM (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead, `+isHeld("t.tree")+` AS held,
+					EXISTS (SELECT 1 FROM held h JOIN holders o ON o.holder = h.holder
+						WHERE h.tree = t.tree AND o.seen >= `+now+` - CAST(? AS BIGINT)) AS kept
+				FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+`) AS today) AS foreseen
+		ORDER BY since, tree`, delay.Milliseconds(), age.Milliseconds())
+}
+
+// unserved returns the trees that a query has, with their startup packs.
+func (c *Garbage) unserved(ctx context.Context, query string, args ...any) ([]UnservedTree, error) {
+	trees, err := list(ctx, c.read, func(t *UnservedTree) []any {
+		return []any{&t.Tree, &t.Locations, &t.Bytes, stamp{&t.Since}, &t.Held, &t.Dead}
+	}, query, args...)
 	if err != nil {
 		return nil, err
 	}

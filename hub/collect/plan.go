@@ -17,7 +17,7 @@ func (c *Collector) Plan(ctx context.Context) (*wire.Collection, error) {
 		return nil, report.ErrBusy
 	}
 	defer c.planned.Unlock()
-	trees, err := c.Catalog.Garbage.UnservedTrees(ctx, c.Delay)
+	trees, err := c.Catalog.Garbage.ForeseeTrees(ctx, c.Delay, c.Holders.Age())
 	if err != nil {
 		return nil, err
 	}

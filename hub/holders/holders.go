@@ -185,7 +185,7 @@ func (s *Service) describe(holders []catalog.Holder) []wire.Holder {
 	list := make([]wire.Holder, len(holders)) // never null
 	for i, h := range holders {
 		list[i] = wire.Holder{ID: wire.ShortHolder(h.ID), Kind: h.Kind, Name: h.Name, Address: h.Sender, Trees: h.Trees,
-			State: wire.HolderPresent, Seen: h.Seen, Until: h.Seen.Add(wire.HeldLease + s.grace)}
+			State: wire.HolderPresent, Seen: h.Seen, Until: h.Seen.Add(s.Age())}
 		if h.Age > wire.HeldLease {
 			list[i].State = wire.HolderOverdue
 		}
@@ -216,11 +216,14 @@ func (s *Service) Forget(ctx context.Context, short string) error {
 	return s.store.ForgetHolder(ctx, found)
 }
 
-// Expire forgets the holders that have not reported for longer than their lease and the grace
-// period.
+// Age is the time since a holder's last report after which Expire forgets it: its lease and the
+// grace period.
+func (s *Service) Age() time.Duration { return wire.HeldLease + s.grace }
+
+// Expire forgets the holders that have not reported for longer than Age.
 func (s *Service) Expire(ctx context.Context) error {
 	for {
-		expired, err := s.store.ExpireHolders(ctx, wire.HeldLease+s.grace, expireAtOne)
+		expired, err := s.store.ExpireHolders(ctx, s.Age(), expireAtOne)
 		if err != nil {
 			return err
 		}

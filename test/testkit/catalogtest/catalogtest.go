@@ -61,6 +61,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"HeldBounds", testHeldBounds},
 		{"HeldImage", testHeldImage},
 		{"ReleasedTrees", testReleasedTrees},
+		{"ForeseenTrees", testForeseenTrees},
 		{"NameUses", testNameUses},
 		{"DueJobs", testDueJobs},
 		{"RetiredJobs", testRetiredJobs},

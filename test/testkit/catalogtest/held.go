@@ -2,6 +2,8 @@ package catalogtest
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -142,6 +144,48 @@ func testReleasedTrees(t *testing.T, c *catalog.Catalog) {
 		after, err := c.Garbage.UnservedTrees(ctx, 0)
 		if err != nil || len(after) != 1 || after[0].Since.After(before[0].Since) != (release != nil) {
 			t.Errorf("after %s: %+v, %v, before %+v", what, after, err, before)
+		}
+	}
+}
+
+// The trees that are foreseen are those that are there when holders have expired.
+func testForeseenTrees(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	for _, key := range []string{"held", "free", "stays"} {
+		Publish(t, c, key, key)
+	}
+	setHeld(t, c, "n1", TreeOf("held"))
+	remove(t, c, "held", "free")
+	l, _ := collecting(t, c)
+	since := map[chunk.ID]time.Time{}
+	all := func(find func(delay time.Duration) ([]catalog.UnservedTree, error)) (text []string) {
+		for _, delay := range []time.Duration{long, 0} {
+			trees, err := find(delay)
+			must(t, err)
+			for _, u := range trees {
+				since[u.Tree], u.Since = u.Since, time.Time{}
+				text = append(text, fmt.Sprintf("after %v: %+v", delay, u))
+			}
+		}
+		slices.Sort(text)
+		return text
+	}
+	now := func(delay time.Duration) ([]catalog.UnservedTree, error) { return c.Garbage.UnservedTrees(ctx, delay) }
+	before := all(now)
+	for _, age := range []time.Duration{long, -long} { // the holder has not expired, then it has
+		time.Sleep(3 * time.Millisecond)
+		was := maps.Clone(since)
+		foreseen := all(func(delay time.Duration) ([]catalog.UnservedTree, error) {
+			return c.Garbage.ForeseeTrees(ctx, delay, age)
+		})
+		expires := age < 0
+		if since[TreeOf("held")].After(was[TreeOf("held")]) != expires || since[TreeOf("free")] != was[TreeOf("free")] {
+			t.Errorf("age %v: foreseen without an image since %v, before %v", age, since, was)
+		}
+		must(t, errorOf(c.Holders.ExpireHolders(ctx, age, 10)))
+		must(t, c.Garbage.NoteUnserved(ctx, l))
+		if after := all(now); len(after) != 4 || !slices.Equal(after, foreseen) || slices.Equal(after, before) == expires {
+			t.Errorf("age %v: foreseen were\n%q, there are\n%q, before\n%q", age, foreseen, after, before)
 		}
 	}
 }

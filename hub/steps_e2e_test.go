@@ -573,7 +573,7 @@ func TestStoppedAtEachStep(t *testing.T) {
 		second := c
 		second.Root = t.TempDir()
 		copyKey(t, c.Root, second.Root)
-		names := slices.DeleteFunc(stepsOf(t, s, a, dir), func(name string) bool { return strings.Contains(name, ": read ") })
+		names := withoutReads(stepsOf(t, s, a, dir))
 		b := startProcess(t, second, stepsEnv+"="+t.TempDir())
 		rounds := 0
 		for i, name := range names {
@@ -595,6 +595,33 @@ func TestStoppedAtEachStep(t *testing.T) {
 			work(t, s, rounds, a)
 		}
 		wantUndisturbed(t, s, rounds, sceneConfig(t, s, setupPostgres), b)
+	})
+}
+
+// withoutReads returns the steps that are no queries.
+func withoutReads(names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return strings.Contains(name, ": read ") })
+}
+
+// A process without another one is stopped at any step of its work, for longer than its leases.
+// When it wakes up, it has lost its jobs, and claims them again: each is done once.
+func TestStoppedAloneAtEachStep(t *testing.T) {
+	t.Parallel()
+	eachScene(t, setupSQLite, func(t *testing.T, s scene, c hub.Config) {
+		dir := t.TempDir()
+		h := startProcess(t, c, stepsEnv+"="+dir)
+		names := some(withoutReads(stepsOf(t, s, h, dir)), setupSQLite)
+		for i, name := range names {
+			round := i + 1
+			s.prepare(h, round)
+			h.idle()
+			if h.until(t, s, round, dir, "stop "+name) {
+				time.Sleep(2 * stepsLease) // its leases end
+				h.pause(false)
+			}
+			work(t, s, round, h)
+		}
+		wantUndisturbed(t, s, len(names), sceneConfig(t, s, setupSQLite), h)
 	})
 }
 

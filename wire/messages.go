@@ -141,7 +141,7 @@ type Collection struct {
 type Unserved struct {
 	Tree  string    `json:"tree"`
 	Bytes int64     `json:"bytes"` // of its index, locations and startup packs
-	Since time.Time `json:"since"` // when it last lost an image or a holder; zero: no collection has seen it yet
+	Since time.Time `json:"since"` // when it last lost an image or a holder; zero: not known
 	Goes  bool      `json:"goes"`  // the next collection removes it
 	Why   string    `json:"why"`
 }

@@ -66,13 +66,15 @@ func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]Uns
 // ForeseeTrees returns what UnservedTrees would after ExpireHolders with that age and NoteUnserved.
 func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([]UnservedTree, error) {
 	now := c.read.clock
-	return c.unserved(ctx, `SELECT tree, locations, bytes, since, kept, NOT kept AND since <= `+now+` - CAST(? AS BIGINT)
-		FROM (SELECT tree, locations, bytes, kept, CASE WHEN dead = 0 OR held AND NOT kept THEN `+now+` ELSE dead END AS since
-			FROM (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead, `+isHeld("t.tree")+` AS held,
-					EXISTS (SELECT 1 FROM held h JOIN holders o ON o.holder = h.holder
-						WHERE h.tree = t.tree AND o.seen >= `+now+` - CAST(? AS BIGINT)) AS kept
-				FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+`) AS today) AS foreseen
-		ORDER BY since, tree`, delay.Milliseconds(), age.Milliseconds())
+	return c.unserved(ctx, `
+		WITH unserved AS (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead, `+isHeld("t.tree")+` AS held,
+			EXISTS (SELECT 1 FROM held h JOIN holders o ON o.holder = h.holder
+				WHERE h.tree = t.tree AND o.seen >= `+now+` - CAST(? AS BIGINT)) AS kept
+			FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+`),
+		foreseen AS (SELECT tree, locations, bytes, kept,
+			CASE WHEN dead = 0 OR held AND NOT kept THEN `+now+` ELSE dead END AS since FROM unserved)
+		SELECT tree, locations, bytes, since, kept, NOT kept AND since <= `+now+` - CAST(? AS BIGINT)
+		FROM foreseen ORDER BY since, tree`, age.Milliseconds(), delay.Milliseconds())
 }
 
 // unserved returns the trees that a query has, with their startup packs.

@@ -91,7 +91,7 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 			for _, ref := range u.refs {
 				progress.Add(int(ref.Length))
 			}
-			return err
+			return nil
 		})
 	}
 	err := group.Wait()

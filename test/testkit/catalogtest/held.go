@@ -184,7 +184,8 @@ func testForeseenTrees(t *testing.T, c *catalog.Catalog) {
 		}
 		must(t, errorOf(c.Holders.ExpireHolders(ctx, age, 10)))
 		must(t, c.Garbage.NoteUnserved(ctx, l))
-		if after := all(now); len(after) != 4 || !slices.Equal(after, foreseen) || slices.Equal(after, before) == expires {
+		after := all(now)
+		if len(after) != 4 || !slices.Equal(after, foreseen) || slices.Equal(after, before) == expires {
 			t.Errorf("age %v: foreseen were\n%q, there are\n%q, before\n%q", age, foreseen, after, before)
 		}
 	}

@@ -564,8 +564,8 @@ func testRetiredJobs(t *testing.T, c *catalog.Catalog) {
 	if n, err := c.Jobs.Retire(ctx, nil); n != 0 || err != nil {
 		t.Errorf("without kinds, %d jobs were cancelled (%v)", n, err)
 	}
-	for key, want := range map[string]string{"works": wire.JobRunning, "stopped": wire.JobCancelled, "ended": wire.JobDone,
-		"paused": wire.JobCancelled, "queued": wire.JobCancelled, "known": wire.JobQueued} {
+	for key, want := range map[string]string{"works": wire.JobRunning, "stopped": wire.JobCancelled,
+		"ended": wire.JobDone, "paused": wire.JobCancelled, "queued": wire.JobCancelled, "known": wire.JobQueued} {
 		j, err := c.Jobs.Get(ctx, numbers[key])
 		if err != nil || j.State != want || (j.Error != "") != (want == wire.JobCancelled) {
 			t.Errorf("job %s: %s (%s), %v, want %s", key, j.State, j.Error, err, want)

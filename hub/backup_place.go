@@ -45,7 +45,8 @@ func checkBackupDir(root, dir string) error {
 // isForeign reports whether a file is not one of an incomplete backup, nor one of an empty disk.
 func isForeign(name string) bool {
 	known := []string{"objects", "registry", "domains", "lost+found"}
-	return !slices.Contains(known, name) && !strings.HasPrefix(name, "catalog.db") && !strings.HasPrefix(name, "hub.key")
+	return !slices.Contains(known, name) && !strings.HasPrefix(name, "catalog.db") &&
+		!strings.HasPrefix(name, "hub.key")
 }
 
 // overlap reports whether two directories are the same, or one is in the other.

@@ -156,9 +156,10 @@ func TestBackupIntoAnotherDirectory(t *testing.T) {
 	}
 	write(t, filepath.Join(home, "objects", "thesis"), []byte("mine"))
 	write(t, filepath.Join(home, "notes"), []byte("mine"))
-	for _, to := range []string{h.config.Root, link, filepath.Join(h.config.Root, "backup"), filepath.Dir(h.config.Root),
-		another.config.Root, home} {
-		if _, err := hub.Backup(t.Context(), h.config.Root, to); err == nil || !strings.Contains(err.Error(), "choose") {
+	for _, to := range []string{h.config.Root, link, filepath.Join(h.config.Root, "backup"),
+		filepath.Dir(h.config.Root), another.config.Root, home} {
+		_, err := hub.Backup(t.Context(), h.config.Root, to)
+		if err == nil || !strings.Contains(err.Error(), "choose") {
 			t.Errorf("a backup into %s: %v, want an error", to, err)
 		}
 	}

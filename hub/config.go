@@ -157,7 +157,8 @@ func (c *Config) Check() error {
 	}
 	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" ||
 		u.Scheme == "s3" && u.Host == "" || u.Scheme == "file" && (u.Host != "" || !path.IsAbs(u.Path)) {
-		return fmt.Errorf("bucket %q: want a URL such as file:///DIR, with an absolute path, or s3://BUCKET?region=REGION", c.Bucket)
+		return fmt.Errorf("bucket %q: want a URL such as file:///DIR, with an absolute path, "+
+			"or s3://BUCKET?region=REGION", c.Bucket)
 	}
 	if c.Catalog != "" && !catalog.IsPostgres(c.Catalog) {
 		return errors.New("catalog: want the URL of a database, postgres://USER@HOST:PORT/DATABASE")

@@ -74,7 +74,8 @@ func Run(ctx context.Context, c Config, log *slog.Logger) error {
 	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return errors.Join(fmt.Errorf("%w: end what listens there, or choose another address with --listen", err), h.Close())
+		err = fmt.Errorf("%w: end what listens there, or choose another address with --listen", err)
+		return errors.Join(err, h.Close())
 	}
 	return errors.Join(h.Serve(ctx, listener), h.Close())
 }

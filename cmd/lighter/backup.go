@@ -70,8 +70,8 @@ func backupHoldCommand() *cobra.Command {
 		Use:   "hold [flags] -- COMMAND [ARG]...",
 		Short: "Run a command that copies a hub, while the hub deletes nothing",
 		Long: `Run a command that copies a hub with the tools of its database and bucket. While it runs, no
-process of the hub deletes objects of any domain; everything else goes on. The command has to copy the
-catalog first, and then the bucket: docs/operating.md has an example.
+process of the hub deletes objects of any domain; everything else goes on. The command has to
+copy the catalog first, and then the bucket: docs/operating.md has an example.
 
 The exit code is not 0 if COMMAND fails, or if the hub may have deleted objects meanwhile: the
 copy may then lack objects, and has to be made again. This machine must reach the database.`,

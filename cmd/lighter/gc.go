@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
@@ -87,6 +88,10 @@ func printCollection(c collection) error {
 		would = "would be "
 	}
 	fmt.Printf("%d trees, %d layers and %d packs %sfreed: %s\n", c.Trees, c.Layers, c.Packs, would, size(c.Bytes))
+	if c.Rewritten > 0 {
+		fmt.Printf("%s %srewritten without what is not needed; the old ones go later (gc.keep_minutes)\n",
+			english.Plural(int(c.Rewritten), "pack", ""), would)
+	}
 	fmt.Printf("%s in other packs are not needed, but stay until a quarter of their pack is not needed\n",
 		size(c.DeadBytes))
 	fmt.Printf("%d blobs that nothing names and %d layers that need not be stored %sfreed in the registry: %s\n",

@@ -51,8 +51,9 @@ func changes(req *http.Request) bool {
 }
 
 var (
-	errReadOnly = errors.New("images and traces are added and removed at another address of this hub (admin_listen)")
-	errNoToken  = errors.New("a change of what the hub has needs the token of its admin_token_file: " +
+	errReadOnly = errors.New("what the hub has is changed at another address of it (admin_listen): " +
+		"give that address with --hub")
+	errNoToken = errors.New("a change of what the hub has needs the token of its admin_token_file: " +
 		"give it with --token-file, or as a registry's password")
 )
 

@@ -120,9 +120,11 @@ type Queue struct {
 
 	runner *Runner
 	due    atomic.Bool // there may be a job to run
-	store  Store
-	owner  string
-	kinds  []Kind
+	// offered is the room when the runner looked last, which only the runner uses.
+	offered []catalog.Slot
+	store   Store
+	owner   string
+	kinds   []Kind
 	// retired are names of kinds.
 	retired []string
 	log     *slog.Logger
@@ -217,19 +219,17 @@ func notify(c chan struct{}) {
 	}
 }
 
-// count returns how many jobs of a kind run, and how many of these have no priority above 0.
-func (q *Queue) count(kind string) (all, low int) {
+// count adds the running jobs to the counts of their kinds.
+func (q *Queue) count(counts map[string]count) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, r := range q.running {
-		if r.Kind != kind {
-			continue
+		n := counts[r.Kind]
+		if n.all++; r.Priority <= 0 {
+			n.low++
 		}
-		if all++; r.Priority <= 0 {
-			low++
-		}
+		counts[r.Kind] = n
 	}
-	return all, low
 }
 
 func (q *Queue) start(ctx context.Context, j catalog.Job) {
@@ -248,7 +248,8 @@ func (q *Queue) start(ctx context.Context, j catalog.Job) {
 		}
 		q.tell(j.Kind, j.Key)
 		q.mu.Unlock()
-		q.runner.dueAll()
+		q.due.Store(true)
+		notify(q.runner.wake)
 	})
 }
 

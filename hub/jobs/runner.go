@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"lighter/hub/catalog"
@@ -60,26 +61,30 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// claim claims and starts a job of each queue that is due. It reports whether there was any.
+// claim claims and starts a job of each queue that is due, or for which there is more room than when
+// it was looked at last. It reports whether there was any.
 func (r *Runner) claim(ctx context.Context) (claimed bool) {
-	first := r.first
+	first, running := r.first, r.running()
 	for i := range r.queues {
 		turn := (first + i) % len(r.queues)
 		q := r.queues[turn]
 		if ctx.Err() != nil {
 			return false
 		}
-		if !q.due.Swap(false) {
+		slots := room(q.kinds, running)
+		if !q.due.Swap(false) && !isMore(slots, q.offered) {
 			continue
 		}
+		q.offered = slots
 		try, cancel := context.WithTimeout(ctx, claimTimeout)
-		j, err := q.store.Claim(try, q.owner, r.slots(q.kinds), q.Lease)
+		j, err := q.store.Claim(try, q.owner, slots, q.Lease)
 		cancel()
 		switch {
 		case err == nil:
 			q.due.Store(true) // there may be more
 			claimed, r.first = true, turn+1
 			q.start(ctx, j)
+			running = r.running()
 		case !errors.Is(err, catalog.ErrNotFound) && ctx.Err() == nil:
 			q.log.Error("read the queue of jobs", "err", err)
 		}
@@ -87,17 +92,24 @@ func (r *Runner) claim(ctx context.Context) (claimed bool) {
 	return claimed
 }
 
-// slots returns the room for further jobs.
-func (r *Runner) slots(kinds []Kind) (slots []catalog.Slot) {
+// count is the number of running jobs of a kind: of all, and of those without a priority above 0.
+type count struct{ all, low int }
+
+// running returns the numbers of running jobs, by kind.
+func (r *Runner) running() map[string]count {
+	counts := map[string]count{}
+	for _, q := range r.queues {
+		q.count(counts)
+	}
+	return counts
+}
+
+// room returns the room for further jobs.
+func room(kinds []Kind, running map[string]count) (slots []catalog.Slot) {
 	for _, k := range kinds {
-		all, low := 0, 0
-		for _, q := range r.queues {
-			a, l := q.count(k.Name)
-			all, low = all+a, low+l
-		}
-		switch {
-		case all >= k.AtOnce:
-		case low >= k.AtOnce-k.Urgent:
+		switch n := running[k.Name]; {
+		case n.all >= k.AtOnce:
+		case n.low >= k.AtOnce-k.Urgent:
 			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: 1})
 		default:
 			slots = append(slots, catalog.Slot{Kind: k.Name, Priority: Low})
@@ -106,10 +118,18 @@ func (r *Runner) slots(kinds []Kind) (slots []catalog.Slot) {
 	return slots
 }
 
+// isMore reports whether there is room for a job for which there was none before.
+func isMore(now, before []catalog.Slot) bool {
+	return slices.ContainsFunc(now, func(s catalog.Slot) bool {
+		return !slices.ContainsFunc(before, func(b catalog.Slot) bool {
+			return b.Kind == s.Kind && b.Priority <= s.Priority
+		})
+	})
+}
+
 // dueAll makes the runner look at all queues.
 func (r *Runner) dueAll() {
 	for _, q := range r.queues {
 		q.due.Store(true)
 	}
-	notify(r.wake)
 }

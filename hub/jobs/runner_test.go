@@ -3,9 +3,12 @@ package jobs_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
@@ -68,5 +71,47 @@ func TestQueuesShareARunner(t *testing.T) {
 	}
 	if at > 3 {
 		t.Errorf("the other queue's job ran after %d of the backlog: %v", at, order)
+	}
+}
+
+// looks counts the looks for a job.
+type looks struct {
+	*catalog.Jobs
+	n atomic.Int64
+}
+
+func (l *looks) Claim(
+	ctx context.Context, owner string, slots []catalog.Slot, lease time.Duration,
+) (catalog.Job, error) {
+	l.n.Add(1)
+	return l.Jobs.Claim(ctx, owner, slots, lease)
+}
+
+// While one queue has a backlog, the others are not looked at after each of its jobs: that would be
+// thousands of reads.
+func TestIdleQueuesAreLeftAlone(t *testing.T) {
+	const backlog = 50
+	runner := jobs.NewRunner()
+	busy, idle := openJobs(t), &looks{Jobs: openJobs(t)}
+	for _, store := range []jobs.Store{idle, busy} {
+		q := runner.Queue(store, "worker", slog.New(slog.DiscardHandler))
+		q.Add(jobs.Kind{Name: kind, AtOnce: 1, Run: func(context.Context, *jobs.Running) error { return nil }})
+	}
+	var numbers []int64
+	for i := range backlog {
+		numbers = append(numbers, add(t, busy, fmt.Sprint(i), "", 0))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	begun := time.Now()
+	go func() { done <- runner.Run(ctx) }()
+	for _, n := range numbers {
+		await(t, busy, n, wire.JobDone)
+	}
+	cancel()
+	<-done
+	polls := int64(time.Since(begun)/time.Second) + 1
+	if n := idle.n.Load(); n > 5+2*polls {
+		t.Errorf("the idle queue was looked at %d times in %v, during %d jobs of another", n, time.Since(begun), backlog)
 	}
 }

@@ -125,8 +125,7 @@ type Queue struct {
 	store   Store
 	owner   string
 	kinds   []Kind
-	// retired are names of kinds.
-	retired []string
+	retired []string // names of kinds that earlier releases have
 	log     *slog.Logger
 	work    sync.WaitGroup
 

@@ -48,8 +48,8 @@ const backupLease = 2 * time.Minute
 // Backup copies a hub with SQLite catalogs and a directory of objects to another directory, with
 // all its domains, whether the hub runs or not. An earlier backup there is replaced: what it has is
 // not copied again. Until the backup has ended, the hub deletes no objects. On one file system,
-// objects become hard links.
-func Backup(ctx context.Context, root, dir string) (r BackupResult, err error) {
+// objects become hard links. show gets the progress of copying the objects of each domain.
+func Backup(ctx context.Context, root, dir string, show func(wire.Progress)) (r BackupResult, err error) {
 	if err := checkBackupDir(root, dir); err != nil {
 		return r, fmt.Errorf("back up %s to %s: %w", root, dir, err)
 	}
@@ -59,7 +59,9 @@ func Backup(ctx context.Context, root, dir string) (r BackupResult, err error) {
 	}
 	r.Time = time.Now().UTC()
 	for _, domain := range domains {
-		one, err := backupDomain(ctx, DomainRoot(root, domain), DomainRoot(dir, domain))
+		one, err := backupDomain(ctx, DomainRoot(root, domain), DomainRoot(dir, domain), func(bytes, total int64) {
+			show(wire.Progress{Step: "copy", Item: domain, Bytes: bytes, Total: total})
+		})
 		if err != nil {
 			return r, fmt.Errorf("back up domain %s of %s: %w", domain, root, err)
 		}
@@ -92,7 +94,7 @@ func domainsIn(root string) ([]string, error) {
 }
 
 // backupDomain copies the domain in a directory to another one.
-func backupDomain(ctx context.Context, root, dir string) (r BackupResult, err error) {
+func backupDomain(ctx context.Context, root, dir string, show func(bytes, total int64)) (r BackupResult, err error) {
 	c, err := catalog.Attach(ctx, catalogFile(root))
 	if err != nil {
 		return r, err
@@ -102,7 +104,7 @@ func backupDomain(ctx context.Context, root, dir string) (r BackupResult, err er
 		return r, err
 	}
 	err = whileHeld(ctx, c, func(ctx context.Context) error {
-		r, err = backup(ctx, c, root, dir)
+		r, err = backup(ctx, c, root, dir, show)
 		return err
 	})
 	return r, err
@@ -145,7 +147,9 @@ func whileHeld(ctx context.Context, c *catalog.Catalog, fn func(ctx context.Cont
 	return errors.Join(err, c.Claims.EndHold(context.WithoutCancel(ctx), owner))
 }
 
-func backup(ctx context.Context, c *catalog.Catalog, root, dir string) (r BackupResult, err error) {
+func backup(
+	ctx context.Context, c *catalog.Catalog, root, dir string, show func(bytes, total int64),
+) (r BackupResult, err error) {
 	snapshot := catalogFile(dir) + ".new"
 	if err := os.RemoveAll(snapshot); err != nil {
 		return r, err
@@ -158,10 +162,12 @@ func backup(ctx context.Context, c *catalog.Catalog, root, dir string) (r Backup
 		return r, err
 	}
 	keys, err := objectKeys(ctx, named)
-	if err := errors.Join(err, named.Close()); err != nil {
+	_, total, totalErr := named.Checks.ObjectBytes(ctx) // without the layer records, which are small
+	if err := errors.Join(err, totalErr, named.Close()); err != nil {
 		return r, err
 	}
 	r = BackupResult{Objects: int64(len(keys))}
+	bytes := int64(0)
 	for key := range keys {
 		if ctx.Err() != nil {
 			return r, context.Cause(ctx)
@@ -173,6 +179,10 @@ func backup(ctx context.Context, c *catalog.Catalog, root, dir string) (r Backup
 		if copied {
 			r.Copied++
 		}
+		if info, err := os.Stat(filepath.Join(objectsDir(dir), key)); err == nil {
+			bytes += info.Size()
+		}
+		show(min(bytes, total), total)
 	}
 	// Links come before the blobs that they name.
 	const v2 = "docker/registry/v2"

@@ -28,7 +28,7 @@ func TestBackupIsDurable(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "new", "backup")
 		disk, backing := faultyDir(t, filepath.Join(dir, part))
 		disk.Fail(syscall.EIO, faultfs.SyncDir)
-		if _, err := hub.Backup(t.Context(), h.config.Root, dir); !errors.Is(err, syscall.EIO) {
+		if _, err := hub.Backup(t.Context(), h.config.Root, dir, silent); !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s: the backup ended with %v, want an error", part, err)
 		}
 		for _, name := range []string{"catalog.db", "backup.json"} {

@@ -45,9 +45,13 @@ func restored(h *testHub, dir string) *testHub {
 
 func backup(h *testHub, dir string) hub.BackupResult {
 	h.t.Helper()
-	r, err := hub.Backup(h.t.Context(), h.config.Root, dir)
+	var last wire.Progress
+	r, err := hub.Backup(h.t.Context(), h.config.Root, dir, func(p wire.Progress) { last = p })
 	if err != nil {
 		h.t.Fatal(err)
+	}
+	if last.Bytes == 0 || last.Bytes != last.Total {
+		h.t.Errorf("at the end, the progress is %+v", last)
 	}
 	return r
 }
@@ -158,7 +162,7 @@ func TestBackupIntoAnotherDirectory(t *testing.T) {
 	write(t, filepath.Join(home, "notes"), []byte("mine"))
 	for _, to := range []string{h.config.Root, link, filepath.Join(h.config.Root, "backup"),
 		filepath.Dir(h.config.Root), another.config.Root, home} {
-		_, err := hub.Backup(t.Context(), h.config.Root, to)
+		_, err := hub.Backup(t.Context(), h.config.Root, to, func(wire.Progress) {})
 		if err == nil || !strings.Contains(err.Error(), "choose") {
 			t.Errorf("a backup into %s: %v, want an error", to, err)
 		}
@@ -189,7 +193,7 @@ func TestIncompleteBackup(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := hub.Backup(t.Context(), h.config.Root, dir); err == nil {
+	if _, err := hub.Backup(t.Context(), h.config.Root, dir, func(wire.Progress) {}); err == nil {
 		t.Error("a backup of lost objects succeeded")
 	}
 	if err := hub.Restore(t.Context(), dir, t.TempDir()); err == nil {

@@ -12,6 +12,7 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/hub"
+	"lighter/wire"
 )
 
 func backupCommand() *cobra.Command {
@@ -47,7 +48,9 @@ S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps
 				"copy both with the tools of the database and bucket, in a script (lighter backup hold -- SCRIPT)",
 				config.Root))
 		}
-		r, err := hub.Backup(cmd.Context(), config.Root, args[0])
+		r, err := watch(func(show func(wire.Progress)) (hub.BackupResult, error) {
+			return hub.Backup(cmd.Context(), config.Root, args[0], show)
+		})
 		if err != nil {
 			return err
 		}

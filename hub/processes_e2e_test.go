@@ -345,9 +345,11 @@ func TestProcessesTakeOver(t *testing.T) {
 	}
 }
 
-// holdUploads is a proxy before the S3 server of a bucket. It holds the first upload of an index
-// until release is called.
-func holdUploads(t *testing.T, bucket string) (through string, held chan struct{}, release func()) {
+// holdRequest is a proxy before the S3 server of a bucket. It holds the first request of a method
+// whose path contains part, until release is called.
+func holdRequest(
+	t *testing.T, bucket, method, part string,
+) (through string, held chan struct{}, release func()) {
 	t.Helper()
 	held, released := make(chan struct{}), make(chan struct{})
 	release = sync.OnceFunc(func() { close(released) })
@@ -356,7 +358,7 @@ func holdUploads(t *testing.T, bucket string) (through string, held chan struct{
 		<-released
 	})
 	through, proxy, err := s3.Proxy(bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
-		if req.Method == http.MethodPut && strings.Contains(req.URL.Path, "/indexes/") {
+		if req.Method == method && strings.Contains(req.URL.Path, part) {
 			hold()
 		}
 		forward(w, req)
@@ -377,7 +379,7 @@ func TestStoppedWhileItPublishes(t *testing.T) {
 	slow := c
 	var held chan struct{}
 	var release func()
-	slow.Bucket, held, release = holdUploads(t, c.Bucket)
+	slow.Bucket, held, release = holdRequest(t, c.Bucket, http.MethodPut, "/indexes/")
 	a := startProcess(t, slow)
 	second := c
 	second.Root = t.TempDir()

@@ -178,7 +178,7 @@ func TestOneTagAtTwoProcesses(t *testing.T) {
 	h.push("a:second", image(upperTar))
 	first, second := h.ready("a:first").Digest, h.ready("a:second").Digest
 	repository := h.Registry().Repository("a")
-	var settled []func()
+	var settled []func() bool
 	for _, digest := range []string{first, second} {
 		done, err := h.Images().Changing(t.Context(), "a", "1")
 		if err != nil {

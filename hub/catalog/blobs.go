@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
 )
 
 // Blobs says when clients last relied on manifests and blobs of the hub's registry, so that those
-// that nothing names can be deleted beside pushes. It is safe for concurrent use.
+// that nothing names can be deleted beside pushes. The digest of a tag, which can be touched and
+// deleted, too, is REPOSITORY:TAG. It is safe for concurrent use.
 type Blobs struct{ *database }
 
 // ErrDeleting means that a process is deleting a blob.
@@ -99,6 +101,12 @@ func (b *Blobs) Begin(ctx context.Context, digest string, before time.Time, leas
 		return err
 	})
 	return may, err
+}
+
+// BeginAny is Begin for a blob that may be deleted whenever it was touched. It reports false if
+// another process is deleting the blob.
+func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration) (may bool, err error) {
+	return b.Begin(ctx, digest, time.UnixMilli(math.MaxInt64), lease)
 }
 
 // End ends the deletion of a blob.

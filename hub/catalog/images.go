@@ -42,7 +42,18 @@ func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
 // If images of the name are to be ingested then, j is queued, whose key is the name. Otherwise the
 // open job of that name is cancelled.
 func (c *Catalog) Name(ctx context.Context, name string, images []Image, j Job) (now []Image, err error) {
+	return c.NameBy(ctx, Lease{}, name, images, j)
+}
+
+// NameBy is Name by the owner of a job about the name. The error is ErrLost if it has lost the job,
+// or if the job was added again meanwhile.
+func (c *Catalog) NameBy(
+	ctx context.Context, l Lease, name string, images []Image, j Job,
+) (now []Image, err error) {
 	err = c.update(ctx, "name image "+name, func(tx session) error {
+		if err := holdUnchanged(ctx, tx, l); err != nil {
+			return err
+		}
 		if err := lockJob(ctx, tx, j.Kind, name); err != nil {
 			return err
 		}
@@ -288,11 +299,20 @@ func (c *Catalog) images(ctx context.Context, clauses string, args ...any) (imag
 // Remove removes the images of a name. If digest is not empty, it removes only those with this
 // digest or root. If nothing is left to ingest, the name's open job of that kind is cancelled.
 func (c *Catalog) Remove(ctx context.Context, kind, name, digest string) error {
+	return c.RemoveBy(ctx, Lease{}, kind, name, digest)
+}
+
+// RemoveBy is Remove by the owner of a job about the name. The error is ErrLost if it has lost the
+// job, or if the job was added again meanwhile.
+func (c *Catalog) RemoveBy(ctx context.Context, l Lease, kind, name, digest string) error {
 	condition, args := "", []any{name}
 	if digest != "" {
 		condition, args = ` AND (root = ? OR digest = ?)`, append(args, digest, digest)
 	}
 	err := c.update(ctx, "remove image "+name, func(tx session) error {
+		if err := holdUnchanged(ctx, tx, l); err != nil {
+			return err
+		}
 		if err := lockJob(ctx, tx, kind, name); err != nil {
 			return err
 		}

@@ -14,6 +14,11 @@ func (q *Jobs) Open(ctx context.Context, kind, key string) (Job, error) {
 		kind, key)
 }
 
+// OpenOf returns all open jobs of a kind.
+func (q *Jobs) OpenOf(ctx context.Context, kind string) ([]Job, error) {
+	return list(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND `+openJob, kind)
+}
+
 // Get returns a job, or ErrNotFound.
 func (q *Jobs) Get(ctx context.Context, n int64) (Job, error) {
 	j, err := get(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)

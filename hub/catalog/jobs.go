@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -162,22 +163,24 @@ func (q *Jobs) AddDue(ctx context.Context, j Job, every time.Duration) (queued b
 
 // Withdraw removes a queued job that nobody has added again or claimed since it was added with that
 // payload. Otherwise the open job of its kind and key runs as soon as possible, once more if it is
-// running; if there is none, Withdraw adds j.
-func (q *Jobs) Withdraw(ctx context.Context, j Job) error {
-	return q.update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx session) error {
+// running; if there is none, Withdraw adds j. lasted says that the job was open with that payload
+// until now.
+func (q *Jobs) Withdraw(ctx context.Context, j Job) (lasted bool, err error) {
+	err = q.update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx session) error {
 		err := change(ctx, tx, errKnown, `DELETE FROM jobs WHERE kind = ? AND key = ? AND state = 'queued' AND fence = 0
 			AND payload = ?`, j.Kind, j.Key, j.Payload)
-		if !errors.Is(err, errKnown) {
+		if lasted = err == nil; !errors.Is(err, errKnown) {
 			return err
 		}
-		err = change(ctx, tx, errKnown, `UPDATE jobs SET run_at = `+tx.clock+`,
+		payload, err := get(ctx, tx, value[[]byte], `UPDATE jobs SET run_at = `+tx.clock+`,
 				request = CASE WHEN state = 'running' AND request = '' THEN 'again' ELSE request END
-			WHERE kind = ? AND key = ? AND `+openJob, j.Kind, j.Key)
-		if errors.Is(err, errKnown) {
+			WHERE kind = ? AND key = ? AND `+openJob+` RETURNING payload`, j.Kind, j.Key)
+		if lasted = err == nil && bytes.Equal(payload, j.Payload); errors.Is(err, ErrNotFound) {
 			_, err = addJob(ctx, tx, j, 0)
 		}
 		return err
 	})
+	return lasted && err == nil, err
 }
 
 // Hurry makes all queued jobs of a kind run as soon as possible.
@@ -448,6 +451,16 @@ func lockJob(ctx context.Context, tx session, kind, key string) error {
 func hold(ctx context.Context, tx session, l Lease) error {
 	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
 		WHERE n = ? AND fence = ? AND root = ? AND state = 'running' AND request <> 'cancel'`, l.Job, l.Fence, l.Root)
+}
+
+// holdUnchanged is hold for a job that is to run to its end as it was claimed: nobody has added it
+// again, or wants to end it. A lease of no job is of a request, which may change anything.
+func holdUnchanged(ctx context.Context, tx session, l Lease) error {
+	if l == (Lease{}) {
+		return nil
+	}
+	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
+		WHERE n = ? AND fence = ? AND state = 'running' AND request = ''`, l.Job, l.Fence)
 }
 
 // Hold returns ErrLost if the owner of a lease may no longer change what its job is about.

@@ -201,16 +201,60 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 		}
 		which = add.Digest
 	}
-	settled := func() {}
-	if add.Digest != "" {
-		if settled, err = s.changing(ctx, ref); err != nil {
+	for n := 1; ; n++ {
+		r, lasted, err := s.nameOwn(ctx, ref, which, platforms)
+		switch {
+		case err != nil || lasted:
+			return r, err
+		case n >= maxNamings && r.images != nil:
+			return r, nil
+		case n >= maxNamings:
+			return nil, fmt.Errorf("%w: %s is being given to other images at this moment; try again", report.ErrBusy, ref.Name())
+		}
+	}
+}
+
+// maxNamings bounds how often a name is given to an image, because others change it meanwhile.
+const maxNamings = 3
+
+// nameOwn gives a name to an image that the hub's registry has by a tag or digest, and points the
+// tag of the name to it. It reports whether the change was announced until it was complete.
+func (s *Service) nameOwn(
+	ctx context.Context, ref wire.Ref, which string, platforms []string,
+) (r *request, lasted bool, err error) {
+	announced, err := s.announce(ctx, ref.Name())
+	if err != nil {
+		return nil, false, err
+	}
+	members, err := s.touchOwn(ctx, ref, which, platforms)
+	if err != nil {
+		announced.settled() // nothing has changed
+		return nil, false, err
+	}
+	ctx = context.WithoutCancel(ctx) // the following is done as a whole
+	r = &request{name: ref.Name()}
+	if r.images, err = s.putOwn(ctx, ref, members, ref.Tag != "" && which != ref.Tag); err != nil {
+		return nil, false, err
+	}
+	return r, announced.settled() && r.images != nil, nil
+}
+
+// touchOwn reads an image of the hub's registry that is to get a name. It waits while a part of the
+// image, or the tag, is being deleted.
+func (s *Service) touchOwn(
+	ctx context.Context, ref wire.Ref, which string, platforms []string,
+) (*oci.Members, error) {
+	repository := s.registry.Repository(ref.Repository)
+	if ref.Tag != "" {
+		if err := repository.TouchTag(ctx, ref.Tag); err != nil {
 			return nil, err
 		}
 	}
-	defer s.Lock(ref.Repository)()
-	repository := s.registry.Repository(ref.Repository)
 	root, err := repository.Manifest(ctx, which)
 	if err != nil {
+		return nil, err
+	}
+	if err := repository.Touch(ctx, root); err != nil {
 		return nil, err
 	}
 	members, err := oci.Expand(ctx, repository, root, platforms)
@@ -220,21 +264,28 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 	if err := members.CheckPlatforms(); err != nil {
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
-	ctx = context.WithoutCancel(ctx) // the following is done as a whole
-	if add.Digest != "" && ref.Tag != "" {
-		err = repository.PutManifest(ctx, ref.Tag, root)
+	return members, nil
+}
+
+// putOwn makes a name stand for an image of the hub's registry in the catalog and, if its tag is to
+// be moved, in the registry. Otherwise it returns none if the name stands for another image there.
+func (s *Service) putOwn(
+	ctx context.Context, ref wire.Ref, members *oci.Members, move bool,
+) ([]catalog.Image, error) {
+	defer s.Lock(ref.Repository)()
+	repository := s.registry.Repository(ref.Repository)
+	if move {
+		if err := repository.PutManifest(ctx, ref.Tag, members.Root); err != nil {
+			return nil, err
+		}
 	} else {
-		err = repository.Touch(ctx, root)
+		root, err := repository.Manifest(ctx, ref.Reference())
+		if err != nil || root.Digest != members.Root.Digest {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	now, err := s.nameImages(ctx, ref, imagesOf(members))
-	if err != nil {
-		return nil, err
-	}
-	settled()
-	return &request{name: ref.Name(), images: requested(members, now)}, nil
+	now, err := s.nameImages(ctx, catalog.Lease{}, ref, imagesOf(members))
+	return requested(members, now), err
 }
 
 // beginCopy queues the job that brings the wanted images of a source, unless they are ready.

@@ -29,12 +29,12 @@ func (s *Service) Lock(repository string) (unlock func()) {
 // Pushed notes that a tag of the hub's registry points to a manifest. The repository is locked.
 func (s *Service) Pushed(ctx context.Context, repository, tag string) error {
 	ref := wire.Ref{Repository: repository, Tag: tag}
-	return s.readName(ctx, ref)
+	return s.readName(ctx, catalog.Lease{}, ref)
 }
 
-// readName copies what a name stands for from the registry to the catalog. The repository is
-// locked.
-func (s *Service) readName(ctx context.Context, ref wire.Ref) error {
+// readName copies what a name stands for from the registry to the catalog. The lease is that of the
+// name's job, or none. The repository is locked.
+func (s *Service) readName(ctx context.Context, l catalog.Lease, ref wire.Ref) error {
 	repository := s.registry.Repository(ref.Repository)
 	root, err := repository.Manifest(ctx, ref.Reference())
 	if err != nil {
@@ -46,14 +46,17 @@ func (s *Service) readName(ctx context.Context, ref wire.Ref) error {
 		images = []catalog.Image{{Root: root.Digest, Digest: root.Digest, State: wire.StateFailed,
 			Error: report.Reason(errorOf(ref.Name(), err))}}
 	}
-	_, err = s.nameImages(ctx, ref, images)
+	_, err = s.nameImages(ctx, l, ref, images)
 	return err
 }
 
 // nameImages makes a name stand for these images in the catalog and returns them as they are now.
-// The registry has them already. The repository is locked.
-func (s *Service) nameImages(ctx context.Context, ref wire.Ref, images []catalog.Image) ([]catalog.Image, error) {
-	now, err := s.catalog.Name(ctx, ref.Name(), images, pushJob(ref.Name(), images[0].Root))
+// The registry has them already. The lease is that of the name's job, or none. The repository is
+// locked.
+func (s *Service) nameImages(
+	ctx context.Context, l catalog.Lease, ref wire.Ref, images []catalog.Image,
+) ([]catalog.Image, error) {
+	now, err := s.catalog.NameBy(ctx, l, ref.Name(), images, pushJob(ref.Name(), images[0].Root))
 	if err != nil {
 		return nil, err
 	}
@@ -66,14 +69,14 @@ func (s *Service) nameImages(ctx context.Context, ref wire.Ref, images []catalog
 func (s *Service) Deleted(ctx context.Context, repository, reference string) error {
 	ref := wire.Ref{Repository: repository, Tag: reference}
 	if !strings.Contains(reference, ":") { // tags have no colon, digests have one
-		return s.forget(ctx, ref.Name(), "")
+		return s.forget(ctx, catalog.Lease{}, ref.Name(), "")
 	}
 	names, err := s.catalog.NamesIn(ctx, repository, reference)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if err := s.forget(ctx, name, reference); err != nil {
+		if err := s.forget(ctx, catalog.Lease{}, name, reference); err != nil {
 			return err
 		}
 	}
@@ -81,9 +84,10 @@ func (s *Service) Deleted(ctx context.Context, repository, reference string) err
 }
 
 // forget removes a name from the catalog or, if digest is not empty, its images with that digest.
-func (s *Service) forget(ctx context.Context, name, digest string) error {
+// The lease is that of the name's job, or none.
+func (s *Service) forget(ctx context.Context, l catalog.Lease, name, digest string) error {
 	defer s.jobs.Changed(jobKind, name)
-	return s.catalog.Remove(ctx, jobKind, name, digest)
+	return s.catalog.RemoveBy(ctx, l, jobKind, name, digest)
 }
 
 // removal returns the job that removes a name. It has what is to be deleted, so that it can do that
@@ -127,37 +131,53 @@ func (s *Service) remove(ctx context.Context, ref wire.Ref, c change, l catalog.
 		return err
 	}
 	for _, digest := range c.Manifests {
-		if err := s.deleteManifest(ctx, ref.Repository, digest); err != nil {
+		if err := s.deleteManifest(ctx, ref.Repository, digest, l.Job); err != nil {
 			return err
 		}
 	}
-	return s.deleteIndexes(ctx, ref.Repository, c.Indexes)
+	return s.deleteIndexes(ctx, ref.Repository, c.Indexes, l.Job)
 }
 
 func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease) (removed bool, err error) {
 	defer s.Lock(ref.Repository)()
-	// A push announces itself before it takes the lock: what it has pushed is not to be removed.
-	j, err := s.catalog.Jobs.Get(ctx, l.Job)
-	if err != nil || j.Fence != l.Fence || j.Request != "" {
-		return false, err
-	}
-	// The registry comes first: if this is interrupted, the image is still listed.
-	if ref.Tag != "" {
-		if err := s.registry.Repository(ref.Repository).Delete(ctx, ref.Tag); err != nil {
-			return false, err
+	err = s.deleting(ctx, registry.TagKey(ref.Repository, ref.Reference()), func(ctx context.Context) error {
+		// What is just being pushed is not to be removed.
+		j, err := s.catalog.Jobs.Get(ctx, l.Job)
+		if err != nil || j.Fence != l.Fence || j.Request != "" {
+			return err
 		}
-	}
-	return true, s.forget(ctx, ref.Name(), "")
+		// The registry comes first: if this is interrupted, the image is still listed.
+		if ref.Tag != "" {
+			if err := s.registry.Repository(ref.Repository).Delete(ctx, ref.Tag); err != nil {
+				return err
+			}
+		}
+		err = s.forget(ctx, l, ref.Name(), "")
+		if removed = err == nil; errors.Is(err, catalog.ErrLost) { // only the registry has forgotten it
+			_, addErr := s.catalog.Jobs.Add(context.WithoutCancel(ctx), change{}.job(ref.Name()), 0)
+			err = errors.Join(err, addErr)
+		}
+		return err
+	})
+	return removed, err
 }
 
-// deleteManifest deletes a manifest, unless a name in the repository needs it.
-func (s *Service) deleteManifest(ctx context.Context, repository, digest string) error {
+// deleteManifest deletes a manifest, unless a name in the repository needs it. If one may get it at
+// this moment, the collection of the registry's blobs deletes it later.
+func (s *Service) deleteManifest(ctx context.Context, repository, digest string, job int64) error {
 	defer s.Lock(repository)()
-	names, err := s.catalog.NamesIn(ctx, repository, digest)
-	if err != nil || len(names) > 0 {
-		return err
-	}
-	return s.registry.Repository(repository).Delete(ctx, digest)
+	return s.deleting(ctx, digest, func(ctx context.Context) error {
+		// In this order: an announcement ends when the catalog has the name.
+		announced, err := s.announced(ctx, repository, job)
+		if err != nil || len(announced) > 0 {
+			return err
+		}
+		names, err := s.catalog.NamesIn(ctx, repository, digest)
+		if err != nil || len(names) > 0 {
+			return err
+		}
+		return s.registry.Repository(repository).Delete(ctx, digest)
+	})
 }
 
 // maxReads bounds how often the indexes of a repository are read while new ones are pushed to it.
@@ -165,7 +185,7 @@ const maxReads = 5
 
 // deleteIndexes deletes those of the indexes that no name in the repository needs. The catalog has
 // only roots and images, so the registry's other indexes are read, without the lock.
-func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes []string) error {
+func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes []string, job int64) error {
 	unneeded, seen := slices.Clone(indexes), map[string]bool{}
 	for range maxReads {
 		if len(unneeded) == 0 {
@@ -184,7 +204,7 @@ func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes 
 				return err
 			}
 		}
-		if done, err := s.deleteUnneeded(ctx, repository, unneeded, seen); done || err != nil {
+		if done, err := s.deleteUnneeded(ctx, repository, unneeded, seen, job); done || err != nil {
 			return err
 		}
 	}
@@ -211,19 +231,32 @@ func (s *Service) withoutNeeded(ctx context.Context, repository, root string, in
 	}), nil
 }
 
-// deleteUnneeded deletes indexes, unless there is a root that was not seen.
+// deleteUnneeded deletes indexes, unless there is a root that was not seen. If a name may get one
+// of them at this moment, the collection of the registry's blobs deletes them later.
 func (s *Service) deleteUnneeded(
-	ctx context.Context, repository string, indexes []string, seen map[string]bool,
+	ctx context.Context, repository string, indexes []string, seen map[string]bool, job int64,
 ) (done bool, err error) {
 	defer s.Lock(repository)()
-	roots, err := s.catalog.Indexes(ctx, wire.Ref{Repository: repository}.NamedRepository())
-	if err != nil || slices.ContainsFunc(roots, func(root string) bool { return !seen[root] }) {
-		return false, err
-	}
+	done = true
 	for _, index := range indexes {
-		if err := s.registry.Repository(repository).Delete(ctx, index); err != nil {
+		err := s.deleting(ctx, index, func(ctx context.Context) error {
+			announced, err := s.announced(ctx, repository, job)
+			if err != nil || len(announced) > 0 {
+				return err
+			}
+			roots, err := s.catalog.Indexes(ctx, wire.Ref{Repository: repository}.NamedRepository())
+			if err != nil {
+				return err
+			}
+			if slices.ContainsFunc(roots, func(root string) bool { return !seen[root] }) {
+				done = false
+				return nil
+			}
+			return s.registry.Repository(repository).Delete(ctx, index)
+		})
+		if err != nil || !done {
 			return false, err
 		}
 	}
-	return true, nil
+	return done, nil
 }

@@ -6,12 +6,14 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
 	"lighter/hub/report"
+	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -20,6 +22,12 @@ import (
 // both have the change, the job is withdrawn. If the process ends before that, or another process
 // changes the same name at the same time, the job runs: it makes the catalog agree with the
 // registry.
+//
+// The lock of a repository (Service.Lock) is one of a process. Between processes, an announcement
+// excludes deletions. A deletion of a tag or manifest begins in the catalog (catalog.Blobs), for a
+// lease. Then it looks for announced changes of the repository, and deletes nothing if there are
+// any. A change is announced first. Then it touches its tag and manifests, which waits for the
+// deletions that have begun.
 const (
 	// nameJob is the kind of these jobs. Their key is the name.
 	nameJob     = "name"
@@ -27,6 +35,10 @@ const (
 	namesAtOnce = 4
 	settleTries = 3
 	settlePause = 10 * time.Second
+	// deleteLease is how long a tag or manifest may be locked by its deletion. Half of it bounds the
+	// deletion.
+	deleteLease = 10 * time.Second
+	deletePause = 50 * time.Millisecond
 )
 
 // change is the payload of a nameJob.
@@ -44,39 +56,133 @@ func (c change) job(name string) catalog.Job {
 }
 
 // Changing says that a tag of the hub's registry is about to get another manifest or to be deleted,
-// or a manifest with all its tags. settled is called when the catalog has the change, too, or
-// nothing has changed.
-func (s *Service) Changing(ctx context.Context, repository, reference string) (settled func(), err error) {
-	names := []string{wire.Ref{Repository: repository, Tag: reference}.Name()}
-	if strings.Contains(reference, ":") { // tags have no colon, digests have one
-		if names, err = s.catalog.NamesIn(ctx, repository, reference); err != nil {
+// or a manifest with all its tags. settled is called, without the lock, when the catalog has the
+// change, too, or nothing has changed. It reports whether the change was announced until then.
+func (s *Service) Changing(ctx context.Context, repository, reference string) (settled func() bool, err error) {
+	if !strings.Contains(reference, ":") { // tags have no colon, digests have one
+		a, err := s.announce(ctx, wire.Ref{Repository: repository, Tag: reference}.Name())
+		if err != nil {
 			return nil, err
 		}
+		return a.settled, nil
 	}
-	token := rand.Text()
+	if err := s.beginDeletion(ctx, reference); err != nil {
+		return nil, err
+	}
+	names, err := s.announced(ctx, repository, 0) // the manifest may just be getting another tag
+	if err != nil {
+		return nil, err
+	}
+	known, err := s.catalog.NamesIn(ctx, repository, reference)
+	if err != nil {
+		return nil, err
+	}
+	names = append(names, known...)
+	slices.Sort(names)
+	a, err := s.announce(ctx, slices.Compact(names)...)
+	if err != nil {
+		return nil, err
+	}
+	return func() bool {
+		if err := s.endDeletion(ctx, reference); err != nil {
+			s.config.Log.Warn("a manifest is locked for some seconds", "digest", reference, "err", err)
+		}
+		return a.settled()
+	}, nil
+}
+
+// announcement is a change of names that this process makes.
+type announcement struct {
+	*Service
+	ctx   context.Context
+	names []string
+	token string
+}
+
+// announce queues the jobs of names that are about to change.
+func (s *Service) announce(ctx context.Context, names ...string) (*announcement, error) {
+	a := &announcement{Service: s, ctx: context.WithoutCancel(ctx), names: names, token: rand.Text()}
 	for _, name := range names {
-		j := change{Token: token}.job(name)
+		j := change{Token: a.token}.job(name)
 		j.Postpones = true
 		if _, err := s.catalog.Jobs.Add(ctx, j, settleAfter); err != nil {
 			return nil, err
 		}
 	}
-	return func() {
-		for _, name := range names {
-			if err := s.catalog.Jobs.Withdraw(context.WithoutCancel(ctx), change{Token: token}.job(name)); err != nil {
-				s.config.Log.Warn("a name is compared once more", "image", name, "err", err) // by its job
-			}
-			s.jobs.Changed(nameJob, name)
-		}
-	}, nil
+	return a, nil
 }
 
-// changing is Changing for a name.
-func (s *Service) changing(ctx context.Context, ref wire.Ref) (settled func(), err error) {
-	if ref.Tag == "" {
-		return func() {}, nil
+// settled withdraws the jobs, without the lock. It reports whether they were open until then.
+func (a *announcement) settled() bool {
+	all := true
+	for _, name := range a.names {
+		lasted, err := a.catalog.Jobs.Withdraw(a.ctx, change{Token: a.token}.job(name))
+		if err != nil {
+			a.config.Log.Warn("a name is compared once more", "image", name, "err", err) // by its job
+		}
+		a.jobs.Changed(nameJob, name)
+		all = all && lasted
 	}
-	return s.Changing(ctx, ref.Repository, ref.Tag)
+	return all
+}
+
+// isLast reports whether no other change of the name was announced since.
+func (a *announcement) isLast(ctx context.Context, name string) (bool, error) {
+	j, err := a.catalog.Jobs.Open(ctx, nameJob, name)
+	if errors.Is(err, catalog.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && bytes.Equal(j.Payload, change{Token: a.token}.job(name).Payload), err
+}
+
+// announced returns the names of a repository of which a change is announced. The removals of names
+// are no such changes; neither is the job that calls it, unless it has become one.
+func (s *Service) announced(ctx context.Context, repository string, job int64) (names []string, err error) {
+	open, err := s.catalog.Jobs.OpenOf(ctx, nameJob)
+	if err != nil {
+		return nil, err
+	}
+	for _, j := range open {
+		ref, err := wire.ParseName(j.Key)
+		var c change
+		if err != nil || ref.Repository != repository || json.Unmarshal(j.Payload, &c) != nil {
+			continue
+		}
+		if c.Remove && (j.N != job || j.Request == "") {
+			continue
+		}
+		names = append(names, j.Key)
+	}
+	return names, nil
+}
+
+// beginDeletion locks a tag or manifest that is about to be deleted, or changed like that. Until
+// endDeletion is called, or for deleteLease, no change begins to rely on it.
+func (s *Service) beginDeletion(ctx context.Context, digest string) error {
+	for {
+		may, err := s.catalog.Blobs.BeginAny(ctx, digest, deleteLease)
+		if err != nil || may {
+			return err
+		}
+		if !sleep.For(ctx, deletePause) { // another process deletes it
+			return ctx.Err()
+		}
+	}
+}
+
+func (s *Service) endDeletion(ctx context.Context, digest string) error {
+	return s.catalog.Blobs.End(context.WithoutCancel(ctx), digest)
+}
+
+// deleting calls fn between beginDeletion and endDeletion. The repository is locked.
+func (s *Service) deleting(ctx context.Context, digest string, fn func(ctx context.Context) error) error {
+	if err := s.beginDeletion(ctx, digest); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, deleteLease/2)
+	defer cancel()
+	err := fn(limited)
+	return errors.Join(err, s.endDeletion(ctx, digest))
 }
 
 // settle makes registry and catalog agree about a name.
@@ -92,7 +198,10 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 	if c.Remove {
 		err = s.remove(ctx, ref, c, j.Lease())
 	} else {
-		err = s.compare(ctx, ref)
+		err = s.compare(ctx, ref, j.Lease())
+	}
+	if errors.Is(err, catalog.ErrLost) { // the job runs again, or at another process
+		return nil
 	}
 	if isAway(err) {
 		return &jobs.RetryError{Err: err}
@@ -101,19 +210,19 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 }
 
 // compare copies what a name stands for from the registry to the catalog if they differ.
-func (s *Service) compare(ctx context.Context, ref wire.Ref) error {
+func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) error {
 	defer s.Lock(ref.Repository)()
 	d, err := s.difference(ctx, ref)
 	switch {
 	case err != nil:
 		return err
 	case d.gone:
-		return s.forget(ctx, ref.Name(), "")
+		return s.forget(ctx, l, ref.Name(), "")
 	case d.changed:
-		return s.readName(ctx, ref)
+		return s.readName(ctx, l, ref)
 	}
 	for _, digest := range d.missing {
-		if err := s.forget(ctx, ref.Name(), digest); err != nil {
+		if err := s.forget(ctx, l, ref.Name(), digest); err != nil {
 			return err
 		}
 	}

@@ -252,10 +252,21 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	if err := i.Copy(ctx, &j.Progress); err != nil {
 		return err
 	}
-	settled, err := s.changing(ctx, ref)
+	announced, err := s.announce(ctx, ref.Name())
 	if err != nil {
 		return err
 	}
+	if err := s.giveName(ctx, ref, i, j, announced); err != nil {
+		return err
+	}
+	announced.settled()
+	return nil
+}
+
+// giveName gives an image, of which only the manifests are missing, its name.
+func (s *Service) giveName(
+	ctx context.Context, ref wire.Ref, i *pull.Image, j *jobs.Running, announced *announcement,
+) error {
 	defer s.Lock(ref.Repository)()
 	// The name may have been removed meanwhile, or given to another image.
 	if err := s.catalog.Jobs.Hold(ctx, j.Lease()); err != nil {
@@ -274,36 +285,39 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	}
 	err = s.catalog.NameAs(ctx, j.Lease(), ref.Name(), imagesOf(members))
 	if errors.Is(err, catalog.ErrLost) { // at another process, between the two
-		return errors.Join(err, s.restoreTag(context.WithoutCancel(ctx), ref))
-	}
-	if err == nil {
-		settled()
+		return errors.Join(err, s.restoreTag(context.WithoutCancel(ctx), ref, announced))
 	}
 	return err
 }
 
 // restoreTag points the tag of a name to the image that the catalog has under it, or deletes the
-// tag if there is none. The repository is locked.
-func (s *Service) restoreTag(ctx context.Context, ref wire.Ref) error {
+// tag if there is none. It does nothing if another change of the name was announced, which decides
+// what it stands for. The repository is locked.
+func (s *Service) restoreTag(ctx context.Context, ref wire.Ref, announced *announcement) error {
 	if ref.Tag == "" {
 		return nil
 	}
-	images, err := s.catalog.Images(ctx, ref.Name())
-	if err != nil {
-		return err
-	}
-	repository := s.registry.Repository(ref.Repository)
-	if len(images) == 0 {
-		return repository.Delete(ctx, ref.Tag)
-	}
-	root, err := repository.Manifest(ctx, images[0].Root)
-	if errors.Is(err, registry.ErrNotFound) { // a job brings it
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return repository.PutManifest(ctx, ref.Tag, root)
+	return s.deleting(ctx, registry.TagKey(ref.Repository, ref.Tag), func(ctx context.Context) error {
+		if last, err := announced.isLast(ctx, ref.Name()); err != nil || !last {
+			return err
+		}
+		images, err := s.catalog.Images(ctx, ref.Name())
+		if err != nil {
+			return err
+		}
+		repository := s.registry.Repository(ref.Repository)
+		if len(images) == 0 {
+			return repository.Delete(ctx, ref.Tag)
+		}
+		root, err := repository.Manifest(ctx, images[0].Root)
+		if errors.Is(err, registry.ErrNotFound) { // a job brings it
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return repository.Tag(ctx, ref.Tag, root)
+	})
 }
 
 // isPending reports whether an image is to be ingested.

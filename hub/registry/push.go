@@ -19,8 +19,10 @@ import (
 // Events receives the changes that clients make. The repository is locked during the calls.
 type Events interface {
 	// Changing says that a tag is about to get a manifest or to be deleted, or a manifest with all
-	// its tags. settled is called after Pushed or Deleted has succeeded, or if nothing has changed.
-	Changing(ctx context.Context, repository, reference string) (settled func(), err error)
+	// its tags. settled is called, without the lock, after Pushed or Deleted has succeeded, or if
+	// nothing has changed. It reports whether others knew of the change until then; if not, they may
+	// have undone a part of it.
+	Changing(ctx context.Context, repository, reference string) (settled func() bool, err error)
 	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())
 	// Allow is asked before a manifest is stored. Its error wraps ErrQuota if there is no room for
@@ -44,7 +46,8 @@ var (
 
 const (
 	// maxManifests bounds the manifests that are pushed at a time, in bytes: each is in memory
-	// several times. Further requests wait for manifestsTimeout.
+	// several times. Further requests wait for manifestsTimeout, and as long while a part of theirs
+	// is being deleted.
 	maxManifests     = 8 * (MaxManifest + 1)
 	manifestsTimeout = 30 * time.Second
 	// manifestTimeout bounds the upload of one, which holds its share of maxManifests.
@@ -109,51 +112,107 @@ func (r *Registry) Handler(events Events) http.Handler {
 			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the manifest did not arrive completely"))
 			return
 		}
-		req.Body = io.NopCloser(bytes.NewReader(body))
-		if req.Method == http.MethodPut {
-			// Other registries are asked before the lock is taken, too.
-			repository := r.Repository(path[1])
-			if err := repository.Touch(wait, Manifest{Bytes: body}); err != nil {
-				serveError(w, err)
-				return
-			}
-			known, err := repository.upstreamBlobs(wait, Manifest{Bytes: body}, r.present)
-			if err != nil {
-				serveError(w, err)
-				return
-			}
-			req = req.WithContext(withUpstream(req.Context(), known))
-		}
-		settled, err := changing(req, events, path[1], path[2])
-		if err != nil {
-			r.log.Error("announce a push", "repository", path[1], "reference", path[2], "err", err)
-			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(
-				"the hub could not record the change; try again"))
-			return
-		}
-		defer events.Lock(path[1])()
-		if req.Method == http.MethodPut {
-			if err := allow(req, events, path[1], path[2], body); err != nil {
-				settled() // nothing has changed
-				serveError(w, err)
-				return
-			}
-		}
-		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
-		r.app.ServeHTTP(answer, req)
-		if answer.status < 300 {
-			if err := notify(req, events, path[1], path[2]); err != nil {
-				r.log.Error("record a push", "repository", path[1], "reference", path[2], "err", err)
-				_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(
-					"the hub could not record the change; try again"))
-				return
-			}
-		}
-		if answer.status < 500 {
-			settled()
-		}
-		answer.send(w)
+		r.changeName(req, events, path[1], path[2], body).send(w)
 	})
+}
+
+// maxPushes bounds how often a manifest is stored, because others change its name meanwhile.
+const maxPushes = 3
+
+// changeName stores or deletes a manifest, as a request wants, and returns the answer.
+func (r *Registry) changeName(req *http.Request, events Events, repository, ref string, body []byte) *answerBuffer {
+	for n := 1; ; n++ {
+		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
+		lasted := r.tryChange(answer, req, events, repository, ref, body)
+		if lasted || n >= maxPushes || req.Method != http.MethodPut || req.Context().Err() != nil {
+			return answer
+		}
+	}
+}
+
+// tryChange reports whether a change that has succeeded was announced until it was complete. Others
+// delete nothing that an announced change needs.
+func (r *Registry) tryChange(
+	answer *answerBuffer, req *http.Request, events Events, repository, ref string, body []byte,
+) (lasted bool) {
+	settled, err := changing(req, events, repository, ref)
+	if err != nil {
+		r.log.Error("announce a push", "repository", repository, "reference", ref, "err", err)
+		unavailableTo(answer, "the hub could not record the change; try again")
+		return true
+	}
+	if req.Method == http.MethodPut {
+		// Other registries are asked before the lock is taken, too.
+		known, err := r.touchPushed(req.Context(), repository, ref, body)
+		if err != nil {
+			settled()
+			serveError(answer, err)
+			return true
+		}
+		req = req.WithContext(withUpstream(req.Context(), known))
+	}
+	err = r.store(answer, req, events, repository, ref, body)
+	switch {
+	case errors.Is(err, ErrNotFound) && req.Method == http.MethodPut: // it was deleted just now
+		return false
+	case err != nil:
+		return true
+	}
+	if answer.status >= 500 {
+		return true
+	}
+	return settled()
+}
+
+// touchPushed notes that a client relies on a manifest that it pushes, and on its tag. It waits
+// while one of them is being deleted, so the change was announced before. It returns the blobs that
+// exist upstream.
+func (r *Registry) touchPushed(
+	ctx context.Context, repository, ref string, body []byte,
+) (map[digest.Digest]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, manifestsTimeout)
+	defer cancel()
+	to, m := r.Repository(repository), Manifest{Bytes: body}
+	if err := to.Touch(ctx, m); err != nil {
+		return nil, err
+	}
+	if _, err := digest.Parse(ref); err != nil {
+		if err := to.TouchTag(ctx, ref); err != nil {
+			return nil, err
+		}
+	}
+	return to.upstreamBlobs(ctx, m, r.present)
+}
+
+// store lets the library answer the request, and then tells events. An error is one of events; the
+// answer says it.
+func (r *Registry) store(
+	answer *answerBuffer, req *http.Request, events Events, repository, ref string, body []byte,
+) error {
+	defer events.Lock(repository)()
+	if req.Method == http.MethodPut {
+		if err := allow(req, events, repository, ref, body); err != nil {
+			serveError(answer, err)
+			return nil
+		}
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	r.app.ServeHTTP(answer, req)
+	if answer.status >= 300 {
+		return nil
+	}
+	err := notify(req, events, repository, ref)
+	if err != nil {
+		r.log.Error("record a push", "repository", repository, "reference", ref, "err", err)
+		*answer = answerBuffer{header: http.Header{}}
+		unavailableTo(answer, "the hub could not record the change; try again")
+	}
+	return err
+}
+
+// unavailableTo answers that a change was not made.
+func unavailableTo(w http.ResponseWriter, message string) {
+	_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(message))
 }
 
 // touchAsked notes that a client relies on a blob that it has found, mounts or has uploaded, or on
@@ -209,9 +268,9 @@ func (r *deadlineReader) Read(b []byte) (int, error) {
 
 // changing calls events.Changing, unless the request names no tag: a part of an index that is
 // pushed later has no name.
-func changing(req *http.Request, events Events, repository, ref string) (settled func(), err error) {
+func changing(req *http.Request, events Events, repository, ref string) (settled func() bool, err error) {
 	if _, err := digest.Parse(ref); err == nil && req.Method == http.MethodPut {
-		return func() {}, nil
+		return func() bool { return true }, nil
 	}
 	return events.Changing(req.Context(), repository, ref)
 }

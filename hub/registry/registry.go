@@ -200,6 +200,11 @@ func (r Repository) putManifest(ctx context.Context, tag string, m Manifest) err
 	if err := r.Touch(ctx, m); err != nil {
 		return err
 	}
+	if tag != "" {
+		if err := r.TouchTag(ctx, tag); err != nil {
+			return err
+		}
+	}
 	known, err := r.upstreamBlobs(ctx, m, r.registry.known)
 	if err != nil {
 		return err
@@ -215,6 +220,18 @@ func (r Repository) putManifest(ctx context.Context, tag string, m Manifest) err
 		return nil
 	}
 	return repo.Tags(ctx).Tag(ctx, tag, desc)
+}
+
+// Tag points a tag to a manifest that the repository has. Unlike PutManifest it touches nothing.
+func (r Repository) Tag(ctx context.Context, tag string, m Manifest) error {
+	repo, err := r.open(ctx)
+	if err == nil {
+		err = repo.Tags(ctx).Tag(ctx, tag, v1.Descriptor{Digest: digest.Digest(m.Digest)})
+	}
+	if err != nil {
+		return fmt.Errorf("tag %s of %s: %w", tag, r.name, ofStorage(err))
+	}
+	return nil
 }
 
 // Open opens a blob, which is stored here or upstream. The caller closes it.
@@ -394,8 +411,8 @@ func (m mount) Apply(options any) error {
 	return nil
 }
 
-// Delete deletes a tag, or a manifest with all tags that point to it. It is no error if it does not
-// exist.
+// Delete deletes a tag or a manifest. It is no error if it does not exist. A manifest's tags stay, so
+// they are deleted before it.
 func (r Repository) Delete(ctx context.Context, ref string) error {
 	if err := r.delete(ctx, ref); err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
 		return fmt.Errorf("delete %s of %s: %w", ref, r.name, ofStorage(err))
@@ -408,19 +425,9 @@ func (r Repository) delete(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	tags := repo.Tags(ctx)
 	id, err := digest.Parse(ref)
 	if err != nil {
-		return tags.Untag(ctx, ref)
-	}
-	pointing, err := tags.Lookup(ctx, v1.Descriptor{Digest: id})
-	if err != nil {
-		return err
-	}
-	for _, tag := range pointing {
-		if err := tags.Untag(ctx, tag); err != nil {
-			return err
-		}
+		return repo.Tags(ctx).Untag(ctx, ref)
 	}
 	manifests, err := repo.Manifests(ctx)
 	if err != nil {

@@ -220,12 +220,17 @@ func TestManifestsArePutAndDeleted(t *testing.T) {
 
 // events records its calls and returns err.
 type events struct {
-	calls []string
-	err   error
+	calls     []string
+	err       error
+	disturbed int // so many changes are not announced until they are complete
 }
 
-func (e *events) Changing(context.Context, string, string) (settled func(), err error) {
-	return func() { e.calls = append(e.calls, "settled") }, nil
+func (e *events) Changing(context.Context, string, string) (settled func() bool, err error) {
+	return func() bool {
+		e.calls = append(e.calls, "settled")
+		e.disturbed--
+		return e.disturbed < 0
+	}, nil
 }
 
 func (e *events) Lock(string) (unlock func()) { return func() {} }
@@ -273,6 +278,12 @@ func TestClientsAreAnsweredAfterEvents(t *testing.T) {
 	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusNotFound)
 	if got := strings.Join(e.calls, ", "); got != "pushed a/b 1, settled, settled, deleted a/b "+m.Digest+", settled, settled" {
 		t.Errorf("events received %q", got)
+	}
+	// A push is made again if others did not know of it until it was complete.
+	e.calls, e.disturbed = nil, 2
+	do("PUT", "/v2/a/b/manifests/1", http.StatusCreated)
+	if got, once := strings.Join(e.calls, ", "), "pushed a/b 1, settled"; got != once+", "+once+", "+once {
+		t.Errorf("events of a push that was disturbed twice: %q", got)
 	}
 	e.err = errors.New("the disk is full")
 	do("PUT", "/v2/a/b/manifests/1", http.StatusServiceUnavailable)

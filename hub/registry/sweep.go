@@ -146,7 +146,7 @@ func (r *Registry) EndUploads(ctx context.Context, age time.Duration) error {
 	return errors.Join(real...)
 }
 
-// Uses receives which blobs and manifests clients rely on.
+// Uses receives which blobs, manifests and tags clients rely on. The digest of a tag is its TagKey.
 type Uses interface {
 	// Touch protects blobs against deletion for a while, unless that was done within the last
 	// interval. It fails if one of them is being deleted.
@@ -183,6 +183,14 @@ func (r *Registry) touch(ctx context.Context, digests ...string) error {
 			return fmt.Errorf("%w: blob: %w", ErrUnavailable, err)
 		}
 	}
+}
+
+// TagKey returns what a tag is touched by.
+func TagKey(repository, tag string) string { return repository + ":" + tag }
+
+// TouchTag tells that a tag is about to get a manifest. It waits while the tag is being deleted.
+func (r Repository) TouchTag(ctx context.Context, tag string) error {
+	return r.registry.touch(ctx, TagKey(r.name, tag))
 }
 
 // maxTouched bounds the manifests below an index that Touch reads. Further ones are refused with

@@ -67,6 +67,12 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	must(t, b.End(ctx, "a"))
 	must(t, b.Touch(ctx, []string{"a"}, 0))
 	begin("a", before, long, false)
+	for _, want := range []bool{true, false} { // whenever it was touched, but one process at a time
+		if may, err := b.BeginAny(ctx, "a", long); err != nil || may != want {
+			t.Errorf("begin to delete a touched blob: %t, %v, want %t", may, err, want)
+		}
+	}
+	must(t, b.End(ctx, "a"))
 	// The lease of a process that was killed ends.
 	begin("b", later(), -time.Second, true)
 	must(t, b.Touch(ctx, []string{"b"}, 0))

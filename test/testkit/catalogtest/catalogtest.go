@@ -31,6 +31,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"PausedJobs", testPausedJobs},
 		{"Secrets", testSecrets},
 		{"WithdrawnJobs", testWithdrawnJobs},
+		{"NamesByJobs", testNamesByJobs},
 		{"Indexes", testIndexes},
 		{"JobImages", testJobImages},
 		{"Claims", testClaims},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -374,24 +376,74 @@ func testWithdrawnJobs(t *testing.T, c *catalog.Catalog) {
 	n := addJob(t, c, one, 0)
 	addJob(t, c, one, long)
 	wantNoJob(t, c, slots) // it waits again
-	must(t, c.Jobs.Withdraw(ctx, one))
+	withdraw := func(j catalog.Job, want bool) {
+		t.Helper()
+		if lasted, err := c.Jobs.Withdraw(ctx, j); err != nil || lasted != want {
+			t.Errorf("withdrawn: %t, %v; want %t", lasted, err, want)
+		}
+	}
+	withdraw(one, true)
 	if _, err := c.Jobs.Get(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("a withdrawn job: %v, want ErrNotFound", err)
 	}
 	addJob(t, c, one, long)
 	addJob(t, c, two, long)
-	must(t, c.Jobs.Withdraw(ctx, one))
+	withdraw(one, false)
 	j := claim(t, c, "x", "a")
-	must(t, c.Jobs.Withdraw(ctx, two))
+	withdraw(two, true) // it runs once more
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobQueued)
 	end(t, c, claim(t, c, "x", "a"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
-	must(t, c.Jobs.Withdraw(ctx, two)) // it ran in between
+	withdraw(two, false) // it ran in between
 	end(t, c, claim(t, c, "x", "a"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 	addJob(t, c, one, long)
 	must(t, c.Jobs.Hurry(ctx, "other"))
 	wantNoJob(t, c, slots)
 	must(t, c.Jobs.Hurry(ctx, kind))
 	claim(t, c, "x", "a")
+	addJob(t, c, catalog.Job{Kind: kind, Key: "b"}, long)
+	addJob(t, c, catalog.Job{Kind: "other", Key: "c"}, long)
+	open, err := c.Jobs.OpenOf(ctx, kind)
+	slices.SortFunc(open, func(a, b catalog.Job) int { return strings.Compare(a.Key, b.Key) })
+	if err != nil || len(open) != 2 || open[0].Key != "a" || string(open[0].Payload) != "1" || open[1].Key != "b" {
+		t.Errorf("open jobs of the kind: %+v, %v, want a and b", open, err)
+	}
+}
+
+// The worker of a job about a name changes the name only if the job was not added again, and has
+// no other owner.
+func testNamesByJobs(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	const about = "name"
+	add := func(payload string) {
+		t.Helper()
+		addJob(t, c, catalog.Job{Kind: about, Key: "a", Payload: []byte(payload)}, 0)
+	}
+	claimed := func() catalog.Lease {
+		t.Helper()
+		j, err := c.Jobs.Claim(ctx, "x", []catalog.Slot{{Kind: about}}, long)
+		must(t, err)
+		return j.Lease()
+	}
+	change := func(l catalog.Lease, want error) {
+		t.Helper()
+		if _, err := c.NameBy(ctx, l, "a", []catalog.Image{queued("1")}, jobOf("a")); !errors.Is(err, want) {
+			t.Errorf("named: %v, want %v", err, want)
+		}
+		if err := c.RemoveBy(ctx, l, kind, "a", ""); !errors.Is(err, want) {
+			t.Errorf("removed: %v, want %v", err, want)
+		}
+	}
+	add("1")
+	first := claimed()
+	change(first, nil)
+	add("2")
+	change(first, catalog.ErrLost)
+	_, err := c.Jobs.End(ctx, first, catalog.Outcome{State: wire.JobDone})
+	must(t, err)
+	second := claimed()
+	change(first, catalog.ErrLost)
+	change(second, nil)
+	change(catalog.Lease{}, nil) // a request has no job
 }
 
 // A layer is split by one worker.

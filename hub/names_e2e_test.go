@@ -1,0 +1,176 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"lighter/wire"
+)
+
+// putManifest pushes the manifest of an image, whose blobs are there, and returns the status.
+func (p *process) putManifest(repository, tag string, i fakeImage) int {
+	p.t.Helper()
+	manifest, _, _ := i.build()
+	b, err := json.Marshal(manifest)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	status, _, _ := p.do("PUT", "/v2/"+repository+"/manifests/"+tag, b, "Content-Type", manifest.MediaType)
+	return status
+}
+
+// wantPushed fails the test unless the registry and the catalog have a name, for all processes.
+func wantPushed(t *testing.T, name string, of ...*process) {
+	t.Helper()
+	ref, err := wire.ParseName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of[0].ready(name)
+	of[0].idle()
+	for _, p := range of {
+		p.expect("/v2/"+ref.Repository+"/manifests/"+ref.Tag, http.StatusOK)
+		p.fetchTree(p.ready(name).Chain)
+	}
+	if check := of[0].fsck(wire.Fsck{}); len(check.Findings) != 0 {
+		t.Errorf("registry and catalog differ: %s", findings(check))
+	}
+}
+
+// A push that another process accepts while an image is removed is not lost, whatever the removal
+// is just deleting: the tag that is pushed, or the manifest that gets another tag.
+func TestRemovalBesideAPush(t *testing.T) {
+	for what, deleted := range map[string]struct{ path, tag string }{
+		"same name":     {"/_manifests/tags/1/", "1"},
+		"same manifest": {"/_manifests/revisions/", "2"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c := hubConfig(t)
+			slow := c
+			var held chan struct{}
+			var release func()
+			slow.Bucket, held, release = holdRequest(t, c.Bucket, http.MethodDelete, deleted.path)
+			a := startProcess(t, slow)
+			second := c
+			second.Root = t.TempDir()
+			copyKey(t, c.Root, second.Root)
+			b := startProcess(t, second)
+			pushed := image(lowerTar)
+			b.push("a:1", pushed)
+			b.ready("a:1")
+			b.idle()
+			b.pause(true) // so that the other process removes the image
+			removed := make(chan error, 1)
+			go func() { removed <- a.client.Remove(t.Context(), "a:1") }()
+			<-held
+			b.pause(false)
+			status := make(chan int, 1)
+			go func() { status <- b.putManifest("a", deleted.tag, pushed) }()
+			answered := 0
+			select { // a push that does not wait is answered while the removal deletes
+			case answered = <-status:
+			case <-time.After(time.Second):
+			}
+			release()
+			if answered == 0 {
+				answered = <-status
+			}
+			if err := <-removed; err != nil {
+				t.Errorf("the removal: %v", err)
+			}
+			if answered != http.StatusCreated {
+				t.Fatalf("the push: %d, want 201", answered)
+			}
+			wantPushed(t, "a:"+deleted.tag, b, a)
+		})
+	}
+}
+
+// A worker that was stopped in a removal for longer than its leases does not remove what was pushed
+// meanwhile.
+func TestRemovalWakesUp(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	dir := t.TempDir()
+	a := startProcess(t, c, stepsEnv+"="+dir)
+	second := c
+	second.Root = t.TempDir()
+	copyKey(t, c.Root, second.Root)
+	b := startProcess(t, second, stepsEnv+"="+t.TempDir())
+	pushed := image(lowerTar)
+	b.push("a:1", pushed)
+	b.ready("a:1")
+	b.idle()
+	b.pause(true)
+	remove := scene{do: func(ctx context.Context, h *process, _ int) error { return h.client.Remove(ctx, "a:1") }}
+	if !a.until(t, remove, 0, dir, "stop name: before remove image") {
+		t.Fatal("the removal did not reach its transaction")
+	}
+	b.pause(false)
+	b.idle() // it has done the removal
+	if status := b.putManifest("a", "1", pushed); status != http.StatusCreated {
+		t.Fatalf("the push: %d, want 201", status)
+	}
+	b.ready("a:1")
+	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	a.idle()
+	wantPushed(t, "a:1", b, a)
+}
+
+// Removals and pushes of one manifest under two names, at two processes at the same time: registry
+// and catalog agree in the end, and have what a push has added that ended after the removal.
+func TestRemovalsBesidePushes(t *testing.T) {
+	t.Parallel()
+	a, b := startProcesses(t)
+	pushed := image(lowerTar)
+	a.push("a:1", pushed)
+	a.ready("a:1")
+	rounds := 10
+	if soak {
+		rounds = 200
+	}
+	for round := range rounds {
+		ended := map[string]time.Time{} // by tag; that of the removal is empty
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		end := func(tag string) {
+			mu.Lock()
+			defer mu.Unlock()
+			ended[tag] = time.Now()
+		}
+		all.Go(func() {
+			if err := a.client.Remove(t.Context(), "a:1"); err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+			end("")
+		})
+		for _, tag := range []string{"1", "2"} {
+			all.Go(func() {
+				time.Sleep(time.Duration(round%50) * time.Millisecond)
+				if status := b.putManifest("a", tag, pushed); status != http.StatusCreated {
+					t.Errorf("round %d: push of %s: %d, want 201", round, tag, status)
+				}
+				end(tag)
+			})
+		}
+		all.Wait()
+		wantPushed(t, "a:2", a, b)
+		if ended["1"].After(ended[""]) {
+			wantPushed(t, "a:1", a, b)
+		}
+		if err := b.client.Remove(t.Context(), "a:2"); err != nil {
+			t.Fatal(err)
+		}
+		a.pushReady("a:1", pushed)
+	}
+}

@@ -134,31 +134,45 @@ func insertJob(
 
 // AddDue queues a job, unless one of its kind and key is open, or has ended less than every ago. It
 // reports whether it has queued the job. Of several processes that call it at the same time, one
-// does.
-func (q *Jobs) AddDue(ctx context.Context, j Job, every time.Duration) (queued bool, err error) {
-	isRecent := func(in session) (bool, error) {
-		return get(ctx, in, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)
-			OR EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND NOT `+openJob+` AND updated > `+in.clock+` - ?)`,
-			j.Kind, j.Key, j.Kind, j.Key, every.Milliseconds())
+// does. If the job is not due because of one that has ended, after is when it will be: until then
+// there is no need to look again. A look reads the jobs that have ended since the last one of the
+// kind and key.
+func (q *Jobs) AddDue(
+	ctx context.Context, j Job, every time.Duration,
+) (queued bool, after time.Duration, err error) {
+	isDue := func(in session) (due bool, err error) {
+		open, err := get(ctx, in, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ?
+			AND `+openJob+`)`, j.Kind, j.Key)
+		if err != nil || open {
+			return false, err
+		}
+		age, err := get(ctx, in, func(age *time.Duration) []any { return []any{milliseconds{age}} },
+			`SELECT `+in.clock+` - updated FROM jobs WHERE kind = ? AND key = ? AND NOT `+openJob+`
+			ORDER BY updated DESC LIMIT 1`, j.Kind, j.Key)
+		if errors.Is(err, ErrNotFound) {
+			return true, nil
+		}
+		after = max(every-age, 0)
+		return age >= every, err
 	}
-	recent, err := isRecent(q.read) // most times that is all
-	if err != nil || recent {
-		return false, err
+	due, err := isDue(q.read) // most times that is all
+	if err != nil || !due {
+		return false, after, err
 	}
 	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
 		queued = false
 		if _, err := reserve(ctx, tx, "jobs", 1); err != nil { // locks out other processes
 			return err
 		}
-		recent, err := isRecent(tx)
-		if err != nil || recent {
+		due, err := isDue(tx)
+		if err != nil || !due {
 			return err
 		}
 		queued = true
 		_, err = addJob(ctx, tx, j, 0)
 		return err
 	})
-	return queued && err == nil, err
+	return queued && err == nil, after, err
 }
 
 // Withdraw removes a queued job that nobody has added again or claimed since it was added with that

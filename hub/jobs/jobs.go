@@ -47,7 +47,7 @@ type Store interface {
 	Cancel(ctx context.Context, n int64) (state string, err error)
 	Pause(ctx context.Context, n int64) (state string, err error)
 	Retry(ctx context.Context, n int64) error
-	AddDue(ctx context.Context, j catalog.Job, every time.Duration) (queued bool, err error)
+	AddDue(ctx context.Context, j catalog.Job, every time.Duration) (queued bool, after time.Duration, err error)
 	Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error)
 	Retire(ctx context.Context, kinds []string) (retired int, err error)
 }

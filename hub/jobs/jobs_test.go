@@ -377,6 +377,49 @@ func TestPeriodicJob(t *testing.T) {
 	}
 }
 
+// counting counts the looks for periodic jobs.
+type counting struct {
+	*catalog.Jobs
+	looks *atomic.Int64
+}
+
+func (c counting) AddDue(
+	ctx context.Context, j catalog.Job, every time.Duration,
+) (queued bool, after time.Duration, err error) {
+	c.looks.Add(1)
+	return c.Jobs.AddDue(ctx, j, every)
+}
+
+// After the end of a periodic job, nobody looks for the next one before it can be due: a look may
+// read all jobs that have ended.
+func TestPeriodicJobIsLookedForWhenDue(t *testing.T) {
+	store := counting{openJobs(t), new(atomic.Int64)}
+	q := jobs.New(store, "a", slog.New(slog.DiscardHandler))
+	q.DueInterval = time.Millisecond
+	numbers := make(chan int64, 1)
+	q.Add(jobs.Kind{Name: kind, Key: "daily", Every: time.Hour, AtOnce: 1,
+		Run: func(_ context.Context, j *jobs.Running) error {
+			numbers <- j.N
+			return nil
+		}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	await(t, store.Jobs, <-numbers, wire.JobDone)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // a hundred looks
+		before := store.looks.Load()
+		time.Sleep(100 * time.Millisecond)
+		if store.looks.Load() == before {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("it is looked for all the time")
+		}
+	}
+	cancel()
+	<-done
+}
+
 // forgetful reports the age of the jobs that are forgotten.
 type forgetful struct {
 	*catalog.Jobs

@@ -14,14 +14,17 @@ const (
 	forgetAtOne = 1000 // in one transaction
 )
 
-// addDue adds periodic jobs when they are due, until ctx ends.
+// addDue adds periodic jobs when they are due, until ctx ends. It does not look at a kind before
+// its next job can be due, as a look reads many rows if many jobs have ended.
 func (q *Queue) addDue(ctx context.Context) {
+	next := map[string]time.Time{} // by kind
 	for sleep.For(ctx, q.DueInterval) {
 		for _, k := range q.kinds {
-			if k.Every == 0 {
+			if k.Every == 0 || time.Now().Before(next[k.Name]) {
 				continue
 			}
-			queued, err := q.store.AddDue(ctx, catalog.Job{Kind: k.Name, Key: k.Key}, k.Every)
+			queued, after, err := q.store.AddDue(ctx, catalog.Job{Kind: k.Name, Key: k.Key}, k.Every)
+			next[k.Name] = time.Now().Add(after)
 			if err != nil && ctx.Err() == nil {
 				q.log.Error("queue a periodic job", "kind", k.Name, "err", err)
 			}

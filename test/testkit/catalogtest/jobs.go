@@ -544,10 +544,14 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 // moment, and whatever the outcome of the last one was. It is not queued while one is paused.
 func testDueJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
+	waits := false
 	add := func(every time.Duration) bool {
 		t.Helper()
-		queued, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "daily"}, every)
+		queued, after, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "daily"}, every)
 		must(t, err)
+		if (after > 0) != waits || waits && after > every {
+			t.Errorf("due after %v, want a time before the interval has passed: %t", after, waits)
+		}
 		return queued
 	}
 	for _, outcome := range []string{wire.JobDone, wire.JobFailed, wire.JobCancelled} {
@@ -555,7 +559,7 @@ func testDueJobs(t *testing.T, c *catalog.Catalog) {
 		queued := atomic.Int64{}
 		for range 12 {
 			all.Go(func() {
-				if is, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "daily"}, -time.Hour); err != nil {
+				if is, _, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "daily"}, -time.Hour); err != nil {
 					t.Error(err)
 				} else if is {
 					queued.Add(1)
@@ -574,9 +578,11 @@ func testDueJobs(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("the running job is to run again: %+v, %v", again, err)
 		}
 		end(t, c, j, catalog.Outcome{State: outcome}, outcome)
+		waits = true
 		if add(time.Hour) {
 			t.Errorf("queued again before the interval has passed since one was %s", outcome)
 		}
+		waits = false
 	}
 	if !add(-time.Hour) {
 		t.Error("not queued again after the interval")
@@ -586,7 +592,7 @@ func testDueJobs(t *testing.T, c *catalog.Catalog) {
 	if _, err := c.Jobs.Pause(ctx, open.N); err != nil || add(-time.Hour) {
 		t.Errorf("queued beside a paused one (%v)", err)
 	}
-	if other, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "other"}, time.Hour); err != nil || !other {
+	if other, _, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "other"}, time.Hour); err != nil || !other {
 		t.Errorf("a job with another key is queued: %t, %v", other, err)
 	}
 }

@@ -445,6 +445,36 @@ func TestDatabaseIsAway(t *testing.T) {
 	wantSame(t, p.config, undisturbed.config)
 }
 
+// A process whose database does not answer ends after SIGTERM. What it was doing is done when it is
+// started again.
+func TestEndWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	proxy := postgres.StartProxy(t, c.Catalog, func() bool { return false })
+	through := c
+	through.Catalog = proxy.Source
+	p := startProcess(t, through)
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	proxy.Silence()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the process has not ended after a minute")
+	}
+	<-added
+	release()
+	again := startProcess(t, c)
+	again.wantReady("a:1", r.manifest)
+}
+
 // awayTime is how long a store is away: longer than the leases.
 func awayTime() time.Duration {
 	if soak {

@@ -306,7 +306,9 @@ func (r *run) delete(ctx context.Context, digest string, fn func(context.Context
 	limited, cancel := context.WithTimeout(ctx, lease/2)
 	defer cancel()
 	err = fn(limited)
-	if endErr := r.config.Catalog.Blobs.End(context.WithoutCancel(ctx), digest); endErr != nil {
+	ending, end := catalog.Outlast(ctx)
+	defer end()
+	if endErr := r.config.Catalog.Blobs.End(ending, digest); endErr != nil {
 		err = errors.Join(err, endErr)
 	}
 	return err == nil, err

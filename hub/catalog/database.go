@@ -246,8 +246,32 @@ func (db *database) update(ctx context.Context, what string, fn func(tx session)
 	return nil
 }
 
-// commitTime is how long a commit may still take once the caller's context has ended.
-const commitTime = 5 * time.Second
+const (
+	// commitTime is how long a commit may still take once the caller's context has ended.
+	commitTime = 5 * time.Second
+	// outlastTime is the same for what Outlast is for.
+	outlastTime = 5 * time.Second
+)
+
+// Outlast returns the context of a write that completes what its caller has done, also if ctx has
+// ended. It ends some seconds after ctx, so that a database that does not answer keeps no process
+// from ending. The caller calls end.
+func Outlast(ctx context.Context) (longer context.Context, end func()) {
+	return outlast(ctx, outlastTime)
+}
+
+// outlast returns a context that ends when end is called, or ctx has ended for a time.
+func outlast(ctx context.Context, by time.Duration) (longer context.Context, end func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		sleep.For(longer, by)
+		cancel()
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
+}
 
 // transaction runs fn and commits. If ctx ends during the commit, the commit still gets commitTime:
 // after an interrupted one nobody knows whether the transaction has happened.
@@ -257,12 +281,8 @@ func (db *database) transaction(ctx context.Context, what string, fn func(tx ses
 		return mark(err)
 	}
 	defer connection.Close()
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	life, end := outlast(ctx, commitTime)
 	defer end()
-	defer context.AfterFunc(ctx, func() {
-		sleep.For(life, commitTime)
-		end()
-	})()
 	tx, err := connection.BeginTx(life, nil)
 	if err != nil {
 		return mark(err)

@@ -154,7 +154,9 @@ func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease)
 		}
 		err = s.forget(ctx, l, ref.Name(), "")
 		if removed = err == nil; errors.Is(err, catalog.ErrLost) { // only the registry has forgotten it
-			_, addErr := s.catalog.Jobs.Add(context.WithoutCancel(ctx), change{}.job(ref.Name()), 0)
+			adding, end := catalog.Outlast(ctx)
+			defer end()
+			_, addErr := s.catalog.Jobs.Add(adding, change{}.job(ref.Name()), 0)
 			err = errors.Join(err, addErr)
 		}
 		return err

@@ -101,7 +101,7 @@ type announcement struct {
 
 // announce queues the jobs of names that are about to change.
 func (s *Service) announce(ctx context.Context, names ...string) (*announcement, error) {
-	a := &announcement{Service: s, ctx: context.WithoutCancel(ctx), names: names, token: rand.Text()}
+	a := &announcement{Service: s, ctx: ctx, names: names, token: rand.Text()}
 	for _, name := range names {
 		j := change{Token: a.token}.job(name)
 		j.Postpones = true
@@ -114,9 +114,11 @@ func (s *Service) announce(ctx context.Context, names ...string) (*announcement,
 
 // settled withdraws the jobs, without the lock. It reports whether they were open until then.
 func (a *announcement) settled() bool {
+	ctx, end := catalog.Outlast(a.ctx)
+	defer end()
 	all := true
 	for _, name := range a.names {
-		lasted, err := a.catalog.Jobs.Withdraw(a.ctx, change{Token: a.token}.job(name))
+		lasted, err := a.catalog.Jobs.Withdraw(ctx, change{Token: a.token}.job(name))
 		if err != nil {
 			a.config.Log.Warn("a name is compared once more", "image", name, "err", err) // by its job
 		}
@@ -171,7 +173,9 @@ func (s *Service) beginDeletion(ctx context.Context, digest string) error {
 }
 
 func (s *Service) endDeletion(ctx context.Context, digest string) error {
-	return s.catalog.Blobs.End(context.WithoutCancel(ctx), digest)
+	ctx, end := catalog.Outlast(ctx)
+	defer end()
+	return s.catalog.Blobs.End(ctx, digest)
 }
 
 // deleting calls fn between beginDeletion and endDeletion. The repository is locked.

@@ -67,7 +67,9 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	limited, stop := context.WithTimeoutCause(ctx, s.ImageTime, &report.TooLongError{Limit: s.ImageTime})
 	defer stop()
 	err = s.bring(limited, ref, j)
-	if releaseErr := s.catalog.Jobs.ReleaseLayers(context.WithoutCancel(ctx), j.Lease()); releaseErr != nil {
+	releasing, end := catalog.Outlast(ctx)
+	defer end()
+	if releaseErr := s.catalog.Jobs.ReleaseLayers(releasing, j.Lease()); releaseErr != nil {
 		s.config.Log.Warn("release claims of layers", "err", releaseErr) // they end with the job
 	}
 	if err == nil || ctx.Err() != nil {
@@ -285,7 +287,9 @@ func (s *Service) giveName(
 	}
 	err = s.catalog.NameAs(ctx, j.Lease(), ref.Name(), imagesOf(members))
 	if errors.Is(err, catalog.ErrLost) { // at another process, between the two
-		return errors.Join(err, s.restoreTag(context.WithoutCancel(ctx), ref, announced))
+		restoring, end := catalog.Outlast(ctx)
+		defer end()
+		return errors.Join(err, s.restoreTag(restoring, ref, announced))
 	}
 	return err
 }

@@ -371,10 +371,13 @@ func requested(request string) error {
 	return nil
 }
 
-// persist repeats a write to the catalog until it succeeds. If ctx has ended it tries once.
+// persist repeats a write to the catalog until it succeeds. If ctx has ended it tries once, for some
+// seconds: what is not written then happens when the lease ends.
 func (q *Queue) persist(ctx context.Context, what string, write func(ctx context.Context) error) error {
 	for {
-		err := write(context.WithoutCancel(ctx))
+		try, end := catalog.Outlast(ctx)
+		err := write(try)
+		end()
 		if err == nil {
 			return nil
 		}

@@ -420,6 +420,36 @@ func TestPeriodicJobIsLookedForWhenDue(t *testing.T) {
 	<-done
 }
 
+// silent does not answer when a job has ended, as a database that cannot be reached.
+type silent struct{ *catalog.Jobs }
+
+func (silent) End(ctx context.Context, _ catalog.Lease, _ catalog.Outcome) (string, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// A queue ends, though the store does not answer.
+func TestQueueEndsWithoutItsStore(t *testing.T) {
+	store := silent{openJobs(t)}
+	ran := make(chan bool)
+	_, stop := start(t, store, "a", jobs.Kind{Run: func(context.Context, *jobs.Running) error {
+		close(ran)
+		return nil
+	}}, 0)
+	add(t, store.Jobs, "a", "", 0)
+	<-ran
+	ended := make(chan bool)
+	go func() {
+		stop()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the queue waits for the store")
+	}
+}
+
 // forgetful reports the age of the jobs that are forgotten.
 type forgetful struct {
 	*catalog.Jobs

@@ -13,7 +13,8 @@ import (
 )
 
 // Proxy is between hubs and a server. It can cut a connection after the server has committed a
-// transaction and before the client hears of it: the client cannot know whether it has happened.
+// transaction and before the client hears of it: the client cannot know whether it has happened. It
+// can also be silent, as a network that loses all packets.
 type Proxy struct {
 	// Source is the database's URL through the proxy.
 	Source string
@@ -21,6 +22,8 @@ type Proxy struct {
 	cut    func() bool
 	server string
 	cuts   atomic.Int64
+	silent atomic.Bool
+	ended  chan struct{} // closed when the test ends
 }
 
 // StartProxy starts a proxy for a database, which runs until the test ends. cut is called for each
@@ -35,12 +38,13 @@ func StartProxy(t testing.TB, source string, cut func() bool) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{cut: cut, server: u.Host}
+	p := &Proxy{cut: cut, server: u.Host, ended: make(chan struct{})}
 	u.Host = listener.Addr().String()
 	p.Source = u.String()
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait)
 	t.Cleanup(func() { _ = listener.Close() })
+	t.Cleanup(func() { close(p.ended) })
 	all.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -55,6 +59,9 @@ func StartProxy(t testing.TB, source string, cut func() bool) *Proxy {
 
 // Cuts returns how many answers were cut off.
 func (p *Proxy) Cuts() int64 { return p.cuts.Load() }
+
+// Silence makes the proxy forward nothing more.
+func (p *Proxy) Silence() { p.silent.Store(true) }
 
 // serve copies both directions of a connection until one of them ends.
 func (p *Proxy) serve(client net.Conn) {
@@ -72,7 +79,7 @@ func (p *Proxy) serve(client net.Conn) {
 		buffer := make([]byte, 64<<10)
 		for {
 			n, err := server.Read(buffer)
-			if err != nil || cutting.Load() {
+			if err != nil || cutting.Load() || p.isSilent() {
 				return
 			}
 			if _, err := client.Write(buffer[:n]); err != nil {
@@ -117,8 +124,20 @@ func (p *Proxy) forward(client io.Reader, server io.Writer, cutting *atomic.Bool
 			p.cuts.Add(1)
 			cutting.Store(true)
 		}
+		if p.isSilent() {
+			return nil
+		}
 		if _, err := server.Write(append(header, body...)); err != nil {
 			return err
 		}
 	}
+}
+
+// isSilent reports whether nothing more is forwarded. Then it waits for the end of the test.
+func (p *Proxy) isSilent() bool {
+	if p.silent.Load() {
+		<-p.ended
+		return true
+	}
+	return false
 }

@@ -52,7 +52,7 @@ hub/encoder: format/compress format/pack
 hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
-hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report wire
+hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report sleep wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire
 hub/objects: durable format/chunk format/compress format/pack

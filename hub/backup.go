@@ -186,8 +186,9 @@ func backup(
 	}
 	// Links come before the blobs that they name.
 	const v2 = "docker/registry/v2"
+	from, to := registryDir(root), registryDir(dir)
 	for _, part := range []string{v2 + "/repositories", v2 + "/blobs"} {
-		if err := copyTree(ctx, filepath.Join(registryDir(root), part), filepath.Join(registryDir(dir), part)); err != nil {
+		if err := copyTree(ctx, filepath.Join(from, part), filepath.Join(to, part)); err != nil {
 			return r, err
 		}
 	}

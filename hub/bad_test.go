@@ -74,7 +74,9 @@ func badImages() map[string]badImage {
 			config: []byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers"}}`)},
 			[]string{"has 0 diffIDs", "1 layers"}},
 		"a diffID that is none": {fakeImage{layers: image(lowerTar).layers,
-			config: []byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:12"]}}`)}, []string{"is not a diffID"}},
+			config: []byte(`{"os":"linux","architecture":"amd64",` +
+				`"rootfs":{"type":"layers","diff_ids":["sha256:12"]}}`)},
+			[]string{"is not a diffID"}},
 		"no layers": {image(), []string{"no layers"}},
 		"a manifest that cannot be": {fakeImage{layers: image(lowerTar).layers,
 			change: func(m *v1.Manifest) { m.Layers[0].Size = -1 }}, []string{"size -1"}},

@@ -213,7 +213,8 @@ func TestManifestPushedDuringCollection(t *testing.T) {
 	h.do("DELETE", "/v2/b/manifests/1", nil)
 	h.Blobs().Marked = func() {
 		h.pushManifest("a", "1", manifest.MediaType, manifest)
-		if status, _, _ := h.do("PUT", "/v2/b/manifests/2", body, "Content-Type", header.Get("Content-Type")); status != 201 {
+		mediaType := header.Get("Content-Type")
+		if status, _, _ := h.do("PUT", "/v2/b/manifests/2", body, "Content-Type", mediaType); status != 201 {
 			t.Errorf("push manifest %s again: %d", old, status)
 		}
 	}

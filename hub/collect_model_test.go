@@ -173,8 +173,9 @@ func (m *model) hold() error {
 	if m.broken == "held" { // the hub does not hear of it
 		return nil
 	}
-	_, err := m.h.Catalog().Holders.SetHeld(m.h.t.Context(), catalog.Holder{ID: holder, Kind: wire.HolderNode, Name: holder},
-		[]chunk.ID{tree}, catalog.HeldBounds{Holders: 100, Trees: 100})
+	node := catalog.Holder{ID: holder, Kind: wire.HolderNode, Name: holder}
+	bounds := catalog.HeldBounds{Holders: 100, Trees: 100}
+	_, err := m.h.Catalog().Holders.SetHeld(m.h.t.Context(), node, []chunk.ID{tree}, bounds)
 	return err
 }
 

@@ -55,8 +55,10 @@ func (h *testHub) consistent() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	want := map[string]int64{"packs": inventory.Packs + startup.Packs + int64(len(rewritten)), "indexes": inventory.Trees,
-		"locations": inventory.Trees, "layers": inventory.Layers}
+	want := map[string]int64{
+		"packs":   inventory.Packs + startup.Packs + int64(len(rewritten)),
+		"indexes": inventory.Trees, "locations": inventory.Trees, "layers": inventory.Layers,
+	}
 	got := map[string]int64{"packs": 0, "indexes": 0, "locations": 0, "layers": 0}
 	for _, key := range files(h.t, objectsDir(h.config)) {
 		kind, name, _ := strings.Cut(key, "/")
@@ -251,7 +253,8 @@ func (h *testHub) prepare(name string, i fakeImage) (publish func() error) {
 		h.t.Fatal(err)
 	}
 	ingester := ingest.New(c, h.Publisher(), encoder.NewPool(1), h.Trees(), h.Log())
-	prepared, err := ingester.Prepare(ctx, images[0], h.Registry().Repository(repository), job.Lease(), &report.Progress{})
+	source := h.Registry().Repository(repository)
+	prepared, err := ingester.Prepare(ctx, images[0], source, job.Lease(), &report.Progress{})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -567,7 +570,8 @@ func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 		t.Errorf("the collection has removed what a node has: %+v", done)
 	}
 	h.Collector().Blobs.Delay = 0
-	h.Collector().Holders = holders.New(h.Catalog().Holders, -wire.HeldLease-time.Hour, h.Log()) // it has reported long ago
+	// The node has reported long ago.
+	h.Collector().Holders = holders.New(h.Catalog().Holders, -wire.HeldLease-time.Hour, h.Log())
 	time.Sleep(2 * time.Millisecond)
 	plan, err := h.client.PlanCollection(t.Context())
 	if err != nil || plan.Collection.Blobs == 0 || plan.Collection.BlobBytes < 20_000 {

@@ -371,7 +371,8 @@ func files(t *testing.T, dir string) []string {
 			return err
 		}
 		name := strings.TrimPrefix(path, dir+"/")
-		if d.IsDir() && (name == "registry" || name == "domains" || name == ".sgwtmp") { // beside the objects in a bucket
+		// These are beside the objects in a bucket.
+		if d.IsDir() && (name == "registry" || name == "domains" || name == ".sgwtmp") {
 			return filepath.SkipDir
 		}
 		if !d.IsDir() {

@@ -213,7 +213,8 @@ func TestClockOfOneProcessIsWrong(t *testing.T) {
 			}
 			for _, j := range ended {
 				if j.Attempts > 1 || j.State != wire.JobDone {
-					t.Errorf("job %s %s: %s after %d attempts, want one: %s", j.Kind, j.Key, j.State, j.Attempts, j.Error)
+					t.Errorf("job %s %s: %s after %d attempts, want one: %s",
+						j.Kind, j.Key, j.State, j.Attempts, j.Error)
 				}
 			}
 			wantSame(t, a.config, undisturbed.config)

@@ -103,7 +103,8 @@ func TestFsckRepairs(t *testing.T) {
 			if got := check.Left(); got != n || n == 0 {
 				t.Errorf("%s: %d problems are found, want %d: %s", what, got, n, findings(check))
 			}
-			if !slices.ContainsFunc(check.Findings, func(f wire.Finding) bool { return slices.Contains(f.Images, "a:1") }) {
+			names := func(f wire.Finding) bool { return slices.Contains(f.Images, "a:1") }
+			if !slices.ContainsFunc(check.Findings, names) {
 				t.Errorf("%s: the image is not named: %+v", what, check.Findings)
 			}
 			for _, f := range check.Findings { // the remedy has to find it again
@@ -166,7 +167,8 @@ func TestFsckDeletesUnknownObjects(t *testing.T) {
 	h.idle()
 	before := files(t, objectsDir(h.config))
 	unknown := map[string]string{}
-	for name, age := range map[string]time.Duration{"old": 25 * time.Hour, "claimed": 25 * time.Hour, "young": time.Hour} {
+	ages := map[string]time.Duration{"old": 25 * time.Hour, "claimed": 25 * time.Hour, "young": time.Hour}
+	for name, age := range ages {
 		key := objects.PackKey(chunk.Sum([]byte(name)))
 		file := filepath.Join(objectsDir(h.config), key)
 		write(t, file, []byte(name))
@@ -252,7 +254,8 @@ func TestSweep(t *testing.T) {
 	h.sweptUntil(objects.LayerKey(""))
 	sweep()
 	if !has(first) || has(last) {
-		t.Errorf("the sweep began elsewhere: the bucket has the first one: %t, and the last one: %t", has(first), has(last))
+		t.Errorf("the sweep began elsewhere: the bucket has the first one: %t, and the last one: %t",
+			has(first), has(last))
 	}
 	sweep()
 	if has(first) {

@@ -51,7 +51,8 @@ func TestHeldImageStaysServed(t *testing.T) {
 		t.Errorf("unknown trees %v, want one", unknown)
 	}
 	for _, name := range []string{"", "a:1"} {
-		if all := h.holders(name); len(all) != 1 || all[0].ID != node[:16] || all[0].Trees != 1 || all[0].Name != "node" {
+		if all := h.holders(name); len(all) != 1 || all[0].ID != node[:16] || all[0].Trees != 1 ||
+			all[0].Name != "node" {
 			t.Errorf("holders of %q: %+v", name, all)
 		}
 	}

@@ -59,7 +59,8 @@ func TestHoldIsLost(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	wrong := errors.New("it has failed")
-	if err := hub.WhileHeld(t.Context(), h.config, func(context.Context) error { return wrong }); !errors.Is(err, wrong) {
+	fail := func(context.Context) error { return wrong }
+	if err := hub.WhileHeld(t.Context(), h.config, fail); !errors.Is(err, wrong) {
 		t.Errorf("error %v, want the one of the copy", err)
 	}
 	err := hub.WhileHeld(t.Context(), h.config, func(ctx context.Context) error { return h.Catalog().Disown(ctx) })

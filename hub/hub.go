@@ -141,9 +141,9 @@ func (h *Hub) handler() http.Handler {
 		mux.Handle(wire.Prefix+"/"+d.name+"/", d.api(h.shared))
 	}
 	mux.HandleFunc(wire.Prefix+"/{domain}/", func(w http.ResponseWriter, req *http.Request) {
-		answer.Error(w, http.StatusNotFound, fmt.Sprintf("this hub has no domain %q: add it to the hub's configuration, "+
-			"as a table [[domain]] with name and repositories, or use another one (--domain; domain in a node's "+
-			"configuration)", req.PathValue("domain")))
+		answer.Error(w, http.StatusNotFound, fmt.Sprintf("this hub has no domain %q: "+
+			"add it to the hub's configuration, as a table [[domain]] with name and repositories, "+
+			"or use another one (--domain; domain in a node's configuration)", req.PathValue("domain")))
 	})
 	mux.Handle("/", answer.NewMux(wire.DefaultDomain, h.log)) // of unknown paths
 	return mux

@@ -132,8 +132,12 @@ func TestNestedIndexAndMissingPlatforms(t *testing.T) {
 func TestArtifactsAreStored(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	signature := fakeImage{config: []byte(`{"architecture":"","os":"","config":{},"rootfs":{"type":"layers","diff_ids":["sha256:` + strings.Repeat("1", 64) + `"]}}`),
-		layers: []fakeLayer{{blob: []byte("{}"), mediaType: "application/vnd.dev.cosign.simplesigning.v1+json"}}}
+	diffID := "sha256:" + strings.Repeat("1", 64)
+	signature := fakeImage{
+		config: []byte(`{"architecture":"","os":"","config":{},` +
+			`"rootfs":{"type":"layers","diff_ids":["` + diffID + `"]}}`),
+		layers: []fakeLayer{{blob: []byte("{}"), mediaType: "application/vnd.dev.cosign.simplesigning.v1+json"}},
+	}
 	for name, i := range map[string]fakeImage{
 		"signed:sha256-" + strings.Repeat("a", 64) + ".sig": signature,
 		"artifact:1": {layers: []fakeLayer{{blob: []byte("data"), mediaType: "text/plain"}},

@@ -60,8 +60,8 @@ func loadKeys(path string, signed bool) (signingKeys, error) {
 		keys = signingKeys{makeKey()}
 		return keys, writeKeys(path, keys)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("the signing key %s, with which this hub has signed its images, is missing: restore it, "+
-			"or make another one with lighter hub key add and pin that on all nodes", path)
+		return nil, fmt.Errorf("the signing key %s, with which this hub has signed its images, is missing: "+
+			"restore it, or make another one with lighter hub key add and pin that on all nodes", path)
 	}
 	return keys, err
 }

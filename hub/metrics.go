@@ -188,12 +188,14 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 		if !state.Ended.IsZero() {
 			completed = state.Ended.Unix()
 		}
-		send(prometheus.GaugeValue, "check_completed_seconds", "When the last complete check ended, since 1970.", completed,
-			labels)
-		send(prometheus.CounterValue, "check_objects_total", "Objects that checks have compared or read.", state.Objects,
-			labels)
-		send(prometheus.CounterValue, "check_read_bytes_total", "Bytes of objects that checks have read.", state.Bytes, labels)
-		send(prometheus.CounterValue, "check_errors_total", "Problems that checks have found.", state.Errors, labels)
+		send(prometheus.GaugeValue, "check_completed_seconds", "When the last complete check ended, since 1970.",
+			completed, labels)
+		send(prometheus.CounterValue, "check_objects_total", "Objects that checks have compared or read.",
+			state.Objects, labels)
+		send(prometheus.CounterValue, "check_read_bytes_total", "Bytes of objects that checks have read.",
+			state.Bytes, labels)
+		send(prometheus.CounterValue, "check_errors_total", "Problems that checks have found.",
+			state.Errors, labels)
 	}
 	counts := f.starts.Counts()
 	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, made or given up."
@@ -253,7 +255,8 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 	}
 	send(prometheus.CounterValue, "collected_bytes_total", "Bytes of the objects that collections have deleted.",
 		last.AllBytes, nil)
-	gauge("collection_dead_bytes", "Bytes that nothing needs in packs that stay, at the last collection.", last.DeadBytes)
+	gauge("collection_dead_bytes", "Bytes that nothing needs in packs that stay, at the last collection.",
+		last.DeadBytes)
 	gauge("collection_unrenewed_trees", "Trees whose locations the last collection could not renew.", last.Unrenewed)
 	gauge("collection_timestamp_seconds", "When the last collection ended, in seconds since 1970.", ended)
 	return nil

@@ -149,7 +149,8 @@ func TestNoRequestScansATable(t *testing.T) {
 		}
 		after := scans(t, plans, all)
 		if after <= before {
-			t.Errorf("without index %s: %d scans, with it %d: this test would not notice its absence", index, after, before)
+			t.Errorf("without index %s: %d scans, with it %d: this test would not notice its absence",
+				index, after, before)
 		}
 		before = after
 	}

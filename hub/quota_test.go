@@ -53,7 +53,8 @@ func TestImageQuota(t *testing.T) {
 		t.Errorf("a push to another repository: %d %s, want 201", status, body)
 	}
 	r := startRegistry(t, of(4))
-	if _, err := h.add(wire.Add{Source: r.source(), Name: "ci/c:1"}); err == nil || !strings.Contains(err.Error(), "quota") {
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "ci/c:1"}); err == nil ||
+		!strings.Contains(err.Error(), "quota") {
 		t.Errorf("an image that is added beyond the quota: %v, want an error", err)
 	}
 	h.ready("ci/a:1")

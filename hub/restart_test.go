@@ -146,8 +146,9 @@ func TestKilledHubCompletesARemoval(t *testing.T) {
 	removed := make(chan error, 1)
 	go func() { removed <- dying.Images().Remove(ctx, "a:1") }()
 	var err error
+	slots := []catalog.Slot{{Kind: "name"}}
 	for range 3000 {
-		if _, err = dying.Catalog().Jobs.Claim(ctx, dying.Owner(), []catalog.Slot{{Kind: "name"}}, time.Hour); err == nil {
+		if _, err = dying.Catalog().Jobs.Claim(ctx, dying.Owner(), slots, time.Hour); err == nil {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -102,7 +102,9 @@ func (c *Config) dirs() []space.Dir {
 	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "file" {
 		objects = u.Path
 	}
-	return append(dirs, space.Dir{Name: "objects", Path: objects}, space.Dir{Name: "registry", Path: registryDir(c.Root)})
+	return append(dirs,
+		space.Dir{Name: "objects", Path: objects},
+		space.Dir{Name: "registry", Path: registryDir(c.Root)})
 }
 
 // scratch returns the directory of unfinished objects.

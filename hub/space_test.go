@@ -48,11 +48,13 @@ func TestDiskReserve(t *testing.T) {
 		!strings.Contains(string(body), "disk_reserve") {
 		t.Errorf("an upload: %d %s, want 507 with the reason", status, body)
 	}
-	if status, body, _ := h.do("GET", "/readyz", nil); status != 200 || !strings.Contains(string(body), "disk_reserve") {
+	if status, body, _ := h.do("GET", "/readyz", nil); status != 200 ||
+		!strings.Contains(string(body), "disk_reserve") {
 		t.Errorf("readiness: %d %s, want 200 with the reason", status, body)
 	}
-	if _, body, _ := h.do("GET", "/metrics", nil); !strings.Contains(string(body), `lighter_hub_disk_free_bytes{dir="objects"}`) &&
-		!strings.Contains(string(body), `lighter_hub_disk_free_bytes{dir="scratch"}`) {
+	_, metrics, _ := h.do("GET", "/metrics", nil)
+	if !strings.Contains(string(metrics), `lighter_hub_disk_free_bytes{dir="objects"}`) &&
+		!strings.Contains(string(metrics), `lighter_hub_disk_free_bytes{dir="scratch"}`) {
 		t.Errorf("no free bytes in the metrics")
 	}
 	ended := h.adding(wire.Add{Source: r.source(), Name: "b:1"})

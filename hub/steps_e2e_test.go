@@ -79,8 +79,11 @@ func watchSteps(h *hub.Hub, dir string) {
 		if !ok && ctx.Value(http.ServerContextKey) == nil {
 			return // periodic work
 		}
-		s.reach(fmt.Sprintf("%s: %s %s", cmp.Or(in, "request"), map[bool]string{true: "after", false: "before"}[committed],
-			withoutNames(what)))
+		when := "before"
+		if committed {
+			when = "after"
+		}
+		s.reach(fmt.Sprintf("%s: %s %s", cmp.Or(in, "request"), when, withoutNames(what)))
 	})
 }
 

@@ -190,7 +190,8 @@ func TestNamingADigestIsNoAccess(t *testing.T) {
 	lower, good := layerOf(lowerTar)
 	liar := startRegistry(t, image(lowerTar, upperTar))
 	delete(liar.blobs, lower)
-	if _, err := h.add(wire.Add{Source: liar.source(), Name: "b:1"}); err == nil || !strings.Contains(err.Error(), "404") {
+	if _, err := h.add(wire.Add{Source: liar.source(), Name: "b:1"}); err == nil ||
+		!strings.Contains(err.Error(), "404") {
 		t.Errorf("add: %v, want an error", err)
 	}
 	liar.blobs[lower] = []byte("a lie")
@@ -394,7 +395,8 @@ func TestLayersBehindALogin(t *testing.T) {
 				t.Errorf("stored: %t, want %t", h.stores(lower), c.want)
 			}
 			if !c.want && !c.login {
-				if status, _, body, _ := h.getBlob("a", lower); status != 403 || !bytes.Contains(body, []byte("upstream_logins")) {
+				if status, _, body, _ := h.getBlob("a", lower); status != 403 ||
+					!bytes.Contains(body, []byte("upstream_logins")) {
 					t.Errorf("%d %s, want 403 and what to do", status, body)
 				}
 				return

@@ -80,8 +80,9 @@ func TestHubsOfTwoVersions(t *testing.T) {
 			pair[1].remove(name)
 			undisturbed.remove(name)
 		}
-		if problems, err := pair[0].client.Verify(t.Context(), "before:1", silent); err != nil || len(problems.Problems) > 0 {
-			t.Errorf("round %d: %+v, %v", round, problems, err)
+		check, err := pair[0].client.Verify(t.Context(), "before:1", silent)
+		if err != nil || len(check.Problems) > 0 {
+			t.Errorf("round %d: %+v, %v", round, check, err)
 		}
 	}
 	// The earlier one is killed while it copies an image.

@@ -95,21 +95,18 @@ func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, l
 		return list(ctx, c.read, fields, `SELECT locations, MAX(wire) FROM layouts WHERE locations > ?
 			GROUP BY locations ORDER BY locations LIMIT ?`, after[:], limit)
 	case Packs:
-		all, err := list(ctx, c.read, fields, `SELECT id, size FROM packs WHERE id > ? ORDER BY id LIMIT ?`, after[:], limit)
-		if err != nil {
-			return nil, err
+		var all []Object
+		for _, table := range []string{"packs", "startup_packs", "rewritten_packs"} {
+			some, err := list(ctx, c.read, fields, `SELECT id, size FROM `+table+` WHERE id > ?
+				ORDER BY id LIMIT ?`, after[:], limit)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
 		}
-		startup, err := list(ctx, c.read, fields, `SELECT id, size FROM startup_packs WHERE id > ? ORDER BY id LIMIT ?`,
-			after[:], limit)
-		if err != nil {
-			return nil, err
-		}
-		rewritten, err := list(ctx, c.read, fields, `SELECT id, size FROM rewritten_packs WHERE id > ? ORDER BY id LIMIT ?`,
-			after[:], limit)
-		all = append(append(all, startup...), rewritten...)
 		slices.SortFunc(all, func(a, b Object) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 		all = slices.CompactFunc(all, func(a, b Object) bool { return a.ID == b.ID })
-		return all[:min(len(all), limit)], err
+		return all[:min(len(all), limit)], nil
 	}
 	diffIDs, err := list(ctx, c.read, value[string], `SELECT diff_id FROM layers WHERE diff_id > ?
 		ORDER BY diff_id LIMIT ?`, "sha256:"+after.String(), limit)
@@ -193,8 +190,10 @@ func (c *Checks) Inconsistencies(ctx context.Context) (map[string]int64, error) 
 
 // inconsistencies are queries of the number of rows that miss others.
 var inconsistencies = map[string]string{
-	"chunks without a unit": `SELECT COUNT(*) FROM chunks c WHERE NOT EXISTS (SELECT 1 FROM units u WHERE u.n = c.unit)`,
-	"units without a pack":  `SELECT COUNT(*) FROM units u WHERE NOT EXISTS (SELECT 1 FROM packs p WHERE p.n = u.pack)`,
+	"chunks without a unit": `SELECT COUNT(*) FROM chunks c WHERE NOT EXISTS
+		(SELECT 1 FROM units u WHERE u.n = c.unit)`,
+	"units without a pack": `SELECT COUNT(*) FROM units u WHERE NOT EXISTS
+		(SELECT 1 FROM packs p WHERE p.n = u.pack)`,
 	"ready images without a statement": `SELECT COUNT(*) FROM images i WHERE i.state = 'ready' AND NOT EXISTS (
 		SELECT 1 FROM image_blobs b JOIN statements s ON s.chain = b.chain WHERE b.image = i.n AND b.position =
 			(SELECT MAX(position) FROM image_blobs WHERE image = i.n))`,

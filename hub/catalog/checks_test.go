@@ -18,7 +18,8 @@ func TestLayersOfAMoment(t *testing.T) {
 	catalogtest.Publish(t, c, "one", "a") // with chunk 11
 	late := sync.OnceFunc(func() {
 		c.Exec(t, `INSERT INTO chunks (n, id, length, unit) SELECT 5, x'05', 1, MAX(n) FROM units`)
-		c.Exec(t, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES ('late', 1, 1, x'0501')`) // a run: 5 to 6
+		// x'0501' is a run: chunks 5 to 6.
+		c.Exec(t, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES ('late', 1, 1, x'0501')`)
 	})
 	c.Observe(func(_ context.Context, statement string, _ []any) {
 		if strings.HasSuffix(statement, "FROM layers") {

@@ -31,7 +31,8 @@ const withoutImage = `NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b 
 // dead is the condition that tree t is removed. Its argument is for how long no image must have had
 // it, in milliseconds.
 func (s session) dead() string {
-	return withoutImage + ` AND t.dead > 0 AND t.dead <= ` + s.clock + ` - CAST(? AS BIGINT) AND NOT ` + isHeld("t.tree")
+	return withoutImage + ` AND t.dead > 0 AND t.dead <= ` + s.clock + ` - CAST(? AS BIGINT)
+		AND NOT ` + isHeld("t.tree")
 }
 
 // NoteUnserved records since when trees have had no image, for those whose image was removed before
@@ -124,7 +125,8 @@ func (c *Garbage) ForgetTrees(
 	err = c.removal(ctx, "remove dead trees", l, claim, func(tx session) error {
 		removed, bytes = 0, 0
 		for _, t := range trees {
-			dead, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM trees t JOIN layouts l ON l.tree = t.tree
+			dead, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1
+				FROM trees t JOIN layouts l ON l.tree = t.tree
 				WHERE t.tree = ? AND l.locations = ? AND `+tx.dead()+`)`,
 				t.Tree[:], t.Locations[:], delay.Milliseconds())
 			if err != nil {

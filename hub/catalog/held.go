@@ -75,7 +75,9 @@ func addHolder(ctx context.Context, tx session, h Holder) (isNew bool, err error
 }
 
 // replaceHeld replaces the trees of a holder. added is how many more they are than before.
-func replaceHeld(ctx context.Context, tx session, holder string, trees []chunk.ID) (added int, unknown []chunk.ID, err error) {
+func replaceHeld(
+	ctx context.Context, tx session, holder string, trees []chunk.ID,
+) (added int, unknown []chunk.ID, err error) {
 	trees = slices.Clone(trees)
 	slices.SortFunc(trees, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) })
 	trees = slices.Compact(trees)
@@ -135,7 +137,8 @@ func knownTrees(ctx context.Context, tx session, trees []chunk.ID) (map[chunk.ID
 		for _, tree := range batch {
 			args = append(args, tree[:])
 		}
-		found, err := list(ctx, tx, value[chunk.ID], `SELECT tree FROM trees WHERE tree IN `+places(1, len(args)), args...)
+		found, err := list(ctx, tx, value[chunk.ID],
+			`SELECT tree FROM trees WHERE tree IN `+places(1, len(args)), args...)
 		if err != nil {
 			return nil, err
 		}

@@ -19,8 +19,8 @@ func (c *Claims) Among(ctx context.Context, keys []string) (map[string]bool, err
 		for i, key := range batch {
 			args[i] = key
 		}
-		some, err := list(ctx, c.read, value[string], `SELECT key FROM object_claims WHERE key IN `+places(1, len(batch)),
-			args...)
+		some, err := list(ctx, c.read, value[string],
+			`SELECT key FROM object_claims WHERE key IN `+places(1, len(batch)), args...)
 		if err != nil {
 			return nil, err
 		}

@@ -106,8 +106,8 @@ func (q *Jobs) Retry(ctx context.Context, n int64) error {
 // reopen queues the failed images of an ended job again. The error wraps ErrNotFound if there are
 // none or another job does the work.
 func reopen(ctx context.Context, tx session, j Job) error {
-	open, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`,
-		j.Kind, j.Key)
+	open, err := get(ctx, tx, value[bool],
+		`SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`, j.Kind, j.Key)
 	if err != nil {
 		return err
 	}
@@ -117,14 +117,16 @@ func reopen(ctx context.Context, tx session, j Job) error {
 	if j.Root == "" {
 		return nil
 	}
-	return change(ctx, tx, fmt.Errorf("its images were removed, are ready, or %s is another image now: %w", j.Key, ErrNotFound),
+	none := fmt.Errorf("its images were removed, are ready, or %s is another image now: %w", j.Key, ErrNotFound)
+	return change(ctx, tx, none,
 		`UPDATE images SET state = ?, error = '', updated = `+tx.clock+` WHERE name = ? AND root = ? AND state = ?`,
 		wire.StateQueued, j.Key, j.Root, wire.StateFailed)
 }
 
 // cancelJob is Jobs.Cancel for the open job of a kind and key, if there is one.
 func cancelJob(ctx context.Context, tx session, kind, key string) error {
-	n, err := get(ctx, tx, value[int64], `UPDATE jobs SET request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
+	n, err := get(ctx, tx, value[int64], `UPDATE jobs SET
+			request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
 			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END, updated = `+tx.clock+`
 		WHERE kind = ? AND key = ? AND `+openJob+` RETURNING n`, kind, key)
 	if errors.Is(err, ErrNotFound) {

@@ -67,8 +67,11 @@ const jobColumns = `n, kind, key, root, state, request, payload, secret, priorit
 	unsealed, progress, result, error, created, updated`
 
 func (j *Job) fields() []any {
-	return []any{&j.N, &j.Kind, &j.Key, &j.Root, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
-		&j.Attempts, &j.Owner, &j.Fence, stamp{&j.Unsealed}, &j.Progress, &j.Result, &j.Error, stamp{&j.Created}, stamp{&j.Updated}}
+	return []any{
+		&j.N, &j.Kind, &j.Key, &j.Root, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
+		&j.Attempts, &j.Owner, &j.Fence,
+		stamp{&j.Unsealed}, &j.Progress, &j.Result, &j.Error, stamp{&j.Created}, stamp{&j.Updated},
+	}
 }
 
 // Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay.
@@ -123,13 +126,13 @@ func insertJob(
 	if err != nil {
 		return 0, err
 	}
+	inserted := []any{n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...),
+		j.Priority, delay.Milliseconds(), []byte{}}
 	return get(ctx, tx, value[int64], `
 		INSERT INTO jobs (n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence,
 			lease, progress, error, created, updated)
 		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
-		ON CONFLICT (kind, key) WHERE `+openJob+` DO `+otherwise+` RETURNING n`,
-		append([]any{n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...), j.Priority,
-			delay.Milliseconds(), []byte{}}, args...)...)
+		ON CONFLICT (kind, key) WHERE `+openJob+` DO `+otherwise+` RETURNING n`, append(inserted, args...)...)
 }
 
 // AddDue queues a job, unless one of its kind and key is open, or has ended less than every ago. It
@@ -238,7 +241,8 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 			return err
 		}
 		j, err = get(ctx, tx, (*Job).fields, `
-			UPDATE jobs SET state = 'running', request = '', attempts = CASE WHEN owner = ? AND attempts > 0 THEN attempts ELSE attempts + 1 END,
+			UPDATE jobs SET state = 'running', request = '',
+				attempts = CASE WHEN owner = ? AND attempts > 0 THEN attempts ELSE attempts + 1 END,
 				owner = ?, fence = fence + 1, lease = `+tx.clock+` + ?, updated = `+tx.clock+`
 			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.clock+` AND (`+fits+`)
 				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.skip+`)
@@ -302,7 +306,8 @@ const errRetired = "this release of the hub has no jobs of that kind"
 func expireJobs(ctx context.Context, tx session) error {
 	cancelled, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
 		`+unseal(tx)+`, secret = ?, updated = `+tx.clock+`
-		WHERE n IN (SELECT n FROM jobs WHERE state = 'running' AND lease < `+tx.clock+` AND request = 'cancel'`+tx.skip+`)
+		WHERE n IN (SELECT n FROM jobs
+			WHERE state = 'running' AND lease < `+tx.clock+` AND request = 'cancel'`+tx.skip+`)
 		RETURNING `+jobColumns, []byte{})
 	if err != nil {
 		return err
@@ -379,7 +384,7 @@ func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err e
 					WHEN request = 'pause again' THEN 'paused'
 					WHEN request = 'cancel' AND ? <> 'done' THEN 'cancelled'
 					WHEN request = 'pause' AND ? = 'queued' THEN 'paused' ELSE ? END,
-				attempts = CASE WHEN request IN ('again', 'restart') THEN 0 WHEN attempts < ? THEN 0 ELSE attempts - ? END,
+				attempts = CASE WHEN request IN ('again', 'restart') OR attempts < ? THEN 0 ELSE attempts - ? END,
 				run_at = CASE WHEN request IN ('again', 'restart') THEN run_at ELSE `+tx.clock+` + ? END,
 				error = ?, result = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
 			WHERE n = ? AND fence = ? AND state = 'running' RETURNING `+jobColumns,
@@ -456,7 +461,8 @@ func releaseLayers(ctx context.Context, tx session, p *Publication) error {
 // transaction locks a job before its images, as workers do, and before it reserves numbers, so that
 // no two wait for each other.
 func lockJob(ctx context.Context, tx session, kind, key string) error {
-	_, err := list(ctx, tx, value[int64], `SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
+	_, err := list(ctx, tx, value[int64],
+		`SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
 	return err
 }
 
@@ -491,8 +497,9 @@ func (q *Jobs) Forget(ctx context.Context, age time.Duration, limit int) (remove
 			WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running')`); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ? WHERE state = 'paused' AND length(secret) > 0
-			AND updated < `+tx.clock+` - ?`, []byte{}, age.Milliseconds()); err != nil {
+		if err := exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?
+			WHERE state = 'paused' AND length(secret) > 0 AND updated < `+tx.clock+` - ?`,
+			[]byte{}, age.Milliseconds()); err != nil {
 			return err
 		}
 		done, err := tx.exec(ctx, `DELETE FROM jobs WHERE n IN (SELECT n FROM jobs WHERE NOT `+openJob+`

@@ -93,7 +93,8 @@ func TestReasonsNameNoDatabase(t *testing.T) {
 			t.Errorf("%s: the log does not name the host: %v", what, err)
 		}
 		reason := report.Reason(err)
-		if strings.Contains(reason, "127.0.0.1") || strings.Contains(reason, "user") || !strings.Contains(reason, "database") {
+		if strings.Contains(reason, "127.0.0.1") || strings.Contains(reason, "user") ||
+			!strings.Contains(reason, "database") {
 			t.Errorf("%s: the reason is %q", what, reason)
 		}
 	}

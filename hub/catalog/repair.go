@@ -93,7 +93,8 @@ func (t *TreeOf) fields() []any { return []any{&t.Chain, &t.Tree} }
 // TreesNaming returns the trees that are, or whose locations or startup packs are, one of the
 // objects.
 func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error) {
-	return list(ctx, c.read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s WHERE s.format = ? AND (s.tree = ?
+	return list(ctx, c.read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s
+		WHERE s.format = ? AND (s.tree = ?
 			OR s.tree IN (SELECT tree FROM layouts WHERE locations = ?)
 			OR s.tree IN (SELECT tree FROM startups WHERE pack = ?))`, index.Format, id[:], id[:], id[:])
 }
@@ -157,7 +158,8 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 			return err
 		}
 		for _, k := range chunks {
-			if err := exec(ctx, tx, `UPDATE chunks SET unit = ? WHERE id = ?`, unit(k.Pack, k.Unit), k.ID[:]); err != nil {
+			n := unit(k.Pack, k.Unit)
+			if err := exec(ctx, tx, `UPDATE chunks SET unit = ? WHERE id = ?`, n, k.ID[:]); err != nil {
 				return err
 			}
 		}
@@ -210,7 +212,8 @@ func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
 			IndexWire: t.IndexWire, Claim: claim}); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `UPDATE trees SET packs = ?, units = ? WHERE tree = ?`, t.Packs, t.Units, t.ID[:]); err != nil {
+		if err := exec(ctx, tx, `UPDATE trees SET packs = ?, units = ? WHERE tree = ?`,
+			t.Packs, t.Units, t.ID[:]); err != nil {
 			return err
 		}
 		return requestLayout(ctx, tx, t.ID, 0)

@@ -175,7 +175,8 @@ func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) er
 			if stuck.Packs[id] {
 				continue
 			}
-			if err := exec(ctx, tx, `UPDATE rewritten_packs SET retired = `+tx.clock+` WHERE id = ?`, id[:]); err != nil {
+			if err := exec(ctx, tx, `UPDATE rewritten_packs SET retired = `+tx.clock+`
+				WHERE id = ?`, id[:]); err != nil {
 				return err
 			}
 		}

@@ -81,7 +81,8 @@ func TestCatalogBeforeMigrations(t *testing.T) {
 // Catalogs of other versions are refused and not changed.
 func TestCatalogOfAnotherVersion(t *testing.T) {
 	for name, query := range map[string]string{
-		"unreleased": `CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL); INSERT INTO meta VALUES ('schema', '2')`,
+		"unreleased": `CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+			INSERT INTO meta VALUES ('schema', '2')`,
 		"newer": `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE);
 			UPDATE meta SET value = '99' WHERE name = 'oldest'`,
 	} {

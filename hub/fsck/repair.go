@@ -74,7 +74,8 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 				numbers = append(numbers, k.N)
 			}
 		}
-		if err := r.need(ctx, l.key, func() ([]catalog.TreeOf, error) { return r.Catalog.Repairs.TreesNaming(ctx, l.id) }); err != nil {
+		find := func() ([]catalog.TreeOf, error) { return r.Catalog.Repairs.TreesNaming(ctx, l.id) }
+		if err := r.need(ctx, l.key, find); err != nil {
 			return err
 		}
 		if l.kind != catalog.Packs && len(r.needs[l.key]) == 0 {
@@ -90,7 +91,8 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 		return err
 	}
 	for diffID := range r.layers {
-		if err := r.need(ctx, "", func() ([]catalog.TreeOf, error) { return r.Catalog.Repairs.TreesWith(ctx, diffID) }); err != nil {
+		find := func() ([]catalog.TreeOf, error) { return r.Catalog.Repairs.TreesWith(ctx, diffID) }
+		if err := r.need(ctx, "", find); err != nil {
 			return err
 		}
 	}

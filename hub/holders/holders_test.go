@@ -44,7 +44,8 @@ func TestBounds(t *testing.T) {
 			t.Errorf("one more holder from %q: %v, want ErrTooMany", sender, err)
 		}
 	}
-	if c, err := s.Counts(t.Context()); err != nil || c.Accepted != 3 || c.Refused != 3 || c.Holders[wire.HolderPresent] != 3 {
+	if c, err := s.Counts(t.Context()); err != nil || c.Accepted != 3 || c.Refused != 3 ||
+		c.Holders[wire.HolderPresent] != 3 {
 		t.Errorf("counts %+v, %v", c, err)
 	}
 }
@@ -84,13 +85,14 @@ func TestForget(t *testing.T) {
 	if err := s.Forget(t.Context(), "other"); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("forget an unknown holder: %v, want ErrNotFound", err)
 	}
-	if _, err := s.Report(t.Context(), wire.Held{Holder: all[0].ID + "0000000000000002", Kind: wire.HolderMirror}, ""); err != nil {
+	second := wire.Held{Holder: all[0].ID + "0000000000000002", Kind: wire.HolderMirror}
+	if _, err := s.Report(t.Context(), second, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Forget(t.Context(), all[0].ID); !errors.Is(err, report.ErrInvalid) {
 		t.Errorf("forget one of two holders: %v, want ErrInvalid", err)
 	}
-	if err := c.Holders.ForgetHolder(t.Context(), all[0].ID+"0000000000000002"); err != nil {
+	if err := c.Holders.ForgetHolder(t.Context(), second.Holder); err != nil {
 		t.Fatal(err)
 	}
 	other := held(1)

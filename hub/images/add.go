@@ -63,7 +63,9 @@ func (s *Service) Add(
 		for _, i := range r.images {
 			wasReady[i.N] = i.State == wire.StateReady
 		}
-		s.prepareStarts(ctx, slices.DeleteFunc(slices.Clone(images), func(i catalog.Image) bool { return wasReady[i.N] }))
+		s.prepareStarts(ctx, slices.DeleteFunc(slices.Clone(images), func(i catalog.Image) bool {
+			return wasReady[i.N]
+		}))
 	}
 	return images, err
 }

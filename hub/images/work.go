@@ -87,7 +87,8 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 // isAway reports whether an error says that one of the hub's stores is not available, or changes
 // under the work.
 func isAway(err error) bool {
-	return errors.Is(err, catalog.ErrCollected) || errors.Is(err, registry.ErrUnavailable) || errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
+	return errors.Is(err, catalog.ErrCollected) || errors.Is(err, registry.ErrUnavailable) ||
+		errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
 }
 
 // bring brings the images of a name, and ingests them. The images that fail for reasons of their

@@ -43,8 +43,8 @@ func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string
 			return errors.Join(append(errs, fmt.Errorf("delete %d objects: %w", len(page), err))...)
 		}
 		for _, failed := range done.Errors {
-			errs = append(errs, fmt.Errorf("delete object %s: %s: %s", aws.ToString(failed.Key), aws.ToString(failed.Code),
-				aws.ToString(failed.Message)))
+			errs = append(errs, fmt.Errorf("delete object %s: %s: %s",
+				aws.ToString(failed.Key), aws.ToString(failed.Code), aws.ToString(failed.Message)))
 		}
 	}
 	return errors.Join(errs...)

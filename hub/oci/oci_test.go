@@ -111,11 +111,11 @@ func TestCheckPlatforms(t *testing.T) {
 
 // From any manifest and config, the result is an image or an error.
 func FuzzParseImage(f *testing.F) {
-	f.Add(`{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"sha256:`+strings.Repeat("a", 64)+`","size":2},`+
-		`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:`+strings.Repeat("b",
-		64)+`","size":1}]}`,
-		`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:`+strings.Repeat("c",
-			64)+`"]}}`)
+	digest := func(of string) string { return "sha256:" + strings.Repeat(of, 64) }
+	f.Add(`{"schemaVersion":2,`+
+		`"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"`+digest("a")+`","size":2},`+
+		`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"`+digest("b")+`","size":1}]}`,
+		`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["`+digest("c")+`"]}}`)
 	f.Fuzz(func(t *testing.T, manifest, config string) {
 		m, err := parseManifest(registry.Manifest{MediaType: v1.MediaTypeImageManifest, Bytes: []byte(manifest)})
 		if err != nil {

@@ -149,7 +149,8 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 			}
 			for _, forgotten := range []bool{false, true} {
 				killed(func() {
-					_ = s.Delete(context.Background(), []string{objects.PackKey(pack)}, func(claim catalog.Claim) error {
+					deleted := []string{objects.PackKey(pack)}
+					_ = s.Delete(context.Background(), deleted, func(claim catalog.Claim) error {
 						if forgotten {
 							ids := []chunk.ID{pack, next}
 							if err := s.catalog.Starts.DropRetired(context.Background(), claim, ids); err != nil {

@@ -276,8 +276,9 @@ func TestClientsAreAnsweredAfterEvents(t *testing.T) {
 	do("GET", "/v2/a/b/manifests/1", http.StatusOK)
 	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusAccepted)
 	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusNotFound)
-	if got := strings.Join(e.calls, ", "); got != "pushed a/b 1, settled, settled, deleted a/b "+m.Digest+", settled, settled" {
-		t.Errorf("events received %q", got)
+	want := "pushed a/b 1, settled, settled, deleted a/b " + m.Digest + ", settled, settled"
+	if got := strings.Join(e.calls, ", "); got != want {
+		t.Errorf("events received %q, want %q", got, want)
 	}
 	// A push is made again if others did not know of it until it was complete.
 	e.calls, e.disturbed = nil, 2

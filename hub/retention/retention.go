@@ -148,8 +148,8 @@ func (p Policy) stop(verdicts []Verdict) {
 		if v := &verdicts[i]; v.Then == Goes {
 			v.Then = Waits
 			v.Why += fmt.Sprintf("; %d of %d images of %s would go, more than %d %%: confirm it with "+
-				"`lighter retention run --confirm %s`, or change the rules", goes, len(verdicts), v.Repository, p.MaxPercent,
-				v.Repository)
+				"`lighter retention run --confirm %s`, or change the rules",
+				goes, len(verdicts), v.Repository, p.MaxPercent, v.Repository)
 		}
 	}
 }

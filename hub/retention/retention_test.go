@@ -34,8 +34,8 @@ func verdicts(p Policy, images []Image, confirmed ...string) string {
 func TestRules(t *testing.T) {
 	unready := image("a:0", 100, -1)
 	unready.Ready = false
-	images := []Image{image("a:1", 40, 1), image("a:2", 30, 20), image("a:3", 20, -1), image("a:rc1", 10, -1), image("a@sha256:00", 50, 5),
-		unready}
+	images := []Image{image("a:1", 40, 1), image("a:2", 30, 20), image("a:3", 20, -1), image("a:rc1", 10, -1),
+		image("a@sha256:00", 50, 5), unready}
 	rule := func(keep ...Keep) Rule { return Rule{Repositories: []string{"a"}, KeepTags: keep} }
 	for name, test := range map[string]struct {
 		rules []Rule
@@ -111,10 +111,12 @@ func TestShare(t *testing.T) {
 		images = append(images, image(fmt.Sprintf("more:%d", i), 9-i, -1))
 	}
 	const half = "half:0 goes, half:1 goes, half:2 stays, half:3 stays, "
-	if got, want := verdicts(p, images), half+"more:0 waits, more:1 waits, more:2 waits, more:3 stays, more:4 stays"; got != want {
+	want := half + "more:0 waits, more:1 waits, more:2 waits, more:3 stays, more:4 stays"
+	if got := verdicts(p, images); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if got, want := verdicts(p, images, "more"), half+"more:0 goes, more:1 goes, more:2 goes, more:3 stays, more:4 stays"; got != want {
+	want = half + "more:0 goes, more:1 goes, more:2 goes, more:3 stays, more:4 stays"
+	if got := verdicts(p, images, "more"); got != want {
 		t.Errorf("confirmed: %s, want %s", got, want)
 	}
 	if why := p.Judge(images, now, nil)[4].Why; !strings.Contains(why, "--confirm more") {

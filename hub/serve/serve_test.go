@@ -160,7 +160,8 @@ func TestHeld(t *testing.T) {
 	known, unknown := catalogtest.TreeOf("a/b").String(), strings.Repeat("0", 64)
 	id := strings.Repeat("x", 32)
 	for range 2 {
-		w := report(`{"holder": "` + id + `", "kind": "node", "name": "n1", "trees": ["` + known + `", "` + unknown + `"], "new": 1}`)
+		w := report(`{"holder": "` + id + `", "kind": "node", "name": "n1", ` +
+			`"trees": ["` + known + `", "` + unknown + `"], "new": 1}`)
 		if want := `{"unknown":["` + unknown + `"]}`; w.Code != 200 || strings.TrimSpace(w.Body.String()) != want {
 			t.Errorf("%d %s, want %s", w.Code, w.Body, want)
 		}

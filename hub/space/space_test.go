@@ -35,8 +35,9 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	low := (*LowError)(nil)
-	if err := reserve(t, huge).Check(); !errors.As(err, &low) || low.Free <= 0 || !strings.Contains(err.Error(), "objects") ||
-		!strings.Contains(err.Error(), "remove images") || !strings.Contains(err.Error(), "1.0 EiB") {
+	if err := reserve(t, huge).Check(); !errors.As(err, &low) || low.Free <= 0 ||
+		!strings.Contains(err.Error(), "objects") || !strings.Contains(err.Error(), "remove images") ||
+		!strings.Contains(err.Error(), "1.0 EiB") {
 		t.Errorf("a reserve beyond the disk: %v", err)
 	}
 	r := New(1, Dir{"objects", "/does/not/exist"})
@@ -58,7 +59,8 @@ func TestJob(t *testing.T) {
 	})
 	retry, low := (*jobs.RetryError)(nil), (*LowError)(nil)
 	d.Store(9) // more than the reserve, but the job would soon be stopped
-	if err := run(t.Context(), nil); !errors.As(err, &retry) || !errors.As(err, &low) || retry.After != pause || ran != 0 {
+	if err := run(t.Context(), nil); !errors.As(err, &retry) || !errors.As(err, &low) || retry.After != pause ||
+		ran != 0 {
 		t.Errorf("without room: %v, ran %d times, want a RetryError", err, ran)
 	}
 	d.Store(10)

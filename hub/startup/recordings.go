@@ -156,6 +156,7 @@ func (r *recordings) forgetOnce(ctx context.Context, tree chunk.ID, workload str
 		return f, fmt.Errorf("%w: workload %s is ambiguous: %d IDs begin with it", report.ErrInvalid, workload,
 			len(removed))
 	}
-	f.Waiting, err = r.catalog.Starts.CutRecordings(ctx, tree, before, compressText(trace.EncodeText(left)), workload == "")
+	rest := compressText(trace.EncodeText(left))
+	f.Waiting, err = r.catalog.Starts.CutRecordings(ctx, tree, before, rest, workload == "")
 	return f, err
 }

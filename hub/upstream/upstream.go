@@ -186,7 +186,8 @@ func explain(u catalog.Upstream, err error) error {
 	if kind == registry.ErrNotFound {
 		way = "push the image to the hub from where it still is"
 	}
-	return fmt.Errorf("%w: the hub does not store this layer and reads it from %s: %w (%s)", kind, u.Repository, err, way)
+	return fmt.Errorf("%w: the hub does not store this layer and reads it from %s: %w (%s)",
+		kind, u.Repository, err, way)
 }
 
 // Source opens a repository of another registry with the hub's own login for it, if there is one.

@@ -180,9 +180,13 @@ func linux() contents {
 			"libc.so.6"),
 		"/opt/server/lib/libprivate.so": elf("", "", "libm.so.6"),
 		"/opt/server/server.conf":       long("port = 1"),
-		"/entry.sh":                     long("#!/bin/sh -e\nset -x\nif [ \"$1\" = server ]; then exec gosu user \"$@\"; fi\nPORT=1 exec \"$@\"\n"),
-		"/usr/local/bin/gosu":           elf("", ""),
-		"/app/main.py":                  long("#!/usr/bin/env python3\nimport os\n"),
+		"/entry.sh": long(`#!/bin/sh -e
+set -x
+if [ "$1" = server ]; then exec gosu user "$@"; fi
+PORT=1 exec "$@"
+`),
+		"/usr/local/bin/gosu": elf("", ""),
+		"/app/main.py":        long("#!/usr/bin/env python3\nimport os\n"),
 	}
 }
 
@@ -229,8 +233,21 @@ func TestGuessOfPython(t *testing.T) {
 	const site, lib = "/usr/local/lib/python3.11/dist-packages/", "/usr/lib/python3.11/"
 	files := linux()
 	for name, text := range map[string]string{
-		site + "pkg/__init__.py":     "from .core import (\n    run,\n)\nfrom . import sub, value\n__version__ = 1\ndef f():\n    import hidden\n",
-		site + "pkg/core.py":         "try:\n    import json.decoder as d, missing\nexcept ImportError:\n    pass\nif TYPE_CHECKING:\n    import hidden\n",
+		site + "pkg/__init__.py": `from .core import (
+    run,
+)
+from . import sub, value
+__version__ = 1
+def f():
+    import hidden
+`,
+		site + "pkg/core.py": `try:
+    import json.decoder as d, missing
+except ImportError:
+    pass
+if TYPE_CHECKING:
+    import hidden
+`,
 		site + "pkg/sub/__init__.py": "from ..other import x  # import hidden\nfrom pkg.native import y\n",
 		site + "pkg/other.py":        "import pkg, pkg.other; import hidden\n",
 		site + "pkg/__main__.py":     "import os\n",

@@ -32,17 +32,18 @@ const (
 	xattrHeadSize  = 12
 	xattrEntrySize = 4
 
-	maxName    = 255
-	maxLink    = 4095
-	maxPath    = 4095           // with its leading slash: Linux's PATH_MAX without the NUL
-	maxXattr   = math.MaxUint16 // the value of one attribute
-	maxXattrs  = xattrHeadSize + 4*(math.MaxUint16-1)
-	maxFile    = 1 << (blockBits + chunkBitsMask) // what one chunk index can cover
-	maxBlocks  = math.MaxUint32                   // blocks of the device; block number 2³²-1 means a hole
-	maxNsec    = 999_999_999                      // nanoseconds
-	noID       = math.MaxUint32                   // -1, which Linux gives to no user
-	chunkIndex = 0x20                             // i_u.c.format: chunk indexes, and log2 of the chunk's blocks in the low bits
+	maxName   = 255
+	maxLink   = 4095
+	maxPath   = 4095           // with its leading slash: Linux's PATH_MAX without the NUL
+	maxXattr  = math.MaxUint16 // the value of one attribute
+	maxXattrs = xattrHeadSize + 4*(math.MaxUint16-1)
+	maxFile   = 1 << (blockBits + chunkBitsMask) // what one chunk index can cover
+	maxBlocks = math.MaxUint32                   // blocks of the device; block number 2³²-1 means a hole
+	maxNsec   = 999_999_999                      // nanoseconds
+	noID      = math.MaxUint32                   // -1, which Linux gives to no user
 
+	// The field i_u.c.format: this bit for chunk indexes, and log2 of a chunk's blocks in the low bits.
+	chunkIndex    = 0x20
 	chunkBitsMask = 0x1f
 )
 

@@ -47,15 +47,16 @@ func TestImageStatement(t *testing.T) {
 		"another chain":      changed(func(s *ImageStatement) { s.Chain = digestOf(3) }),
 		"another repository": changed(func(s *ImageStatement) { s.Repositories[0] = "registry.test/0" }),
 		"one repository more": changed(func(s *ImageStatement) {
-			s.Repositories = append(s.Repositories,
-				"registry.test/c")
+			s.Repositories = append(s.Repositories, "registry.test/c")
 		}),
 		"one repository less": changed(func(s *ImageStatement) { s.Repositories = s.Repositories[:1] }),
-		"two in one":          changed(func(s *ImageStatement) { s.Repositories = []string{"registry.test/a\nrepository registry.test/b"} }),
-		"another order":       changed(func(s *ImageStatement) { slices.Reverse(s.Repositories) }),
-		"an invalid chain":    SignImage(signers, digestOf(1), "sha256:zz", nil),
-		"another manifest":    SignImage(signers, digestOf(3), digestOf(2), nil),
-		"a signed duplicate":  {Manifest: digestOf(1), Chain: digestOf(2), Repositories: []string{"a/b", "a/b"}},
+		"two in one": changed(func(s *ImageStatement) {
+			s.Repositories = []string{"registry.test/a\nrepository registry.test/b"}
+		}),
+		"another order":      changed(func(s *ImageStatement) { slices.Reverse(s.Repositories) }),
+		"an invalid chain":   SignImage(signers, digestOf(1), "sha256:zz", nil),
+		"another manifest":   SignImage(signers, digestOf(3), digestOf(2), nil),
+		"a signed duplicate": {Manifest: digestOf(1), Chain: digestOf(2), Repositories: []string{"a/b", "a/b"}},
 	} {
 		if c.Signatures == nil {
 			c.Signatures = [][]byte{ed25519.Sign(signers[0], c.message())}

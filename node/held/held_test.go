@@ -177,7 +177,8 @@ func TestID(t *testing.T) {
 		t.Errorf("%v, %v, want a file that only root can read", info.Mode(), err)
 	}
 	// Without a file for the secret there is no report: each would have another ID.
-	if held, err := New(filepath.Join(root, "none"), lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil); err == nil {
+	reporter := New(filepath.Join(root, "none"), lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler))
+	if held, err := reporter.report(nil); err == nil {
 		t.Errorf("reported as %s without a directory, want an error", held.Holder)
 	}
 }

@@ -36,7 +36,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	var documented, exposed []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `("+metricPrefix+"\\w+)` \\| (\\w+)").FindAllStringSubmatch(string(text), -1) {
+	row := regexp.MustCompile("(?m)^\\| `(" + metricPrefix + "\\w+)` \\| (\\w+)")
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
 		documented = append(documented, m[1]+" "+m[2])
 	}
 	families, err := newRegistry(some).Gather()

@@ -11,18 +11,18 @@ import (
 func TestMountsThatShowATree(t *testing.T) {
 	id := strings.NewReplacer("TREE", strings.Repeat("0a", 32))
 	for line, want := range map[string]string{
-		"1 2 0:3 / /n/mounts/TREE ro - erofs /n/trees/TREE/metadata ro,device=/n/devices/1": "/n/trees/TREE/metadata",
-		"1 2 0:3 / /mnt ro - erofs /n/trees/TREE/local/metadata ro":                         "/n/trees/TREE/local/metadata",
-		`1 2 0:3 / /a\040b ro - erofs /n\134\011x/trees/TREE/metadata ro`:                   "/n\\\tx/trees/TREE/metadata",
-		"1 2 0:3 / / ro - erofs /dev/vda2 ro":                                               "",
-		"1 2 0:3 / / ro - erofs /images/root/metadata ro":                                   "",
+		"1 2 0:3 / /n/mounts/TREE ro - erofs /n/trees/TREE/metadata ro,device=/n/d/1": "/n/trees/TREE/metadata",
+		"1 2 0:3 / /mnt ro - erofs /n/trees/TREE/local/metadata ro":                   "/n/trees/TREE/local/metadata",
+		`1 2 0:3 / /a\040b ro - erofs /n\134\011x/trees/TREE/metadata ro`:             "/n\\\tx/trees/TREE/metadata",
+		"1 2 0:3 / / ro - erofs /dev/vda2 ro":                                         "",
+		"1 2 0:3 / / ro - erofs /images/root/metadata ro":                             "",
 
-		"1 2 0:3 / / rw - overlay overlay rw,lowerdir=/n/mounts/TREE:/n/snapshots/empty":           "/n/mounts/TREE",
-		`1 2 0:3 / / rw - overlay overlay rw,lowerdir=/n/snapshots/7/fs:/a\040b/mounts/TREE,x=y`:   "/a b/mounts/TREE",
-		"1 2 0:3 / / rw - overlay overlay rw,lowerdir+=/n/snapshots/7/fs,lowerdir+=/n/mounts/TREE": "/n/mounts/TREE",
-		`1 2 0:3 / / rw - overlay overlay rw,lowerdir=/a"\134\040b/mounts/TREE`:                    `/a"\ b/mounts/TREE`,
-		"1 2 0:3 / / rw shared:1 master:2 - overlay overlay rw,lowerdir=/n/mounts/TREE":            "/n/mounts/TREE",
-		"1 2 0:3 / / rw - overlay overlay rw,lowerdir=/var/lib/images/1/fs":                        "",
+		"1 2 0:3 / / rw - overlay overlay rw,lowerdir=/n/mounts/TREE:/n/snapshots/empty":         "/n/mounts/TREE",
+		`1 2 0:3 / / rw - overlay overlay rw,lowerdir=/n/snapshots/7/fs:/a\040b/mounts/TREE,x=y`: "/a b/mounts/TREE",
+		"1 2 0:3 / / rw - overlay overlay rw,lowerdir+=/n/snapshots/7,lowerdir+=/n/mounts/TREE":  "/n/mounts/TREE",
+		`1 2 0:3 / / rw - overlay overlay rw,lowerdir=/a"\134\040b/mounts/TREE`:                  `/a"\ b/mounts/TREE`,
+		"1 2 0:3 / / rw shared:1 master:2 - overlay overlay rw,lowerdir=/n/mounts/TREE":          "/n/mounts/TREE",
+		"1 2 0:3 / / rw - overlay overlay rw,lowerdir=/var/lib/images/1/fs":                      "",
 
 		"1 2 0:3 / /n/mounts/TREE rw - tmpfs tmpfs rw": "",
 	} {

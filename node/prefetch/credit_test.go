@@ -46,7 +46,7 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			b.Begin()
 			time.Sleep(time.Minute)
 			if n := fetched(); n > b.startup.credit.size+largest {
-				t.Errorf("start %d, nothing is read, Begin was called again: %d of %d bytes were fetched, want about %d",
+				t.Errorf("start %d, nothing is read, Begin called again: %d of %d bytes were fetched, want about %d",
 					start, n, all, b.startup.credit.size)
 			}
 			if _, err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {

@@ -195,8 +195,9 @@ func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]ch
 }
 
 // errGone says why a tree cannot be read that no hub has.
-var errGone = errors.New("no hub has it any more: its image was removed from the hub, and what was not cached here is " +
-	"gone (a hub keeps what nodes report for keep_held_days after their last report)")
+var errGone = errors.New("no hub has it any more: its image was removed from the hub, " +
+	"and what was not cached here is gone " +
+	"(a hub keeps what nodes report for keep_held_days after their last report)")
 
 // imageOf returns the image that ends with a layer.
 func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {

@@ -45,8 +45,9 @@ func TestOwnNodeThatEnds(t *testing.T) {
 func TestOwnNodeIsGivenUp(t *testing.T) {
 	dir := t.TempDir()
 	pidFile := filepath.Join(dir, "pid")
-	m := Mounts{Own: filepath.Join(dir, "own"),
-		Program: program(t, "ls $(dirname $3) >"+dir+"/seen; echo $$ >"+pidFile+".new; mv "+pidFile+".new "+pidFile+"; exec sleep 1000")}
+	script := "ls $(dirname $3) >" + dir + "/seen; " +
+		"echo $$ >" + pidFile + ".new; mv " + pidFile + ".new " + pidFile + "; exec sleep 1000"
+	m := Mounts{Own: filepath.Join(dir, "own"), Program: program(t, script)}
 	root := m.root("/mnt")
 	if err := os.MkdirAll(filepath.Join(root, "trees"), 0o700); err != nil {
 		t.Fatal(err)

@@ -185,7 +185,8 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	o := bench.Options{Rounds: 7, Only: []string{"walk", "reads"}}
-	if err := o.Check(Names()); err != nil || !o.Selects("walk") || o.Selects("memory") || !(bench.Options{}).Selects("walk") {
+	if err := o.Check(Names()); err != nil || !o.Selects("walk") || o.Selects("memory") ||
+		!(bench.Options{}).Selects("walk") {
 		t.Errorf("%v; selected: walk %t, memory %t, want walk only", err, o.Selects("walk"), o.Selects("memory"))
 	}
 	if len(modes) != 2 || modes[0] != site.Overlayfs {

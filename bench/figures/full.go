@@ -77,8 +77,8 @@ func (r *run) fullRound(ctx context.Context, cache string, speeds map[string][]f
 		key := cache + " " + pass
 		speeds[key] = append(speeds[key], float64(sum)/took)
 		speeds[key+" link"] = append(speeds[key+" link"], float64(after-before)/took)
-		bench.Say("%s: %s in %s, %.0f MB/s of the file, %.0f MB/s over the link", key, bench.Size(sum), bench.Seconds(took),
-			float64(sum)/took/1e6, float64(after-before)/took/1e6)
+		bench.Say("%s: %s in %s, %.0f MB/s of the file, %.0f MB/s over the link", key, bench.Size(sum),
+			bench.Seconds(took), float64(sum)/took/1e6, float64(after-before)/took/1e6)
 	}
 	return nil
 }

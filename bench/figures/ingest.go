@@ -190,8 +190,8 @@ func (r *run) reportMillion(ctx context.Context, values map[string]float64) erro
 	add("index on the disk", bench.Size(i.IndexSize), fmt.Sprintf("%d files", i.Files))
 	add("index on the wire, with locations", bench.Size(i.IndexWire), "")
 	add("time to make the index", bench.Seconds(values["make_s"]), "from the registry")
-	v := verdict{Figure: "million", What: "memory to make the index", Lighter: bench.Size(int64(values["hub_most_bytes"])),
-		Unit: "MB", Note: "peak resident memory of the hub"}
+	v := verdict{Figure: "million", What: "memory to make the index", Note: "peak resident memory of the hub",
+		Lighter: bench.Size(int64(values["hub_most_bytes"])), Unit: "MB"}
 	v.Value, v.Target, v.Result = atMost(values["hub_most_bytes"]/1e6, makeMemory/1e6)
 	r.verdicts = append(r.verdicts, v)
 	add("pull; first container", bench.Seconds(values["pull_s"])+"; "+bench.Seconds(values["container_s"]),

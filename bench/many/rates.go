@@ -76,9 +76,9 @@ func (r *run) rates(ctx context.Context, w *workload) error {
 
 func (r *run) addRate(w *workload, of, what string, rate Rate) {
 	rate.Workload, rate.Of, rate.What = w.name, of, what
-	bench.Say("%-12s %-7s %.0f %s a second, %s a second; %.0f µs of processor time each; p99 %s; %d errors", w.name, of,
-		rate.Requests, what,
-		bench.Size(int64(rate.Bytes)), 1e6*rate.CPU, bench.Seconds(rate.P99), rate.Errors)
+	bench.Say("%-12s %-7s %.0f %s a second, %s a second; %.0f µs of processor time each; p99 %s; %d errors",
+		w.name, of, rate.Requests, what, bench.Size(int64(rate.Bytes)), 1e6*rate.CPU, bench.Seconds(rate.P99),
+		rate.Errors)
 	r.result.Rates = append(r.result.Rates, rate)
 }
 

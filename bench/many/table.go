@@ -35,10 +35,10 @@ func (r Result) tables(out *strings.Builder, workload string) {
 		if c.Position != Direct {
 			hits = fmt.Sprintf("%.1f %%", 100*c.Squid.HitRatio())
 		}
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %s |\n", c.Position, c.started(),
-			bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99),
-			bench.Seconds(c.Pull.P50), bench.Seconds(c.Pull.P99), short(c.Reads.P50), short(c.Reads.P99),
-			short(c.Reads.Max),
+		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %s |\n",
+			c.Position, c.started(), bench.Seconds(c.Done.P50), bench.Seconds(c.Done.P99),
+			bench.Seconds(c.Pull.P50), bench.Seconds(c.Pull.P99),
+			short(c.Reads.P50), short(c.Reads.P99), short(c.Reads.Max),
 			bench.Size(c.Bytes), bench.Size(c.HubBytes), c.hubRequests(), hits)
 	}
 	fmt.Fprintln(out,

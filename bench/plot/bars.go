@@ -99,7 +99,8 @@ type canvas struct{ bytes.Buffer }
 
 func newCanvas(width, height int, title string) *canvas {
 	c := &canvas{}
-	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" font-family="sans-serif" font-size="11">`, width, height, width)
+	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d"`+
+		` font-family="sans-serif" font-size="11">`, width, height, width)
 	c.printf(`<rect width="%d" height="%d" fill="#ffffff"/>`, width, height)
 	c.printf(`<text x="8" y="20" font-size="14" font-weight="bold">%s</text>`, escape(title))
 	return c

@@ -92,7 +92,8 @@ func TestCompressorsAreRecognized(t *testing.T) {
 				layer[3] = 8 // a file name follows
 				layer = append(append(bytes.Clone(layer[:10]), "layer.tar\x00"...), layer[10:]...)
 			}
-			blobs, err := findLayers([]string{writeLayout(t, layer, "application/vnd.oci.image.layer.v1.tar+"+string(c.format))})
+			layout := writeLayout(t, layer, "application/vnd.oci.image.layer.v1.tar+"+string(c.format))
+			blobs, err := findLayers([]string{layout})
 			if err != nil || len(blobs) != 1 {
 				t.Fatalf("%d layers, %v", len(blobs), err)
 			}

@@ -27,11 +27,13 @@ import (
 	"github.com/containerd/log"
 )
 
-const usage = `usage: soci snapshotter --root DIR --address SOCKET --containerd SOCKET [--config FILE] [--plain-http HOST] [--log-level LEVEL]
+const usage = `usage: soci snapshotter --root DIR --address SOCKET --containerd SOCKET
+                        [--config FILE] [--plain-http HOST] [--log-level LEVEL]
        soci convert [--plain-http] SOURCE DESTINATION
 
 Examples:
-  soci snapshotter --root /var/lib/soci --address /run/soci.sock --containerd /run/containerd/containerd.sock --plain-http registry:5000
+  soci snapshotter --root /var/lib/soci --address /run/soci.sock \
+    --containerd /run/containerd/containerd.sock --plain-http registry:5000
   soci convert --plain-http registry:5000/python:latest registry:5000/python:soci
 `
 

@@ -32,12 +32,14 @@ import (
 	"github.com/containerd/log"
 )
 
-const usage = `usage: stargz snapshotter --root DIR --address SOCKET [--config FILE] [--plain-http HOST]... [--log-level LEVEL]
+const usage = `usage: stargz snapshotter --root DIR --address SOCKET
+                          [--config FILE] [--plain-http HOST]... [--log-level LEVEL]
        stargz convert --kind estargz|zstdchunked [--trace FILE]... [--store DIR] [--plain-http] SOURCE DESTINATION
 
 Examples:
   stargz snapshotter --root /var/lib/stargz --address /run/stargz.sock --plain-http registry:5000
-  stargz convert --kind estargz --trace hello.trace --plain-http registry:5000/python:latest registry:5000/python:estargz
+  stargz convert --kind estargz --trace hello.trace --plain-http \
+    registry:5000/python:latest registry:5000/python:estargz
 `
 
 func main() {

@@ -97,8 +97,8 @@ func printCollection(c collection) error {
 	fmt.Printf("%d blobs that nothing names and %d layers that need not be stored %sfreed in the registry: %s\n",
 		c.Blobs, c.Released, would, size(c.BlobBytes))
 	if c.Unrenewed > 0 {
-		fmt.Printf("the packs of %d trees stay, as an object of these is lost or damaged: run lighter fsck --deep --repair\n",
-			c.Unrenewed)
+		fmt.Printf("the packs of %d trees stay, as an object of these is lost or damaged: "+
+			"run lighter fsck --deep --repair\n", c.Unrenewed)
 	}
 	return nil
 }

@@ -125,10 +125,12 @@ func TestTablesAreAddedToAPrintedConfiguration(t *testing.T) {
 
 // Every key of a configuration has a flag, except those that this test lists.
 func TestKeysHaveFlags(t *testing.T) {
-	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "catalog": "", "platforms": "", "proxies": "",
-		"registry_hosts": "registry-host", "names": "", "sources": "source", "limits": "", "layer_bytes": "",
+	others := map[string]string{
+		"hubs": "hub", "hub_keys": "hub-key", "registry_hosts": "registry-host", "sources": "source",
+		"bucket": "", "catalog": "", "platforms": "", "proxies": "", "names": "", "limits": "", "layer_bytes": "",
 		"entries": "", "image_minutes": "", "every_minutes": "", "delay_minutes": "", "keep_minutes": "",
-		"retention": "", "quota": "", "retention_max_percent": "", "hub domain": ""}
+		"retention": "", "quota": "", "retention_max_percent": "", "hub domain": "",
+	}
 	for _, name := range []string{"node", "hub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
 		if err != nil {
@@ -229,7 +231,10 @@ func TestSizesAreReadable(t *testing.T) {
 		{short("sha256:0123456789abcdef0123"), 5}}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "A                     B\nx                     3.0 MiB\nsha256:0123456789ab   5\n"; out.String() != want {
+	want := "A                     B\n" +
+		"x                     3.0 MiB\n" +
+		"sha256:0123456789ab   5\n"
+	if out.String() != want {
 		t.Errorf("table:\n%s", out.String())
 	}
 }

@@ -90,7 +90,8 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringSliceVar(&config.CompleteSchedule, "complete-schedule", config.CompleteSchedule,
 		"when the background fetch runs, in local time (`WINDOWS`: 22:00-06:00; may be repeated; none: always)")
 	f.BoolVar(&config.LocalDevice, "local-device", config.LocalDevice,
-		"write wholly cached images to files that containers read without the node; takes their size on the disk once more")
+		"write wholly cached images to files that containers read without the node; "+
+			"takes their size on the disk once more")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress,
 		"the `ADDRESS` of /metrics, /healthz and /readyz (HOST:PORT or unix:/PATH)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,

@@ -65,7 +65,9 @@ func TestPrintStatus(t *testing.T) {
 		"returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes",
 		"/gone", "not mounted again: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE",
 		"its map is cut off",
-		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; no hub gives another statement: connection refused\n", "\nwhat to do: put the former key back\n"} {
+		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; " +
+			"no hub gives another statement: connection refused\n",
+		"\nwhat to do: put the former key back\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)
 		}

@@ -25,13 +25,19 @@ const root = "../.."
 // test/testkit; rows do not list these.
 const table = `
 bench: cmd/command node/report test/testkit/layout test/testkit/site wire
-bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout test/testkit/site
-bench/hubs: bench format/chunk format/index sleep store store/origin test/testkit/catalogtest test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
-bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch node/record node/resolver node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
+bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout
+	test/testkit/site
+bench/hubs: bench format/chunk format/index sleep store store/origin test/testkit/catalogtest
+	test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
+bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch node/record node/resolver
+	node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot test/testkit/site
 cmd/command:
-cmd/lighter: cmd/command durable format/index format/trace hub hub/retention logqueue mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
+cmd/lighter: cmd/command durable format/index format/trace hub hub/retention logqueue mirror node node/binds
+	node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report
+	node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse
+	node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 durable:
 format/chunk:
@@ -41,16 +47,21 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/pattern hub/publish hub/registry hub/report hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify logqueue renewed sleep socket wire | mirror store store/origin wire/client
+hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog
+	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/pattern
+	hub/publish hub/registry hub/report hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify
+	logqueue renewed sleep socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/blobs: hub/catalog hub/images hub/oci hub/registry hub/report wire
 hub/catalog: format/chunk format/index sleep wire | hub/report
-hub/collect: format/chunk format/index format/pack hub/blobs hub/catalog hub/encoder hub/holders hub/jobs hub/objects hub/publish hub/registry hub/report sleep wire
+hub/collect: format/chunk format/index format/pack hub/blobs hub/catalog hub/encoder hub/holders hub/jobs
+	hub/objects hub/publish hub/registry hub/report sleep wire
 hub/encoder: format/compress format/pack
 hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
-hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
+hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish
+	hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
 hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report sleep wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
@@ -66,19 +77,25 @@ hub/report: wire
 hub/retention: hub/pattern
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/space: hub/jobs
-hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
+hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog
+	hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/upstream: hub/catalog hub/pull hub/registry wire
 hub/verify: format/chunk format/index format/pack format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: durable format/index format/trace node/binds node/completion node/control node/front/containerd node/health node/held node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
+node: durable format/index format/trace node/binds node/completion node/control node/front/containerd
+	node/health node/held node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand
+	node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk
+	store/origin wire wire/client
 node/binds: durable node/mount wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
-node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report node/takeover socket
+node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report
+	node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
-node/doctor: format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report proc store/disk store/origin wire wire/client | durable node/binds
+node/doctor: format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report
+	proc store/disk store/origin wire wire/client | durable node/binds
 node/flight:
 node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/origin wire/client
@@ -92,7 +109,8 @@ node/mount: format/chunk format/index format/tree node/device node/fuse node/rec
 node/ondemand: format/chunk format/trace node/record
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/record: format/chunk format/trace node/device sleep
-node/report: durable format/chunk node/binds node/completion node/front/containerd node/held node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
+node/report: durable format/chunk node/binds node/completion node/front/containerd node/held node/mount
+	node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc sleep
@@ -106,7 +124,8 @@ store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc store wire wire/client
 store/registry:
 test/arch:
-test/compat: | durable hub node/binds node/fuse node/prefetch node/resolver node/trees store store/disk store/origin wire wire/client
+test/compat: | durable hub node/binds node/fuse node/prefetch node/resolver node/trees store store/disk
+	store/origin wire wire/client
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control node/report
@@ -150,7 +169,7 @@ type row struct{ imports, tests []string }
 func parseTable(t *testing.T) map[string]row {
 	t.Helper()
 	rows := map[string]row{}
-	for line := range strings.Lines(strings.TrimSpace(table)) {
+	for line := range strings.Lines(strings.ReplaceAll(strings.TrimSpace(table), "\n\t", " ")) {
 		pkg, rest, ok := strings.Cut(line, ":")
 		if _, twice := rows[pkg]; !ok || twice {
 			t.Fatalf("the import table has a bad line, or a package twice: %q", line)

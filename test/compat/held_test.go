@@ -15,8 +15,11 @@ func TestHeld(t *testing.T) {
 		Unknown wire.Unknown
 	}
 	one, two := chunk.Sum([]byte("one")), chunk.Sum([]byte("two"))
-	want := exchange{wire.Held{Holder: "0123456789abcdef0123456789abcdef", Kind: wire.HolderNode, Name: "node.example.org",
-		Trees: []chunk.ID{one, two}}, wire.Unknown{Trees: []chunk.ID{two}}}
+	want := exchange{
+		wire.Held{Holder: "0123456789abcdef0123456789abcdef", Kind: wire.HolderNode, Name: "node.example.org",
+			Trees: []chunk.ID{one, two}},
+		wire.Unknown{Trees: []chunk.ID{two}},
+	}
 	var got exchange
 	decode(t, example.Stored(t, "held-1.json", func() []byte { return encode(t, want) }), &got)
 	equal(t, "report", got.Held, want.Held)

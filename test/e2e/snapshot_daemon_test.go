@@ -39,7 +39,10 @@ type snapshotDaemon struct {
 const snapshotDaemonConfig = `version = 4
 root = "%[1]s/root"
 state = "%[1]s/state"
-disabled_plugins = ["io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = [
+  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
+  "io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing",
+  "io.containerd.tracing.processor.v1.otlp"]
 
 [plugins."io.containerd.server.v1.grpc"]
   address = "%[1]s/c.sock"

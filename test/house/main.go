@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // named is a figure, with the name of the thing that was counted.
@@ -94,6 +95,7 @@ func (h *house) source(path string, b []byte) error {
 		return err
 	}
 	commented := map[int]bool{} // lines that are nothing but a comment
+	tagged := tagLines(files, file)
 	lines := bytes.Split(b, []byte("\n"))
 	for _, group := range file.Comments {
 		for _, c := range group.List {
@@ -105,7 +107,7 @@ func (h *house) source(path string, b []byte) error {
 	}
 	code, comments := 0, 0
 	for i, line := range lines {
-		width := len(bytes.ReplaceAll(line, []byte("\t"), []byte("    ")))
+		width := utf8.RuneCount(bytes.ReplaceAll(line, []byte("\t"), []byte("    ")))
 		switch {
 		case len(bytes.TrimSpace(line)) == 0:
 		case commented[i+1]:
@@ -113,7 +115,7 @@ func (h *house) source(path string, b []byte) error {
 			h.count("comments beyond 100 columns", width > 100)
 		default:
 			code++
-			h.count("lines of code beyond 120 columns", width > 120)
+			h.count("lines of code beyond 120 columns, without struct tags", width > 120 && !tagged[i+1])
 		}
 	}
 	if strings.HasSuffix(path, "_test.go") {
@@ -148,6 +150,18 @@ func (h *house) source(path string, b []byte) error {
 	return nil
 }
 
+// tagLines returns the lines that end with the tag of a field, which has no other place.
+func tagLines(files *token.FileSet, file *ast.File) map[int]bool {
+	lines := map[int]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if f, ok := n.(*ast.Field); ok && f.Tag != nil {
+			lines[files.Position(f.Tag.Pos()).Line] = true
+		}
+		return true
+	})
+	return lines
+}
+
 func (h *house) count(what string, is bool) {
 	if is {
 		h.wide[what]++
@@ -177,8 +191,8 @@ var (
 // document counts the words of a document's sentences. Tables, headings and code are no sentences.
 func (h *house) document(text string) {
 	for line := range strings.Lines(text) {
-		h.count("lines of documents beyond 100 columns, without tables", len(strings.TrimRight(line, "\n")) > 100 &&
-			!strings.HasPrefix(line, "|"))
+		h.count("lines of documents beyond 100 columns, without tables",
+			utf8.RuneCountInString(strings.TrimRight(line, "\n")) > 100 && !strings.HasPrefix(line, "|"))
 	}
 	for paragraph := range strings.SplitSeq(notProse.ReplaceAllString(text, "\n\n"), "\n\n") {
 		for _, sentence := range sentenceEnd.Split(paragraph, -1) {

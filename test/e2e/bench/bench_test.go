@@ -60,7 +60,8 @@ snapshotter = "another"
 command = ["{dir}/lighter", "node", "--root", "{root}", "--address", "{socket}", "--mount-mode", "none"]
 exports = { enable_remote_snapshot_annotations = "true" }
 suffix = "-other"
-convert = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://{source}", "docker://{target}"]
+convert = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=false", "--dest-tls-verify=false",
+	"docker://{source}", "docker://{target}"]
 `
 
 const farRTT = 0.08

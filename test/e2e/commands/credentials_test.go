@@ -105,7 +105,9 @@ func TestCredentialsOfDocker(t *testing.T) {
 				t.Errorf("exit %d: %s%s", taken.code, taken.stdout, taken.stderr)
 			}
 			// Without credentials the hub asks whether it can read the layers again later.
-			asked := slices.DeleteFunc(slices.Clone(server.saw()[before:]), func(req string) bool { return req == "GET /token " })
+			asked := slices.DeleteFunc(slices.Clone(server.saw()[before:]), func(req string) bool {
+				return req == "GET /token "
+			})
 			if (len(asked) > 0) != (c.method != "") || len(asked) > 0 && !strings.HasPrefix(asked[0], c.method+" ") {
 				t.Errorf("token requests: %q", asked)
 			}
@@ -132,8 +134,9 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	}{
 		"blobs elsewhere": {func(h http.Handler) http.Handler { return wantBasic(redirectBlobs(to(elsewhere))(h)) },
 			plainHTTP, ""},
-		"tokens elsewhere":   {wantBearer(tokenServer), withTLS, ""},
-		"blobs unencrypted":  {func(h http.Handler) http.Handler { return wantBasic(redirectBlobs(to(unencrypted))(h)) }, withTLS, "plain HTTP"},
+		"tokens elsewhere": {wantBearer(tokenServer), withTLS, ""},
+		"blobs unencrypted": {func(h http.Handler) http.Handler { return wantBasic(redirectBlobs(to(unencrypted))(h)) },
+			withTLS, "plain HTTP"},
 		"tokens unencrypted": {wantBearer(unencryptedTokens), plainHTTP, "plain HTTP"},
 		"tokens from https":  {wantBearer(unencryptedTokens), withTLS, "use https"},
 	} {

@@ -71,8 +71,8 @@ func TestRemovedImageIsHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Machine.Command(t.Context(), lighter, "mount", "--root", t.TempDir(), "--hub", site.ProxyURL, "--hub-key",
-		s.Hub.Key, "--plain-http", "held:latest", t.TempDir())
+	_, err = s.Machine.Command(t.Context(), lighter, "mount", "--root", t.TempDir(), "--hub", site.ProxyURL,
+		"--hub-key", s.Hub.Key, "--plain-http", "held:latest", t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), "held:latest") {
 		t.Errorf("another node mounts the image: %v, want an error that names it", err)
 	}

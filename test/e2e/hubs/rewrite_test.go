@@ -124,7 +124,7 @@ func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	})
 	t.Logf("requests of the first reads: %v", asked.n)
 	if asked.of("locations") != 1 || asked.of("chunks") == 0 {
-		t.Errorf("after the old packs are gone, requests %v, want locations once, and some chunks by ID until they arrive",
+		t.Errorf("after the old packs are gone, requests %v, want locations once, and chunks by ID until they arrive",
 			asked.n)
 	}
 	asked.reset()

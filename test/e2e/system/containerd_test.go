@@ -144,7 +144,8 @@ func clientPulls(t *testing.T, s *site.Site, ref string) {
 	}
 	defer client.Close()
 	ctx := namespaces.WithNamespace(t.Context(), "here")
-	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts))})
+	hosts := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts))
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: hosts})
 	pulled, err := client.Pull(ctx, ref, containerd.WithResolver(resolver), containerd.WithPullUnpack,
 		containerd.WithPullSnapshotter(site.Lighter))
 	if err != nil {

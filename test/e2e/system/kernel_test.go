@@ -179,8 +179,17 @@ func behindLoops(t *testing.T, s *site.Site, want string) {
 // their paths, nor the loop devices.
 func noWayAround(t *testing.T, c *site.Container) {
 	t.Helper()
-	const try = `for dir in $(sed -n 's/.*lowerdir=\([^,]*\).*/\1/p' /proc/self/mountinfo | tr : ' '); do echo looked; ls "$dir" && echo "reads $dir"; done
-		for n in 0 1 2 3 4 5 6 7; do echo looked; mknod /tmp/loop b 7 $n && head -c 1 /tmp/loop >/dev/null && echo "reads loop$n"; rm -f /tmp/loop; done; true`
+	const try = `
+		for dir in $(sed -n 's/.*lowerdir=\([^,]*\).*/\1/p' /proc/self/mountinfo | tr : ' '); do
+			echo looked
+			ls "$dir" && echo "reads $dir"
+		done
+		for n in 0 1 2 3 4 5 6 7; do
+			echo looked
+			mknod /tmp/loop b 7 $n && head -c 1 /tmp/loop >/dev/null && echo "reads loop$n"
+			rm -f /tmp/loop
+		done
+		true`
 	out, err := c.Exec(t.Context(), "sh", "-c", "{ "+try+"; } 2>/dev/null")
 	if err != nil || strings.Count(out, "looked") != 9 || strings.Contains(out, "reads") {
 		t.Errorf("a container's root: %q, %v", out, err)

@@ -101,7 +101,8 @@ func testCollection(t *testing.T, c *catalog.Catalog) {
 		must(t, err)
 		var got []string
 		for _, u := range found {
-			got = append(got, fmt.Sprintf("%s held %t dead %t known %t", names[u.Tree], u.Held, u.Dead, !u.Since.IsZero()))
+			got = append(got, fmt.Sprintf("%s held %t dead %t known %t",
+				names[u.Tree], u.Held, u.Dead, !u.Since.IsZero()))
 		}
 		slices.Sort(got)
 		isDead := delay == 0

@@ -73,7 +73,8 @@ func testHolders(t *testing.T, c *catalog.Catalog) {
 	if expired, err := c.Holders.ExpireHolders(ctx, time.Hour, 10); err != nil || len(expired) > 0 {
 		t.Errorf("expired before their time: %+v, %v", expired, err)
 	}
-	if expired, err := c.Holders.ExpireHolders(ctx, -time.Hour, 10); err != nil || len(expired) != 1 || expired[0].ID != "n1" {
+	if expired, err := c.Holders.ExpireHolders(ctx, -time.Hour, 10); err != nil || len(expired) != 1 ||
+		expired[0].ID != "n1" {
 		t.Errorf("expired %+v, %v, want n1", expired, err)
 	}
 	if got := ofTree(two); got != "" {

@@ -99,7 +99,8 @@ func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 	layOut(t, c, TreeOf("b"), ids[2])
 	layOut(t, c, tree) // another tree still has the pack
 	must(t, c.Starts.DropRetired(ctx, catalog.Claim{}, ids))
-	if held, err := c.Starts.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 || held.Live != 100 {
+	if held, err := c.Starts.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 ||
+		held.Live != 100 {
 		t.Errorf("kept: %+v, %v, want one pack", held, err)
 	}
 }
@@ -339,14 +340,15 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 	if n, err := c.Starts.CutRecordings(ctx, tree, nil, []byte("none"), true); err != nil || n != 1 {
 		t.Fatal(n, err)
 	}
-	if err := c.Starts.KeepRecordings(ctx, tree, nil, []byte("forgotten"), before[0].N); !errors.Is(err, catalog.ErrChanged) {
+	err := c.Starts.KeepRecordings(ctx, tree, nil, []byte("forgotten"), before[0].N)
+	if !errors.Is(err, catalog.ErrChanged) {
 		t.Errorf("keep recordings that were removed: %v, want ErrChanged", err)
 	}
 	traces := add()
 	must(t, c.Starts.KeepRecordings(ctx, tree, []byte("none"), []byte("some"), traces[0].N))
 	for _, all := range []bool{false, true} {
-		if _, err := c.Starts.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all); !errors.Is(err,
-			catalog.ErrChanged) {
+		_, err := c.Starts.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all)
+		if !errors.Is(err, catalog.ErrChanged) {
 			t.Errorf("remove outdated recordings: %v, want ErrChanged", err)
 		}
 	}

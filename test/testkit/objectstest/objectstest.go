@@ -23,8 +23,9 @@ import (
 // for files before they are published.
 func Run(t *testing.T, open func(t *testing.T) *objects.Store, scratch func(t *testing.T) string) {
 	for name, test := range map[string]func(*suite){
-		"PublishAndRead": publishAndRead, "Replace": replace, "Delete": deleteObjects, "List": list, "DeleteMany": deleteMany, "NotFound": notFound,
-		"PublishFails": publishFails, "Units": units, "DamagedPack": damagedPack, "Concurrent": concurrent,
+		"PublishAndRead": publishAndRead, "Replace": replace, "Delete": deleteObjects, "List": list,
+		"DeleteMany": deleteMany, "NotFound": notFound, "PublishFails": publishFails, "Units": units,
+		"DamagedPack": damagedPack, "Concurrent": concurrent,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &suite{T: t, Store: open(t), scratch: scratch(t)}

@@ -62,7 +62,8 @@ func (s *Site) startNginx(ctx context.Context, name, config, text, address strin
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	p, err := s.startProcess(name, []string{"nginx", "-c", config, "-e", filepath.Join(filepath.Dir(config), "error.log")})
+	log := filepath.Join(filepath.Dir(config), "error.log")
+	p, err := s.startProcess(name, []string{"nginx", "-c", config, "-e", log})
 	if err != nil {
 		return nil, err
 	}

@@ -20,11 +20,15 @@ func TestWriteLayer(t *testing.T) {
 	dir := t.TempDir()
 	lower, upper := filepath.Join(dir, "lower"), filepath.Join(dir, "upper")
 	shell(t, dir, `mkdir -p lower/kept lower/gone lower/emptied/sub lower/filled lower/todir.d upper work root
-		echo 1 >lower/kept/same; echo 1 >lower/kept/changed; echo 1 >lower/todir; ln -s nowhere lower/dangling; echo 1 >lower/filled/old`)
-	shell(t, dir, `mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work,redirect_dir=off,index=off,metacopy=off overlay root`)
+		echo 1 >lower/kept/same; echo 1 >lower/kept/changed; echo 1 >lower/todir; echo 1 >lower/filled/old
+		ln -s nowhere lower/dangling`)
+	shell(t, dir, `mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work \
+		-o redirect_dir=off,index=off,metacopy=off overlay root`)
 	defer shell(t, dir, "umount root")
-	shell(t, filepath.Join(dir, "root"), `echo 2 >kept/changed; rm -r gone dangling; rm todir; mkdir todir; mkdir -p new/deep
-		rm -r filled; mkdir filled; echo 2 >filled/young; ln kept/changed new/linked; mknod new/null c 1 3; ln -s x new/symlink`)
+	shell(t, filepath.Join(dir, "root"), `echo 2 >kept/changed; rm -r gone dangling
+		rm todir; mkdir todir; mkdir -p new/deep
+		rm -r filled; mkdir filled; echo 2 >filled/young
+		ln kept/changed new/linked; mknod new/null c 1 3; ln -s x new/symlink`)
 
 	var layer bytes.Buffer
 	if err := writeLayer(&layer, []string{lower}, upper); err != nil {

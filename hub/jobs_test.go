@@ -1,7 +1,6 @@
 package hub_test
 
 import (
-	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -11,6 +10,8 @@ import (
 	"lighter/hub/catalog"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 // adding adds an image in the background.
@@ -26,9 +27,9 @@ func (h *testHub) adding(add wire.Add) <-chan error {
 // wantReady fails the test unless a name refers to one image, with that manifest, which is ready.
 func (h *testHub) wantReady(name string, manifest []byte) {
 	h.t.Helper()
-	images, want := h.settled(name), digest.FromBytes(manifest).String()
-	if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != want {
-		h.t.Errorf("%s refers to %+v, want %s, ready", name, images, want)
+	images := h.settled(name)
+	if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != digest.FromBytes(manifest).String() {
+		h.t.Errorf("%s refers to %+v, want %s, ready", name, images, digest.FromBytes(manifest))
 	}
 }
 
@@ -55,13 +56,12 @@ func TestIndexChangesWhileItIsCopied(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image())
-	first := part{image: image(lowerTar), platform: amd64}
-	r.serveIndex(t, first, part{image: image(armTar), platform: arm64})
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
 	held, release := r.holdBlobs(t)
 	add := wire.Add{Source: r.source(), Name: "a:1"}
 	h.adding(add)
 	<-held
-	r.serveIndex(t, first, part{image: image(armTar, upperTar), platform: arm64})
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar, upperTar), platform: arm64})
 	second := h.adding(add)
 	<-held // the job runs again
 	release()
@@ -118,15 +118,12 @@ func TestCancelAndRetry(t *testing.T) {
 	}
 	h.idle()
 	h.wantReady("a:1", r.manifest)
-	for what, c := range map[string]struct {
-		change func(context.Context, int64) (wire.Job, error)
-		job    int64
-	}{
-		"retry of a job that is done": {h.client.RetryJob, jobs[0].N},
-		"cancel of an ended job":      {h.client.CancelJob, jobs[0].N},
-		"pause of an unknown job":     {h.client.PauseJob, 1 << 40},
+	for what, change := range map[string]func() error{
+		"retry of a job that is done": func() error { _, err := h.client.RetryJob(t.Context(), jobs[0].N); return err },
+		"cancel of an ended job":      func() error { _, err := h.client.CancelJob(t.Context(), jobs[0].N); return err },
+		"pause of an unknown job":     func() error { _, err := h.client.PauseJob(t.Context(), 1<<40); return err },
 	} {
-		if _, err := c.change(t.Context(), c.job); err == nil {
+		if err := change(); err == nil {
 			t.Errorf("%s: no error", what)
 		}
 	}
@@ -177,13 +174,11 @@ func TestCommonLayerOfPlatforms(t *testing.T) {
 func TestSignatureIsCopied(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	diffID := digest.FromString("data").String()
 	r := startRegistry(t, fakeImage{
 		layers: []fakeLayer{{blob: []byte("data"), mediaType: "application/vnd.dev.cosign.simplesigning.v1+json"}},
-		config: []byte(`{"architecture":"","os":"","rootfs":{"type":"layers","diff_ids":["` + diffID + `"]}}`),
-	})
-	last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"})
-	if err != nil || last.Images[0].State != wire.StateStored {
+		config: []byte(`{"architecture":"","os":"","rootfs":{"type":"layers","diff_ids":["` + digest.FromString("data").String() +
+			`"]}}`)})
+	if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || last.Images[0].State != wire.StateStored {
 		t.Errorf("%+v, %v, want it stored", last, err)
 	}
 	h.expect("/v2/a/manifests/1", http.StatusOK)

@@ -27,9 +27,9 @@ type Config struct {
 	Root   string `toml:"root" comment:"Directory for all files of the hub."`
 	Listen string `toml:"listen" comment:"Address to listen on, HOST:PORT."`
 
-	AdminListen string `toml:"admin_listen" comment:"The only address for changes: to add, push, remove and verify images, and to import and remove traces. HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). Everything else is answered there, too. Empty: changes are made at listen."`
+	AdminListen string `toml:"admin_listen" comment:"The only address for changes: to add, push, remove and verify images, and to import and remove traces; and for the list of holders. HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). Everything else is answered there, too. Empty: changes are made at listen."`
 
-	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. It is read at the start."`
+	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes and the list of holders need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. It is read at the start."`
 	Open           bool     `toml:"open" comment:"Allow changes by everybody who can reach the hub, from other machines too, without a token."`
 	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects the hub from web pages whose host name resolves to the hub's address (DNS rebinding)."`
 

@@ -2,8 +2,8 @@
 // that is decided, for the hub's API and for its registry.
 //
 // Everybody who reaches the hub may read, and nodes may report traces and what they have: both are
-// bounded.
-// Changes need the administrators' token, if there is one. Pages of other web sites never make
+// bounded. Changes, and the list of holders, are for administrators (wire.IsForAdministrators):
+// they need the administrators' token, if there is one. Pages of other web sites never make
 // changes.
 package access
 
@@ -45,22 +45,17 @@ func New(tokenFile string, names []string) (*Policy, error) {
 	return p, nil
 }
 
-// changes reports whether a request changes what the hub has. Reports of nodes do not count.
-func changes(req *http.Request) bool {
-	return req.Method != http.MethodGet && req.Method != http.MethodHead && !wire.IsReport(req.Method, req.URL.Path)
-}
-
 var (
-	errReadOnly = errors.New("what the hub has is changed at another address of it (admin_listen): " +
-		"give that address with --hub")
-	errNoToken = errors.New("a change of what the hub has needs the token of its admin_token_file: " +
-		"give it with --token-file, or as a registry's password")
+	errReadOnly = errors.New("what the hub has is changed, and its holders are listed, at another address of it " +
+		"(admin_listen): give that address with --hub")
+	errNoToken = errors.New("a change of what the hub has, and the list of its holders, need the token of its " +
+		"admin_token_file: give it with --token-file, or as a registry's password")
 )
 
-// ReadOnly passes requests that change nothing, and refuses others.
+// ReadOnly refuses requests that are for administrators, and passes others.
 func (p *Policy) ReadOnly(next http.Handler) http.Handler {
 	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
-		if changes(req) {
+		if wire.IsForAdministrators(req.Method, req.URL.Path) {
 			refuse(w, req, http.StatusForbidden, errReadOnly)
 			return
 		}
@@ -68,13 +63,13 @@ func (p *Policy) ReadOnly(next http.Handler) http.Handler {
 	})
 }
 
-// Public passes requests that change nothing, and changes of administrators.
+// Public passes requests of administrators, and those that are not for administrators only.
 func (p *Policy) Public(next http.Handler) http.Handler {
 	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
 		switch {
 		case p.hasToken && req.URL.Path == "/v2/":
 			challenge(w) // some registry clients look for it only here
-		case !changes(req):
+		case !wire.IsForAdministrators(req.Method, req.URL.Path):
 		case p.hasToken && !p.isAuthorized(req):
 			challenge(w)
 			refuse(w, req, http.StatusUnauthorized, errNoToken)
@@ -83,7 +78,7 @@ func (p *Policy) Public(next http.Handler) http.Handler {
 			// DNS rebinding: a web page can make its own name point to this hub. It has no
 			// certificate for that name and no token, so only a hub without both is at risk.
 			refuse(w, req, http.StatusForbidden, fmt.Errorf("the hub is not known as %s: to change what it has, "+
-				"use its address or localhost, or add the name to its configuration (names)", req.Host))
+				"or to list its holders, use its address or localhost, or add the name to its configuration (names)", req.Host))
 			return
 		}
 		next.ServeHTTP(w, req)

@@ -33,9 +33,10 @@ func policy(t *testing.T, token string, names ...string) *access.Policy {
 var passed = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 
 const (
-	images = "/lighter/1/default/images"
-	trace  = "/lighter/1/default/traces/0000000000000000000000000000000000000000000000000000000000000000"
-	held   = "/lighter/1/default/held"
+	images  = "/lighter/1/default/images"
+	trace   = "/lighter/1/default/traces/0000000000000000000000000000000000000000000000000000000000000000"
+	held    = "/lighter/1/default/held"
+	holders = "/lighter/1/default/holders"
 )
 
 func TestPolicy(t *testing.T) {
@@ -65,7 +66,14 @@ func TestPolicy(t *testing.T) {
 		{closed.Public(passed), "POST", images, "", "", 401},
 		{closed.Public(passed), "DELETE", held, "", "", 401},
 		{closed.Public(passed), "POST", "/lighter/1/default/held/more", "", "", 401},
-		{closed.Public(passed), "DELETE", "/lighter/1/default/holders", "", "", 401},
+		{closed.Public(passed), "DELETE", holders, "", "", 401},
+		// Names and addresses of machines.
+		{open.ReadOnly(passed), "GET", holders, "", "", 403},
+		{open.Public(passed), "GET", holders, "127.0.0.1:7070", "", 204},
+		{open.Public(passed), "GET", holders, "evil.example.org", "", 403},
+		{closed.Public(passed), "GET", holders, "", "", 401},
+		{closed.Public(passed), "HEAD", holders, "", "", 401},
+		{closed.Public(passed), "GET", holders, "", "Authorization: Bearer " + token, 204},
 		{closed.Public(passed), "POST", images, "", "Authorization: Bearer wrong", 401},
 		{closed.Public(passed), "POST", images, "", "Authorization: Bearer " + token, 204},
 		{closed.Public(passed), "PUT", "/v2/a/manifests/1", "", "Authorization: bearer " + token, 204},

@@ -63,7 +63,7 @@ type Options struct {
 	Domain    string      // default: wire.DefaultDomain
 	PlainHTTP bool        // allow http to another machine
 	CAFile    string      // certificates (PEM) to trust in addition to the system's
-	TokenFile string      // file with the token that is sent with requests for changes; see wire.ReadToken
+	TokenFile string      // file with the token; see wire.ReadToken and wire.IsForAdministrators
 	Header    http.Header // added to every request
 	// Dial opens the connections; default: Dial.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

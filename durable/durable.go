@@ -1,7 +1,7 @@
-// Package durable writes files and directories that are complete after a crash. Whatever the
-// moment of the crash, a name has its old contents or its new ones. It has the new ones once
-// Replace or Publish has returned. A tree of files that were written otherwise is whole once
-// SyncTree has returned. Paths that could not be cleaned up are listed (Leftovers) and stop nothing.
+// Package durable writes files and directories that are complete after a crash. Whatever the moment
+// of the crash, a name has its old contents or its new ones. It has the new ones once Replace or
+// Publish has returned. A tree of files that were written otherwise is whole once SyncTree has
+// returned. Paths that could not be cleaned up are listed (Leftovers) and stop nothing.
 //
 // It knows nothing of the contents. If two goroutines write the same name at the same time, the
 // name gets the contents of one of them, or they get an error.
@@ -69,8 +69,8 @@ func SyncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// SyncTree makes the names in a directory, and in all directories below it, durable. The contents of
-// the files are synced by their writers.
+// SyncTree makes the names in a directory, and in all directories below it, durable. The contents
+// of the files are synced by their writers.
 func SyncTree(path string) error {
 	return filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {

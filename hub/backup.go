@@ -204,8 +204,8 @@ func backup(
 			return r, err
 		}
 	}
-	// The catalog's name comes after those of all files that it names, also of those that an earlier
-	// backup has copied before it was killed.
+	// The catalog's name comes after those of all files that it names, also of those that an
+	// earlier backup has copied before it was killed.
 	if err := durable.SyncTree(dir); err != nil {
 		return r, err
 	}

@@ -88,7 +88,7 @@ func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
 	err := origin.Retry(ctx, tries, func() error {
 		return fetch(func(a store.Answer) (err error) {
 			if encoded, err = io.ReadAll(io.LimitReader(a.Body, pack.MaxStored+1)); err == nil {
-				err = w.check(encoded)
+				err = w.check(path, encoded)
 			}
 			return err
 		})
@@ -100,8 +100,9 @@ func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
 	return m.files.write(path, encoded)
 }
 
-// check verifies all chunks of a unit, and that the wanted ones are among them.
-func (w *wanted) check(encoded []byte) error {
+// check verifies all chunks of a unit from a path of the hub, and that the wanted ones are among
+// them.
+func (w *wanted) check(path string, encoded []byte) error {
 	unit, err := pack.DecodeUnit(encoded)
 	if err == nil {
 		for i := range unit.Len() {
@@ -116,7 +117,7 @@ func (w *wanted) check(encoded []byte) error {
 		}
 	}
 	if err != nil {
-		return &chunk.InvalidError{What: "unit " + w.unit.String(), Err: err}
+		return &chunk.InvalidError{What: path, Err: err}
 	}
 	return nil
 }

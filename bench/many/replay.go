@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// piece is the length of the largest replayed read, as with the kernel. A read of a trace may
-	// be longer, because it stands for several adjacent reads; it is replayed in pieces.
+	// piece is the length of the largest replayed read: the kernel's default read-ahead. A read of
+	// a trace may be longer, as it stands for several adjacent reads; it is replayed in pieces.
 	piece = 128 << 10
 	// readTimeout bounds a read, as on a node.
 	readTimeout = 100 * time.Second
@@ -22,9 +22,10 @@ type reader interface {
 }
 
 // replay repeats the reads of a trace one after the other. After each answer it pauses for the time
-// between the two reads in the trace. This time includes the duration of the first read when it was
-// recorded. If its data was local then, the pause is nearly only the workload's own. replay appends
-// the duration of each read, in seconds, to took.
+// between the two reads in the trace. This time includes how long the first read took in the
+// recorded start. If its bytes were already on the recording node, the pause is hardly more than
+// the workload's own time between the reads. replay appends the duration of each read, in seconds,
+// to took.
 func replay(ctx context.Context, d reader, t trace.Trace, took []float64) ([]float64, error) {
 	buffer := make([]byte, piece)
 	at := time.Duration(0)

@@ -1,11 +1,12 @@
 // Command stargz is the stargz snapshotter for the benchmark: a peer that is compared with Lighter.
-// The module of its daemon and converter cannot be imported as a dependency. So this command
-// combines their packages, which can be imported. It makes the peer neither faster nor slower:
+// The programs of the peer, its daemon and its converter, are in a module that cannot be a
+// dependency of another one. So this command is made of the library packages that these programs
+// use, which are in another module. It makes the peer neither faster nor slower:
 //
 //   - stargz snapshotter serves containerd as a proxy plugin on a socket. Its
 //     settings are those of the peer's daemon with an empty configuration, and it
-//     takes the same configuration file. This process serves FUSE, which is
-//     the peer's default. It has no credentials. Unlike the peer's daemon, it
+//     takes the same configuration file. This process itself serves FUSE, as the
+//     peer's daemon does by default. It has no credentials. Unlike the peer's daemon, it
 //     unmounts everything on SIGTERM as well as on SIGINT.
 //   - stargz convert makes an eStargz or zstd:chunked image of another image, by
 //     the peer's own functions, at the levels that its converter has by default:

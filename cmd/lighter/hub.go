@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,7 @@ func hubCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "hub [flags]",
-		Short: "Run a hub: a registry whose images nodes start without pulling them",
+		Short: "Run a hub: a registry from which nodes start images without pulling them whole",
 		Long: `Run a hub. It ingests images that are pushed to its OCI registry or added by
 "lighter add", splits them into chunks, and serves their indexes and units to nodes.
 
@@ -48,8 +49,9 @@ Flags override the configuration file, and the file overrides the defaults.`,
 		}
 		defer flush()
 		err = hub.Run(cmd.Context(), config, log)
-		if errors.Is(err, fs.ErrPermission) {
-			err = fmt.Errorf("%w: run the hub as the owner of its directory, or choose another with --root", err)
+		var at *fs.PathError
+		if errors.Is(err, fs.ErrPermission) && errors.As(err, &at) && strings.HasPrefix(at.Path, config.Root) {
+			err = fmt.Errorf("%w: run the hub as the owner of %s, or choose another directory with --root", err, config.Root)
 		}
 		return err
 	}
@@ -86,9 +88,9 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes,
 		"the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
 	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,
-		"the `DAYS` for which the hub keeps what a node or a mirror has after it has stopped reporting")
+		"the `DAYS` for which the hub keeps what a node or a mirror has, from a week after its last report on")
 	f.Int64Var(&config.DiskReserve, "disk-reserve", config.DiskReserve,
-		"the free `BYTES` that the hub leaves on its disks: with less it ingests nothing, and goes on to serve")
+		"the free `BYTES` that the hub leaves on its disks: with less it ingests nothing, but goes on serving")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

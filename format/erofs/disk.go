@@ -42,7 +42,8 @@ const (
 	maxNsec   = 999_999_999                      // nanoseconds
 	noID      = math.MaxUint32                   // -1, which Linux gives to no user
 
-	// The field i_u.c.format: this bit for chunk indexes, and log2 of a chunk's blocks in the low bits.
+	// The field i_u.c.format: this bit for chunk indexes, and log2 of a chunk's blocks in the low
+	// bits.
 	chunkIndex    = 0x20
 	chunkBitsMask = 0x1f
 )

@@ -76,8 +76,8 @@ func (s *Server) deleteTraces(_ http.ResponseWriter, req *http.Request) (any, er
 	return forgotten, nil
 }
 
-// retryLater adds Retry-After if the hub is busy. Only answers to users have it: a node would
-// send the hub no requests at all until then.
+// retryLater adds Retry-After if the hub is busy. Only answers to users have it: a node
+// that gets it sends the hub no request at all until that time has passed.
 func retryLater(w http.ResponseWriter, err error) error {
 	if errors.Is(err, report.ErrBusy) {
 		w.Header().Set("Retry-After", "5")

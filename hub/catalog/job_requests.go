@@ -77,10 +77,10 @@ func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce stri
 	return now, err
 }
 
-// Retry makes a job run as soon as possible that waits, is paused or about to pause, has failed, or
-// was cancelled. Its failed images are queued again. An ended job has lost its secret. The error
-// wraps ErrNotFound if there is no such job, if another one does its work, or if its images were
-// removed or their name was given to others.
+// Retry takes a job that waits, is paused or about to pause, has failed or was cancelled, and makes
+// it run as soon as possible. Its failed images are queued again. An ended job has lost its secret.
+// The error wraps ErrNotFound if there is no such job, if another one does its work, or if its
+// images were removed or their name was given to others.
 func (q *Jobs) Retry(ctx context.Context, n int64) error {
 	return q.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
 		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.lock, n)

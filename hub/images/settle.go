@@ -35,8 +35,8 @@ const (
 	namesAtOnce = 4
 	settleTries = 3
 	settlePause = 10 * time.Second
-	// deleteLease is how long a tag or manifest may be locked by its deletion. Half of it bounds the
-	// deletion.
+	// deleteLease is how long a tag or manifest may be locked by its deletion. Half of it bounds
+	// the deletion.
 	deleteLease = 10 * time.Second
 	deletePause = 50 * time.Millisecond
 )

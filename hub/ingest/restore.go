@@ -22,8 +22,8 @@ type Keep func(id chunk.ID, data []byte) error
 func KeepNone(chunk.ID, []byte) error { return nil }
 
 // Restore stores known chunks again: those that feed passes to keep. They get new packs, and are
-// moved there in the catalog. Those of the old packs that have no chunk any more are deleted. It
-// returns the restored chunks. If feed fails, nothing is changed.
+// moved there in the catalog. Afterwards Restore deletes each pack in old that no chunk is in any
+// more. It returns the restored chunks. If feed fails, nothing is changed.
 func (i *Ingester) Restore(
 	ctx context.Context, old []chunk.ID, feed func(ctx context.Context, keep Keep) error,
 ) (restored map[chunk.ID]bool, err error) {
@@ -32,7 +32,8 @@ func (i *Ingester) Restore(
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	s.numbers = func(context.Context, []chunk.ID) (map[chunk.ID]int64, error) { return nil, nil } // all are stored
+	// No chunk counts as known, so all are stored again.
+	s.numbers = func(context.Context, []chunk.ID) (map[chunk.ID]int64, error) { return nil, nil }
 	group, groupCtx := errgroup.WithContext(ctx)
 	units := newUnitWriter(groupCtx, group, s, i.encoders)
 	group.Go(func() error {

@@ -7,8 +7,9 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Cancel ends an open job: at once, or when its worker has heard of it. It returns the job as it is
-// then. The error wraps catalog.ErrNotFound if there is no such open job.
+// Cancel ends an open job: at once, or, if it runs, when its worker has noticed. Cancel does not
+// wait for that: the returned job may still be running. The error wraps catalog.ErrNotFound if
+// there is no such open job.
 func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
 	if _, err := q.store.Cancel(ctx, n); err != nil {
 		return catalog.Job{}, err
@@ -25,8 +26,9 @@ func (q *Queue) Pause(ctx context.Context, n int64) (catalog.Job, error) {
 	return q.changedJob(ctx, n)
 }
 
-// Retry makes a job run as soon as possible that waits, is paused, has failed or was cancelled. The
-// error wraps catalog.ErrNotFound if there is no such job, or if another one does its work.
+// Retry takes a job that waits, is paused, has failed or was cancelled, and makes it run as soon as
+// possible. The error wraps catalog.ErrNotFound if there is no such job, or if another one does its
+// work.
 func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
 	if err := q.store.Retry(ctx, n); err != nil {
 		return catalog.Job{}, err

@@ -61,8 +61,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// claim claims and starts a job of each queue that is due, or for which there is more room than when
-// it was looked at last. It reports whether there was any.
+// claim claims and starts a job of each queue that is due, or for which there is more room than
+// when it was looked at last. It reports whether there was any.
 func (r *Runner) claim(ctx context.Context) (claimed bool) {
 	first, running := r.first, r.running()
 	for i := range r.queues {

@@ -20,8 +20,8 @@ import (
 type Events interface {
 	// Changing says that a tag is about to get a manifest or to be deleted, or a manifest with all
 	// its tags. settled is called, without the lock, after Pushed or Deleted has succeeded, or if
-	// nothing has changed. It reports whether others knew of the change until then; if not, they may
-	// have undone a part of it.
+	// nothing has changed. It reports whether others knew of the change until then; if not, they
+	// may have undone a part of it.
 	Changing(ctx context.Context, repository, reference string) (settled func() bool, err error)
 	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())

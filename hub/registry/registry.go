@@ -411,8 +411,8 @@ func (m mount) Apply(options any) error {
 	return nil
 }
 
-// Delete deletes a tag or a manifest. It is no error if it does not exist. A manifest's tags stay, so
-// they are deleted before it.
+// Delete deletes a tag or a manifest. It is no error if it does not exist. A manifest's tags stay,
+// so they are deleted before it.
 func (r Repository) Delete(ctx context.Context, ref string) error {
 	if err := r.delete(ctx, ref); err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
 		return fmt.Errorf("delete %s of %s: %w", ref, r.name, ofStorage(err))

@@ -33,8 +33,8 @@ func newTrees(c *Config) *trees {
 	return &trees{catalog: c.Catalog, objects: c.Objects, publisher: c.Publisher, sizes: &c.Bounds.sizes}
 }
 
-// deviceSizes are the sizes of the devices of some trees. The zero value is ready to use. It is safe
-// for concurrent use.
+// deviceSizes are the sizes of the devices of some trees. The zero value is ready to use. It is
+// safe for concurrent use.
 type deviceSizes struct {
 	mu  sync.Mutex // guards the following
 	all map[treeOf]int64

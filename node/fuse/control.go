@@ -57,9 +57,9 @@ func (c *control) close() error {
 	return errors.Join(c.root.Close(), c.background.Close())
 }
 
-// waiting returns the number of requests that the kernel counts as unanswered, including those that
-// it has not sent yet and those that processes are blocked on; -1 if it is unknown. The kernel's
-// file can be read only once after it was opened.
+// waiting returns the number of requests that the kernel counts as unanswered; -1 if it is unknown.
+// These include requests that the kernel has not sent yet, and those of processes that it blocks
+// until max_background has room. The kernel's file can be read only once after it was opened.
 func (c *control) waiting() int64 {
 	if c == nil {
 		return -1

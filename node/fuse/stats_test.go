@@ -64,8 +64,8 @@ func (r *remote) ReadAt(ctx context.Context, dst []byte, off int64) (missed int6
 	return missed, err
 }
 
-// Each answered read is counted once, by where its bytes came from, with the device and with the
-// server.
+// The server counts each answered read once, by where its bytes came from, and so does the device's
+// own count.
 func TestReadsAreCounted(t *testing.T) {
 	server, k, _ := connect(t, resending)
 	reader := &remote{from: 40 << 10}
@@ -96,7 +96,7 @@ func TestReadsAreCounted(t *testing.T) {
 	for range 2 {
 		k.next()
 	}
-	eventually(t, "counting two invalid units, one of them resent", func() bool {
+	eventually(t, "counting two failed reads, one of them resent", func() bool {
 		st = server.Stats()
 		return st.Failed[Reasons[reasonInvalid]] == 2 && st.Resent == 1 && server.DeviceStats(id).Failed == 2
 	})

@@ -68,8 +68,8 @@ type search struct {
 }
 
 // run requests the extents of the file after the given extent, and then those before it. Then it
-// requests extents of neighbouring files. It requests no extents of the file, or of other files, if
-// too few of those requested so far were read.
+// requests extents of neighbouring files. The file and the other files have an account each: run
+// requests nothing there if too little was read of what was requested there so far.
 func (s *search) run(extent int64) {
 	s.own, _ = s.device.Unit(extent) // the reader requests it
 	after, before := extent+1, extent

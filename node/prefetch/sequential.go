@@ -28,7 +28,7 @@ func (s *sequential) Observe(r device.Read) {
 	if inStartup {
 		readers = &s.startups
 	}
-	want := readers.read(r.Offset, r.Length, func(to int64) int64 { return s.fileEnd(r.Offset, to) })
+	want := readers.read(r.Offset, r.Length, func(limit int64) int64 { return s.fileEnd(r.Offset, limit) })
 	if want.to <= want.from || inStartup && s.startup.isRunning() {
 		return
 	}
@@ -54,18 +54,18 @@ func (s *sequential) Observe(r device.Read) {
 	}
 }
 
-// fileEnd returns the end of the file at offset, or to if that is smaller.
-func (s *sequential) fileEnd(offset, to int64) int64 {
+// fileEnd returns the offset of the next extent that begins a file, or limit if that is smaller.
+func (s *sequential) fileEnd(offset, limit int64) int64 {
 	extents := s.device.Extents()
 	i, err := extents.Find(offset)
 	for ; err == nil && i < extents.Extents; i++ {
 		var e index.Extent
-		if e, err = extents.Extent(i); err != nil || e.Offset >= to {
-			return to
+		if e, err = extents.Extent(i); err != nil || e.Offset >= limit {
+			return limit
 		}
 		if e.First && e.Offset > offset {
 			return e.Offset
 		}
 	}
-	return to
+	return limit
 }

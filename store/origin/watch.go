@@ -11,9 +11,10 @@ import (
 // Watch bounds how long a caller waits for origins, if it can do without their answer. It calls
 // giveUp with the reason, once, at the earlier of two times:
 //
-//   - when the origins count as silent: silent after the call of Watch, or grace after heard(),
-//     whichever is later. heard returns when bytes last arrived, perhaps before the call.
-//   - longest after the call, even if bytes still arrive.
+//   - when the origins count as silent: the duration silent after the call of Watch, or the
+//     duration grace after heard(), whichever is later. heard returns when bytes last arrived,
+//     perhaps before the call.
+//   - the duration longest after the call, even if bytes still arrive.
 //
 // After stop has returned, giveUp is not called, and no call of it runs. So giveUp must not call
 // stop.

@@ -143,8 +143,8 @@ func (c *chunkFile) fill(device *os.File, m *index.Map) error {
 }
 
 // TestContents compares files that the index stores in different ways: at the size limits of each
-// way, with holes, equal, hard-linked and replaced. Some contain the index's own list of another
-// file's chunks.
+// way, with holes, equal, hard-linked and replaced. Some contain the list that package index hashes
+// for another file.
 func TestContents(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("0123456789abcde\n", n/16+1)[:n] }
 	noise := func(seed byte, n int) string {
@@ -190,8 +190,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// spellOut returns the list of a file's chunks, as an index encodes it: 32 bytes of ID and 8 bytes
-// of length each.
+// spellOut returns the list of a file's chunks, as package index hashes it to find equal files: 32
+// bytes of ID and 8 bytes of length each.
 func spellOut(t *testing.T, content string) string {
 	var list []byte
 	var s chunk.Splitter

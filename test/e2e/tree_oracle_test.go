@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A layer is the blob of a layer.
+// layer describes the blob of an image's layer, and opens it.
 type layer struct {
 	ocispec.Descriptor
 	open func() (content.ReaderAt, error)

@@ -98,13 +98,13 @@ func (m *Machine) untilReady(ctx context.Context, id string, ready Ready, r *Ran
 	select {
 	case <-w.readied:
 		r.Ready = time.Since(start)
-		if r.ReadyBytes, err = m.Bytes(); err == nil {
-			_, err = m.Ctr(ctx, "tasks", "kill", "--signal", "SIGKILL", id)
-		}
-		<-ended // by SIGKILL
+		r.ReadyBytes, err = m.Bytes()
+		_, killErr := m.Ctr(ctx, "tasks", "kill", "--signal", "SIGKILL", id)
+		err = errors.Join(err, killErr)
+		<-ended // by SIGKILL, or at the end of ctx
 		r.Start = time.Since(start)
 	case err = <-ended:
-		err = fmt.Errorf("container %s ended before it was ready: %w", id, err)
+		err = errors.Join(fmt.Errorf("container %s ended before it was ready", id), err)
 	}
 	stop()
 	watching.Wait()

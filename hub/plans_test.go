@@ -51,8 +51,8 @@ func (r *ran) take() (requests, work map[string][]any) {
 	return requests, work
 }
 
-// requestsOf returns requests for each route, about a copy of an image. Each comes with the tables
-// of which its answer has all rows.
+// requestsOf returns requests for each route, about a copy of an image. Each comes with the
+// tables that it may read as a whole, because its answer has all their rows.
 func requestsOf(chain string) map[string]string {
 	chain = catalogtest.CopyOf(chain, 7)
 	id, name := catalogtest.CopyID(7), "?name=fill/7:1"

@@ -12,8 +12,8 @@ import (
 	"lighter/hub/registry"
 )
 
-// KeepBlobs says which layers of ready images the hub's registry stores. Manifests, configs and
-// what is not ingested are stored in any case.
+// KeepBlobs says which layers of ready images the hub's registry stores. It always
+// stores manifests, configs, and blobs that are not ingested.
 type KeepBlobs string
 
 const (

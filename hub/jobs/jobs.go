@@ -371,8 +371,8 @@ func requested(request string) error {
 	return nil
 }
 
-// persist repeats a write to the catalog until it succeeds. If ctx has ended it tries once, for
-// some seconds: what is not written then happens when the lease ends.
+// persist repeats a write to the catalog until it succeeds. After the end of ctx it tries once, for
+// some seconds. If that fails, the job runs again when its lease has ended.
 func (q *Queue) persist(ctx context.Context, what string, write func(ctx context.Context) error) error {
 	for {
 		try, end := catalog.Outlast(ctx)

@@ -81,7 +81,7 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 			CreateDir: true, DirFileMode: 0o755, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 	} else {
 		s.s3Bucket, s.s3Prefix = u.Host, u.Query().Get("prefix")
-		s.bucket, err = blob.OpenBucket(ctx, withoutChecksums(*u))
+		s.bucket, err = blob.OpenBucket(ctx, WithoutChecksums(*u))
 	}
 	if err == nil {
 		if err = s.Ping(ctx); err != nil {

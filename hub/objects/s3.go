@@ -15,10 +15,10 @@ import (
 	_ "gocloud.dev/blob/s3blob" // s3://BUCKET?region=…
 )
 
-// withoutChecksums returns the URL of a bucket whose client does not compare S3's checksums, unless
+// WithoutChecksums returns the URL of a bucket whose client does not compare S3's checksums, unless
 // the URL asks for that. Digests are compared anyway, and the SDK writes a line to standard error
 // for each object that was uploaded in parts.
-func withoutChecksums(u url.URL) string {
+func WithoutChecksums(u url.URL) string {
 	const key = "response_checksum_validation"
 	if query := u.Query(); u.Scheme == "s3" && !query.Has(key) {
 		query.Set(key, "when_required")

@@ -72,7 +72,7 @@ hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pattern:
 hub/pull: hub/oci hub/registry hub/report wire
 hub/registry: hub/registry/bucket wire
-hub/registry/bucket:
+hub/registry/bucket: hub/objects
 hub/report: wire
 hub/retention: hub/pattern
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders

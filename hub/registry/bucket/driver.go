@@ -33,6 +33,8 @@ import (
 	_ "gocloud.dev/blob/s3blob" // the scheme s3
 	"gocloud.dev/gcerrors"
 	"golang.org/x/sync/errgroup"
+
+	"lighter/hub/objects"
 )
 
 const (
@@ -62,14 +64,8 @@ func (opener) Create(ctx context.Context, parameters map[string]any) (driver.Sto
 	query := u.Query()
 	before := query.Get("prefix")
 	query.Del("prefix") // of the requests of package blob only
-	// Digests are compared anyway, and the SDK writes a line to standard error for each object that
-	// was uploaded in parts.
-	const checksums = "response_checksum_validation"
-	if !query.Has(checksums) {
-		query.Set(checksums, "when_required")
-	}
 	u.RawQuery = query.Encode()
-	opened, err := blob.OpenBucket(ctx, u.String())
+	opened, err := blob.OpenBucket(ctx, objects.WithoutChecksums(*u))
 	if err != nil {
 		return nil, err
 	}

@@ -61,5 +61,10 @@ func run(m *testing.M) (status int, err error) {
 		}
 		return filepath.Join(storage.Dir(u.Host), u.Query().Get("prefix"))
 	}
-	return m.Run(), nil
+	status = m.Run()
+	found, err := database.Deadlocks()
+	if found != "" {
+		err = fmt.Errorf("transactions have waited for each other:\n%s", found)
+	}
+	return status, err
 }

@@ -33,6 +33,9 @@ type dialect struct {
 	lock     string // ends a query that locks its rows
 	skip     string // ends a query that locks its rows: rows that others have locked are skipped
 	share    string // ends a query whose rows nobody changes before the transaction ends
+	// absent locks the kind and key of a job that does not exist until the transaction ends; empty:
+	// there is only one transaction at a time.
+	absent string
 	// integrity is a query that returns a line for each damage of the database's files; empty: the
 	// database checks them itself.
 	integrity string
@@ -44,7 +47,9 @@ var (
 	postgresDialect = &dialect{goose: goose.DialectPostgres, dir: "postgres", numbered: true,
 		clock: `CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)`,
 		lock:  ` FOR UPDATE`,
-		skip:  ` FOR UPDATE SKIP LOCKED`, share: ` FOR SHARE`}
+		skip:  ` FOR UPDATE SKIP LOCKED`, share: ` FOR SHARE`,
+		absent: `SELECT pg_advisory_xact_lock(
+			hashtextextended(concat_ws(' ', current_schema(), 'job', ?::text, ?::text), 0))`}
 )
 
 // bind returns a statement with the database's placeholders.

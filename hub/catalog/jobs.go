@@ -164,7 +164,7 @@ func (q *Jobs) AddDue(
 	}
 	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
 		queued = false
-		if _, err := reserve(ctx, tx, "jobs", 1); err != nil { // locks out other processes
+		if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
 			return err
 		}
 		due, err := isDue(tx)
@@ -457,12 +457,23 @@ func releaseLayers(ctx context.Context, tx session, p *Publication) error {
 	return exec(ctx, tx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
 }
 
-// lockJob locks the open job of a kind and key, if there is one, until the transaction ends. A
-// transaction locks a job before its images, as workers do, and before it reserves numbers, so that
-// no two wait for each other.
+// lockJob locks the open job of a kind and key until the transaction ends. If there is none, nobody
+// else can add one before the transaction ends. A transaction locks a job before its images, as
+// workers do, and before it reserves numbers, so that no two wait for each other.
 func lockJob(ctx context.Context, tx session, kind, key string) error {
-	_, err := list(ctx, tx, value[int64],
-		`SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
+	lock := func() (bool, error) {
+		open, err := list(ctx, tx, value[int64],
+			`SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
+		return len(open) > 0, err
+	}
+	open, err := lock()
+	if err != nil || open || tx.absent == "" {
+		return err
+	}
+	if err := exec(ctx, tx, tx.absent, kind, key); err != nil {
+		return err
+	}
+	_, err = lock() // somebody may have added it meanwhile
 	return err
 }
 

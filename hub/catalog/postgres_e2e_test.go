@@ -146,8 +146,52 @@ func TestNoDeadlock(t *testing.T) {
 		}
 	})
 	work.Wait()
-	if n := server.Deadlocks(t); n != 0 {
-		t.Errorf("%d deadlocks", n)
+	if found, err := server.Deadlocks(); found != "" || err != nil {
+		t.Errorf("%v\n%s", err, found)
+	}
+}
+
+// Two that add the same new job, and other rows before it, do not wait for each other.
+func TestNoDeadlockOfNewJobs(t *testing.T) {
+	server := postgres.Start(t)
+	source := server.Database(t)
+	c := catalogtest.Open(t, source)
+	catalogtest.Publish(t, c, "a:1", "layer")
+	tree := catalogtest.TreeOf("layer")
+	trace := func() error { return c.Starts.AddTrace(t.Context(), tree, "sender", []byte("a trace"), 0) }
+	add := func() error {
+		_, err := c.Jobs.Add(t.Context(), catalog.Job{Kind: catalog.LayoutJob, Key: tree.String()}, 0)
+		return err
+	}
+	if err := trace(); err != nil { // there is a number of traces
+		t.Fatal(err)
+	}
+	tx := begin(t, source, `DELETE FROM jobs WHERE kind = 'layout'`)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+
+	tx = begin(t, source, `SELECT * FROM numbers WHERE name = 'traces' FOR UPDATE`)
+	var work sync.WaitGroup
+	started, ended := 0, make(chan error, 3)
+	for _, do := range []func() error{trace, add, trace} {
+		work.Go(func() { ended <- do() })
+		started++
+		for waiting := 0; waiting+len(ended) < started; time.Sleep(10 * time.Millisecond) {
+			if err := tx.QueryRow(`SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted`).Scan(&waiting); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	work.Wait()
+	if err := errors.Join(<-ended, <-ended, <-ended); err != nil {
+		t.Error(err)
+	}
+	if found, err := server.Deadlocks(); found != "" || err != nil {
+		t.Errorf("%v\n%s", err, found)
 	}
 }
 

@@ -208,12 +208,26 @@ func execute(database, statements string) error {
 	return nil
 }
 
-// Deadlocks returns how many deadlocks the server has found.
-func (s *Server) Deadlocks(t testing.TB) int {
-	t.Helper()
+// Deadlocks returns what the server's log says of deadlocks that the server has found.
+func (s *Server) Deadlocks() (string, error) {
 	log, err := os.ReadFile(filepath.Join(s.dir, "log"))
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	return strings.Count(string(log), "deadlock detected")
+	var found strings.Builder
+	within := false
+	for line := range strings.Lines(string(log)) {
+		switch {
+		case strings.Contains(line, "deadlock detected"):
+			within = true
+		case within && !strings.HasPrefix(line, "\t") && !strings.Contains(line, "DETAIL:") &&
+			!strings.Contains(line, "HINT:") && !strings.Contains(line, "CONTEXT:") &&
+			!strings.Contains(line, "STATEMENT:"):
+			within = false
+		}
+		if within {
+			found.WriteString(line)
+		}
+	}
+	return found.String(), nil
 }

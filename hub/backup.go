@@ -240,14 +240,16 @@ func objectKeys(ctx context.Context, c *catalog.Catalog) (map[string]bool, error
 	return keys, nil
 }
 
-// copyFile copies a file, unless the destination has the same size and the file never changes. It
-// reports whether it has. Files that never change become hard links, if that is possible.
+// copyFile copies a file, unless the file never changes and the destination has it: a file of the
+// same size that is not older. An older one may be damaged, and the file repaired since. copyFile
+// reports whether it has copied. Files that never change become hard links, if that is possible.
 func copyFile(from, to string, immutable bool) (copied bool, err error) {
 	source, err := os.Stat(from)
 	if err != nil {
 		return false, err
 	}
-	if has, err := os.Stat(to); immutable && err == nil && has.Size() == source.Size() {
+	if has, err := os.Stat(to); immutable && err == nil && has.Size() == source.Size() &&
+		!has.ModTime().Before(source.ModTime()) {
 		return false, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {

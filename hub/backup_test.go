@@ -101,6 +101,36 @@ func TestBackupAndRestore(t *testing.T) {
 	h.wantClean("the first hub", "a:1", "b:1")
 }
 
+// An object that was damaged when a backup was made, and repaired since, is whole in the next one.
+func TestBackupOfRepairedObjects(t *testing.T) {
+	t.Parallel()
+	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
+	h.push("a:1", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.idle()
+	damaged := 0
+	for _, key := range files(t, objectsDir(h.config)) {
+		if strings.HasPrefix(key, "packs/") { // repaired chunks get other packs
+			continue
+		}
+		file := filepath.Join(objectsDir(h.config), key)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)/2] ^= 0x40
+		write(t, file, b)
+		damaged++
+	}
+	backup(h, dir)
+	if check := h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 || damaged == 0 {
+		t.Fatalf("%d objects are damaged: %s", damaged, findings(check))
+	}
+	h.idle()
+	backup(h, dir)
+	restored(h, dir).wantClean("after the restore", "a:1")
+}
+
 // Backups that are made while images come and go are whole, each time.
 func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	t.Parallel()

@@ -1,9 +1,11 @@
 package hub_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/test/testkit/catalogtest"
 	"lighter/wire"
 )
 
@@ -18,7 +21,7 @@ import (
 type model struct {
 	h      *testHub
 	random *rand.Rand
-	broken string // what the hub is not told, or does in spite of the model
+	broken string // what the hub is not told, does in spite of the model, or overlooks in its mark
 	layers [][]byte
 	images map[string]fakeImage
 	trees  map[string][]chunk.ID // that the images need, by name
@@ -63,6 +66,9 @@ func (m *model) step() (string, error) {
 		return "push and kill", m.pushAndKill()
 	}
 	m.h.Collector().Keep = []time.Duration{0, time.Hour}[m.random.IntN(2)]
+	if m.broken == "chunks" {
+		return "collect", m.collectWithout(m.random.IntN(len(m.layers)))
+	}
 	m.h.collect(0)
 	return "collect", m.check()
 }
@@ -220,6 +226,31 @@ func (m *model) collectBeside() error {
 	return m.check()
 }
 
+// collectWithout collects while the mark overlooks the chunks of one layer.
+func (m *model) collectWithout(layer int) (err error) {
+	ctx := m.h.t.Context()
+	db, err := catalogtest.OpenLarge(cmp.Or(m.h.config.Catalog, filepath.Join(m.h.config.Root, "catalog.db")))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	execute := func(statement string) {
+		if err := db.Execute(ctx, statement); err != nil {
+			m.h.t.Fatal(err)
+		}
+	}
+	const overlooked = ` WHERE diff_id IN (SELECT diff_id FROM overlooked)`
+	execute(fmt.Sprintf(`CREATE TABLE overlooked AS
+		SELECT diff_id, chunks FROM layers ORDER BY diff_id LIMIT 1 OFFSET %d`, layer))
+	execute(`UPDATE layers SET chunks = substr(chunks, 1, 0)` + overlooked)
+	m.h.collect(0)
+	err = m.check()
+	execute(`UPDATE layers SET chunks = (SELECT o.chunks FROM overlooked o WHERE o.diff_id = layers.diff_id)` +
+		overlooked)
+	execute(`DROP TABLE overlooked`)
+	return err
+}
+
 // check reads every chunk of every tree that the hub has to serve.
 func (m *model) check() error {
 	from, read := m.h.origins(), map[chunk.ID]bool{}
@@ -299,7 +330,7 @@ func TestCollectionModel(t *testing.T) {
 // The model finds out if the collection forgets one kind of what is needed.
 func TestCollectionModelFindsABrokenMark(t *testing.T) {
 	t.Parallel()
-	for _, broken := range []string{"images", "held", "recent"} {
+	for _, broken := range []string{"images", "held", "recent", "chunks"} {
 		t.Run(broken, func(t *testing.T) {
 			t.Parallel()
 			m := newModel(t, 7, broken)

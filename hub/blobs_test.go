@@ -242,7 +242,7 @@ func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	may, err := catalog.Begin(t.Context(), layer.String(), now.Add(time.Hour), time.Minute)
+	deletion, may, err := catalog.Begin(t.Context(), layer.String(), now.Add(time.Hour), time.Minute)
 	if err != nil || !may {
 		t.Fatalf("%t, %v", may, err)
 	}
@@ -267,7 +267,7 @@ func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
 	if err := h.Registry().Drop(t.Context(), layer.String()); err != nil {
 		t.Fatal(err)
 	}
-	if err := catalog.End(t.Context(), layer.String()); err != nil {
+	if err := catalog.End(t.Context(), deletion); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

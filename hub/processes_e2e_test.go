@@ -84,6 +84,7 @@ func runProcess(config string) error {
 	h.Blobs().Delay, h.Jobs().RetryDelay = 0, time.Second
 	if dir := os.Getenv(stepsEnv); dir != "" {
 		h.SetLeases(stepsLease)
+		h.Blobs().Lease = 2 * stepsLease
 		watchSteps(h, dir)
 	}
 	listener, err := net.Listen("tcp", c.Listen)

@@ -36,9 +36,8 @@ import (
 const (
 	defaultDelay = 24 * time.Hour
 	uploadAge    = 24 * time.Hour
-	// lease is how long a blob may be locked by its deletion. Half of it bounds the deletion.
-	lease      = 40 * time.Second
-	maxNesting = 4 // of indexes in indexes
+	defaultLease = 40 * time.Second
+	maxNesting   = 4 // of indexes in indexes
 )
 
 // Config says what is collected.
@@ -55,6 +54,9 @@ type Config struct {
 type Collector struct {
 	// Delay is how long nobody has relied on what is deleted. It is set before the first run.
 	Delay time.Duration
+	// Lease is how long a blob may be locked by its deletion. Half of it bounds the deletion. It is
+	// set before the first run.
+	Lease time.Duration
 	// Marked is called between mark and sweep, if it is not nil. It is set before the first run.
 	Marked func()
 
@@ -62,7 +64,7 @@ type Collector struct {
 }
 
 // New returns a collector.
-func New(c Config) *Collector { return &Collector{Delay: defaultDelay, config: c} }
+func New(c Config) *Collector { return &Collector{Delay: defaultDelay, Lease: defaultLease, config: c} }
 
 // Result counts what a run has deleted, or would delete.
 type Result struct {

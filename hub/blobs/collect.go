@@ -299,16 +299,14 @@ func (r *run) delete(ctx context.Context, digest string, fn func(context.Context
 	if r.dry {
 		return r.config.Catalog.Blobs.IsUnused(ctx, digest, r.before)
 	}
-	may, err := r.config.Catalog.Blobs.Begin(ctx, digest, r.before, lease)
+	d, may, err := r.config.Catalog.Blobs.Begin(ctx, digest, r.before, r.Lease)
 	if err != nil || !may {
 		return false, err
 	}
-	limited, cancel := context.WithTimeout(ctx, lease/2)
-	defer cancel()
-	err = fn(limited)
+	err = d.Do(ctx, fn)
 	ending, end := catalog.Outlast(ctx)
 	defer end()
-	if endErr := r.config.Catalog.Blobs.End(ending, digest); endErr != nil {
+	if endErr := r.config.Catalog.Blobs.End(ending, d); endErr != nil {
 		err = errors.Join(err, endErr)
 	}
 	return err == nil, err

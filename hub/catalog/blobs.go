@@ -81,38 +81,59 @@ func (b *Blobs) IsUnused(ctx context.Context, digest string, before time.Time) (
 		WHERE digest = ? AND touched < ? AND deleting < `+b.read.clock+`)`, digest, before.UnixMilli())
 }
 
+// Deletion is the right to delete a blob. It lasts until Blobs.End, or for a lease.
+type Deletion struct {
+	digest string
+	until  int64     // the end of the lease by the database's clock, which no other deletion of the blob has
+	limit  time.Time // half of the lease by the clock of this process
+}
+
 // Begin begins to delete a blob for a lease, and reports whether the caller may do that: nobody has
 // touched the blob since a time of the database's clock. A blob that is not known counts as touched
-// now. The caller calls End.
-func (b *Blobs) Begin(ctx context.Context, digest string, before time.Time, lease time.Duration) (may bool, err error) {
+// now. The caller calls Do and End.
+func (b *Blobs) Begin(
+	ctx context.Context, digest string, before time.Time, lease time.Duration,
+) (d Deletion, may bool, err error) {
+	d = Deletion{digest: digest, limit: time.Now().Add(lease / 2)}
 	err = b.update(ctx, "begin to delete blob "+digest, func(tx session) error {
 		if err := exec(ctx, tx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES (?, `+tx.clock+`, 0)
 			ON CONFLICT (digest) DO NOTHING`, digest); err != nil {
 			return err
 		}
-		done, err := tx.exec(ctx, `UPDATE registry_blobs SET deleting = `+tx.clock+` + ?
-			WHERE digest = ? AND touched < ? AND deleting < `+tx.clock,
+		d.until, err = get(ctx, tx, value[int64], `UPDATE registry_blobs SET deleting = `+tx.clock+` + ?
+			WHERE digest = ? AND touched < ? AND deleting < `+tx.clock+` RETURNING deleting`,
 			lease.Milliseconds(), digest, before.UnixMilli())
-		if err != nil {
-			return err
+		if may = err == nil; errors.Is(err, ErrNotFound) {
+			err = nil
 		}
-		n, err := done.RowsAffected()
-		may = n > 0
 		return err
 	})
-	return may, err
+	return d, may && err == nil, err
 }
 
 // BeginAny is Begin for a blob that may be deleted whenever it was touched. It reports false if
 // another process is deleting the blob.
-func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration) (may bool, err error) {
+func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration) (d Deletion, may bool, err error) {
 	return b.Begin(ctx, digest, time.UnixMilli(math.MaxInt64), lease)
 }
 
-// End ends the deletion of a blob.
-func (b *Blobs) End(ctx context.Context, digest string) error {
-	return b.exec(ctx, "end the deletion of blob "+digest,
-		`UPDATE registry_blobs SET deleting = 0 WHERE digest = ?`, digest)
+// Do calls fn, which deletes the blob, with a context that ends with half of the lease. If that has
+// ended already, it returns an error: the process was stopped, and clients may rely on the blob
+// again.
+func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error {
+	limited, cancel := context.WithDeadline(ctx, d.limit)
+	defer cancel()
+	if err := limited.Err(); err != nil {
+		return fmt.Errorf("delete %s: this process has lost the right to do it: %w", d.digest, err)
+	}
+	return fn(limited)
+}
+
+// End ends the deletion of a blob. It does nothing if the lease has ended and another process is
+// deleting the blob.
+func (b *Blobs) End(ctx context.Context, d Deletion) error {
+	return b.exec(ctx, "end the deletion of blob "+d.digest,
+		`UPDATE registry_blobs SET deleting = 0 WHERE digest = ? AND deleting = ?`, d.digest, d.until)
 }
 
 // Forget forgets the blobs that were last touched before a time.

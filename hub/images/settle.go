@@ -66,7 +66,8 @@ func (s *Service) Changing(ctx context.Context, repository, reference string) (s
 		}
 		return a.settled, nil
 	}
-	if err := s.beginDeletion(ctx, reference); err != nil {
+	deletion, err := s.beginDeletion(ctx, reference)
+	if err != nil {
 		return nil, err
 	}
 	names, err := s.announced(ctx, repository, 0) // the manifest may just be getting another tag
@@ -84,7 +85,7 @@ func (s *Service) Changing(ctx context.Context, repository, reference string) (s
 		return nil, err
 	}
 	return func() bool {
-		if err := s.endDeletion(ctx, reference); err != nil {
+		if err := s.endDeletion(ctx, deletion); err != nil {
 			s.config.Log.Warn("a manifest is locked for some seconds", "digest", reference, "err", err)
 		}
 		return a.settled()
@@ -160,33 +161,32 @@ func (s *Service) announced(ctx context.Context, repository string, job int64) (
 
 // beginDeletion locks a tag or manifest that is about to be deleted, or changed like that. Until
 // endDeletion is called, or for deleteLease, no change begins to rely on it.
-func (s *Service) beginDeletion(ctx context.Context, digest string) error {
+func (s *Service) beginDeletion(ctx context.Context, digest string) (catalog.Deletion, error) {
 	for {
-		may, err := s.catalog.Blobs.BeginAny(ctx, digest, deleteLease)
+		d, may, err := s.catalog.Blobs.BeginAny(ctx, digest, deleteLease)
 		if err != nil || may {
-			return err
+			return d, err
 		}
 		if !sleep.For(ctx, deletePause) { // another process deletes it
-			return ctx.Err()
+			return d, ctx.Err()
 		}
 	}
 }
 
-func (s *Service) endDeletion(ctx context.Context, digest string) error {
+func (s *Service) endDeletion(ctx context.Context, d catalog.Deletion) error {
 	ctx, end := catalog.Outlast(ctx)
 	defer end()
-	return s.catalog.Blobs.End(ctx, digest)
+	return s.catalog.Blobs.End(ctx, d)
 }
 
 // deleting calls fn between beginDeletion and endDeletion. The repository is locked.
 func (s *Service) deleting(ctx context.Context, digest string, fn func(ctx context.Context) error) error {
-	if err := s.beginDeletion(ctx, digest); err != nil {
+	d, err := s.beginDeletion(ctx, digest)
+	if err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, deleteLease/2)
-	defer cancel()
-	err := fn(limited)
-	return errors.Join(err, s.endDeletion(ctx, digest))
+	err = d.Do(ctx, fn)
+	return errors.Join(err, s.endDeletion(ctx, d))
 }
 
 // settle makes registry and catalog agree about a name.

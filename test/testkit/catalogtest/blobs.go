@@ -1,6 +1,7 @@
 package catalogtest
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -37,11 +38,13 @@ func testUpstreams(t *testing.T, c *catalog.Catalog) {
 func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	b := c.Blobs
-	begin := func(digest string, before time.Time, lease time.Duration, want bool) {
+	begin := func(digest string, before time.Time, lease time.Duration, want bool) catalog.Deletion {
 		t.Helper()
-		if may, err := b.Begin(ctx, digest, before, lease); err != nil || may != want {
+		d, may, err := b.Begin(ctx, digest, before, lease)
+		if err != nil || may != want {
 			t.Errorf("begin to delete %s: %t, %v, want %t", digest, may, err, want)
 		}
+		return d
 	}
 	later := func() time.Time {
 		t.Helper()
@@ -54,7 +57,7 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	must(t, b.Touch(ctx, []string{"a", "b", "a"}, 0))
 	begin("a", before, long, false)
 	begin("unknown", before, long, false)
-	begin("a", later(), long, true)
+	a := begin("a", later(), long, true)
 	begin("a", later(), long, false)
 	for _, interval := range []time.Duration{0, long} {
 		if err := b.Touch(ctx, []string{"b", "a"}, interval); !errors.Is(err, catalog.ErrDeleting) {
@@ -64,15 +67,18 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	if err := c.AddUpstreams(ctx, "r", []catalog.Upstream{{Digest: "a"}}); !errors.Is(err, catalog.ErrDeleting) {
 		t.Errorf("added a layer that is being deleted: %v, want ErrDeleting", err)
 	}
-	must(t, b.End(ctx, "a"))
+	must(t, b.End(ctx, a))
 	must(t, b.Touch(ctx, []string{"a"}, 0))
 	begin("a", before, long, false)
-	for _, want := range []bool{true, false} { // whenever it was touched, but one process at a time
-		if may, err := b.BeginAny(ctx, "a", long); err != nil || may != want {
-			t.Errorf("begin to delete a touched blob: %t, %v, want %t", may, err, want)
-		}
+	a, may, err := b.BeginAny(ctx, "a", long) // whenever it was touched, but one process at a time
+	if err != nil || !may {
+		t.Errorf("begin to delete a touched blob: %t, %v", may, err)
 	}
-	must(t, b.End(ctx, "a"))
+	if _, may, err := b.BeginAny(ctx, "a", long); err != nil || may {
+		t.Errorf("begin to delete a blob at two processes: %t, %v", may, err)
+	}
+	must(t, b.End(ctx, a))
+	testLostDeletion(t, c)
 	// The lease of a process that was killed ends.
 	begin("b", later(), -time.Second, true)
 	must(t, b.Touch(ctx, []string{"b"}, 0))
@@ -100,4 +106,38 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 		sources[0].Digest != "blob of a" || sources[0].Size != 100 {
 		t.Errorf("layers of sources: %+v, %v", sources, err)
 	}
+}
+
+// A process that was stopped for longer than its right to delete a blob does not delete it, and
+// does not end the deletion by another process.
+func testLostDeletion(t *testing.T, c *catalog.Catalog) {
+	t.Helper()
+	ctx := t.Context()
+	do := func(d catalog.Deletion) (called bool, err error) {
+		err = d.Do(ctx, func(context.Context) error {
+			called = true
+			return nil
+		})
+		return called, err
+	}
+	lost, may, err := c.Blobs.BeginAny(ctx, "stopped", -time.Second)
+	if err != nil || !may {
+		t.Fatalf("begin to delete: %t, %v", may, err)
+	}
+	next, may, err := c.Blobs.BeginAny(ctx, "stopped", long)
+	if err != nil || !may {
+		t.Fatalf("begin to delete when the other lease has ended: %t, %v", may, err)
+	}
+	if called, err := do(lost); called || err == nil {
+		t.Errorf("a deletion whose lease has ended: called %t, %v", called, err)
+	}
+	must(t, c.Blobs.End(ctx, lost))
+	if err := c.Blobs.Touch(ctx, []string{"stopped"}, 0); !errors.Is(err, catalog.ErrDeleting) {
+		t.Errorf("touched a blob that another process is deleting: %v, want ErrDeleting", err)
+	}
+	if called, err := do(next); !called || err != nil {
+		t.Errorf("a deletion within its lease: called %t, %v", called, err)
+	}
+	must(t, c.Blobs.End(ctx, next))
+	must(t, c.Blobs.Touch(ctx, []string{"stopped"}, 0))
 }

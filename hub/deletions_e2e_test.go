@@ -1,0 +1,55 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"context"
+	"net/http"
+	"syscall"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"lighter/hub"
+)
+
+// A process that was stopped while it deletes from the registry, for longer than it has the right
+// to, does not delete what was pushed meanwhile.
+func TestCollectionWakesUp(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	c.GC = hub.GC{} // nothing stays
+	dir := t.TempDir()
+	a := startProcess(t, c, stepsEnv+"="+dir)
+	second := c
+	second.Root = t.TempDir()
+	copyKey(t, c.Root, second.Root)
+	b := startProcess(t, second, stepsEnv+"="+t.TempDir())
+	pushed := image(lowerTar)
+	b.pushReady("a:1", pushed)
+	b.remove("a:1")
+	b.idle()
+	b.pause(true) // so that the other process collects
+	collect := scene{do: func(ctx context.Context, h *process, _ int) error {
+		job, err := h.client.Collect(ctx)
+		if err == nil {
+			_, err = h.client.AwaitCollection(ctx, job.N, silent)
+		}
+		return err
+	}}
+	if !a.until(t, collect, 0, dir, "stop collect: after begin to delete blob") {
+		t.Fatal("the collection has not deleted from the registry")
+	}
+	b.pause(false)
+	b.idle() // it has done the collection, but for what the other one is deleting
+	b.pushReady("a:1", pushed)
+	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	a.idle()
+	wantPushed(t, "a:1", b, a)
+	_, config, layers := pushed.build()
+	for _, blob := range append(layers, config) {
+		a.expect("/v2/a/blobs/"+digest.FromBytes(blob).String(), http.StatusOK)
+	}
+}

@@ -73,9 +73,9 @@ func RepositoryOf(path string) string {
 }
 
 // Handler serves the OCI distribution API below /v2/. It sends an answer about a change after
-// events has received it.
+// events has received it. If the storage is not available, the answer is 503.
 func (r *Registry) Handler(events Events) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	return r.retryable(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if path := repositoryPath.FindStringSubmatch(req.URL.Path); path != nil && !nameable(path[1]) {
 			_ = errcode.ServeJSON(w, errcode.ErrorCodeNameInvalid.WithMessage(
 				"names are lower case, with an underscore for the colon before a host's port"))
@@ -100,7 +100,6 @@ func (r *Registry) Handler(events Events) http.Handler {
 		wait, cancel := context.WithTimeout(req.Context(), manifestsTimeout)
 		defer cancel()
 		if err := r.Bounds.manifests.Acquire(wait, room); err != nil {
-			w.Header().Set("Retry-After", "5")
 			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(
 				"too many manifests are being pushed; try again"))
 			return
@@ -113,7 +112,7 @@ func (r *Registry) Handler(events Events) http.Handler {
 			return
 		}
 		r.changeName(req, events, path[1], path[2], body).send(w)
-	})
+	}))
 }
 
 // maxPushes bounds how often a manifest is stored, because others change its name meanwhile.

@@ -97,7 +97,7 @@ func Open(
 	if err != nil {
 		return nil, fmt.Errorf("open the registry: %w", err)
 	}
-	config := &configuration.Configuration{Storage: configuration.Storage{
+	config := &configuration.Configuration{Middleware: withNoting(), Storage: configuration.Storage{
 		in.driver:  in.parameters,
 		"delete":   {"enabled": true},
 		"redirect": {"disable": true},

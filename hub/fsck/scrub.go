@@ -33,6 +33,7 @@ func (c *Checker) scrub(ctx context.Context, j *jobs.Running) error {
 	rate := max(share/int64(scrubTime/time.Second), minScrubRate)
 	progress := j.Step("scrub", "objects", share)
 	read, saved := int64(0), int64(0)
+	var lacks guard
 	for p, err := range c.known(ctx, state.Place) {
 		if err != nil {
 			return err
@@ -42,11 +43,13 @@ func (c *Checker) scrub(ctx context.Context, j *jobs.Running) error {
 		if err != nil {
 			return err
 		}
+		var found []lost
 		if why != "" {
 			state.Errors++
-			if err := c.repairAll(ctx, []lost{{o, why}}, j); err != nil {
-				return err
-			}
+			found = []lost{{o, why}}
+		}
+		if err := c.repairFew(ctx, &lacks, 1, found, j); err != nil {
+			return err
 		}
 		state.Place, state.Objects, state.Bytes = p.key, state.Objects+1, state.Bytes+n
 		cost := max(n, smallObject)

@@ -2,6 +2,7 @@ package fsck
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"lighter/hub/catalog"
@@ -15,13 +16,13 @@ const sweepPause = time.Second
 // fewUnknown is a number of unknown objects or names that are deleted even if there are few others.
 const fewUnknown = 8
 
-// guard keeps a job from deleting most of what one store has because another store is the wrong
-// one: a bucket that belongs to another catalog, or names whose registry is not there. It counts
-// what the job has compared.
+// guard keeps a job from deleting or making again most of what one store has because another store
+// is the wrong one: a bucket that belongs to another catalog, or names whose registry is not there.
+// It counts what the job has compared.
 type guard struct{ all, unknown int }
 
-// allows counts some more objects or names, and reports whether the unknown ones among them may be
-// deleted: those of a whole job have to be few, or at most half of all.
+// allows counts some more objects or names, and reports whether the unknown or lost ones among them
+// may be deleted or repaired: those of a whole job have to be few, or at most half of all.
 func (g *guard) allows(all, unknown int) bool {
 	g.all, g.unknown = g.all+all, g.unknown+unknown
 	return unknown == 0 || g.unknown <= max(fewUnknown, g.all/2)
@@ -39,7 +40,7 @@ func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
 		return err
 	}
 	progress := j.Step("compare", "objects", total)
-	var seen guard
+	var seen, lacks guard
 	if err := c.compare(ctx, state.Place, func(last string, n int, d *differences) error {
 		state.Errors += int64(len(d.unknown) + len(d.lost))
 		if seen.allows(n, len(d.unknown)) {
@@ -51,7 +52,7 @@ func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
 				"hub's bucket, or the catalog is not the right one; run lighter fsck", "objects", len(d.unknown),
 				"first", d.unknown[0])
 		}
-		if err := c.repairAll(ctx, d.lost, j); err != nil {
+		if err := c.repairFew(ctx, &lacks, n, d.lost, j); err != nil {
 			return err
 		}
 		state.Place, state.Objects = last, state.Objects+int64(n)
@@ -76,6 +77,21 @@ func (c *Checker) deleteUnknown(ctx context.Context, keys []string) error {
 	}
 	c.Log.Info("delete objects that the catalog does not know", "objects", len(keys), "first", keys[0])
 	return c.Publisher.Delete(ctx, keys, func(catalog.Claim) error { return nil })
+}
+
+// errMostLost ends a job that would have to make most objects again.
+var errMostLost = errors.New("most objects that the catalog names are lost or damaged, so none are made again: " +
+	"perhaps it is another hub's bucket, or its file system is not mounted; " +
+	"if they are lost, run lighter fsck --repair")
+
+// repairFew is repairAll for a job that has compared some more objects. If most of all are lost, it
+// returns errMostLost.
+func (c *Checker) repairFew(ctx context.Context, seen *guard, n int, found []lost, j *jobs.Running) error {
+	if !seen.allows(n, len(found)) {
+		c.Log.Error("objects are not repaired", "objects", len(found), "first", found[0].key, "err", errMostLost)
+		return errMostLost
+	}
+	return c.repairAll(ctx, found, j)
 }
 
 // repairAll repairs objects and logs what could not be repaired.

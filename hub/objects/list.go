@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,10 @@ func (s *Store) List(ctx context.Context, after string) iter.Seq2[Info, error] {
 func (s *Store) listDir(ctx context.Context, kind, after string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		entries, err := os.ReadDir(filepath.Join(s.dir, kind)) // sorted
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = cmp.Or(s.checkKind(kind), err)
+		}
+		if err != nil {
 			yield(Info{}, err)
 			return
 		}

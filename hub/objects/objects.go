@@ -79,6 +79,9 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 		s.dir = filepath.Clean(u.Path)
 		s.bucket, err = fileblob.OpenBucket(s.dir, &fileblob.Options{
 			CreateDir: true, DirFileMode: 0o755, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+		if err == nil {
+			err = s.makeKinds()
+		}
 	} else {
 		s.s3Bucket, s.s3Prefix = u.Host, u.Query().Get("prefix")
 		s.bucket, err = blob.OpenBucket(ctx, WithoutChecksums(*u))
@@ -101,9 +104,14 @@ const pingTimeout = 30 * time.Second
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
+	for _, kind := range kinds {
+		if err := s.checkKind(kind); err != nil {
+			return err
+		}
+	}
 	accessible, err := s.bucket.IsAccessible(ctx)
 	if err == nil && !accessible {
-		err = errors.New("there is no such bucket, or its name is not valid: make it, or correct its URL")
+		err = noBucket(s.s3Bucket)
 	}
 	return err
 }
@@ -176,6 +184,9 @@ func (s *Store) move(ctx context.Context, f Staged) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := s.checkKind(f.Key); err != nil {
+		return err
+	}
 	to := filepath.Join(s.dir, f.Key)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
@@ -239,7 +250,13 @@ func (s *Store) Open(ctx context.Context, key string) (*Object, error) {
 
 // Size returns the size of an object in bytes. The error wraps ErrNotFound if it does not exist.
 func (s *Store) Size(ctx context.Context, key string) (int64, error) {
-	attributes, err := s.bucket.Attributes(ctx, key) // on S3 this moves no data
+	// On S3 this moves no data. Its answer does not say whether the object or the bucket is missing.
+	attributes, err := s.bucket.Attributes(ctx, key)
+	if s.dir == "" && gcerrors.Code(err) == gcerrors.NotFound {
+		if pingErr := s.Ping(ctx); pingErr != nil {
+			err = pingErr
+		}
+	}
 	if err != nil {
 		return 0, s.errorOf(key, err)
 	}
@@ -267,14 +284,18 @@ func (s *Store) openRange(ctx context.Context, key string, offset, length int64)
 	return &Object{Size: length, store: s, key: key, r: r}, nil
 }
 
-// ErrUnavailable marks errors of a bucket that is not a directory. The same may succeed later.
+// ErrUnavailable marks errors of a bucket that is not a directory, or that is not there. The same may
+// succeed later.
 var ErrUnavailable = errors.New("the bucket is not available")
 
 // errorOf names the object that the bucket's error is about.
 func (s *Store) errorOf(key string, err error) error {
+	err = NameBucket(s.s3Bucket, err)
 	switch {
 	case gcerrors.Code(err) == gcerrors.NotFound:
-		err = ErrNotFound
+		if err = s.checkKind(key); err == nil {
+			err = ErrNotFound
+		}
 	case s.dir == "" && !errors.Is(err, context.Canceled):
 		err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

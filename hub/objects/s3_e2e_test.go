@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,6 +90,29 @@ func TestConformanceOfPrefixes(t *testing.T) {
 			t.Errorf("store %q has %v after the first, want %v", name, got, want)
 		}
 	}
+}
+
+// A bucket that was deleted does not say that objects are lost.
+func TestStoreWithoutItsBucket(t *testing.T) {
+	server, err := s3.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	bucket, err := server.Bucket(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, bucket)
+	defer s.Close()
+	u, err := url.Parse(bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(server.Dir(u.Host)); err != nil {
+		t.Fatal(err)
+	}
+	wantUnavailable(t, s)
 }
 
 // Many objects are deleted with few requests.

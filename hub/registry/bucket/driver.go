@@ -90,8 +90,10 @@ var _ driver.StorageDriver = (*files)(nil)
 // key returns the key of a file.
 func (f *files) key(path string) string { return f.prefix + prefix + strings.TrimPrefix(path, "/") }
 
-// pathError returns the library's error if the bucket's error says that there is no object.
-func pathError(path string, err error) error {
+// pathError returns the library's error if the bucket's error says that there is no object. If there
+// is no bucket, the error says that: nothing is known about the objects then.
+func (f *files) pathError(path string, err error) error {
+	err = objects.NameBucket(f.name, err)
 	if gcerrors.Code(err) == gcerrors.NotFound {
 		return driver.PathNotFoundError{Path: path}
 	}
@@ -104,7 +106,7 @@ func (f *files) Name() string { return Name }
 // GetContent returns a file.
 func (f *files) GetContent(ctx context.Context, path string) ([]byte, error) {
 	content, err := f.bucket.ReadAll(ctx, f.key(path))
-	return content, pathError(path, err)
+	return content, f.pathError(path, err)
 }
 
 // noSniffing: nobody but the library reads the objects.
@@ -126,7 +128,7 @@ func (f *files) Reader(ctx context.Context, path string, offset int64) (io.ReadC
 		return io.NopCloser(strings.NewReader("")), nil
 	}
 	if err != nil {
-		return nil, pathError(path, err)
+		return nil, f.pathError(path, err)
 	}
 	return r, nil
 }
@@ -143,7 +145,7 @@ func (f *files) Stat(ctx context.Context, path string) (driver.FileInfo, error) 
 	default:
 		page, _, err := f.bucket.ListPage(ctx, blob.FirstPageToken, 1, &blob.ListOptions{Prefix: f.key(path) + "/"})
 		if err != nil {
-			return nil, err
+			return nil, objects.NameBucket(f.name, err)
 		}
 		if len(page) == 0 {
 			return nil, driver.PathNotFoundError{Path: path}
@@ -156,14 +158,14 @@ func (f *files) Stat(ctx context.Context, path string) (driver.FileInfo, error) 
 // List returns the files and directories in a directory.
 func (f *files) List(ctx context.Context, dir string) (names []string, err error) {
 	in := strings.TrimSuffix(f.key(dir), "/") + "/"
-	objects := f.bucket.List(&blob.ListOptions{Prefix: in, Delimiter: "/"})
+	listed := f.bucket.List(&blob.ListOptions{Prefix: in, Delimiter: "/"})
 	for {
-		o, err := objects.Next(ctx)
+		o, err := listed.Next(ctx)
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, objects.NameBucket(f.name, err)
 		}
 		names = append(names, path.Join(dir, strings.TrimPrefix(o.Key, in)))
 	}
@@ -177,7 +179,7 @@ func (f *files) List(ctx context.Context, dir string) (names []string, err error
 func (f *files) Move(ctx context.Context, from, to string) error {
 	attributes, err := f.bucket.Attributes(ctx, f.key(from))
 	if err != nil {
-		return pathError(from, err)
+		return f.pathError(from, err)
 	}
 	if attributes.Size > f.copyAtOnce {
 		err = f.copyParts(ctx, f.key(from), f.key(to), attributes.Size)
@@ -185,7 +187,7 @@ func (f *files) Move(ctx context.Context, from, to string) error {
 		err = f.bucket.Copy(ctx, f.key(to), f.key(from), nil)
 	}
 	if err != nil {
-		return pathError(from, err)
+		return f.pathError(from, err)
 	}
 	return f.bucket.Delete(ctx, f.key(from))
 }

@@ -1,0 +1,126 @@
+package hub_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/hub"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// A bucket that does not exist, or a directory whose file system is not mounted, says nothing about
+// the objects: none counts as lost, and all is as before when the store is back.
+func TestStoreIsGone(t *testing.T) {
+	t.Parallel()
+	opened := openHub(t, hubConfig(t))
+	opened.Jobs().RetryDelay = 10 * time.Millisecond
+	h := runHub(t, opened)
+	h.push("a:1", image(lowerTar, upperTar))
+	tree := h.ready("a:1").Tree
+	h.wantClean("at first", "a:1")
+	dir := objectsDir(h.config)
+	before := files(t, dir)
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	isDir, because := h.config.Bucket == "", errors.New("there is no bucket")
+	if isDir { // a mount point is empty
+		because = errors.New("mount the file system of the objects")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		h.expect("/v2/a/manifests/1", 503) // its files are in the bucket, too
+	}
+	h.expect("/lighter/1/default/indexes/"+tree, 503)
+	jobs := map[string]int64{}
+	for _, kind := range []string{"sweep", "scrub", "fsck"} {
+		payload := []byte(`{"repair":true}`)
+		n, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: kind, Key: "all objects", Payload: payload}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs[kind] = n
+	}
+	verified := make(chan error, 1)
+	go func() {
+		last, err := h.client.Verify(t.Context(), "a:1", func(wire.Progress) {})
+		if err == nil && len(last.Problems) > 0 {
+			err = errors.New(strings.Join(last.Problems, "\n"))
+		}
+		verified <- err
+	}()
+	for _, kind := range []string{"sweep", "scrub", "fsck", "verify"} {
+		h.awaitRetry(kind, because)
+	}
+	if isDir {
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("the empty directory: %v, want nothing in it", err)
+		}
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-verified; err != nil {
+		t.Errorf("verification: %v", err)
+	}
+	h.wantClean("in the end", "a:1")
+	for kind, n := range jobs {
+		if j, err := h.Catalog().Jobs.Get(t.Context(), n); err != nil || j.State != wire.JobDone {
+			t.Errorf("the %s is %s (%s, %v), want it done", kind, j.State, j.Error, err)
+		}
+	}
+	for _, kind := range []string{"sweep", "scrub"} {
+		if state, err := h.Catalog().Checks.Get(t.Context(), kind); err != nil || state.Errors > 0 {
+			t.Errorf("the %s has found %d errors (%v), want none", kind, state.Errors, err)
+		}
+	}
+	if got := files(t, dir); strings.Join(got, "\n") != strings.Join(before, "\n") {
+		t.Errorf("files\n%s\nbefore\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
+	}
+}
+
+// If most objects are missing, sweep and scrub make none of them again: perhaps the bucket is the
+// wrong one. A user decides that they are lost.
+func TestSweepSparesMostlyEmptyBucket(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *hub.Config) { c.ScrubDays = 1 })
+	for i := range 12 { // a scrub reads a quarter of the objects
+		name := fmt.Sprintf("a:%d", i)
+		h.push(name, image(layer(uint64(i))))
+		h.ready(name)
+	}
+	h.idle()
+	dir := objectsDir(h.config)
+	lost := files(t, dir)
+	for _, key := range lost {
+		if err := os.Remove(filepath.Join(dir, key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h = h.restart() // nothing is cached
+	for _, kind := range []string{"sweep", "scrub"} {
+		n, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: kind, Key: "all objects"}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.idle()
+		j, err := h.Catalog().Jobs.Get(t.Context(), n)
+		if err != nil || j.State != wire.JobFailed || !strings.Contains(j.Error, "run lighter fsck") {
+			t.Errorf("the %s is %s: %s (%v), want it failed, with the way out", kind, j.State, j.Error, err)
+		}
+	}
+	if check := h.fsck(wire.Fsck{}); check.Left() < int64(len(lost)/2) {
+		t.Errorf("%d of %d objects are missing, want most of them", check.Left(), len(lost))
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.wantClean("after the repair", "a:0", "a:11")
+}

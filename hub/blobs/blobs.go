@@ -24,6 +24,8 @@ package blobs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -96,12 +98,21 @@ func (c *Collector) newRun(dry bool) *run {
 // Collect collects once. It returns what it has deleted, also with an error.
 func (c *Collector) Collect(ctx context.Context, progress *report.Progress) (Result, error) {
 	started, r := time.Now(), c.newRun(false)
-	err := r.collect(ctx, progress)
+	err := c.final(ctx, r.collect(ctx, progress))
 	if r.result != (Result{}) {
 		c.config.Log.Info("collected the registry's blobs", "links", r.result.Links, "blobs", r.result.Blobs,
 			"released", r.result.Released, "bytes", r.result.Bytes, "duration", time.Since(started))
 	}
 	return r.result, err
+}
+
+// final returns an error about files of the registry without the mark registry.ErrUnavailable if the
+// registry's storage answers: the same would fail again at once.
+func (c *Collector) final(ctx context.Context, err error) error {
+	if !errors.Is(err, registry.ErrUnavailable) || catalog.IsAway(err) || c.config.Registry.IsAway(ctx, err) {
+		return err
+	}
+	return fmt.Errorf("the registry's blobs stay, as some of its files cannot be read: run lighter fsck: %s", err)
 }
 
 // Plan returns what Collect would delete now. It changes nothing, but asks other registries for

@@ -35,7 +35,7 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	var repositories []*repository
 	err = r.config.Registry.Each(ctx, func(c *registry.Contents) error {
 		repositories = append(repositories, &repository{Contents: c, live: map[string]bool{}})
-		return nil
+		return c.Err // what cannot be read may name any blob
 	})
 	if err != nil {
 		return fmt.Errorf("list the registry: %w", err)

@@ -33,6 +33,7 @@ const (
 	remedyHeld   = "a backup is being made; run lighter fsck --repair again afterwards"
 	remedyNames  = "push or add the images again; if they were removed, run lighter fsck --repair: it removes their names"
 	remedyOther  = "the hub did not make them: move or delete them by hand"
+	remedyUnread = "restore the registry's files of these repositories, or push their images again"
 	// As remedyMany, but of names.
 	remedyManyNames = "if this is the right registry for the catalog, " +
 		"run lighter fsck --repair --confirm: it removes their names"
@@ -344,7 +345,8 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with another size", Remedy: remedyBlob}
 	images := map[string]bool{}
 	var last catalog.ImageBlob
-	var size int64 // of the blob, -1 if it is not stored
+	var size int64   // of the blob, -1 if it is not stored
+	var unread error // why the registry cannot read it
 	for {
 		blobs, err := k.Catalog.Repairs.ImageBlobs(ctx, last, knownBatch)
 		if err != nil {
@@ -352,19 +354,23 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 		}
 		for _, b := range blobs {
 			if b.Digest != last.Digest {
-				if size, err = k.storedSize(ctx, b.Digest); err != nil {
-					return err
+				if size, unread = k.storedSize(ctx, b.Digest); unread != nil {
+					if err := k.passing(ctx, unread); err != nil {
+						return err
+					}
 				}
 				k.result.Blobs++
 			}
 			last = b
 			has := size
-			if has < 0 {
+			if has < 0 && unread == nil {
 				if has, err = k.upstreamSize(ctx, b); err != nil {
 					return err
 				}
 			}
 			switch {
+			case unread != nil:
+				count(&f, unread.Error())
 			case has == b.Size:
 				continue
 			case has < 0:

@@ -95,7 +95,7 @@ func New(config Config) *Checker {
 		k.Key, k.AtOnce = jobKey, 1
 		k.Run = func(ctx context.Context, j *jobs.Running) error {
 			err := run(ctx, j)
-			if isAway(err) || errors.Is(err, registry.ErrUnavailable) {
+			if isAway(err) || c.Registry.IsAway(ctx, err) {
 				return &jobs.RetryError{Err: err}
 			}
 			return err

@@ -2,7 +2,6 @@ package fsck
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"lighter/hub/registry"
@@ -24,13 +23,13 @@ func (k *checking) checkNames(ctx context.Context) error {
 			if err := k.passing(ctx, err); err != nil {
 				return err
 			}
-			lacks = name + ": " + err.Error()
+			lacking = append(lacking, differing{name, name + ": " + err.Error(), true})
 		}
 		switch {
 		case lacks != "":
-			lacking = append(lacking, differing{name, lacks})
+			lacking = append(lacking, differing{name, lacks, false})
 		case lists != "":
-			unlisted = append(unlisted, differing{name, lists})
+			unlisted = append(unlisted, differing{name, lists, false})
 		}
 		progress.Add(1)
 	}
@@ -48,12 +47,15 @@ func (k *checking) checkNames(ctx context.Context) error {
 	return k.settle(ctx, f, unlisted, k.Repair)
 }
 
-// differing is a name about which catalog and registry differ. text says how.
-type differing struct{ name, text string }
+// differing is a name about which catalog and registry differ.
+type differing struct {
+	name, text string // text says how
+	unread     bool   // the registry cannot read it, so they cannot be made to agree
+}
 
 // passing returns an error that says nothing about the name itself, otherwise nil.
 func (k *checking) passing(ctx context.Context, err error) error {
-	if errors.Is(err, registry.ErrUnavailable) {
+	if k.Registry.IsAway(ctx, err) {
 		return err
 	}
 	return k.transient(ctx, err)
@@ -72,12 +74,20 @@ func (k *checking) names(ctx context.Context) (names []string, known int, err er
 	slices.Sort(names)
 	names = slices.Compact(names) // a name may have several images
 	known = len(names)
+	f := wire.Finding{Problem: "repositories of the registry that cannot be read", Remedy: remedyUnread}
 	err = k.Registry.Each(ctx, func(c *registry.Contents) error {
+		if c.Err != nil {
+			if err := k.passing(ctx, c.Err); err != nil {
+				return err
+			}
+			count(&f, c.Name()+": "+c.Err.Error())
+		}
 		for _, tag := range c.Tags {
 			names = append(names, wire.Ref{Repository: c.Name(), Tag: tag}.Name())
 		}
 		return nil
 	})
+	k.add(f)
 	slices.Sort(names)
 	return slices.Compact(names), known, err
 }
@@ -86,7 +96,7 @@ func (k *checking) names(ctx context.Context) (names []string, known int, err er
 // about them first.
 func (k *checking) settle(ctx context.Context, f wire.Finding, all []differing, repair bool) error {
 	for _, d := range all {
-		if repair {
+		if repair && !d.unread {
 			err := k.Names.Settle(ctx, d.name)
 			if err == nil {
 				count(&f, d.text)

@@ -6,12 +6,14 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
+	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/sleep"
 	"lighter/wire"
@@ -206,6 +208,10 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 	}
 	if errors.Is(err, catalog.ErrLost) { // the job runs again, or at another process
 		return nil
+	}
+	if errors.Is(err, registry.ErrUnavailable) && !catalog.IsAway(err) && !s.registry.IsAway(ctx, err) {
+		return fmt.Errorf("the registry's files of repository %s cannot be read: restore them, or push its images "+
+			"again; then run lighter fsck --repair: %w", ref.Repository, err)
 	}
 	if isAway(err) {
 		return &jobs.RetryError{Err: err}

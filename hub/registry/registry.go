@@ -293,7 +293,7 @@ func (r Repository) IsReleased(ctx context.Context, blob string) bool {
 	return err == nil
 }
 
-// ErrUnavailable marks errors of the storage itself. The same may succeed later.
+// ErrUnavailable marks errors of the storage itself. The same may succeed later; see IsAway.
 var ErrUnavailable = errors.New("the registry's storage is not available")
 
 // pingTimeout bounds Ping.
@@ -308,6 +308,12 @@ func (r *Registry) Ping(ctx context.Context) error {
 		return nil
 	}
 	return unavailable(err)
+}
+
+// IsAway reports whether an error says that the storage is not available. If the storage answers,
+// the error is about the files of one repository or blob, and the same will fail again.
+func (r *Registry) IsAway(ctx context.Context, err error) bool {
+	return errors.Is(err, ErrUnavailable) && r.Ping(ctx) != nil
 }
 
 // unavailable marks an error of the storage.

@@ -1,15 +1,17 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/distribution/distribution/v3/registry/storage"
-	"github.com/distribution/distribution/v3/registry/storage/driver"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -35,6 +37,7 @@ type Contents struct {
 	Repository
 	Tags   []string
 	Tagged []string // digests of the manifests that tags point to
+	Err    error    // why some of the files could not be read; the contents are not complete then
 	links  map[string][]string
 }
 
@@ -57,40 +60,58 @@ func (c *Contents) Unlink(ctx context.Context, digest string) error {
 	return nil
 }
 
-// Each calls fn with each repository of the storage. Changes that are made meanwhile may be missed.
+// Each calls fn with each repository of the storage, also with those of which some files cannot be
+// read (Contents.Err). Changes that are made meanwhile may be missed.
 func (r *Registry) Each(ctx context.Context, fn func(*Contents) error) error {
 	var now *Contents
-	err := r.walk(ctx, repositoriesPath, func(file string) error {
-		match := linkPath.FindStringSubmatch(file)
-		tag := tagPath.FindStringSubmatch(file)
-		name := ""
-		switch {
-		case match != nil:
-			name = match[1]
-		case tag != nil:
-			name = tag[1]
-		default:
+	begin := func(name string) error { // the files of a repository follow each other
+		if now != nil && now.name == name {
 			return nil
 		}
-		if now == nil || now.name != name { // the files of a repository follow each other
-			if now != nil {
-				if err := fn(now); err != nil {
-					return err
-				}
-			}
-			now = &Contents{Repository: r.Repository(name), links: map[string][]string{}}
+		before := now
+		now = &Contents{Repository: r.Repository(name), links: map[string][]string{}}
+		if before == nil {
+			return nil
 		}
-		if match != nil {
+		return fn(before)
+	}
+	failed := func(file string, err error) error {
+		name, _, _ := strings.Cut(strings.TrimPrefix(file, repositoriesPath+"/"), "/_")
+		if file == repositoriesPath {
+			return err
+		}
+		if err := begin(name); err != nil {
+			return err
+		}
+		now.Err = cmp.Or(now.Err, err)
+		return nil
+	}
+	err := r.walk(ctx, repositoriesPath, failed, func(file string) error {
+		if match := linkPath.FindStringSubmatch(file); match != nil {
+			if err := begin(match[1]); err != nil {
+				return err
+			}
 			digest := match[3] + ":" + match[4]
 			now.links[digest] = append(now.links[digest], path.Dir(file))
 			return nil
+		}
+		tag := tagPath.FindStringSubmatch(file)
+		if tag == nil {
+			return nil
+		}
+		if err := begin(tag[1]); err != nil {
+			return err
 		}
 		b, err := r.driver.GetContent(ctx, file)
 		if errors.Is(mapNotFound(err), ErrNotFound) {
 			return nil
 		}
-		now.Tags, now.Tagged = append(now.Tags, tag[2]), append(now.Tagged, string(b))
-		return err
+		now.Tags = append(now.Tags, tag[2])
+		if err != nil {
+			return failed(file, unavailable(err))
+		}
+		now.Tagged = append(now.Tagged, string(b))
+		return nil
 	})
 	if err == nil && now != nil {
 		err = fn(now)
@@ -100,7 +121,8 @@ func (r *Registry) Each(ctx context.Context, fn func(*Contents) error) error {
 
 // EachBlob calls fn with the digest of each blob and manifest that is stored.
 func (r *Registry) EachBlob(ctx context.Context, fn func(digest string) error) error {
-	return r.walk(ctx, blobsPath, func(file string) error {
+	failed := func(_ string, err error) error { return err }
+	return r.walk(ctx, blobsPath, failed, func(file string) error {
 		if match := dataPath.FindStringSubmatch(file); match != nil {
 			return fn(match[1] + ":" + match[2])
 		}
@@ -108,23 +130,42 @@ func (r *Registry) EachBlob(ctx context.Context, fn func(digest string) error) e
 	})
 }
 
-// walk calls fn with the files below dir, but those of uploads.
-func (r *Registry) walk(ctx context.Context, dir string, fn func(file string) error) error {
-	err := r.driver.Walk(ctx, dir, func(info driver.FileInfo) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case path.Base(info.Path()) == "_uploads":
-			return driver.ErrSkipDir
-		case info.IsDir():
-			return nil
-		}
-		return fn(info.Path())
-	})
-	if errors.Is(mapNotFound(err), ErrNotFound) { // nothing was ever stored
+// walk calls fn with the files below dir, but those of uploads, in the order of their paths. It
+// calls failed with files and directories that cannot be read; an error of failed ends the walk.
+func (r *Registry) walk(
+	ctx context.Context, dir string, failed func(file string, err error) error, fn func(file string) error,
+) error {
+	below, err := r.driver.List(ctx, dir)
+	if errors.Is(mapNotFound(err), ErrNotFound) { // nothing was ever stored, or it was just deleted
 		return nil
 	}
-	return ofStorage(err)
+	if err != nil {
+		return failed(dir, unavailable(err))
+	}
+	slices.Sort(below)
+	for _, file := range below {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if path.Base(file) == "_uploads" {
+			continue
+		}
+		info, err := r.driver.Stat(ctx, file)
+		switch {
+		case errors.Is(mapNotFound(err), ErrNotFound): // it was just deleted
+			err = nil
+		case err != nil:
+			err = failed(file, unavailable(err))
+		case info.IsDir():
+			err = r.walk(ctx, file, failed, fn)
+		default:
+			err = fn(file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // EndUploads deletes the uploads that began before an age. An error may also be about an upload

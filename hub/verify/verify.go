@@ -232,7 +232,7 @@ func (v *verification) note(ctx context.Context, what string, err error) error {
 		return err
 	case errors.Is(err, objects.ErrUnavailable) && v.objects.Ping(ctx) != nil:
 		return err
-	case errors.Is(err, registry.ErrUnavailable) && v.registry.Ping(ctx) != nil:
+	case v.registry.IsAway(ctx, err):
 		return err
 	}
 	v.found.add("%s: %v", what, err)

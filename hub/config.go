@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/bytesize"
 	"lighter/hub/catalog"
 	"lighter/hub/images"
 	"lighter/hub/retention"
@@ -51,7 +52,7 @@ type Config struct {
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or s3://BUCKET?region=…&endpoint=…&use_path_style=true, where original blobs are stored, too. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
-	StartupBytes int64 `toml:"startup_bytes" comment:"Limit of the startup packs of all images together, in bytes. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept for a while in addition, up to the same limit."`
+	StartupBytes bytesize.Size `toml:"startup_bytes" comment:"Limit of the startup packs of all images together: 20GiB. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept for a while in addition, up to the same limit."`
 
 	KeepHeldDays int64 `toml:"keep_held_days" comment:"Days for which the hub keeps what a node or a mirror has after it has stopped reporting, also of removed images. A report counts for 7 days; these days come after them."`
 
@@ -60,7 +61,7 @@ type Config struct {
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
-	DiskReserve int64 `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks. With less it takes no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
+	DiskReserve bytesize.Size `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks: 10GiB or 500MB. With less it takes no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
 
 	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. Beyond it nothing of the repository is removed until that is confirmed (lighter retention)."`
 
@@ -83,8 +84,8 @@ type GC struct {
 
 // Limits bounds the work for one image.
 type Limits struct {
-	LayerBytes int64 `toml:"layer_bytes" comment:"Decompressed bytes of one layer."`
-	Entries    int64 `toml:"entries" comment:"Files, directories and links of all layers of an image."`
+	LayerBytes bytesize.Size `toml:"layer_bytes" comment:"Decompressed bytes of one layer: 64GiB."`
+	Entries    int64         `toml:"entries" comment:"Files, directories and links of all layers of an image."`
 
 	ImageMinutes int64 `toml:"image_minutes" comment:"Limit in minutes for copying and ingesting all images of a name."`
 }
@@ -118,6 +119,9 @@ func DefaultConfig() Config {
 	}
 }
 
+// maxReserve bounds the reserve of free bytes on disks.
+const maxReserve bytesize.Size = 1 << 60
+
 // maxDays and maxMinutes bound periods in the configuration.
 const (
 	maxDays    = 36_500
@@ -138,8 +142,8 @@ func (c *Config) Check() error {
 		return errors.New("limits must be above zero")
 	case c.KeepHeldDays < 0 || c.KeepHeldDays > maxDays:
 		return fmt.Errorf("keep_held_days is %d: want 0 to %d", c.KeepHeldDays, maxDays)
-	case c.DiskReserve < 0 || c.DiskReserve > 1<<60:
-		return fmt.Errorf("disk_reserve is %d: want 0 to 2^60", c.DiskReserve)
+	case c.DiskReserve < 0 || c.DiskReserve > maxReserve:
+		return fmt.Errorf("disk_reserve is %s: want 0 to %s", c.DiskReserve, maxReserve)
 	case c.RetentionMaxPercent < 0 || c.RetentionMaxPercent > 100:
 		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
 	case c.Limits.ImageMinutes > maxMinutes:

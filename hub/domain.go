@@ -87,7 +87,7 @@ func newShared(c *Config) (*shared, error) {
 		trees: ingest.NewBounds(), starts: startup.NewBounds(), upstreams: upstream.NewBounds(),
 		manifests: registry.NewBounds(), tables: objects.NewTables(), senders: holders.NewSenders(),
 		bodies:  answer.NewBodies(),
-		reserve: space.New(c.DiskReserve, c.dirs()...), proxies: proxies}, err
+		reserve: space.New(int64(c.DiskReserve), c.dirs()...), proxies: proxies}, err
 }
 
 // openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx
@@ -166,7 +166,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 // serveStores makes the services over the stores. They add their kinds of jobs to the queue.
 func (d *domain) serveStores(ctx context.Context, with *shared) {
 	c := &d.config
-	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
+	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: int64(c.Limits.LayerBytes)}
 	d.trees = ingest.NewTrees(ctx, d.catalog, d.objects, d.publisher, limits, with.trees, d.keys, d.log)
 	d.verifier = verify.New(d.catalog, d.objects, d.registry, d.publisher, d.trees, limits, d.keys, d.jobs)
 	ingester := ingest.New(d.catalog, d.publisher, with.encoders, d.trees, d.log)
@@ -183,7 +183,7 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 		Jobs: d.jobs, ScrubDays: c.ScrubDays, Log: d.log})
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Bounds: with.starts,
-		Images: d.images, Jobs: d.jobs, Limit: c.StartupBytes, Log: d.log})
+		Images: d.images, Jobs: d.jobs, Limit: int64(c.StartupBytes), Log: d.log})
 	d.holders = holders.New(d.catalog.Holders, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
 	d.holders.Senders = with.senders
 	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.images,

@@ -239,7 +239,7 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 	}
 	for _, q := range f.config.Quota {
 		labels := prometheus.Labels{"prefix": q.Prefix}
-		send(prometheus.GaugeValue, "quota_bytes", "Quota of the images below a prefix.", q.Bytes, labels)
+		send(prometheus.GaugeValue, "quota_bytes", "Quota of the images below a prefix.", int64(q.Bytes), labels)
 		send(prometheus.GaugeValue, "quota_used_bytes", "Bytes of the images below a prefix.", use[q.Prefix], labels)
 	}
 	gauge("retention_waiting", "Images that retention rules would remove after a confirmation.", expiry.Waiting)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/bytesize"
 	"lighter/format/index"
 	"lighter/store/origin"
 	"lighter/wire"
@@ -20,7 +21,7 @@ import (
 func hubWithRoom(t *testing.T, bytes int64) (hub.Config, *testHub) {
 	t.Helper()
 	c := hubConfig(t)
-	c.StartupBytes = bytes
+	c.StartupBytes = bytesize.Size(bytes)
 	h := openHub(t, c)
 	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, time.Hour
 	return c, runHub(t, h)
@@ -157,7 +158,7 @@ func TestQuotaOfOneImage(t *testing.T) {
 	for _, p := range packs {
 		bytes += p.Bytes()
 	}
-	if bytes == 0 || bytes > c.StartupBytes/4+10_000 || in[0] != 0 {
+	if bytes == 0 || bytes > int64(c.StartupBytes)/4+10_000 || in[0] != 0 {
 		t.Errorf("%d bytes of packs with the files %v, want at most a quarter of the quota", bytes, in)
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
+	"lighter/bytesize"
 	"lighter/store/disk"
 )
 
@@ -30,26 +29,7 @@ func (d *Delay) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Size is a number of bytes, written as 20GiB or 500MB.
-type Size int64
-
-// String returns the size with a binary unit.
-func (s Size) String() string { return strings.ReplaceAll(humanize.IBytes(uint64(max(s, 0))), " ", "") }
-
-// MarshalText implements encoding.TextMarshaler.
-func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText parses a number with a unit, or a number of bytes.
-func (s *Size) UnmarshalText(b []byte) error {
-	n, err := humanize.ParseBytes(string(b))
-	if err != nil || n > 1<<62 {
-		return fmt.Errorf("%q is not a size: write 20GiB or 500MB", b)
-	}
-	*s = Size(n)
-	return nil
-}
-
-// Space is a part of a disk, written as 17% or as a Size.
+// Space is a part of a disk, written as 17% or as a size.
 type Space disk.Space
 
 // String returns what UnmarshalText parses.
@@ -57,7 +37,7 @@ func (s Space) String() string {
 	if s.Percent > 0 {
 		return strconv.FormatFloat(s.Percent, 'g', -1, 64) + "%"
 	}
-	return Size(s.Bytes).String()
+	return bytesize.Size(s.Bytes).String()
 }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -73,7 +53,7 @@ func (s *Space) UnmarshalText(b []byte) error {
 		*s = Space{Percent: percent}
 		return nil
 	}
-	var size Size
+	var size bytesize.Size
 	if err := size.UnmarshalText(b); err != nil {
 		return fmt.Errorf("%q is not a part of a disk: write 17%% or 50GiB", b)
 	}

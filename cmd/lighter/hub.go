@@ -85,12 +85,12 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
 	f.Int64Var(&config.ScrubDays, "scrub-days", config.ScrubDays,
 		"read all objects once in this many `DAYS`, and repair damaged ones; 0: never")
-	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes,
-		"the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
+	f.TextVar(&config.StartupBytes, "startup-bytes", config.StartupBytes,
+		"the largest size of all startup packs together (`SIZE`: 20GiB; 0: a quarter of the other packs, 8 GiB at least)")
 	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,
 		"the `DAYS` for which the hub keeps what a node or a mirror has, from a week after its last report on")
-	f.Int64Var(&config.DiskReserve, "disk-reserve", config.DiskReserve,
-		"the free `BYTES` that the hub leaves on its disks: with less it ingests nothing, but goes on serving")
+	f.TextVar(&config.DiskReserve, "disk-reserve", config.DiskReserve,
+		"the free space that the hub leaves on its disks (`SIZE`: 10GiB); with less it ingests nothing, but serves what it has")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

@@ -106,6 +106,51 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 	}
 }
 
+// Sizes are read with units from flags and files. A file with plain numbers stays valid, and what is
+// printed is read again as the same size.
+func TestSizesInTheConfigurationOfAHub(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hub.toml")
+	show := func(text string, args ...string) string {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return printedBy(t, append([]string{"config", "hub", "--config", file}, args...)...)
+	}
+	for what, c := range map[string]struct {
+		text string
+		args []string
+		want []string
+	}{
+		"numbers": {text: "disk_reserve = 2_147_483_648\nstartup_bytes = 1073741825\n[limits]\nlayer_bytes = 0x40000000\n" +
+			"[[quota]]\nprefix = 'ci'\nbytes = 500_000_000_000\n",
+			want: []string{"disk_reserve = '2GiB'", "startup_bytes = '1073741825B'", "layer_bytes = '1GiB'", "bytes = '500GB'"}},
+		"texts": {text: "disk_reserve = '500M'\nstartup_bytes = '20 GiB'\n[limits]\nlayer_bytes = '1GiB'\n" +
+			"[[quota]]\nprefix = 'ci'\nbytes = '500GB'\n",
+			want: []string{"disk_reserve = '500MB'", "startup_bytes = '20GiB'", "layer_bytes = '1GiB'", "bytes = '500GB'"}},
+		"flags": {text: "disk_reserve = '1GiB'\n",
+			args: []string{"--disk-reserve", "10GiB", "--startup-bytes", "1073741824"},
+			want: []string{"disk_reserve = '10GiB'", "startup_bytes = '1GiB'"}},
+	} {
+		first := show(c.text, c.args...)
+		for _, want := range c.want {
+			if !strings.Contains(first, "\n"+want+"\n") {
+				t.Errorf("%s: %q is not in\n%s", what, want, first)
+			}
+		}
+		if again := show(first); again != first {
+			t.Errorf("%s: its own output prints\n%s\nwant\n%s", what, again, first)
+		}
+	}
+	for _, args := range [][]string{{"--disk-reserve", "much"}, {"--disk-reserve=-1"}, {"--disk-reserve", "2EiB"},
+		{"--startup-bytes", "10 miles"}} {
+		code, _, stderr := lighter(t, append([]string{"config", "hub"}, args...)...)
+		if code != command.ExitUsage || !strings.Contains(stderr, "disk") && !strings.Contains(stderr, "startup") {
+			t.Errorf("%q: exit %d, %q", args, code, stderr)
+		}
+	}
+}
+
 // Tables can be added at the end of a printed configuration.
 func TestTablesAreAddedToAPrintedConfiguration(t *testing.T) {
 	_, text, _ := lighter(t, "config", "hub")

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/bytesize"
 	"lighter/hub/oci"
 	"lighter/hub/registry"
 	"lighter/wire"
@@ -18,9 +19,9 @@ import (
 
 // Quota bounds the images in the repositories below a prefix.
 type Quota struct {
-	Domain string `toml:"domain,omitempty" comment:"Domain whose images the quota is about. Empty: the default domain."`
-	Prefix string `toml:"prefix" comment:"First parts of names: ci is about ci/a and ci/a/b, and not about cim/a. Empty: all images."`
-	Bytes  int64  `toml:"bytes" comment:"Bytes of the images, as lighter images shows them (SIZE). An image with several names counts once, and layers that images share count for each."`
+	Domain string        `toml:"domain,omitempty" comment:"Domain whose images the quota is about. Empty: the default domain."`
+	Prefix string        `toml:"prefix" comment:"First parts of names: ci is about ci/a and ci/a/b, and not about cim/a. Empty: all images."`
+	Bytes  bytesize.Size `toml:"bytes" comment:"Bytes of the images, as lighter images shows them (SIZE): 500GB. An image with several names counts once, and layers that images share count for each."`
 }
 
 // DomainName returns the name of the quota's domain.
@@ -32,7 +33,7 @@ func CheckQuotas(quotas []Quota) error {
 	for i, q := range quotas {
 		switch {
 		case q.Bytes <= 0:
-			return fmt.Errorf("quota %d: bytes is %d: want more than 0", i+1, q.Bytes)
+			return fmt.Errorf("quota %d: bytes is %s: want more than 0", i+1, q.Bytes)
 		case strings.HasPrefix(q.Prefix, "/") || strings.HasSuffix(q.Prefix, "/"):
 			return fmt.Errorf("quota %d: prefix %q begins or ends with /: want HOST/PATH or PATH", i+1, q.Prefix)
 		case seen[[2]string{q.DomainName(), q.Prefix}]:
@@ -86,7 +87,7 @@ func (s *Service) checkQuotas(ctx context.Context, name string, members *oci.Mem
 		for _, m := range members.Manifests {
 			sizes[m.Digest] = sizeOf(m.Bytes)
 		}
-		if all := sum(sizes); all > q.Bytes && all > used {
+		if all := sum(sizes); all > int64(q.Bytes) && all > used {
 			return fmt.Errorf("%w: the images below %q would take %s with %s, and %s without it; the quota is %s: "+
 				"remove images (lighter images, lighter rm), or raise the quota in the hub's configuration",
 				errQuota, q.Prefix, humanize.IBytes(uint64(all)), name, humanize.IBytes(uint64(used)),

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"lighter/node"
+	"lighter/bytesize"
 	"lighter/store/disk"
 )
 
@@ -19,28 +19,27 @@ func (m *machine) cache(context.Context) []Finding {
 
 // judgeCache judges the state of a cache. Its counters began at started.
 func judgeCache(c disk.Stats, started time.Time) []Finding {
-	size := func(n int64) string { return node.Size(n).String() }
 	off := rule{c.Off() != "", Problem, "the cache is not used, so chunks are fetched again and again: " + c.Off(),
 		"the node's log says why; df -h, df -i and dmesg"}
 	if c.Absent != "" {
 		return []Finding{off.finding()}
 	}
 	usage := fmt.Sprintf("it takes %s of %s; %s are pinned, %s were evicted",
-		size(c.Used), size(c.Limit), size(c.Pinned), size(c.Evicted))
+		rounded(c.Used), rounded(c.Limit), rounded(c.Pinned), rounded(c.Evicted))
 	return all(usage, []rule{
 		off,
 		{c.Room < c.Limit/2, Warning,
 			fmt.Sprintf("its disk has only %s free, so it may use %s of its limit of %s",
-				size(c.Free), size(c.Room), size(c.Limit)),
+				rounded(c.Free), rounded(c.Room), rounded(c.Limit)),
 			"remove other data from the disk, use a larger disk, or change disk_free_low and cache_size"},
 		{c.Pinned > c.Room, Warning,
 			fmt.Sprintf("%s are pinned, and the free space of its disk allows %s: no room is left for other chunks",
-				size(c.Pinned), size(c.Room)),
+				rounded(c.Pinned), rounded(c.Room)),
 			"lighter cache unpin IMAGE (lighter cache lists them)"},
 		{c.Evicted > c.Limit, Warning,
 			fmt.Sprintf("since %s it has evicted %s, more than the %s that it may take: images in use may not fit",
-				started.Local().Format(time.DateTime), size(c.Evicted), size(c.Limit)),
-			"--cache-size " + size(2*c.Limit) + ", if the disk has the room"},
+				started.Local().Format(time.DateTime), rounded(c.Evicted), rounded(c.Limit)),
+			"--cache-size " + bytesize.Size(2*c.Limit).String() + ", if the disk has the room"},
 		{c.Damaged+c.Unread > 0, Warning,
 			fmt.Sprintf("its disk returned %d chunks damaged and failed to read %d; they were fetched again",
 				c.Damaged, c.Unread),

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node"
+	"lighter/bytesize"
 	"lighter/store/disk"
 )
 
@@ -88,21 +88,24 @@ func (m *machine) judgeFileSystem(kind int64) []Finding {
 // at 15 % of free space.
 const full = 0.85
 
+// rounded returns a number of bytes for users.
+func rounded(bytes int64) string { return bytesize.Size(bytes).Rounded() }
+
 func (m *machine) judgeSpace(s space) []Finding {
 	grow := max(0, min(s.limit-s.used, s.free-s.low))
 	room := fmt.Sprintf("%s are free of %s, and the cache may still grow by %s",
-		node.Size(s.free), node.Size(s.size), node.Size(grow))
+		rounded(s.free), rounded(s.size), rounded(grow))
 	repair := "remove other data from it, or use a larger disk"
 	if grow > 0 {
 		repair = fmt.Sprintf("--disk-free-low 17%%, or --cache-size %s or less, or a larger disk",
-			node.Size(max(s.used+s.free/2, 64<<20)))
+			rounded(max(s.used+s.free/2, 64<<20)))
 	}
 	return first([]rule{
 		{s.readOnly, Problem, "the disk is read-only",
 			"dmesg | tail; mount -o remount,rw the file system of " + m.config.Root},
 		{s.free < 64<<20 || s.files > 0 && s.freeFiles < 1000, Problem,
 			fmt.Sprintf("the disk is full: %s and %d files are free of %s",
-				node.Size(s.free), s.freeFiles, node.Size(s.size)),
+				rounded(s.free), s.freeFiles, rounded(s.size)),
 			"lighter cache prune, and free space on the disk; " + repair},
 		{float64(s.size-s.free+grow) > full*float64(s.size), Warning,
 			room + ": that leaves less than 15 % free", repair},

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"time"
 
+	"lighter/bytesize"
 	"lighter/node"
 	"lighter/node/control"
 	"lighter/node/report"
@@ -141,7 +142,7 @@ func (m *machine) useStatus(s *report.Status) {
 	m.status = s
 	c := &m.config
 	c.Root, c.Address, c.MountMode, c.RemapIDs = s.Root, s.Address, s.MountMode, s.RemapIDs
-	c.CacheSize, c.Trust = node.Size(s.Cache.Limit), node.Trust(s.Trust.Trust)
+	c.CacheSize, c.Trust = bytesize.Size(s.Cache.Limit), node.Trust(s.Trust.Trust)
 	c.Hubs, c.Domain, c.CAFile = nil, s.Domain, s.CAFile
 	c.PlainHTTP = true // a node does not start with hubs that it may not use
 	for _, h := range s.Hubs {

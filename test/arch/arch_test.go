@@ -33,6 +33,7 @@ bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch n
 	node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot test/testkit/site
+bytesize:
 cmd/command:
 cmd/lighter: cmd/command durable format/index format/trace hub hub/retention logqueue mirror node node/binds
 	node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report
@@ -47,7 +48,7 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog
+hub: bytesize durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog
 	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/pattern
 	hub/publish hub/registry hub/report hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify
 	logqueue renewed sleep socket wire | mirror store store/origin wire/client
@@ -63,7 +64,7 @@ hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish
 	hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
-hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report sleep wire
+hub/images: bytesize format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report sleep wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire
 hub/objects: durable format/chunk format/compress format/pack
@@ -85,7 +86,7 @@ hub/upstream: hub/catalog hub/pull hub/registry wire
 hub/verify: format/chunk format/index format/pack format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: durable format/index format/trace node/binds node/completion node/control node/front/containerd
+node: bytesize durable format/index format/trace node/binds node/completion node/control node/front/containerd
 	node/health node/held node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand
 	node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk
 	store/origin wire wire/client
@@ -94,7 +95,7 @@ node/completion: format/chunk node/mount node/trees sleep store/disk
 node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report
 	node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
-node/doctor: format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report
+node/doctor: bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report
 	proc store/disk store/origin wire wire/client | durable node/binds
 node/flight:
 node/front/containerd: durable node/resolver | socket

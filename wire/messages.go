@@ -97,6 +97,7 @@ type Progress struct {
 	Total    int64    `json:"total,omitempty"` // 0: not known
 	Done     bool     `json:"done,omitempty"`
 	Error    string   `json:"error,omitempty"`
+	Status   int      `json:"status,omitempty"`   // of Error, as that of an answer; 0: the operation failed
 	Problems []string `json:"problems,omitempty"` // the problems that a verification found
 	Images   []Image  `json:"images,omitempty"`
 	Check    *Check   `json:"check,omitempty"` // result of a comparison of the hub's stores

@@ -19,7 +19,7 @@ import (
 // Exit codes that all programs share. Scripts may rely on them.
 const (
 	ExitFailed = 1 // the operation failed
-	ExitUsage  = 2 // the arguments are wrong
+	ExitUsage  = 2 // the arguments or the configuration are wrong
 )
 
 // PrintTimeout bounds how long an ending program waits for a reader of its error and its log.

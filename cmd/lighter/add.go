@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -59,6 +60,9 @@ type source struct {
 func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progress)) (wire.Progress, error) {
 	if ref, ok := strings.CutPrefix(s.from, "docker://"); ok {
 		credentials, err := registry.Credentials(ctx, ref)
+		if errors.Is(err, registry.ErrNoImage) {
+			err = command.Usage(err)
+		}
 		if err != nil {
 			return wire.Progress{}, err
 		}

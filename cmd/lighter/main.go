@@ -4,11 +4,13 @@ package main
 
 import (
 	"errors"
+	"net/http"
 
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
 	"lighter/node/control"
+	"lighter/wire/client"
 )
 
 // Exit codes in addition to those of package command. Scripts may rely on them.
@@ -25,9 +27,13 @@ var errDamaged = errors.New("the image is damaged")
 // errProblems says that a comparison of the hub's stores left problems, which were printed.
 var errProblems = errors.New("the hub's stores have problems that are not repaired")
 
-// exitCode is the one place where errors become exit codes.
+// exitCode is the one place where errors become exit codes. A hub that answers that a request is
+// invalid, such as one with a bad name, has seen wrong arguments.
 func exitCode(err error) int {
+	refused := (*client.Error)(nil)
 	switch {
+	case errors.As(err, &refused) && refused.Status == http.StatusBadRequest:
+		return command.ExitUsage
 	case errors.Is(err, errDamaged), errors.Is(err, errProblems), errors.Is(err, errUnhealthy):
 		return exitProblems
 	case errors.Is(err, control.ErrNoDaemon):

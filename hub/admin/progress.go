@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"lighter/hub/answer"
 	"lighter/wire"
 )
 
@@ -70,6 +71,9 @@ func (p *progress) end(last wire.Progress, err error) error {
 	}
 	if err != nil {
 		last.Error = err.Error()
+		if status := answer.Status(err); status != http.StatusInternalServerError {
+			last.Status = status
+		}
 	}
 	_ = p.write(last) // an error means that the client has gone
 	return nil

@@ -82,7 +82,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
-	status := statusOf(err)
+	status := Status(err)
 	if status == http.StatusInternalServerError || isAway(err) {
 		m.log.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
@@ -105,8 +105,8 @@ var (
 	errMediaType = errors.New("the body has to be of type application/json")
 )
 
-// statusOf returns the HTTP status for an error.
-func statusOf(err error) int {
+// Status returns the HTTP status for an error.
+func Status(err error) int {
 	switch {
 	case errors.Is(err, catalog.ErrNotFound), errors.Is(err, objects.ErrNotFound), errors.Is(err, registry.ErrNotFound),
 		errors.Is(err, chunk.ErrNotFound), errors.Is(err, errNoPath):
@@ -117,6 +117,8 @@ func statusOf(err error) int {
 		return http.StatusUnsupportedMediaType
 	case errors.Is(err, report.ErrInvalid):
 		return http.StatusBadRequest
+	case errors.Is(err, registry.ErrQuota):
+		return http.StatusForbidden
 	case errors.Is(err, catalog.ErrFull), errors.Is(err, catalog.ErrTooMany), errors.Is(err, report.ErrSenderFull):
 		return http.StatusTooManyRequests
 	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),

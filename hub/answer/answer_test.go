@@ -35,6 +35,7 @@ func do(h http.Handler, method, path string) *httptest.ResponseRecorder {
 func TestStatuses(t *testing.T) {
 	for want, errs := range map[int][]error{
 		400: {report.ErrInvalid, answer.Invalid(errors.New("bad"))},
+		403: {registry.ErrQuota},
 		404: {catalog.ErrNotFound, objects.ErrNotFound, registry.ErrNotFound, chunk.ErrNotFound},
 		413: {&http.MaxBytesError{Limit: 1}},
 		429: {catalog.ErrFull, catalog.ErrTooMany, report.ErrSenderFull},

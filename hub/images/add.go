@@ -14,6 +14,7 @@ import (
 	"lighter/hub/jobs"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
+	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
@@ -34,7 +35,7 @@ const readyTimeout = 20 * time.Second
 
 // Add adds an image and returns the requested images when each is ready, failed or stored. Until
 // then it reports progress to send. The work goes on if ctx ends or send fails. Errors are
-// report.ErrBusy, report.ErrInvalid, pull.ErrSource and those of the stores.
+// report.ErrBusy, report.ErrInvalid, registry.ErrQuota, pull.ErrSource and those of the stores.
 func (s *Service) Add(
 	ctx context.Context, add wire.Add, send func(wire.Progress) error,
 ) (images []catalog.Image, err error) {
@@ -309,7 +310,7 @@ func (s *Service) beginCopy(
 	}
 	defer s.Lock(ref.Repository)()
 	if err := s.checkQuotas(ctx, ref.Name(), members); errors.Is(err, errQuota) {
-		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", registry.ErrQuota, err)
 	} else if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -23,12 +24,15 @@ type Login struct {
 	RegistryToken      string // is sent as it is
 }
 
+// ErrNoImage marks errors of references that cannot be parsed.
+var ErrNoImage = errors.New("not an image in a registry")
+
 // Credentials returns the credentials that this user's Docker configuration has for the registry
-// of ref, HOST/REPO:TAG. It runs credential helpers.
+// of ref, HOST/REPO:TAG. It runs credential helpers. The error wraps ErrNoImage if ref is none.
 func Credentials(ctx context.Context, ref string) (Login, error) {
 	parsed, err := name.ParseReference(ref)
 	if err != nil {
-		return Login{}, fmt.Errorf("%q is not an image in a registry: want HOST/REPO:TAG: %w", ref, err)
+		return Login{}, fmt.Errorf("%q is %w: want HOST/REPO:TAG: %w", ref, ErrNoImage, err)
 	}
 	registry := parsed.Context()
 	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, registry)

@@ -69,6 +69,14 @@ func (c *Client) Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progres
 // seeJobs ends the error of a client that no longer hears of an operation.
 const seeJobs = "`lighter jobs` shows whether the hub goes on with it"
 
+// failure returns the error of an operation's last line.
+func failure(last wire.Progress) error {
+	if last.Status == 0 {
+		return errors.New(last.Error)
+	}
+	return &Error{Status: last.Status, Message: last.Error, Missing: last.Status == http.StatusNotFound}
+}
+
 // watch starts an operation on the hub and follows it to its end.
 func (c *Client) watch(ctx context.Context, r request, report func(wire.Progress)) (wire.Progress, error) {
 	res, err := c.do(ctx, r)
@@ -87,7 +95,7 @@ func (c *Client) watch(ctx context.Context, r request, report func(wire.Progress
 		case !p.Done:
 			report(p)
 		case p.Error != "":
-			return p, errors.New(p.Error)
+			return p, failure(p)
 		default:
 			return p, nil
 		}

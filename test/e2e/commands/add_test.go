@@ -106,8 +106,8 @@ func TestAddOfOnePlatform(t *testing.T) {
 		strings.Contains(out, "arm") {
 		t.Errorf("it printed %q", out)
 	}
-	run(t, nil, lighter, "add", "--platform", "linux/s390x", source, "none:1").bad(t, 1, "linux/s390x", "linux/arm64")
-	run(t, nil, lighter, "add", "--platform", "arm64", source, "none:1").bad(t, 1, "OS/ARCH")
+	run(t, nil, lighter, "add", "--platform", "linux/s390x", source, "none:1").bad(t, 2, "linux/s390x", "linux/arm64")
+	run(t, nil, lighter, "add", "--platform", "arm64", source, "none:1").bad(t, 2, "OS/ARCH")
 }
 
 // Progress is printed as lines to a log, and as bars to a terminal.
@@ -163,7 +163,7 @@ func TestWrongArguments(t *testing.T) {
 	run(t, nil, lighter, "add", "docker://"+foreignIP+":1/a:1").bad(t, 1, foreignIP)
 	run(t, nil, lighter, "rm", "not/there:1").bad(t, 1, "not/there:1")
 	run(t, nil, lighter, "verify", "not/there:1").bad(t, 1, "not/there:1")
-	run(t, nil, lighter, "inspect", "Not/There:1").bad(t, 1, "lower case")
+	run(t, nil, lighter, "inspect", "Not/There:1").bad(t, 2, "lower case")
 	run(t, []string{"LIGHTER_HUB=http://127.0.0.1:1"}, lighter, "images").bad(t, 1, "127.0.0.1:1")
 	run(t, nil, lighter, "images", "--hub", "http://"+foreignIP+":1").bad(t, 2, "--plain-http")
 	run(t, nil, lighter, "images", "--domain", "other").bad(t, 1, "no domain")

@@ -51,7 +51,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("verify: exit %d: %s", r.code, r.stderr)
 	}
 	run(t, nil, lighter, "images", "--hub", url).bad(t, 1, "certificate")
-	run(t, nil, lighter, "images", "--hub", "http://"+address, "--plain-http").bad(t, 1, "400")
+	run(t, nil, lighter, "images", "--hub", "http://"+address, "--plain-http").bad(t, 2, "400")
 	run(t, nil, lighter, "images", "--hub", url, "--ca-file", hubTrust.key).bad(t, 2, "no certificate")
 
 	// Other clients, with the certificate in their configuration.

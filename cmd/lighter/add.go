@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
+	"lighter/format/chunk"
 	"lighter/store/registry"
 	"lighter/wire"
 	"lighter/wire/client"
@@ -91,7 +92,12 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 			s.from, digest))
 	}
 	// The image is pushed without its tag, because the hub would add every platform of a pushed
-	// tag. The name is in the request that adds the image.
+	// tag. The name is in the request that adds the image. That request is also sent before the push:
+	// the hub may refuse it, or have the image already.
+	request := wire.Add{Name: name, Digest: digest, Platform: s.platform}
+	if last, err := hub.Add(ctx, request, each); !errors.Is(err, chunk.ErrNotFound) {
+		return last, err
+	}
 	to := registry.Target{Repository: ref.Repository}
 	to.Host, to.PlainHTTP, to.Transport = hub.Registry()
 	if err := local.Push(ctx, to, func(done, total int64) {
@@ -99,5 +105,5 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 	}); err != nil {
 		return wire.Progress{}, err
 	}
-	return hub.Add(ctx, wire.Add{Name: name, Digest: digest, Platform: s.platform}, each)
+	return hub.Add(ctx, request, each)
 }

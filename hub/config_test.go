@@ -45,6 +45,23 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 	}
 }
 
+// The key of a hub may have been pinned before it has signed anything.
+func TestLostKeyOfAnEmptyHubIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.stop()
+	if err := os.Remove(hub.KeyFile(h.config.Root)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil ||
+		!strings.Contains(err.Error(), "is missing: restore it") {
+		t.Errorf("open without the key: %v, want an error that says to restore it", err)
+	}
+	if _, err := os.Stat(hub.KeyFile(h.config.Root)); err == nil {
+		t.Error("a new key was made")
+	}
+}
+
 // Objects are renamed to their place, so the scratch directory is on the same file system.
 func TestScratchIsBesideTheObjects(t *testing.T) {
 	t.Parallel()

@@ -130,14 +130,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 		return err
 	}
 	d.closers = append(d.closers, d.catalog)
-	signed, err := d.catalog.HasStatements(ctx)
-	if err != nil {
-		return err
-	}
-	if d.keys, err = loadKeys(keyFile(c.Root), signed); err != nil {
-		return err
-	}
-	if err := d.catalog.Resign(ctx, d.keys); err != nil {
+	if d.keys, err = openKeys(ctx, d.catalog, keyFile(c.Root)); err != nil {
 		return err
 	}
 	d.upstream = upstream.New(ctx, upstream.Config{Catalog: d.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/rand"
@@ -18,6 +19,7 @@ import (
 
 	"lighter/durable"
 	"lighter/format/index"
+	"lighter/hub/catalog"
 )
 
 const pemType = "PRIVATE KEY"
@@ -51,19 +53,55 @@ func (k signingKeys) derive(purpose string) []byte {
 	return secret
 }
 
-// loadKeys reads the signing keys. It makes one only if nothing was signed yet: a missing file has
-// otherwise been lost.
-func loadKeys(path string, signed bool) (signingKeys, error) {
+// openKeys reads the signing keys, and signs the statements of the catalog with them. It makes a
+// key only for a new hub: nodes would refuse what others sign than the keys that they have pinned.
+func openKeys(ctx context.Context, c *catalog.Catalog, path string) (signingKeys, error) {
 	keys, err := readKeys(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && !signed:
+	isMissing := errors.Is(err, fs.ErrNotExist)
+	if isMissing {
+		switch known, err := c.HasKeys(ctx); {
+		case err != nil:
+			return nil, err
+		case known:
+			return nil, fmt.Errorf("the signing key %s of this hub is missing: restore it from a backup, or copy it from "+
+				"another process of the hub; if there is no copy, make another key (lighter hub key add), let the hub use it "+
+				"(lighter hub key use), and pin it on all nodes", path)
+		}
 		keys = signingKeys{makeKey()}
-		return keys, writeKeys(path, keys)
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("the signing key %s, with which this hub has signed its images, is missing: "+
-			"restore it, or make another one with lighter hub key add and pin that on all nodes", path)
+		err = writeKeys(path, keys)
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = c.Resign(ctx, keys)
+	if errors.Is(err, catalog.ErrOtherKeys) {
+		if isMissing { // a process that has started at the same time has made a key, too
+			err = errors.Join(err, os.Remove(path))
+		}
+		err = fmt.Errorf("%w than those in %s: restore that file from a backup, or copy it from another process of the "+
+			"hub; if there is no copy, let the hub use these keys (lighter hub key use), and pin them on all nodes", err, path)
 	}
 	return keys, err
+}
+
+// UseKeys makes a hub accept the keys that the directory of a domain has now, from its next start
+// on, though others have signed before.
+func UseKeys(ctx context.Context, c Config, domain string) (err error) {
+	of, err := c.ofDomain(domain)
+	if err != nil {
+		return err
+	}
+	if _, err := readKeys(keyFile(of.Root)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: restore the file, or make a key (lighter hub key add)", err)
+	} else if err != nil {
+		return err
+	}
+	opened, err := catalog.AttachAt(ctx, of.catalogPlace(domain))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	return opened.ForgetKeys(ctx)
 }
 
 // readKeys reads the signing keys. The error is fs.ErrNotExist if there is no file.

@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"lighter/format/index"
+	"lighter/hub/catalog"
 	"lighter/wire"
 	"lighter/wire/client"
 
@@ -89,6 +91,61 @@ func TestKeyRotation(t *testing.T) {
 	}
 	if err := hub.RemoveKey(root, keys[0]); err == nil || !strings.Contains(err.Error(), "has no key") {
 		t.Errorf("remove a key twice: %v, want an error", err)
+	}
+}
+
+// A hub does not sign with the key of another hub, unless that is requested. With its own key, it
+// goes on as before.
+func TestKeyOfAnotherHubIsRefused(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	chain := h.ready("a:1").Chain
+	h.stop()
+	path := hub.KeyFile(h.config.Root)
+	ours, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := hub.Keys(h.config.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir()
+	added, err := hub.AddKey(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := os.ReadFile(hub.KeyFile(other))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(keys []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, keys, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := append(before, added)
+	write(theirs)
+	for range 2 { // a refused start changes nothing
+		if _, err := hub.Open(t.Context(), h.config, h.Log()); !errors.Is(err, catalog.ErrOtherKeys) ||
+			!strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "lighter hub key use") {
+			t.Errorf("open with the key of another hub: %v, want an error that says what to do", err)
+		}
+	}
+	write(ours)
+	h = h.restart()
+	if got := signers(t, h.client, chain, all); !slices.Equal(got, before) {
+		t.Errorf("with its own key again, the hub signs with %q, want %q", got, before)
+	}
+	write(theirs)
+	if err := hub.UseKeys(t.Context(), h.config, wire.DefaultDomain); err != nil {
+		t.Fatal(err)
+	}
+	h = h.restart()
+	if got := signers(t, h.client, chain, all); !slices.Equal(got, []string{added}) {
+		t.Errorf("with keys that it was to use, the hub signs with %q, want %q", got, added)
 	}
 }
 

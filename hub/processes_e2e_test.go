@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -286,12 +287,25 @@ func TestProcessesAreOneHub(t *testing.T) {
 	}
 }
 
-// A process with other keys would sign what nodes of the first one refuse.
+// A process with other keys would sign what nodes of the first one refuse. One without a key makes
+// none.
 func TestProcessWithAnotherKey(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
 	startProcess(t, c)
 	c.Root = t.TempDir()
+	if h, err := hub.Open(t.Context(), c, logOf(t)); err == nil || !strings.Contains(err.Error(), "is missing: restore it") {
+		if err == nil {
+			err = h.Close()
+		}
+		t.Errorf("opened without a key: %v, want an error that says to restore it", err)
+	}
+	if _, err := hub.Keys(c.Root); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the keys of a process that has none: %v, want none", err)
+	}
+	if _, err := hub.AddKey(c.Root); err != nil {
+		t.Fatal(err)
+	}
 	if h, err := hub.Open(t.Context(), c, logOf(t)); !errors.Is(err, catalog.ErrOtherKeys) {
 		if err == nil {
 			err = h.Close()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,8 +17,8 @@ import (
 func hubKeyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
-		Short: "Show, add and remove the keys that a hub signs with",
-		Long: `Show, add and remove the keys that a hub signs with.
+		Short: "Show, add, remove and replace the keys that a hub signs with",
+		Long: `Show, add, remove and replace the keys that a hub signs with.
 A hub makes a key at its first start, and nodes pin its public half. To replace it,
 in this order:
 
@@ -31,8 +32,10 @@ in this order:
 Containers keep running. docs/operating.md explains the procedure. Each domain of the hub
 (--domain) has keys of its own.
 
-These commands change the hub's directory. A running hub keeps using the keys that it
-was started with.`,
+If the keys are lost, make another one (add), and let the hub use it (use).
+
+These commands change the hub's directory, and "use" its catalog. A running hub keeps
+using the keys that it was started with.`,
 		Example: `  lighter hub key show --root /srv/lighter
   lighter hub key add --root /srv/lighter
   lighter hub key show --root /srv/lighter --domain team
@@ -40,13 +43,20 @@ was started with.`,
 		Args: command.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(hubKeyShowCommand(), hubKeyAddCommand(), hubKeyRemoveCommand())
+	cmd.AddCommand(hubKeyShowCommand(), hubKeyAddCommand(), hubKeyRemoveCommand(), hubKeyUseCommand())
 	return cmd
 }
 
-// onHubRoot gives a command the flags that name the directory of a hub's domain, and runs it with
-// the directory from the flags or the hub's configuration.
-func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *cobra.Command {
+// keyPlace is the domain whose keys a command shows or changes.
+type keyPlace struct {
+	config hub.Config
+	domain string
+	root   string // the domain's directory
+}
+
+// onKeys gives a command the flags that name the directory of a hub's domain, and runs it with the
+// directory from the flags or the hub's configuration.
+func onKeys(cmd *cobra.Command, run func(ctx context.Context, at keyPlace, args []string) error) *cobra.Command {
 	config, file, domain := hub.DefaultConfig(), "", wire.DefaultDomain
 	cmd.Flags().StringVar(&domain, "domain", domain, "the `DOMAIN` of the hub whose keys these are")
 	cmd.Flags().StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`)")
@@ -63,19 +73,19 @@ func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *
 			return fmt.Errorf("the hub in %s has no domain %q: the hub makes it when it is started with a table "+
 				"[[domain]] of that name in its configuration", config.Root, domain)
 		}
-		return run(root, args)
+		return run(cmd.Context(), keyPlace{config, domain, root}, args)
 	}
 	return cmd
 }
 
 func hubKeyShowCommand() *cobra.Command {
-	return onHubRoot(&cobra.Command{
+	return onKeys(&cobra.Command{
 		Use: "show [flags]", Short: "Print the public keys, the oldest first",
 		Example: `  lighter hub key show --config /etc/lighter/hub.toml
   lighter hub key show --config /etc/lighter/hub.toml --domain team`,
 		Args: command.Exactly(),
-	}, func(root string, _ []string) error {
-		keys, err := hub.Keys(root)
+	}, func(_ context.Context, at keyPlace, _ []string) error {
+		keys, err := hub.Keys(at.root)
 		for _, key := range keys {
 			fmt.Println(key)
 		}
@@ -84,14 +94,14 @@ func hubKeyShowCommand() *cobra.Command {
 }
 
 func hubKeyAddCommand() *cobra.Command {
-	return onHubRoot(&cobra.Command{
+	return onKeys(&cobra.Command{
 		Use: "add [flags]", Short: "Make one more key, which the hub also uses from its next start on",
 		Long: `Make one more key, and print its public half. From its next start on the hub signs all
 its statements with this key, too.`,
 		Example: "  lighter hub key add --root /srv/lighter",
 		Args:    command.Exactly(),
-	}, func(root string, _ []string) error {
-		key, err := hub.AddKey(root)
+	}, func(_ context.Context, at keyPlace, _ []string) error {
+		key, err := hub.AddKey(at.root)
 		if err == nil {
 			fmt.Println(key)
 		}
@@ -100,12 +110,27 @@ its statements with this key, too.`,
 }
 
 func hubKeyRemoveCommand() *cobra.Command {
-	return onHubRoot(&cobra.Command{
+	return onKeys(&cobra.Command{
 		Use: "remove [flags] KEY", Short: "Remove a key, which the hub no longer uses from its next start on",
 		Long: `Remove the key with this public half. From its next start on the hub does not sign with
 it. Nodes that have pinned no other key of the hub then refuse its statements. The only
 key cannot be removed.`,
 		Example: "  lighter hub key remove --root /srv/lighter ed25519:...",
 		Args:    command.Exactly("KEY"),
-	}, func(root string, args []string) error { return hub.RemoveKey(root, args[0]) })
+	}, func(_ context.Context, at keyPlace, args []string) error { return hub.RemoveKey(at.root, args[0]) })
+}
+
+func hubKeyUseCommand() *cobra.Command {
+	return onKeys(&cobra.Command{
+		Use: "use [flags]", Short: "Let a hub use keys of which none has signed before",
+		Long: `Let the hub sign with the keys that it has now, from its next start on, though none of
+them has signed before. Otherwise it refuses to start: its key file may be that of another
+hub. This is for a hub whose keys are lost, or were all replaced at once because they
+were stolen. Nodes refuse the hub's statements until they have pinned the new keys.`,
+		Example: `  lighter hub key add --config /etc/lighter/hub.toml
+  lighter hub key use --config /etc/lighter/hub.toml`,
+		Args: command.Exactly(),
+	}, func(ctx context.Context, at keyPlace, _ []string) error {
+		return hub.UseKeys(ctx, at.config, at.domain)
+	})
 }

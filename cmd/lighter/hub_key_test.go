@@ -131,3 +131,39 @@ func TestBackupOfAllDomains(t *testing.T) {
 		t.Errorf("a domain that no hub has opened: exit %d, %q", code, stderr)
 	}
 }
+
+// A hub whose key is lost says what to do, and starts when that was done.
+func TestLostKeyIsReplaced(t *testing.T) {
+	root, file := openedHub(t)
+	path := filepath.Join(hub.DomainRoot(root, "team"), "hub.key")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	start := func() string {
+		t.Helper()
+		// The hub ends when it has opened its domains: the address is invalid.
+		code, _, stderr := lighter(t, "hub", "--config", file, "--disk-reserve", "0", "--listen", "127.0.0.1:99999")
+		if code != command.ExitFailed {
+			t.Errorf("exit %d, %q", code, stderr)
+		}
+		return stderr
+	}
+	if text := start(); !strings.Contains(text, path) || !strings.Contains(text, "lighter hub key use") {
+		t.Errorf("without the key of a domain: %q, want an error that names it and says what to do", text)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the hub has made another key")
+	}
+	code, _, stderr := lighter(t, "hub", "key", "use", "--config", file, "--domain", "team")
+	if code != command.ExitFailed || !strings.Contains(stderr, path) {
+		t.Errorf("use a key that does not exist: exit %d, %q", code, stderr)
+	}
+	printedBy(t, "hub", "key", "add", "--config", file, "--domain", "team")
+	if text := start(); !strings.Contains(text, path) || !strings.Contains(text, "lighter hub key use") {
+		t.Errorf("with another key: %q, want an error that names the file and says what to do", text)
+	}
+	printedBy(t, "hub", "key", "use", "--config", file, "--domain", "team")
+	if text := start(); !strings.Contains(text, "99999") {
+		t.Errorf("with a key that it was to use: %q, want only the error about its address", text)
+	}
+}

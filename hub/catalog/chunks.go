@@ -72,8 +72,3 @@ func (c *Catalog) HasPack(ctx context.Context, id chunk.ID) (bool, error) {
 func (c *Catalog) HasTree(ctx context.Context, id chunk.ID) (bool, error) {
 	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
 }
-
-// HasStatements reports whether the hub has signed any statement.
-func (c *Catalog) HasStatements(ctx context.Context) (bool, error) {
-	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM statements)`)
-}

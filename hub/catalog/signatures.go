@@ -30,13 +30,24 @@ func signatures(s *index.Statement) []byte {
 	return append(slices.Clip(s.Signature), bytes.Join(s.Further, nil)...)
 }
 
-// ErrOtherKeys means that another process of the hub signs with other keys.
-var ErrOtherKeys = errors.New("the statements are signed with keys that this process does not have: " +
-	"copy hub.key of another process; if no process has it any more, delete the row keys of the table meta")
+// ErrOtherKeys means that a hub was started with keys of which none has signed before.
+var ErrOtherKeys = errors.New("the hub has signed with other keys")
 
-// Resign signs all statements again if they were signed with other keys than these. If several
-// processes may use the catalog and none of these keys has signed before, the error is
-// ErrOtherKeys.
+// HasKeys reports whether the hub has keys: it was started with some, or has signed a statement.
+func (c *Catalog) HasKeys(ctx context.Context) (bool, error) {
+	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM meta WHERE name = 'keys')
+		OR EXISTS (SELECT 1 FROM statements)`)
+}
+
+// ForgetKeys makes the catalog accept any keys at the next start of the hub.
+func (c *Catalog) ForgetKeys(ctx context.Context) error {
+	return c.update(ctx, "forget the keys that have signed", func(tx session) error {
+		return exec(ctx, tx, `DELETE FROM meta WHERE name = 'keys'`)
+	})
+}
+
+// Resign signs all statements again if they were signed with other keys than these. If none of
+// these keys has signed before, the error is ErrOtherKeys.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var public []string
 	for _, key := range keys {
@@ -44,19 +55,20 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	}
 	text := strings.Join(public, " ")
 	return c.update(ctx, "sign the statements again", func(tx session) error {
-		signedBy, err := get(ctx, tx, value[string], `SELECT value FROM meta WHERE name = 'keys'`)
-		if err != nil && !errors.Is(err, ErrNotFound) || signedBy == text {
+		// The row is locked, also if this makes it: processes that start together wait for each other.
+		signedBy, err := get(ctx, tx, value[string], `INSERT INTO meta (name, value) VALUES ('keys', '')
+			ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value`)
+		if err != nil || signedBy == text {
 			return err
 		}
 		isOurs := func(key string) bool { return slices.Contains(public, key) }
-		if tx.dialect == postgresDialect && signedBy != "" && !slices.ContainsFunc(strings.Fields(signedBy), isOurs) {
+		if signedBy != "" && !slices.ContainsFunc(strings.Fields(signedBy), isOurs) {
 			return ErrOtherKeys
 		}
 		if err := resign(ctx, tx, keys); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `INSERT INTO meta (name, value) VALUES ('keys', ?)
-			ON CONFLICT (name) DO UPDATE SET value = excluded.value`, text)
+		return exec(ctx, tx, `UPDATE meta SET value = ? WHERE name = 'keys'`, text)
 	})
 }
 

@@ -40,6 +40,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"ProgressOfChecks", testChecks},
 		{"NamedObjects", testObjects},
 		{"Backups", testHolds},
+		{"Keys", testKeys},
 		{"MovedChunks", testMoveChunks},
 		{"States", testStates},
 		{"Names", testNames},

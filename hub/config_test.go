@@ -86,6 +86,22 @@ func TestOneHubInADirectory(t *testing.T) {
 	}
 }
 
+// Each of two hubs with catalogs of their own would delete the other's objects.
+func TestOneHubInABucket(t *testing.T) {
+	t.Parallel()
+	bucket := "file://" + t.TempDir()
+	in := func(c *hub.Config) { c.Catalog, c.Bucket = "", bucket }
+	h := startHub(t, in)
+	c := hubConfig(t)
+	in(&c)
+	if _, err := hub.Open(t.Context(), c, h.Log()); err == nil ||
+		!strings.Contains(err.Error(), "another hub uses the bucket "+bucket) {
+		t.Errorf("open a second hub: %v, want an error", err)
+	}
+	h.stop()
+	runHub(t, openHub(t, c))
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*hub.Config){

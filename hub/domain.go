@@ -68,6 +68,7 @@ type domain struct {
 
 // shared is what the domains of a process share: the bounds of its memory and disks.
 type shared struct {
+	owner     string // the process, in names of jobs' and claims' owners
 	runner    *jobs.Runner
 	encoders  *encoder.Pool
 	trees     *ingest.Bounds
@@ -142,15 +143,12 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	}
 	d.registry.Bounds = with.manifests
 	d.registry.ReleasesLayers = images.KeepBlobs(c.KeepBlobs) == images.KeepNever
-	name, err := owner(c.Root)
-	if err != nil {
+	// The previous process in this directory has ended.
+	if err := d.catalog.Jobs.DropLeases(ctx, with.owner+"/"); err != nil {
 		return err
 	}
-	if err := d.catalog.Jobs.DropLeases(ctx, name+"/"); err != nil { // of the previous process, which has ended
-		return err
-	}
-	d.publisher = publish.New(d.catalog, d.objects, scratch, name, d.log)
-	d.jobs = with.runner.Queue(d.catalog.Jobs, name, d.log)
+	d.publisher = publish.New(d.catalog, d.objects, scratch, with.owner, d.log)
+	d.jobs = with.runner.Queue(d.catalog.Jobs, with.owner, d.log)
 	d.serveStores(ctx, with)
 	d.publisher.Recover(ctx)
 	return d.images.Recover(ctx)

@@ -63,13 +63,7 @@ func (h *Hub) SetLeases(d time.Duration) {
 func (h *Hub) SetDueInterval(d time.Duration) { h.domains[0].jobs.DueInterval = d }
 
 // Owner is a name under which the hub could run jobs and publish.
-func (h *Hub) Owner() string {
-	name, err := owner(h.config.Root)
-	if err != nil {
-		panic(err)
-	}
-	return name + "/" + rand.Text()
-}
+func (h *Hub) Owner() string { return h.shared.owner + "/" + rand.Text() }
 
 func (h *Hub) Tables() *objects.Tables   { return h.domains[0].objects.Tables }
 func (h *Hub) Senders() *holders.Senders { return h.domains[0].holders.Senders }

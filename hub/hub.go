@@ -108,7 +108,16 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		return err
 	}
 	h.closers = append(h.closers, lock)
+	switch bucket, err := h.config.lockBucket(); {
+	case err != nil:
+		return err
+	case bucket != nil:
+		h.closers = append(h.closers, bucket)
+	}
 	if h.shared, err = newShared(&h.config); err != nil {
+		return err
+	}
+	if h.shared.owner, err = h.config.owner(lock); err != nil {
 		return err
 	}
 	for _, name := range h.config.domainNames() {

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -140,6 +141,24 @@ func TestProgressIsCut(t *testing.T) {
 		_, err := newClient(t, client.Options{URL: hub.URL}).Verify(t.Context(), name, func(wire.Progress) {})
 		if err == nil || !strings.Contains(err.Error(), "lighter jobs") || !strings.Contains(err.Error(), hub.URL) {
 			t.Errorf("%s: %v, want an error that names the hub and lighter jobs", name, err)
+		}
+	}
+}
+
+// An error in the last line of a stream is that of an answer with its status.
+func TestProgressEndsWithAStatus(t *testing.T) {
+	for line, want := range map[string]int{
+		`"status":400`: http.StatusBadRequest, `"status":404`: http.StatusNotFound, `"images":[]`: 0,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"step":"wait"}`+"\n"+`{"done":true,"error":"no such thing",`+line+"}\n")
+		}))
+		_, err := newClient(t, client.Options{URL: server.URL}).Add(t.Context(), wire.Add{}, func(wire.Progress) {})
+		server.Close()
+		answer := new(client.Error)
+		if is := errors.As(err, &answer); err == nil || err.Error() != "no such thing" || is != (want > 0) ||
+			answer.Status != want || errors.Is(err, chunk.ErrNotFound) != (want == http.StatusNotFound) {
+			t.Errorf("a last line with %s: %v, status %d, want %d", line, err, answer.Status, want)
 		}
 	}
 }

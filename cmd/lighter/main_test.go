@@ -50,7 +50,8 @@ func TestWrongArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"add"}, {"add", "a", "b", "c"}, {"add", "ftp://x"}, {"add", "oci:/nowhere", "name"},
 		{"images", "--no-such-flag"}, {"images", "x"},
-		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"mirror"}, {"mirror", "--hub-key", "x", "/no/such/dir"},
+		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"mount", "Upper/case:1", "/"},
+		{"trace", "import", "name", "/no/such/file"}, {"mirror"}, {"mirror", "--hub-key", "x", "/no/such/dir"},
 		{"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
 		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"},
 		{"node", "--cache-size", "much"}, {"node", "--root", "relative"},

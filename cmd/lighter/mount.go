@@ -13,6 +13,7 @@ import (
 	"lighter/cmd/command"
 	"lighter/node"
 	"lighter/node/standalone"
+	"lighter/wire"
 )
 
 // mountRoots has the root directories of the small nodes that serve a single mount each.
@@ -42,6 +43,9 @@ cache of its own. "lighter unmount DIR" ends that node.`,
 	return run(cmd, mountsOf(root), func(ctx context.Context, mounts standalone.Mounts, args []string) error {
 		dir, err := existingDir(args[1])
 		if err != nil {
+			return command.Usage(err)
+		}
+		if _, err := wire.ParseName(args[0]); err != nil {
 			return command.Usage(err)
 		}
 		config.Hubs, config.Domain = []string{options.URL}, options.Domain

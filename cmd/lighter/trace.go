@@ -140,11 +140,11 @@ some seconds later. Recordings that name no file of the image are dropped.`,
 	return run(cmd, hubClient(cmd), func(ctx context.Context, hub *client.Client, args []string) error {
 		text, err := readText(args[1])
 		if err != nil {
-			return err
+			return command.Usage(fmt.Errorf("read the recordings: %w", err))
 		}
 		recordings, err := trace.ParseText(text)
 		if err != nil {
-			return fmt.Errorf("read %s: %w", args[1], err)
+			return command.Usage(fmt.Errorf("%s is no output of lighter trace export: %w", args[1], err))
 		}
 		if err := hub.ImportTraces(ctx, args[0], *platform, text); err != nil {
 			return err

@@ -50,6 +50,8 @@ var (
 		"(admin_listen): give that address with --hub")
 	errNoToken = errors.New("a change of what the hub has, and the list of its holders, need the token of its " +
 		"admin_token_file: give it with --token-file, or as a registry's password")
+	errWrongToken = errors.New("the token is not that of the hub's admin_token_file: give that one with --token-file, " +
+		"or as a registry's password")
 )
 
 // ReadOnly refuses requests that are for administrators, and passes others.
@@ -72,7 +74,7 @@ func (p *Policy) Public(next http.Handler) http.Handler {
 		case !wire.IsForAdministrators(req.Method, req.URL.Path):
 		case p.hasToken && !p.isAuthorized(req):
 			challenge(w)
-			refuse(w, req, http.StatusUnauthorized, errNoToken)
+			refuse(w, req, http.StatusUnauthorized, unauthorized(req))
 			return
 		case !p.hasToken && req.TLS == nil && !p.knows(req.Host):
 			// DNS rebinding: a web page can make its own name point to this hub. It has no
@@ -93,7 +95,7 @@ func (p *Policy) Admin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if p.hasToken && req.URL.Path == "/v2/" && !p.isAuthorized(req) {
 			challenge(w)
-			refuse(w, req, http.StatusUnauthorized, errNoToken)
+			refuse(w, req, http.StatusUnauthorized, unauthorized(req))
 			return
 		}
 		next.ServeHTTP(w, req)
@@ -121,6 +123,14 @@ func (p *Policy) isAuthorized(req *http.Request) bool {
 	}
 	sum := sha256.Sum256([]byte(token))
 	return ok && subtle.ConstantTimeCompare(sum[:], p.token[:]) == 1
+}
+
+// unauthorized returns why a request is not authorized.
+func unauthorized(req *http.Request) error {
+	if req.Header.Get("Authorization") != "" {
+		return errWrongToken
+	}
+	return errNoToken
 }
 
 // knows reports whether a Host header, with or without a port, is an address, localhost, or a

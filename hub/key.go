@@ -179,6 +179,9 @@ func writeKeyFile(path string, text []byte) error {
 // index.FormatKey.
 func Keys(root string) ([]string, error) {
 	keys, err := readKeys(keyFile(root))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: the hub makes it at its first start; name the hub's directory with --root or --config", err)
+	}
 	return keys.text(), err
 }
 

@@ -3,6 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -22,9 +25,18 @@ func run[C any](cmd *cobra.Command, newClient func() (C, error),
 		if err != nil {
 			return err
 		}
-		return do(cmd.Context(), c, args)
+		return reachable(cmd, do(cmd.Context(), c, args))
 	}
 	return cmd
+}
+
+// reachable adds to the error of a command that cannot connect to its hub what to do.
+func reachable(cmd *cobra.Command, err error) error {
+	dial := (*net.OpError)(nil)
+	if cmd.Flags().Lookup("hub") == nil || !errors.As(err, &dial) || dial.Op != "dial" {
+		return err
+	}
+	return fmt.Errorf("%w: start the hub, or name another one with --hub or LIGHTER_HUB", err)
 }
 
 // query does what run does, and prints the answer of ask: as JSON if --json is given, otherwise

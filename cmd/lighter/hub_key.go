@@ -69,7 +69,11 @@ func onKeys(cmd *cobra.Command, run func(ctx context.Context, at keyPlace, args 
 			return command.Usage(err)
 		}
 		root := hub.DomainRoot(config.Root, domain)
-		if _, err := os.Stat(root); domain != wire.DefaultDomain && errors.Is(err, fs.ErrNotExist) {
+		switch _, err := os.Stat(root); {
+		case !errors.Is(err, fs.ErrNotExist):
+		case domain == wire.DefaultDomain:
+			return fmt.Errorf("there is no directory %s: name the hub's with --root or --config", root)
+		default:
 			return fmt.Errorf("the hub in %s has no domain %q: the hub makes it when it is started with a table "+
 				"[[domain]] of that name in its configuration", config.Root, domain)
 		}

@@ -79,6 +79,12 @@ func TestKeysOfADomain(t *testing.T) {
 			t.Errorf("%q: exit %d, %q, want an error that names the domain", args, code, stderr)
 		}
 	}
+	for _, action := range []string{"show", "add", "use"} {
+		code, _, stderr := lighter(t, "hub", "key", action, "--root", filepath.Join(root, "none"))
+		if code != command.ExitFailed || !strings.Contains(stderr, "--root or --config") {
+			t.Errorf("%s in no directory: exit %d, %q, want an error that says what to do", action, code, stderr)
+		}
+	}
 	code, _, stderr := lighter(t, "hub", "key", "show", "--root", root, "--domain", "../x")
 	if code != command.ExitUsage {
 		t.Errorf("a domain of any name: exit %d, %q", code, stderr)

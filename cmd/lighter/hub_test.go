@@ -146,8 +146,8 @@ func TestAddAsksBeforeItPushes(t *testing.T) {
 		args []string
 	}{
 		{command.ExitUsage, "--domain team", []string{"team/a:1", "--token-file", token}},
-		{command.ExitFailed, "--token-file", []string{"a:1", "--token-file", wrong}},
-		{command.ExitFailed, "--token-file", []string{"a:1"}},
+		{command.ExitFailed, "the token is not that of", []string{"a:1", "--token-file", wrong}},
+		{command.ExitFailed, "give it with --token-file", []string{"a:1"}},
 	} {
 		code, _, stderr := lighter(t, append([]string{"add", "--hub", proxy, source}, c.args...)...)
 		if code != c.code || !strings.Contains(stderr, c.want) {

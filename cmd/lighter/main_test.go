@@ -82,7 +82,7 @@ func TestErrorsAreOneLine(t *testing.T) {
 
 func TestNoHubAndNoNode(t *testing.T) {
 	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != command.ExitFailed ||
-		!strings.Contains(stderr, "127.0.0.1:1") {
+		!strings.Contains(stderr, "127.0.0.1:1") || !strings.Contains(stderr, "--hub") {
 		t.Errorf("no hub: exit %d, %q", code, stderr)
 	}
 	if code, _, stderr := lighter(t, "status", "--root", t.TempDir()); code != exitNoDaemon ||

@@ -13,6 +13,7 @@ import (
 
 	"github.com/distribution/distribution/v3/registry/storage"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
 )
 
 // Paths of the library's storage layout, version 2.
@@ -234,43 +235,60 @@ func (r Repository) TouchTag(ctx context.Context, tag string) error {
 	return r.registry.touch(ctx, TagKey(r.name, tag))
 }
 
-// maxTouched bounds the manifests below an index that Touch reads. Further ones are refused with
-// the index, or are not ingested.
-const maxTouched = 2000
+const (
+	// maxTouched bounds the manifests below an index that Touch reads. Further ones are refused
+	// with the index, or are not ingested.
+	maxTouched = 2000
+	// touchedAtOnce of these are read at a time, and what they name is noted in one step.
+	touchedAtOnce = 16
+)
 
 // Touch tells that clients rely on a manifest, and on all that it names.
 func (r Repository) Touch(ctx context.Context, m Manifest) error {
-	seen := map[string]bool{}
-	waiting := []Manifest{m}
-	for read := 0; len(waiting) > 0; {
-		m, waiting = waiting[0], waiting[1:]
-		digests := []string{digest.FromBytes(m.Bytes).String()}
-		for _, d := range blobsOf(m) {
-			digests = append(digests, d.String())
-		}
-		var children []string
-		for _, d := range manifestsOf(m) {
-			if child := d.String(); !seen[child] {
-				seen[child] = true
-				children = append(children, child)
+	digests, below := []string{digest.FromBytes(m.Bytes).String()}, []Manifest{m}
+	seen, waiting := map[string]bool{}, []string(nil) // manifests
+	for read := 0; ; {
+		for _, m := range below {
+			for _, d := range blobsOf(m) {
+				digests = append(digests, d.String())
+			}
+			for _, d := range manifestsOf(m) {
+				child := d.String()
+				if digests = append(digests, child); !seen[child] {
+					seen[child] = true
+					waiting = append(waiting, child)
+				}
 			}
 		}
-		if err := r.registry.touch(ctx, append(digests, children...)...); err != nil {
+		if err := r.registry.touch(ctx, digests...); err != nil {
 			return err
 		}
-		for _, child := range children {
-			if read++; read > maxTouched {
+		next := waiting[:min(len(waiting), touchedAtOnce, maxTouched-read)]
+		if len(next) == 0 {
+			return nil
+		}
+		var err error
+		if below, err = r.manifests(ctx, next); err != nil {
+			return err
+		}
+		digests, waiting, read = nil, waiting[len(next):], read+len(next)
+	}
+}
+
+// manifests reads manifests at the same time. It leaves out those that do not exist.
+func (r Repository) manifests(ctx context.Context, digests []string) ([]Manifest, error) {
+	found := make([]Manifest, len(digests))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, d := range digests {
+		group.Go(func() error {
+			m, err := r.Manifest(ctx, d)
+			if errors.Is(err, ErrNotFound) {
 				return nil
 			}
-			below, err := r.Manifest(ctx, child)
-			if errors.Is(err, ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			waiting = append(waiting, below)
-		}
+			found[i] = m
+			return err
+		})
 	}
-	return nil
+	err := group.Wait()
+	return slices.DeleteFunc(found, func(m Manifest) bool { return m.Digest == "" }), err
 }

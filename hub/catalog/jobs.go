@@ -2,13 +2,10 @@ package catalog
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
-
-	"lighter/wire"
 )
 
 // Job is a piece of the hub's work. At any time there is at most one open job of a kind and a key.
@@ -47,19 +44,6 @@ type Job struct {
 // Jobs are the hub's jobs, and the claims of layers by their workers. They are safe for concurrent
 // use.
 type Jobs struct{ *database }
-
-// ErrLost means that a worker no longer owns its job: its lease has ended, and another worker may
-// run the job.
-var ErrLost = errors.New("the job's lease has ended")
-
-// Lease is a worker's right to change what a job is about.
-type Lease struct {
-	Job, Fence int64
-	Root       string // that the job had when it was claimed
-}
-
-// Lease returns the lease of a claimed job.
-func (j *Job) Lease() Lease { return Lease{j.N, j.Fence, j.Root} }
 
 const openJob = `state IN ('queued', 'running', 'paused')`
 
@@ -258,205 +242,6 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 	return j, err
 }
 
-// DropLeases ends the leases of owners whose names begin with ended, as their process has ended.
-// Their jobs can run again at once.
-func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
-	return q.update(ctx, "drop leases", func(tx session) error {
-		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
-			len(ended), ended)
-	})
-}
-
-// Retire cancels the open jobs of kinds that this release does not have any more, and returns their
-// number. It leaves those that a process works on: that of an earlier release beside this one.
-func (q *Jobs) Retire(ctx context.Context, kinds []string) (retired int, err error) {
-	if len(kinds) == 0 {
-		return 0, nil
-	}
-	args := []any{errRetired}
-	for _, kind := range kinds {
-		args = append(args, kind)
-	}
-	err = q.update(ctx, "cancel jobs of earlier releases", func(tx session) error {
-		jobs, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
-				error = ?, updated = `+tx.clock+`
-			WHERE n IN (SELECT n FROM jobs WHERE `+openJob+` AND kind IN `+places(1, len(kinds))+`
-				AND (state <> 'running' OR lease < `+tx.clock+`)`+tx.skip+`)
-			RETURNING `+jobColumns, args...)
-		if err != nil {
-			return err
-		}
-		retired = len(jobs)
-		for _, j := range jobs {
-			if err := ended(ctx, tx, j, errRetired); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return retired, err
-}
-
-// errRetired is the reason why a job of an earlier release is cancelled.
-const errRetired = "this release of the hub has no jobs of that kind"
-
-// expireJobs queues the jobs again whose workers have lost their leases, and ends those that were
-// to be cancelled. It skips jobs that another transaction has locked, as its process may be
-// stopped.
-func expireJobs(ctx context.Context, tx session) error {
-	cancelled, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
-		`+unseal(tx)+`, secret = ?, updated = `+tx.clock+`
-		WHERE n IN (SELECT n FROM jobs
-			WHERE state = 'running' AND lease < `+tx.clock+` AND request = 'cancel'`+tx.skip+`)
-		RETURNING `+jobColumns, []byte{})
-	if err != nil {
-		return err
-	}
-	for _, j := range cancelled {
-		if err := failImages(ctx, tx, j, errCancelled); err != nil {
-			return err
-		}
-	}
-	return exec(ctx, tx, `UPDATE jobs SET updated = `+tx.clock+`,
-			state = CASE WHEN request IN ('pause', 'pause again') THEN 'paused' ELSE 'queued' END,
-			attempts = CASE WHEN request IN ('again', 'restart') THEN 0 ELSE attempts END, request = ''
-		WHERE n IN (SELECT n FROM jobs WHERE state = 'running' AND lease < `+tx.clock+tx.skip+`)`)
-}
-
-// errCancelled is the reason why the images of a cancelled job fail.
-const errCancelled = "its job was cancelled"
-
-// failImages makes the images of a job fail that are still to be ingested.
-func failImages(ctx context.Context, tx session, j Job, reason string) error {
-	if j.Root == "" {
-		return nil
-	}
-	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = `+tx.clock+` WHERE name = ? AND root = ?
-		AND state IN (?, ?)`, wire.StateFailed, "image "+j.Key+": "+reason, j.Key, j.Root,
-		wire.StateQueued, wire.StateActive)
-}
-
-// Extend extends a lease, and stores the worker's progress. It returns what the worker is asked
-// to do, or ErrLost.
-func (q *Jobs) Extend(
-	ctx context.Context, l Lease, lease time.Duration, progress []byte,
-) (request string, err error) {
-	err = q.update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx session) error {
-		request, err = get(ctx, tx, value[string], `UPDATE jobs SET lease = `+tx.clock+` + ?, progress = ?,
-			updated = `+tx.clock+` WHERE n = ? AND fence = ? AND state = 'running' RETURNING request`,
-			lease.Milliseconds(), append([]byte{}, progress...), l.Job, l.Fence)
-		return lost(err)
-	})
-	return request, err
-}
-
-// lost returns ErrLost if a statement has found no job that is still owned.
-func lost(err error) error {
-	if errors.Is(err, ErrNotFound) {
-		return ErrLost
-	}
-	return err
-}
-
-// Outcome is how an attempt at a job has ended.
-type Outcome struct {
-	State string // wire.JobQueued: it is to run again
-	Error string
-	// Result is the job's result, as JSON; nil: there is none.
-	Result []byte
-	Delay  time.Duration // before it runs again
-	// Uncounted says that the attempt does not count: it was interrupted by the end of the hub.
-	Uncounted bool
-}
-
-// End ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
-// queued, one that was to be cancelled or paused is that, unless it is done. If it has failed or
-// was cancelled, its images that are still to be ingested fail with the outcome's error. End
-// returns the job's state.
-func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err error) {
-	uncounted := 0
-	if o.Uncounted {
-		uncounted = 1
-	}
-	err = q.update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx session) error {
-		j, err := get(ctx, tx, (*Job).fields, `
-			UPDATE jobs SET state = CASE WHEN request IN ('again', 'restart') THEN 'queued'
-					WHEN request = 'pause again' THEN 'paused'
-					WHEN request = 'cancel' AND ? <> 'done' THEN 'cancelled'
-					WHEN request = 'pause' AND ? = 'queued' THEN 'paused' ELSE ? END,
-				attempts = CASE WHEN request IN ('again', 'restart') OR attempts < ? THEN 0 ELSE attempts - ? END,
-				run_at = CASE WHEN request IN ('again', 'restart') THEN run_at ELSE `+tx.clock+` + ? END,
-				error = ?, result = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
-			WHERE n = ? AND fence = ? AND state = 'running' RETURNING `+jobColumns,
-			o.State, o.State, o.State, uncounted, uncounted, o.Delay.Milliseconds(), o.Error,
-			append([]byte{}, o.Result...), l.Job, l.Fence)
-		if err != nil {
-			return lost(err)
-		}
-		state = j.State
-		return ended(ctx, tx, j, cmp.Or(o.Error, errCancelled))
-	})
-	return state, err
-}
-
-// ended changes the images of a job that no longer runs. One that is paused or queued again has no
-// active image; one that has ended has none that is to be ingested, and no secret.
-func ended(ctx context.Context, tx session, j Job, reason string) error {
-	if j.State == wire.JobQueued || j.State == wire.JobPaused {
-		return exec(ctx, tx, `UPDATE images SET state = ? WHERE name = ? AND root = ? AND state = ?`,
-			wire.StateQueued, j.Key, j.Root, wire.StateActive)
-	}
-	if j.State != wire.JobDone {
-		if err := failImages(ctx, tx, j, reason); err != nil {
-			return err
-		}
-	}
-	return forgetSecret(ctx, tx, j.N)
-}
-
-// forgetSecret removes the secret and the progress of a job that has ended.
-func forgetSecret(ctx context.Context, tx session, n int64) error {
-	return exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?, progress = ? WHERE n = ? AND NOT `+openJob,
-		[]byte{}, []byte{}, n)
-}
-
-// unseal notes that a job loses its secret, in the statement that removes it.
-func unseal(tx session) string {
-	return `unsealed = CASE WHEN length(secret) > 0 THEN ` + tx.clock + ` ELSE unsealed END`
-}
-
-// ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
-// right: another owner keeps it until it calls ReleaseLayers, publishes an image, or loses its job.
-func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
-	err = q.update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx session) error {
-		if err := hold(ctx, tx, l); err != nil {
-			return err
-		}
-		err := change(ctx, tx, ErrNotFound, `INSERT INTO claims (diff_id, job, fence) VALUES (?, ?, ?)
-			ON CONFLICT (diff_id) DO UPDATE SET job = excluded.job, fence = excluded.fence
-			WHERE claims.job = excluded.job AND claims.fence = excluded.fence OR NOT EXISTS (SELECT 1 FROM jobs j
-				WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running' AND j.lease >= `+tx.clock+`)`,
-			diffID, l.Job, l.Fence)
-		claimed = err == nil
-		if errors.Is(err, ErrNotFound) {
-			err = nil
-		}
-		return err
-	})
-	return claimed, err
-}
-
-// ReleaseLayers gives up all rights of an owner to split layers.
-func (q *Jobs) ReleaseLayers(ctx context.Context, l Lease) error {
-	return q.update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx session) error {
-		return releaseLayers(ctx, tx, &Publication{Lease: l})
-	})
-}
-
-func releaseLayers(ctx context.Context, tx session, p *Publication) error {
-	return exec(ctx, tx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
-}
-
 // lockJob locks the open job of a kind and key until the transaction ends. If there is none, nobody
 // else can add one before the transaction ends. A transaction locks a job before its images, as
 // workers do, and before it reserves numbers, so that no two wait for each other.
@@ -475,51 +260,4 @@ func lockJob(ctx context.Context, tx session, kind, key string) error {
 	}
 	_, err = lock() // somebody may have added it meanwhile
 	return err
-}
-
-// hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or is
-// about another root now. Otherwise that cannot change before the transaction ends.
-func hold(ctx context.Context, tx session, l Lease) error {
-	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
-		WHERE n = ? AND fence = ? AND root = ? AND state = 'running' AND request <> 'cancel'`, l.Job, l.Fence, l.Root)
-}
-
-// holdUnchanged is hold for a job that is to run to its end as it was claimed: nobody has added it
-// again, or wants to end it. A lease of no job is of a request, which may change anything.
-func holdUnchanged(ctx context.Context, tx session, l Lease) error {
-	if l == (Lease{}) {
-		return nil
-	}
-	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
-		WHERE n = ? AND fence = ? AND state = 'running' AND request = ''`, l.Job, l.Fence)
-}
-
-// Hold returns ErrLost if the owner of a lease may no longer change what its job is about.
-func (q *Jobs) Hold(ctx context.Context, l Lease) error {
-	return q.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
-}
-
-// Forget removes at most limit jobs that ended longer ago than age, the secrets of jobs that have
-// been paused for longer, and claims of layers whose workers have ended. It returns the number of
-// jobs.
-func (q *Jobs) Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
-	err = q.update(ctx, "remove ended jobs", func(tx session) error {
-		if err := exec(ctx, tx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j
-			WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running')`); err != nil {
-			return err
-		}
-		if err := exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?
-			WHERE state = 'paused' AND length(secret) > 0 AND updated < `+tx.clock+` - ?`,
-			[]byte{}, age.Milliseconds()); err != nil {
-			return err
-		}
-		done, err := tx.exec(ctx, `DELETE FROM jobs WHERE n IN (SELECT n FROM jobs WHERE NOT `+openJob+`
-			AND updated < `+tx.clock+` - ? ORDER BY updated LIMIT ?)`, age.Milliseconds(), limit)
-		if err != nil {
-			return err
-		}
-		removed, err = done.RowsAffected()
-		return err
-	})
-	return removed, err
 }

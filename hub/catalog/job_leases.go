@@ -1,0 +1,108 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/wire"
+)
+
+// Lease is a worker's right to change what a job is about.
+type Lease struct {
+	Job, Fence int64
+	Root       string // that the job had when it was claimed
+}
+
+// Lease returns the lease of a claimed job.
+func (j *Job) Lease() Lease { return Lease{j.N, j.Fence, j.Root} }
+
+// ErrLost means that a worker no longer owns its job: its lease has ended, and another worker may
+// run the job.
+var ErrLost = errors.New("the job's lease has ended")
+
+// lost returns ErrLost if a statement has found no job that is still owned.
+func lost(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return ErrLost
+	}
+	return err
+}
+
+// Extend extends a lease, and stores the worker's progress. It returns what the worker is asked
+// to do, or ErrLost.
+func (q *Jobs) Extend(
+	ctx context.Context, l Lease, lease time.Duration, progress []byte,
+) (request string, err error) {
+	err = q.update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx session) error {
+		request, err = get(ctx, tx, value[string], `UPDATE jobs SET lease = `+tx.clock+` + ?, progress = ?,
+			updated = `+tx.clock+` WHERE n = ? AND fence = ? AND state = 'running' RETURNING request`,
+			lease.Milliseconds(), append([]byte{}, progress...), l.Job, l.Fence)
+		return lost(err)
+	})
+	return request, err
+}
+
+// Hold returns ErrLost if the owner of a lease may no longer change what its job is about.
+func (q *Jobs) Hold(ctx context.Context, l Lease) error {
+	return q.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
+}
+
+// hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or is
+// about another root now. Otherwise that cannot change before the transaction ends.
+func hold(ctx context.Context, tx session, l Lease) error {
+	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
+		WHERE n = ? AND fence = ? AND root = ? AND state = 'running' AND request <> 'cancel'`, l.Job, l.Fence, l.Root)
+}
+
+// holdUnchanged is hold for a job that is to run to its end as it was claimed: nobody has added it
+// again, or wants to end it. A lease of no job is of a request, which may change anything.
+func holdUnchanged(ctx context.Context, tx session, l Lease) error {
+	if l == (Lease{}) {
+		return nil
+	}
+	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
+		WHERE n = ? AND fence = ? AND state = 'running' AND request = ''`, l.Job, l.Fence)
+}
+
+// DropLeases ends the leases of owners whose names begin with ended, as their process has ended.
+// Their jobs can run again at once.
+func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
+	return q.update(ctx, "drop leases", func(tx session) error {
+		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
+			len(ended), ended)
+	})
+}
+
+// ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
+// right: another owner keeps it until it calls ReleaseLayers, publishes an image, or loses its job.
+func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
+	err = q.update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx session) error {
+		if err := hold(ctx, tx, l); err != nil {
+			return err
+		}
+		err := change(ctx, tx, ErrNotFound, `INSERT INTO claims (diff_id, job, fence) VALUES (?, ?, ?)
+			ON CONFLICT (diff_id) DO UPDATE SET job = excluded.job, fence = excluded.fence
+			WHERE claims.job = excluded.job AND claims.fence = excluded.fence OR NOT EXISTS (SELECT 1 FROM jobs j
+				WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running' AND j.lease >= `+tx.clock+`)`,
+			diffID, l.Job, l.Fence)
+		claimed = err == nil
+		if errors.Is(err, ErrNotFound) {
+			err = nil
+		}
+		return err
+	})
+	return claimed, err
+}
+
+// ReleaseLayers gives up all rights of an owner to split layers.
+func (q *Jobs) ReleaseLayers(ctx context.Context, l Lease) error {
+	return q.update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx session) error {
+		return releaseLayers(ctx, tx, &Publication{Lease: l})
+	})
+}
+
+func releaseLayers(ctx context.Context, tx session, p *Publication) error {
+	return exec(ctx, tx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
+}

@@ -1,0 +1,138 @@
+package hub_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lighter/hub/registry"
+	"lighter/wire"
+)
+
+// Names differ after a restore, if catalog and registry were copied at different times. The catalog
+// then follows the registry: it forgets names whose manifests are missing, and gets those that it
+// lacks.
+func TestFsckComparesNames(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("stays:1", image(lowerTar))
+	h.push("gone:1", image(lowerTar))
+	moved := h.push("moved:old", image(upperTar))
+	h.push("moved:1", image(lowerTar))
+	parts := h.pushIndex("index:1", part{image: image(lowerTar)}, part{image: image(upperTar)})
+	h.push("index:root", image(lowerTar, upperTar))
+	for _, name := range []string{"stays:1", "gone:1", "moved:old", "moved:1", "index:1", "index:root"} {
+		h.ready(name)
+	}
+	h.wantClean("at first", "stays:1", "gone:1")
+	repository := func(name string) registry.Repository { return h.Registry().Repository(name) }
+	m, err := repository("moved").Manifest(t.Context(), moved.String())
+	if err == nil {
+		err = errors.Join(repository("gone").Delete(t.Context(), "1"),
+			repository("moved").PutManifest(t.Context(), "1", m),
+			repository("moved").PutManifest(t.Context(), "new", m),
+			repository("index").Delete(t.Context(), parts[0].String()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := h.fsck(wire.Fsck{})
+	if check.Left() != 4 {
+		t.Errorf("%d problems are found, want 4: %s", check.Left(), findings(check))
+	}
+	var images []string
+	for _, f := range check.Findings {
+		images = append(images, f.Images...)
+	}
+	if slices.Sort(images); !slices.Equal(images, []string{"gone:1", "index:1", "moved:1", "moved:new"}) {
+		t.Errorf("images %v in %s", images, findings(check))
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.wantClean("after the repair", "stays:1", "moved:1", "moved:new", "index:1", "index:root")
+	if images := h.settled("gone:1"); len(images) != 0 {
+		t.Errorf("the catalog still has %+v", images)
+	}
+	if images := h.settled("index:1"); len(images) != 1 || images[0].Digest != parts[1].String() {
+		t.Errorf("the index stands for %+v, want %s", images, parts[1])
+	}
+	if got := h.settled("moved:1"); len(got) != 1 || got[0].Digest != moved.String() {
+		t.Errorf("the moved name stands for %+v, want %s", got, moved)
+	}
+}
+
+// A repair does not remove the names of a hub whose registry is not there, before a user confirms
+// it.
+func TestFsckSparesNamesWithoutARegistry(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	const images = 10
+	for i := range images {
+		h.push(fmt.Sprintf("a:%d", i), image(lowerTar))
+		h.ready(fmt.Sprintf("a:%d", i))
+	}
+	h.wantClean("at first", "a:0")
+	names := func(when string, want int) {
+		t.Helper()
+		if got, err := h.client.Images(t.Context(), ""); err != nil || len(got) != want {
+			t.Errorf("%s: %d images (%v), want %d", when, len(got), err, want)
+		}
+	}
+	tags := filepath.Join(registryDir(h.config), "docker", "registry", "v2", "repositories")
+	if err := os.Rename(tags, tags+".away"); err != nil {
+		t.Fatal(err)
+	}
+	const warning = "if this is the right registry"
+	for _, w := range []wire.Fsck{{}, {Repair: true}} {
+		if text := findings(h.fsck(w)); !strings.Contains(text, warning) || !strings.Contains(text, "--confirm") {
+			t.Errorf("%+v: findings %s, want the names with a warning", w, text)
+		}
+	}
+	names("without the registry", images)
+	if err := os.Rename(tags+".away", tags); err != nil {
+		t.Fatal(err)
+	}
+	h.wantClean("with the registry", "a:0")
+	for i := range images - 1 {
+		if err := h.Registry().Repository("a").Delete(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != images-1 {
+		t.Errorf("without a confirmation: %s, want %d problems", findings(check), images-1)
+	}
+	names("without a confirmation", images)
+	if check := h.fsck(wire.Fsck{Repair: true, Confirm: true}); check.Left() != 0 {
+		t.Errorf("with a confirmation: %s", findings(check))
+	}
+	names("with a confirmation", 1)
+	h.wantClean("in the end", "a:9")
+}
+
+// A name that is just being changed does not differ.
+func TestFsckSparesChangingNames(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.idle()
+	settled, err := h.Images().Changing(t.Context(), "a", "1")
+	if err == nil {
+		err = h.Registry().Repository("a").Delete(t.Context(), "1")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); len(check.Findings) != 0 {
+		t.Errorf("during the change: %s", findings(check))
+	}
+	settled()
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 || len(check.Findings) != 1 {
+		t.Errorf("after the change: %s", findings(check))
+	}
+}

@@ -2,7 +2,6 @@ package hub_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,15 +9,10 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
-	"lighter/hub/encoder"
 	"lighter/hub/holders"
-	"lighter/hub/ingest"
-	"lighter/hub/objects"
-	"lighter/hub/report"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
@@ -202,242 +196,12 @@ func TestCollectionKeepsWhatAnotherImageHas(t *testing.T) {
 	h.fetchTree(above.Chain)
 }
 
-// A collection that has removed chunks and layers while an image is ingested, which needs them,
-// makes the ingestion begin again.
-func TestCollectionDuringIngestion(t *testing.T) {
-	t.Parallel()
-	for name, i := range map[string]fakeImage{
-		"the same layer":             image(layer(1, 2)),
-		"the same chunks":            image(layer(2, 1)),
-		"another layer on the layer": image(layer(1, 2), layer(3)),
-		"the layer on another layer": image(layer(3), layer(1, 2)),
-		"chunks that the tree hides": image(layer(2), tarball.Of(tarball.Whiteout("file-2"))),
-		"the same layer, other bytes": {layers: []fakeLayer{{tar: layer(1, 2), blob: layer(1, 2),
-			mediaType: v1.MediaTypeImageLayer}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := startHub(t)
-			h.laid("keeps:1", image(layer(9)))
-			h.laid("goes:1", image(layer(1, 2)))
-			h.remove("goes:1")
-			prepared := h.prepare("new:1", i)
-			if done := h.collect(0); done.Trees != 1 || done.Layers != 1 || done.Packs != 1 {
-				t.Fatalf("the collection has done %+v", done)
-			}
-			if err := prepared(); err == nil || !strings.Contains(err.Error(), catalog.ErrCollected.Error()) {
-				t.Errorf("error %v, want one that says that collection has removed something", err)
-			}
-			h.consistent()
-		})
-	}
-}
-
-// prepare ingests an image up to its publication, which the returned function is.
-func (h *testHub) prepare(name string, i fakeImage) (publish func() error) {
-	h.t.Helper()
-	ctx, c := h.t.Context(), h.Catalog()
-	repository, _, _ := strings.Cut(name, ":")
-	d := h.push(repository, i).String()
-	const kind = "test" // the hub does not run it
-	job := catalog.Job{Kind: kind, Key: name, Root: d}
-	images, err := c.Name(ctx, name, []catalog.Image{{Name: name, Root: d, Digest: d, Platform: "linux/amd64",
-		State: wire.StateQueued}}, job)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if job, err = c.Jobs.Claim(ctx, h.Owner(), []catalog.Slot{{Kind: kind}}, time.Hour); err != nil {
-		h.t.Fatal(err)
-	}
-	if err := c.Begin(ctx, job.Lease(), images[0].N); err != nil {
-		h.t.Fatal(err)
-	}
-	ingester := ingest.New(c, h.Publisher(), encoder.NewPool(1), h.Trees(), h.Log())
-	source := h.Registry().Repository(repository)
-	prepared, err := ingester.Prepare(ctx, images[0], source, job.Lease(), &report.Progress{})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return func() error {
-		defer prepared.Close()
-		return prepared.Publish(ctx)
-	}
-}
-
-// An image that is published while a collection runs keeps all that it needs, also what the
-// collection was about to remove.
-func TestIngestionDuringCollection(t *testing.T) {
-	t.Parallel()
-	for step, i := range map[string]fakeImage{
-		"before trees":  image(layer(1, 2)),
-		"before layers": image(layer(2, 1), layer(1, 2)),
-		"before packs":  image(layer(2, 1)),
-	} {
-		t.Run(step, func(t *testing.T) {
-			t.Parallel()
-			h := startHub(t)
-			h.laid("keeps:1", image(layer(9)))
-			h.laid("goes:1", image(layer(1, 2)))
-			h.remove("goes:1")
-			prepared := h.prepare("new:1", i)
-			published := false
-			h.Collector().Step = func(name string) {
-				if name == step && !published {
-					published = true
-					if err := prepared(); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-			h.collect(0)
-			if !published {
-				t.Fatal("the collection has not come to that step")
-			}
-			h.collect(0)
-			h.fetchTree(h.settled("new:1")[0].Chain)
-		})
-	}
-}
-
 // seeds returns the numbers from first to last.
 func seeds(first, last uint64) (all []uint64) {
 	for ; first <= last; first++ {
 		all = append(all, first)
 	}
 	return all
-}
-
-// packsOf returns the packs that a tree's locations name, apart from startup packs.
-func (h *testHub) packsOf(tree string) map[chunk.ID]bool {
-	h.t.Helper()
-	m := h.extents(tree)
-	locations := fetchLocations(h.t, h.origins(), m.Header)
-	packs := map[chunk.ID]bool{}
-	if err := locations.Each(func(_ int64, u chunk.Unit) error {
-		packs[u.Pack] = true
-		return nil
-	}); err != nil {
-		h.t.Fatal(err)
-	}
-	for _, s := range locations.Startups() {
-		delete(packs, s.Pack)
-	}
-	return packs
-}
-
-// A pack of which little is needed is replaced by a smaller one. Nodes with older locations go on
-// to read the old one for a while.
-func TestSparsePacksAreRewritten(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	h.laid("goes:1", image(layer(seeds(1, 40)...)))
-	keeps := h.laid("keeps:1", image(layer(3, 4)))
-	before := h.packsOf(keeps.Tree)
-	size := h.packBytes()
-	h.Collector().Keep = time.Hour
-	h.remove("goes:1")
-	if done := h.collect(0); done.Rewritten != 1 || done.DeadBytes != 0 {
-		t.Errorf("the collection has done %+v, want one rewritten pack", done)
-	}
-	after := h.packsOf(keeps.Tree)
-	for pack := range before {
-		if after[pack] {
-			t.Errorf("the locations name pack %s, which was rewritten", pack.Short())
-		}
-		h.expect(fmt.Sprintf("/lighter/1/default/packs/%s/0", pack), 200)
-	}
-	h.fetchTree(keeps.Chain)
-	h.Collector().Keep = 0
-	h.collect(0)
-	if now := h.packBytes(); now > size/3 {
-		t.Errorf("packs of %d bytes are left of %d", now, size)
-	}
-	for pack := range before {
-		h.expect(fmt.Sprintf("/lighter/1/default/packs/%s/0", pack), 404)
-	}
-	h.fetchTree(keeps.Chain)
-	if problems := h.problems("keeps:1"); problems != "" {
-		t.Error(problems)
-	}
-	// What was removed comes back in packs of its own.
-	again := h.laid("again:1", image(layer(seeds(1, 40)...)))
-	h.fetchTree(again.Chain)
-	h.remove("keeps:1")
-	h.collect(0)
-	h.fetchTree(again.Chain)
-}
-
-// checkLocations makes the next collection check all locations, as a repair does that has moved
-// chunks.
-func (h *testHub) checkLocations() {
-	h.t.Helper()
-	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{objects.PackKey(chunk.Sum([]byte("repaired")))}}
-	err := h.Catalog().Claims.Acquire(h.t.Context(), claim, time.Hour)
-	if err == nil {
-		err = h.Catalog().MoveChunks(h.t.Context(), claim, nil, nil, nil)
-	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
-}
-
-// While locations are lost, no pack is freed, and the result says so.
-func TestLostLocationsKeepPacks(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	h.laid("goes:1", image(layer(1, 2)))
-	stuck := h.laid("stuck:1", image(layer(3, 4)))
-	h.remove("goes:1")
-	h.checkLocations()
-	id, _ := chunk.ParseID(stuck.Tree)
-	locations, err := h.Catalog().Starts.Locations(t.Context(), id)
-	if err == nil {
-		err = os.Remove(filepath.Join(objectsDir(h.config), objects.LocationsKey(locations)))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	h = h.restart() // nothing is cached
-	h.Collector().Delay = 0
-	j, err := h.Collector().Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	done, err := h.Collector().Await(t.Context(), j.N, func(wire.Progress) error { return nil })
-	if err != nil || done.Packs != 0 || done.Unrenewed != 1 {
-		t.Errorf("the collection has done %+v (%v), want one tree with old locations and no pack freed", done, err)
-	}
-	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
-		t.Errorf("not repaired: %s", findings(check))
-	}
-	h.idle()
-	if done := h.collect(0); done.Packs != 1 || done.Unrenewed != 0 {
-		t.Errorf("after the repair, the collection has done %+v, want one pack freed", done)
-	}
-	h.wantClean("after the collection", "stuck:1")
-}
-
-// Locations that cannot be renewed keep no packs but those that they name. The result says so.
-func TestStuckLocationsKeepOnlyTheirPacks(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	h.laid("goes:1", image(layer(seeds(1, 9)...)))
-	stuck := h.laid("stuck:1", image(layer(10, 11)))
-	h.remove("goes:1")
-	h.checkLocations()
-	damage(t, filepath.Join(objectsDir(h.config), "indexes", stuck.Tree+".zst"))
-	h = h.restart() // nothing is cached
-	if done := h.collect(0); done.Packs != 1 || done.Unrenewed != 1 {
-		t.Errorf("the collection has done %+v, want one pack freed and one tree with old locations", done)
-	}
-	if check := h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 {
-		t.Errorf("not repaired: %s", findings(check))
-	}
-	h.idle()
-	if done := h.collect(0); done.Unrenewed != 0 {
-		t.Errorf("after the repair, the collection has done %+v", done)
-	}
-	h.wantClean("after the collection", "stuck:1")
 }
 
 // packBytes returns the bytes of all objects.
@@ -451,33 +215,6 @@ func (h *testHub) packBytes() (bytes int64) {
 		bytes += info.Size()
 	}
 	return bytes
-}
-
-// Of two images that are ingested at the same time and have chunks in common, the second one stores
-// these once more. The collection frees them.
-func TestChunksThatWereStoredTwiceAreFreed(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	first, second := h.prepare("a:1", image(layer(1, 2, 3))), h.prepare("b:1", image(layer(3, 2, 1)))
-	for _, publish := range []func() error{first, second} {
-		if err := publish(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a, b := h.settled("a:1")[0], h.settled("b:1")[0]
-	for _, i := range []wire.Image{a, b} {
-		id, _ := chunk.ParseID(i.Tree)
-		h.await(id)
-	}
-	if n := h.holdings().inventory.Packs; n != 2 {
-		t.Fatalf("%d packs, want two with the same chunks", n)
-	}
-	if done := h.collect(0); done.Packs != 1 {
-		t.Errorf("the collection has done %+v, want one pack freed", done)
-	}
-	for _, i := range []wire.Image{a, b} {
-		h.fetchTree(i.Chain)
-	}
 }
 
 // What a node holds stays when its image is removed, until the node holds it no longer.
@@ -505,52 +242,6 @@ func TestCollectionKeepsWhatNodesHold(t *testing.T) {
 	h.collect(0)
 	if left := h.holdings(); len(left.objects) > 0 || left.inventory != (catalog.Inventory{}) {
 		t.Errorf("the collection leaves %+v", left)
-	}
-}
-
-// After the removal of half of an image's versions, the hub is about as large as one that never had
-// them.
-func TestDeadBytesComeBack(t *testing.T) {
-	t.Parallel()
-	const versions, packages, files, changed = 12, 24, 8, 12 // files of a package, packages of a version
-	random := rand.New(rand.NewPCG(1, 2))
-	now, next := seeds(1, packages*files), uint64(packages*files)
-	var all [][]byte
-	for range versions {
-		all = append(all, layer(now...))
-		for _, p := range random.Perm(packages)[:changed] {
-			for i := range files {
-				next++
-				now[p*files+i] = next
-			}
-		}
-	}
-	h, fresh := startHub(t), startHub(t)
-	for i, l := range all {
-		h.laid(fmt.Sprint("a:", i), image(l))
-		if i%2 == 1 {
-			fresh.laid(fmt.Sprint("a:", i), image(l))
-		}
-	}
-	before := h.packBytes()
-	for i := range all {
-		if i%2 == 0 {
-			h.remove(fmt.Sprint("a:", i))
-		}
-	}
-	h.Collector().Keep = 0
-	h.collect(0)
-	after, ideal := h.packBytes(), fresh.packBytes()
-	back := float64(before-after) / float64(before-ideal)
-	t.Logf("%d bytes before, %d after, %d in a hub that never had them: %.3f of the dead bytes are back",
-		before, after, ideal, back)
-	if back < 0.95 {
-		t.Errorf("%.3f of the dead bytes are back, want 0.95", back)
-	}
-	for i := range all {
-		if i%2 == 1 {
-			h.fetchTree(h.settled(fmt.Sprint("a:", i))[0].Chain)
-		}
 	}
 }
 

@@ -1,0 +1,194 @@
+package hub_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/wire"
+)
+
+// packsOf returns the packs that a tree's locations name, apart from startup packs.
+func (h *testHub) packsOf(tree string) map[chunk.ID]bool {
+	h.t.Helper()
+	m := h.extents(tree)
+	locations := fetchLocations(h.t, h.origins(), m.Header)
+	packs := map[chunk.ID]bool{}
+	if err := locations.Each(func(_ int64, u chunk.Unit) error {
+		packs[u.Pack] = true
+		return nil
+	}); err != nil {
+		h.t.Fatal(err)
+	}
+	for _, s := range locations.Startups() {
+		delete(packs, s.Pack)
+	}
+	return packs
+}
+
+// A pack of which little is needed is replaced by a smaller one. Nodes with older locations go on
+// to read the old one for a while.
+func TestSparsePacksAreRewritten(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.laid("goes:1", image(layer(seeds(1, 40)...)))
+	keeps := h.laid("keeps:1", image(layer(3, 4)))
+	before := h.packsOf(keeps.Tree)
+	size := h.packBytes()
+	h.Collector().Keep = time.Hour
+	h.remove("goes:1")
+	if done := h.collect(0); done.Rewritten != 1 || done.DeadBytes != 0 {
+		t.Errorf("the collection has done %+v, want one rewritten pack", done)
+	}
+	after := h.packsOf(keeps.Tree)
+	for pack := range before {
+		if after[pack] {
+			t.Errorf("the locations name pack %s, which was rewritten", pack.Short())
+		}
+		h.expect(fmt.Sprintf("/lighter/1/default/packs/%s/0", pack), 200)
+	}
+	h.fetchTree(keeps.Chain)
+	h.Collector().Keep = 0
+	h.collect(0)
+	if now := h.packBytes(); now > size/3 {
+		t.Errorf("packs of %d bytes are left of %d", now, size)
+	}
+	for pack := range before {
+		h.expect(fmt.Sprintf("/lighter/1/default/packs/%s/0", pack), 404)
+	}
+	h.fetchTree(keeps.Chain)
+	if problems := h.problems("keeps:1"); problems != "" {
+		t.Error(problems)
+	}
+	// What was removed comes back in packs of its own.
+	again := h.laid("again:1", image(layer(seeds(1, 40)...)))
+	h.fetchTree(again.Chain)
+	h.remove("keeps:1")
+	h.collect(0)
+	h.fetchTree(again.Chain)
+}
+
+// checkLocations makes the next collection check all locations, as a repair does that has moved
+// chunks.
+func (h *testHub) checkLocations() {
+	h.t.Helper()
+	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{objects.PackKey(chunk.Sum([]byte("repaired")))}}
+	err := h.Catalog().Claims.Acquire(h.t.Context(), claim, time.Hour)
+	if err == nil {
+		err = h.Catalog().MoveChunks(h.t.Context(), claim, nil, nil, nil)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// While locations are lost, no pack is freed, and the result says so.
+func TestLostLocationsKeepPacks(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.laid("goes:1", image(layer(1, 2)))
+	stuck := h.laid("stuck:1", image(layer(3, 4)))
+	h.remove("goes:1")
+	h.checkLocations()
+	id, _ := chunk.ParseID(stuck.Tree)
+	locations, err := h.Catalog().Starts.Locations(t.Context(), id)
+	if err == nil {
+		err = os.Remove(filepath.Join(objectsDir(h.config), objects.LocationsKey(locations)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h = h.restart() // nothing is cached
+	h.Collector().Delay = 0
+	j, err := h.Collector().Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := h.Collector().Await(t.Context(), j.N, func(wire.Progress) error { return nil })
+	if err != nil || done.Packs != 0 || done.Unrenewed != 1 {
+		t.Errorf("the collection has done %+v (%v), want one tree with old locations and no pack freed", done, err)
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.idle()
+	if done := h.collect(0); done.Packs != 1 || done.Unrenewed != 0 {
+		t.Errorf("after the repair, the collection has done %+v, want one pack freed", done)
+	}
+	h.wantClean("after the collection", "stuck:1")
+}
+
+// Locations that cannot be renewed keep no packs but those that they name. The result says so.
+func TestStuckLocationsKeepOnlyTheirPacks(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.laid("goes:1", image(layer(seeds(1, 9)...)))
+	stuck := h.laid("stuck:1", image(layer(10, 11)))
+	h.remove("goes:1")
+	h.checkLocations()
+	damage(t, filepath.Join(objectsDir(h.config), "indexes", stuck.Tree+".zst"))
+	h = h.restart() // nothing is cached
+	if done := h.collect(0); done.Packs != 1 || done.Unrenewed != 1 {
+		t.Errorf("the collection has done %+v, want one pack freed and one tree with old locations", done)
+	}
+	if check := h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.idle()
+	if done := h.collect(0); done.Unrenewed != 0 {
+		t.Errorf("after the repair, the collection has done %+v", done)
+	}
+	h.wantClean("after the collection", "stuck:1")
+}
+
+// After the removal of half of an image's versions, the hub is about as large as one that never had
+// them.
+func TestDeadBytesComeBack(t *testing.T) {
+	t.Parallel()
+	const versions, packages, files, changed = 12, 24, 8, 12 // files of a package, packages of a version
+	random := rand.New(rand.NewPCG(1, 2))
+	now, next := seeds(1, packages*files), uint64(packages*files)
+	var all [][]byte
+	for range versions {
+		all = append(all, layer(now...))
+		for _, p := range random.Perm(packages)[:changed] {
+			for i := range files {
+				next++
+				now[p*files+i] = next
+			}
+		}
+	}
+	h, fresh := startHub(t), startHub(t)
+	for i, l := range all {
+		h.laid(fmt.Sprint("a:", i), image(l))
+		if i%2 == 1 {
+			fresh.laid(fmt.Sprint("a:", i), image(l))
+		}
+	}
+	before := h.packBytes()
+	for i := range all {
+		if i%2 == 0 {
+			h.remove(fmt.Sprint("a:", i))
+		}
+	}
+	h.Collector().Keep = 0
+	h.collect(0)
+	after, ideal := h.packBytes(), fresh.packBytes()
+	back := float64(before-after) / float64(before-ideal)
+	t.Logf("%d bytes before, %d after, %d in a hub that never had them: %.3f of the dead bytes are back",
+		before, after, ideal, back)
+	if back < 0.95 {
+		t.Errorf("%.3f of the dead bytes are back, want 0.95", back)
+	}
+	for i := range all {
+		if i%2 == 1 {
+			h.fetchTree(h.settled(fmt.Sprint("a:", i))[0].Chain)
+		}
+	}
+}

@@ -4,12 +4,21 @@ package hub_test
 
 import (
 	"net/http"
+	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/format/chunk"
+	"lighter/hub/objects"
+	"lighter/hub/registry"
+	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
+	"lighter/wire"
 )
 
 // While the bucket is away, clients of the hub's registry get 503 with Retry-After, and never that
@@ -61,5 +70,179 @@ func TestRegistryWithoutTheBucket(t *testing.T) {
 	}
 	if status, _, _ := h.do(http.MethodGet, "/v2/", nil); status != http.StatusOK {
 		t.Errorf("GET /v2/: %d, want 200", status)
+	}
+}
+
+// awayTime is how long a store is away: longer than the leases.
+func awayTime() time.Duration {
+	if soak {
+		return time.Minute
+	}
+	return 2 * processLease
+}
+
+// While the database is away, what is in the bucket is served. Images that were accepted become
+// ready when it is back.
+func TestDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	database := postgres.Start(t)
+	c := hubConfig(t)
+	c.Catalog = database.Database(t)
+	p := startProcess(t, c)
+	p.push("before:1", image(upperTar))
+	p.ready("before:1")
+	pack, err := chunk.ParseID(strings.TrimPrefix(firstWith(files(t, objectsDir(c)), "packs/"), "packs/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	database.Kill()
+	release()
+	time.Sleep(awayTime())
+	p.expect(wire.UnitPath(wire.DefaultDomain, chunk.Unit{Pack: pack}), http.StatusOK)
+	if err := database.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-added; err != nil {
+		t.Errorf("the waiting client: %v", err)
+	}
+	p.wantReady("a:1", r.manifest)
+	undisturbed := startProcess(t, hubConfig(t))
+	undisturbed.pushReady("before:1", image(upperTar))
+	if _, err := undisturbed.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
+		t.Fatal(err)
+	}
+	p.idle()
+	wantSame(t, p.config, undisturbed.config)
+}
+
+// A process whose database does not answer ends after SIGTERM. What it was doing is done when it is
+// started again.
+func TestEndWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	proxy := postgres.StartProxy(t, c.Catalog, func() bool { return false })
+	through := c
+	through.Catalog = proxy.Source
+	p := startProcess(t, through)
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	proxy.Silence()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the process has not ended after a minute")
+	}
+	<-added
+	release()
+	again := startProcess(t, c)
+	again.wantReady("a:1", r.manifest)
+}
+
+// While the bucket is away, accepted images wait.
+func TestBucketIsAway(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	var away atomic.Bool
+	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if away.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		forward(w, req)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	c.Bucket = through
+	p := startProcess(t, c)
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
+	<-held
+	away.Store(true)
+	release()
+	time.Sleep(awayTime())
+	away.Store(false)
+	if err := <-added; err != nil {
+		t.Errorf("the waiting client: %v", err)
+	}
+	p.wantReady("a:1", r.manifest)
+	undisturbed := startProcess(t, hubConfig(t))
+	if _, err := undisturbed.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
+		t.Fatal(err)
+	}
+	p.idle()
+	wantSame(t, p.config, undisturbed.config)
+}
+
+// While the bucket is away, a verification waits. An object that cannot be read from a bucket that
+// answers is a problem of the image.
+func TestVerificationWaitsForTheBucket(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	var mu sync.Mutex        // guards the following
+	var from, refused string // parts of paths: the bucket is away from such a request on; refuses it
+	away := false
+	isAway := func(path string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		away = away || from != "" && strings.Contains(path, from)
+		return away || refused != "" && strings.Contains(path, refused)
+	}
+	set := func(newFrom, newRefused string) {
+		mu.Lock()
+		defer mu.Unlock()
+		from, refused, away = newFrom, newRefused, false
+	}
+	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if isAway(req.URL.Path) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		forward(w, req)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	c.Bucket = through
+	p := startProcess(t, c)
+	p.push("a:1", image(lowerTar, upperTar))
+	p.ready("a:1")
+	p.idle()
+	problems := func() string {
+		found, err := p.client.Verify(t.Context(), "a:1", silent)
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.Join(found.Problems, "\n")
+	}
+	for part, because := range map[string]error{
+		"/_manifests/": registry.ErrUnavailable, "/layers/": objects.ErrUnavailable, "/packs/": objects.ErrUnavailable,
+	} {
+		set(part, "")
+		done := make(chan string, 1)
+		go func() { done <- problems() }()
+		p.awaitRetry("verify", because)
+		set("", "")
+		if got := <-done; got != "" {
+			t.Errorf("away from %s on: problems %s", part, got)
+		}
+	}
+	set("", "/packs/")
+	if got := problems(); !strings.Contains(got, "unit ") || !strings.Contains(got, objects.ErrUnavailable.Error()) {
+		t.Errorf("problems %s, want the units of packs that cannot be read", got)
 	}
 }

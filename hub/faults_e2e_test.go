@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -223,19 +222,4 @@ func TestClockOfOneProcessIsWrong(t *testing.T) {
 			}
 		})
 	}
-}
-
-// clock returns the time of a process, since 1970.
-func (p *process) clock() time.Duration {
-	p.t.Helper()
-	res, err := http.Get(p.url + "/readyz")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	_ = res.Body.Close()
-	at, err := http.ParseTime(res.Header.Get("Date"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return time.Duration(at.UnixNano())
 }

@@ -1,0 +1,140 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// wantSame fails the test unless two hubs have the same in the end, and the bucket of the first one
+// has what its catalog knows and nothing else. A process may still be cleaning up.
+func wantSame(t *testing.T, got, want hub.Config) {
+	t.Helper()
+	var err error
+	for range 100 {
+		if err = compare(t, got, want); err == nil {
+			return
+		}
+		time.Sleep(processLease / 10)
+	}
+	t.Error(err)
+}
+
+func compare(t *testing.T, got, want hub.Config) error {
+	t.Helper()
+	has, size := inventoryOf(t, got)
+	if wanted, wantSize := inventoryOf(t, want); has != wanted || size > wantSize*11/10 {
+		return fmt.Errorf("the hub has %+v in %d bytes of packs, want %+v in %d", has, size, wanted, wantSize)
+	}
+	c, err := catalog.Open(t.Context(), catalogOf(got))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, key := range files(t, objectsDir(got)) {
+		kind, name, _ := strings.Cut(key, "/")
+		id, err := chunk.ParseID(strings.TrimSuffix(name, ".zst"))
+		known := false
+		switch {
+		case err != nil:
+		case kind == "packs":
+			known, err = c.HasPack(t.Context(), id)
+		case kind == "indexes":
+			known, err = c.HasTree(t.Context(), id)
+		case kind == "locations":
+			known, err = c.Starts.HasLocations(t.Context(), id)
+		case kind == "layers":
+			known, _, err = c.HasLayer(t.Context(), "sha256:"+id.String(), "")
+		}
+		if err != nil || !known {
+			return fmt.Errorf("the bucket has %s, which the catalog does not know (%v)", key, err)
+		}
+	}
+	return nil
+}
+
+// inventoryOf returns what a catalog has, and the bytes of its packs.
+func inventoryOf(t *testing.T, c hub.Config) (catalog.Inventory, int64) {
+	t.Helper()
+	opened, err := catalog.Open(t.Context(), catalogOf(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	inventory, err := opened.Inventory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := opened.Starts.PackBytes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inventory, size
+}
+
+// wantUndisturbed fails the test unless a hub has what one has that did the same rounds
+// undisturbed, and its stores are consistent.
+func wantUndisturbed(t *testing.T, s scene, rounds int, c hub.Config, h *process) {
+	t.Helper()
+	undisturbed := startProcess(t, c)
+	for round := range rounds + 1 {
+		s.prepare(undisturbed, round)
+		undisturbed.idle()
+		work(t, s, round, undisturbed)
+	}
+	h.idle()
+	wantSame(t, h.config, undisturbed.config)
+	if got, want := h.trees(), undisturbed.trees(); !maps.Equal(got, want) {
+		t.Errorf("the images have trees %v, want %v", got, want)
+	}
+	// A blob whose deletion was interrupted is locked for less than a minute.
+	for end := time.Now().Add(90 * time.Second); ; time.Sleep(time.Second) {
+		got, want := h.stored(), undisturbed.stored()
+		if slices.Equal(got, want) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Errorf("the registry has %v, want %v", got, want)
+			break
+		}
+		work(t, s, rounds, h)
+	}
+	if check := h.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
+		t.Errorf("the stores differ: %s", findings(check))
+	}
+	t.Logf("%d steps", rounds)
+}
+
+// stored returns the files of the registry, but for uploads.
+func (h *testHub) stored() []string {
+	return slices.DeleteFunc(h.registryFiles(""), func(file string) bool { return strings.Contains(file, "_uploads") })
+}
+
+// trees returns the trees and states of all images, by name.
+func (h *testHub) trees() map[string]string {
+	h.t.Helper()
+	images, err := h.client.Images(h.t.Context(), "")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	trees := map[string]string{}
+	for _, i := range images {
+		trees[i.Name+"@"+i.Digest] = i.State + " " + i.Tree
+	}
+	return trees
+}
+
+// catalogOf returns what opens the catalog of a hub.
+func catalogOf(c hub.Config) string { return cmp.Or(c.Catalog, filepath.Join(c.Root, "catalog.db")) }

@@ -17,7 +17,6 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/registry"
 	"lighter/test/testkit/postgres"
-	"lighter/test/testkit/s3"
 	"lighter/wire"
 )
 
@@ -133,9 +132,7 @@ func TestEndWithoutADatabase(t *testing.T) {
 	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
 	<-held
 	proxy.Silence()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	p.signal(syscall.SIGTERM)
 	ended := make(chan error, 1)
 	go func() { ended <- p.cmd.Wait() }()
 	select {
@@ -152,21 +149,8 @@ func TestEndWithoutADatabase(t *testing.T) {
 // While the bucket is away, accepted images wait.
 func TestBucketIsAway(t *testing.T) {
 	t.Parallel()
-	c := hubConfig(t)
 	var away atomic.Bool
-	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
-		if away.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		forward(w, req)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer proxy.Close()
-	c.Bucket = through
-	p := startProcess(t, c)
+	p := startProcess(t, refuseRequests(t, hubConfig(t), func(*http.Request) bool { return away.Load() }))
 	r := startRegistry(t, image(lowerTar))
 	held, release := r.holdBlobs(t)
 	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
@@ -191,34 +175,21 @@ func TestBucketIsAway(t *testing.T) {
 // answers is a problem of the image.
 func TestVerificationWaitsForTheBucket(t *testing.T) {
 	t.Parallel()
-	c := hubConfig(t)
 	var mu sync.Mutex        // guards the following
 	var from, refused string // parts of paths: the bucket is away from such a request on; refuses it
 	away := false
-	isAway := func(path string) bool {
+	refuses := func(req *http.Request) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		away = away || from != "" && strings.Contains(path, from)
-		return away || refused != "" && strings.Contains(path, refused)
+		away = away || from != "" && strings.Contains(req.URL.Path, from)
+		return away || refused != "" && strings.Contains(req.URL.Path, refused)
 	}
 	set := func(newFrom, newRefused string) {
 		mu.Lock()
 		defer mu.Unlock()
 		from, refused, away = newFrom, newRefused, false
 	}
-	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
-		if isAway(req.URL.Path) {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		forward(w, req)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer proxy.Close()
-	c.Bucket = through
-	p := startProcess(t, c)
+	p := startProcess(t, refuseRequests(t, hubConfig(t), refuses))
 	p.push("a:1", image(lowerTar, upperTar))
 	p.ready("a:1")
 	p.idle()

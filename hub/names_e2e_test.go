@@ -54,24 +54,18 @@ func TestRemovalBesideAPush(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c := hubConfig(t)
-			slow := c
-			var held chan struct{}
-			var release func()
-			slow.Bucket, held, release = holdRequest(t, c.Bucket, http.MethodDelete, deleted.path)
+			slow, held, release := holdRequest(t, c, http.MethodDelete, deleted.path)
 			a := startProcess(t, slow)
-			second := c
-			second.Root = t.TempDir()
-			copyKey(t, c.Root, second.Root)
-			b := startProcess(t, second)
+			b := startProcess(t, further(t, c))
 			pushed := image(lowerTar)
 			b.push("a:1", pushed)
 			b.ready("a:1")
 			b.idle()
-			b.pause(true) // so that the other process removes the image
+			b.signal(syscall.SIGSTOP) // so that the other process removes the image
 			removed := make(chan error, 1)
 			go func() { removed <- a.client.Remove(t.Context(), "a:1") }()
 			<-held
-			b.pause(false)
+			b.signal(syscall.SIGCONT)
 			status := make(chan int, 1)
 			go func() { status <- b.putManifest("a", deleted.tag, pushed) }()
 			answered := 0
@@ -101,28 +95,23 @@ func TestRemovalWakesUp(t *testing.T) {
 	c := hubConfig(t)
 	dir := t.TempDir()
 	a := startProcess(t, c, stepsEnv+"="+dir)
-	second := c
-	second.Root = t.TempDir()
-	copyKey(t, c.Root, second.Root)
-	b := startProcess(t, second, stepsEnv+"="+t.TempDir())
+	b := startProcess(t, further(t, c), stepsEnv+"="+t.TempDir())
 	pushed := image(lowerTar)
 	b.push("a:1", pushed)
 	b.ready("a:1")
 	b.idle()
-	b.pause(true)
+	b.signal(syscall.SIGSTOP)
 	remove := scene{do: func(ctx context.Context, h *process, _ int) error { return h.client.Remove(ctx, "a:1") }}
 	if !a.until(t, remove, 0, dir, "stop name: before remove image") {
 		t.Fatal("the removal did not reach its transaction")
 	}
-	b.pause(false)
+	b.signal(syscall.SIGCONT)
 	b.idle() // it has done the removal
 	if status := b.putManifest("a", "1", pushed); status != http.StatusCreated {
 		t.Fatalf("the push: %d, want 201", status)
 	}
 	b.ready("a:1")
-	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	a.signal(syscall.SIGCONT)
 	a.idle()
 	wantPushed(t, "a:1", b, a)
 }

@@ -15,12 +15,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"lighter/hub"
 	"lighter/test/testkit/port"
+	"lighter/test/testkit/s3"
 	"lighter/test/testkit/wrongclock"
 	"lighter/wire"
 	"lighter/wire/client"
@@ -147,24 +149,24 @@ func (p *process) kill() {
 // startProcesses runs two processes of one hub, each with a directory of its own.
 func startProcesses(t *testing.T) (a, b *process) {
 	t.Helper()
-	first := hubConfig(t)
-	a = startProcess(t, first)
-	second := first
-	second.Root = t.TempDir()
-	copyKey(t, first.Root, second.Root)
-	return a, startProcess(t, second)
+	c := hubConfig(t)
+	a = startProcess(t, c)
+	return a, startProcess(t, further(t, c))
 }
 
-// copyKey gives a further process of a hub its keys.
-func copyKey(t *testing.T, from, to string) {
+// further returns the configuration of a further process of a hub: it has the keys of the first
+// one, and a directory of its own.
+func further(t *testing.T, c hub.Config) hub.Config {
 	t.Helper()
-	key, err := os.ReadFile(hub.KeyFile(from))
+	key, err := os.ReadFile(hub.KeyFile(c.Root))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(hub.KeyFile(to), key, 0o600); err != nil {
+	c.Root = t.TempDir()
+	if err := os.WriteFile(hub.KeyFile(c.Root), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return c
 }
 
 // state returns the state of a process as the kernel shows it: T if it is stopped, Z if it has
@@ -178,14 +180,10 @@ func (p *process) state() string {
 	return after[:1]
 }
 
-// pause stops a process, or lets it go on.
-func (p *process) pause(stop bool) {
+// signal sends a signal to a process.
+func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
-	signal := syscall.SIGCONT
-	if stop {
-		signal = syscall.SIGSTOP
-	}
-	if err := p.cmd.Process.Signal(signal); err != nil {
+	if err := p.cmd.Process.Signal(s); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -228,4 +226,45 @@ func (p *process) clock() time.Duration {
 		p.t.Fatal(err)
 	}
 	return time.Duration(at.UnixNano())
+}
+
+// refuseRequests returns the configuration of a hub whose requests to its bucket pass through a
+// proxy. The proxy answers 503 to those for which refuses returns true.
+func refuseRequests(t *testing.T, c hub.Config, refuses func(*http.Request) bool) hub.Config {
+	t.Helper()
+	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if refuses(req) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		forward(w, req)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	c.Bucket = through
+	return c
+}
+
+// holdRequest returns the configuration of a hub whose requests to its bucket pass through a proxy.
+// The proxy holds the first request of a method whose path contains part, until release is called.
+func holdRequest(
+	t *testing.T, c hub.Config, method, part string,
+) (through hub.Config, held chan struct{}, release func()) {
+	t.Helper()
+	held, released := make(chan struct{}), make(chan struct{})
+	release = sync.OnceFunc(func() { close(released) })
+	hold := sync.OnceFunc(func() {
+		close(held)
+		<-released
+	})
+	through = refuseRequests(t, c, func(req *http.Request) bool {
+		if req.Method == method && strings.Contains(req.URL.Path, part) {
+			hold()
+		}
+		return false
+	})
+	t.Cleanup(release)
+	return through, held, release
 }

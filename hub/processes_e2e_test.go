@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,7 +18,6 @@ import (
 
 	"lighter/hub"
 	"lighter/hub/catalog"
-	"lighter/test/testkit/s3"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
@@ -107,9 +105,7 @@ func TestProcessesTakeOver(t *testing.T) {
 				answered <- err
 			}()
 			<-held
-			if err := a.cmd.Process.Signal(signal); err != nil {
-				t.Fatal(err)
-			}
+			a.signal(signal)
 			release()
 			images := b.settled("a:1")
 			if len(images) != 1 || images[0].State != wire.StateReady {
@@ -117,9 +113,7 @@ func TestProcessesTakeOver(t *testing.T) {
 			}
 			b.fetchTree(images[0].Chain)
 			if signal == syscall.SIGSTOP {
-				if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
+				a.signal(syscall.SIGCONT)
 				if err := <-answered; err != nil {
 					t.Errorf("the client of the process that was stopped: %v", err)
 				}
@@ -136,57 +130,21 @@ func TestProcessesTakeOver(t *testing.T) {
 	}
 }
 
-// holdRequest is a proxy before the S3 server of a bucket. It holds the first request of a method
-// whose path contains part, until release is called.
-func holdRequest(
-	t *testing.T, bucket, method, part string,
-) (through string, held chan struct{}, release func()) {
-	t.Helper()
-	held, released := make(chan struct{}), make(chan struct{})
-	release = sync.OnceFunc(func() { close(released) })
-	hold := sync.OnceFunc(func() {
-		close(held)
-		<-released
-	})
-	through, proxy, err := s3.Proxy(bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
-		if req.Method == method && strings.Contains(req.URL.Path, part) {
-			hold()
-		}
-		forward(w, req)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(proxy.Close)
-	t.Cleanup(release)
-	return through, held, release
-}
-
 // A process that is stopped while it publishes, for longer than its leases, does not publish when
 // it wakes up: another process has done it.
 func TestStoppedWhileItPublishes(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
-	slow := c
-	var held chan struct{}
-	var release func()
-	slow.Bucket, held, release = holdRequest(t, c.Bucket, http.MethodPut, "/indexes/")
+	slow, held, release := holdRequest(t, c, http.MethodPut, "/indexes/")
 	a := startProcess(t, slow)
-	second := c
-	second.Root = t.TempDir()
-	copyKey(t, c.Root, second.Root)
-	b := startProcess(t, second)
+	b := startProcess(t, further(t, c))
 	a.push("a:1", image(lowerTar, upperTar))
 	<-held
-	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	a.signal(syscall.SIGSTOP)
 	if images := b.settled("a:1"); len(images) != 1 || images[0].State != wire.StateReady {
 		t.Fatalf("the other process has %+v, want it ready", images)
 	}
-	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	a.signal(syscall.SIGCONT)
 	release()
 	b.idle()
 	for _, p := range []*process{a, b} {

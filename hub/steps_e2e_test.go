@@ -229,11 +229,8 @@ func TestStoppedAtEachStep(t *testing.T) {
 	eachScene(t, setupPostgres, func(t *testing.T, s scene, c hub.Config) {
 		dir := t.TempDir()
 		a := startProcess(t, c, stepsEnv+"="+dir)
-		second := c
-		second.Root = t.TempDir()
-		copyKey(t, c.Root, second.Root)
 		names := withoutReads(stepsOf(t, s, a, dir))
-		b := startProcess(t, second, stepsEnv+"="+t.TempDir())
+		b := startProcess(t, further(t, c), stepsEnv+"="+t.TempDir())
 		rounds := 0
 		for i, name := range names {
 			if i%6 != 0 && !soak {
@@ -242,14 +239,12 @@ func TestStoppedAtEachStep(t *testing.T) {
 			rounds++
 			s.prepare(b, rounds)
 			b.idle()
-			b.pause(true) // so that a gets the work
+			b.signal(syscall.SIGSTOP) // so that a gets the work
 			reached := a.until(t, s, rounds, dir, "stop "+name)
-			b.pause(false)
+			b.signal(syscall.SIGCONT)
 			work(t, s, rounds, b)
 			if reached {
-				if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
+				a.signal(syscall.SIGCONT)
 			}
 			work(t, s, rounds, a)
 		}
@@ -276,7 +271,7 @@ func TestStoppedAloneAtEachStep(t *testing.T) {
 			h.idle()
 			if h.until(t, s, round, dir, "stop "+name) {
 				time.Sleep(2 * stepsLease) // its leases end
-				h.pause(false)
+				h.signal(syscall.SIGCONT)
 			}
 			work(t, s, round, h)
 		}

@@ -61,12 +61,9 @@ func TestHubsOfTwoVersions(t *testing.T) {
 	program := earlier(t, besideToday)
 	c := hubConfig(t)
 	old := startProgram(t, c, func(c hub.Config) *exec.Cmd { return command(t, program, c) })
-	second := c
-	second.Root = t.TempDir()
-	copyKey(t, c.Root, second.Root)
 	old.push("before:1", image(upperTar))
 	old.ready("before:1")
-	today := startProcess(t, second)
+	today := startProcess(t, further(t, c))
 	undisturbed := startProcess(t, hubConfig(t))
 	undisturbed.pushReady("before:1", image(upperTar))
 	for round := range 6 {
@@ -120,9 +117,7 @@ func TestTooOldHubIsRefused(t *testing.T) {
 	today := startProcess(t, c)
 	today.pushReady("a:1", image(lowerTar, upperTar))
 	today.idle()
-	if err := today.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	today.signal(syscall.SIGTERM)
 	if err := today.cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -83,8 +83,7 @@ func TestSendersAreLimited(t *testing.T) {
 	next := openHub(t, c)
 	next.Starts().Timing.MergeDelay = 0
 	h := runHub(t, next)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	all := filesOf(t, m)
 	handler := next.PublicHandler()
 	send := func(from, forwarded string, reads ...trace.Read) int {

@@ -88,8 +88,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	c := hubConfig(t)
 	c.Catalog = database.Database(t)
 	p := startProcess(t, c)
-	p.push("before:1", image(upperTar))
-	p.ready("before:1")
+	p.pushReady("before:1", image(upperTar))
 	pack, err := chunk.ParseID(strings.TrimPrefix(firstWith(files(t, objectsDir(c)), "packs/"), "packs/"))
 	if err != nil {
 		t.Fatal(err)
@@ -190,8 +189,7 @@ func TestVerificationWaitsForTheBucket(t *testing.T) {
 		from, refused, away = newFrom, newRefused, false
 	}
 	p := startProcess(t, refuseRequests(t, hubConfig(t), refuses))
-	p.push("a:1", image(lowerTar, upperTar))
-	p.ready("a:1")
+	p.pushReady("a:1", image(lowerTar, upperTar))
 	p.idle()
 	problems := func() string {
 		found, err := p.client.Verify(t.Context(), "a:1", silent)

@@ -21,8 +21,7 @@ import (
 func TestBackupIsDurable(t *testing.T) {
 	t.Parallel()
 	h := startLocalHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
 	for _, part := range []string{"objects", "registry"} {
 		dir := filepath.Join(t.TempDir(), "new", "backup")

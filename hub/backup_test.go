@@ -61,8 +61,7 @@ func backup(h *testHub, dir string) hub.BackupResult {
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	first := backup(h, dir)
 	if first.Objects == 0 || first.Copied != first.Objects {
@@ -74,8 +73,7 @@ func TestBackupAndRestore(t *testing.T) {
 	if again := backup(h, dir); again.Copied != 0 {
 		t.Errorf("backup of what has not changed: %+v", again)
 	}
-	h.push("b:1", image(lowerTar, upperTar))
-	h.ready("b:1")
+	h.pushReady("b:1", image(lowerTar, upperTar))
 	h.idle()
 	if second := backup(h, dir); second.Copied == 0 || second.Copied >= second.Objects {
 		t.Errorf("second backup: %+v", second)
@@ -95,8 +93,7 @@ func TestBackupAndRestore(t *testing.T) {
 		t.Error("the restored hub has another key")
 	}
 	again.wantClean("after the restore", "a:1", "b:1")
-	again.push("c:1", image(upperTar))
-	again.ready("c:1")
+	again.pushReady("c:1", image(upperTar))
 	again.wantClean("with another image", "a:1", "b:1", "c:1")
 	h.wantClean("the first hub", "a:1", "b:1")
 }
@@ -135,8 +132,7 @@ func TestBackupOfRepairedObjects(t *testing.T) {
 func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
-	h.push("stays:1", image(lowerTar))
-	h.ready("stays:1")
+	h.pushReady("stays:1", image(lowerTar))
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -144,8 +140,7 @@ func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	work.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			name := fmt.Sprintf("comes:%d", i)
-			h.push(name, image(lowerTar, upperTar))
-			h.ready(name)
+			h.pushReady(name, image(lowerTar, upperTar))
 			if err := h.client.Remove(t.Context(), name); err != nil {
 				t.Error(err)
 				return
@@ -173,12 +168,10 @@ func TestBackupWhileImagesComeAndGo(t *testing.T) {
 func TestBackupIntoAnotherDirectory(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), t.TempDir()
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	another := startLocalHub(t)
-	another.push("b:1", image(upperTar))
-	another.ready("b:1")
+	another.pushReady("b:1", image(upperTar))
 	another.idle()
 	link := filepath.Join(dir, "link")
 	if err := os.Symlink(h.config.Root, link); err != nil {
@@ -215,8 +208,7 @@ func TestBackupIntoAnotherDirectory(t *testing.T) {
 func TestIncompleteBackup(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	for _, key := range files(t, objectsDir(h.config)) {
 		if err := os.Remove(filepath.Join(objectsDir(h.config), key)); err != nil {

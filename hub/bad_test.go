@@ -109,8 +109,7 @@ func small(c *hub.Config) { c.Limits.LayerBytes, c.Limits.Entries = 1<<20, 1000 
 func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, small)
-	h.push("good:1", image(tarball.Of(tarball.File("a", noise(9, 60_000)))))
-	h.ready("good:1")
+	h.pushReady("good:1", image(tarball.Of(tarball.File("a", noise(9, 60_000)))))
 	before := h.holdings()
 	for name, bad := range badImages() {
 		repository := "bad/" + strings.ReplaceAll(name, " ", "-")
@@ -136,8 +135,7 @@ func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 		}
 		h.unchanged(name+", once more", before)
 	}
-	h.push("good:2", image(lowerTar, upperTar))
-	h.ready("good:2")
+	h.pushReady("good:2", image(lowerTar, upperTar))
 }
 
 // unchanged checks that the hub has what it had before, and that no other file is left.
@@ -217,8 +215,7 @@ func TestDamagedBlobIsReplaced(t *testing.T) {
 			t.Errorf("%s: the registry answers %d for the blob, want 404", name, status)
 		}
 	}
-	h.push("a:1", image(lowerTar, upperTar))
-	if got := h.ready("a:1"); got.Error != "" {
+	if got := h.pushReady("a:1", image(lowerTar, upperTar)); got.Error != "" {
 		t.Errorf("a ready image has the error %q", got.Error)
 	}
 }

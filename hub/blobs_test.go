@@ -103,8 +103,7 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 		t.Errorf("verify: %s", problems)
 	}
 	// All of it can be pushed again.
-	h.push("a:2", image(lowerTar, upperTar))
-	h.ready("a:2")
+	h.pushReady("a:2", image(lowerTar, upperTar))
 	h.collectBlobs()
 	if problems := h.problems("a:2"); problems != "" {
 		t.Errorf("verify after a second push: %s", problems)
@@ -288,8 +287,7 @@ func TestLayersAreReleased(t *testing.T) {
 	r := startRegistry(t, image(lowerTar, upperTar))
 	h := startHub(t, func(c *hub.Config) { c.KeepBlobs = "always" })
 	h.added(wire.Add{Source: r.source(), Name: "a:1"})
-	h.push("b:1", image(upperTar))
-	h.ready("b:1")
+	h.pushReady("b:1", image(upperTar))
 	if result := h.collectBlobs(); result != (blobs.Result{}) || !h.stores(lower) {
 		t.Errorf("collected %+v, stored: %t", result, h.stores(lower))
 	}
@@ -334,8 +332,7 @@ func TestLayersAreReleased(t *testing.T) {
 func TestKeepNever(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.KeepBlobs = "never" })
-	h.push("a:1", image(lowerTar, upperTar))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(lowerTar, upperTar))
 	h.push("bad:1", image(tarball.Of(tarball.Link("a", "b")))) // fails
 	h.settled("bad:1")
 	h.collectBlobs()
@@ -354,8 +351,7 @@ func TestKeepNever(t *testing.T) {
 		t.Errorf("verify: %s", problems)
 	}
 	// It can be pushed again.
-	h.push("a:2", image(lowerTar, upperTar))
-	h.ready("a:2")
+	h.pushReady("a:2", image(lowerTar, upperTar))
 	h.expectBlob("a", lower, lowerBytes)
 }
 

@@ -60,8 +60,7 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	if images := again.settled("slow:1"); len(images) != 1 || images[0].State != wire.StateFailed {
 		t.Errorf("after a restart: %+v, want it failed still", images)
 	}
-	again.push("next:1", image(lowerTar))
-	again.ready("next:1")
+	again.pushReady("next:1", image(lowerTar))
 }
 
 // stuck replaces a file by a pipe: readers that open it wait until release is called. release waits
@@ -110,8 +109,7 @@ func (h *testHub) get(path string, statuses chan<- *http.Response) {
 func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	id, err := h.Catalog().Starts.Locations(t.Context(), m.ID())
 	if err != nil {
 		t.Fatal(err)
@@ -187,8 +185,7 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 	for i := range all {
 		layers = append(layers, tarball.Of(tarball.File(fmt.Sprint("f", i), "")))
 	}
-	h.push("a:1", image(layers...))
-	h.ready("a:1")
+	h.pushReady("a:1", image(layers...))
 	var diffIDs []digest.Digest
 	for _, l := range layers {
 		diffIDs = append(diffIDs, digest.FromBytes(l))
@@ -227,8 +224,7 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 		layers = append(layers, tarball.Of(tarball.File(fmt.Sprint("f", i), noise(uint64(i), 10_000))))
 		diffIDs = append(diffIDs, digest.FromBytes(layers[i]))
 	}
-	h.push("a:1", image(layers...))
-	top := h.ready("a:1")
+	top := h.pushReady("a:1", image(layers...))
 	before := len(files(t, filepath.Join(objectsDir(h.config), "indexes")))
 	chains := identity.ChainIDs(diffIDs)
 	for range 2 {
@@ -245,8 +241,7 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 	}
 	h.fetchTree(top.Chain)
 	// A tree that becomes the top of an image is kept.
-	h.push("b:1", image(layers[:2]...))
-	b := h.ready("b:1")
+	b := h.pushReady("b:1", image(layers[:2]...))
 	for _, chain := range chains {
 		h.fetchTree(chain.String())
 	}

@@ -30,8 +30,7 @@ func TestKeyIsKept(t *testing.T) {
 func TestLostKeyIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.stop()
 	if err := os.Remove(hub.KeyFile(h.config.Root)); err != nil {
 		t.Fatal(err)
@@ -67,8 +66,7 @@ func TestScratchIsBesideTheObjects(t *testing.T) {
 	t.Parallel()
 	bucket := t.TempDir()
 	h := startHub(t, func(c *hub.Config) { c.Bucket = "file://" + bucket })
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	if _, err := os.Stat(hub.ScratchDir(h.config.Root)); err == nil {
 		t.Error("there is a scratch directory in the root, too")
 	}

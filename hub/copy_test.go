@@ -222,8 +222,7 @@ func TestPushesDoNotWaitForASource(t *testing.T) {
 	<-held
 	for n := range 3 {
 		name := fmt.Sprintf("pushed:%d", n)
-		h.push(name, image(tarball.Of(tarball.File(name, noise(uint64(n), 5000)))))
-		h.ready(name)
+		h.pushReady(name, image(tarball.Of(tarball.File(name, noise(uint64(n), 5000)))))
 	}
 	release()
 	if err := <-added; err != nil {

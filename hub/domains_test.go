@@ -172,8 +172,7 @@ func TestDigestsAcrossDomains(t *testing.T) {
 	h := startHub(t, withTeam)
 	victim := image(lowerTar, upperTar)
 	manifest, config, blobs := victim.build()
-	h.push("a:1", victim)
-	h.ready("a:1")
+	h.pushReady("a:1", victim)
 	for _, layer := range manifest.Layers {
 		for to, want := range map[string]int{"team/b": http.StatusAccepted, "b": http.StatusCreated} {
 			path := fmt.Sprintf("/v2/%s/blobs/uploads/?mount=%s&from=a", to, layer.Digest)
@@ -272,8 +271,7 @@ func TestBackupOfDomains(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam, func(c *hub.Config) { c.Catalog, c.Bucket = "", "" })
 	dir := filepath.Join(t.TempDir(), "backup")
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.push("team/a:1", image(upperTar))
 	h.in("team").ready("team/a:1")
 	h.idle()

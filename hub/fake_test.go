@@ -326,6 +326,13 @@ func (h *testHub) ready(name string) wire.Image {
 	return wire.Image{}
 }
 
+// pushReady pushes an image, waits until it is ready, and returns it.
+func (h *testHub) pushReady(name string, i fakeImage) wire.Image {
+	h.t.Helper()
+	h.push(name, i)
+	return h.ready(name)
+}
+
 // settled waits until no image of a name is queued or active, and returns the images.
 func (h *testHub) settled(name string) []wire.Image {
 	h.t.Helper()

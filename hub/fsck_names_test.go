@@ -73,8 +73,7 @@ func TestFsckSparesNamesWithoutARegistry(t *testing.T) {
 	h := startHub(t)
 	const images = 10
 	for i := range images {
-		h.push(fmt.Sprintf("a:%d", i), image(lowerTar))
-		h.ready(fmt.Sprintf("a:%d", i))
+		h.pushReady(fmt.Sprintf("a:%d", i), image(lowerTar))
 	}
 	h.wantClean("at first", "a:0")
 	names := func(when string, want int) {
@@ -118,8 +117,7 @@ func TestFsckSparesNamesWithoutARegistry(t *testing.T) {
 func TestFsckSparesChangingNames(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	settled, err := h.Images().Changing(t.Context(), "a", "1")
 	if err == nil {

@@ -59,10 +59,8 @@ func findings(check wire.Check) string {
 func TestFsckRepairs(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
-	h.push("b:1", image(lowerTar))
-	h.ready("b:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
+	h.pushReady("b:1", image(lowerTar))
 	h.wantClean("at first", "a:1", "b:1")
 	dir := objectsDir(h.config)
 	flip := func(file string) error {
@@ -121,8 +119,7 @@ func TestFsckNamesWhatIsLost(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	both := image(lowerTar, upperTar)
-	h.push("a:1", both)
-	h.ready("a:1")
+	h.pushReady("a:1", both)
 	h.idle()
 	dir := objectsDir(h.config)
 	for _, key := range files(t, dir) {
@@ -146,8 +143,7 @@ func TestFsckNamesWhatIsLost(t *testing.T) {
 	if check.Left() == 0 || !slices.Contains(check.Findings[0].Images, "a:1") {
 		t.Errorf("%d problems are left, in %+v", check.Left(), check.Findings)
 	}
-	h.push("a:1", both)
-	h.ready("a:1")
+	h.pushReady("a:1", both)
 	if check = h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
 		t.Errorf("after the push: %s", findings(check))
 	}
@@ -158,8 +154,7 @@ func TestFsckNamesWhatIsLost(t *testing.T) {
 func TestFsckDeletesUnknownObjects(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	before := files(t, objectsDir(h.config))
 	unknown := map[string]string{}
@@ -239,8 +234,7 @@ func TestFsckForgetsLostRewrittenPacks(t *testing.T) {
 func TestRepairIsInterrupted(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
 	dir := objectsDir(h.config)
 	for delay := time.Duration(0); delay < 200*time.Millisecond; delay = delay*2 + 5*time.Millisecond {

@@ -206,8 +206,7 @@ func TestImagesOfAllKinds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := startHub(t)
-			h.push("a:1", i)
-			got := h.ready("a:1")
+			got := h.pushReady("a:1", i)
 			if header, _ := h.fetchTree(got.Chain); header.Files == 0 {
 				t.Error("the tree is empty")
 			}
@@ -218,8 +217,7 @@ func TestImagesOfAllKinds(t *testing.T) {
 func TestNothingIsStoredTwice(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	first := h.ready("a:1")
+	first := h.pushReady("a:1", image(lowerTar, upperTar))
 	once := h.holdings()
 	for name, i := range map[string]fakeImage{
 		"a:2": image(lowerTar, upperTar),
@@ -237,8 +235,7 @@ func TestNothingIsStoredTwice(t *testing.T) {
 		}
 	}
 	// Another layer with the same files adds a record and a tree, but no chunk.
-	h.push("moved:1", image(tarball.Of(tarball.File("moved", noise(1, 60_000)), tarball.File("small", "small"))))
-	h.ready("moved:1")
+	h.pushReady("moved:1", image(tarball.Of(tarball.File("moved", noise(1, 60_000)), tarball.File("small", "small"))))
 	now := h.holdings()
 	if now.inventory.Chunks != once.inventory.Chunks || now.inventory.Packs != once.inventory.Packs ||
 		now.inventory.Layers != once.inventory.Layers+1 {
@@ -250,22 +247,18 @@ func TestNothingIsStoredTwice(t *testing.T) {
 func TestTreeIDIsReproducible(t *testing.T) {
 	i := image(lowerTar, upperTar)
 	empty := startHub(t)
-	empty.push("a:1", i)
-	want := empty.ready("a:1").Tree
+	want := empty.pushReady("a:1", i).Tree
 
 	full := startHub(t)
 	full.push("before:1", image(tarball.Of(tarball.File("x", noise(3, 30_000)), tarball.File("y", noise(2, 20_000)))))
-	full.push("before:2", image(upperTar))
-	full.ready("before:2")
-	full.push("b:1", i)
-	if got := full.ready("b:1").Tree; got != want {
+	full.pushReady("before:2", image(upperTar))
+	if got := full.pushReady("b:1", i).Tree; got != want {
 		t.Errorf("tree %s on a hub with other images, %s on an empty one", got, want)
 	}
 
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	alone := startHub(t)
-	alone.push("c:1", fakeImage{layers: i.layers, docker: true})
-	if got := alone.ready("c:1").Tree; got != want {
+	if got := alone.pushReady("c:1", fakeImage{layers: i.layers, docker: true}).Tree; got != want {
 		t.Errorf("tree %s with one processor, %s with several", got, want)
 	}
 }
@@ -273,8 +266,7 @@ func TestTreeIDIsReproducible(t *testing.T) {
 func TestTreesOnRequest(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	top := h.ready("a:1")
+	top := h.pushReady("a:1", image(lowerTar, upperTar))
 	lower := digest.FromBytes(lowerTar).String()
 	chain, err := h.client.Chain(t.Context(), lower)
 	if err != nil {
@@ -288,16 +280,14 @@ func TestTreesOnRequest(t *testing.T) {
 	header, _ := h.fetchTree(lower)
 
 	other := startHub(t)
-	other.push("b:1", image(lowerTar))
-	if want := other.ready("b:1").Tree; header.ID().String() != want {
+	if want := other.pushReady("b:1", image(lowerTar)).Tree; header.ID().String() != want {
 		t.Errorf("the lower chain has tree %s, want that of an image of that layer, %s", header.ID(), want)
 	}
 	// The tree is made now, but only tops of images are announced.
 	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement != nil {
 		t.Errorf("the lower chain is %+v, %v, want no statement", chain, err)
 	}
-	h.push("base:1", image(lowerTar))
-	h.ready("base:1")
+	h.pushReady("base:1", image(lowerTar))
 	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement == nil ||
 		chain.Statement.Tree != header.ID() {
 		t.Errorf("as an image's top, the chain is %+v, %v, want a statement", chain, err)
@@ -307,8 +297,7 @@ func TestTreesOnRequest(t *testing.T) {
 func TestNotFound(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	id := strings.Repeat("ab", 32)
 	for path, want := range map[string]int{
 		"/lighter/1/default/chains/sha256:" + id:      404,
@@ -353,8 +342,7 @@ func TestNotFound(t *testing.T) {
 func TestImmutableObjects(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(lowerTar))
 	packs := files(t, objectsDir(h.config)+"/packs")
 	for path, immutable := range map[string]bool{
 		"/lighter/1/default/indexes/" + got.Tree:      true,

@@ -37,8 +37,7 @@ func (h *testHub) wantReady(name string, manifest []byte) {
 func TestRestartWhileANameIsCopied(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	r := startRegistry(t, image(upperTar))
 	held, release := r.holdBlobs(t)
 	h.adding(wire.Add{Source: r.source(), Name: "a:1"})
@@ -240,8 +239,7 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := startHub(t)
-			h.push("a:other", image(upperTar))
-			h.ready("a:other")
+			h.pushReady("a:other", image(upperTar))
 			r := startRegistry(t, image(lowerTar))
 			held, release := r.holdBlobs(t)
 			h.adding(wire.Add{Source: r.source(), Name: "a:1"})
@@ -305,8 +303,7 @@ func TestJobsOfOtherReleases(t *testing.T) {
 	if j, err := h.client.CancelJob(t.Context(), numbers["later"]); err != nil || j.State != wire.JobCancelled {
 		t.Errorf("the job that was cancelled: %+v, %v", j, err)
 	}
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	for _, j := range list(true) {
 		if j.Foreign != (j.N == numbers["blobs"] || j.N == numbers["later"]) {

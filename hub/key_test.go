@@ -50,8 +50,7 @@ func signers(t *testing.T, client *client.Client, chain string, keys []string) (
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	before := h.ready("a:1").Chain
+	before := h.pushReady("a:1", image(lowerTar)).Chain
 	root := h.config.Root
 	keys, err := hub.Keys(root)
 	if err != nil || len(keys) != 1 {
@@ -161,8 +160,7 @@ func text(keys []ed25519.PublicKey) (all []string) {
 func TestMirrorOfTwoKeys(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	chain := h.ready("a:1").Chain
+	chain := h.pushReady("a:1", image(lowerTar)).Chain
 	dir := t.TempDir()
 	h.mirror(dir)
 	if _, err := hub.AddKey(h.config.Root); err != nil {

@@ -70,8 +70,7 @@ func TestManifestsOfImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.push("pushed/here:1", image(lowerTar, upperTar))
-	h.ready("pushed/here:1")
+	h.pushReady("pushed/here:1", image(lowerTar, upperTar))
 	all := []string{repository, other, "registry.test:5000/renamed", "pushed/here"}
 	h.names(manifest, all...)
 
@@ -90,8 +89,7 @@ func TestManifestsOfImages(t *testing.T) {
 	if _, err := h.client.Manifest(t.Context(), manifest); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("a removed image: %v, want not found", err)
 	}
-	h.push("pushed/here:1", image(lowerTar, upperTar))
-	h.ready("pushed/here:1")
+	h.pushReady("pushed/here:1", image(lowerTar, upperTar))
 	h.names(manifest, "pushed/here")
 }
 
@@ -139,8 +137,7 @@ func TestMirrorHasManifests(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	for name, tar := range map[string][]byte{"a:1": lowerTar, "b:1": upperTar} {
-		h.push(name, image(tar))
-		h.ready(name)
+		h.pushReady(name, image(tar))
 	}
 	dir := filepath.Join(t.TempDir(), "mirror")
 	h.mirror(dir, "a:1")

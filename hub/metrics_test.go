@@ -17,8 +17,7 @@ import (
 // The label endpoint of the requests' metrics has few values, whatever paths clients request.
 func TestMetrics(t *testing.T) {
 	h := startHub(t)
-	h.push("tools/shell:1", image(lowerTar))
-	h.ready("tools/shell:1")
+	h.pushReady("tools/shell:1", image(lowerTar))
 	for _, path := range []string{"/lighter/1/default/key", "/lighter/1/default/packs/none/1",
 		"/lighter/1/default/secret", "/x", "/lighter/1/other/key"} {
 		h.do("GET", path, nil)

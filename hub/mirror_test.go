@@ -79,8 +79,7 @@ func TestMirror(t *testing.T) {
 	third := tarball.Of(tarball.File("third", noise(4, 20_000)))
 	for name, tars := range map[string][][]byte{"a:1": {lowerTar, upperTar}, "b:1": {lowerTar, third},
 		"c:1": {lowerTar, upperTar, third}} {
-		h.push(name, image(tars...))
-		h.ready(name)
+		h.pushReady(name, image(tars...))
 	}
 	dir := filepath.Join(t.TempDir(), "mirror")
 	done, said := h.mirror(dir, "a:1")
@@ -148,8 +147,7 @@ func TestMirror(t *testing.T) {
 func TestMirrorOfABadHub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	a := h.ready("a:1")
+	a := h.pushReady("a:1", image(lowerTar, upperTar))
 	dir := t.TempDir()
 	copyFrom := func(spoil string) error {
 		bad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -58,8 +58,7 @@ func TestRemovalBesideAPush(t *testing.T) {
 			a := startProcess(t, slow)
 			b := startProcess(t, further(t, c))
 			pushed := image(lowerTar)
-			b.push("a:1", pushed)
-			b.ready("a:1")
+			b.pushReady("a:1", pushed)
 			b.idle()
 			b.signal(syscall.SIGSTOP) // so that the other process removes the image
 			removed := make(chan error, 1)
@@ -97,8 +96,7 @@ func TestRemovalWakesUp(t *testing.T) {
 	a := startProcess(t, c, stepsEnv+"="+dir)
 	b := startProcess(t, further(t, c), stepsEnv+"="+t.TempDir())
 	pushed := image(lowerTar)
-	b.push("a:1", pushed)
-	b.ready("a:1")
+	b.pushReady("a:1", pushed)
 	b.idle()
 	b.signal(syscall.SIGSTOP)
 	remove := scene{do: func(ctx context.Context, h *process, _ int) error { return h.client.Remove(ctx, "a:1") }}
@@ -122,8 +120,7 @@ func TestRemovalsBesidePushes(t *testing.T) {
 	t.Parallel()
 	a, b := startProcesses(t)
 	pushed := image(lowerTar)
-	a.push("a:1", pushed)
-	a.ready("a:1")
+	a.pushReady("a:1", pushed)
 	rounds := 10
 	if soak {
 		rounds = 200

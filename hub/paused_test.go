@@ -35,8 +35,7 @@ func TestPausedWorkRunsOnRequest(t *testing.T) {
 func TestPausedWorkEndsTheWait(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	h.stop()
 	waiting := openHub(t, h.config) // it runs no jobs

@@ -103,8 +103,7 @@ func TestNoRequestScansATable(t *testing.T) {
 	r := &ran{requests: map[string][]any{}, work: map[string][]any{}}
 	opened.Catalog().Observe(r.add)
 	h := runHub(t, opened)
-	h.push("a:1", image(lowerTar, upperTar))
-	a := h.ready("a:1")
+	a := h.pushReady("a:1", image(lowerTar, upperTar))
 	h.await(h.extents(a.Tree).ID())
 	h.idle()
 	large, err := catalogtest.OpenLarge(cmp.Or(h.config.Catalog, filepath.Join(h.config.Root, "catalog.db")))
@@ -120,8 +119,7 @@ func TestNoRequestScansATable(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.take()
-	h.push("b:1", image(upperTar))
-	h.ready("b:1")
+	h.pushReady("b:1", image(upperTar))
 	h.idle()
 	all, work := r.take()
 	expectNoScan(t, plans, "a push", all)

@@ -151,8 +151,7 @@ func TestStoppedWhileItPublishes(t *testing.T) {
 		p.fetchTree(p.ready("a:1").Chain)
 	}
 	undisturbed := startProcess(t, hubConfig(t))
-	undisturbed.push("a:1", image(lowerTar, upperTar))
-	undisturbed.ready("a:1")
+	undisturbed.pushReady("a:1", image(lowerTar, upperTar))
 	wantSame(t, b.config, undisturbed.config)
 }
 
@@ -165,8 +164,7 @@ func TestProcessesShareALayer(t *testing.T) {
 		all.Go(func() {
 			p := []*process{a, b}[i%2]
 			name := fmt.Sprintf("image-%d:1", i)
-			p.push(name, image(lowerTar, tarball.Of(tarball.File("own", noise(uint64(20+i), 30_000)))))
-			p.ready(name)
+			p.pushReady(name, image(lowerTar, tarball.Of(tarball.File("own", noise(uint64(20+i), 30_000)))))
 		})
 	}
 	all.Wait()
@@ -174,8 +172,7 @@ func TestProcessesShareALayer(t *testing.T) {
 	undisturbed := startProcess(t, hubConfig(t))
 	for i := range 6 {
 		name := fmt.Sprintf("image-%d:1", i)
-		undisturbed.push(name, image(lowerTar, tarball.Of(tarball.File("own", noise(uint64(20+i), 30_000)))))
-		undisturbed.ready(name)
+		undisturbed.pushReady(name, image(lowerTar, tarball.Of(tarball.File("own", noise(uint64(20+i), 30_000)))))
 	}
 	wantSame(t, a.config, undisturbed.config)
 }

@@ -73,10 +73,8 @@ func TestRemovedImageIsAddedAgain(t *testing.T) {
 func TestMovedTagRemovesPreviousImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(upperTar))
-	old := h.ready("a:1")
-	h.push("a:1", image(lowerTar))
-	now := h.ready("a:1")
+	old := h.pushReady("a:1", image(upperTar))
+	now := h.pushReady("a:1", image(lowerTar))
 	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != now.Digest {
 		t.Errorf("the name refers to %+v", images)
 	}

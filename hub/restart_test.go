@@ -24,8 +24,7 @@ type catalogImage = catalog.Image
 func TestKilledHubGoesOn(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("before:1", image(upperTar))
-	h.ready("before:1")
+	h.pushReady("before:1", image(upperTar))
 	h.stop()
 
 	// This hub receives a push, takes the image from the queue, and stops. leaveUnpublished adds
@@ -62,10 +61,8 @@ func TestKilledHubGoesOn(t *testing.T) {
 	}
 	// The hub has the same objects and rows as one that was never killed.
 	other := startHub(t)
-	other.push("before:1", image(upperTar))
-	other.ready("before:1")
-	other.push("a:1", image(lowerTar, upperTar))
-	other.ready("a:1")
+	other.pushReady("before:1", image(upperTar))
+	other.pushReady("a:1", image(lowerTar, upperTar))
 	if got, want := again.holdings().inventory, other.holdings().inventory; got != want {
 		t.Errorf("after the restart the hub has %+v, want %+v", got, want)
 	}
@@ -114,8 +111,7 @@ func TestKilledHubForgetsDeletedNames(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			h := startHub(t)
-			h.push("a:1", image(lowerTar))
-			which := reference(h.ready("a:1"))
+			which := reference(h.pushReady("a:1", image(lowerTar)))
 			h.stop()
 			dying := openHub(t, h.config)
 			_, err := dying.Images().Changing(t.Context(), "a", which)
@@ -138,8 +134,7 @@ func TestKilledHubForgetsDeletedNames(t *testing.T) {
 func TestKilledHubCompletesARemoval(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(lowerTar))
 	h.stop()
 	dying := openHub(t, h.config)
 	ctx, cancel := context.WithCancel(t.Context())

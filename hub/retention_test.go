@@ -63,8 +63,7 @@ func TestRetention(t *testing.T) {
 			KeepTags: []retention.Keep{{Newest: 1}, {Patterns: []string{"keep*"}}}}}
 	})
 	for i, name := range []string{"ci/a:1", "ci/a:2", "ci/a:keep", "ci/b:1", "ci/b:2", "ci/b:3", "other:1"} {
-		h.push(name, image(tarball.Of(tarball.File("f", noise(uint64(i), 1000)))))
-		h.ready(name)
+		h.pushReady(name, image(tarball.Of(tarball.File("f", noise(uint64(i), 1000)))))
 	}
 	verdicts, err := h.client.Retention(t.Context())
 	if err != nil {
@@ -105,8 +104,7 @@ func TestRetention(t *testing.T) {
 	h.expect("/v2/ci/b/manifests/1", 404)
 	h.expect("/v2/ci/b/manifests/3", 200)
 	// One more push makes one of two images go: that is not too much.
-	h.push("ci/b:4", image(upperTar))
-	h.ready("ci/b:4")
+	h.pushReady("ci/b:4", image(upperTar))
 	h.applyRetention()
 	if got, want := h.retained(), "ci/a:1 ci/a:2 ci/a:keep ci/b:4 other:1"; got != want {
 		t.Errorf("after another push: %s, want %s", got, want)
@@ -147,8 +145,7 @@ func TestRetentionBesideAPush(t *testing.T) {
 			t.Errorf("the hub has %q, want the pushed image", h.retained())
 		}
 	}
-	h.push("a:1", image(lowerTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar))
 	push(func() {
 		if removed, err := h.Images().RemoveIf(t.Context(), "a:1", is); removed || err != nil {
 			t.Errorf("removed while a push is announced: %t, %v", removed, err)

@@ -53,8 +53,7 @@ func TestScratchIsLost(t *testing.T) {
 	h = h.restart()
 	h.wantClean("after all", "a:1")
 	undisturbed := startHub(t)
-	undisturbed.push("a:1", i)
-	undisturbed.ready("a:1")
+	undisturbed.pushReady("a:1", i)
 	got, want := h.holdings().inventory, undisturbed.holdings().inventory
 	if got != want || h.ready("a:1").Tree != undisturbed.ready("a:1").Tree {
 		t.Errorf("the hub has %+v, want %+v", got, want)

@@ -36,8 +36,7 @@ func TestDiskReserve(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
 	h := runHub(t, openHub(t, c))
-	h.push("a:1", image(lowerTar))
-	a := h.ready("a:1")
+	a := h.pushReady("a:1", image(lowerTar))
 	r := startRegistry(t, image(upperTar))
 	h.stop()
 	c.DiskReserve = 1 << 60

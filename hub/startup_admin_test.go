@@ -21,8 +21,7 @@ import (
 func TestTracesAreShownExportedAndImported(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	h.traced(m, 7, 2, 4)
 	h.traced(m, 2, 4, 7) // the same workload
 	h.traced(m, 0, 2)
@@ -41,8 +40,7 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	}
 
 	other := startsHub(t)
-	other.push("b:1", image(startsTar(50), startsTar(10)))
-	got := other.extents(other.ready("b:1").Tree)
+	got := other.extents(other.pushReady("b:1", image(startsTar(50), startsTar(10))).Tree)
 	if err := other.client.ImportTraces(t.Context(), "b:1", "linux/amd64", text); err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +72,7 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 func TestVerifyReadsStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	h.traced(m, 1, 2, 3)
 	packs, _ := h.startups(m)
 	file := filepath.Join(objectsDir(h.config), "packs", packs[0].Pack.String())
@@ -104,8 +101,7 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 func TestVerifyWhileLayoutsChange(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	h.traced(m, 1, 2, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sender sync.WaitGroup
@@ -132,8 +128,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 func TestMirrorHasStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(startsTar(10)))
 	m := h.extents(got.Tree)
 	dir := t.TempDir()
 	h.mirror(dir, "a:1")
@@ -170,8 +165,7 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 func TestTracesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	h.traced(m, 1, 2, 3)
 	h.traced(m, 1, 2, 3)
 	before, _ := h.client.ExportTraces(t.Context(), "a:1", "")
@@ -212,8 +206,7 @@ func TestTracesAreRemoved(t *testing.T) {
 		t.Errorf("recordings after the removal of all: %q, %v", text, err)
 	}
 	// The next image in the repository does not inherit it.
-	h.push("a:2", image(startsTar(10), startsTar(40)))
-	h.ready("a:2")
+	h.pushReady("a:2", image(startsTar(10), startsTar(40)))
 	if text, err := h.client.ExportTraces(t.Context(), "a:2", ""); err != nil || string(text) != "lighter trace 1\n" {
 		t.Errorf("recordings of the next image: %q, %v", text, err)
 	}

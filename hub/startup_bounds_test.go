@@ -81,8 +81,7 @@ func TestAbsurdTraces(t *testing.T) {
 func TestRetiredStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(startsTar(10)))
 	m := h.extents(got.Tree)
 	h.traced(m, 1, 2)
 	first, _ := h.startups(m)
@@ -109,8 +108,7 @@ func TestRetiredStartupPacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	sweep(time.Now().Add(-time.Hour))
-	h.push("a:1", image(startsTar(10)))
-	h.ready("a:1")
+	h.pushReady("a:1", image(startsTar(10)))
 	if again, _ := h.startups(m); fmt.Sprint(again) != fmt.Sprint(second) {
 		t.Errorf("the image was added again with the packs %+v, want %+v", again, second)
 	}
@@ -132,8 +130,7 @@ func TestRetiredStartupPacks(t *testing.T) {
 func TestAnnouncedTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	path := "/lighter/1/default/traces/" + h.ready("a:1").Tree
+	path := "/lighter/1/default/traces/" + h.pushReady("a:1", image(startsTar(10))).Tree
 	body := trace.Trace{Reads: []trace.Read{{Length: 4096}}}.Encode()
 	address := strings.TrimPrefix(h.url, "http://")
 	var silent []net.Conn

@@ -133,8 +133,7 @@ func TestQuotaWithRemovedImages(t *testing.T) {
 	if held, err := h.Catalog().Starts.StartHoldings(t.Context()); err != nil || held.Live > limit {
 		t.Errorf("kept: %+v, %v", held, err)
 	}
-	h.push("a0:1", image(startsTar(10)))
-	h.ready("a0:1")
+	h.pushReady("a0:1", image(startsTar(10)))
 	h.await(first.ID())
 	if packs, in := h.startups(first); len(packs) == 0 || in[1] < 0 {
 		t.Errorf("the image was added again with the packs %+v with the files %v", packs, in)

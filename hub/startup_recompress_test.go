@@ -52,8 +52,7 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 	for i := range uint64(6) {
 		entries = append(entries, tarball.File(fmt.Sprintf("d/f%d", i), words(i, 200_000)))
 	}
-	th.push("a:1", image(tarball.Of(entries...)))
-	got := th.ready("a:1")
+	got := th.pushReady("a:1", image(tarball.Of(entries...)))
 	m := th.extents(got.Tree)
 	before := files(t, objectsDir(h.Config()))
 	th.traced(m, 4, 2, 1)
@@ -97,8 +96,7 @@ func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 	h := openHub(t, hubConfig(t))
 	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, time.Second
 	th := runHub(t, h)
-	th.push("a:1", image(startsTar(10)))
-	m := th.extents(th.ready("a:1").Tree)
+	m := th.extents(th.pushReady("a:1", image(startsTar(10))).Tree)
 	th.traced(m, 1, 2)
 	newer, err := h.Catalog().Starts.Layout(t.Context(), m.ID())
 	if err != nil {
@@ -126,8 +124,7 @@ func TestRecompressionAfterRestart(t *testing.T) {
 	for i := range uint64(4) {
 		entries = append(entries, tarball.File(fmt.Sprintf("f%d", i), words(i, 200_000)))
 	}
-	th.push("a:1", image(tarball.Of(entries...)))
-	m := th.extents(th.ready("a:1").Tree)
+	m := th.extents(th.pushReady("a:1", image(tarball.Of(entries...))).Tree)
 	th.traced(m, 2, 1)
 	before, _ := th.startups(m)
 	th.stop()
@@ -165,8 +162,7 @@ func TestLayoutsDoNotWaitForRecompression(t *testing.T) {
 	h := openHub(t, hubConfig(t))
 	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, 0
 	th := runHub(t, h)
-	th.push("a:1", image(startsTar(10)))
-	th.traced(th.extents(th.ready("a:1").Tree), 1, 2)
+	th.traced(th.extents(th.pushReady("a:1", image(startsTar(10))).Tree), 1, 2)
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(begun); err == nil {
 			break
@@ -175,8 +171,7 @@ func TestLayoutsDoNotWaitForRecompression(t *testing.T) {
 			t.Fatal("recompression does not begin")
 		}
 	}
-	th.push("b:1", image(startsTar(40)))
-	m := th.extents(th.ready("b:1").Tree)
+	m := th.extents(th.pushReady("b:1", image(startsTar(40))).Tree)
 	th.traced(m, 3)
 	if packs, in := th.startups(m); len(packs) != 1 || in[3] != 0 {
 		t.Errorf("while a tree is recompressed, another one has the packs %+v with the files %v", packs, in)

@@ -138,8 +138,7 @@ func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 func TestTraceBecomesStartupPack(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(startsTar(10)))
 	m := h.extents(got.Tree)
 	packs, _ := h.startups(m)
 	path := "/lighter/1/default/locations/" + got.Tree
@@ -228,8 +227,7 @@ func countWith(list []string, prefix string) (n int) {
 func TestTraceSurvivesTheHub(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	h.Starts().Timing.MergeDelay = time.Hour
 	read := filesOf(t, m)[3]
 	if err := h.origins().SendTrace(t.Context(), m.ID(), trace.Trace{Reads: []trace.Read{read}}); err != nil {
@@ -256,20 +254,17 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 func TestNextImageInheritsTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", image(startsTar(10))).Tree)
 	h.traced(m, 1, 5, 8)
 	change := tarball.Of(tarball.Dir("c"), tarball.File("c/moved", noise(15, 200_000)), tarball.Whiteout("d/f5"),
 		tarball.File("d/f8", noise(99, 200_000)))
-	h.push("a:2", image(startsTar(10), change))
-	next := h.extents(h.ready("a:2").Tree)
+	next := h.extents(h.pushReady("a:2", image(startsTar(10), change)).Tree)
 	// c/moved, d/f0 to f4, d/f6 to f9
 	packs, in := h.startups(next)
 	if len(packs) != 1 || fmt.Sprint(in) != "[0 -1 0 -1 -1 -1 -1 -1 0 -1]" {
 		t.Errorf("%+v, %v", packs, in)
 	}
-	h.push("b:1", image(startsTar(30)))
-	if packs, in := h.startups(h.extents(h.ready("b:1").Tree)); slices.Contains(in, 0) {
+	if packs, in := h.startups(h.extents(h.pushReady("b:1", image(startsTar(30))).Tree)); slices.Contains(in, 0) {
 		t.Errorf("another repository: %+v, %v", packs, in)
 	}
 }
@@ -284,8 +279,7 @@ func TestGuess(t *testing.T) {
 		program("bin/run", "#!/bin/tool -x\n"+noise(2, 30_000)),
 		program("bin/tool", "#!/bin/none\n"+noise(3, 30_000))))
 	i.runs = v1.ImageConfig{Entrypoint: []string{"run"}, Env: []string{"PATH=/none:/bin"}}
-	h.push("a:1", i)
-	m := h.extents(h.ready("a:1").Tree)
+	m := h.extents(h.pushReady("a:1", i).Tree)
 	packs, in := h.startups(m)
 	if len(packs) != 1 || !packs[0].AtMount || fmt.Sprint(in) != "[-1 0 0]" {
 		t.Errorf("packs of the guess: %+v with the files %v", packs, in)

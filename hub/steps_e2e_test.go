@@ -108,13 +108,6 @@ func (s *steps) reach(name string) {
 	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), signal)
 }
 
-// pushReady pushes an image and waits until it is ready.
-func (p *process) pushReady(name string, i fakeImage) {
-	p.t.Helper()
-	p.push(name, i)
-	p.ready(name)
-}
-
 // stepsOf does a round at a process, and returns the steps that it reaches. The short form of the
 // test has a part of the queries only.
 func stepsOf(t *testing.T, s scene, h *process, dir string) (names []string) {

@@ -19,8 +19,7 @@ import (
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
 	dir := objectsDir(h.config)
 	first, last := objects.IndexKey(chunk.ID{}), objects.PackKey(chunk.Sum([]byte("unknown")))
@@ -95,8 +94,7 @@ func (h *testHub) sweptUntil(place string) {
 func TestSweepSparesAnotherBucket(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
 	dir := objectsDir(h.config)
 	unknown := map[string]bool{}
@@ -138,8 +136,7 @@ func TestSweepSparesAnotherBucket(t *testing.T) {
 func TestScrub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.ScrubDays = 1 })
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
 	dir := objectsDir(h.config)
 	damaged := 0

@@ -165,8 +165,7 @@ func TestUpstreamLayersKeepToTheirRepositories(t *testing.T) {
 		t.Errorf("%+v, stored: %t", got, h.stores(lower))
 	}
 	// A client that uploads it in another repository gets it stored there, and there only.
-	h.push("c:1", image(lowerTar))
-	h.ready("c:1")
+	h.pushReady("c:1", image(lowerTar))
 	h.expectBlob("c", lower, lowerBytes)
 	h.expectBlob("a", lower, lowerBytes)
 	if !h.stores(lower) {

@@ -43,8 +43,7 @@ func write(t *testing.T, path string, b []byte) {
 func TestVerifyNamesDamage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(lowerTar, upperTar))
 	if problems := h.problems("a:1"); problems != "" {
 		t.Fatalf("verify of an undamaged image: %s", problems)
 	}
@@ -128,8 +127,7 @@ func TestReportOfALostPack(t *testing.T) {
 	for i := range 300 {
 		entries = append(entries, tarball.File(fmt.Sprintf("file%d", i), noise(uint64(i), 10_000)))
 	}
-	h.push("a:1", image(tarball.Of(entries...)))
-	h.ready("a:1")
+	h.pushReady("a:1", image(tarball.Of(entries...)))
 	h.idle()
 	dir := objectsDir(h.config)
 	for _, pack := range files(t, filepath.Join(dir, "packs")) {
@@ -166,8 +164,7 @@ func damage(t *testing.T, file string) {
 func TestVerificationIsAJob(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.await(h.extents(h.ready("a:1").Tree).ID())
 	h.stop()
 	idle := openHub(t, h.config) // its queue does not run
@@ -222,8 +219,7 @@ func TestVerificationWaitsForTheRegistry(t *testing.T) {
 	opened := openHub(t, localConfig(t))
 	opened.Jobs().RetryDelay = 10 * time.Millisecond
 	h := runHub(t, opened)
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
 	// A file is where a directory has to be.
 	block := func(dir string) (unblock func()) {

@@ -10,8 +10,7 @@ import (
 func TestWirePage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, upperTar))
-	got := h.ready("a:1")
+	got := h.pushReady("a:1", image(lowerTar, upperTar))
 	list := files(t, objectsDir(h.config))
 	unit := base + "/" + firstWith(list, "packs/") + "/0"
 	for path, want := range map[string]string{
@@ -48,8 +47,7 @@ func TestWirePage(t *testing.T) {
 			}
 		}
 	}
-	h.push("b:1", image(lowerTar))
-	h.ready("b:1")
+	h.pushReady("b:1", image(lowerTar))
 	_, all, _ := h.do("GET", base+"/images", nil)
 	if _, empty, _ := h.do("GET", base+"/images?name=", nil); string(empty) != string(all) {
 		t.Errorf("the list with an empty name is %s, without one %s", empty, all)

@@ -185,7 +185,7 @@ func TestBackupIntoAnotherDirectory(t *testing.T) {
 	write(t, filepath.Join(home, "notes"), []byte("mine"))
 	for _, to := range []string{h.config.Root, link, filepath.Join(h.config.Root, "backup"),
 		filepath.Dir(h.config.Root), another.config.Root, home} {
-		_, err := hub.Backup(t.Context(), h.config.Root, to, func(wire.Progress) {})
+		_, err := hub.Backup(t.Context(), h.config.Root, to, silent)
 		if err == nil || !strings.Contains(err.Error(), "choose") {
 			t.Errorf("a backup into %s: %v, want an error", to, err)
 		}
@@ -210,12 +210,8 @@ func TestIncompleteBackup(t *testing.T) {
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
 	h.pushReady("a:1", image(lowerTar))
 	h.idle()
-	for _, key := range files(t, objectsDir(h.config)) {
-		if err := os.Remove(filepath.Join(objectsDir(h.config), key)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := hub.Backup(t.Context(), h.config.Root, dir, func(wire.Progress) {}); err == nil {
+	h.loseObjects()
+	if _, err := hub.Backup(t.Context(), h.config.Root, dir, silent); err == nil {
 		t.Error("a backup of lost objects succeeded")
 	}
 	if err := hub.Restore(t.Context(), dir, t.TempDir()); err == nil {

@@ -12,12 +12,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/hub"
 	"lighter/hub/blobs"
 	"lighter/hub/report"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
-
-	"lighter/hub"
 )
 
 // collectBlobs collects the registry's blobs twice: the first run sees some of them for the first
@@ -44,16 +43,6 @@ func (h *testHub) collectBlobs() (all blobs.Result) {
 		all.Bytes += result.Bytes
 	}
 	return all
-}
-
-// registryFiles returns the files of the registry that have a text in their paths.
-func (h *testHub) registryFiles(text string) (found []string) {
-	for _, file := range files(h.t, registryDir(h.config)) {
-		if strings.Contains(file, text) {
-			found = append(found, file)
-		}
-	}
-	return found
 }
 
 // What no image and no tag names is deleted from the registry, with all its links. Everything else

@@ -2,8 +2,6 @@ package hub_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,54 +29,6 @@ func (h *testHub) collect(delay time.Duration) *wire.Collection {
 	}
 	h.consistent()
 	return done
-}
-
-// consistent checks that the bucket has the objects that the catalog names, and no others.
-func (h *testHub) consistent() {
-	h.t.Helper()
-	ctx, c := h.t.Context(), h.Catalog()
-	inventory, err := c.Inventory(ctx)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	startup, err := c.Starts.StartHoldings(ctx)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	rewritten, err := c.Garbage.RewrittenPacks(ctx)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	want := map[string]int64{
-		"packs":   inventory.Packs + startup.Packs + int64(len(rewritten)),
-		"indexes": inventory.Trees, "locations": inventory.Trees, "layers": inventory.Layers,
-	}
-	got := map[string]int64{"packs": 0, "indexes": 0, "locations": 0, "layers": 0}
-	for _, key := range files(h.t, objectsDir(h.config)) {
-		kind, name, _ := strings.Cut(key, "/")
-		got[kind]++
-		id, err := chunk.ParseID(strings.TrimSuffix(name, ".zst"))
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		known := false
-		switch kind {
-		case "packs":
-			known, err = c.HasPack(ctx, id)
-		case "indexes":
-			known, err = c.HasTree(ctx, id)
-		case "locations":
-			known, err = c.Starts.HasLocations(ctx, id)
-		case "layers":
-			known, _, err = c.HasLayer(ctx, "sha256:"+id.String(), "")
-		}
-		if err != nil || !known {
-			h.t.Errorf("the bucket has %s, and the catalog does not, %v", key, err)
-		}
-	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		h.t.Errorf("the bucket has %v objects, the catalog %v", got, want)
-	}
 }
 
 func (h *testHub) remove(name string) {
@@ -202,19 +152,6 @@ func seeds(first, last uint64) (all []uint64) {
 		all = append(all, first)
 	}
 	return all
-}
-
-// packBytes returns the bytes of all objects.
-func (h *testHub) packBytes() (bytes int64) {
-	h.t.Helper()
-	for _, key := range files(h.t, objectsDir(h.config)) {
-		info, err := os.Stat(filepath.Join(objectsDir(h.config), key))
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		bytes += info.Size()
-	}
-	return bytes
 }
 
 // What a node holds stays when its image is removed, until the node holds it no longer.

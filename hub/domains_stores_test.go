@@ -2,8 +2,6 @@ package hub_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -101,12 +99,7 @@ func TestFsckOfDomains(t *testing.T) {
 	team.ready("team/a:1")
 	h.wantClean("at first", "a:1")
 	team.wantClean("at first", "team/a:1")
-	dir := objectsDir(team.config)
-	for _, key := range files(t, dir) {
-		if err := os.Remove(filepath.Join(dir, key)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	team.loseObjects()
 	h = h.restart() // nothing is cached
 	team = h.in("team")
 	h.wantClean("while another domain has lost its objects", "a:1")

@@ -13,11 +13,10 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub"
 	"lighter/hub/images"
 	"lighter/wire"
 	"lighter/wire/client"
-
-	"lighter/hub"
 )
 
 // withTeam configures a domain "team" with the repositories team/**.
@@ -89,7 +88,7 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 			t.Errorf("domain %s lists %+v, %v", other.client.Domain(), found, err)
 		}
 		_, inspected := other.client.Inspect(t.Context(), name)
-		_, verified := other.client.Verify(t.Context(), name, func(wire.Progress) {})
+		_, verified := other.client.Verify(t.Context(), name, silent)
 		for what, err := range map[string]error{"removes": other.client.Remove(t.Context(), name),
 			"inspects": inspected, "verifies": verified} {
 			if err == nil || !strings.Contains(err.Error(), "--domain "+own.client.Domain()) {

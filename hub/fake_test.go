@@ -8,13 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -23,11 +21,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"lighter/hub/catalog"
+	"lighter/hub"
 	"lighter/wire"
 	"lighter/wire/client"
-
-	"lighter/hub"
 )
 
 // testHub is a running hub in a temporary directory.
@@ -49,29 +45,6 @@ func startHub(t *testing.T, change ...func(*hub.Config)) *testHub {
 		f(&c)
 	}
 	return runHub(t, openHub(t, c))
-}
-
-// newStores sets the catalog and the bucket of a new hub, if they are not to be the usual ones.
-// bucketDir returns the directory of such a bucket.
-var (
-	newStores = func(*testing.T, *hub.Config) {}
-	bucketDir = func(string) string { return "" }
-)
-
-// objectsDir returns the directory of a hub's objects.
-func objectsDir(c hub.Config) string {
-	if c.Bucket != "" {
-		return bucketDir(c.Bucket)
-	}
-	return hub.ObjectsDir(c.Root)
-}
-
-// registryDir returns the directory of a hub's registry.
-func registryDir(c hub.Config) string {
-	if c.Bucket != "" {
-		return filepath.Join(bucketDir(c.Bucket), "registry")
-	}
-	return hub.RegistryDir(c.Root)
 }
 
 func hubConfig(t *testing.T) hub.Config {
@@ -307,7 +280,7 @@ func (h *testHub) add(add wire.Add) (wire.Progress, error) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
 	defer cancel()
-	return h.client.Add(ctx, add, func(wire.Progress) {})
+	return h.client.Add(ctx, add, silent)
 }
 
 // ready waits until a pushed image is ready, and returns it.
@@ -353,48 +326,4 @@ func (h *testHub) settled(name string) []wire.Image {
 	return nil
 }
 
-// holdings is everything that the hub stores for images, except their names.
-type holdings struct {
-	objects   []string
-	inventory catalog.Inventory
-}
-
-func (h *testHub) holdings() holdings {
-	h.t.Helper()
-	inventory, err := h.Catalog().Inventory(h.t.Context())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	inventory.Images = 0
-	return holdings{objects: files(h.t, objectsDir(h.config)), inventory: inventory}
-}
-
-// files lists the files below dir.
-func files(t *testing.T, dir string) []string {
-	t.Helper()
-	var list []string
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name := strings.TrimPrefix(path, dir+"/")
-		// These are beside the objects in a bucket.
-		if d.IsDir() && (name == "registry" || name == "domains" || name == ".sgwtmp") {
-			return filepath.SkipDir
-		}
-		if !d.IsDir() {
-			list = append(list, name)
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return list
-}
-
-// blobFile returns the registry's file of a blob.
-func (h *testHub) blobFile(d digest.Digest) string {
-	return filepath.Join(registryDir(h.config), "docker/registry/v2/blobs/sha256", d.Encoded()[:2],
-		d.Encoded(), "data")
-}
+func silent(wire.Progress) {}

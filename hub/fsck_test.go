@@ -1,7 +1,6 @@
 package hub_test
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +17,7 @@ import (
 // fsck compares the stores of a hub, and repairs them if w says so.
 func (h *testHub) fsck(w wire.Fsck) wire.Check {
 	h.t.Helper()
-	last, err := h.client.Fsck(h.t.Context(), w, func(wire.Progress) {})
+	last, err := h.client.Fsck(h.t.Context(), w, silent)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -64,13 +63,8 @@ func TestFsckRepairs(t *testing.T) {
 	h.wantClean("at first", "a:1", "b:1")
 	dir := objectsDir(h.config)
 	flip := func(file string) error {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		b = bytes.Clone(b)
-		b[len(b)/2] ^= 0x40
-		return os.WriteFile(file, b, 0o644)
+		damage(t, file)
+		return nil
 	}
 	for _, kind := range []string{"indexes/", "layers/", "locations/", "packs/", ""} {
 		for name, c := range map[string]struct {
@@ -121,12 +115,7 @@ func TestFsckNamesWhatIsLost(t *testing.T) {
 	both := image(lowerTar, upperTar)
 	h.pushReady("a:1", both)
 	h.idle()
-	dir := objectsDir(h.config)
-	for _, key := range files(t, dir) {
-		if err := os.Remove(filepath.Join(dir, key)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.loseObjects()
 	manifest, _, _ := both.build()
 	blob := h.blobFile(manifest.Layers[0].Digest)
 	if err := os.Remove(blob); err != nil {
@@ -161,12 +150,7 @@ func TestFsckDeletesUnknownObjects(t *testing.T) {
 	ages := map[string]time.Duration{"old": 25 * time.Hour, "claimed": 25 * time.Hour, "young": time.Hour}
 	for name, age := range ages {
 		key := objects.PackKey(chunk.Sum([]byte(name)))
-		file := filepath.Join(objectsDir(h.config), key)
-		write(t, file, []byte(name))
-		at := time.Now().Add(-age)
-		if err := os.Chtimes(file, at, at); err != nil {
-			t.Fatal(err)
-		}
+		h.storeUnknown(key, age)
 		unknown[name] = key
 	}
 	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{unknown["claimed"]}}
@@ -236,17 +220,12 @@ func TestRepairIsInterrupted(t *testing.T) {
 	h := startHub(t)
 	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
-	dir := objectsDir(h.config)
 	for delay := time.Duration(0); delay < 200*time.Millisecond; delay = delay*2 + 5*time.Millisecond {
-		for _, key := range files(t, dir) {
-			if err := os.Remove(filepath.Join(dir, key)); err != nil {
-				t.Fatal(err)
-			}
-		}
+		h.loseObjects()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = h.client.Fsck(t.Context(), wire.Fsck{Repair: true}, func(wire.Progress) {}) // it is cut
+			_, _ = h.client.Fsck(t.Context(), wire.Fsck{Repair: true}, silent) // it is cut
 		}()
 		time.Sleep(delay) // the test holds wherever this ends
 		h.stop()

@@ -10,11 +10,10 @@ import (
 	"testing"
 
 	"lighter/format/index"
+	"lighter/hub"
 	"lighter/hub/catalog"
 	"lighter/wire"
 	"lighter/wire/client"
-
-	"lighter/hub"
 )
 
 // signers returns which of the keys have signed the statement about a chain.
@@ -184,7 +183,7 @@ func TestMirrorOfTwoKeys(t *testing.T) {
 	if served, err := mirror.Keys(t.Context()); err != nil || !slices.Equal(text(served), keys[:1]) {
 		t.Errorf("the mirror trusts the keys %q, %v, but was given none", text(served), err)
 	}
-	again := mirrorOf(t, h.client, dir, given, func(wire.Progress) {})
+	again := mirrorOf(t, h.client, dir, given, silent)
 	if _, err := again.Copy(t.Context(), []string{"a:1"}); err != nil {
 		t.Fatal(err)
 	}

@@ -163,7 +163,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = mirrorOf(t, client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
+		_, err = mirrorOf(t, client, dir, nil, silent).Copy(t.Context(), []string{"a:1"})
 		return err
 	}
 	domain := filepath.Join(dir, wire.Prefix, wire.DefaultDomain)
@@ -186,7 +186,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 	}
 	fetchTree(t, serveFiles(t, dir), a.Chain, false)
 	for _, names := range [][]string{{"b:1"}, {"a:1", "b:1"}} {
-		if _, err := mirrorOf(t, h.client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
+		if _, err := mirrorOf(t, h.client, dir, nil, silent).Copy(t.Context(), names); err == nil {
 			t.Errorf("images %v were mirrored", names)
 		}
 	}

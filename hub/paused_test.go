@@ -25,7 +25,7 @@ func TestPausedWorkRunsOnRequest(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := h.client.Fsck(ctx, wire.Fsck{}, func(wire.Progress) {}); err != nil {
+	if _, err := h.client.Fsck(ctx, wire.Fsck{}, silent); err != nil {
 		t.Errorf("fsck: %v", err)
 	}
 	h.collect(0)

@@ -211,8 +211,6 @@ func (p *process) ended(ctx context.Context, n int64) error {
 	}
 }
 
-func silent(wire.Progress) {}
-
 // clock returns the time of a process, since 1970.
 func (p *process) clock() time.Duration {
 	p.t.Helper()

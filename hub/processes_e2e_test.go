@@ -101,7 +101,7 @@ func TestProcessesTakeOver(t *testing.T) {
 			add := wire.Add{Source: r.source(), Name: "a:1", Username: r.user, Password: r.password}
 			answered := make(chan error, 1)
 			go func() {
-				_, err := a.client.Add(context.Background(), add, func(wire.Progress) {})
+				_, err := a.client.Add(context.Background(), add, silent)
 				answered <- err
 			}()
 			<-held

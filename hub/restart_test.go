@@ -260,7 +260,7 @@ func TestWorkGoesOnWithoutTheClient(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {
-		_, err := h.client.Add(ctx, wire.Add{Source: r.source(), Name: "a:1"}, func(wire.Progress) {})
+		_, err := h.client.Add(ctx, wire.Add{Source: r.source(), Name: "a:1"}, silent)
 		gone <- err
 	}()
 	<-held

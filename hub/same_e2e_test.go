@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"lighter/format/chunk"
 	"lighter/hub"
 	"lighter/hub/catalog"
 	"lighter/wire"
@@ -44,21 +43,7 @@ func compare(t *testing.T, got, want hub.Config) error {
 	}
 	defer c.Close()
 	for _, key := range files(t, objectsDir(got)) {
-		kind, name, _ := strings.Cut(key, "/")
-		id, err := chunk.ParseID(strings.TrimSuffix(name, ".zst"))
-		known := false
-		switch {
-		case err != nil:
-		case kind == "packs":
-			known, err = c.HasPack(t.Context(), id)
-		case kind == "indexes":
-			known, err = c.HasTree(t.Context(), id)
-		case kind == "locations":
-			known, err = c.Starts.HasLocations(t.Context(), id)
-		case kind == "layers":
-			known, _, err = c.HasLayer(t.Context(), "sha256:"+id.String(), "")
-		}
-		if err != nil || !known {
+		if known, err := knows(t.Context(), c, key); err != nil || !known {
 			return fmt.Errorf("the bucket has %s, which the catalog does not know (%v)", key, err)
 		}
 	}

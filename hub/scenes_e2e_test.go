@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -137,18 +136,8 @@ func scenes(t *testing.T) []scene {
 		prepare: func(h *process, round int) {
 			h.pushReady(roundName(round, 1), image(layerOfRound(round, 1)))
 			h.idle()
-			dir := objectsDir(h.config)
-			for _, key := range files(t, dir) {
-				if err := os.Remove(filepath.Join(dir, key)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			unknown := filepath.Join(dir, objects.PackKey(chunk.Sum([]byte(fmt.Sprint(round)))))
-			write(t, unknown, []byte("unknown"))
-			at := time.Now().Add(-25 * time.Hour)
-			if err := os.Chtimes(unknown, at, at); err != nil {
-				t.Fatal(err)
-			}
+			h.loseObjects()
+			h.storeUnknown(objects.PackKey(chunk.Sum([]byte(fmt.Sprint(round)))), 25*time.Hour)
 		},
 		do: func(ctx context.Context, h *process, _ int) error {
 			last, err := h.client.Fsck(ctx, wire.Fsck{Repair: true}, silent)

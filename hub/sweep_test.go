@@ -15,6 +15,15 @@ import (
 	"lighter/wire"
 )
 
+// runCheck runs a job that checks objects, and waits for its end.
+func (h *testHub) runCheck(kind string) {
+	h.t.Helper()
+	if _, err := h.Catalog().Jobs.Add(h.t.Context(), catalog.Job{Kind: kind, Key: "all objects"}, 0); err != nil {
+		h.t.Fatal(err)
+	}
+	h.idle()
+}
+
 // A sweep deletes unknown objects and repairs missing ones. It goes on where the last one was.
 func TestSweep(t *testing.T) {
 	t.Parallel()
@@ -23,42 +32,29 @@ func TestSweep(t *testing.T) {
 	h.idle()
 	dir := objectsDir(h.config)
 	first, last := objects.IndexKey(chunk.ID{}), objects.PackKey(chunk.Sum([]byte("unknown")))
-	age := func() {
-		t.Helper()
-		for _, key := range []string{first, last} {
-			write(t, filepath.Join(dir, key), []byte("unknown"))
-			at := time.Now().Add(-25 * time.Hour)
-			if err := os.Chtimes(filepath.Join(dir, key), at, at); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	sweep := func() {
-		t.Helper()
-		if _, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "sweep", Key: "all objects"}, 0); err != nil {
-			t.Fatal(err)
-		}
-		h.idle()
+	storeUnknown := func() {
+		h.storeUnknown(first, 25*time.Hour)
+		h.storeUnknown(last, 25*time.Hour)
 	}
 	has := func(key string) bool { return slices.Contains(files(t, dir), key) }
-	age()
+	storeUnknown()
 	lost := filepath.Join(dir, "indexes", got.Tree+".zst")
 	if err := os.Remove(lost); err != nil {
 		t.Fatal(err)
 	}
-	sweep()
+	h.runCheck("sweep")
 	if has(first) || has(last) {
 		t.Error("the sweep has not deleted unknown objects")
 	}
 	h.wantClean("after the sweep", "a:1")
-	age()
+	storeUnknown()
 	h.sweptUntil(objects.LayerKey(""))
-	sweep()
+	h.runCheck("sweep")
 	if !has(first) || has(last) {
 		t.Errorf("the sweep began elsewhere: the bucket has the first one: %t, and the last one: %t",
 			has(first), has(last))
 	}
-	sweep()
+	h.runCheck("sweep")
 	if has(first) {
 		t.Error("the next sweep has not begun anew")
 	}
@@ -100,11 +96,7 @@ func TestSweepSparesAnotherBucket(t *testing.T) {
 	unknown := map[string]bool{}
 	for i := range 20 {
 		key := objects.PackKey(chunk.Sum([]byte{byte(i)}))
-		write(t, filepath.Join(dir, key), []byte("unknown"))
-		at := time.Now().Add(-25 * time.Hour)
-		if err := os.Chtimes(filepath.Join(dir, key), at, at); err != nil {
-			t.Fatal(err)
-		}
+		h.storeUnknown(key, 25*time.Hour)
 		unknown[key] = true
 	}
 	left := func() (n int) {
@@ -115,10 +107,7 @@ func TestSweepSparesAnotherBucket(t *testing.T) {
 		}
 		return n
 	}
-	if _, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "sweep", Key: "all objects"}, 0); err != nil {
-		t.Fatal(err)
-	}
-	h.idle()
+	h.runCheck("sweep")
 	if n := left(); n != len(unknown) {
 		t.Errorf("the sweep has left %d of %d objects that another catalog may know", n, len(unknown))
 	}
@@ -147,10 +136,7 @@ func TestScrub(t *testing.T) {
 	h = h.restart() // nothing is cached
 	read := int64(0)
 	for range 10 {
-		if _, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "scrub", Key: "all objects"}, 0); err != nil {
-			t.Fatal(err)
-		}
-		h.idle()
+		h.runCheck("scrub")
 		state, err := h.Catalog().Checks.Get(t.Context(), "scrub")
 		if err != nil {
 			t.Fatal(err)

@@ -14,16 +14,15 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"lighter/hub"
 	"lighter/hub/registry"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
-
-	"lighter/hub"
 )
 
 func (h *testHub) problems(name string) string {
 	h.t.Helper()
-	last, err := h.client.Verify(h.t.Context(), name, func(wire.Progress) {})
+	last, err := h.client.Verify(h.t.Context(), name, silent)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -31,13 +30,6 @@ func (h *testHub) problems(name string) string {
 		h.t.Errorf("files in the scratch directory: %v", left)
 	}
 	return strings.Join(last.Problems, "\n")
-}
-
-func write(t *testing.T, path string, b []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, b, 0o644); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestVerifyNamesDamage(t *testing.T) {
@@ -148,17 +140,6 @@ func TestReportOfALostPack(t *testing.T) {
 	}
 }
 
-// damage flips a bit in the middle of a file.
-func damage(t *testing.T, file string) {
-	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b[len(b)/2] ^= 0x40
-	write(t, file, b)
-}
-
 // A verification goes on without its client, at any process, and its result stays with its job. It
 // can be cancelled.
 func TestVerificationIsAJob(t *testing.T) {
@@ -238,7 +219,7 @@ func TestVerificationWaitsForTheRegistry(t *testing.T) {
 	unblock := block(filepath.Join(registryDir(h.config), "docker"))
 	done := make(chan error, 1)
 	go func() {
-		last, err := h.client.Verify(t.Context(), "a:1", func(wire.Progress) {})
+		last, err := h.client.Verify(t.Context(), "a:1", silent)
 		if err == nil && len(last.Problems) > 0 {
 			err = errors.New(strings.Join(last.Problems, "\n"))
 		}

@@ -90,9 +90,7 @@ func Open(t *testing.T, source string) *catalog.Catalog {
 func OpenAt(t *testing.T, p catalog.Place) *catalog.Catalog {
 	t.Helper()
 	c, err := catalog.OpenAt(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -108,9 +106,7 @@ func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) ca
 	image, j := begin(t, c, name)
 	p := publication(t, c, image, layers...)
 	p.Lease = j.Lease()
-	if err := c.Publish(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Publish(t.Context(), p))
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 	return image
 }
@@ -179,9 +175,7 @@ func packOf(image string) chunk.ID { return chunk.Sum([]byte("pack of " + image)
 func states(t *testing.T, c *catalog.Catalog, name string) string {
 	t.Helper()
 	images, err := c.Images(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := ""
 	for _, i := range images {
 		text += fmt.Sprintf("%s %s %s;", i.Name, i.Digest, i.State)
@@ -224,6 +218,8 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+func errorOf[T any](_ T, err error) error { return err }
 
 // fill calls add until it fails with ErrFull, and returns how often it succeeded.
 func fill(t *testing.T, add func() error) (n int) {

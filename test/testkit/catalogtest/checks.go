@@ -17,9 +17,7 @@ func testChecks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	job := func() catalog.Job {
 		t.Helper()
-		if _, err := c.Jobs.Add(ctx, catalog.Job{Kind: kind, Key: "all"}, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(c.Jobs.Add(ctx, catalog.Job{Kind: kind, Key: "all"}, 0)))
 		return claim(t, c, "worker", "all")
 	}
 	if state, err := c.Checks.Get(ctx, kind); err != nil || state.Place != "" || !state.Ended.IsZero() {
@@ -72,9 +70,7 @@ func testObjects(t *testing.T, c *catalog.Catalog) {
 		after := chunk.ID{}
 		for {
 			page, err := c.Checks.Objects(ctx, k.kind, after, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if len(page) == 0 {
 				break
 			}

@@ -20,9 +20,7 @@ var none = &catalog.Stuck{}
 func collecting(t *testing.T, c *catalog.Catalog) (catalog.Lease, catalog.Claim) {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := c.Jobs.Add(ctx, catalog.Job{Kind: "collect", Key: "all"}, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Add(ctx, catalog.Job{Kind: "collect", Key: "all"}, 0)))
 	j, err := c.Jobs.Claim(ctx, "collector", []catalog.Slot{{Kind: "collect"}}, long)
 	must(t, err)
 	claim := catalog.Claim{Owner: "collector", Keys: []string{"packs/1"}}
@@ -60,9 +58,7 @@ func removeDead(t *testing.T, c *catalog.Catalog, l catalog.Lease, claim catalog
 	}
 	dead, err := c.Garbage.DeadLayers(ctx, 10)
 	must(t, err)
-	if _, err := c.Garbage.ForgetLayers(ctx, claim, l, dead); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Garbage.ForgetLayers(ctx, claim, l, dead)))
 }
 
 // suspects returns the marks of all layers, and the use of the packs that have other chunks.

@@ -3,7 +3,6 @@ package catalogtest
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"lighter/hub/catalog"
 	"lighter/wire"
@@ -14,16 +13,12 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0)
 	first := claim(t, c, "x", "a")
-	if _, err := c.Jobs.Extend(ctx, first.Lease(), long, []byte("half")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Extend(ctx, first.Lease(), long, []byte("half"))))
 	if open, err := c.Jobs.Open(ctx, kind, "a"); err != nil || string(open.Progress) != "half" {
 		t.Errorf("open job %+v, %v", open, err)
 	}
 	wantNoJob(t, c, slots)
-	if _, err := c.Jobs.Extend(ctx, first.Lease(), -time.Second, nil); err != nil {
-		t.Fatal(err)
-	}
+	lose(t, c, first)
 	second := claim(t, c, "y", "a")
 	if second.Attempts != 2 || second.Fence <= first.Fence {
 		t.Errorf("claimed %+v after %+v", second, first)
@@ -75,14 +70,13 @@ func testLeases(t *testing.T, c *catalog.Catalog) {
 func testAttempts(t *testing.T, c *catalog.Catalog) {
 	job := catalog.Job{Kind: kind, Key: "a"}
 	addJob(t, c, job, 0)
-	lose := func(j catalog.Job) { must(t, errorOf(c.Jobs.Extend(t.Context(), j.Lease(), -time.Second, nil))) }
 	j := claim(t, c, "x", "a")
 	addJob(t, c, job, 0) // while it runs
-	lose(j)
+	lose(t, c, j)
 	if j = claim(t, c, "x", "a"); j.Attempts != 1 {
 		t.Errorf("attempt %d, want 1", j.Attempts)
 	}
-	lose(j)
+	lose(t, c, j)
 	wantNoJob(t, c, []catalog.Slot{{Kind: "other"}}) // it is queued again
 	addJob(t, c, job, 0)
 	if j = claim(t, c, "x", "a"); j.Attempts != 1 {
@@ -146,9 +140,7 @@ func testClaims(t *testing.T, c *catalog.Catalog) {
 	must(t, c.Jobs.ReleaseLayers(ctx, a.Lease()))
 	expect(b, "one", true)
 	expect(a, "one", false)
-	if _, err := c.Jobs.Extend(ctx, b.Lease(), -time.Second, nil); err != nil {
-		t.Fatal(err)
-	}
+	lose(t, c, b)
 	expect(a, "one", true)
 }
 
@@ -169,18 +161,14 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	must(t, err)
 	j := claim(t, c, "x", "one")
 	must(t, c.Begin(ctx, j.Lease(), now[0].N))
-	if _, err := c.Jobs.Cancel(ctx, j.N); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Cancel(ctx, j.N)))
 	for what, err := range map[string]error{"hold": c.Jobs.Hold(ctx, j.Lease()),
 		"name": c.NameAs(ctx, j.Lease(), "one", []catalog.Image{queued("one")})} {
 		if !errors.Is(err, catalog.ErrLost) {
 			t.Errorf("%s for a job that is to be cancelled: %v, want ErrLost", what, err)
 		}
 	}
-	if _, err := c.Jobs.Extend(ctx, j.Lease(), -time.Second, nil); err != nil {
-		t.Fatal(err)
-	}
+	lose(t, c, j)
 	wantNoJob(t, c, slots)
 	want("one", wire.StateFailed)
 	if j, err = c.Jobs.Get(ctx, j.N); err != nil || j.State != wire.JobCancelled || len(j.Secret) > 0 {
@@ -191,9 +179,7 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	want("one", wire.StateQueued)
 	j = claim(t, c, "x", "one")
 	must(t, c.Begin(ctx, j.Lease(), now[0].N))
-	if _, err := c.Jobs.Pause(ctx, j.N); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Pause(ctx, j.N)))
 	end(t, c, j, catalog.Outcome{State: wire.JobQueued, Uncounted: true}, wire.JobPaused)
 	want("one", wire.StateQueued)
 	must(t, c.Remove(ctx, kind, "one", ""))
@@ -204,9 +190,7 @@ func testJobImages(t *testing.T, c *catalog.Catalog) {
 	_, err = c.Name(ctx, "two", []catalog.Image{queued("first")}, catalog.Job{Kind: kind, Key: "two", Root: "first"})
 	must(t, err)
 	j = claim(t, c, "x", "two")
-	if _, err := c.Jobs.Cancel(ctx, j.N); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Cancel(ctx, j.N)))
 	_, err = c.Name(ctx, "two", []catalog.Image{queued("second")}, catalog.Job{Kind: kind, Key: "two", Root: "second"})
 	must(t, err)
 	if err := c.Jobs.Hold(ctx, j.Lease()); !errors.Is(err, catalog.ErrLost) {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"lighter/hub/catalog"
 	"lighter/wire"
@@ -48,9 +47,7 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("request %d: %q, %v, want %s", i, request, err, step.want)
 		}
 	}
-	if _, err := c.Jobs.Extend(ctx, j.Lease(), -time.Second, nil); err != nil {
-		t.Fatal(err)
-	}
+	lose(t, c, j)
 	wantNoJob(t, c, slots)
 	if j, err := c.Jobs.Get(ctx, n); err != nil || j.State != wire.JobCancelled {
 		t.Errorf("job %+v, %v, want it cancelled", j, err)
@@ -73,9 +70,7 @@ func testPausedJobs(t *testing.T, c *catalog.Catalog) {
 	n := addJob(t, c, job, 0)
 	pause := func() {
 		t.Helper()
-		if _, err := c.Jobs.Pause(ctx, n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorOf(c.Jobs.Pause(ctx, n)))
 	}
 	pause()
 	addJob(t, c, job, 0)
@@ -106,16 +101,10 @@ func testSecrets(t *testing.T, c *catalog.Catalog) {
 	}
 	job := catalog.Job{Kind: kind, Key: "a", Secret: []byte("sealed")}
 	n := addJob(t, c, job, 0)
-	if _, err := c.Jobs.Pause(ctx, n); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Jobs.Forget(ctx, long, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Pause(ctx, n)))
+	must(t, errorOf(c.Jobs.Forget(ctx, long, 10)))
 	want(n, "sealed", false)
-	if _, err := c.Jobs.Forget(ctx, -long, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Forget(ctx, -long, 10)))
 	want(n, "", true)
 	addJob(t, c, job, 0)
 	want(n, "sealed", false)
@@ -123,9 +112,7 @@ func testSecrets(t *testing.T, c *catalog.Catalog) {
 	end(t, c, claim(t, c, "x", "a"), catalog.Outcome{State: wire.JobFailed}, wire.JobFailed)
 	want(n, "", true)
 	n = addJob(t, c, job, 0)
-	if _, err := c.Jobs.Cancel(ctx, n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Jobs.Cancel(ctx, n)))
 	want(n, "", true)
 	n = addJob(t, c, catalog.Job{Kind: kind, Key: "b"}, 0)
 	end(t, c, claim(t, c, "x", "b"), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
@@ -186,7 +173,7 @@ func testRetiredJobs(t *testing.T, c *catalog.Catalog) {
 		must(t, err)
 		claimed = append(claimed, j)
 	}
-	must(t, errorOf(c.Jobs.Extend(ctx, claimed[1].Lease(), -time.Second, nil)))
+	lose(t, c, claimed[1])
 	end(t, c, claimed[2], catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 	must(t, errorOf(c.Jobs.Pause(ctx, numbers["paused"])))
 	numbers["known"] = addJob(t, c, catalog.Job{Kind: kind, Key: "known"}, 0)

@@ -50,6 +50,12 @@ func end(t *testing.T, c *catalog.Catalog, j catalog.Job, o catalog.Outcome, wan
 	}
 }
 
+// lose makes a worker lose its job.
+func lose(t *testing.T, c *catalog.Catalog, j catalog.Job) {
+	t.Helper()
+	must(t, errorOf(c.Jobs.Extend(t.Context(), j.Lease(), -time.Second, nil)))
+}
+
 // Jobs run by priority, then by time.
 func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	addJob(t, c, catalog.Job{Kind: kind, Key: "first", Payload: []byte("x"), Secret: []byte("s")}, 0)
@@ -161,8 +167,6 @@ func testContention(t *testing.T, c *catalog.Catalog) {
 		}
 	}
 }
-
-func errorOf[T any](_ T, err error) error { return err }
 
 // A periodic job is queued once in each interval, however many processes look for it at the same
 // moment, and whatever the outcome of the last one was. It is not queued while one is paused.

@@ -45,9 +45,7 @@ func testNameUses(t *testing.T, c *catalog.Catalog) {
 	time.Sleep(5 * time.Millisecond)
 	mirror := holder("m")
 	mirror.Kind = wire.HolderMirror
-	if _, err := c.Holders.SetHeld(ctx, mirror, []chunk.ID{TreeOf("a")}, anyHeld); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(c.Holders.SetHeld(ctx, mirror, []chunk.ID{TreeOf("a")}, anyHeld)))
 	if got := use("one"); !got.Used.Equal(again.Used) {
 		t.Errorf("used at %v after a mirror's report, want %v: a mirror does not use images", got.Used, again.Used)
 	}

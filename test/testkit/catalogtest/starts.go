@@ -200,9 +200,7 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	must(t, c.Starts.AddTrace(ctx, tree, "", []byte("trace"), 0))
 	must(t, c.Starts.SetLayout(ctx, &catalog.Layout{Tree: tree, Startup: []byte("startup")}))
 	laidOut(t, c, tree)
-	if err := c.Remove(ctx, kind, "one", ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Remove(ctx, kind, "one", ""))
 	must(t, c.Starts.Unserved(ctx, time.Now().Add(-time.Hour)))
 	use, err := c.Starts.TreeUse(ctx, tree)
 	if err != nil || use.Served || use.Unserved.IsZero() {
@@ -280,9 +278,7 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("one more trace: %v, want ErrFull", err)
 	}
 	laidOut(t, c, tree)
-	if err := c.Remove(ctx, kind, "one", ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Remove(ctx, kind, "one", ""))
 	for _, id := range []chunk.ID{tree, TreeOf("none")} {
 		if err := c.Starts.AddTrace(ctx, id, "", []byte("trace"), 0); !errors.Is(err, catalog.ErrNotFound) {
 			t.Errorf("trace of a tree without an image: %v, want ErrNotFound", err)

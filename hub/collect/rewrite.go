@@ -2,7 +2,6 @@ package collect
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -243,7 +242,7 @@ func (r *run) renew(ctx context.Context) error {
 // keepNamed notes the packs that locations name which cannot be renewed. If they cannot be read,
 // they may name any pack, and no pack is removed.
 func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
-	locations, err := r.locations(ctx, l)
+	locations, err := r.Objects.ReadLocations(ctx, l.Locations, l.Tree, -1)
 	if err == nil {
 		err = locations.Each(func(_ int64, u chunk.Unit) error {
 			r.stuck.Packs[u.Pack] = true
@@ -261,7 +260,7 @@ func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
 
 // renewOne renews the locations of one tree.
 func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map[chunk.ID]int64) (err error) {
-	before, err := r.locations(ctx, l)
+	before, err := r.Objects.ReadLocations(ctx, l.Locations, l.Tree, -1)
 	if errors.Is(err, objects.ErrNotFound) && !r.hasLocations(ctx, l) { // the tree has got other ones
 		return nil
 	}
@@ -312,20 +311,6 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 func (r *run) hasLocations(ctx context.Context, l catalog.MovedLayout) bool {
 	now, err := r.Catalog.Starts.Locations(ctx, l.Tree)
 	return now == l.Locations || err != nil && !errors.Is(err, catalog.ErrNotFound)
-}
-
-// locations reads locations.
-func (r *run) locations(ctx context.Context, l catalog.MovedLayout) (*index.Locations, error) {
-	plain, err := r.Objects.OpenPlain(ctx, objects.LocationsKey(l.Locations))
-	if err != nil {
-		return nil, err
-	}
-	defer plain.Close()
-	b, err := io.ReadAll(plain)
-	if err != nil {
-		return nil, err
-	}
-	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), l.Tree, -1)
 }
 
 // relocate returns the locations of a tree with the current units of the chunks that before has in

@@ -9,8 +9,8 @@
 //	locations/ID.zst      the locations of a tree, zstd-compressed; ID is the SHA-256 of the plain bytes
 //	layers/DIFFID.zst     the record of a layer, zstd-compressed
 //
-// The package does not know which objects are needed. Of their contents it reads only the tables of
-// packs, which say where the units are.
+// The package does not know which objects are needed. Of their contents it reads only locations, and
+// the tables of packs, which say where the units are.
 //
 // Hazard: in a directory, objects are renamed to their places. So the scratch directory must be on
 // the same file system.

@@ -2,7 +2,6 @@ package startup
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -90,16 +89,7 @@ func (s *trees) locations(ctx context.Context, tree chunk.ID) (*index.Locations,
 	if err != nil {
 		return nil, err
 	}
-	plain, err := s.objects.OpenPlain(ctx, objects.LocationsKey(id))
-	if err != nil {
-		return nil, err
-	}
-	defer plain.Close()
-	b, err := io.ReadAll(plain)
-	if err != nil {
-		return nil, err
-	}
-	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), tree, -1)
+	return s.objects.ReadLocations(ctx, id, tree, -1)
 }
 
 // openTree is a tree with its index in a scratch directory.

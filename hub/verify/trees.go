@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/ed25519"
@@ -103,7 +102,7 @@ func (v *verification) checkLayout(
 		return err
 	}
 	locations, err := read(ctx, func() (*index.Locations, error) {
-		return v.readLocations(ctx, layout, extents.Extents)
+		return v.objects.ReadLocations(ctx, layout.Locations, layout.Tree, extents.Extents)
 	})
 	if err != nil {
 		return v.note(ctx, what+"locations", err)
@@ -171,23 +170,4 @@ func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[
 		}
 	}
 	return nil
-}
-
-func (v *verification) readLocations(
-	ctx context.Context, layout *catalog.Layout, extents int64,
-) (*index.Locations, error) {
-	sum := layout.Locations
-	plain, err := v.objects.OpenPlain(ctx, objects.LocationsKey(sum))
-	if err != nil {
-		return nil, err
-	}
-	defer plain.Close()
-	b, err := io.ReadAll(plain)
-	if err != nil {
-		return nil, err
-	}
-	if got := chunk.Sum(b); got != sum {
-		return nil, fmt.Errorf("their digest is %s, the catalog has %s", got.Short(), sum.Short())
-	}
-	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), layout.Tree, extents)
 }

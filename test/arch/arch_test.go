@@ -67,7 +67,7 @@ hub/holders: format/chunk hub/catalog hub/report wire
 hub/images: bytesize format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report sleep wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire
-hub/objects: durable format/chunk format/compress format/pack
+hub/objects: durable format/chunk format/compress format/index format/pack
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pattern:

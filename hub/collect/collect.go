@@ -17,7 +17,6 @@
 package collect
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,19 +115,7 @@ func (c *Collector) Start(ctx context.Context) (catalog.Job, error) {
 func (c *Collector) Await(
 	ctx context.Context, job int64, send func(wire.Progress) error,
 ) (*wire.Collection, error) {
-	err := c.jobs.Await(ctx, JobKind, jobKey, report.NewSender(send), func(ctx context.Context) (bool, error) {
-		j, err := c.Catalog.Jobs.Get(ctx, job)
-		switch {
-		case err != nil:
-			return false, err
-		case j.State == wire.JobFailed || j.State == wire.JobCancelled:
-			return false, errors.New(cmp.Or(j.Error, "the collection was cancelled"))
-		case j.State == wire.JobPaused:
-			return false, jobs.PausedError(j)
-		}
-		return j.State == wire.JobDone, nil
-	})
-	if err != nil {
+	if _, err := c.jobs.AwaitEnd(ctx, JobKind, jobKey, job, report.NewSender(send)); err != nil {
 		return nil, err
 	}
 	return c.Last(ctx)

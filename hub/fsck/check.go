@@ -51,11 +51,8 @@ func (c *Checker) Fsck(ctx context.Context, w wire.Fsck, send func(wire.Progress
 		return nil, err
 	}
 	c.Jobs.Changed(KindCheck, jobKey)
-	err = c.Jobs.Await(ctx, KindCheck, jobKey, report.NewSender(send), func(ctx context.Context) (bool, error) {
-		return c.isOver(ctx, n)
-	})
-	if err != nil {
-		return nil, err
+	if _, err := c.Jobs.AwaitEnd(ctx, KindCheck, jobKey, n, report.NewSender(send)); err != nil {
+		return nil, fmt.Errorf("the check of the stores was not completed: %w", err)
 	}
 	state, err := c.Catalog.Checks.Get(ctx, KindCheck)
 	if err != nil {
@@ -63,23 +60,6 @@ func (c *Checker) Fsck(ctx context.Context, w wire.Fsck, send func(wire.Progress
 	}
 	result := &wire.Check{}
 	return result, json.Unmarshal(state.Report, result)
-}
-
-// isOver reports whether a job is done. The error is why it has failed.
-func (c *Checker) isOver(ctx context.Context, n int64) (bool, error) {
-	j, err := c.Catalog.Jobs.Get(ctx, n)
-	if err != nil {
-		return false, err
-	}
-	switch j.State {
-	case wire.JobDone:
-		return true, nil
-	case wire.JobFailed, wire.JobCancelled:
-		return false, fmt.Errorf("the check of the stores was not completed (%s): %s", j.State, j.Error)
-	case wire.JobPaused:
-		return false, jobs.PausedError(j)
-	}
-	return false, nil
 }
 
 // checking is one check of all stores.

@@ -90,18 +90,10 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 		return true, nil // it ended long ago
 	case err != nil:
 		return false, err
-	}
-	switch j.State {
-	case wire.JobDone:
-		return true, nil
-	case wire.JobFailed:
-		return false, errors.New(j.Error)
-	case wire.JobCancelled:
+	case j.State == wire.JobCancelled:
 		return false, errRemoved
-	case wire.JobPaused:
-		return false, jobs.PausedError(j)
 	}
-	return false, nil
+	return jobs.Done(j)
 }
 
 // checkPaused returns an error if the job of a name is paused: its client would wait for ever.

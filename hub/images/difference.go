@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -102,16 +101,9 @@ func (s *Service) Settle(ctx context.Context, name string) error {
 	}
 	s.jobs.Changed(nameJob, ref.Name())
 	silent := report.NewSender(func(wire.Progress) error { return nil })
-	return s.jobs.Await(ctx, nameJob, ref.Name(), silent, func(ctx context.Context) (bool, error) {
-		j, err := s.catalog.Jobs.Get(ctx, n)
-		switch {
-		case errors.Is(err, catalog.ErrNotFound): // a push has taken it over
-			return true, nil
-		case err != nil:
-			return false, err
-		case j.State == wire.JobFailed || j.State == wire.JobCancelled || j.State == wire.JobPaused:
-			return false, fmt.Errorf("the comparison with the registry is %s: %s", j.State, j.Error)
-		}
-		return j.State == wire.JobDone, nil
-	})
+	_, err = s.jobs.AwaitEnd(ctx, nameJob, ref.Name(), n, silent)
+	if errors.Is(err, catalog.ErrNotFound) { // a push has taken it over
+		return nil
+	}
+	return err
 }

@@ -290,22 +290,9 @@ func (s *Service) awaitRemoval(
 	}
 	s.jobs.Changed(nameJob, ref.Name())
 	silent := report.NewSender(func(wire.Progress) error { return nil })
-	err = s.jobs.Await(ctx, nameJob, ref.Name(), silent, func(ctx context.Context) (bool, error) {
-		j, err := s.catalog.Jobs.Get(ctx, n)
-		switch {
-		case errors.Is(err, catalog.ErrNotFound): // a push has taken it over
-			return true, nil
-		case err != nil:
-			return false, err
-		case j.State == wire.JobFailed:
-			return false, errors.New(j.Error)
-		case j.State == wire.JobCancelled:
-			return false, errors.New("the removal was cancelled")
-		case j.State == wire.JobPaused:
-			return false, jobs.PausedError(j)
-		}
-		removed = j.State == wire.JobDone && bytes.Equal(j.Payload, payload)
-		return j.State == wire.JobDone, nil
-	})
-	return removed, err
+	j, err := s.jobs.AwaitEnd(ctx, nameJob, ref.Name(), n, silent)
+	if errors.Is(err, catalog.ErrNotFound) { // a push has taken it over
+		return false, nil
+	}
+	return err == nil && bytes.Equal(j.Payload, payload), err
 }

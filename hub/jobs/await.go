@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"lighter/hub/catalog"
@@ -72,6 +73,34 @@ func (q *Queue) Await(
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// AwaitEnd waits until a job is done, sends its progress meanwhile, and returns the job. Errors are
+// those of Done and the catalog's.
+func (q *Queue) AwaitEnd(
+	ctx context.Context, kind, key string, n int64, s *report.Sender,
+) (j catalog.Job, err error) {
+	err = q.Await(ctx, kind, key, s, func(ctx context.Context) (done bool, err error) {
+		if j, err = q.store.Get(ctx, n); err != nil {
+			return false, err
+		}
+		return Done(j)
+	})
+	return j, err
+}
+
+// Done reports whether a job is done. The error says that it has failed, was cancelled, or is
+// paused.
+func Done(j catalog.Job) (done bool, err error) {
+	switch j.State {
+	case wire.JobFailed:
+		return false, errors.New(j.Error)
+	case wire.JobCancelled:
+		return false, fmt.Errorf("job %d (%s, %s) was cancelled", j.N, j.Kind, j.Key)
+	case wire.JobPaused:
+		return false, PausedError(j)
+	}
+	return j.State == wire.JobDone, nil
 }
 
 // progress returns the progress of an open job, as its process has stored it.

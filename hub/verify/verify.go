@@ -86,20 +86,9 @@ func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progr
 		return nil, err
 	}
 	v.jobs.Changed(jobKind, ref.Name())
-	var j catalog.Job
-	err = v.jobs.Await(ctx, jobKind, ref.Name(), report.NewSender(send), func(ctx context.Context) (bool, error) {
-		if j, err = v.catalog.Jobs.Get(ctx, n); err == nil && j.State == wire.JobPaused {
-			return false, jobs.PausedError(j)
-		}
-		return j.State == wire.JobDone || j.State == wire.JobFailed || j.State == wire.JobCancelled, err
-	})
-	switch {
-	case err != nil:
+	j, err := v.jobs.AwaitEnd(ctx, jobKind, ref.Name(), n, report.NewSender(send))
+	if err != nil {
 		return nil, err
-	case j.State == wire.JobCancelled:
-		return nil, errCancelled
-	case j.State == wire.JobFailed:
-		return nil, errors.New(j.Error)
 	}
 	var found []string
 	if err := json.Unmarshal(j.Result, &found); err != nil {
@@ -107,8 +96,6 @@ func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progr
 	}
 	return found, nil
 }
-
-var errCancelled = errors.New("the verification was cancelled")
 
 // images returns the ready images of a name, at least one.
 func (v *Verifier) images(ctx context.Context, name string) ([]catalog.Image, error) {

@@ -226,17 +226,12 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 	}
 	found := map[string]int64{}
 	var broken []string
-	type row struct {
-		diffID string
-		chunks []byte
-	}
-	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
-		`SELECT diff_id, chunks FROM layers`) {
+	for l, err := range layersChunks(ctx, c.read) {
 		if err != nil {
 			return nil, err
 		}
 		missing := false
-		if err := decodeRuns(r.chunks, func(first, end int64) error {
+		if err := decodeRuns(l.chunks, func(first, end int64) error {
 			for n := first; n < min(end, last+1); n++ {
 				missing = missing || exists[n/64]&(1<<(n%64)) == 0
 			}
@@ -245,7 +240,7 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 			found["layers whose set of chunks is damaged"]++
 		}
 		if missing {
-			broken = append(broken, r.diffID)
+			broken = append(broken, l.diffID)
 		}
 	}
 	for _, diffID := range broken { // some may have been published since the chunks were read

@@ -24,19 +24,14 @@ func (c *Garbage) MarkChunks(ctx context.Context, without []string) (*Marks, err
 	for _, diffID := range without {
 		m.layers[diffID] = true
 	}
-	type row struct {
-		diffID string
-		chunks []byte
-	}
-	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
-		`SELECT diff_id, chunks FROM layers`) {
+	for l, err := range layersChunks(ctx, c.read) {
 		if err != nil {
 			return nil, err
 		}
-		if m.layers[r.diffID] {
+		if m.layers[l.diffID] {
 			continue
 		}
-		if err := m.mark(r.diffID, r.chunks); err != nil {
+		if err := m.mark(l.diffID, l.chunks); err != nil {
 			return nil, err
 		}
 	}

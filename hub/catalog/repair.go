@@ -36,24 +36,19 @@ func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk,
 // LayersWith returns the layers that have some of the chunks, with the numbers of these. The
 // numbers are sorted.
 func (c *Repairs) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
-	type row struct {
-		diffID string
-		chunks []byte
-	}
 	found := map[string][]int64{}
-	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
-		`SELECT diff_id, chunks FROM layers`) {
+	for l, err := range layersChunks(ctx, c.read) {
 		if err != nil {
 			return nil, err
 		}
-		if err := decodeRuns(r.chunks, func(first, end int64) error {
+		if err := decodeRuns(l.chunks, func(first, end int64) error {
 			i, _ := slices.BinarySearch(numbers, first)
 			for ; i < len(numbers) && numbers[i] < end; i++ {
-				found[r.diffID] = append(found[r.diffID], numbers[i])
+				found[l.diffID] = append(found[l.diffID], numbers[i])
 			}
 			return nil
 		}); err != nil {
-			return nil, fmt.Errorf("layer %s: %w", wire.ShortDigest(r.diffID), err)
+			return nil, fmt.Errorf("layer %s: %w", wire.ShortDigest(l.diffID), err)
 		}
 	}
 	return found, nil

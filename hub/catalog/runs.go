@@ -1,8 +1,10 @@
 package catalog
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
+	"iter"
 	"slices"
 )
 
@@ -51,6 +53,18 @@ func decodeRuns(b []byte, fn func(first, end int64) error) error {
 		b = b[i+j:]
 	}
 	return nil
+}
+
+// layerChunks are the chunks of a layer, as encodeRuns returns them.
+type layerChunks struct {
+	diffID string
+	chunks []byte
+}
+
+// layersChunks reads the chunks of all layers.
+func layersChunks(ctx context.Context, db session) iter.Seq2[layerChunks, error] {
+	return rows(ctx, db, func(l *layerChunks) []any { return []any{&l.diffID, &l.chunks} },
+		`SELECT diff_id, chunks FROM layers`)
 }
 
 const maxNumber = 1 << 40

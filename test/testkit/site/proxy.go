@@ -36,15 +36,7 @@ func (s *Site) StartProxy(ctx context.Context, hubs ...*Hub) (*Proxy, error) {
 	for _, h := range hubs {
 		fmt.Fprintf(&servers, " server %s fail_timeout=1s;", h.address)
 	}
-	config := filepath.Join(dir, "nginx.conf")
-	text := fmt.Sprintf(`daemon off;
-user root;
-pid %[1]s/pid;
-error_log %[1]s/error.log;
-events {}
-http {
-  client_body_temp_path %[1]s/1; proxy_temp_path %[1]s/2; fastcgi_temp_path %[1]s/3;
-  uwsgi_temp_path %[1]s/4; scgi_temp_path %[1]s/5;
+	text := fmt.Sprintf(`
   log_format hub '$request_method $uri $status $body_bytes_sent [$upstream_addr] $upstream_cache_status';
   access_log %[2]s hub;
   proxy_cache_path %[1]s/cache keys_zone=objects:1m;
@@ -67,10 +59,9 @@ http {
       proxy_cache objects;
     }
   }
-}
 `, dir, p.Log, servers.String(), ProxyAddress)
 	var err error
-	if p.process, err = s.startNginx(ctx, "proxy", config, text, ProxyAddress); err != nil {
+	if p.process, err = s.startNginx(ctx, "proxy", dir, text, ProxyAddress); err != nil {
 		return nil, err
 	}
 	return p, nil

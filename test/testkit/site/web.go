@@ -34,6 +34,22 @@ func (s *Site) StartWeb(ctx context.Context) (*Web, error) {
 	if err := os.MkdirAll(w.Dir, 0o755); err != nil {
 		return nil, err
 	}
+	text := fmt.Sprintf(`
+  access_log %s;
+  default_type text/html;
+  gzip on; gzip_types *;
+  server { listen %s; root %s; }
+`, w.Log, webAddress, w.Dir)
+	var err error
+	if w.process, err = s.startNginx(ctx, "nginx", dir, text, webAddress); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// startNginx starts nginx with its files in a directory, and waits until it listens at the address.
+// http is its configuration of HTTP.
+func (s *Site) startNginx(ctx context.Context, name, dir, http, address string) (*process, error) {
 	config := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off;
 user root;
@@ -43,27 +59,12 @@ events {}
 http {
   client_body_temp_path %[1]s/1; proxy_temp_path %[1]s/2; fastcgi_temp_path %[1]s/3;
   uwsgi_temp_path %[1]s/4; scgi_temp_path %[1]s/5;
-  access_log %[2]s;
-  default_type text/html;
-  gzip on; gzip_types *;
-  server { listen %[3]s; root %[4]s; }
-}
-`, dir, w.Log, webAddress, w.Dir)
-	var err error
-	if w.process, err = s.startNginx(ctx, "nginx", config, text, webAddress); err != nil {
-		return nil, err
-	}
-	return w, nil
-}
-
-// startNginx writes a configuration, starts nginx with it, and waits until it listens at the
-// address.
-func (s *Site) startNginx(ctx context.Context, name, config, text, address string) (*process, error) {
+%[2]s}
+`, dir, http)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	log := filepath.Join(filepath.Dir(config), "error.log")
-	p, err := s.startProcess(name, []string{"nginx", "-c", config, "-e", log})
+	p, err := s.startProcess(name, []string{"nginx", "-c", config, "-e", filepath.Join(dir, "error.log")})
 	if err != nil {
 		return nil, err
 	}

@@ -9,18 +9,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-)
 
-// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
+	"lighter/test/testkit/socketdir"
+)
 
 func TestCheckAddress(t *testing.T) {
 	for address, good := range map[string]bool{
@@ -35,7 +26,7 @@ func TestCheckAddress(t *testing.T) {
 }
 
 func TestListen(t *testing.T) {
-	path := filepath.Join(shortDir(t), "s.sock")
+	path := filepath.Join(socketdir.New(t), "s.sock")
 	listen := func() net.Listener {
 		t.Helper()
 		listener, err := Listen(t.Context(), path)
@@ -77,7 +68,7 @@ func TestListen(t *testing.T) {
 // The mode is right from the first moment on, whatever the umask is.
 func TestListenWithoutUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
-	path := filepath.Join(shortDir(t), "s.sock")
+	path := filepath.Join(socketdir.New(t), "s.sock")
 	listener, err := ListenAddress(t.Context(), unixPrefix+path)
 	if err != nil {
 		t.Fatal(err)

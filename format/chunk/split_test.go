@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"lighter/test/testkit/golden"
 )
 
 // noise returns n random bytes, the same for the same seed.
@@ -151,7 +151,7 @@ func TestSplitGolden(t *testing.T) {
 			fmt.Fprintf(&out, "%d %s\n", p.length, p.id)
 		}
 	}
-	golden(t, "split.golden", out.String())
+	golden.Compare(t, "split.golden", out.String())
 }
 
 // The golden file pins the holes: runs of about the minimum length, in all parts of a file. They do
@@ -194,24 +194,7 @@ func TestHolesGolden(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "holes.golden", out.String())
-}
-
-func golden(t *testing.T, name, text string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text != string(want) {
-		t.Errorf("%s: the splitting rule has changed; got\n%s", name, text)
-	}
+	golden.Compare(t, "holes.golden", out.String())
 }
 
 func FuzzSplit(f *testing.F) {

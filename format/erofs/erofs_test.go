@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/format/tree"
+	"lighter/test/testkit/golden"
 )
 
 // sample has one inode of each kind.
@@ -193,20 +194,7 @@ func TestDeterminism(t *testing.T) {
 // The bytes are part of the tree ID: a change that breaks this test needs a new format number.
 func TestGolden(t *testing.T) {
 	_, got, _ := image(t, sample())
-	const file = "testdata/sample.golden"
-	dump := hexdump(got)
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(file, []byte(dump), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if dump != string(want) {
-		t.Errorf("the image of the sample is not that of %s", file)
-	}
+	golden.Compare(t, "sample.golden", hexdump(got))
 	// Of a larger image, with separate blocks, only the digest is stored.
 	const digest = "f6e5ce1b71e1a59277d625a812e504b4feb315e8f51653a56119fa46d44ee630"
 	_, b, _ := image(t, larger())

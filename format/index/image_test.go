@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"lighter/test/testkit/golden"
 )
 
 func digestOf(n int) string { return "sha256:" + id(n).String() }
@@ -35,7 +37,7 @@ func TestImageStatement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "image.golden", string(encoded)+"\n")
+	golden.Compare(t, "image.golden", string(encoded)+"\n")
 
 	changed := func(change func(s *ImageStatement)) ImageStatement {
 		c := s

@@ -8,12 +8,11 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"lighter/format/chunk"
 	"lighter/format/tree"
+	"lighter/test/testkit/golden"
 )
 
 func id(n int) chunk.ID { return chunk.Sum([]byte(fmt.Sprint(n))) }
@@ -302,30 +301,12 @@ func TestMakeRefuses(t *testing.T) {
 
 func TestGolden(t *testing.T) {
 	m, whole := made(t, sample(t))
-	golden(t, "index.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:m.MapSize()])))
+	golden.Compare(t, "index.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:m.MapSize()])))
 	// A map of several pages.
 	if m, whole = made(t, many(t, 100)); m.Pages < 3 {
 		t.Fatalf("only %d pages", m.Pages)
 	}
-	golden(t, "pages.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:headerSize+len(m.table)])))
-}
-
-// golden compares text with a file in testdata, or writes that file.
-func golden(t *testing.T, name, text string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text != string(want) {
-		t.Errorf("%s: the format changed; got\n%s", name, text)
-	}
+	golden.Compare(t, "pages.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:headerSize+len(m.table)])))
 }
 
 func FuzzReceive(f *testing.F) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/golden"
 )
 
 // sampleLocations returns the locations of tree 9, with two startup packs.
@@ -53,7 +54,7 @@ func TestLocations(t *testing.T) {
 	if _, err := openBytes(enc, id(9), -1); err != nil {
 		t.Errorf("locations of an unknown number of extents: %v", err)
 	}
-	golden(t, "locations.golden", hex.Dump(enc))
+	golden.Compare(t, "locations.golden", hex.Dump(enc))
 }
 
 // Invalid locations are rejected. Each case damages one thing.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"lighter/test/testkit/golden"
 )
 
 func TestStatement(t *testing.T) {
@@ -22,7 +24,7 @@ func TestStatement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "statement.golden", string(encoded)+"\n")
+	golden.Compare(t, "statement.golden", string(encoded)+"\n")
 	forged := s
 	forged.Tree = id(3)
 	newer := s
@@ -75,7 +77,7 @@ func TestStatementOfSeveralKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "statement-2keys.golden", string(encoded)+"\n")
+	golden.Compare(t, "statement-2keys.golden", string(encoded)+"\n")
 	var decoded Statement
 	if err := json.Unmarshal(encoded, &decoded); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/tree"
+	"lighter/test/testkit/golden"
 	"lighter/test/testkit/tarball"
 )
 
@@ -37,7 +38,7 @@ func TestTreeIDGolden(t *testing.T) {
 		}
 		fmt.Fprintf(&out, "%s %s\n", m.ID(), c.Name)
 	}
-	golden(t, "treeid.golden", out.String())
+	golden.Compare(t, "treeid.golden", out.String())
 }
 
 // applyLayers returns the tree of layers, made as a hub does.

@@ -3,14 +3,13 @@ package trace
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/golden"
 )
 
 const device = 1 << 30
@@ -23,23 +22,6 @@ func sampleTrace() Trace {
 	}}
 }
 
-func golden(t *testing.T, name, text string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text != string(want) {
-		t.Errorf("%s: the format changed; got\n%s", name, text)
-	}
-}
-
 func TestTrace(t *testing.T) {
 	want := sampleTrace()
 	enc := want.Encode()
@@ -49,7 +31,7 @@ func TestTrace(t *testing.T) {
 	if got, err := Decode(Trace{}.Encode(), want.Tree, device); err != nil || len(got.Reads) != 0 {
 		t.Errorf("an empty trace: %v, error %v", got, err)
 	}
-	golden(t, "trace.golden", string(enc)+"\n")
+	golden.Compare(t, "trace.golden", string(enc)+"\n")
 }
 
 func TestInvalidTraces(t *testing.T) {
@@ -101,7 +83,7 @@ func TestRecordings(t *testing.T) {
 	if got, err := ParseText(text); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, error %v; want %v", got, err, want)
 	}
-	golden(t, "recordings.golden", string(text))
+	golden.Compare(t, "recordings.golden", string(text))
 }
 
 func TestInvalidTexts(t *testing.T) {

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/golden"
 	"lighter/test/testkit/tarball"
 )
 
@@ -30,31 +30,7 @@ func TestOddChains(t *testing.T) {
 		}
 		dump(&got, "/", tr.Root, 0)
 	}
-	golden(t, "testdata/odd.txt", []byte(got.String()))
-}
-
-// golden compares got with a file, or writes that file.
-func golden(t *testing.T, file string, got []byte) {
-	t.Helper()
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes.Equal(got, want) {
-		return
-	}
-	gotLines, wantLines := strings.Split(string(got), "\n"), strings.Split(string(want), "\n")
-	for i := range min(len(gotLines), len(wantLines)) {
-		if gotLines[i] != wantLines[i] {
-			t.Fatalf("%s, line %d: got\n%s\nwant\n%s", file, i+1, gotLines[i], wantLines[i])
-		}
-	}
-	t.Fatalf("%s: %d bytes, want %d", file, len(got), len(want))
+	golden.Compare(t, "odd.txt", got.String())
 }
 
 // dump writes a line for each entry of a tree, indented by depth.

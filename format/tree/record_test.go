@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 
 	"lighter/format/chunk"
+	"lighter/test/testkit/golden"
 	"lighter/test/testkit/tarball"
 )
 
@@ -68,7 +69,7 @@ func readRecord(r io.Reader) ([]*Entry, error) {
 
 func TestRecordGolden(t *testing.T) {
 	list := allKinds()
-	golden(t, "testdata/layer.record", writeRecord(t, list[:len(list)-1]))
+	golden.Compare(t, "layer.record", string(writeRecord(t, list[:len(list)-1])))
 }
 
 func TestRecordReturnsItsEntries(t *testing.T) {

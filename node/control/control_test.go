@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 
@@ -15,23 +14,13 @@ import (
 	"lighter/node/completion"
 	"lighter/node/ondemand"
 	"lighter/node/report"
+	"lighter/test/testkit/socketdir"
 )
-
-// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
 
 // serve answers as a daemon would, and returns its client.
 func serve(t *testing.T, s *Server) *Client {
 	t.Helper()
-	root := shortDir(t)
+	root := socketdir.New(t)
 	listener, err := net.Listen("unix", Socket(root))
 	if err != nil {
 		t.Fatal(err)
@@ -54,6 +43,7 @@ type binder struct{ err error }
 func (b *binder) Bind(context.Context, string, string, string) (binds.Bind, error) {
 	return binds.Bind{}, b.err
 }
+
 func (b *binder) Unbind(string) error { return b.err }
 
 // Only a directory without a mount of the node is ErrNotMounted. Other errors about something
@@ -107,7 +97,7 @@ func TestStream(t *testing.T) {
 
 // A daemon that ends in the middle of a stream is an error.
 func TestStreamThatEndsEarly(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	listener, err := net.Listen("unix", Socket(root))
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +113,7 @@ func TestStreamThatEndsEarly(t *testing.T) {
 // A request that a daemon of another version does not know, or an answer that cannot be read, is an
 // error that names both versions.
 func TestOtherVersion(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	listener, err := net.Listen("unix", Socket(root))
 	if err != nil {
 		t.Fatal(err)

@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/golden"
 )
 
 func testContext(t *testing.T) (context.Context, context.CancelFunc) {
@@ -57,24 +58,7 @@ func TestAnswersAreGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	record("NOTIFY_INVAL_ENTRY", k.next())
-	golden(t, "testdata/fuse.golden", out.String())
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
-			os.WriteFile(path, []byte(got), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("answers differ from %s, got\n%s", path, got)
-	}
+	golden.Compare(t, "fuse.golden", out.String())
 }
 
 func TestNegotiate(t *testing.T) {

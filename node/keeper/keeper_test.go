@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/socketdir"
 )
 
 // Holds compares the note, and fails when nothing is held any more.
 func TestHolds(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	_, w := pipe(t)
 	p := Process{Root: root}
 	holds := func(note string, want bool) {
@@ -46,17 +48,6 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
-}
-
-// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func keep(t *testing.T, root string, file *os.File, note string) error {
@@ -93,7 +84,7 @@ func gone(t *testing.T, root string) {
 }
 
 func TestKeepTakeDrop(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	if _, _, err := (Process{Root: root}).Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("take without a keeper: got %v, want %v", err, fs.ErrNotExist)
 	}
@@ -157,23 +148,23 @@ func TestKeepTakeDrop(t *testing.T) {
 
 func TestNoteTooLong(t *testing.T) {
 	_, w := pipe(t)
-	if err := keep(t, shortDir(t), w, string(make([]byte, maxNote+1))); err == nil {
+	if err := keep(t, socketdir.New(t), w, string(make([]byte, maxNote+1))); err == nil {
 		t.Error("got no error")
 	}
 }
 
 func TestProgramThatIsNoKeeper(t *testing.T) {
 	_, w := pipe(t)
-	if err := (Process{shortDir(t), []string{"/no/such/program"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
-		t.Error("got no error")
-	}
-	if err := (Process{shortDir(t), []string{"/bin/true"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
-		t.Error("got no error")
+	for _, program := range []string{"/no/such/program", "/bin/true"} {
+		p := Process{socketdir.New(t), []string{program}}
+		if err := p.Keep(t.Context(), []*os.File{w}, nil); err == nil {
+			t.Errorf("%s: got no error", program)
+		}
 	}
 }
 
 func TestKeepSeveral(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +201,7 @@ func TestKeepSeveral(t *testing.T) {
 
 // A process without free descriptors gets an error, and not the answer that nothing is held.
 func TestTakeWithoutFreeDescriptors(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	_, w := pipe(t)
 	if err := keep(t, root, w, "kept"); err != nil {
 		t.Fatal(err)

@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/socketdir"
 )
 
 // startManager starts a service manager that holds nothing and confirms everything. end ends it,
 // and returns the messages that it received.
 func startManager(t *testing.T) (path string, end func() string) {
 	t.Helper()
-	path = filepath.Join(shortDir(t), "notify")
+	path = filepath.Join(socketdir.New(t), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)

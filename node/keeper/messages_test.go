@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/socketdir"
 )
 
 // The messages of the first version. They never change: a keeper runs for as long as containers do,
@@ -15,6 +17,7 @@ var messages = []struct {
 	ask, answer           string
 	askFiles, answerFiles int
 }{
+
 	{"Kthe note", "K", 2, 0},
 	{"T", "Tthe note", 0, 2},
 	{"D", "", 0, 0},
@@ -22,7 +25,7 @@ var messages = []struct {
 
 // The current keeper answers a daemon of the first version.
 func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	listener := listen(t, root)
 	ended := make(chan error, 1)
 	go func() { ended <- serve(listener) }()
@@ -48,7 +51,7 @@ func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 
 // The current daemon speaks to a keeper of the first version.
 func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
-	root := shortDir(t)
+	root := socketdir.New(t)
 	listener := listen(t, root)
 	_, w := pipe(t)
 	answered := make(chan bool)

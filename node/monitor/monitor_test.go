@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"lighter/test/testkit/socketdir"
 )
 
 func ask(t *testing.T, s *Server, path string) (status int, body string) {
@@ -59,7 +61,7 @@ func TestHealthAndReadiness(t *testing.T) {
 
 // Only root may use the socket.
 func TestUnixSocket(t *testing.T) {
-	path := filepath.Join(shortDir(t), "s")
+	path := filepath.Join(socketdir.New(t), "s")
 	s := someServer(t, "unix:"+path)
 	defer s.Close()
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
@@ -94,15 +96,4 @@ func TestAddressInUse(t *testing.T) {
 	s.Ready()
 	s.Show(Node{})
 	s.Close()
-}
-
-// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }

@@ -146,6 +146,7 @@ test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree
 test/testkit/example:
 test/testkit/fswalk:
+test/testkit/golden:
 test/testkit/history: test/testkit/site
 test/testkit/immutable:
 test/testkit/journal: node/fuse
@@ -157,6 +158,7 @@ test/testkit/postgres: test/testkit/port
 test/testkit/s3: test/testkit/port
 test/testkit/printed:
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
+test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/tarball:
 test/testkit/wrongclock:

@@ -32,6 +32,7 @@ import (
 
 	"lighter/node/front/containerd"
 	"lighter/test/testkit/fswalk"
+	"lighter/test/testkit/socketdir"
 )
 
 // snapshotWorld runs containerd's metadata store and unpacker in this process, on top of the
@@ -69,18 +70,6 @@ func newSnapshotWorld(t *testing.T, known int) *snapshotWorld {
 	return w
 }
 
-// shortDir returns a temporary directory for sockets. Its path is short: it does not contain the
-// test's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
 // open starts the snapshotter, containerd's overlay snapshotter and the metadata store.
 func (w *snapshotWorld) open(t *testing.T) {
 	t.Helper()
@@ -88,7 +77,7 @@ func (w *snapshotWorld) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, stop, err := serveSnapshots(filepath.Join(shortDir(t), "s"), sn)
+	client, stop, err := serveSnapshots(filepath.Join(socketdir.New(t), "s"), sn)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,23 +16,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"lighter/socket"
+	"lighter/test/testkit/socketdir"
 )
-
-// shortDir returns a temporary directory with a short path, for sockets.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
 
 // serve returns a client of a snapshotter over a socket, as containerd has it.
 func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter, path string, stop func()) {
 	t.Helper()
-	path = filepath.Join(shortDir(t), "s.sock")
+	path = filepath.Join(socketdir.New(t), "s.sock")
 	listener := must[net.Listener](t)(socket.Listen(t.Context(), path))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

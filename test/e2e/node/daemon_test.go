@@ -21,6 +21,7 @@ import (
 	"lighter/node/report"
 	"lighter/store/disk"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/socketdir"
 )
 
 // As the README says, a ready node listens on the default socket if no address is given, and only
@@ -61,7 +62,7 @@ func TestSecondNodeIsRefused(t *testing.T) {
 	}
 	run(t, "status", "--root", d.root).good()
 	// A node with another root cannot use the same socket.
-	address := filepath.Join(shortDir(t), "s.sock")
+	address := filepath.Join(socketdir.New(t), "s.sock")
 	startNode(t, newRoot(t), "--address", address)
 	run(t, "node", "--root", newRoot(t), "--address", address).bad(1, address, "another process listens")
 }

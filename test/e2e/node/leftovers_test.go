@@ -18,6 +18,7 @@ import (
 	"lighter/node/report"
 	"lighter/test/testkit/immutable"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/socketdir"
 )
 
 // reads checks that a container reads the right bytes, fetched from the hub.
@@ -44,7 +45,7 @@ func leftPaths(s report.Status) (paths []string) {
 // and user-facing mounts keep working. The status names the leftovers, and the node removes them
 // once that is possible.
 func TestNodeStartsWithLeftovers(t *testing.T) {
-	address := filepath.Join(shortDir(t), "s.sock")
+	address := filepath.Join(socketdir.New(t), "s.sock")
 	d := startNode(t, newRoot(t), "--address", address)
 	dir, merged := used(t, d)
 	tree := filepath.Join(d.root, "trees", status(t, d.root).Mounts[0].Tree.String())
@@ -102,7 +103,7 @@ func TestNodeStartsOnAFullDisk(t *testing.T) {
 }
 
 func nodeStartsOnAFullDisk(t *testing.T, script string) {
-	base := shortDir(t)
+	base := socketdir.New(t)
 	disk := filepath.Join(base, "disk")
 	if out, err := exec.Command("sh", "-ec", "mkdir $2 && "+script, "sh", filepath.Join(base, "image"),
 		disk).CombinedOutput(); err != nil {

@@ -28,6 +28,7 @@ import (
 	"lighter/node/keeper"
 	"lighter/node/report"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/socketdir"
 	tars "lighter/test/testkit/tarball"
 )
 
@@ -164,26 +165,10 @@ type daemon struct {
 	cmd  *exec.Cmd
 }
 
-// shortDir returns a temporary directory for sockets. Its path is short: it does not contain the
-// test's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 // newRoot makes a node's root. When the test ends, it unmounts everything below the root.
 func newRoot(t *testing.T) string {
 	t.Helper()
-	root := filepath.Join(shortDir(t), "node")
+	root := filepath.Join(socketdir.New(t), "node")
 	t.Cleanup(func() {
 		for _, point := range mountsBelow(t, root) {
 			t.Errorf("left mounted: %s", point)

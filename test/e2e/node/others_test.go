@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node/report"
+	"lighter/test/testkit/socketdir"
 )
 
 // readable returns the paths that the user nobody can read, list or connect to.
@@ -83,7 +84,7 @@ func pathsOf(t *testing.T, root string) (paths []string) {
 // Users read an image's files only through its mounts. Only root can access the node's files
 // (device, cache, metadata image) and sockets, on any path.
 func TestOthersReadNothingOfTheNode(t *testing.T) {
-	address := filepath.Join(shortDir(t), "run", "lighter.sock")
+	address := filepath.Join(socketdir.New(t), "run", "lighter.sock")
 	d := startNode(t, newRoot(t), "--address", address)
 	letIn(t, d.root)
 	dir := openDir(t)

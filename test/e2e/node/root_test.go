@@ -13,12 +13,13 @@ import (
 
 	"lighter/node/mount"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/socketdir"
 )
 
 // A root whose socket paths are too long for the kernel is refused, also through a symlink, before
 // any file is created in it.
 func TestRootTooLong(t *testing.T) {
-	dir := shortDir(t)
+	dir := socketdir.New(t)
 	root := filepath.Join(dir, strings.Repeat("x", 100))
 	run(t, "node", "--root", root, "--address", "").bad(2, root, "control.sock", "107", "--root")
 	run(t, "status", "--root", root).bad(1, root, "107", "--root")
@@ -38,7 +39,7 @@ func TestRootTooLong(t *testing.T) {
 // The disk of the root becomes read-only. A running node continues, and a new one fails with an
 // error that names the cause.
 func TestRootTurnsReadOnly(t *testing.T) {
-	dir := shortDir(t)
+	dir := socketdir.New(t)
 	image, disk := filepath.Join(dir, "ext4"), filepath.Join(dir, "disk")
 	script := "mkdir $2 && truncate -s 200M $1 && mkfs.ext4 -q -F $1 && mount -o loop,errors=remount-ro $1 $2 && " +
 		"findmnt -no SOURCE $2"
@@ -77,7 +78,7 @@ func TestRootTurnsReadOnly(t *testing.T) {
 // On overlayfs, as in a container without a volume, no snapshots can be made. The node says so when
 // it starts. `lighter mount` works there, with loop devices.
 func TestRootOnOverlayfs(t *testing.T) {
-	dir := shortDir(t)
+	dir := socketdir.New(t)
 	merged := filepath.Join(dir, "merged")
 	for _, name := range []string{"lower", "upper", "work", "merged"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {

@@ -30,22 +30,13 @@ func TestRegistryWithoutTheBucket(t *testing.T) {
 		cut
 	)
 	var state atomic.Int32
-	c := hubConfig(t)
-	through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
-		switch state.Load() {
-		case overloaded:
-			w.WriteHeader(http.StatusServiceUnavailable)
-		case cut:
+	c := refuseRequests(t, hubConfig(t), func(*http.Request) bool {
+		now := state.Load()
+		if now == cut {
 			panic(http.ErrAbortHandler)
-		default:
-			forward(w, req)
 		}
+		return now == overloaded
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer proxy.Close()
-	c.Bucket = through
 	h := runHub(t, openHub(t, c))
 	pushed := h.push("a:1", image(lowerTar))
 	h.ready("a:1")

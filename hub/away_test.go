@@ -21,8 +21,7 @@ func TestStoreIsGone(t *testing.T) {
 	opened := openHub(t, hubConfig(t))
 	opened.Jobs().RetryDelay = 10 * time.Millisecond
 	h := runHub(t, opened)
-	h.push("a:1", image(lowerTar, upperTar))
-	tree := h.ready("a:1").Tree
+	tree := h.pushReady("a:1", image(lowerTar, upperTar)).Tree
 	h.wantClean("at first", "a:1")
 	dir := objectsDir(h.config)
 	before := files(t, dir)
@@ -93,8 +92,7 @@ func TestSweepSparesMostlyEmptyBucket(t *testing.T) {
 	h := startHub(t, func(c *hub.Config) { c.ScrubDays = 1 })
 	for i := range 12 { // a scrub reads a quarter of the objects
 		name := fmt.Sprintf("a:%d", i)
-		h.push(name, image(layer(uint64(i))))
-		h.ready(name)
+		h.pushReady(name, image(layer(uint64(i))))
 	}
 	h.idle()
 	dir := objectsDir(h.config)

@@ -102,8 +102,7 @@ func TestBackupAndRestore(t *testing.T) {
 func TestBackupOfRepairedObjects(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
-	h.push("a:1", image(lowerTar, upperTar))
-	h.ready("a:1")
+	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
 	damaged := 0
 	for _, key := range files(t, objectsDir(h.config)) {

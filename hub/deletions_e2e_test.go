@@ -21,15 +21,12 @@ func TestCollectionWakesUp(t *testing.T) {
 	c.GC = hub.GC{} // nothing stays
 	dir := t.TempDir()
 	a := startProcess(t, c, stepsEnv+"="+dir)
-	second := c
-	second.Root = t.TempDir()
-	copyKey(t, c.Root, second.Root)
-	b := startProcess(t, second, stepsEnv+"="+t.TempDir())
+	b := startProcess(t, further(t, c), stepsEnv+"="+t.TempDir())
 	pushed := image(lowerTar)
 	b.pushReady("a:1", pushed)
 	b.remove("a:1")
 	b.idle()
-	b.pause(true) // so that the other process collects
+	b.signal(syscall.SIGSTOP) // so that the other process collects
 	collect := scene{do: func(ctx context.Context, h *process, _ int) error {
 		job, err := h.client.Collect(ctx)
 		if err == nil {
@@ -40,12 +37,10 @@ func TestCollectionWakesUp(t *testing.T) {
 	if !a.until(t, collect, 0, dir, "stop collect: after begin to delete blob") {
 		t.Fatal("the collection has not deleted from the registry")
 	}
-	b.pause(false)
+	b.signal(syscall.SIGCONT)
 	b.idle() // it has done the collection, but for what the other one is deleting
 	b.pushReady("a:1", pushed)
-	if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	a.signal(syscall.SIGCONT)
 	a.idle()
 	wantPushed(t, "a:1", b, a)
 	_, config, layers := pushed.build()

@@ -20,11 +20,9 @@ import (
 func TestRepositoryCannotBeRead(t *testing.T) {
 	t.Parallel()
 	h := runHub(t, openHub(t, localConfig(t)))
-	h.push("bad:1", image(lowerTar))
-	h.ready("bad:1")
+	h.pushReady("bad:1", image(lowerTar))
 	for _, name := range []string{"good:1", "good:2"} {
-		h.push(name, image(upperTar))
-		h.ready(name)
+		h.pushReady(name, image(upperTar))
 	}
 	h.wantClean("at first", "bad:1")
 	lower, _ := layerOf(lowerTar)

@@ -115,8 +115,8 @@ func TestExitCodesOfAHubsAnswers(t *testing.T) {
 		{command.ExitUsage, []string{"add", "--platform", "arm64", "docker://127.0.0.1:1/a:1"}, "OS/ARCH"},
 		{command.ExitUsage, []string{"retention", "run"}, "rule"},
 		{command.ExitFailed, []string{"add", "docker://127.0.0.1:1/a:1"}, "127.0.0.1:1"},
-		{command.ExitFailed, []string{"rm", "not/there:1"}, "not/there:1"},
-		{command.ExitFailed, []string{"verify", "not/there:1"}, "not/there:1"},
+		{command.ExitFailed, []string{"rm", "not/there:1"}, "not/there:1: not found (lighter images"},
+		{command.ExitFailed, []string{"verify", "not/there:1"}, "not/there:1: not found (lighter images"},
 		{command.ExitFailed, []string{"jobs", "cancel", "17"}, "17"},
 		{command.ExitFailed, []string{"images", "--domain", "other"}, "no domain"},
 	} {

@@ -78,8 +78,8 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	return images, err
 }
 
-// elsewhere adds to an error about an image that does not exist that its repository belongs to
-// another domain.
+// elsewhere adds to an error about an image that does not exist where to look for it: in the domain
+// to which its repository belongs, or in the list of images.
 func (s *Server) elsewhere(name string, err error) error {
 	ref, parseErr := wire.ParseName(name)
 	if parseErr != nil || !errors.Is(err, catalog.ErrNotFound) {
@@ -88,7 +88,7 @@ func (s *Server) elsewhere(name string, err error) error {
 	if of := s.DomainOf(ref.Repository); of != s.Domain {
 		return fmt.Errorf("%w in domain %q: its repository belongs to domain %q (--domain %s)", err, s.Domain, of, of)
 	}
-	return err
+	return fmt.Errorf("%w (lighter images lists what the hub has)", err)
 }
 
 // describeAll describes images. For ready images, it looks up the bytes that no other image shares,

@@ -19,7 +19,8 @@ func TestSizesAreRead(t *testing.T) {
 	}
 	for _, text := range []string{"", "much", "-1", "-1GiB", "10 miles", "8EiB", "99999999999999999999"} {
 		got := bytesize.Size(5)
-		if err := got.UnmarshalText([]byte(text)); err == nil || !strings.Contains(err.Error(), "write 20GiB") || got != 5 {
+		err := got.UnmarshalText([]byte(text))
+		if err == nil || !strings.Contains(err.Error(), "write 20GiB") || got != 5 {
 			t.Errorf("%q is %d (%v), want an error that says what to write", text, got, err)
 		}
 	}

@@ -63,9 +63,9 @@ func openKeys(ctx context.Context, c *catalog.Catalog, path string) (signingKeys
 		case err != nil:
 			return nil, err
 		case known:
-			return nil, fmt.Errorf("the signing key %s of this hub is missing: restore it from a backup, or copy it from "+
-				"another process of the hub; if there is no copy, make another key (lighter hub key add), let the hub use it "+
-				"(lighter hub key use), and pin it on all nodes", path)
+			return nil, fmt.Errorf("the signing key %s of this hub is missing: restore it from a backup, or copy it "+
+				"from another process of the hub; if there is no copy, make another key (lighter hub key add), "+
+				"let the hub use it (lighter hub key use), and pin it on all nodes", path)
 		}
 		keys = signingKeys{makeKey()}
 		err = writeKeys(path, keys)
@@ -78,8 +78,9 @@ func openKeys(ctx context.Context, c *catalog.Catalog, path string) (signingKeys
 		if isMissing { // a process that has started at the same time has made a key, too
 			err = errors.Join(err, os.Remove(path))
 		}
-		err = fmt.Errorf("%w than those in %s: restore that file from a backup, or copy it from another process of the "+
-			"hub; if there is no copy, let the hub use these keys (lighter hub key use), and pin them on all nodes", err, path)
+		err = fmt.Errorf("%w than those in %s: restore that file from a backup, or copy it from another process "+
+			"of the hub; if there is no copy, let the hub use these keys (lighter hub key use), "+
+			"and pin them on all nodes", err, path)
 	}
 	return keys, err
 }
@@ -180,7 +181,8 @@ func writeKeyFile(path string, text []byte) error {
 func Keys(root string) ([]string, error) {
 	keys, err := readKeys(keyFile(root))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: the hub makes it at its first start; name the hub's directory with --root or --config", err)
+		err = fmt.Errorf("%w: the hub makes it at its first start; "+
+			"name the hub's directory with --root or --config", err)
 	}
 	return keys.text(), err
 }

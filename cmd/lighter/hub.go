@@ -86,11 +86,13 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.Int64Var(&config.ScrubDays, "scrub-days", config.ScrubDays,
 		"read all objects once in this many `DAYS`, and repair damaged ones; 0: never")
 	f.TextVar(&config.StartupBytes, "startup-bytes", config.StartupBytes,
-		"the largest size of all startup packs together (`SIZE`: 20GiB; 0: a quarter of the other packs, 8 GiB at least)")
+		"the largest size of all startup packs together (`SIZE`: 20GiB; "+
+			"0: a quarter of the other packs, 8 GiB at least)")
 	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,
 		"the `DAYS` for which the hub keeps what a node or a mirror has, from a week after its last report on")
 	f.TextVar(&config.DiskReserve, "disk-reserve", config.DiskReserve,
-		"the free space that the hub leaves on its disks (`SIZE`: 10GiB); with less it ingests nothing, but serves what it has")
+		"the free space that the hub leaves on its disks (`SIZE`: 10GiB); "+
+			"with less it ingests nothing, but serves what it has")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

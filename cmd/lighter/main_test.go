@@ -123,12 +123,14 @@ func TestSizesInTheConfigurationOfAHub(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"numbers": {text: "disk_reserve = 2_147_483_648\nstartup_bytes = 1073741825\n[limits]\nlayer_bytes = 0x40000000\n" +
-			"[[quota]]\nprefix = 'ci'\nbytes = 500_000_000_000\n",
-			want: []string{"disk_reserve = '2GiB'", "startup_bytes = '1073741825B'", "layer_bytes = '1GiB'", "bytes = '500GB'"}},
+		"numbers": {text: "disk_reserve = 2_147_483_648\nstartup_bytes = 1073741825\n" +
+			"[limits]\nlayer_bytes = 0x40000000\n[[quota]]\nprefix = 'ci'\nbytes = 500_000_000_000\n",
+			want: []string{"disk_reserve = '2GiB'", "startup_bytes = '1073741825B'", "layer_bytes = '1GiB'",
+				"bytes = '500GB'"}},
 		"texts": {text: "disk_reserve = '500M'\nstartup_bytes = '20 GiB'\n[limits]\nlayer_bytes = '1GiB'\n" +
 			"[[quota]]\nprefix = 'ci'\nbytes = '500GB'\n",
-			want: []string{"disk_reserve = '500MB'", "startup_bytes = '20GiB'", "layer_bytes = '1GiB'", "bytes = '500GB'"}},
+			want: []string{"disk_reserve = '500MB'", "startup_bytes = '20GiB'", "layer_bytes = '1GiB'",
+				"bytes = '500GB'"}},
 		"flags": {text: "disk_reserve = '1GiB'\n",
 			args: []string{"--disk-reserve", "10GiB", "--startup-bytes", "1073741824"},
 			want: []string{"disk_reserve = '10GiB'", "startup_bytes = '1GiB'"}},

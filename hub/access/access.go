@@ -50,8 +50,8 @@ var (
 		"(admin_listen): give that address with --hub")
 	errNoToken = errors.New("a change of what the hub has, and the list of its holders, need the token of its " +
 		"admin_token_file: give it with --token-file, or as a registry's password")
-	errWrongToken = errors.New("the token is not that of the hub's admin_token_file: give that one with --token-file, " +
-		"or as a registry's password")
+	errWrongToken = errors.New("the token is not that of the hub's admin_token_file: " +
+		"give that one with --token-file, or as a registry's password")
 )
 
 // ReadOnly refuses requests that are for administrators, and passes others.

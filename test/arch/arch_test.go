@@ -35,8 +35,8 @@ bench/plot:
 bench/starts: bench bench/plot test/testkit/site
 bytesize:
 cmd/command:
-cmd/lighter: cmd/command durable format/chunk format/index format/trace hub hub/retention logqueue mirror node node/binds
-	node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report
+cmd/lighter: cmd/command durable format/chunk format/index format/trace hub hub/retention logqueue mirror node
+	node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report
 	node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse
 	node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command

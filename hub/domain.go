@@ -127,7 +127,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	if err != nil {
 		return err
 	}
-	if d.catalog, err = catalog.OpenAt(ctx, c.catalogPlace(d.name)); err != nil {
+	if d.catalog, err = catalog.Open(ctx, c.catalogPlace(d.name)); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.catalog)

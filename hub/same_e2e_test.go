@@ -37,7 +37,7 @@ func compare(t *testing.T, got, want hub.Config) error {
 	if wanted, wantSize := inventoryOf(t, want); has != wanted || size > wantSize*11/10 {
 		return fmt.Errorf("the hub has %+v in %d bytes of packs, want %+v in %d", has, size, wanted, wantSize)
 	}
-	c, err := catalog.Open(t.Context(), catalogOf(got))
+	c, err := catalog.Open(t.Context(), catalog.Place{Source: catalogOf(got)})
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func compare(t *testing.T, got, want hub.Config) error {
 // inventoryOf returns what a catalog has, and the bytes of its packs.
 func inventoryOf(t *testing.T, c hub.Config) (catalog.Inventory, int64) {
 	t.Helper()
-	opened, err := catalog.Open(t.Context(), catalogOf(c))
+	opened, err := catalog.Open(t.Context(), catalog.Place{Source: catalogOf(c)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,13 +55,8 @@ type Catalog struct {
 	sized   atomic.Int64 // changes that image_sizes includes; -1: unknown
 }
 
-// Open opens the only catalog of this process: Place.Source is source.
-func Open(ctx context.Context, source string) (*Catalog, error) {
-	return OpenAt(ctx, Place{Source: source})
-}
-
-// OpenAt opens a catalog, and makes what is missing in it. An older catalog is migrated.
-func OpenAt(ctx context.Context, p Place) (*Catalog, error) {
+// Open opens a catalog, and makes what is missing in it. An older catalog is migrated.
+func Open(ctx context.Context, p Place) (*Catalog, error) {
 	db, err := connect(p)
 	if err == nil {
 		if err = p.makeSchema(ctx, db); err == nil {

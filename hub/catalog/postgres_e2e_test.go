@@ -46,7 +46,7 @@ func TestSchemasShareNothing(t *testing.T) {
 	for i := range opened {
 		work.Go(func() {
 			var err error
-			opened[i], err = catalog.OpenAt(t.Context(), catalog.Place{Source: source, Schema: schemas[i%len(schemas)]})
+			opened[i], err = catalog.Open(t.Context(), catalog.Place{Source: source, Schema: schemas[i%len(schemas)]})
 			if err != nil {
 				t.Error(err)
 			}
@@ -81,9 +81,9 @@ func TestReasonsNameNoDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	at.User = url.UserPassword(at.User.Username(), "wrong")
-	_, refused := catalog.Open(t.Context(), at.String())
+	_, refused := catalog.Open(t.Context(), catalog.Place{Source: at.String()})
 	at.Host = "127.0.0.1:1"
-	_, away := catalog.Open(t.Context(), at.String())
+	_, away := catalog.Open(t.Context(), catalog.Place{Source: at.String()})
 	for what, err := range map[string]error{"wrong password": refused, "no server": away} {
 		if catalog.IsAway(err) != (what == "no server") {
 			t.Errorf("%s: %v is marked with ErrAway: %v", what, err, catalog.IsAway(err))
@@ -360,7 +360,8 @@ func TestPostgresOfANewerHub(t *testing.T) {
 	change(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)`)
 	change(`UPDATE meta SET value = '99' WHERE name = 'oldest'`)
 	before := state()
-	if _, err := catalog.Open(t.Context(), source); err == nil || !strings.Contains(err.Error(), "newer hub") {
+	_, err = catalog.Open(t.Context(), catalog.Place{Source: source})
+	if err == nil || !strings.Contains(err.Error(), "newer hub") {
 		t.Errorf("opened a catalog for newer hubs only: %v, want an error", err)
 	}
 	if after := state(); after != before {

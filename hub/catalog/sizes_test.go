@@ -37,7 +37,7 @@ func expectSizes(t *testing.T, c *catalog.Catalog, name string, want map[string]
 // After a change only the sizes of affected images are computed, and none after a restart.
 func TestSizesAreComputedOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "catalog.db")
-	c, err := catalog.Open(t.Context(), path)
+	c, err := catalog.Open(t.Context(), catalog.Place{Source: path})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "catalog.db")
 		if name == "newer" {
-			c, err := catalog.Open(t.Context(), path)
+			c, err := catalog.Open(t.Context(), catalog.Place{Source: path})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +102,7 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			_, err := catalog.Open(t.Context(), path)
+			_, err := catalog.Open(t.Context(), catalog.Place{Source: path})
 			if name == "newer" && err != nil { // commands that attach to a hub's catalog refuse it, too
 				_, err = catalog.Attach(t.Context(), path)
 			}
@@ -155,7 +155,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
-	c, err := catalog.Open(ctx, filepath.Join(dir, "catalog.db"))
+	c, err := catalog.Open(ctx, catalog.Place{Source: filepath.Join(dir, "catalog.db")})
 	if err != nil {
 		fmt.Println(err)
 		return

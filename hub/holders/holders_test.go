@@ -18,7 +18,7 @@ import (
 
 func service(t *testing.T, grace time.Duration) (*Service, *catalog.Catalog) {
 	t.Helper()
-	c, err := catalog.Open(t.Context(), filepath.Join(t.TempDir(), "catalog.db"))
+	c, err := catalog.Open(t.Context(), catalog.Place{Source: filepath.Join(t.TempDir(), "catalog.db")})
 	if err != nil {
 		t.Fatal(err)
 	}

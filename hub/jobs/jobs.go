@@ -153,11 +153,6 @@ var (
 	errAttempts    = errors.New("the hub ended each time that it ran the job")
 )
 
-// New returns a queue with a runner of its own; see Runner.Queue.
-func New(store Store, owner string, log *slog.Logger) *Queue {
-	return NewRunner().Queue(store, owner, log)
-}
-
 // Add adds a kind. It is called before Run.
 func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
 

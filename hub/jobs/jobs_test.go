@@ -31,7 +31,7 @@ func start(
 	t *testing.T, store jobs.Store, owner string, k jobs.Kind, lease time.Duration,
 ) (q *jobs.Queue, stop func()) {
 	t.Helper()
-	q = jobs.New(store, owner, slog.New(slog.DiscardHandler))
+	q = jobs.NewRunner().Queue(store, owner, slog.New(slog.DiscardHandler))
 	k.Name = kind
 	if k.AtOnce == 0 {
 		k.AtOnce = 1
@@ -341,7 +341,7 @@ func TestPeriodicJob(t *testing.T) {
 	c := openJobs(t)
 	runs := make(chan string, 100)
 	queue := func(owner string, every time.Duration) (stop func()) {
-		q := jobs.New(c, owner, slog.New(slog.DiscardHandler))
+		q := jobs.NewRunner().Queue(c, owner, slog.New(slog.DiscardHandler))
 		q.DueInterval = time.Millisecond
 		run := func(_ context.Context, j *jobs.Running) error {
 			runs <- j.Key
@@ -394,7 +394,7 @@ func (c counting) AddDue(
 // read all jobs that have ended.
 func TestPeriodicJobIsLookedForWhenDue(t *testing.T) {
 	store := counting{openJobs(t), new(atomic.Int64)}
-	q := jobs.New(store, "a", slog.New(slog.DiscardHandler))
+	q := jobs.NewRunner().Queue(store, "a", slog.New(slog.DiscardHandler))
 	q.DueInterval = time.Millisecond
 	numbers := make(chan int64, 1)
 	q.Add(jobs.Kind{Name: kind, Key: "daily", Every: time.Hour, AtOnce: 1,

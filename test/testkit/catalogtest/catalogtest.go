@@ -89,7 +89,7 @@ func Open(t *testing.T, source string) *catalog.Catalog {
 // OpenAt is Open for a place.
 func OpenAt(t *testing.T, p catalog.Place) *catalog.Catalog {
 	t.Helper()
-	c, err := catalog.OpenAt(t.Context(), p)
+	c, err := catalog.Open(t.Context(), p)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {

@@ -89,7 +89,8 @@ type Add struct {
 type Progress struct {
 	// Step is "copy" (a blob from its source), "layer" (a layer is ingested), "check" (a layer, or
 	// all chunks, are read back), "compare" (Bytes counts objects or blobs), "repair" (a layer is
-	// read again), "collect" and "rewrite" (objects are deleted, packs made smaller) or "wait"
+	// read again), "collect" and "rewrite" (objects are deleted, packs made smaller), "mark" and
+	// "sweep" (Bytes counts repositories in which unneeded blobs are found and deleted) or "wait"
 	// (nothing new: the connection is kept open). Clients add "push" and "mirror".
 	Step     string   `json:"step,omitempty"`
 	Item     string   `json:"item,omitempty"`  // of the step: a short digest, a name

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -83,20 +84,28 @@ func newProgress() *progress {
 	return p
 }
 
+// show shows a step. Of some steps the numbers are no bytes, and one says only that the hub lives.
 func (p *progress) show(step wire.Progress) {
+	amount, counters := size(step.Bytes), decor.CountersKibiByte("% .1f / % .1f")
+	switch step.Step {
+	case "wait":
+		return
+	case "compare", "mark", "sweep":
+		amount, counters = strconv.FormatInt(step.Bytes, 10), decor.CountersNoUnit("%d / %d")
+	}
 	name := step.Step + " " + short(step.Item)
 	finished := step.Total > 0 && step.Bytes >= step.Total
 	if p.bars == nil {
 		if (finished || step.Total == 0) && !p.said[name] {
 			p.said[name] = true
-			fmt.Fprintf(os.Stderr, "%s  %s\n", name, size(step.Bytes))
+			fmt.Fprintf(os.Stderr, "%s  %s\n", name, amount)
 		}
 		return
 	}
 	bar := p.all[name]
 	if bar == nil {
 		bar = p.bars.AddBar(step.Total, mpb.PrependDecorators(decor.Name(name, decor.WC{W: 28, C: decor.DindentRight})),
-			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f")))
+			mpb.AppendDecorators(counters))
 		p.all[name] = bar
 	}
 	bar.SetTotal(step.Total, finished)

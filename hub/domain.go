@@ -79,16 +79,22 @@ type shared struct {
 	senders   *holders.Senders
 	bodies    *answer.Bodies
 	reserve   *space.Reserve
+	spare     *space.Spare
 	proxies   []netip.Prefix
 }
 
-func newShared(c *Config) (*shared, error) {
+func newShared(c *Config, log *slog.Logger) (*shared, error) {
 	proxies, err := c.proxies()
+	catalogs := space.New(int64(c.DiskReserve), space.Dir{Name: "root", Path: c.Root})
+	if c.Catalog != "" { // PostgreSQL has them
+		catalogs = space.New(0)
+	}
 	return &shared{runner: jobs.NewRunner(), encoders: encoder.NewPool(runtime.GOMAXPROCS(0)),
 		trees: ingest.NewBounds(), starts: startup.NewBounds(), upstreams: upstream.NewBounds(),
 		manifests: registry.NewBounds(), tables: objects.NewTables(), senders: holders.NewSenders(),
 		bodies:  answer.NewBodies(),
-		reserve: space.New(int64(c.DiskReserve), c.dirs()...), proxies: proxies}, err
+		reserve: space.New(int64(c.DiskReserve), c.dirs()...),
+		spare:   space.OpenSpare(spareFile(c.Root), catalogs, log), proxies: proxies}, err
 }
 
 // openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx
@@ -131,6 +137,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 		return err
 	}
 	d.closers = append(d.closers, d.catalog)
+	d.catalog.OnFull(with.spare.GiveUp)
 	if d.keys, err = openKeys(ctx, d.catalog, keyFile(c.Root)); err != nil {
 		return err
 	}

@@ -159,6 +159,47 @@ func TestDiskIsFull(t *testing.T) {
 	}
 }
 
+// On a disk that others have filled, images can be removed, and a collection frees their bytes, also
+// after a restart.
+func TestRemovalOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	c := sceneConfig(t, scene{}, setupSQLite)
+	c.GC = hub.GC{}
+	c.DiskReserve = 32 << 20
+	fill := smallDisk(t, c.Root)
+	p := startProcess(t, c)
+	for round := range 3 {
+		p.pushReady(roundName(round, 1), image(layerOfRound(round, 1)))
+	}
+	p.idle()
+	spare := filepath.Join(c.Root, "spare")
+	for range 600 {
+		if info, err := os.Stat(spare); err == nil && info.Size() == int64(c.DiskReserve/16) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	for round := range 2 {
+		free := fill()
+		if round == 1 {
+			p.kill()
+			p = startProcess(t, c)
+		}
+		p.remove(roundName(round, 1))
+		job, err := p.client.Collect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := p.client.AwaitCollection(t.Context(), job.N, silent)
+		if err != nil || done.Collection.Bytes < 100_000 {
+			t.Errorf("round %d: collected %+v, %v", round, done.Collection, err)
+		}
+		free()
+	}
+	p.fetchTree(p.ready(roundName(2, 1)).Chain)
+	p.wantClean("in the end", roundName(2, 1))
+}
+
 // Two processes work for one hub, and the clock of one of them is wrong. Neither takes the other's
 // jobs, and nothing is deleted too early.
 func TestClockOfOneProcessIsWrong(t *testing.T) {

@@ -114,7 +114,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	case bucket != nil:
 		h.closers = append(h.closers, bucket)
 	}
-	if h.shared, err = newShared(&h.config); err != nil {
+	if h.shared, err = newShared(&h.config, h.log); err != nil {
 		return err
 	}
 	if h.shared.owner, err = h.config.owner(lock); err != nil {
@@ -224,6 +224,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, h.end)()
 	group.Go(func() error { return h.shared.runner.Run(ctx) })
+	group.Go(func() error { return h.shared.spare.Run(ctx) })
 	for _, d := range h.domains {
 		d.run(ctx, group)
 	}

@@ -27,7 +27,8 @@ import (
 //	├── hub.key       the Ed25519 keys that sign statements, the oldest first (PEM, PKCS #8, 0600)
 //	├── scratch       unfinished objects; emptied at each start. If bucket is another directory,
 //	│                 scratch is in that, since objects are renamed
-//	├── domains/NAME  the same files of another domain, but for lock
+//	├── domains/NAME  the same files of another domain, but for spare and lock
+//	├── spare         bytes that are given up when the disk is full (package space)
 //	└── lock          locked while a hub runs here; if bucket is another directory, that has bucket.lock
 //
 // To move a hub, move all of it. Without hub.key, nodes that have pinned the key refuse the hub.
@@ -39,6 +40,7 @@ func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
 func domainsDir(root string) string  { return filepath.Join(root, "domains") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 func bucketLock(dir string) string   { return filepath.Join(dir, "bucket.lock") }
+func spareFile(root string) string   { return filepath.Join(root, "spare") }
 
 // rootLock is the locked file of a hub's directory.
 type rootLock struct{ *os.File }

@@ -138,10 +138,11 @@ type database struct {
 	writing, reading *sql.DB // SQLite has one connection for writing; PostgreSQL has one pool for both
 	write, read      session
 	onCommit         CommitObserver
+	onFull           func() bool
 }
 
 func connect(p Place) (*database, error) {
-	db := &database{onCommit: func(context.Context, string, bool) {}}
+	db := &database{onCommit: func(context.Context, string, bool) {}, onFull: func() bool { return false }}
 	d := sqliteDialect
 	var err error
 	if IsPostgres(p.Source) {
@@ -241,7 +242,8 @@ const transactionTries = 10
 func (db *database) update(ctx context.Context, what string, fn func(tx session) error) error {
 	var err error
 	for range transactionTries {
-		if err = db.transaction(ctx, what, fn); !isConflict(err) {
+		err = db.transaction(ctx, what, fn)
+		if !isConflict(err) && (!isFull(err) || !db.onFull()) {
 			break
 		}
 	}
@@ -311,6 +313,17 @@ func isConflict(err error) bool {
 	return errors.As(err, &failed) && (failed.Code == "40001" || failed.Code == "40P01")
 }
 
+// OnFull sets a function that is called when the disk of an SQLite catalog is full. It reports
+// whether it has made room: then the transaction runs again. OnFull is called before the catalog is
+// used by others.
+func (db *database) OnFull(makeRoom func() bool) { db.onFull = makeRoom }
+
+// isFull reports whether the disk of an SQLite database is full.
+func isFull(err error) bool {
+	failed := (*sqlite.Error)(nil)
+	return errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_FULL
+}
+
 // ErrAway marks errors of a database that cannot be reached, is starting or stopping, or whose disk
 // is full. What was asked for may have been done.
 var ErrAway = errors.New("the database is not available")
@@ -345,6 +358,8 @@ func (e *databaseError) Is(target error) bool { return target == ErrAway && e.aw
 func (e *databaseError) Public() string {
 	failed, errno := (*pgconn.PgError)(nil), syscall.Errno(0)
 	switch {
+	case isFull(e.cause):
+		return e.prefix() + ": its disk is full"
 	case errors.As(e.cause, &failed):
 		return e.prefix() + " (SQLSTATE " + failed.Code + ")"
 	case errors.As(e.cause, &errno):

@@ -77,7 +77,7 @@ hub/registry/bucket: hub/objects
 hub/report: wire
 hub/retention: hub/pattern
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
-hub/space: hub/jobs
+hub/space: hub/jobs sleep
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog
 	hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree

@@ -1,0 +1,103 @@
+package space
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/sleep"
+)
+
+const (
+	// The spare file has 1/spareShare of the reserve. It is given up in spareParts, so that a
+	// program that goes on to fill the disk does not get all of it at once.
+	spareShare = 16
+	spareParts = 8
+	spareEvery = time.Minute
+)
+
+// Spare is a file that occupies bytes of a disk until there are no others. An SQLite database needs
+// some even to delete rows: without them nothing could be removed from a hub whose disk is full. A
+// Spare is safe for concurrent use.
+type Spare struct {
+	path    string
+	reserve *Reserve
+	log     *slog.Logger
+
+	mu sync.Mutex // held while the file changes
+}
+
+// OpenSpare returns the spare file of a reserve, which need not exist. If the disk is full, it gives
+// up a part of the file.
+func OpenSpare(path string, r *Reserve, log *slog.Logger) *Spare {
+	s := &Spare{path: path, reserve: r, log: log}
+	if low := (*LowError)(nil); errors.As(r.check(s.size()/spareParts), &low) {
+		s.GiveUp()
+	}
+	return s
+}
+
+// size returns the bytes of the whole file.
+func (s *Spare) size() int64 { return s.reserve.bytes / spareShare }
+
+// GiveUp frees a part of the file. It reports whether there was any.
+func (s *Spare) GiveUp() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	info, err := os.Stat(s.path)
+	if err != nil || info.Size() == 0 {
+		return false
+	}
+	left := max(info.Size()-max(s.size()/spareParts, 1), 0)
+	if err := os.Truncate(s.path, left); err != nil {
+		s.log.Error("give up spare bytes", "path", s.path, "err", err)
+		return false
+	}
+	s.log.Warn("the disk is full: spare bytes were given up, so that images can be removed", "path", s.path,
+		"bytes", info.Size()-left, "left", left)
+	return true
+}
+
+// Run makes the file whole while there is room, until ctx ends.
+func (s *Spare) Run(ctx context.Context) error {
+	for {
+		if err := s.fill(); err != nil {
+			s.log.Warn("there are no spare bytes for a full disk", "path", s.path, "err", err)
+		}
+		if !sleep.For(ctx, spareEvery) {
+			return ctx.Err()
+		}
+	}
+}
+
+// fill makes the file whole, unless that would leave less free than the reserve.
+func (s *Spare) fill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size := s.size()
+	info, err := os.Stat(s.path)
+	switch {
+	case size == 0:
+		if err := os.Remove(s.path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	case err == nil && info.Size() >= size:
+		return os.Truncate(s.path, size)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case s.reserve.check(s.reserve.bytes+size) != nil:
+		return nil
+	}
+	file, err := os.OpenFile(s.path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, size), file.Close())
+}

@@ -65,3 +65,14 @@ func TestImageQuota(t *testing.T) {
 	}
 	h.ready("ci/a:1")
 }
+
+// The error of a quota without a prefix says what it is about.
+func TestQuotaOfADomain(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *hub.Config) { c.Quota = []images.Quota{{Bytes: 100}} })
+	r := startRegistry(t, image(lowerTar))
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
+		!strings.Contains(err.Error(), "all images of the domain default would take") {
+		t.Errorf("an image beyond the quota: %v, want an error that names the domain", err)
+	}
+}

@@ -93,12 +93,15 @@ func (p *progress) show(step wire.Progress) {
 	case "compare", "mark", "sweep":
 		amount, counters = strconv.FormatInt(step.Bytes, 10), decor.CountersNoUnit("%d / %d")
 	}
+	if step.Bytes == 0 && step.Total == 0 {
+		amount = "" // there is nothing to count
+	}
 	name := step.Step + " " + short(step.Item)
 	finished := step.Total > 0 && step.Bytes >= step.Total
 	if p.bars == nil {
 		if (finished || step.Total == 0) && !p.said[name] {
 			p.said[name] = true
-			fmt.Fprintf(os.Stderr, "%s  %s\n", name, amount)
+			fmt.Fprintln(os.Stderr, strings.TrimSpace(name+"  "+amount))
 		}
 		return
 	}

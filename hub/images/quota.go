@@ -44,6 +44,14 @@ func CheckQuotas(quotas []Quota) error {
 	return nil
 }
 
+// images names the images that a quota is about, for users.
+func (q Quota) images() string {
+	if q.Prefix == "" {
+		return "all images of the domain " + q.DomainName()
+	}
+	return fmt.Sprintf("the images below %q", q.Prefix)
+}
+
 func (q Quota) isAbout(name string) bool {
 	ref, err := wire.ParseName(name)
 	return err == nil && (q.Prefix == "" || strings.HasPrefix(ref.NamedRepository()+"/", q.Prefix+"/"))
@@ -88,9 +96,9 @@ func (s *Service) checkQuotas(ctx context.Context, name string, members *oci.Mem
 			sizes[m.Digest] = sizeOf(m.Bytes)
 		}
 		if all := sum(sizes); all > int64(q.Bytes) && all > used {
-			return fmt.Errorf("%w: the images below %q would take %s with %s, and %s without it; the quota is %s: "+
+			return fmt.Errorf("%w: %s would take %s with %s, and %s without it; the quota is %s: "+
 				"remove images (lighter images, lighter rm), or raise the quota in the hub's configuration",
-				errQuota, q.Prefix, humanize.IBytes(uint64(all)), name, humanize.IBytes(uint64(used)),
+				errQuota, q.images(), humanize.IBytes(uint64(all)), name, humanize.IBytes(uint64(used)),
 				humanize.IBytes(uint64(q.Bytes)))
 		}
 	}

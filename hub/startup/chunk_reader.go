@@ -10,9 +10,6 @@ import (
 	"lighter/hub/objects"
 )
 
-// maxHeldBytes bounds the memory of the decoded units in a chunkReader.
-const maxHeldBytes = 32 << 20
-
 // chunkReader reads chunks from the hub's own packs. It caches the last decoded units, since the
 // next chunk often lies in the same unit. It is for one goroutine.
 type chunkReader struct {
@@ -27,9 +24,6 @@ type chunkReader struct {
 func newChunkReader(c *catalog.Catalog, o *objects.Store) *chunkReader {
 	return &chunkReader{catalog: c, objects: o, where: map[chunk.ID]chunk.Unit{}, units: map[chunk.Unit]*pack.Unit{}}
 }
-
-// maxLookedUp bounds the places of chunks in memory, of 100 bytes each.
-const maxLookedUp = 200_000
 
 // lookup looks up the places of many chunks with one query.
 func (r *chunkReader) lookup(ctx context.Context, ids []chunk.ID) error {

@@ -62,9 +62,6 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	return d, nil
 }
 
-// firstFiles is the number of files named for each workload, so that users can recognize it.
-const firstFiles = 8
-
 // describe returns what a workload reads, and which packs have it.
 func describe(w plan.Workload, packed map[chunk.ID]int) wire.Workload {
 	sample := w.Samples[len(w.Samples)-1]

@@ -121,9 +121,6 @@ func (d *draft) fillUnit(ctx context.Context, refs []chunk.Ref, builder *pack.Un
 	return nil
 }
 
-// locateBatch is the number of chunks looked up with one query.
-const locateBatch = 500
-
 // addLocations stages the tree's locations.
 func (d *draft) addLocations(ctx context.Context) error {
 	b := index.NewLocations(d.tree.ID())

@@ -19,25 +19,6 @@ import (
 	"lighter/hub/startup/plan"
 )
 
-const (
-	// The hub tries to make a layout maxTries times; a crash of the hub during an attempt counts as
-	// a failure. Then the tree keeps its layout until there are new traces. firstPause is the pause
-	// before the second attempt; it doubles.
-	maxTries   = 3
-	firstPause = time.Minute
-	// layoutTimeout bounds the time for one layout, because others wait for it.
-	layoutTimeout = 15 * time.Minute
-	// guessTimeout bounds a guess, because a hostile image can make it slow. If a guess takes
-	// longer, the layout is made without it.
-	guessTimeout = 2 * time.Minute
-	// After a layout, new traces have the tree laid out again only when restFactor times the
-	// layout's duration has passed. So nodes can make the hub spend at most a fifth of its time on
-	// one tree.
-	restFactor = 4
-	// The startup packs of one tree may take 1/treeShare of the quota.
-	treeShare = 4
-)
-
 // maker makes the layouts of trees, and recompresses their startup packs. It runs the jobs of both
 // kinds. A layout is published only while the job belongs to this process, and replaces only the
 // layout that was current when it was begun.
@@ -203,7 +184,11 @@ func digestOf(packs []plan.Pack) []byte {
 	number := func(n int64) { _ = binary.Write(sum, binary.LittleEndian, n) } // a hash never fails
 	number(layoutVersion)
 	for _, p := range packs {
-		number(map[bool]int64{true: 1}[p.AtMount])
+		atMount := int64(0)
+		if p.AtMount {
+			atMount = 1
+		}
+		number(atMount)
 		number(int64(len(p.Triggers)))
 		for _, t := range p.Triggers {
 			number(t)

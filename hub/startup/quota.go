@@ -12,16 +12,6 @@ import (
 	"lighter/hub/catalog"
 )
 
-const (
-	// By default all startup packs together may take 1/ordinaryShare of the bytes of all other
-	// packs, and leastLimit at least.
-	ordinaryShare = 4
-	leastLimit    = 8 << 30
-
-	// maxUsed bounds the last uses of trees in memory, of all domains.
-	maxUsed = 10_000
-)
-
 // quota bounds the bytes of all startup packs. The least recently used trees lose their packs. It
 // is safe for concurrent use.
 type quota struct {

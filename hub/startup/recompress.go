@@ -17,20 +17,13 @@ import (
 	"lighter/sleep"
 )
 
+// recompressJob is the kind of the jobs that recompress the startup packs of a tree. Their key is
+// the tree, their payload the digest of the layout.
+//
 // A container may be waiting for new startup packs, so they are made as fast as other packs. Every
 // node that starts the image fetches them, so once their layout has not changed for a while they
 // are recompressed at the highest level. docs/decisions/bytes.md has the cost and the gain.
-const (
-	// recompressJob is the kind of the jobs that recompress the startup packs of a tree. Their key
-	// is the tree, their payload the digest of the layout.
-	recompressJob = "recompress"
-	// recompressTimeout bounds the work on one tree: 2 GiB take 9 minutes alone, and ten times that
-	// beside ingestion.
-	recompressTimeout = 2 * time.Hour
-	// While images are ingested, a pause follows each unit, ingestRestFactor times as long as the
-	// unit took.
-	ingestRestFactor = 9
-)
+const recompressJob = "recompress"
 
 // errSuperseded means that a tree got another layout while its packs were recompressed.
 var errSuperseded = errors.New("superseded by another layout")

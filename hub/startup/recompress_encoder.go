@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os/exec"
 	"strconv"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -17,21 +16,11 @@ import (
 	"lighter/format/pack"
 )
 
+// bestEncoder compresses at the highest level available. It is for one goroutine.
+//
 // The Go library for zstd has no level that comes near the highest ones of the zstd program, so the
 // program is used where it is installed. Its output is decoded and compared, since nodes would
 // notice an error too late.
-const (
-	zstdProgram  = "zstd"
-	programLevel = "-18"
-	libraryLevel = zstd.SpeedBestCompression
-	// The program has the lowest priority. Compressing a unit takes about a tenth of a second on an
-	// idle processor.
-	programNice    = 19
-	programTimeout = 20 * time.Second
-	programEnd     = 5 * time.Second
-)
-
-// bestEncoder compresses at the highest level available. It is for one goroutine.
 type bestEncoder struct {
 	program string // path; empty: missing or unreliable
 	library *zstd.Encoder

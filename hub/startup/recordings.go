@@ -15,9 +15,6 @@ import (
 	"lighter/wire"
 )
 
-// maxConflicts bounds how often a change of recordings is tried while others change them.
-const maxConflicts = 3
-
 // recordings keeps what is known about the starts of each tree. It is safe for concurrent use.
 type recordings struct {
 	catalog *catalog.Catalog

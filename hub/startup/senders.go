@@ -9,17 +9,6 @@ import (
 	"lighter/format/chunk"
 )
 
-// A sender's limits for one tree in each senderWindow. It may begin fewer workloads than are kept,
-// so it cannot push out all of the others'.
-const (
-	senderWindow    = 7 * 24 * time.Hour
-	senderTraces    = 64
-	senderWorkloads = 8
-	// maxSenders bounds the pairs of sender and tree in memory, of all domains. A pair takes 200
-	// bytes.
-	maxSenders = 20_000
-)
-
 // SenderOf returns the sender that an address belongs to. An IPv6 network of 64 bits is one sender.
 // For loopback and unknown addresses it returns "", which has no limits.
 func SenderOf(address netip.Addr) string {

@@ -5,7 +5,7 @@
 //	senders.go     bounds what one sender adds
 //	layout.go      makes layouts: plans a tree's startup packs (package plan), also from a guess
 //	draft.go       writes the packs and locations of a layout, and publishes them
-//	recompress.go  recompresses packs at a higher level once their layout has not changed for a while
+//	recompress.go  recompresses packs at a higher level once their layout has stayed for a while
 //	quota.go       evicts the startup packs of the least recently used trees
 //	describe.go    shows users a tree's workloads and startup packs
 //
@@ -37,27 +37,6 @@ import (
 	"lighter/hub/publish"
 	"lighter/hub/report"
 	"lighter/wire"
-)
-
-const (
-	// maxWrites bounds the traces decoded at a time, each of up to some ten megabytes. maxReads
-	// bounds the images described or exported at a time; each may need an index in the scratch
-	// space. Further requests wait for up to enterTimeout.
-	maxWrites    = 4
-	maxReads     = 2
-	enterTimeout = 5 * time.Second
-
-	// storeUsesEvery is the interval in which last uses of trees are written to the catalog, and
-	// storeUsesTimeout bounds the last write, when the hub ends.
-	storeUsesEvery   = time.Minute
-	storeUsesTimeout = 2 * time.Second
-	// sweepEvery is the interval of Sweep.
-	sweepEvery = 10 * time.Minute
-	// keepBytes bounds the retired startup packs that are kept for Timing.Keep. Others are deleted
-	// after keepLeast, at most dropAtOnce in one step.
-	keepBytes  = 8 << 30
-	keepLeast  = 10 * time.Minute
-	dropAtOnce = 100
 )
 
 // Timing has the service's delays. Tests change them before Run.

@@ -45,9 +45,6 @@ type treeOf struct {
 	tree chunk.ID
 }
 
-// maxSizes bounds the device sizes in memory, of 50 bytes and more each.
-const maxSizes = 4096
-
 func (s *deviceSizes) get(of treeOf) (size int64, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,9 +99,6 @@ type openTree struct {
 	dir      string
 	files    []*os.File
 }
-
-// mapPages bounds the cached pages of an extent map: 5 MB.
-const mapPages = 1024
 
 // open copies a tree's index from the object store to a scratch directory.
 func (s *trees) open(ctx context.Context, tree chunk.ID) (t *openTree, err error) {

@@ -14,11 +14,6 @@ const (
 	elfProgram = 56
 	elfDynamic = 16
 
-	maxPrograms = 64   // program headers
-	maxDynamic  = 4096 // entries of the dynamic section
-	maxNeeded   = 512  // names in the dynamic section: needed libraries and their directories
-	maxString   = 4096 // bytes of a name
-
 	ptLoad, ptDynamic, ptInterp                                       = 1, 2, 3
 	dtNeeded, dtStrtab, dtRela, dtRelaSize, dtRpath, dtRunpath        = 1, 5, 7, 8, 15, 29
 	elfExecutable, elfWritable                                 uint32 = 1, 2

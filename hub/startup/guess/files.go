@@ -11,14 +11,6 @@ import (
 	"lighter/format/tree"
 )
 
-const (
-	maxLinks  = 40      // symbolic links followed for one path
-	maxFinds  = 500_000 // lookups for one guess
-	maxDirs   = 20_000  // directories remembered
-	maxChunks = 8192    // chunks read for one guess
-	keptReads = 32      // chunks kept in memory
-)
-
 // span is a range of a file, in bytes.
 type span struct{ from, to int64 }
 

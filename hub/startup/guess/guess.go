@@ -12,21 +12,6 @@ import (
 	"lighter/format/trace"
 )
 
-const (
-	// Bounds in bytes. The bounds of code and data hold for one segment of a program or library.
-	maxCode          = 24 << 20  // code
-	maxExtensionCode = 6 << 20   // code of a library that a script imports
-	maxData          = 64 << 20  // data that ld.so relocates
-	maxReadOnly      = 8 << 20   // read-only data
-	maxScript        = 1 << 20   // the beginning of any other file: a script, an argument, a module
-	maxProgramBytes  = 256 << 20 // all that one program reads
-
-	maxRecordings = 16
-
-	maxCommands = 16 // programs that are looked for in one script
-	maxShebangs = 4  // interpreters that are scripts themselves
-)
-
 // Config is the part of an image's config that says how it starts.
 type Config struct {
 	Entrypoint, Cmd []string

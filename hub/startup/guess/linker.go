@@ -5,14 +5,6 @@ import (
 	"strings"
 )
 
-const (
-	maxObjects = 512 // programs and libraries loaded by one program
-	maxConfigs = 64  // configuration files of ld.so
-	// maxSearchDirs bounds the directories of PATH, of /etc/ld.so.conf, and of an object's rpath or
-	// runpath.
-	maxSearchDirs = 64
-)
-
 // systemDirs are the directories in which ld.so looks for libraries by default.
 var systemDirs = []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",

@@ -11,14 +11,6 @@ import (
 	"lighter/format/erofs"
 )
 
-const (
-	maxModules  = 4096      // modules imported by one program
-	maxNesting  = 100       // depth of imports
-	maxSource   = 256 << 10 // bytes that are read of a source file
-	maxPackages = 10        // installed packages that get a recording of their own
-	minPackage  = 2 << 20   // the least size of such a package, in bytes
-)
-
 var pythonName = regexp.MustCompile(`^python(3\.[0-9]+)?$`)
 
 // python finds what a Python interpreter imports. It reads the sources of the modules.

@@ -10,27 +10,6 @@ import (
 	"lighter/format/trace"
 )
 
-const (
-	// maxWorkloads bounds the workloads of an image, and maxSamples the recordings kept of each.
-	// Further starts are only counted: new samples could change the packs with every start.
-	maxWorkloads = 16
-	maxSamples   = 3
-
-	// maxRecording bounds the text of one recording, and maxKept that of all recordings of an
-	// image, in bytes.
-	maxRecording = 4 << 20
-	maxKept      = 24 << 20
-
-	// When an image has more starts than maxStarts, all counts are halved, so that old workloads
-	// lose weight.
-	maxStarts = 4096
-
-	// A recording belongs to a workload if its similarity to the workload's first sample is at
-	// least minSimilarity: the bytes that both read, divided by the bytes that at least one reads,
-	// counted as profile does.
-	minSimilarity = 0.8
-)
-
 // Workload is a set of starts that read nearly the same.
 type Workload struct {
 	Starts  int64             // number of starts
@@ -207,11 +186,6 @@ type profile struct {
 	parts map[uint64]int64 // bytes read, by the hash of file and part
 	all   int64            // bytes of all parts
 }
-
-const (
-	profileBlock = 64 << 10 // length of a part, in bytes
-	maxProfile   = 1 << 17  // bounds the parts looked at, repeated ones included
-)
 
 var seed = maphash.MakeSeed()
 

@@ -9,13 +9,6 @@ import (
 	"lighter/format/trace"
 )
 
-const (
-	// maxWorkloadBytes bounds the laid-out part of one workload, in plain bytes.
-	maxWorkloadBytes = 1 << 30
-	// maxLayout bounds all packs of a tree, in plain bytes.
-	maxLayout = 2 << 30
-)
-
 // Pack describes a startup pack to make: chunks to be fetched together, in order.
 type Pack struct {
 	Units    [][]chunk.Ref // the chunks of each unit; Ref.Unit is not set
@@ -55,10 +48,6 @@ func (t *Tree) Layout(ctx context.Context, kept, guesses []trace.Recording, limi
 	}
 	return layOut(withGuesses(all, uses), min(limit, maxLayout)), nil
 }
-
-// firstGuess is the number of starts that the first guess stands for if no real start is known.
-// Each further guess stands for one.
-const firstGuess = 64
 
 // withGuesses adds guesses to workloads. It leaves out a guess if a real workload that is no
 // outlier has read at least half of its bytes.

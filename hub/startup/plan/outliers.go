@@ -7,13 +7,6 @@ import (
 	"lighter/format/chunk"
 )
 
-const (
-	// A workload with less than one in outlierShare of all starts is an outlier.
-	outlierShare = 100
-	// A workload with a single start can be an outlier if others have at least minEvidence starts.
-	minEvidence = 3
-)
-
 // discountOutliers sets the counts of outliers to 0, so that they change no other workload's packs
 // and nothing that is fetched at mount. A few odd starts would otherwise leave nothing that all
 // workloads use. Outliers are

@@ -7,19 +7,6 @@ import (
 	"lighter/format/index"
 )
 
-const (
-	// unitPlain is the length of a unit in plain bytes. firstUnit is the length of a pack's first
-	// unit, for which a reader may wait.
-	unitPlain = 512 << 10
-	firstUnit = 96 << 10
-	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
-	maxUnitChunks = 8192
-
-	// Each workload gives a pack up to triggersEach triggers in the pack itself: the first chunks
-	// that it reads there. It gives as many more in packs that it reads earlier.
-	triggersEach = 4
-)
-
 // packs makes one pack of each group.
 func (p *plan) packs() []Pack {
 	in := map[chunk.ID]*group{}

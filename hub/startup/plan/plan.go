@@ -8,27 +8,6 @@ import (
 	"lighter/format/index"
 )
 
-const (
-	// One trigger less is worth this many wasted plain bytes: it saves a round trip of some
-	// milliseconds. Fetching at mount is worth more, since no reader waits for the first chunk.
-	triggerWorth = 1 << 20
-	mountWorth   = 4 << 20
-
-	// maxWaste is the part of a workload's bytes that may be fetched for it and not used, and
-	// minWaste the bytes that any workload may waste.
-	maxWaste = 0.05
-	minWaste = 64 << 10
-	// A workload whose share of all starts is below rare may waste more: its budget is multiplied
-	// by (rare/share)². A share below rarest counts as rarest.
-	rare, rarest = 0.1, 0.01
-
-	// maxGroups bounds the groups of which all pairs are compared.
-	maxGroups = 96
-	// minChunks is the least number of chunks in a pack. In a smaller pack, most chunks would be
-	// triggers.
-	minChunks = 3
-)
-
 // group is a future pack.
 type group struct {
 	users workloadSet // workloads that fetch it
@@ -201,10 +180,7 @@ func (p *plan) truncate(limit int64) {
 		return v * float64(len(g.items))
 	}
 	slices.SortStableFunc(p.groups, func(a, b *group) int {
-		if a.mount != b.mount {
-			return map[bool]int{true: -1, false: 1}[a.mount]
-		}
-		return cmp.Compare(value(b), value(a))
+		return cmp.Or(mountFirst(a, b), cmp.Compare(value(b), value(a)))
 	})
 	left := limit
 	kept := p.groups[:0]
@@ -222,9 +198,17 @@ func (p *plan) truncate(limit int64) {
 	}
 	p.groups = kept
 	slices.SortStableFunc(p.groups, func(a, b *group) int {
-		if a.mount != b.mount {
-			return map[bool]int{true: -1, false: 1}[a.mount]
-		}
-		return cmp.Compare(a.items[0].place, b.items[0].place)
+		return cmp.Or(mountFirst(a, b), cmp.Compare(a.items[0].place, b.items[0].place))
 	})
+}
+
+// mountFirst compares groups: those that are fetched at mount come first.
+func mountFirst(a, b *group) int {
+	switch {
+	case a.mount == b.mount:
+		return 0
+	case a.mount:
+		return -1
+	}
+	return 1
 }

@@ -74,10 +74,6 @@ type resolver struct {
 	places map[string]span // device ranges of files, by path; empty: no file on the device
 }
 
-// maxExtents bounds the extents looked at for one recording, repeated ones included: a recording
-// may name the same large file many times.
-const maxExtents = 1 << 20
-
 // unplaced is the extent of a chunk whose place is not known yet.
 const unplaced = -1
 

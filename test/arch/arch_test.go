@@ -64,8 +64,10 @@ hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish
 	hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
-hub/images: bytesize format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry hub/report sleep wire
-hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
+hub/images: bytesize format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry
+	hub/report sleep wire
+hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects
+	hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire
 hub/objects: durable format/chunk format/compress format/index format/pack
 hub/oci: hub/registry
@@ -83,7 +85,8 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/upstream: hub/catalog hub/pull hub/registry wire
-hub/verify: format/chunk format/index format/pack format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
+hub/verify: format/chunk format/index format/pack format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci
+	hub/publish hub/registry hub/report sleep wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: bytesize durable format/index format/trace node/binds node/completion node/control node/front/containerd

@@ -92,7 +92,8 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 		for what, err := range map[string]error{"removes": other.client.Remove(t.Context(), name),
 			"inspects": inspected, "verifies": verified} {
 			if err == nil || !strings.Contains(err.Error(), "--domain "+own.client.Domain()) {
-				t.Errorf("domain %s %s %s: %v, want an error that names the domain", other.client.Domain(), what, name, err)
+				t.Errorf("domain %s %s %s: %v, want an error that names the domain", other.client.Domain(), what, name,
+					err)
 			}
 		}
 	}

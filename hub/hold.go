@@ -15,7 +15,7 @@ import (
 // objects.
 func WhileHeld(ctx context.Context, c Config, fn func(ctx context.Context) error) error {
 	names := c.domainNames()
-	if c.Catalog == "" { // the directory says more than a configuration that names only that
+	if c.Catalog == "" { // the configuration may name the directory and not its domains
 		found, err := domainsIn(c.Root)
 		if err != nil {
 			return fmt.Errorf("hold the objects of %s: %w", c.Root, err)

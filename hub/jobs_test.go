@@ -28,8 +28,9 @@ func (h *testHub) adding(add wire.Add) <-chan error {
 func (h *testHub) wantReady(name string, manifest []byte) {
 	h.t.Helper()
 	images := h.settled(name)
-	if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != digest.FromBytes(manifest).String() {
-		h.t.Errorf("%s refers to %+v, want %s, ready", name, images, digest.FromBytes(manifest))
+	want := digest.FromBytes(manifest)
+	if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != want.String() {
+		h.t.Errorf("%s refers to %+v, want %s, ready", name, images, want)
 	}
 }
 
@@ -60,7 +61,8 @@ func TestIndexChangesWhileItIsCopied(t *testing.T) {
 	add := wire.Add{Source: r.source(), Name: "a:1"}
 	h.adding(add)
 	<-held
-	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar, upperTar), platform: arm64})
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64},
+		part{image: image(armTar, upperTar), platform: arm64})
 	second := h.adding(add)
 	<-held // the job runs again
 	release()
@@ -118,9 +120,9 @@ func TestCancelAndRetry(t *testing.T) {
 	h.idle()
 	h.wantReady("a:1", r.manifest)
 	for what, change := range map[string]func() error{
-		"retry of a job that is done": func() error { _, err := h.client.RetryJob(t.Context(), jobs[0].N); return err },
-		"cancel of an ended job":      func() error { _, err := h.client.CancelJob(t.Context(), jobs[0].N); return err },
-		"pause of an unknown job":     func() error { _, err := h.client.PauseJob(t.Context(), 1<<40); return err },
+		"retry of an ended job":   func() error { _, err := h.client.RetryJob(t.Context(), jobs[0].N); return err },
+		"cancel of an ended job":  func() error { _, err := h.client.CancelJob(t.Context(), jobs[0].N); return err },
+		"pause of an unknown job": func() error { _, err := h.client.PauseJob(t.Context(), 1<<40); return err },
 	} {
 		if err := change(); err == nil {
 			t.Errorf("%s: no error", what)
@@ -177,7 +179,8 @@ func TestSignatureIsCopied(t *testing.T) {
 		layers: []fakeLayer{{blob: []byte("data"), mediaType: "application/vnd.dev.cosign.simplesigning.v1+json"}},
 		config: []byte(`{"architecture":"","os":"","rootfs":{"type":"layers","diff_ids":["` + digest.FromString("data").String() +
 			`"]}}`)})
-	if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || last.Images[0].State != wire.StateStored {
+	last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"})
+	if err != nil || last.Images[0].State != wire.StateStored {
 		t.Errorf("%+v, %v, want it stored", last, err)
 	}
 	h.expect("/v2/a/manifests/1", http.StatusOK)

@@ -1,8 +1,8 @@
 // Package mirror copies what nodes need of some images from a hub into a directory. A web server
 // that serves the directory is a mirror: the files have the paths of the hub's URLs.
 //
-// Everything is verified before it gets its name, and everything that it refers to has its name
-// before. So the directory can be served while it is written.
+// A file is verified before it gets its name, and the files that it refers to have their names by
+// then. So the directory can be served while it is written.
 package mirror
 
 import (
@@ -57,7 +57,8 @@ type Result struct {
 	Fetched int64    `json:"fetched"` // units
 	Kept    int64    `json:"kept"`    // units that the directory had
 	Bytes   int64    `json:"bytes"`   // received: units, indexes, locations
-	// NotHeld says why the hub does not know what the mirror has. It may delete it with its images.
+	// NotHeld says why the hub does not know what the mirror has; empty: it knows. A hub that does
+	// not know may delete it with its images.
 	NotHeld string `json:"notHeld,omitempty"`
 }
 

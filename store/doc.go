@@ -11,11 +11,11 @@
 //	Share.Cached   share.go     the cache on this machine (cache.go)
 //	retry          retry.go     one backoff, until the reader's deadline
 //	flights        flights.go   readers of one unit share one request
-//	decoder        decode.go    decodes and verifies; stores what arrived after the readers have it
+//	decoder        decode.go    decodes and verifies; stores chunks after the readers have theirs
 //	gate           gate.go      limits, with one fair queue for all shares
 //	link           link.go      estimates RTT and bandwidth; room.go: background requests wait
 //	backoff        backoff.go   background requests pause while the source fails
-//	Source         source.go    a chunk by reference, or a whole unit; failover is the source's own
+//	Source         source.go    a chunk by reference, or a whole unit; does its own failover
 //
 // The steps above flights belong to one reader, the steps below it to a request that several
 // readers may share. This is why retry is outside: each reader has its own deadline.

@@ -51,7 +51,8 @@ Flags override the configuration file, and the file overrides the defaults.`,
 		err = hub.Run(cmd.Context(), config, log)
 		var at *fs.PathError
 		if errors.Is(err, fs.ErrPermission) && errors.As(err, &at) && strings.HasPrefix(at.Path, config.Root) {
-			err = fmt.Errorf("%w: run the hub as the owner of %s, or choose another directory with --root", err, config.Root)
+			err = fmt.Errorf("%w: run the hub as the owner of %s, or choose another directory with --root", err,
+				config.Root)
 		}
 		return err
 	}

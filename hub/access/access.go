@@ -80,7 +80,8 @@ func (p *Policy) Public(next http.Handler) http.Handler {
 			// DNS rebinding: a web page can make its own name point to this hub. It has no
 			// certificate for that name and no token, so only a hub without both is at risk.
 			refuse(w, req, http.StatusForbidden, fmt.Errorf("the hub is not known as %s: to change what it has, "+
-				"or to list its holders, use its address or localhost, or add the name to its configuration (names)", req.Host))
+				"or to list its holders, use its address or localhost, or add the name to its configuration (names)",
+				req.Host))
 			return
 		}
 		next.ServeHTTP(w, req)

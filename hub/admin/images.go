@@ -78,8 +78,8 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	return images, err
 }
 
-// elsewhere adds to an error about an image that does not exist where to look for it: in the domain
-// to which its repository belongs, or in the list of images.
+// elsewhere adds a hint to the error about an image that does not exist: its repository belongs to
+// another domain, or the list of images may have it.
 func (s *Server) elsewhere(name string, err error) error {
 	ref, parseErr := wire.ParseName(name)
 	if parseErr != nil || !errors.Is(err, catalog.ErrNotFound) {

@@ -43,9 +43,9 @@ func (s *Server) getJobs(_ http.ResponseWriter, req *http.Request) (any, error) 
 }
 
 func (s *Server) describeJob(j catalog.Job) (wire.Job, error) {
-	d := wire.Job{N: j.N, Kind: j.Kind, Key: j.Key, State: j.State, Request: j.Request, Priority: j.Priority, Attempts: j.Attempts,
-		Owner: j.Owner, Error: j.Error, RunAt: j.RunAt.UTC(), Created: j.Created.UTC(), Updated: j.Updated.UTC(),
-		Foreign: !slices.Contains(s.Jobs.Kinds(), j.Kind)}
+	d := wire.Job{N: j.N, Kind: j.Kind, Key: j.Key, State: j.State, Request: j.Request, Priority: j.Priority,
+		Attempts: j.Attempts, Owner: j.Owner, Error: j.Error, RunAt: j.RunAt.UTC(), Created: j.Created.UTC(),
+		Updated: j.Updated.UTC(), Foreign: !slices.Contains(s.Jobs.Kinds(), j.Kind)}
 	if len(j.Result) > 0 {
 		d.Result = j.Result
 	}

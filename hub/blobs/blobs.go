@@ -2,7 +2,7 @@
 // the last step of a collection (package collect). It deletes
 //
 //   - manifests and blobs that no tag and no image of the catalog names,
-//   - links of repositories to such,
+//   - links of repositories to these,
 //   - layers that need not be stored (images.KeepBlobs),
 //   - uploads that nobody has finished.
 //

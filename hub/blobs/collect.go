@@ -87,8 +87,8 @@ type repository struct {
 	live map[string]bool
 }
 
-// readCatalog reads the images and the layers that other registries have. Images that were added
-// before such layers were recorded get them recorded now.
+// readCatalog reads the images, and the layers that other registries have. It records these layers
+// for images that were added before the catalog recorded them.
 func (r *run) readCatalog(ctx context.Context) error {
 	all, err := r.config.Catalog.Images(ctx, "")
 	if err != nil {
@@ -219,8 +219,8 @@ func (r *run) mayRelease(repository, layer string) bool {
 	return false
 }
 
-// sweepLinks removes the links of a repository that nothing in it names, and where its layers are
-// that nothing in it names.
+// sweepLinks removes a repository's links to blobs that nothing in it names. Of its layers that
+// nothing in it names, the catalog forgets where other registries have them.
 func (r *run) sweepLinks(ctx context.Context, in *repository) error {
 	for _, digest := range in.Linked() {
 		if in.live[digest] {

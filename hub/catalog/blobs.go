@@ -164,7 +164,7 @@ func (c *Blobs) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
 		JOIN image_blobs b ON b.image = i.n WHERE b.position >= 0`)
 }
 
-// RemoveUpstreams removes where a layer of a repository is.
+// RemoveUpstreams removes what AddUpstreams has recorded of a layer of a repository.
 func (c *Blobs) RemoveUpstreams(ctx context.Context, repository, digest string) error {
 	return c.exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),
 		`DELETE FROM upstream_blobs WHERE repository = ? AND digest = ?`, repository, digest)

@@ -13,8 +13,8 @@
 //   - jobs.go (Jobs): the queue of the hub's work; claims.go (Claims): objects that are being
 //     stored or deleted (holds.go: backups); checks.go (Checks): what is compared with the bucket,
 //     and how far that has come.
-//   - chunks.go: the unit of each chunk; publish.go and inherit.go: the rows of a new image;
-//     derived.go: trees that were made on request.
+//   - chunks.go: the unit of each chunk; publish.go and publish_layout.go: the rows of a new
+//     image; derived.go: trees that were made on request.
 //   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
 //     and recordings; used.go: the eviction of startup packs.
 //   - upstream.go: layers that other registries have; blobs.go (Blobs): which blobs of the hub's

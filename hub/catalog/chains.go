@@ -14,8 +14,8 @@ import (
 const inImage = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
 	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
 
-// served is the condition that a ready image has chain c, or that the tree of the chain or of one
-// above it is held, as its image was removed.
+// served is the condition that a ready image has chain c, or that somebody holds the tree of the
+// chain, or of a chain above it, although the image was removed.
 const served = `(` + inImage + ` OR EXISTS (
 	WITH RECURSIVE up (chain) AS (
 		SELECT c.chain

@@ -28,15 +28,15 @@ type UnservedTree struct {
 const withoutImage = `NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
 	WHERE s.tree = t.tree)`
 
-// dead is the condition that tree t is removed. Its argument is for how long no image must have had
-// it, in milliseconds.
+// dead is the condition for removing tree t. Its argument is a time in milliseconds: the tree must
+// have been without an image for longer.
 func (s session) dead() string {
 	return withoutImage + ` AND t.dead > 0 AND t.dead <= ` + s.clock + ` - CAST(? AS BIGINT)
 		AND NOT ` + isHeld("t.tree")
 }
 
-// NoteUnserved records since when trees have had no image, for those whose image was removed before
-// that was recorded.
+// NoteUnserved records that trees have no image from now on, if the catalog does not know since
+// when they have none: their images were removed by a release that did not record it.
 func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
 	return c.update(ctx, "note trees without an image", func(tx session) error {
 		if err := hold(ctx, tx, l); err != nil {
@@ -46,17 +46,17 @@ func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
 	})
 }
 
-// noteRemoval records that images are removed, of all their trees. The images are those of a name
-// that meet the condition; the name is the first of args. A tree that another image has is not
-// dead.
+// noteRemoval records for all trees of some images that the images are removed now. These are the
+// images of a name, the first of args, that meet the condition. A tree that another image has is
+// not dead.
 func noteRemoval(ctx context.Context, tx session, condition string, args ...any) error {
 	return exec(ctx, tx, `UPDATE trees SET dead = `+tx.clock+` WHERE tree IN (SELECT s.tree FROM statements s
 		JOIN image_blobs b ON b.chain = s.chain
 		WHERE b.image IN (SELECT n FROM images WHERE name = ?`+condition+`))`, args...)
 }
 
-// UnservedTrees returns the trees that no image has. Those are dead that lost their last image, and
-// their last holder, longer than delay ago.
+// UnservedTrees returns the trees that no image has. A tree is dead if it lost its last image, and
+// its last holder, longer than delay ago.
 func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]UnservedTree, error) {
 	return c.unserved(ctx, `SELECT t.tree, l.locations, t.index_wire + l.wire, t.dead, `+isHeld("t.tree")+`,
 			(`+c.read.dead()+`)
@@ -64,7 +64,8 @@ func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]Uns
 		delay.Milliseconds())
 }
 
-// ForeseeTrees returns what UnservedTrees would after ExpireHolders with that age and NoteUnserved.
+// ForeseeTrees returns what UnservedTrees would return after ExpireHolders, with that age, and
+// NoteUnserved.
 func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([]UnservedTree, error) {
 	now := c.read.clock
 	return c.unserved(ctx, `
@@ -78,7 +79,7 @@ func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([
 		FROM foreseen ORDER BY since, tree`, age.Milliseconds(), delay.Milliseconds())
 }
 
-// unserved returns the trees that a query has, with their startup packs.
+// unserved returns the trees that a query selects, with their startup packs.
 func (c *Garbage) unserved(ctx context.Context, query string, args ...any) ([]UnservedTree, error) {
 	trees, err := list(ctx, c.read, func(t *UnservedTree) []any {
 		return []any{&t.Tree, &t.Locations, &t.Bytes, stamp{&t.Since}, &t.Held, &t.Dead}
@@ -98,8 +99,8 @@ func (c *Garbage) unserved(ctx context.Context, query string, args ...any) ([]Un
 	return trees, nil
 }
 
-// removal runs fn in a transaction that removes something: by the owner of a job, who has also
-// claimed the objects.
+// removal runs fn in a transaction that removes rows, and their objects afterwards. The caller owns
+// the job of the lease, and has claimed the objects.
 func (c *Garbage) removal(
 	ctx context.Context, what string, l Lease, claim Claim, fn func(tx session) error,
 ) error {
@@ -222,7 +223,7 @@ func (c *Garbage) ForgetLayers(ctx context.Context, claim Claim, l Lease, diffID
 	return removed, err
 }
 
-// Lineage has all chains, and which of them are needed by themselves.
+// Lineage has all chains, and which of them an image or a tree has.
 type Lineage struct {
 	Chains map[string]Link
 	Used   map[string]bool       // chains that an image has

@@ -256,7 +256,7 @@ func (db *database) update(ctx context.Context, what string, fn func(tx session)
 const (
 	// commitTime is how long a commit may still take once the caller's context has ended.
 	commitTime = 5 * time.Second
-	// outlastTime is the same for what Outlast is for.
+	// outlastTime is how long a write with the context of Outlast may still take.
 	outlastTime = 5 * time.Second
 )
 

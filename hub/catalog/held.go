@@ -15,7 +15,7 @@ import (
 // Holder is a node, a mirror or another client that has copies of trees. What it holds is not
 // deleted before ExpireHolders forgets it.
 type Holder struct {
-	ID     string // random, of its own choice; who knows it can replace what it holds
+	ID     string // random, of its own choice; a client that knows it can replace what it holds
 	Kind   string // wire.HolderNode, …
 	Name   string // for users: of its host
 	Sender string // address or network of its last report; empty: the hub's own machine
@@ -27,8 +27,8 @@ type Holder struct {
 // Holders are the nodes and mirrors that report what they have. It is safe for concurrent use.
 type Holders struct{ *database }
 
-// HeldBounds bound what holders may report. Zero holders or trees of a sender are any number of
-// them.
+// HeldBounds bound what all holders, and those of one sender, may report. If SenderHolders or
+// SenderTrees is 0, the sender is not bounded.
 type HeldBounds struct{ Holders, SenderHolders, Trees, SenderTrees int64 }
 
 // ErrTooMany means that a bound of holders would be exceeded.
@@ -173,7 +173,7 @@ func checkHeld(ctx context.Context, tx session, sender string, bounds HeldBounds
 	return nil
 }
 
-// All returns all holders, those last that have reported last.
+// All returns all holders, sorted by the time of their last report.
 func (c *Holders) All(ctx context.Context) ([]Holder, error) {
 	return c.holders(ctx, `ORDER BY seen, holder`)
 }

@@ -108,7 +108,7 @@ func nameImages(ctx context.Context, tx session, name string, images []Image) ([
 // maxOpenJobs bounds the jobs that wait for images of other registries.
 const maxOpenJobs = 10_000
 
-// Expect queues images that a job brings to a name, and the job. The name refers to its previous
+// Expect queues images that a job fetches for a name, and the job. The name refers to its previous
 // images until NameAs is called. Images that are pending for another root fail with the reason
 // superseded. Expect returns the images as they are now, in the same order. A ready image stays
 // ready. source is the repository that they come from.
@@ -144,7 +144,7 @@ func (c *Catalog) Expect(
 	return now, job, err
 }
 
-// Supersede ends the work on the images of a name, but for those of root: they fail with the
+// Supersede ends the work on the images of a name, except those of root. The others fail with the
 // reason, and the open job of j's kind and key is cancelled.
 func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) error {
 	return c.update(ctx, "supersede image "+j.Key, func(tx session) error {

@@ -187,9 +187,9 @@ func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error
 	return c.images(ctx, `WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, wire.StateReady, tree[:])
 }
 
-// Unserved updates since when each tree has had neither a ready image nor a holder. Trees that had
-// none before the given time lose their traces and recordings, and are laid out without startup
-// packs.
+// Unserved updates, for each tree, the time since when it has had neither a ready image nor a
+// holder. Trees that have had none since before the given time lose their traces and recordings,
+// and are laid out without startup packs.
 func (c *Starts) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`

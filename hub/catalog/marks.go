@@ -81,7 +81,8 @@ func (m *Marks) has(n int64) bool { return int(n/64) < len(m.bits) && m.bits[n/6
 // gapJoin is the number of marked chunks between two gaps that are read in one query.
 const gapJoin = 1000
 
-// gaps calls fn for ranges that have all numbers up to last that are not marked, and few others.
+// gaps calls fn for ranges of numbers up to last. They have all unmarked numbers, and few marked
+// ones.
 func (m *Marks) gaps(last int64, fn func(first, end int64) error) error {
 	first, end := int64(0), int64(-1) // of the current range; end < 0: there is none
 	for n := int64(1); n <= last; n++ {
@@ -241,9 +242,10 @@ func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error
 	return p, nil
 }
 
-// ForgetPacks removes those of the packs that have no marked chunk, with their chunks. It marks the
-// chunks of new layers before. It returns the packs' number and bytes. Packs that stuck locations
-// name stay. The error is ErrChanged if other locations may name any pack: they are renewed before.
+// ForgetPacks removes those of the packs that have no marked chunk, with their chunks. Before that
+// it marks the chunks of new layers. It returns the packs' number and bytes. Packs that stuck
+// locations name stay. The error is ErrChanged if other locations may name one of the packs: they
+// have to be renewed first.
 func (c *Garbage) ForgetPacks(
 	ctx context.Context, claim Claim, l Lease, m *Marks, stuck *Stuck, packs []PackUse,
 ) (removed, bytes int64, err error) {

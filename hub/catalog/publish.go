@@ -20,8 +20,8 @@ type Publication struct {
 
 	Image int64 // number of the image that becomes ready; 0: none
 
-	// What the publication refers to and does not add. It was there when Collections, as the method
-	// of that name has returned it, was counted.
+	// What the publication refers to and does not add. Collections is what the method of that name
+	// returned before the publisher looked for it.
 	Collections int64
 	Located     []chunk.ID // packs that the tree's locations name
 	KnownTree   bool       // the tree's objects were stored before

@@ -85,8 +85,8 @@ func (c *Repairs) TreesWith(ctx context.Context, diffID string) ([]TreeOf, error
 
 func (t *TreeOf) fields() []any { return []any{&t.Chain, &t.Tree} }
 
-// TreesNaming returns the trees that are, or whose locations or startup packs are, one of the
-// objects.
+// TreesNaming returns the trees that need an object: as their index, their locations or one of
+// their startup packs. id is the object's.
 func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error) {
 	return list(ctx, c.read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s
 		WHERE s.format = ? AND (s.tree = ?

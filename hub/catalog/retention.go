@@ -42,7 +42,7 @@ func (c *Catalog) NameUses(ctx context.Context, name string) (uses []NameUse, no
 	return uses, now, err
 }
 
-// later scans a stored time if it is later than the present one.
+// later scans a stored time, unless the field has a later one already.
 type later struct{ *time.Time }
 
 // Scan implements sql.Scanner.

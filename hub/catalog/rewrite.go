@@ -18,7 +18,8 @@ type Rewriting struct {
 	Claim Claim     // of To
 }
 
-// Rewrite replaces packs. Their needed chunks are in the new pack then, and the others are removed.
+// Rewrite replaces packs. Afterwards their needed chunks are in the new pack, and their other
+// chunks are removed.
 // The old packs stay until DropRewritten, and all locations may name them until they are renewed.
 // The error is ErrChanged if a chunk that was not copied is needed now.
 func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) error {
@@ -107,7 +108,7 @@ type MovedLayout struct {
 	Moved     int64 // AnyPack, or that they may name packs of RewrittenPacks
 }
 
-// AnyPack says that locations may name any unit in which their chunks are not.
+// AnyPack says that locations may name units of any pack that do not have the chunks.
 const AnyPack = 2
 
 // MovedLayouts returns the locations to check.

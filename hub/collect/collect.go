@@ -3,15 +3,15 @@
 // A run first forgets holders that report no more. Then it removes, in this order: trees that have
 // had no image for a while and that nobody holds, with all that is known about their starts; chains
 // that neither an image nor a tree has; layers that no chain has; and packs without a chunk that a
-// layer has. So everything that is left is needed by something above it. Then it copies the needed
-// chunks of packs with many others into new packs (rewrite.go), and renews the locations that name
-// old ones. If one of these cannot be renewed, as an object is damaged, the packs that it names
-// stay, and the result says so. At last it deletes what the hub's registry does not need (package
-// blobs).
+// layer has. So everything that is left is needed by something above it. From packs with many
+// chunks that are not needed, it then copies the others into new packs (rewrite.go), and renews the
+// locations that name the old packs. If locations cannot be renewed, as an object is damaged, the
+// packs that they name stay, and the result says so. At last it deletes what the hub's registry
+// does not need (package blobs).
 //
-// A run changes the catalog in small transactions, each of which looks again whether what it
-// removes is still not needed, and deletes the objects after each. It has no state of its own:
-// after a kill, the next run goes on with what is left.
+// A run changes the catalog in small transactions. Each checks again that what it removes is not
+// needed, and the objects are deleted after it. A run has no state of its own: after a kill, the
+// next run goes on with what is left.
 //
 // Package catalog keeps publications and removals apart (collected.go).
 package collect
@@ -42,7 +42,8 @@ const (
 	// JobKind is the kind of the job, and jobKey the key of the only one.
 	JobKind = "collect"
 	jobKey  = "all"
-	// retiredKind is that of jobs which did, in earlier releases, what is the last step of a run.
+	// retiredKind is the kind of jobs by which earlier releases collected the registry's blobs.
+	// That is the last step of a run now.
 	retiredKind = "blobs"
 
 	// Bounds of one transaction. Packs have a few thousand chunks each.

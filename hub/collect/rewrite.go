@@ -32,8 +32,8 @@ const (
 	mapPages        = 64  // cached pages of an extent map
 )
 
-// rewrite copies the needed chunks of packs with many others into new packs. The old ones
-// stay until no locations name them.
+// rewrite takes packs with many chunks that are not needed, and copies their other chunks into new
+// packs. The old packs stay until no locations name them.
 func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparsePack) error {
 	kept, err := r.Catalog.Garbage.RewrittenPacks(ctx)
 	if err != nil {

@@ -25,13 +25,15 @@ const (
 // The remedies.
 const (
 	remedyRepair = "run lighter fsck --repair"
-	remedyBlobs  = "bring the layers back: push the images again, or remove and add them; then run lighter fsck --repair"
-	remedyGC     = "run lighter gc, and then lighter fsck --repair"
-	remedyBlob   = "push the images again, or remove and add them"
-	remedyRows   = "restore the catalog from a backup, and then run lighter fsck --repair"
-	remedyMany   = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
-	remedyHeld   = "a backup is being made; run lighter fsck --repair again afterwards"
-	remedyNames  = "push or add the images again; if they were removed, run lighter fsck --repair: it removes their names"
+	remedyBlobs  = "bring the layers back: push the images again, or remove and add them; then run " +
+		"lighter fsck --repair"
+	remedyGC    = "run lighter gc, and then lighter fsck --repair"
+	remedyBlob  = "push the images again, or remove and add them"
+	remedyRows  = "restore the catalog from a backup, and then run lighter fsck --repair"
+	remedyMany  = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
+	remedyHeld  = "a backup is being made; run lighter fsck --repair again afterwards"
+	remedyNames = "push or add the images again; if they were removed, run lighter fsck --repair: it removes " +
+		"their names"
 	remedyOther  = "the hub did not make them: move or delete them by hand"
 	remedyUnread = "restore the registry's files of these repositories, or push their images again"
 	// As remedyMany, but of names.

@@ -251,7 +251,7 @@ func (c *Checker) confirmLost(ctx context.Context, o object) (string, error) {
 		why = "is missing"
 	case err != nil:
 		return "", err
-	case before >= 0 && size != before: // of equivalent ones, compressed by another version, both are right
+	case before >= 0 && size != before: // right if another version has compressed an equivalent object
 		if _, err := c.read(ctx, o); err != nil {
 			if err := c.transient(ctx, err); err != nil {
 				return "", err

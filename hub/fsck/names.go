@@ -9,7 +9,7 @@ import (
 )
 
 // checkNames compares what names stand for in the catalog and in the registry. They differ if one
-// of both was restored from a copy that is older than that of the other.
+// of them was restored from an older copy than the other.
 func (k *checking) checkNames(ctx context.Context) error {
 	names, known, err := k.names(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ type differing struct {
 	unread     bool   // the registry cannot read it, so they cannot be made to agree
 }
 
-// passing returns an error that says nothing about the name itself, otherwise nil.
+// passing returns err if it says nothing about the name itself, as a store is away, otherwise nil.
 func (k *checking) passing(ctx context.Context, err error) error {
 	if k.Registry.IsAway(ctx, err) {
 		return err

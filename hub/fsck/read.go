@@ -16,9 +16,10 @@ import (
 	"lighter/sleep"
 )
 
-// transient returns an error that says nothing about what was read: the check was ended, or catalog
-// or bucket are not available. If the bucket answers, it is the object that cannot be read. A
-// registry that has the blob of a layer may be away for good.
+// transient returns err if it says nothing about what was read: the check was ended, or the catalog
+// or the bucket is not available. Otherwise it returns nil: if the bucket answers, the object is
+// what cannot be read. A registry does not count: one that has the blob of a layer may be away for
+// good.
 func (c *Checker) transient(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

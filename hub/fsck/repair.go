@@ -284,8 +284,8 @@ func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 	return nil
 }
 
-// errUnneeded is why a pack is not made again that has no chunk, as no image needs it, or as they
-// were copied. Collection forgets it when no locations name it any more.
+// errUnneeded is the reason why a lost pack without chunks is not made again: no image needs its
+// chunks, or they were copied to another pack. Collection forgets it when no locations name it.
 var errUnneeded = errors.New("nothing needs it but older locations")
 
 // dropStartupPacks forgets lost packs that no tree names any more: startup packs and rewritten

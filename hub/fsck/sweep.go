@@ -105,9 +105,9 @@ func (c *Checker) repairAll(ctx context.Context, all []lost, j *jobs.Running) er
 	}
 	for _, l := range all {
 		if err := failed[l.key]; err != nil {
-			c.Log.Error("an object is lost: run lighter fsck", "object", l.key, "why", l.why, "err", err)
+			c.Log.Error("an object is lost: run lighter fsck", "object", l.key, "reason", l.why, "err", err)
 		} else {
-			c.Log.Warn("object repaired", "object", l.key, "why", l.why)
+			c.Log.Warn("object repaired", "object", l.key, "reason", l.why)
 		}
 	}
 	return nil

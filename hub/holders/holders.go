@@ -3,7 +3,7 @@
 //
 // A report counts for a lease of a week (wire.HeldLease), and its trees are kept for a grace period
 // after that: a machine that was off for some weeks finds what it needs. Then the next collection
-// forgets the holder. A holder is whoever sends an ID. So the worst that an invented one can do is
+// forgets the holder. Any client can invent a holder. The worst that an invented one can do is
 // to keep removed images on the disk; the number of holders, their trees and their reports are
 // bounded, and an administrator can make the hub forget one.
 package holders

@@ -27,7 +27,7 @@ var errHubEnds = fmt.Errorf("the hub is stopping; the image is queued, and a run
 type request struct {
 	name   string
 	images []catalog.Image // requested ones, as they were; none if the manifests are only stored
-	job    int64           // that brings them; 0 if they were here
+	job    int64           // that fetches them; 0 if the hub had them
 }
 
 // readyTimeout bounds Config.Ready.
@@ -204,7 +204,8 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 		case n >= maxNamings && r.images != nil:
 			return r, nil
 		case n >= maxNamings:
-			return nil, fmt.Errorf("%w: %s is being given to other images at this moment; try again", report.ErrBusy, ref.Name())
+			return nil, fmt.Errorf("%w: %s is being given to other images at this moment; try again", report.ErrBusy,
+				ref.Name())
 		}
 	}
 }
@@ -262,8 +263,9 @@ func (s *Service) touchOwn(
 	return members, nil
 }
 
-// putOwn makes a name stand for an image of the hub's registry in the catalog and, if its tag is to
-// be moved, in the registry. Otherwise it returns none if the name stands for another image there.
+// putOwn makes a name stand for an image of the hub's registry: in the catalog and, if move is
+// true, in the registry. If move is false and the name stands for another image in the registry,
+// it changes nothing and returns no image.
 func (s *Service) putOwn(
 	ctx context.Context, ref wire.Ref, members *oci.Members, move bool,
 ) ([]catalog.Image, error) {
@@ -283,7 +285,7 @@ func (s *Service) putOwn(
 	return requested(members, now), err
 }
 
-// beginCopy queues the job that brings the wanted images of a source, unless they are ready.
+// beginCopy queues the job that fetches the wanted images of a source, unless they are ready.
 func (s *Service) beginCopy(
 	ctx context.Context, ref wire.Ref, add wire.Add, from *pull.Source, members *oci.Members,
 ) (*request, error) {

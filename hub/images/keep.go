@@ -34,8 +34,8 @@ func (k KeepBlobs) Check() error {
 	return nil
 }
 
-// leaveLayers leaves the layers of an image at its source, if they need not be stored. A job with a
-// login has one that the hub forgets.
+// leaveLayers leaves the layers of an image at its source, if they need not be stored. The hub will
+// forget the login of a job. So layers that it cannot read without that login are stored.
 func (s *Service) leaveLayers(ctx context.Context, i *pull.Image, from *pull.Source, withLogin bool) {
 	if s.config.KeepBlobs == KeepAlways {
 		return

@@ -105,8 +105,8 @@ func (s *Service) checkQuotas(ctx context.Context, name string, members *oci.Mem
 	return nil
 }
 
-// sizesBelow returns the sizes of the images that a quota is about, by digest, but those that only
-// a name has that is to refer to others.
+// sizesBelow returns the sizes of the images that a quota is about, by digest. It leaves out images
+// that have no other name than name, which is about to refer to other images.
 func (s *Service) sizesBelow(ctx context.Context, q Quota, name string) (map[string]int64, error) {
 	all, err := s.catalog.ImageBytes(ctx)
 	sizes := map[string]int64{}

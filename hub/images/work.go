@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// jobKind is the kind of the jobs that bring and ingest the images of a name. Their key is the
+	// jobKind is the kind of the jobs that fetch and ingest the images of a name. Their key is the
 	// name.
 	jobKind = "image"
-	// imagesAtOnce bounds the names that are worked on at a time. Pushed images are urgent: their
-	// blobs are here, while other images may depend on slow sources.
+	// imagesAtOnce bounds the names that are worked on at a time. Pushed images are urgent: the
+	// hub has their blobs, while other images may depend on slow sources.
 	imagesAtOnce = 4
 	urgentAtOnce = 1
 	urgent       = 1
@@ -58,7 +58,7 @@ var (
 
 func errorOf(name string, err error) error { return fmt.Errorf("image %s: %w", name, err) }
 
-// run brings and ingests the images of a name.
+// run fetches and ingests the images of a name.
 func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	ref, err := wire.ParseName(j.Key)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	}
 	limited, stop := context.WithTimeoutCause(ctx, s.ImageTime, &report.TooLongError{Limit: s.ImageTime})
 	defer stop()
-	err = s.bring(limited, ref, j)
+	err = s.ingestAll(limited, ref, j)
 	releasing, end := catalog.Outlast(ctx)
 	defer end()
 	if releaseErr := s.catalog.Jobs.ReleaseLayers(releasing, j.Lease()); releaseErr != nil {
@@ -91,9 +91,9 @@ func isAway(err error) bool {
 		errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
 }
 
-// bring brings the images of a name, and ingests them. The images that fail for reasons of their
-// own have those in the catalog then; other errors concern all that are still pending.
-func (s *Service) bring(ctx context.Context, ref wire.Ref, j *jobs.Running) error {
+// ingestAll fetches the images of a name, and ingests them. If an image fails for a reason of its
+// own, the catalog has the reason. An error concerns all images that are still pending.
+func (s *Service) ingestAll(ctx context.Context, ref wire.Ref, j *jobs.Running) error {
 	var w work
 	if err := json.Unmarshal(j.Payload, &w); err != nil {
 		return fmt.Errorf("parse the job: %w", err)
@@ -315,7 +315,7 @@ func (s *Service) restoreTag(ctx context.Context, ref wire.Ref, announced *annou
 			return repository.Delete(ctx, ref.Tag)
 		}
 		root, err := repository.Manifest(ctx, images[0].Root)
-		if errors.Is(err, registry.ErrNotFound) { // a job brings it
+		if errors.Is(err, registry.ErrNotFound) { // a job fetches it
 			return nil
 		}
 		if err != nil {

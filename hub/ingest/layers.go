@@ -165,7 +165,7 @@ func (t *ingestion) openRecord(ctx context.Context, diffID string) (io.ReadClose
 	return t.trees.openRecord(ctx, diffID)
 }
 
-// publication returns what the catalog gets to know with the image.
+// publication returns the rows that the catalog gets with the image.
 func (t *ingestion) publication(made *madeTree) *catalog.Publication {
 	config := t.image.Config
 	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform,

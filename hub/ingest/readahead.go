@@ -38,8 +38,8 @@ func newReadAhead(ctx context.Context, onBlock func(b []byte)) *readAhead {
 	return r
 }
 
-// fill reads from to its end. Read returns an error of from. fill itself only fails with the
-// context, when Read is not called any more.
+// fill reads the reader to its end. Read returns the reader's error. fill itself only fails with
+// the context, when Read is not called any more.
 func (r *readAhead) fill(from io.Reader) error {
 	for {
 		var buf []byte

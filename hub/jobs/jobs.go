@@ -80,8 +80,8 @@ type Run func(ctx context.Context, j *Running) error
 // Low is the priority of jobs that all others precede.
 const Low = -1
 
-// RetryError ends an attempt at a job that is to be made again, however often that happens: what
-// the job needs is not available.
+// RetryError ends an attempt at a job for which something is not available. The job is tried again,
+// however often that happens.
 type RetryError struct {
 	Err   error
 	After time.Duration // the pause before the next attempt; 0: Queue.RetryDelay
@@ -179,12 +179,11 @@ func (q *Queue) Kinds() (names []string) {
 	return names
 }
 
-// Run is that of the queue's runner.
+// Run runs the queue's runner.
 func (q *Queue) Run(ctx context.Context) error { return q.runner.Run(ctx) }
 
-// Changed says that a job was added or changed, or what it is about. The queue looks whether there
-// is a job to run, the worker of this one whether it is to do something else, and Await whether it
-// is over.
+// Changed says that a job was added or changed, or that what it is about has changed. So the queue
+// looks for a job to run, the job's worker looks for a request, and Await calls over.
 func (q *Queue) Changed(kind, key string) {
 	q.due.Store(true)
 	notify(q.runner.wake)
@@ -307,8 +306,8 @@ func (q *Queue) kind(name string) Kind {
 	return Kind{Name: name}
 }
 
-// requestError is the cause of a ctx that ends because somebody asked for it. state is the one that
-// the job gets.
+// requestError is the cause of a ctx that ends because somebody asked for it. state is the state
+// that the job gets.
 type requestError struct{ state string }
 
 func (e *requestError) Error() string { return ErrInterrupted.Error() }

@@ -112,6 +112,7 @@ func TestIdleQueuesAreLeftAlone(t *testing.T) {
 	<-done
 	polls := int64(time.Since(begun)/time.Second) + 1
 	if n := idle.n.Load(); n > 5+2*polls {
-		t.Errorf("the idle queue was looked at %d times in %v, during %d jobs of another", n, time.Since(begun), backlog)
+		t.Errorf("the idle queue was looked at %d times in %v, during %d jobs of another", n, time.Since(begun),
+			backlog)
 	}
 }

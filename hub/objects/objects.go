@@ -6,7 +6,7 @@
 //
 //	packs/PACK            a pack
 //	indexes/TREE.zst      an index, zstd-compressed
-//	locations/ID.zst      the locations of a tree, zstd-compressed; ID is the SHA-256 of the plain bytes
+//	locations/ID.zst      the locations of a tree, zstd-compressed; ID: SHA-256 of the plain bytes
 //	layers/DIFFID.zst     the record of a layer, zstd-compressed
 //
 // The package does not know which objects are needed. Of their contents it reads only locations, and

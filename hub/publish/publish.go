@@ -77,10 +77,10 @@ type Objects struct {
 	Replaced []string // keys of objects to delete if the catalog does not know them afterwards
 }
 
-// Publish stores objects and calls commit, which makes the catalog know them, and fails if their
-// claim was lost. Afterwards it deletes those that the catalog does not know: all if storing or
-// commit failed, otherwise the replaced ones. While another publication has claimed one of them,
-// Publish waits.
+// Publish stores objects and calls commit, which makes the catalog know them. commit has to fail if
+// the claim was lost. Afterwards Publish deletes the objects that the catalog does not know: all if
+// storing or commit failed, otherwise the replaced ones. While another publication has claimed one
+// of them, Publish waits.
 func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.Claim) error) error {
 	keys := slices.Clone(o.Replaced)
 	for _, f := range o.Staged {

@@ -55,7 +55,7 @@ func staged(t *testing.T, s hub) (files []objects.Staged, id chunk.ID) {
 	return files, id
 }
 
-// publication is what the catalog gets to know with the files of staged.
+// publication has the rows of the files that staged returns.
 func publication(claim catalog.Claim, id chunk.ID) *catalog.Publication {
 	return &catalog.Publication{Claim: claim, Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
 		Layers: []catalog.Layer{{DiffID: "l"}}, Blobs: []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},

@@ -18,10 +18,10 @@ import (
 
 // Events receives the changes that clients make. The repository is locked during the calls.
 type Events interface {
-	// Changing says that a tag is about to get a manifest or to be deleted, or a manifest with all
-	// its tags. settled is called, without the lock, after Pushed or Deleted has succeeded, or if
-	// nothing has changed. It reports whether others knew of the change until then; if not, they
-	// may have undone a part of it.
+	// Changing says that a tag is about to get a manifest, or that a tag, or a manifest with all
+	// its tags, is about to be deleted. settled is called, without the lock, after Pushed or
+	// Deleted has succeeded, or if nothing has changed. It reports whether others knew of the
+	// change until then; if not, they may have undone a part of it.
 	Changing(ctx context.Context, repository, reference string) (settled func() bool, err error)
 	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())
@@ -31,7 +31,7 @@ type Events interface {
 	// Pushed says that a tag points to a new manifest, or to the same again. After an error the
 	// client is asked to push again.
 	Pushed(ctx context.Context, repository, tag string) error
-	// Deleted says that a tag was deleted, or a manifest with all its tags.
+	// Deleted says that a tag, or a manifest with all its tags, was deleted.
 	Deleted(ctx context.Context, repository, reference string) error
 }
 
@@ -129,8 +129,8 @@ func (r *Registry) changeName(req *http.Request, events Events, repository, ref 
 	}
 }
 
-// tryChange reports whether a change that has succeeded was announced until it was complete. Others
-// delete nothing that an announced change needs.
+// tryChange makes a change. It reports whether the change stayed announced until it was complete:
+// others delete nothing that an announced change needs.
 func (r *Registry) tryChange(
 	answer *answerBuffer, req *http.Request, events Events, repository, ref string, body []byte,
 ) (lasted bool) {

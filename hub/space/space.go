@@ -3,7 +3,7 @@
 // catalog, and for what frees space. Other programs may use it up nevertheless. So a part of it is a
 // file (Spare).
 //
-// The free bytes are looked at before each upload and each job, and again and again while they run.
+// The free bytes are looked at before each upload and each job, and repeatedly while they run.
 // So a fast writer may use a part of the reserve before it is stopped.
 package space
 

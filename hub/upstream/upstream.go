@@ -6,9 +6,9 @@
 // names a digest does not prove that its author may read the bytes. The hub reads without the
 // logins of users, which it forgets, and with its own ones (Config.LoginFile).
 //
-// A layer is fetched once for all its readers of a time, into a file without a name in the hub's
+// A layer is fetched once for all concurrent readers, into a file without a name in the hub's
 // scratch directory. Readers get bytes as they arrive, and the last one when the digest of all of
-// them was checked. So a wrong layer ends as a broken transfer. Also a small range fetches the
+// them was checked. So a wrong layer ends as a broken transfer. Even a small range fetches the
 // whole layer; it is kept for a minute, as more ranges may follow.
 //
 // The file needs as much disk space as the layer. So a layer is fetched only while there is room

@@ -208,9 +208,9 @@ func read[T any](ctx context.Context, fn func() (T, error)) (value T, err error)
 	return value, err
 }
 
-// note adds err as a problem. It returns an error that says nothing about the image instead: the
-// verification was ended, has lost its scratch directory, or lacks one of the hub's stores. If the
-// store answers, it is the image that cannot be read.
+// note adds err as a problem of the image. If err says nothing about the image, note returns it
+// instead: the verification was ended, has lost its scratch directory, or lacks one of the hub's
+// stores. If the store answers, the image is what cannot be read.
 func (v *verification) note(ctx context.Context, what string, err error) error {
 	switch {
 	case ctx.Err() != nil:

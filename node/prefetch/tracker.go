@@ -2,7 +2,7 @@ package prefetch
 
 import "sync"
 
-// span is a part of a device: the bytes from, up to but not including, to.
+// span is a range of a device: its first byte, and the byte after its last one.
 type span struct{ from, to int64 }
 
 // tracker finds the sequential readers of one device. The zero value is ready to use. It is safe

@@ -88,7 +88,7 @@ func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error)
 		err = fmt.Errorf("the chain's statement on this machine is refused: %v; and %w", cause, err)
 	}
 	if err == nil {
-		r.log.Debug("resolved a chain", "chain", q.Chain, "image", q.Reference, "lazy", true, "why", why)
+		r.log.Debug("resolved a chain", "chain", q.Chain, "image", q.Reference, "lazy", true, "reason", why)
 		return why, nil
 	}
 	level := slog.LevelDebug

@@ -71,7 +71,9 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("claimed %+v", first)
 	}
 	claim(t, c, "a", "second")
-	c.ObserveCommits(func(context.Context, string, bool) { t.Error("a look for jobs that finds none is a transaction") })
+	c.ObserveCommits(func(context.Context, string, bool) {
+		t.Error("a look for jobs that finds none is a transaction")
+	})
 	wantNoJob(t, c, slots)
 	c.ObserveCommits(func(context.Context, string, bool) {})
 	open, err := c.Jobs.List(t.Context(), false, 3)

@@ -2,7 +2,7 @@
 //
 //	cri SOCKET pull REFERENCE    pulls an image, and prints its name in containerd
 //	cri SOCKET rm REFERENCE      removes an image
-//	cri SOCKET fs                prints the directory of the images; the kubelet watches its file system
+//	cri SOCKET fs                prints the images' directory; the kubelet watches its file system
 package main
 
 import (

@@ -69,7 +69,8 @@ func TestProcessWithAnotherKey(t *testing.T) {
 	c := hubConfig(t)
 	startProcess(t, c)
 	c.Root = t.TempDir()
-	if h, err := hub.Open(t.Context(), c, logOf(t)); err == nil || !strings.Contains(err.Error(), "is missing: restore it") {
+	h, err := hub.Open(t.Context(), c, logOf(t))
+	if err == nil || !strings.Contains(err.Error(), "is missing: restore it") {
 		if err == nil {
 			err = h.Close()
 		}

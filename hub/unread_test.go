@@ -43,8 +43,8 @@ func TestRepositoryCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := findings(*last.Check)
-	for _, want := range []string{"bad: the registry's storage", "restore the registry's files", "bad:1: manifest 1 of bad",
-		"blob " + lower.String(), "manifest of good:2"} {
+	for _, want := range []string{"bad: the registry's storage", "restore the registry's files",
+		"bad:1: manifest 1 of bad", "blob " + lower.String(), "manifest of good:2"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("findings %s, want %q among them", text, want)
 		}

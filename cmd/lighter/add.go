@@ -92,8 +92,8 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 			s.from, digest))
 	}
 	// The image is pushed without its tag, because the hub would add every platform of a pushed
-	// tag. The name is in the request that adds the image. That request is also sent before the push:
-	// the hub may refuse it, or have the image already.
+	// tag. The name is in the request that adds the image. That request is also sent before the
+	// push: the hub may refuse it, or have the image already.
 	request := wire.Add{Name: name, Digest: digest, Platform: s.platform}
 	if last, err := hub.Add(ctx, request, each); !errors.Is(err, chunk.ErrNotFound) {
 		return last, err

@@ -107,8 +107,8 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 	}
 }
 
-// Sizes are read with units from flags and files. A file with plain numbers stays valid, and what is
-// printed is read again as the same size.
+// Sizes are read with units from flags and files. A file with plain numbers stays valid, and what
+// is printed is read again as the same size.
 func TestSizesInTheConfigurationOfAHub(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hub.toml")
 	show := func(text string, args ...string) string {

@@ -106,8 +106,8 @@ func (c *Collector) Collect(ctx context.Context, progress *report.Progress) (Res
 	return r.result, err
 }
 
-// final returns an error about files of the registry without the mark registry.ErrUnavailable if the
-// registry's storage answers: the same would fail again at once.
+// final returns an error about files of the registry without the mark registry.ErrUnavailable if
+// the registry's storage answers: the same would fail again at once.
 func (c *Collector) final(ctx context.Context, err error) error {
 	if !errors.Is(err, registry.ErrUnavailable) || catalog.IsAway(err) || c.config.Registry.IsAway(ctx, err) {
 		return err

@@ -55,7 +55,8 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	}
 	text := strings.Join(public, " ")
 	return c.update(ctx, "sign the statements again", func(tx session) error {
-		// The row is locked, also if this makes it: processes that start together wait for each other.
+		// The row is locked, also if this makes it: processes that start together wait for each
+		// other.
 		signedBy, err := get(ctx, tx, value[string], `INSERT INTO meta (name, value) VALUES ('keys', '')
 			ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value`)
 		if err != nil || signedBy == text {

@@ -9,8 +9,8 @@
 //	locations/ID.zst      the locations of a tree, zstd-compressed; ID: SHA-256 of the plain bytes
 //	layers/DIFFID.zst     the record of a layer, zstd-compressed
 //
-// The package does not know which objects are needed. Of their contents it reads only locations, and
-// the tables of packs, which say where the units are.
+// The package does not know which objects are needed. Of their contents it reads only locations,
+// and the tables of packs, which say where the units are.
 //
 // Hazard: in a directory, objects are renamed to their places. So the scratch directory must be on
 // the same file system.
@@ -250,7 +250,8 @@ func (s *Store) Open(ctx context.Context, key string) (*Object, error) {
 
 // Size returns the size of an object in bytes. The error wraps ErrNotFound if it does not exist.
 func (s *Store) Size(ctx context.Context, key string) (int64, error) {
-	// On S3 this moves no data. Its answer does not say whether the object or the bucket is missing.
+	// On S3 this moves no data. Its answer does not say whether the object or the bucket is
+	// missing.
 	attributes, err := s.bucket.Attributes(ctx, key)
 	if s.dir == "" && gcerrors.Code(err) == gcerrors.NotFound {
 		if pingErr := s.Ping(ctx); pingErr != nil {
@@ -284,8 +285,8 @@ func (s *Store) openRange(ctx context.Context, key string, offset, length int64)
 	return &Object{Size: length, store: s, key: key, r: r}, nil
 }
 
-// ErrUnavailable marks errors of a bucket that is not a directory, or that is not there. The same may
-// succeed later.
+// ErrUnavailable marks errors of a bucket that is not a directory, or that is not there. The same
+// may succeed later.
 var ErrUnavailable = errors.New("the bucket is not available")
 
 // errorOf names the object that the bucket's error is about.

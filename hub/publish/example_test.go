@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
@@ -50,7 +51,7 @@ func publishAndFail(ctx context.Context) error {
 	if _, err := objects.CompressFile(file, []byte("the entries of a layer")); err != nil {
 		return err
 	}
-	key := objects.LayerKey("sha256:00")
+	key := objects.LayerKey("sha256:" + strings.Repeat("0", 64))
 	isStored := func() bool { _, err := store.Size(ctx, key); return err == nil }
 	err = p.Publish(ctx, publish.Objects{Staged: []objects.Staged{{Key: key, Path: file}}},
 		func(catalog.Claim) error { // the claim belongs into catalog.Publication

@@ -90,8 +90,8 @@ var _ driver.StorageDriver = (*files)(nil)
 // key returns the key of a file.
 func (f *files) key(path string) string { return f.prefix + prefix + strings.TrimPrefix(path, "/") }
 
-// pathError returns the library's error if the bucket's error says that there is no object. If there
-// is no bucket, the error says that: nothing is known about the objects then.
+// pathError returns the library's error if the bucket's error says that there is no object. If
+// there is no bucket, the error says that: nothing is known about the objects then.
 func (f *files) pathError(path string, err error) error {
 	err = objects.NameBucket(f.name, err)
 	if gcerrors.Code(err) == gcerrors.NotFound {

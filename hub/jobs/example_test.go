@@ -31,20 +31,21 @@ func greet(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	c, err := catalog.Open(ctx, filepath.Join(dir, "catalog.db"))
+	c, err := catalog.Open(ctx, catalog.Place{Source: filepath.Join(dir, "catalog.db")})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 
-	q := jobs.New(c.Jobs, "this process", slog.New(slog.DiscardHandler))
+	runner := jobs.NewRunner()
+	q := runner.Queue(c.Jobs, "this process", slog.New(slog.DiscardHandler))
 	q.Add(jobs.Kind{Name: "greeting", AtOnce: 1, Run: func(_ context.Context, j *jobs.Running) error {
 		fmt.Printf("hello %s\n", j.Payload)
 		return nil
 	}})
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- q.Run(running) }()
+	go func() { ended <- runner.Run(running) }()
 
 	n, err := c.Jobs.Add(ctx, catalog.Job{Kind: "greeting", Key: "first", Payload: []byte("world")}, 0)
 	if err == nil {

@@ -31,7 +31,7 @@ func publishAndFail(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	c, err := catalog.Open(ctx, filepath.Join(dir, "catalog.db"))
+	c, err := catalog.Open(ctx, catalog.Place{Source: filepath.Join(dir, "catalog.db")})
 	if err != nil {
 		return err
 	}

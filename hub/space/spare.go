@@ -66,8 +66,9 @@ func (s *Spare) GiveUp() bool {
 
 // Run makes the file whole while there is room, until ctx ends.
 func (s *Spare) Run(ctx context.Context) error {
-	for {
-		if err := s.fill(); err != nil {
+	for logged := ""; ; {
+		if err := s.fill(); err != nil && err.Error() != logged {
+			logged = err.Error() // once: the file system may not have what this needs
 			s.log.Warn("there are no spare bytes for a full disk", "path", s.path, "err", err)
 		}
 		if !sleep.For(ctx, spareEvery) {

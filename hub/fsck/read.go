@@ -42,12 +42,14 @@ func (c *Checker) damage(ctx context.Context, o object) (why string, n int64, er
 	if err != nil {
 		return "", 0, err
 	}
-	n, readErr := c.read(ctx, o)
-	if readErr == nil {
-		return "", n, nil
-	}
-	if err := c.transient(ctx, readErr); err != nil {
-		return "", n, err
+	var readErr error
+	for range 2 { // the bucket may come back between the first reading and the look whether it answers
+		if n, readErr = c.read(ctx, o); readErr == nil {
+			return "", n, nil
+		}
+		if err := c.transient(ctx, readErr); err != nil {
+			return "", n, err
+		}
 	}
 	if settled, err := c.isSettled(ctx, o, before); err != nil || !settled {
 		return "", n, err

@@ -159,8 +159,8 @@ func TestDiskIsFull(t *testing.T) {
 	}
 }
 
-// On a disk that others have filled, images can be removed, and a collection frees their bytes, also
-// after a restart.
+// On a disk that others have filled, images can be removed, and a collection frees their bytes,
+// also after a restart.
 func TestRemovalOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	c := sceneConfig(t, scene{}, setupSQLite)

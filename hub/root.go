@@ -29,7 +29,8 @@ import (
 //	│                 scratch is in that, since objects are renamed
 //	├── domains/NAME  the same files of another domain, but for spare and lock
 //	├── spare         bytes that are given up when the disk is full (package space)
-//	└── lock          locked while a hub runs here; if bucket is another directory, that has bucket.lock
+//	└── lock          locked while a hub runs here; if bucket is another directory, that has
+//	                  bucket.lock
 //
 // To move a hub, move all of it. Without hub.key, nodes that have pinned the key refuse the hub.
 func registryDir(root string) string { return filepath.Join(root, "registry") }

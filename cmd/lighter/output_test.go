@@ -11,7 +11,8 @@ import (
 func TestProgressIsPrinted(t *testing.T) {
 	_, got := printed.By(t, func() {
 		_, _ = watch(func(show func(wire.Progress)) (struct{}, error) {
-			for _, step := range []wire.Progress{{Step: "wait"}, {Step: "collect", Item: "packs", Bytes: 2048, Total: 2048},
+			for _, step := range []wire.Progress{{Step: "wait"},
+				{Step: "collect", Item: "packs", Bytes: 2048, Total: 2048},
 				{Step: "mark", Item: "repositories", Bytes: 5, Total: 5}, {Step: "check", Item: "catalog"}} {
 				show(step)
 			}

@@ -1,7 +1,7 @@
 // Package space keeps a reserve of free bytes on the hub's disks. While a disk has less, the hub
 // takes no uploads and ingests nothing, and goes on to serve what it has: the reserve is for the
-// catalog, and for what frees space. Other programs may use it up nevertheless. So a part of it is a
-// file (Spare).
+// catalog, and for what frees space. Other programs may use it up nevertheless. So a part of it is
+// a file (Spare).
 //
 // The free bytes are looked at before each upload and each job, and repeatedly while they run.
 // So a fast writer may use a part of the reserve before it is stopped.

@@ -33,8 +33,8 @@ type Spare struct {
 	mu sync.Mutex // held while the file changes
 }
 
-// OpenSpare returns the spare file of a reserve, which need not exist. If the disk is full, it gives
-// up a part of the file.
+// OpenSpare returns the spare file of a reserve, which need not exist. If the disk is full, it
+// gives up a part of the file.
 func OpenSpare(path string, r *Reserve, log *slog.Logger) *Spare {
 	s := &Spare{path: path, reserve: r, log: log}
 	if low := (*LowError)(nil); errors.As(r.check(s.size()/spareParts), &low) {

@@ -21,9 +21,9 @@ type Outcome struct {
 }
 
 // End ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
-// queued, one that was to be cancelled or paused is that, unless it is done. If it has failed or
-// was cancelled, its images that are still to be ingested fail with the outcome's error. End
-// returns the job's state.
+// queued. One that was to be cancelled or paused is cancelled or paused, unless it is done. If it
+// has failed or was cancelled, its images that are still to be ingested fail with the outcome's
+// error. End returns the job's state.
 func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err error) {
 	uncounted := 0
 	if o.Uncounted {

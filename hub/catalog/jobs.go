@@ -59,9 +59,9 @@ func (j *Job) fields() []any {
 }
 
 // Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay.
-// If there is an open one, it gets that payload and runs again: once if it was queued, afterwards
-// if it is running. A paused job stays paused, unless a user asks for it: the last word of users
-// counts. Add returns the job's number.
+// If there is an open one, that gets the payload: a queued job runs once, with the new payload, and
+// a running one runs again afterwards. A paused job stays paused, unless a user asks for it
+// (ByUser). Add returns the job's number.
 func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
 	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
 		n, err = addJob(ctx, tx, j, delay)
@@ -162,10 +162,10 @@ func (q *Jobs) AddDue(
 	return queued && err == nil, after, err
 }
 
-// Withdraw removes a queued job that nobody has added again or claimed since it was added with that
-// payload. Otherwise the open job of its kind and key runs as soon as possible, once more if it is
-// running; if there is none, Withdraw adds j. lasted says that the job was open with that payload
-// until now.
+// Withdraw removes a queued job, if nobody has claimed it or added it again since it was added with
+// that payload. Otherwise it makes the open job of its kind and key run as soon as possible, or
+// once more if it is running; if there is none, it adds j. lasted reports whether the job was open
+// with that payload until now.
 func (q *Jobs) Withdraw(ctx context.Context, j Job) (lasted bool, err error) {
 	err = q.update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx session) error {
 		err := change(ctx, tx, errKnown, `DELETE FROM jobs WHERE kind = ? AND key = ? AND state = 'queued' AND fence = 0

@@ -33,7 +33,9 @@ The command reports to the hub what the mirror has. The hub keeps these images' 
 some weeks, even if the images are removed. Run the command at least once a week; see
 "lighter holders".
 
-A mirror lists no images: "lighter mount" by name needs a hub.`,
+A mirror lists no images: "lighter mount" by name needs a hub. It keeps what earlier runs
+have copied, also images that were removed from the hub. To get rid of them, make the
+mirror anew in another directory and serve that one.`,
 		Example: `  lighter mirror --hub https://hub.example.org --hub-key ed25519:... /srv/mirror physics/root:6.32
   lighter node --hub https://hub.example.org --hub https://mirror.example.org --hub-key ed25519:...`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -60,20 +60,28 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 	return t.staging.finish()
 }
 
-// claimEvery is the interval in which a worker looks whether another one has split a layer, and
-// claimTime bounds the wait: the other one may read from a slow source, or wait for this one. Then
-// the layer is split twice, and its chunks may be stored twice.
 const (
-	claimEvery = 250 * time.Millisecond
-	claimTime  = 3 * time.Second
+	claimEvery = 250 * time.Millisecond // between two looks whether another worker has split a layer
+	claimTime  = 3 * time.Second        // the shortest bound of the wait for another worker
+	// splitRate is what one worker splits on two processors, in compressed bytes a second: torch,
+	// of 3.24 GB, took 52 s (docs/benchmarks.md).
+	splitRate = 60e6
 )
+
+// longestWait bounds the wait for another worker that splits a layer of that many compressed bytes.
+// The other worker may read from a slow source, or wait for this one. So a worker waits about as
+// long as it would take to split the layer itself. Then it splits the layer, too, and some of its
+// chunks are stored twice until a collection.
+func longestWait(size int64) time.Duration {
+	return claimTime + time.Duration(float64(size)/splitRate*float64(time.Second))
+}
 
 // claim reports whether a layer is known, and whether its blob was verified. If the layer is not
 // known, this worker is to split it. While another worker does that, claim waits.
 func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified bool, err error) {
 	for begun := time.Now(); ; {
 		known, verified, err = t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
-		if err != nil || known || time.Since(begun) > claimTime {
+		if err != nil || known || time.Since(begun) > longestWait(l.Size) {
 			return known, verified, err
 		}
 		claimed, err := t.catalog.Jobs.ClaimLayer(ctx, t.lease, l.DiffID)

@@ -12,7 +12,9 @@ import (
 	"lighter/hub/oci"
 )
 
-// decompress returns the tar stream of a layer. The caller closes it.
+// decompress returns the tar stream of a layer. The caller closes it. It recognizes compressed
+// layers by the same first bytes as containerd: a node without the hub unpacks what containerd
+// sees, and the hub has to see the same.
 func decompress(r io.Reader, kind oci.Kind) (io.ReadCloser, error) {
 	if kind == oci.Tar {
 		return io.NopCloser(r), nil
@@ -23,7 +25,7 @@ func decompress(r io.Reader, kind oci.Kind) (io.ReadCloser, error) {
 		return nil, err
 	}
 	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b, 0x08}):
 		z, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, fmt.Errorf("decompress: %w", err)

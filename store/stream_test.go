@@ -18,8 +18,8 @@ type path struct {
 	rate   float64 // bytes a second
 	rtt    time.Duration
 
-	mu      sync.Mutex
-	busy    time.Time // the queue is empty then
+	mu      sync.Mutex // guards what follows
+	busy    time.Time  // the queue is empty then
 	arrived []arrival
 	asked   map[uint32]int
 }
@@ -54,11 +54,20 @@ type arrival struct {
 
 // used returns for which part of the time after the given arrival the link was in use.
 func (w *path) used(from int) float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	bytes := 0
 	for _, a := range w.arrived[from+1:] {
 		bytes += a.bytes
 	}
 	return float64(w.takes(bytes)) / float64(w.arrived[len(w.arrived)-1].at.Sub(w.arrived[from].at))
+}
+
+// arrivals returns the number of answers that have arrived.
+func (w *path) arrivals() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.arrived)
 }
 
 // times returns how often a unit was asked for.
@@ -368,7 +377,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		before := len(w.arrived)
+		before := w.arrivals()
 		if most := stream(400, 800); most > holds+large+typicalUnit {
 			t.Errorf("while a reader waits: got %d bytes in flight, bandwidth-delay product %d", most, holds)
 		}

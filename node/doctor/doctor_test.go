@@ -146,7 +146,7 @@ func TestSpace(t *testing.T) {
 		"full":          {func(s *space) { s.free = 1 << 20 }, Problem, "lighter cache prune"},
 		"no files":      {func(s *space) { s.freeFiles = 3 }, Problem, "3 files"},
 		"read-only":     {func(s *space) { s.readOnly = true }, Problem, "remount"},
-		"it yields":     {func(s *space) { s.free, s.low = 20*gib, 17*gib }, OK, "grow by 3.0GiB"},
+		"evicts early":  {func(s *space) { s.free, s.low = 20*gib, 17*gib }, OK, "grow by 3.0GiB"},
 		"too late":      {func(s *space) { s.free, s.low = 20*gib, 5*gib }, Warning, "--disk-free-low 17%"},
 		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "remove other data"},
 	} {

@@ -19,16 +19,20 @@ type Stats struct {
 // Walk checks the whole image for what could confuse the kernel or a program: names that are
 // invalid or out of order, directories that contain themselves or have two names, parts that
 // overlap or are outside the image, files outside the device, inconsistent types, layouts and
-// attributes, and wrong counts. It accepts only a tree that Write could have written.
+// attributes, a wrong number of inodes, and inodes with more names than links. It accepts only a
+// tree that Write could have written. As in Write, a file may have fewer names than links, because
+// upper layers may have removed names. The link count of a directory is only checked to be 2 or
+// more.
 //
 // It calls visit, if that is not nil, with each name: the root as "/", then the names of each
-// directory, in the order of the image. visit may keep what it gets. Walk stops at visit's first
-// error and returns it.
+// directory, in the order of the image. Only the first name of an inode comes with the extended
+// attributes. visit may keep what it gets. Walk stops at visit's first error and returns it.
 //
-// Time is linear in the size of the image. Memory is 1 MiB, 1/256 of the size, and up to 128 MiB
-// for inodes with several names and for pending directories: two million of either. An image that
-// needs more is rejected. Errors wrap ErrInvalid, with path and nid, or are those of visit, the
-// reader or the context.
+// Time is linear in the size of the image, whatever is in it: each inode is checked once. For
+// visit, an inode is read again at each further name, but only two blocks of it. Memory is 1 MiB,
+// 1/256 of the size, and up to 128 MiB for inodes with several names and for pending directories:
+// two million of either. An image that needs more is rejected. Errors wrap ErrInvalid, with path
+// and nid, or are those of visit, the reader or the context.
 func (m *Image) Walk(ctx context.Context, visit func(path string, in Inode) error) (Stats, error) {
 	c := m.checker(visit)
 	if err := c.run(ctx); err != nil {
@@ -64,7 +68,7 @@ type checker struct {
 
 // hardLink is an inode that has been seen and may be seen again.
 type hardLink struct {
-	left uint32 // further names that it must have
+	left uint32 // further names that it may have
 	kind uint8
 }
 
@@ -221,7 +225,9 @@ func (r *dirReader) child(d dirEntry) error {
 	return r.reserve(dirMemory + int64(len(d.name)))
 }
 
-// otherName checks a further name of an inode.
+// otherName checks a further name of an inode. The inode was checked at its first name and is read
+// again only for visit, without its extended attributes: an image may have a hundred million names
+// of one inode, and this inode a quarter of a megabyte of attributes.
 func (c *checker) otherName(d dirEntry, l hardLink, path string) error {
 	if l.kind != d.kind {
 		return bad("has type %d in its directory, elsewhere %d", d.kind, l.kind)
@@ -231,10 +237,14 @@ func (c *checker) otherName(d dirEntry, l hardLink, path string) error {
 	}
 	l.left--
 	c.links[d.nid] = l
+	if c.visit == nil {
+		return nil
+	}
 	h, e, err := c.header(d.nid)
 	if err != nil {
 		return err
 	}
+	e.xattrs = 0 // visit got them with the first name
 	in, err := c.read(d.nid, &h, e)
 	if err != nil {
 		return err
@@ -293,7 +303,7 @@ func (c *checker) reserve(bytes int64) error {
 }
 
 // claim marks bytes of the image as used, in units of a nid. It fails if they are used already, so
-// a walk cannot read more than the image's size.
+// all inodes with their parts are together no larger than the image.
 func (c *checker) claim(offset, n int64) error {
 	if n == 0 {
 		return nil

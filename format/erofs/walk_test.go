@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"path"
@@ -231,6 +232,60 @@ func TestWalkBoundsItsMemory(t *testing.T) {
 		if err := c.run(context.Background()); (err == nil) != want || err != nil && !errors.Is(err, ErrInvalid) {
 			t.Errorf("with %d bytes: %v", bound, err)
 		}
+	}
+}
+
+// countingReader counts the bytes that are read.
+type countingReader struct {
+	*bytes.Reader
+	read int64
+}
+
+func (r *countingReader) ReadAt(b []byte, offset int64) (int, error) {
+	n, err := r.Reader.ReadAt(b, offset)
+	r.read += int64(n)
+	return n, err
+}
+
+// The work of a walk is linear in the size of the image, even if a few inodes with large xattrs
+// have most of its names.
+func TestWalkReadsInodesWithManyNamesOnce(t *testing.T) {
+	const files, names = 8, 4000
+	// An inode has 64 blocks, so that the pager, of 256 blocks, cannot cache all eight.
+	large := strings.Repeat("v", 65_503)
+	var shared []*tree.Node
+	for range files {
+		shared = append(shared, linked(with(file("f"), x("user.a", large), x("user.b", large), x("user.c", large),
+			x("user.d", large+"last")), names/files))
+	}
+	var children []tree.Dirent
+	for i := range names {
+		children = append(children, name(fmt.Sprintf("%04d", i), shared[i%files]))
+	}
+	_, b, _ := image(t, dirOf(children...))
+	seen, withXattrs := 0, 0
+	for _, c := range []struct {
+		visit func(string, Inode) error
+		most  int64 // bytes read
+	}{
+		{nil, 2 * int64(len(b))},
+		{func(_ string, in Inode) error {
+			seen++
+			withXattrs += min(len(in.Xattrs), 1)
+			return nil
+		}, 2*int64(len(b)) + 2*names*BlockSize},
+	} {
+		r := &countingReader{Reader: bytes.NewReader(b)}
+		m, err := Open(r, int64(len(b)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Walk(context.Background(), c.visit); err != nil || r.read > c.most {
+			t.Errorf("read %d bytes of an image of %d, want at most %d (%v)", r.read, len(b), c.most, err)
+		}
+	}
+	if seen != 1+names || withXattrs != files {
+		t.Errorf("visited %d names, %d with xattrs, want %d and %d", seen, withXattrs, 1+names, files)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package sleep has pauses that end early if their context does, so that no goroutine outlives its
-// owner.
+// owner, and the lengths of the pauses between tries (Backoff).
 package sleep
 
 import (

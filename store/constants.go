@@ -4,9 +4,9 @@ import "time"
 
 // Retries.
 const (
-	// The pause between two tries of a reader is firstPause at first. It doubles up to maxPause.
-	firstPause = 100 * time.Millisecond
-	maxPause   = 5 * time.Second
+	// maxPause is the longest pause between two tries of a reader, and the pause of background
+	// requests after a failure.
+	maxPause = 5 * time.Second
 	// missingTime is how long a reader retries while all origins answer that they do not have the
 	// chunk. Hubs that start, or whose bucket is being replaced, give that answer, too.
 	missingTime = 10 * time.Second

@@ -95,7 +95,7 @@ func (noCache) IsLoading() bool                  { return false }
 // newFetcher returns a Fetcher with short pauses between tries.
 func newFetcher(source Source, cache Cache) *Fetcher {
 	u := NewFetcher(source, cache)
-	u.retry.pause = time.Millisecond
+	u.retry.pauses.First = time.Millisecond
 	return u
 }
 

@@ -32,7 +32,7 @@ func NewFetcher(source Source, cache Cache) *Fetcher {
 	f := &Fetcher{source: source, cache: cache}
 	f.decoder.slots = make(chan struct{}, runtime.GOMAXPROCS(0))
 	f.storage = storage{cache: cache, slots: make(chan struct{}, storers), invalid: &f.decoder.invalid}
-	f.retry = retry{pause: firstPause, isLoading: cache.IsLoading}
+	f.retry = retry{pauses: retryBackoff, isLoading: cache.IsLoading}
 	f.gate.faultEnded = f.link.wake
 	f.flights = flights{cache: cache, storage: &f.storage, link: &f.link, byKey: map[flightKey]*flight{},
 		fetch: f.decoder.wrap(f.gate.wrap(f.link.wrap(f.backoff.wrap(f.ask), source)))}

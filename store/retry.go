@@ -5,16 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/sleep"
 )
 
-// retry repeats a reader's request, with a pause that doubles.
+// retryBackoff has the pauses between two tries of a reader. It has jitter because readers that
+// failed together must not return together.
+var retryBackoff = sleep.Backoff{First: 100 * time.Millisecond, Most: maxPause, Jitter: 0.5}
+
+// retry repeats a reader's request.
 type retry struct {
-	pause     time.Duration // firstPause; shorter in tests
+	pauses    sleep.Backoff // retryBackoff; shorter in tests
 	isLoading func() bool   // whether a chunk that no origin has may still turn up in the cache
 	retries   atomic.Int64
 	absent    absences
@@ -23,10 +27,9 @@ type retry struct {
 // do calls try until it succeeds, ctx ends, or all origins have answered for missingTime that
 // they do not have the chunk, in this call or in others for the same chunk just before.
 func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
-	pause := r.pause
 	var before error
 	var missing time.Time // since when all origins answer that they do not have the chunk; zero: some may have it
-	for {
+	for failures := 1; ; failures++ {
 		err := try()
 		if err == nil || ctx.Err() == nil && (!isMissing(err) || r.isLoading()) {
 			r.absent.forget(ref)
@@ -49,17 +52,14 @@ func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
 			return err
 		}
 		r.retries.Add(1)
-		wait := pause/2 + rand.N(pause/2) // readers that failed together must not return together
+		wait := r.pauses.After(failures)
 		var busy Unavailable
 		if errors.As(err, &busy) {
 			wait = max(wait, busy.RetryAfter())
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if !sleep.For(ctx, wait) {
 			return endOf(ctx, err)
 		}
-		pause = min(2*pause, maxPause)
 	}
 }
 

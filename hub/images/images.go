@@ -23,6 +23,7 @@ import (
 	"lighter/hub/oci"
 	"lighter/hub/pull"
 	"lighter/hub/registry"
+	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -77,7 +78,8 @@ func New(
 ) *Service {
 	s := &Service{ImageTime: config.ImageTime, config: config, catalog: c, registry: r, ingester: i, jobs: q,
 		life: life}
-	q.Add(jobs.Kind{Name: nameJob, AtOnce: namesAtOnce, Tries: settleTries, Pause: settlePause, Run: s.settle})
+	q.Add(jobs.Kind{Name: nameJob, AtOnce: namesAtOnce, Tries: settleTries, Run: s.settle,
+		Pauses: sleep.Backoff{First: 10 * time.Second, Most: 20 * time.Second}})
 	q.Add(jobs.Kind{Name: jobKind, AtOnce: imagesAtOnce, Urgent: urgentAtOnce, Run: s.run})
 	return s
 }

@@ -36,7 +36,6 @@ const (
 	settleAfter = time.Minute
 	namesAtOnce = 4
 	settleTries = 3
-	settlePause = 10 * time.Second
 	// deleteLease is how long a tag or manifest may be locked by its deletion. Half of it bounds
 	// the deletion.
 	deleteLease = 10 * time.Second

@@ -60,10 +60,9 @@ type Kind struct {
 	AtOnce int // jobs that one process runs at a time
 	// Urgent of these are only for jobs of a priority above 0.
 	Urgent int
-	// Tries is how often a job that fails is tried, if more than once. Pause is the time before the
-	// second attempt; it doubles.
-	Tries int64
-	Pause time.Duration
+	// Tries is how often a job that fails is tried, if more than once, with Pauses in between.
+	Tries  int64
+	Pauses sleep.Backoff
 	// Every is the time from the end of a job to the next one of a periodic kind, which the queue
 	// adds with the key Key, in whichever process. 0: others add the jobs.
 	Every time.Duration
@@ -281,7 +280,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 			Error: report.Reason(err)}
 		log.Warn("job is tried again", "err", err, "pause", o.Delay)
 	case r.Attempts < kind.Tries:
-		o = catalog.Outcome{State: wire.JobQueued, Delay: kind.Pause << (r.Attempts - 1), Error: report.Reason(err)}
+		o = catalog.Outcome{State: wire.JobQueued, Delay: kind.Pauses.After(int(r.Attempts)), Error: report.Reason(err)}
 		log.Warn("job failed and is tried again", "err", err, "pause", o.Delay)
 	default:
 		o = catalog.Outcome{State: wire.JobFailed, Error: report.Reason(err)}

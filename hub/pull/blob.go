@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
+
+	"lighter/sleep"
 )
 
 // checkedReader reads a blob and checks its size and digest.
@@ -45,13 +47,15 @@ func (c *checkedReader) Read(p []byte) (int, error) {
 func (c *checkedReader) Close() error { return c.from.Close() }
 
 const (
-	blobTries  = 5 // limit of consecutive requests for a blob that each receive less than stallBytes
-	retryPause = 500 * time.Millisecond
+	blobTries = 5 // limit of consecutive requests for a blob that each receive less than stallBytes
 	// A blob is requested again if less than stallBytes arrive in a stallWindow, so that a stalled
 	// transfer does not keep other images waiting.
 	stallBytes  = 64 << 10
 	stallWindow = 60 * time.Second
 )
+
+// blobBackoff has the pauses between these requests.
+var blobBackoff = sleep.Backoff{First: 500 * time.Millisecond, Most: 4 * time.Second}
 
 var errStalled = fmt.Errorf("stalled: less than %d KiB in %d s", stallBytes>>10, int(stallWindow.Seconds()))
 
@@ -63,7 +67,7 @@ type blobReader struct {
 	digest string
 	onRead func(n int)   // receives progress; may be nil
 	window time.Duration // stallWindow; shorter in tests
-	pause  time.Duration // retryPause, before the second try; doubles
+	pauses sleep.Backoff // blobBackoff; shorter in tests
 
 	body     io.ReadCloser
 	request  context.Context // of body
@@ -135,12 +139,8 @@ func (b *blobReader) failed(err error) error {
 	if b.tries++; b.tries >= blobTries {
 		return fmt.Errorf("%d tries: %w", b.tries, err)
 	}
-	select {
-	case <-time.After(b.pause << (b.tries - 1)):
-		return nil
-	case <-b.ctx.Done():
-		return b.ctx.Err()
-	}
+	sleep.For(b.ctx, b.pauses.After(b.tries))
+	return b.ctx.Err()
 }
 
 // Close ends the current request.

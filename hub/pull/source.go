@@ -144,7 +144,7 @@ func (s *Source) Blob(ctx context.Context, blob string, size int64) io.ReadClose
 }
 
 func (s *Source) blob(ctx context.Context, digest string, onRead func(int)) *blobReader {
-	return &blobReader{source: s, ctx: ctx, digest: digest, onRead: onRead, window: stallWindow, pause: retryPause}
+	return &blobReader{source: s, ctx: ctx, digest: digest, onRead: onRead, window: stallWindow, pauses: blobBackoff}
 }
 
 // Expand reads the manifest with that digest, or the manifest that the source's reference names if

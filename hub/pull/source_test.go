@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+
+	"lighter/sleep"
 )
 
 type answering struct{}
@@ -78,7 +80,7 @@ func TestSourceThatTricklesIsGivenUp(t *testing.T) {
 	client := &counting{next: server.Client().Transport}
 	b := &blobReader{source: &Source{ref: ref, client: &http.Client{Transport: client}}, ctx: t.Context(),
 		digest: "sha256:1", onRead: func(int) {},
-		window: 10 * time.Millisecond, pause: time.Millisecond}
+		window: 10 * time.Millisecond, pauses: sleep.Backoff{First: time.Millisecond, Most: time.Second}}
 	defer b.Close()
 	for err == nil {
 		_, err = b.Read(make([]byte, 100))

@@ -31,10 +31,8 @@ const (
 	// Layouts.
 
 	// The hub tries to make a layout maxTries times; a crash of the hub during an attempt counts as
-	// a failure. Then the tree keeps its layout until there are new traces. firstPause is the pause
-	// before the second attempt; it doubles.
-	maxTries   = 3
-	firstPause = time.Minute
+	// a failure. Then the tree keeps its layout until there are new traces.
+	maxTries = 3
 	// layoutTimeout bounds the time for one layout, because others wait for it.
 	layoutTimeout = 15 * time.Minute
 	// guessTimeout bounds a guess, because a hostile image can make it slow. If a guess takes

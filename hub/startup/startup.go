@@ -36,6 +36,7 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/report"
+	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -109,7 +110,8 @@ func New(c Config) *Service {
 	s.quota = &quota{catalog: c.Catalog, limit: c.Limit, timing: s.Timing, log: c.Log, room: c.Bounds.uses,
 		used: map[chunk.ID]time.Time{}}
 	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, timing: s.Timing}
-	c.Jobs.Add(jobs.Kind{Name: catalog.LayoutJob, AtOnce: 1, Tries: maxTries, Pause: firstPause, Run: s.maker.run})
+	c.Jobs.Add(jobs.Kind{Name: catalog.LayoutJob, AtOnce: 1, Tries: maxTries, Run: s.maker.run,
+		Pauses: sleep.Backoff{First: time.Minute, Most: 2 * time.Minute}})
 	c.Jobs.Add(jobs.Kind{Name: recompressJob, AtOnce: 1, Run: s.maker.recompress})
 	return s
 }

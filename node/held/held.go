@@ -39,9 +39,10 @@ type Hubs interface {
 	SendHeld(ctx context.Context, origin int, held wire.Held) (wire.Unknown, error)
 }
 
+// backoff has the pauses after reports that failed: from a minute or two, to an hour or two.
+var backoff = sleep.Backoff{First: 2 * time.Minute, Most: 2 * time.Hour, Jitter: 0.5}
+
 const (
-	// The pause after a report that failed grows from firstPause to lastPause.
-	firstPause, lastPause = time.Minute, time.Hour
 	// refusedPause is the pause after an origin has answered that it accepts no reports.
 	refusedPause = 24 * time.Hour
 
@@ -64,11 +65,11 @@ type Reporter struct {
 // state is what the reporter knows of an origin.
 type state struct {
 	Report
-	trees   []chunk.ID // last reported; valid if Reported is not zero
-	unknown map[chunk.ID]bool
-	due     time.Time     // when the trees are reported again even if they have not changed
-	after   time.Time     // no report is sent before this time
-	pause   time.Duration // the last pause after a failure
+	trees    []chunk.ID // last reported; valid if Reported is not zero
+	unknown  map[chunk.ID]bool
+	due      time.Time // when the trees are reported again even if they have not changed
+	after    time.Time // no report is sent before this time
+	failures int       // in a row
 }
 
 // Report is the state of the reports to one origin.
@@ -176,7 +177,7 @@ func (r *Reporter) reported(s *state, trees, unknown []chunk.ID, err error, now 
 	defer r.mu.Unlock()
 	if err == nil {
 		s.Report = Report{URL: s.URL, Reported: now, Trees: len(trees), Unknown: len(unknown)}
-		s.trees, s.unknown, s.pause = trees, map[chunk.ID]bool{}, 0
+		s.trees, s.unknown, s.failures = trees, map[chunk.ID]bool{}, 0
 		for _, tree := range unknown {
 			s.unknown[tree] = true
 		}
@@ -184,8 +185,8 @@ func (r *Reporter) reported(s *state, trees, unknown []chunk.ID, err error, now 
 		return
 	}
 	s.Error, s.Refused = err.Error(), false
-	s.pause = min(max(2*s.pause, firstPause), lastPause)
-	s.after = now.Add(jitter(s.pause))
+	s.failures++
+	s.after = now.Add(backoff.After(s.failures))
 	if failed := (*client.Error)(nil); errors.As(err, &failed) && failed.IsRefusal() {
 		s.after, s.Refused = now.Add(jitter(refusedPause)), true
 	}

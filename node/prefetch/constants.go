@@ -41,9 +41,8 @@ const (
 	// link's window bounds the bytes in flight.
 	maxUnits = 64
 	// maxRetries is how often a pass is repeated after the source has failed or the cache has not
-	// stored a unit. The pauses before that double from minPause to maxPause.
+	// stored a unit. The pauses before that double, up to maxPause.
 	maxRetries = 8
-	minPause   = time.Second
 	maxPause   = time.Minute
 	// shortPause is the interval at which a shortage of memory or disk is checked again.
 	shortPause = time.Second

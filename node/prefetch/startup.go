@@ -247,11 +247,12 @@ func (s *startup) end() {
 // run fetches wanted packs until no more are queued.
 func (s *startup) run() {
 	p := &pass{slots: make(chan struct{}, maxUnits)}
-	pause, retries := minPause, 0
+	backoff := sleep.Backoff{First: time.Second, Most: maxPause}
+	failures := 0
 	for {
 		if s.triggers.Load() == unknown {
 			s.arm()
-			p.tasks, pause, retries = nil, minPause, 0
+			p.tasks, failures = nil, 0
 		}
 		s.credit.wait(s.ctx, s.hasTasks)
 		if t, u := s.next(p); t != nil {
@@ -261,11 +262,12 @@ func (s *startup) run() {
 			continue
 		}
 		p.flights.Wait()
-		if err := p.reset(); err != nil && retries < maxRetries && s.pause(pause) {
-			s.log.Debug("startup packs requested again", "pause", pause, "err", err)
-			retries++
-			pause = min(2*pause, maxPause)
-			s.requeue(p)
+		if err := p.reset(); err != nil {
+			failures++
+			if pause := backoff.After(failures); failures <= maxRetries && s.pause(pause) {
+				s.log.Debug("startup packs requested again", "pause", pause, "err", err)
+				s.requeue(p)
+			}
 		}
 		p.tasks = nil
 		if s.isDone() {

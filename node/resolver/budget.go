@@ -37,10 +37,9 @@ const (
 	answerTTL  = time.Minute
 	unknownTTL = 5 * time.Second
 
-	// The pause before statements are requested again is firstRenewal at first. It doubles up to
-	// lastRenewal, because some statements are never renewed: a hub may lack the second pinned key.
-	firstRenewal = time.Second
-	lastRenewal  = time.Hour
+	// lastRenewal is the longest pause before statements are requested again. It is that long
+	// because some statements are never renewed: a hub may lack the second pinned key.
+	lastRenewal = time.Hour
 )
 
 // Bounds of memory.

@@ -3,8 +3,8 @@ package resolver
 import (
 	"context"
 	"crypto/ed25519"
-	"math/rand/v2"
 	"slices"
+	"time"
 
 	"lighter/format/index"
 	"lighter/sleep"
@@ -44,7 +44,8 @@ func (c *Chains) Signers() []Signer {
 // called after Sweep or HoldAll.
 func (r *Resolver) RenewStatements(ctx context.Context) {
 	// Jitter spreads nodes that were restarted together.
-	for pause := firstRenewal; sleep.For(ctx, pause+rand.N(pause/4)); pause = min(2*pause, lastRenewal) {
+	backoff := sleep.Backoff{First: time.Second, Most: lastRenewal, Jitter: 0.25}
+	for round := 1; sleep.For(ctx, backoff.After(round)); round++ {
 		for _, chain := range r.toRenew() {
 			r.renewStatement(ctx, chain)
 		}

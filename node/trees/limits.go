@@ -21,9 +21,8 @@ const (
 	fetchTimeout = 5 * time.Minute
 	// hintTimeout is how long a verified index waits for its locations, which are only a hint.
 	hintTimeout = 2 * time.Second
-	// locateFirst and locateRarest limit the backoff between attempts to fetch the locations of
-	// one tree. A fault that needs the locations ends a pause after repairPause at most.
-	locateFirst  = time.Second
+	// locateRarest is the longest pause between attempts to fetch the locations of one tree. A
+	// fault that needs the locations ends a pause after repairPause at most.
 	locateRarest = 5 * time.Minute
 	// locateTogether is the number of trees whose locations are fetched at a time, not counting
 	// locations that are fetched together with an index.

@@ -5,14 +5,18 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
 
 	"lighter/durable"
 	"lighter/format/chunk"
+	"lighter/sleep"
 )
+
+// locateBackoff has the pauses between attempts to fetch the locations of one tree. It has jitter
+// because many nodes may have failed at the same time.
+var locateBackoff = sleep.Backoff{First: time.Second, Most: locateRarest, Jitter: 0.5}
 
 // locator fetches locations of trees on this machine in the background. It fetches missing or
 // damaged locations until they arrive or the tree is closed. It fetches newer locations because
@@ -122,9 +126,8 @@ func (s *Store) finish(tree chunk.ID, one *locating, has bool) {
 		one.stop()
 		delete(l.trees, tree)
 	default:
-		pause := min(locateFirst<<min(one.failed, 10), locateRarest)
-		pause = pause/2 + rand.N(pause/2) // jitter: many nodes may have failed at the same time
 		one.failed++
+		pause := locateBackoff.After(one.failed)
 		one.next = time.Now().Add(min(pause, repairPause))
 		one.retry = time.AfterFunc(pause, func() { s.refresh(tree) })
 	}

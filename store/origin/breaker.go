@@ -5,33 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"lighter/sleep"
 	"lighter/wire/client"
 )
 
-// backoff returns the pause after a number of failures. It is random, so that nodes that lost a hub
-// at the same time do not return at the same time.
-func backoff(failures int) time.Duration {
-	pause := min(firstPause<<min(failures, 10), maxPause)
-	return pause/2 + rand.N(pause/2)
-}
+// backoff has the times for which an origin is passed over that failed. It has jitter, so that
+// nodes that lost a hub at the same time do not return at the same time.
+var backoff = sleep.Backoff{First: time.Second, Most: maxPause, Jitter: 0.5}
 
 // Retry calls ask until it succeeds, at most tries times, as long as its error is an
 // *Unavailable.
 func Retry(ctx context.Context, tries int, ask func() error) error {
-	for failures := 0; ; failures++ {
+	for failures := 1; ; failures++ {
 		err := ask()
 		var down *Unavailable
-		if err == nil || failures+1 >= tries || !errors.As(err, &down) {
+		if err == nil || failures >= tries || !errors.As(err, &down) {
 			return err
 		}
-		select {
-		case <-time.After(max(backoff(failures), down.After)):
-		case <-ctx.Done():
+		if !sleep.For(ctx, max(backoff.After(failures), down.After)) {
 			return context.Cause(ctx)
 		}
 	}
@@ -156,8 +151,8 @@ func (b *breaker) fail(err error) {
 	if !b.down {
 		b.since = now
 	}
-	b.down, b.again, b.err = true, now.Add(backoff(b.failures)), err
 	b.failures++
+	b.down, b.again, b.err = true, now.Add(backoff.After(b.failures)), err
 }
 
 // busyFor returns how long until the end of the origin's Retry-After; 0: it has passed.

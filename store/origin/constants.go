@@ -35,10 +35,9 @@ const (
 
 // Failures.
 const (
-	// firstPause is how long an origin that failed is passed over. The pause doubles with
-	// each failure, up to maxPause. maxPause also bounds the pause that an origin asks for.
-	firstPause = time.Second
-	maxPause   = 30 * time.Second
+	// maxPause is the longest time for which an origin is passed over: by backoff, or because the
+	// origin asks for it.
+	maxPause = 30 * time.Second
 	// maxWrong bounds the paths that wrongAnswers remembers.
 	maxWrong = 1024
 )

@@ -73,7 +73,7 @@ hub/objects: durable format/chunk format/compress format/index format/pack
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pattern:
-hub/pull: hub/oci hub/registry hub/report wire
+hub/pull: hub/oci hub/registry hub/report sleep wire
 hub/registry: hub/registry/bucket wire
 hub/registry/bucket: hub/objects
 hub/report: wire
@@ -118,14 +118,15 @@ node/report: durable format/chunk node/binds node/completion node/front/containe
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc sleep
-node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch | store/disk
+node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch sleep
+	| store/disk
 proc:
 renewed:
 sleep:
 socket: proc
-store: format/chunk format/pack
+store: format/chunk format/pack sleep
 store/disk: durable format/chunk store
-store/origin: format/chunk format/compress format/index format/pack format/trace proc store wire wire/client
+store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
 store/registry:
 test/arch:
 test/compat: | durable hub node/binds node/fuse node/prefetch node/resolver node/trees store store/disk

@@ -15,6 +15,9 @@ import (
 // not hold back a share's first alwaysPerShare urgent flights. So requests that hang in one share
 // do not block another share.
 //
+// The round robin is written here, not shared with node/fuse and node/prefetch: a flight waits in
+// the queues of several shares at once, and urgent flights overtake others.
+//
 // It is safe for concurrent use; the zero value is ready to use.
 type gate struct {
 	faultEnded func() // called when a flight that hasFault has counted has ended; may be nil

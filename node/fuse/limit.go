@@ -15,6 +15,9 @@ import (
 // few reads loses none. The oldest read is evicted because it is probably read-ahead: a process
 // that needs the page reads it again, and that read is the newest.
 //
+// The round robin is written here, not shared with store's gate: reads also leave out of turn, the
+// oldest of the longest queue and those that have waited too long.
+//
 // It is not safe for concurrent use.
 type limits struct {
 	active map[*read]struct{}

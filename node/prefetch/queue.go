@@ -9,7 +9,9 @@ import (
 	"lighter/format/chunk"
 )
 
-// queue fetches units for devices in turn, so that each gets its share.
+// queue fetches units for devices in turn, so that each gets its share. The round robin is written
+// here, not shared with store's gate: workers wait for their next request, and a device's requests
+// are dropped together.
 type queue struct {
 	log *slog.Logger
 

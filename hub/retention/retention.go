@@ -2,9 +2,9 @@
 // is pure: it gets all images with their times, and returns what is to become of each, with the
 // reason.
 //
-// Images that no rule is about stay. So do images that are not ready, and images that a rule would
-// remove together with more than a set share of their repository: an administrator has to confirm
-// that.
+// Images that no rule is about stay. Images that are not ready stay, too. If the rules would remove
+// more than a set share of a repository's images, all of these wait until an administrator confirms
+// it.
 package retention
 
 import (
@@ -30,9 +30,9 @@ type Rule struct {
 // is no condition.
 type Keep struct {
 	Patterns         []string `toml:"patterns" comment:"Patterns of tags: v*, [0-9]*. Empty: all tags."`
-	Newest           int      `toml:"newest" comment:"So many of the tags that match stay: those that were pushed or added last. 0: no condition."`
+	Newest           int      `toml:"newest" comment:"Number of matching tags that stay, the most recently pushed or added first. 0: no condition."`
 	PushedWithinDays int64    `toml:"pushed_within_days" comment:"Tags that were pushed or added within so many days stay. 0: no condition."`
-	UsedWithinDays   int64    `toml:"used_within_days" comment:"Tags stay that a node has pulled, started or reported to have within so many days. 0: no condition."`
+	UsedWithinDays   int64    `toml:"used_within_days" comment:"A tag stays if its image became ready, or a node pulled, started or reported it, within this many days. 0: no condition."`
 }
 
 // Check returns a *RuleError if one of the rules is invalid.
@@ -75,7 +75,7 @@ func (r Rule) check() error {
 		}
 		for _, p := range k.Patterns {
 			if _, err := path.Match(p, ""); err != nil || p == "" {
-				return fmt.Errorf("keep_tags %d: %q is no pattern: want TAG with * and ?, such as v*", i+1, p)
+				return fmt.Errorf("keep_tags %d: %q is no pattern: want TAG with *, ? and [a-z], such as v*", i+1, p)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ type Image struct {
 	Tag        string // empty: the name has a digest
 	Ready      bool   // all of its images are
 	Pushed     time.Time
-	Used       time.Time // by a node; zero: never
+	Used       time.Time // when its tree was last used or published; zero: never
 	Bytes      int64
 }
 
@@ -133,7 +133,7 @@ func (p Policy) Judge(images []Image, now time.Time, confirmed []string) []Verdi
 	return all
 }
 
-// stop makes the images of a repository wait that would go, if they are too many.
+// stop makes the images of a repository that would go wait, if they are too many.
 func (p Policy) stop(verdicts []Verdict) {
 	goes := 0
 	for _, v := range verdicts {
@@ -209,7 +209,7 @@ func (k Keep) matches(tag string) bool {
 	})
 }
 
-// keeps returns why an image stays that matches, or "".
+// keeps returns why k keeps an image whose tag it matches, or "" if it does not.
 func (k Keep) keeps(image Image, all []Image, now time.Time) string {
 	switch {
 	case k.Newest == 0 && k.PushedWithinDays == 0 && k.UsedWithinDays == 0:

@@ -58,8 +58,9 @@ type lazySnapshot struct {
 	labels map[string]string // nil: the snapshot does not exist yet
 }
 
-// claim makes sure that chain has a lazy snapshot on the snapshot parent, if the resolver claims
-// the chain. why says why the chain is lazy or not; it is empty if the snapshot existed.
+// claim makes a lazy snapshot of chain, with parent as its parent, if the resolver claims the chain
+// and there is none yet. why says why the chain is lazy or not; it is empty if claim has found a
+// snapshot that the request may use.
 func (s *Snapshotter) claim(
 	ctx context.Context, chain, parent string, labels map[string]string,
 ) (claimed bool, why string, err error) {
@@ -95,8 +96,8 @@ func (s *Snapshotter) claim(
 // reason returns why a chain is not lazy, for users.
 func reason(err error) string {
 	if errors.Is(err, resolver.ErrUnnamed) {
-		return err.Error() + " (containerd names it with enable_remote_snapshot_annotations, " +
-			"and CRI without disable_snapshot_annotations)"
+		return err.Error() + " (set enable_remote_snapshot_annotations; " +
+			"for CRI, set disable_snapshot_annotations = false)"
 	}
 	return err.Error()
 }
@@ -177,7 +178,7 @@ func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string,
 	}
 	// The cause is quoted, not wrapped: containerd must see that the chain is unavailable, and not,
 	// for example, that something was not found.
-	return "", fmt.Errorf("mount chain %s: %v: try again when the cause is gone "+
-		"(the hub is reachable, the kernel has what it needs), or remove the images that use the chain "+
+	return "", fmt.Errorf("mount chain %s: %v: try again when the hub is "+
+		"reachable and the kernel has what it needs, or remove the images that use the chain "+
 		"(ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)
 }

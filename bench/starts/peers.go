@@ -80,7 +80,7 @@ func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 		return err
 	}
 	words, err := r.words(p.Convert, map[string]string{"source": site.Reference(image),
-		"target": site.Reference(image + p.Suffix), "layout": layout, "trace": r.tracesOf(image)})
+		"target": site.Reference(image + p.Suffix), "layout": layout, "trace": r.recordingsOf(image)})
 	if err != nil {
 		return err
 	}

@@ -26,17 +26,17 @@ func TestMissingPeersAreRemoved(t *testing.T) {
 		{Name: "unable", Command: []string{"{tools}/here"}, Convert: []string{"no-such-converter", "{trace}"}},
 		{Name: "built-in"},
 	}
-	if !r.needsTraces() {
-		t.Error("needsTraces with the way lighter: got false, want true")
+	if !r.needsRecordings() {
+		t.Error("needsRecordings with the way lighter: got false, want true")
 	}
 	if err := r.present(); err != nil || !slices.Equal(r.ways, []string{Lighter, "here", "built-in"}) {
 		t.Errorf("remaining ways: %v: %v", r.ways, err)
 	}
-	if r.ways = []string{"here", "unable"}; !r.needsTraces() {
-		t.Error("needsTraces with a peer converted with traces: got false, want true")
+	if r.ways = []string{"here", "unable"}; !r.needsRecordings() {
+		t.Error("needsRecordings with a peer converted with recordings: got false, want true")
 	}
-	if r.ways = []string{"here", LighterFirst}; r.needsTraces() {
-		t.Error("needsTraces without a way that uses traces: got true, want false")
+	if r.ways = []string{"here", LighterFirst}; r.needsRecordings() {
+		t.Error("needsRecordings without a way that uses recordings: got true, want false")
 	}
 	words, err := r.words([]string{"{dir}/x", "{tools}", "{work}/y", "{socket}", "{source}:{source}"},
 		map[string]string{"source": "s"})

@@ -152,11 +152,11 @@ func (p plan) needs(way string) bool { return slices.Contains(p.ways, way) }
 type run struct {
 	*bench.Bench
 	plan
-	options Options
-	traced  *site.Hub // the hub with traces; nil: not needed
-	result  Result
-	pulls   map[int]bench.Pulled // overlayfs' pulls of the current image over the current link, by round
-	done    int                  // samples
+	options  Options
+	recorded *site.Hub // the hub with recordings; nil: not needed
+	result   Result
+	pulls    map[int]bench.Pulled // overlayfs' pulls of the current image over the current link, by round
+	done     int                  // samples
 }
 
 // turnLimit bounds a turn, so that a hanging peer does not block the others.
@@ -188,11 +188,11 @@ func Run(ctx context.Context, o Options) error {
 		if err := r.present(); err != nil {
 			return err
 		}
-		if p.needsTraces() {
-			if r.traced, err = s.StartSecondHub(ctx); err != nil {
+		if p.needsRecordings() {
+			if r.recorded, err = s.StartSecondHub(ctx); err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, r.traced.Close()) }()
+			defer func() { err = errors.Join(err, r.recorded.Close()) }()
 		}
 		return r.all(ctx)
 	})

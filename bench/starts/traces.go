@@ -14,17 +14,19 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// reportLimit bounds the time until a node reports a start. It is checked every traceAgain.
+// reportLimit bounds the time until a node reports a start. record asks the node every pollInterval
+// whether it has.
 const (
-	reportLimit = 3 * time.Minute
-	traceAgain  = 200 * time.Millisecond
+	reportLimit  = 3 * time.Minute
+	pollInterval = 200 * time.Millisecond
 )
 
-// traceFile is the placeholder for the file of an image's traces in the command of a conversion.
+// traceFile is the placeholder for the file of an image's recordings in the command of a
+// conversion.
 const traceFile = "{trace}"
 
-// needsTraces reports whether a way to measure uses traces.
-func (p plan) needsTraces() bool {
+// needsRecordings reports whether any measured way (starts.go) uses recordings.
+func (p plan) needsRecordings() bool {
 	return p.needs(Lighter) || p.needs(LighterLocal) || p.needs(LighterBefore) ||
 		slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
 			return p.needs(peer.Name) && strings.Contains(strings.Join(peer.Convert, " "), traceFile)
@@ -32,15 +34,16 @@ func (p plan) needsTraces() bool {
 }
 
 // record starts each workload of an image on a wiped machine, as often as the configuration says.
-// It includes workloads that are not measured, so that partial results can be merged. Then it waits
-// until the hub has made startup packs from the traces. If no way needs traces, it does nothing.
+// It also starts workloads that this run does not measure: so the startup packs are those of a full
+// run, and results of partial runs can be merged. Then it waits until the hub has made startup
+// packs from the recordings. If no way needs recordings, it does nothing.
 func (r *run) record(ctx context.Context, image string) error {
-	if r.traced == nil {
+	if r.recorded == nil {
 		return nil
 	}
 	begin := time.Now()
 	r.Site.SetPeer(nil)
-	r.Site.UseHub(r.traced)
+	r.Site.UseHub(r.recorded)
 	r.Site.SetNodeArgs()
 	r.Site.SetNode("")
 	var reported int64
@@ -56,12 +59,12 @@ func (r *run) record(ctx context.Context, image string) error {
 			reported += n
 		}
 	}
-	packs, err := bench.AwaitLayout(ctx, r.traced, image, reported)
+	packs, err := bench.AwaitLayout(ctx, r.recorded, image, reported)
 	if err != nil {
 		return err
 	}
 	bench.Say("%-10s %d starts recorded in %s: %s", image, reported, bench.Seconds(time.Since(begin).Seconds()), packs)
-	return r.exportTraces(ctx, image)
+	return r.exportRecordings(ctx, image)
 }
 
 // recordOne starts a workload once, and returns the number of reported traces: none if the workload
@@ -102,19 +105,19 @@ func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(traceAgain):
+	case <-time.After(pollInterval):
 		return nil
 	}
 }
 
-// tracesOf returns the path of the file with an image's traces.
-func (r *run) tracesOf(image string) string { return filepath.Join(r.Site.Dir, image+".trace") }
+// recordingsOf returns the path of the file with an image's recordings.
+func (r *run) recordingsOf(image string) string { return filepath.Join(r.Site.Dir, image+".trace") }
 
-// exportTraces writes the hub's recordings of an image to a file.
-func (r *run) exportTraces(ctx context.Context, image string) error {
-	text, err := r.traced.Lighter(ctx, "trace export", image+":latest")
+// exportRecordings writes the hub's recordings of an image to a file.
+func (r *run) exportRecordings(ctx context.Context, image string) error {
+	text, err := r.recorded.Lighter(ctx, "trace export", image+":latest")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(r.tracesOf(image), []byte(text), 0o644)
+	return os.WriteFile(r.recordingsOf(image), []byte(text), 0o644)
 }

@@ -34,7 +34,7 @@ func (r *run) visit(ctx context.Context, v visit) error {
 		r.Site.SetNodeArgs(unrecorded)
 		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
 	case Lighter, LighterBefore:
-		r.Site.UseHub(r.traced)
+		r.Site.UseHub(r.recorded)
 		if v.way == LighterBefore {
 			r.Site.SetNode(r.options.Before)
 		}
@@ -172,7 +172,7 @@ const keeping = "keeping"
 // memory nor in the namespace of containerd that pulls it.
 func (r *run) local(ctx context.Context, v visit) error {
 	m, ref := r.Site.Machine, site.Reference(v.image)
-	r.Site.UseHub(r.traced)
+	r.Site.UseHub(r.recorded)
 	r.Site.SetNodeArgs(unrecorded)
 	if v.round > 0 {
 		if err := m.Restore(ctx, v.disk()); err != nil {
@@ -234,8 +234,8 @@ func (r *run) prepare(ctx context.Context, image string) error {
 	if err := r.Need(ctx, image); err != nil {
 		return err
 	}
-	if r.traced != nil {
-		if err := r.NeedOn(ctx, r.traced, image); err != nil {
+	if r.recorded != nil {
+		if err := r.NeedOn(ctx, r.recorded, image); err != nil {
 			return err
 		}
 	}

@@ -11,11 +11,11 @@ import (
 const (
 	keepEnded   = 7 * 24 * time.Hour // jobs that have ended
 	forgetEvery = time.Hour
-	forgetAtOne = 1000 // in one transaction
+	forgetBatch = 1000 // jobs removed in one transaction
 )
 
-// addDue adds periodic jobs when they are due, until ctx ends. It does not look at a kind before
-// its next job can be due, as a look reads many rows if many jobs have ended.
+// addDue adds periodic jobs when they are due, until ctx ends. It skips a kind until its next job
+// can be due, because each query reads many rows if many jobs have ended.
 func (q *Queue) addDue(ctx context.Context) {
 	next := map[string]time.Time{} // by kind
 	for sleep.For(ctx, q.DueInterval) {
@@ -35,8 +35,9 @@ func (q *Queue) addDue(ctx context.Context) {
 	}
 }
 
-// forget removes jobs that ended long ago, and cancels those of retired kinds, until ctx ends.
-// Periodic jobs stay until the next one was due.
+// forget removes jobs that ended long ago, logins of jobs that have been paused for long, and
+// claims of jobs that no longer run, and cancels jobs of retired kinds, until ctx ends. An ended
+// periodic job stays until the next one has become due, because AddDue needs its time.
 func (q *Queue) forget(ctx context.Context) {
 	keep := keepEnded
 	for _, k := range q.kinds {
@@ -50,12 +51,12 @@ func (q *Queue) forget(ctx context.Context) {
 		if retired > 0 {
 			q.log.Info("jobs of earlier releases cancelled", "jobs", retired, "kinds", q.retired)
 		}
-		removed, err := q.store.Forget(ctx, keep, forgetAtOne)
+		removed, err := q.store.Forget(ctx, keep, forgetBatch)
 		if err != nil && ctx.Err() == nil {
 			q.log.Error("remove ended jobs", "err", err)
 		}
 		pause := forgetEvery
-		if removed == forgetAtOne {
+		if removed == forgetBatch {
 			pause = time.Second
 		}
 		if !sleep.For(ctx, pause) {

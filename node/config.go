@@ -26,7 +26,7 @@ type Config struct {
 	Address string   `toml:"address" comment:"Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
 	Hubs    []string `toml:"hubs" comment:"URLs of hubs, and of mirrors with the same content. The node asks the first one that works."`
 	HubKeys []string `toml:"hub_keys" comment:"Public keys (ed25519:...) of the hubs. The node believes only statements that one of them has signed. Empty: the node learns the keys of its hub when it first needs them. It can do that only if it has a single hub, on this machine, which root or the node's own user runs. Otherwise set the keys here."`
-	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows, from a repository where the hub knows it. containerd names both if enable_remote_snapshot_annotations is set. So the pull needs the registry's permission. chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
+	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows, from a repository where the hub knows it. containerd has fetched this manifest from the registry, so the registry has permitted the pull. (Needs enable_remote_snapshot_annotations.) chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
 	Domain  string   `toml:"domain" comment:"Domain on every hub: the node uses the images of this one only."`
 	// Scope is the name that Domain had in files of earlier versions.
 	Scope       string        `toml:"scope,omitempty"`
@@ -35,14 +35,14 @@ type Config struct {
 	MountMode   mount.Mode    `toml:"mount_mode" comment:"How the kernel reads images. file: as files (Linux 6.12). loop: through loop devices (Linux 5.16). none: not at all, so every image is unpacked. auto: file if the kernel can, else loop, else none."`
 	RemapIDs    bool          `toml:"remap_ids" comment:"Map file owners into user namespaces with ID-mapped mounts (Linux 5.19). Set it if, and only if, containerd's configuration declares the capability remap-ids for the snapshotter."`
 	CacheSize   bytesize.Size `toml:"cache_size" comment:"Limit of the chunk cache on the disk: 20GiB or 500MB. Its index takes 55 to 85 bytes of memory a chunk. A chunk has 64 KiB on average, and less if files are small. So a full cache of 20 GiB takes 20 to 55 MB of memory, and one of 1 TiB takes 1 to 3 GB."`
-	Prefetch    bool          `toml:"prefetch" comment:"Fetch what the start of an image is expected to read, as far as the hub knows it, or load it from the disk. If a hub is far away, also fetch the rest of a file that is read."`
+	Prefetch    bool          `toml:"prefetch" comment:"Before a start reads them, fetch the chunks that the hub expects it to read, or, if they are cached, load them into memory. If a hub is far away, also fetch the rest of a file that is read."`
 	PrefetchMax bytesize.Size `toml:"prefetch_limit" comment:"Limit of what is prefetched for one start, in uncompressed bytes. It is never more than half of cache_size."`
-	FreeLow     Space         `toml:"disk_free_low" comment:"If less than this is free on the cache's disk, the cache evicts chunks, down to a sixteenth of its size. The cache itself stops growing before less is free. A share (17%) or a size (50GiB). 0: ignore the disk's free space.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85), and evicts pods at imagefs.available<15% and nodefs.available<10%. Keep this value above the kubelet's."`
+	FreeLow     Space         `toml:"disk_free_low" comment:"If less than this is free on the cache's disk, the cache evicts chunks, down to a sixteenth of cache_size (at least 16 MiB). The cache itself stops growing before less is free. A share (17%) or a size (50GiB). 0: ignore the disk's free space.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85), and evicts pods at imagefs.available<15% and nodefs.available<10%. Keep this value above the kubelet's."`
 	FreeHigh    Space         `toml:"disk_free_high" comment:"The cache evicts chunks until this much is free."`
 	ScrubRate   bytesize.Size `toml:"scrub_rate" comment:"How many bytes a second are read and verified in the background: the cache, the metadata images that are mounted, and the local devices. 10MiB, for example. 0: none. Damaged chunks are also noticed when they are read, and damaged metadata images when they are mounted. Without scrubbing, nothing notices damage of a mounted metadata image or of a finished local device."`
 	Record      bool          `toml:"record" comment:"Record which parts of an image its first container reads when it starts, and report them to a hub. Later starts then fetch these parts together. The report does not say what ran, where or when. (lighter trace record records one start.)"`
 	RecordDelay Delay         `toml:"record_delay" comment:"A trace is reported after a random delay of at most this long. So a hub does not get the traces of thousands of nodes at the same time. If a hub is on this machine, there is no delay."`
-	HeldDelay   Delay         `toml:"held_delay" comment:"Which images the node has is reported to the hubs when it has changed, after a random delay of this long to twice as long. A hub keeps what nodes have reported. This must be shorter than the hub's delay after which it frees a removed image (delay_minutes in [gc])."`
+	HeldDelay   Delay         `toml:"held_delay" comment:"When the node's images change, it reports them to the hubs after a random delay of one to two times this. A hub keeps what nodes have reported. Twice this must be shorter than the hub's delay after which it frees a removed image (delay_minutes in [gc])."`
 	HTTPAddress string        `toml:"http_address" comment:"Address of /metrics, /healthz and /readyz: HOST:PORT, or unix:/PATH, which only root can open. Empty: none."`
 	LogLevel    string        `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string        `toml:"log_format" comment:"Format of the log: text or json."`
@@ -50,7 +50,7 @@ type Config struct {
 	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. It stops while the cache has no room without evictions."`
 	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit, but readers go first."`
 	CompleteSchedule []string      `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
-	LocalDevice      bool          `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. It takes the image's size on the disk once more, at most half of cache_size in all, and counts as part of it. Set scrub_rate, too: nothing else verifies the file when it is read."`
+	LocalDevice      bool          `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. Each file is as large as the image. All of them count in cache_size, and take at most half of it. Set scrub_rate, too: nothing else verifies a finished file."`
 }
 
 // DefaultConfig returns the default configuration.
@@ -154,9 +154,10 @@ func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 	return origin.New(log, options...)
 }
 
-// maxRecordDelay bounds how long a trace waits in memory.
+// maxRecordDelay bounds record_delay. A trace may wait longer in memory: for earlier traces, for
+// readers that need the link, and between tries.
 const maxRecordDelay = time.Hour
 
-// minHeldDelay bounds how often the node lists its trees. maxHeldDelay bounds how long a hub does
-// not know of a new one.
+// minHeldDelay bounds how often the node lists its trees. A hub may not know of a new one for twice
+// maxHeldDelay.
 const minHeldDelay, maxHeldDelay = time.Second, time.Hour

@@ -34,7 +34,7 @@ func TestNothingIsDeletedWhileHeld(t *testing.T) {
 	}
 	err := hub.WhileHeld(t.Context(), h.config, func(ctx context.Context) error {
 		h.remove("goes:1")
-		time.Sleep(2 * time.Millisecond) // what was touched is older than the run, by a millisecond
+		time.Sleep(2 * time.Millisecond) // so that the last touch is at least a millisecond before the run
 		if err := collect(ctx); err != nil {
 			return err
 		}
@@ -53,8 +53,8 @@ func TestNothingIsDeletedWhileHeld(t *testing.T) {
 	}
 }
 
-// A copy that loses the right to hold the hub's objects fails, and so does one of a catalog that no
-// hub has opened.
+// A copy that loses the right to hold the hub's objects fails. It also fails if there is no
+// catalog.
 func TestHoldIsLost(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

@@ -100,8 +100,8 @@ func TestKilledHubComparesNames(t *testing.T) {
 	t.Errorf("the name refers to %+v, want the registry's image", again.settled("a:1"))
 }
 
-// A hub that was killed between the deletion of a tag or a manifest in its registry and that in its
-// catalog removes the image at the next start.
+// A hub is killed after it has deleted a tag or manifest from its registry and before it has
+// removed it from its catalog. At the next start it removes the image.
 func TestKilledHubForgetsDeletedNames(t *testing.T) {
 	t.Parallel()
 	for what, reference := range map[string]func(wire.Image) string{
@@ -150,7 +150,8 @@ func TestKilledHubCompletesARemoval(t *testing.T) {
 	}
 	cancel()
 	<-removed
-	// It has deleted the tag and the catalog's rows.
+	// The test does what the removal does before the kill: it deletes the tag and the catalog's
+	// rows.
 	err = errors.Join(err, dying.Registry().Repository("a").Delete(t.Context(), "1"),
 		dying.Catalog().Remove(t.Context(), "image", "a:1", ""), dying.Close())
 	if err != nil {
@@ -165,9 +166,9 @@ func TestKilledHubCompletesARemoval(t *testing.T) {
 	}
 }
 
-// Two processes push one tag at the same moment, and the one that is first in the registry is last
-// in the catalog.
-func TestOneTagAtTwoProcesses(t *testing.T) {
+// Two pushes of one tag overlap, as at two processes: the one that is first in the registry is last
+// in the catalog. The catalog then follows the registry.
+func TestOverlappingPushesOfATag(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:first", image(lowerTar))

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The source's own estimate counts until the link has measured: the RTT until one was measured, the
-// bandwidth until the RTT shows another path, or startup ends. It does not count again when startup
-// begins anew.
+// The source's RTT counts until the first RTT was measured. Until startup ends, its bandwidth is
+// the least that is assumed; if the first RTT shows another path, that is at most defaultBandwidth.
+// Neither counts again if startup begins again.
 func TestPriorEstimateIsForgotten(t *testing.T) {
 	const rtt, seen, carried = 50 * time.Millisecond, 1e9, 1e6
 	timed := func(l *link, rtt time.Duration) {
@@ -26,11 +26,11 @@ func TestPriorEstimateIsForgotten(t *testing.T) {
 	if other.roundTrip() != rtt || other.bandwidth() != defaultBandwidth {
 		t.Errorf("on another path: got %v and %v", other.roundTrip(), other.bandwidth())
 	}
-	for supposed, counts := range map[float64]float64{carried: minPriorBDP / rtt.Seconds(), 2e7: 2e7} {
+	for source, want := range map[float64]float64{carried: minPriorBDP / rtt.Seconds(), 2e7: 2e7} {
 		var shared link
-		shared.assume(rtt/50, supposed)
+		shared.assume(rtt/50, source)
 		timed(&shared, rtt)
-		if shared.roundTrip() != rtt || shared.bandwidth() != counts {
+		if shared.roundTrip() != rtt || shared.bandwidth() != want {
 			t.Errorf("on a shared path: got %v and %v", shared.roundTrip(), shared.bandwidth())
 		}
 	}

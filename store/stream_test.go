@@ -52,7 +52,7 @@ type arrival struct {
 	bytes int
 }
 
-// used returns for which part of the time after the given arrival the link was in use.
+// used returns the fraction of the time since an arrival in which the link was busy.
 func (w *path) used(from int) float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,8 +114,8 @@ func noise(n int, seed uint64) string {
 	return string(b)
 }
 
-// A stream fills a link of any RTT. A fault meanwhile is delayed by at most a unit, the smallest
-// window, and half of the bandwidth-delay product.
+// A stream fills a link of any RTT. A fault meanwhile is delayed by at most the transfer time of
+// one unit and the smallest window, plus half an RTT.
 func TestStreamFillsTheLink(t *testing.T) {
 	const large, small = 200_000, 40_000
 	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
@@ -199,8 +199,8 @@ var (
 
 func (k known) Estimate() (time.Duration, float64) { return k.seenRTT, k.seenRate }
 
-// A source's estimate saves a stream the startup. A wrong estimate costs little, and makes no
-// longer queue than any startup.
+// A source's estimate saves a stream the startup. A wrong estimate costs little: its queue is not
+// longer than in other startups.
 func TestStreamWithPriorEstimate(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))
@@ -325,7 +325,7 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 			}
 		}
 		if wait, err := s.Stream(t.Context(), refs[0], 100); wait != nil || err != nil {
-			t.Errorf("Stream of a cached chunk: got %v or a request", err)
+			t.Errorf("Stream of a cached chunk: got error %v, wait set: %t; want neither", err, wait != nil)
 		}
 		if w.times(where.N) != 1 || u.link.inFlight != 0 || s.streams.Load() != 0 {
 			t.Errorf("got %d requests; in the end %d bytes, %d units in flight, want none",

@@ -39,7 +39,7 @@ type deviceSizes struct {
 	all map[treeOf]int64
 }
 
-// treeOf is a tree of one domain: another one may not have it.
+// treeOf identifies a tree in one domain. Other domains need not have the tree.
 type treeOf struct {
 	in   *trees
 	tree chunk.ID

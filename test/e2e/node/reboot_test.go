@@ -8,9 +8,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// After a reboot there are no mounts, no keeper and, in this test, no hub. Images and snapshots of
-// containerd work again. Existing containers start with the files that they had written, and new
-// ones run.
+// After a reboot there are no mounts and no keeper. In this test the hub ends once the node is
+// ready. Images and snapshots of containerd work again. Existing containers start with the files
+// that they had written, and new ones run.
 func TestReboot(t *testing.T) {
 	s := startSite(t, "base")
 	ref := site.Reference("base")

@@ -19,6 +19,6 @@ func TestNydusIsLazy(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if bytes := pullAndRun(t, s, "nydus", "nydus"); bytes > whole/4 {
-		t.Errorf("pull and true received %d of %d bytes", bytes, whole)
+		t.Errorf("pulling and running `true` received %d of %d bytes", bytes, whole)
 	}
 }

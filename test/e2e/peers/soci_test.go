@@ -22,6 +22,6 @@ func TestSOCIIsLazy(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if bytes := pullAndRun(t, s, "soci", "soci"); bytes > whole/3 {
-		t.Errorf("pull and true received %d of %d bytes", bytes, whole)
+		t.Errorf("pulling and running `true` received %d of %d bytes", bytes, whole)
 	}
 }

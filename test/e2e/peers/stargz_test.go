@@ -52,7 +52,7 @@ func TestStargzIsLazy(t *testing.T) {
 			}
 			bytes := pullAndRun(t, s, "stargz", kind)
 			if bytes > whole/8 {
-				t.Errorf("pull and true received %d of %d bytes", bytes, whole)
+				t.Errorf("pulling and running `true` received %d of %d bytes", bytes, whole)
 			}
 			// perl is in the trace, so it is prefetched although true does not need it.
 			if more := pullAndRun(t, s, "stargz", kind+"-traced"); more < bytes+1<<20 || more > whole/4 {

@@ -65,16 +65,18 @@ func oddNames() []Chain {
 
 func oddLinks() []Chain {
 	loop := Of(Symlink("a", "b"), Symlink("b", "a"))
-	// chain returns a path through n links. containerd follows at most 255.
-	chain := func(n int) []byte {
+	// pathOf returns a layer with a file whose path leads through n links. containerd follows at
+	// most 255.
+	pathOf := func(n int) []byte {
 		items := []Item{Dir("end")}
 		for i := range n - 1 {
 			items = append(items, Symlink(fmt.Sprint("l", i), fmt.Sprint("l", i+1)))
 		}
 		return Of(append(items, Symlink(fmt.Sprint("l", n-1), "end"), File("l0/f", "x"))...)
 	}
-	// kernel returns a path that the kernel looks up, through n links. It follows at most 40.
-	kernel := func(n int) []byte {
+	// lookup returns a layer with a path in which the kernel itself has to follow n links. The
+	// kernel follows at most 40.
+	lookup := func(n int) []byte {
 		items := []Item{Dir("end/l"), Symlink("a", "k0/l")}
 		for i := range n {
 			items = append(items, Symlink(fmt.Sprint("k", i), fmt.Sprint("k", i+1)))
@@ -96,10 +98,10 @@ func oddLinks() []Chain {
 		refused("links: to itself", Of(Symlink("a", "a"), File("a/f", "x"))),
 		accepted("links: an unused loop", loop),
 		refused("links: a loop in the layer below", loop, Of(File("a/f", "x"))),
-		accepted("links: 255", chain(255)),
-		refused("links: 256", chain(256)),
-		accepted("links: 40 in one lookup", kernel(40)),
-		refused("links: 41 in one lookup", kernel(41)),
+		accepted("links: 255", pathOf(255)),
+		refused("links: 256", pathOf(256)),
+		accepted("links: 40 in one lookup", lookup(40)),
+		refused("links: 41 in one lookup", lookup(41)),
 		accepted("links: dots behind a link", Of(Dir("d/e"), Symlink("d/l", "/x/y"), Dir("x/y"),
 			File("d/l/../f", "x"))),
 		accepted("links: dots in a target", Of(Dir("a/b"), Symlink("l", "a/b/../c"), File("l/f", "x"))),

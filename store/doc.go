@@ -12,10 +12,13 @@
 //	retry          retry.go     one backoff, until the reader's deadline
 //	flights        flights.go   readers of one unit share one request
 //	decoder        decode.go    decodes and verifies; stores chunks after the readers have theirs
-//	gate           gate.go      limits, with one fair queue for all shares
+//	gate           gate.go      limits the flights, with one fair queue for all shares
 //	link           link.go      estimates RTT and bandwidth; room.go: background requests wait
 //	backoff        backoff.go   background requests pause while the source fails
 //	Source         source.go    a chunk by reference, or a whole unit; does its own failover
+//
+// A share is one device's part of a node's requests. A flight is one request for a unit or chunk,
+// shared by its readers. The gate admits a flight that a reader waits for (urgent) before others.
 //
 // The steps above flights belong to one reader, the steps below it to a request that several
 // readers may share. This is why retry is outside: each reader has its own deadline.

@@ -17,6 +17,7 @@ import (
 	"lighter/bytesize"
 	"lighter/hub/catalog"
 	"lighter/hub/images"
+	"lighter/hub/quota"
 	"lighter/hub/retention"
 	"lighter/renewed"
 	"lighter/socket"
@@ -67,7 +68,7 @@ type Config struct {
 
 	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule that names its repository an image stays until it is removed by hand. They are applied once a day."`
 
-	Quota []images.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed one is refused when it is pushed or added."`
+	Quota []quota.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed one is refused when it is pushed or added."`
 
 	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Nothing is stored together, and a node reads one domain. All other images are in the domain \"default\"."`
 
@@ -109,7 +110,7 @@ func DefaultConfig() Config {
 		DiskReserve:         1 << 30,
 		RetentionMaxPercent: 50,
 		Retention:           []retention.Rule{},
-		Quota:               []images.Quota{},
+		Quota:               []quota.Quota{},
 		Domains:             []Domain{},
 
 		LogLevel:  "info",
@@ -176,7 +177,7 @@ func (c *Config) Check() error {
 	if err := retention.Check(c.Retention); err != nil {
 		return err
 	}
-	if err := images.CheckQuotas(c.Quota); err != nil {
+	if err := quota.Check(c.Quota); err != nil {
 		return err
 	}
 	if err := checkDomains(c.Domains); err != nil {

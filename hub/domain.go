@@ -30,6 +30,7 @@ import (
 	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
+	"lighter/hub/quota"
 	"lighter/hub/registry"
 	"lighter/hub/retention"
 	"lighter/hub/serve"
@@ -54,6 +55,7 @@ type domain struct {
 	upstream  *upstream.Reader
 	registry  *registry.Registry
 	jobs      *jobs.Queue
+	quotas    *quota.Checker
 	images    *images.Service
 	trees     *ingest.Trees
 	publisher *publish.Publisher
@@ -168,7 +170,8 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.trees = ingest.NewTrees(ctx, d.catalog, d.objects, d.publisher, limits, with.trees, d.keys, d.log)
 	d.verifier = verify.New(d.catalog, d.objects, d.registry, d.publisher, d.trees, limits, d.keys, d.jobs)
 	ingester := ingest.New(d.catalog, d.publisher, with.encoders, d.trees, d.log)
-	d.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, Quotas: c.Quota,
+	d.quotas = quota.New(c.Quota, d.catalog, d.registry)
+	d.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, Quotas: d.quotas,
 		Belongs:   c.belongs(d.name),
 		MaxBlob:   limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: d.upstream.Source,
@@ -224,6 +227,14 @@ type registryUses struct{ *catalog.Blobs }
 
 // IsDeleting implements registry.Uses.
 func (registryUses) IsDeleting(err error) bool { return errors.Is(err, catalog.ErrDeleting) }
+
+// registryEvents receives the changes that the registry's clients make.
+type registryEvents struct {
+	*images.Service
+	*quota.Checker
+}
+
+var _ registry.Events = registryEvents{}
 
 // nodeImages answers what nodes ask about images.
 type nodeImages struct {

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"lighter/hub/catalog"
-	"lighter/hub/images"
 	"lighter/hub/pattern"
+	"lighter/hub/quota"
 	"lighter/hub/report"
 	"lighter/wire"
 )
@@ -108,7 +108,7 @@ func DomainRoot(root, domain string) string {
 // ofDomain returns the configuration with the places and quotas of one domain.
 func (c *Config) ofDomain(domain string) (Config, error) {
 	of := *c
-	of.Quota = slices.DeleteFunc(slices.Clone(c.Quota), func(q images.Quota) bool {
+	of.Quota = slices.DeleteFunc(slices.Clone(c.Quota), func(q quota.Quota) bool {
 		return q.DomainName() != domain
 	})
 	if domain == wire.DefaultDomain {

@@ -14,7 +14,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/hub"
-	"lighter/hub/images"
+	"lighter/hub/quota"
 	"lighter/wire"
 	"lighter/wire/client"
 )
@@ -209,7 +209,7 @@ func TestDigestsAcrossDomains(t *testing.T) {
 func TestUnknownAndWrongDomains(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam, func(c *hub.Config) {
-		c.Quota = []images.Quota{{Domain: "team", Bytes: 1}}
+		c.Quota = []quota.Quota{{Domain: "team", Bytes: 1}}
 	})
 	status, body, header := h.do("GET", "/lighter/1/other/key", nil)
 	if status != http.StatusNotFound || header.Get(wire.MissingHeader) != "" ||
@@ -260,7 +260,7 @@ func TestConfigOfDomains(t *testing.T) {
 		}
 	}
 	c := hub.DefaultConfig()
-	c.Quota = []images.Quota{{Domain: "none", Bytes: 1}}
+	c.Quota = []quota.Quota{{Domain: "none", Bytes: 1}}
 	if err := c.Check(); err == nil || !strings.Contains(err.Error(), `no domain "none"`) {
 		t.Errorf("a quota of a domain that is not configured: %v", err)
 	}

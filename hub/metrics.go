@@ -233,7 +233,7 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 	}
 	send(prometheus.CounterValue, "retention_removed_total", "Images that retention rules have removed.",
 		expiry.Removed, nil)
-	use, err := f.images.QuotaUse(ctx)
+	use, err := f.quotas.Use(ctx)
 	if err != nil {
 		return err
 	}

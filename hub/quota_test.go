@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"lighter/hub"
-	"lighter/hub/images"
+	"lighter/hub/quota"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
@@ -16,7 +16,7 @@ import (
 // no more room under another name.
 func TestImageQuota(t *testing.T) {
 	t.Parallel()
-	h := startHub(t, func(c *hub.Config) { c.Quota = []images.Quota{{Prefix: "ci", Bytes: 60_000}} })
+	h := startHub(t, func(c *hub.Config) { c.Quota = []quota.Quota{{Prefix: "ci", Bytes: 60_000}} })
 	of := func(seed uint64) fakeImage { return image(tarball.Of(tarball.File("f", noise(seed, 20_000)))) }
 	pushed := func(repository, tag string, seed uint64) (int, string) {
 		t.Helper()
@@ -69,7 +69,7 @@ func TestImageQuota(t *testing.T) {
 // The error of a quota without a prefix says what it is about.
 func TestQuotaOfADomain(t *testing.T) {
 	t.Parallel()
-	h := startHub(t, func(c *hub.Config) { c.Quota = []images.Quota{{Bytes: 100}} })
+	h := startHub(t, func(c *hub.Config) { c.Quota = []quota.Quota{{Bytes: 100}} })
 	r := startRegistry(t, image(lowerTar))
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
 		!strings.Contains(err.Error(), "all images of the domain default would take") {

@@ -14,7 +14,6 @@ import (
 	"lighter/hub/jobs"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
-	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
@@ -303,9 +302,7 @@ func (s *Service) beginCopy(
 		return nil, err
 	}
 	defer s.Lock(ref.Repository)()
-	if err := s.checkQuotas(ctx, ref.Name(), members); errors.Is(err, errQuota) {
-		return nil, fmt.Errorf("%w: %w", registry.ErrQuota, err)
-	} else if err != nil {
+	if err := s.config.Quotas.AllowName(ctx, ref.Name(), members); err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx) // the following is done as a whole
@@ -345,7 +342,7 @@ func imagesOf(members *oci.Members) []catalog.Image {
 			state = wire.StateQueued
 		}
 		images = append(images, catalog.Image{Root: root, Digest: m.Digest, Platform: m.Platform, State: state,
-			Size: sizeOf(m.Bytes)})
+			Size: m.Size()})
 	}
 	if len(images) == 0 {
 		images = append(images, catalog.Image{Root: root, Digest: root, State: wire.StateStored})

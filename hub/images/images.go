@@ -22,6 +22,7 @@ import (
 	"lighter/hub/jobs"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
+	"lighter/hub/quota"
 	"lighter/hub/registry"
 	"lighter/sleep"
 	"lighter/wire"
@@ -31,7 +32,7 @@ import (
 type Config struct {
 	Platforms []string // OS/ARCH of the images that are ingested by default
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
-	Quotas    []Quota
+	Quotas    *quota.Checker
 	// Belongs returns an error that wraps report.ErrInvalid if images of a repository are not to be
 	// added here.
 	Belongs   func(repository string) error
@@ -68,8 +69,6 @@ type Service struct {
 
 	repositories [64]sync.Mutex // see Lock
 }
-
-var _ registry.Events = (*Service)(nil)
 
 // New returns a service over the stores, and adds its kinds of jobs to the queue. life ends with
 // the hub.

@@ -43,6 +43,19 @@ type Member struct {
 	IsImage  bool
 }
 
+// Size returns the bytes of config and layers that the manifest names; 0 if it cannot be parsed.
+func (m Member) Size() int64 {
+	var parsed v1.Manifest
+	if json.Unmarshal(m.Bytes, &parsed) != nil {
+		return 0
+	}
+	size := max(parsed.Config.Size, 0)
+	for _, layer := range parsed.Layers {
+		size += max(layer.Size, 0)
+	}
+	return size
+}
+
 const (
 	maxDescriptors = 1000     // in all indexes of a name
 	maxExpanded    = 16 << 20 // bytes of a name's indexes, manifests and configs

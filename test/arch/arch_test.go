@@ -50,7 +50,7 @@ format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
 hub: bytesize durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog
 	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/pattern
-	hub/publish hub/registry hub/report hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify
+	hub/publish hub/quota hub/registry hub/report hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify
 	logqueue renewed sleep socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
@@ -64,7 +64,7 @@ hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish
 	hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
-hub/images: bytesize format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/registry
+hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/quota hub/registry
 	hub/report sleep wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects
 	hub/oci hub/publish hub/registry hub/report sleep wire
@@ -74,6 +74,7 @@ hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pattern:
 hub/pull: hub/oci hub/registry hub/report sleep wire
+hub/quota: bytesize hub/catalog hub/oci hub/registry wire
 hub/registry: hub/registry/bucket wire
 hub/registry/bucket: hub/objects
 hub/report: wire

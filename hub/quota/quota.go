@@ -1,17 +1,25 @@
-package images
+// Package quota bounds the images below prefixes of their names. It refuses an image that would
+// exceed a quota, before the image is stored or queued, and removes none: package retention decides
+// which images go.
+//
+// An image with several names counts once, layers that images share count for each, and so does an
+// image that is still being added. A tag that moves frees what it stood for.
+//
+// Hazard: images that are pushed or added at the same moment do not see each other. Together they
+// may exceed a quota, until the next one is refused. Each check reads the names and sizes of all
+// images from the catalog.
+package quota
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/dustin/go-humanize"
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/bytesize"
+	"lighter/hub/catalog"
 	"lighter/hub/oci"
 	"lighter/hub/registry"
 	"lighter/wire"
@@ -27,8 +35,8 @@ type Quota struct {
 // DomainName returns the name of the quota's domain.
 func (q Quota) DomainName() string { return cmp.Or(q.Domain, wire.DefaultDomain) }
 
-// CheckQuotas returns an error if a quota is invalid.
-func CheckQuotas(quotas []Quota) error {
+// Check returns an error if a quota is invalid.
+func Check(quotas []Quota) error {
 	seen := map[[2]string]bool{}
 	for i, q := range quotas {
 		switch {
@@ -57,48 +65,51 @@ func (q Quota) isAbout(name string) bool {
 	return err == nil && (q.Prefix == "" || strings.HasPrefix(ref.NamedRepository()+"/", q.Prefix+"/"))
 }
 
-// errQuota marks errors of images that would exceed a quota.
-var errQuota = errors.New("quota exceeded")
+// Checker checks the quotas of a domain. It is safe for concurrent use.
+type Checker struct {
+	quotas   []Quota
+	catalog  *catalog.Catalog
+	registry *registry.Registry
+}
+
+// New returns a checker of these quotas, for the images in a catalog and a registry.
+func New(quotas []Quota, c *catalog.Catalog, r *registry.Registry) *Checker {
+	return &Checker{quotas: quotas, catalog: c, registry: r}
+}
 
 // Allow returns an error that wraps registry.ErrQuota if a manifest that is pushed would exceed a
-// quota. Images that are pushed or added at the same moment do not see each other: together they
-// may exceed it, until the next one is refused. The error of a manifest that cannot be read comes
-// when it is stored.
-func (s *Service) Allow(ctx context.Context, repository, reference string, root registry.Manifest) error {
+// quota. The error of a manifest that cannot be read comes when it is stored.
+func (c *Checker) Allow(ctx context.Context, repository, reference string, root registry.Manifest) error {
+	if len(c.quotas) == 0 {
+		return nil
+	}
 	ref := wire.Ref{Repository: repository, Tag: reference}
 	if wire.IsDigest(reference) {
 		ref = wire.Ref{Repository: repository, Digest: reference}
 	}
-	if len(s.config.Quotas) == 0 {
-		return nil
-	}
-	members, _ := oci.Expand(ctx, s.registry.Repository(repository), root, s.config.Platforms)
-	if err := s.checkQuotas(ctx, ref.Name(), members); errors.Is(err, errQuota) {
-		return fmt.Errorf("%w: %w", registry.ErrQuota, err)
-	} else if err != nil {
-		return err
-	}
-	return nil
+	members, _ := oci.Expand(ctx, c.registry.Repository(repository), root, nil)
+	return c.AllowName(ctx, ref.Name(), members)
 }
 
-// checkQuotas returns an error that wraps errQuota if a name must not refer to these images.
-func (s *Service) checkQuotas(ctx context.Context, name string, members *oci.Members) error {
-	for _, q := range s.config.Quotas {
+// AllowName returns an error that wraps registry.ErrQuota if a name must not stand for these
+// images.
+func (c *Checker) AllowName(ctx context.Context, name string, members *oci.Members) error {
+	for _, q := range c.quotas {
 		if !q.isAbout(name) {
 			continue
 		}
-		sizes, err := s.sizesBelow(ctx, q, name)
+		sizes, err := c.sizesBelow(ctx, q, name)
 		if err != nil {
 			return err
 		}
 		used := sum(sizes)
 		for _, m := range members.Manifests {
-			sizes[m.Digest] = sizeOf(m.Bytes)
+			sizes[m.Digest] = m.Size()
 		}
 		if all := sum(sizes); all > int64(q.Bytes) && all > used {
-			return fmt.Errorf("%w: %s would take %s with %s, and %s without it; the quota is %s: "+
+			return fmt.Errorf("%w: quota exceeded: %s would take %s with %s, and %s without it; the quota is %s: "+
 				"remove images (lighter images, lighter rm), or raise the quota in the hub's configuration",
-				errQuota, q.images(), humanize.IBytes(uint64(all)), name, humanize.IBytes(uint64(used)),
+				registry.ErrQuota, q.images(), humanize.IBytes(uint64(all)), name, humanize.IBytes(uint64(used)),
 				humanize.IBytes(uint64(q.Bytes)))
 		}
 	}
@@ -107,8 +118,8 @@ func (s *Service) checkQuotas(ctx context.Context, name string, members *oci.Mem
 
 // sizesBelow returns the sizes of the images that a quota is about, by digest. It leaves out images
 // that have no other name than name, which is about to refer to other images.
-func (s *Service) sizesBelow(ctx context.Context, q Quota, name string) (map[string]int64, error) {
-	all, err := s.catalog.ImageBytes(ctx)
+func (c *Checker) sizesBelow(ctx context.Context, q Quota, name string) (map[string]int64, error) {
+	all, err := c.catalog.ImageBytes(ctx)
 	sizes := map[string]int64{}
 	for _, i := range all {
 		if i.Name != name && q.isAbout(i.Name) {
@@ -118,11 +129,11 @@ func (s *Service) sizesBelow(ctx context.Context, q Quota, name string) (map[str
 	return sizes, err
 }
 
-// QuotaUse returns the bytes that count for each quota, by its prefix.
-func (s *Service) QuotaUse(ctx context.Context) (map[string]int64, error) {
+// Use returns the bytes that count for each quota, by its prefix.
+func (c *Checker) Use(ctx context.Context) (map[string]int64, error) {
 	use := map[string]int64{}
-	for _, q := range s.config.Quotas {
-		sizes, err := s.sizesBelow(ctx, q, "")
+	for _, q := range c.quotas {
+		sizes, err := c.sizesBelow(ctx, q, "")
 		if err != nil {
 			return nil, err
 		}
@@ -136,17 +147,4 @@ func sum(sizes map[string]int64) (all int64) {
 		all += size
 	}
 	return all
-}
-
-// sizeOf returns the bytes of config and layers that a manifest names.
-func sizeOf(manifest []byte) int64 {
-	var m v1.Manifest
-	if json.Unmarshal(manifest, &m) != nil {
-		return 0
-	}
-	size := max(m.Config.Size, 0)
-	for _, layer := range m.Layers {
-		size += max(layer.Size, 0)
-	}
-	return size
 }

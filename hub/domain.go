@@ -175,9 +175,8 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 		Belongs:   c.belongs(d.name),
 		MaxBlob:   limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: d.upstream.Source,
-		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: d.keys, RegistryHosts: c.RegistryHosts,
-		Secret: d.keys.derive("logins of jobs"),
-		Ready:  d.imageIsReady, Log: d.log},
+		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Secret: d.keys.derive("logins of jobs"),
+		Ready: d.imageIsReady, Log: d.log},
 		d.catalog, d.registry, ingester, d.jobs)
 	d.checker = fsck.New(fsck.Config{Catalog: d.catalog, Objects: d.objects, Registry: d.registry,
 		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Names: d.images, Limits: limits,
@@ -236,12 +235,6 @@ type registryEvents struct {
 
 var _ registry.Events = registryEvents{}
 
-// nodeImages answers what nodes ask about images.
-type nodeImages struct {
-	*images.Service
-	*ingest.Trees
-}
-
 // userImages answers what users ask about images.
 type userImages struct {
 	*images.Service
@@ -251,9 +244,9 @@ type userImages struct {
 // api answers nodes and users about the domain.
 func (d *domain) api(with *shared) http.Handler {
 	api := answer.NewMux(d.name, d.log)
-	nodes := serve.Server{Catalog: d.catalog, Objects: d.objects, Images: nodeImages{d.images, d.trees},
-		Traces: d.starts, Holders: d.holders, Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies,
-		Log: d.log}
+	nodes := serve.Server{Catalog: d.catalog, Objects: d.objects,
+		Images: nodeImages{d.trees, d.catalog, d.keys, d.config.RegistryHosts}, Traces: d.starts, Holders: d.holders,
+		Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies, Log: d.log}
 	nodes.Register(api)
 	users := admin.Server{Domain: d.name, DomainOf: d.config.domainOf, Catalog: d.catalog,
 		Images: userImages{d.images, d.verifier}, Jobs: d.jobs,

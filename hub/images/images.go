@@ -10,7 +10,6 @@ package images
 
 import (
 	"context"
-	"crypto/ed25519"
 	"log/slog"
 	"sync"
 	"time"
@@ -39,11 +38,8 @@ type Config struct {
 	MaxBlob   int64 // bytes of a blob of another registry
 	KeepBlobs KeepBlobs
 	ImageTime time.Duration // bounds the fetch and ingestion of all images of a name
-	Keys      []ed25519.PrivateKey
-	Secret    []byte // 32 bytes, which seal the logins of jobs
-	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
-	RegistryHosts []string
-	Log           *slog.Logger
+	Secret    []byte        // 32 bytes, which seal the logins of jobs
+	Log       *slog.Logger
 	// Upstream opens a repository of another registry without the login of any user.
 	Upstream func(ctx context.Context, repository string, plainHTTP bool) (*pull.Source, error)
 	// Ready is called with each image that has become ready, before its clients are told. The hub

@@ -64,7 +64,7 @@ hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish
 	hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
-hub/images: format/index hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/quota hub/registry
+hub/images: hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/quota hub/registry
 	hub/report sleep wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects
 	hub/oci hub/publish hub/registry hub/report sleep wire

@@ -28,6 +28,7 @@ import (
 	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
+	"lighter/hub/names"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/quota"
@@ -55,6 +56,7 @@ type domain struct {
 	upstream  *upstream.Reader
 	registry  *registry.Registry
 	jobs      *jobs.Queue
+	names     *names.Service
 	quotas    *quota.Checker
 	images    *images.Service
 	trees     *ingest.Trees
@@ -160,7 +162,10 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	d.jobs = with.runner.Queue(d.catalog.Jobs, with.owner, d.log)
 	d.serveStores(ctx, with)
 	d.publisher.Recover(ctx)
-	return d.images.Recover(ctx)
+	if err := d.images.Recover(ctx); err != nil {
+		return err
+	}
+	return d.names.Recover(ctx)
 }
 
 // serveStores makes the services over the stores. They add their kinds of jobs to the queue.
@@ -170,23 +175,23 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.trees = ingest.NewTrees(ctx, d.catalog, d.objects, d.publisher, limits, with.trees, d.keys, d.log)
 	d.verifier = verify.New(d.catalog, d.objects, d.registry, d.publisher, d.trees, limits, d.keys, d.jobs)
 	ingester := ingest.New(d.catalog, d.publisher, with.encoders, d.trees, d.log)
+	d.names = names.New(d.catalog, d.registry, d.jobs, images.Jobs{}, c.Platforms, d.log)
 	d.quotas = quota.New(c.Quota, d.catalog, d.registry)
-	d.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, Quotas: d.quotas,
-		Belongs:   c.belongs(d.name),
-		MaxBlob:   limits.Bytes,
+	d.images = images.New(ctx, images.Config{Names: d.names, Quotas: d.quotas,
+		Platforms: c.Platforms, Sources: c.Sources, Belongs: c.belongs(d.name), MaxBlob: limits.Bytes,
 		KeepBlobs: images.KeepBlobs(c.KeepBlobs), Upstream: d.upstream.Source,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Secret: d.keys.derive("logins of jobs"),
 		Ready: d.imageIsReady, Log: d.log},
 		d.catalog, d.registry, ingester, d.jobs)
 	d.checker = fsck.New(fsck.Config{Catalog: d.catalog, Objects: d.objects, Registry: d.registry,
-		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Names: d.images, Limits: limits,
+		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Names: d.names, Limits: limits,
 		Jobs: d.jobs, ScrubDays: c.ScrubDays, Log: d.log})
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Bounds: with.starts,
 		Images: d.images, Jobs: d.jobs, Limit: int64(c.StartupBytes), Log: d.log})
 	d.holders = holders.New(d.catalog.Holders, time.Duration(c.KeepHeldDays)*24*time.Hour, d.log)
 	d.holders.Senders = with.senders
-	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.images,
+	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.names,
 		d.jobs, d.log)
 	d.collector = collect.New(collect.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Holders: d.holders,
@@ -229,7 +234,7 @@ func (registryUses) IsDeleting(err error) bool { return errors.Is(err, catalog.E
 
 // registryEvents receives the changes that the registry's clients make.
 type registryEvents struct {
-	*images.Service
+	*names.Service
 	*quota.Checker
 }
 
@@ -239,7 +244,13 @@ var _ registry.Events = registryEvents{}
 type userImages struct {
 	*images.Service
 	*verify.Verifier
+	names *names.Service
 }
+
+var _ admin.Images = userImages{}
+
+// Remove removes a name and its images.
+func (u userImages) Remove(ctx context.Context, name string) error { return u.names.Remove(ctx, name) }
 
 // api answers nodes and users about the domain.
 func (d *domain) api(with *shared) http.Handler {
@@ -249,7 +260,7 @@ func (d *domain) api(with *shared) http.Handler {
 		Bodies: with.bodies, Keys: d.keys.public(), Proxies: with.proxies, Log: d.log}
 	nodes.Register(api)
 	users := admin.Server{Domain: d.name, DomainOf: d.config.domainOf, Catalog: d.catalog,
-		Images: userImages{d.images, d.verifier}, Jobs: d.jobs,
+		Images: userImages{d.images, d.verifier, d.names}, Jobs: d.jobs,
 		Starts: d.starts, Holders: d.holders, Retention: d.expiry, Checker: d.checker,
 		Collector: d.collector,
 		Bodies:    with.bodies, Key: d.keys.public()[0], Log: d.log}

@@ -20,6 +20,7 @@ import (
 	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
+	"lighter/hub/names"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/registry"
@@ -69,6 +70,7 @@ func (h *Hub) Tables() *objects.Tables   { return h.domains[0].objects.Tables }
 func (h *Hub) Senders() *holders.Senders { return h.domains[0].holders.Senders }
 
 func (h *Hub) Images() *images.Service       { return h.domains[0].images }
+func (h *Hub) Names() *names.Service         { return h.domains[0].names }
 func (h *Hub) Trees() *ingest.Trees          { return h.domains[0].trees }
 func (h *Hub) Publisher() *publish.Publisher { return h.domains[0].publisher }
 

@@ -119,7 +119,7 @@ func TestFsckSparesChangingNames(t *testing.T) {
 	h := startHub(t)
 	h.pushReady("a:1", image(lowerTar))
 	h.idle()
-	settled, err := h.Images().Changing(t.Context(), "a", "1")
+	settled, err := h.Names().Changing(t.Context(), "a", "1")
 	if err == nil {
 		err = h.Registry().Repository("a").Delete(t.Context(), "1")
 	}

@@ -163,7 +163,7 @@ func (h *Hub) handler() http.Handler {
 func (h *Hub) registries() http.Handler {
 	byDomain := map[string]http.Handler{}
 	for _, d := range h.domains {
-		byDomain[d.name] = d.registry.Handler(registryEvents{d.images, d.quotas})
+		byDomain[d.name] = d.registry.Handler(registryEvents{d.names, d.quotas})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		domain := wire.DefaultDomain

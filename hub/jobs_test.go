@@ -219,7 +219,7 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(h *testHub) (tag string){
 		"deleted": func(h *testHub) string {
-			if err := h.Images().Deleted(t.Context(), "a", "1"); err != nil {
+			if err := h.Names().Deleted(t.Context(), "a", "1"); err != nil {
 				t.Fatal(err)
 			}
 			return ""
@@ -231,7 +231,7 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 				err = repository.PutManifest(t.Context(), "1", m)
 			}
 			if err == nil {
-				err = h.Images().Pushed(t.Context(), "a", "1")
+				err = h.Names().Pushed(t.Context(), "a", "1")
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -247,7 +247,7 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 			held, release := r.holdBlobs(t)
 			h.adding(wire.Add{Source: r.source(), Name: "a:1"})
 			<-held
-			unlock := h.Images().Lock("a")
+			unlock := h.Names().Lock("a")
 			release()
 			time.Sleep(500 * time.Millisecond) // it gets to the lock
 			want := change(h)

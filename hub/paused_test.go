@@ -50,7 +50,7 @@ func TestPausedWorkEndsTheWait(t *testing.T) {
 			_, err := waiting.Images().Add(ctx, wire.Add{Source: r.source(), Name: "b:1"}, quiet)
 			return err
 		}},
-		{"name", "a:1", func(ctx context.Context) error { return waiting.Images().Remove(ctx, "a:1") }},
+		{"name", "a:1", func(ctx context.Context) error { return waiting.Names().Remove(ctx, "a:1") }},
 		{"verify", "a:1", func(ctx context.Context) error {
 			_, err := waiting.Verifier().Verify(ctx, "a:1", quiet)
 			return err

@@ -81,7 +81,7 @@ func TestKilledHubComparesNames(t *testing.T) {
 	dying := openHub(t, h.config)
 	moved, err := dying.Registry().Repository("a").Manifest(t.Context(), "2")
 	if err == nil {
-		_, err = dying.Images().Changing(t.Context(), "a", "1")
+		_, err = dying.Names().Changing(t.Context(), "a", "1")
 	}
 	if err == nil {
 		err = dying.Registry().Repository("a").PutManifest(t.Context(), "1", moved)
@@ -114,7 +114,7 @@ func TestKilledHubForgetsDeletedNames(t *testing.T) {
 			which := reference(h.pushReady("a:1", image(lowerTar)))
 			h.stop()
 			dying := openHub(t, h.config)
-			_, err := dying.Images().Changing(t.Context(), "a", which)
+			_, err := dying.Names().Changing(t.Context(), "a", which)
 			if err == nil {
 				err = dying.Registry().Repository("a").Delete(t.Context(), which)
 			}
@@ -139,7 +139,7 @@ func TestKilledHubCompletesARemoval(t *testing.T) {
 	dying := openHub(t, h.config)
 	ctx, cancel := context.WithCancel(t.Context())
 	removed := make(chan error, 1)
-	go func() { removed <- dying.Images().Remove(ctx, "a:1") }()
+	go func() { removed <- dying.Names().Remove(ctx, "a:1") }()
 	var err error
 	slots := []catalog.Slot{{Kind: "name"}}
 	for range 3000 {
@@ -177,7 +177,7 @@ func TestOverlappingPushesOfATag(t *testing.T) {
 	repository := h.Registry().Repository("a")
 	var settled []func() bool
 	for _, digest := range []string{first, second} {
-		done, err := h.Images().Changing(t.Context(), "a", "1")
+		done, err := h.Names().Changing(t.Context(), "a", "1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestOverlappingPushesOfATag(t *testing.T) {
 		t.Errorf("the name refers to %+v, want %s, as in the registry", images, second)
 	}
 	// A push that nobody disturbs needs no job.
-	done, err := h.Images().Changing(t.Context(), "a", "1")
+	done, err := h.Names().Changing(t.Context(), "a", "1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func TestRetentionBesideAPush(t *testing.T) {
 	is := func() (bool, error) { return true, nil }
 	push := func(before func()) { // a push of another process, which does not have the lock
 		t.Helper()
-		settled, err := h.Images().Changing(t.Context(), "a", "1")
+		settled, err := h.Names().Changing(t.Context(), "a", "1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,11 +147,11 @@ func TestRetentionBesideAPush(t *testing.T) {
 	}
 	h.pushReady("a:1", image(lowerTar))
 	push(func() {
-		if removed, err := h.Images().RemoveIf(t.Context(), "a:1", is); removed || err != nil {
+		if removed, err := h.Names().RemoveIf(t.Context(), "a:1", is); removed || err != nil {
 			t.Errorf("removed while a push is announced: %t, %v", removed, err)
 		}
 	})
-	unlock := h.Images().Lock("a")
+	unlock := h.Names().Lock("a")
 	n, err := h.Catalog().Jobs.Add(t.Context(),
 		catalog.Job{Kind: "name", Key: "a:1", Payload: []byte(`{"remove":true}`)}, 0)
 	for range 3000 {
@@ -165,7 +165,7 @@ func TestRetentionBesideAPush(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	push(unlock) // it is announced when the removal runs, and waits for the lock
-	if removed, err := h.Images().RemoveIf(t.Context(), "a:1", is); !removed || err != nil || h.retained() != "" {
+	if removed, err := h.Names().RemoveIf(t.Context(), "a:1", is); !removed || err != nil || h.retained() != "" {
 		t.Errorf("removed in the end: %t, %v, the hub has %q", removed, err, h.retained())
 	}
 }

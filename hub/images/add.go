@@ -12,6 +12,7 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
+	"lighter/hub/names"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
 	"lighter/hub/report"
@@ -46,7 +47,7 @@ func (s *Service) Add(
 	if err != nil {
 		return nil, err
 	}
-	err = s.jobs.Await(ctx, jobKind, r.name, report.NewSender(send), func(ctx context.Context) (bool, error) {
+	err = s.jobs.Await(ctx, JobKind, r.name, report.NewSender(send), func(ctx context.Context) (bool, error) {
 		return s.isOver(ctx, r)
 	})
 	if err != nil {
@@ -97,7 +98,7 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 
 // checkPaused returns an error if the job of a name is paused: its client would wait for ever.
 func (s *Service) checkPaused(ctx context.Context, name string) error {
-	j, err := s.catalog.Jobs.Open(ctx, jobKind, name)
+	j, err := s.catalog.Jobs.Open(ctx, JobKind, name)
 	switch {
 	case errors.Is(err, catalog.ErrNotFound):
 		return nil // it has just ended
@@ -195,93 +196,11 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 		}
 		which = add.Digest
 	}
-	for n := 1; ; n++ {
-		r, lasted, err := s.nameOwn(ctx, ref, which, platforms)
-		switch {
-		case err != nil || lasted:
-			return r, err
-		case n >= maxNamings && r.images != nil:
-			return r, nil
-		case n >= maxNamings:
-			return nil, fmt.Errorf("%w: %s is being given to other images at this moment; try again", report.ErrBusy,
-				ref.Name())
-		}
-	}
-}
-
-// maxNamings bounds how often a name is given to an image, because others change it meanwhile.
-const maxNamings = 3
-
-// nameOwn gives a name to an image that the hub's registry has by a tag or digest, and points the
-// tag of the name to it. It reports whether the change was announced until it was complete.
-func (s *Service) nameOwn(
-	ctx context.Context, ref wire.Ref, which string, platforms []string,
-) (r *request, lasted bool, err error) {
-	announced, err := s.announce(ctx, ref.Name())
-	if err != nil {
-		return nil, false, err
-	}
-	members, err := s.touchOwn(ctx, ref, which, platforms)
-	if err != nil {
-		announced.settled() // nothing has changed
-		return nil, false, err
-	}
-	ctx = context.WithoutCancel(ctx) // the following is done as a whole
-	r = &request{name: ref.Name()}
-	if r.images, err = s.putOwn(ctx, ref, members, ref.Tag != "" && which != ref.Tag); err != nil {
-		return nil, false, err
-	}
-	return r, announced.settled() && r.images != nil, nil
-}
-
-// touchOwn reads an image of the hub's registry that is to get a name. It waits while a part of the
-// image, or the tag, is being deleted.
-func (s *Service) touchOwn(
-	ctx context.Context, ref wire.Ref, which string, platforms []string,
-) (*oci.Members, error) {
-	repository := s.registry.Repository(ref.Repository)
-	if ref.Tag != "" {
-		if err := repository.TouchTag(ctx, ref.Tag); err != nil {
-			return nil, err
-		}
-	}
-	root, err := repository.Manifest(ctx, which)
+	images, err := s.config.Names.NameOwn(ctx, ref, which, platforms)
 	if err != nil {
 		return nil, err
 	}
-	if err := repository.Touch(ctx, root); err != nil {
-		return nil, err
-	}
-	members, err := oci.Expand(ctx, repository, root, platforms)
-	if err != nil {
-		return nil, err
-	}
-	if err := members.CheckPlatforms(); err != nil {
-		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
-	}
-	return members, nil
-}
-
-// putOwn makes a name stand for an image of the hub's registry: in the catalog and, if move is
-// true, in the registry. If move is false and the name stands for another image in the registry,
-// it changes nothing and returns no image.
-func (s *Service) putOwn(
-	ctx context.Context, ref wire.Ref, members *oci.Members, move bool,
-) ([]catalog.Image, error) {
-	defer s.Lock(ref.Repository)()
-	repository := s.registry.Repository(ref.Repository)
-	if move {
-		if err := repository.PutManifest(ctx, ref.Tag, members.Root); err != nil {
-			return nil, err
-		}
-	} else {
-		root, err := repository.Manifest(ctx, ref.Reference())
-		if err != nil || root.Digest != members.Root.Digest {
-			return nil, err
-		}
-	}
-	now, err := s.nameImages(ctx, catalog.Lease{}, ref, imagesOf(members))
-	return requested(members, now), err
+	return &request{name: ref.Name(), images: images}, nil
 }
 
 // beginCopy queues the job that fetches the wanted images of a source, unless they are ready.
@@ -301,7 +220,7 @@ func (s *Service) beginCopy(
 	if job.Secret, err = loginOf(add).seal(s.config.Secret, job.Key); err != nil {
 		return nil, err
 	}
-	defer s.Lock(ref.Repository)()
+	defer s.config.Names.Lock(ref.Repository)()
 	if err := s.config.Quotas.AllowName(ctx, ref.Name(), members); err != nil {
 		return nil, err
 	}
@@ -311,7 +230,7 @@ func (s *Service) beginCopy(
 	if err != nil {
 		return nil, err
 	}
-	defer s.jobs.Changed(jobKind, r.name)
+	defer s.jobs.Changed(JobKind, r.name)
 	superseded := report.Reason(errorOf(r.name, errSuperseded))
 	if r.images = ready(members, have); len(r.images) > 0 {
 		// The last request decides what the name stands for.
@@ -323,45 +242,12 @@ func (s *Service) beginCopy(
 		}
 		return r, s.catalog.AddSource(ctx, r.images, from.Repository())
 	}
-	wanted := slices.DeleteFunc(imagesOf(members), func(i catalog.Image) bool { return i.State != wire.StateQueued })
+	wanted := slices.DeleteFunc(names.ImagesOf(members), func(i catalog.Image) bool { return i.State != wire.StateQueued })
 	r.images, r.job, err = s.catalog.Expect(ctx, wanted, from.Repository(), superseded, job)
 	if errors.Is(err, catalog.ErrFull) {
 		err = report.ErrBusy
 	}
 	return r, err
-}
-
-// imagesOf returns the images that the catalog is to have for a name. If there are none, the root
-// stands for itself, so that it is listed and can be removed.
-func imagesOf(members *oci.Members) []catalog.Image {
-	root := members.Root.Digest
-	images := make([]catalog.Image, 0, len(members.Manifests))
-	for _, m := range members.Manifests {
-		state := wire.StateStored
-		if m.Wanted {
-			state = wire.StateQueued
-		}
-		images = append(images, catalog.Image{Root: root, Digest: m.Digest, Platform: m.Platform, State: state,
-			Size: m.Size()})
-	}
-	if len(images) == 0 {
-		images = append(images, catalog.Image{Root: root, Digest: root, State: wire.StateStored})
-	}
-	return images
-}
-
-// requested returns the wanted ones of the images of imagesOf, or all if none is wanted.
-func requested(members *oci.Members, images []catalog.Image) []catalog.Image {
-	if !members.HasWanted() {
-		return images
-	}
-	var wanted []catalog.Image
-	for i, m := range members.Manifests {
-		if m.Wanted {
-			wanted = append(wanted, images[i])
-		}
-	}
-	return wanted
 }
 
 // ready returns the images of the wanted members if all of them are ready under the same root,

@@ -1,17 +1,20 @@
-// Package images keeps the hub's image names: what users add, push and remove.
+// Package images adds images and ingests them, as jobs of package jobs.
 //
-// A name stands for the same images in the registry and in the catalog. Images are pushed to the
-// hub's registry, or come from another one. One job of package jobs fetches and ingests all images
-// of a name (work.go). Each queued image becomes ready, fails with a reason, or is only stored.
-// Attestations, signatures and images of other platforms are only stored: they stay in the registry
-// and are not ingested. Jobs of a second kind make the catalog agree with the registry after a
-// change of a name that was not completed (settle.go).
+// Images are pushed to the hub's registry, or come from another one (add.go). One job fetches and
+// ingests all images of a name (work.go). It promises that each queued image becomes ready, fails
+// with a reason, or is only stored, whatever process of the hub ends meanwhile. Attestations,
+// signatures and images of other platforms are only stored: they stay in the registry and are not
+// ingested. What a name stands for is decided by package names.
+//
+// It refuses images of repositories that belong to another domain, and those beyond a quota (package
+// quota). It reads other registries only at public addresses, unless they are configured.
+//
+// Hazard: a job that copies an image keeps its client's login, sealed, until it ends (secret.go).
 package images
 
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -19,11 +22,11 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
+	"lighter/hub/names"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
 	"lighter/hub/quota"
 	"lighter/hub/registry"
-	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -31,6 +34,7 @@ import (
 type Config struct {
 	Platforms []string // OS/ARCH of the images that are ingested by default
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
+	Names     *names.Service
 	Quotas    *quota.Checker
 	// Belongs returns an error that wraps report.ErrInvalid if images of a repository are not to be
 	// added here.
@@ -47,9 +51,6 @@ type Config struct {
 	Ready func(ctx context.Context, image catalog.Image) error
 }
 
-// JobKind is the kind of the jobs that fetch and ingest images.
-const JobKind = jobKind
-
 // Service is safe for concurrent use.
 type Service struct {
 	// ImageTime is Config.ImageTime. It may be changed before the jobs run.
@@ -62,36 +63,31 @@ type Service struct {
 	jobs     *jobs.Queue
 
 	life context.Context // ends with the hub
-
-	repositories [64]sync.Mutex // see Lock
 }
 
-// New returns a service over the stores, and adds its kinds of jobs to the queue. life ends with
-// the hub.
+// New returns a service over the stores, and adds its kind of jobs to the queue. life ends with the
+// hub.
 func New(
 	life context.Context, config Config, c *catalog.Catalog, r *registry.Registry, i *ingest.Ingester, q *jobs.Queue,
 ) *Service {
 	s := &Service{ImageTime: config.ImageTime, config: config, catalog: c, registry: r, ingester: i, jobs: q,
 		life: life}
-	q.Add(jobs.Kind{Name: nameJob, AtOnce: namesAtOnce, Tries: settleTries, Run: s.settle,
-		Pauses: sleep.Backoff{First: 10 * time.Second, Most: 20 * time.Second}})
-	q.Add(jobs.Kind{Name: jobKind, AtOnce: imagesAtOnce, Urgent: urgentAtOnce, Run: s.run})
+	q.Add(jobs.Kind{Name: JobKind, AtOnce: imagesAtOnce, Urgent: urgentAtOnce, Run: s.run})
 	return s
 }
 
-// Recover queues again the pending images that have no job. It also runs the queued jobs of names
-// at once: a previous process may have changed such a name in the registry and not in the catalog.
+// Recover queues again the pending images that have no job.
 func (s *Service) Recover(ctx context.Context) error {
-	pending, err := s.catalog.PendingNames(ctx, jobKind)
+	pending, err := s.catalog.PendingNames(ctx, JobKind)
 	if err != nil {
 		return err
 	}
 	for name, root := range pending {
-		if _, err := s.catalog.Jobs.Add(ctx, pushJob(name, root), 0); err != nil {
+		if _, err := s.catalog.Jobs.Add(ctx, Jobs{}.Job(name, root), 0); err != nil {
 			return err
 		}
 	}
-	return s.catalog.Jobs.Hurry(ctx, nameJob)
+	return nil
 }
 
 // RunConfig returns how a container of an image runs.

@@ -11,6 +11,7 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
+	"lighter/hub/names"
 	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
@@ -20,9 +21,9 @@ import (
 )
 
 const (
-	// jobKind is the kind of the jobs that fetch and ingest the images of a name. Their key is the
+	// JobKind is the kind of the jobs that fetch and ingest the images of a name. Their key is the
 	// name.
-	jobKind = "image"
+	JobKind = "image"
 	// imagesAtOnce bounds the names that are worked on at a time. Pushed images are urgent: the
 	// hub has their blobs, while other images may depend on slow sources.
 	imagesAtOnce = 4
@@ -44,11 +45,25 @@ type work struct {
 
 func (w work) job(name string, priority int64) catalog.Job {
 	payload, _ := json.Marshal(w) // never fails
-	return catalog.Job{Kind: jobKind, Key: name, Root: w.Root, Payload: payload, Priority: priority, ByUser: true}
+	return catalog.Job{Kind: JobKind, Key: name, Root: w.Root, Payload: payload, Priority: priority, ByUser: true}
 }
 
-// pushJob returns the job of a name whose images are in the hub's registry.
-func pushJob(name, root string) catalog.Job { return work{Root: root}.job(name, urgent) }
+// Jobs are the jobs of this package, as package names sees them.
+type Jobs struct{}
+
+var _ names.Ingestion = Jobs{}
+
+// Kind returns JobKind.
+func (Jobs) Kind() string { return JobKind }
+
+// Job returns the job of a name whose images are in the hub's registry.
+func (Jobs) Job(name, root string) catalog.Job { return work{Root: root}.job(name, urgent) }
+
+// IsCopy reports whether a job copies images of another registry.
+func (Jobs) IsCopy(j catalog.Job) bool {
+	var w work
+	return json.Unmarshal(j.Payload, &w) == nil && w.Source != ""
+}
 
 var (
 	// errSuperseded ends the work on images of a name that was given to another image.
@@ -118,7 +133,7 @@ func (s *Service) ingestAll(ctx context.Context, ref wire.Ref, j *jobs.Running) 
 			return err
 		}
 		if len(images) > 1 {
-			s.jobs.Changed(jobKind, j.Key) // for clients that wait for this image only
+			s.jobs.Changed(JobKind, j.Key) // for clients that wait for this image only
 		}
 	}
 	if len(images) == 0 {
@@ -255,73 +270,11 @@ func (s *Service) complete(ctx context.Context, ref wire.Ref, i *pull.Image, j *
 	if err := i.Copy(ctx, &j.Progress); err != nil {
 		return err
 	}
-	announced, err := s.announce(ctx, ref.Name())
-	if err != nil {
-		return err
-	}
-	if err := s.giveName(ctx, ref, i, j, announced); err != nil {
-		return err
-	}
-	announced.settled()
-	return nil
-}
-
-// giveName gives an image, of which only the manifests are missing, its name.
-func (s *Service) giveName(
-	ctx context.Context, ref wire.Ref, i *pull.Image, j *jobs.Running, announced *announcement,
-) error {
-	defer s.Lock(ref.Repository)()
-	// The name may have been removed meanwhile, or given to another image.
-	if err := s.catalog.Jobs.Hold(ctx, j.Lease()); err != nil {
-		return err
-	}
-	if err := s.noteUpstream(ctx, s.registry.Repository(ref.Repository), i, i.Left()); err != nil {
-		return err
-	}
-	if err := i.PutManifests(ctx, ref.Tag); err != nil {
-		return err
-	}
-	// No platform is wanted here: the wanted images were queued with the job.
-	members, err := oci.Expand(ctx, s.registry.Repository(ref.Repository), i.Members.Root, nil)
-	if err != nil {
-		return err
-	}
-	err = s.catalog.NameAs(ctx, j.Lease(), ref.Name(), imagesOf(members))
-	if errors.Is(err, catalog.ErrLost) { // at another process, between the two
-		restoring, end := catalog.Outlast(ctx)
-		defer end()
-		return errors.Join(err, s.restoreTag(restoring, ref, announced))
-	}
-	return err
-}
-
-// restoreTag points the tag of a name to the image that the catalog has under it, or deletes the
-// tag if there is none. It does nothing if another change of the name was announced, which decides
-// what it stands for. The repository is locked.
-func (s *Service) restoreTag(ctx context.Context, ref wire.Ref, announced *announcement) error {
-	if ref.Tag == "" {
-		return nil
-	}
-	return s.deleting(ctx, registry.TagKey(ref.Repository, ref.Tag), func(ctx context.Context) error {
-		if last, err := announced.isLast(ctx, ref.Name()); err != nil || !last {
+	return s.config.Names.NameCopy(ctx, j.Lease(), ref, i.Members.Root, func() error {
+		if err := s.noteUpstream(ctx, s.registry.Repository(ref.Repository), i, i.Left()); err != nil {
 			return err
 		}
-		images, err := s.catalog.Images(ctx, ref.Name())
-		if err != nil {
-			return err
-		}
-		repository := s.registry.Repository(ref.Repository)
-		if len(images) == 0 {
-			return repository.Delete(ctx, ref.Tag)
-		}
-		root, err := repository.Manifest(ctx, images[0].Root)
-		if errors.Is(err, registry.ErrNotFound) { // a job fetches it
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return repository.Tag(ctx, ref.Tag, root)
+		return i.PutManifests(ctx, ref.Tag)
 	})
 }
 

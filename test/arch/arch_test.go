@@ -49,9 +49,9 @@ format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
 hub: bytesize durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog
-	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/objects hub/pattern
-	hub/publish hub/quota hub/registry hub/report hub/retention hub/serve hub/space hub/startup hub/upstream hub/verify
-	logqueue renewed sleep socket wire | mirror store store/origin wire/client
+	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects
+	hub/pattern hub/publish hub/quota hub/registry hub/report hub/retention hub/serve hub/space hub/startup
+	hub/upstream hub/verify logqueue renewed sleep socket wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
@@ -64,11 +64,12 @@ hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish
 	hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
-hub/images: hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/pull hub/quota hub/registry
-	hub/report sleep wire
+hub/images: hub/catalog hub/ingest hub/jobs hub/names hub/objects hub/oci hub/pull hub/quota hub/registry
+	hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects
 	hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/catalog hub/report sleep wire
+hub/names: hub/catalog hub/jobs hub/oci hub/registry hub/report sleep wire
 hub/objects: durable format/chunk format/compress format/index format/pack
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep

@@ -1,13 +1,11 @@
-package images
+package names
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
-	"strings"
-	"sync"
 
 	"lighter/hub/catalog"
 	"lighter/hub/oci"
@@ -16,78 +14,59 @@ import (
 	"lighter/wire"
 )
 
-var repositorySeed = maphash.MakeSeed()
-
-// Lock locks the names of a repository in the registry and in the catalog, until unlock is called.
-// While a caller holds the lock it does not wait for the network and takes no second one.
-func (s *Service) Lock(repository string) (unlock func()) {
-	l := &s.repositories[maphash.String(repositorySeed, repository)%uint64(len(s.repositories))]
-	l.Lock()
-	return sync.OnceFunc(l.Unlock)
-}
-
-// Pushed notes that a tag of the hub's registry points to a manifest. The repository is locked.
-func (s *Service) Pushed(ctx context.Context, repository, tag string) error {
-	ref := wire.Ref{Repository: repository, Tag: tag}
-	return s.readName(ctx, catalog.Lease{}, ref)
-}
-
-// readName copies what a name stands for from the registry to the catalog. The lease is that of the
-// name's job, or none. The repository is locked.
-func (s *Service) readName(ctx context.Context, l catalog.Lease, ref wire.Ref) error {
-	repository := s.registry.Repository(ref.Repository)
-	root, err := repository.Manifest(ctx, ref.Reference())
-	if err != nil {
-		return err
-	}
-	members, err := oci.Expand(ctx, repository, root, s.config.Platforms)
-	images := imagesOf(members)
-	if err != nil { // the registry serves the manifest; the catalog has the reason why it fails here
-		images = []catalog.Image{{Root: root.Digest, Digest: root.Digest, State: wire.StateFailed,
-			Error: report.Reason(errorOf(ref.Name(), err))}}
-	}
-	_, err = s.nameImages(ctx, l, ref, images)
+// Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job
+// does it, which goes on if ctx ends. A push that comes before the job wins.
+func (s *Service) Remove(ctx context.Context, name string) error {
+	_, err := s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
+		j, err := s.removal(ctx, ref)
+		if err != nil {
+			return 0, nil, err
+		}
+		n, err := s.catalog.Jobs.Add(ctx, j, 0)
+		return n, j.Payload, err
+	})
 	return err
 }
 
-// nameImages makes a name stand for these images in the catalog and returns them as they are now.
-// The registry has them already. The lease is that of the name's job, or none. The repository is
+// RemoveIf is Remove if still returns true, and nobody is just changing what the name stands for.
+// It reports whether the name was removed.
+func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
+	return s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
+		if is, err := still(); err != nil || !is {
+			return 0, nil, err
+		}
+		j, err := s.removal(ctx, ref)
+		if err != nil {
+			return 0, nil, err
+		}
+		n, err := s.catalog.Jobs.AddNew(ctx, j)
+		return n, j.Payload, err
+	})
+}
+
+// awaitRemoval waits for a job that removes a name, and reports whether it has. request queues the
+// job, and returns its number and payload; 0: there is none. It is called while the repository is
 // locked.
-func (s *Service) nameImages(
-	ctx context.Context, l catalog.Lease, ref wire.Ref, images []catalog.Image,
-) ([]catalog.Image, error) {
-	now, err := s.catalog.NameBy(ctx, l, ref.Name(), images, pushJob(ref.Name(), images[0].Root))
+func (s *Service) awaitRemoval(
+	ctx context.Context, name string, request func(wire.Ref) (n int64, payload []byte, err error),
+) (removed bool, err error) {
+	ref, err := report.ParseName(name)
 	if err != nil {
-		return nil, err
+		return false, err
+	}
+	unlock := s.Lock(ref.Repository)
+	n, payload, err := request(ref)
+	unlock()
+	if err != nil || n == 0 {
+		return false, err
 	}
 	s.jobs.Changed(jobKind, ref.Name())
-	return now, nil
-}
-
-// Deleted notes that a tag was deleted from the hub's registry, or a manifest with all its tags.
-// The repository is locked.
-func (s *Service) Deleted(ctx context.Context, repository, reference string) error {
-	ref := wire.Ref{Repository: repository, Tag: reference}
-	if !strings.Contains(reference, ":") { // tags have no colon, digests have one
-		return s.forget(ctx, catalog.Lease{}, ref.Name(), "")
+	silent := report.NewSender(func(wire.Progress) error { return nil })
+	j, err := s.jobs.AwaitEnd(ctx, jobKind, ref.Name(), n, silent)
+	if errors.Is(err, catalog.ErrNotFound) { // a push has taken it over
+		return false, nil
 	}
-	names, err := s.catalog.NamesIn(ctx, repository, reference)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := s.forget(ctx, catalog.Lease{}, name, reference); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// forget removes a name from the catalog or, if digest is not empty, its images with that digest.
-// The lease is that of the name's job, or none.
-func (s *Service) forget(ctx context.Context, l catalog.Lease, name, digest string) error {
-	defer s.jobs.Changed(jobKind, name)
-	return s.catalog.RemoveBy(ctx, l, jobKind, name, digest)
+	return err == nil && bytes.Equal(j.Payload, payload), err
 }
 
 // removal returns the job that removes a name. It has what is to be deleted, so that it can do that

@@ -1,4 +1,4 @@
-package images
+package names
 
 import (
 	"bytes"
@@ -6,15 +6,11 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"lighter/hub/catalog"
-	"lighter/hub/jobs"
-	"lighter/hub/registry"
-	"lighter/hub/report"
 	"lighter/sleep"
 	"lighter/wire"
 )
@@ -31,8 +27,9 @@ import (
 // any. A change is announced first. Then it touches its tag and manifests, which waits for the
 // deletions that have begun.
 const (
-	// nameJob is the kind of these jobs. Their key is the name.
-	nameJob     = "name"
+	// jobKind is the kind of these jobs. Their key is the name.
+	jobKind     = "name"
+	jobPriority = 1 // as of pushed images: clients wait for both
 	settleAfter = time.Minute
 	namesAtOnce = 4
 	settleTries = 3
@@ -42,7 +39,7 @@ const (
 	deletePause = 50 * time.Millisecond
 )
 
-// change is the payload of a nameJob.
+// change is the payload of such a job.
 type change struct {
 	Token  string `json:"token,omitempty"`  // of this change only
 	Remove bool   `json:"remove,omitempty"` // the name is to be removed
@@ -53,7 +50,7 @@ type change struct {
 
 func (c change) job(name string) catalog.Job {
 	payload, _ := json.Marshal(c) // never fails
-	return catalog.Job{Kind: nameJob, Key: name, Payload: payload, Priority: urgent}
+	return catalog.Job{Kind: jobKind, Key: name, Payload: payload, Priority: jobPriority}
 }
 
 // Changing says that a tag of the hub's registry is about to get another manifest or to be deleted,
@@ -87,7 +84,7 @@ func (s *Service) Changing(ctx context.Context, repository, reference string) (s
 	}
 	return func() bool {
 		if err := s.endDeletion(ctx, deletion); err != nil {
-			s.config.Log.Warn("a manifest is locked for some seconds", "digest", reference, "err", err)
+			s.log.Warn("a manifest is locked for some seconds", "digest", reference, "err", err)
 		}
 		return a.settled()
 	}, nil
@@ -122,9 +119,9 @@ func (a *announcement) settled() bool {
 	for _, name := range a.names {
 		lasted, err := a.catalog.Jobs.Withdraw(ctx, change{Token: a.token}.job(name))
 		if err != nil {
-			a.config.Log.Warn("a name is compared once more", "image", name, "err", err) // by its job
+			a.log.Warn("a name is compared once more", "image", name, "err", err) // by its job
 		}
-		a.jobs.Changed(nameJob, name)
+		a.jobs.Changed(jobKind, name)
 		all = all && lasted
 	}
 	return all
@@ -132,7 +129,7 @@ func (a *announcement) settled() bool {
 
 // isLast reports whether no other change of the name was announced since.
 func (a *announcement) isLast(ctx context.Context, name string) (bool, error) {
-	j, err := a.catalog.Jobs.Open(ctx, nameJob, name)
+	j, err := a.catalog.Jobs.Open(ctx, jobKind, name)
 	if errors.Is(err, catalog.ErrNotFound) {
 		return false, nil
 	}
@@ -142,7 +139,7 @@ func (a *announcement) isLast(ctx context.Context, name string) (bool, error) {
 // announced returns the names of a repository of which a change is announced. The removals of names
 // are no such changes; neither is the job that calls it, unless it has become one.
 func (s *Service) announced(ctx context.Context, repository string, job int64) (names []string, err error) {
-	open, err := s.catalog.Jobs.OpenOf(ctx, nameJob)
+	open, err := s.catalog.Jobs.OpenOf(ctx, jobKind)
 	if err != nil {
 		return nil, err
 	}
@@ -188,110 +185,4 @@ func (s *Service) deleting(ctx context.Context, digest string, fn func(ctx conte
 	}
 	err = d.Do(ctx, fn)
 	return errors.Join(err, s.endDeletion(ctx, d))
-}
-
-// settle makes registry and catalog agree about a name.
-func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
-	ref, err := wire.ParseName(j.Key)
-	if err != nil {
-		return err
-	}
-	var c change
-	if err := json.Unmarshal(j.Payload, &c); err != nil {
-		return err
-	}
-	if c.Remove {
-		err = s.remove(ctx, ref, c, j.Lease())
-	} else {
-		err = s.compare(ctx, ref, j.Lease())
-	}
-	if errors.Is(err, catalog.ErrLost) { // the job runs again, or at another process
-		return nil
-	}
-	if errors.Is(err, registry.ErrUnavailable) && !catalog.IsAway(err) && !s.registry.IsAway(ctx, err) {
-		return fmt.Errorf("the registry's files of repository %s cannot be read: restore them, or push its images "+
-			"again; then run lighter fsck --repair: %w", ref.Repository, err)
-	}
-	if isAway(err) {
-		return &jobs.RetryError{Err: err}
-	}
-	return err
-}
-
-// compare copies what a name stands for from the registry to the catalog if they differ.
-func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) error {
-	defer s.Lock(ref.Repository)()
-	d, err := s.difference(ctx, ref)
-	switch {
-	case err != nil:
-		return err
-	case d.gone:
-		return s.forget(ctx, l, ref.Name(), "")
-	case d.changed:
-		return s.readName(ctx, l, ref)
-	}
-	for _, digest := range d.missing {
-		if err := s.forget(ctx, l, ref.Name(), digest); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// wasNamed reports whether the registry has, or had, an image.
-func wasNamed(i catalog.Image) bool { return i.State == wire.StateReady || i.State == wire.StateStored }
-
-// Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job
-// does it, which goes on if ctx ends. A push that comes before the job wins.
-func (s *Service) Remove(ctx context.Context, name string) error {
-	_, err := s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
-		j, err := s.removal(ctx, ref)
-		if err != nil {
-			return 0, nil, err
-		}
-		n, err := s.catalog.Jobs.Add(ctx, j, 0)
-		return n, j.Payload, err
-	})
-	return err
-}
-
-// RemoveIf is Remove if still returns true, and nobody is just changing what the name stands for.
-// It reports whether the name was removed.
-func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
-	return s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
-		if is, err := still(); err != nil || !is {
-			return 0, nil, err
-		}
-		j, err := s.removal(ctx, ref)
-		if err != nil {
-			return 0, nil, err
-		}
-		n, err := s.catalog.Jobs.AddNew(ctx, j)
-		return n, j.Payload, err
-	})
-}
-
-// awaitRemoval waits for a job that removes a name, and reports whether it has. request queues the
-// job, and returns its number and payload; 0: there is none. It is called while the repository is
-// locked.
-func (s *Service) awaitRemoval(
-	ctx context.Context, name string, request func(wire.Ref) (n int64, payload []byte, err error),
-) (removed bool, err error) {
-	ref, err := report.ParseName(name)
-	if err != nil {
-		return false, err
-	}
-	unlock := s.Lock(ref.Repository)
-	n, payload, err := request(ref)
-	unlock()
-	if err != nil || n == 0 {
-		return false, err
-	}
-	s.jobs.Changed(nameJob, ref.Name())
-	silent := report.NewSender(func(wire.Progress) error { return nil })
-	j, err := s.jobs.AwaitEnd(ctx, nameJob, ref.Name(), n, silent)
-	if errors.Is(err, catalog.ErrNotFound) { // a push has taken it over
-		return false, nil
-	}
-	return err == nil && bytes.Equal(j.Payload, payload), err
 }

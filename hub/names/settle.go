@@ -1,17 +1,70 @@
-package images
+package names
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	"lighter/hub/catalog"
+	"lighter/hub/jobs"
 	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
+
+// settle makes registry and catalog agree about a name.
+func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
+	ref, err := wire.ParseName(j.Key)
+	if err != nil {
+		return err
+	}
+	var c change
+	if err := json.Unmarshal(j.Payload, &c); err != nil {
+		return err
+	}
+	if c.Remove {
+		err = s.remove(ctx, ref, c, j.Lease())
+	} else {
+		err = s.compare(ctx, ref, j.Lease())
+	}
+	if errors.Is(err, catalog.ErrLost) { // the job runs again, or at another process
+		return nil
+	}
+	if errors.Is(err, registry.ErrUnavailable) && !catalog.IsAway(err) && !s.registry.IsAway(ctx, err) {
+		return fmt.Errorf("the registry's files of repository %s cannot be read: restore them, or push its images "+
+			"again; then run lighter fsck --repair: %w", ref.Repository, err)
+	}
+	if isAway(err) {
+		return &jobs.RetryError{Err: err}
+	}
+	return err
+}
+
+// compare copies what a name stands for from the registry to the catalog if they differ.
+func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) error {
+	defer s.Lock(ref.Repository)()
+	d, err := s.difference(ctx, ref)
+	switch {
+	case err != nil:
+		return err
+	case d.gone:
+		return s.forget(ctx, l, ref.Name(), "")
+	case d.changed:
+		return s.readName(ctx, l, ref)
+	}
+	for _, digest := range d.missing {
+		if err := s.forget(ctx, l, ref.Name(), digest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isAway reports whether an error says that one of the hub's stores is not available.
+func isAway(err error) bool { return errors.Is(err, registry.ErrUnavailable) || catalog.IsAway(err) }
 
 // difference is how the catalog differs from the registry about a name.
 type difference struct {
@@ -23,13 +76,11 @@ type difference struct {
 // difference compares what a name stands for in the catalog and in the registry. There is no
 // difference if a job is going to give the name to its image.
 func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, err error) {
-	j, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name())
-	if err == nil {
-		var w work
-		if err := json.Unmarshal(j.Payload, &w); err == nil && w.Source != "" {
-			return d, nil
-		}
-	} else if !errors.Is(err, catalog.ErrNotFound) {
+	j, err := s.catalog.Jobs.Open(ctx, s.ingestion.Kind(), ref.Name())
+	switch {
+	case err == nil && s.ingestion.IsCopy(j):
+		return d, nil
+	case err != nil && !errors.Is(err, catalog.ErrNotFound):
 		return d, err
 	}
 	images, err := s.catalog.Images(ctx, ref.Name())
@@ -73,7 +124,7 @@ func (s *Service) Difference(ctx context.Context, name string) (missing, unliste
 		return "", "", err
 	}
 	defer s.Lock(ref.Repository)()
-	if _, err := s.catalog.Jobs.Open(ctx, nameJob, ref.Name()); !errors.Is(err, catalog.ErrNotFound) {
+	if _, err := s.catalog.Jobs.Open(ctx, jobKind, ref.Name()); !errors.Is(err, catalog.ErrNotFound) {
 		return "", "", err
 	}
 	d, err := s.difference(ctx, ref)
@@ -88,6 +139,9 @@ func (s *Service) Difference(ctx context.Context, name string) (missing, unliste
 	return missing, unlisted, err
 }
 
+// wasNamed reports whether the registry has, or had, an image.
+func wasNamed(i catalog.Image) bool { return i.State == wire.StateReady || i.State == wire.StateStored }
+
 // Settle makes the catalog agree with the registry about a name, as after a change of the registry.
 // It returns when that is done, or when another change of the name does it.
 func (s *Service) Settle(ctx context.Context, name string) error {
@@ -99,9 +153,9 @@ func (s *Service) Settle(ctx context.Context, name string) error {
 	if err != nil || n == 0 {
 		return err
 	}
-	s.jobs.Changed(nameJob, ref.Name())
+	s.jobs.Changed(jobKind, ref.Name())
 	silent := report.NewSender(func(wire.Progress) error { return nil })
-	_, err = s.jobs.AwaitEnd(ctx, nameJob, ref.Name(), n, silent)
+	_, err = s.jobs.AwaitEnd(ctx, jobKind, ref.Name(), n, silent)
 	if errors.Is(err, catalog.ErrNotFound) { // a push has taken it over
 		return nil
 	}

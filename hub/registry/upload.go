@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"time"
 
 	"github.com/distribution/distribution/v3"
+	"github.com/distribution/distribution/v3/registry/storage"
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -107,4 +109,23 @@ func (u *upload) Close() error {
 // uploadPath returns the path of an upload's bytes in the library's storage layout, version 2.
 func uploadPath(repository, id string) string {
 	return repositoriesPath + "/" + repository + "/_uploads/" + id + "/data"
+}
+
+// EndUploads deletes the uploads that began before an age. An error may also be about an upload
+// that has ended meanwhile.
+func (r *Registry) EndUploads(ctx context.Context, age time.Duration) error {
+	if _, err := r.driver.Stat(ctx, repositoriesPath); errors.Is(mapNotFound(err), ErrNotFound) {
+		return nil // the library returns an error, which does not wrap the storage's
+	}
+	ended, errs := storage.PurgeUploads(ctx, r.driver, time.Now().Add(-age), true)
+	if len(ended) > 0 {
+		r.log.Info("deleted unfinished uploads", "count", len(ended))
+	}
+	var real []error
+	for _, err := range errs {
+		if !errors.Is(mapNotFound(err), ErrNotFound) {
+			real = append(real, err)
+		}
+	}
+	return errors.Join(real...)
 }

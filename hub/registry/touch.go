@@ -1,0 +1,117 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+)
+
+// Uses receives which blobs, manifests and tags clients rely on. The digest of a tag is its TagKey.
+type Uses interface {
+	// Touch protects blobs against deletion for a while, unless that was done within the last
+	// interval. It fails if one of them is being deleted.
+	Touch(ctx context.Context, digests []string, interval time.Duration) error
+	// IsDeleting reports whether an error of Touch says that a blob is being deleted.
+	IsDeleting(err error) bool
+}
+
+const (
+	touchInterval = time.Minute
+	touchTimeout  = 45 * time.Second // longer than it takes to delete a blob
+	touchPause    = 50 * time.Millisecond
+)
+
+// touch tells uses that clients rely on blobs. It waits while one of them is being deleted: then
+// the blob is missing.
+func (r *Registry) touch(ctx context.Context, digests ...string) error {
+	if r.uses == nil || len(digests) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, touchTimeout)
+	defer cancel()
+	for {
+		err := r.uses.Touch(ctx, digests, r.TouchInterval)
+		if err == nil {
+			return nil
+		}
+		if !r.uses.IsDeleting(err) {
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		select {
+		case <-time.After(touchPause):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: blob: %w", ErrUnavailable, err)
+		}
+	}
+}
+
+// TagKey returns what a tag is touched by.
+func TagKey(repository, tag string) string { return repository + ":" + tag }
+
+// TouchTag tells that a tag is about to get a manifest. It waits while the tag is being deleted.
+func (r Repository) TouchTag(ctx context.Context, tag string) error {
+	return r.registry.touch(ctx, TagKey(r.name, tag))
+}
+
+const (
+	// maxTouched bounds the manifests below an index that Touch reads. Further ones are refused
+	// with the index, or are not ingested.
+	maxTouched = 2000
+	// touchedAtOnce of these are read at a time, and what they name is noted in one step.
+	touchedAtOnce = 16
+)
+
+// Touch tells that clients rely on a manifest, and on all that it names.
+func (r Repository) Touch(ctx context.Context, m Manifest) error {
+	digests, below := []string{digest.FromBytes(m.Bytes).String()}, []Manifest{m}
+	seen, waiting := map[string]bool{}, []string(nil) // manifests
+	for read := 0; ; {
+		for _, m := range below {
+			for _, d := range blobsOf(m) {
+				digests = append(digests, d.String())
+			}
+			for _, d := range manifestsOf(m) {
+				child := d.String()
+				if digests = append(digests, child); !seen[child] {
+					seen[child] = true
+					waiting = append(waiting, child)
+				}
+			}
+		}
+		if err := r.registry.touch(ctx, digests...); err != nil {
+			return err
+		}
+		next := waiting[:min(len(waiting), touchedAtOnce, maxTouched-read)]
+		if len(next) == 0 {
+			return nil
+		}
+		var err error
+		if below, err = r.manifests(ctx, next); err != nil {
+			return err
+		}
+		digests, waiting, read = nil, waiting[len(next):], read+len(next)
+	}
+}
+
+// manifests reads manifests at the same time. It leaves out those that do not exist.
+func (r Repository) manifests(ctx context.Context, digests []string) ([]Manifest, error) {
+	found := make([]Manifest, len(digests))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, d := range digests {
+		group.Go(func() error {
+			m, err := r.Manifest(ctx, d)
+			if errors.Is(err, ErrNotFound) {
+				return nil
+			}
+			found[i] = m
+			return err
+		})
+	}
+	err := group.Wait()
+	return slices.DeleteFunc(found, func(m Manifest) bool { return m.Digest == "" }), err
+}

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"net/http"
 	"strings"
 	"time"
 
@@ -75,19 +74,3 @@ func HeldPath(domain string) string { return below(domain, "held") }
 
 // HoldersPath is the path of the holders.
 func HoldersPath(domain string) string { return below(domain, "holders") }
-
-// IsForAdministrators reports whether a request to a hub needs the administrators' token. These are
-// requests that change what the hub has, and the list of holders, which has the names and addresses
-// of machines. Reports of nodes and mirrors, which are traces to TracePath and the trees of a
-// holder to HeldPath, need no token.
-func IsForAdministrators(method, path string) bool {
-	rest, ok := strings.CutPrefix(path, Prefix+"/")
-	_, word, _ := strings.Cut(rest, "/")
-	switch method {
-	case http.MethodGet, http.MethodHead:
-		return ok && word == "holders"
-	case http.MethodPost:
-		return !isTrace(method, path) && !(ok && word == "held")
-	}
-	return true
-}

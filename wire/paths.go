@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"net/http"
 	"regexp"
 	"strings"
 
@@ -118,15 +117,4 @@ func TracePath(domain string, tree chunk.ID) string { return below(domain, "trac
 
 func below(domain string, parts ...string) string {
 	return Prefix + "/" + domain + "/" + strings.Join(parts, "/")
-}
-
-// isTrace reports whether a request sends a trace to TracePath.
-func isTrace(method, path string) bool {
-	rest, ok := strings.CutPrefix(path, Prefix+"/")
-	parts := strings.Split(rest, "/")
-	if !ok || method != http.MethodPost || len(parts) != 3 || parts[1] != "traces" {
-		return false
-	}
-	_, err := chunk.ParseID(parts[2])
-	return err == nil
 }

@@ -2,8 +2,11 @@ package wire
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
+
+	"lighter/format/chunk"
 )
 
 // minToken is the minimal length of a token, in characters.
@@ -40,4 +43,34 @@ func readToken(file string) (string, error) {
 		return "", fmt.Errorf("%s: want one line of printable ASCII without spaces", file)
 	}
 	return token, nil
+}
+
+// IsForAdministrators reports whether a request to a hub needs the administrators' token. These are
+// requests that change what the hub has, and the list of holders, which has the names and addresses
+// of machines. Reports of nodes and mirrors, which are traces to TracePath and the trees of a
+// holder to HeldPath, need no token.
+//
+// Hub and clients share the rule: a hub refuses such requests without the token (package access),
+// and a client sends the token with no others.
+func IsForAdministrators(method, path string) bool {
+	rest, ok := strings.CutPrefix(path, Prefix+"/")
+	_, word, _ := strings.Cut(rest, "/")
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return ok && word == "holders"
+	case http.MethodPost:
+		return !isTrace(method, path) && !(ok && word == "held")
+	}
+	return true
+}
+
+// isTrace reports whether a request sends a trace to TracePath.
+func isTrace(method, path string) bool {
+	rest, ok := strings.CutPrefix(path, Prefix+"/")
+	parts := strings.Split(rest, "/")
+	if !ok || method != http.MethodPost || len(parts) != 3 || parts[1] != "traces" {
+		return false
+	}
+	_, err := chunk.ParseID(parts[2])
+	return err == nil
 }

@@ -1,10 +1,10 @@
-// Package access decides which HTTP requests may change what the hub has. It is the one place where
-// that is decided, for the hub's API and for its registry.
+// Package access decides which HTTP requests a hub answers, and is the one place where that is
+// decided, for the hub's API and for its registry.
 //
 // Everybody who reaches the hub may read, and nodes may report traces and what they have: both are
-// bounded. Changes, and the list of holders, are for administrators (wire.IsForAdministrators):
-// they need the administrators' token, if there is one. Pages of other web sites never make
-// changes.
+// bounded. Changes, and the list of holders, need the administrators' token, if there is one. Which
+// requests these are is a rule of the wire (wire.IsForAdministrators), as clients send the token
+// with no others. Pages of other web sites never make changes.
 package access
 
 import (

@@ -10,7 +10,8 @@
 // It refuses to delete a tag, manifest or index that a name needs, or may just be getting. It does
 // not ingest images: a name in the catalog queues a job that does (Ingestion).
 //
-// Hazard: the lock of a repository is held during requests to the hub's own stores (Service.Lock).
+// Hazards: the lock of a repository is held during requests to the hub's own stores (Service.Lock).
+// A removal reads the indexes of up to maxRoots other names of its repository.
 package names
 
 import (
@@ -70,8 +71,16 @@ func (s *Service) Recover(ctx context.Context) error { return s.catalog.Jobs.Hur
 
 var repositorySeed = maphash.MakeSeed()
 
-// Lock locks the names of a repository in the registry and in the catalog, until unlock is called.
-// While a caller holds the lock it does not wait for the network and takes no second one.
+// Lock locks the names of a repository in the registry and in the catalog, for this process, until
+// unlock is called. It spans both, and what is read to decide about them: between the two, no other
+// change of a name may begin. So its holder waits for requests to the hub's own stores, which may
+// be on S3 and PostgreSQL: a few for each manifest of the name, and while another process deletes
+// one of these (deleteLease, and the registry's wait for blobs of 45 s). It waits for no client and
+// no other registry, and takes no second lock.
+//
+// Other changes in the repository wait as long, and those of the few repositories that share its
+// lock. No time bounds that: a store that accepts requests and does not answer them stops changes
+// until their connections break.
 func (s *Service) Lock(repository string) (unlock func()) {
 	l := &s.repositories[maphash.String(repositorySeed, repository)%uint64(len(s.repositories))]
 	l.Lock()

@@ -161,11 +161,18 @@ func (s *Service) deleteManifest(ctx context.Context, repository, digest string,
 	})
 }
 
-// maxReads bounds how often the indexes of a repository are read while new ones are pushed to it.
-const maxReads = 5
+const (
+	// maxReads bounds how often the indexes of a repository are read while new ones are pushed to
+	// it.
+	maxReads = 5
+	// maxRoots bounds the roots that a removal reads, with all manifests below each. n removals
+	// from a repository of n multi-platform images would read n² of them.
+	maxRoots = 100
+)
 
 // deleteIndexes deletes those of the indexes that no name in the repository needs. The catalog has
-// only roots and images, so the registry's other indexes are read, without the lock.
+// only roots and images, so the registry's other indexes are read, without the lock. If there are
+// more than maxRoots, the collection of the registry's blobs deletes the indexes later.
 func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes []string, job int64) error {
 	unneeded, seen := slices.Clone(indexes), map[string]bool{}
 	for range maxReads {
@@ -175,6 +182,9 @@ func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes 
 		roots, err := s.catalog.Indexes(ctx, wire.Ref{Repository: repository}.NamedRepository())
 		if err != nil {
 			return err
+		}
+		if len(roots) > maxRoots {
+			return nil
 		}
 		for _, root := range roots {
 			if seen[root] {

@@ -1,0 +1,112 @@
+package names
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/hub/catalog"
+	"lighter/hub/jobs"
+	"lighter/hub/oci"
+	"lighter/hub/registry"
+	"lighter/test/testkit/catalogtest"
+	"lighter/wire"
+)
+
+// nothingIsIngested has jobs that no queue runs.
+type nothingIsIngested struct{}
+
+func (nothingIsIngested) Kind() string { return "image" }
+func (nothingIsIngested) Job(name, root string) catalog.Job {
+	return catalog.Job{Kind: "image", Key: name, Root: root}
+}
+func (nothingIsIngested) IsCopy(catalog.Job) bool { return false }
+
+func newService(t *testing.T) *Service {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	r, err := registry.Open(t.Context(), registry.Dir(t.TempDir()), nil, nil, nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := catalogtest.Open(t, filepath.Join(t.TempDir(), "catalog.db"))
+	return New(c, r, jobs.NewRunner().Queue(c.Jobs, "owner", log), nothingIsIngested{}, nil, log)
+}
+
+// pushIndex stores an index without manifests.
+func pushIndex(t *testing.T, to registry.Repository, tag string) registry.Manifest {
+	t.Helper()
+	index := v1.Index{MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{},
+		Annotations: map[string]string{"tag": tag}}
+	index.SchemaVersion = 2
+	text, err := json.Marshal(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := registry.Manifest{MediaType: index.MediaType, Digest: digest.FromBytes(text).String(), Bytes: text}
+	if err := to.PutManifest(t.Context(), tag, m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// An index that no name needs is deleted, unless the repository has too many roots to read.
+func TestIndexesAreDeletedAfterFewReads(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	repository := s.registry.Repository("a")
+	for n := range maxRoots {
+		name := wire.Ref{Repository: "a", Tag: fmt.Sprint(n)}.Name()
+		root, member := digest.FromString(name).String(), digest.FromString("of "+name).String()
+		images := []catalog.Image{{Root: root, Digest: member, State: wire.StateStored}}
+		if _, err := s.catalog.Name(t.Context(), name, images, s.ingestion.Job(name, root)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remains := func(m registry.Manifest) bool {
+		t.Helper()
+		if err := s.deleteIndexes(t.Context(), "a", []string{m.Digest}, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, err := repository.Manifest(t.Context(), m.Digest)
+		if err != nil && !errors.Is(err, registry.ErrNotFound) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	if remains(pushIndex(t, repository, "removed")) {
+		t.Errorf("beside %d roots that do not need it, the index remains", maxRoots)
+	}
+	needed := pushIndex(t, repository, "needed")
+	if err := s.Pushed(t.Context(), "a", "needed"); err != nil {
+		t.Fatal(err)
+	}
+	if !remains(pushIndex(t, repository, "removed")) {
+		t.Errorf("beside more than %d roots, the index was deleted", maxRoots)
+	}
+	if !remains(needed) {
+		t.Error("the index of a name was deleted")
+	}
+}
+
+// An image that the catalog cannot record is no answer.
+func TestNameThatTheCatalogCannotRecord(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	root := pushIndex(t, s.registry.Repository("a"), "1")
+	wanted := oci.Member{Manifest: registry.Manifest{Digest: digest.FromString("wanted").String()}, Wanted: true}
+	members := &oci.Members{Root: root, Manifests: []oci.Member{wanted}}
+	if err := s.catalog.Close(); err != nil {
+		t.Fatal(err)
+	}
+	images, err := s.putOwn(t.Context(), wire.Ref{Repository: "a", Tag: "1"}, members, false)
+	if err == nil {
+		t.Errorf("the images are %+v, want an error", images)
+	}
+}

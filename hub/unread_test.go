@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog"
-	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
@@ -54,7 +54,7 @@ func TestRepositoryCannotBeRead(t *testing.T) {
 		t.Errorf("after the repair: %+v (%v), want bad:1 and good:1", images, err)
 	}
 	if _, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err == nil ||
-		errors.Is(err, registry.ErrUnavailable) {
+		away.Is(err) {
 		t.Errorf("collection of blobs: %v, want an error that ends it", err)
 	}
 	for name, want := range map[string]string{"bad:1": wire.JobFailed, "good:1": wire.JobDone} {

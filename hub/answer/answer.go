@@ -20,6 +20,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/pull"
@@ -83,7 +84,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
 	status := Status(err)
-	if status == http.StatusInternalServerError || isAway(err) {
+	if status == http.StatusInternalServerError || away.Is(err) {
 		m.log.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
 	h := w.Header()
@@ -122,17 +123,12 @@ func Status(err error) int {
 	case errors.Is(err, catalog.ErrFull), errors.Is(err, catalog.ErrTooMany), errors.Is(err, report.ErrSenderFull):
 		return http.StatusTooManyRequests
 	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
-		isAway(err):
+		away.Is(err):
 		return http.StatusServiceUnavailable
 	case errors.Is(err, pull.ErrSource):
 		return http.StatusBadGateway
 	}
 	return http.StatusInternalServerError
-}
-
-// isAway reports whether an error says that one of the hub's stores is not available.
-func isAway(err error) bool {
-	return catalog.IsAway(err) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, registry.ErrUnavailable)
 }
 
 // Invalid marks an error as the client's mistake.

@@ -15,6 +15,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/answer"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/registry"
@@ -40,7 +41,8 @@ func TestStatuses(t *testing.T) {
 		413: {&http.MaxBytesError{Limit: 1}},
 		429: {catalog.ErrFull, catalog.ErrTooMany, report.ErrSenderFull},
 		500: {errors.New("disk")},
-		503: {report.ErrBusy, context.Canceled, context.DeadlineExceeded, catalog.ErrAway, objects.ErrUnavailable},
+		503: {report.ErrBusy, context.Canceled, context.DeadlineExceeded, catalog.ErrAway, objects.ErrUnavailable,
+			registry.ErrUnavailable},
 	} {
 		for _, err := range errs {
 			var log bytes.Buffer
@@ -61,8 +63,8 @@ func TestStatuses(t *testing.T) {
 			if missing := w.Header().Get(wire.MissingHeader) != ""; missing != (want == 404) {
 				t.Errorf("%v: %s is set: %v", err, wire.MissingHeader, missing)
 			}
-			isAway := errors.Is(err, catalog.ErrAway) || errors.Is(err, objects.ErrUnavailable)
-			if logged := log.Len() > 0; logged != (want == 500 || isAway) || strings.Contains(log.String(), "secret") {
+			logged := log.Len() > 0
+			if logged != (want == 500 || away.Is(err)) || strings.Contains(log.String(), "secret") {
 				t.Errorf("%v: the log is %q", err, log.String())
 			}
 		}

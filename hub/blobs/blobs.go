@@ -29,6 +29,7 @@ import (
 	"log/slog"
 	"time"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/images"
 	"lighter/hub/registry"
@@ -106,13 +107,14 @@ func (c *Collector) Collect(ctx context.Context, progress *report.Progress) (Res
 	return r.result, err
 }
 
-// final returns an error about files of the registry without the mark registry.ErrUnavailable if
-// the registry's storage answers: the same would fail again at once.
+// final returns an error as away.Final if it is about files of the registry, and the storage
+// answers: otherwise the collection would run again at once, and end like that again.
 func (c *Collector) final(ctx context.Context, err error) error {
 	if !errors.Is(err, registry.ErrUnavailable) || catalog.IsAway(err) || c.config.Registry.IsAway(ctx, err) {
 		return err
 	}
-	return fmt.Errorf("the registry's blobs stay, as some of its files cannot be read: run lighter fsck: %s", err)
+	return away.Final(fmt.Errorf("the registry's blobs stay, as some of its files cannot be read: "+
+		"run lighter fsck: %w", err))
 }
 
 // Plan returns what Collect would delete now. It changes nothing, but asks other registries for

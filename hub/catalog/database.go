@@ -21,6 +21,7 @@ import (
 	"modernc.org/sqlite" // and the driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"lighter/hub/away"
 	"lighter/sleep"
 )
 
@@ -326,7 +327,7 @@ func isFull(err error) bool {
 
 // ErrAway marks errors of a database that cannot be reached, is starting or stopping, or whose disk
 // is full. What was asked for may have been done.
-var ErrAway = errors.New("the database is not available")
+var ErrAway = away.New("the database is not available")
 
 // IsAway reports whether an error is marked with ErrAway.
 func IsAway(err error) bool { return errors.Is(err, ErrAway) }
@@ -353,6 +354,9 @@ type databaseError struct {
 func (e *databaseError) Error() string        { return e.prefix() + ": " + e.cause.Error() }
 func (e *databaseError) Unwrap() error        { return e.cause }
 func (e *databaseError) Is(target error) bool { return target == ErrAway && e.away }
+
+// Away implements the mark of package away.
+func (e *databaseError) Away() bool { return e.away }
 
 // Public is the error's text without the names of the database's user and host.
 func (e *databaseError) Public() string {

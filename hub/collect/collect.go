@@ -32,7 +32,6 @@ import (
 	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
-	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/sleep"
 	"lighter/wire"
@@ -137,9 +136,6 @@ func (c *Collector) run(ctx context.Context, j *jobs.Running) error {
 	r := &run{Collector: c, job: j, lease: j.Lease()}
 	started := time.Now()
 	err := r.collect(ctx)
-	if errors.Is(err, objects.ErrUnavailable) || errors.Is(err, registry.ErrUnavailable) || catalog.IsAway(err) {
-		return &jobs.RetryError{Err: err}
-	}
 	if err == nil && (r.done.Bytes > 0 || r.done.Trees > 0) {
 		c.Log.Info("collection ended", "trees", r.done.Trees, "layers", r.done.Layers, "packs", r.done.Packs,
 			"bytes", r.done.Bytes, "duration", time.Since(started))

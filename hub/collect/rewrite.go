@@ -15,6 +15,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
@@ -101,7 +102,7 @@ func (r *run) rewriteSome(ctx context.Context, marks *catalog.Marks, packs []spa
 		}
 		units, err := r.readUnits(ctx, p)
 		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable) {
+			if ctx.Err() != nil || away.Is(err) {
 				return taken, err
 			}
 			r.Log.Error("pack cannot be rewritten", "pack", p.ID.Short(), "err", err)
@@ -225,8 +226,7 @@ func (r *run) renew(ctx context.Context) error {
 		err := r.paced(ctx, "renew", func() error { return r.renewOne(ctx, l, rewritten) })
 		switch {
 		case err == nil:
-		case ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, catalog.ErrLost) ||
-			catalog.IsAway(err):
+		case ctx.Err() != nil || away.Is(err) || errors.Is(err, catalog.ErrLost):
 			return err
 		default:
 			r.Log.Error("locations cannot be renewed", "tree", l.Tree.Short(), "err", err)
@@ -250,7 +250,7 @@ func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
 		})
 	}
 	switch {
-	case ctx.Err() != nil || errors.Is(err, objects.ErrUnavailable):
+	case ctx.Err() != nil || away.Is(err):
 		return err
 	case err == nil:
 		r.stuck.Layouts = append(r.stuck.Layouts, l)

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
 	"lighter/hub/report"
@@ -125,8 +126,10 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 		}
 	}
 	err := s.apply(ctx, w.Confirmed)
-	if catalog.IsAway(err) {
-		return &jobs.RetryError{Err: err}
+	if err != nil && !catalog.IsAway(err) {
+		// The registry may be unable to read the files of one name. The others were removed, and
+		// the next run is soon enough for that one.
+		return away.Final(err)
 	}
 	return err
 }

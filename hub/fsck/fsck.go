@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"lighter/format/tree"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
@@ -95,8 +96,8 @@ func New(config Config) *Checker {
 		k.Key, k.AtOnce = jobKey, 1
 		k.Run = func(ctx context.Context, j *jobs.Running) error {
 			err := run(ctx, j)
-			if isAway(err) || c.Registry.IsAway(ctx, err) {
-				return &jobs.RetryError{Err: err}
+			if errors.Is(err, registry.ErrUnavailable) && !c.isAway(ctx, err) {
+				return away.Final(err) // some files of the registry cannot be read: waiting does not help
 			}
 			return err
 		}
@@ -105,5 +106,9 @@ func New(config Config) *Checker {
 	return c
 }
 
-// isAway reports whether an error says that catalog or bucket are not available.
-func isAway(err error) bool { return errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err) }
+// isAway reports whether an error says that a store of the hub is away, and the store does not
+// answer now either. If it answers, the error is about what was read. Another registry that has the
+// blob of a layer is no store of the hub: it may be away for good.
+func (c *Checker) isAway(ctx context.Context, err error) bool {
+	return catalog.IsAway(err) || c.Objects.IsAway(ctx, err) || c.Registry.IsAway(ctx, err)
+}

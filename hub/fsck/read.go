@@ -6,27 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
-	"lighter/sleep"
 )
 
-// transient returns err if it says nothing about what was read: the check was ended, or the catalog
-// or the bucket is not available. Otherwise it returns nil: if the bucket answers, the object is
-// what cannot be read. A registry does not count: one that has the blob of a layer may be away for
-// good.
+// transient returns err if it says nothing about what was read: the job was interrupted, or a store
+// is away. Otherwise it returns nil.
 func (c *Checker) transient(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case catalog.IsAway(err):
-		return err
-	case errors.Is(err, objects.ErrUnavailable) && c.Objects.Ping(ctx) != nil:
+	case c.isAway(ctx, err):
 		return err
 	}
 	return nil
@@ -42,14 +37,12 @@ func (c *Checker) damage(ctx context.Context, o object) (why string, n int64, er
 	if err != nil {
 		return "", 0, err
 	}
-	var readErr error
-	for range 2 { // the bucket may come back between the first reading and the look whether it answers
-		if n, readErr = c.read(ctx, o); readErr == nil {
-			return "", n, nil
-		}
-		if err := c.transient(ctx, readErr); err != nil {
-			return "", n, err
-		}
+	n, readErr := c.read(ctx, o)
+	if readErr == nil {
+		return "", n, nil
+	}
+	if err := c.transient(ctx, readErr); err != nil {
+		return "", n, err
 	}
 	if settled, err := c.isSettled(ctx, o, before); err != nil || !settled {
 		return "", n, err
@@ -57,21 +50,9 @@ func (c *Checker) damage(ctx context.Context, o object) (why string, n int64, er
 	return readErr.Error(), n, nil
 }
 
-// An object of a bucket that is not a directory counts as damaged only if it cannot be read
-// readTries times.
-const (
-	readTries = 3
-	readPause = 200 * time.Millisecond
-)
-
-// read reads an object and compares it with its name. It returns the bytes of the object.
+// read reads an object and compares it with its name. It returns the number of bytes read.
 func (c *Checker) read(ctx context.Context, o object) (n int64, err error) {
-	for range readTries {
-		if n, err = c.readOnce(ctx, o); !errors.Is(err, objects.ErrUnavailable) || !sleep.For(ctx, readPause) {
-			break
-		}
-	}
-	return n, err
+	return away.Retry(ctx, c.isAway, func() (int64, error) { return c.readOnce(ctx, o) })
 }
 
 func (c *Checker) readOnce(ctx context.Context, o object) (n int64, err error) {

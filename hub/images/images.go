@@ -6,8 +6,8 @@
 // signatures and images of other platforms are only stored: they stay in the registry and are not
 // ingested. What a name stands for is decided by package names.
 //
-// It refuses images of repositories that belong to another domain, and those beyond a quota (package
-// quota). It reads other registries only at public addresses, unless they are configured.
+// It refuses images of repositories that belong to another domain, and those beyond a quota
+// (package quota). It reads other registries only at public addresses, unless they are configured.
 //
 // Hazard: a job that copies an image keeps its client's login, sealed, until it ends (secret.go).
 package images

@@ -12,10 +12,8 @@ import (
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
 	"lighter/hub/names"
-	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
-	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
 )
@@ -93,17 +91,10 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	if tooLong := (*report.TooLongError)(nil); errors.As(context.Cause(limited), &tooLong) {
 		return tooLong
 	}
-	if isAway(err) {
+	if errors.Is(err, catalog.ErrCollected) { // collection may have ended after a pause
 		return &jobs.RetryError{Err: err}
 	}
 	return err
-}
-
-// isAway reports whether an error says that one of the hub's stores is not available, or changes
-// under the work.
-func isAway(err error) bool {
-	return errors.Is(err, catalog.ErrCollected) || errors.Is(err, registry.ErrUnavailable) ||
-		errors.Is(err, objects.ErrUnavailable) || catalog.IsAway(err)
 }
 
 // ingestAll fetches the images of a name, and ingests them. If an image fails for a reason of its
@@ -199,7 +190,8 @@ func (s *Service) ingest(
 	case errors.Is(err, catalog.ErrNotFound):
 		log.Info("image was removed before it was ready")
 		return nil
-	case ctx.Err() != nil || errors.Is(err, catalog.ErrLost) || isAway(err) || jobs.IsDisk(err):
+	case ctx.Err() != nil || errors.Is(err, catalog.ErrLost) || errors.Is(err, catalog.ErrCollected) ||
+		jobs.IsRetried(err):
 		return err
 	}
 	why := report.Reason(errorOf(image.Name, err))

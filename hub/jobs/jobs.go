@@ -31,6 +31,7 @@ import (
 	"syscall"
 	"time"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/report"
 	"lighter/sleep"
@@ -69,7 +70,7 @@ type Kind struct {
 	Key   string
 	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
 	// Run that is interrupted may leave things undone, as it is called again. An error ends the job
-	// as failed, and the images that it was to ingest fail with that reason.
+	// as failed, unless IsRetried, and the images that it was to ingest fail with that reason.
 	Run Run
 }
 
@@ -79,8 +80,7 @@ type Run func(ctx context.Context, j *Running) error
 // Low is the priority of jobs that all others precede.
 const Low = -1
 
-// RetryError ends an attempt at a job for which something is not available. The job is tried again,
-// however often that happens.
+// RetryError ends an attempt at a job that is to be tried again after a pause.
 type RetryError struct {
 	Err   error
 	After time.Duration // the pause before the next attempt; 0: Queue.RetryDelay
@@ -89,9 +89,15 @@ type RetryError struct {
 func (e *RetryError) Error() string { return e.Err.Error() }
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// IsDisk reports whether an error of a job is about the disk of this process, and not about what
-// the job is to do: the disk is full, or the job's files in the scratch space were deleted. The
-// queue runs such a job again after a while, however often that happens.
+// IsRetried reports whether the queue runs a job again after such an error, however often that
+// happens: after a RetryError, and after errors that say nothing about what the job is to do, as a
+// store of the hub is away, or because of the disk (IsDisk).
+func IsRetried(err error) bool {
+	return errors.As(err, new(*RetryError)) || away.Is(err) || IsDisk(err)
+}
+
+// IsDisk reports whether an error of a job is about the disk of this process: the disk is full, or
+// the job's files in the scratch space were deleted.
 func IsDisk(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, fs.ErrNotExist)
 }
@@ -111,7 +117,7 @@ type Running struct {
 type Queue struct {
 	// Lease is how long a process keeps a job that it no longer works on. It is set before Run.
 	Lease time.Duration
-	// RetryDelay is the pause after a RetryError. It is set before Run.
+	// RetryDelay is the pause after an error that IsRetried. It is set before Run.
 	RetryDelay time.Duration
 	// DueInterval is the time between two looks for periodic jobs that are due. It is set before
 	// Run.
@@ -138,7 +144,7 @@ const (
 	pollEvery    = time.Second     // for jobs that other processes have queued, or whose time comes
 	reportEvery  = time.Second     // of progress
 	storeRetry   = 2 * time.Second // after an error of the store
-	retryDelay   = 5 * time.Second // after a RetryError
+	retryDelay   = 5 * time.Second // after an error that IsRetried
 	dueInterval  = time.Minute
 
 	maxAttempts = 3   // after which a job is given up
@@ -262,7 +268,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	cause := context.Cause(ctx)
 	o := catalog.Outcome{State: wire.JobDone}
 	retry, request := (*RetryError)(nil), (*requestError)(nil)
-	if IsDisk(err) && !errors.As(err, &retry) {
+	if IsRetried(err) && !errors.As(err, &retry) {
 		err = &RetryError{Err: err}
 	}
 	switch {

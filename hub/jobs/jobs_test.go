@@ -82,32 +82,43 @@ func await(t *testing.T, c *catalog.Jobs, n int64, state string) catalog.Job {
 
 func TestJobsGetToTheirEnd(t *testing.T) {
 	c := openJobs(t)
-	tries, full := 0, syscall.ENOSPC
+	later, away, full := 5, 5, syscall.ENOSPC
 	q, _ := start(t, c, "a", jobs.Kind{
 		Run: func(_ context.Context, j *jobs.Running) (err error) {
 			j.Step("layer", j.Key, 7).Add(7)
-			switch tries++; {
+			switch {
 			case j.Key == "full" && full != 0:
 				err, full = fmt.Errorf("write a file: %w", full), 0
 				return err
 			case j.Key == "bad":
 				return fmt.Errorf("fetch https://user:secret@example.org/x: %w", errors.New("gone"))
-			case j.Key == "later" && tries < 3:
-				return &jobs.RetryError{Err: errors.New("the database is away")}
+			case j.Key == "later" && later > 0:
+				later--
+				return &jobs.RetryError{Err: errors.New("not yet")}
+			case j.Key == "away" && away > 0:
+				away--
+				return fmt.Errorf("read an image: %w", catalog.ErrAway)
 			}
 			return nil
 		},
 	}, 0)
-	good, bad, later := add(t, c, "good", "", 0), add(t, c, "bad", "", 0), add(t, c, "later", "", 0)
-	disk := add(t, c, "full", "", 0)
+	good, bad := add(t, c, "good", "", 0), add(t, c, "bad", "", 0)
+	var retried []int64
+	for _, key := range []string{"later", "away", "full"} {
+		retried = append(retried, add(t, c, key, "", 0))
+	}
 	q.Changed(kind, "a")
 	await(t, c, good, wire.JobDone)
 	j := await(t, c, bad, wire.JobFailed)
 	if want := "fetch https://example.org/x: gone"; j.Error != want {
 		t.Errorf("error %q, want %q", j.Error, want)
 	}
-	await(t, c, later, wire.JobDone)
-	await(t, c, disk, wire.JobDone)
+	for _, n := range retried {
+		await(t, c, n, wire.JobDone)
+	}
+	if later+away+int(full) > 0 {
+		t.Errorf("%d, %d and %d attempts are left, want all to have failed", later, away, full)
+	}
 }
 
 // A job that runs is cancelled, paused and run again, and Await follows it.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
 	"lighter/hub/registry"
@@ -34,11 +35,8 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 		return nil
 	}
 	if errors.Is(err, registry.ErrUnavailable) && !catalog.IsAway(err) && !s.registry.IsAway(ctx, err) {
-		return fmt.Errorf("the registry's files of repository %s cannot be read: restore them, or push its images "+
-			"again; then run lighter fsck --repair: %w", ref.Repository, err)
-	}
-	if isAway(err) {
-		return &jobs.RetryError{Err: err}
+		return away.Final(fmt.Errorf("the registry's files of repository %s cannot be read: restore them, or push "+
+			"its images again; then run lighter fsck --repair: %w", ref.Repository, err))
 	}
 	return err
 }
@@ -62,9 +60,6 @@ func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) er
 	}
 	return nil
 }
-
-// isAway reports whether an error says that one of the hub's stores is not available.
-func isAway(err error) bool { return errors.Is(err, registry.ErrUnavailable) || catalog.IsAway(err) }
 
 // difference is how the catalog differs from the registry about a name.
 type difference struct {

@@ -36,6 +36,7 @@ import (
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/compress"
+	"lighter/hub/away"
 )
 
 // ErrNotFound marks errors about objects that do not exist.
@@ -286,8 +287,14 @@ func (s *Store) openRange(ctx context.Context, key string, offset, length int64)
 }
 
 // ErrUnavailable marks errors of a bucket that is not a directory, or that is not there. The same
-// may succeed later.
-var ErrUnavailable = errors.New("the bucket is not available")
+// may succeed later; see IsAway.
+var ErrUnavailable = away.New("the bucket is not available")
+
+// IsAway reports whether an error says that the bucket is not available. If the bucket answers, the
+// error is about one object, and the same will fail again.
+func (s *Store) IsAway(ctx context.Context, err error) bool {
+	return errors.Is(err, ErrUnavailable) && s.Ping(ctx) != nil
+}
 
 // errorOf names the object that the bucket's error is about.
 func (s *Store) errorOf(key string, err error) error {

@@ -26,6 +26,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/semaphore"
 
+	"lighter/hub/away"
+
 	// The kinds of manifests that can be kept register themselves.
 	_ "github.com/distribution/distribution/v3/manifest/manifestlist"
 	_ "github.com/distribution/distribution/v3/manifest/ocischema"
@@ -121,7 +123,7 @@ func (r *Registry) BlobSize(ctx context.Context, blob string) (int64, error) {
 }
 
 // ErrUnavailable marks errors of the storage itself. The same may succeed later; see IsAway.
-var ErrUnavailable = errors.New("the registry's storage is not available")
+var ErrUnavailable = away.New("the registry's storage is not available")
 
 // pingTimeout bounds Ping.
 const pingTimeout = 30 * time.Second

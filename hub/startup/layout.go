@@ -14,7 +14,6 @@ import (
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
-	"lighter/hub/objects"
 	"lighter/hub/startup/guess"
 	"lighter/hub/startup/plan"
 )
@@ -61,10 +60,8 @@ func (m *maker) run(ctx context.Context, j *jobs.Running) error {
 	switch {
 	case isMissing(err): // the tree was removed
 		return nil
-	case catalog.IsAway(err) || errors.Is(err, objects.ErrUnavailable):
-		return &jobs.RetryError{Err: err}
 	case err != nil:
-		if j.Attempts >= maxTries && ctx.Err() == nil {
+		if j.Attempts >= maxTries && ctx.Err() == nil && !jobs.IsRetried(err) {
 			m.Log.Warn("layout given up until there is a new trace", "tree", tree.Short(), "tries", j.Attempts)
 			m.givenUp.Add(1)
 		}

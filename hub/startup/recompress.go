@@ -13,7 +13,6 @@ import (
 	"lighter/format/pack"
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
-	"lighter/hub/objects"
 	"lighter/sleep"
 )
 
@@ -50,8 +49,6 @@ func (m *maker) recompress(ctx context.Context, j *jobs.Running) error {
 	switch err := m.recompressTree(limited, j.Lease(), tree, j.Payload); {
 	case errors.Is(err, errSuperseded), errors.Is(err, catalog.ErrChanged), isMissing(err):
 		return nil // the other layout has a job of its own
-	case catalog.IsAway(err) || errors.Is(err, objects.ErrUnavailable):
-		return &jobs.RetryError{Err: err}
 	case err != nil:
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/pack"
 	"lighter/format/tree"
+	"lighter/hub/away"
 	"lighter/hub/objects"
 	"lighter/hub/oci"
 )
@@ -132,5 +133,5 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 }
 
 func (v *verification) readUnit(ctx context.Context, at chunk.Unit) (*pack.Unit, error) {
-	return read(ctx, func() (*pack.Unit, error) { return v.objects.ReadUnit(ctx, at) })
+	return away.Retry(ctx, v.isAway, func() (*pack.Unit, error) { return v.objects.ReadUnit(ctx, at) })
 }

@@ -12,6 +12,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 )
@@ -65,7 +66,7 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 		return err
 	}
 	defer file.Close()
-	extents, err := read(ctx, func() (*index.Map, error) { return v.readIndex(ctx, id, file) })
+	extents, err := away.Retry(ctx, v.isAway, func() (*index.Map, error) { return v.readIndex(ctx, id, file) })
 	if err != nil {
 		return v.note(ctx, what+"index", err)
 	}
@@ -101,7 +102,7 @@ func (v *verification) checkLayout(
 	if err != nil {
 		return err
 	}
-	locations, err := read(ctx, func() (*index.Locations, error) {
+	locations, err := away.Retry(ctx, v.isAway, func() (*index.Locations, error) {
 		return v.objects.ReadLocations(ctx, layout.Locations, layout.Tree, extents.Extents)
 	})
 	if err != nil {
@@ -152,7 +153,7 @@ func (v *verification) checkStartups(ctx context.Context, what string, layout *c
 
 // checkStartup verifies every chunk of a pack and adds its unit to units.
 func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[chunk.ID]chunk.Unit) error {
-	n, err := read(ctx, func() (int, error) { return v.objects.CountUnits(ctx, id) })
+	n, err := away.Retry(ctx, v.isAway, func() (int, error) { return v.objects.CountUnits(ctx, id) })
 	if err != nil {
 		return err
 	}

@@ -19,10 +19,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/tree"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
@@ -31,7 +31,6 @@ import (
 	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/report"
-	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -41,10 +40,6 @@ const (
 	atOnce      = 2   // names, of one process
 	maxProblems = 200 // in a report
 	batchChunks = 500 // chunks in one query of the catalog
-
-	// A store that fails to read something, but answers, is asked readTries times.
-	readTries = 3
-	readPause = 200 * time.Millisecond
 )
 
 // Verifier verifies images. It is safe for concurrent use.
@@ -119,11 +114,7 @@ func (v *Verifier) run(ctx context.Context, j *jobs.Running) error {
 	}
 	found := &problems{list: []string{}}
 	for _, image := range images {
-		err := v.verify(ctx, ref, image, &j.Progress, found)
-		if isAway(err) {
-			return &jobs.RetryError{Err: err}
-		}
-		if err != nil {
+		if err := v.verify(ctx, ref, image, &j.Progress, found); err != nil {
 			return err
 		}
 	}
@@ -192,34 +183,20 @@ func (v *Verifier) verify(
 	return nil
 }
 
-// isAway reports whether an error says that one of the hub's stores is not available.
-func isAway(err error) bool {
-	return catalog.IsAway(err) || errors.Is(err, objects.ErrUnavailable) || errors.Is(err, registry.ErrUnavailable)
-}
-
-// read calls fn again if it fails because a store is not available, as that may be true of one
-// request only.
-func read[T any](ctx context.Context, fn func() (T, error)) (value T, err error) {
-	for range readTries {
-		if value, err = fn(); !isAway(err) || !sleep.For(ctx, readPause) {
-			break
-		}
-	}
-	return value, err
+// isAway reports whether an error says that a store of the hub is away, and the store does not
+// answer now either. If it answers, the error is about the image.
+func (v *Verifier) isAway(ctx context.Context, err error) bool {
+	return catalog.IsAway(err) || v.objects.IsAway(ctx, err) || v.registry.IsAway(ctx, err)
 }
 
 // note adds err as a problem of the image. If err says nothing about the image, note returns it
-// instead: the verification was ended, has lost its scratch directory, or lacks one of the hub's
-// stores. If the store answers, the image is what cannot be read.
+// instead: the job was interrupted, its disk is full, its scratch directory was deleted, or a store
+// of the hub is away.
 func (v *verification) note(ctx context.Context, what string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case jobs.IsDisk(err) || catalog.IsAway(err):
-		return err
-	case errors.Is(err, objects.ErrUnavailable) && v.objects.Ping(ctx) != nil:
-		return err
-	case v.registry.IsAway(ctx, err):
+	case jobs.IsDisk(err) || v.isAway(ctx, err):
 		return err
 	}
 	v.found.add("%s: %v", what, err)
@@ -228,7 +205,8 @@ func (v *verification) note(ctx context.Context, what string, err error) error {
 
 // checkManifest checks that manifest and config are readable.
 func (v *verification) checkManifest(ctx context.Context) error {
-	if _, err := read(ctx, func() (*oci.Image, error) { return oci.Read(ctx, v.from, v.image.Digest) }); err != nil {
+	read := func() (*oci.Image, error) { return oci.Read(ctx, v.from, v.image.Digest) }
+	if _, err := away.Retry(ctx, v.isAway, read); err != nil {
 		return v.note(ctx, "manifest", err)
 	}
 	return nil
@@ -248,8 +226,10 @@ func (v *verification) checkLayers(ctx context.Context) error {
 		path := filepath.Join(v.dir, fmt.Sprintf("layer-%d", l.Number))
 		record := ingest.Record{Open: func() (io.ReadCloser, error) { return ingest.OpenRecord(path) }}
 		err := v.checkLayer(ctx, l, path)
-		if isAway(err) && v.isStored(ctx, l.Digest) {
-			_, err = read(ctx, func() (struct{}, error) { return struct{}{}, v.checkLayer(ctx, l, path) })
+		if away.Is(err) && v.isStored(ctx, l.Digest) { // other registries are asked once
+			_, err = away.Retry(ctx, v.isAway, func() (struct{}, error) {
+				return struct{}{}, v.checkLayer(ctx, l, path)
+			})
 		}
 		if err != nil {
 			whole = false
@@ -268,7 +248,7 @@ func (v *verification) checkLayers(ctx context.Context) error {
 	return v.checkTree(ctx)
 }
 
-// isStored reports whether the hub's own registry has a blob. Other registries are asked once.
+// isStored reports whether the hub's own registry has a blob.
 func (v *verification) isStored(ctx context.Context, digest string) bool {
 	_, err := v.registry.BlobSize(ctx, digest)
 	return err == nil
@@ -290,7 +270,8 @@ func (v *verification) checkLayer(ctx context.Context, l oci.Layer, path string)
 	if err := ingest.VerifyLayer(ctx, l, blob, v.limits, path, onRead, ingest.KeepNone); err != nil {
 		return err
 	}
-	kept, err := read(ctx, func() (chunk.ID, error) { return sumOf(v.openRecord(ctx, l.DiffID)) })
+	read := func() (chunk.ID, error) { return sumOf(v.openRecord(ctx, l.DiffID)) }
+	kept, err := away.Retry(ctx, v.isAway, read)
 	if err != nil {
 		return v.note(ctx, l.String()+": its record", err)
 	}

@@ -48,35 +48,36 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: bytesize durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog
-	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects
-	hub/pattern hub/publish hub/quota hub/registry hub/report hub/retention hub/serve hub/space hub/startup
-	hub/upstream hub/verify logqueue renewed sleep socket wire | mirror store store/origin wire/client
+hub: bytesize durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs
+	hub/catalog hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names
+	hub/objects hub/pattern hub/publish hub/quota hub/registry hub/report hub/retention hub/serve hub/space
+	hub/startup hub/upstream hub/verify logqueue renewed sleep socket wire | hub/away mirror store store/origin
+	wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
-hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
-hub/blobs: hub/catalog hub/images hub/oci hub/registry hub/report wire
-hub/catalog: format/chunk format/index sleep wire | hub/report
-hub/collect: format/chunk format/index format/pack hub/blobs hub/catalog hub/encoder hub/holders hub/jobs
-	hub/objects hub/publish hub/registry hub/report sleep wire
+hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
+hub/away: sleep
+hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report wire
+hub/catalog: format/chunk format/index hub/away sleep wire | hub/report
+hub/collect: format/chunk format/index format/pack hub/away hub/blobs hub/catalog hub/encoder hub/holders
+	hub/jobs hub/objects hub/publish hub/report sleep wire
 hub/encoder: format/compress format/pack
-hub/expiry: hub/catalog hub/jobs hub/report hub/retention wire
-hub/fsck: format/chunk format/index format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci hub/publish
-	hub/registry hub/report sleep wire
+hub/expiry: hub/away hub/catalog hub/jobs hub/report hub/retention wire
+hub/fsck: format/chunk format/index format/tree hub/away hub/catalog hub/ingest hub/jobs hub/objects hub/oci
+	hub/publish hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report wire
-hub/images: hub/catalog hub/ingest hub/jobs hub/names hub/objects hub/oci hub/pull hub/quota hub/registry
-	hub/report wire
+hub/images: hub/catalog hub/ingest hub/jobs hub/names hub/oci hub/pull hub/quota hub/registry hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects
 	hub/oci hub/publish hub/registry hub/report sleep wire
-hub/jobs: hub/catalog hub/report sleep wire
-hub/names: hub/catalog hub/jobs hub/oci hub/registry hub/report sleep wire
-hub/objects: durable format/chunk format/compress format/index format/pack
+hub/jobs: hub/away hub/catalog hub/report sleep wire
+hub/names: hub/away hub/catalog hub/jobs hub/oci hub/registry hub/report sleep wire
+hub/objects: durable format/chunk format/compress format/index format/pack hub/away
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pattern:
 hub/pull: hub/oci hub/registry hub/report sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire
-hub/registry: hub/registry/bucket wire
+hub/registry: hub/away hub/registry/bucket wire
 hub/registry/bucket: hub/objects
 hub/report: wire
 hub/retention: hub/pattern
@@ -87,8 +88,8 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/upstream: hub/catalog hub/pull hub/registry wire
-hub/verify: format/chunk format/index format/pack format/tree hub/catalog hub/ingest hub/jobs hub/objects hub/oci
-	hub/publish hub/registry hub/report sleep wire
+hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
+	hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: bytesize durable format/index format/trace node/binds node/completion node/control node/front/containerd

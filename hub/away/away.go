@@ -1,0 +1,73 @@
+// Package away has the mark of errors which say that a store of the hub is not available: its
+// database, its bucket, or the storage of its registry. Each store marks its errors (New). A job
+// that ends with such an error runs again later, and a request is answered with status 503.
+//
+// A mark is about one request. A bucket, for example, may fail to read a single object. The stores
+// have methods IsAway, which also ask whether the store answers now. If it does, the object is what
+// cannot be read, and waiting does not help (Final).
+package away
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"lighter/sleep"
+)
+
+// New returns an error that marks the errors which wrap it.
+func New(text string) error { return &mark{text} }
+
+type mark struct{ text string }
+
+func (m *mark) Error() string { return m.text }
+func (m *mark) Away() bool    { return true }
+
+// Is reports whether an error is marked: whether an error in its tree has a method Away that
+// returns true. If that method returns false, the errors below it do not count.
+func Is(err error) bool {
+	switch e := err.(type) {
+	case interface{ Away() bool }:
+		return e.Away()
+	case interface{ Unwrap() error }:
+		return Is(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), Is)
+	}
+	return false
+}
+
+// Final wraps an error so that it is not marked: the same would fail again, though the store
+// answers.
+func Final(err error) error { return &final{err} }
+
+type final struct{ error }
+
+func (f *final) Unwrap() error { return f.error }
+func (f *final) Away() bool    { return false }
+
+// Bounds of Retry.
+const (
+	tries = 3
+	pause = 200 * time.Millisecond
+)
+
+// Retry calls read, which reads from stores, until it succeeds, a few times at most. A marked error
+// may be about one request only. Any error may be that of a store which has just come back: then
+// isAway finds it answering, though read did not. So read is called again before its error counts
+// as one of what it reads.
+func Retry[T any](
+	ctx context.Context, isAway func(context.Context, error) bool, read func() (T, error),
+) (value T, err error) {
+	for range 2 {
+		for range tries {
+			if value, err = read(); !Is(err) || !sleep.For(ctx, pause) {
+				break
+			}
+		}
+		if err == nil || ctx.Err() != nil || isAway(ctx, err) {
+			break
+		}
+	}
+	return value, err
+}

@@ -1,0 +1,62 @@
+package away
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+)
+
+var errAway = New("the store is not available")
+
+func TestMark(t *testing.T) {
+	other := errors.New("the disk is slow")
+	wrapped := fmt.Errorf("read: %w: %w", errAway, other)
+	for want, errs := range map[bool][]error{
+		true: {errAway, wrapped, errors.Join(other, wrapped), errors.Join(Final(wrapped), errAway)},
+		false: {nil, other, fmt.Errorf("read: %v", errAway), Final(errAway),
+			fmt.Errorf("run: %w", Final(wrapped))},
+	} {
+		for _, err := range errs {
+			if Is(err) != want {
+				t.Errorf("%v is marked: %v, want %v", err, !want, want)
+			}
+		}
+	}
+	if got := Final(wrapped); got.Error() != wrapped.Error() || !errors.Is(got, other) {
+		t.Errorf("Final returns %q, want all but the mark", got)
+	}
+}
+
+// Retry ends with the first success. It reads once more if the store answers afterwards.
+func TestRetry(t *testing.T) {
+	other := errors.New("bad digest")
+	for _, c := range []struct {
+		what   string
+		errs   []error // of the calls; nil afterwards
+		isAway bool
+		reads  int
+		want   error
+	}{
+		{"success", nil, false, 1, nil},
+		{"one request fails", []error{errAway}, false, 2, nil},
+		{"the store is away", []error{errAway, errAway, errAway}, true, 3, errAway},
+		{"it came back just now", []error{errAway, errAway, errAway}, false, 4, nil},
+		{"one object fails", []error{errAway, errAway, errAway, errAway, errAway, errAway}, false, 6, errAway},
+		{"damage", []error{other, other}, false, 2, other},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			reads := 0
+			_, err := Retry(t.Context(), func(context.Context, error) bool { return c.isAway }, func() (int, error) {
+				if reads++; reads <= len(c.errs) {
+					return 0, c.errs[reads-1]
+				}
+				return reads, nil
+			})
+			if reads != c.reads || !errors.Is(err, c.want) {
+				t.Errorf("%s: %d reads, %v, want %d, %v", c.what, reads, err, c.reads, c.want)
+			}
+		})
+	}
+}

@@ -147,9 +147,21 @@ func (a *announcement) nameCopy(
 	if errors.Is(err, catalog.ErrLost) { // at another process, between the two
 		restoring, end := catalog.Outlast(ctx)
 		defer end()
-		return errors.Join(err, a.restoreTag(restoring, ref))
+		return errors.Join(err, a.restore(restoring, ref))
 	}
 	return err
+}
+
+// restore points the tag of a name to what the catalog has under it. It announces that as a change
+// of its own: another process that has changed the name since has withdrawn the announcement of the
+// lost change, and a process that is just changing the name begins again. The announcement stays,
+// so its job compares the two a minute later. The repository is locked.
+func (s *Service) restore(ctx context.Context, ref wire.Ref) error {
+	announced, err := s.announce(ctx, ref.Name())
+	if err != nil {
+		return err
+	}
+	return announced.restoreTag(ctx, ref)
 }
 
 // restoreTag points the tag of a name to the image that the catalog has under it, or deletes the

@@ -1,12 +1,14 @@
 package names
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -93,6 +95,62 @@ func TestIndexesAreDeletedAfterFewReads(t *testing.T) {
 	if !remains(needed) {
 		t.Error("the index of a name was deleted")
 	}
+}
+
+// A process that was stopped while it gave a name to a copied image, until another process has given
+// the name to a pushed one, leaves the registry as the catalog is when it wakes up.
+func TestCopyThatWakesUpAfterAPush(t *testing.T) {
+	t.Parallel()
+	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
+	s := newService(t)
+	other := New(s.catalog, s.registry, jobs.NewRunner().Queue(s.catalog.Jobs, "other", log), s.ingestion, nil, log)
+	repository, ref := s.registry.Repository("a"), wire.Ref{Repository: "a", Tag: "1"}
+	copied, pushed := pushIndex(t, repository, "copied"), pushIndex(t, repository, "pushed")
+	job := s.ingestion.Job(ref.Name(), copied.Digest)
+	if _, err := s.catalog.Jobs.Add(ctx, job, 0); err != nil {
+		t.Fatal(err)
+	}
+	mine, err := s.catalog.Jobs.Claim(ctx, "owner", []catalog.Slot{{Kind: s.ingestion.Kind()}}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := func() error {
+		settled, err := other.Changing(ctx, ref.Repository, ref.Tag)
+		if err != nil {
+			return err
+		}
+		if err := repository.Tag(ctx, ref.Tag, pushed); err != nil {
+			return err
+		}
+		if err := other.Pushed(ctx, ref.Repository, ref.Tag); err != nil {
+			return err
+		}
+		if !settled() {
+			return errors.New("the push was not announced until its end")
+		}
+		return nil
+	}
+	err = s.NameCopy(ctx, mine.Lease(), ref, copied, func() error { // stopped here, after Hold
+		if err := expire(ctx, s.catalog.Jobs, mine); err != nil {
+			return err
+		}
+		if err := push(); err != nil {
+			return err
+		}
+		return repository.Tag(ctx, ref.Tag, copied)
+	})
+	if !errors.Is(err, catalog.ErrLost) {
+		t.Errorf("got error %v, want that the job was lost", err)
+	}
+	if now, err := repository.Manifest(ctx, ref.Tag); err != nil || now.Digest != pushed.Digest {
+		t.Errorf("the tag points to %s (%v), want the pushed image %s", now.Digest, err, pushed.Digest)
+	}
+}
+
+// expire ends the lease of a job, as if its owner had not extended it.
+func expire(ctx context.Context, q *catalog.Jobs, j catalog.Job) error {
+	_, err := q.Extend(ctx, j.Lease(), -time.Second, nil)
+	return err
 }
 
 // An image that the catalog cannot record is no answer.

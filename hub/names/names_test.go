@@ -97,8 +97,8 @@ func TestIndexesAreDeletedAfterFewReads(t *testing.T) {
 	}
 }
 
-// A process that was stopped while it gave a name to a copied image, until another process has given
-// the name to a pushed one, leaves the registry as the catalog is when it wakes up.
+// A process is stopped while it gives a name to a copied image, and another process gives the name
+// to a pushed image. The first process wakes up, and leaves the pushed image under the name.
 func TestCopyThatWakesUpAfterAPush(t *testing.T) {
 	t.Parallel()
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)

@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"lighter/hub/catalog/database"
 )
 
 // Blobs says when clients last relied on manifests and blobs of the hub's registry, so that those
 // that nothing names can be deleted beside pushes. The digest of a tag, which can be touched and
 // deleted, too, is REPOSITORY:TAG. It is safe for concurrent use.
-type Blobs struct{ *database }
+type Blobs struct{ db *database.DB }
 
 // ErrDeleting means that a process is deleting a blob.
 var ErrDeleting = errors.New("it is being deleted")
@@ -23,13 +25,13 @@ var ErrDeleting = errors.New("it is being deleted")
 // deleted; then nothing is noted.
 func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Duration) error {
 	digests = slices.Compact(slices.Sorted(slices.Values(digests))) // in one order: no deadlocks
-	for batch := range slices.Chunk(digests, rowsPerInsert) {
+	for batch := range slices.Chunk(digests, database.RowsPerInsert) {
 		var args []any
 		for _, d := range batch {
 			args = append(args, d)
 		}
-		fresh, err := get(ctx, b.read, value[int], `SELECT COUNT(*) FROM registry_blobs
-			WHERE digest IN `+places(1, len(batch))+` AND deleting = 0 AND touched > `+b.read.clock+` - ?`,
+		fresh, err := database.Get(ctx, b.db.Read, database.Value[int], `SELECT COUNT(*) FROM registry_blobs
+			WHERE digest IN `+database.Places(1, len(batch))+` AND deleting = 0 AND touched > `+b.db.Read.Clock+` - ?`,
 			append(args, interval.Milliseconds())...)
 		if err != nil {
 			return err
@@ -37,7 +39,7 @@ func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Durat
 		if fresh == len(batch) {
 			continue
 		}
-		if err := b.update(ctx, "note the use of blobs", func(tx session) error {
+		if err := b.db.Update(ctx, "note the use of blobs", func(tx database.Session) error {
 			return touch(ctx, tx, batch)
 		}); err != nil {
 			return err
@@ -46,8 +48,8 @@ func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Durat
 	return nil
 }
 
-// touch notes that clients rely on blobs, at most rowsPerInsert.
-func touch(ctx context.Context, tx session, digests []string) error {
+// touch notes that clients rely on blobs, at most database.RowsPerInsert.
+func touch(ctx context.Context, tx database.Session, digests []string) error {
 	if len(digests) == 0 {
 		return nil
 	}
@@ -55,30 +57,26 @@ func touch(ctx context.Context, tx session, digests []string) error {
 	for _, d := range digests {
 		args = append(args, d)
 	}
-	row := `(?, ` + tx.clock + `, 0)`
-	done, err := tx.exec(ctx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES `+
+	row := `(?, ` + tx.Clock + `, 0)`
+	n, err := tx.ExecCount(ctx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES `+
 		row+strings.Repeat(`, `+row, len(digests)-1)+`
 		ON CONFLICT (digest) DO UPDATE SET touched = excluded.touched, deleting = 0
-		WHERE registry_blobs.deleting < `+tx.clock, args...)
-	if err != nil {
-		return err
+		WHERE registry_blobs.deleting < `+tx.Clock, args...)
+	if err == nil && n < int64(len(digests)) {
+		return ErrDeleting
 	}
-	if n, err := done.RowsAffected(); err != nil || n < int64(len(digests)) {
-		return errors.Join(err, ErrDeleting)
-	}
-	return nil
+	return err
 }
 
 // Now returns the database's time.
 func (b *Blobs) Now(ctx context.Context) (time.Time, error) {
-	now, err := get(ctx, b.read, value[int64], `SELECT `+b.read.clock)
-	return time.UnixMilli(now), err
+	return b.db.Now(ctx)
 }
 
 // IsUnused reports whether Begin would allow to delete a blob now.
 func (b *Blobs) IsUnused(ctx context.Context, digest string, before time.Time) (bool, error) {
-	return get(ctx, b.read, value[bool], `SELECT EXISTS (SELECT 1 FROM registry_blobs
-		WHERE digest = ? AND touched < ? AND deleting < `+b.read.clock+`)`, digest, before.UnixMilli())
+	return database.Get(ctx, b.db.Read, database.Value[bool], `SELECT EXISTS (SELECT 1 FROM registry_blobs
+		WHERE digest = ? AND touched < ? AND deleting < `+b.db.Read.Clock+`)`, digest, before.UnixMilli())
 }
 
 // Deletion is the right to delete a blob. It lasts until Blobs.End, or for a lease.
@@ -95,13 +93,14 @@ func (b *Blobs) Begin(
 	ctx context.Context, digest string, before time.Time, lease time.Duration,
 ) (d Deletion, may bool, err error) {
 	d = Deletion{digest: digest, limit: time.Now().Add(lease / 2)}
-	err = b.update(ctx, "begin to delete blob "+digest, func(tx session) error {
-		if err := exec(ctx, tx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES (?, `+tx.clock+`, 0)
+	err = b.db.Update(ctx, "begin to delete blob "+digest, func(tx database.Session) error {
+		if err := tx.Exec(ctx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES (?, `+tx.Clock+`, 0)
 			ON CONFLICT (digest) DO NOTHING`, digest); err != nil {
 			return err
 		}
-		d.until, err = get(ctx, tx, value[int64], `UPDATE registry_blobs SET deleting = `+tx.clock+` + ?
-			WHERE digest = ? AND touched < ? AND deleting < `+tx.clock+` RETURNING deleting`,
+		d.until, err = database.Get(ctx, tx, database.Value[int64],
+			`UPDATE registry_blobs SET deleting = `+tx.Clock+` + ?
+			WHERE digest = ? AND touched < ? AND deleting < `+tx.Clock+` RETURNING deleting`,
 			lease.Milliseconds(), digest, before.UnixMilli())
 		if may = err == nil; errors.Is(err, ErrNotFound) {
 			err = nil
@@ -132,13 +131,14 @@ func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error 
 // End ends the deletion of a blob. It does nothing if the lease has ended and another process is
 // deleting the blob.
 func (b *Blobs) End(ctx context.Context, d Deletion) error {
-	return b.exec(ctx, "end the deletion of blob "+d.digest,
+	return b.db.Exec(ctx, "end the deletion of blob "+d.digest,
 		`UPDATE registry_blobs SET deleting = 0 WHERE digest = ? AND deleting = ?`, d.digest, d.until)
 }
 
 // Forget forgets the blobs that were last touched before a time.
 func (b *Blobs) Forget(ctx context.Context, before time.Time) error {
-	return b.exec(ctx, "forget blobs", `DELETE FROM registry_blobs WHERE touched < ? AND deleting < `+b.write.clock,
+	return b.db.Exec(ctx, "forget blobs",
+		`DELETE FROM registry_blobs WHERE touched < ? AND deleting < `+b.db.Write.Clock,
 		before.UnixMilli())
 }
 
@@ -150,7 +150,7 @@ type RepositoryLayer struct {
 
 // AllUpstreams returns the rows of AddUpstreams, for all repositories.
 func (c *Blobs) AllUpstreams(ctx context.Context) ([]RepositoryLayer, error) {
-	return list(ctx, c.read, func(l *RepositoryLayer) []any {
+	return database.List(ctx, c.db.Read, func(l *RepositoryLayer) []any {
 		return []any{&l.Name, &l.Repository, &l.PlainHTTP, &l.Digest, &l.Size}
 	}, `SELECT repository, source, plain_http = 1, digest, size FROM upstream_blobs`)
 }
@@ -158,7 +158,7 @@ func (c *Blobs) AllUpstreams(ctx context.Context) ([]RepositoryLayer, error) {
 // SourceLayers returns the layers of ready images with the repositories that the images were added
 // from.
 func (c *Blobs) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
-	return list(ctx, c.read, func(l *RepositoryLayer) []any {
+	return database.List(ctx, c.db.Read, func(l *RepositoryLayer) []any {
 		return []any{&l.Name, &l.Repository, &l.Digest, &l.Size}
 	}, `SELECT i.name, s.repository, b.digest, b.size FROM image_sources s JOIN images i ON i.n = s.image
 		JOIN image_blobs b ON b.image = i.n WHERE b.position >= 0`)
@@ -166,6 +166,6 @@ func (c *Blobs) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
 
 // RemoveUpstreams removes what AddUpstreams has recorded of a layer of a repository.
 func (c *Blobs) RemoveUpstreams(ctx context.Context, repository, digest string) error {
-	return c.exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),
+	return c.db.Exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),
 		`DELETE FROM upstream_blobs WHERE repository = ? AND digest = ?`, repository, digest)
 }

@@ -31,17 +31,16 @@ package catalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
-)
+	"time"
 
-// ErrNotFound means that the catalog has no such entry.
-var ErrNotFound = errors.New("not found")
+	"lighter/hub/catalog/database"
+)
 
 // Catalog is an open catalog. It is safe for concurrent use.
 type Catalog struct {
-	*database
+	db      *database.DB
 	Jobs    *Jobs
 	Claims  *Claims
 	Checks  *Checks
@@ -55,28 +54,38 @@ type Catalog struct {
 	sized   atomic.Int64 // changes that image_sizes includes; -1: unknown
 }
 
-// Open opens a catalog, and makes what is missing in it. An older catalog is migrated.
-func Open(ctx context.Context, p Place) (*Catalog, error) {
-	db, err := connect(p)
-	if err == nil {
-		if err = p.makeSchema(ctx, db); err == nil {
-			err = migrate(ctx, db.writing, db.write)
-		}
-		if err != nil {
-			err = errors.Join(err, db.Close())
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the catalog %s: %w", p, mark(err))
-	}
-	return newCatalog(db), nil
-}
-
-func newCatalog(db *database) *Catalog {
-	c := &Catalog{database: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
+func newCatalog(db *database.DB) *Catalog {
+	c := &Catalog{db: db, Jobs: &Jobs{db}, Claims: &Claims{db}, Checks: &Checks{db},
 		Garbage: &Garbage{db}, Blobs: &Blobs{db},
 		Holders: &Holders{db}, Starts: &Starts{db}, Repairs: &Repairs{db},
 		changes: changes{wake: make(chan struct{}, 1)}}
 	c.sized.Store(-1)
 	return c
+}
+
+// Close closes the catalog.
+func (c *Catalog) Close() error { return c.db.Close() }
+
+// Now returns the database's time. All times in the catalog are by the database's clock: those of
+// the hub's processes may differ.
+func (c *Catalog) Now(ctx context.Context) (time.Time, error) { return c.db.Now(ctx) }
+
+// OnFull sets the function that is called when the disk of an SQLite catalog is full. makeRoom
+// reports whether it has made room: then the transaction runs again. OnFull is called before others
+// use the catalog.
+func (c *Catalog) OnFull(makeRoom func() bool) { c.db.OnFull(makeRoom) }
+
+// Observe sets the observer of statements. It is called before others use the catalog.
+func (c *Catalog) Observe(o database.Observer) { c.db.Observe(o) }
+
+// ObserveCommits sets the observer of commits. It is called before others use the catalog.
+func (c *Catalog) ObserveCommits(o database.CommitObserver) { c.db.ObserveCommits(o) }
+
+// Snapshot writes a copy of an SQLite catalog, as it is now, to a new file. Others use the catalog
+// meanwhile.
+func (c *Catalog) Snapshot(ctx context.Context, path string) error {
+	if err := c.db.CopyTo(ctx, path); err != nil {
+		return fmt.Errorf("copy the catalog: %w", err)
+	}
+	return nil
 }

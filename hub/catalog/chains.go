@@ -2,11 +2,11 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
@@ -47,7 +47,7 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 	// length.
 	for level := []any{chain}; len(level) > 0; {
 		room := wire.MaxAbove - len(answer.Above)
-		if found, err = c.links(ctx, `c.parent IN `+places(1, len(level)), room+1, level...); err != nil {
+		if found, err = c.links(ctx, `c.parent IN `+database.Places(1, len(level)), room+1, level...); err != nil {
 			return nil, err
 		}
 		if len(found) > room {
@@ -68,11 +68,11 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 func (c *Catalog) links(ctx context.Context, condition string, limit int, args ...any) (links []wire.Link, err error) {
 	type row struct {
 		wire.Link
-		tree       sql.Null[chunk.ID]
+		tree       database.Null[chunk.ID]
 		signatures []byte
 	}
 	args = append(append([]any{index.Format}, args...), limit)
-	for r, err := range rows(ctx, c.read, func(r *row) []any {
+	for r, err := range database.Rows(ctx, c.db.Read, func(r *row) []any {
 		return []any{&r.Chain, &r.Parent, &r.DiffID, &r.tree, &r.signatures}
 	}, `SELECT c.chain, c.parent, c.diff_id, s.tree, s.signature FROM chains c
 		LEFT JOIN statements s ON s.chain = c.chain AND s.format = ? AND `+top+`
@@ -95,7 +95,7 @@ func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement
 		tree       chunk.ID
 		signatures []byte
 	}
-	r, err := get(ctx, c.read, func(r *row) []any { return []any{&r.tree, &r.signatures} },
+	r, err := database.Get(ctx, c.db.Read, func(r *row) []any { return []any{&r.tree, &r.signatures} },
 		`SELECT tree, signature FROM statements WHERE chain = ? AND format = ?`, chain, index.Format)
 	if err != nil {
 		return nil, fmt.Errorf("statement about chain %s: %w", chain, err)
@@ -105,7 +105,7 @@ func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement
 
 // Layers returns the diffIDs of a chain that a ready image has or somebody holds, the lowest first.
 func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
-	diffIDs, err := list(ctx, c.read, value[string], `
+	diffIDs, err := database.List(ctx, c.db.Read, database.Value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (
 			SELECT c.parent, c.diff_id, 0 FROM chains c WHERE c.chain = ? AND `+served+`
 			UNION ALL
@@ -121,12 +121,12 @@ func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 // HasLayer reports whether a layer is known, and whether the blob with the given digest is known to
 // decompress to it.
 func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error) {
-	err = c.read.queryRow(ctx, `
+	type known struct{ layer, blob bool }
+	k, err := database.Get(ctx, c.db.Read, func(k *known) []any { return []any{&k.layer, &k.blob} }, `
 		SELECT EXISTS (SELECT 1 FROM layers WHERE diff_id = ?), EXISTS (SELECT 1 FROM blobs
-			WHERE digest = ? AND diff_id = ?)`,
-		diffID, digest, diffID).Scan(&layer, &blob)
+			WHERE digest = ? AND diff_id = ?)`, diffID, digest, diffID)
 	if err != nil {
 		return false, false, fmt.Errorf("look up layer %s: %w", wire.ShortDigest(diffID), err)
 	}
-	return layer, blob, nil
+	return k.layer, k.blob, nil
 }

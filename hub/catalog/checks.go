@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
+	"lighter/hub/catalog/numberset"
 )
 
 // Check is a check of the hub's stores that goes on where it was, after a restart, too.
@@ -27,12 +29,13 @@ type Check struct {
 
 // Checks are the checks of the hub's stores, and what they compare. They are safe for concurrent
 // use.
-type Checks struct{ *database }
+type Checks struct{ db *database.DB }
 
 // Get returns the check of a kind of job. It is empty if there was none.
 func (c *Checks) Get(ctx context.Context, kind string) (Check, error) {
-	all, err := list(ctx, c.read, func(k *Check) []any {
-		return []any{&k.Place, stamp{&k.Begun}, stamp{&k.Ended}, &k.Objects, &k.Bytes, &k.Errors, &k.Report}
+	all, err := database.List(ctx, c.db.Read, func(k *Check) []any {
+		return []any{&k.Place, database.Stamp(&k.Begun), database.Stamp(&k.Ended), &k.Objects, &k.Bytes, &k.Errors,
+			&k.Report}
 	}, `SELECT place, begun, ended, objects, bytes, errors, report FROM checks WHERE kind = ?`, kind)
 	if err != nil || len(all) == 0 {
 		return Check{}, err
@@ -49,19 +52,19 @@ func (c *Checks) Set(ctx context.Context, l Lease, kind string, k Check) error {
 // Complete is Set for a check that has looked at everything. The next one begins anew.
 func (c *Checks) Complete(ctx context.Context, l Lease, kind string, k Check) error {
 	k.Place = ""
-	return c.set(ctx, l, kind, k, c.write.clock)
+	return c.set(ctx, l, kind, k, c.db.Write.Clock)
 }
 
 func (c *Checks) set(ctx context.Context, l Lease, kind string, k Check, ended string) error {
-	return c.update(ctx, "store the progress of check "+kind, func(tx session) error {
+	return c.db.Update(ctx, "store the progress of check "+kind, func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `INSERT INTO checks (kind, place, begun, ended, ran, objects, bytes, errors, report)
-			VALUES (?, '', `+tx.clock+`, 0, 0, 0, 0, 0, ?) ON CONFLICT (kind) DO NOTHING`, kind, []byte{}); err != nil {
+		if err := tx.Exec(ctx, `INSERT INTO checks (kind, place, begun, ended, ran, objects, bytes, errors, report)
+			VALUES (?, '', `+tx.Clock+`, 0, 0, 0, 0, 0, ?) ON CONFLICT (kind) DO NOTHING`, kind, []byte{}); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `UPDATE checks SET begun = CASE WHEN place = '' THEN `+tx.clock+` ELSE begun END,
+		return tx.Exec(ctx, `UPDATE checks SET begun = CASE WHEN place = '' THEN `+tx.Clock+` ELSE begun END,
 			place = ?, ended = `+ended+`, objects = ?, bytes = ?, errors = ?, report = ? WHERE kind = ?`,
 			k.Place, k.Objects, k.Bytes, k.Errors, append([]byte{}, k.Report...), kind)
 	})
@@ -89,15 +92,16 @@ func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, l
 	fields := func(o *Object) []any { return []any{&o.ID, &o.Size} }
 	switch kind {
 	case Indexes:
-		return list(ctx, c.read, fields, `SELECT tree, index_wire FROM trees WHERE tree > ? ORDER BY tree LIMIT ?`,
+		return database.List(ctx, c.db.Read, fields,
+			`SELECT tree, index_wire FROM trees WHERE tree > ? ORDER BY tree LIMIT ?`,
 			after[:], limit)
 	case Locations:
-		return list(ctx, c.read, fields, `SELECT locations, MAX(wire) FROM layouts WHERE locations > ?
+		return database.List(ctx, c.db.Read, fields, `SELECT locations, MAX(wire) FROM layouts WHERE locations > ?
 			GROUP BY locations ORDER BY locations LIMIT ?`, after[:], limit)
 	case Packs:
 		var all []Object
 		for _, table := range []string{"packs", "startup_packs", "rewritten_packs"} {
-			some, err := list(ctx, c.read, fields, `SELECT id, size FROM `+table+` WHERE id > ?
+			some, err := database.List(ctx, c.db.Read, fields, `SELECT id, size FROM `+table+` WHERE id > ?
 				ORDER BY id LIMIT ?`, after[:], limit)
 			if err != nil {
 				return nil, err
@@ -108,7 +112,7 @@ func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, l
 		all = slices.CompactFunc(all, func(a, b Object) bool { return a.ID == b.ID })
 		return all[:min(len(all), limit)], nil
 	}
-	diffIDs, err := list(ctx, c.read, value[string], `SELECT diff_id FROM layers WHERE diff_id > ?
+	diffIDs, err := database.List(ctx, c.db.Read, database.Value[string], `SELECT diff_id FROM layers WHERE diff_id > ?
 		ORDER BY diff_id LIMIT ?`, "sha256:"+after.String(), limit)
 	if err != nil {
 		return nil, err
@@ -128,20 +132,24 @@ func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, l
 func (c *Checks) ObjectSize(ctx context.Context, kind ObjectKind, id chunk.ID) (int64, error) {
 	switch kind {
 	case Indexes:
-		return get(ctx, c.read, value[int64], `SELECT index_wire FROM trees WHERE tree = ?`, id[:])
+		return database.Get(ctx, c.db.Read, database.Value[int64], `SELECT index_wire FROM trees WHERE tree = ?`, id[:])
 	case Locations:
-		return get(ctx, c.read, value[int64], `SELECT wire FROM layouts WHERE locations = ? LIMIT 1`, id[:])
+		return database.Get(ctx, c.db.Read, database.Value[int64],
+			`SELECT wire FROM layouts WHERE locations = ? LIMIT 1`, id[:])
 	case Packs:
-		size, err := get(ctx, c.read, value[int64], `SELECT size FROM packs WHERE id = ?`, id[:])
+		size, err := database.Get(ctx, c.db.Read, database.Value[int64], `SELECT size FROM packs WHERE id = ?`, id[:])
 		if errors.Is(err, ErrNotFound) {
-			size, err = get(ctx, c.read, value[int64], `SELECT size FROM startup_packs WHERE id = ?`, id[:])
+			size, err = database.Get(ctx, c.db.Read, database.Value[int64],
+				`SELECT size FROM startup_packs WHERE id = ?`, id[:])
 		}
 		if errors.Is(err, ErrNotFound) {
-			size, err = get(ctx, c.read, value[int64], `SELECT size FROM rewritten_packs WHERE id = ?`, id[:])
+			size, err = database.Get(ctx, c.db.Read, database.Value[int64],
+				`SELECT size FROM rewritten_packs WHERE id = ?`, id[:])
 		}
 		return size, err
 	}
-	return get(ctx, c.read, value[int64], `SELECT -1 FROM layers WHERE diff_id = ?`, "sha256:"+id.String())
+	return database.Get(ctx, c.db.Read, database.Value[int64],
+		`SELECT -1 FROM layers WHERE diff_id = ?`, "sha256:"+id.String())
 }
 
 // ObjectBytes returns the bytes of all objects whose sizes are known, and the number of all
@@ -149,7 +157,7 @@ func (c *Checks) ObjectSize(ctx context.Context, kind ObjectKind, id chunk.ID) (
 func (c *Checks) ObjectBytes(ctx context.Context) (n, size int64, err error) {
 	for _, table := range [][2]string{{"trees", "index_wire"}, {"layouts", "wire"}, {"packs", "size"},
 		{"startup_packs", "size"}, {"rewritten_packs", "size"}, {"layers", "0"}} {
-		sum, err := get(ctx, c.read, func(s *[2]int64) []any { return []any{&s[0], &s[1]} },
+		sum, err := database.Get(ctx, c.db.Read, func(s *[2]int64) []any { return []any{&s[0], &s[1]} },
 			`SELECT COUNT(*), COALESCE(SUM(`+table[1]+`), 0) FROM `+table[0])
 		if err != nil {
 			return 0, 0, err
@@ -163,7 +171,7 @@ func (c *Checks) ObjectBytes(ctx context.Context) (n, size int64, err error) {
 func (c *Checks) Inconsistencies(ctx context.Context) (map[string]int64, error) {
 	found := map[string]int64{}
 	for what, query := range inconsistencies {
-		n, err := get(ctx, c.read, value[int64], query)
+		n, err := database.Get(ctx, c.db.Read, database.Value[int64], query)
 		if err != nil {
 			return nil, err
 		}
@@ -176,10 +184,10 @@ func (c *Checks) Inconsistencies(ctx context.Context) (map[string]int64, error) 
 		return nil, err
 	}
 	maps.Copy(found, broken)
-	if c.read.integrity == "" {
+	if c.db.Read.Integrity == "" {
 		return found, nil
 	}
-	lines, err := list(ctx, c.read, value[string], c.read.integrity)
+	lines, err := database.List(ctx, c.db.Read, database.Value[string], c.db.Read.Integrity)
 	for _, line := range lines {
 		if line != "ok" {
 			found["the database is damaged: "+line]++
@@ -211,29 +219,27 @@ var inconsistencies = map[string]string{
 
 // brokenLayers counts the layers that name chunks that do not exist.
 func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
-	last, err := get(ctx, c.read, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
+	last, err := database.Get(ctx, c.db.Read, database.Value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
 		return nil, err
 	}
-	exists := make([]uint64, last/64+1)
-	for n, err := range rows(ctx, c.read, value[int64], `SELECT n FROM chunks`) {
+	var exist numberset.Bits
+	for n, err := range database.Rows(ctx, c.db.Read, database.Value[int64], `SELECT n FROM chunks`) {
 		if err != nil {
 			return nil, err
 		}
-		if n <= last { // others were added since
-			exists[n/64] |= 1 << (n % 64)
-		}
+		exist.Add(n, n+1)
 	}
 	found := map[string]int64{}
 	var broken []string
-	for l, err := range layersChunks(ctx, c.read) {
+	for l, err := range layersChunks(ctx, c.db.Read) {
 		if err != nil {
 			return nil, err
 		}
 		missing := false
-		if err := decodeRuns(l.chunks, func(first, end int64) error {
-			for n := first; n < min(end, last+1); n++ {
-				missing = missing || exists[n/64]&(1<<(n%64)) == 0
+		if err := numberset.Decode(l.chunks, func(first, end int64) error {
+			for n := first; n < min(end, last+1); n++ { // others may have been added after they were read
+				missing = missing || !exist.Has(n)
 			}
 			return nil
 		}); err != nil {
@@ -259,19 +265,21 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 // after their layers.
 func (c *Checks) isBroken(ctx context.Context, diffID string) (bool, error) {
 	chunksOf := func() ([][]byte, error) {
-		return list(ctx, c.read, value[[]byte], `SELECT chunks FROM layers WHERE diff_id = ?`, diffID)
+		return database.List(ctx, c.db.Read, database.Value[[]byte],
+			`SELECT chunks FROM layers WHERE diff_id = ?`, diffID)
 	}
 	runs, err := chunksOf()
 	if err != nil || len(runs) == 0 {
 		return false, err
 	}
 	missing := int64(0)
-	if err := decodeRuns(runs[0], func(first, end int64) error {
-		n, err := get(ctx, c.read, value[int64], `SELECT COUNT(*) FROM chunks WHERE n >= ? AND n < ?`, first, end)
+	if err := numberset.Decode(runs[0], func(first, end int64) error {
+		n, err := database.Get(ctx, c.db.Read, database.Value[int64],
+			`SELECT COUNT(*) FROM chunks WHERE n >= ? AND n < ?`, first, end)
 		missing += end - first - n
 		return err
 	}); err != nil || missing == 0 {
-		if errors.Is(err, errRuns) { // brokenLayers has counted it
+		if errors.Is(err, numberset.ErrDamaged) { // brokenLayers has counted it
 			err = nil
 		}
 		return false, err

@@ -3,10 +3,12 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 )
 
 // lookupBatch is the number of chunks in one query. More would not be faster, and databases limit
@@ -15,23 +17,23 @@ const lookupBatch = 500
 
 // Numbers returns the numbers of the known ones among the chunks.
 func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
-	return numbersOf(ctx, c.read, ids)
+	return numbersOf(ctx, c.db.Read, ids)
 }
 
-func numbersOf(ctx context.Context, db session, ids []chunk.ID) (map[chunk.ID]int64, error) {
-	return lookup(ctx, db, ids, keyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
+func numbersOf(ctx context.Context, in database.Session, ids []chunk.ID) (map[chunk.ID]int64, error) {
+	return lookup(ctx, in, ids, database.KeyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
 }
 
 // Units returns the units of the known ones among the chunks.
 func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
 	fields := func(id *chunk.ID, u *chunk.Unit) []any { return []any{id, &u.Pack, &u.N} }
-	return lookup(ctx, c.read, ids, fields, `SELECT c.id, p.id, u.place
+	return lookup(ctx, c.db.Read, ids, fields, `SELECT c.id, p.id, u.place
 		FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `)
 }
 
 // lookup returns the rows of the known ones among the chunks. The query ends before their list.
 func lookup[V any](
-	ctx context.Context, db session, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
+	ctx context.Context, in database.Session, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
 ) (map[chunk.ID]V, error) {
 	found := map[chunk.ID]V{}
 	for batch := range slices.Chunk(ids, lookupBatch) {
@@ -39,13 +41,25 @@ func lookup[V any](
 		for i := range batch {
 			args[i] = batch[i][:]
 		}
-		some, err := mapOf(ctx, db, fields, query+places(1, len(batch)), args...)
+		some, err := database.Map(ctx, in, fields, query+database.Places(1, len(batch)), args...)
 		if err != nil {
 			return nil, err
 		}
 		maps.Copy(found, some)
 	}
 	return found, nil
+}
+
+// layerChunks is the set of a layer's chunks, encoded by package numberset.
+type layerChunks struct {
+	diffID string
+	chunks []byte
+}
+
+// layersChunks reads the sets of chunks of all layers.
+func layersChunks(ctx context.Context, in database.Session) iter.Seq2[layerChunks, error] {
+	return database.Rows(ctx, in, func(l *layerChunks) []any { return []any{&l.diffID, &l.chunks} },
+		`SELECT diff_id, chunks FROM layers`)
 }
 
 // Unit returns the unit that holds a chunk, or ErrNotFound.
@@ -63,12 +77,13 @@ func (c *Catalog) Unit(ctx context.Context, id chunk.ID) (chunk.Unit, error) {
 
 // HasPack reports whether a pack, a startup pack or a rewritten pack is known.
 func (c *Catalog) HasPack(ctx context.Context, id chunk.ID) (bool, error) {
-	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)
+	return database.Get(ctx, c.db.Read, database.Value[bool], `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)
 		OR EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)
 		OR EXISTS (SELECT 1 FROM rewritten_packs WHERE id = ?)`, id[:], id[:], id[:])
 }
 
 // HasTree reports whether a tree is known.
 func (c *Catalog) HasTree(ctx context.Context, id chunk.ID) (bool, error) {
-	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
+	return database.Get(ctx, c.db.Read, database.Value[bool],
+		`SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
 }

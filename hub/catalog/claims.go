@@ -2,11 +2,12 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"strings"
 	"time"
+
+	"lighter/hub/catalog/database"
 )
 
 // Claim is a publisher's right to store and delete certain objects. Nobody else has that right for
@@ -18,29 +19,29 @@ type Claim struct {
 }
 
 // Claims are the claims of objects. They are safe for concurrent use.
-type Claims struct{ *database }
+type Claims struct{ db *database.DB }
 
 // ErrClaimed means that another publisher stores or deletes one of the objects.
 var ErrClaimed = errors.New("another publication has claimed its objects")
 
 // Acquire claims objects for a lease, or returns ErrClaimed.
 func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) error {
-	return c.update(ctx, "claim objects", func(tx session) error {
-		for batch := range slices.Chunk(claim.Keys, rowsPerInsert) {
+	return c.db.Update(ctx, "claim objects", func(tx database.Session) error {
+		for batch := range slices.Chunk(claim.Keys, database.RowsPerInsert) {
 			var args []any
 			for _, key := range batch {
 				args = append(args, key, claim.Owner, lease.Milliseconds())
 			}
-			row := `(?, ?, ` + tx.clock + ` + ?)`
-			done, err := tx.exec(ctx, `INSERT INTO object_claims (key, owner, until) VALUES `+
+			row := `(?, ?, ` + tx.Clock + ` + ?)`
+			n, err := tx.ExecCount(ctx, `INSERT INTO object_claims (key, owner, until) VALUES `+
 				row+strings.Repeat(`, `+row, len(batch)-1)+`
 				ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, until = excluded.until
-				WHERE object_claims.until < `+tx.clock, args...)
+				WHERE object_claims.until < `+tx.Clock, args...)
 			if err != nil {
 				return err
 			}
-			if n, err := done.RowsAffected(); err != nil || n < int64(len(batch)) {
-				return errors.Join(err, ErrClaimed)
+			if n < int64(len(batch)) {
+				return ErrClaimed
 			}
 		}
 		return nil
@@ -49,34 +50,31 @@ func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) 
 
 // Extend extends the lease of a claim, or returns ErrLost.
 func (c *Claims) Extend(ctx context.Context, claim Claim, lease time.Duration) error {
-	return c.update(ctx, "extend a claim of objects", func(tx session) error {
-		done, err := tx.exec(ctx, `UPDATE object_claims SET until = `+tx.clock+` + ? WHERE owner = ?`,
+	return c.db.Update(ctx, "extend a claim of objects", func(tx database.Session) error {
+		n, err := tx.ExecCount(ctx, `UPDATE object_claims SET until = `+tx.Clock+` + ? WHERE owner = ?`,
 			lease.Milliseconds(), claim.Owner)
-		return claim.check(done, err)
+		return claim.check(n, err)
 	})
 }
 
-// check returns ErrLost if a statement has not found all objects of the claim.
-func (claim Claim) check(done sql.Result, err error) error {
-	if err != nil {
-		return err
+// check returns ErrLost if a statement has found fewer objects than the claim has.
+func (claim Claim) check(found int64, err error) error {
+	if err == nil && found < int64(len(claim.Keys)) {
+		return ErrLost
 	}
-	if n, err := done.RowsAffected(); err != nil || n < int64(len(claim.Keys)) {
-		return errors.Join(err, ErrLost)
-	}
-	return nil
+	return err
 }
 
 // holdClaim returns ErrLost if a claim was lost. Otherwise nobody else can get it before the
 // transaction ends.
-func holdClaim(ctx context.Context, tx session, claim Claim) error {
-	done, err := tx.exec(ctx, `UPDATE object_claims SET owner = owner WHERE owner = ?`, claim.Owner)
-	return claim.check(done, err)
+func holdClaim(ctx context.Context, tx database.Session, claim Claim) error {
+	n, err := tx.ExecCount(ctx, `UPDATE object_claims SET owner = owner WHERE owner = ?`, claim.Owner)
+	return claim.check(n, err)
 }
 
 // Release ends a claim. Its published objects are known, and the others are deleted.
 func (c *Claims) Release(ctx context.Context, claim Claim) error {
-	return c.exec(ctx, "release a claim of objects", `DELETE FROM object_claims WHERE owner = ?`, claim.Owner)
+	return c.db.Exec(ctx, "release a claim of objects", `DELETE FROM object_claims WHERE owner = ?`, claim.Owner)
 }
 
 // Expired gives owner a claim of at most limit objects whose claims have expired. If ended is
@@ -84,13 +82,14 @@ func (c *Claims) Release(ctx context.Context, claim Claim) error {
 func (c *Claims) Expired(
 	ctx context.Context, owner, ended string, lease time.Duration, limit int,
 ) (claim Claim, err error) {
-	condition, args := `until < `+c.write.clock, []any{owner, lease.Milliseconds()}
+	condition, args := `until < `+c.db.Write.Clock, []any{owner, lease.Milliseconds()}
 	if ended != "" {
 		condition, args = condition+` OR substr(owner, 1, ?) = ?`, append(args, len(ended), ended)
 	}
-	err = c.update(ctx, "find expired claims of objects", func(tx session) error {
-		keys, err := list(ctx, tx, value[string], `UPDATE object_claims SET owner = ?, until = `+tx.clock+` + ?
-			WHERE key IN (SELECT key FROM object_claims WHERE `+condition+` ORDER BY key LIMIT ?`+tx.skip+`)
+	err = c.db.Update(ctx, "find expired claims of objects", func(tx database.Session) error {
+		keys, err := database.List(ctx, tx, database.Value[string],
+			`UPDATE object_claims SET owner = ?, until = `+tx.Clock+` + ?
+			WHERE key IN (SELECT key FROM object_claims WHERE `+condition+` ORDER BY key LIMIT ?`+tx.Skip+`)
 			RETURNING key`, append(args, limit)...)
 		claim = Claim{owner, keys}
 		return err

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 )
 
 // Garbage finds and removes what no image needs.
-type Garbage struct{ *database }
+type Garbage struct{ db *database.DB }
 
 // UnservedTree is a tree that no image has. It is removed if it is Dead: it has had no image for
 // long enough, and nobody holds it.
@@ -30,27 +31,27 @@ const withoutImage = `NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b 
 
 // dead is the condition for removing tree t. Its argument is a time in milliseconds: the tree must
 // have been without an image for longer.
-func (s session) dead() string {
-	return withoutImage + ` AND t.dead > 0 AND t.dead <= ` + s.clock + ` - CAST(? AS BIGINT)
+func dead(s database.Session) string {
+	return withoutImage + ` AND t.dead > 0 AND t.dead <= ` + s.Clock + ` - CAST(? AS BIGINT)
 		AND NOT ` + isHeld("t.tree")
 }
 
 // NoteUnserved records that trees have no image from now on, if the catalog does not know since
 // when they have none: their images were removed by a release that did not record it.
 func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
-	return c.update(ctx, "note trees without an image", func(tx session) error {
+	return c.db.Update(ctx, "note trees without an image", func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `UPDATE trees AS t SET dead = `+tx.clock+` WHERE dead = 0 AND `+withoutImage)
+		return tx.Exec(ctx, `UPDATE trees AS t SET dead = `+tx.Clock+` WHERE dead = 0 AND `+withoutImage)
 	})
 }
 
 // noteRemoval records for all trees of some images that the images are removed now. These are the
 // images of a name, the first of args, that meet the condition. A tree that another image has is
 // not dead.
-func noteRemoval(ctx context.Context, tx session, condition string, args ...any) error {
-	return exec(ctx, tx, `UPDATE trees SET dead = `+tx.clock+` WHERE tree IN (SELECT s.tree FROM statements s
+func noteRemoval(ctx context.Context, tx database.Session, condition string, args ...any) error {
+	return tx.Exec(ctx, `UPDATE trees SET dead = `+tx.Clock+` WHERE tree IN (SELECT s.tree FROM statements s
 		JOIN image_blobs b ON b.chain = s.chain
 		WHERE b.image IN (SELECT n FROM images WHERE name = ?`+condition+`))`, args...)
 }
@@ -59,7 +60,7 @@ func noteRemoval(ctx context.Context, tx session, condition string, args ...any)
 // its last holder, longer than delay ago.
 func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]UnservedTree, error) {
 	return c.unserved(ctx, `SELECT t.tree, l.locations, t.index_wire + l.wire, t.dead, `+isHeld("t.tree")+`,
-			(`+c.read.dead()+`)
+			(`+dead(c.db.Read)+`)
 		FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+` ORDER BY t.dead, t.tree`,
 		delay.Milliseconds())
 }
@@ -67,9 +68,10 @@ func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]Uns
 // ForeseeTrees returns what UnservedTrees would return after ExpireHolders, with that age, and
 // NoteUnserved.
 func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([]UnservedTree, error) {
-	now := c.read.clock
+	now := c.db.Read.Clock
 	return c.unserved(ctx, `
-		WITH unserved AS (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead, `+isHeld("t.tree")+` AS held,
+		WITH unserved AS (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead,
+			`+isHeld("t.tree")+` AS held,
 			EXISTS (SELECT 1 FROM held h JOIN holders o ON o.holder = h.holder
 				WHERE h.tree = t.tree AND o.seen >= `+now+` - CAST(? AS BIGINT)) AS kept
 			FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+`),
@@ -81,15 +83,15 @@ func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([
 
 // unserved returns the trees that a query selects, with their startup packs.
 func (c *Garbage) unserved(ctx context.Context, query string, args ...any) ([]UnservedTree, error) {
-	trees, err := list(ctx, c.read, func(t *UnservedTree) []any {
-		return []any{&t.Tree, &t.Locations, &t.Bytes, stamp{&t.Since}, &t.Held, &t.Dead}
+	trees, err := database.List(ctx, c.db.Read, func(t *UnservedTree) []any {
+		return []any{&t.Tree, &t.Locations, &t.Bytes, database.Stamp(&t.Since), &t.Held, &t.Dead}
 	}, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	for i := range trees {
 		t := &trees[i]
-		t.Packs, err = list(ctx, c.read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
+		t.Packs, err = database.List(ctx, c.db.Read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
 			`SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ?
 				AND NOT EXISTS (SELECT 1 FROM startups o WHERE o.pack = p.id AND o.tree <> s.tree)`, t.Tree[:])
 		if err != nil {
@@ -102,9 +104,9 @@ func (c *Garbage) unserved(ctx context.Context, query string, args ...any) ([]Un
 // removal runs fn in a transaction that removes rows, and their objects afterwards. The caller owns
 // the job of the lease, and has claimed the objects.
 func (c *Garbage) removal(
-	ctx context.Context, what string, l Lease, claim Claim, fn func(tx session) error,
+	ctx context.Context, what string, l Lease, claim Claim, fn func(tx database.Session) error,
 ) error {
-	return c.update(ctx, what, func(tx session) error {
+	return c.db.Update(ctx, what, func(tx database.Session) error {
 		if err := excludePublications(ctx, tx); err != nil {
 			return err
 		}
@@ -123,12 +125,12 @@ func (c *Garbage) removal(
 func (c *Garbage) ForgetTrees(
 	ctx context.Context, claim Claim, l Lease, delay time.Duration, trees []UnservedTree,
 ) (removed, bytes int64, err error) {
-	err = c.removal(ctx, "remove dead trees", l, claim, func(tx session) error {
+	err = c.removal(ctx, "remove dead trees", l, claim, func(tx database.Session) error {
 		removed, bytes = 0, 0
 		for _, t := range trees {
-			dead, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1
+			dead, err := database.Get(ctx, tx, database.Value[bool], `SELECT EXISTS (SELECT 1
 				FROM trees t JOIN layouts l ON l.tree = t.tree
-				WHERE t.tree = ? AND l.locations = ? AND `+tx.dead()+`)`,
+				WHERE t.tree = ? AND l.locations = ? AND `+dead(tx)+`)`,
 				t.Tree[:], t.Locations[:], delay.Milliseconds())
 			if err != nil {
 				return err
@@ -150,19 +152,19 @@ func (c *Garbage) ForgetTrees(
 
 // forgetTree removes a tree, and its startup packs unless another tree has them. It returns the
 // bytes of these packs.
-func forgetTree(ctx context.Context, tx session, t UnservedTree) (bytes int64, err error) {
+func forgetTree(ctx context.Context, tx database.Session, t UnservedTree) (bytes int64, err error) {
 	for _, table := range []string{"startups", "traces", "recordings", "formers", "layouts", "statements", "trees"} {
-		if err := exec(ctx, tx, `DELETE FROM `+table+` WHERE tree = ?`, t.Tree[:]); err != nil {
+		if err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE tree = ?`, t.Tree[:]); err != nil {
 			return 0, err
 		}
 	}
 	for _, p := range t.Packs {
-		done, err := tx.exec(ctx, `DELETE FROM startup_packs WHERE id = ?
+		n, err := tx.ExecCount(ctx, `DELETE FROM startup_packs WHERE id = ?
 			AND NOT EXISTS (SELECT 1 FROM startups WHERE pack = id)`, p.ID[:])
 		if err != nil {
 			return 0, err
 		}
-		if n, err := done.RowsAffected(); err != nil || n > 0 {
+		if n > 0 {
 			bytes += p.Size
 		}
 	}
@@ -178,15 +180,12 @@ const unusedChains = `SELECT c.chain FROM chains c
 // ForgetChains removes at most limit chains that nothing has. It returns their number; below a
 // removed chain there may be another one.
 func (c *Garbage) ForgetChains(ctx context.Context, l Lease, limit int) (removed int64, err error) {
-	some, err := list(ctx, c.read, value[string], unusedChains, 1)
+	some, err := database.List(ctx, c.db.Read, database.Value[string], unusedChains, 1)
 	if err != nil || len(some) == 0 {
 		return 0, err
 	}
-	err = c.removal(ctx, "remove dead chains", l, Claim{}, func(tx session) error {
-		done, err := tx.exec(ctx, `DELETE FROM chains WHERE chain IN (`+unusedChains+`)`, limit)
-		if err == nil {
-			removed, err = done.RowsAffected()
-		}
+	err = c.removal(ctx, "remove dead chains", l, Claim{}, func(tx database.Session) error {
+		removed, err = tx.ExecCount(ctx, `DELETE FROM chains WHERE chain IN (`+unusedChains+`)`, limit)
 		return err
 	})
 	return removed, err
@@ -194,26 +193,22 @@ func (c *Garbage) ForgetChains(ctx context.Context, l Lease, limit int) (removed
 
 // DeadLayers returns at most limit layers that no chain has.
 func (c *Garbage) DeadLayers(ctx context.Context, limit int) ([]string, error) {
-	return list(ctx, c.read, value[string], `SELECT l.diff_id FROM layers l
+	return database.List(ctx, c.db.Read, database.Value[string], `SELECT l.diff_id FROM layers l
 		WHERE NOT EXISTS (SELECT 1 FROM chains c WHERE c.diff_id = l.diff_id) ORDER BY l.diff_id LIMIT ?`, limit)
 }
 
 // ForgetLayers removes those of the layers that no chain has. It returns their number.
 func (c *Garbage) ForgetLayers(ctx context.Context, claim Claim, l Lease, diffIDs []string) (removed int64, err error) {
-	err = c.removal(ctx, "remove dead layers", l, claim, func(tx session) error {
+	err = c.removal(ctx, "remove dead layers", l, claim, func(tx database.Session) error {
 		removed = 0
 		for _, diffID := range diffIDs {
 			for _, table := range []string{"blobs", "layers"} {
-				done, err := tx.exec(ctx, `DELETE FROM `+table+` WHERE diff_id = ?
+				n, err := tx.ExecCount(ctx, `DELETE FROM `+table+` WHERE diff_id = ?
 					AND NOT EXISTS (SELECT 1 FROM chains WHERE diff_id = ?)`, diffID, diffID)
 				if err != nil {
 					return err
 				}
 				if table == "layers" {
-					n, err := done.RowsAffected()
-					if err != nil {
-						return err
-					}
 					removed += n
 				}
 			}
@@ -236,12 +231,12 @@ type Link struct{ Parent, DiffID string }
 // Lineage returns all chains.
 func (c *Garbage) Lineage(ctx context.Context) (l Lineage, err error) {
 	l = Lineage{Used: map[string]bool{}, Trees: map[chunk.ID][]string{}}
-	if l.Chains, err = mapOf(ctx, c.read, func(chain *string, l *Link) []any {
+	if l.Chains, err = database.Map(ctx, c.db.Read, func(chain *string, l *Link) []any {
 		return []any{chain, &l.Parent, &l.DiffID}
 	}, `SELECT chain, parent, diff_id FROM chains`); err != nil {
 		return l, err
 	}
-	for chain, err := range rows(ctx, c.read, value[string],
+	for chain, err := range database.Rows(ctx, c.db.Read, database.Value[string],
 		`SELECT DISTINCT chain FROM image_blobs WHERE position >= 0`) {
 		if err != nil {
 			return l, err
@@ -252,7 +247,7 @@ func (c *Garbage) Lineage(ctx context.Context) (l Lineage, err error) {
 		chain string
 		tree  chunk.ID
 	}
-	for m, err := range rows(ctx, c.read, func(m *made) []any { return []any{&m.chain, &m.tree} },
+	for m, err := range database.Rows(ctx, c.db.Read, func(m *made) []any { return []any{&m.chain, &m.tree} },
 		`SELECT chain, tree FROM statements`) {
 		if err != nil {
 			return l, err
@@ -264,7 +259,8 @@ func (c *Garbage) Lineage(ctx context.Context) (l Lineage, err error) {
 
 // LastCollection returns what SetLastCollection has stored, or nil.
 func (c *Garbage) LastCollection(ctx context.Context) ([]byte, error) {
-	text, err := get(ctx, c.read, value[string], `SELECT value FROM meta WHERE name = 'collection'`)
+	text, err := database.Get(ctx, c.db.Read, database.Value[string],
+		`SELECT value FROM meta WHERE name = 'collection'`)
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -273,11 +269,11 @@ func (c *Garbage) LastCollection(ctx context.Context) ([]byte, error) {
 
 // SetLastCollection stores what a collection has done, for LastCollection.
 func (c *Garbage) SetLastCollection(ctx context.Context, l Lease, body []byte) error {
-	return c.update(ctx, "store what the collection has done", func(tx session) error {
+	return c.db.Update(ctx, "store what the collection has done", func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `INSERT INTO meta (name, value) VALUES ('collection', ?)
+		return tx.Exec(ctx, `INSERT INTO meta (name, value) VALUES ('collection', ?)
 			ON CONFLICT (name) DO UPDATE SET value = excluded.value`, string(body))
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"lighter/hub/catalog/database"
 )
 
 // Collection removes chunks, layers and trees that no image needs. A publication refers to some
@@ -21,27 +23,28 @@ const countCollections = `SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'c
 
 // Collections returns how often collection has removed something.
 func (c *Catalog) Collections(ctx context.Context) (int64, error) {
-	return get(ctx, c.read, value[int64], countCollections)
+	return database.Get(ctx, c.db.Read, database.Value[int64], countCollections)
 }
 
 // excludePublications begins a transaction that removes something. No publication commits before
 // the transaction ends.
-func excludePublications(ctx context.Context, tx session) error {
-	return change(ctx, tx, ErrNotFound, `UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT)
+func excludePublications(ctx context.Context, tx database.Session) error {
+	return tx.Change(ctx, ErrNotFound, `UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT)
 		WHERE name = 'collections'`)
 }
 
 // excludeCollection begins a transaction that publishes. Nothing is removed before it ends. The
 // error is ErrCollected if something is missing that the publication refers to.
-func excludeCollection(ctx context.Context, tx session, p *Publication) error {
-	now, err := get(ctx, tx, value[int64], countCollections+tx.share)
+func excludeCollection(ctx context.Context, tx database.Session, p *Publication) error {
+	now, err := database.Get(ctx, tx, database.Value[int64], countCollections+tx.Share)
 	if err != nil || now == p.Collections {
 		return err
 	}
 	for _, need := range p.needs() {
 		for batch := range slices.Chunk(need.keys, lookupBatch) {
-			found, err := get(ctx, tx, value[int], `SELECT COUNT(*) FROM `+need.table+` WHERE `+need.column+` IN `+
-				places(1, len(batch)), batch...)
+			found, err := database.Get(ctx, tx, database.Value[int],
+				`SELECT COUNT(*) FROM `+need.table+` WHERE `+need.column+` IN `+
+					database.Places(1, len(batch)), batch...)
 			if err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 )
 
 // Derived is a tree that was made on request: of a chain that is not the top of an image.
@@ -32,7 +33,7 @@ func (d *Derived) fields() []any { return []any{&d.Tree, &d.Locations, &d.stored
 // ones, of which most trees and limit bytes may stay.
 func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (surplus []Derived, err error) {
 	kept, bytes := 0, int64(0)
-	for d, err := range rows(ctx, c.read, (*Derived).fields, derived) {
+	for d, err := range database.Rows(ctx, c.db.Read, (*Derived).fields, derived) {
 		if err != nil {
 			return nil, fmt.Errorf("find derived trees: %w", err)
 		}
@@ -48,14 +49,14 @@ func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (su
 // ForgetDerived removes trees, whose objects are claimed, except those that have become the top of
 // an image meanwhile.
 func (c *Catalog) ForgetDerived(ctx context.Context, claim Claim, surplus []Derived) error {
-	err := c.update(ctx, "remove derived trees", func(tx session) error {
+	err := c.db.Update(ctx, "remove derived trees", func(tx database.Session) error {
 		if err := excludePublications(ctx, tx); err != nil {
 			return err
 		}
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
 		}
-		now, err := list(ctx, tx, (*Derived).fields, derived)
+		now, err := database.List(ctx, tx, (*Derived).fields, derived)
 		if err != nil {
 			return err
 		}
@@ -68,7 +69,7 @@ func (c *Catalog) ForgetDerived(ctx context.Context, claim Claim, surplus []Deri
 				continue
 			}
 			for _, table := range []string{"statements", "layouts", "trees"} {
-				if err := exec(ctx, tx, `DELETE FROM `+table+` WHERE tree = ?`, d.Tree[:]); err != nil {
+				if err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE tree = ?`, d.Tree[:]); err != nil {
 					return err
 				}
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 )
 
 // Holder is a node, a mirror or another client that has copies of trees. What it holds is not
@@ -25,7 +26,7 @@ type Holder struct {
 }
 
 // Holders are the nodes and mirrors that report what they have. It is safe for concurrent use.
-type Holders struct{ *database }
+type Holders struct{ db *database.DB }
 
 // HeldBounds bound what all holders, and those of one sender, may report. If SenderHolders or
 // SenderTrees is 0, the sender is not bounded.
@@ -40,9 +41,9 @@ var ErrTooMany = errors.New("the hub accepts no more reports of held trees")
 func (c *Holders) SetHeld(
 	ctx context.Context, h Holder, trees []chunk.ID, bounds HeldBounds,
 ) (unknown []chunk.ID, err error) {
-	err = c.update(ctx, "record what "+h.Kind+" "+h.Name+" holds", func(tx session) error {
+	err = c.db.Update(ctx, "record what "+h.Kind+" "+h.Name+" holds", func(tx database.Session) error {
 		// No tree is removed between the look at it and the end of the transaction.
-		if _, err := get(ctx, tx, value[int64], countCollections+tx.share); err != nil {
+		if _, err := database.Get(ctx, tx, database.Value[int64], countCollections+tx.Share); err != nil {
 			return err
 		}
 		isNew, err := addHolder(ctx, tx, h)
@@ -63,25 +64,25 @@ func (c *Holders) SetHeld(
 }
 
 // addHolder adds a holder, or extends its lease. It locks the holder until the transaction ends.
-func addHolder(ctx context.Context, tx session, h Holder) (isNew bool, err error) {
-	err = change(ctx, tx, ErrNotFound, `UPDATE holders SET kind = ?, name = ?, sender = ?, seen = `+tx.clock+`
+func addHolder(ctx context.Context, tx database.Session, h Holder) (isNew bool, err error) {
+	err = tx.Change(ctx, ErrNotFound, `UPDATE holders SET kind = ?, name = ?, sender = ?, seen = `+tx.Clock+`
 		WHERE holder = ?`, h.Kind, h.Name, h.Sender, h.ID)
 	if !errors.Is(err, ErrNotFound) {
 		return false, err
 	}
-	return true, exec(ctx, tx, `INSERT INTO holders (holder, kind, name, sender, trees, seen)
-		VALUES (?, ?, ?, ?, 0, `+tx.clock+`) ON CONFLICT (holder) DO UPDATE SET seen = excluded.seen`,
+	return true, tx.Exec(ctx, `INSERT INTO holders (holder, kind, name, sender, trees, seen)
+		VALUES (?, ?, ?, ?, 0, `+tx.Clock+`) ON CONFLICT (holder) DO UPDATE SET seen = excluded.seen`,
 		h.ID, h.Kind, h.Name, h.Sender)
 }
 
 // replaceHeld replaces the trees of a holder. added is how many more they are than before.
 func replaceHeld(
-	ctx context.Context, tx session, holder string, trees []chunk.ID,
+	ctx context.Context, tx database.Session, holder string, trees []chunk.ID,
 ) (added int, unknown []chunk.ID, err error) {
 	trees = slices.Clone(trees)
 	slices.SortFunc(trees, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) })
 	trees = slices.Compact(trees)
-	before, err := list(ctx, tx, value[chunk.ID], `SELECT tree FROM held WHERE holder = ?`, holder)
+	before, err := database.List(ctx, tx, database.Value[chunk.ID], `SELECT tree FROM held WHERE holder = ?`, holder)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -89,7 +90,7 @@ func replaceHeld(
 	for _, tree := range before {
 		gone[tree] = true
 	}
-	add := inserter{tx: tx, into: `held (holder, tree)`, columns: 2, key: `holder, tree`}
+	add := database.Inserter{TX: tx, Into: `held (holder, tree)`, Columns: 2, Key: `holder, tree`}
 	known, err := knownTrees(ctx, tx, trees)
 	if err != nil {
 		return 0, nil, err
@@ -100,45 +101,45 @@ func replaceHeld(
 			continue
 		}
 		if !gone[tree] {
-			if err := add.row(ctx, holder, tree[:]); err != nil {
+			if err := add.Row(ctx, holder, tree[:]); err != nil {
 				return 0, nil, err
 			}
 		}
 		delete(gone, tree)
 	}
 	now := len(known)
-	if err := add.flush(ctx); err != nil {
+	if err := add.Flush(ctx); err != nil {
 		return 0, nil, err
 	}
 	for _, tree := range slices.SortedFunc(maps.Keys(gone), compareIDs) { // as others lock them
 		if err := noteRelease(ctx, tx, `holder = ? AND tree = ?`, holder, tree[:]); err != nil {
 			return 0, nil, err
 		}
-		if err := exec(ctx, tx, `DELETE FROM held WHERE holder = ? AND tree = ?`, holder, tree[:]); err != nil {
+		if err := tx.Exec(ctx, `DELETE FROM held WHERE holder = ? AND tree = ?`, holder, tree[:]); err != nil {
 			return 0, nil, err
 		}
 	}
-	return now - len(before), unknown, exec(ctx, tx, `UPDATE holders SET trees = ? WHERE holder = ?`, now, holder)
+	return now - len(before), unknown, tx.Exec(ctx, `UPDATE holders SET trees = ? WHERE holder = ?`, now, holder)
 }
 
 // noteRelease records that rows of held that meet a condition are about to be removed. While a tree
 // is held, the hub announces it, so another node may have got it just now: it stays as long as
 // after the removal of its last image.
-func noteRelease(ctx context.Context, tx session, condition string, args ...any) error {
-	return exec(ctx, tx, `UPDATE trees SET dead = `+tx.clock+` WHERE dead > 0 AND tree IN (SELECT tree FROM held
+func noteRelease(ctx context.Context, tx database.Session, condition string, args ...any) error {
+	return tx.Exec(ctx, `UPDATE trees SET dead = `+tx.Clock+` WHERE dead > 0 AND tree IN (SELECT tree FROM held
 		WHERE `+condition+`)`, args...)
 }
 
 // knownTrees returns those of the trees that the catalog has.
-func knownTrees(ctx context.Context, tx session, trees []chunk.ID) (map[chunk.ID]bool, error) {
+func knownTrees(ctx context.Context, tx database.Session, trees []chunk.ID) (map[chunk.ID]bool, error) {
 	known := map[chunk.ID]bool{}
 	for batch := range slices.Chunk(trees, lookupBatch) {
 		var args []any
 		for _, tree := range batch {
 			args = append(args, tree[:])
 		}
-		found, err := list(ctx, tx, value[chunk.ID],
-			`SELECT tree FROM trees WHERE tree IN `+places(1, len(args)), args...)
+		found, err := database.List(ctx, tx, database.Value[chunk.ID],
+			`SELECT tree FROM trees WHERE tree IN `+database.Places(1, len(args)), args...)
 		if err != nil {
 			return nil, err
 		}
@@ -149,10 +150,11 @@ func knownTrees(ctx context.Context, tx session, trees []chunk.ID) (map[chunk.ID
 	return known, nil
 }
 
-func checkHeld(ctx context.Context, tx session, sender string, bounds HeldBounds) error {
+func checkHeld(ctx context.Context, tx database.Session, sender string, bounds HeldBounds) error {
 	type count struct{ holders, ofSender, trees, senderTrees int64 }
-	n, err := get(ctx, tx, func(n *count) []any { return []any{&n.holders, &n.ofSender, &n.trees, &n.senderTrees} },
-		`SELECT COUNT(*), COALESCE(SUM(CASE WHEN sender = ? THEN 1 ELSE 0 END), 0),
+	n, err := database.Get(ctx, tx, func(n *count) []any {
+		return []any{&n.holders, &n.ofSender, &n.trees, &n.senderTrees}
+	}, `SELECT COUNT(*), COALESCE(SUM(CASE WHEN sender = ? THEN 1 ELSE 0 END), 0),
 			CAST(COALESCE(SUM(trees), 0) AS BIGINT),
 			CAST(COALESCE(SUM(CASE WHEN sender = ? THEN trees ELSE 0 END), 0) AS BIGINT)
 		FROM holders`, sender, sender)
@@ -184,9 +186,10 @@ func (c *Holders) Of(ctx context.Context, tree chunk.ID) ([]Holder, error) {
 }
 
 func (c *Holders) holders(ctx context.Context, clauses string, args ...any) ([]Holder, error) {
-	all, err := list(ctx, c.read, func(h *Holder) []any {
-		return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, stamp{&h.Seen}, milliseconds{&h.Age}}
-	}, `SELECT holder, kind, name, sender, trees, seen, `+c.read.clock+` - seen FROM holders `+clauses, args...)
+	all, err := database.List(ctx, c.db.Read, func(h *Holder) []any {
+		return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, database.Stamp(&h.Seen),
+			database.Milliseconds(&h.Age)}
+	}, `SELECT holder, kind, name, sender, trees, seen, `+c.db.Read.Clock+` - seen FROM holders `+clauses, args...)
 	for i := range all {
 		all[i].Seen = all[i].Seen.UTC()
 	}
@@ -195,22 +198,22 @@ func (c *Holders) holders(ctx context.Context, clauses string, args ...any) ([]H
 
 // ForgetHolder removes a holder with all that it holds. The error is ErrNotFound if there is none.
 func (c *Holders) ForgetHolder(ctx context.Context, id string) error {
-	return c.update(ctx, "remove a holder", func(tx session) error {
+	return c.db.Update(ctx, "remove a holder", func(tx database.Session) error {
 		if err := noteRelease(ctx, tx, `holder = ?`, id); err != nil {
 			return err
 		}
-		return change(ctx, tx, ErrNotFound, `DELETE FROM holders WHERE holder = ?`, id)
+		return tx.Change(ctx, ErrNotFound, `DELETE FROM holders WHERE holder = ?`, id)
 	})
 }
 
 // ExpireHolders removes at most limit holders that have not reported for longer than age, with all
 // that they hold. It returns them.
 func (c *Holders) ExpireHolders(ctx context.Context, age time.Duration, limit int) (expired []Holder, err error) {
-	err = c.update(ctx, "remove holders that report no more", func(tx session) error {
-		expired, err = list(ctx, tx, func(h *Holder) []any {
-			return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, stamp{&h.Seen}}
-		}, `SELECT holder, kind, name, sender, trees, seen FROM holders WHERE seen < `+tx.clock+` - ?
-			ORDER BY seen LIMIT ?`+tx.lock, age.Milliseconds(), limit)
+	err = c.db.Update(ctx, "remove holders that report no more", func(tx database.Session) error {
+		expired, err = database.List(ctx, tx, func(h *Holder) []any {
+			return []any{&h.ID, &h.Kind, &h.Name, &h.Sender, &h.Trees, database.Stamp(&h.Seen)}
+		}, `SELECT holder, kind, name, sender, trees, seen FROM holders WHERE seen < `+tx.Clock+` - ?
+			ORDER BY seen LIMIT ?`+tx.Lock, age.Milliseconds(), limit)
 		if err != nil || len(expired) == 0 {
 			return err
 		}
@@ -218,11 +221,11 @@ func (c *Holders) ExpireHolders(ctx context.Context, age time.Duration, limit in
 		for _, h := range expired {
 			ids = append(ids, h.ID)
 		}
-		among := `holder IN ` + places(1, len(ids))
+		among := `holder IN ` + database.Places(1, len(ids))
 		if err := noteRelease(ctx, tx, among, ids...); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `DELETE FROM holders WHERE `+among, ids...)
+		return tx.Exec(ctx, `DELETE FROM holders WHERE `+among, ids...)
 	})
 	return expired, err
 }

@@ -2,12 +2,10 @@ package catalog
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"time"
+
+	"lighter/hub/catalog/database"
 )
 
 // Among returns those of the keys that a publisher has claimed, or had claimed until its
@@ -19,8 +17,8 @@ func (c *Claims) Among(ctx context.Context, keys []string) (map[string]bool, err
 		for i, key := range batch {
 			args[i] = key
 		}
-		some, err := list(ctx, c.read, value[string],
-			`SELECT key FROM object_claims WHERE key IN `+places(1, len(batch)), args...)
+		some, err := database.List(ctx, c.db.Read, database.Value[string],
+			`SELECT key FROM object_claims WHERE key IN `+database.Places(1, len(batch)), args...)
 		if err != nil {
 			return nil, err
 		}
@@ -34,11 +32,11 @@ func (c *Claims) Among(ctx context.Context, keys []string) (map[string]bool, err
 // Hold lets no publisher delete an object that the catalog knows now or later, for a lease.
 // owner is a name of this backup only.
 func (c *Claims) Hold(ctx context.Context, owner string, lease time.Duration) error {
-	return c.update(ctx, "begin a backup", func(tx session) error {
-		if err := exec(ctx, tx, `DELETE FROM backups WHERE until < `+tx.clock); err != nil {
+	return c.db.Update(ctx, "begin a backup", func(tx database.Session) error {
+		if err := tx.Exec(ctx, `DELETE FROM backups WHERE until < `+tx.Clock); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `INSERT INTO backups (owner, until) VALUES (?, `+tx.clock+` + ?)`, owner,
+		return tx.Exec(ctx, `INSERT INTO backups (owner, until) VALUES (?, `+tx.Clock+` + ?)`, owner,
 			lease.Milliseconds())
 	})
 }
@@ -46,71 +44,30 @@ func (c *Claims) Hold(ctx context.Context, owner string, lease time.Duration) er
 // ExtendHold extends the lease of a backup. The error is ErrLost if it has ended: objects may have
 // been deleted since.
 func (c *Claims) ExtendHold(ctx context.Context, owner string, lease time.Duration) error {
-	return c.update(ctx, "extend a backup", func(tx session) error {
-		return change(ctx, tx, ErrLost, `UPDATE backups SET until = `+tx.clock+` + ?
-			WHERE owner = ? AND until >= `+tx.clock, lease.Milliseconds(), owner)
+	return c.db.Update(ctx, "extend a backup", func(tx database.Session) error {
+		return tx.Change(ctx, ErrLost, `UPDATE backups SET until = `+tx.Clock+` + ?
+			WHERE owner = ? AND until >= `+tx.Clock, lease.Milliseconds(), owner)
 	})
 }
 
 // EndHold ends a backup.
 func (c *Claims) EndHold(ctx context.Context, owner string) error {
-	return c.exec(ctx, "end a backup", `DELETE FROM backups WHERE owner = ?`, owner)
+	return c.db.Exec(ctx, "end a backup", `DELETE FROM backups WHERE owner = ?`, owner)
 }
 
 // IsHeld reports whether a backup is being made.
 func (c *Claims) IsHeld(ctx context.Context) (bool, error) {
-	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM backups WHERE until >= `+c.read.clock+`)`)
-}
-
-// Snapshot writes a copy of an SQLite catalog, as it is now, to a new file. Others go on meanwhile.
-func (c *Catalog) Snapshot(ctx context.Context, path string) error {
-	if err := exec(ctx, c.write, `VACUUM INTO ?`, path); err != nil {
-		return fmt.Errorf("copy the catalog: %w", err)
-	}
-	return nil
-}
-
-// Attach opens the catalog of a hub that may be running. source is as for Open. Unlike Open it
-// makes and migrates nothing.
-func Attach(ctx context.Context, source string) (*Catalog, error) {
-	return AttachAt(ctx, Place{Source: source})
-}
-
-// AttachAt is Attach for a place.
-func AttachAt(ctx context.Context, p Place) (*Catalog, error) {
-	if !IsPostgres(p.Source) {
-		_, err := os.Stat(p.Source)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("open the catalog %s: no hub has made it yet: start the hub first: %w", p, err)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("open the catalog: %w", err)
-		}
-	}
-	db, err := connect(p)
-	if err != nil {
-		return nil, fmt.Errorf("open the catalog %s: %w", p, mark(err))
-	}
-	c := newCatalog(db)
-	what := ""
-	if _, err = c.Claims.IsHeld(ctx); err == nil {
-		err = refuseNewer(ctx, db.writing, db.write)
-	} else if !errors.As(err, new(*databaseError)) {
-		what = "no hub of this version has opened it yet: start the hub first: "
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the catalog %s: %s%w", p, what, mark(err)), c.Close())
-	}
-	return c, nil
+	return database.Get(ctx, c.db.Read, database.Value[bool],
+		`SELECT EXISTS (SELECT 1 FROM backups WHERE until >= `+c.db.Read.Clock+`)`)
 }
 
 // Disown ends all leases, claims and backups in a copy of a catalog: their owners work on the
 // original.
 func (c *Catalog) Disown(ctx context.Context) error {
-	return c.update(ctx, "end the leases of a copied catalog", func(tx session) error {
+	return c.db.Update(ctx, "end the leases of a copied catalog", func(tx database.Session) error {
 		for _, statement := range []string{`UPDATE jobs SET lease = 0 WHERE state = 'running'`,
 			`UPDATE object_claims SET until = 0`, `DELETE FROM backups`} {
-			if err := exec(ctx, tx, statement); err != nil {
+			if err := tx.Exec(ctx, statement); err != nil {
 				return err
 			}
 		}

@@ -2,13 +2,13 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
@@ -32,7 +32,8 @@ type Image struct {
 
 // States counts the images by their state.
 func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
-	return mapOf(ctx, c.read, keyValue[string, int64], `SELECT state, count(*) FROM images GROUP BY state`)
+	return database.Map(ctx, c.db.Read, database.KeyValue[string, int64],
+		`SELECT state, count(*) FROM images GROUP BY state`)
 }
 
 // Name makes a name refer to these images, in the states that they have in images, and removes the
@@ -50,7 +51,7 @@ func (c *Catalog) Name(ctx context.Context, name string, images []Image, j Job) 
 func (c *Catalog) NameBy(
 	ctx context.Context, l Lease, name string, images []Image, j Job,
 ) (now []Image, err error) {
-	err = c.update(ctx, "name image "+name, func(tx session) error {
+	err = c.db.Update(ctx, "name image "+name, func(tx database.Session) error {
 		if err := holdUnchanged(ctx, tx, l); err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ func (c *Catalog) NameBy(
 // NameAs is Name by the owner of a job, which ingests the images. The error is ErrLost if it has
 // lost the job.
 func (c *Catalog) NameAs(ctx context.Context, l Lease, name string, images []Image) error {
-	err := c.update(ctx, "name image "+name, func(tx session) error {
+	err := c.db.Update(ctx, "name image "+name, func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
@@ -93,7 +94,7 @@ func (c *Catalog) NameAs(ctx context.Context, l Lease, name string, images []Ima
 	return err
 }
 
-func nameImages(ctx context.Context, tx session, name string, images []Image) ([]Image, error) {
+func nameImages(ctx context.Context, tx database.Session, name string, images []Image) ([]Image, error) {
 	now, err := setImages(ctx, tx, name, images, `root = excluded.root, platform = excluded.platform`)
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func nameImages(ctx context.Context, tx session, name string, images []Image) ([
 	for _, image := range images {
 		args = append(args, image.Digest)
 	}
-	return now, deleteImages(ctx, tx, ` AND digest NOT IN `+places(1, len(args)-1), args...)
+	return now, deleteImages(ctx, tx, ` AND digest NOT IN `+database.Places(1, len(args)-1), args...)
 }
 
 // maxOpenJobs bounds the jobs that wait for images of other registries.
@@ -116,8 +117,9 @@ func (c *Catalog) Expect(
 	ctx context.Context, images []Image, source, superseded string, j Job,
 ) (now []Image, job int64, err error) {
 	name := j.Key
-	err = c.update(ctx, "queue image "+name, func(tx session) error {
-		open, err := get(ctx, tx, value[int], `SELECT COUNT(*) FROM jobs WHERE kind = ? AND `+openJob, j.Kind)
+	err = c.db.Update(ctx, "queue image "+name, func(tx database.Session) error {
+		open, err := database.Get(ctx, tx, database.Value[int],
+			`SELECT COUNT(*) FROM jobs WHERE kind = ? AND `+openJob, j.Kind)
 		if err != nil {
 			return err
 		}
@@ -147,7 +149,7 @@ func (c *Catalog) Expect(
 // Supersede ends the work on the images of a name, except those of root. The others fail with the
 // reason, and the open job of j's kind and key is cancelled.
 func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) error {
-	return c.update(ctx, "supersede image "+j.Key, func(tx session) error {
+	return c.db.Update(ctx, "supersede image "+j.Key, func(tx database.Session) error {
 		if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
 			return err
 		}
@@ -163,35 +165,37 @@ func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) err
 }
 
 // failSuperseded makes the pending images of a name fail that are not among images.
-func failSuperseded(ctx context.Context, tx session, name string, images []Image, reason string) error {
+func failSuperseded(ctx context.Context, tx database.Session, name string, images []Image, reason string) error {
 	args := []any{wire.StateFailed, reason, name, wire.StateQueued, wire.StateActive}
 	others := ""
 	if len(images) > 0 {
 		args = append(args, images[0].Root)
 		others = ` AND root <> ?`
 	}
-	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = `+tx.clock+`
+	return tx.Exec(ctx, `UPDATE images SET state = ?, error = ?, updated = `+tx.Clock+`
 		WHERE name = ? AND state IN (?, ?)`+others,
 		args...)
 }
 
 // hasPending reports whether a name has images that are to be ingested.
-func hasPending(ctx context.Context, tx session, name string) (bool, error) {
-	return get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM images WHERE name = ? AND state IN (?, ?))`,
+func hasPending(ctx context.Context, tx database.Session, name string) (bool, error) {
+	return database.Get(ctx, tx, database.Value[bool],
+		`SELECT EXISTS (SELECT 1 FROM images WHERE name = ? AND state IN (?, ?))`,
 		name, wire.StateQueued, wire.StateActive)
 }
 
 // PendingNames returns the names with images that are to be ingested and no job that does it, with
 // their roots.
 func (c *Catalog) PendingNames(ctx context.Context, kind string) (map[string]string, error) {
-	return mapOf(ctx, c.read, keyValue[string, string], `SELECT name, root FROM images i WHERE state IN (?, ?)
+	return database.Map(ctx, c.db.Read, database.KeyValue[string, string],
+		`SELECT name, root FROM images i WHERE state IN (?, ?)
 		AND NOT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = i.name AND `+openJob+`)`,
 		wire.StateQueued, wire.StateActive, kind)
 }
 
 // setImages adds images to a name. If there is a row, it sets its columns to renewed, and queues
 // the image again if that is wanted. It returns the images with their numbers and states.
-func setImages(ctx context.Context, tx session, name string, images []Image, renewed string) ([]Image, error) {
+func setImages(ctx context.Context, tx database.Session, name string, images []Image, renewed string) ([]Image, error) {
 	images = slices.Clone(images)
 	for i := range images {
 		images[i].Name = name
@@ -202,29 +206,31 @@ func setImages(ctx context.Context, tx session, name string, images []Image, ren
 	return images, nil
 }
 
-func setImage(ctx context.Context, tx session, image *Image, renewed string) error {
+func setImage(ctx context.Context, tx database.Session, image *Image, renewed string) error {
 	n, err := reserve(ctx, tx, "images", 1)
 	if err != nil {
 		return err
 	}
-	if err := exec(ctx, tx, `
+	if err := tx.Exec(ctx, `
 		INSERT INTO images (n, name, root, digest, platform, state, error, size, updated, pushed)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, `+tx.clock+`, `+tx.clock+`)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, `+tx.Clock+`, `+tx.Clock+`)
 		ON CONFLICT (name, digest) DO UPDATE SET pushed = excluded.pushed, `+renewed,
 		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size,
 	); err != nil {
 		return err
 	}
 	if image.State == wire.StateQueued {
-		if err := exec(ctx, tx, `
-			UPDATE images SET state = ?, error = '', updated = `+tx.clock+`
+		if err := tx.Exec(ctx, `
+			UPDATE images SET state = ?, error = '', updated = `+tx.Clock+`
 			WHERE name = ? AND digest = ? AND state IN (?, ?)`,
 			wire.StateQueued, image.Name, image.Digest, wire.StateFailed, wire.StateStored); err != nil {
 			return err
 		}
 	}
-	return tx.queryRow(ctx, `SELECT n, state FROM images WHERE name = ? AND digest = ?`,
-		image.Name, image.Digest).Scan(&image.N, &image.State)
+	now, err := database.Get(ctx, tx, func(i *Image) []any { return []any{&i.N, &i.State} },
+		`SELECT n, state FROM images WHERE name = ? AND digest = ?`, image.Name, image.Digest)
+	image.N, image.State = now.N, now.State
+	return err
 }
 
 // Begin makes a pending image active. The error is ErrLost if the owner of the lease has lost its
@@ -240,11 +246,11 @@ func (c *Catalog) End(ctx context.Context, l Lease, n int64, state, reason strin
 }
 
 func (c *Catalog) setState(ctx context.Context, l Lease, n int64, state, reason string) error {
-	return c.update(ctx, fmt.Sprintf("set state of image %d", n), func(tx session) error {
+	return c.db.Update(ctx, fmt.Sprintf("set state of image %d", n), func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		return change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = ?, updated = `+tx.clock+` WHERE n = ?
+		return tx.Change(ctx, ErrNotFound, `UPDATE images SET state = ?, error = ?, updated = `+tx.Clock+` WHERE n = ?
 			AND state IN (?, ?)`, state, reason, n, wire.StateQueued, wire.StateActive)
 	})
 }
@@ -266,7 +272,7 @@ func (c *Catalog) Numbered(ctx context.Context, numbers []int64) ([]Image, error
 	for _, n := range numbers {
 		args = append(args, n)
 	}
-	return c.images(ctx, `WHERE i.n IN `+places(1, len(numbers))+byName, args...)
+	return c.images(ctx, `WHERE i.n IN `+database.Places(1, len(numbers))+byName, args...)
 }
 
 const byName = ` ORDER BY i.name, i.platform, i.digest`
@@ -275,11 +281,11 @@ const byName = ` ORDER BY i.name, i.platform, i.digest`
 func (c *Catalog) images(ctx context.Context, clauses string, args ...any) (images []Image, err error) {
 	type row struct {
 		Image
-		tree sql.Null[chunk.ID]
+		tree database.Null[chunk.ID]
 	}
-	for r, err := range rows(ctx, c.read, func(r *row) []any {
+	for r, err := range database.Rows(ctx, c.db.Read, func(r *row) []any {
 		return []any{&r.N, &r.Name, &r.Root, &r.Digest, &r.Platform, &r.State, &r.Error, &r.Size,
-			stamp{&r.Updated}, &r.Chain, &r.tree, &r.Bytes}
+			database.Stamp(&r.Updated), &r.Chain, &r.tree, &r.Bytes}
 	}, `SELECT i.n, i.name, i.root, i.digest, i.platform, i.state, i.error, i.size, i.updated,
 			COALESCE(b.chain, ''), s.tree, COALESCE(t.bytes, 0)
 		FROM images i
@@ -309,7 +315,7 @@ func (c *Catalog) RemoveBy(ctx context.Context, l Lease, kind, name, digest stri
 	if digest != "" {
 		condition, args = ` AND (root = ? OR digest = ?)`, append(args, digest, digest)
 	}
-	err := c.update(ctx, "remove image "+name, func(tx session) error {
+	err := c.db.Update(ctx, "remove image "+name, func(tx database.Session) error {
 		if err := holdUnchanged(ctx, tx, l); err != nil {
 			return err
 		}
@@ -332,23 +338,24 @@ func (c *Catalog) RemoveBy(ctx context.Context, l Lease, kind, name, digest stri
 }
 
 // deleteImages deletes the images of a name that meet the condition. The name is the first of args.
-func deleteImages(ctx context.Context, tx session, condition string, args ...any) error {
+func deleteImages(ctx context.Context, tx database.Session, condition string, args ...any) error {
 	if err := noteRemoval(ctx, tx, condition, args...); err != nil {
 		return err
 	}
-	return exec(ctx, tx, `DELETE FROM images WHERE name = ?`+condition, args...)
+	return tx.Exec(ctx, `DELETE FROM images WHERE name = ?`+condition, args...)
 }
 
 // Indexes returns the roots of a repository's names that may be indexes.
 func (c *Catalog) Indexes(ctx context.Context, repository string) ([]string, error) {
-	return list(ctx, c.read, value[string], `SELECT DISTINCT root FROM images WHERE (root <> digest OR state <> ?)
+	return database.List(ctx, c.db.Read, database.Value[string],
+		`SELECT DISTINCT root FROM images WHERE (root <> digest OR state <> ?)
 		AND (name > ? AND name < ? OR name > ? AND name < ?)`, wire.StateReady,
 		repository+":", repository+";", repository+"@", repository+"A") // each ends just after the names of its form
 }
 
 // NamesIn returns the names in a repository that refer to a digest, as root or as manifest.
 func (c *Catalog) NamesIn(ctx context.Context, repository, digest string) ([]string, error) {
-	names, err := list(ctx, c.read, value[string],
+	names, err := database.List(ctx, c.db.Read, database.Value[string],
 		`SELECT DISTINCT name FROM images WHERE root = ? OR digest = ?`, digest, digest)
 	return slices.DeleteFunc(names, func(name string) bool {
 		ref, err := wire.ParseName(name)

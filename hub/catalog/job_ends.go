@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
@@ -29,15 +30,15 @@ func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err e
 	if o.Uncounted {
 		uncounted = 1
 	}
-	err = q.update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx session) error {
-		j, err := get(ctx, tx, (*Job).fields, `
+	err = q.db.Update(ctx, fmt.Sprintf("end job %d", l.Job), func(tx database.Session) error {
+		j, err := database.Get(ctx, tx, (*Job).fields, `
 			UPDATE jobs SET state = CASE WHEN request IN ('again', 'restart') THEN 'queued'
 					WHEN request = 'pause again' THEN 'paused'
 					WHEN request = 'cancel' AND ? <> 'done' THEN 'cancelled'
 					WHEN request = 'pause' AND ? = 'queued' THEN 'paused' ELSE ? END,
 				attempts = CASE WHEN request IN ('again', 'restart') OR attempts < ? THEN 0 ELSE attempts - ? END,
-				run_at = CASE WHEN request IN ('again', 'restart') THEN run_at ELSE `+tx.clock+` + ? END,
-				error = ?, result = ?, request = '', owner = '', lease = 0, updated = `+tx.clock+`
+				run_at = CASE WHEN request IN ('again', 'restart') THEN run_at ELSE `+tx.Clock+` + ? END,
+				error = ?, result = ?, request = '', owner = '', lease = 0, updated = `+tx.Clock+`
 			WHERE n = ? AND fence = ? AND state = 'running' RETURNING `+jobColumns,
 			o.State, o.State, o.State, uncounted, uncounted, o.Delay.Milliseconds(), o.Error,
 			append([]byte{}, o.Result...), l.Job, l.Fence)
@@ -52,9 +53,9 @@ func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err e
 
 // ended changes the images of a job that no longer runs. One that is paused or queued again has no
 // active image; one that has ended has none that is to be ingested, and no secret.
-func ended(ctx context.Context, tx session, j Job, reason string) error {
+func ended(ctx context.Context, tx database.Session, j Job, reason string) error {
 	if j.State == wire.JobQueued || j.State == wire.JobPaused {
-		return exec(ctx, tx, `UPDATE images SET state = ? WHERE name = ? AND root = ? AND state = ?`,
+		return tx.Exec(ctx, `UPDATE images SET state = ? WHERE name = ? AND root = ? AND state = ?`,
 			wire.StateQueued, j.Key, j.Root, wire.StateActive)
 	}
 	if j.State != wire.JobDone {
@@ -69,34 +70,35 @@ func ended(ctx context.Context, tx session, j Job, reason string) error {
 const errCancelled = "its job was cancelled"
 
 // failImages makes the images of a job fail that are still to be ingested.
-func failImages(ctx context.Context, tx session, j Job, reason string) error {
+func failImages(ctx context.Context, tx database.Session, j Job, reason string) error {
 	if j.Root == "" {
 		return nil
 	}
-	return exec(ctx, tx, `UPDATE images SET state = ?, error = ?, updated = `+tx.clock+` WHERE name = ? AND root = ?
+	return tx.Exec(ctx, `UPDATE images SET state = ?, error = ?, updated = `+tx.Clock+` WHERE name = ? AND root = ?
 		AND state IN (?, ?)`, wire.StateFailed, "image "+j.Key+": "+reason, j.Key, j.Root,
 		wire.StateQueued, wire.StateActive)
 }
 
 // forgetSecret removes the secret and the progress of a job that has ended.
-func forgetSecret(ctx context.Context, tx session, n int64) error {
-	return exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?, progress = ? WHERE n = ? AND NOT `+openJob,
+func forgetSecret(ctx context.Context, tx database.Session, n int64) error {
+	return tx.Exec(ctx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?, progress = ? WHERE n = ? AND NOT `+openJob,
 		[]byte{}, []byte{}, n)
 }
 
 // unseal notes that a job loses its secret, in the statement that removes it.
-func unseal(tx session) string {
-	return `unsealed = CASE WHEN length(secret) > 0 THEN ` + tx.clock + ` ELSE unsealed END`
+func unseal(tx database.Session) string {
+	return `unsealed = CASE WHEN length(secret) > 0 THEN ` + tx.Clock + ` ELSE unsealed END`
 }
 
 // expireJobs queues the jobs again whose workers have lost their leases, and ends those that were
 // to be cancelled. It skips jobs that another transaction has locked, as its process may be
 // stopped.
-func expireJobs(ctx context.Context, tx session) error {
-	cancelled, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
-		`+unseal(tx)+`, secret = ?, updated = `+tx.clock+`
+func expireJobs(ctx context.Context, tx database.Session) error {
+	cancelled, err := database.List(ctx, tx, (*Job).fields,
+		`UPDATE jobs SET state = 'cancelled', owner = '', request = '',
+		`+unseal(tx)+`, secret = ?, updated = `+tx.Clock+`
 		WHERE n IN (SELECT n FROM jobs
-			WHERE state = 'running' AND lease < `+tx.clock+` AND request = 'cancel'`+tx.skip+`)
+			WHERE state = 'running' AND lease < `+tx.Clock+` AND request = 'cancel'`+tx.Skip+`)
 		RETURNING `+jobColumns, []byte{})
 	if err != nil {
 		return err
@@ -106,10 +108,10 @@ func expireJobs(ctx context.Context, tx session) error {
 			return err
 		}
 	}
-	return exec(ctx, tx, `UPDATE jobs SET updated = `+tx.clock+`,
+	return tx.Exec(ctx, `UPDATE jobs SET updated = `+tx.Clock+`,
 			state = CASE WHEN request IN ('pause', 'pause again') THEN 'paused' ELSE 'queued' END,
 			attempts = CASE WHEN request IN ('again', 'restart') THEN 0 ELSE attempts END, request = ''
-		WHERE n IN (SELECT n FROM jobs WHERE state = 'running' AND lease < `+tx.clock+tx.skip+`)`)
+		WHERE n IN (SELECT n FROM jobs WHERE state = 'running' AND lease < `+tx.Clock+tx.Skip+`)`)
 }
 
 // Retire cancels the open jobs of kinds that this release does not have any more, and returns their
@@ -122,11 +124,12 @@ func (q *Jobs) Retire(ctx context.Context, kinds []string) (retired int, err err
 	for _, kind := range kinds {
 		args = append(args, kind)
 	}
-	err = q.update(ctx, "cancel jobs of earlier releases", func(tx session) error {
-		jobs, err := list(ctx, tx, (*Job).fields, `UPDATE jobs SET state = 'cancelled', owner = '', request = '',
-				error = ?, updated = `+tx.clock+`
-			WHERE n IN (SELECT n FROM jobs WHERE `+openJob+` AND kind IN `+places(1, len(kinds))+`
-				AND (state <> 'running' OR lease < `+tx.clock+`)`+tx.skip+`)
+	err = q.db.Update(ctx, "cancel jobs of earlier releases", func(tx database.Session) error {
+		jobs, err := database.List(ctx, tx, (*Job).fields,
+			`UPDATE jobs SET state = 'cancelled', owner = '', request = '',
+				error = ?, updated = `+tx.Clock+`
+			WHERE n IN (SELECT n FROM jobs WHERE `+openJob+` AND kind IN `+database.Places(1, len(kinds))+`
+				AND (state <> 'running' OR lease < `+tx.Clock+`)`+tx.Skip+`)
 			RETURNING `+jobColumns, args...)
 		if err != nil {
 			return err
@@ -149,22 +152,18 @@ const errRetired = "this release of the hub has no jobs of that kind"
 // been paused for longer, and claims of layers whose workers have ended. It returns the number of
 // jobs.
 func (q *Jobs) Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
-	err = q.update(ctx, "remove ended jobs", func(tx session) error {
-		if err := exec(ctx, tx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j
+	err = q.db.Update(ctx, "remove ended jobs", func(tx database.Session) error {
+		if err := tx.Exec(ctx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j
 			WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running')`); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?
-			WHERE state = 'paused' AND length(secret) > 0 AND updated < `+tx.clock+` - ?`,
+		if err := tx.Exec(ctx, `UPDATE jobs SET `+unseal(tx)+`, secret = ?
+			WHERE state = 'paused' AND length(secret) > 0 AND updated < `+tx.Clock+` - ?`,
 			[]byte{}, age.Milliseconds()); err != nil {
 			return err
 		}
-		done, err := tx.exec(ctx, `DELETE FROM jobs WHERE n IN (SELECT n FROM jobs WHERE NOT `+openJob+`
-			AND updated < `+tx.clock+` - ? ORDER BY updated LIMIT ?)`, age.Milliseconds(), limit)
-		if err != nil {
-			return err
-		}
-		removed, err = done.RowsAffected()
+		removed, err = tx.ExecCount(ctx, `DELETE FROM jobs WHERE n IN (SELECT n FROM jobs WHERE NOT `+openJob+`
+			AND updated < `+tx.Clock+` - ? ORDER BY updated LIMIT ?)`, age.Milliseconds(), limit)
 		return err
 	})
 	return removed, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
@@ -35,9 +36,10 @@ func lost(err error) error {
 func (q *Jobs) Extend(
 	ctx context.Context, l Lease, lease time.Duration, progress []byte,
 ) (request string, err error) {
-	err = q.update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx session) error {
-		request, err = get(ctx, tx, value[string], `UPDATE jobs SET lease = `+tx.clock+` + ?, progress = ?,
-			updated = `+tx.clock+` WHERE n = ? AND fence = ? AND state = 'running' RETURNING request`,
+	err = q.db.Update(ctx, fmt.Sprintf("extend the lease of job %d", l.Job), func(tx database.Session) error {
+		request, err = database.Get(ctx, tx, database.Value[string],
+			`UPDATE jobs SET lease = `+tx.Clock+` + ?, progress = ?,
+			updated = `+tx.Clock+` WHERE n = ? AND fence = ? AND state = 'running' RETURNING request`,
 			lease.Milliseconds(), append([]byte{}, progress...), l.Job, l.Fence)
 		return lost(err)
 	})
@@ -46,31 +48,33 @@ func (q *Jobs) Extend(
 
 // Hold returns ErrLost if the owner of a lease may no longer change what its job is about.
 func (q *Jobs) Hold(ctx context.Context, l Lease) error {
-	return q.update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx session) error { return hold(ctx, tx, l) })
+	return q.db.Update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx database.Session) error {
+		return hold(ctx, tx, l)
+	})
 }
 
 // hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or is
 // about another root now. Otherwise that cannot change before the transaction ends.
-func hold(ctx context.Context, tx session, l Lease) error {
-	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
+func hold(ctx context.Context, tx database.Session, l Lease) error {
+	return tx.Change(ctx, ErrLost, `UPDATE jobs SET updated = `+tx.Clock+`
 		WHERE n = ? AND fence = ? AND root = ? AND state = 'running' AND request <> 'cancel'`, l.Job, l.Fence, l.Root)
 }
 
 // holdUnchanged is hold for a job that is to run to its end as it was claimed: nobody has added it
 // again, or wants to end it. A lease of no job is of a request, which may change anything.
-func holdUnchanged(ctx context.Context, tx session, l Lease) error {
+func holdUnchanged(ctx context.Context, tx database.Session, l Lease) error {
 	if l == (Lease{}) {
 		return nil
 	}
-	return change(ctx, tx, ErrLost, `UPDATE jobs SET updated = `+tx.clock+`
+	return tx.Change(ctx, ErrLost, `UPDATE jobs SET updated = `+tx.Clock+`
 		WHERE n = ? AND fence = ? AND state = 'running' AND request = ''`, l.Job, l.Fence)
 }
 
 // DropLeases ends the leases of owners whose names begin with ended, as their process has ended.
 // Their jobs can run again at once.
 func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
-	return q.update(ctx, "drop leases", func(tx session) error {
-		return exec(ctx, tx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
+	return q.db.Update(ctx, "drop leases", func(tx database.Session) error {
+		return tx.Exec(ctx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
 			len(ended), ended)
 	})
 }
@@ -78,14 +82,14 @@ func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
 // ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
 // right: another owner keeps it until it calls ReleaseLayers, publishes an image, or loses its job.
 func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
-	err = q.update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx session) error {
+	err = q.db.Update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		err := change(ctx, tx, ErrNotFound, `INSERT INTO claims (diff_id, job, fence) VALUES (?, ?, ?)
+		err := tx.Change(ctx, ErrNotFound, `INSERT INTO claims (diff_id, job, fence) VALUES (?, ?, ?)
 			ON CONFLICT (diff_id) DO UPDATE SET job = excluded.job, fence = excluded.fence
 			WHERE claims.job = excluded.job AND claims.fence = excluded.fence OR NOT EXISTS (SELECT 1 FROM jobs j
-				WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running' AND j.lease >= `+tx.clock+`)`,
+				WHERE j.n = claims.job AND j.fence = claims.fence AND j.state = 'running' AND j.lease >= `+tx.Clock+`)`,
 			diffID, l.Job, l.Fence)
 		claimed = err == nil
 		if errors.Is(err, ErrNotFound) {
@@ -98,11 +102,11 @@ func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed 
 
 // ReleaseLayers gives up all rights of an owner to split layers.
 func (q *Jobs) ReleaseLayers(ctx context.Context, l Lease) error {
-	return q.update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx session) error {
+	return q.db.Update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx database.Session) error {
 		return releaseLayers(ctx, tx, &Publication{Lease: l})
 	})
 }
 
-func releaseLayers(ctx context.Context, tx session, p *Publication) error {
-	return exec(ctx, tx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
+func releaseLayers(ctx context.Context, tx database.Session, p *Publication) error {
+	return tx.Exec(ctx, `DELETE FROM claims WHERE job = ? AND fence = ?`, p.Lease.Job, p.Lease.Fence)
 }

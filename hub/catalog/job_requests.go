@@ -5,23 +5,26 @@ import (
 	"errors"
 	"fmt"
 
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
 // Open returns the open job of a kind and key, or ErrNotFound.
 func (q *Jobs) Open(ctx context.Context, kind, key string) (Job, error) {
-	return get(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND key = ? AND `+openJob,
+	return database.Get(ctx, q.db.Read, (*Job).fields,
+		`SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND key = ? AND `+openJob,
 		kind, key)
 }
 
 // OpenOf returns all open jobs of a kind.
 func (q *Jobs) OpenOf(ctx context.Context, kind string) ([]Job, error) {
-	return list(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND `+openJob, kind)
+	return database.List(ctx, q.db.Read, (*Job).fields,
+		`SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND `+openJob, kind)
 }
 
 // Get returns a job, or ErrNotFound.
 func (q *Jobs) Get(ctx context.Context, n int64) (Job, error) {
-	j, err := get(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
+	j, err := database.Get(ctx, q.db.Read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`, n)
 	if err != nil {
 		return j, fmt.Errorf("job %d: %w", n, err)
 	}
@@ -36,12 +39,13 @@ func (q *Jobs) List(ctx context.Context, ended bool, limit int) ([]Job, error) {
 	if ended {
 		condition = `NOT ` + openJob + ` ORDER BY updated DESC, n DESC`
 	}
-	return list(ctx, q.read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE `+condition+` LIMIT ?`, limit)
+	return database.List(ctx, q.db.Read, (*Job).fields,
+		`SELECT `+jobColumns+` FROM jobs WHERE `+condition+` LIMIT ?`, limit)
 }
 
 // Count counts the open jobs by kind and state.
 func (q *Jobs) Count(ctx context.Context) (map[[2]string]int64, error) {
-	return mapOf(ctx, q.read, func(k *[2]string, n *int64) []any { return []any{&k[0], &k[1], n} },
+	return database.Map(ctx, q.db.Read, func(k *[2]string, n *int64) []any { return []any{&k[0], &k[1], n} },
 		`SELECT kind, state, COUNT(*) FROM jobs WHERE `+openJob+` GROUP BY kind, state`)
 }
 
@@ -59,11 +63,11 @@ func (q *Jobs) Pause(ctx context.Context, n int64) (string, error) {
 }
 
 func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
-	err = q.update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx session) error {
-		j, err := get(ctx, tx, (*Job).fields, `UPDATE jobs SET
+	err = q.db.Update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx database.Session) error {
+		j, err := database.Get(ctx, tx, (*Job).fields, `UPDATE jobs SET
 				request = CASE WHEN state <> 'running' THEN '' WHEN request = 'cancel' THEN request
 					WHEN request IN ('again', 'restart', 'pause again') AND ? THEN 'pause again' ELSE ? END,
-				state = CASE WHEN `+atOnce+` THEN ? ELSE state END, updated = `+tx.clock+`
+				state = CASE WHEN `+atOnce+` THEN ? ELSE state END, updated = `+tx.Clock+`
 			WHERE n = ? AND `+openJob+` RETURNING `+jobColumns,
 			request == wire.JobPause, request, state, n)
 		if errors.Is(err, ErrNotFound) {
@@ -82,13 +86,13 @@ func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce stri
 // The error wraps ErrNotFound if there is no such job, if another one does its work, or if its
 // images were removed or their name was given to others.
 func (q *Jobs) Retry(ctx context.Context, n int64) error {
-	return q.update(ctx, fmt.Sprintf("retry job %d", n), func(tx session) error {
-		j, err := get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.lock, n)
+	return q.db.Update(ctx, fmt.Sprintf("retry job %d", n), func(tx database.Session) error {
+		j, err := database.Get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.Lock, n)
 		if err != nil {
 			return err
 		}
 		if j.State == wire.JobRunning && (j.Request == wire.JobPause || j.Request == wire.JobPauseAgain) {
-			return exec(ctx, tx, `UPDATE jobs SET request = 'again', run_at = `+tx.clock+` WHERE n = ?`, n)
+			return tx.Exec(ctx, `UPDATE jobs SET request = 'again', run_at = `+tx.Clock+` WHERE n = ?`, n)
 		}
 		if j.State == wire.JobRunning || j.State == wire.JobDone {
 			return fmt.Errorf("it is %s: %w among the jobs that wait or have failed", j.State, ErrNotFound)
@@ -98,15 +102,15 @@ func (q *Jobs) Retry(ctx context.Context, n int64) error {
 				return err
 			}
 		}
-		return exec(ctx, tx, `UPDATE jobs SET state = 'queued', run_at = `+tx.clock+`, attempts = 0, owner = '',
-			updated = `+tx.clock+` WHERE n = ?`, n)
+		return tx.Exec(ctx, `UPDATE jobs SET state = 'queued', run_at = `+tx.Clock+`, attempts = 0, owner = '',
+			updated = `+tx.Clock+` WHERE n = ?`, n)
 	})
 }
 
 // reopen queues the failed images of an ended job again. The error wraps ErrNotFound if there are
 // none or another job does the work.
-func reopen(ctx context.Context, tx session, j Job) error {
-	open, err := get(ctx, tx, value[bool],
+func reopen(ctx context.Context, tx database.Session, j Job) error {
+	open, err := database.Get(ctx, tx, database.Value[bool],
 		`SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`, j.Kind, j.Key)
 	if err != nil {
 		return err
@@ -118,16 +122,16 @@ func reopen(ctx context.Context, tx session, j Job) error {
 		return nil
 	}
 	none := fmt.Errorf("its images were removed, are ready, or %s is another image now: %w", j.Key, ErrNotFound)
-	return change(ctx, tx, none,
-		`UPDATE images SET state = ?, error = '', updated = `+tx.clock+` WHERE name = ? AND root = ? AND state = ?`,
+	return tx.Change(ctx, none,
+		`UPDATE images SET state = ?, error = '', updated = `+tx.Clock+` WHERE name = ? AND root = ? AND state = ?`,
 		wire.StateQueued, j.Key, j.Root, wire.StateFailed)
 }
 
 // cancelJob is Jobs.Cancel for the open job of a kind and key, if there is one.
-func cancelJob(ctx context.Context, tx session, kind, key string) error {
-	n, err := get(ctx, tx, value[int64], `UPDATE jobs SET
+func cancelJob(ctx context.Context, tx database.Session, kind, key string) error {
+	n, err := database.Get(ctx, tx, database.Value[int64], `UPDATE jobs SET
 			request = CASE WHEN state = 'running' THEN 'cancel' ELSE '' END,
-			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END, updated = `+tx.clock+`
+			state = CASE WHEN state = 'running' THEN state ELSE 'cancelled' END, updated = `+tx.Clock+`
 		WHERE kind = ? AND key = ? AND `+openJob+` RETURNING n`, kind, key)
 	if errors.Is(err, ErrNotFound) {
 		return nil

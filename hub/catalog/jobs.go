@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"lighter/hub/catalog/database"
 )
 
 // Job is a piece of the hub's work. At any time there is at most one open job of a kind and a key.
@@ -43,7 +45,7 @@ type Job struct {
 
 // Jobs are the hub's jobs, and the claims of layers by their workers. They are safe for concurrent
 // use.
-type Jobs struct{ *database }
+type Jobs struct{ db *database.DB }
 
 const openJob = `state IN ('queued', 'running', 'paused')`
 
@@ -52,9 +54,9 @@ const jobColumns = `n, kind, key, root, state, request, payload, secret, priorit
 
 func (j *Job) fields() []any {
 	return []any{
-		&j.N, &j.Kind, &j.Key, &j.Root, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority, stamp{&j.RunAt},
-		&j.Attempts, &j.Owner, &j.Fence,
-		stamp{&j.Unsealed}, &j.Progress, &j.Result, &j.Error, stamp{&j.Created}, stamp{&j.Updated},
+		&j.N, &j.Kind, &j.Key, &j.Root, &j.State, &j.Request, &j.Payload, &j.Secret, &j.Priority,
+		database.Stamp(&j.RunAt), &j.Attempts, &j.Owner, &j.Fence, database.Stamp(&j.Unsealed), &j.Progress, &j.Result,
+		&j.Error, database.Stamp(&j.Created), database.Stamp(&j.Updated),
 	}
 }
 
@@ -63,7 +65,7 @@ func (j *Job) fields() []any {
 // a running one runs again afterwards. A paused job stays paused, unless a user asks for it
 // (ByUser). Add returns the job's number.
 func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
-	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+	err = q.db.Update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx database.Session) error {
 		n, err = addJob(ctx, tx, j, delay)
 		return err
 	})
@@ -73,7 +75,7 @@ func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, er
 // AddNew queues a job as Add does, and returns its number; 0 if there is an open one already, which
 // stays as it is.
 func (q *Jobs) AddNew(ctx context.Context, j Job) (n int64, err error) {
-	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+	err = q.db.Update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx database.Session) error {
 		n, err = insertJob(ctx, tx, j, 0, `NOTHING`)
 		if errors.Is(err, ErrNotFound) {
 			n, err = 0, nil
@@ -83,7 +85,7 @@ func (q *Jobs) AddNew(ctx context.Context, j Job) (n int64, err error) {
 	return n, err
 }
 
-func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64, error) {
+func addJob(ctx context.Context, tx database.Session, j Job, delay time.Duration) (int64, error) {
 	return insertJob(ctx, tx, j, delay, `UPDATE
 			SET root = excluded.root, payload = excluded.payload, secret = excluded.secret, unsealed = 0, attempts = 0,
 			error = '',
@@ -101,7 +103,7 @@ func addJob(ctx context.Context, tx session, j Job, delay time.Duration) (int64,
 // insertJob adds a job, or does something else if there is an open one of its kind and key. It
 // returns the number of the row that was changed, or ErrNotFound.
 func insertJob(
-	ctx context.Context, tx session, j Job, delay time.Duration, otherwise string, args ...any,
+	ctx context.Context, tx database.Session, j Job, delay time.Duration, otherwise string, args ...any,
 ) (int64, error) {
 	if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
 		return 0, err
@@ -112,10 +114,10 @@ func insertJob(
 	}
 	inserted := []any{n, j.Kind, j.Key, j.Root, append([]byte{}, j.Payload...), append([]byte{}, j.Secret...),
 		j.Priority, delay.Milliseconds(), []byte{}}
-	return get(ctx, tx, value[int64], `
+	return database.Get(ctx, tx, database.Value[int64], `
 		INSERT INTO jobs (n, kind, key, root, state, request, payload, secret, priority, run_at, attempts, owner, fence,
 			lease, progress, error, created, updated)
-		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.clock+` + ?, 0, '', 0, 0, ?, '', `+tx.clock+`, `+tx.clock+`)
+		VALUES (?, ?, ?, ?, 'queued', '', ?, ?, ?, `+tx.Clock+` + ?, 0, '', 0, 0, ?, '', `+tx.Clock+`, `+tx.Clock+`)
 		ON CONFLICT (kind, key) WHERE `+openJob+` DO `+otherwise+` RETURNING n`, append(inserted, args...)...)
 }
 
@@ -127,14 +129,15 @@ func insertJob(
 func (q *Jobs) AddDue(
 	ctx context.Context, j Job, every time.Duration,
 ) (queued bool, after time.Duration, err error) {
-	isDue := func(in session) (due bool, err error) {
-		open, err := get(ctx, in, value[bool], `SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ?
+	isDue := func(in database.Session) (due bool, err error) {
+		open, err := database.Get(ctx, in, database.Value[bool],
+			`SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ?
 			AND `+openJob+`)`, j.Kind, j.Key)
 		if err != nil || open {
 			return false, err
 		}
-		age, err := get(ctx, in, func(age *time.Duration) []any { return []any{milliseconds{age}} },
-			`SELECT `+in.clock+` - updated FROM jobs WHERE kind = ? AND key = ? AND NOT `+openJob+`
+		age, err := database.Get(ctx, in, func(age *time.Duration) []any { return []any{database.Milliseconds(age)} },
+			`SELECT `+in.Clock+` - updated FROM jobs WHERE kind = ? AND key = ? AND NOT `+openJob+`
 			ORDER BY updated DESC LIMIT 1`, j.Kind, j.Key)
 		if errors.Is(err, ErrNotFound) {
 			return true, nil
@@ -142,11 +145,11 @@ func (q *Jobs) AddDue(
 		after = max(every-age, 0)
 		return age >= every, err
 	}
-	due, err := isDue(q.read) // most times that is all
+	due, err := isDue(q.db.Read) // most times that is all
 	if err != nil || !due {
 		return false, after, err
 	}
-	err = q.update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx session) error {
+	err = q.db.Update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx database.Session) error {
 		queued = false
 		if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
 			return err
@@ -167,13 +170,13 @@ func (q *Jobs) AddDue(
 // once more if it is running; if there is none, it adds j. lasted reports whether the job was open
 // with that payload until now.
 func (q *Jobs) Withdraw(ctx context.Context, j Job) (lasted bool, err error) {
-	err = q.update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx session) error {
-		err := change(ctx, tx, errKnown, `DELETE FROM jobs WHERE kind = ? AND key = ? AND state = 'queued' AND fence = 0
+	err = q.db.Update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx database.Session) error {
+		err := tx.Change(ctx, errKnown, `DELETE FROM jobs WHERE kind = ? AND key = ? AND state = 'queued' AND fence = 0
 			AND payload = ?`, j.Kind, j.Key, j.Payload)
 		if lasted = err == nil; !errors.Is(err, errKnown) {
 			return err
 		}
-		payload, err := get(ctx, tx, value[[]byte], `UPDATE jobs SET run_at = `+tx.clock+`,
+		payload, err := database.Get(ctx, tx, database.Value[[]byte], `UPDATE jobs SET run_at = `+tx.Clock+`,
 				request = CASE WHEN state = 'running' AND request = '' THEN 'again' ELSE request END
 			WHERE kind = ? AND key = ? AND `+openJob+` RETURNING payload`, j.Kind, j.Key)
 		if lasted = err == nil && bytes.Equal(payload, j.Payload); errors.Is(err, ErrNotFound) {
@@ -186,8 +189,8 @@ func (q *Jobs) Withdraw(ctx context.Context, j Job) (lasted bool, err error) {
 
 // Hurry makes all queued jobs of a kind run as soon as possible.
 func (q *Jobs) Hurry(ctx context.Context, kind string) error {
-	return q.exec(ctx, "run jobs of kind "+kind, `UPDATE jobs SET run_at = `+q.write.clock+`
-		WHERE kind = ? AND state = 'queued' AND run_at > `+q.write.clock, kind)
+	return q.db.Exec(ctx, "run jobs of kind "+kind, `UPDATE jobs SET run_at = `+q.db.Write.Clock+`
+		WHERE kind = ? AND state = 'queued' AND run_at > `+q.db.Write.Clock, kind)
 }
 
 // Slot is room for one job of a kind.
@@ -209,8 +212,8 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 		args = append(args, s.Kind, s.Priority)
 	}
 	fits = fits[len(" OR "):]
-	clock := q.read.clock
-	due, err := get(ctx, q.read, value[bool], `
+	clock := q.db.Read.Clock
+	due, err := database.Get(ctx, q.db.Read, database.Value[bool], `
 		SELECT EXISTS (SELECT 1 FROM jobs WHERE state = 'running' AND lease < `+clock+`)
 			OR EXISTS (SELECT 1 FROM jobs WHERE state = 'queued' AND run_at <= `+clock+` AND (`+fits+`))`, args...)
 	if err != nil {
@@ -220,16 +223,16 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 		return j, ErrNotFound
 	}
 	args = append([]any{owner, owner, lease.Milliseconds()}, args...)
-	err = q.update(ctx, "claim a job", func(tx session) error {
+	err = q.db.Update(ctx, "claim a job", func(tx database.Session) error {
 		if err := expireJobs(ctx, tx); err != nil {
 			return err
 		}
-		j, err = get(ctx, tx, (*Job).fields, `
+		j, err = database.Get(ctx, tx, (*Job).fields, `
 			UPDATE jobs SET state = 'running', request = '',
 				attempts = CASE WHEN owner = ? AND attempts > 0 THEN attempts ELSE attempts + 1 END,
-				owner = ?, fence = fence + 1, lease = `+tx.clock+` + ?, updated = `+tx.clock+`
-			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.clock+` AND (`+fits+`)
-				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.skip+`)
+				owner = ?, fence = fence + 1, lease = `+tx.Clock+` + ?, updated = `+tx.Clock+`
+			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.Clock+` AND (`+fits+`)
+				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.Skip+`)
 			RETURNING `+jobColumns, args...)
 		if errors.Is(err, ErrNotFound) {
 			return nil // the transaction commits what has expired
@@ -245,17 +248,17 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 // lockJob locks the open job of a kind and key until the transaction ends. If there is none, nobody
 // else can add one before the transaction ends. A transaction locks a job before its images, as
 // workers do, and before it reserves numbers, so that no two wait for each other.
-func lockJob(ctx context.Context, tx session, kind, key string) error {
+func lockJob(ctx context.Context, tx database.Session, kind, key string) error {
 	lock := func() (bool, error) {
-		open, err := list(ctx, tx, value[int64],
-			`SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.lock, kind, key)
+		open, err := database.List(ctx, tx, database.Value[int64],
+			`SELECT n FROM jobs WHERE kind = ? AND key = ? AND `+openJob+tx.Lock, kind, key)
 		return len(open) > 0, err
 	}
 	open, err := lock()
-	if err != nil || open || tx.absent == "" {
+	if err != nil || open || tx.LockName == "" {
 		return err
 	}
-	if err := exec(ctx, tx, tx.absent, kind, key); err != nil {
+	if err := tx.Exec(ctx, tx.LockName, "job "+kind+" "+key); err != nil {
 		return err
 	}
 	_, err = lock() // somebody may have added it meanwhile

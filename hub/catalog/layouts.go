@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
@@ -25,7 +26,7 @@ type Layout struct {
 
 // Starts is what the hub knows about how images start: layouts, traces, recordings, and when trees
 // were used. It is safe for concurrent use.
-type Starts struct{ *database }
+type Starts struct{ db *database.DB }
 
 // StartupPack is a pack whose chunks are in other packs, too.
 type StartupPack struct {
@@ -35,7 +36,8 @@ type StartupPack struct {
 
 // Locations returns the digest that names a tree's locations, or ErrNotFound.
 func (c *Starts) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error) {
-	id, err := get(ctx, c.read, value[chunk.ID], `SELECT locations FROM layouts WHERE tree = ?`, tree[:])
+	id, err := database.Get(ctx, c.db.Read, database.Value[chunk.ID],
+		`SELECT locations FROM layouts WHERE tree = ?`, tree[:])
 	if err != nil {
 		return id, fmt.Errorf("locations of tree %s: %w", tree.Short(), err)
 	}
@@ -44,19 +46,20 @@ func (c *Starts) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error)
 
 // HasLocations reports whether a tree has the locations with that digest.
 func (c *Starts) HasLocations(ctx context.Context, digest chunk.ID) (bool, error) {
-	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM layouts WHERE locations = ?)`, digest[:])
+	return database.Get(ctx, c.db.Read, database.Value[bool],
+		`SELECT EXISTS (SELECT 1 FROM layouts WHERE locations = ?)`, digest[:])
 }
 
 // Layout returns a tree's layout, or ErrNotFound.
 func (c *Starts) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
-	l, err := get(ctx, c.read, func(l *Layout) []any {
+	l, err := database.Get(ctx, c.db.Read, func(l *Layout) []any {
 		return []any{&l.Tree, &l.Locations, &l.LocationsWire, &l.Startup, &l.IndexWire}
 	}, `SELECT l.tree, l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree
 			WHERE l.tree = ?`, tree[:])
 	if err != nil {
 		return l, fmt.Errorf("layout of tree %s: %w", tree.Short(), err)
 	}
-	l.Packs, err = list(ctx, c.read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
+	l.Packs, err = database.List(ctx, c.db.Read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
 		`SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ?
 			ORDER BY s.position`, tree[:])
 	return l, err
@@ -66,10 +69,12 @@ func (c *Starts) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 // ErrLost if its job or the claim of its objects was lost, and ErrChanged if the tree has other
 // locations than Before.
 func (c *Starts) SetLayout(ctx context.Context, l *Layout) error {
-	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx session) error { return setLayout(ctx, tx, l) })
+	return c.db.Update(ctx, "set layout of tree "+l.Tree.Short(), func(tx database.Session) error {
+		return setLayout(ctx, tx, l)
+	})
 }
 
-func setLayout(ctx context.Context, tx session, l *Layout) error {
+func setLayout(ctx context.Context, tx database.Session, l *Layout) error {
 	if err := holdClaim(ctx, tx, l.Claim); err != nil {
 		return err
 	}
@@ -79,34 +84,34 @@ func setLayout(ctx context.Context, tx session, l *Layout) error {
 		}
 	}
 	if l.Before != (chunk.ID{}) {
-		if err := change(ctx, tx, ErrChanged, `UPDATE layouts SET locations = locations
+		if err := tx.Change(ctx, ErrChanged, `UPDATE layouts SET locations = locations
 			WHERE tree = ? AND locations = ?`, l.Tree[:], l.Before[:]); err != nil {
 			return err
 		}
 	}
-	if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = `+tx.clock+`
+	if err := tx.Exec(ctx, `UPDATE startup_packs AS p SET retired = `+tx.Clock+`
 		WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
 		AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
 		l.Tree[:], l.Tree[:]); err != nil {
 		return err
 	}
-	if err := exec(ctx, tx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
+	if err := tx.Exec(ctx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
 		return err
 	}
 	for i, p := range l.Packs {
-		if err := exec(ctx, tx, `INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0)
+		if err := tx.Exec(ctx, `INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0)
 			ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`,
+		if err := tx.Exec(ctx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`,
 			l.Tree[:], i, p.ID[:]); err != nil {
 			return err
 		}
 	}
-	if err := exec(ctx, tx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
+	if err := tx.Exec(ctx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
 		return err
 	}
-	return exec(ctx, tx, `UPDATE layouts SET locations = ?, wire = ?, startup = ?,
+	return tx.Exec(ctx, `UPDATE layouts SET locations = ?, wire = ?, startup = ?,
 			moved = CASE WHEN moved = 0 AND EXISTS (SELECT 1 FROM rewritten_packs) THEN 1 ELSE moved END
 		WHERE tree = ?`,
 		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), l.Tree[:])
@@ -116,7 +121,7 @@ func setLayout(ctx context.Context, tx session, l *Layout) error {
 // that retired before a time, and those that retired before a later time and exceed the given
 // bytes.
 func (c *Starts) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) ([]chunk.ID, error) {
-	return list(ctx, c.read, value[chunk.ID], `SELECT id FROM (
+	return database.List(ctx, c.db.Read, database.Value[chunk.ID], `SELECT id FROM (
 			SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs
 			WHERE retired > 0) AS r
 		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired LIMIT ?`,
@@ -125,12 +130,12 @@ func (c *Starts) Retired(ctx context.Context, before, later time.Time, bytes int
 
 // DropRetired removes the retired ones among the startup packs, whose objects are claimed.
 func (c *Starts) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) error {
-	return c.update(ctx, "drop retired packs", func(tx session) error {
+	return c.db.Update(ctx, "drop retired packs", func(tx database.Session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
 		}
 		for _, id := range ids {
-			if err := exec(ctx, tx, `DELETE FROM startup_packs WHERE id = ? AND retired > 0`, id[:]); err != nil {
+			if err := tx.Exec(ctx, `DELETE FROM startup_packs WHERE id = ? AND retired > 0`, id[:]); err != nil {
 				return fmt.Errorf("pack %s: %w", id.Short(), err)
 			}
 		}
@@ -147,8 +152,9 @@ type TreeUse struct {
 
 // TreeUse returns how a tree is used, or ErrNotFound.
 func (c *Starts) TreeUse(ctx context.Context, tree chunk.ID) (TreeUse, error) {
-	u, err := get(ctx, c.read, func(u *TreeUse) []any { return []any{stamp{&u.Unserved}, stamp{&u.Lost}, &u.Served} },
-		`SELECT l.unserved, l.lost, `+servedTree+` FROM layouts l WHERE l.tree = ?`, tree[:])
+	u, err := database.Get(ctx, c.db.Read, func(u *TreeUse) []any {
+		return []any{database.Stamp(&u.Unserved), database.Stamp(&u.Lost), &u.Served}
+	}, `SELECT l.unserved, l.lost, `+servedTree+` FROM layouts l WHERE l.tree = ?`, tree[:])
 	if err != nil {
 		return u, fmt.Errorf("use of tree %s: %w", tree.Short(), err)
 	}
@@ -160,20 +166,20 @@ const LayoutJob = "layout"
 
 // lockLayout locks the open job that makes a tree's layout, before the rows of the layout: see
 // lockJob.
-func lockLayout(ctx context.Context, tx session, tree chunk.ID) error {
+func lockLayout(ctx context.Context, tx database.Session, tree chunk.ID) error {
 	return lockJob(ctx, tx, LayoutJob, tree.String())
 }
 
 // requestLayout queues the job that makes a tree's layout.
-func requestLayout(ctx context.Context, tx session, tree chunk.ID, delay time.Duration) error {
+func requestLayout(ctx context.Context, tx database.Session, tree chunk.ID, delay time.Duration) error {
 	_, err := addJob(ctx, tx, Job{Kind: LayoutJob, Key: tree.String()}, delay)
 	return err
 }
 
 // RestLayout keeps new traces of a tree from having its layout made again before a time has passed.
 func (c *Starts) RestLayout(ctx context.Context, tree chunk.ID, d time.Duration) error {
-	return c.exec(ctx, "rest after the layout of tree "+tree.Short(),
-		`UPDATE layouts SET rest = `+c.write.clock+` + ? WHERE tree = ?`, d.Milliseconds(), tree[:])
+	return c.db.Exec(ctx, "rest after the layout of tree "+tree.Short(),
+		`UPDATE layouts SET rest = `+c.db.Write.Clock+` + ? WHERE tree = ?`, d.Milliseconds(), tree[:])
 }
 
 // servedTree is the condition that the tree of layout l belongs to a chain of a ready image, or
@@ -193,15 +199,15 @@ func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error
 func (c *Starts) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`
-	if err := c.update(ctx, "find trees without an image", func(tx session) error {
+	if err := c.db.Update(ctx, "find trees without an image", func(tx database.Session) error {
 		for _, statement := range []string{
 			`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree,
-			`UPDATE layouts AS l SET unserved = ` + tx.clock + ` WHERE unserved = 0 AND NOT ` + servedTree,
+			`UPDATE layouts AS l SET unserved = ` + tx.Clock + ` WHERE unserved = 0 AND NOT ` + servedTree,
 			`DELETE FROM formers` + inLong,
 			`DELETE FROM traces` + inLong,
 			`DELETE FROM recordings` + inLong,
 		} {
-			if err := exec(ctx, tx, statement); err != nil {
+			if err := tx.Exec(ctx, statement); err != nil {
 				return err
 			}
 		}
@@ -209,11 +215,12 @@ func (c *Starts) Unserved(ctx context.Context, before time.Time) error {
 	}); err != nil {
 		return err
 	}
-	trees, err := list(ctx, c.read, value[chunk.ID], `SELECT tree FROM layouts WHERE `+long+` AND length(startup) > 0`)
+	trees, err := database.List(ctx, c.db.Read, database.Value[chunk.ID],
+		`SELECT tree FROM layouts WHERE `+long+` AND length(startup) > 0`)
 	if err != nil || len(trees) == 0 {
 		return err
 	}
-	return c.update(ctx, "request layouts without startup packs", func(tx session) error {
+	return c.db.Update(ctx, "request layouts without startup packs", func(tx database.Session) error {
 		for _, tree := range trees {
 			if err := requestLayout(ctx, tx, tree, 0); err != nil {
 				return err

@@ -5,20 +5,21 @@ import (
 	"fmt"
 
 	"lighter/format/index"
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
 // AddSource records that the images were copied from a repository of another registry.
 func (c *Catalog) AddSource(ctx context.Context, images []Image, repository string) error {
-	return c.update(ctx, "add source "+repository, func(tx session) error {
+	return c.db.Update(ctx, "add source "+repository, func(tx database.Session) error {
 		return addSource(ctx, tx, images, repository)
 	})
 }
 
-func addSource(ctx context.Context, tx session, images []Image, repository string) error {
+func addSource(ctx context.Context, tx database.Session, images []Image, repository string) error {
 	for _, image := range images {
 		// A removed image gets no source.
-		if err := exec(ctx, tx, `
+		if err := tx.Exec(ctx, `
 			INSERT INTO image_sources (image, repository) SELECT n, ? FROM images WHERE n = ?
 			ON CONFLICT (image, repository) DO NOTHING`, repository, image.N); err != nil {
 			return err
@@ -48,7 +49,7 @@ func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error
 	for _, image := range images {
 		m.Names = append(m.Names, image.Name)
 	}
-	m.Sources, err = list(ctx, c.read, value[string], `SELECT DISTINCT s.repository
+	m.Sources, err = database.List(ctx, c.db.Read, database.Value[string], `SELECT DISTINCT s.repository
 		FROM image_sources s JOIN images i ON i.n = s.image WHERE i.digest = ? AND i.state = ?`,
 		digest, wire.StateReady)
 	if err != nil {

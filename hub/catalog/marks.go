@@ -9,13 +9,15 @@ import (
 	"slices"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
+	"lighter/hub/catalog/numberset"
 	"lighter/wire"
 )
 
 // Marks is the set of chunks that layers have: one bit a number that was ever given to a chunk.
 type Marks struct {
-	bits   []uint64
-	layers map[string]bool // whose chunks are marked, or are not to be
+	numbers numberset.Bits
+	layers  map[string]bool // whose chunks are marked, or are not to be
 }
 
 // MarkChunks marks the chunks of all layers, except those to leave out.
@@ -24,7 +26,7 @@ func (c *Garbage) MarkChunks(ctx context.Context, without []string) (*Marks, err
 	for _, diffID := range without {
 		m.layers[diffID] = true
 	}
-	for l, err := range layersChunks(ctx, c.read) {
+	for l, err := range layersChunks(ctx, c.db.Read) {
 		if err != nil {
 			return nil, err
 		}
@@ -39,8 +41,8 @@ func (c *Garbage) MarkChunks(ctx context.Context, without []string) (*Marks, err
 }
 
 // refresh marks the chunks of layers that were published since.
-func (m *Marks) refresh(ctx context.Context, tx session) error {
-	all, err := list(ctx, tx, value[string], `SELECT diff_id FROM layers`)
+func (m *Marks) refresh(ctx context.Context, tx database.Session) error {
+	all, err := database.List(ctx, tx, database.Value[string], `SELECT diff_id FROM layers`)
 	if err != nil {
 		return err
 	}
@@ -48,7 +50,8 @@ func (m *Marks) refresh(ctx context.Context, tx session) error {
 		if m.layers[diffID] {
 			continue
 		}
-		chunks, err := get(ctx, tx, value[[]byte], `SELECT chunks FROM layers WHERE diff_id = ?`, diffID)
+		chunks, err := database.Get(ctx, tx, database.Value[[]byte],
+			`SELECT chunks FROM layers WHERE diff_id = ?`, diffID)
 		if err == nil {
 			err = m.mark(diffID, chunks)
 		}
@@ -61,67 +64,34 @@ func (m *Marks) refresh(ctx context.Context, tx session) error {
 
 func (m *Marks) mark(diffID string, chunks []byte) error {
 	m.layers[diffID] = true
-	err := decodeRuns(chunks, func(first, end int64) error {
-		if missing := int(end/64) + 1 - len(m.bits); missing > 0 {
-			m.bits = append(m.bits, make([]uint64, missing)...)
-		}
-		for n := first; n < end; n++ {
-			m.bits[n/64] |= 1 << (n % 64)
-		}
+	if err := numberset.Decode(chunks, func(first, end int64) error {
+		m.numbers.Add(first, end)
 		return nil
-	})
-	if err != nil {
+	}); err != nil {
 		return fmt.Errorf("layer %s: %w", wire.ShortDigest(diffID), err)
 	}
 	return nil
 }
 
-func (m *Marks) has(n int64) bool { return int(n/64) < len(m.bits) && m.bits[n/64]&(1<<(n%64)) != 0 }
-
 // gapJoin is the number of marked chunks between two gaps that are read in one query.
 const gapJoin = 1000
-
-// gaps calls fn for ranges of numbers up to last. They have all unmarked numbers, and few marked
-// ones.
-func (m *Marks) gaps(last int64, fn func(first, end int64) error) error {
-	first, end := int64(0), int64(-1) // of the current range; end < 0: there is none
-	for n := int64(1); n <= last; n++ {
-		if m.has(n) {
-			continue
-		}
-		if end >= 0 && n-end > gapJoin {
-			if err := fn(first, end); err != nil {
-				return err
-			}
-			end = -1
-		}
-		if end < 0 {
-			first = n
-		}
-		end = n + 1
-	}
-	if end < 0 {
-		return nil
-	}
-	return fn(first, end)
-}
 
 // SuspectPacks returns the numbers of the packs that have chunks that are not marked, or units
 // without chunks, in ascending order.
 func (c *Garbage) SuspectPacks(ctx context.Context, m *Marks) ([]int64, error) {
-	last, err := get(ctx, c.read, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
+	last, err := database.Get(ctx, c.db.Read, database.Value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
 		return nil, err
 	}
 	units := map[int64]bool{}
 	type row struct{ n, unit int64 }
-	err = m.gaps(last, func(first, end int64) error {
-		for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.n, &r.unit} },
+	err = m.numbers.Gaps(last, gapJoin, func(first, end int64) error {
+		for r, err := range database.Rows(ctx, c.db.Read, func(r *row) []any { return []any{&r.n, &r.unit} },
 			`SELECT n, unit FROM chunks WHERE n >= ? AND n < ?`, first, end) {
 			if err != nil {
 				return err
 			}
-			if !m.has(r.n) {
+			if !m.numbers.Has(r.n) {
 				units[r.unit] = true
 			}
 		}
@@ -132,7 +102,7 @@ func (c *Garbage) SuspectPacks(ctx context.Context, m *Marks) ([]int64, error) {
 	}
 	packs := map[int64]bool{}
 	add := func(query string, args ...any) error {
-		for n, err := range rows(ctx, c.read, value[int64], query, args...) {
+		for n, err := range database.Rows(ctx, c.db.Read, database.Value[int64], query, args...) {
 			if err != nil {
 				return err
 			}
@@ -149,7 +119,8 @@ func (c *Garbage) SuspectPacks(ctx context.Context, m *Marks) ([]int64, error) {
 		for i, n := range batch {
 			args[i] = n
 		}
-		if err := add(`SELECT DISTINCT pack FROM units WHERE n IN `+places(1, len(batch)), args...); err != nil {
+		among := database.Places(1, len(batch))
+		if err := add(`SELECT DISTINCT pack FROM units WHERE n IN `+among, args...); err != nil {
 			return nil, err
 		}
 	}
@@ -207,16 +178,16 @@ func (p *PackUse) IsDead() bool {
 
 // PackUse returns the use of a pack, or ErrNotFound.
 func (c *Garbage) PackUse(ctx context.Context, m *Marks, n int64) (PackUse, error) {
-	return packUse(ctx, c.read, m, n)
+	return packUse(ctx, c.db.Read, m, n)
 }
 
-func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error) {
-	p, err := get(ctx, db, func(p *PackUse) []any { return []any{&p.N, &p.ID, &p.Size} },
+func packUse(ctx context.Context, in database.Session, m *Marks, n int64) (PackUse, error) {
+	p, err := database.Get(ctx, in, func(p *PackUse) []any { return []any{&p.N, &p.ID, &p.Size} },
 		`SELECT n, id, size FROM packs WHERE n = ?`, n)
 	if err != nil {
 		return p, fmt.Errorf("pack %d: %w", n, err)
 	}
-	p.Units, err = list(ctx, db, func(u *UnitUse) []any { return []any{&u.N, &u.Place, &u.Plain, &u.Stored} },
+	p.Units, err = database.List(ctx, in, func(u *UnitUse) []any { return []any{&u.N, &u.Place, &u.Plain, &u.Stored} },
 		`SELECT n, place, plain, stored FROM units WHERE pack = ? ORDER BY n`, n)
 	if err != nil {
 		return p, err
@@ -226,7 +197,7 @@ func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error
 		unit int64
 	}
 	at := 0
-	for r, err := range rows(ctx, db, func(r *row) []any { return []any{&r.N, &r.ID, &r.Length, &r.unit} },
+	for r, err := range database.Rows(ctx, in, func(r *row) []any { return []any{&r.N, &r.ID, &r.Length, &r.unit} },
 		`SELECT c.n, c.id, c.length, c.unit FROM units u JOIN chunks c ON c.unit = u.n
 			WHERE u.pack = ? ORDER BY c.unit, c.n`, n) {
 		if err != nil {
@@ -235,7 +206,7 @@ func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error
 		for p.Units[at].N != r.unit {
 			at++
 		}
-		if m.has(r.N) {
+		if m.numbers.Has(r.N) {
 			p.Units[at].Needed = append(p.Units[at].Needed, r.ChunkUse)
 		}
 	}
@@ -249,7 +220,7 @@ func packUse(ctx context.Context, db session, m *Marks, n int64) (PackUse, error
 func (c *Garbage) ForgetPacks(
 	ctx context.Context, claim Claim, l Lease, m *Marks, stuck *Stuck, packs []PackUse,
 ) (removed, bytes int64, err error) {
-	err = c.removal(ctx, "remove dead packs", l, claim, func(tx session) error {
+	err = c.removal(ctx, "remove dead packs", l, claim, func(tx database.Session) error {
 		if all, err := stuck.areAll(ctx, tx, AnyPack); err != nil || !all {
 			return cmp.Or(err, ErrChanged)
 		}
@@ -280,13 +251,13 @@ func (c *Garbage) ForgetPacks(
 }
 
 // forgetPack removes a pack with its units and chunks.
-func forgetPack(ctx context.Context, tx session, n int64) error {
+func forgetPack(ctx context.Context, tx database.Session, n int64) error {
 	for _, statement := range []string{
 		`DELETE FROM chunks WHERE unit IN (SELECT n FROM units WHERE pack = ?)`,
 		`DELETE FROM units WHERE pack = ?`,
 		`DELETE FROM packs WHERE n = ?`,
 	} {
-		if err := exec(ctx, tx, statement, n); err != nil {
+		if err := tx.Exec(ctx, statement, n); err != nil {
 			return err
 		}
 	}

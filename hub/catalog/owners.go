@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"lighter/hub/catalog/database"
+	"lighter/hub/catalog/numberset"
 	"lighter/wire"
 )
 
@@ -21,7 +23,7 @@ type sharedBlob struct {
 
 // imageBlobs returns the digests of the ready images, and for each blob which of them have it, by
 // their position in digests + 1.
-func imageBlobs(ctx context.Context, db session) ([]string, map[string]*sharedBlob, error) {
+func imageBlobs(ctx context.Context, in database.Session) ([]string, map[string]*sharedBlob, error) {
 	var digests []string
 	numbers := map[string]int32{}
 	blobs := map[string]*sharedBlob{}
@@ -29,8 +31,9 @@ func imageBlobs(ctx context.Context, db session) ([]string, map[string]*sharedBl
 		image, digest, diffID string
 		size                  int64
 	}
-	for r, err := range rows(ctx, db, func(r *row) []any { return []any{&r.image, &r.digest, &r.size, &r.diffID} },
-		`SELECT i.digest, b.digest, b.size, COALESCE(c.diff_id, '') FROM image_blobs b JOIN images i ON i.n = b.image
+	for r, err := range database.Rows(ctx, in, func(r *row) []any {
+		return []any{&r.image, &r.digest, &r.size, &r.diffID}
+	}, `SELECT i.digest, b.digest, b.size, COALESCE(c.diff_id, '') FROM image_blobs b JOIN images i ON i.n = b.image
 			LEFT JOIN chains c ON c.chain = b.chain ORDER BY i.n`) {
 		if err != nil {
 			return nil, nil, err
@@ -60,27 +63,22 @@ func ownerOf(images []int32) int32 {
 }
 
 // chunkOwners returns, by a chunk's number, the only image that has it, noImage or severalImages.
-func chunkOwners(ctx context.Context, db session, layers map[string][]int32) ([]int32, error) {
-	last, err := get(ctx, db, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
+func chunkOwners(ctx context.Context, in database.Session, layers map[string][]int32) ([]int32, error) {
+	last, err := database.Get(ctx, in, database.Value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
 		return nil, err
 	}
 	owners := make([]int32, last+1)
-	type row struct {
-		diffID string
-		chunks []byte
-	}
-	for r, err := range rows(ctx, db, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
-		`SELECT diff_id, chunks FROM layers`) {
+	for l, err := range layersChunks(ctx, in) {
 		if err != nil {
 			return nil, err
 		}
-		images := layers[r.diffID]
+		images := layers[l.diffID]
 		if len(images) == 0 {
 			continue
 		}
 		owner := ownerOf(images)
-		if err := decodeRuns(r.chunks, func(first, end int64) error {
+		if err := numberset.Decode(l.chunks, func(first, end int64) error {
 			for n := first; n < min(end, int64(len(owners))); n++ {
 				if owners[n] == noImage {
 					owners[n] = owner
@@ -90,7 +88,7 @@ func chunkOwners(ctx context.Context, db session, layers map[string][]int32) ([]
 			}
 			return nil
 		}); err != nil {
-			return nil, fmt.Errorf("layer %s: %w", wire.ShortDigest(r.diffID), err)
+			return nil, fmt.Errorf("layer %s: %w", wire.ShortDigest(l.diffID), err)
 		}
 	}
 	return owners, nil

@@ -2,13 +2,14 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/catalog/database"
+	"lighter/hub/catalog/numberset"
 	"lighter/wire"
 )
 
@@ -98,7 +99,7 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	if err != nil {
 		return err
 	}
-	err = c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx session) error {
+	err = c.db.Update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx database.Session) error {
 		if err := excludeCollection(ctx, tx, p); err != nil {
 			return err
 		}
@@ -112,7 +113,7 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 		if err != nil {
 			return err
 		}
-		for _, step := range []func(context.Context, session, *Publication) error{
+		for _, step := range []func(context.Context, database.Session, *Publication) error{
 			publishChains, publishTree, publishLayout, releaseLayers,
 		} {
 			if err := step(ctx, tx, p); err != nil {
@@ -122,7 +123,7 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 		if !elsewhere {
 			return nil
 		}
-		return exec(ctx, tx, `UPDATE layouts SET moved = 2 WHERE tree = ?`, p.Tree.ID[:])
+		return tx.Exec(ctx, `UPDATE layouts SET moved = ? WHERE tree = ?`, AnyPack, p.Tree.ID[:])
 	})
 	if err == nil {
 		c.changes.Add(1)
@@ -143,7 +144,7 @@ func (c *Catalog) reserveFor(ctx context.Context, p *Publication) (first firstNu
 	if len(p.Packs)+len(p.Chunks) == 0 {
 		return first, nil
 	}
-	err = c.update(ctx, "reserve numbers", func(tx session) error {
+	err = c.db.Update(ctx, "reserve numbers", func(tx database.Session) error {
 		if first.packs, err = reserve(ctx, tx, "packs", len(p.Packs)); err != nil {
 			return err
 		}
@@ -156,18 +157,18 @@ func (c *Catalog) reserveFor(ctx context.Context, p *Publication) (first firstNu
 	return first, err
 }
 
-func publishImage(ctx context.Context, tx session, p *Publication) error {
+func publishImage(ctx context.Context, tx database.Session, p *Publication) error {
 	if p.Image == 0 {
 		return nil
 	}
 	if err := hold(ctx, tx, p.Lease); err != nil {
 		return err
 	}
-	if err := change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = '', size = ?, updated = `+tx.clock+`
+	if err := tx.Change(ctx, ErrNotFound, `UPDATE images SET state = ?, error = '', size = ?, updated = `+tx.Clock+`
 		WHERE n = ? AND state = ?`, wire.StateReady, p.Size, p.Image, wire.StateActive); err != nil {
 		return fmt.Errorf("image %d: %w", p.Image, err)
 	}
-	if err := exec(ctx, tx, `DELETE FROM image_blobs WHERE image = ?`, p.Image); err != nil {
+	if err := tx.Exec(ctx, `DELETE FROM image_blobs WHERE image = ?`, p.Image); err != nil {
 		return err
 	}
 	position := 0
@@ -177,7 +178,7 @@ func publishImage(ctx context.Context, tx session, p *Publication) error {
 			at = position
 			position++
 		}
-		if err := exec(ctx, tx, `INSERT INTO image_blobs (image, position, chain, digest, media_type, size)
+		if err := tx.Exec(ctx, `INSERT INTO image_blobs (image, position, chain, digest, media_type, size)
 			VALUES (?, ?, ?, ?, ?, ?)`, p.Image, at, b.Chain, b.Digest, b.MediaType, b.Size); err != nil {
 			return err
 		}
@@ -188,7 +189,7 @@ func publishImage(ctx context.Context, tx session, p *Publication) error {
 // publishChunks adds packs, chunks and layers. elsewhere reports whether another publication has
 // just added some of the chunks, in other units.
 func publishChunks(
-	ctx context.Context, tx session, p *Publication, numbers firstNumbers,
+	ctx context.Context, tx database.Session, p *Publication, numbers firstNumbers,
 ) (elsewhere bool, err error) {
 	unit, err := insertPacks(ctx, tx, p.Packs, numbers)
 	if err != nil {
@@ -203,9 +204,9 @@ func publishChunks(
 		for _, i := range layer.New {
 			numbers = append(numbers, number(i))
 		}
-		if err := exec(ctx, tx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)
+		if err := tx.Exec(ctx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)
 			ON CONFLICT (diff_id) DO NOTHING`,
-			layer.DiffID, layer.Bytes, layer.Entries, encodeRuns(numbers)); err != nil {
+			layer.DiffID, layer.Bytes, layer.Entries, numberset.Encode(numbers)); err != nil {
 			return false, err
 		}
 	}
@@ -215,42 +216,43 @@ func publishChunks(
 // insertChunks adds chunks, numbered from next, except those that another publication has just
 // added. unit returns the number of a unit. number returns the number of one of the chunks.
 func insertChunks(
-	ctx context.Context, tx session, chunks []Chunk, unit unitNumber, next int64,
+	ctx context.Context, tx database.Session, chunks []Chunk, unit unitNumber, next int64,
 ) (number func(i uint32) int64, added int64, err error) {
-	add := inserter{tx: tx, into: `chunks (n, id, length, unit)`, columns: 4, key: `id`}
+	add := database.Inserter{TX: tx, Into: `chunks (n, id, length, unit)`, Columns: 4, Key: `id`}
 	for i, c := range chunks {
-		if err := add.row(ctx, next+int64(i), c.ID[:], c.Length, unit(c.Pack, c.Unit)); err != nil {
+		if err := add.Row(ctx, next+int64(i), c.ID[:], c.Length, unit(c.Pack, c.Unit)); err != nil {
 			return nil, 0, err
 		}
 	}
-	if err := add.flush(ctx); err != nil {
+	if err := add.Flush(ctx); err != nil {
 		return nil, 0, err
 	}
-	if add.added == int64(len(chunks)) {
-		return func(i uint32) int64 { return next + int64(i) }, add.added, nil
+	if add.Added == int64(len(chunks)) {
+		return func(i uint32) int64 { return next + int64(i) }, add.Added, nil
 	}
 	ids := make([]chunk.ID, len(chunks))
 	for i, c := range chunks {
 		ids[i] = c.ID
 	}
 	numbers, err := numbersOf(ctx, tx, ids)
-	return func(i uint32) int64 { return numbers[ids[i]] }, add.added, err
+	return func(i uint32) int64 { return numbers[ids[i]] }, add.Added, err
 }
 
 // unitNumber returns the number of a unit, from its place in a pack.
 type unitNumber func(pack, place uint32) int64
 
 // insertPacks adds packs and their units, except those that the catalog has.
-func insertPacks(ctx context.Context, tx session, packs []Pack, numbers firstNumbers) (unitNumber, error) {
+func insertPacks(ctx context.Context, tx database.Session, packs []Pack, numbers firstNumbers) (unitNumber, error) {
 	n, unit := numbers.packs, numbers.units
 	first := make([]int64, len(packs))
 	known := map[uint32][]int64{} // units of packs that the catalog has
-	add := inserter{tx: tx, into: `units (n, pack, place, plain, stored)`, columns: 5}
+	add := database.Inserter{TX: tx, Into: `units (n, pack, place, plain, stored)`, Columns: 5}
 	for i, pack := range packs {
-		err := change(ctx, tx, errKnown, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+		err := tx.Change(ctx, errKnown, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING`,
 			n+int64(i), pack.ID[:], pack.Size)
 		if errors.Is(err, errKnown) {
-			known[uint32(i)], err = list(ctx, tx, value[int64], `SELECT u.n FROM units u JOIN packs p ON p.n = u.pack
+			known[uint32(i)], err = database.List(ctx, tx, database.Value[int64],
+				`SELECT u.n FROM units u JOIN packs p ON p.n = u.pack
 				WHERE p.id = ? ORDER BY u.place`, pack.ID[:])
 			if err != nil {
 				return nil, err
@@ -262,7 +264,7 @@ func insertPacks(ctx context.Context, tx session, packs []Pack, numbers firstNum
 		}
 		first[i] = unit
 		for place, u := range pack.Units {
-			if err := add.row(ctx, unit, n+int64(i), place, u.Plain, u.Stored); err != nil {
+			if err := add.Row(ctx, unit, n+int64(i), place, u.Plain, u.Stored); err != nil {
 				return nil, err
 			}
 			unit++
@@ -273,24 +275,24 @@ func insertPacks(ctx context.Context, tx session, packs []Pack, numbers firstNum
 			return units[place]
 		}
 		return first[pack] + int64(place)
-	}, add.flush(ctx)
+	}, add.Flush(ctx)
 }
 
 // errKnown means that a row exists already.
 var errKnown = errors.New("it is known")
 
-func publishChains(ctx context.Context, tx session, p *Publication) error {
+func publishChains(ctx context.Context, tx database.Session, p *Publication) error {
 	parent := ""
 	for _, b := range p.Blobs {
 		if b.Chain == "" {
 			continue
 		}
-		if err := exec(ctx, tx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?)
+		if err := tx.Exec(ctx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?)
 			ON CONFLICT (chain) DO NOTHING`, b.Chain, parent, b.DiffID); err != nil {
 			return err
 		}
 		parent = b.Chain
-		if err := exec(ctx, tx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?)
+		if err := tx.Exec(ctx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?)
 			ON CONFLICT (digest) DO NOTHING`, b.Digest, b.DiffID); err != nil {
 			return err
 		}
@@ -298,9 +300,9 @@ func publishChains(ctx context.Context, tx session, p *Publication) error {
 	return nil
 }
 
-func publishTree(ctx context.Context, tx session, p *Publication) error {
+func publishTree(ctx context.Context, tx database.Session, p *Publication) error {
 	t := p.Tree
-	if err := exec(ctx, tx, `
+	if err := tx.Exec(ctx, `
 		INSERT INTO trees (tree, files, bytes, chunks, packs, units, index_bytes, index_wire)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (tree) DO UPDATE
@@ -309,7 +311,7 @@ func publishTree(ctx context.Context, tx session, p *Publication) error {
 		return err
 	}
 	s := p.Statement
-	return exec(ctx, tx, `
+	return tx.Exec(ctx, `
 		INSERT INTO statements (chain, format, tree, signature) VALUES (?, ?, ?, ?)
 		ON CONFLICT (chain, format) DO UPDATE SET tree = excluded.tree, signature = excluded.signature`,
 		s.Chain, s.Format, s.Tree[:], signatures(&s))
@@ -317,64 +319,11 @@ func publishTree(ctx context.Context, tx session, p *Publication) error {
 
 // reserve returns the first of count numbers that no row of a table ever had. Other transactions
 // that reserve numbers of that table wait until this one ends.
-func reserve(ctx context.Context, tx session, table string, count int) (int64, error) {
+func reserve(ctx context.Context, tx database.Session, table string, count int) (int64, error) {
 	if count == 0 {
 		return 1, nil
 	}
-	last, err := get(ctx, tx, value[int64], `INSERT INTO numbers (name, last) VALUES (?, ?)
+	last, err := database.Get(ctx, tx, database.Value[int64], `INSERT INTO numbers (name, last) VALUES (?, ?)
 		ON CONFLICT (name) DO UPDATE SET last = numbers.last + excluded.last RETURNING last`, table, count)
 	return last - int64(count) + 1, err
-}
-
-// inserter adds rows to a table, several in each statement.
-type inserter struct {
-	tx      session
-	into    string
-	columns int
-	key     string // rows whose key exists are not added; empty: there are none
-	added   int64  // rows
-	full    *sql.Stmt
-	args    []any
-}
-
-const rowsPerInsert = 200
-
-func (i *inserter) row(ctx context.Context, values ...any) (err error) {
-	i.args = append(i.args, values...)
-	if len(i.args) < rowsPerInsert*i.columns {
-		return nil
-	}
-	if i.full == nil {
-		if i.full, err = i.tx.prepare(ctx, i.statement()); err != nil {
-			return err
-		}
-	}
-	done, err := i.full.ExecContext(ctx, i.args...)
-	i.args = i.args[:0]
-	return i.count(done, err)
-}
-
-func (i *inserter) statement() string {
-	statement := `INSERT INTO ` + i.into + ` VALUES ` + places(len(i.args)/i.columns, i.columns)
-	if i.key != "" {
-		statement += ` ON CONFLICT (` + i.key + `) DO NOTHING`
-	}
-	return statement
-}
-
-// flush adds the remaining rows. The transaction closes the prepared statement.
-func (i *inserter) flush(ctx context.Context) error {
-	if len(i.args) == 0 {
-		return nil
-	}
-	return i.count(i.tx.exec(ctx, i.statement(), i.args...))
-}
-
-func (i *inserter) count(done sql.Result, err error) error {
-	if err != nil {
-		return err
-	}
-	n, err := done.RowsAffected()
-	i.added += n
-	return err
 }

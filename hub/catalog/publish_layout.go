@@ -4,25 +4,26 @@ import (
 	"context"
 	"errors"
 
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
 // publishLayout gives a new tree its locations. A tree that gets its first image is laid out, and
 // so is one that inherits the recordings of the previous image of its repository.
-func publishLayout(ctx context.Context, tx session, p *Publication) error {
+func publishLayout(ctx context.Context, tx database.Session, p *Publication) error {
 	t := p.Tree
 	if err := lockLayout(ctx, tx, t.ID); err != nil {
 		return err
 	}
-	first, err := get(ctx, tx, value[bool], `SELECT NOT EXISTS (SELECT 1 FROM statements s
+	first, err := database.Get(ctx, tx, database.Value[bool], `SELECT NOT EXISTS (SELECT 1 FROM statements s
 		JOIN image_blobs b ON b.chain = s.chain JOIN images i ON i.n = b.image
 		WHERE s.tree = ? AND i.state = '`+wire.StateReady+`' AND i.n <> ?)`, t.ID[:], p.Image)
 	if err != nil {
 		return err
 	}
-	if err := exec(ctx, tx, `
+	if err := tx.Exec(ctx, `
 		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved, used, lost)
-			VALUES (?, ?, ?, ?, 0, 0, 0, 0, `+tx.clock+`, 0)
+			VALUES (?, ?, ?, ?, 0, 0, 0, 0, `+tx.Clock+`, 0)
 		ON CONFLICT (tree) DO UPDATE SET unserved = 0, used = excluded.used`,
 		t.ID[:], t.Locations[:], t.LocationsWire, []byte{}); err != nil {
 		return err
@@ -34,7 +35,7 @@ func publishLayout(ctx context.Context, tx session, p *Publication) error {
 	if err != nil || !first && !inherited {
 		return err
 	}
-	if err := exec(ctx, tx, `UPDATE layouts SET lost = 0 WHERE tree = ?`, t.ID[:]); err != nil {
+	if err := tx.Exec(ctx, `UPDATE layouts SET lost = 0 WHERE tree = ?`, t.ID[:]); err != nil {
 		return err
 	}
 	return requestLayout(ctx, tx, t.ID, 0)
@@ -43,12 +44,12 @@ func publishLayout(ctx context.Context, tx session, p *Publication) error {
 // inherit gives a tree the recordings of the previous image of its repository, and makes it the one
 // from which the next image inherits. It reports whether there were any. Recordings of its own are
 // better.
-func inherit(ctx context.Context, tx session, p *Publication) (bool, error) {
+func inherit(ctx context.Context, tx database.Session, p *Publication) (bool, error) {
 	if p.Repository == "" {
 		return false, nil
 	}
 	t := p.Tree
-	err := change(ctx, tx, errKnown, `
+	err := tx.Change(ctx, errKnown, `
 		INSERT INTO recordings (tree, body) SELECT ?, body FROM recordings
 			WHERE tree = (SELECT tree FROM formers WHERE repository = ? AND platform = ?)
 		ON CONFLICT (tree) DO NOTHING`, t.ID[:], p.Repository, p.Platform)
@@ -56,6 +57,6 @@ func inherit(ctx context.Context, tx session, p *Publication) (bool, error) {
 	if err != nil && !errors.Is(err, errKnown) {
 		return false, err
 	}
-	return inherited, exec(ctx, tx, `INSERT INTO formers (repository, platform, tree) VALUES (?, ?, ?)
+	return inherited, tx.Exec(ctx, `INSERT INTO formers (repository, platform, tree) VALUES (?, ?, ?)
 		ON CONFLICT (repository, platform) DO UPDATE SET tree = excluded.tree`, p.Repository, p.Platform, t.ID[:])
 }

@@ -7,12 +7,14 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/catalog/database"
+	"lighter/hub/catalog/numberset"
 	"lighter/wire"
 )
 
 // Repairs is what a check of the stores reads, and how it makes lost objects known again. It is
 // safe for concurrent use.
-type Repairs struct{ *database }
+type Repairs struct{ db *database.DB }
 
 // PlacedChunk is a chunk with its place.
 type PlacedChunk struct {
@@ -24,7 +26,7 @@ type PlacedChunk struct {
 // PackChunks returns the chunks of a pack, in the order of their units. There are none in a startup
 // pack, whose chunks have other places.
 func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk, error) {
-	all, err := list(ctx, c.read, func(p *PlacedChunk) []any { return []any{&p.N, &p.ID, &p.At.N} },
+	all, err := database.List(ctx, c.db.Read, func(p *PlacedChunk) []any { return []any{&p.N, &p.ID, &p.At.N} },
 		`SELECT c.n, c.id, u.place FROM packs p JOIN units u ON u.pack = p.n JOIN chunks c ON c.unit = u.n
 			WHERE p.id = ? ORDER BY u.place, c.n`, pack[:])
 	for i := range all {
@@ -37,11 +39,11 @@ func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk,
 // numbers are sorted.
 func (c *Repairs) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
 	found := map[string][]int64{}
-	for l, err := range layersChunks(ctx, c.read) {
+	for l, err := range layersChunks(ctx, c.db.Read) {
 		if err != nil {
 			return nil, err
 		}
-		if err := decodeRuns(l.chunks, func(first, end int64) error {
+		if err := numberset.Decode(l.chunks, func(first, end int64) error {
 			i, _ := slices.BinarySearch(numbers, first)
 			for ; i < len(numbers) && numbers[i] < end; i++ {
 				found[l.diffID] = append(found[l.diffID], numbers[i])
@@ -62,8 +64,9 @@ type LayerBlob struct {
 
 // LayerBlobs returns the blobs of a layer.
 func (c *Repairs) LayerBlobs(ctx context.Context, diffID string) ([]LayerBlob, error) {
-	return list(ctx, c.read, func(b *LayerBlob) []any { return []any{&b.Image, &b.Digest, &b.MediaType, &b.Size} },
-		`SELECT DISTINCT i.name, b.digest, b.media_type, b.size FROM chains c JOIN image_blobs b ON b.chain = c.chain
+	return database.List(ctx, c.db.Read, func(b *LayerBlob) []any {
+		return []any{&b.Image, &b.Digest, &b.MediaType, &b.Size}
+	}, `SELECT DISTINCT i.name, b.digest, b.media_type, b.size FROM chains c JOIN image_blobs b ON b.chain = c.chain
 			JOIN images i ON i.n = b.image WHERE c.diff_id = ? AND i.state = '`+wire.StateReady+`'
 			ORDER BY i.name, b.digest`, diffID)
 }
@@ -76,7 +79,7 @@ type TreeOf struct {
 
 // TreesWith returns the trees that have a layer.
 func (c *Repairs) TreesWith(ctx context.Context, diffID string) ([]TreeOf, error) {
-	return list(ctx, c.read, (*TreeOf).fields, `WITH RECURSIVE above (chain) AS (
+	return database.List(ctx, c.db.Read, (*TreeOf).fields, `WITH RECURSIVE above (chain) AS (
 			SELECT chain FROM chains WHERE diff_id = ?
 			UNION SELECT c.chain FROM chains c JOIN above a ON c.parent = a.chain)
 		SELECT s.chain, s.tree FROM above a JOIN statements s ON s.chain = a.chain WHERE s.format = ?`,
@@ -88,7 +91,7 @@ func (t *TreeOf) fields() []any { return []any{&t.Chain, &t.Tree} }
 // TreesNaming returns the trees that need an object: as their index, their locations or one of
 // their startup packs. id is the object's.
 func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error) {
-	return list(ctx, c.read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s
+	return database.List(ctx, c.db.Read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s
 		WHERE s.format = ? AND (s.tree = ?
 			OR s.tree IN (SELECT tree FROM layouts WHERE locations = ?)
 			OR s.tree IN (SELECT tree FROM startups WHERE pack = ?))`, index.Format, id[:], id[:], id[:])
@@ -97,7 +100,7 @@ func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error
 // ChainLayers returns the diffIDs of a chain, the lowest first, whether an image has the chain or
 // not.
 func (c *Repairs) ChainLayers(ctx context.Context, chain string) ([]string, error) {
-	return list(ctx, c.read, value[string], `
+	return database.List(ctx, c.db.Read, database.Value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (
 			SELECT parent, diff_id, 0 FROM chains WHERE chain = ?
 			UNION ALL
@@ -108,7 +111,8 @@ func (c *Repairs) ChainLayers(ctx context.Context, chain string) ([]string, erro
 
 // ChainImages returns the names of at most limit ready images that have a chain.
 func (c *Repairs) ChainImages(ctx context.Context, chain string, limit int) ([]string, error) {
-	return list(ctx, c.read, value[string], `SELECT DISTINCT i.name FROM image_blobs b JOIN images i ON i.n = b.image
+	return database.List(ctx, c.db.Read, database.Value[string],
+		`SELECT DISTINCT i.name FROM image_blobs b JOIN images i ON i.n = b.image
 		WHERE b.chain = ? AND i.state = '`+wire.StateReady+`' ORDER BY i.name LIMIT ?`, chain, limit)
 }
 
@@ -122,7 +126,7 @@ type ImageBlob struct {
 // ImageBlobs returns at most limit blobs of ready images that come after a given one, in the order
 // of digests and names.
 func (c *Repairs) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([]ImageBlob, error) {
-	return list(ctx, c.read, func(b *ImageBlob) []any { return []any{&b.Digest, &b.Image, &b.Size} },
+	return database.List(ctx, c.db.Read, func(b *ImageBlob) []any { return []any{&b.Digest, &b.Image, &b.Size} },
 		`SELECT DISTINCT b.digest, i.name, b.size FROM image_blobs b JOIN images i ON i.n = b.image
 			WHERE i.state = '`+wire.StateReady+`' AND (b.digest > ? OR b.digest = ? AND i.name > ?)
 			ORDER BY b.digest, i.name LIMIT ?`, after.Digest, after.Digest, after.Image, limit)
@@ -130,7 +134,7 @@ func (c *Repairs) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([
 
 // LayerEntries returns the number of entries of a layer, or ErrNotFound.
 func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error) {
-	return get(ctx, c.read, value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)
+	return database.Get(ctx, c.db.Read, database.Value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)
 }
 
 // MoveChunks gives known chunks new places in packs, whose objects are stored and claimed. It
@@ -141,7 +145,7 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 	if err != nil {
 		return err
 	}
-	err = c.update(ctx, "move chunks", func(tx session) error {
+	err = c.db.Update(ctx, "move chunks", func(tx database.Session) error {
 		if err := excludePublications(ctx, tx); err != nil { // they may name the old packs
 			return err
 		}
@@ -154,21 +158,21 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 		}
 		for _, k := range chunks {
 			n := unit(k.Pack, k.Unit)
-			if err := exec(ctx, tx, `UPDATE chunks SET unit = ? WHERE id = ?`, n, k.ID[:]); err != nil {
+			if err := tx.Exec(ctx, `UPDATE chunks SET unit = ? WHERE id = ?`, n, k.ID[:]); err != nil {
 				return err
 			}
 		}
 		for _, id := range old {
 			const empty = `(SELECT n FROM packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM units u
 				JOIN chunks c ON c.unit = u.n WHERE u.pack = packs.n))`
-			if err := exec(ctx, tx, `DELETE FROM units WHERE pack IN `+empty, id[:]); err != nil {
+			if err := tx.Exec(ctx, `DELETE FROM units WHERE pack IN `+empty, id[:]); err != nil {
 				return err
 			}
-			if err := exec(ctx, tx, `DELETE FROM packs WHERE n IN `+empty, id[:]); err != nil {
+			if err := tx.Exec(ctx, `DELETE FROM packs WHERE n IN `+empty, id[:]); err != nil {
 				return err
 			}
 		}
-		return exec(ctx, tx, `UPDATE layouts SET moved = ? WHERE moved <> ?`, AnyPack, AnyPack)
+		return tx.Exec(ctx, `UPDATE layouts SET moved = ? WHERE moved <> ?`, AnyPack, AnyPack)
 	})
 	if err == nil {
 		c.changes.Add(1)
@@ -179,7 +183,7 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 // DropLost forgets a lost pack whose object is claimed, if it is a startup pack that has retired,
 // or a rewritten one that no locations name.
 func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error {
-	return c.update(ctx, "drop lost pack "+id.Short(), func(tx session) error {
+	return c.db.Update(ctx, "drop lost pack "+id.Short(), func(tx database.Session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
 		}
@@ -187,7 +191,7 @@ func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error 
 			`DELETE FROM startup_packs WHERE id = ? AND retired > 0`,
 			`DELETE FROM rewritten_packs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM layouts WHERE moved > 0)`,
 		} {
-			if err := exec(ctx, tx, statement, id[:]); err != nil {
+			if err := tx.Exec(ctx, statement, id[:]); err != nil {
 				return err
 			}
 		}
@@ -199,7 +203,7 @@ func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error 
 // without startup packs, and queues a job that makes a layout. The error is ErrLost if the claim
 // was lost.
 func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
-	return c.update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx session) error {
+	return c.db.Update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx database.Session) error {
 		if err := lockLayout(ctx, tx, t.ID); err != nil {
 			return err
 		}
@@ -207,7 +211,7 @@ func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
 			IndexWire: t.IndexWire, Claim: claim}); err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `UPDATE trees SET packs = ?, units = ? WHERE tree = ?`,
+		if err := tx.Exec(ctx, `UPDATE trees SET packs = ?, units = ? WHERE tree = ?`,
 			t.Packs, t.Units, t.ID[:]); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"lighter/hub/catalog/database"
 	"lighter/wire"
 )
 
@@ -24,8 +25,8 @@ func (c *Catalog) NameUses(ctx context.Context, name string) (uses []NameUse, no
 		condition, args = `WHERE i.name = ? `, append(args, name)
 	}
 	// The next but last column is of the layout, the last one of nodes that have the tree.
-	uses, err = list(ctx, c.read, func(u *NameUse) []any {
-		return []any{&u.Name, &u.Ready, stamp{&u.Pushed}, later{&u.Used}, later{&u.Used}, &u.Bytes}
+	uses, err = database.List(ctx, c.db.Read, func(u *NameUse) []any {
+		return []any{&u.Name, &u.Ready, database.Stamp(&u.Pushed), later{&u.Used}, later{&u.Used}, &u.Bytes}
 	}, `SELECT i.name, MIN(CASE WHEN i.state = ? THEN 1 ELSE 0 END) = 1,
 			MAX(CASE WHEN i.pushed > i.updated THEN i.pushed ELSE i.updated END), MAX(COALESCE(l.used, 0)),
 			COALESCE(MAX((SELECT MAX(o.seen) FROM held h JOIN holders o ON o.holder = h.holder
@@ -48,7 +49,7 @@ type later struct{ *time.Time }
 // Scan implements sql.Scanner.
 func (l later) Scan(stored any) error {
 	var t time.Time
-	if err := (stamp{&t}).Scan(stored); err != nil {
+	if err := database.Stamp(&t).Scan(stored); err != nil {
 		return err
 	}
 	if t.After(*l.Time) {
@@ -60,6 +61,6 @@ func (l later) Scan(stored any) error {
 // ImageBytes returns the name, digest and size of all images that have not failed, also of those
 // that are to be ingested.
 func (c *Catalog) ImageBytes(ctx context.Context) ([]Image, error) {
-	return list(ctx, c.read, func(i *Image) []any { return []any{&i.Name, &i.Digest, &i.Size} },
+	return database.List(ctx, c.db.Read, func(i *Image) []any { return []any{&i.Name, &i.Digest, &i.Size} },
 		`SELECT name, digest, size FROM images WHERE state <> ?`, wire.StateFailed)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 )
 
 // Rewriting copies the needed chunks of some packs into a new pack, which is stored already.
@@ -23,7 +24,7 @@ type Rewriting struct {
 // The old packs stay until DropRewritten, and all locations may name them until they are renewed.
 // The error is ErrChanged if a chunk that was not copied is needed now.
 func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) error {
-	return c.removal(ctx, "rewrite packs", l, r.Claim, func(tx session) error {
+	return c.removal(ctx, "rewrite packs", l, r.Claim, func(tx database.Session) error {
 		if err := m.refresh(ctx, tx); err != nil {
 			return err
 		}
@@ -34,12 +35,12 @@ func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) 
 		if err != nil {
 			return err
 		}
-		if err := change(ctx, tx, ErrChanged, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?)
+		if err := tx.Change(ctx, ErrChanged, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?)
 			ON CONFLICT (id) DO NOTHING`, n, r.To.ID[:], r.To.Size); err != nil {
 			return err
 		}
 		for place, u := range r.Units {
-			if err := exec(ctx, tx, `UPDATE units SET pack = ?, place = ?, plain = ?, stored = ? WHERE n = ?`,
+			if err := tx.Exec(ctx, `UPDATE units SET pack = ?, place = ?, plain = ?, stored = ? WHERE n = ?`,
 				n, place, r.To.Units[place].Plain, r.To.Units[place].Stored, u.N); err != nil {
 				return err
 			}
@@ -50,7 +51,7 @@ func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) 
 			for _, c := range u.Needed {
 				args = append(args, c.N)
 			}
-			if err := exec(ctx, tx, `DELETE FROM chunks WHERE unit = ? AND n NOT IN `+places(1, len(u.Needed)),
+			if err := tx.Exec(ctx, `DELETE FROM chunks WHERE unit = ? AND n NOT IN `+database.Places(1, len(u.Needed)),
 				args...); err != nil {
 				return err
 			}
@@ -59,17 +60,17 @@ func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) 
 			if err := forgetPack(ctx, tx, p.N); err != nil {
 				return fmt.Errorf("pack %s: %w", p.ID.Short(), err)
 			}
-			if err := exec(ctx, tx, `INSERT INTO rewritten_packs (id, size, retired) VALUES (?, ?, 0)
+			if err := tx.Exec(ctx, `INSERT INTO rewritten_packs (id, size, retired) VALUES (?, ?, 0)
 				ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
 				return err
 			}
 		}
-		return exec(ctx, tx, `UPDATE layouts SET moved = 1 WHERE moved = 0`)
+		return tx.Exec(ctx, `UPDATE layouts SET moved = 1 WHERE moved = 0`)
 	})
 }
 
 // check returns ErrChanged if a chunk is needed that is not in the new pack.
-func (r *Rewriting) check(ctx context.Context, tx session, m *Marks) error {
+func (r *Rewriting) check(ctx context.Context, tx database.Session, m *Marks) error {
 	whole, copied := map[int64]bool{}, map[int64]bool{} // units, chunks
 	for i, u := range r.Units {
 		whole[u.N] = r.Whole[i]
@@ -98,7 +99,7 @@ func (r *Rewriting) check(ctx context.Context, tx session, m *Marks) error {
 
 // RewrittenPacks returns the packs that were replaced and are kept, with their sizes in bytes.
 func (c *Garbage) RewrittenPacks(ctx context.Context) (map[chunk.ID]int64, error) {
-	return mapOf(ctx, c.read, keyValue[chunk.ID, int64], `SELECT id, size FROM rewritten_packs`)
+	return database.Map(ctx, c.db.Read, database.KeyValue[chunk.ID, int64], `SELECT id, size FROM rewritten_packs`)
 }
 
 // MovedLayout are locations to check: they may name units in which chunks no longer are.
@@ -113,7 +114,7 @@ const AnyPack = 2
 
 // MovedLayouts returns the locations to check.
 func (c *Garbage) MovedLayouts(ctx context.Context) ([]MovedLayout, error) {
-	return list(ctx, c.read, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations, &l.Moved} },
+	return database.List(ctx, c.db.Read, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations, &l.Moved} },
 		`SELECT tree, locations, moved FROM layouts WHERE moved > 0 ORDER BY tree`)
 }
 
@@ -123,14 +124,14 @@ func (c *Garbage) MovedLayouts(ctx context.Context) ([]MovedLayout, error) {
 func (c *Garbage) SettleLocations(
 	ctx context.Context, claim Claim, l Lease, before MovedLayout, locations chunk.ID, wire int64,
 ) error {
-	return c.update(ctx, "renew locations of tree "+before.Tree.Short(), func(tx session) error {
+	return c.db.Update(ctx, "renew locations of tree "+before.Tree.Short(), func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `UPDATE layouts SET moved = 0, locations = ?,
+		return tx.Exec(ctx, `UPDATE layouts SET moved = 0, locations = ?,
 			wire = CASE WHEN locations = ? THEN wire ELSE CAST(? AS BIGINT) END
 			WHERE tree = ? AND locations = ? AND moved = ?`,
 			locations[:], locations[:], wire, before.Tree[:], before.Locations[:], before.Moved)
@@ -144,12 +145,12 @@ type Stuck struct {
 }
 
 // areAll reports whether all locations to check are stuck ones. least is the least Moved of those.
-func (s *Stuck) areAll(ctx context.Context, tx session, least int) (bool, error) {
+func (s *Stuck) areAll(ctx context.Context, tx database.Session, least int) (bool, error) {
 	known := map[[2]chunk.ID]bool{}
 	for _, l := range s.Layouts {
 		known[[2]chunk.ID{l.Tree, l.Locations}] = true
 	}
-	for l, err := range rows(ctx, tx, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations} },
+	for l, err := range database.Rows(ctx, tx, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations} },
 		`SELECT tree, locations FROM layouts WHERE moved > 0 AND moved >= ?`, least) {
 		if err != nil || !known[[2]chunk.ID{l.Tree, l.Locations}] {
 			return false, err
@@ -161,14 +162,15 @@ func (s *Stuck) areAll(ctx context.Context, tx session, least int) (bool, error)
 // RetireRewritten records that no locations name rewritten packs any more, unless some are still to
 // be checked. Packs that stuck ones name do not retire.
 func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) error {
-	return c.update(ctx, "retire rewritten packs", func(tx session) error {
+	return c.db.Update(ctx, "retire rewritten packs", func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
 		if all, err := stuck.areAll(ctx, tx, 1); err != nil || !all {
 			return err
 		}
-		packs, err := list(ctx, tx, value[chunk.ID], `SELECT id FROM rewritten_packs WHERE retired = 0`)
+		packs, err := database.List(ctx, tx, database.Value[chunk.ID],
+			`SELECT id FROM rewritten_packs WHERE retired = 0`)
 		if err != nil {
 			return err
 		}
@@ -176,7 +178,7 @@ func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) er
 			if stuck.Packs[id] {
 				continue
 			}
-			if err := exec(ctx, tx, `UPDATE rewritten_packs SET retired = `+tx.clock+`
+			if err := tx.Exec(ctx, `UPDATE rewritten_packs SET retired = `+tx.Clock+`
 				WHERE id = ?`, id[:]); err != nil {
 				return err
 			}
@@ -186,14 +188,14 @@ func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) er
 }
 
 // oldRewritten is the condition that a rewritten pack is no longer kept.
-func (s session) oldRewritten() string {
-	return `retired > 0 AND retired <= ` + s.clock + ` - CAST(? AS BIGINT)`
+func oldRewritten(s database.Session) string {
+	return `retired > 0 AND retired <= ` + s.Clock + ` - CAST(? AS BIGINT)`
 }
 
 // OldRewritten returns at most limit packs that no locations have named for longer than keep.
 func (c *Garbage) OldRewritten(ctx context.Context, keep time.Duration, limit int) ([]StartupPack, error) {
-	return list(ctx, c.read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
-		`SELECT id, size FROM rewritten_packs WHERE `+c.read.oldRewritten()+` ORDER BY retired LIMIT ?`,
+	return database.List(ctx, c.db.Read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
+		`SELECT id, size FROM rewritten_packs WHERE `+oldRewritten(c.db.Read)+` ORDER BY retired LIMIT ?`,
 		keep.Milliseconds(), limit)
 }
 
@@ -202,7 +204,7 @@ func (c *Garbage) OldRewritten(ctx context.Context, keep time.Duration, limit in
 func (c *Garbage) DropRewritten(
 	ctx context.Context, claim Claim, l Lease, keep time.Duration, packs []StartupPack,
 ) (bytes int64, err error) {
-	err = c.update(ctx, "drop rewritten packs", func(tx session) error {
+	err = c.db.Update(ctx, "drop rewritten packs", func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
@@ -211,12 +213,12 @@ func (c *Garbage) DropRewritten(
 		}
 		bytes = 0
 		for _, p := range packs {
-			done, err := tx.exec(ctx, `DELETE FROM rewritten_packs WHERE id = ? AND `+tx.oldRewritten(),
+			n, err := tx.ExecCount(ctx, `DELETE FROM rewritten_packs WHERE id = ? AND `+oldRewritten(tx),
 				p.ID[:], keep.Milliseconds())
 			if err != nil {
 				return err
 			}
-			if n, err := done.RowsAffected(); err != nil || n > 0 {
+			if n > 0 {
 				bytes += p.Size
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/catalog/database"
 )
 
 // newStatement returns the statement of a row.
@@ -35,14 +36,14 @@ var ErrOtherKeys = errors.New("the hub has signed with other keys")
 
 // HasKeys reports whether the hub has keys: it was started with some, or has signed a statement.
 func (c *Catalog) HasKeys(ctx context.Context) (bool, error) {
-	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM meta WHERE name = 'keys')
+	return database.Get(ctx, c.db.Read, database.Value[bool], `SELECT EXISTS (SELECT 1 FROM meta WHERE name = 'keys')
 		OR EXISTS (SELECT 1 FROM statements)`)
 }
 
 // ForgetKeys makes the catalog accept any keys at the next start of the hub.
 func (c *Catalog) ForgetKeys(ctx context.Context) error {
-	return c.update(ctx, "forget the keys that have signed", func(tx session) error {
-		return exec(ctx, tx, `DELETE FROM meta WHERE name = 'keys'`)
+	return c.db.Update(ctx, "forget the keys that have signed", func(tx database.Session) error {
+		return tx.Exec(ctx, `DELETE FROM meta WHERE name = 'keys'`)
 	})
 }
 
@@ -54,10 +55,11 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 		public = append(public, index.FormatKey(key.Public().(ed25519.PublicKey)))
 	}
 	text := strings.Join(public, " ")
-	return c.update(ctx, "sign the statements again", func(tx session) error {
+	return c.db.Update(ctx, "sign the statements again", func(tx database.Session) error {
 		// The row is locked, also if this makes it: processes that start together wait for each
 		// other.
-		signedBy, err := get(ctx, tx, value[string], `INSERT INTO meta (name, value) VALUES ('keys', '')
+		signedBy, err := database.Get(ctx, tx, database.Value[string],
+			`INSERT INTO meta (name, value) VALUES ('keys', '')
 			ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value`)
 		if err != nil || signedBy == text {
 			return err
@@ -69,19 +71,19 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 		if err := resign(ctx, tx, keys); err != nil {
 			return err
 		}
-		return exec(ctx, tx, `UPDATE meta SET value = ? WHERE name = 'keys'`, text)
+		return tx.Exec(ctx, `UPDATE meta SET value = ? WHERE name = 'keys'`, text)
 	})
 }
 
-func resign(ctx context.Context, tx session, keys []ed25519.PrivateKey) error {
-	trees, err := mapOf(ctx, tx, keyValue[string, chunk.ID],
+func resign(ctx context.Context, tx database.Session, keys []ed25519.PrivateKey) error {
+	trees, err := database.Map(ctx, tx, database.KeyValue[string, chunk.ID],
 		`SELECT chain, tree FROM statements WHERE format = ?`, index.Format)
 	if err != nil {
 		return err
 	}
 	for chain, tree := range trees {
 		s := index.SignAll(keys, chain, tree)
-		if err := exec(ctx, tx, `UPDATE statements SET signature = ? WHERE chain = ? AND format = ?`,
+		if err := tx.Exec(ctx, `UPDATE statements SET signature = ? WHERE chain = ? AND format = ?`,
 			signatures(&s), s.Chain, s.Format); err != nil {
 			return err
 		}

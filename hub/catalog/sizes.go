@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"lighter/hub/catalog/database"
+	"lighter/hub/catalog/numberset"
 )
 
 // Sizes are the bytes that only one image has. Images with the same digest count as one.
@@ -67,7 +70,7 @@ func (c *Catalog) Sizes(ctx context.Context, name string) (sizes map[string]Size
 	if name != "" {
 		query, args = query+` WHERE digest IN (SELECT digest FROM images WHERE name = ?)`, append(args, name)
 	}
-	sizes, err = mapOf(ctx, c.read, fields, query, args...)
+	sizes, err = database.Map(ctx, c.db.Read, fields, query, args...)
 	return sizes, current, err
 }
 
@@ -80,7 +83,7 @@ type imageSize struct {
 // countSizes brings image_sizes up to date. It reads all layers, but only the chunks of images
 // whose set of own chunks has changed.
 func (c *Catalog) countSizes(ctx context.Context) error {
-	digests, blobs, err := imageBlobs(ctx, c.read)
+	digests, blobs, err := imageBlobs(ctx, c.db.Read)
 	if err != nil {
 		return err
 	}
@@ -94,14 +97,14 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 			layers[b.diffID] = append(layers[b.diffID], b.images...)
 		}
 	}
-	owners, err := chunkOwners(ctx, c.read, layers)
+	owners, err := chunkOwners(ctx, c.db.Read, layers)
 	if err != nil {
 		return err
 	}
 	for i, alone := range ownRuns(owners, len(now)) {
 		now[i].alone = string(alone)
 	}
-	gone, err := storedSizes(ctx, c.read)
+	gone, err := storedSizes(ctx, c.db.Read)
 	if err != nil {
 		return err
 	}
@@ -111,7 +114,7 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 		_, known := gone[digest]
 		delete(gone, digest)
 		if size.plain, size.stored = before.plain, before.stored; !known || size.alone != before.alone {
-			if err := sumChunks(ctx, c.read, &size); err != nil {
+			if err := sumChunks(ctx, c.db.Read, &size); err != nil {
 				return err
 			}
 		}
@@ -132,7 +135,7 @@ func ownRuns(owners []int32, images int) [][]byte {
 			end++
 		}
 		if owner := owners[first]; owner > 0 {
-			runs[owner] = appendRun(runs[owner], ends[owner], int64(first), int64(end))
+			runs[owner] = numberset.AppendRun(runs[owner], ends[owner], int64(first), int64(end))
 			ends[owner] = int64(end)
 		}
 		first = end
@@ -141,19 +144,19 @@ func ownRuns(owners []int32, images int) [][]byte {
 }
 
 // sumChunks sets the bytes of the chunks that no other image has.
-func sumChunks(ctx context.Context, db session, size *imageSize) error {
+func sumChunks(ctx context.Context, in database.Session, size *imageSize) error {
 	size.plain, size.stored = 0, 0
-	sum, err := db.prepare(ctx, `
+	sum, err := in.Prepare(ctx, `
 		SELECT COALESCE(SUM(c.length), 0), COALESCE(SUM(c.length * u.stored / u.plain), 0)
 		FROM chunks c JOIN units u ON u.n = c.unit WHERE c.n >= ? AND c.n < ? AND u.plain > 0`)
 	if err != nil {
-		return fmt.Errorf("read the catalog: %w", err)
+		return fmt.Errorf("read the database: %w", err)
 	}
 	defer sum.Close()
-	return decodeRuns([]byte(size.alone), func(first, end int64) error {
+	return numberset.Decode([]byte(size.alone), func(first, end int64) error {
 		var plain, stored int64
 		if err := sum.QueryRowContext(ctx, first, end).Scan(&plain, &stored); err != nil {
-			return fmt.Errorf("read the catalog: %w", err)
+			return fmt.Errorf("read the database: %w", err)
 		}
 		size.plain += plain
 		size.stored += stored
@@ -162,8 +165,8 @@ func sumChunks(ctx context.Context, db session, size *imageSize) error {
 }
 
 // storedSizes returns the rows of image_sizes, by digest.
-func storedSizes(ctx context.Context, db session) (map[string]imageSize, error) {
-	return mapOf(ctx, db, func(digest *string, s *imageSize) []any {
+func storedSizes(ctx context.Context, in database.Session) (map[string]imageSize, error) {
+	return database.Map(ctx, in, func(digest *string, s *imageSize) []any {
 		return []any{digest, &s.alone, &s.plain, &s.stored, &s.blobs}
 	}, `SELECT digest, alone, plain, stored, blobs FROM image_sizes`)
 }
@@ -173,14 +176,14 @@ func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]image
 	if len(changed) == 0 && len(gone) == 0 {
 		return nil
 	}
-	return c.update(ctx, "store the images' sizes", func(tx session) error {
+	return c.db.Update(ctx, "store the images' sizes", func(tx database.Session) error {
 		for digest := range gone {
-			if err := exec(ctx, tx, `DELETE FROM image_sizes WHERE digest = ?`, digest); err != nil {
+			if err := tx.Exec(ctx, `DELETE FROM image_sizes WHERE digest = ?`, digest); err != nil {
 				return err
 			}
 		}
 		for digest, s := range changed {
-			if err := exec(ctx, tx, `
+			if err := tx.Exec(ctx, `
 				INSERT INTO image_sizes (digest, alone, plain, stored, blobs) VALUES (?, ?, ?, ?, ?)
 				ON CONFLICT (digest) DO UPDATE SET alone = excluded.alone, plain = excluded.plain,
 					stored = excluded.stored, blobs = excluded.blobs`,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 )
 
 // ErrFull means that too many traces are waiting to be merged, or too many jobs to run.
@@ -42,11 +43,11 @@ func (c *Starts) AddRecordings(ctx context.Context, tree chunk.ID, body []byte) 
 
 func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay time.Duration) error {
 	full := false
-	err := c.update(ctx, "add trace of tree "+tree.Short(), func(tx session) (err error) {
+	err := c.db.Update(ctx, "add trace of tree "+tree.Short(), func(tx database.Session) (err error) {
 		if err := lockLayout(ctx, tx, tree); err != nil {
 			return err
 		}
-		rest, err := get(ctx, tx, value[int64], `SELECT l.rest - `+tx.clock+` FROM layouts l
+		rest, err := database.Get(ctx, tx, database.Value[int64], `SELECT l.rest - `+tx.Clock+` FROM layouts l
 			WHERE l.tree = ? AND `+servedTree, tree[:])
 		if err != nil {
 			return err
@@ -55,7 +56,8 @@ func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay tim
 			return err
 		}
 		if full { // those that wait may be from before the hub gave the tree up
-			idle, err := get(ctx, tx, value[bool], `SELECT EXISTS (SELECT 1 FROM traces WHERE tree = ?) AND NOT EXISTS
+			idle, err := database.Get(ctx, tx, database.Value[bool],
+				`SELECT EXISTS (SELECT 1 FROM traces WHERE tree = ?) AND NOT EXISTS
 				(SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`, tree[:], LayoutJob, tree.String())
 			if err != nil || !idle {
 				return err
@@ -66,7 +68,7 @@ func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay tim
 		if err != nil {
 			return err
 		}
-		if err := exec(ctx, tx, `INSERT INTO traces (n, tree, raw, sender, body) VALUES (?, ?, ?, ?, ?)`,
+		if err := tx.Exec(ctx, `INSERT INTO traces (n, tree, raw, sender, body) VALUES (?, ?, ?, ?, ?)`,
 			next, tree[:], t.Raw, t.Sender, t.Body); err != nil {
 			return err
 		}
@@ -82,25 +84,26 @@ func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay tim
 }
 
 // waitEnough reports whether one more trace of that size would exceed a bound.
-func waitEnough(ctx context.Context, tx session, tree chunk.ID, size int) (bool, error) {
-	var waiting, all struct{ count, bytes int }
-	err := tx.queryRow(ctx,
-		`SELECT COUNT(*), COALESCE(SUM(length(body)), 0), COUNT(CASE WHEN tree = ? THEN 1 END),
-		COALESCE(SUM(CASE WHEN tree = ? THEN length(body) END), 0) FROM traces`, tree[:], tree[:]).
-		Scan(&all.count, &all.bytes, &waiting.count, &waiting.bytes)
-	return waiting.count >= maxWaiting || waiting.count > 0 && waiting.bytes+size > maxWaitingBytes ||
-		all.count >= maxAllWaiting || all.bytes+size > maxAllWaitingBytes, err
+func waitEnough(ctx context.Context, tx database.Session, tree chunk.ID, size int) (bool, error) {
+	type waiting struct{ count, bytes, allCount, allBytes int }
+	w, err := database.Get(ctx, tx, func(w *waiting) []any {
+		return []any{&w.allCount, &w.allBytes, &w.count, &w.bytes}
+	}, `SELECT COUNT(*), COALESCE(SUM(length(body)), 0), COUNT(CASE WHEN tree = ? THEN 1 END),
+		COALESCE(SUM(CASE WHEN tree = ? THEN length(body) END), 0) FROM traces`, tree[:], tree[:])
+	return w.count >= maxWaiting || w.count > 0 && w.bytes+size > maxWaitingBytes ||
+		w.allCount >= maxAllWaiting || w.allBytes+size > maxAllWaitingBytes, err
 }
 
 // Traces returns the traces of a tree that are to be merged, the oldest first.
 func (c *Starts) Traces(ctx context.Context, tree chunk.ID) ([]Trace, error) {
-	return list(ctx, c.read, func(t *Trace) []any { return []any{&t.N, &t.Raw, &t.Sender, &t.Body} },
+	return database.List(ctx, c.db.Read, func(t *Trace) []any { return []any{&t.N, &t.Raw, &t.Sender, &t.Body} },
 		`SELECT n, raw, sender, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
 }
 
 // Recordings returns the recordings of a tree, or nil.
 func (c *Starts) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error) {
-	body, err := get(ctx, c.read, value[[]byte], `SELECT body FROM recordings WHERE tree = ?`, tree[:])
+	body, err := database.Get(ctx, c.db.Read, database.Value[[]byte],
+		`SELECT body FROM recordings WHERE tree = ?`, tree[:])
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -115,11 +118,11 @@ var ErrChanged = errors.New("it has changed meanwhile")
 // are merged into them. before is what Recordings has returned. If that or the traces have changed,
 // the error is ErrChanged.
 func (c *Starts) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
-	return c.update(ctx, "replace recordings of tree "+tree.Short(), func(tx session) error {
+	return c.db.Update(ctx, "replace recordings of tree "+tree.Short(), func(tx database.Session) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
 		}
-		return change(ctx, tx, ErrChanged, `DELETE FROM traces WHERE tree = ? AND n <= ?`, tree[:], last)
+		return tx.Change(ctx, ErrChanged, `DELETE FROM traces WHERE tree = ? AND n <= ?`, tree[:], last)
 	})
 }
 
@@ -128,7 +131,7 @@ func (c *Starts) KeepRecordings(ctx context.Context, tree chunk.ID, before, body
 // ErrChanged are as for KeepRecordings.
 func (c *Starts) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
 	waiting int64, err error) {
-	err = c.update(ctx, "remove recordings of tree "+tree.Short(), func(tx session) error {
+	err = c.db.Update(ctx, "remove recordings of tree "+tree.Short(), func(tx database.Session) error {
 		if err := lockLayout(ctx, tx, tree); err != nil {
 			return err
 		}
@@ -136,11 +139,7 @@ func (c *Starts) CutRecordings(ctx context.Context, tree chunk.ID, before, body 
 			return err
 		}
 		if all {
-			done, err := tx.exec(ctx, `DELETE FROM traces WHERE tree = ?`, tree[:])
-			if err != nil {
-				return err
-			}
-			if waiting, err = done.RowsAffected(); err != nil {
+			if waiting, err = tx.ExecCount(ctx, `DELETE FROM traces WHERE tree = ?`, tree[:]); err != nil {
 				return err
 			}
 		}
@@ -150,12 +149,12 @@ func (c *Starts) CutRecordings(ctx context.Context, tree chunk.ID, before, body 
 }
 
 // replace replaces a tree's recordings if they are equal to before; nil means that there are none.
-func replace(ctx context.Context, tx session, tree chunk.ID, before, body []byte) error {
+func replace(ctx context.Context, tx database.Session, tree chunk.ID, before, body []byte) error {
 	if before == nil {
-		return change(ctx, tx, ErrChanged, `INSERT INTO recordings (tree, body) VALUES (?, ?)
+		return tx.Change(ctx, ErrChanged, `INSERT INTO recordings (tree, body) VALUES (?, ?)
 			ON CONFLICT (tree) DO NOTHING`, tree[:], body)
 	}
-	return change(ctx, tx, ErrChanged, `UPDATE recordings SET body = ? WHERE tree = ? AND body = ?`,
+	return tx.Change(ctx, ErrChanged, `UPDATE recordings SET body = ? WHERE tree = ? AND body = ?`,
 		body, tree[:], before)
 }
 
@@ -170,7 +169,7 @@ type StartHoldings struct {
 
 // StartHoldings returns the current figures.
 func (c *Starts) StartHoldings(ctx context.Context) (StartHoldings, error) {
-	return get(ctx, c.read, func(h *StartHoldings) []any {
+	return database.Get(ctx, c.db.Read, func(h *StartHoldings) []any {
 		return []any{&h.Packs, &h.PackBytes, &h.Live, &h.Lost, &h.TraceBytes, &h.Waiting}
 	}, `SELECT
 		(SELECT COUNT(*) FROM startup_packs), (SELECT COALESCE(SUM(size), 0) FROM startup_packs),

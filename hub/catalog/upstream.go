@@ -3,6 +3,8 @@ package catalog
 import (
 	"context"
 	"slices"
+
+	"lighter/hub/catalog/database"
 )
 
 // Upstream is a repository of another registry that has a layer.
@@ -16,12 +18,12 @@ type Upstream struct {
 // AddUpstreams records which layers of a repository of the hub's registry other registries have,
 // and touches them (Blobs).
 func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []Upstream) error {
-	return c.update(ctx, "add upstream layers of "+repository, func(tx session) error {
+	return c.db.Update(ctx, "add upstream layers of "+repository, func(tx database.Session) error {
 		var digests []string
 		for _, l := range layers {
 			digests = append(digests, l.Digest)
 		}
-		for batch := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(digests))), rowsPerInsert) {
+		for batch := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(digests))), database.RowsPerInsert) {
 			if err := touch(ctx, tx, batch); err != nil {
 				return err
 			}
@@ -31,7 +33,7 @@ func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []
 			if l.PlainHTTP {
 				plain = 1
 			}
-			if err := exec(ctx, tx, `INSERT INTO upstream_blobs (repository, digest, source, plain_http, size)
+			if err := tx.Exec(ctx, `INSERT INTO upstream_blobs (repository, digest, source, plain_http, size)
 				VALUES (?, ?, ?, ?, ?)
 				ON CONFLICT (repository, digest, source) DO UPDATE SET plain_http = excluded.plain_http`,
 				repository, l.Digest, l.Repository, plain, l.Size); err != nil {
@@ -44,7 +46,9 @@ func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []
 
 // Upstreams returns where a layer of a repository of the hub's registry is.
 func (c *Catalog) Upstreams(ctx context.Context, repository, digest string) ([]Upstream, error) {
-	return list(ctx, c.read, func(u *Upstream) []any { return []any{&u.Repository, &u.PlainHTTP, &u.Digest, &u.Size} },
+	return database.List(ctx, c.db.Read, func(u *Upstream) []any {
+		return []any{&u.Repository, &u.PlainHTTP, &u.Digest, &u.Size}
+	},
 		`SELECT source, plain_http = 1, digest, size FROM upstream_blobs WHERE repository = ? AND digest = ?
 			ORDER BY source`, repository, digest)
 }

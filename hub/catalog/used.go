@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog/database"
 )
 
 // PackBytes returns the bytes of all packs except startup packs.
 func (c *Starts) PackBytes(ctx context.Context) (int64, error) {
-	return get(ctx, c.read, value[int64], `SELECT COALESCE(SUM(size), 0) FROM packs`)
+	return database.Get(ctx, c.db.Read, database.Value[int64], `SELECT COALESCE(SUM(size), 0) FROM packs`)
 }
 
 // compareIDs orders IDs by their bytes.
@@ -23,14 +24,14 @@ func compareIDs(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) }
 // Used records when trees were last used. Trees that lost their startup packs before the time lost
 // may have some again, and are laid out again.
 func (c *Starts) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost time.Time) error {
-	return c.update(ctx, "record use of trees", func(tx session) error {
+	return c.db.Update(ctx, "record use of trees", func(tx database.Session) error {
 		for _, tree := range slices.SortedFunc(maps.Keys(trees), compareIDs) { // as others lock them
 			at := trees[tree]
-			if err := exec(ctx, tx, `UPDATE layouts SET used = ? WHERE tree = ? AND used < ?`,
+			if err := tx.Exec(ctx, `UPDATE layouts SET used = ? WHERE tree = ? AND used < ?`,
 				at.UnixMilli(), tree[:], at.UnixMilli()); err != nil {
 				return fmt.Errorf("tree %s: %w", tree.Short(), err)
 			}
-			err := change(ctx, tx, errKnown, `UPDATE layouts SET lost = 0 WHERE tree = ? AND lost > 0 AND lost < ?`,
+			err := tx.Change(ctx, errKnown, `UPDATE layouts SET lost = 0 WHERE tree = ? AND lost > 0 AND lost < ?`,
 				tree[:], lost.UnixMilli())
 			if err == nil {
 				err = requestLayout(ctx, tx, tree, 0)
@@ -46,8 +47,9 @@ func (c *Starts) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost ti
 // Lose selects the least recently used trees, until the startup packs of all others take at most
 // limit bytes. It has them laid out without startup packs, and returns them.
 func (c *Starts) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
-	err = c.update(ctx, "find least recently used startup packs", func(tx session) error {
-		live, err := get(ctx, tx, value[int64], `SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0`)
+	err = c.db.Update(ctx, "find least recently used startup packs", func(tx database.Session) error {
+		live, err := database.Get(ctx, tx, database.Value[int64],
+			`SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0`)
 		if err != nil || live <= limit {
 			return err
 		}
@@ -55,7 +57,7 @@ func (c *Starts) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err er
 			return err
 		}
 		for _, tree := range lost {
-			if err := exec(ctx, tx, `UPDATE layouts SET lost = `+tx.clock+` WHERE tree = ?`, tree[:]); err != nil {
+			if err := tx.Exec(ctx, `UPDATE layouts SET lost = `+tx.Clock+` WHERE tree = ?`, tree[:]); err != nil {
 				return err
 			}
 			if err := requestLayout(ctx, tx, tree, 0); err != nil {
@@ -69,12 +71,12 @@ func (c *Starts) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err er
 
 // leastUsed returns the least recently used trees, so that the startup packs of all others take at
 // most limit bytes.
-func leastUsed(ctx context.Context, tx session, limit int64) (trees []chunk.ID, err error) {
+func leastUsed(ctx context.Context, tx database.Session, limit int64) (trees []chunk.ID, err error) {
 	type use struct {
 		tree, pack chunk.ID
 		size       int64
 	}
-	uses, err := list(ctx, tx, func(u *use) []any { return []any{&u.tree, &u.pack, &u.size} },
+	uses, err := database.List(ctx, tx, func(u *use) []any { return []any{&u.tree, &u.pack, &u.size} },
 		`SELECT s.tree, p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack
 			JOIN layouts l ON l.tree = s.tree WHERE l.lost = 0 ORDER BY l.used, l.tree`)
 	users, live := map[chunk.ID]int{}, int64(0) // trees by pack; bytes of all packs

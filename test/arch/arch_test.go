@@ -58,7 +58,9 @@ hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/rep
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/away: sleep
 hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report wire
-hub/catalog: format/chunk format/index hub/away sleep wire | hub/report
+hub/catalog: format/chunk format/index hub/catalog/database hub/catalog/numberset wire | hub/report
+hub/catalog/database: hub/away sleep
+hub/catalog/numberset:
 hub/collect: format/chunk format/index format/pack hub/away hub/blobs hub/catalog hub/encoder hub/holders
 	hub/jobs hub/objects hub/publish hub/report sleep wire
 hub/encoder: format/compress format/pack
@@ -197,10 +199,10 @@ var confined = []struct {
 	path, only, why string
 }{
 	{"github.com/containerd/containerd", "node/front/containerd", "containerd's types stop at the snapshotter"},
-	{"database/sql", "hub/catalog", "SQL is the catalog's"},
-	{"modernc.org/sqlite", "hub/catalog", "SQL is the catalog's"},
-	{"github.com/jackc/pgx", "hub/catalog", "SQL is the catalog's"},
-	{"github.com/pressly/goose", "hub/catalog", "SQL is the catalog's"},
+	{"database/sql", "hub/catalog/database", "the catalog's statements run on both databases"},
+	{"modernc.org/sqlite", "hub/catalog/database", "the catalog's statements run on both databases"},
+	{"github.com/jackc/pgx", "hub/catalog/database", "the catalog's statements run on both databases"},
+	{"github.com/pressly/goose", "hub/catalog/database", "migrations run where the databases are known"},
 	{"github.com/hanwen/go-fuse", "node/fuse", "the FUSE protocol stops at its server"},
 	{"github.com/google/go-containerregistry", "store/registry hub",
 		"registry libraries belong to the client and the hub's OCI side"},

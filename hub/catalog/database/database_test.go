@@ -1,0 +1,140 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+// open opens a new SQLite database with a table of numbers.
+func open(t *testing.T) *DB {
+	t.Helper()
+	files := fstest.MapFS{"sqlite/00001_numbers.sql": {Data: []byte(`-- +goose Up
+		CREATE TABLE numbers (n INTEGER PRIMARY KEY, at INTEGER NOT NULL);`)}}
+	db, err := Open(t.Context(), Place{Source: filepath.Join(t.TempDir(), "test.db")}, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func TestBind(t *testing.T) {
+	const statement = `SELECT n FROM numbers WHERE n IN (?,?) LIMIT ?`
+	if got := sqliteDialect.bind(statement); got != statement {
+		t.Errorf("SQLite gets %s", got)
+	}
+	if got, want := postgresDialect.bind(statement), `SELECT n FROM numbers WHERE n IN ($1,$2) LIMIT $3`; got != want {
+		t.Errorf("PostgreSQL gets %s, want %s", got, want)
+	}
+	if got, want := Places(2, 3), `(?,?,?),(?,?,?)`; got != want {
+		t.Errorf("places %s, want %s", got, want)
+	}
+}
+
+// All rows are inserted, in full statements and the last one, except those whose key exists.
+func TestInserter(t *testing.T) {
+	db := open(t)
+	const rows = 2*RowsPerInsert + 50
+	if err := db.Exec(t.Context(), "insert", `INSERT INTO numbers (n, at) VALUES (7, 0), (8, 0)`); err != nil {
+		t.Fatal(err)
+	}
+	err := db.Update(t.Context(), "insert", func(tx Session) error {
+		add := Inserter{TX: tx, Into: `numbers (n, at)`, Columns: 2, Key: `n`}
+		for n := range rows {
+			if err := add.Row(t.Context(), n, 1000); err != nil {
+				return err
+			}
+		}
+		err := add.Flush(t.Context())
+		if add.Added != rows-2 {
+			t.Errorf("%d rows were inserted, want %d", add.Added, rows-2)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	times, err := Map(t.Context(), db.Read, func(n *int, at *time.Time) []any { return []any{n, Stamp(at)} },
+		`SELECT n, at FROM numbers`)
+	if err != nil || len(times) != rows || !times[7].IsZero() || !times[9].Equal(time.UnixMilli(1000)) {
+		t.Errorf("%d rows, the times of 7 and 9 are %s and %s (%v)", len(times), times[7], times[9], err)
+	}
+}
+
+// A transaction that fails changes nothing, and its error names the operation. A committed one is
+// observed.
+func TestUpdate(t *testing.T) {
+	db := open(t)
+	var commits []string
+	db.ObserveCommits(func(_ context.Context, what string, committed bool) {
+		if committed {
+			commits = append(commits, what)
+		}
+	})
+	wrong := errors.New("wrong")
+	insert := func(err error) func(tx Session) error {
+		return func(tx Session) error {
+			n, insertErr := tx.ExecCount(t.Context(), `INSERT INTO numbers (n, at) VALUES (?, ?)`, 1, 0)
+			if n != 1 {
+				t.Errorf("%d rows were inserted", n)
+			}
+			return errors.Join(insertErr, err)
+		}
+	}
+	if err := db.Update(t.Context(), "count", insert(wrong)); !errors.Is(err, wrong) ||
+		!strings.HasPrefix(err.Error(), "count: ") {
+		t.Errorf("error %v, want that of the function, with the operation", err)
+	}
+	all := func() []int {
+		t.Helper()
+		all, err := List(t.Context(), db.Read, Value[int], `SELECT n FROM numbers`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	if n := all(); len(n) != 0 {
+		t.Errorf("rows %v after a failed transaction", n)
+	}
+	if err := db.Update(t.Context(), "count again", insert(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if n := all(); !slices.Equal(n, []int{1}) || !slices.Equal(commits, []string{"count again"}) {
+		t.Errorf("rows %v after commits %q", n, commits)
+	}
+	if err := db.Write.Change(t.Context(), wrong, `DELETE FROM numbers WHERE n = 2`); err != wrong {
+		t.Errorf("error %v of a statement that changed nothing", err)
+	}
+	if _, err := Get(t.Context(), db.Read, Value[int], `SELECT n FROM numbers WHERE n = 2`); err != ErrNotFound {
+		t.Errorf("error %v of a row that does not exist", err)
+	}
+}
+
+// The context of Outlast outlasts its parent for a time, and ends with end.
+func TestOutlast(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	longer, end := Outlast(ctx)
+	cancel()
+	if err := longer.Err(); err != nil {
+		t.Errorf("it has ended with its parent: %v", err)
+	}
+	end()
+	if longer.Err() == nil {
+		t.Error("it has not ended")
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	longer, end = outlast(ctx, time.Millisecond)
+	defer end()
+	cancel()
+	<-longer.Done()
+}

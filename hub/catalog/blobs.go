@@ -12,17 +12,18 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Blobs says when clients last relied on manifests and blobs of the hub's registry, so that those
-// that nothing names can be deleted beside pushes. The digest of a tag, which can be touched and
-// deleted, too, is REPOSITORY:TAG. It is safe for concurrent use.
+// Blobs has, for each blob, manifest and tag of the hub's registry, the time when a client last
+// relied on it. So a blob that nothing names is deleted while clients push, and no client loses a
+// blob that it has just found. A digest in its methods is that of a blob or manifest, or
+// REPOSITORY:TAG for a tag. It is safe for concurrent use.
 type Blobs struct{ db *database.DB }
 
 // ErrDeleting means that a process is deleting a blob.
-var ErrDeleting = errors.New("it is being deleted")
+var ErrDeleting = errors.New("the blob is being deleted")
 
-// Touch notes that clients rely on blobs, unless that was noted within the last interval. Then
-// Begin lets nobody delete them for a while. The error is ErrDeleting if one of them is being
-// deleted; then nothing is noted.
+// Touch records that clients rely on blobs now: Begin does not let anybody delete them for a while.
+// Touch writes nothing if each of them was touched within the last interval. The error is
+// ErrDeleting if one of them is being deleted; the others may have been touched then.
 func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Duration) error {
 	digests = slices.Compact(slices.Sorted(slices.Values(digests))) // in one order: no deadlocks
 	for batch := range slices.Chunk(digests, database.RowsPerInsert) {
@@ -48,7 +49,8 @@ func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Durat
 	return nil
 }
 
-// touch notes that clients rely on blobs, at most database.RowsPerInsert.
+// touch records that clients rely on blobs now. There may be database.RowsPerInsert of them at
+// most, each once. The error is ErrDeleting if one of them is being deleted.
 func touch(ctx context.Context, tx database.Session, digests []string) error {
 	if len(digests) == 0 {
 		return nil
@@ -73,7 +75,7 @@ func (b *Blobs) Now(ctx context.Context) (time.Time, error) {
 	return b.db.Now(ctx)
 }
 
-// IsUnused reports whether Begin would allow to delete a blob now.
+// IsUnused reports whether Begin would let the caller delete a blob now. It changes nothing.
 func (b *Blobs) IsUnused(ctx context.Context, digest string, before time.Time) (bool, error) {
 	return database.Get(ctx, b.db.Read, database.Value[bool], `SELECT EXISTS (SELECT 1 FROM registry_blobs
 		WHERE digest = ? AND touched < ? AND deleting < `+b.db.Read.Clock+`)`, digest, before.UnixMilli())
@@ -82,13 +84,14 @@ func (b *Blobs) IsUnused(ctx context.Context, digest string, before time.Time) (
 // Deletion is the right to delete a blob. It lasts until Blobs.End, or for a lease.
 type Deletion struct {
 	digest string
-	until  int64     // the end of the lease by the database's clock, which no other deletion of the blob has
-	limit  time.Time // half of the lease by the clock of this process
+	until  int64     // the end of the lease by the database's clock; no other deletion of the blob has the same
+	limit  time.Time // the end of Do: after half of the lease, by the clock of this process
 }
 
-// Begin begins to delete a blob for a lease, and reports whether the caller may do that: nobody has
-// touched the blob since a time of the database's clock. A blob that is not known counts as touched
-// now. The caller calls Do and End.
+// Begin gives the caller the right to delete a blob, for a lease. may is false if a client has
+// touched the blob since before, a time of the database's clock, or if another process is deleting
+// the blob. A blob without a row gets one, as if a client touched it now. The caller calls Do and
+// End.
 func (b *Blobs) Begin(
 	ctx context.Context, digest string, before time.Time, lease time.Duration,
 ) (d Deletion, may bool, err error) {
@@ -110,20 +113,20 @@ func (b *Blobs) Begin(
 	return d, may && err == nil, err
 }
 
-// BeginAny is Begin for a blob that may be deleted whenever it was touched. It reports false if
-// another process is deleting the blob.
+// BeginAny is Begin for a blob that may be deleted whenever a client has touched it. may is false
+// if another process is deleting the blob.
 func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration) (d Deletion, may bool, err error) {
 	return b.Begin(ctx, digest, time.UnixMilli(math.MaxInt64), lease)
 }
 
-// Do calls fn, which deletes the blob, with a context that ends with half of the lease. If that has
-// ended already, it returns an error: the process was stopped, and clients may rely on the blob
-// again.
+// Do calls fn, which deletes the blob. The context of fn ends after half of the lease. If that has
+// passed already, Do returns an error and does not call fn: this process was stopped for so long
+// that clients may rely on the blob again.
 func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error {
 	limited, cancel := context.WithDeadline(ctx, d.limit)
 	defer cancel()
 	if err := limited.Err(); err != nil {
-		return fmt.Errorf("delete %s: this process has lost the right to do it: %w", d.digest, err)
+		return fmt.Errorf("delete %s: the time for it is over: %w", d.digest, err)
 	}
 	return fn(limited)
 }
@@ -135,28 +138,30 @@ func (b *Blobs) End(ctx context.Context, d Deletion) error {
 		`UPDATE registry_blobs SET deleting = 0 WHERE digest = ? AND deleting = ?`, d.digest, d.until)
 }
 
-// Forget forgets the blobs that were last touched before a time.
+// Forget removes the rows of blobs that clients last touched before a time, unless they are being
+// deleted.
 func (b *Blobs) Forget(ctx context.Context, before time.Time) error {
 	return b.db.Exec(ctx, "forget blobs",
 		`DELETE FROM registry_blobs WHERE touched < ? AND deleting < `+b.db.Write.Clock,
 		before.UnixMilli())
 }
 
-// RepositoryLayer is a layer that a repository of the hub's registry has at a source.
+// RepositoryLayer is a layer of a repository of the hub's registry that a repository of another
+// registry has, too.
 type RepositoryLayer struct {
-	Name string // of an image in the repository, or of the repository if it is a row of AddUpstreams
+	Name string // AllUpstreams: of the hub's repository; SourceLayers: of an image in it
 	Upstream
 }
 
-// AllUpstreams returns the rows of AddUpstreams, for all repositories.
+// AllUpstreams returns what Catalog.AddUpstreams has recorded, of all repositories.
 func (c *Blobs) AllUpstreams(ctx context.Context) ([]RepositoryLayer, error) {
 	return database.List(ctx, c.db.Read, func(l *RepositoryLayer) []any {
 		return []any{&l.Name, &l.Repository, &l.PlainHTTP, &l.Digest, &l.Size}
 	}, `SELECT repository, source, plain_http = 1, digest, size FROM upstream_blobs`)
 }
 
-// SourceLayers returns the layers of ready images with the repositories that the images were added
-// from.
+// SourceLayers returns the layers of ready images, with the repositories of other registries from
+// which the images were added.
 func (c *Blobs) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
 	return database.List(ctx, c.db.Read, func(l *RepositoryLayer) []any {
 		return []any{&l.Name, &l.Repository, &l.Digest, &l.Size}
@@ -164,7 +169,7 @@ func (c *Blobs) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
 		JOIN image_blobs b ON b.image = i.n WHERE b.position >= 0`)
 }
 
-// RemoveUpstreams removes what AddUpstreams has recorded of a layer of a repository.
+// RemoveUpstreams removes what Catalog.AddUpstreams has recorded of a layer of a repository.
 func (c *Blobs) RemoveUpstreams(ctx context.Context, repository, digest string) error {
 	return c.db.Exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),
 		`DELETE FROM upstream_blobs WHERE repository = ? AND digest = ?`, repository, digest)

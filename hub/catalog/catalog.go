@@ -1,32 +1,60 @@
-// Package catalog is the hub's database: images and their states, chains, trees, the unit of each
-// chunk, and what is known about how images start. It has no contents: package objects has these.
+// Package catalog has the tables of the hub: images and their states, chains, trees, the unit of
+// each chunk, jobs, and what is known about how images start. It has no contents: package objects
+// has these.
 //
 // A row exists only after the object that it names was stored and verified. An image becomes ready
 // together with all its rows, in one transaction.
 //
-// Each part of the hub uses a few methods of Catalog and names them in an interface of its own. The
-// parts are:
+// The package holds all statements of the hub, and the migrations of its schema. Package database
+// runs the statements, and only this package imports it. Package numberset has the sets of numbers
+// that some columns hold.
 //
-//   - images.go: names and states; manifests.go: what nodes ask about a manifest;
-//     inspect.go: what users ask about an image.
-//   - chains.go: chains, statements and layers; signatures.go: statements that are signed again.
-//   - jobs.go (Jobs): the queue of the hub's work; claims.go (Claims): objects that are being
-//     stored or deleted (holds.go: backups); checks.go (Checks): what is compared with the bucket,
-//     and how far that has come.
-//   - chunks.go: the unit of each chunk; publish.go and publish_layout.go: the rows of a new
-//     image; derived.go: trees that were made on request.
-//   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
-//     and recordings; used.go: the eviction of startup packs.
-//   - upstream.go: layers that other registries have; blobs.go (Blobs): which blobs of the hub's
-//     registry clients rely on.
-//   - held.go: the trees that nodes and mirrors have.
-//   - collect.go and marks.go (Garbage): what no image needs any more; collected.go: publications
-//     beside its removal.
-//   - sizes.go, owners.go and runs.go: the bytes that no other image shares.
+// The package is large because there is one schema, and transactions reach across its tables. To
+// publish an image, one transaction writes to a dozen tables. Many others check the lease of a job
+// or a claim of objects besides their own rows. Parts in packages of their own would have to export
+// their transactions to each other. Instead, each part is a type: Jobs, Claims, Checks, Garbage,
+// Blobs, Holders, Starts and Repairs. Packages jobs and holders need one part each, and name its
+// methods in an interface, Store. All other packages that read or change the catalog hold a
+// *Catalog.
 //
-// All SQL of the hub is in this package; directory migrations has the tables, sql.go the functions
-// that run statements, and database.go what differs between the databases: SQLite, which one
-// process uses, and PostgreSQL, which any number of processes use at the same time.
+// catalog.go and open.go open a catalog. The other files are, about images and their layers:
+//
+//   - images.go: names, images and their states. inspect.go: what users ask about an image.
+//     manifests.go: what nodes ask about a manifest. retention.go: when names were pushed and used.
+//   - sizes.go: the bytes that only one image has. owners.go: which image that is, of each blob and
+//     chunk.
+//   - chains.go: chains and layers. signatures.go: statements about chains. chunks.go: the units of
+//     chunks.
+//   - publish.go, publish_layout.go: the rows of a new image, in one transaction.
+//   - upstream.go: layers that other registries have.
+//
+// About who may do what, and what stays meanwhile:
+//
+//   - jobs.go, job_requests.go, job_leases.go, job_ends.go (Jobs): the queue of the hub's work. A
+//     worker owns a job for a lease.
+//   - claims.go (Claims): a publisher claims objects while it stores or deletes them.
+//   - holds.go (Claims): while a backup has a hold, nothing is deleted.
+//   - held.go (Holders): the trees that nodes and mirrors report to have. These stay.
+//   - blobs.go (Blobs): when clients last relied on a blob of the hub's registry. A blob that none
+//     has relied on lately may be deleted.
+//
+// About how images start (Starts):
+//
+//   - layouts.go: locations, startup packs, and which trees need another layout. traces.go: traces
+//     and recordings. used.go: when trees were used, and which of them lose their startup packs.
+//
+// About what is removed:
+//
+//   - collect.go (Garbage): trees, chains and layers that no image needs.
+//   - marks.go (Garbage): chunks that no layer has, by mark and sweep, and the packs that have none
+//     but these. rewrite.go (Garbage): packs of which a part is needed.
+//   - collected.go: how removals and publications exclude each other.
+//   - derived.go: trees that were made on request. They are a cache: the least recently used go.
+//
+// About checks of the hub's stores:
+//
+//   - checks.go (Checks): the objects and rows that are compared, and how far a check has come.
+//     repair.go (Repairs): who needs a lost object, and the rows of repaired ones.
 package catalog
 
 import (
@@ -38,7 +66,7 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Catalog is an open catalog. It is safe for concurrent use.
+// Catalog is an open catalog. It is safe for concurrent use, and so are its parts.
 type Catalog struct {
 	db      *database.DB
 	Jobs    *Jobs

@@ -14,8 +14,8 @@ import (
 const inImage = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
 	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
 
-// served is the condition that a ready image has chain c, or that somebody holds the tree of the
-// chain, or of a chain above it, although the image was removed.
+// served is the condition that nodes may get chain c: a ready image has it, or somebody holds the
+// tree of chain c or of a chain above it, although the image was removed.
 const served = `(` + inImage + ` OR EXISTS (
 	WITH RECURSIVE up (chain) AS (
 		SELECT c.chain
@@ -23,9 +23,10 @@ const served = `(` + inImage + ` OR EXISTS (
 	)
 	SELECT 1 FROM up JOIN statements held_s ON held_s.chain = up.chain JOIN held ON held.tree = held_s.tree))`
 
-// top is the condition that chain c is the top of a ready image, or held without one. Only these
-// are announced with their trees. Other trees are made on request: if all were announced, a pull
-// would fetch the index of every layer.
+// top is the condition that chain c is the top of a ready image, or that no ready image has chain c
+// and somebody holds its tree. Only such chains are announced with the statement about their trees.
+// Other trees are made on request: if all were announced, a pull would fetch the index of every
+// layer.
 const top = `(EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
 	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `'
 	AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
@@ -33,7 +34,7 @@ const top = `(EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
 		WHERE held_s.chain = c.chain))`
 
 // Chain describes a chain, and at most wire.MaxAbove chains above it. The error is ErrNotFound if
-// no ready image has the chain and nobody holds it.
+// the chain is not served: no ready image has it, and nobody holds its tree or a tree above.
 func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
 	found, err := c.links(ctx, `c.chain = ?`, 1, chain)
 	if err != nil {
@@ -43,8 +44,8 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 		return nil, fmt.Errorf("chain %s: %w", chain, ErrNotFound)
 	}
 	answer := &wire.Chain{Link: found[0], Complete: true}
-	// Level by level: the nearest chains come first, and the cost is bounded by the answer's
-	// length.
+	// The chains above are read level by level. So the nearest chains come first, and the cost is
+	// bounded by the answer's length.
 	for level := []any{chain}; len(level) > 0; {
 		room := wire.MaxAbove - len(answer.Above)
 		if found, err = c.links(ctx, `c.parent IN `+database.Places(1, len(level)), room+1, level...); err != nil {
@@ -64,7 +65,8 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 	return answer, nil
 }
 
-// links returns at most limit chains that meet the condition. Tops of images come with statements.
+// links returns at most limit chains that are served and meet a condition on chain c. The chains
+// that meet the condition top come with their statements.
 func (c *Catalog) links(ctx context.Context, condition string, limit int, args ...any) (links []wire.Link, err error) {
 	type row struct {
 		wire.Link
@@ -89,7 +91,7 @@ func (c *Catalog) links(ctx context.Context, condition string, limit int, args .
 }
 
 // Statement returns the statement about a chain, even if no image has the chain. The error is
-// ErrNotFound if its tree was not made.
+// ErrNotFound if the tree of the chain was not made.
 func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement, error) {
 	type row struct {
 		tree       chunk.ID
@@ -103,7 +105,8 @@ func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement
 	return newStatement(chain, r.tree, r.signatures), nil
 }
 
-// Layers returns the diffIDs of a chain that a ready image has or somebody holds, the lowest first.
+// Layers returns the diffIDs of a chain, the lowest first. The error is ErrNotFound if the chain is
+// not served, as in Chain.
 func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 	diffIDs, err := database.List(ctx, c.db.Read, database.Value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (
@@ -118,8 +121,8 @@ func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 	return diffIDs, err
 }
 
-// HasLayer reports whether a layer is known, and whether the blob with the given digest is known to
-// decompress to it.
+// HasLayer reports whether the catalog has a layer, and whether it knows that the blob with the
+// given digest decompresses to that layer.
 func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error) {
 	type known struct{ layer, blob bool }
 	k, err := database.Get(ctx, c.db.Read, func(k *known) []any { return []any{&k.layer, &k.blob} }, `

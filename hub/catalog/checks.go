@@ -15,23 +15,25 @@ import (
 	"lighter/hub/catalog/numberset"
 )
 
-// Check is a check of the hub's stores that goes on where it was, after a restart, too.
+// Check is the progress of a check of the hub's stores: of a sweep, say. A check that was
+// interrupted, by a restart for example, goes on after Place.
 type Check struct {
 	Place  string    // key of the last object that was checked; empty: none
-	Begun  time.Time // of the current or last one
-	Ended  time.Time // of the last complete one; zero: never
-	Report []byte    // of the last one
-	// Of all checks of the kind:
+	Begun  time.Time // when the current check began; when the last one did, if there is none
+	Ended  time.Time // when a check was last complete; zero: never
+	Report []byte    // what the worker has stored last
+	// Sums over all checks of the kind:
 	Objects int64 // that were checked
 	Bytes   int64 // that were read
-	Errors  int64 // problems found
+	Errors  int64 // problems that were found
 }
 
-// Checks are the checks of the hub's stores, and what they compare. They are safe for concurrent
-// use.
+// Checks has the progress of checks of the hub's stores, and the objects and rows that checks
+// compare. It is safe for concurrent use.
 type Checks struct{ db *database.DB }
 
-// Get returns the check of a kind of job. It is empty if there was none.
+// Get returns the progress of the check that jobs of a kind run. It is the zero Check if none has
+// run.
 func (c *Checks) Get(ctx context.Context, kind string) (Check, error) {
 	all, err := database.List(ctx, c.db.Read, func(k *Check) []any {
 		return []any{&k.Place, database.Stamp(&k.Begun), database.Stamp(&k.Ended), &k.Objects, &k.Bytes, &k.Errors,
@@ -43,13 +45,14 @@ func (c *Checks) Get(ctx context.Context, kind string) (Check, error) {
 	return all[0], nil
 }
 
-// Set stores how far the owner of a lease has come: its Place, Report and counts. The error is
-// ErrLost if the lease was lost.
+// Set stores the progress of the check that the owner of a lease runs: its Place, Report and sums.
+// The error is ErrLost if the lease was lost.
 func (c *Checks) Set(ctx context.Context, l Lease, kind string, k Check) error {
 	return c.set(ctx, l, kind, k, `ended`)
 }
 
-// Complete is Set for a check that has looked at everything. The next one begins anew.
+// Complete is Set for a check that has checked everything. The next check begins with the first
+// object.
 func (c *Checks) Complete(ctx context.Context, l Lease, kind string, k Check) error {
 	k.Place = ""
 	return c.set(ctx, l, kind, k, c.db.Write.Clock)
@@ -87,7 +90,8 @@ type Object struct {
 	Size int64 // in bytes; -1: not known
 }
 
-// Objects returns at most limit objects of a kind, with IDs after a given one, in the order of IDs.
+// Objects returns at most limit objects of a kind in the order of their IDs, from the first ID
+// after the given one.
 func (c *Checks) Objects(ctx context.Context, kind ObjectKind, after chunk.ID, limit int) ([]Object, error) {
 	fields := func(o *Object) []any { return []any{&o.ID, &o.Size} }
 	switch kind {
@@ -167,7 +171,8 @@ func (c *Checks) ObjectBytes(ctx context.Context) (n, size int64, err error) {
 	return n, size, nil
 }
 
-// Inconsistencies counts the rows that miss others, by what is wrong. It is empty if all is well.
+// Inconsistencies counts, by what is wrong, the rows that refer to rows that do not exist, and the
+// damages of the database's files. The map is empty if nothing is wrong.
 func (c *Checks) Inconsistencies(ctx context.Context) (map[string]int64, error) {
 	found := map[string]int64{}
 	for what, query := range inconsistencies {
@@ -196,7 +201,8 @@ func (c *Checks) Inconsistencies(ctx context.Context) (map[string]int64, error) 
 	return found, err
 }
 
-// inconsistencies are queries of the number of rows that miss others.
+// inconsistencies are queries of the number of rows that refer to rows that do not exist, by what
+// is wrong.
 var inconsistencies = map[string]string{
 	"chunks without a unit": `SELECT COUNT(*) FROM chunks c WHERE NOT EXISTS
 		(SELECT 1 FROM units u WHERE u.n = c.unit)`,
@@ -217,7 +223,8 @@ var inconsistencies = map[string]string{
 		WHERE i.state = 'ready' AND b.position >= 0 AND NOT EXISTS (SELECT 1 FROM chains c WHERE c.chain = b.chain)`,
 }
 
-// brokenLayers counts the layers that name chunks that do not exist.
+// brokenLayers counts the layers that name chunks that do not exist, and those whose set of chunks
+// cannot be decoded, by what is wrong.
 func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 	last, err := database.Get(ctx, c.db.Read, database.Value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
@@ -238,7 +245,7 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 		}
 		missing := false
 		if err := numberset.Decode(l.chunks, func(first, end int64) error {
-			for n := first; n < min(end, last+1); n++ { // others may have been added after they were read
+			for n := first; n < min(end, last+1); n++ { // later chunks may have been added after the chunks were read
 				missing = missing || !exist.Has(n)
 			}
 			return nil
@@ -249,7 +256,7 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 			broken = append(broken, l.diffID)
 		}
 	}
-	for _, diffID := range broken { // some may have been published since the chunks were read
+	for _, diffID := range broken { // a layer may have been published since the chunks were read
 		still, err := c.isBroken(ctx, diffID)
 		if err != nil {
 			return nil, err
@@ -262,7 +269,7 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 }
 
 // isBroken reports whether a layer exists that names chunks that do not exist. Chunks are removed
-// after their layers.
+// after their layers. So a layer that still exists after its chunks were missing is broken.
 func (c *Checks) isBroken(ctx context.Context, diffID string) (bool, error) {
 	chunksOf := func() ([][]byte, error) {
 		return database.List(ctx, c.db.Read, database.Value[[]byte],

@@ -15,7 +15,7 @@ import (
 // the number of arguments.
 const lookupBatch = 500
 
-// Numbers returns the numbers of the known ones among the chunks.
+// Numbers returns the numbers of those of the chunks that the catalog has.
 func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
 	return numbersOf(ctx, c.db.Read, ids)
 }
@@ -24,14 +24,15 @@ func numbersOf(ctx context.Context, in database.Session, ids []chunk.ID) (map[ch
 	return lookup(ctx, in, ids, database.KeyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
 }
 
-// Units returns the units of the known ones among the chunks.
+// Units returns the units of those of the chunks that the catalog has.
 func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
 	fields := func(id *chunk.ID, u *chunk.Unit) []any { return []any{id, &u.Pack, &u.N} }
 	return lookup(ctx, c.db.Read, ids, fields, `SELECT c.id, p.id, u.place
 		FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `)
 }
 
-// lookup returns the rows of the known ones among the chunks. The query ends before their list.
+// lookup returns the rows of those of the chunks that the catalog has, by their IDs. The query ends
+// where the list of IDs follows.
 func lookup[V any](
 	ctx context.Context, in database.Session, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
 ) (map[chunk.ID]V, error) {
@@ -75,14 +76,14 @@ func (c *Catalog) Unit(ctx context.Context, id chunk.ID) (chunk.Unit, error) {
 	return unit, nil
 }
 
-// HasPack reports whether a pack, a startup pack or a rewritten pack is known.
+// HasPack reports whether the catalog has a pack, a startup pack or a rewritten pack.
 func (c *Catalog) HasPack(ctx context.Context, id chunk.ID) (bool, error) {
 	return database.Get(ctx, c.db.Read, database.Value[bool], `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)
 		OR EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)
 		OR EXISTS (SELECT 1 FROM rewritten_packs WHERE id = ?)`, id[:], id[:], id[:])
 }
 
-// HasTree reports whether a tree is known.
+// HasTree reports whether the catalog has a tree.
 func (c *Catalog) HasTree(ctx context.Context, id chunk.ID) (bool, error) {
 	return database.Get(ctx, c.db.Read, database.Value[bool],
 		`SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])

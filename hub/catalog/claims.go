@@ -11,20 +11,21 @@ import (
 )
 
 // Claim is a publisher's right to store and delete certain objects. Nobody else has that right for
-// the same objects until the claim is released, or its lease has ended. The objects of a claim that
-// was not released may be unpublished: Expired finds them.
+// the same objects until the claim is released, or its lease has ended. If a claim was not
+// released, its objects may be stored although no row names them: Expired finds such claims.
 type Claim struct {
 	Owner string // of this claim only
 	Keys  []string
 }
 
-// Claims are the claims of objects. They are safe for concurrent use.
+// Claims has the claims of objects, and the holds of backups. It is safe for concurrent use.
 type Claims struct{ db *database.DB }
 
 // ErrClaimed means that another publisher stores or deletes one of the objects.
-var ErrClaimed = errors.New("another publication has claimed its objects")
+var ErrClaimed = errors.New("another publisher has claimed one of the objects")
 
-// Acquire claims objects for a lease, or returns ErrClaimed.
+// Acquire claims objects for a lease. The error is ErrClaimed if another publisher has claimed one
+// of them; then none is claimed.
 func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) error {
 	return c.db.Update(ctx, "claim objects", func(tx database.Session) error {
 		for batch := range slices.Chunk(claim.Keys, database.RowsPerInsert) {
@@ -48,7 +49,8 @@ func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) 
 	})
 }
 
-// Extend extends the lease of a claim, or returns ErrLost.
+// Extend extends the lease of a claim. The error is ErrLost if another publisher has one of its
+// objects now.
 func (c *Claims) Extend(ctx context.Context, claim Claim, lease time.Duration) error {
 	return c.db.Update(ctx, "extend a claim of objects", func(tx database.Session) error {
 		n, err := tx.ExecCount(ctx, `UPDATE object_claims SET until = `+tx.Clock+` + ? WHERE owner = ?`,
@@ -65,20 +67,22 @@ func (claim Claim) check(found int64, err error) error {
 	return err
 }
 
-// holdClaim returns ErrLost if a claim was lost. Otherwise nobody else can get it before the
-// transaction ends.
+// holdClaim returns ErrLost if a claim was lost. Otherwise nobody else can claim its objects before
+// the transaction ends.
 func holdClaim(ctx context.Context, tx database.Session, claim Claim) error {
 	n, err := tx.ExecCount(ctx, `UPDATE object_claims SET owner = owner WHERE owner = ?`, claim.Owner)
 	return claim.check(n, err)
 }
 
-// Release ends a claim. Its published objects are known, and the others are deleted.
+// Release ends a claim. The catalog names the objects that were published. The publisher has
+// deleted the others, or leaves them to a sweep.
 func (c *Claims) Release(ctx context.Context, claim Claim) error {
 	return c.db.Exec(ctx, "release a claim of objects", `DELETE FROM object_claims WHERE owner = ?`, claim.Owner)
 }
 
-// Expired gives owner a claim of at most limit objects whose claims have expired. If ended is
-// not empty, the claims of owners whose names begin with it count as expired, too.
+// Expired finds at most limit objects whose claims have expired, and gives owner a claim of them.
+// If ended is not empty, the claims of owners whose names begin with it count as expired, too:
+// their process has ended.
 func (c *Claims) Expired(
 	ctx context.Context, owner, ended string, lease time.Duration, limit int,
 ) (claim Claim, err error) {
@@ -95,4 +99,25 @@ func (c *Claims) Expired(
 		return err
 	})
 	return claim, err
+}
+
+// Among returns those of the keys that are claimed. A claim that was not released counts even if
+// its lease has ended.
+func (c *Claims) Among(ctx context.Context, keys []string) (map[string]bool, error) {
+	claimed := map[string]bool{}
+	for batch := range slices.Chunk(keys, lookupBatch) {
+		args := make([]any, len(batch))
+		for i, key := range batch {
+			args[i] = key
+		}
+		some, err := database.List(ctx, c.db.Read, database.Value[string],
+			`SELECT key FROM object_claims WHERE key IN `+database.Places(1, len(batch)), args...)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range some {
+			claimed[key] = true
+		}
+	}
+	return claimed, nil
 }

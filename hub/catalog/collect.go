@@ -10,7 +10,7 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Garbage finds and removes what no image needs.
+// Garbage finds and removes the rows that no image needs. It is safe for concurrent use.
 type Garbage struct{ db *database.DB }
 
 // UnservedTree is a tree that no image has. It is removed if it is Dead: it has had no image for
@@ -19,25 +19,25 @@ type UnservedTree struct {
 	Tree      chunk.ID
 	Locations chunk.ID
 	Bytes     int64     // of index and locations, compressed
-	Since     time.Time // when it lost an image or a holder for the last time; zero: collection has not seen it yet
+	Since     time.Time // when the tree last lost an image or a holder; zero: NoteUnserved has not seen it yet
 	Held      bool
 	Dead      bool
-	Packs     []StartupPack // that no other tree has
+	Packs     []StartupPack // those that no other tree has
 }
 
 // withoutImage is the condition that no image has tree t, as its top or below.
 const withoutImage = `NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
 	WHERE s.tree = t.tree)`
 
-// dead is the condition for removing tree t. Its argument is a time in milliseconds: the tree must
-// have been without an image for longer.
+// dead returns the condition that tree t is to be removed. The argument of the condition is a
+// duration in milliseconds: the tree has lost its last image, and its last holder, longer ago.
 func dead(s database.Session) string {
 	return withoutImage + ` AND t.dead > 0 AND t.dead <= ` + s.Clock + ` - CAST(? AS BIGINT)
 		AND NOT ` + isHeld("t.tree")
 }
 
-// NoteUnserved records that trees have no image from now on, if the catalog does not know since
-// when they have none: their images were removed by a release that did not record it.
+// NoteUnserved records, of each tree without an image, that it has none since now, if the catalog
+// does not know since when: a release that did not record it has removed the image.
 func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
 	return c.db.Update(ctx, "note trees without an image", func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
@@ -47,9 +47,9 @@ func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
 	})
 }
 
-// noteRemoval records for all trees of some images that the images are removed now. These are the
-// images of a name, the first of args, that meet the condition. A tree that another image has is
-// not dead.
+// noteRemoval records that the trees of some images lose these images now. They are the images of a
+// name, the first of args, that meet the condition. A tree that another image still has is
+// recorded, too, and is not dead.
 func noteRemoval(ctx context.Context, tx database.Session, condition string, args ...any) error {
 	return tx.Exec(ctx, `UPDATE trees SET dead = `+tx.Clock+` WHERE tree IN (SELECT s.tree FROM statements s
 		JOIN image_blobs b ON b.chain = s.chain
@@ -65,8 +65,8 @@ func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]Uns
 		delay.Milliseconds())
 }
 
-// ForeseeTrees returns what UnservedTrees would return after ExpireHolders, with that age, and
-// NoteUnserved.
+// ForeseeTrees returns what UnservedTrees would return if ExpireHolders, with that age, and
+// NoteUnserved ran before. It changes nothing.
 func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([]UnservedTree, error) {
 	now := c.db.Read.Clock
 	return c.unserved(ctx, `
@@ -101,8 +101,9 @@ func (c *Garbage) unserved(ctx context.Context, query string, args ...any) ([]Un
 	return trees, nil
 }
 
-// removal runs fn in a transaction that removes rows, and their objects afterwards. The caller owns
-// the job of the lease, and has claimed the objects.
+// removal runs fn, which removes rows, in a transaction beside which no publication commits. The
+// caller owns the job of the lease, and has claimed the objects of the rows. It deletes these
+// objects afterwards.
 func (c *Garbage) removal(
 	ctx context.Context, what string, l Lease, claim Claim, fn func(tx database.Session) error,
 ) error {
@@ -121,7 +122,7 @@ func (c *Garbage) removal(
 }
 
 // ForgetTrees removes those of the trees that are still dead and have the same locations, with all
-// that is known about their starts. It returns the bytes of their objects.
+// that is known about their starts. It returns their number, and the bytes of their objects.
 func (c *Garbage) ForgetTrees(
 	ctx context.Context, claim Claim, l Lease, delay time.Duration, trees []UnservedTree,
 ) (removed, bytes int64, err error) {
@@ -150,7 +151,7 @@ func (c *Garbage) ForgetTrees(
 	return removed, bytes, err
 }
 
-// forgetTree removes a tree, and its startup packs unless another tree has them. It returns the
+// forgetTree removes a tree, and those of its startup packs that no other tree has. It returns the
 // bytes of these packs.
 func forgetTree(ctx context.Context, tx database.Session, t UnservedTree) (bytes int64, err error) {
 	for _, table := range []string{"startups", "traces", "recordings", "formers", "layouts", "statements", "trees"} {
@@ -177,8 +178,8 @@ const unusedChains = `SELECT c.chain FROM chains c
 	AND NOT EXISTS (SELECT 1 FROM statements s WHERE s.chain = c.chain)
 	AND NOT EXISTS (SELECT 1 FROM chains above WHERE above.parent = c.chain) ORDER BY c.chain LIMIT ?`
 
-// ForgetChains removes at most limit chains that nothing has. It returns their number; below a
-// removed chain there may be another one.
+// ForgetChains removes at most limit chains that no image and no tree has, and that have no chain
+// above them. It returns their number. The chains below them may be removed by the next call.
 func (c *Garbage) ForgetChains(ctx context.Context, l Lease, limit int) (removed int64, err error) {
 	some, err := database.List(ctx, c.db.Read, database.Value[string], unusedChains, 1)
 	if err != nil || len(some) == 0 {
@@ -197,7 +198,8 @@ func (c *Garbage) DeadLayers(ctx context.Context, limit int) ([]string, error) {
 		WHERE NOT EXISTS (SELECT 1 FROM chains c WHERE c.diff_id = l.diff_id) ORDER BY l.diff_id LIMIT ?`, limit)
 }
 
-// ForgetLayers removes those of the layers that no chain has. It returns their number.
+// ForgetLayers removes those of the layers that no chain has, and what is known about their blobs.
+// It returns the number of removed layers.
 func (c *Garbage) ForgetLayers(ctx context.Context, claim Claim, l Lease, diffIDs []string) (removed int64, err error) {
 	err = c.removal(ctx, "remove dead layers", l, claim, func(tx database.Session) error {
 		removed = 0
@@ -218,17 +220,17 @@ func (c *Garbage) ForgetLayers(ctx context.Context, claim Claim, l Lease, diffID
 	return removed, err
 }
 
-// Lineage has all chains, and which of them an image or a tree has.
+// Lineage has all chains, and says which of them an image or a tree has.
 type Lineage struct {
 	Chains map[string]Link
 	Used   map[string]bool       // chains that an image has
-	Trees  map[chunk.ID][]string // chains by their trees
+	Trees  map[chunk.ID][]string // the chains of each tree
 }
 
-// Link is a chain.
+// Link is the parent and the layer of a chain.
 type Link struct{ Parent, DiffID string }
 
-// Lineage returns all chains.
+// Lineage returns all chains with their uses.
 func (c *Garbage) Lineage(ctx context.Context) (l Lineage, err error) {
 	l = Lineage{Used: map[string]bool{}, Trees: map[chunk.ID][]string{}}
 	if l.Chains, err = database.Map(ctx, c.db.Read, func(chain *string, l *Link) []any {

@@ -9,32 +9,35 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Collection removes chunks, layers and trees that no image needs. A publication refers to some
-// that it found known, perhaps an hour before. Both are safe beside each other because a count in
-// table meta rises with each removal. The ingestion remembers the count before its first look. The
-// transaction that publishes reads the count, and keeps it from rising until it ends. If it has
-// risen, the transaction checks all that the publication refers to.
+// A collection removes chunks, layers and trees that no image needs. An ingestion may have found
+// some of them in the catalog, perhaps an hour before, so that its publication refers to them. The
+// count of removals in table meta makes both safe beside each other. Each transaction that removes
+// such rows raises the count. An ingestion reads the count before its first look into the catalog.
+// The transaction that publishes reads the count again, and keeps it from rising until it ends. If
+// the count has risen, that transaction checks that all rows exist to which the publication refers.
 
-// ErrCollected means that collection has removed something that a publication refers to. A
-// publication that is prepared again stores it again.
-var ErrCollected = errors.New("collection has removed something that it refers to")
+// ErrCollected means that a collection has removed something to which a publication refers. The
+// image has to be ingested again, which stores it again.
+var ErrCollected = errors.New("a collection has removed something that the publication refers to")
 
+// countCollections reads the count of removals.
 const countCollections = `SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'collections'`
 
-// Collections returns how often collection has removed something.
+// Collections returns the count of removals, for Publication.Collections.
 func (c *Catalog) Collections(ctx context.Context) (int64, error) {
 	return database.Get(ctx, c.db.Read, database.Value[int64], countCollections)
 }
 
-// excludePublications begins a transaction that removes something. No publication commits before
-// the transaction ends.
+// excludePublications begins a transaction that removes rows to which a publication may refer. No
+// publication commits between this call and the end of the transaction.
 func excludePublications(ctx context.Context, tx database.Session) error {
 	return tx.Change(ctx, ErrNotFound, `UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT)
 		WHERE name = 'collections'`)
 }
 
-// excludeCollection begins a transaction that publishes. Nothing is removed before it ends. The
-// error is ErrCollected if something is missing that the publication refers to.
+// excludeCollection begins a transaction that publishes. No row to which a publication may refer is
+// removed between this call and the end of the transaction. The error is ErrCollected if one of
+// those of p is missing.
 func excludeCollection(ctx context.Context, tx database.Session, p *Publication) error {
 	now, err := database.Get(ctx, tx, database.Value[int64], countCollections+tx.Share)
 	if err != nil || now == p.Collections {
@@ -56,7 +59,7 @@ func excludeCollection(ctx context.Context, tx database.Session, p *Publication)
 	return nil
 }
 
-// need are rows of a table that have to exist.
+// need is a set of rows of one table that have to exist.
 type need struct {
 	table, column string
 	keys          []any // each once

@@ -8,15 +8,17 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Derived is a tree that was made on request: of a chain that is not the top of an image.
+// Derived is a tree that was made on request, of a chain that is not the top of an image. If it is
+// removed, it can be made again.
 type Derived struct {
 	Tree, Locations chunk.ID
 	stored          int64 // bytes of its index and locations
 }
 
-// derived selects the trees that are not the top of an image but of a chain below, and have neither
-// startup packs nor traces: those that somebody holds, and then the most recently used first. A
-// tree without an image is not among them: nobody could make it again for those that hold it.
+// derived selects the derived trees. Each is the tree of a chain of an image, and not the top of
+// any image. It has no startup packs, traces and recordings, which could not be made again. The
+// trees that somebody holds come first, then the most recently used ones. A tree that no image has
+// any more is not selected: nobody could make it again for its holders.
 var derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JOIN layouts l ON l.tree = t.tree
 	WHERE NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree
 		AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
@@ -29,8 +31,9 @@ var derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JO
 
 func (d *Derived) fields() []any { return []any{&d.Tree, &d.Locations, &d.stored} }
 
-// SurplusDerived returns the derived trees to evict: all but the held and the most recently used
-// ones, of which most trees and limit bytes may stay.
+// SurplusDerived returns the derived trees to remove. The others are no more than most trees, and
+// have no more than limit bytes. Trees that somebody holds stay before others, then the most
+// recently used ones.
 func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (surplus []Derived, err error) {
 	kept, bytes := 0, int64(0)
 	for d, err := range database.Rows(ctx, c.db.Read, (*Derived).fields, derived) {
@@ -46,8 +49,8 @@ func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (su
 	return surplus, nil
 }
 
-// ForgetDerived removes trees, whose objects are claimed, except those that have become the top of
-// an image meanwhile.
+// ForgetDerived removes trees whose objects are claimed, except those that are not derived trees
+// any more: one may have become the top of an image meanwhile.
 func (c *Catalog) ForgetDerived(ctx context.Context, claim Claim, surplus []Derived) error {
 	err := c.db.Update(ctx, "remove derived trees", func(tx database.Session) error {
 		if err := excludePublications(ctx, tx); err != nil {

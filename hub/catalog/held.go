@@ -13,36 +13,37 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Holder is a node, a mirror or another client that has copies of trees. What it holds is not
-// deleted before ExpireHolders forgets it.
+// Holder is a node, a mirror or another client that has copies of trees: it holds these trees. They
+// are not removed before ForgetHolder or ExpireHolders has removed the holder.
 type Holder struct {
-	ID     string // random, of its own choice; a client that knows it can replace what it holds
+	ID     string // chosen by the holder, random; a client that knows it can replace the holder's trees
 	Kind   string // wire.HolderNode, …
-	Name   string // for users: of its host
+	Name   string // of its host, for users
 	Sender string // address or network of its last report; empty: the hub's own machine
-	Trees  int64  // known ones
+	Trees  int64  // number of trees that it holds and that the catalog has
 	Seen   time.Time
 	Age    time.Duration // since Seen, by the database's clock
 }
 
-// Holders are the nodes and mirrors that report what they have. It is safe for concurrent use.
+// Holders has the nodes and mirrors that report what they have, and the trees that they hold. It is
+// safe for concurrent use.
 type Holders struct{ db *database.DB }
 
-// HeldBounds bound what all holders, and those of one sender, may report. If SenderHolders or
-// SenderTrees is 0, the sender is not bounded.
+// HeldBounds bounds the number of holders and the trees that they hold together: of all holders,
+// and of those of one sender. If SenderHolders or SenderTrees is 0, that number is not bounded.
 type HeldBounds struct{ Holders, SenderHolders, Trees, SenderTrees int64 }
 
 // ErrTooMany means that a bound of holders would be exceeded.
 var ErrTooMany = errors.New("the hub accepts no more reports of held trees")
 
-// SetHeld replaces the trees of a holder and extends its lease. Trees that are not known are
-// ignored and returned. The error wraps ErrTooMany if the holder has more than before and a bound
-// is exceeded; then nothing changes.
+// SetHeld replaces the trees of a holder, and records that it has reported now. It returns those of
+// the trees that the catalog does not have; they are not recorded. The error wraps ErrTooMany, and
+// nothing changes, if a bound is exceeded and the holder is new or has more trees than before.
 func (c *Holders) SetHeld(
 	ctx context.Context, h Holder, trees []chunk.ID, bounds HeldBounds,
 ) (unknown []chunk.ID, err error) {
 	err = c.db.Update(ctx, "record what "+h.Kind+" "+h.Name+" holds", func(tx database.Session) error {
-		// No tree is removed between the look at it and the end of the transaction.
+		// No tree is removed between this statement and the end of the transaction.
 		if _, err := database.Get(ctx, tx, database.Value[int64], countCollections+tx.Share); err != nil {
 			return err
 		}
@@ -63,7 +64,8 @@ func (c *Holders) SetHeld(
 	return unknown, err
 }
 
-// addHolder adds a holder, or extends its lease. It locks the holder until the transaction ends.
+// addHolder adds a holder, or records that it has reported now. It locks the holder until the
+// transaction ends.
 func addHolder(ctx context.Context, tx database.Session, h Holder) (isNew bool, err error) {
 	err = tx.Change(ctx, ErrNotFound, `UPDATE holders SET kind = ?, name = ?, sender = ?, seen = `+tx.Clock+`
 		WHERE holder = ?`, h.Kind, h.Name, h.Sender, h.ID)
@@ -75,7 +77,8 @@ func addHolder(ctx context.Context, tx database.Session, h Holder) (isNew bool, 
 		h.ID, h.Kind, h.Name, h.Sender)
 }
 
-// replaceHeld replaces the trees of a holder. added is how many more they are than before.
+// replaceHeld replaces the trees of a holder. added is the number of its trees less the number
+// before. unknown are those of the trees that the catalog does not have.
 func replaceHeld(
 	ctx context.Context, tx database.Session, holder string, trees []chunk.ID,
 ) (added int, unknown []chunk.ID, err error) {
@@ -111,7 +114,7 @@ func replaceHeld(
 	if err := add.Flush(ctx); err != nil {
 		return 0, nil, err
 	}
-	for _, tree := range slices.SortedFunc(maps.Keys(gone), compareIDs) { // as others lock them
+	for _, tree := range slices.SortedFunc(maps.Keys(gone), compareIDs) { // in the order in which others lock them
 		if err := noteRelease(ctx, tx, `holder = ? AND tree = ?`, holder, tree[:]); err != nil {
 			return 0, nil, err
 		}
@@ -122,9 +125,9 @@ func replaceHeld(
 	return now - len(before), unknown, tx.Exec(ctx, `UPDATE holders SET trees = ? WHERE holder = ?`, now, holder)
 }
 
-// noteRelease records that rows of held that meet a condition are about to be removed. While a tree
-// is held, the hub announces it, so another node may have got it just now: it stays as long as
-// after the removal of its last image.
+// noteRelease records that the rows of table held that meet a condition are about to be removed.
+// While a tree is held, the hub announces it, so another node may have got it just now. So a tree
+// without an image stays as long after the loss of a holder as after the loss of its last image.
 func noteRelease(ctx context.Context, tx database.Session, condition string, args ...any) error {
 	return tx.Exec(ctx, `UPDATE trees SET dead = `+tx.Clock+` WHERE dead > 0 AND tree IN (SELECT tree FROM held
 		WHERE `+condition+`)`, args...)
@@ -150,6 +153,7 @@ func knownTrees(ctx context.Context, tx database.Session, trees []chunk.ID) (map
 	return known, nil
 }
 
+// checkHeld returns an error that wraps ErrTooMany if a bound is exceeded.
 func checkHeld(ctx context.Context, tx database.Session, sender string, bounds HeldBounds) error {
 	type count struct{ holders, ofSender, trees, senderTrees int64 }
 	n, err := database.Get(ctx, tx, func(n *count) []any {
@@ -180,7 +184,7 @@ func (c *Holders) All(ctx context.Context) ([]Holder, error) {
 	return c.holders(ctx, `ORDER BY seen, holder`)
 }
 
-// Of returns the holders of a tree in the same order.
+// Of returns the holders of a tree, sorted as by All.
 func (c *Holders) Of(ctx context.Context, tree chunk.ID) ([]Holder, error) {
 	return c.holders(ctx, `WHERE holder IN (SELECT holder FROM held WHERE tree = ?) ORDER BY seen, holder`, tree[:])
 }
@@ -196,7 +200,7 @@ func (c *Holders) holders(ctx context.Context, clauses string, args ...any) ([]H
 	return all, err
 }
 
-// ForgetHolder removes a holder with all that it holds. The error is ErrNotFound if there is none.
+// ForgetHolder removes a holder and its list of trees. The error is ErrNotFound if there is none.
 func (c *Holders) ForgetHolder(ctx context.Context, id string) error {
 	return c.db.Update(ctx, "remove a holder", func(tx database.Session) error {
 		if err := noteRelease(ctx, tx, `holder = ?`, id); err != nil {
@@ -206,8 +210,8 @@ func (c *Holders) ForgetHolder(ctx context.Context, id string) error {
 	})
 }
 
-// ExpireHolders removes at most limit holders that have not reported for longer than age, with all
-// that they hold. It returns them.
+// ExpireHolders removes at most limit holders that have not reported for longer than age, and their
+// lists of trees. It returns these holders.
 func (c *Holders) ExpireHolders(ctx context.Context, age time.Duration, limit int) (expired []Holder, err error) {
 	err = c.db.Update(ctx, "remove holders that report no more", func(tx database.Session) error {
 		expired, err = database.List(ctx, tx, func(h *Holder) []any {
@@ -230,7 +234,7 @@ func (c *Holders) ExpireHolders(ctx context.Context, age time.Duration, limit in
 	return expired, err
 }
 
-// isHeld is the condition that somebody holds the tree in a column.
+// isHeld returns the condition that somebody holds the tree in a column.
 func isHeld(column string) string {
 	return `EXISTS (SELECT 1 FROM held h WHERE h.tree = ` + column + `)`
 }

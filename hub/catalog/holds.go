@@ -2,35 +2,13 @@ package catalog
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"lighter/hub/catalog/database"
 )
 
-// Among returns those of the keys that a publisher has claimed, or had claimed until its
-// lease ended.
-func (c *Claims) Among(ctx context.Context, keys []string) (map[string]bool, error) {
-	claimed := map[string]bool{}
-	for batch := range slices.Chunk(keys, lookupBatch) {
-		args := make([]any, len(batch))
-		for i, key := range batch {
-			args[i] = key
-		}
-		some, err := database.List(ctx, c.db.Read, database.Value[string],
-			`SELECT key FROM object_claims WHERE key IN `+database.Places(1, len(batch)), args...)
-		if err != nil {
-			return nil, err
-		}
-		for _, key := range some {
-			claimed[key] = true
-		}
-	}
-	return claimed, nil
-}
-
-// Hold lets no publisher delete an object that the catalog knows now or later, for a lease.
-// owner is a name of this backup only.
+// Hold begins the hold of a backup, for a lease: until it ends, nobody deletes an object that the
+// catalog names now or at any time of the hold. owner is a name of this backup only.
 func (c *Claims) Hold(ctx context.Context, owner string, lease time.Duration) error {
 	return c.db.Update(ctx, "begin a backup", func(tx database.Session) error {
 		if err := tx.Exec(ctx, `DELETE FROM backups WHERE until < `+tx.Clock); err != nil {
@@ -41,8 +19,8 @@ func (c *Claims) Hold(ctx context.Context, owner string, lease time.Duration) er
 	})
 }
 
-// ExtendHold extends the lease of a backup. The error is ErrLost if it has ended: objects may have
-// been deleted since.
+// ExtendHold extends the lease of a hold. The error is ErrLost if the hold has ended: objects may
+// have been deleted since.
 func (c *Claims) ExtendHold(ctx context.Context, owner string, lease time.Duration) error {
 	return c.db.Update(ctx, "extend a backup", func(tx database.Session) error {
 		return tx.Change(ctx, ErrLost, `UPDATE backups SET until = `+tx.Clock+` + ?
@@ -50,18 +28,18 @@ func (c *Claims) ExtendHold(ctx context.Context, owner string, lease time.Durati
 	})
 }
 
-// EndHold ends a backup.
+// EndHold ends a hold.
 func (c *Claims) EndHold(ctx context.Context, owner string) error {
 	return c.db.Exec(ctx, "end a backup", `DELETE FROM backups WHERE owner = ?`, owner)
 }
 
-// IsHeld reports whether a backup is being made.
+// IsHeld reports whether a backup has a hold.
 func (c *Claims) IsHeld(ctx context.Context) (bool, error) {
 	return database.Get(ctx, c.db.Read, database.Value[bool],
 		`SELECT EXISTS (SELECT 1 FROM backups WHERE until >= `+c.db.Read.Clock+`)`)
 }
 
-// Disown ends all leases, claims and backups in a copy of a catalog: their owners work on the
+// Disown ends all leases of jobs, claims and holds in a copy of a catalog: their owners work on the
 // original.
 func (c *Catalog) Disown(ctx context.Context) error {
 	return c.db.Update(ctx, "end the leases of a copied catalog", func(tx database.Session) error {

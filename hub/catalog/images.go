@@ -16,12 +16,12 @@ import (
 type Image struct {
 	N        int64  // number of the row
 	Name     string // as wire.Ref.Name returns it
-	Root     string // digest of the manifest, or of the index that the name refers to
+	Root     string // digest of what the name refers to: of the manifest, or of an index that lists it
 	Digest   string // of the manifest
 	Platform string
 	State    string // wire.StateQueued, …
 	Error    string
-	Size     int64 // bytes of config and layers in the registry
+	Size     int64 // bytes of config and layers, as the manifest has them
 	Updated  time.Time
 
 	// Only of ready images:
@@ -36,18 +36,20 @@ func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
 		`SELECT state, count(*) FROM images GROUP BY state`)
 }
 
-// Name makes a name refer to these images, in the states that they have in images, and removes the
-// name's other images. A known image keeps its state; but if it is to be queued and has failed or
-// was only stored, it is queued again. Name returns the images as they are now, in the same order.
+// Name makes a name refer to images, and removes the name's other images. An image that the name
+// does not have yet gets the State that it has in images. An image that the name has keeps its
+// state, except that a failed or stored one is queued if its State in images is wire.StateQueued.
+// Name returns the images as they are now, in the same order.
 //
-// If images of the name are to be ingested then, j is queued, whose key is the name. Otherwise the
-// open job of that name is cancelled.
+// If the name has pending images then, which are queued or active, the job j is queued, whose key
+// is the name. Otherwise the open job of that kind and key is cancelled.
 func (c *Catalog) Name(ctx context.Context, name string, images []Image, j Job) (now []Image, err error) {
 	return c.NameBy(ctx, Lease{}, name, images, j)
 }
 
-// NameBy is Name by the owner of a job about the name. The error is ErrLost if it has lost the job,
-// or if the job was added again meanwhile.
+// NameBy is Name by the owner of a job about the name. The error is ErrLost if the owner has lost
+// the job, or if the job was added again, or is to be paused or cancelled. The zero lease is that
+// of a request: it is never lost.
 func (c *Catalog) NameBy(
 	ctx context.Context, l Lease, name string, images []Image, j Job,
 ) (now []Image, err error) {
@@ -78,8 +80,8 @@ func (c *Catalog) NameBy(
 	return now, nil
 }
 
-// NameAs is Name by the owner of a job, which ingests the images. The error is ErrLost if it has
-// lost the job.
+// NameAs is Name by the owner of the job that ingests the images. It neither queues nor cancels a
+// job. The error is ErrLost if the owner has lost the job.
 func (c *Catalog) NameAs(ctx context.Context, l Lease, name string, images []Image) error {
 	err := c.db.Update(ctx, "name image "+name, func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
@@ -106,13 +108,14 @@ func nameImages(ctx context.Context, tx database.Session, name string, images []
 	return now, deleteImages(ctx, tx, ` AND digest NOT IN `+database.Places(1, len(args)-1), args...)
 }
 
-// maxOpenJobs bounds the jobs that wait for images of other registries.
+// maxOpenJobs bounds the open jobs of the kind that Expect queues.
 const maxOpenJobs = 10_000
 
-// Expect queues images that a job fetches for a name, and the job. The name refers to its previous
-// images until NameAs is called. Images that are pending for another root fail with the reason
-// superseded. Expect returns the images as they are now, in the same order. A ready image stays
-// ready. source is the repository that they come from.
+// Expect queues images of another registry, and the job j that fetches and ingests them. j.Key is
+// their name, and source the repository that they come from. The name also refers to its previous
+// images until the job calls NameAs. A ready image stays ready. Pending images of the name with
+// another root fail with the reason superseded. Expect returns the images as they are now, in the
+// same order, and the number of the job. The error is ErrFull if there are too many open jobs.
 func (c *Catalog) Expect(
 	ctx context.Context, images []Image, source, superseded string, j Job,
 ) (now []Image, job int64, err error) {
@@ -132,7 +135,7 @@ func (c *Catalog) Expect(
 		if err := failSuperseded(ctx, tx, name, images, superseded); err != nil {
 			return err
 		}
-		// Images that are not ready are brought with their new root.
+		// An image that is not ready gets the new root, because the job ingests the images of that.
 		if now, err = setImages(ctx, tx, name, images, `root =
 			CASE WHEN images.state = '`+wire.StateReady+`' THEN images.root ELSE excluded.root END`); err != nil {
 			return err
@@ -146,8 +149,8 @@ func (c *Catalog) Expect(
 	return now, job, err
 }
 
-// Supersede ends the work on the images of a name, except those of root. The others fail with the
-// reason, and the open job of j's kind and key is cancelled.
+// Supersede makes the pending images of the name j.Key fail with a reason, except those of a root.
+// If no image of the name is pending then, the open job of j's kind and key is cancelled.
 func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) error {
 	return c.db.Update(ctx, "supersede image "+j.Key, func(tx database.Session) error {
 		if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
@@ -164,7 +167,7 @@ func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) err
 	})
 }
 
-// failSuperseded makes the pending images of a name fail that are not among images.
+// failSuperseded makes the pending images of a name fail whose root is not that of images.
 func failSuperseded(ctx context.Context, tx database.Session, name string, images []Image, reason string) error {
 	args := []any{wire.StateFailed, reason, name, wire.StateQueued, wire.StateActive}
 	others := ""
@@ -177,15 +180,15 @@ func failSuperseded(ctx context.Context, tx database.Session, name string, image
 		args...)
 }
 
-// hasPending reports whether a name has images that are to be ingested.
+// hasPending reports whether a name has pending images: queued or active ones.
 func hasPending(ctx context.Context, tx database.Session, name string) (bool, error) {
 	return database.Get(ctx, tx, database.Value[bool],
 		`SELECT EXISTS (SELECT 1 FROM images WHERE name = ? AND state IN (?, ?))`,
 		name, wire.StateQueued, wire.StateActive)
 }
 
-// PendingNames returns the names with images that are to be ingested and no job that does it, with
-// their roots.
+// PendingNames returns the names that have pending images and no open job of a kind, with the roots
+// of these images.
 func (c *Catalog) PendingNames(ctx context.Context, kind string) (map[string]string, error) {
 	return database.Map(ctx, c.db.Read, database.KeyValue[string, string],
 		`SELECT name, root FROM images i WHERE state IN (?, ?)
@@ -193,8 +196,9 @@ func (c *Catalog) PendingNames(ctx context.Context, kind string) (map[string]str
 		wire.StateQueued, wire.StateActive, kind)
 }
 
-// setImages adds images to a name. If there is a row, it sets its columns to renewed, and queues
-// the image again if that is wanted. It returns the images with their numbers and states.
+// setImages adds images to a name. Of an image that the name has, it sets columns as renewed says
+// (column = value, …), and queues the image again if that is wanted: see Name. It returns the
+// images with their numbers and states.
 func setImages(ctx context.Context, tx database.Session, name string, images []Image, renewed string) ([]Image, error) {
 	images = slices.Clone(images)
 	for i := range images {
@@ -239,7 +243,7 @@ func (c *Catalog) Begin(ctx context.Context, l Lease, n int64) error {
 	return c.setState(ctx, l, n, wire.StateActive, "")
 }
 
-// End sets the state of an active image: failed with the reason, or stored. Errors are those of
+// End sets the state of a pending image: failed with a reason, or stored. Errors are those of
 // Begin.
 func (c *Catalog) End(ctx context.Context, l Lease, n int64, state, reason string) error {
 	return c.setState(ctx, l, n, state, reason)
@@ -303,13 +307,13 @@ func (c *Catalog) images(ctx context.Context, clauses string, args ...any) (imag
 }
 
 // Remove removes the images of a name. If digest is not empty, it removes only those with this
-// digest or root. If nothing is left to ingest, the name's open job of that kind is cancelled.
+// digest or root. If no image of the name is pending then, the name's open job of that kind is
+// cancelled.
 func (c *Catalog) Remove(ctx context.Context, kind, name, digest string) error {
 	return c.RemoveBy(ctx, Lease{}, kind, name, digest)
 }
 
-// RemoveBy is Remove by the owner of a job about the name. The error is ErrLost if it has lost the
-// job, or if the job was added again meanwhile.
+// RemoveBy is Remove by the owner of a job about the name. The lease and errors are as for NameBy.
 func (c *Catalog) RemoveBy(ctx context.Context, l Lease, kind, name, digest string) error {
 	condition, args := "", []any{name}
 	if digest != "" {
@@ -347,10 +351,12 @@ func deleteImages(ctx context.Context, tx database.Session, condition string, ar
 
 // Indexes returns the roots of a repository's names that may be indexes.
 func (c *Catalog) Indexes(ctx context.Context, repository string) ([]string, error) {
+	// Names are REPOSITORY:TAG or REPOSITORY@DIGEST. The next character after ":" is ";", and the
+	// next one after "@" is "A".
 	return database.List(ctx, c.db.Read, database.Value[string],
 		`SELECT DISTINCT root FROM images WHERE (root <> digest OR state <> ?)
 		AND (name > ? AND name < ? OR name > ? AND name < ?)`, wire.StateReady,
-		repository+":", repository+";", repository+"@", repository+"A") // each ends just after the names of its form
+		repository+":", repository+";", repository+"@", repository+"A")
 }
 
 // NamesIn returns the names in a repository that refer to a digest, as root or as manifest.

@@ -26,10 +26,10 @@ func (c *Catalog) ImageLayers(ctx context.Context, image int64) ([]wire.LayerInf
 		WHERE b.image = ? AND b.position >= 0 ORDER BY b.position`, image)
 }
 
-// Inventory has the numbers of entries, for tests.
+// Inventory has the numbers of rows of some tables, for tests.
 type Inventory struct{ Images, Layers, Chains, Trees, Packs, Chunks int64 }
 
-// Inventory returns the counts.
+// Inventory counts the rows.
 func (c *Catalog) Inventory(ctx context.Context) (Inventory, error) {
 	return database.Get(ctx, c.db.Read, func(i *Inventory) []any {
 		return []any{&i.Images, &i.Layers, &i.Chains, &i.Trees, &i.Packs, &i.Chunks}

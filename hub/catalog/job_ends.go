@@ -22,9 +22,9 @@ type Outcome struct {
 }
 
 // End ends a worker's attempt, or returns ErrLost. A job that was requested again meanwhile is
-// queued. One that was to be cancelled or paused is cancelled or paused, unless it is done. If it
-// has failed or was cancelled, its images that are still to be ingested fail with the outcome's
-// error. End returns the job's state.
+// queued. One that was to be cancelled or paused is cancelled or paused, unless it is done. If the
+// job has failed or was cancelled, its pending images fail with the outcome's error. End returns
+// the job's state.
 func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err error) {
 	uncounted := 0
 	if o.Uncounted {
@@ -51,8 +51,9 @@ func (q *Jobs) End(ctx context.Context, l Lease, o Outcome) (state string, err e
 	return state, err
 }
 
-// ended changes the images of a job that no longer runs. One that is paused or queued again has no
-// active image; one that has ended has none that is to be ingested, and no secret.
+// ended changes what belongs to a job that no longer runs. If the job is queued again or paused,
+// its active images are queued. If it has ended, its secret is removed, and its pending images fail
+// with a reason unless it is done.
 func ended(ctx context.Context, tx database.Session, j Job, reason string) error {
 	if j.State == wire.JobQueued || j.State == wire.JobPaused {
 		return tx.Exec(ctx, `UPDATE images SET state = ? WHERE name = ? AND root = ? AND state = ?`,
@@ -69,7 +70,7 @@ func ended(ctx context.Context, tx database.Session, j Job, reason string) error
 // errCancelled is the reason why the images of a cancelled job fail.
 const errCancelled = "its job was cancelled"
 
-// failImages makes the images of a job fail that are still to be ingested.
+// failImages makes the pending images of a job fail.
 func failImages(ctx context.Context, tx database.Session, j Job, reason string) error {
 	if j.Root == "" {
 		return nil
@@ -85,14 +86,14 @@ func forgetSecret(ctx context.Context, tx database.Session, n int64) error {
 		[]byte{}, []byte{}, n)
 }
 
-// unseal notes that a job loses its secret, in the statement that removes it.
+// unseal returns a part of the statement that removes a job's secret: it records when.
 func unseal(tx database.Session) string {
 	return `unsealed = CASE WHEN length(secret) > 0 THEN ` + tx.Clock + ` ELSE unsealed END`
 }
 
-// expireJobs queues the jobs again whose workers have lost their leases, and ends those that were
-// to be cancelled. It skips jobs that another transaction has locked, as its process may be
-// stopped.
+// expireJobs ends the attempts of workers that have lost their leases. Their jobs are queued again,
+// unless they were to be cancelled or paused. expireJobs skips a job that another transaction has
+// locked: the process of that transaction may be stopped for long.
 func expireJobs(ctx context.Context, tx database.Session) error {
 	cancelled, err := database.List(ctx, tx, (*Job).fields,
 		`UPDATE jobs SET state = 'cancelled', owner = '', request = '',
@@ -115,7 +116,8 @@ func expireJobs(ctx context.Context, tx database.Session) error {
 }
 
 // Retire cancels the open jobs of kinds that this release does not have any more, and returns their
-// number. It leaves those that a process works on: that of an earlier release beside this one.
+// number. A job that a worker owns stays: that worker is a process of an earlier release, beside
+// this one.
 func (q *Jobs) Retire(ctx context.Context, kinds []string) (retired int, err error) {
 	if len(kinds) == 0 {
 		return 0, nil
@@ -149,8 +151,8 @@ func (q *Jobs) Retire(ctx context.Context, kinds []string) (retired int, err err
 const errRetired = "this release of the hub has no jobs of that kind"
 
 // Forget removes at most limit jobs that ended longer ago than age, the secrets of jobs that have
-// been paused for longer, and claims of layers whose workers have ended. It returns the number of
-// jobs.
+// been paused for longer, and the claims of layers whose owners no longer run. It returns the
+// number of removed jobs.
 func (q *Jobs) Forget(ctx context.Context, age time.Duration, limit int) (removed int64, err error) {
 	err = q.db.Update(ctx, "remove ended jobs", func(tx database.Session) error {
 		if err := tx.Exec(ctx, `DELETE FROM claims WHERE NOT EXISTS (SELECT 1 FROM jobs j

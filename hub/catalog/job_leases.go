@@ -13,7 +13,7 @@ import (
 // Lease is a worker's right to change what a job is about.
 type Lease struct {
 	Job, Fence int64
-	Root       string // that the job had when it was claimed
+	Root       string // of the job when the worker claimed it
 }
 
 // Lease returns the lease of a claimed job.
@@ -23,7 +23,8 @@ func (j *Job) Lease() Lease { return Lease{j.N, j.Fence, j.Root} }
 // run the job.
 var ErrLost = errors.New("the job's lease has ended")
 
-// lost returns ErrLost if a statement has found no job that is still owned.
+// lost returns ErrLost instead of ErrNotFound: a statement has found no job with the lease's number
+// and fence.
 func lost(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return ErrLost
@@ -46,22 +47,25 @@ func (q *Jobs) Extend(
 	return request, err
 }
 
-// Hold returns ErrLost if the owner of a lease may no longer change what its job is about.
+// Hold returns ErrLost if the owner of a lease may no longer change what its job is about: see
+// hold.
 func (q *Jobs) Hold(ctx context.Context, l Lease) error {
 	return q.db.Update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx database.Session) error {
 		return hold(ctx, tx, l)
 	})
 }
 
-// hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or is
-// about another root now. Otherwise that cannot change before the transaction ends.
+// hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or has
+// another root now. Otherwise none of that happens before the transaction ends.
 func hold(ctx context.Context, tx database.Session, l Lease) error {
 	return tx.Change(ctx, ErrLost, `UPDATE jobs SET updated = `+tx.Clock+`
 		WHERE n = ? AND fence = ? AND root = ? AND state = 'running' AND request <> 'cancel'`, l.Job, l.Fence, l.Root)
 }
 
-// holdUnchanged is hold for a job that is to run to its end as it was claimed: nobody has added it
-// again, or wants to end it. A lease of no job is of a request, which may change anything.
+// holdUnchanged returns ErrLost if a worker no longer owns its job, or if the job has a request: it
+// was added again, or is to be paused or cancelled. Otherwise none of that happens before the
+// transaction ends. The zero lease is that of a user's request, which changes anything without a
+// job.
 func holdUnchanged(ctx context.Context, tx database.Session, l Lease) error {
 	if l == (Lease{}) {
 		return nil
@@ -70,8 +74,8 @@ func holdUnchanged(ctx context.Context, tx database.Session, l Lease) error {
 		WHERE n = ? AND fence = ? AND state = 'running' AND request = ''`, l.Job, l.Fence)
 }
 
-// DropLeases ends the leases of owners whose names begin with ended, as their process has ended.
-// Their jobs can run again at once.
+// DropLeases ends the leases of owners whose names begin with ended: their process has ended. Their
+// jobs can run again at once.
 func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
 	return q.db.Update(ctx, "drop leases", func(tx database.Session) error {
 		return tx.Exec(ctx, `UPDATE jobs SET lease = 0 WHERE substr(owner, 1, ?) = ? AND state = 'running'`,
@@ -79,8 +83,9 @@ func (q *Jobs) DropLeases(ctx context.Context, ended string) error {
 	})
 }
 
-// ClaimLayer gives the owner of a lease the right to split a layer. It reports whether it has the
-// right: another owner keeps it until it calls ReleaseLayers, publishes an image, or loses its job.
+// ClaimLayer gives the owner of a lease the right to split a layer. claimed is false if another
+// owner has that right. An owner has it until it calls ReleaseLayers, publishes an image, or loses
+// its job.
 func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed bool, err error) {
 	err = q.db.Update(ctx, "claim layer "+wire.ShortDigest(diffID), func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
@@ -100,7 +105,7 @@ func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed 
 	return claimed, err
 }
 
-// ReleaseLayers gives up all rights of an owner to split layers.
+// ReleaseLayers ends all rights of the owner of a lease to split layers.
 func (q *Jobs) ReleaseLayers(ctx context.Context, l Lease) error {
 	return q.db.Update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx database.Session) error {
 		return releaseLayers(ctx, tx, &Publication{Lease: l})

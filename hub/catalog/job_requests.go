@@ -62,6 +62,8 @@ func (q *Jobs) Pause(ctx context.Context, n int64) (string, error) {
 	return q.request(ctx, n, wire.JobPause, wire.JobPaused, `state = 'queued'`)
 }
 
+// request sets the state of an open job that meets the condition atOnce. The worker of a running
+// job gets the request instead.
 func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce string) (now string, err error) {
 	err = q.db.Update(ctx, fmt.Sprintf("%s job %d", request, n), func(tx database.Session) error {
 		j, err := database.Get(ctx, tx, (*Job).fields, `UPDATE jobs SET
@@ -81,10 +83,10 @@ func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce stri
 	return now, err
 }
 
-// Retry takes a job that waits, is paused or about to pause, has failed or was cancelled, and makes
-// it run as soon as possible. Its failed images are queued again. An ended job has lost its secret.
-// The error wraps ErrNotFound if there is no such job, if another one does its work, or if its
-// images were removed or their name was given to others.
+// Retry makes a job run as soon as possible that waits, is paused or to be paused, has failed or
+// was cancelled. Its failed images are queued again. A job that has ended runs without its secret.
+// The error wraps ErrNotFound if there is no such job, if another job does its work, or if its
+// images were removed or its name refers to others now.
 func (q *Jobs) Retry(ctx context.Context, n int64) error {
 	return q.db.Update(ctx, fmt.Sprintf("retry job %d", n), func(tx database.Session) error {
 		j, err := database.Get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.Lock, n)
@@ -107,8 +109,8 @@ func (q *Jobs) Retry(ctx context.Context, n int64) error {
 	})
 }
 
-// reopen queues the failed images of an ended job again. The error wraps ErrNotFound if there are
-// none or another job does the work.
+// reopen queues the failed images of an ended job again. The error wraps ErrNotFound if the job has
+// images and none of them has failed, or if another job is open for the same work.
 func reopen(ctx context.Context, tx database.Session, j Job) error {
 	open, err := database.Get(ctx, tx, database.Value[bool],
 		`SELECT EXISTS (SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`, j.Kind, j.Key)

@@ -43,7 +43,7 @@ type Job struct {
 	Postpones bool
 }
 
-// Jobs are the hub's jobs, and the claims of layers by their workers. They are safe for concurrent
+// Jobs has the hub's jobs, and the claims of layers by their workers. It is safe for concurrent
 // use.
 type Jobs struct{ db *database.DB }
 
@@ -72,8 +72,8 @@ func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, er
 	return n, err
 }
 
-// AddNew queues a job as Add does, and returns its number; 0 if there is an open one already, which
-// stays as it is.
+// AddNew queues a job as Add does, and returns its number. If there is an open job of that kind and
+// key, AddNew changes nothing and returns 0.
 func (q *Jobs) AddNew(ctx context.Context, j Job) (n int64, err error) {
 	err = q.db.Update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx database.Session) error {
 		n, err = insertJob(ctx, tx, j, 0, `NOTHING`)
@@ -100,8 +100,9 @@ func addJob(ctx context.Context, tx database.Session, j Job, delay time.Duration
 				ELSE 'again' END`, j.ByUser, j.Postpones, j.ByUser)
 }
 
-// insertJob adds a job, or does something else if there is an open one of its kind and key. It
-// returns the number of the row that was changed, or ErrNotFound.
+// insertJob adds a job. otherwise, with args, is the action of ON CONFLICT if there is an open job
+// of that kind and key. insertJob returns the number of the row that it has added or changed, or
+// ErrNotFound.
 func insertJob(
 	ctx context.Context, tx database.Session, j Job, delay time.Duration, otherwise string, args ...any,
 ) (int64, error) {
@@ -122,10 +123,10 @@ func insertJob(
 }
 
 // AddDue queues a job, unless one of its kind and key is open, or has ended less than every ago. It
-// reports whether it has queued the job. Of several processes that call it at the same time, one
-// does. If the job is not due because of one that has ended, after is when it will be: until then
-// there is no need to look again. A look reads the jobs that have ended since the last one of the
-// kind and key.
+// reports whether it has queued the job. If several processes call it at the same time, only one of
+// them queues the job. If the job is not due because one has ended recently, after is the time
+// until it is due: the caller need not ask again before. A call reads the jobs that have ended
+// since the last job of that kind and key.
 func (q *Jobs) AddDue(
 	ctx context.Context, j Job, every time.Duration,
 ) (queued bool, after time.Duration, err error) {
@@ -145,7 +146,7 @@ func (q *Jobs) AddDue(
 		after = max(every-age, 0)
 		return age >= every, err
 	}
-	due, err := isDue(q.db.Read) // most times that is all
+	due, err := isDue(q.db.Read) // mostly the job is not due, and no transaction is needed
 	if err != nil || !due {
 		return false, after, err
 	}
@@ -165,10 +166,10 @@ func (q *Jobs) AddDue(
 	return queued && err == nil, after, err
 }
 
-// Withdraw removes a queued job, if nobody has claimed it or added it again since it was added with
-// that payload. Otherwise it makes the open job of its kind and key run as soon as possible, or
-// once more if it is running; if there is none, it adds j. lasted reports whether the job was open
-// with that payload until now.
+// Withdraw removes a queued job, if nobody has claimed it, or added it with another payload, since
+// it was added with j's payload. Otherwise it makes the open job of that kind and key run as soon
+// as possible, and once more if it is running. If there is no open job, Withdraw adds j. lasted
+// reports whether the job was open with j's payload until now.
 func (q *Jobs) Withdraw(ctx context.Context, j Job) (lasted bool, err error) {
 	err = q.db.Update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx database.Session) error {
 		err := tx.Change(ctx, errKnown, `DELETE FROM jobs WHERE kind = ? AND key = ? AND state = 'queued' AND fence = 0
@@ -199,9 +200,9 @@ type Slot struct {
 	Priority int64 // of the job at least
 }
 
-// Claim gives owner the job that is to run next and fits into one of the slots, for a lease. The
-// error is ErrNotFound if there is none. It counts as an attempt, unless owner had the job before
-// and could not extend its lease.
+// Claim gives owner the next job to run that fits into one of the slots, for a lease. The error is
+// ErrNotFound if there is none. A claim counts as an attempt, unless owner was the last to have the
+// job and could not extend its lease.
 func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time.Duration) (j Job, err error) {
 	if len(slots) == 0 {
 		return j, ErrNotFound
@@ -219,7 +220,7 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 	if err != nil {
 		return j, fmt.Errorf("claim a job: %w", err)
 	}
-	if !due { // each domain of each process looks every second: mostly that is all
+	if !due { // mostly: each domain of each process looks every second
 		return j, ErrNotFound
 	}
 	args = append([]any{owner, owner, lease.Milliseconds()}, args...)
@@ -247,7 +248,7 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 
 // lockJob locks the open job of a kind and key until the transaction ends. If there is none, nobody
 // else can add one before the transaction ends. A transaction locks a job before its images, as
-// workers do, and before it reserves numbers, so that no two wait for each other.
+// workers do, and before it reserves numbers. So no two transactions wait for each other.
 func lockJob(ctx context.Context, tx database.Session, kind, key string) error {
 	lock := func() (bool, error) {
 		open, err := database.List(ctx, tx, database.Value[int64],
@@ -261,6 +262,6 @@ func lockJob(ctx context.Context, tx database.Session, kind, key string) error {
 	if err := tx.Exec(ctx, tx.LockName, "job "+kind+" "+key); err != nil {
 		return err
 	}
-	_, err = lock() // somebody may have added it meanwhile
+	_, err = lock() // another transaction may have added it meanwhile
 	return err
 }

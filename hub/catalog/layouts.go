@@ -10,25 +10,25 @@ import (
 	"lighter/wire"
 )
 
-// Layout tells nodes where the chunks of a tree are. Its objects are stored already.
+// Layout says where nodes find the chunks of a tree. Its objects are stored already.
 type Layout struct {
 	Tree          chunk.ID
 	Locations     chunk.ID // digest that names the object
-	LocationsWire int64    // the object's length
+	LocationsWire int64    // the object's length in bytes
 	IndexWire     int64    // length of the tree's index, compressed
 	Startup       []byte   // identifies the contents of the startup packs; empty: there are none
 	Packs         []StartupPack
 	Claim         Claim // of its objects
 	Lease         Lease // of the job that made it; zero: none
-	// Before are the locations that the layout replaces; zero: whichever there are.
+	// Before are the locations that the layout replaces; zero: those that the tree has now.
 	Before chunk.ID
 }
 
-// Starts is what the hub knows about how images start: layouts, traces, recordings, and when trees
+// Starts has what the hub knows about how images start: layouts, traces, recordings, and when trees
 // were used. It is safe for concurrent use.
 type Starts struct{ db *database.DB }
 
-// StartupPack is a pack whose chunks are in other packs, too.
+// StartupPack is a pack whose chunks are also in other packs.
 type StartupPack struct {
 	ID   chunk.ID
 	Size int64
@@ -66,8 +66,8 @@ func (c *Starts) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 }
 
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire. The error is
-// ErrLost if its job or the claim of its objects was lost, and ErrChanged if the tree has other
-// locations than Before.
+// ErrLost if the layout's job or the claim of its objects was lost, and ErrChanged if the tree's
+// locations are not Before.
 func (c *Starts) SetLayout(ctx context.Context, l *Layout) error {
 	return c.db.Update(ctx, "set layout of tree "+l.Tree.Short(), func(tx database.Session) error {
 		return setLayout(ctx, tx, l)
@@ -112,13 +112,14 @@ func setLayout(ctx context.Context, tx database.Session, l *Layout) error {
 		return err
 	}
 	return tx.Exec(ctx, `UPDATE layouts SET locations = ?, wire = ?, startup = ?,
-			moved = CASE WHEN moved = 0 AND EXISTS (SELECT 1 FROM rewritten_packs) THEN 1 ELSE moved END
+			moved = CASE WHEN moved = 0 AND EXISTS (SELECT 1 FROM rewritten_packs) THEN ? ELSE moved END
 		WHERE tree = ?`,
-		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), l.Tree[:])
+		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), rewrittenPack, l.Tree[:])
 }
 
-// Retired returns at most limit retired startup packs to delete, the longest retired first: those
-// that retired before a time, and those that retired before a later time and exceed the given
+// Retired returns at most limit retired startup packs to delete, the longest retired first. All
+// that retired before the time before are to be deleted. Those that retired before the time later
+// are to be deleted, too, unless they and all that retired after them have no more than the given
 // bytes.
 func (c *Starts) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) ([]chunk.ID, error) {
 	return database.List(ctx, c.db.Read, database.Value[chunk.ID], `SELECT id FROM (
@@ -128,7 +129,8 @@ func (c *Starts) Retired(ctx context.Context, before, later time.Time, bytes int
 		before.UnixMilli(), later.UnixMilli(), bytes, limit)
 }
 
-// DropRetired removes the retired ones among the startup packs, whose objects are claimed.
+// DropRetired removes those of the startup packs that are retired. The objects of all of them are
+// claimed.
 func (c *Starts) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) error {
 	return c.db.Update(ctx, "drop retired packs", func(tx database.Session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {
@@ -143,7 +145,7 @@ func (c *Starts) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) e
 	})
 }
 
-// TreeUse is what the layout of a tree depends on, besides recordings.
+// TreeUse is what a tree's layout depends on, besides recordings.
 type TreeUse struct {
 	Served   bool      // a ready image has the tree, or somebody holds it
 	Unserved time.Time // since when it was not served; zero: it is
@@ -176,7 +178,7 @@ func requestLayout(ctx context.Context, tx database.Session, tree chunk.ID, dela
 	return err
 }
 
-// RestLayout keeps new traces of a tree from having its layout made again before a time has passed.
+// RestLayout postpones the next layout of a tree by d: new traces do not have it made before.
 func (c *Starts) RestLayout(ctx context.Context, tree chunk.ID, d time.Duration) error {
 	return c.db.Exec(ctx, "rest after the layout of tree "+tree.Short(),
 		`UPDATE layouts SET rest = `+c.db.Write.Clock+` + ? WHERE tree = ?`, d.Milliseconds(), tree[:])
@@ -193,9 +195,9 @@ func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error
 	return c.images(ctx, `WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, wire.StateReady, tree[:])
 }
 
-// Unserved updates, for each tree, the time since when it has had neither a ready image nor a
-// holder. Trees that have had none since before the given time lose their traces and recordings,
-// and are laid out without startup packs.
+// Unserved records, of each tree, since when it has had neither a ready image nor a holder. A tree
+// that has had none since before the given time loses its traces and recordings, and a job is
+// queued that makes its layout without startup packs.
 func (c *Starts) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`

@@ -28,7 +28,7 @@ func addSource(ctx context.Context, tx database.Session, images []Image, reposit
 	return nil
 }
 
-// Manifest has what is known of a manifest, from all ready images with it.
+// Manifest is what the catalog knows of a manifest, from all ready images with it.
 type Manifest struct {
 	Names     []string // of the images
 	Sources   []string // repositories that they were copied from, HOST[:PORT]/PATH
@@ -36,7 +36,8 @@ type Manifest struct {
 	Statement *index.Statement
 }
 
-// Manifest returns what is known of a manifest. The error is ErrNotFound if no ready image has it.
+// Manifest returns what the catalog knows of a manifest. The error is ErrNotFound if no ready image
+// has the manifest.
 func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error) {
 	images, err := c.images(ctx, `WHERE i.digest = ? AND i.state = ? ORDER BY i.n`, digest, wire.StateReady)
 	if err != nil {

@@ -14,13 +14,14 @@ import (
 	"lighter/wire"
 )
 
-// Marks is the set of chunks that layers have: one bit a number that was ever given to a chunk.
+// Marks is the set of the chunks that are needed: those that the layers have. It has the chunks'
+// numbers. It is not safe for concurrent use.
 type Marks struct {
 	numbers numberset.Bits
-	layers  map[string]bool // whose chunks are marked, or are not to be
+	layers  map[string]bool // by diffID: the chunks of the layer are marked, or the layer is left out
 }
 
-// MarkChunks marks the chunks of all layers, except those to leave out.
+// MarkChunks marks the chunks of all layers, except those of the layers without.
 func (c *Garbage) MarkChunks(ctx context.Context, without []string) (*Marks, error) {
 	m := &Marks{layers: map[string]bool{}}
 	for _, diffID := range without {
@@ -40,7 +41,7 @@ func (c *Garbage) MarkChunks(ctx context.Context, without []string) (*Marks, err
 	return m, nil
 }
 
-// refresh marks the chunks of layers that were published since.
+// refresh marks the chunks of the layers that were published since MarkChunks or the last refresh.
 func (m *Marks) refresh(ctx context.Context, tx database.Session) error {
 	all, err := database.List(ctx, tx, database.Value[string], `SELECT diff_id FROM layers`)
 	if err != nil {
@@ -73,11 +74,12 @@ func (m *Marks) mark(diffID string, chunks []byte) error {
 	return nil
 }
 
-// gapJoin is the number of marked chunks between two gaps that are read in one query.
+// gapJoin is the number of marked chunks that may lie between two unmarked ones that one query
+// reads.
 const gapJoin = 1000
 
-// SuspectPacks returns the numbers of the packs that have chunks that are not marked, or units
-// without chunks, in ascending order.
+// SuspectPacks returns the numbers of the packs that have unmarked chunks, or units without chunks,
+// in ascending order.
 func (c *Garbage) SuspectPacks(ctx context.Context, m *Marks) ([]int64, error) {
 	last, err := database.Get(ctx, c.db.Read, database.Value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
@@ -135,7 +137,7 @@ type PackUse struct {
 	Units []UnitUse
 }
 
-// UnitUse is the use of a unit.
+// UnitUse says which chunks of a unit are needed.
 type UnitUse struct {
 	N      int64
 	Place  uint32 // in the pack
@@ -151,7 +153,7 @@ type ChunkUse struct {
 	Length int64
 }
 
-// Live returns the bytes of the chunks that are needed, as they are stored.
+// Live returns the part of the pack's bytes that its needed chunks take, as they are stored.
 func (p *PackUse) Live() (bytes int64) {
 	for _, u := range p.Units {
 		if u.Plain > 0 {
@@ -213,10 +215,10 @@ func packUse(ctx context.Context, in database.Session, m *Marks, n int64) (PackU
 	return p, nil
 }
 
-// ForgetPacks removes those of the packs that have no marked chunk, with their chunks. Before that
-// it marks the chunks of new layers. It returns the packs' number and bytes. Packs that stuck
-// locations name stay. The error is ErrChanged if other locations may name one of the packs: they
-// have to be renewed first.
+// ForgetPacks removes those of the packs that have no marked chunk, with their units and chunks,
+// except packs that stuck locations name. Before that it marks the chunks of new layers. It returns
+// the number and bytes of the removed packs. The error is ErrChanged if locations that are not
+// stuck may name one of the packs: these have to be renewed first.
 func (c *Garbage) ForgetPacks(
 	ctx context.Context, claim Claim, l Lease, m *Marks, stuck *Stuck, packs []PackUse,
 ) (removed, bytes int64, err error) {

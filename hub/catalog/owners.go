@@ -9,20 +9,21 @@ import (
 	"lighter/wire"
 )
 
-// Owners of blobs and chunks. Images count from 1.
+// The owner of a blob or a chunk is the only image that has it: a number from 1, or one of these.
 const (
 	noImage       = 0
 	severalImages = -1
 )
 
+// sharedBlob is a blob with the images that have it.
 type sharedBlob struct {
 	size   int64
-	diffID string
+	diffID string // of a layer
 	images []int32
 }
 
-// imageBlobs returns the digests of the ready images, and for each blob which of them have it, by
-// their position in digests + 1.
+// imageBlobs returns the digests of the ready images, and their blobs by digest. The number of an
+// image is its position in digests, counted from 1.
 func imageBlobs(ctx context.Context, in database.Session) ([]string, map[string]*sharedBlob, error) {
 	var digests []string
 	numbers := map[string]int32{}
@@ -52,7 +53,7 @@ func imageBlobs(ctx context.Context, in database.Session) ([]string, map[string]
 	return digests, blobs, nil
 }
 
-// ownerOf returns the image if all are the same, or severalImages.
+// ownerOf returns the owner of what these images have.
 func ownerOf(images []int32) int32 {
 	for _, image := range images {
 		if image != images[0] {
@@ -62,7 +63,8 @@ func ownerOf(images []int32) int32 {
 	return images[0]
 }
 
-// chunkOwners returns, by a chunk's number, the only image that has it, noImage or severalImages.
+// chunkOwners returns the owner of each chunk, by the chunk's number. layers has the images of each
+// layer.
 func chunkOwners(ctx context.Context, in database.Session, layers map[string][]int32) ([]int32, error) {
 	last, err := database.Get(ctx, in, database.Value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {

@@ -14,32 +14,34 @@ import (
 )
 
 // Publication has all rows that are added when an image becomes ready, or when the tree of a chain
-// was made. Its objects are stored already.
+// was made on request. Its objects are stored already.
 type Publication struct {
-	// The recordings of the previous image of these are inherited, if there is an image.
-	Repository, Platform string
-
 	Image int64 // number of the image that becomes ready; 0: none
 
-	// What the publication refers to and does not add. Collections is what the method of that name
-	// returned before the publisher looked for it.
+	// The new image inherits the recordings of the previous image of this repository and platform.
+	// They are not used if Image is 0.
+	Repository, Platform string
+
+	// Collections is the result of Catalog.Collections from before the publisher looked up chunks,
+	// layers and trees. If it is another one now, Publish checks that what the publisher has found
+	// still exists: the known layers and chunks, and the next two.
 	Collections int64
 	Located     []chunk.ID // packs that the tree's locations name
-	KnownTree   bool       // the tree's objects were stored before
+	KnownTree   bool       // the publisher has found the tree: its objects were stored before
 
-	Lease     Lease // of the job that made it, if there is an image
-	Claim     Claim // of its objects
-	Size      int64 // bytes of config and layers in the registry
+	Lease     Lease // of the job that ingests the image; not used if Image is 0
+	Claim     Claim // of the publication's objects
+	Size      int64 // bytes of config and layers, as the manifest has them
 	Blobs     []Blob
-	Layers    []Layer // new ones
-	Packs     []Pack  // new ones
-	Chunks    []Chunk // new ones
+	Layers    []Layer // new layers
+	Packs     []Pack  // new packs
+	Chunks    []Chunk // new chunks
 	Tree      Tree
 	Statement index.Statement
 }
 
-// Blob is one blob of an image: its config, or a layer with its chain. Layers are in the image's
-// order, the lowest first.
+// Blob is a blob of an image: its config, or a layer with its chain. The layers of an image are in
+// its order, the lowest first.
 type Blob struct {
 	Digest    string
 	MediaType string
@@ -53,8 +55,8 @@ type Layer struct {
 	DiffID  string
 	Bytes   int64 // of its tar stream
 	Entries int64
-	Known   []int64  // numbers of its known chunks, in any order
-	New     []uint32 // its new chunks, as indexes in Publication.Chunks, in any order
+	Known   []int64  // numbers of its chunks that the catalog had, in any order
+	New     []uint32 // its other chunks, as indexes in Publication.Chunks, in any order
 }
 
 // Pack is a new pack.
@@ -85,15 +87,15 @@ type Tree struct {
 	IndexBytes int64 // plain
 	IndexWire  int64 // compressed
 
-	// Locations is the digest that names its locations, and LocationsWire their compressed length.
-	// Publish does not replace the locations of a known tree.
+	// Locations is the digest that names the tree's locations, and LocationsWire their compressed
+	// length. Publish does not replace the locations of a tree that the catalog has.
 	Locations     chunk.ID
 	LocationsWire int64
 }
 
 // Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
-// meanwhile, ErrLost if its job or the claim of its objects was lost, and ErrCollected if something
-// that it refers to was removed.
+// meanwhile, ErrLost if its job or the claim of the objects was lost, and ErrCollected if a row was
+// removed to which the publication refers.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	numbers, err := c.reserveFor(ctx, p)
 	if err != nil {
@@ -134,8 +136,8 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 // firstNumbers are the first numbers of a publication's new rows.
 type firstNumbers struct{ packs, units, chunks int64 }
 
-// reserveFor reserves the numbers of a publication, in a transaction of its own, so that large
-// publications do not wait for each other.
+// reserveFor reserves the numbers of a publication's new rows. It does so in a transaction of its
+// own, so that large publications do not wait for each other.
 func (c *Catalog) reserveFor(ctx context.Context, p *Publication) (first firstNumbers, err error) {
 	units := 0
 	for _, pack := range p.Packs {
@@ -187,7 +189,8 @@ func publishImage(ctx context.Context, tx database.Session, p *Publication) erro
 }
 
 // publishChunks adds packs, chunks and layers. elsewhere reports whether another publication has
-// just added some of the chunks, in other units.
+// added some of the chunks since this one was prepared. Then the tree's locations may name units
+// that do not have these chunks.
 func publishChunks(
 	ctx context.Context, tx database.Session, p *Publication, numbers firstNumbers,
 ) (elsewhere bool, err error) {
@@ -213,8 +216,9 @@ func publishChunks(
 	return added < int64(len(p.Chunks)), nil
 }
 
-// insertChunks adds chunks, numbered from next, except those that another publication has just
-// added. unit returns the number of a unit. number returns the number of one of the chunks.
+// insertChunks adds chunks, except those that another publication has added meanwhile. The numbers
+// of the chunks begin with next. unit returns the number of a unit. insertChunks returns a function
+// that returns the number of a chunk, by its index in chunks, and the number of added chunks.
 func insertChunks(
 	ctx context.Context, tx database.Session, chunks []Chunk, unit unitNumber, next int64,
 ) (number func(i uint32) int64, added int64, err error) {
@@ -238,10 +242,10 @@ func insertChunks(
 	return func(i uint32) int64 { return numbers[ids[i]] }, add.Added, err
 }
 
-// unitNumber returns the number of a unit, from its place in a pack.
+// unitNumber returns the number of a unit, by the index of its pack and its place in the pack.
 type unitNumber func(pack, place uint32) int64
 
-// insertPacks adds packs and their units, except those that the catalog has.
+// insertPacks adds packs and their units, except the packs that the catalog has.
 func insertPacks(ctx context.Context, tx database.Session, packs []Pack, numbers firstNumbers) (unitNumber, error) {
 	n, unit := numbers.packs, numbers.units
 	first := make([]int64, len(packs))
@@ -278,8 +282,8 @@ func insertPacks(ctx context.Context, tx database.Session, packs []Pack, numbers
 	}, add.Flush(ctx)
 }
 
-// errKnown means that a row exists already.
-var errKnown = errors.New("it is known")
+// errKnown means that a statement has changed nothing: its row exists already, or needs no change.
+var errKnown = errors.New("the row is known")
 
 func publishChains(ctx context.Context, tx database.Session, p *Publication) error {
 	parent := ""
@@ -317,8 +321,8 @@ func publishTree(ctx context.Context, tx database.Session, p *Publication) error
 		s.Chain, s.Format, s.Tree[:], signatures(&s))
 }
 
-// reserve returns the first of count numbers that no row of a table ever had. Other transactions
-// that reserve numbers of that table wait until this one ends.
+// reserve returns the first of count numbers that no row of a table ever had. Until the transaction
+// ends, other transactions that reserve numbers of that table wait.
 func reserve(ctx context.Context, tx database.Session, table string, count int) (int64, error) {
 	if count == 0 {
 		return 1, nil

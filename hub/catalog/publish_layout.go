@@ -8,8 +8,9 @@ import (
 	"lighter/wire"
 )
 
-// publishLayout gives a new tree its locations. A tree that gets its first image is laid out, and
-// so is one that inherits the recordings of the previous image of its repository.
+// publishLayout gives a new tree its locations. It queues the job that makes the tree's layout if
+// the tree gets its first image, or inherits the recordings of the previous image of its
+// repository.
 func publishLayout(ctx context.Context, tx database.Session, p *Publication) error {
 	t := p.Tree
 	if err := lockLayout(ctx, tx, t.ID); err != nil {
@@ -41,9 +42,9 @@ func publishLayout(ctx context.Context, tx database.Session, p *Publication) err
 	return requestLayout(ctx, tx, t.ID, 0)
 }
 
-// inherit gives a tree the recordings of the previous image of its repository, and makes it the one
-// from which the next image inherits. It reports whether there were any. Recordings of its own are
-// better.
+// inherit gives a tree the recordings of the tree of the previous image of its repository and
+// platform, unless it has recordings, which are better. The next image inherits from this tree.
+// inherit reports whether the tree has got recordings.
 func inherit(ctx context.Context, tx database.Session, p *Publication) (bool, error) {
 	if p.Repository == "" {
 		return false, nil

@@ -12,19 +12,20 @@ import (
 	"lighter/wire"
 )
 
-// Repairs is what a check of the stores reads, and how it makes lost objects known again. It is
-// safe for concurrent use.
+// Repairs has what a check reads to repair the hub's stores: who needs a lost or damaged object,
+// and from what it can be made again. It also records repaired objects. It is safe for concurrent
+// use.
 type Repairs struct{ db *database.DB }
 
-// PlacedChunk is a chunk with its place.
+// PlacedChunk is a chunk with the unit that holds it.
 type PlacedChunk struct {
 	N  int64
 	ID chunk.ID
 	At chunk.Unit
 }
 
-// PackChunks returns the chunks of a pack, in the order of their units. There are none in a startup
-// pack, whose chunks have other places.
+// PackChunks returns the chunks of a pack, in the order of their units. It returns none for a
+// startup pack: the catalog places its chunks in other packs.
 func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk, error) {
 	all, err := database.List(ctx, c.db.Read, func(p *PlacedChunk) []any { return []any{&p.N, &p.ID, &p.At.N} },
 		`SELECT c.n, c.id, u.place FROM packs p JOIN units u ON u.pack = p.n JOIN chunks c ON c.unit = u.n
@@ -35,8 +36,8 @@ func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk,
 	return all, err
 }
 
-// LayersWith returns the layers that have some of the chunks, with the numbers of these. The
-// numbers are sorted.
+// LayersWith returns the layers that have some of the chunks with these numbers, and which of the
+// numbers each layer has. numbers is sorted, and so are the results.
 func (c *Repairs) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
 	found := map[string][]int64{}
 	for l, err := range layersChunks(ctx, c.db.Read) {
@@ -56,7 +57,7 @@ func (c *Repairs) LayersWith(ctx context.Context, numbers []int64) (map[string][
 	return found, nil
 }
 
-// LayerBlob is a compressed form of a layer, with the name of a ready image that has it.
+// LayerBlob is a blob that decompresses to a layer, with the name of a ready image that has it.
 type LayerBlob struct {
 	Image, Digest, MediaType string
 	Size                     int64
@@ -77,7 +78,7 @@ type TreeOf struct {
 	Tree  chunk.ID
 }
 
-// TreesWith returns the trees that have a layer.
+// TreesWith returns the trees whose chains have a layer.
 func (c *Repairs) TreesWith(ctx context.Context, diffID string) ([]TreeOf, error) {
 	return database.List(ctx, c.db.Read, (*TreeOf).fields, `WITH RECURSIVE above (chain) AS (
 			SELECT chain FROM chains WHERE diff_id = ?
@@ -88,8 +89,8 @@ func (c *Repairs) TreesWith(ctx context.Context, diffID string) ([]TreeOf, error
 
 func (t *TreeOf) fields() []any { return []any{&t.Chain, &t.Tree} }
 
-// TreesNaming returns the trees that need an object: as their index, their locations or one of
-// their startup packs. id is the object's.
+// TreesNaming returns the trees that need the object with an ID: as their index, their locations or
+// one of their startup packs.
 func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error) {
 	return database.List(ctx, c.db.Read, (*TreeOf).fields, `SELECT s.chain, s.tree FROM statements s
 		WHERE s.format = ? AND (s.tree = ?
@@ -97,8 +98,7 @@ func (c *Repairs) TreesNaming(ctx context.Context, id chunk.ID) ([]TreeOf, error
 			OR s.tree IN (SELECT tree FROM startups WHERE pack = ?))`, index.Format, id[:], id[:], id[:])
 }
 
-// ChainLayers returns the diffIDs of a chain, the lowest first, whether an image has the chain or
-// not.
+// ChainLayers returns the diffIDs of a chain, the lowest first, even if no image has the chain.
 func (c *Repairs) ChainLayers(ctx context.Context, chain string) ([]string, error) {
 	return database.List(ctx, c.db.Read, database.Value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (
@@ -137,9 +137,9 @@ func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error
 	return database.Get(ctx, c.db.Read, database.Value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)
 }
 
-// MoveChunks gives known chunks new places in packs, whose objects are stored and claimed. It
-// forgets those of the old packs that have no chunk any more. All locations may name the old
-// places: they are to be checked then. The error is ErrLost if the claim was lost.
+// MoveChunks places chunks that the catalog has in other packs, whose objects are stored and
+// claimed. It removes those of the old packs that have no chunk left. Afterwards all locations are
+// among MovedLayouts: they may name the old places. The error is ErrLost if the claim was lost.
 func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chunks []Chunk, old []chunk.ID) error {
 	numbers, err := c.reserveFor(ctx, &Publication{Packs: packs})
 	if err != nil {
@@ -180,8 +180,8 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 	return err
 }
 
-// DropLost forgets a lost pack whose object is claimed, if it is a startup pack that has retired,
-// or a rewritten one that no locations name.
+// DropLost removes a lost pack, whose object is claimed, if nothing needs it: it is a startup pack
+// that has retired, or a rewritten one while no locations are among MovedLayouts.
 func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error {
 	return c.db.Update(ctx, "drop lost pack "+id.Short(), func(tx database.Session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {
@@ -199,9 +199,9 @@ func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error 
 	})
 }
 
-// RenewTree replaces the locations of a tree, whose objects are stored and claimed, by others
-// without startup packs, and queues a job that makes a layout. The error is ErrLost if the claim
-// was lost.
+// RenewTree replaces a tree's locations by those of t, which name no startup packs, and queues the
+// job that makes the tree's layout. The objects of t are stored and claimed. The error is ErrLost
+// if the claim was lost.
 func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
 	return c.db.Update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx database.Session) error {
 		if err := lockLayout(ctx, tx, t.ID); err != nil {

@@ -11,20 +11,21 @@ import (
 // NameUse is a name with the times that retention rules are about.
 type NameUse struct {
 	Name   string
-	Ready  bool      // all of its images are
+	Ready  bool      // all images of the name are ready
 	Pushed time.Time // when the name was last pushed, added or became ready
-	Used   time.Time // when a node last pulled, started or reported to have one of its trees
-	Bytes  int64     // of the images in the registry
+	Used   time.Time // when a node last pulled, started or reported to have a tree of the name
+	Bytes  int64     // of configs and layers of its images, as the manifests have them
 }
 
-// NameUses returns all names in their order, or one name if it is not empty, and the database's
-// time. Times of use are those of trees: names of the same image have the same.
+// NameUses returns all names, sorted, or only the given one if it is not empty. now is the
+// database's time. A time of use is that of a tree, so names of the same image have the same.
 func (c *Catalog) NameUses(ctx context.Context, name string) (uses []NameUse, now time.Time, err error) {
 	condition, args := "", []any{wire.StateReady, wire.HolderNode}
 	if name != "" {
 		condition, args = `WHERE i.name = ? `, append(args, name)
 	}
-	// The next but last column is of the layout, the last one of nodes that have the tree.
+	// Used is the later of two columns: when the layout of a tree was last used, and when a node
+	// that holds a tree has last reported.
 	uses, err = database.List(ctx, c.db.Read, func(u *NameUse) []any {
 		return []any{&u.Name, &u.Ready, database.Stamp(&u.Pushed), later{&u.Used}, later{&u.Used}, &u.Bytes}
 	}, `SELECT i.name, MIN(CASE WHEN i.state = ? THEN 1 ELSE 0 END) = 1,
@@ -58,8 +59,8 @@ func (l later) Scan(stored any) error {
 	return nil
 }
 
-// ImageBytes returns the name, digest and size of all images that have not failed, also of those
-// that are to be ingested.
+// ImageBytes returns the name, digest and size of all images that have not failed. Images that are
+// not ready yet are among them.
 func (c *Catalog) ImageBytes(ctx context.Context) ([]Image, error) {
 	return database.List(ctx, c.db.Read, func(i *Image) []any { return []any{&i.Name, &i.Digest, &i.Size} },
 		`SELECT name, digest, size FROM images WHERE state <> ?`, wire.StateFailed)

@@ -14,15 +14,14 @@ import (
 type Rewriting struct {
 	From  []PackUse
 	To    Pack
-	Units []UnitUse // of To, in their order, with the numbers that they had, and all chunks that they have
-	Whole []bool    // which of them have all chunks that they had
+	Units []UnitUse // the units of To, in their order; N is the old unit's, and Needed are all chunks that are copied
+	Whole []bool    // by unit: all chunks of the old unit are copied
 	Claim Claim     // of To
 }
 
-// Rewrite replaces packs. Afterwards their needed chunks are in the new pack, and their other
-// chunks are removed.
-// The old packs stay until DropRewritten, and all locations may name them until they are renewed.
-// The error is ErrChanged if a chunk that was not copied is needed now.
+// Rewrite replaces packs by a new one, which has their needed chunks. Their other chunks are
+// removed. The objects of the old packs stay until DropRewritten, because locations may name them
+// until they are renewed. The error is ErrChanged if a chunk is needed now that was not copied.
 func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) error {
 	return c.removal(ctx, "rewrite packs", l, r.Claim, func(tx database.Session) error {
 		if err := m.refresh(ctx, tx); err != nil {
@@ -65,7 +64,7 @@ func (c *Garbage) Rewrite(ctx context.Context, l Lease, m *Marks, r *Rewriting) 
 				return err
 			}
 		}
-		return tx.Exec(ctx, `UPDATE layouts SET moved = 1 WHERE moved = 0`)
+		return tx.Exec(ctx, `UPDATE layouts SET moved = ? WHERE moved = 0`, rewrittenPack)
 	})
 }
 
@@ -97,30 +96,35 @@ func (r *Rewriting) check(ctx context.Context, tx database.Session, m *Marks) er
 	return nil
 }
 
-// RewrittenPacks returns the packs that were replaced and are kept, with their sizes in bytes.
+// RewrittenPacks returns the packs that were replaced and whose objects are kept, with their sizes
+// in bytes.
 func (c *Garbage) RewrittenPacks(ctx context.Context) (map[chunk.ID]int64, error) {
 	return database.Map(ctx, c.db.Read, database.KeyValue[chunk.ID, int64], `SELECT id, size FROM rewritten_packs`)
 }
 
-// MovedLayout are locations to check: they may name units in which chunks no longer are.
+// MovedLayout is a tree whose locations have to be checked: they may name units that no longer have
+// their chunks.
 type MovedLayout struct {
 	Tree      chunk.ID
 	Locations chunk.ID
-	Moved     int64 // AnyPack, or that they may name packs of RewrittenPacks
+	Moved     int64 // AnyPack, or 1: only packs among RewrittenPacks
 }
 
-// AnyPack says that locations may name units of any pack that do not have the chunks.
-const AnyPack = 2
+// Values of MovedLayout.Moved. The locations may name units that no longer have their chunks:
+const (
+	rewrittenPack = 1 // of packs among RewrittenPacks
+	AnyPack       = 2 // of any pack
+)
 
-// MovedLayouts returns the locations to check.
+// MovedLayouts returns the trees whose locations have to be checked.
 func (c *Garbage) MovedLayouts(ctx context.Context) ([]MovedLayout, error) {
 	return database.List(ctx, c.db.Read, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations, &l.Moved} },
 		`SELECT tree, locations, moved FROM layouts WHERE moved > 0 ORDER BY tree`)
 }
 
-// SettleLocations records that locations name the right units: those of before, or new ones, which
-// are stored already. It changes nothing if the tree has got other locations, or a reason to check
-// them again.
+// SettleLocations records that a tree's locations name the right units. They are those of before,
+// or new ones, which are stored already and have the length wire. It changes nothing if the tree
+// has other locations than before, or if there is another reason to check them.
 func (c *Garbage) SettleLocations(
 	ctx context.Context, claim Claim, l Lease, before MovedLayout, locations chunk.ID, wire int64,
 ) error {
@@ -138,13 +142,15 @@ func (c *Garbage) SettleLocations(
 	})
 }
 
-// Stuck are locations that cannot be renewed for now, with all packs that they name. These stay.
+// Stuck has the trees whose locations cannot be renewed for now, and all packs that these locations
+// name. These packs stay.
 type Stuck struct {
 	Layouts []MovedLayout
 	Packs   map[chunk.ID]bool
 }
 
-// areAll reports whether all locations to check are stuck ones. least is the least Moved of those.
+// areAll reports whether all locations that have to be checked, and whose Moved is at least least,
+// are stuck.
 func (s *Stuck) areAll(ctx context.Context, tx database.Session, least int) (bool, error) {
 	known := map[[2]chunk.ID]bool{}
 	for _, l := range s.Layouts {
@@ -159,14 +165,14 @@ func (s *Stuck) areAll(ctx context.Context, tx database.Session, least int) (boo
 	return true, nil
 }
 
-// RetireRewritten records that no locations name rewritten packs any more, unless some are still to
-// be checked. Packs that stuck ones name do not retire.
+// RetireRewritten records that no locations name the rewritten packs any more, except those that
+// stuck locations name. It changes nothing if other locations have to be checked first.
 func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) error {
 	return c.db.Update(ctx, "retire rewritten packs", func(tx database.Session) error {
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
-		if all, err := stuck.areAll(ctx, tx, 1); err != nil || !all {
+		if all, err := stuck.areAll(ctx, tx, rewrittenPack); err != nil || !all {
 			return err
 		}
 		packs, err := database.List(ctx, tx, database.Value[chunk.ID],
@@ -187,20 +193,22 @@ func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) er
 	})
 }
 
-// oldRewritten is the condition that a rewritten pack is no longer kept.
+// oldRewritten returns the condition that a rewritten pack is kept no longer. The argument of the
+// condition is a duration in milliseconds: no locations have named the pack for longer.
 func oldRewritten(s database.Session) string {
 	return `retired > 0 AND retired <= ` + s.Clock + ` - CAST(? AS BIGINT)`
 }
 
-// OldRewritten returns at most limit packs that no locations have named for longer than keep.
+// OldRewritten returns at most limit rewritten packs that no locations have named for longer than
+// keep.
 func (c *Garbage) OldRewritten(ctx context.Context, keep time.Duration, limit int) ([]StartupPack, error) {
 	return database.List(ctx, c.db.Read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
 		`SELECT id, size FROM rewritten_packs WHERE `+oldRewritten(c.db.Read)+` ORDER BY retired LIMIT ?`,
 		keep.Milliseconds(), limit)
 }
 
-// DropRewritten removes those of the packs that no locations have named for longer than keep. It
-// returns their bytes.
+// DropRewritten removes those of the rewritten packs that no locations have named for longer than
+// keep. It returns their bytes.
 func (c *Garbage) DropRewritten(
 	ctx context.Context, claim Claim, l Lease, keep time.Duration, packs []StartupPack,
 ) (bytes int64, err error) {

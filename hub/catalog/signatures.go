@@ -13,7 +13,7 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// newStatement returns the statement of a row.
+// newStatement returns the statement of a row of table statements.
 func newStatement(chain string, tree chunk.ID, signatures []byte) *index.Statement {
 	s := &index.Statement{Chain: chain, Tree: tree, Format: index.Format}
 	for signature := range slices.Chunk(signatures, ed25519.SignatureSize) {
@@ -26,12 +26,13 @@ func newStatement(chain string, tree chunk.ID, signatures []byte) *index.Stateme
 	return s
 }
 
-// signatures returns the signatures of a statement as they are stored.
+// signatures returns the signatures of a statement in their stored form: one after the other.
 func signatures(s *index.Statement) []byte {
 	return append(slices.Clip(s.Signature), bytes.Join(s.Further, nil)...)
 }
 
-// ErrOtherKeys means that a hub was started with keys of which none has signed before.
+// ErrOtherKeys means that a hub was started with keys of which none has signed the hub's
+// statements.
 var ErrOtherKeys = errors.New("the hub has signed with other keys")
 
 // HasKeys reports whether the hub has keys: it was started with some, or has signed a statement.
@@ -47,8 +48,8 @@ func (c *Catalog) ForgetKeys(ctx context.Context) error {
 	})
 }
 
-// Resign signs all statements again if they were signed with other keys than these. If none of
-// these keys has signed before, the error is ErrOtherKeys.
+// Resign signs all statements again, unless exactly these keys have signed them. If none of the
+// keys has signed before, the error is ErrOtherKeys.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var public []string
 	for _, key := range keys {
@@ -56,8 +57,8 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	}
 	text := strings.Join(public, " ")
 	return c.db.Update(ctx, "sign the statements again", func(tx database.Session) error {
-		// The row is locked, also if this makes it: processes that start together wait for each
-		// other.
+		// This statement locks the row, even if it has just made it. So processes that start
+		// together wait for each other.
 		signedBy, err := database.Get(ctx, tx, database.Value[string],
 			`INSERT INTO meta (name, value) VALUES ('keys', '')
 			ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value`)
@@ -75,6 +76,7 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	})
 }
 
+// resign signs all statements with these keys.
 func resign(ctx context.Context, tx database.Session, keys []ed25519.PrivateKey) error {
 	trees, err := database.Map(ctx, tx, database.KeyValue[string, chunk.ID],
 		`SELECT chain, tree FROM statements WHERE format = ?`, index.Format)

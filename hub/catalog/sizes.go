@@ -11,10 +11,10 @@ import (
 	"lighter/hub/catalog/numberset"
 )
 
-// Sizes are the bytes that only one image has. Images with the same digest count as one.
+// Sizes are the bytes that no other image has. Images with the same digest count as one.
 type Sizes struct {
 	Chunks int64 // plain bytes of its chunks
-	Stored int64 // stored bytes of its chunks and of its blobs in the registry
+	Stored int64 // stored bytes of its chunks, and bytes of its blobs, as its manifest has them
 }
 
 // changes counts changes of the set of ready images.
@@ -28,15 +28,15 @@ func (c *changes) Add(n int64) {
 	c.n.Add(n)
 	select {
 	case c.wake <- struct{}{}:
-	default: // it is woken already
+	default: // KeepSizes is woken already
 	}
 }
 
 // sizesRetry is the pause after a failed computation of sizes. A change ends it.
 const sizesRetry = 5 * time.Second
 
-// KeepSizes computes sizes after each change, until ctx ends. One call of it runs. It logs a failed
-// computation, and tries again after a pause.
+// KeepSizes computes sizes after each change, until ctx ends. Only one call may run at a time. It
+// logs a failed computation, and computes again after a pause or the next change.
 func (c *Catalog) KeepSizes(ctx context.Context, log *slog.Logger) error {
 	for {
 		changes := c.changes.n.Load()
@@ -46,7 +46,7 @@ func (c *Catalog) KeepSizes(ctx context.Context, log *slog.Logger) error {
 		}
 		var retry <-chan time.Time
 		if err != nil {
-			log.Error("compute the images' sizes", "err", err)
+			log.Error("cannot compute the images' sizes", "err", err)
 			retry = time.After(sizesRetry)
 		} else {
 			c.sized.Store(changes)
@@ -61,8 +61,9 @@ func (c *Catalog) KeepSizes(ctx context.Context, log *slog.Logger) error {
 }
 
 // Sizes returns the sizes of the images of a name, or of all ready images if name is empty, by
-// digest. They are those of the last successful computation: some may be missing or outdated unless
-// current is true. Computing them takes seconds in a large catalog, so Sizes does not wait for it.
+// digest. They are the results of the last successful computation: unless current is true, some may
+// be missing or outdated. A computation takes seconds in a large catalog, so Sizes does not wait
+// for one.
 func (c *Catalog) Sizes(ctx context.Context, name string) (sizes map[string]Sizes, current bool, err error) {
 	current = c.sized.Load() >= c.changes.n.Load()
 	fields := func(digest *string, s *Sizes) []any { return []any{digest, &s.Chunks, &s.Stored} }
@@ -76,12 +77,12 @@ func (c *Catalog) Sizes(ctx context.Context, name string) (sizes map[string]Size
 
 // imageSize is a row of image_sizes.
 type imageSize struct {
-	alone                string // runs
+	alone                string // the encoded set of the chunks that no other image has
 	plain, stored, blobs int64
 }
 
-// countSizes brings image_sizes up to date. It reads all layers, but only the chunks of images
-// whose set of own chunks has changed.
+// countSizes brings image_sizes up to date. It reads all layers, but only the chunks of those
+// images whose set of own chunks has changed.
 func (c *Catalog) countSizes(ctx context.Context) error {
 	digests, blobs, err := imageBlobs(ctx, c.db.Read)
 	if err != nil {
@@ -125,7 +126,7 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 	return c.storeSizes(ctx, changed, gone)
 }
 
-// ownRuns returns, by image, the runs of the chunks that no other image has.
+// ownRuns returns, by an image's number, the encoded set of the chunks that no other image has.
 func ownRuns(owners []int32, images int) [][]byte {
 	runs := make([][]byte, images)
 	ends := make([]int64, images)
@@ -143,7 +144,7 @@ func ownRuns(owners []int32, images int) [][]byte {
 	return runs
 }
 
-// sumChunks sets the bytes of the chunks that no other image has.
+// sumChunks sets the bytes of the chunks in size.alone.
 func sumChunks(ctx context.Context, in database.Session, size *imageSize) error {
 	size.plain, size.stored = 0, 0
 	sum, err := in.Prepare(ctx, `
@@ -171,7 +172,7 @@ func storedSizes(ctx context.Context, in database.Session) (map[string]imageSize
 	}, `SELECT digest, alone, plain, stored, blobs FROM image_sizes`)
 }
 
-// storeSizes writes changed rows of image_sizes, and deletes others.
+// storeSizes writes the rows of image_sizes that have changed, and deletes those that are gone.
 func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]imageSize) error {
 	if len(changed) == 0 && len(gone) == 0 {
 		return nil

@@ -10,26 +10,27 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// ErrFull means that too many traces are waiting to be merged, or too many jobs to run.
-var ErrFull = errors.New("enough of them wait already")
+// ErrFull means that too many traces wait to be merged, or that too many jobs are open.
+var ErrFull = errors.New("too many wait already")
 
-// Trace is a trace, or imported recordings, to be merged into a tree's recordings.
+// Trace is a node's trace, or imported recordings. It waits to be merged into a tree's recordings.
 type Trace struct {
-	N      int64 // newer ones have higher numbers
+	N      int64 // newer traces have higher numbers
 	Raw    bool  // Body is a node's trace; otherwise recordings
 	Sender string
 	Body   []byte
 }
 
-// Bounds of the traces that wait to be merged, of one tree and of all, in number and bytes. The
-// first trace of a tree may exceed the tree's bytes.
+// Bounds of the number and the bytes of waiting traces, of one tree and of all trees. The first
+// trace of a tree may be larger than the bound of a tree.
 const (
 	maxWaiting, maxWaitingBytes       = 64, 32 << 20
 	maxAllWaiting, maxAllWaitingBytes = 4096, 256 << 20
 )
 
-// AddTrace stores a node's trace, and has the tree's layout made after delay, or after its rest.
-// Errors are ErrNotFound if the tree is not served, and ErrFull.
+// AddTrace stores a node's trace. It queues the job that merges the trace and makes the tree's
+// layout, to run after delay, and not before the time of RestLayout. Errors are ErrNotFound if no
+// ready image has the tree and nobody holds it, and ErrFull.
 func (c *Starts) AddTrace(
 	ctx context.Context, tree chunk.ID, sender string, body []byte, delay time.Duration,
 ) error {
@@ -55,7 +56,7 @@ func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay tim
 		if full, err = waitEnough(ctx, tx, tree, len(t.Body)); err != nil {
 			return err
 		}
-		if full { // those that wait may be from before the hub gave the tree up
+		if full { // if no job is open to merge the waiting traces, as the last one has failed, one is queued
 			idle, err := database.Get(ctx, tx, database.Value[bool],
 				`SELECT EXISTS (SELECT 1 FROM traces WHERE tree = ?) AND NOT EXISTS
 				(SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`, tree[:], LayoutJob, tree.String())
@@ -77,13 +78,13 @@ func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay tim
 		}
 		return requestLayout(ctx, tx, tree, delay)
 	})
-	if err == nil && full { // the request is committed
+	if err == nil && full { // the transaction has committed the job
 		err = fmt.Errorf("add trace of tree %s: %w", tree.Short(), ErrFull)
 	}
 	return err
 }
 
-// waitEnough reports whether one more trace of that size would exceed a bound.
+// waitEnough reports whether another trace of that size would exceed a bound.
 func waitEnough(ctx context.Context, tx database.Session, tree chunk.ID, size int) (bool, error) {
 	type waiting struct{ count, bytes, allCount, allBytes int }
 	w, err := database.Get(ctx, tx, func(w *waiting) []any {
@@ -100,7 +101,7 @@ func (c *Starts) Traces(ctx context.Context, tree chunk.ID) ([]Trace, error) {
 		`SELECT n, raw, sender, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
 }
 
-// Recordings returns the recordings of a tree, or nil.
+// Recordings returns the recordings of a tree, or nil if there are none.
 func (c *Starts) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	body, err := database.Get(ctx, c.db.Read, database.Value[[]byte],
 		`SELECT body FROM recordings WHERE tree = ?`, tree[:])
@@ -110,13 +111,13 @@ func (c *Starts) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error) 
 	return body, err
 }
 
-// ErrChanged means that somebody else has changed a tree's recordings or traces since they
-// were read.
-var ErrChanged = errors.New("it has changed meanwhile")
+// ErrChanged means that what the caller has read has changed since, so that its change would be
+// wrong: it has to read again.
+var ErrChanged = errors.New("the catalog has changed meanwhile")
 
-// KeepRecordings replaces the recordings of a tree, and removes the traces up to number last, which
-// are merged into them. before is what Recordings has returned. If that or the traces have changed,
-// the error is ErrChanged.
+// KeepRecordings replaces the recordings of a tree, and removes its traces up to number last, which
+// are merged into them. before is what Recordings has returned. The error is ErrChanged if the tree
+// has other recordings now, or none of these traces.
 func (c *Starts) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
 	return c.db.Update(ctx, "replace recordings of tree "+tree.Short(), func(tx database.Session) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
@@ -126,9 +127,9 @@ func (c *Starts) KeepRecordings(ctx context.Context, tree chunk.ID, before, body
 	})
 }
 
-// CutRecordings replaces the recordings of a tree by some of them, and has its layout made. With
-// all, it also removes the traces that are to be merged, and returns their number. before and
-// ErrChanged are as for KeepRecordings.
+// CutRecordings replaces the recordings of a tree by some of them, and queues the job that makes
+// its layout. If all is true, it also removes the tree's waiting traces, and returns their number.
+// before and the error ErrChanged are as for KeepRecordings.
 func (c *Starts) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
 	waiting int64, err error) {
 	err = c.db.Update(ctx, "remove recordings of tree "+tree.Short(), func(tx database.Session) error {
@@ -148,7 +149,8 @@ func (c *Starts) CutRecordings(ctx context.Context, tree chunk.ID, before, body 
 	return waiting, err
 }
 
-// replace replaces a tree's recordings if they are equal to before; nil means that there are none.
+// replace replaces a tree's recordings if they are equal to before; nil: there are none. Otherwise
+// the error is ErrChanged.
 func replace(ctx context.Context, tx database.Session, tree chunk.ID, before, body []byte) error {
 	if before == nil {
 		return tx.Change(ctx, ErrChanged, `INSERT INTO recordings (tree, body) VALUES (?, ?)
@@ -158,7 +160,7 @@ func replace(ctx context.Context, tx database.Session, tree chunk.ID, before, bo
 		body, tree[:], before)
 }
 
-// StartHoldings has the numbers and sizes of what is kept for starts, of all trees.
+// StartHoldings has the numbers and sizes of what the hub keeps for starts, of all trees.
 type StartHoldings struct {
 	Packs, PackBytes int64 // startup packs, including retired ones
 	Live             int64 // bytes of startup packs that are not retired

@@ -7,16 +7,16 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Upstream is a repository of another registry that has a layer.
+// Upstream is a repository of another registry that has a certain layer.
 type Upstream struct {
 	Repository string // HOST[:PORT]/PATH
-	PlainHTTP  bool   // plain HTTP is allowed there
+	PlainHTTP  bool   // plain HTTP is allowed for that registry
 	Digest     string // of the layer
 	Size       int64  // of the layer, bytes
 }
 
-// AddUpstreams records which layers of a repository of the hub's registry other registries have,
-// and touches them (Blobs).
+// AddUpstreams records that other registries have layers of a repository of the hub's registry, and
+// touches these layers (Blobs.Touch).
 func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []Upstream) error {
 	return c.db.Update(ctx, "add upstream layers of "+repository, func(tx database.Session) error {
 		var digests []string
@@ -44,7 +44,8 @@ func (c *Catalog) AddUpstreams(ctx context.Context, repository string, layers []
 	})
 }
 
-// Upstreams returns where a layer of a repository of the hub's registry is.
+// Upstreams returns the repositories of other registries that have a layer of a repository of the
+// hub's registry.
 func (c *Catalog) Upstreams(ctx context.Context, repository, digest string) ([]Upstream, error) {
 	return database.List(ctx, c.db.Read, func(u *Upstream) []any {
 		return []any{&u.Repository, &u.PlainHTTP, &u.Digest, &u.Size}

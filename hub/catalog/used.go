@@ -21,11 +21,11 @@ func (c *Starts) PackBytes(ctx context.Context) (int64, error) {
 // compareIDs orders IDs by their bytes.
 func compareIDs(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) }
 
-// Used records when trees were last used. Trees that lost their startup packs before the time lost
-// may have some again, and are laid out again.
+// Used records when trees were last used. If a tree has lost its startup packs before the time
+// lost, it may have some again, and a job is queued that makes its layout.
 func (c *Starts) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost time.Time) error {
 	return c.db.Update(ctx, "record use of trees", func(tx database.Session) error {
-		for _, tree := range slices.SortedFunc(maps.Keys(trees), compareIDs) { // as others lock them
+		for _, tree := range slices.SortedFunc(maps.Keys(trees), compareIDs) { // in the order in which others lock them
 			at := trees[tree]
 			if err := tx.Exec(ctx, `UPDATE layouts SET used = ? WHERE tree = ? AND used < ?`,
 				at.UnixMilli(), tree[:], at.UnixMilli()); err != nil {
@@ -44,8 +44,9 @@ func (c *Starts) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost ti
 	})
 }
 
-// Lose selects the least recently used trees, until the startup packs of all others take at most
-// limit bytes. It has them laid out without startup packs, and returns them.
+// Lose takes the startup packs from the least recently used trees, until those of all others have
+// at most limit bytes: it queues jobs that make the layouts of these trees without startup packs.
+// It returns these trees.
 func (c *Starts) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
 	err = c.db.Update(ctx, "find least recently used startup packs", func(tx database.Session) error {
 		live, err := database.Get(ctx, tx, database.Value[int64],
@@ -69,8 +70,8 @@ func (c *Starts) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err er
 	return lost, err
 }
 
-// leastUsed returns the least recently used trees, so that the startup packs of all others take at
-// most limit bytes.
+// leastUsed returns the least recently used trees: as many as it takes, so that the startup packs
+// of all others have at most limit bytes.
 func leastUsed(ctx context.Context, tx database.Session, limit int64) (trees []chunk.ID, err error) {
 	type use struct {
 		tree, pack chunk.ID

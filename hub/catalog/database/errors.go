@@ -22,7 +22,7 @@ var ErrNotFound = errors.New("not found")
 // is full. The statement may have run nevertheless.
 var ErrAway = away.New("the database is not available")
 
-// IsConnection reports whether an error is of the connection and not of a statement: the database
+// IsConnection reports whether an error is of the connection, and not of a statement: the database
 // is away, or does not let the hub in.
 func IsConnection(err error) bool { return errors.As(err, new(*connectionError)) }
 

@@ -22,6 +22,10 @@
 //     attributes an inode. It stores attributes of the namespace "gnu.", which are dropped here as
 //     on other file systems.
 //   - The kernel supports POSIX ACLs, and no security module adds labels to files.
+//
+// The package is large because containerd's unpacking and the kernel's overlayfs have many rules:
+// for paths, whiteouts, hard links, ACLs and other attributes. All of them apply to one form of a
+// directory in memory (volume), which no other package needs.
 package tree
 
 import "lighter/format/chunk"

@@ -11,6 +11,12 @@
 // state that the kernel refers to: a device's node ID is derived from its tree ID, file handles and
 // generations are 0, and lookups are not counted. So every process that holds the connection gives
 // the same answers, and a process that never saw the connection's INIT can continue it (Adopt).
+//
+// The package is large because one Server follows each request from the connection to its answer:
+// it receives, journals, admits, bounds, cancels and answers it. These steps change the state of
+// the same reads under one mutex. Parts with a state of their own are types of their own: journal,
+// limits, bufferPool, window, control.
+//
 // Read serve.go first (how requests arrive), then read.go (how a READ is answered) and limit.go
 // (when it begins).
 //

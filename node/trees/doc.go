@@ -28,4 +28,9 @@
 //	trees/TREE/local.rm/       a local device being removed; removed after a crash
 //	trees/new-TREE-N/          an index being fetched; removed after a crash
 //	trees/rm-TREE/             an index being removed; removed after a crash
+//
+// The package is large because a tree is fetched, opened, repaired, located, made local and removed
+// while its device may be read. All of this changes the same few files, in the order of the tree's
+// lock. Parts with a state of their own are types of their own: locks, locals, table, fetcher,
+// locator.
 package trees

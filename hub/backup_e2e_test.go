@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"lighter/hub"
+	"lighter/hub/backup"
 	"lighter/test/testkit/faultfs"
 )
 
@@ -27,7 +27,7 @@ func TestBackupIsDurable(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "new", "backup")
 		disk, backing := faultyDir(t, filepath.Join(dir, part))
 		disk.Fail(syscall.EIO, faultfs.SyncDir)
-		if _, err := hub.Backup(t.Context(), h.config.Root, dir, silent); !errors.Is(err, syscall.EIO) {
+		if _, err := backup.Make(t.Context(), h.config.Root, dir, silent); !errors.Is(err, syscall.EIO) {
 			t.Errorf("%s: the backup ended with %v, want an error", part, err)
 		}
 		for _, name := range []string{"catalog.db", "backup.json"} {
@@ -36,7 +36,7 @@ func TestBackupIsDurable(t *testing.T) {
 			}
 		}
 		disk.Fail(0, faultfs.SyncDir)
-		again := backup(h, dir) // it finds all objects, and syncs them nevertheless
+		again := makeBackup(h, dir) // it finds all objects, and syncs them nevertheless
 		if part == "objects" && again.Copied != 0 {
 			t.Errorf("%+v were copied again", again)
 		}

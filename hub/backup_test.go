@@ -8,10 +8,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"lighter/hub"
-	"lighter/hub/catalog"
+	"lighter/hub/backup"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
@@ -34,19 +34,19 @@ func restored(h *testHub, dir string) *testHub {
 	h.t.Helper()
 	config := h.config
 	config.Root = filepath.Join(h.t.TempDir(), "restored")
-	if err := hub.Restore(h.t.Context(), dir, config.Root); err != nil {
+	if err := backup.Restore(h.t.Context(), dir, config.Root); err != nil {
 		h.t.Fatal(err)
 	}
-	if err := hub.Restore(h.t.Context(), dir, config.Root); err == nil {
+	if err := backup.Restore(h.t.Context(), dir, config.Root); err == nil {
 		h.t.Error("restored into a directory that is not empty")
 	}
 	return runHub(h.t, openHub(h.t, config))
 }
 
-func backup(h *testHub, dir string) hub.BackupResult {
+func makeBackup(h *testHub, dir string) backup.Result {
 	h.t.Helper()
 	var last wire.Progress
-	r, err := hub.Backup(h.t.Context(), h.config.Root, dir, func(p wire.Progress) { last = p })
+	r, err := backup.Make(h.t.Context(), h.config.Root, dir, func(p wire.Progress) { last = p })
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -63,19 +63,19 @@ func TestBackupAndRestore(t *testing.T) {
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
 	h.pushReady("a:1", image(lowerTar))
 	h.idle()
-	first := backup(h, dir)
+	first := makeBackup(h, dir)
 	if first.Objects == 0 || first.Copied != first.Objects {
 		t.Errorf("first backup: %+v", first)
 	}
-	if info, err := os.Stat(hub.KeyFile(dir)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(rootdir.Key(dir)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key in the backup: %v, %v, want mode 0600", info, err)
 	}
-	if again := backup(h, dir); again.Copied != 0 {
+	if again := makeBackup(h, dir); again.Copied != 0 {
 		t.Errorf("backup of what has not changed: %+v", again)
 	}
 	h.pushReady("b:1", image(lowerTar, upperTar))
 	h.idle()
-	if second := backup(h, dir); second.Copied == 0 || second.Copied >= second.Objects {
+	if second := makeBackup(h, dir); second.Copied == 0 || second.Copied >= second.Objects {
 		t.Errorf("second backup: %+v", second)
 	}
 	if held, err := h.Catalog().Claims.IsHeld(t.Context()); err != nil || held {
@@ -118,12 +118,12 @@ func TestBackupOfRepairedObjects(t *testing.T) {
 		write(t, file, b)
 		damaged++
 	}
-	backup(h, dir)
+	makeBackup(h, dir)
 	if check := h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 || damaged == 0 {
 		t.Fatalf("%d objects are damaged: %s", damaged, findings(check))
 	}
 	h.idle()
-	backup(h, dir)
+	makeBackup(h, dir)
 	restored(h, dir).wantClean("after the restore", "a:1")
 }
 
@@ -147,7 +147,7 @@ func TestBackupWhileImagesComeAndGo(t *testing.T) {
 		}
 	})
 	for range 3 {
-		backup(h, dir)
+		makeBackup(h, dir)
 	}
 	cancel()
 	work.Wait()
@@ -163,63 +163,17 @@ func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	}
 }
 
-// A backup deletes nothing but what a backup has made.
-func TestBackupIntoAnotherDirectory(t *testing.T) {
-	t.Parallel()
-	h, dir := startLocalHub(t), t.TempDir()
-	h.pushReady("a:1", image(lowerTar))
-	h.idle()
-	another := startLocalHub(t)
-	another.pushReady("b:1", image(upperTar))
-	another.idle()
-	link := filepath.Join(dir, "link")
-	if err := os.Symlink(h.config.Root, link); err != nil {
-		t.Fatal(err)
-	}
-	home := filepath.Join(dir, "home")
-	if err := os.MkdirAll(filepath.Join(home, "objects"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(home, "objects", "thesis"), []byte("mine"))
-	write(t, filepath.Join(home, "notes"), []byte("mine"))
-	for _, to := range []string{h.config.Root, link, filepath.Join(h.config.Root, "backup"),
-		filepath.Dir(h.config.Root), another.config.Root, home} {
-		_, err := hub.Backup(t.Context(), h.config.Root, to, silent)
-		if err == nil || !strings.Contains(err.Error(), "choose") {
-			t.Errorf("a backup into %s: %v, want an error", to, err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(home, "objects", "thesis")); err != nil {
-		t.Error(err)
-	}
-	h.wantClean("after the backups", "a:1")
-	another.wantClean("after the backups", "b:1")
-	if err := os.Mkdir(filepath.Join(dir, "disk"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "disk", "lost+found"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	backup(h, filepath.Join(dir, "disk"))
-}
-
-// A backup that has lost its right to hold objects, or was not completed, cannot be restored.
+// A backup of a hub that has lost objects is not complete, and cannot be restored.
 func TestIncompleteBackup(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
 	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	h.loseObjects()
-	if _, err := hub.Backup(t.Context(), h.config.Root, dir, silent); err == nil {
+	if _, err := backup.Make(t.Context(), h.config.Root, dir, silent); err == nil {
 		t.Error("a backup of lost objects succeeded")
 	}
-	if err := hub.Restore(t.Context(), dir, t.TempDir()); err == nil {
+	if err := backup.Restore(t.Context(), dir, t.TempDir()); err == nil {
 		t.Error("an incomplete backup was restored")
-	}
-	if _, err := catalog.Attach(t.Context(), filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("attached to a catalog that does not exist")
-	}
-	if err := h.Catalog().Claims.Hold(t.Context(), "another backup", time.Hour); err != nil {
-		t.Error(err)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/hub/rootdir"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
-
-	"lighter/hub"
 )
 
 // badImage is an image that cannot be ingested, and what the reason must mention.
@@ -144,7 +144,7 @@ func (h *testHub) unchanged(what string, before holdings) {
 	if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(before) {
 		h.t.Errorf("%s: the hub has\n%v\nwant\n%v", what, now, before)
 	}
-	if left := files(h.t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
+	if left := files(h.t, rootdir.Scratch(h.config.Root)); len(left) > 0 {
 		h.t.Errorf("%s: left in the scratch space: %v", what, left)
 	}
 	// A copy that is ended cleans up in the background.

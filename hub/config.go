@@ -19,6 +19,7 @@ import (
 	"lighter/hub/images"
 	"lighter/hub/quota"
 	"lighter/hub/retention"
+	"lighter/hub/rootdir"
 	"lighter/renewed"
 	"lighter/socket"
 	"lighter/wire"
@@ -275,7 +276,7 @@ func (c *Config) bucketURL() (string, error) {
 	if c.Bucket != "" {
 		return c.Bucket, nil
 	}
-	dir, err := filepath.Abs(objectsDir(c.Root))
+	dir, err := filepath.Abs(rootdir.Objects(c.Root))
 	if err != nil {
 		return "", err
 	}

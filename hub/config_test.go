@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"lighter/hub"
+	"lighter/hub/rootdir"
 )
 
 func TestKeyIsKept(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	info, err := os.Stat(hub.KeyFile(h.config.Root))
+	info, err := os.Stat(rootdir.Key(h.config.Root))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("key file: %v, %v, want mode 0600", info, err)
 	}
@@ -32,14 +33,14 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 	h := startHub(t)
 	h.pushReady("a:1", image(lowerTar))
 	h.stop()
-	if err := os.Remove(hub.KeyFile(h.config.Root)); err != nil {
+	if err := os.Remove(rootdir.Key(h.config.Root)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil ||
 		!strings.Contains(err.Error(), "is missing: restore it") {
 		t.Errorf("open without the key: %v, want an error that says to restore it", err)
 	}
-	if _, err := os.Stat(hub.KeyFile(h.config.Root)); err == nil {
+	if _, err := os.Stat(rootdir.Key(h.config.Root)); err == nil {
 		t.Error("a new key was made")
 	}
 }
@@ -49,14 +50,14 @@ func TestLostKeyOfAnEmptyHubIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.stop()
-	if err := os.Remove(hub.KeyFile(h.config.Root)); err != nil {
+	if err := os.Remove(rootdir.Key(h.config.Root)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil ||
 		!strings.Contains(err.Error(), "is missing: restore it") {
 		t.Errorf("open without the key: %v, want an error that says to restore it", err)
 	}
-	if _, err := os.Stat(hub.KeyFile(h.config.Root)); err == nil {
+	if _, err := os.Stat(rootdir.Key(h.config.Root)); err == nil {
 		t.Error("a new key was made")
 	}
 }
@@ -67,7 +68,7 @@ func TestScratchIsBesideTheObjects(t *testing.T) {
 	bucket := t.TempDir()
 	h := startHub(t, func(c *hub.Config) { c.Bucket = "file://" + bucket })
 	h.pushReady("a:1", image(lowerTar))
-	if _, err := os.Stat(hub.ScratchDir(h.config.Root)); err == nil {
+	if _, err := os.Stat(rootdir.Scratch(h.config.Root)); err == nil {
 		t.Error("there is a scratch directory in the root, too")
 	}
 	if got := files(t, bucket+"/packs"); len(got) == 0 {

@@ -34,6 +34,7 @@ import (
 	"lighter/hub/quota"
 	"lighter/hub/registry"
 	"lighter/hub/retention"
+	"lighter/hub/rootdir"
 	"lighter/hub/serve"
 	"lighter/hub/space"
 	"lighter/hub/startup"
@@ -98,7 +99,7 @@ func newShared(c *Config, log *slog.Logger) (*shared, error) {
 		manifests: registry.NewBounds(), tables: objects.NewTables(), senders: holders.NewSenders(),
 		bodies:  answer.NewBodies(),
 		reserve: space.New(int64(c.DiskReserve), c.dirs()...),
-		spare:   space.OpenSpare(spareFile(c.Root), catalogs, log), proxies: proxies}, err
+		spare:   space.OpenSpare(rootdir.Spare(c.Root), catalogs, log), proxies: proxies}, err
 }
 
 // openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx
@@ -121,7 +122,7 @@ func openDomain(ctx context.Context, name string, c Config, with *shared, log *s
 
 func (d *domain) open(ctx context.Context, with *shared) error {
 	c := &d.config
-	if err := os.MkdirAll(registryDir(c.Root), 0o700); err != nil {
+	if err := os.MkdirAll(rootdir.Registry(c.Root), 0o700); err != nil {
 		return fmt.Errorf("make the directory: %w", err)
 	}
 	bucket, err := c.bucketURL()
@@ -142,7 +143,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	}
 	d.closers = append(d.closers, d.catalog)
 	d.catalog.OnFull(with.spare.GiveUp)
-	if d.keys, err = openKeys(ctx, d.catalog, keyFile(c.Root)); err != nil {
+	if d.keys, err = openKeys(ctx, d.catalog, rootdir.Key(c.Root)); err != nil {
 		return err
 	}
 	d.upstream = upstream.New(ctx, upstream.Config{Catalog: d.catalog, Sources: c.Sources, LoginFile: c.UpstreamLogins,

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	"lighter/hub/pattern"
 	"lighter/hub/quota"
 	"lighter/hub/report"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
@@ -96,15 +96,6 @@ func (c *Config) belongs(domain string) func(repository string) error {
 	}
 }
 
-// DomainRoot returns the directory of a domain's files in a hub's directory. That of the default
-// domain is the hub's directory itself.
-func DomainRoot(root, domain string) string {
-	if domain == wire.DefaultDomain {
-		return root
-	}
-	return filepath.Join(domainsDir(root), domain)
-}
-
 // ofDomain returns the configuration with the places and quotas of one domain.
 func (c *Config) ofDomain(domain string) (Config, error) {
 	of := *c
@@ -114,7 +105,7 @@ func (c *Config) ofDomain(domain string) (Config, error) {
 	if domain == wire.DefaultDomain {
 		return of, nil
 	}
-	of.Root = DomainRoot(c.Root, domain)
+	of.Root = rootdir.Domain(c.Root, domain)
 	if c.Bucket == "" {
 		return of, nil
 	}
@@ -123,7 +114,7 @@ func (c *Config) ofDomain(domain string) (Config, error) {
 		return of, errors.New("bucket: its URL is not valid")
 	}
 	if u.Scheme == "file" {
-		u.Path = DomainRoot(u.Path, domain)
+		u.Path = rootdir.Domain(u.Path, domain)
 	} else {
 		query := u.Query()
 		query.Set("prefix", query.Get("prefix")+"domains/"+domain+"/")
@@ -137,9 +128,31 @@ func (c *Config) ofDomain(domain string) (Config, error) {
 func (c *Config) catalogPlace(domain string) catalog.Place {
 	p := catalog.Place{Source: c.Catalog, Sharing: 1 + len(c.Domains)}
 	if c.Catalog == "" {
-		p.Source = catalogFile(c.Root)
+		p.Source = rootdir.Catalog(c.Root)
 	} else if domain != wire.DefaultDomain {
 		p.Schema = "domain_" + strings.ReplaceAll(domain, "-", "_")
 	}
 	return p
+}
+
+// Catalogs returns the places of the catalogs of all domains, by domain. With SQLite, domains that
+// the hub's directory has and the configuration does not are among them.
+func (c *Config) Catalogs() (map[string]catalog.Place, error) {
+	names := c.domainNames()
+	if c.Catalog == "" { // the configuration may name the directory and not its domains
+		found, err := rootdir.Domains(c.Root)
+		if err != nil {
+			return nil, fmt.Errorf("find the domains of %s: %w", c.Root, err)
+		}
+		names = append(names, found...)
+	}
+	places := map[string]catalog.Place{}
+	for _, name := range names {
+		of, err := c.ofDomain(name)
+		if err != nil {
+			return nil, err
+		}
+		places[name] = of.catalogPlace(name)
+	}
+	return places, nil
 }

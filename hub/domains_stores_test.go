@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lighter/hub"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
@@ -18,8 +19,8 @@ func TestKeysOfDomains(t *testing.T) {
 	h.push("team/a:1", image(lowerTar))
 	chain := h.ready("a:1").Chain
 	h.in("team").ready("team/a:1")
-	dir := hub.DomainRoot(h.config.Root, "team")
-	ours, err := hub.Keys(hub.DomainRoot(h.config.Root, wire.DefaultDomain))
+	dir := rootdir.Domain(h.config.Root, "team")
+	ours, err := hub.Keys(rootdir.Domain(h.config.Root, wire.DefaultDomain))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func TestNoDomainDeletesWhileHeld(t *testing.T) {
 	if config.Catalog == "" {
 		config.Domains = nil // as of lighter backup hold --root
 	}
-	err := hub.WhileHeld(t.Context(), config, func(context.Context) error {
+	err := whileHeld(t, config, func(context.Context) error {
 		team.remove("team/goes:1")
 		time.Sleep(2 * time.Millisecond) // what was touched is older than the run, by a millisecond
 		team.Collector().Delay = 0

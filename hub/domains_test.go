@@ -276,7 +276,7 @@ func TestBackupOfDomains(t *testing.T) {
 	h.in("team").ready("team/a:1")
 	h.idle()
 	h.in("team").idle()
-	if r := backup(h, dir); r.Copied != int64(len(h.holdings().objects)+len(h.in("team").holdings().objects)) {
+	if r := makeBackup(h, dir); r.Copied != int64(len(h.holdings().objects)+len(h.in("team").holdings().objects)) {
 		t.Errorf("backup %+v", r)
 	}
 	again := restored(h, dir)

@@ -99,10 +99,3 @@ const (
 	UnixPrefix   = unixPrefix
 	MetricPrefix = metricPrefix
 )
-
-var (
-	ObjectsDir  = objectsDir
-	ScratchDir  = scratchDir
-	RegistryDir = registryDir
-	KeyFile     = keyFile
-)

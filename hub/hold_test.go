@@ -2,15 +2,24 @@ package hub_test
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"lighter/hub"
+	"lighter/hub/backup"
 	"lighter/wire"
 )
+
+// whileHeld calls fn while the processes of a hub delete nothing.
+func whileHeld(t *testing.T, c hub.Config, fn func(ctx context.Context) error) error {
+	t.Helper()
+	catalogs, err := c.Catalogs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return backup.WhileHeld(t.Context(), catalogs, fn)
+}
 
 // While a hub is copied with other tools, its processes delete neither objects nor blobs, whatever
 // is removed.
@@ -32,7 +41,7 @@ func TestNothingIsDeletedWhileHeld(t *testing.T) {
 		}
 		return err
 	}
-	err := hub.WhileHeld(t.Context(), h.config, func(ctx context.Context) error {
+	err := whileHeld(t, h.config, func(ctx context.Context) error {
 		h.remove("goes:1")
 		time.Sleep(2 * time.Millisecond) // so that the last touch is at least a millisecond before the run
 		if err := collect(ctx); err != nil {
@@ -50,26 +59,5 @@ func TestNothingIsDeletedWhileHeld(t *testing.T) {
 	h.collectBlobs()
 	if now := h.registryFiles("/blobs/sha256/"); !slices.Equal(now, stays) {
 		t.Errorf("afterwards, there are\n%v\nwant\n%v", now, stays)
-	}
-}
-
-// A copy that loses the right to hold the hub's objects fails. It also fails if there is no
-// catalog.
-func TestHoldIsLost(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	wrong := errors.New("it has failed")
-	fail := func(context.Context) error { return wrong }
-	if err := hub.WhileHeld(t.Context(), h.config, fail); !errors.Is(err, wrong) {
-		t.Errorf("error %v, want the one of the copy", err)
-	}
-	err := hub.WhileHeld(t.Context(), h.config, func(ctx context.Context) error { return h.Catalog().Disown(ctx) })
-	if err == nil || !strings.Contains(err.Error(), "may have deleted") {
-		t.Errorf("a copy whose lease has ended: %v, want an error", err)
-	}
-	empty := hub.DefaultConfig()
-	empty.Root = t.TempDir()
-	if err := hub.WhileHeld(t.Context(), empty, func(context.Context) error { return nil }); err == nil {
-		t.Error("held the objects of a hub that does not exist")
 	}
 }

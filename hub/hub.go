@@ -4,7 +4,10 @@
 //
 //   - hub.go (Hub): the process, with its servers and the bounds that all domains share.
 //   - domain.go (domain): the stores, keys and services of one domain; domains.go: which
-//     repositories a domain has, and where its files are.
+//     repositories a domain has, and where its catalog is; places.go: where its other files are.
+//
+// The package is large because whatever needs the whole configuration is in it: its checks, the
+// order of opening and closing, domains, signing keys, addresses and the metrics of all parts.
 //
 // Only one hub runs in a directory. At an address that other machines can reach, a hub serves plain
 // HTTP, or lets everybody make changes, only if its configuration says so.
@@ -30,6 +33,7 @@ import (
 	"lighter/hub/access"
 	"lighter/hub/answer"
 	"lighter/hub/registry"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
@@ -103,7 +107,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 }
 
 func (h *Hub) open(ctx context.Context) (err error) {
-	lock, err := prepareRoot(h.config.Root)
+	lock, err := rootdir.Prepare(h.config.Root)
 	if err != nil {
 		return err
 	}

@@ -13,13 +13,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 
-	"lighter/durable"
 	"lighter/format/index"
 	"lighter/hub/catalog"
+	"lighter/hub/rootdir"
 )
 
 const pemType = "PRIVATE KEY"
@@ -92,7 +90,7 @@ func UseKeys(ctx context.Context, c Config, domain string) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := readKeys(keyFile(of.Root)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := readKeys(rootdir.Key(of.Root)); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: restore the file, or make a key (lighter hub key add)", err)
 	} else if err != nil {
 		return err
@@ -148,38 +146,16 @@ func writeKeys(path string, keys signingKeys) error {
 		}
 		text = append(text, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der})...)
 	}
-	if err := writeKeyFile(path, text); err != nil {
+	if err := rootdir.WriteKey(path, text); err != nil {
 		return fmt.Errorf("write the signing key %s: %w", path, err)
 	}
 	return nil
 }
 
-// writeKeyFile replaces the file. Its owner is that of its directory, even if root writes it: the
-// hub has to read it.
-func writeKeyFile(path string, text []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), "hub.key-") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(file.Name()) // fails after the rename
-	info, err := os.Stat(filepath.Dir(path))
-	if err == nil {
-		owner := info.Sys().(*syscall.Stat_t)
-		err = file.Chown(int(owner.Uid), int(owner.Gid))
-	}
-	if err == nil {
-		_, err = file.Write(text)
-	}
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	return durable.Publish(file.Name(), path)
-}
-
 // Keys returns the public keys of the domain in a directory, the oldest first, in the form of
 // index.FormatKey.
 func Keys(root string) ([]string, error) {
-	keys, err := readKeys(keyFile(root))
+	keys, err := readKeys(rootdir.Key(root))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: the hub makes it at its first start; "+
 			"name the hub's directory with --root or --config", err)
@@ -190,7 +166,7 @@ func Keys(root string) ([]string, error) {
 // AddKey makes another signing key for the domain in a directory and returns its public half. A
 // running hub uses it after a restart.
 func AddKey(root string) (string, error) {
-	keys, err := readKeys(keyFile(root))
+	keys, err := readKeys(rootdir.Key(root))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
@@ -198,13 +174,13 @@ func AddKey(root string) (string, error) {
 		return "", fmt.Errorf("the hub has %d keys, which is the maximum: remove one first", len(keys))
 	}
 	keys = append(keys, makeKey())
-	return keys.text()[len(keys)-1], writeKeys(keyFile(root), keys)
+	return keys.text()[len(keys)-1], writeKeys(rootdir.Key(root), keys)
 }
 
 // RemoveKey removes the signing key with that public half from the domain in a directory, unless it
 // is the only one. A running hub uses it until a restart.
 func RemoveKey(root, public string) error {
-	keys, err := readKeys(keyFile(root))
+	keys, err := readKeys(rootdir.Key(root))
 	if err != nil {
 		return err
 	}
@@ -215,5 +191,5 @@ func RemoveKey(root, public string) error {
 	case len(keys) == 1:
 		return fmt.Errorf("%s is the only key of the hub in %s: add another first", public, root)
 	}
-	return writeKeys(keyFile(root), slices.Delete(keys, at, at+1))
+	return writeKeys(rootdir.Key(root), slices.Delete(keys, at, at+1))
 }

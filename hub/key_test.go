@@ -12,6 +12,7 @@ import (
 	"lighter/format/index"
 	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 	"lighter/wire/client"
 )
@@ -100,7 +101,7 @@ func TestKeyOfAnotherHubIsRefused(t *testing.T) {
 	h.push("a:1", image(lowerTar))
 	chain := h.ready("a:1").Chain
 	h.stop()
-	path := hub.KeyFile(h.config.Root)
+	path := rootdir.Key(h.config.Root)
 	ours, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +115,7 @@ func TestKeyOfAnotherHubIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := os.ReadFile(hub.KeyFile(other))
+	theirs, err := os.ReadFile(rootdir.Key(other))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +212,7 @@ func TestKeyFileIsChecked(t *testing.T) {
 	if _, err := hub.AddKey(root); err == nil {
 		t.Error("more keys than the maximum were added")
 	}
-	path := hub.KeyFile(root)
+	path := rootdir.Key(root)
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

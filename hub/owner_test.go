@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"lighter/hub/rootdir"
 )
 
 // A process in the same directory gets the name of the previous one. A process in a copy of the
@@ -16,7 +18,7 @@ func TestOwnerOfACopiedDirectory(t *testing.T) {
 	c.Catalog = "postgres://database.example.org/lighter"
 	nameIn := func(root string) string {
 		t.Helper()
-		lock, err := prepareRoot(root)
+		lock, err := rootdir.Prepare(root)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"lighter/hub"
+	"lighter/hub/rootdir"
 	"lighter/test/testkit/port"
 	"lighter/test/testkit/s3"
 	"lighter/test/testkit/wrongclock"
@@ -158,12 +159,12 @@ func startProcesses(t *testing.T) (a, b *process) {
 // one, and a directory of its own.
 func further(t *testing.T, c hub.Config) hub.Config {
 	t.Helper()
-	key, err := os.ReadFile(hub.KeyFile(c.Root))
+	key, err := os.ReadFile(rootdir.Key(c.Root))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Root = t.TempDir()
-	if err := os.WriteFile(hub.KeyFile(c.Root), key, 0o600); err != nil {
+	if err := os.WriteFile(rootdir.Key(c.Root), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return c

@@ -14,6 +14,7 @@ import (
 	"lighter/hub"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
@@ -56,7 +57,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 		t.Error("a published record was deleted")
 	}
 	again.await(again.extents(got.Tree).ID()) // an image is ready before its layout is made
-	if left := files(t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
+	if left := files(t, rootdir.Scratch(h.config.Root)); len(left) > 0 {
 		t.Errorf("files in the scratch directory: %v", left)
 	}
 	// The hub has the same objects and rows as one that was never killed.
@@ -221,7 +222,7 @@ func TestOverlappingPushesOfATag(t *testing.T) {
 func leaveUnpublished(t *testing.T, dying *hub.Hub, objectsBefore []string) (known, fresh string) {
 	t.Helper()
 	root := dying.Config().Root
-	dir := filepath.Join(hub.ScratchDir(root), "image-1")
+	dir := filepath.Join(rootdir.Scratch(root), "image-1")
 	known = firstWith(objectsBefore, "layers/")
 	fresh = objects.PackKey([32]byte{1, 2, 3})
 	claim := catalog.Claim{Owner: dying.Owner() + "/1", Keys: []string{known, fresh}}
@@ -231,7 +232,7 @@ func leaveUnpublished(t *testing.T, dying *hub.Hub, objectsBefore []string) (kno
 	for path, text := range map[string]string{
 		filepath.Join(dir, "pack-7"):                     "half a pack",
 		filepath.Join(objectsDir(dying.Config()), fresh): "a pack that nobody knows",
-		filepath.Join(hub.ScratchDir(root), "anything"):  "",
+		filepath.Join(rootdir.Scratch(root), "anything"): "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

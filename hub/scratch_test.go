@@ -5,19 +5,19 @@ import (
 	"testing"
 	"time"
 
-	"lighter/hub"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
 // loseScratch deletes the scratch directory of a hub, whatever is written to it meanwhile.
 func (h *testHub) loseScratch() {
 	h.t.Helper()
-	err := os.RemoveAll(hub.ScratchDir(h.config.Root))
+	err := os.RemoveAll(rootdir.Scratch(h.config.Root))
 	for range 100 {
 		if err == nil {
 			return
 		}
-		err = os.RemoveAll(hub.ScratchDir(h.config.Root))
+		err = os.RemoveAll(rootdir.Scratch(h.config.Root))
 	}
 	h.t.Fatal(err)
 }

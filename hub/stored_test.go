@@ -16,6 +16,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/hub/rootdir"
 )
 
 // newStores sets the catalog and the bucket of a new hub, if they are not to be the usual ones.
@@ -30,7 +31,7 @@ func objectsDir(c hub.Config) string {
 	if c.Bucket != "" {
 		return bucketDir(c.Bucket)
 	}
-	return hub.ObjectsDir(c.Root)
+	return rootdir.Objects(c.Root)
 }
 
 // registryDir returns the directory of a hub's registry.
@@ -38,7 +39,7 @@ func registryDir(c hub.Config) string {
 	if c.Bucket != "" {
 		return filepath.Join(bucketDir(c.Bucket), "registry")
 	}
-	return hub.RegistryDir(c.Root)
+	return rootdir.Registry(c.Root)
 }
 
 // holdings is everything that the hub stores for images, except their names.

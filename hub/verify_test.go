@@ -14,8 +14,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"lighter/hub"
 	"lighter/hub/registry"
+	"lighter/hub/rootdir"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
@@ -26,7 +26,7 @@ func (h *testHub) problems(name string) string {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if left := files(h.t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
+	if left := files(h.t, rootdir.Scratch(h.config.Root)); len(left) > 0 {
 		h.t.Errorf("files in the scratch directory: %v", left)
 	}
 	return strings.Join(last.Problems, "\n")

@@ -12,6 +12,7 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/hub"
+	"lighter/hub/backup"
 	"lighter/wire"
 )
 
@@ -48,8 +49,8 @@ S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps
 				"copy both with the tools of the database and bucket, in a script (lighter backup hold -- SCRIPT)",
 				config.Root))
 		}
-		r, err := watch(func(show func(wire.Progress)) (hub.BackupResult, error) {
-			return hub.Backup(cmd.Context(), config.Root, args[0], show)
+		r, err := watch(func(show func(wire.Progress)) (backup.Result, error) {
+			return backup.Make(cmd.Context(), config.Root, args[0], show)
 		})
 		if err != nil {
 			return err
@@ -94,7 +95,11 @@ copy may then lack objects, and has to be made again. This machine must reach th
 		if err := effective(cmd, file, &config); err != nil {
 			return err
 		}
-		return hub.WhileHeld(cmd.Context(), config, func(ctx context.Context) error {
+		catalogs, err := config.Catalogs()
+		if err != nil {
+			return err
+		}
+		return backup.WhileHeld(cmd.Context(), catalogs, func(ctx context.Context) error {
 			copying := exec.CommandContext(ctx, args[0], args[1:]...)
 			copying.Stdin, copying.Stdout, copying.Stderr = os.Stdin, os.Stdout, os.Stderr
 			copying.Cancel = func() error { return copying.Process.Signal(syscall.SIGTERM) }
@@ -120,7 +125,7 @@ must be empty, or not exist. Run it as the hub's user. Start the hub afterwards,
 	}
 	root := cmd.Flags().String("root", hub.DefaultConfig().Root, "the hub's directory (`DIR`)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := hub.Restore(cmd.Context(), args[0], *root); err != nil {
+		if err := backup.Restore(cmd.Context(), args[0], *root); err != nil {
 			return err
 		}
 		fmt.Printf("%s is restored: start the hub, and run lighter fsck --deep --repair\n", *root)

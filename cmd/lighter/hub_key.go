@@ -11,6 +11,7 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/hub"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
@@ -68,7 +69,7 @@ func onKeys(cmd *cobra.Command, run func(ctx context.Context, at keyPlace, args 
 		if err := wire.CheckDomain(domain); err != nil {
 			return command.Usage(err)
 		}
-		root := hub.DomainRoot(config.Root, domain)
+		root := rootdir.Domain(config.Root, domain)
 		switch _, err := os.Stat(root); {
 		case !errors.Is(err, fs.ErrNotExist):
 		case domain == wire.DefaultDomain:

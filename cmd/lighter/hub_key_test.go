@@ -12,6 +12,8 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/hub"
+	"lighter/hub/backup"
+	"lighter/hub/rootdir"
 )
 
 // openedHub makes the directory of a hub with the domain "team", and returns it and a configuration
@@ -96,7 +98,7 @@ func TestKeysOfADomain(t *testing.T) {
 func TestBackupOfAllDomains(t *testing.T) {
 	root, file := openedHub(t)
 	dir, again := filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "again")
-	var r hub.BackupResult
+	var r backup.Result
 	text := printedBy(t, "backup", "--root", root, "--json", dir)
 	if err := json.Unmarshal([]byte(text), &r); err != nil || r.Time.IsZero() {
 		t.Errorf("backup %+v, %v", r, err)
@@ -141,7 +143,7 @@ func TestBackupOfAllDomains(t *testing.T) {
 // A hub whose key is lost says what to do, and starts when that was done.
 func TestLostKeyIsReplaced(t *testing.T) {
 	root, file := openedHub(t)
-	path := filepath.Join(hub.DomainRoot(root, "team"), "hub.key")
+	path := filepath.Join(rootdir.Domain(root, "team"), "hub.key")
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

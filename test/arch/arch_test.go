@@ -35,8 +35,8 @@ bench/plot:
 bench/starts: bench bench/plot test/testkit/site
 bytesize:
 cmd/command:
-cmd/lighter: cmd/command durable format/chunk format/index format/trace hub hub/retention logqueue mirror node
-	node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report
+cmd/lighter: cmd/command durable format/chunk format/index format/trace hub hub/backup hub/retention hub/rootdir logqueue
+	mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report
 	node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse
 	node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
@@ -48,12 +48,12 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: bytesize durable format/chunk format/index format/tree hub/access hub/admin hub/answer hub/blobs
-	hub/catalog hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names
-	hub/objects hub/pattern hub/publish hub/quota hub/registry hub/report hub/retention hub/serve hub/space
-	hub/startup hub/upstream hub/verify logqueue renewed sleep socket wire | hub/away mirror store store/origin
-	wire/client
+hub: bytesize format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect
+	hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects hub/pattern
+	hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup
+	hub/upstream hub/verify logqueue renewed socket wire | hub/away hub/backup mirror store store/origin wire/client
 hub/access: wire
+hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/away: sleep
@@ -83,6 +83,7 @@ hub/registry: hub/away hub/registry/bucket wire
 hub/registry/bucket: hub/objects
 hub/report: wire
 hub/retention: hub/pattern
+hub/rootdir: durable wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/space: hub/jobs sleep
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog

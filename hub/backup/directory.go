@@ -1,4 +1,4 @@
-package hub
+package backup
 
 import (
 	"errors"
@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"lighter/hub/rootdir"
 )
 
-// checkBackupDir returns an error unless dir can have a backup of the hub in root: it does not
+// checkDirectory returns an error unless dir can have a backup of the hub in root: it does not
 // exist, is empty, or has an earlier backup, complete or not. A backup replaces files and deletes
 // objects there, which must be those of a backup.
-func checkBackupDir(root, dir string) error {
+func checkDirectory(root, dir string) error {
 	if overlap, err := overlap(root, dir); err != nil {
 		return err
 	} else if overlap {
@@ -30,7 +32,7 @@ func checkBackupDir(root, dir string) error {
 	for i, e := range entries {
 		names[i] = e.Name()
 	}
-	if slices.Contains(names, filepath.Base(lockFile(dir))) {
+	if slices.Contains(names, rootdir.LockName) {
 		return errors.New("a hub runs or ran there: choose another directory for the backup")
 	}
 	if slices.Contains(names, backupFile) {

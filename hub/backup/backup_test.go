@@ -1,0 +1,176 @@
+package backup_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/hub/backup"
+	"lighter/hub/catalog"
+	"lighter/hub/rootdir"
+	"lighter/wire"
+)
+
+// newRoot makes the directory of a hub without images, which has a second domain.
+func newRoot(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, domain := range []string{wire.DefaultDomain, "team"} {
+		dir := rootdir.Domain(root, domain)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c, err := catalog.Open(t.Context(), catalog.Place{Source: rootdir.Catalog(dir)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.Close(), rootdir.WriteKey(rootdir.Key(dir), []byte("key of "+domain))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func silent(wire.Progress) {}
+
+func makeBackup(t *testing.T, root, dir string) {
+	t.Helper()
+	if _, err := backup.Make(t.Context(), root, dir, silent); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write makes a file in a directory.
+func write(t *testing.T, dir, name string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A restored directory has the catalogs and keys of all domains. It was empty before.
+func TestRestore(t *testing.T) {
+	root, dir, again := newRoot(t), filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "again")
+	makeBackup(t, root, dir)
+	if err := backup.Restore(t.Context(), dir, again); err != nil {
+		t.Fatal(err)
+	}
+	for _, domain := range []string{wire.DefaultDomain, "team"} {
+		key, err := os.ReadFile(rootdir.Key(rootdir.Domain(again, domain)))
+		if err != nil || string(key) != "key of "+domain {
+			t.Errorf("domain %s has the key %q (%v)", domain, key, err)
+		}
+		c, err := catalog.Attach(t.Context(), rootdir.Catalog(rootdir.Domain(again, domain)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held, err := c.Claims.IsHeld(t.Context()); err != nil || held {
+			t.Errorf("the catalog of domain %s is held: %t, %v", domain, held, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := backup.Restore(t.Context(), dir, again); err == nil {
+		t.Error("restored into a directory that is not empty")
+	}
+	if err := os.Remove(filepath.Join(dir, "backup.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := backup.Restore(t.Context(), dir, t.TempDir()); err == nil {
+		t.Error("an incomplete backup was restored")
+	}
+}
+
+// A backup deletes nothing but what a backup has made.
+func TestBackupIntoAnotherDirectory(t *testing.T) {
+	root, another, dir := newRoot(t), newRoot(t), t.TempDir()
+	for _, hub := range []string{root, another} {
+		write(t, hub, rootdir.LockName)
+	}
+	link, home := filepath.Join(dir, "link"), filepath.Join(dir, "home")
+	if err := os.Symlink(root, link); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(home, "objects"), "thesis")
+	write(t, home, "notes")
+	for _, to := range []string{root, link, filepath.Join(root, "backup"), filepath.Dir(root), another, home} {
+		_, err := backup.Make(t.Context(), root, to, silent)
+		if err == nil || !strings.Contains(err.Error(), "choose") {
+			t.Errorf("a backup into %s: %v, want an error", to, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(home, "objects", "thesis")); err != nil {
+		t.Error(err)
+	}
+	disk := filepath.Join(dir, "disk")
+	if err := os.MkdirAll(filepath.Join(disk, "lost+found"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	makeBackup(t, root, disk)
+	write(t, filepath.Join(disk, "objects", "packs"), "unknown")
+	makeBackup(t, root, disk)
+	if _, err := os.Stat(filepath.Join(disk, "objects", "packs", "unknown")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an object that the catalog does not name is still in the backup (%v)", err)
+	}
+}
+
+// A copy that loses the right to hold the hub's objects fails, and so does a copy of a catalog that
+// no hub has opened.
+func TestHoldIsLost(t *testing.T) {
+	place := catalog.Place{Source: rootdir.Catalog(newRoot(t))}
+	catalogs := map[string]catalog.Place{wire.DefaultDomain: place}
+	open := func() *catalog.Catalog {
+		t.Helper()
+		c, err := catalog.AttachAt(t.Context(), place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	wrong := errors.New("it has failed")
+	err := backup.WhileHeld(t.Context(), catalogs, func(ctx context.Context) error {
+		c := open()
+		defer c.Close()
+		if held, err := c.Claims.IsHeld(ctx); err != nil || !held {
+			t.Errorf("the objects are held: %t, %v", held, err)
+		}
+		return wrong
+	})
+	if !errors.Is(err, wrong) {
+		t.Errorf("error %v, want the one of the copy", err)
+	}
+	err = backup.WhileHeld(t.Context(), catalogs, func(ctx context.Context) error {
+		c := open()
+		return errors.Join(c.Disown(ctx), c.Close())
+	})
+	if err == nil || !strings.Contains(err.Error(), "may have deleted") {
+		t.Errorf("a copy whose hold has ended: %v, want an error", err)
+	}
+	c := open()
+	if held, err := c.Claims.IsHeld(t.Context()); err != nil || held {
+		t.Errorf("afterwards, objects are held: %t, %v", held, err)
+	}
+	// Another backup does not disturb this one.
+	if err := c.Claims.Hold(t.Context(), "another backup", time.Hour); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := backup.WhileHeld(t.Context(), catalogs, func(context.Context) error { return nil }); err != nil {
+		t.Errorf("beside another backup: %v", err)
+	}
+	none := map[string]catalog.Place{"none": {Source: filepath.Join(t.TempDir(), "none")}}
+	err = backup.WhileHeld(t.Context(), none, func(context.Context) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "domain none") {
+		t.Errorf("held the objects of a hub that does not exist: %v, want an error", err)
+	}
+}

@@ -1,0 +1,59 @@
+package rootdir
+
+import (
+	"os"
+	"slices"
+	"testing"
+)
+
+// The domains of a directory are the default one, and those with a catalog.
+func TestDomains(t *testing.T) {
+	root := t.TempDir()
+	for _, want := range [][]string{{"default"}, {"default", "team"}} {
+		if got, err := Domains(root); err != nil || !slices.Equal(got, want) {
+			t.Errorf("domains %q, %v, want %q", got, err, want)
+		}
+		for _, domain := range []string{"never-opened", "team"} {
+			if err := os.MkdirAll(Domain(root, domain), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(Catalog(Domain(root, "team")), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A directory is locked until its lock is closed.
+func TestPrepare(t *testing.T) {
+	root := t.TempDir()
+	for range 2 {
+		lock, err := Prepare(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Prepare(root); err == nil {
+			t.Error("locked twice")
+		}
+		if err := lock.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Only the owner can read the keys, also after the file was replaced.
+func TestWriteKey(t *testing.T) {
+	path := Key(t.TempDir())
+	for _, key := range []string{"first", "second"} {
+		if err := WriteKey(path, []byte(key)); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != 0o600 {
+			t.Fatalf("%v, %v, want mode 0600", info, err)
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != key {
+			t.Errorf("the file has %q, %v, want %q", text, err, key)
+		}
+	}
+}

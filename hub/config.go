@@ -50,7 +50,7 @@ type Config struct {
 	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
 	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback address."`
 
-	Catalog   string   `toml:"catalog" comment:"The hub's database: postgres://USER@HOST:PORT/DATABASE. Give the password by passfile=FILE in the URL's query, as libpq does. Empty: the SQLite file ROOT/catalog.db."`
+	Catalog   string   `toml:"catalog" comment:"The hub's database: postgres://USER@HOST:PORT/DATABASE. Give the password by passfile=FILE in the URL's query, as libpq does. It needs a bucket on S3. Empty: the SQLite file ROOT/catalog.db."`
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or s3://BUCKET?region=…&endpoint=…&use_path_style=true, where original blobs are stored, too. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
@@ -168,6 +168,10 @@ func (c *Config) Check() error {
 	}
 	if c.Catalog != "" && !catalog.IsPostgres(c.Catalog) {
 		return errors.New("catalog: want the URL of a database, postgres://USER@HOST:PORT/DATABASE")
+	}
+	if c.Catalog != "" && !strings.HasPrefix(c.Bucket, "s3://") {
+		return errors.New("catalog is a database, which several processes may use, and bucket is a directory, which " +
+			"one process has: set bucket = \"s3://BUCKET?region=REGION\", too, or leave catalog empty")
 	}
 	if err := images.KeepBlobs(c.KeepBlobs).Check(); err != nil {
 		return err

@@ -66,7 +66,7 @@ func TestLostKeyOfAnEmptyHubIsNotReplaced(t *testing.T) {
 func TestScratchIsBesideTheObjects(t *testing.T) {
 	t.Parallel()
 	bucket := t.TempDir()
-	h := startHub(t, func(c *hub.Config) { c.Bucket = "file://" + bucket })
+	h := startHub(t, func(c *hub.Config) { c.Catalog, c.Bucket = "", "file://"+bucket })
 	h.pushReady("a:1", image(lowerTar))
 	if _, err := os.Stat(rootdir.Scratch(h.config.Root)); err == nil {
 		t.Error("there is a scratch directory in the root, too")
@@ -124,6 +124,9 @@ func TestConfigIsChecked(t *testing.T) {
 		"is no registry":             func(c *hub.Config) { c.Sources = []string{"https://registry.example.org"} },
 		"want OS/ARCH":               func(c *hub.Config) { c.Platforms = []string{"amd64"} },
 		"such as file":               func(c *hub.Config) { c.Bucket = "/srv" },
+		"bucket is a directory": func(c *hub.Config) {
+			c.Catalog, c.Bucket = "postgres://db.example.org/hub", "file:///srv"
+		},
 	} {
 		c := hub.DefaultConfig()
 		change(&c)

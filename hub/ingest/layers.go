@@ -15,6 +15,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
+	"lighter/hub/jobs"
 	"lighter/hub/objects"
 	"lighter/hub/oci"
 	"lighter/hub/publish"
@@ -116,7 +117,7 @@ func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLay
 	} else {
 		err = reader.verify(ctx, blob, tree.NewRecordWriter(io.Discard))
 	}
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || jobs.IsRetried(err) {
 		return err
 	}
 	// A corrupt blob is the cause of any other error.

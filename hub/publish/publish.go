@@ -97,9 +97,11 @@ func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.
 		}
 		return commit(claim)
 	})
-	cleanErr := p.clean(context.WithoutCancel(ctx), claim)
+	cleaning, end := catalog.Outlast(ctx)
+	defer end()
+	cleanErr := p.clean(cleaning, claim)
 	if errors.Is(cleanErr, catalog.ErrLost) {
-		cleanErr = p.cleanAgain(context.WithoutCancel(ctx), claim)
+		cleanErr = p.cleanAgain(cleaning, claim)
 	}
 	if cleanErr != nil && err == nil { // the claim expires, and is cleaned then
 		p.log.Error("delete unpublished objects", "err", cleanErr)

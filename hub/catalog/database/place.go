@@ -9,10 +9,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
+	"golang.org/x/sys/unix"
 )
 
 // Place is where a database is, and what it may use.
@@ -66,6 +68,22 @@ func limit(db *sql.DB, connections int) {
 	db.SetConnMaxIdleTime(closeAfter)
 }
 
+// dialer ends a connection within 20 s after its other end is gone, so that statements are not
+// blocked for minutes. The kernel sends no keepalive probes while sent data is not acknowledged:
+// then the option TCP_USER_TIMEOUT ends the connection.
+var dialer = &net.Dialer{
+	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 3},
+	Control: func(network, _ string, c syscall.RawConn) (err error) {
+		if !strings.HasPrefix(network, "tcp") {
+			return nil
+		}
+		failed := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 20_000) // milliseconds
+		})
+		return errors.Join(failed, err)
+	},
+}
+
 // openPostgres opens the database at a URL. It does not connect yet.
 func openPostgres(p Place) (*sql.DB, error) {
 	config, err := pgx.ParseConfig(p.Source)
@@ -75,9 +93,6 @@ func openPostgres(p Place) (*sql.DB, error) {
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout
 	}
-	// A connection whose other end is gone must not block statements for minutes.
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second,
-		Interval: 5 * time.Second, Count: 3}}
 	config.DialFunc = dialer.DialContext
 	// A process that is stopped in a transaction must not keep its locks: others wait for them.
 	config.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(idleTimeout.Milliseconds(), 10)

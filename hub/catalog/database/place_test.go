@@ -30,7 +30,8 @@ func TestConnectionsEndIfTheHostIsGone(t *testing.T) {
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE}:      1,
 	} {
 		got, failed := 0, error(nil)
-		if err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), option[0], option[1]) }); err != nil {
+		err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), option[0], option[1]) })
+		if err != nil {
 			t.Fatal(err)
 		}
 		if failed != nil || got != want {

@@ -242,8 +242,8 @@ func (s *Service) beginCopy(
 		}
 		return r, s.catalog.AddSource(ctx, r.images, from.Repository())
 	}
-	wanted := slices.DeleteFunc(names.ImagesOf(members),
-		func(i catalog.Image) bool { return i.State != wire.StateQueued })
+	isUnwanted := func(i catalog.Image) bool { return i.State != wire.StateQueued }
+	wanted := slices.DeleteFunc(names.ImagesOf(members), isUnwanted)
 	r.images, r.job, err = s.catalog.Expect(ctx, wanted, from.Repository(), superseded, job)
 	if errors.Is(err, catalog.ErrFull) {
 		err = report.ErrBusy

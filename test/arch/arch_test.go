@@ -53,10 +53,10 @@ hub: bytesize format/index format/tree hub/access hub/admin hub/answer hub/blobs
 	hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup
 	hub/upstream hub/verify logqueue renewed socket wire | hub/away hub/backup mirror store store/origin wire/client
 hub/access: wire
-hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/away: sleep
+hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire
 hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report wire
 hub/catalog: format/chunk format/index hub/catalog/database hub/catalog/numberset wire | hub/report
 hub/catalog/database: hub/away sleep

@@ -86,6 +86,37 @@ func (h *testHub) sweptUntil(place string) {
 	}
 }
 
+// A sweep goes on after the last key that it has compared, also if that was no object's.
+func TestSweepGoesOnAfterAnyKey(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	tree := h.pushReady("a:1", image(lowerTar, upperTar)).Tree
+	h.idle()
+	swept := func() int64 {
+		state, err := h.Catalog().Checks.Get(t.Context(), "sweep")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state.Objects
+	}
+	all := files(t, objectsDir(h.config))
+	for _, after := range []string{"", "indexes/" + tree, "indexes/" + tree + ".zst", "layers/0 README", "packs/README",
+		"packs/g", "q"} {
+		want := int64(0)
+		for _, key := range all {
+			if key > after {
+				want++
+			}
+		}
+		h.sweptUntil(after)
+		before := swept()
+		h.runCheck("sweep")
+		if got := swept() - before; got != want {
+			t.Errorf("after %q the sweep compared %d objects, want %d of %d", after, got, want, len(all))
+		}
+	}
+}
+
 // A sweep does not empty a bucket of which the catalog knows little: it may be another hub's.
 func TestSweepSparesAnotherBucket(t *testing.T) {
 	t.Parallel()

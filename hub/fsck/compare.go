@@ -67,13 +67,7 @@ const knownBatch = 1000
 func (c *Checker) known(ctx context.Context, after string) iter.Seq2[pair, error] {
 	return func(yield func(pair, error) bool) {
 		for _, k := range objectKinds {
-			if after >= k.prefix && !strings.HasPrefix(after, k.prefix) {
-				continue // all of the kind is before it
-			}
-			from := chunk.ID{}
-			if o, ok := parse(after); ok && o.kind == k.kind {
-				from = o.id
-			}
+			from := lastUpTo(k.key, after)
 			for {
 				batch, err := c.Catalog.Checks.Objects(ctx, k.kind, from, knownBatch)
 				if err != nil {
@@ -92,6 +86,18 @@ func (c *Checker) known(ctx context.Context, after string) iter.Seq2[pair, error
 			}
 		}
 	}
+}
+
+// lastUpTo returns the greatest ID whose key is not after another key, which may be of any form. It
+// is zero if there is none. keyOf has the order of the IDs.
+func lastUpTo(keyOf func(chunk.ID) string, after string) (id chunk.ID) {
+	for bit := range 8 * len(id) {
+		set := id
+		if set[bit/8] |= 0x80 >> (bit % 8); keyOf(set) <= after {
+			id = set
+		}
+	}
+	return id
 }
 
 // stored yields what the bucket has after a key, in the order of keys.

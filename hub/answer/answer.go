@@ -2,7 +2,7 @@
 // errors, the one place where errors become statuses (docs/wire.md), and JSON answers and request
 // bodies within bounds.
 //
-// Errors are logged with method, path and status only: other parts of a request may hold secrets.
+// Errors are logged with the request's method and path only: other parts of it may hold secrets.
 package answer
 
 import (
@@ -95,7 +95,7 @@ func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
 	Error(w, status, report.Public(err))
 }
 
-// Error sends an error as the API does.
+// Error sends an error in the form that the API has for errors.
 func Error(w http.ResponseWriter, status int, text string) {
 	b, _ := json.Marshal(map[string]string{"error": text}) // strings always have a JSON form
 	send(w, status, "no-store", b)
@@ -134,7 +134,7 @@ func Status(err error) int {
 // Invalid marks an error as the client's mistake.
 func Invalid(err error) error { return fmt.Errorf("%w: %w", report.ErrInvalid, err) }
 
-// send sends a JSON text. It ignores errors: the client has closed the connection.
+// send sends a JSON text. It ignores errors: they mean that the client has gone.
 func send(w http.ResponseWriter, status int, cache string, text []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -154,8 +154,8 @@ func WantJSON(req *http.Request) error {
 }
 
 const (
-	// maxBodies bounds the bodies in memory, in bytes, since thousands of nodes may report at once.
-	// Further requests wait up to bodiesTimeout.
+	// maxBodies bounds the bytes of all bodies in memory, since thousands of nodes may report at
+	// once. Further requests wait up to bodiesTimeout.
 	maxBodies     = 2 * trace.MaxText
 	bodiesTimeout = 5 * time.Second
 	// bodyTimeout bounds the receiving of one body.

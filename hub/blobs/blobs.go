@@ -7,19 +7,18 @@
 //   - uploads that nobody has finished.
 //
 // A run marks first: it reads what tags and images name. Then it sweeps: it deletes what is not
-// marked and what no client has relied on for a day before the run. The catalog knows that
-// (catalog.Blobs): every push, mount and copy, and every look of a client for a blob, touches it,
-// and deleting it is a comparison with that time. A client waits while a blob that it looks for is
-// being deleted, and then finds that it is missing. So a push whose client has found a blob can
-// rely on it.
+// marked, unless a client has relied on it within the day before the run. The catalog has the time
+// when a client last pushed, mounted, copied or looked for a blob (catalog.Blobs), and a deletion
+// begins with a comparison with that time. A client that looks for a blob while it is being deleted
+// waits, and then finds that the blob is missing. So a client that has found a blob can rely on it.
 //
 // While a backup is being made, nothing is deleted: its catalog may name more than this one. The
 // next run deletes it.
 //
 // A run that was interrupted begins again; what was deleted stays deleted.
 //
-// Hazard: a run has the digests of all manifests and blobs in memory, 200 bytes each. A deletion
-// that a storage carries out after half a minute may delete what was pushed anew.
+// Hazards: a run has the digests of all manifests and blobs in memory, 200 bytes each. If a storage
+// carries out a deletion half a minute late, that may delete what was pushed anew.
 package blobs
 
 import (
@@ -81,12 +80,12 @@ type Result struct {
 type run struct {
 	*Collector
 	dry      bool                       // nothing is changed
-	before   time.Time                  // nobody has relied since then on what is deleted
+	before   time.Time                  // what is deleted was not relied on since then
 	images   map[string][]catalog.Image // by repository
 	upstream map[string]map[string]bool // layers by repository that other registries have
 	live     map[string]bool            // digests that are named
-	needed   map[string]bool            // of those, blobs that are to be stored
-	layers   map[string][]string        // of those, layers, with the repositories that name them
+	needed   map[string]bool            // those of live that have to be stored
+	layers   map[string][]string        // layers, with the repositories that do not need them stored
 	result   Result
 }
 

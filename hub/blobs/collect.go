@@ -31,7 +31,7 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	if err := r.readCatalog(ctx); err != nil {
 		return err
 	}
-	// Links are swept when all is marked: a blob that is named nowhere goes with its links.
+	// Links are swept when all repositories are marked, as blobs are: a blob goes with its links.
 	var repositories []*repository
 	err = r.config.Registry.Each(ctx, func(c *registry.Contents) error {
 		repositories = append(repositories, &repository{Contents: c, live: map[string]bool{}})
@@ -53,8 +53,8 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	if r.dry {
 		return r.sweep(ctx, repositories, progress)
 	}
-	// The catalog in a backup names what was named before the mark. A backup that begins now has a
-	// catalog that names only what is marked, or was pushed since.
+	// The catalog of a backup that began before the mark may name what is not marked. That of one
+	// that begins now names only what is marked, or was pushed since.
 	held, err := r.config.Catalog.Claims.IsHeld(ctx)
 	if err != nil {
 		return err
@@ -194,8 +194,7 @@ func (r *run) markManifest(ctx context.Context, in *repository, digest string) e
 	return nil
 }
 
-// isIngested reports whether all images of a repository with a manifest are ready, and there is
-// one.
+// isIngested reports whether a repository has images with a manifest, and all of these are ready.
 func (r *run) isIngested(repository, digest string) bool {
 	ready := false
 	for _, image := range r.images[repository] {
@@ -219,8 +218,8 @@ func (r *run) mayRelease(repository, layer string) bool {
 	return false
 }
 
-// sweepLinks removes a repository's links to blobs that nothing in it names. Of its layers that
-// nothing in it names, the catalog forgets where other registries have them.
+// sweepLinks removes a repository's links to blobs that nothing in the repository names. It makes
+// the catalog forget which registries have the layers that nothing in the repository names.
 func (r *run) sweepLinks(ctx context.Context, in *repository) error {
 	for _, digest := range in.Linked() {
 		if in.live[digest] {
@@ -275,8 +274,8 @@ func (r *run) sweepBlobs(ctx context.Context) error {
 	})
 }
 
-// isElsewhere reports whether the other registries still have a layer, for all repositories that
-// name it. With KeepNever they need not have it.
+// isElsewhere reports whether each repository that names a layer can still read it from another
+// registry. With KeepNever none has to.
 func (r *run) isElsewhere(ctx context.Context, layer string) bool {
 	if r.config.Keep == images.KeepNever {
 		return true
@@ -294,7 +293,7 @@ func (r *run) isElsewhere(ctx context.Context, layer string) bool {
 }
 
 // delete calls fn, which deletes something that has a digest, unless a client relies on it. It
-// reports whether fn has succeeded, or would be called if the run is dry.
+// reports whether fn has succeeded. In a dry run, it reports whether fn would be called.
 func (r *run) delete(ctx context.Context, digest string, fn func(context.Context) error) (bool, error) {
 	if r.dry {
 		return r.config.Catalog.Blobs.IsUnused(ctx, digest, r.before)

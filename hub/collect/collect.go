@@ -3,15 +3,15 @@
 // A run first forgets holders that report no more. Then it removes, in this order: trees that have
 // had no image for a while and that nobody holds, with all that is known about their starts; chains
 // that neither an image nor a tree has; layers that no chain has; and packs without a chunk that a
-// layer has. So everything that is left is needed by something above it. From packs with many
-// chunks that are not needed, it then copies the others into new packs (rewrite.go), and renews the
-// locations that name the old packs. If locations cannot be renewed, as an object is damaged, the
-// packs that they name stay, and the result says so. At last it deletes what the hub's registry
+// layer has. So everything that is left is needed by something above it. If many chunks of a pack
+// are not needed, the run copies the needed ones into a new pack (rewrite.go), and renews the
+// locations that name the old pack. If locations cannot be renewed, as an object is damaged, the
+// packs that they name stay, and the result says so. The last step deletes what the hub's registry
 // does not need (package blobs).
 //
 // A run changes the catalog in small transactions. Each checks again that what it removes is not
-// needed, and the objects are deleted after it. A run has no state of its own: after a kill, the
-// next run goes on with what is left.
+// needed. The objects are deleted after the transaction. A run has no state of its own: if it is
+// killed, the next run goes on with what is left.
 //
 // Package catalog keeps publications and removals apart (collected.go).
 package collect
@@ -77,8 +77,8 @@ type Config struct {
 type Collector struct {
 	// Config may be changed before the first run.
 	Config
-	// Step is called before and after each step of a run, with its name. Tests end the process
-	// there.
+	// Step is called before and after each transaction of a run, and between it and the deletion of
+	// the objects. Tests end the process there.
 	Step func(name string)
 
 	jobs    *jobs.Queue
@@ -171,7 +171,7 @@ func (r *run) collect(ctx context.Context) error {
 	return errors.Join(err, r.keepResult(ctx))
 }
 
-// addBlobs says what was or would be deleted from the registry.
+// addBlobs adds what was deleted from the registry, or would be.
 func addBlobs(to *wire.Collection, deleted blobs.Result) {
 	to.Links, to.Blobs, to.Released, to.BlobBytes = deleted.Links, deleted.Blobs, deleted.Released, deleted.Bytes
 }
@@ -194,7 +194,7 @@ func (r *run) keepResult(ctx context.Context) error {
 	return r.Catalog.Garbage.SetLastCollection(ctx, r.lease, body)
 }
 
-// paced calls a step and pauses afterwards.
+// paced calls a step, and then pauses in proportion to the time that it took.
 func (r *run) paced(ctx context.Context, name string, step func() error) error {
 	begun := time.Now()
 	r.Step("before " + name)
@@ -206,8 +206,8 @@ func (r *run) paced(ctx context.Context, name string, step func() error) error {
 	return err
 }
 
-// remove calls forget, which removes rows, and deletes the objects that the catalog does not know
-// then.
+// remove calls forget, which removes rows, and then deletes those of the objects that the catalog
+// no longer knows.
 func (r *run) remove(ctx context.Context, name string, keys []string, forget func(catalog.Claim) error) error {
 	return r.paced(ctx, name, func() error {
 		return r.Publisher.Delete(ctx, keys, func(claim catalog.Claim) error {
@@ -311,7 +311,7 @@ func (r *run) packs(ctx context.Context) error {
 			return err
 		})
 		if errors.Is(err, catalog.ErrChanged) {
-			return nil // images that were published just now have chunks in common: the next run goes on
+			return nil // locations that may name the packs have to be renewed first: the next run goes on
 		}
 		if err != nil {
 			return err

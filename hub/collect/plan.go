@@ -78,8 +78,8 @@ func (c *Collector) describe(t catalog.UnservedTree) wire.Unserved {
 	return u
 }
 
-// deadLayers returns the layers that are left without a chain if only the trees of the lineage
-// stay, and counts them and the chains in the plan.
+// deadLayers returns the layers that no chain has any more if only the trees of the lineage stay.
+// It adds the numbers of these layers and of the dead chains to the plan.
 func deadLayers(l catalog.Lineage, plan *wire.Collection) (dead []string) {
 	live := map[string]bool{}
 	keep := func(chain string) {

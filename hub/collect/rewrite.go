@@ -33,8 +33,8 @@ const (
 	mapPages        = 64  // cached pages of an extent map
 )
 
-// rewrite takes packs with many chunks that are not needed, and copies their other chunks into new
-// packs. The old packs stay until no locations name them.
+// rewrite copies the needed chunks of packs into new packs, if many other chunks of the packs are
+// not needed. The old packs stay until no locations name them.
 func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparsePack) error {
 	kept, err := r.Catalog.Garbage.RewrittenPacks(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparse
 			return err
 		})
 		switch {
-		case errors.Is(err, catalog.ErrChanged): // they are needed again
+		case errors.Is(err, catalog.ErrChanged): // a chunk that was not copied is needed again
 		case errors.Is(err, syscall.ENOSPC):
 			r.Log.Warn("no room to rewrite packs: nothing more is rewritten", "err", err)
 			return nil
@@ -78,7 +78,7 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparse
 	return nil
 }
 
-// rewriteSome makes one new pack of the first of the packs. It returns their number.
+// rewriteSome makes one new pack of some packs, from the first on. It returns how many it took.
 func (r *run) rewriteSome(ctx context.Context, marks *catalog.Marks, packs []sparsePack) (taken int, err error) {
 	dir, err := r.Publisher.TempDir("rewrite")
 	if err != nil {
@@ -147,8 +147,7 @@ type unit struct {
 }
 
 // readUnits reads the needed units of a pack, and verifies them. It pauses after each, as paced
-// does: a unit keeps a processor busy for some milliseconds, and a whole pack would do so for half
-// a second, in which nodes wait.
+// does. Otherwise a pack would keep a processor busy for half a second, in which nodes wait.
 func (r *run) readUnits(ctx context.Context, p catalog.PackUse) (units []unit, err error) {
 	for _, u := range p.Units {
 		if len(u.Needed) == 0 {
@@ -167,7 +166,7 @@ func (r *run) readUnits(ctx context.Context, p catalog.PackUse) (units []unit, e
 	return units, nil
 }
 
-// readUnit reads a unit. If some of its chunks are not needed, it compresses the others again.
+// readUnit reads a unit. If some of its chunks are not needed, it makes a unit of the others.
 func (r *run) readUnit(ctx context.Context, in chunk.ID, u catalog.UnitUse) (unit, error) {
 	o, err := r.Objects.OpenUnit(ctx, chunk.Unit{Pack: in, N: u.Place})
 	if err != nil {
@@ -239,8 +238,9 @@ func (r *run) renew(ctx context.Context) error {
 	return nil
 }
 
-// keepNamed notes the packs that locations name which cannot be renewed. If they cannot be read,
-// they may name any pack, and no pack is removed.
+// keepNamed notes the packs that a tree's locations name, if the locations cannot be renewed: these
+// packs stay. Locations that cannot be read may name any pack. They are not noted as stuck, so the
+// catalog forgets no pack.
 func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
 	locations, err := r.Objects.ReadLocations(ctx, l.Locations, l.Tree, -1)
 	if err == nil {

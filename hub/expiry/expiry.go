@@ -1,7 +1,7 @@
 // Package expiry removes the images that the retention rules let go, as a job of the hub: once a
-// day, and when an administrator asks for it. An image is removed as `lighter rm` does it. Before
-// that, the job looks again whether it is still the one that the rules are about: it may have been
-// pushed again, or used.
+// day, and when an administrator asks for it. An image is removed as `lighter rm` does it. Just
+// before that, the job checks that the image was neither pushed nor used since the rules were
+// applied.
 package expiry
 
 import (
@@ -32,8 +32,9 @@ const (
 
 // Images removes images.
 type Images interface {
-	// RemoveIf removes a name if still returns true while no other process of this machine changes
-	// its repository. It reports whether it has removed it.
+	// RemoveIf removes a name if still returns true, and no change of the name is announced. While
+	// still runs, this process does not change the repository. RemoveIf reports whether it has
+	// removed the name.
 	RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error)
 }
 
@@ -62,11 +63,12 @@ func New(p retention.Policy, c *catalog.Catalog, images Images, q *jobs.Queue, l
 
 // work is the payload of a job.
 type work struct {
-	Confirmed []string `json:"confirmed,omitempty"` // repositories of which any share may be removed
+	// Confirmed are repositories of which the rules may remove any share of the images.
+	Confirmed []string `json:"confirmed,omitempty"`
 }
 
-// Start applies the rules as soon as possible. Of the confirmed repositories any share may be
-// removed. It returns the job. The error wraps report.ErrInvalid if there is no rule, or no image
+// Start applies the rules as soon as possible, and returns the job. The rules may remove any share
+// of the confirmed repositories. The error wraps report.ErrInvalid if there is no rule, or no image
 // in a confirmed repository.
 func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, error) {
 	if len(s.policy.Rules) == 0 {
@@ -176,7 +178,7 @@ func (s *Service) still(ctx context.Context, before retention.Image) (bool, erro
 // Counts are figures for metrics.
 type Counts struct {
 	Removed int64 // images, since the process started
-	Waiting int64 // images that would go, but that has to be confirmed
+	Waiting int64 // images that would go, but whose removal has to be confirmed
 }
 
 // Counts returns the figures.

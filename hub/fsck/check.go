@@ -36,7 +36,7 @@ const (
 		"their names"
 	remedyOther  = "the hub did not make them: move or delete them by hand"
 	remedyUnread = "restore the registry's files of these repositories, or push their images again"
-	// As remedyMany, but of names.
+	// As remedyMany, but for names.
 	remedyManyNames = "if this is the right registry for the catalog, " +
 		"run lighter fsck --repair --confirm: it removes their names"
 )
@@ -165,7 +165,7 @@ func (k *checking) add(f wire.Finding) {
 	k.result.Findings = append(k.result.Findings, f)
 }
 
-// sweepUnknown counts unknown objects, and deletes them if that was asked for.
+// sweepUnknown counts unknown objects, and deletes them if the user wants that.
 func (k *checking) sweepUnknown(ctx context.Context, keys []string, f *wire.Finding) error {
 	for _, key := range keys {
 		count(f, key)
@@ -188,7 +188,8 @@ func (k *checking) sweepUnknown(ctx context.Context, keys []string, f *wire.Find
 	return nil
 }
 
-// readObjects reads the known objects between two keys, if that was asked for, except lost ones.
+// readObjects reads the known objects whose keys are after a key, up to and including last, except
+// lost ones. It does nothing unless the user wants objects to be read.
 func (k *checking) readObjects(ctx context.Context, after, last string, found []lost) error {
 	if !k.Deep {
 		return nil
@@ -217,7 +218,7 @@ func (k *checking) readObjects(ctx context.Context, after, last string, found []
 	return nil
 }
 
-// reportLost repairs lost objects if that was asked for, and reports them by kind.
+// reportLost repairs lost objects if the user wants that, and reports them by kind.
 func (k *checking) reportLost(ctx context.Context) error {
 	var failed map[string]error
 	if k.Repair && len(k.lost) > 0 {
@@ -259,7 +260,7 @@ func (k *checking) reportLost(ctx context.Context) error {
 	return nil
 }
 
-// imagesOf adds images that have a lost object.
+// imagesOf adds the names of images that need a lost object, until there are maxImages.
 func (k *checking) imagesOf(ctx context.Context, l lost, images map[string]bool) error {
 	if len(images) >= maxImages {
 		return nil
@@ -320,8 +321,8 @@ func numbersOf(chunks []catalog.PlacedChunk) []int64 {
 	return numbers
 }
 
-// checkBlobs looks whether the registry has the blobs of ready images, or can read them where they
-// came from. It does not ask other registries.
+// checkBlobs checks that the hub's registry stores the blobs of ready images, or knows another
+// registry that has them. It does not ask other registries.
 func (k *checking) checkBlobs(ctx context.Context) error {
 	progress := k.job.Step("compare", "blobs", 0)
 	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with another size", Remedy: remedyBlob}
@@ -337,7 +338,7 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 		for _, b := range blobs {
 			if b.Digest != last.Digest {
 				if size, unread = k.storedSize(ctx, b.Digest); unread != nil {
-					if err := k.passing(ctx, unread); err != nil {
+					if err := k.transient(ctx, unread); err != nil {
 						return err
 					}
 				}
@@ -383,8 +384,8 @@ func (k *checking) storedSize(ctx context.Context, digest string) (int64, error)
 	return size, err
 }
 
-// upstreamSize returns the size of a blob that the registry reads from another one, or was not to
-// keep; otherwise -1.
+// upstreamSize returns the size of a blob that the registry need not store, because it reads the
+// blob from another one or was to delete it after ingestion. Of other blobs it returns -1.
 func (k *checking) upstreamSize(ctx context.Context, b catalog.ImageBlob) (int64, error) {
 	ref, err := wire.ParseName(b.Image)
 	if err != nil {

@@ -37,7 +37,7 @@ type object struct {
 	id   chunk.ID
 }
 
-// parse returns the object with a key. It reports false if the hub makes no such keys.
+// parse returns the object with a key. It reports false if no object has such a key.
 func parse(key string) (object, bool) {
 	for _, k := range objectKinds {
 		name, found := strings.CutPrefix(key, k.prefix)
@@ -154,15 +154,15 @@ type lost struct {
 // differences are what is wrong with some objects.
 type differences struct {
 	unknown []string // keys of objects that the catalog does not name
-	foreign []string // keys of objects that no hub makes
+	foreign []string // keys that no object of a hub has
 	lost    []lost
 }
 
 // compareBatch is the number of objects that are compared at a time.
 const compareBatch = 1000
 
-// compare compares bucket and catalog, from a key on. It calls fn with some objects at a time: the
-// key of the last one, their number, and what is wrong with them.
+// compare compares bucket and catalog after a key. It calls fn with some objects at a time: the key
+// of the last one, their number, and what is wrong with them.
 func (c *Checker) compare(
 	ctx context.Context, after string, fn func(last string, n int, d *differences) error,
 ) error {
@@ -217,7 +217,8 @@ func (c *Checker) compareOne(ctx context.Context, p pair, d *differences) error 
 	return nil
 }
 
-// confirmUnknown leaves out objects that a publisher has claimed, or that are known now.
+// confirmUnknown removes those objects from d.unknown that a publisher has claimed, or that the
+// catalog knows by now.
 func (c *Checker) confirmUnknown(ctx context.Context, d *differences) error {
 	claimed, err := c.Catalog.Claims.Among(ctx, d.unknown)
 	if err != nil {
@@ -257,7 +258,8 @@ func (c *Checker) confirmLost(ctx context.Context, o object) (string, error) {
 		why = "is missing"
 	case err != nil:
 		return "", err
-	case before >= 0 && size != before: // right if another version has compressed an equivalent object
+	case before >= 0 && size != before:
+		// Another version's compressor may give another size: the object is fine if it can be read.
 		if _, err := c.read(ctx, o); err != nil {
 			if err := c.transient(ctx, err); err != nil {
 				return "", err
@@ -275,7 +277,8 @@ func (c *Checker) confirmLost(ctx context.Context, o object) (string, error) {
 	return why, err
 }
 
-// isSettled reports whether an object is still known with a size, and no publisher has claimed it.
+// isSettled reports whether the catalog still has an object with this size, and no publisher has
+// claimed the object.
 func (c *Checker) isSettled(ctx context.Context, o object, size int64) (bool, error) {
 	claimed, err := c.Catalog.Claims.Among(ctx, []string{o.key})
 	if err != nil || claimed[o.key] {

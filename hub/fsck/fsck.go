@@ -1,22 +1,24 @@
-// Package fsck compares the hub's stores with each other: the bucket with the catalog, both ways,
-// the registry's tags, manifests and blobs with the images, and the catalog with itself. Package
+// Package fsck compares the hub's stores: the bucket with the catalog, the registry's tags,
+// manifests and blobs with the catalog's images, and the catalog's rows with each other. Package
 // verify reads one image from end to end instead.
 //
-// Three kinds of jobs do that. A sweep runs daily: it deletes objects that the catalog does not
-// know, and repairs those that are missing. A scrub reads a part of the objects every few hours,
-// until it has read all of them, and repairs damaged ones. A check runs on request, looks at
-// everything, and reports what it found.
+// Three kinds of jobs do that. A sweep runs daily. It deletes objects that the catalog does not
+// know, and makes those again that the bucket lacks. A scrub runs every few hours. It reads the
+// next part of the objects, and makes damaged ones again. A check runs on request. It compares all
+// stores, and reports what it found. If the user wants that, it also reads the objects, and
+// repairs.
 //
-// All of them run beside everything else. An object that looks wrong may be about to be published
-// or deleted. So an object counts only if no publisher has claimed it, and if bucket and catalog
-// still differ when both are asked again. Unknown objects are deleted by package publish, after a
-// day. If most objects are unknown, a sweep deletes none: the hub may have got the wrong catalog or
+// All of them run while the hub works. An object that looks wrong may be about to be published or
+// deleted. So it counts only if no publisher has claimed it, and if the catalog still says the same
+// when it is asked again. An unknown object also has to be a day old; package publish deletes it.
+// If most objects are unknown, a sweep deletes none: the hub may have got the wrong catalog or
 // bucket.
 //
-// Repair makes lost objects again from others: chunks and layer records from the blobs of the
-// images, indexes and locations from layer records. It does not change what cannot be made again.
-// The registry decides what names stand for: the catalog follows it. If the registry lacks the
-// manifests of most names, the catalog keeps them until a user confirms that it is the right one.
+// A repair makes lost objects again: chunks from damaged packs and from the images' blobs, layer
+// records from blobs, indexes and locations from layer records. What it cannot make again stays as
+// it is. If catalog and registry differ about a name, the repair changes the catalog. But if the
+// registry lacks the manifests of most names, the catalog keeps these names until a user confirms
+// that the registry is the right one.
 package fsck
 
 import (
@@ -45,8 +47,8 @@ const (
 
 const (
 	sweepEvery = 24 * time.Hour
-	// minAge is the age of an unknown object below which it is not deleted. It is longer than any
-	// publication takes, though claims make it safe anyway.
+	// minAge is the age of an unknown object below which it is not deleted. No publication takes as
+	// long. Claims protect the objects of publications, too.
 	minAge = 24 * time.Hour
 )
 
@@ -61,15 +63,16 @@ type Config struct {
 	Names     Names
 	Limits    tree.Limits
 	Jobs      *jobs.Queue
-	// ScrubDays is the time in which a scrub reads all objects; 0: there is no scrub.
+	// ScrubDays is the number of days in which the scrubs read all objects; 0: there is no scrub.
 	ScrubDays int64
 	Log       *slog.Logger
 }
 
 // Names compares the names of images in the catalog with the registry.
 type Names interface {
-	// Difference says which manifest of a name the registry lacks, or that the catalog does not
-	// list what it has. Both are empty if they agree.
+	// Difference compares what a name stands for. missing says which manifest the registry lacks,
+	// unlisted that the registry has one which the catalog does not list. Both are empty if catalog
+	// and registry agree.
 	Difference(ctx context.Context, name string) (missing, unlisted string, err error)
 	// Settle makes the catalog agree with the registry about a name.
 	Settle(ctx context.Context, name string) error

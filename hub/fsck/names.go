@@ -20,7 +20,7 @@ func (k *checking) checkNames(ctx context.Context) error {
 	for _, name := range names {
 		lacks, lists, err := k.Names.Difference(ctx, name)
 		if err != nil {
-			if err := k.passing(ctx, err); err != nil {
+			if err := k.transient(ctx, err); err != nil {
 				return err
 			}
 			lacking = append(lacking, differing{name, name + ": " + err.Error(), true})
@@ -50,15 +50,7 @@ func (k *checking) checkNames(ctx context.Context) error {
 // differing is a name about which catalog and registry differ.
 type differing struct {
 	name, text string // text says how
-	unread     bool   // the registry cannot read it, so they cannot be made to agree
-}
-
-// passing returns err if it says nothing about the name itself, as a store is away, otherwise nil.
-func (k *checking) passing(ctx context.Context, err error) error {
-	if k.Registry.IsAway(ctx, err) {
-		return err
-	}
-	return k.transient(ctx, err)
+	unread     bool   // the registry cannot read it, so the catalog cannot be made to agree
 }
 
 // names returns the names of all images and all tags of the registry, sorted. known is how many of
@@ -77,7 +69,7 @@ func (k *checking) names(ctx context.Context) (names []string, known int, err er
 	f := wire.Finding{Problem: "repositories of the registry that cannot be read", Remedy: remedyUnread}
 	err = k.Registry.Each(ctx, func(c *registry.Contents) error {
 		if c.Err != nil {
-			if err := k.passing(ctx, c.Err); err != nil {
+			if err := k.transient(ctx, c.Err); err != nil {
 				return err
 			}
 			count(&f, c.Name()+": "+c.Err.Error())
@@ -92,8 +84,8 @@ func (k *checking) names(ctx context.Context) (names []string, known int, err er
 	return slices.Compact(names), known, err
 }
 
-// settle adds a finding about names that differ. With repair, it makes catalog and registry agree
-// about them first.
+// settle adds a finding about names that differ. With repair, it first makes the catalog agree with
+// the registry about them.
 func (k *checking) settle(ctx context.Context, f wire.Finding, all []differing, repair bool) error {
 	for _, d := range all {
 		if repair && !d.unread {
@@ -103,7 +95,7 @@ func (k *checking) settle(ctx context.Context, f wire.Finding, all []differing, 
 				f.Repaired++
 				continue
 			}
-			if err := k.passing(ctx, err); err != nil {
+			if err := k.transient(ctx, err); err != nil {
 				return err
 			}
 			d.text += "; " + err.Error()

@@ -100,8 +100,8 @@ func compareSum(r io.Reader, id chunk.ID) error {
 // chunksBatch is the number of chunks in one query of the catalog.
 const chunksBatch = 500
 
-// readRecord reads the record of a layer. It has no digest of its own. So its entries are counted,
-// and the catalog has to know its chunks.
+// readRecord reads the record of a layer. The catalog has no digest of it. So readRecord compares
+// the number of its entries with the catalog's, and checks that the catalog knows its chunks.
 func (c *Checker) readRecord(ctx context.Context, o object) error {
 	want, err := c.Catalog.Repairs.LayerEntries(ctx, diffIDOf(o.id))
 	if err != nil {

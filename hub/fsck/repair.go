@@ -30,8 +30,8 @@ type repair struct {
 	layers  map[string][]int64  // that have lost chunks, by diffID
 	records map[string]string   // keys of lost layer records, by diffID
 	trees   map[chunk.ID]catalog.TreeOf
-	// needs has the trees to renew, by key of the lost object. The key "" has those that only have
-	// a layer with lost chunks: if one of them is not renewed, no object is reported for it.
+	// needs has the trees to renew, by key of the lost object. The key "" has trees that have a
+	// layer with lost chunks. If such a tree cannot be renewed, that is reported of no object.
 	needs   map[string][]chunk.ID
 	startup []chunk.ID // lost startup packs
 }
@@ -99,7 +99,7 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 	return nil
 }
 
-// need finds trees, and adds them to those that have to be renewed for the object with a key.
+// need adds the trees that find returns to those that are to be renewed for the object with a key.
 func (r *repair) need(ctx context.Context, key string, find func() ([]catalog.TreeOf, error)) error {
 	trees, err := find()
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *repair) need(ctx context.Context, key string, find func() ([]catalog.Tr
 	return ctx.Err()
 }
 
-// salvage moves chunks of damaged packs to new packs: those that can still be read.
+// salvage copies the chunks of damaged packs that can still be read to new packs.
 func (r *repair) salvage(ctx context.Context, all []lost) error {
 	for _, l := range all {
 		if !slices.Contains(r.packs, l.id) {
@@ -164,7 +164,7 @@ func (r *repair) found(restored map[chunk.ID]bool) {
 	}
 }
 
-// restoreLayers reads the layers again that have lost chunks or no record.
+// restoreLayers reads the layers again that have lost chunks or lost records.
 func (r *repair) restoreLayers(ctx context.Context, _ []lost) error {
 	diffIDs := slices.Collect(maps.Keys(r.records))
 	for diffID := range r.layers {
@@ -259,8 +259,8 @@ func (r *repair) restoreBlob(ctx context.Context, diffID string, b catalog.Layer
 	return r.Ingester.RestoreRecord(ctx, diffID, path)
 }
 
-// renewTrees makes the indexes and locations of trees again that are lost, that name lost packs, or
-// whose layers have lost chunks.
+// renewTrees makes indexes and locations again: of trees that have lost theirs, whose locations
+// name lost packs, or whose layers have lost chunks.
 func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 	failed := map[chunk.ID]error{}
 	for id, t := range r.trees {
@@ -284,8 +284,9 @@ func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 	return nil
 }
 
-// errUnneeded is the reason why a lost pack without chunks is not made again: no image needs its
-// chunks, or they were copied to another pack. Collection forgets it when no locations name it.
+// errUnneeded is the reason why a lost pack is not made again in which the catalog places no chunk:
+// no image needs its chunks, or other packs have them. Collection forgets the pack when no
+// locations name it.
 var errUnneeded = errors.New("nothing needs it but older locations")
 
 // dropStartupPacks forgets lost packs that no tree names any more: startup packs and rewritten

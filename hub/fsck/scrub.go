@@ -9,14 +9,15 @@ import (
 )
 
 const (
-	// A scrub job reads its share of all objects, about evenly over scrubTime.
+	// A scrub job reads a share of all objects, and spreads that over scrubTime.
 	scrubEvery = 6 * time.Hour
 	scrubTime  = time.Hour
 	// minScrubRate is the least rate of a job, in bytes a second.
 	minScrubRate = 4 << 20
-	// smallObject is the least share of an object in bytes: small ones take a request, too.
+	// smallObject is the number of bytes that an object counts at least: small ones take a request,
+	// too.
 	smallObject = 64 << 10
-	scrubSave   = 64 << 20 // bytes after which a job stores its place
+	scrubSave   = 64 << 20 // bytes after which a job stores how far it is
 )
 
 // scrub is a job that reads the next share of the objects, and repairs damaged ones.

@@ -13,23 +13,25 @@ import (
 // sweepPause is the pause after each thousand objects, so that a sweep does not slow down others.
 const sweepPause = time.Second
 
-// fewUnknown is a number of unknown objects or names that are deleted even if there are few others.
+// fewUnknown is the number of unknown or lost objects or names up to which guard allows a change,
+// even if there are hardly any others.
 const fewUnknown = 8
 
-// guard keeps a job from deleting or making again most of what one store has because another store
-// is the wrong one: a bucket that belongs to another catalog, or names whose registry is not there.
-// It counts what the job has compared.
+// guard keeps a job from deleting, or making again, most of the objects or names. Then one of the
+// stores may be the wrong one: the bucket of another hub, or a registry without its files. guard
+// counts what the job has compared.
 type guard struct{ all, unknown int }
 
-// allows counts some more objects or names, and reports whether the unknown or lost ones among them
-// may be deleted or repaired: those of a whole job have to be few, or at most half of all.
+// allows counts further objects or names: all of them, and those that are unknown or lost. It
+// reports whether the job may delete or repair the latter. Of all that the job has compared until
+// now, at most fewUnknown or one half may be unknown or lost.
 func (g *guard) allows(all, unknown int) bool {
 	g.all, g.unknown = g.all+all, g.unknown+unknown
 	return unknown == 0 || g.unknown <= max(fewUnknown, g.all/2)
 }
 
-// sweep is a job that deletes unknown objects and repairs missing ones. It goes on after the last
-// thousand objects that it has compared.
+// sweep is a job that deletes unknown objects and makes missing ones again. If it was interrupted,
+// it goes on after the last thousand objects that it had compared.
 func (c *Checker) sweep(ctx context.Context, j *jobs.Running) error {
 	state, err := c.Catalog.Checks.Get(ctx, KindSweep)
 	if err != nil {
@@ -84,8 +86,8 @@ var errMostLost = errors.New("most objects that the catalog names are lost or da
 	"perhaps it is another hub's bucket, or its file system is not mounted; " +
 	"if they are lost, run lighter fsck --repair")
 
-// repairFew is repairAll for a job that has compared some more objects. If most of all are lost, it
-// returns errMostLost.
+// repairFew is repairAll for a job that has compared n further objects. It returns errMostLost if
+// too many are lost of those that the job has compared until now.
 func (c *Checker) repairFew(ctx context.Context, seen *guard, n int, found []lost, j *jobs.Running) error {
 	if !seen.allows(n, len(found)) {
 		c.Log.Error("objects are not repaired", "objects", len(found), "first", found[0].key, "err", errMostLost)

@@ -113,7 +113,7 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 	}
 	decoded, err := v.readUnit(ctx, u.Unit)
 	if err != nil {
-		if errors.Is(err, objects.ErrNotFound) { // for all units of the pack
+		if errors.Is(err, objects.ErrNotFound) { // one problem for all units of the pack
 			v.found.add("%s is missing", objects.PackKey(u.Pack))
 		} else if err := v.note(ctx, "unit "+u.String(), err); err != nil {
 			return nil, err

@@ -50,7 +50,7 @@ type Verifier struct {
 	publisher *publish.Publisher
 	trees     *ingest.Trees
 	limits    tree.Limits
-	keys      []ed25519.PrivateKey // each has to have signed
+	keys      []ed25519.PrivateKey // each has to have signed the statements
 	jobs      *jobs.Queue
 }
 
@@ -66,8 +66,8 @@ func New(
 }
 
 // Verify verifies the ready images of a name, and returns the problems that it found. It reports
-// progress to send. It is a job: any process of the hub does it, and it goes on if ctx ends or send
-// fails. An error says that it did not come to its end.
+// progress to send. A job does it, in any process of the hub, which goes on if ctx ends or send
+// fails. An error means that the result is not known.
 func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progress) error) ([]string, error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
@@ -160,7 +160,7 @@ type verification struct {
 	progress *report.Progress
 	found    *problems
 	layers   []oci.Layer
-	records  []ingest.Record // of layers, not opened; made again where that was possible
+	records  []ingest.Record // of layers, not opened: new ones, or the hub's if a blob was not read
 	bad      map[chunk.ID]bool
 }
 
@@ -212,8 +212,8 @@ func (v *verification) checkManifest(ctx context.Context) error {
 	return nil
 }
 
-// checkLayers reads the layers from the registry again. It compares them with their records, and
-// the tree that they make with the catalog's.
+// checkLayers reads the layers' blobs. It makes new records of them, which it compares with the
+// hub's, and the tree of these, which it compares with the catalog's.
 func (v *verification) checkLayers(ctx context.Context) error {
 	known, err := v.catalog.ImageLayers(ctx, v.image.N)
 	if err != nil {
@@ -323,7 +323,7 @@ func (v *verification) entries(ctx context.Context, fn func(l *oci.Layer, e *tre
 	return nil
 }
 
-// noteFiles adds the files as problems that have bad chunks.
+// noteFiles adds a problem for each file that has a bad chunk.
 func (v *verification) noteFiles(ctx context.Context) error {
 	if len(v.bad) == 0 {
 		return nil

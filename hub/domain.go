@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"net/netip"
 	"os"
 	"runtime"
@@ -254,7 +253,7 @@ var _ admin.Images = userImages{}
 func (u userImages) Remove(ctx context.Context, name string) error { return u.names.Remove(ctx, name) }
 
 // api answers nodes and users about the domain.
-func (d *domain) api(with *shared) http.Handler {
+func (d *domain) api(with *shared) *answer.Mux {
 	api := answer.NewMux(d.name, d.log)
 	nodes := serve.Server{Catalog: d.catalog, Objects: d.objects,
 		Images: nodeImages{d.trees, d.catalog, d.keys, d.config.RegistryHosts}, Traces: d.starts, Holders: d.holders,

@@ -49,6 +49,15 @@ func (h *Hub) Verifier() *verify.Verifier      { return h.domains[0].verifier }
 func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.domains[0].keys.public() }
 func (h *Hub) Log() *slog.Logger               { return h.log }
 
+// Paths returns the paths of the routes about a domain.
+func (h *Hub) Paths() []string { return h.domains[0].api(h.shared).Paths() }
+
+// Endpoints are the values of the metrics' label endpoint, and EndpointOf returns that of a path.
+var (
+	Endpoints  = endpoints
+	EndpointOf = endpointOf
+)
+
 // Jobs returns the queue of the hub's jobs.
 func (h *Hub) Jobs() *jobs.Queue { return h.domains[0].jobs }
 

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -115,28 +114,34 @@ func (v *view) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByColl
 
 // Collect implements prometheus.Collector, with the metrics of the process.
 func (v *view) Collect(out chan<- prometheus.Metric) {
-	send := sender(out)
-	send(prometheus.CounterValue, "log_lines_dropped_total", "Log lines dropped because the log was not read.",
+	to := sink(out)
+	to.counter("log_lines_dropped_total", "Log lines dropped because the log was not read.",
 		int64(logqueue.Dropped(v.log)), nil)
-	send(prometheus.GaugeValue, "disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes(),
-		nil)
+	to.gauge("disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes(), nil)
 	for _, d := range v.reserve.Dirs() {
 		free, err := d.Free()
 		if err != nil {
 			v.log.Warn("collect metrics failed", "err", err)
 			return
 		}
-		send(prometheus.GaugeValue, "disk_free_bytes", "Free bytes of the disk of a directory.", free,
-			prometheus.Labels{"dir": d.Name})
+		to.gauge("disk_free_bytes", "Free bytes of the disk of a directory.", free, prometheus.Labels{"dir": d.Name})
 	}
 }
 
-// sender returns a function that sends metrics.
-func sender(out chan<- prometheus.Metric) func(prometheus.ValueType, string, string, int64, prometheus.Labels) {
-	return func(kind prometheus.ValueType, name, help string, n int64, labels prometheus.Labels) {
-		desc := prometheus.NewDesc(metricPrefix+name, help, nil, labels)
-		out <- prometheus.MustNewConstMetric(desc, kind, float64(n))
-	}
+// sink receives metrics.
+type sink chan<- prometheus.Metric
+
+func (s sink) gauge(name, help string, n int64, labels prometheus.Labels) {
+	s.send(prometheus.GaugeValue, name, help, n, labels)
+}
+
+func (s sink) counter(name, help string, n int64, labels prometheus.Labels) {
+	s.send(prometheus.CounterValue, name, help, n, labels)
+}
+
+func (s sink) send(kind prometheus.ValueType, name, help string, n int64, labels prometheus.Labels) {
+	desc := prometheus.NewDesc(metricPrefix+name, help, nil, labels)
+	s <- prometheus.MustNewConstMetric(desc, kind, float64(n))
 }
 
 // figures are the metrics of a domain.
@@ -149,36 +154,44 @@ func (f figures) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (f figures) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	if err := f.collect(ctx, out); err != nil {
-		f.log.Warn("collect metrics failed", "err", err)
+	for _, collect := range []func(context.Context, sink) error{
+		f.collectImages, f.collectJobs, f.collectChecks, f.collectStarts, f.collectHolders, f.collectRetention,
+		f.collectQuotas, f.collectGarbage,
+	} {
+		if err := collect(ctx, out); err != nil {
+			f.log.Warn("collect metrics failed", "err", err)
+			return
+		}
 	}
 }
 
-func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) error {
-	send := sender(out)
-	count := func(name, help, result string, n int64) {
-		send(prometheus.CounterValue, name, help, n, prometheus.Labels{"result": result})
-	}
-	gauge := func(name, help string, n int64) { send(prometheus.GaugeValue, name, help, n, nil) }
-
+func (f figures) collectImages(ctx context.Context, to sink) error {
 	states, err := f.catalog.States(ctx)
 	if err != nil {
 		return err
 	}
 	for _, state := range []string{wire.StateQueued, wire.StateActive, wire.StateReady, wire.StateFailed,
 		wire.StateStored} {
-		send(prometheus.GaugeValue, "images", "Images, by state.", states[state], prometheus.Labels{"state": state})
+		to.gauge("images", "Images, by state.", states[state], prometheus.Labels{"state": state})
 	}
+	return nil
+}
+
+func (f figures) collectJobs(ctx context.Context, to sink) error {
 	open, err := f.catalog.Jobs.Count(ctx)
 	if err != nil {
 		return err
 	}
 	for _, kind := range f.jobs.Kinds() {
 		for _, state := range []string{wire.JobQueued, wire.JobRunning, wire.JobPaused} {
-			send(prometheus.GaugeValue, "jobs", "Jobs that have not ended, by kind and state.",
-				open[[2]string{kind, state}], prometheus.Labels{"kind": kind, "state": state})
+			to.gauge("jobs", "Jobs that have not ended, by kind and state.", open[[2]string{kind, state}],
+				prometheus.Labels{"kind": kind, "state": state})
 		}
 	}
+	return nil
+}
+
+func (f figures) collectChecks(ctx context.Context, to sink) error {
 	for _, kind := range []string{fsck.KindCheck, fsck.KindSweep, fsck.KindScrub} {
 		state, err := f.catalog.Checks.Get(ctx, kind)
 		if err != nil {
@@ -188,61 +201,84 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 		if !state.Ended.IsZero() {
 			completed = state.Ended.Unix()
 		}
-		send(prometheus.GaugeValue, "check_completed_seconds", "When the last complete check ended, since 1970.",
-			completed, labels)
-		send(prometheus.CounterValue, "check_objects_total", "Objects that checks have compared or read.",
-			state.Objects, labels)
-		send(prometheus.CounterValue, "check_read_bytes_total", "Bytes of objects that checks have read.",
-			state.Bytes, labels)
-		send(prometheus.CounterValue, "check_errors_total", "Problems that checks have found.",
-			state.Errors, labels)
+		to.gauge("check_completed_seconds", "When the last complete check ended, since 1970.", completed, labels)
+		to.counter("check_objects_total", "Objects that checks have compared or read.", state.Objects, labels)
+		to.counter("check_read_bytes_total", "Bytes of objects that checks have read.", state.Bytes, labels)
+		to.counter("check_errors_total", "Problems that checks have found.", state.Errors, labels)
 	}
+	return nil
+}
+
+// byResult is the label of a counter of results.
+func byResult(result string) prometheus.Labels { return prometheus.Labels{"result": result} }
+
+// collectStarts collects the metrics of traces, layouts and startup packs.
+func (f figures) collectStarts(ctx context.Context, to sink) error {
 	counts := f.starts.Counts()
 	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, made or given up."
-	count("traces_total", traces, "taken", counts.Taken)
-	count("traces_total", traces, "refused", counts.Refused)
-	count("layouts_total", layouts, "made", counts.Laid)
-	count("layouts_total", layouts, "failed", counts.GivenUp)
+	to.counter("traces_total", traces, counts.Taken, byResult("taken"))
+	to.counter("traces_total", traces, counts.Refused, byResult("refused"))
+	to.counter("layouts_total", layouts, counts.Laid, byResult("made"))
+	to.counter("layouts_total", layouts, counts.GivenUp, byResult("failed"))
 	held, err := f.catalog.Starts.StartHoldings(ctx)
-	limit, limitErr := f.starts.Limit(ctx)
-	if err = errors.Join(err, limitErr); err != nil {
-		return err
-	}
-	gauge("trace_bytes", "Bytes of traces and recordings, compressed.", held.TraceBytes)
-	gauge("startup_packs", "Startup packs, including retired ones.", held.Packs)
-	gauge("startup_pack_bytes", "Bytes of startup packs, including retired ones.", held.PackBytes)
-	gauge("startup_pack_live_bytes", "Bytes of startup packs that are not retired.", held.Live)
-	gauge("startup_pack_limit_bytes", "Limit of the bytes of startup packs that are not retired.", limit)
-	gauge("startup_packs_lost", "Trees whose startup packs were evicted because others were used more recently.",
-		held.Lost)
-	gauge("layouts_waiting", "Trees that wait for a new layout.", held.Waiting)
-	holders, err := f.holders.Counts(ctx)
 	if err != nil {
 		return err
 	}
-	for state, n := range holders.Holders {
-		send(prometheus.GaugeValue, "holders", "Nodes and mirrors that have reported what they have, by state.", n,
+	limit, err := f.starts.Limit(ctx)
+	if err != nil {
+		return err
+	}
+	to.gauge("trace_bytes", "Bytes of traces and recordings, compressed.", held.TraceBytes, nil)
+	to.gauge("startup_packs", "Startup packs, including retired ones.", held.Packs, nil)
+	to.gauge("startup_pack_bytes", "Bytes of startup packs, including retired ones.", held.PackBytes, nil)
+	to.gauge("startup_pack_live_bytes", "Bytes of startup packs that are not retired.", held.Live, nil)
+	to.gauge("startup_pack_limit_bytes", "Limit of the bytes of startup packs that are not retired.", limit, nil)
+	to.gauge("startup_packs_lost", "Trees whose startup packs were evicted because others were used more recently.",
+		held.Lost, nil)
+	to.gauge("layouts_waiting", "Trees that wait for a new layout.", held.Waiting, nil)
+	return nil
+}
+
+func (f figures) collectHolders(ctx context.Context, to sink) error {
+	counts, err := f.holders.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for state, n := range counts.Holders {
+		to.gauge("holders", "Nodes and mirrors that have reported what they have, by state.", n,
 			prometheus.Labels{"state": state})
 	}
 	const reports = "Reports of what nodes and mirrors have, by result."
-	count("held_reports_total", reports, "accepted", holders.Accepted)
-	count("held_reports_total", reports, "refused", holders.Refused)
-	expiry, err := f.expiry.Counts(ctx)
+	to.counter("held_reports_total", reports, counts.Accepted, byResult("accepted"))
+	to.counter("held_reports_total", reports, counts.Refused, byResult("refused"))
+	return nil
+}
+
+func (f figures) collectRetention(ctx context.Context, to sink) error {
+	counts, err := f.expiry.Counts(ctx)
 	if err != nil {
 		return err
 	}
-	send(prometheus.CounterValue, "retention_removed_total", "Images that retention rules have removed.",
-		expiry.Removed, nil)
+	to.counter("retention_removed_total", "Images that retention rules have removed.", counts.Removed, nil)
+	to.gauge("retention_waiting", "Images that retention rules would remove after a confirmation.", counts.Waiting, nil)
+	return nil
+}
+
+func (f figures) collectQuotas(ctx context.Context, to sink) error {
 	use, err := f.quotas.Use(ctx)
 	if err != nil {
 		return err
 	}
 	for _, q := range f.config.Quota {
 		labels := prometheus.Labels{"prefix": q.Prefix}
-		send(prometheus.GaugeValue, "quota_bytes", "Quota of the images below a prefix.", int64(q.Bytes), labels)
-		send(prometheus.GaugeValue, "quota_used_bytes", "Bytes of the images below a prefix.", use[q.Prefix], labels)
+		to.gauge("quota_bytes", "Quota of the images below a prefix.", int64(q.Bytes), labels)
+		to.gauge("quota_used_bytes", "Bytes of the images below a prefix.", use[q.Prefix], labels)
 	}
-	gauge("retention_waiting", "Images that retention rules would remove after a confirmation.", expiry.Waiting)
+	return nil
+}
+
+// collectGarbage collects the metrics of the last collection of what no image needs.
+func (f figures) collectGarbage(ctx context.Context, to sink) error {
 	last, err := f.collector.Last(ctx)
 	if err != nil {
 		return err
@@ -253,11 +289,11 @@ func (f figures) collect(ctx context.Context, out chan<- prometheus.Metric) erro
 	} else {
 		ended = last.At.Unix()
 	}
-	send(prometheus.CounterValue, "collected_bytes_total", "Bytes of the objects that collections have deleted.",
-		last.AllBytes, nil)
-	gauge("collection_dead_bytes", "Bytes that nothing needs in packs that stay, at the last collection.",
-		last.DeadBytes)
-	gauge("collection_unrenewed_trees", "Trees whose locations the last collection could not renew.", last.Unrenewed)
-	gauge("collection_timestamp_seconds", "When the last collection ended, in seconds since 1970.", ended)
+	to.counter("collected_bytes_total", "Bytes of the objects that collections have deleted.", last.AllBytes, nil)
+	to.gauge("collection_dead_bytes", "Bytes that nothing needs in packs that stay, at the last collection.",
+		last.DeadBytes, nil)
+	to.gauge("collection_unrenewed_trees", "Trees whose locations the last collection could not renew.", last.Unrenewed,
+		nil)
+	to.gauge("collection_timestamp_seconds", "When the last collection ended, in seconds since 1970.", ended, nil)
 	return nil
 }

@@ -47,6 +47,31 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// Each route has an endpoint of its first path element, and docs/metrics.md names all endpoints.
+func TestEachRouteHasAnEndpoint(t *testing.T) {
+	h := startHub(t)
+	got := []string{hub.EndpointOf("/v2/a/manifests/1"), hub.EndpointOf("/x")}
+	for _, path := range h.Paths() {
+		endpoint := hub.EndpointOf(path)
+		if endpoint == "other" {
+			t.Errorf("the requests to %s are counted as others", path)
+		}
+		got = append(got, endpoint)
+	}
+	slices.Sort(got)
+	got = slices.Compact(got)
+	if want := slices.Sorted(slices.Values(hub.Endpoints)); !slices.Equal(got, want) {
+		t.Errorf("the routes have the endpoints %v, want %v", got, want)
+	}
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "`" + strings.Join(hub.Endpoints, "`, `") + "`"; !strings.Contains(string(text), want) {
+		t.Errorf("docs/metrics.md does not name the endpoints %s", want)
+	}
+}
+
 // documented checks that docs/metrics.md has all of the hub's metrics and no others.
 func documented(t *testing.T, exposed string) {
 	t.Helper()

@@ -32,9 +32,10 @@ import (
 // Mux routes requests about one domain to handlers that return errors. It answers unknown paths
 // with JSON, too.
 type Mux struct {
-	mux  *http.ServeMux
-	base string // the path below which the domain's API lies
-	log  *slog.Logger
+	mux   *http.ServeMux
+	base  string   // the path below which the domain's API lies
+	paths []string // of the routes
+	log   *slog.Logger
 }
 
 // NewMux returns a router without routes for a domain.
@@ -44,12 +45,16 @@ func NewMux(domain string, log *slog.Logger) *Mux {
 
 // Handle adds a route. path is relative to wire.Prefix/DOMAIN.
 func (m *Mux) Handle(method, path string, handle func(http.ResponseWriter, *http.Request) error) {
+	m.paths = append(m.paths, m.base+path)
 	m.mux.HandleFunc(method+" "+m.base+path, func(w http.ResponseWriter, req *http.Request) {
 		if err := handle(w, req); err != nil {
 			m.sendError(w, req, err)
 		}
 	})
 }
+
+// Paths returns the paths of the routes, as patterns of http.ServeMux without a method.
+func (m *Mux) Paths() []string { return m.paths }
 
 // HandleJSON adds a route whose handler's result is sent as JSON, with a Cache-Control header.
 func (m *Mux) HandleJSON(

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -41,8 +42,12 @@ const (
 
 // metrics returns the metrics without labels.
 func (f *figures) metrics() []metric {
-	s, reads := &f.status, &f.devices
-	fetched, cache, ahead, recording, completion := &s.Fetched, &s.Cache, &s.Ahead, &s.Recording, &s.Completion
+	return slices.Concat(f.daemon(), f.reads(), f.fetches(), f.starts(), f.cache(), f.completion(), f.trees())
+}
+
+// daemon describes the process and its keeper, and what the process failed to clean up or report.
+func (f *figures) daemon() []metric {
+	s := &f.status
 	return []metric{
 		{"ready", gauge, truth(f.ready), "1 if the node is ready, as /readyz says."},
 		{"taken_over", gauge, truth(s.TakenOver), "1 if this daemon took over a previous daemon's devices."},
@@ -50,6 +55,19 @@ func (f *figures) metrics() []metric {
 			"0 if no keeper holds the devices: if the daemon ends now, containers get errors."},
 		{"keepers_replaced_total", counter, float64(s.Keeper.Replaced),
 			"Keepers that ended while the daemon ran, and were replaced."},
+		{"log_lines_dropped_total", counter, float64(f.dropped),
+			"Log lines that were dropped because nothing read the log."},
+		{"leftovers", gauge, float64(len(s.Leftovers)),
+			"Files and directories of the node that could not be cleaned up or written."},
+		{"held_unreported", gauge, float64(unreported(s)),
+			"Hubs that failed to accept the last report of what this node has."},
+	}
+}
+
+// reads describes what the kernel requests.
+func (f *figures) reads() []metric {
+	reads := &f.devices
+	return []metric{
 		{"resent_reads_total", counter, float64(reads.Resent),
 			"Reads that a previous daemon had not answered, and the kernel sent again."},
 		{"reads_in_flight", gauge, float64(reads.Active), "Reads that are being answered."},
@@ -58,8 +76,14 @@ func (f *figures) metrics() []metric {
 		{"kernel_requests", gauge, float64(reads.InKernel),
 			"Requests that the kernel counts as unanswered, including blocked ones; -1 if unknown."},
 		{"oldest_read_seconds", gauge, reads.Oldest.Seconds(), "Age of the oldest unanswered read."},
+	}
+}
 
-		{"pulls_without_hub_total", counter, float64(s.NoHub),
+// fetches describes what the node requests from hubs.
+func (f *figures) fetches() []metric {
+	fetched := &f.status.Fetched
+	return []metric{
+		{"pulls_without_hub_total", counter, float64(f.status.NoHub),
 			"Failed lookups and index fetches: their images were unpacked as usual."},
 		{"unit_requests_total", counter, float64(fetched.Requests), "Requests for units and chunks."},
 		{"unit_received_bytes_total", counter, float64(fetched.Bytes), "Bytes of units received, compressed."},
@@ -71,15 +95,23 @@ func (f *figures) metrics() []metric {
 			"Bytes of units that have arrived and are not stored yet, uncompressed."},
 		{"unstored_units_total", counter, float64(fetched.Unstored),
 			"Units that the cache was too slow to store; they are fetched again when needed."},
+		{"link_bytes_per_second", gauge, float64(fetched.Link.Rate),
+			"Estimated bandwidth of the hubs: the highest recent rate."},
+		{"link_round_trip_seconds", gauge, fetched.Link.RoundTrip.Seconds(),
+			"Estimated round-trip time: the lowest recent time to the first byte."},
+	}
+}
 
+// starts describes recorded starts, and what was fetched or loaded before it was read.
+func (f *figures) starts() []metric {
+	recording, ahead := &f.status.Recording, &f.status.Ahead
+	return []metric{
 		{"starts_recorded_total", counter, float64(recording.Recorded),
 			"Starts of containers whose reads were recorded."},
 		{"starts_in_recording", gauge, float64(recording.Active), "Starts that are being recorded."},
 		{"traces_reported_total", counter, float64(recording.Reported), "Traces of starts that a hub accepted."},
 		{"traces_dropped_total", counter, float64(recording.Dropped),
 			"Traces of starts that no hub accepted, or that exceeded the queue."},
-		{"held_unreported", gauge, float64(unreported(s)),
-			"Hubs that failed to accept the last report of what this node has."},
 		{"startup_received_bytes_total", counter, float64(ahead.Startup.Fetched),
 			"Bytes of startup packs received, compressed."},
 		{"startup_brought_bytes_total", counter, float64(ahead.Startup.Added),
@@ -92,11 +124,12 @@ func (f *figures) metrics() []metric {
 			"Bytes of neighbouring chunks that were fetched with a miss, uncompressed."},
 		{"around_used_bytes_total", counter, float64(ahead.Neighbours.Used),
 			"Bytes of those chunks that were read later."},
-		{"link_bytes_per_second", gauge, float64(fetched.Link.Rate),
-			"Estimated bandwidth of the hubs: the highest recent rate."},
-		{"link_round_trip_seconds", gauge, fetched.Link.RoundTrip.Seconds(),
-			"Estimated round-trip time: the lowest recent time to the first byte."},
+	}
+}
 
+func (f *figures) cache() []metric {
+	cache := &f.status.Cache
+	return []metric{
 		{"cache_bytes", gauge, float64(cache.Used), "Bytes that the cache takes on the disk."},
 		{"cache_limit_bytes", gauge, float64(cache.Limit), "Maximum of cache_bytes."},
 		{"cache_room_bytes", gauge, float64(cache.Room),
@@ -121,21 +154,30 @@ func (f *figures) metrics() []metric {
 			"Chunks that the disk returned damaged; they are fetched again."},
 		{"cache_scrubbed_bytes_total", counter, float64(cache.Scrubbed), "Bytes that scrubs verified."},
 		{"cache_failed_writes_total", counter, float64(cache.Failed), "Chunks that the disk failed to write."},
+		{"local_device_bytes", gauge, float64(cache.External),
+			"Bytes of the disk that local devices take, as part of the cache's."},
+	}
+}
+
+func (f *figures) completion() []metric {
+	completion := &f.status.Completion
+	return []metric{
 		{"completion_received_bytes_total", counter, float64(completion.Fetched),
 			"Bytes of units received to complete images, compressed."},
 		{"completion_left_bytes", gauge, float64(completion.Left),
 			"Bytes of missing chunks of the image that is being completed."},
 		{"completion_waits", gauge, truth(completion.Waits != ""),
 			"1 while completion waits: for its schedule, or because disk, cache or memory are short."},
-		{"local_device_bytes", gauge, float64(cache.External),
-			"Bytes of the disk that local devices take, as part of the cache's."},
+	}
+}
+
+// trees describes the trees and statements that the node has.
+func (f *figures) trees() []metric {
+	s := &f.status
+	return []metric{
 		{"local_mounts", gauge, float64(localMounts(s)), "Mounted trees whose newest mount reads a local device."},
-		{"leftovers", gauge, float64(len(s.Leftovers)),
-			"Files and directories of the node that could not be cleaned up or written."},
 		{"unsigned_statements", gauge, float64(unsigned(s)),
 			"Statements that a pinned key has not signed, for the key that lacks most."},
-		{"log_lines_dropped_total", counter, float64(f.dropped),
-			"Log lines that were dropped because nothing read the log."},
 		{"broken_trees", gauge, float64(len(s.Lost)),
 			"Trees that could not be recovered, whose metadata image is damaged under its mount, or that no hub has."},
 		{"refused_statements", gauge, float64(len(s.Refused)),

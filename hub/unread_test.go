@@ -12,14 +12,19 @@ import (
 	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/report"
+	"lighter/hub/retention"
 	"lighter/wire"
 )
 
-// If the files of one repository cannot be read, a check of the stores and the jobs of its names
-// end, and say so. Other repositories are checked and repaired as usual.
+// If the files of one repository cannot be read, a check of the stores, the jobs of its names and
+// retention end, and say so. Other repositories are checked and repaired as usual.
 func TestRepositoryCannotBeRead(t *testing.T) {
 	t.Parallel()
-	h := runHub(t, openHub(t, localConfig(t)))
+	c := localConfig(t)
+	c.RetentionMaxPercent = 50
+	c.Retention = []retention.Rule{{Repositories: []string{"bad"},
+		KeepTags: []retention.Keep{{Patterns: []string{"none"}}}}}
+	h := runHub(t, openHub(t, c))
 	h.pushReady("bad:1", image(lowerTar))
 	for _, name := range []string{"good:1", "good:2"} {
 		h.pushReady(name, image(upperTar))
@@ -57,12 +62,8 @@ func TestRepositoryCannotBeRead(t *testing.T) {
 		away.Is(err) {
 		t.Errorf("collection of blobs: %v, want an error that ends it", err)
 	}
-	for name, want := range map[string]string{"bad:1": wire.JobFailed, "good:1": wire.JobDone} {
-		n, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "name", Key: name, Payload: []byte("{}")}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		j := catalog.Job{}
+	ended := func(n int64) (j catalog.Job) {
+		t.Helper()
 		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			if j, err = h.Catalog().Jobs.Get(t.Context(), n); err != nil {
 				t.Fatal(err)
@@ -71,6 +72,21 @@ func TestRepositoryCannotBeRead(t *testing.T) {
 				break
 			}
 		}
+		return j
+	}
+	expiry, err := h.client.ApplyRetention(t.Context(), []string{"bad"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j := ended(expiry.N); j.State != wire.JobFailed || !strings.Contains(j.Error, "remove bad:1") {
+		t.Errorf("retention is %s: %s, want it failed with bad:1", j.State, j.Error)
+	}
+	for name, want := range map[string]string{"bad:1": wire.JobFailed, "good:1": wire.JobDone} {
+		n, err := h.Catalog().Jobs.Add(t.Context(), catalog.Job{Kind: "name", Key: name, Payload: []byte("{}")}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := ended(n)
 		if isBad := strings.Contains(j.Error, "repository bad cannot be read"); j.State != want ||
 			isBad != (want == wire.JobFailed) {
 			t.Errorf("the job of %s is %s: %s, want %s", name, j.State, j.Error, want)

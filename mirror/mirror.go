@@ -6,12 +6,14 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -78,7 +80,9 @@ func New(hub client.Options, dir string, keys []ed25519.PublicKey, report func(w
 	return &Mirror{client: c, hub: o, dir: dir, pinned: keys, report: report}, nil
 }
 
-// Copy copies the images of the names; without names, all images that are ready.
+// Copy copies the images of the names; without names, all images that are ready. A name that cannot
+// be copied keeps no other one from being copied, unless the hub cannot be reached. Its error is
+// returned at the end. In any case the hub gets to know what the directory has.
 func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err error) {
 	files, unlock, err := openFiles(m.dir)
 	if err != nil {
@@ -101,9 +105,14 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err err
 		}
 	}
 	trees := map[string]bool{} // by chain
+	var failed []error
 	for _, name := range names {
 		if err := m.copyName(ctx, name, trees); err != nil {
-			return done, err
+			failed = append(failed, fmt.Errorf("mirror image %s: %w", name, err))
+			if dial := (*net.OpError)(nil); ctx.Err() != nil || errors.As(err, &dial) && dial.Op == "dial" {
+				break
+			}
+			continue
 		}
 		done.Images = append(done.Images, name)
 	}
@@ -111,8 +120,11 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err err
 	done.Fetched, done.Kept = m.fetched.Load(), m.kept.Load()
 	if err := m.reportHeld(ctx); err != nil {
 		done.NotHeld = err.Error()
+		if len(failed) > 0 {
+			failed = append(failed, fmt.Errorf("report what the mirror has: %w", err))
+		}
 	}
-	return done, ctx.Err()
+	return done, cmp.Or(errors.Join(failed...), ctx.Err())
 }
 
 // trustedKeys returns the hub's keys that the caller or the directory has pinned; if neither has
@@ -163,7 +175,7 @@ func (m *Mirror) copyName(ctx context.Context, name string, trees map[string]boo
 		}
 		ready++
 		if err := m.copyImage(ctx, image, trees); err != nil {
-			return fmt.Errorf("mirror image %s: %w", name, err)
+			return err
 		}
 	}
 	if ready == 0 {

@@ -27,6 +27,7 @@ type fakeHub struct {
 	layer   wire.LayerInfo
 	digest  string            // of its manifest
 	objects map[string][]byte // by the ends of their paths
+	held    []wire.Held       // reports
 }
 
 func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
@@ -62,7 +63,17 @@ func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
 func (h *fakeHub) publicKey() string { return index.FormatKey(h.key.Public().(ed25519.PublicKey)) }
 
 func (h *fakeHub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if strings.HasSuffix(req.URL.Path, "/inspect") {
+	switch {
+	case req.URL.Path == wire.HeldPath(wire.DefaultDomain):
+		var held wire.Held
+		_ = json.NewDecoder(req.Body).Decode(&held)
+		h.held = append(h.held, held)
+		_ = json.NewEncoder(w).Encode(wire.Unknown{})
+		return
+	case strings.HasPrefix(req.FormValue("name"), "gone"):
+		w.WriteHeader(http.StatusNotFound)
+		return
+	case strings.HasSuffix(req.URL.Path, "/inspect"):
 		image := wire.Inspection{Layers: []wire.LayerInfo{h.layer},
 			Image: wire.Image{Name: "a:1", Digest: h.digest, State: wire.StateReady}}
 		_ = json.NewEncoder(w).Encode([]wire.Inspection{image})
@@ -80,6 +91,12 @@ func (h *fakeHub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // mirror copies the hub's image into a directory.
 func (h *fakeHub) mirror(t *testing.T, dir string, keys ...string) error {
 	t.Helper()
+	return h.mirrorNames(t, dir, nil, keys...)
+}
+
+// mirrorNames is mirror with other names before the image's.
+func (h *fakeHub) mirrorNames(t *testing.T, dir string, names []string, keys ...string) error {
+	t.Helper()
 	server := httptest.NewServer(h)
 	defer server.Close()
 	var pinned []ed25519.PublicKey
@@ -94,7 +111,7 @@ func (h *fakeHub) mirror(t *testing.T, dir string, keys ...string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = m.Copy(t.Context(), []string{"a:1"})
+	_, err = m.Copy(t.Context(), append(names, "a:1"))
 	return err
 }
 
@@ -238,5 +255,23 @@ func TestMirrorOfManifests(t *testing.T) {
 	}
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "registry.test/a") {
 		t.Errorf("the mirror has %q, %v", b, err)
+	}
+}
+
+// A name that the hub does not have keeps no other one from being copied, nor the hub from being
+// told what the mirror has. The error has all such names.
+func TestMirrorOfARemovedImage(t *testing.T) {
+	h := newFakeHub(t, 1, goodChain)
+	dir := t.TempDir()
+	err := h.mirrorNames(t, dir, []string{"gone:1", "gone:2"})
+	if err == nil || !strings.Contains(err.Error(), "gone:1") || !strings.Contains(err.Error(), "gone:2") ||
+		strings.Contains(err.Error(), "a:1") {
+		t.Errorf("error %v, want one with the two names that are gone", err)
+	}
+	if len(h.held) != 1 || len(h.held[0].Trees) != 1 {
+		t.Errorf("reports %+v, want one with the tree of the image", h.held)
+	}
+	if err := h.mirror(t, dir); err != nil || len(h.held) != 2 {
+		t.Errorf("a later run: %v, %d reports, want two", err, len(h.held))
 	}
 }

@@ -295,7 +295,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context){
 		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run,
-		n.chains.RenewStatements, n.completion.Run, n.devices.WatchKeeper,
+		n.chains.RenewStatements, n.trees.RenewLocations, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },
 		func(ctx context.Context) { n.health.Flush(ctx, n.log) },

@@ -7,8 +7,8 @@ package wire
 
 // Headers.
 const (
-	// CopyHeader marks requests that copy objects, as a mirror does. The hub does not count
-	// them as starts.
+	// CopyHeader marks requests that copy or renew objects, as a mirror does, or a node once a
+	// day. The hub does not count them as starts.
 	CopyHeader = "Lighter-Copy"
 	// MissingHeader marks a 404 that comes from the hub itself. A 404 without it may come from
 	// a proxy that cannot reach the hub.

@@ -30,6 +30,13 @@ const (
 	// refreshAge is the age at which locations are refreshed. An attempt renews the age even if it
 	// fails: the locations on the disk can still be used.
 	refreshAge = time.Minute
+	// renewAge is the age at which locations of a served tree are refreshed while a container runs.
+	// It is much less than the week for which a hub keeps a pack that newer locations do not name.
+	// Once in renewEvery, on average, the node looks for such locations.
+	renewAge   = 24 * time.Hour
+	renewEvery = time.Hour
+	// renewFirst bounds the time after the start of the daemon at which it looks first.
+	renewFirst = 10 * time.Second
 	// repairPause is the least time between two attempts to repair one tree.
 	repairPause = 10 * time.Second
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/sleep"
+	"lighter/wire/client"
 )
 
 // locateBackoff has the pauses between attempts to fetch the locations of one tree. It has jitter
@@ -83,10 +85,40 @@ func (s *Store) Refresh(tree chunk.ID) {
 	}
 }
 
+// RenewLocations refreshes the locations of served trees once a day, one tree at a time, until ctx
+// ends. A container may run for longer than the week after which a hub deletes a pack that newer
+// locations do not name. Nodes do so at random times. The hub does not count it as a start.
+func (s *Store) RenewLocations(ctx context.Context) {
+	for pause := rand.N(renewFirst); sleep.For(ctx, pause); pause = renewEvery/2 + rand.N(renewEvery) {
+		for tree := range s.allServed() {
+			info, err := os.Stat(s.locations(tree))
+			if err != nil { // removed meanwhile, or they are fetched until they arrive
+				continue
+			}
+			if age := time.Since(info.ModTime()); 0 <= age && age < renewAge {
+				continue
+			}
+			if _, local := s.HasLocal(tree); local {
+				continue
+			}
+			select {
+			case <-s.refreshAs(tree, client.AsCopy):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
 // refresh fetches missing, damaged or old locations in the background, unless that was tried
 // lately, and gives them to the tree's devices. It returns a channel that is closed when the
 // attempt has ended.
 func (s *Store) refresh(tree chunk.ID) <-chan struct{} {
+	return s.refreshAs(tree, func(ctx context.Context) context.Context { return ctx })
+}
+
+// refreshAs is refresh with a context of requests that as makes.
+func (s *Store) refreshAs(tree chunk.ID, as func(context.Context) context.Context) <-chan struct{} {
 	l := s.locator
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +135,7 @@ func (s *Store) refresh(tree chunk.ID) <-chan struct{} {
 	}
 	one.busy, one.tried = true, make(chan struct{})
 	l.work.Go(func() {
-		has, err := s.tryRefresh(one.ctx, tree)
+		has, err := s.tryRefresh(as(one.ctx), tree)
 		if err != nil {
 			s.log.Debug("cannot fetch locations", "tree", tree.Short(), "err", err)
 		}

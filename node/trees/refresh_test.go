@@ -281,6 +281,39 @@ func TestLocationsComeBetween(t *testing.T) {
 	}
 }
 
+// While a tree is served, its locations are renewed once a day, though nothing pulls or mounts it.
+func TestLocationsAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		chunks := &moved{}
+		trees, m := servedOf(t, h, chunks)
+		young(t, trees.locations(h.tree))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go trees.RenewLocations(ctx)
+		asked := h.askedHints.Load()
+		after := func(d time.Duration) int32 {
+			time.Sleep(d)
+			synctest.Wait()
+			young(t, trees.locations(h.tree))
+			return int32(h.askedHints.Load() - asked)
+		}
+		if n := after(renewAge - time.Minute); n != 0 {
+			t.Errorf("asked %d times in a day, want 0", n)
+		}
+		chunks.pack = h.relocated("later")
+		if n := after(2 * renewEvery); n != 1 {
+			t.Errorf("asked %d times after a day, want once", n)
+		}
+		if err := reads(t, m); err != nil || chunks.located != 1 {
+			t.Errorf("%d reads used the current unit, want 1: %v", chunks.located, err)
+		}
+		if n := after(4 * renewAge); n < 4 || n > 6 {
+			t.Errorf("asked %d times in five days", n)
+		}
+	})
+}
+
 // A node that ends leaves no attempt and no partial file behind.
 func TestRefreshEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -125,7 +125,7 @@ node/resolver: durable format/chunk format/index node/flight sleep store/origin 
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc sleep
 node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch sleep
-	| store/disk
+	wire/client | store/disk
 proc:
 renewed:
 sleep:

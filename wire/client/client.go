@@ -225,6 +225,9 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	}
 	maps.Copy(req.Header, c.options.Header)
 	maps.Copy(req.Header, r.header)
+	if ctx.Value(copyKey{}) != nil {
+		req.Header.Set(wire.CopyHeader, "1")
+	}
 	req.Header.Set("Accept-Encoding", "identity") // request the bytes as the hub stores them
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -263,3 +266,9 @@ func ask[T any](ctx context.Context, c *Client, r request, limit int64) (answer 
 	}
 	return answer, nil
 }
+
+// copyKey is the key of AsCopy's mark in a context.
+type copyKey struct{}
+
+// AsCopy returns a context whose requests have wire.CopyHeader: they do not count as starts.
+func AsCopy(ctx context.Context) context.Context { return context.WithValue(ctx, copyKey{}, true) }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,5 +161,28 @@ func TestProgressEndsWithAStatus(t *testing.T) {
 			answer.Status != want || errors.Is(err, chunk.ErrNotFound) != (want == http.StatusNotFound) {
 			t.Errorf("a last line with %s: %v, status %d, want %d", line, err, answer.Status, want)
 		}
+	}
+}
+
+// A context can mark its requests as ones that do not count as starts.
+func TestAsCopy(t *testing.T) {
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		got = append(got, req.Header.Get(wire.CopyHeader))
+	}))
+	defer server.Close()
+	c, err := client.New(client.Options{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ctx := range []context.Context{t.Context(), client.AsCopy(t.Context())} {
+		res, err := c.Get(ctx, "/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+	}
+	if !slices.Equal(got, []string{"", "1"}) {
+		t.Errorf("headers %q, want the second one only", got)
 	}
 }

@@ -224,6 +224,7 @@ func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(d.trees.Run)
 	group.Go(func() error { return d.catalog.KeepSizes(ctx, d.log) })
 	group.Go(func() error { return d.starts.Run(ctx) })
+	group.Go(func() error { return d.holders.Run(ctx) })
 }
 
 // registryUses keeps in the catalog which blobs of the registry clients rely on.

@@ -250,6 +250,7 @@ func (f figures) collectHolders(ctx context.Context, to sink) error {
 	}
 	const reports = "Reports of what nodes and mirrors have, by result."
 	to.counter("held_reports_total", reports, counts.Accepted, byResult("accepted"))
+	to.counter("held_reports_total", reports, counts.Beyond, byResult("beyond"))
 	to.counter("held_reports_total", reports, counts.Refused, byResult("refused"))
 	return nil
 }

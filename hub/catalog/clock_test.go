@@ -52,3 +52,55 @@ func TestTimesAreOfTheDatabase(t *testing.T) {
 		}
 	}
 }
+
+// A hub that was off for longer than holders are kept forgets none of them for a lease: they had no
+// time to report. Those that do not report then are forgotten.
+func TestHubThatWasOff(t *testing.T) {
+	ctx, c := t.Context(), openNew(t)
+	const day, age = 24 * time.Hour, 37 * 24 * time.Hour
+	note := func() {
+		t.Helper()
+		if err := c.Holders.NoteServing(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report := func(id string) {
+		t.Helper()
+		if _, err := c.Holders.SetHeld(ctx, catalog.Holder{ID: id, Kind: "node"}, nil,
+			catalog.HeldBounds{Holders: 9}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantExpired := func(when, want string) {
+		t.Helper()
+		expired, err := c.Holders.ExpireHolders(ctx, age, 10)
+		got := ""
+		for _, h := range expired {
+			got += h.ID
+		}
+		if err != nil || got != want {
+			t.Errorf("%s, expired %q, %v, want %q", when, got, err, want)
+		}
+	}
+	c.SetBehind(100 * day)
+	note()
+	report("one")
+	report("two")
+	c.SetBehind(-50 * day) // the clock goes forward
+	report("one")
+	for range 6 {
+		wantExpired("after 50 days without the hub", "")
+		c.SetBehind(-day)
+	}
+	c.SetBehind(-day)
+	wantExpired("a week later", "two")
+	c.SetBehind(-6 * day)
+	note()
+	c.SetBehind(-6 * day)
+	wantExpired("after a shorter interruption", "")
+	for range 6 {
+		c.SetBehind(-3 * day)
+		note()
+	}
+	wantExpired("when its age has come", "one")
+}

@@ -73,7 +73,7 @@ func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([
 		WITH unserved AS (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead,
 			`+isHeld("t.tree")+` AS held,
 			EXISTS (SELECT 1 FROM held h JOIN holders o ON o.holder = h.holder
-				WHERE h.tree = t.tree AND o.seen >= `+now+` - CAST(? AS BIGINT)) AS kept
+				WHERE h.tree = t.tree AND NOT (`+hasExpired(c.db.Read)+`)) AS kept
 			FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+`),
 		foreseen AS (SELECT tree, locations, bytes, kept,
 			CASE WHEN dead = 0 OR held AND NOT kept THEN `+now+` ELSE dead END AS since FROM unserved)

@@ -40,11 +40,13 @@ func (c *Claims) IsHeld(ctx context.Context) (bool, error) {
 }
 
 // Disown ends all leases of jobs, claims and holds in a copy of a catalog: their owners work on the
-// original.
+// original. The holders begin anew, too: those that have reported only there must not expire in the
+// copy before they report again.
 func (c *Catalog) Disown(ctx context.Context) error {
 	return c.db.Update(ctx, "end the leases of a copied catalog", func(tx database.Session) error {
 		for _, statement := range []string{`UPDATE jobs SET lease = 0 WHERE state = 'running'`,
-			`UPDATE object_claims SET until = 0`, `DELETE FROM backups`} {
+			`UPDATE object_claims SET until = 0`, `DELETE FROM backups`,
+			`UPDATE meta SET value = '0' WHERE name = 'serving'`} {
 			if err := tx.Exec(ctx, statement); err != nil {
 				return err
 			}

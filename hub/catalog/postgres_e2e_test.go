@@ -263,8 +263,9 @@ func TestTreeThatGoesIsNotHeld(t *testing.T) {
 		WHERE name = 'collections'`)
 	var unknown []chunk.ID
 	whileLocked(t, collection, func() (err error) {
-		unknown, err = c.Holders.SetHeld(t.Context(), catalog.Holder{ID: "n", Kind: "node"}, []chunk.ID{tree},
+		done, err := c.Holders.SetHeld(t.Context(), catalog.Holder{ID: "n", Kind: "node"}, []chunk.ID{tree},
 			catalog.HeldBounds{Holders: 1, Trees: 1})
+		unknown = done.Unknown
 		return err
 	}, func(tx *sql.Tx) error {
 		for _, table := range []string{"formers", "layouts", "statements", "trees"} {

@@ -3,9 +3,14 @@
 //
 // A report counts for a lease of a week (wire.HeldLease), and its trees are kept for a grace period
 // after that: a machine that was off for some weeks finds what it needs. Then the next collection
-// forgets the holder. Any client can invent a holder. The worst that an invented one can do is
-// to keep removed images on the disk; the number of holders, their trees and their reports are
-// bounded, and an administrator can make the hub forget one.
+// forgets the holder. A hub that was itself off for longer than a lease forgets no holder within a
+// lease.
+//
+// Any client can invent a holder. The worst that an invented one can do is to keep removed images
+// on the disk. The number of holders and of their trees is bounded. Beyond the bounds, one holder
+// (catalog.Others) stands for all others: it has what they report, so no image is lost. The number
+// of a sender's reports is bounded, too; those beyond it are refused, so only clients with the same
+// address can keep a node from reporting. An administrator can make the hub forget a holder.
 package holders
 
 import (
@@ -22,6 +27,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
 	"lighter/hub/report"
+	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -29,27 +35,31 @@ import (
 type Store interface {
 	SetHeld(
 		ctx context.Context, h catalog.Holder, trees []chunk.ID, bounds catalog.HeldBounds,
-	) (unknown []chunk.ID, err error)
+	) (catalog.HeldReport, error)
 	All(ctx context.Context) ([]catalog.Holder, error)
 	Of(ctx context.Context, tree chunk.ID) ([]catalog.Holder, error)
 	ForgetHolder(ctx context.Context, id string) error
 	ExpireHolders(ctx context.Context, age time.Duration, limit int) ([]catalog.Holder, error)
+	NoteServing(ctx context.Context) error
 }
 
 var _ Store = (*catalog.Holders)(nil)
 
-// Bounds of what the hub accepts. A row of a held tree takes some 150 bytes.
+// Bounds of what the hub knows of each holder. A row of a held tree takes some 150 bytes.
 const (
 	maxHolders       = 20_000
 	maxSenderHolders = 4096 // the nodes behind a proxy that is not trusted are one sender
 	maxTrees         = 2_000_000
-	maxSenderTrees   = maxTrees / 2 // so that one sender cannot keep the trees of all others from being held
+	maxSenderTrees   = maxTrees / 2 // so that one sender alone does not make all others exceed a bound
 	// maxReports bounds the reports of one sender in each window, to all domains of a process.
 	maxReports   = 3600
 	reportWindow = time.Hour
 	maxSenders   = 20_000 // in memory, of 100 bytes each
 
 	expireAtOne = 100 // holders in one transaction
+
+	// noteEvery is how often the service notes that holders can report.
+	noteEvery = time.Hour
 )
 
 // Service receives reports and forgets holders. It is safe for concurrent use.
@@ -63,7 +73,7 @@ type Service struct {
 	log    *slog.Logger
 	bounds catalog.HeldBounds
 
-	accepted, refused atomic.Int64
+	accepted, beyond, refused atomic.Int64
 }
 
 // Senders counts the reports of each sender, to one service or to all of a process. It is safe for
@@ -90,26 +100,33 @@ func New(store Store, grace time.Duration, log *slog.Logger) *Service {
 }
 
 // Report records what a holder has, and returns the trees that the hub does not have. Errors wrap
-// report.ErrInvalid or catalog.ErrTooMany. sender is as for traces; an empty one has no bounds of
-// its own.
+// report.ErrInvalid, or catalog.ErrTooMany if the sender has sent too many reports. sender is as
+// for traces; an empty one has no bounds of its own.
 func (s *Service) Report(ctx context.Context, held wire.Held, sender string) (wire.Unknown, error) {
-	unknown, err := s.report(ctx, held, sender)
+	done, err := s.report(ctx, held, sender)
 	if err != nil {
 		if s.refused.Add(1); errors.Is(err, catalog.ErrTooMany) {
 			s.log.Warn("report of held trees refused", "kind", held.Kind, "sender", sender, "err", err)
 		}
 		return wire.Unknown{}, err
 	}
-	s.accepted.Add(1)
-	return wire.Unknown{Trees: append([]chunk.ID{}, unknown...)}, nil
+	if done.Exceeded != nil {
+		s.beyond.Add(1)
+		s.log.Warn("holder not listed: what it has is kept with that of others", "kind", held.Kind, "name", held.Name,
+			"sender", sender, "err", done.Exceeded)
+	} else {
+		s.accepted.Add(1)
+	}
+	return wire.Unknown{Trees: append([]chunk.ID{}, done.Unknown...)}, nil
 }
 
-func (s *Service) report(ctx context.Context, held wire.Held, sender string) ([]chunk.ID, error) {
+func (s *Service) report(ctx context.Context, held wire.Held, sender string) (catalog.HeldReport, error) {
 	if err := check(held); err != nil {
-		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
+		return catalog.HeldReport{}, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	if !s.Senders.count(sender, time.Now()) {
-		return nil, fmt.Errorf("%w: %s has sent %d reports in an hour", catalog.ErrTooMany, sender, maxReports)
+		return catalog.HeldReport{}, fmt.Errorf("%w: %s has sent %d reports in an hour", catalog.ErrTooMany, sender,
+			maxReports)
 	}
 	bounds := s.bounds
 	if sender == "" {
@@ -220,6 +237,18 @@ func (s *Service) Forget(ctx context.Context, short string) error {
 // grace period.
 func (s *Service) Age() time.Duration { return wire.HeldLease + s.grace }
 
+// Run notes from time to time that holders can report, until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	for {
+		if err := s.store.NoteServing(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("cannot note that holders can report", "err", err)
+		}
+		if !sleep.For(ctx, noteEvery) {
+			return nil
+		}
+	}
+}
+
 // Expire forgets the holders that have not reported for longer than Age.
 func (s *Service) Expire(ctx context.Context) error {
 	for {
@@ -239,13 +268,14 @@ func (s *Service) Expire(ctx context.Context) error {
 
 // Counts are figures for metrics.
 type Counts struct {
-	Accepted, Refused int64            // reports, since the process started
-	Holders           map[string]int64 // by state
+	// Reports since the process started. Of those Beyond a bound, catalog.Others has the trees.
+	Accepted, Beyond, Refused int64
+	Holders                   map[string]int64 // by state
 }
 
 // Counts returns the figures.
 func (s *Service) Counts(ctx context.Context) (Counts, error) {
-	c := Counts{Accepted: s.accepted.Load(), Refused: s.refused.Load(),
+	c := Counts{Accepted: s.accepted.Load(), Beyond: s.beyond.Load(), Refused: s.refused.Load(),
 		Holders: map[string]int64{wire.HolderPresent: 0, wire.HolderOverdue: 0}}
 	holders, err := s.List(ctx)
 	for _, h := range holders {

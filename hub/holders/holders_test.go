@@ -30,7 +30,8 @@ func held(n int, trees ...chunk.ID) wire.Held {
 	return wire.Held{Holder: fmt.Sprintf("%032d", n), Kind: wire.HolderNode, Name: "host", Trees: trees}
 }
 
-// The number of holders is bounded, in all and of a sender. The hub's own machine is no sender.
+// The number of holders is bounded, in all and of a sender; those beyond it count as one. The hub's
+// own machine is no sender.
 func TestBounds(t *testing.T) {
 	s, _ := service(t, 0)
 	s.bounds = catalog.HeldBounds{Holders: 3, SenderHolders: 1, Trees: 10}
@@ -40,13 +41,19 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	for _, sender := range []string{"192.0.2.1/32", "192.0.2.2/32", ""} {
-		if _, err := s.Report(t.Context(), held(9), sender); !errors.Is(err, catalog.ErrTooMany) {
-			t.Errorf("one more holder from %q: %v, want ErrTooMany", sender, err)
+		if _, err := s.Report(t.Context(), held(9), sender); err != nil {
+			t.Errorf("one more holder from %q: %v", sender, err)
 		}
 	}
-	if c, err := s.Counts(t.Context()); err != nil || c.Accepted != 3 || c.Refused != 3 ||
-		c.Holders[wire.HolderPresent] != 3 {
-		t.Errorf("counts %+v, %v", c, err)
+	if c, err := s.Counts(t.Context()); err != nil || c.Accepted != 3 || c.Beyond != 3 || c.Refused != 0 ||
+		c.Holders[wire.HolderPresent] != 4 {
+		t.Errorf("counts %+v, %v, want three holders and one for all others", c, err)
+	}
+	if wire.IsHolderID(catalog.Others) {
+		t.Error("a client can report as catalog.Others")
+	}
+	if err := s.Forget(t.Context(), "others"); err != nil {
+		t.Errorf("forget the holders beyond the bounds: %v", err)
 	}
 }
 

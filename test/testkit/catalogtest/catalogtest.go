@@ -61,6 +61,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Derived", testDerived},
 		{"Holders", testHolders},
 		{"HeldBounds", testHeldBounds},
+		{"InventedHolders", testInventedHolders},
+		{"ExpiryAfterAGap", testExpiryAfterAGap},
 		{"HeldImage", testHeldImage},
 		{"ReleasedTrees", testReleasedTrees},
 		{"ForeseenTrees", testForeseenTrees},

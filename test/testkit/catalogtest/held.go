@@ -21,9 +21,12 @@ func holder(id string) catalog.Holder {
 
 func setHeld(t *testing.T, c *catalog.Catalog, id string, trees ...chunk.ID) (unknown []chunk.ID) {
 	t.Helper()
-	unknown, err := c.Holders.SetHeld(t.Context(), holder(id), trees, anyHeld)
+	done, err := c.Holders.SetHeld(t.Context(), holder(id), trees, anyHeld)
 	must(t, err)
-	return unknown
+	if done.Exceeded != nil {
+		t.Errorf("a report of %s: %v", id, done.Exceeded)
+	}
+	return done.Unknown
 }
 
 // A report replaces what a holder has. Unknown trees are ignored.
@@ -82,16 +85,41 @@ func testHolders(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A report that exceeds a bound is refused, and changes nothing. A known holder can report as many
-// trees as before.
+// A report that exceeds a bound keeps what the holder had, and Others gets the rest. A known holder
+// can report as many trees as before.
 func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
 	Publish(t, c, "two", "b")
-	one, two := TreeOf("a"), TreeOf("b")
+	Publish(t, c, "three", "c")
+	one, two, three := TreeOf("a"), TreeOf("b"), TreeOf("c")
 	report := func(bounds catalog.HeldBounds, id string, trees ...chunk.ID) error {
-		_, err := c.Holders.SetHeld(ctx, holder(id), trees, bounds)
-		return err
+		t.Helper()
+		done, err := c.Holders.SetHeld(ctx, holder(id), trees, bounds)
+		must(t, err)
+		return done.Exceeded
+	}
+	holders := func() string {
+		t.Helper()
+		all, err := c.Holders.All(ctx)
+		must(t, err)
+		var text []string
+		for _, h := range all {
+			var trees []string
+			for _, tree := range []chunk.ID{one, two, three} {
+				of, err := c.Holders.Of(ctx, tree)
+				must(t, err)
+				if slices.ContainsFunc(of, func(o catalog.Holder) bool { return o.ID == h.ID }) {
+					trees = append(trees, map[chunk.ID]string{one: "a", two: "b", three: "c"}[tree])
+				}
+			}
+			if h.Trees != int64(len(trees)) {
+				t.Errorf("holder %+v has %v", h, trees)
+			}
+			text = append(text, fmt.Sprint(h.ID, trees))
+		}
+		slices.Sort(text)
+		return fmt.Sprint(text)
 	}
 	must(t, report(catalog.HeldBounds{Holders: 1, SenderHolders: 1, Trees: 1}, "n1", one))
 	for name, bounds := range map[string]catalog.HeldBounds{
@@ -100,20 +128,101 @@ func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 		"trees":               {Holders: 100, Trees: 1},
 		"trees of a sender":   {Holders: 100, Trees: 100, SenderTrees: 1},
 	} {
-		if err := report(bounds, "n2", one); !errors.Is(err, catalog.ErrTooMany) {
+		if err := report(bounds, "n2", two); !errors.Is(err, catalog.ErrTooMany) {
 			t.Errorf("beyond the bound of %s: %v, want ErrTooMany", name, err)
 		}
+		if got, want := holders(), "[n1[a] "+catalog.Others+"[b]]"; got != want {
+			t.Errorf("beyond the bound of %s: %s, want %s", name, got, want)
+		}
+		must(t, c.Holders.ForgetHolder(ctx, catalog.Others))
 	}
-	if err := report(catalog.HeldBounds{Holders: 100, Trees: 1}, "n1", one, two); !errors.Is(err, catalog.ErrTooMany) {
-		t.Errorf("a known holder with one more tree: %v, want ErrTooMany", err)
+	for range 2 {
+		err := report(catalog.HeldBounds{Holders: 100, Trees: 1}, "n1", one, two)
+		if !errors.Is(err, catalog.ErrTooMany) {
+			t.Errorf("a known holder with one more tree: %v, want ErrTooMany", err)
+		}
+	}
+	if err := report(catalog.HeldBounds{Holders: 1, Trees: 1}, "n3", three); !errors.Is(err, catalog.ErrTooMany) {
+		t.Errorf("another holder: %v, want ErrTooMany", err)
+	}
+	if got, want := holders(), "[n1[a] "+catalog.Others+"[b c]]"; got != want {
+		t.Errorf("holders %s, want %s: Others has all that exceeds the bounds", got, want)
 	}
 	must(t, report(catalog.HeldBounds{}, "n1", two))
-	all, err := c.Holders.All(ctx)
-	if err != nil || len(all) != 1 || all[0].Trees != 1 {
-		t.Errorf("holders %+v, %v, want one with one tree", all, err)
+	if got, want := holders(), "[n1[b] "+catalog.Others+"[b c]]"; got != want {
+		t.Errorf("holders %s, want %s: what was replaced is not held", got, want)
 	}
-	if holders, err := c.Holders.Of(ctx, one); err != nil || len(holders) > 0 {
-		t.Errorf("holders of a tree that was replaced: %+v, %v", holders, err)
+	must(t, report(catalog.HeldBounds{Holders: 2, Trees: 2}, "n2", three)) // Others does not count
+}
+
+// Invented holders that reach all bounds cannot keep a real one from holding a new tree, also after
+// the image was removed, nor from extending its lease.
+func testInventedHolders(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	Publish(t, c, "two", "b")
+	one, two := TreeOf("a"), TreeOf("b")
+	bounds := catalog.HeldBounds{Holders: 10, SenderHolders: 5, Trees: 5, SenderTrees: 4}
+	report := func(id, sender string, trees ...chunk.ID) {
+		t.Helper()
+		_, err := c.Holders.SetHeld(ctx, catalog.Holder{ID: id, Kind: "node", Sender: sender}, trees, bounds)
+		must(t, err)
+	}
+	report("real", "192.0.2.1/32", one)
+	seen := func() time.Time {
+		t.Helper()
+		all, err := c.Holders.All(ctx)
+		must(t, err)
+		return all[slices.IndexFunc(all, func(h catalog.Holder) bool { return h.ID == "real" })].Seen
+	}
+	before := seen()
+	for i := range 20 {
+		report(fmt.Sprint("invented", i), fmt.Sprintf("198.51.100.%d/32", i), one)
+	}
+	time.Sleep(3 * time.Millisecond)
+	report("real", "192.0.2.1/32", one, two)
+	if !seen().After(before) {
+		t.Error("the lease of the real holder was not extended")
+	}
+	remove(t, c, "one", "two")
+	l, _ := collecting(t, c)
+	must(t, c.Garbage.NoteUnserved(ctx, l))
+	trees, err := c.Garbage.UnservedTrees(ctx, 0)
+	if err != nil || len(trees) != 2 {
+		t.Errorf("trees without an image: %+v, %v, want two", trees, err)
+	}
+	for _, tree := range trees {
+		if tree.Dead {
+			t.Errorf("tree %s is dead although the real holder has it", tree.Tree.Short())
+		}
+	}
+}
+
+// No holder expires within a lease after a time in which the hub did not run, or in a copy of the
+// catalog.
+func testExpiryAfterAGap(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	setHeld(t, c, "n1", TreeOf("a"))
+	must(t, c.Remove(ctx, kind, "one", ""))
+	must(t, c.Holders.NoteServing(ctx))
+	foreseen := func() bool {
+		t.Helper()
+		trees, err := c.Garbage.ForeseeTrees(ctx, long, -time.Hour)
+		if err != nil || len(trees) != 1 {
+			t.Fatalf("foreseen %+v, %v, want one tree", trees, err)
+		}
+		return trees[0].Held
+	}
+	if foreseen() {
+		t.Error("without a gap, the holder is not foreseen to expire")
+	}
+	must(t, c.Disown(ctx))
+	for range 2 {
+		must(t, c.Holders.NoteServing(ctx))
+		if expired, err := c.Holders.ExpireHolders(ctx, -time.Hour, 10); err != nil || len(expired) > 0 || !foreseen() {
+			t.Errorf("after a gap, expired %+v, %v, want none", expired, err)
+		}
 	}
 }
 

@@ -16,16 +16,27 @@ import (
 // The transaction that publishes reads the count again, and keeps it from rising until it ends. If
 // the count has risen, that transaction checks that all rows exist to which the publication refers.
 
+// A repair also gives chunks other places, and may leave the old pack. It raises a second count, of
+// moves. The locations of a publication or of a renewal that have chunks' places from before a move
+// are checked by the next collection.
+
+// Collections is how often collection has removed something, and how often chunks got other places.
+type Collections struct{ Removals, Moves int64 }
+
+func (c *Collections) fields() []any { return []any{&c.Removals, &c.Moves} }
+
 // ErrCollected means that a collection has removed something to which a publication refers. The
 // image has to be ingested again, which stores it again.
 var ErrCollected = errors.New("a collection has removed something that the publication refers to")
 
-// countCollections reads the count of removals.
-const countCollections = `SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'collections'`
+const (
+	countCollections = `SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'collections'`
+	countMoves       = `SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'moves'`
+)
 
-// Collections returns the count of removals, for Publication.Collections.
-func (c *Catalog) Collections(ctx context.Context) (int64, error) {
-	return database.Get(ctx, c.db.Read, database.Value[int64], countCollections)
+// Collections returns the counts.
+func (c *Catalog) Collections(ctx context.Context) (Collections, error) {
+	return database.Get(ctx, c.db.Read, (*Collections).fields, `SELECT (`+countCollections+`), (`+countMoves+`)`)
 }
 
 // excludePublications begins a transaction that removes rows to which a publication may refer. No
@@ -35,13 +46,22 @@ func excludePublications(ctx context.Context, tx database.Session) error {
 		WHERE name = 'collections'`)
 }
 
-// excludeCollection begins a transaction that publishes. No row to which a publication may refer is
-// removed between this call and the end of the transaction. The error is ErrCollected if one of
-// those of p is missing.
-func excludeCollection(ctx context.Context, tx database.Session, p *Publication) error {
-	now, err := database.Get(ctx, tx, database.Value[int64], countCollections+tx.Share)
+// lockCollections returns the counts. They stay the same until the transaction ends.
+func lockCollections(ctx context.Context, tx database.Session) (now Collections, err error) {
+	if now.Removals, err = database.Get(ctx, tx, database.Value[int64], countCollections+tx.Share); err != nil {
+		return now, err
+	}
+	now.Moves, err = database.Get(ctx, tx, database.Value[int64], countMoves)
+	return now, err
+}
+
+// excludeCollection begins a transaction that publishes. Nothing is removed before it ends. The
+// error is ErrCollected if something is missing that the publication refers to. moved reports
+// whether chunks got other places since the publication was begun.
+func excludeCollection(ctx context.Context, tx database.Session, p *Publication) (moved bool, err error) {
+	now, err := lockCollections(ctx, tx)
 	if err != nil || now == p.Collections {
-		return err
+		return false, err
 	}
 	for _, need := range p.needs() {
 		for batch := range slices.Chunk(need.keys, lookupBatch) {
@@ -49,14 +69,14 @@ func excludeCollection(ctx context.Context, tx database.Session, p *Publication)
 				`SELECT COUNT(*) FROM `+need.table+` WHERE `+need.column+` IN `+
 					database.Places(1, len(batch)), batch...)
 			if err != nil {
-				return err
+				return false, err
 			}
 			if found < len(batch) {
-				return fmt.Errorf("%w: %d %s", ErrCollected, len(batch)-found, need.table)
+				return false, fmt.Errorf("%w: %d %s", ErrCollected, len(batch)-found, need.table)
 			}
 		}
 	}
-	return nil
+	return now.Moves != p.Collections.Moves, nil
 }
 
 // need is a set of rows of one table that have to exist.

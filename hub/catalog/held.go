@@ -247,8 +247,8 @@ func (c *Holders) ForgetHolder(ctx context.Context, id string) error {
 	})
 }
 
-// hasExpired is the condition that holder o has not reported for longer than an age, the argument, and
-// that holders could report for a lease at least: see NoteServing.
+// hasExpired is the condition that holder o has not reported for longer than an age, the argument,
+// although holders could report for at least a lease: see NoteServing.
 func hasExpired(s database.Session) string {
 	return fmt.Sprintf(`o.seen < %s - CAST(? AS BIGINT) AND %s - %d >=
 		COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'serving_since'), 0)`,

@@ -25,7 +25,7 @@ type Publication struct {
 	// Collections is the result of Catalog.Collections from before the publisher looked up chunks,
 	// layers and trees. If it is another one now, Publish checks that what the publisher has found
 	// still exists: the known layers and chunks, and the next two.
-	Collections int64
+	Collections Collections
 	Located     []chunk.ID // packs that the tree's locations name
 	KnownTree   bool       // the publisher has found the tree: its objects were stored before
 
@@ -102,7 +102,8 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 		return err
 	}
 	err = c.db.Update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx database.Session) error {
-		if err := excludeCollection(ctx, tx, p); err != nil {
+		moved, err := excludeCollection(ctx, tx, p)
+		if err != nil {
 			return err
 		}
 		if err := holdClaim(ctx, tx, p.Claim); err != nil {
@@ -122,7 +123,7 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 				return err
 			}
 		}
-		if !elsewhere {
+		if !elsewhere && !moved {
 			return nil
 		}
 		return tx.Exec(ctx, `UPDATE layouts SET moved = ? WHERE tree = ?`, AnyPack, p.Tree.ID[:])

@@ -149,6 +149,10 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 		if err := excludePublications(ctx, tx); err != nil { // they may name the old packs
 			return err
 		}
+		if err := tx.Exec(ctx, `UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT)
+			WHERE name = 'moves'`); err != nil {
+			return err
+		}
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
 		}

@@ -124,16 +124,24 @@ func (c *Garbage) MovedLayouts(ctx context.Context) ([]MovedLayout, error) {
 
 // SettleLocations records that a tree's locations name the right units. They are those of before,
 // or new ones, which are stored already and have the length wire. It changes nothing if the tree
-// has other locations than before, or if there is another reason to check them.
+// has other locations than before, or if there is another reason to check them: chunks have moved
+// since moves was counted, which was before their units were looked up.
 func (c *Garbage) SettleLocations(
-	ctx context.Context, claim Claim, l Lease, before MovedLayout, locations chunk.ID, wire int64,
+	ctx context.Context, claim Claim, l Lease, before MovedLayout, moves int64, locations chunk.ID, wire int64,
 ) error {
 	return c.db.Update(ctx, "renew locations of tree "+before.Tree.Short(), func(tx database.Session) error {
+		now, err := lockCollections(ctx, tx)
+		if err != nil {
+			return err
+		}
 		if err := hold(ctx, tx, l); err != nil {
 			return err
 		}
 		if err := holdClaim(ctx, tx, claim); err != nil {
 			return err
+		}
+		if now.Moves != moves {
+			return nil
 		}
 		return tx.Exec(ctx, `UPDATE layouts SET moved = 0, locations = ?,
 			wire = CASE WHEN locations = ? THEN wire ELSE CAST(? AS BIGINT) END

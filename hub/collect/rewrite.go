@@ -260,6 +260,13 @@ func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
 
 // renewOne renews the locations of one tree.
 func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map[chunk.ID]int64) (err error) {
+	count, err := r.Catalog.Collections(ctx)
+	if err != nil {
+		return err
+	}
+	settle := func(claim catalog.Claim, locations chunk.ID, size int64) error {
+		return r.Catalog.Garbage.SettleLocations(ctx, claim, r.lease, l, count.Moves, locations, size)
+	}
 	before, err := r.Objects.ReadLocations(ctx, l.Locations, l.Tree, -1)
 	if errors.Is(err, objects.ErrNotFound) && !r.hasLocations(ctx, l) { // the tree has got other ones
 		return nil
@@ -280,7 +287,7 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 		return err
 	}
 	if len(isOld) == 0 {
-		return r.Catalog.Garbage.SettleLocations(ctx, catalog.Claim{}, r.lease, l, l.Locations, 0)
+		return settle(catalog.Claim{}, l.Locations, 0)
 	}
 	dir, err := r.Publisher.TempDir("renew")
 	if err != nil {
@@ -293,7 +300,7 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 	}
 	id := chunk.Sum(plain)
 	if id == l.Locations {
-		return r.Catalog.Garbage.SettleLocations(ctx, catalog.Claim{}, r.lease, l, l.Locations, 0)
+		return settle(catalog.Claim{}, l.Locations, 0)
 	}
 	path := filepath.Join(dir, "locations")
 	size, err := objects.CompressFile(path, plain)
@@ -302,9 +309,7 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 	}
 	all := publish.Objects{Staged: []objects.Staged{{Key: objects.LocationsKey(id), Path: path}},
 		Replaced: []string{objects.LocationsKey(l.Locations)}}
-	return r.Publisher.Publish(ctx, all, func(claim catalog.Claim) error {
-		return r.Catalog.Garbage.SettleLocations(ctx, claim, r.lease, l, id, size)
-	})
+	return r.Publisher.Publish(ctx, all, func(claim catalog.Claim) error { return settle(claim, id, size) })
 }
 
 // hasLocations reports whether a tree still has locations.

@@ -69,7 +69,7 @@ type ingestion struct {
 	layers     *semaphore.Weighted // that are read at once
 	image      *oci.Image
 	staging    *staging
-	before     int64                  // collections before the first look at what is known
+	before     catalog.Collections    // collections before the first look at what is known
 	split      map[string]*splitLayer // new layers, by diffID
 }
 

@@ -251,7 +251,7 @@ var errNoPack = errors.New("it is in no pack")
 // collected returns an error that wraps catalog.ErrCollected if err says that something is missing
 // that collection may have removed since the count of collections was before. Otherwise it returns
 // err.
-func (t *Trees) collected(ctx context.Context, before int64, err error) error {
+func (t *Trees) collected(ctx context.Context, before catalog.Collections, err error) error {
 	if !errors.Is(err, objects.ErrNotFound) && !errors.Is(err, errNoPack) && !errors.Is(err, catalog.ErrNotFound) {
 		return err
 	}

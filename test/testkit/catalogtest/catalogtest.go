@@ -42,6 +42,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Backups", testHolds},
 		{"Keys", testKeys},
 		{"MovedChunks", testMoveChunks},
+		{"MovedMeanwhile", testMovedMeanwhile},
 		{"States", testStates},
 		{"Names", testNames},
 		{"RemovedImage", testRemovedImage},

@@ -3,6 +3,7 @@ package catalogtest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -125,6 +126,60 @@ func testHolds(t *testing.T, c *catalog.Catalog) {
 		}
 	}
 	held(false)
+}
+
+// Locations that were made with the places of chunks from before a move are to be checked after it:
+// those of a publication, and those that were just renewed.
+func testMovedMeanwhile(t *testing.T, c *catalog.Catalog) {
+	ctx, g := t.Context(), c.Garbage
+	l, claim := collecting(t, c)
+	Publish(t, c, "a", "x", "y")
+	move := func() {
+		t.Helper()
+		must(t, c.MoveChunks(ctx, claim, []catalog.Pack{{ID: chunk.Sum([]byte("next")), Size: 1,
+			Units: []catalog.Unit{{Plain: 1, Stored: 1}}}},
+			[]catalog.Chunk{{ID: chunk.Sum([]byte("x"))}}, []chunk.ID{packOf("a")}))
+	}
+	toCheck := func() []catalog.MovedLayout {
+		t.Helper()
+		moved, err := g.MovedLayouts(ctx)
+		must(t, err)
+		return moved
+	}
+	move()
+	for _, isLate := range []bool{true, false} {
+		moved := toCheck()
+		if len(moved) != 1 {
+			t.Fatalf("locations to check %+v, want those of the tree", moved)
+		}
+		count, err := c.Collections(ctx)
+		must(t, err)
+		if isLate {
+			move()
+		}
+		must(t, g.SettleLocations(ctx, claim, l, moved[0], count.Moves, moved[0].Locations, 1))
+		if left := len(toCheck()); (left == 1) != isLate {
+			t.Errorf("a move after the look-up %t: %d locations to check after the renewal", isLate, left)
+		}
+	}
+
+	for _, isLate := range []bool{true, false} {
+		name := fmt.Sprint("late ", isLate)
+		image, j := begin(t, c, name)
+		p := publication(t, c, image, name)
+		p.Lease, p.Located = j.Lease(), []chunk.ID{packOf("a")}
+		var err error
+		p.Collections, err = c.Collections(ctx)
+		must(t, err)
+		if isLate {
+			move()
+		}
+		must(t, c.Publish(ctx, p))
+		isToCheck := slices.ContainsFunc(toCheck(), func(l catalog.MovedLayout) bool { return l.Tree == TreeOf(name) })
+		if isToCheck != isLate {
+			t.Errorf("a move after the look-up %t: new locations are to be checked: %t", isLate, isToCheck)
+		}
+	}
 }
 
 // Chunks move to other packs. A pack without chunks is forgotten.

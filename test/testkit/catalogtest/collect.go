@@ -200,8 +200,8 @@ func testCollected(t *testing.T, c *catalog.Catalog) {
 	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, none, packs); n != 1 || err != nil {
 		t.Fatalf("removed %d packs, %v, want one", n, err)
 	}
-	if after, err := c.Collections(ctx); err != nil || after <= before {
-		t.Errorf("%d collections after %d, %v, want more", after, before, err)
+	if after, err := c.Collections(ctx); err != nil || after.Removals <= before.Removals || after.Moves != 0 {
+		t.Errorf("collections %+v after %+v, %v, want more removals", after, before, err)
 	}
 	inventory, err := c.Inventory(ctx)
 	must(t, err)
@@ -302,7 +302,7 @@ func testRewriting(t *testing.T, c *catalog.Catalog) {
 	}
 	renewed, other := chunk.Sum([]byte("renewed")), layouts[0]
 	other.Locations = renewed
-	must(t, g.SettleLocations(ctx, claim, l, other, chunk.Sum([]byte("late")), 7))
+	must(t, g.SettleLocations(ctx, claim, l, other, 0, chunk.Sum([]byte("late")), 7))
 	for what, stuck := range map[string]*catalog.Stuck{
 		"other locations": {Layouts: []catalog.MovedLayout{other}},
 		"the pack":        {Layouts: layouts, Packs: map[chunk.ID]bool{pack.ID: true}},
@@ -313,7 +313,7 @@ func testRewriting(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("the old pack is retired while locations may name it: stuck is %s", what)
 		}
 	}
-	must(t, g.SettleLocations(ctx, claim, l, layouts[0], renewed, 7))
+	must(t, g.SettleLocations(ctx, claim, l, layouts[0], 0, renewed, 7))
 	if got, err := c.Starts.Locations(ctx, TreeOf("a")); err != nil || got != renewed {
 		t.Errorf("locations %s, %v, want the renewed ones", got, err)
 	}
@@ -372,7 +372,7 @@ func testLostCollection(t *testing.T, c *catalog.Catalog) {
 			return g.Rewrite(ctx, l, marks, rewriting(pack, claim))
 		},
 		"locations": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
-			return g.SettleLocations(ctx, claim, l, catalog.MovedLayout{Tree: TreeOf("a")}, chunk.ID{}, 1)
+			return g.SettleLocations(ctx, claim, l, catalog.MovedLayout{Tree: TreeOf("a")}, 0, chunk.ID{}, 1)
 		},
 		"old packs": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
 			return errorOf(g.DropRewritten(ctx, claim, l, 0, nil))

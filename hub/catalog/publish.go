@@ -94,8 +94,8 @@ type Tree struct {
 }
 
 // Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
-// meanwhile, ErrLost if its job or the claim of the objects was lost, and ErrCollected if a row was
-// removed to which the publication refers.
+// meanwhile, ErrLost if its job or the claim of the objects was lost, ErrCollected if a row was
+// removed to which the publication refers, and ErrOtherTree if the chain has another tree.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	numbers, err := c.reserveFor(ctx, p)
 	if err != nil {
@@ -316,11 +316,22 @@ func publishTree(ctx context.Context, tx database.Session, p *Publication) error
 		return err
 	}
 	s := p.Statement
-	return tx.Exec(ctx, `
+	err := tx.Change(ctx, ErrOtherTree, `
 		INSERT INTO statements (chain, format, tree, signature) VALUES (?, ?, ?, ?)
-		ON CONFLICT (chain, format) DO UPDATE SET tree = excluded.tree, signature = excluded.signature`,
+		ON CONFLICT (chain, format) DO UPDATE SET signature = excluded.signature
+			WHERE statements.tree = excluded.tree`,
 		s.Chain, s.Format, s.Tree[:], signatures(&s))
+	if err != nil {
+		return fmt.Errorf("chain %s: %w", wire.ShortDigest(s.Chain), err)
+	}
+	return nil
 }
+
+// ErrOtherTree means that a chain has another tree of the same format. The layers of a chain make
+// one tree in a format, so the hub has made one of the two wrongly. It does not replace the first
+// one: nodes may have it, and would lose the layers that only its chain keeps.
+var ErrOtherTree = errors.New("its layers have made another tree before: the hub is damaged, " +
+	"or its release makes other trees of the same format")
 
 // reserve returns the first of count numbers that no row of a table ever had. Until the transaction
 // ends, other transactions that reserve numbers of that table wait.

@@ -43,6 +43,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Keys", testKeys},
 		{"MovedChunks", testMoveChunks},
 		{"MovedMeanwhile", testMovedMeanwhile},
+		{"OtherTree", testOtherTree},
 		{"States", testStates},
 		{"Names", testNames},
 		{"RemovedImage", testRemovedImage},

@@ -182,6 +182,30 @@ func testMovedMeanwhile(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
+// Another tree of the same format does not replace the tree of a chain, which a node may hold.
+func testOtherTree(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	setHeld(t, c, "n1", TreeOf("a"))
+	image, j := begin(t, c, "other")
+	p := publication(t, c, image, "a")
+	p.Lease, p.Tree.ID = j.Lease(), TreeOf("other")
+	p.Statement.Tree = p.Tree.ID
+	if err := c.Publish(ctx, p); !errors.Is(err, catalog.ErrOtherTree) {
+		t.Errorf("published another tree: %v, want ErrOtherTree", err)
+	}
+	remove(t, c, "one", "other")
+	l, claim := collecting(t, c)
+	must(t, c.Garbage.NoteUnserved(ctx, l))
+	removeDead(t, c, l, claim)
+	if chain, err := c.Chain(ctx, "a"); err != nil || chain.Statement == nil || chain.Statement.Tree != TreeOf("a") {
+		t.Errorf("the chain of the held tree: %+v, %v", chain, err)
+	}
+	if layers, err := c.Layers(ctx, "a"); err != nil || !slices.Equal(layers, []string{"a"}) {
+		t.Errorf("layers of the held tree: %v, %v", layers, err)
+	}
+}
+
 // Chunks move to other packs. A pack without chunks is forgotten.
 func testMoveChunks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()

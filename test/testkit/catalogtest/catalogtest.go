@@ -44,6 +44,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"MovedChunks", testMoveChunks},
 		{"MovedMeanwhile", testMovedMeanwhile},
 		{"OtherTree", testOtherTree},
+		{"NumbersAreNotReused", testNumbers},
 		{"States", testStates},
 		{"Names", testNames},
 		{"RemovedImage", testRemovedImage},

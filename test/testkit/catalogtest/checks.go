@@ -206,6 +206,37 @@ func testOtherTree(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
+// The number of a chunk, a pack or a unit is not used again when its row was removed. The marks of
+// a collection, and the rows of layers, name chunks by their numbers.
+func testNumbers(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	l, claim := collecting(t, c)
+	newest := func() (numbers [3]int64) { // of a chunk, its pack and its unit
+		t.Helper()
+		Publish(t, c, "a", "x")
+		id := chunk.Sum([]byte("x"))
+		known, err := c.Numbers(ctx, []chunk.ID{id})
+		must(t, err)
+		remove(t, c, "a")
+		removeDead(t, c, l, claim)
+		marks, packs := suspects(t, c)
+		if len(packs) != 1 || len(packs[0].Units) != 1 {
+			t.Fatalf("packs to remove: %+v, want one with one unit", packs)
+		}
+		numbers = [3]int64{known[id], packs[0].N, packs[0].Units[0].N}
+		if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, none, packs); n != 1 || err != nil {
+			t.Fatalf("removed %d packs, %v, want one", n, err)
+		}
+		return numbers
+	}
+	before := newest()
+	for i, after := range newest() {
+		if what := []string{"chunk", "pack", "unit"}[i]; after <= before[i] {
+			t.Errorf("a new %s has the number %d, a removed one had %d", what, after, before[i])
+		}
+	}
+}
+
 // Chunks move to other packs. A pack without chunks is forgotten.
 func testMoveChunks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()

@@ -22,7 +22,8 @@ func holdersCommand() *cobra.Command {
 image. The list is sorted by the time of the last report, the latest last. Nodes report
 what they have every six hours, and soon after a change. The hub keeps what a holder has,
 even if the image was removed, until the date in KEPT UNTIL: a week and keep_held_days
-after the last report. A holder is overdue if it has not reported for a week.
+after the last report. A holder is overdue if it has not reported for a week. One holder,
+"others", stands for all that the hub has no room to list.
 The hub gives the list to administrators only (--token-file).`,
 		Example: `  lighter holders
   lighter holders physics/root:6.32

@@ -185,7 +185,7 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 		d.catalog, d.registry, ingester, d.jobs)
 	d.checker = fsck.New(fsck.Config{Catalog: d.catalog, Objects: d.objects, Registry: d.registry,
 		Publisher: d.publisher, Ingester: ingester, Trees: d.trees, Names: d.names, Limits: limits,
-		Jobs: d.jobs, ScrubDays: c.ScrubDays, Log: d.log})
+		Jobs: d.jobs, ScrubDays: c.ScrubDays, Room: with.reserve.Room, Log: d.log})
 	d.starts = startup.New(startup.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
 		Encoders: with.encoders, Bounds: with.starts,
 		Images: d.images, Jobs: d.jobs, Limit: int64(c.StartupBytes), Log: d.log})
@@ -194,13 +194,13 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.expiry = expiry.New(retention.Policy{Rules: c.Retention, MaxPercent: c.RetentionMaxPercent}, d.catalog, d.names,
 		d.jobs, d.log)
 	d.collector = collect.New(collect.Config{Catalog: d.catalog, Objects: d.objects, Publisher: d.publisher,
-		Encoders: with.encoders, Holders: d.holders,
+		Encoders: with.encoders, Holders: d.holders, Room: with.reserve.Room,
 		Blobs: blobs.New(blobs.Config{Catalog: d.catalog, Registry: d.registry, Upstream: d.upstream,
 			Keep: images.KeepBlobs(c.KeepBlobs), Log: d.log}),
 		Every: time.Duration(c.GC.EveryMinutes) * time.Minute,
 		Delay: time.Duration(c.GC.DelayMinutes) * time.Minute,
 		Keep:  time.Duration(c.GC.KeepMinutes) * time.Minute, Log: d.log}, d.jobs)
-	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob)
+	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob, startup.RecompressJob)
 }
 
 // imageIsReady prepares the first start of a new image. It waits for its startup packs.

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"lighter/bytesize"
+	"lighter/hub"
 	"lighter/wire"
 )
 
@@ -87,4 +89,97 @@ func TestDiskReserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.wantReady("b:1", r.manifest)
+}
+
+// A hub whose disk has less than its reserve frees what nothing needs, but does not rewrite packs
+// or recompress startup packs: that takes room first. It does so when there is room.
+func TestMaintenanceNeedsRoom(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	c.GC = hub.GC{}
+	opened := openHub(t, c)
+	opened.Starts().Timing.MergeDelay, opened.Starts().Timing.Recompress = 0, time.Hour
+	h := runHub(t, opened)
+	h.laid("goes:1", image(layer(seeds(1, 40)...)))
+	h.laid("dead:1", image(layer(50)))
+	h.laid("keeps:1", image(layer(3, 4)))
+	starts := h.laid("starts:1", image(startsTar(10)))
+	h.traced(h.extents(starts.Tree), 2, 1)
+	h.remove("goes:1")
+	h.remove("dead:1")
+	start := func(reserve bytesize.Size) {
+		h.stop()
+		c.DiskReserve = reserve
+		opened := openHub(t, c)
+		opened.Starts().Timing.MergeDelay, opened.Starts().Timing.Recompress = 0, 0
+		h = runHub(t, opened)
+	}
+	recompression := func() wire.Job {
+		t.Helper()
+		all, err := h.client.Jobs(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range all {
+			if j.Kind == "recompress" && j.Key == starts.Tree {
+				return j
+			}
+		}
+		t.Fatal("there is no recompression")
+		return wire.Job{}
+	}
+	retry := func() {
+		t.Helper()
+		if _, err := h.client.RetryJob(t.Context(), recompression().N); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	start(1 << 60)
+	if done := h.collect(0); done.Rewritten != 0 || done.DeadBytes == 0 || done.Packs != 1 {
+		t.Errorf("without room, the collection has done %+v, want one pack freed and none rewritten", done)
+	}
+	retry()
+	for range 500 {
+		if recompression().Error != "" {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if j := recompression(); j.State != wire.JobQueued || !strings.Contains(j.Error, "disk_reserve") {
+		t.Errorf("the recompression: %+v, want it queued with the reason", j)
+	}
+
+	start(0)
+	if done := h.collect(0); done.DeadBytes != 0 {
+		t.Errorf("with room, the collection has done %+v, want no dead bytes left", done)
+	}
+	retry() // the pause is half a minute
+	h.recompressed("starts:1")
+	h.wantClean("in the end", "keeps:1", "starts:1")
+}
+
+// A repair without room makes nothing again, and says so.
+func TestRepairNeedsRoom(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	h := runHub(t, openHub(t, c))
+	h.pushReady("a:1", image(lowerTar, upperTar))
+	h.idle()
+	h.stop()
+	c.DiskReserve = 1 << 60
+	h = runHub(t, openHub(t, c))
+	h.loseObjects()
+	check := h.fsck(wire.Fsck{Repair: true})
+	if text := findings(check); check.Left() == 0 || !strings.Contains(text, "disk_reserve") ||
+		!strings.Contains(text, "make the hub's disks larger") {
+		t.Errorf("without room, the repair says %s, want objects that are left, and why", text)
+	}
+	h.stop()
+	c.DiskReserve = 0
+	h = runHub(t, openHub(t, c))
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("with room: %s", findings(check))
+	}
+	h.wantClean("in the end", "a:1")
 }

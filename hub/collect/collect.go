@@ -67,9 +67,10 @@ type Config struct {
 	Encoders  *encoder.Pool
 	Holders   *holders.Service
 	Blobs     *blobs.Collector
-	Every     time.Duration // between runs; 0: only on request. It is not changed afterwards.
-	Delay     time.Duration // how long a tree stays after its last image was removed
-	Keep      time.Duration // how long a rewritten pack stays after the locations that name it were renewed
+	Room      func(bytes int64) error // an error if so many more bytes would use up the disks' reserve
+	Every     time.Duration           // between runs; 0: only on request. It is not changed afterwards.
+	Delay     time.Duration           // how long a tree stays after its last image was removed
+	Keep      time.Duration           // how long a rewritten pack stays after the locations that name it were renewed
 	Log       *slog.Logger
 }
 

@@ -28,13 +28,17 @@ const (
 	// maxRewritten bounds the bytes of rewritten packs that are kept for nodes.
 	maxRewritten = 8 << 30
 
+	// newPack is more than a new pack takes in the scratch space and in the bucket together, in bytes.
+	newPack = 64 << 20
+
 	rewrittenAtOnce = 16
 	locateBatch     = 500 // chunks that are looked up with one query
 	mapPages        = 64  // cached pages of an extent map
 )
 
 // rewrite copies the needed chunks of packs into new packs, if many other chunks of the packs are
-// not needed. The old packs stay until no locations name them.
+// not needed. The old packs stay until no locations name them. So the copies take room at first.
+// The rewriting ends when there is none (Config.Room).
 func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparsePack) error {
 	kept, err := r.Catalog.Garbage.RewrittenPacks(ctx)
 	if err != nil {
@@ -57,6 +61,10 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparse
 	}
 	progress := r.job.Step("rewrite", "packs", total)
 	for len(worth) > 0 {
+		if err := r.Room(newPack); err != nil {
+			r.giveUp(worth, err)
+			return nil
+		}
 		var taken int
 		err := r.paced(ctx, "rewrite", func() (err error) {
 			taken, err = r.rewriteSome(ctx, marks, worth)
@@ -65,7 +73,7 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparse
 		switch {
 		case errors.Is(err, catalog.ErrChanged): // a chunk that was not copied is needed again
 		case errors.Is(err, syscall.ENOSPC):
-			r.Log.Warn("no room to rewrite packs: nothing more is rewritten", "err", err)
+			r.giveUp(worth, err)
 			return nil
 		case err != nil:
 			return err
@@ -76,6 +84,14 @@ func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparse
 		worth = worth[taken:]
 	}
 	return nil
+}
+
+// giveUp leaves packs as they are, for lack of room. The next run looks at them again.
+func (r *run) giveUp(packs []sparsePack, err error) {
+	r.Log.Warn("no room to rewrite packs: nothing more is rewritten", "packs", len(packs), "err", err)
+	for _, p := range packs {
+		r.done.DeadBytes += p.dead
+	}
 }
 
 // rewriteSome makes one new pack of some packs, from the first on. It returns how many it took.

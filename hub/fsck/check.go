@@ -27,6 +27,7 @@ const (
 	remedyRepair = "run lighter fsck --repair"
 	remedyBlobs  = "bring the layers back: push the images again, or remove and add them; then run " +
 		"lighter fsck --repair"
+	remedyRoom  = "remove images, or make the hub's disks larger; then run lighter fsck --repair"
 	remedyGC    = "run lighter gc, and then lighter fsck --repair"
 	remedyBlob  = "push the images again, or remove and add them"
 	remedyRows  = "restore the catalog from a backup, and then run lighter fsck --repair"
@@ -239,6 +240,8 @@ func (k *checking) reportLost(ctx context.Context) error {
 			switch {
 			case errors.Is(err, errUnneeded) && f.Remedy == remedyRepair:
 				text, f.Remedy = text+"; "+err.Error(), remedyGC
+			case errors.Is(err, errNoRoom):
+				text, f.Remedy = text+"; "+err.Error(), remedyRoom
 			case err != nil:
 				text, f.Remedy = text+"; "+err.Error(), remedyBlobs
 			}

@@ -65,7 +65,9 @@ type Config struct {
 	Jobs      *jobs.Queue
 	// ScrubDays is the number of days in which the scrubs read all objects; 0: there is no scrub.
 	ScrubDays int64
-	Log       *slog.Logger
+	// Room returns an error if so many more bytes would use up the reserve of the disks.
+	Room func(bytes int64) error
+	Log  *slog.Logger
 }
 
 // Names compares the names of images in the catalog with the registry.

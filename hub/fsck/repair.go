@@ -118,6 +118,13 @@ func (r *repair) salvage(ctx context.Context, all []lost) error {
 		if !slices.Contains(r.packs, l.id) {
 			continue
 		}
+		size, err := r.Catalog.Checks.ObjectSize(ctx, catalog.Packs, l.id)
+		if err != nil && !errors.Is(err, catalog.ErrNotFound) {
+			return err
+		}
+		if r.room(size) != nil { // restoreLayers says so
+			continue
+		}
 		restored, err := r.Ingester.Restore(ctx, []chunk.ID{l.id}, func(ctx context.Context, keep ingest.Keep) error {
 			return r.readUnits(ctx, l, keep)
 		})
@@ -125,6 +132,17 @@ func (r *repair) salvage(ctx context.Context, all []lost) error {
 			return err
 		}
 		r.found(restored)
+	}
+	return nil
+}
+
+// errNoRoom marks errors of Config.Room.
+var errNoRoom = errors.New("there is no room for it")
+
+// room is Config.Room.
+func (c *Checker) room(bytes int64) error {
+	if err := c.Room(bytes); err != nil {
+		return fmt.Errorf("%w: %w", errNoRoom, err)
 	}
 	return nil
 }
@@ -226,6 +244,9 @@ func (r *repair) restoreLayer(ctx context.Context, diffID string) error {
 func (r *repair) restoreBlob(ctx context.Context, diffID string, b catalog.LayerBlob) (err error) {
 	ref, err := wire.ParseName(b.Image)
 	if err != nil {
+		return err
+	}
+	if err := r.room(b.Size); err != nil { // what is restored is about as large as the blob
 		return err
 	}
 	dir, err := r.Publisher.TempDir("repair")

@@ -79,6 +79,15 @@ func (d Dir) Free() (int64, error) {
 // Check returns a *LowError if a disk has less free bytes than the reserve.
 func (r *Reserve) Check() error { return r.check(r.bytes) }
 
+// Room returns a *LowError if a disk would have less free bytes than the reserve after so many more
+// were written.
+func (r *Reserve) Room(bytes int64) error {
+	if r.bytes == 0 {
+		return nil
+	}
+	return r.check(r.bytes + bytes)
+}
+
 func (r *Reserve) check(want int64) error {
 	if want <= 0 {
 		return nil

@@ -37,7 +37,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 		return d, err
 	}
 	d.Lost = use.Lost.UTC()
-	for _, kind := range []string{catalog.LayoutJob, recompressJob} {
+	for _, kind := range []string{catalog.LayoutJob, RecompressJob} {
 		_, err := s.config.Catalog.Jobs.Open(ctx, kind, image.Tree.String())
 		if err != nil && !errors.Is(err, catalog.ErrNotFound) {
 			return d, err

@@ -16,13 +16,13 @@ import (
 	"lighter/sleep"
 )
 
-// recompressJob is the kind of the jobs that recompress the startup packs of a tree. Their key is
+// RecompressJob is the kind of the jobs that recompress the startup packs of a tree. Their key is
 // the tree, their payload the digest of the layout.
 //
 // A container may be waiting for new startup packs, so they are made as fast as other packs. Every
 // node that starts the image fetches them, so once their layout has not changed for a while they
 // are recompressed at the highest level. docs/decisions/bytes.md has the cost and the gain.
-const recompressJob = "recompress"
+const RecompressJob = "recompress"
 
 // errSuperseded means that a tree got another layout while its packs were recompressed.
 var errSuperseded = errors.New("superseded by another layout")
@@ -30,9 +30,9 @@ var errSuperseded = errors.New("superseded by another layout")
 // requestRecompression queues the recompression of a tree's startup packs. If their layout is new,
 // it waits until that has not changed for a while.
 func (m *maker) requestRecompression(ctx context.Context, tree chunk.ID, digest []byte, isNew bool) error {
-	_, err := m.Catalog.Jobs.Add(ctx, catalog.Job{Kind: recompressJob, Key: tree.String(), Payload: digest,
+	_, err := m.Catalog.Jobs.Add(ctx, catalog.Job{Kind: RecompressJob, Key: tree.String(), Payload: digest,
 		Priority: jobs.Low, Postpones: isNew}, m.timing.Recompress)
-	m.Jobs.Changed(recompressJob, tree.String())
+	m.Jobs.Changed(RecompressJob, tree.String())
 	return err
 }
 

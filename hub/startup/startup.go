@@ -112,7 +112,7 @@ func New(c Config) *Service {
 	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, timing: s.Timing}
 	c.Jobs.Add(jobs.Kind{Name: catalog.LayoutJob, AtOnce: 1, Tries: maxTries, Run: s.maker.run,
 		Pauses: sleep.Backoff{First: time.Minute, Most: 2 * time.Minute}})
-	c.Jobs.Add(jobs.Kind{Name: recompressJob, AtOnce: 1, Run: s.maker.recompress})
+	c.Jobs.Add(jobs.Kind{Name: RecompressJob, AtOnce: 1, Run: s.maker.recompress})
 	return s
 }
 

@@ -130,7 +130,7 @@ type Collection struct {
 	// Of the hub's registry.
 	Links     int64 `json:"links"`     // a repository's links to blobs and manifests that nothing in it names
 	Blobs     int64 `json:"blobs"`     // blobs and manifests that nothing names
-	Released  int64 `json:"released"`  // layers that need not be stored (keep_blobs)
+	Released  int64 `json:"released"`  // layers that need not be stored (keep_blobs); of a dry run: at most
 	BlobBytes int64 `json:"blobBytes"` // of Blobs and Released
 
 	// Only of a dry run: trees that no image has, and images that the retention rules would remove.

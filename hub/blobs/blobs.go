@@ -12,8 +12,16 @@
 // begins with a comparison with that time. A client that looks for a blob while it is being deleted
 // waits, and then finds that the blob is missing. So a client that has found a blob can rely on it.
 //
+// If an image's manifest is lost, the blobs that the catalog knows of the image stay, and so does
+// all that its repository links. If the manifests of most images are lost, it is probably not the
+// right registry, and nothing is deleted.
+//
 // While a backup is being made, nothing is deleted: its catalog may name more than this one. The
 // next run deletes it.
+//
+// Before a run deletes layers that other registries have, it asks these. It does so in random order
+// and for a limited time, so that registries which answer slowly or not at all neither delay the
+// run nor keep it from asking others. The next run asks again.
 //
 // A run that was interrupted begins again; what was deleted stays deleted.
 //
@@ -33,11 +41,13 @@ import (
 	"lighter/hub/images"
 	"lighter/hub/registry"
 	"lighter/hub/report"
+	"lighter/hub/upstream"
 )
 
 const (
 	defaultDelay = 24 * time.Hour
 	uploadAge    = 24 * time.Hour
+	defaultAsk   = 15 * time.Minute
 	defaultLease = 40 * time.Second
 	maxNesting   = 4 // of indexes in indexes
 )
@@ -46,7 +56,7 @@ const (
 type Config struct {
 	Catalog  *catalog.Catalog
 	Registry *registry.Registry
-	Upstream registry.Upstream
+	Upstream *upstream.Reader
 	Keep     images.KeepBlobs
 	Log      *slog.Logger
 }
@@ -59,6 +69,9 @@ type Collector struct {
 	// Lease is how long a blob may be locked by its deletion. Half of it bounds the deletion. It is
 	// set before the first run.
 	Lease time.Duration
+	// AskTime bounds the time for which a run asks other registries for layers. It is set before the
+	// first run.
+	AskTime time.Duration
 	// Marked is called between mark and sweep, if it is not nil. It is set before the first run.
 	Marked func()
 
@@ -66,7 +79,9 @@ type Collector struct {
 }
 
 // New returns a collector.
-func New(c Config) *Collector { return &Collector{Delay: defaultDelay, Lease: defaultLease, config: c} }
+func New(c Config) *Collector {
+	return &Collector{Delay: defaultDelay, Lease: defaultLease, AskTime: defaultAsk, config: c}
+}
 
 // Result counts what a run has deleted, or would delete.
 type Result struct {
@@ -86,6 +101,8 @@ type run struct {
 	live     map[string]bool            // digests that are named
 	needed   map[string]bool            // those of live that have to be stored
 	layers   map[string][]string        // layers, with the repositories that do not need them stored
+	settled  int                        // images that are ready or stored: their manifests were there
+	lost     int                        // those of settled with a manifest that the registry lacks now
 	result   Result
 }
 
@@ -116,8 +133,8 @@ func (c *Collector) final(ctx context.Context, err error) error {
 		"run lighter fsck: %w", err))
 }
 
-// Plan returns what Collect would delete now. It changes nothing, but asks other registries for
-// layers that need not be stored.
+// Plan returns what Collect would delete now. It changes nothing and does not ask other registries:
+// of Released, Collect deletes those that these still have.
 func (c *Collector) Plan(ctx context.Context) (Result, error) {
 	r := c.newRun(true)
 	err := r.collect(ctx, &report.Progress{})

@@ -1,10 +1,12 @@
 package blobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -14,6 +16,7 @@ import (
 	"lighter/hub/oci"
 	"lighter/hub/registry"
 	"lighter/hub/report"
+	"lighter/hub/upstream"
 	"lighter/wire"
 )
 
@@ -33,12 +36,21 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	}
 	// Links are swept when all repositories are marked, as blobs are: a blob goes with its links.
 	var repositories []*repository
+	unlisted := map[string]bool{} // of images
+	for name := range r.images {
+		unlisted[name] = true
+	}
 	err = r.config.Registry.Each(ctx, func(c *registry.Contents) error {
-		repositories = append(repositories, &repository{Contents: c, live: map[string]bool{}})
+		repositories = append(repositories, newRepository(c))
+		delete(unlisted, c.Name())
 		return c.Err // what cannot be read may name any blob
 	})
 	if err != nil {
 		return fmt.Errorf("list the registry: %w", err)
+	}
+	for name := range unlisted {
+		repositories = append(repositories, newRepository(
+			&registry.Contents{Repository: r.config.Registry.Repository(name)}))
 	}
 	marked := progress.Step("mark", "repositories", int64(len(repositories)))
 	for _, one := range repositories {
@@ -46,6 +58,10 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 			return fmt.Errorf("repository %s: %w", one.Name(), err)
 		}
 		marked.Add(1)
+	}
+	if 2*r.lost > r.settled {
+		return fmt.Errorf("the registry lacks the manifests of %d of %d images, so its blobs stay: perhaps its files "+
+			"are not mounted, or are those of another hub: run lighter fsck", r.lost, r.settled)
 	}
 	if r.Marked != nil {
 		r.Marked()
@@ -85,6 +101,11 @@ func (r *run) sweep(ctx context.Context, repositories []*repository, progress *r
 type repository struct {
 	*registry.Contents
 	live map[string]bool
+	lost map[string]bool // of those, manifests that the repository does not have
+}
+
+func newRepository(c *registry.Contents) *repository {
+	return &repository{Contents: c, live: map[string]bool{}, lost: map[string]bool{}}
 }
 
 // readCatalog reads the images, and the layers that other registries have. It records these layers
@@ -151,6 +172,34 @@ func (r *run) mark(ctx context.Context, in *repository) error {
 			return err
 		}
 	}
+	for _, image := range r.images[in.Name()] {
+		if image.State != wire.StateReady && image.State != wire.StateStored {
+			continue
+		}
+		r.settled++
+		if !in.lost[image.Root] && !in.lost[image.Digest] {
+			continue
+		}
+		if err := r.markLost(ctx, in, image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// markLost marks what an image has whose manifest or index is lost: what the catalog knows of it,
+// and all of its repository, as the manifest may have named more.
+func (r *run) markLost(ctx context.Context, in *repository, image catalog.Image) error {
+	blobs, exists, err := r.config.Catalog.Blobs.OfImage(ctx, image.N, image.State)
+	if err != nil || !exists { // it was just removed
+		return err
+	}
+	r.lost++
+	r.config.Log.Warn("a manifest of an image is lost: nothing is deleted from its repository; run lighter fsck",
+		"image", image.Name, "root", image.Root, "manifest", image.Digest)
+	for _, digest := range append(blobs, in.Linked()...) {
+		in.live[digest], r.live[digest], r.needed[digest] = true, true, true
+	}
 	return nil
 }
 
@@ -161,7 +210,8 @@ func (r *run) markManifest(ctx context.Context, in *repository, digest string) e
 	}
 	in.live[digest], r.live[digest], r.needed[digest] = true, true, true
 	m, err := in.Manifest(ctx, digest)
-	if errors.Is(err, registry.ErrNotFound) { // it is still being copied, or was deleted
+	if errors.Is(err, registry.ErrNotFound) { // it is still being copied, was deleted, or is lost
+		in.lost[digest] = true
 		return nil
 	}
 	if err != nil {
@@ -248,48 +298,80 @@ func (r *run) sweepLinks(ctx context.Context, in *repository) error {
 
 // sweepBlobs deletes the blobs that nothing names, and the layers that need not be stored.
 func (r *run) sweepBlobs(ctx context.Context) error {
-	return r.config.Registry.EachBlob(ctx, func(digest string) error {
-		count := &r.result.Blobs
-		if r.live[digest] {
-			if r.needed[digest] || !r.isElsewhere(ctx, digest) {
-				return nil
-			}
-			count = &r.result.Released
-		}
-		size, err := r.config.Registry.BlobSize(ctx, digest)
-		if errors.Is(err, registry.ErrNotFound) {
+	var asked []string
+	err := r.config.Registry.EachBlob(ctx, func(digest string) error {
+		switch {
+		case !r.live[digest]:
+			return r.drop(ctx, digest, &r.result.Blobs)
+		case r.needed[digest]:
+			return nil
+		case r.config.Keep == images.KeepUntilUpstream && !r.dry:
+			asked = append(asked, digest)
 			return nil
 		}
-		if err != nil {
-			return err
-		}
-		deleted, err := r.delete(ctx, digest, func(ctx context.Context) error {
-			return r.config.Registry.Drop(ctx, digest)
-		})
-		if deleted {
-			*count++
-			r.result.Bytes += size
-		}
-		return err
+		return r.drop(ctx, digest, &r.result.Released)
 	})
+	if err != nil {
+		return err
+	}
+	return r.release(ctx, asked)
 }
 
-// isElsewhere reports whether each repository that names a layer can still read it from another
-// registry. With KeepNever none has to.
-func (r *run) isElsewhere(ctx context.Context, layer string) bool {
-	if r.config.Keep == images.KeepNever {
-		return true
+// drop deletes the bytes of a blob, and counts it.
+func (r *run) drop(ctx context.Context, digest string, count *int64) error {
+	size, err := r.config.Registry.BlobSize(ctx, digest)
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil
 	}
-	for _, repository := range r.layers[layer] {
-		if _, err := r.config.Upstream.Stat(ctx, repository, layer); err != nil {
-			if ctx.Err() == nil {
-				r.config.Log.Info("a layer stays stored, as it cannot be read where it came from",
-					"blob", layer, "repository", repository, "err", err)
-			}
-			return false
+	if err != nil {
+		return err
+	}
+	deleted, err := r.delete(ctx, digest, func(ctx context.Context) error {
+		return r.config.Registry.Drop(ctx, digest)
+	})
+	if deleted {
+		*count++
+		r.result.Bytes += size
+	}
+	return err
+}
+
+// release deletes those of the layers that other registries still have, for all repositories that
+// name them.
+func (r *run) release(ctx context.Context, layers []string) error {
+	rand.Shuffle(len(layers), func(i, j int) { layers[i], layers[j] = layers[j], layers[i] })
+	asking, cancel := context.WithTimeout(ctx, r.AskTime)
+	defer cancel()
+	survey := r.config.Upstream.Survey()
+	kept, first := 0, error(nil)
+	for i, layer := range layers {
+		err := r.isElsewhere(asking, survey, layer)
+		if asking.Err() != nil {
+			r.config.Log.Info("the next collection asks other registries for the other layers", "layers", len(layers)-i)
+			break
+		}
+		if err != nil {
+			kept, first = kept+1, cmp.Or(first, err)
+		} else if err := r.drop(ctx, layer, &r.result.Released); err != nil {
+			return err
 		}
 	}
-	return true
+	if kept > 0 {
+		r.config.Log.Info("layers stay stored, as they cannot be read where they came from", "layers", kept,
+			"err", first)
+	}
+	return ctx.Err()
+}
+
+// isElsewhere returns an error unless the other registries still have a layer, for all repositories
+// that name it.
+func (r *run) isElsewhere(ctx context.Context, survey *upstream.Survey, layer string) error {
+	for _, repository := range r.layers[layer] {
+		if err := survey.Find(ctx, repository, layer); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // delete calls fn, which deletes something that has a digest, unless a client relies on it. It

@@ -169,6 +169,18 @@ func (c *Blobs) SourceLayers(ctx context.Context) ([]RepositoryLayer, error) {
 		JOIN image_blobs b ON b.image = i.n WHERE b.position >= 0`)
 }
 
+// OfImage returns the digests of an image's config and layers, as far as the catalog knows them:
+// those of a ready image. exists reports whether the image still has a state.
+func (c *Blobs) OfImage(ctx context.Context, n int64, state string) (digests []string, exists bool, err error) {
+	exists, err = database.Get(ctx, c.db.Read, database.Value[bool],
+		`SELECT EXISTS (SELECT 1 FROM images WHERE n = ? AND state = ?)`, n, state)
+	if err == nil && exists {
+		digests, err = database.List(ctx, c.db.Read, database.Value[string],
+			`SELECT digest FROM image_blobs WHERE image = ?`, n)
+	}
+	return digests, exists, err
+}
+
 // RemoveUpstreams removes what Catalog.AddUpstreams has recorded of a layer of a repository.
 func (c *Blobs) RemoveUpstreams(ctx context.Context, repository, digest string) error {
 	return c.db.Exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),

@@ -28,7 +28,7 @@ const (
 	// maxRewritten bounds the bytes of rewritten packs that are kept for nodes.
 	maxRewritten = 8 << 30
 
-	// newPack is more than a new pack takes in the scratch space and in the bucket together, in bytes.
+	// newPack is more bytes than a new pack takes in the scratch space and in the bucket together.
 	newPack = 64 << 20
 
 	rewrittenAtOnce = 16

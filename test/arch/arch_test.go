@@ -57,7 +57,7 @@ hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/rep
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/away: sleep
 hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire
-hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report wire
+hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report hub/upstream wire
 hub/catalog: format/chunk format/index hub/catalog/database hub/catalog/numberset wire | hub/report
 hub/catalog/database: hub/away sleep
 hub/catalog/numberset:

@@ -116,6 +116,8 @@ type Collection struct {
 	Packs  int64     `json:"packs"`
 	Bytes  int64     `json:"bytes"` // of the objects, without layer records
 
+	PackBytes int64 `json:"packBytes"` // of Packs; they count in Bytes
+
 	// Rewritten packs were replaced by smaller ones. They are deleted later, and count in Bytes
 	// then.
 	Rewritten int64 `json:"rewritten"`
@@ -142,9 +144,10 @@ type Collection struct {
 // Unserved is a tree that no image has.
 type Unserved struct {
 	Tree  string    `json:"tree"`
-	Bytes int64     `json:"bytes"` // of its index, locations and startup packs
-	Since time.Time `json:"since"` // when it last lost an image or a holder; zero: not known
-	Goes  bool      `json:"goes"`  // the next collection removes it
+	Name  string    `json:"name,omitempty"` // of its image that was removed last, if that is known
+	Bytes int64     `json:"bytes"`          // of its index, locations and startup packs
+	Since time.Time `json:"since"`          // when it last lost an image or a holder; zero: not known
+	Goes  bool      `json:"goes"`           // the next collection removes it
 	Why   string    `json:"why"`
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -27,7 +28,8 @@ The data of a removed image stays for a while (gc.delay_minutes), because a node
 pulled the image just before. It also stays as long as nodes or mirrors have the image.
 Blobs stay for a day after a client has last relied on them.
 
---dry-run also shows the images that the retention rules of the hub would remove. The
+--dry-run lists the trees without an image, with the name of the image that had it last.
+It asks no other registry: layers of which these have no copy stay. It also shows the images that the retention rules of the hub would remove. The
 rules are applied by another job, once a day ("lighter retention").`,
 		Example: `  lighter gc --dry-run
   lighter gc --wait
@@ -77,9 +79,9 @@ func printCollection(c collection) error {
 			if u.Goes {
 				what = "goes"
 			}
-			return []any{short(u.Tree), what, size(u.Bytes), since, u.Why}
+			return []any{short(u.Tree), cmp.Or(u.Name, "-"), what, size(u.Bytes), since, u.Why}
 		})
-		if err := table(os.Stdout, "TREE\tTHEN\tBYTES\tWITHOUT IMAGE SINCE\tWHY", rows); err != nil {
+		if err := table(os.Stdout, "TREE\tLAST IMAGE\tTHEN\tBYTES\tWITHOUT IMAGE SINCE\tWHY", rows); err != nil {
 			return err
 		}
 	}
@@ -87,7 +89,8 @@ func printCollection(c collection) error {
 	if c.DryRun {
 		would = "would be "
 	}
-	fmt.Printf("%d trees, %d layers and %d packs %sfreed: %s\n", c.Trees, c.Layers, c.Packs, would, size(c.Bytes))
+	fmt.Printf("%d trees, %d layers and %d packs (%s) %sfreed: %s\n", c.Trees, c.Layers, c.Packs, size(c.PackBytes),
+		would, size(c.Bytes))
 	if c.Rewritten > 0 {
 		fmt.Printf("%s %srewritten without what is not needed; the old ones go later (gc.keep_minutes)\n",
 			english.Plural(int(c.Rewritten), "pack", ""), would)
@@ -96,6 +99,9 @@ func printCollection(c collection) error {
 		size(c.DeadBytes))
 	fmt.Printf("%d blobs that nothing names and %d layers that need not be stored %sfreed in the registry: %s\n",
 		c.Blobs, c.Released, would, size(c.BlobBytes))
+	if c.DryRun && c.Released > 0 {
+		fmt.Println("a layer stays if the registry that it came from does not have it any more; a dry run does not ask")
+	}
 	if c.Unrenewed > 0 {
 		fmt.Printf("the packs of %d trees stay, as an object of these is lost or damaged: "+
 			"run lighter fsck --deep --repair\n", c.Unrenewed)

@@ -23,6 +23,7 @@ type UnservedTree struct {
 	Held      bool
 	Dead      bool
 	Packs     []StartupPack // those that no other tree has
+	Name      string        // of its image that was removed last; empty: not known
 }
 
 // withoutImage is the condition that no image has tree t, as its top or below.
@@ -49,18 +50,18 @@ func (c *Garbage) NoteUnserved(ctx context.Context, l Lease) error {
 
 // noteRemoval records that the trees of some images lose these images now. They are the images of a
 // name, the first of args, that meet the condition. A tree that another image still has is
-// recorded, too, and is not dead.
+// recorded, too, and is not dead. The trees keep the name.
 func noteRemoval(ctx context.Context, tx database.Session, condition string, args ...any) error {
-	return tx.Exec(ctx, `UPDATE trees SET dead = `+tx.Clock+` WHERE tree IN (SELECT s.tree FROM statements s
-		JOIN image_blobs b ON b.chain = s.chain
-		WHERE b.image IN (SELECT n FROM images WHERE name = ?`+condition+`))`, args...)
+	return tx.Exec(ctx, `UPDATE trees SET dead = `+tx.Clock+`, last_name = ? WHERE tree IN (
+		SELECT s.tree FROM statements s JOIN image_blobs b ON b.chain = s.chain
+		WHERE b.image IN (SELECT n FROM images WHERE name = ?`+condition+`))`, append(args[:1:1], args...)...)
 }
 
 // UnservedTrees returns the trees that no image has. A tree is dead if it lost its last image, and
 // its last holder, longer than delay ago.
 func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]UnservedTree, error) {
 	return c.unserved(ctx, `SELECT t.tree, l.locations, t.index_wire + l.wire, t.dead, `+isHeld("t.tree")+`,
-			(`+dead(c.db.Read)+`)
+			(`+dead(c.db.Read)+`), t.last_name
 		FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+` ORDER BY t.dead, t.tree`,
 		delay.Milliseconds())
 }
@@ -70,21 +71,21 @@ func (c *Garbage) UnservedTrees(ctx context.Context, delay time.Duration) ([]Uns
 func (c *Garbage) ForeseeTrees(ctx context.Context, delay, age time.Duration) ([]UnservedTree, error) {
 	now := c.db.Read.Clock
 	return c.unserved(ctx, `
-		WITH unserved AS (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead,
+		WITH unserved AS (SELECT t.tree, l.locations, t.index_wire + l.wire AS bytes, t.dead, t.last_name,
 			`+isHeld("t.tree")+` AS held,
 			EXISTS (SELECT 1 FROM held h JOIN holders o ON o.holder = h.holder
 				WHERE h.tree = t.tree AND NOT (`+hasExpired(c.db.Read)+`)) AS kept
 			FROM trees t JOIN layouts l ON l.tree = t.tree WHERE `+withoutImage+`),
-		foreseen AS (SELECT tree, locations, bytes, kept,
+		foreseen AS (SELECT tree, locations, bytes, kept, last_name,
 			CASE WHEN dead = 0 OR held AND NOT kept THEN `+now+` ELSE dead END AS since FROM unserved)
-		SELECT tree, locations, bytes, since, kept, NOT kept AND since <= `+now+` - CAST(? AS BIGINT)
+		SELECT tree, locations, bytes, since, kept, NOT kept AND since <= `+now+` - CAST(? AS BIGINT), last_name
 		FROM foreseen ORDER BY since, tree`, age.Milliseconds(), delay.Milliseconds())
 }
 
 // unserved returns the trees that a query selects, with their startup packs.
 func (c *Garbage) unserved(ctx context.Context, query string, args ...any) ([]UnservedTree, error) {
 	trees, err := database.List(ctx, c.db.Read, func(t *UnservedTree) []any {
-		return []any{&t.Tree, &t.Locations, &t.Bytes, database.Stamp(&t.Since), &t.Held, &t.Dead}
+		return []any{&t.Tree, &t.Locations, &t.Bytes, database.Stamp(&t.Since), &t.Held, &t.Dead, &t.Name}
 	}, query, args...)
 	if err != nil {
 		return nil, err

@@ -307,6 +307,7 @@ func (r *run) packs(ctx context.Context) error {
 		err := r.remove(ctx, "packs", keys, func(claim catalog.Claim) error {
 			n, bytes, err := r.Catalog.Garbage.ForgetPacks(ctx, claim, r.lease, marks, &r.stuck, batch)
 			r.done.Packs += n
+			r.done.PackBytes += bytes
 			r.done.Bytes += bytes
 			progress.Add(int(bytes))
 			return err

@@ -46,6 +46,7 @@ func (c *Collector) Plan(ctx context.Context) (*wire.Collection, error) {
 	}
 	for _, p := range gone {
 		plan.Packs++
+		plan.PackBytes += p.Size
 		plan.Bytes += p.Size
 	}
 	for _, p := range sparse {
@@ -63,7 +64,7 @@ func (c *Collector) Plan(ctx context.Context) (*wire.Collection, error) {
 
 // describe says why a tree without an image goes or stays.
 func (c *Collector) describe(t catalog.UnservedTree) wire.Unserved {
-	u := wire.Unserved{Tree: t.Tree.String(), Bytes: t.Bytes, Since: t.Since.UTC(), Goes: t.Dead}
+	u := wire.Unserved{Tree: t.Tree.String(), Name: t.Name, Bytes: t.Bytes, Since: t.Since.UTC(), Goes: t.Dead}
 	for _, p := range t.Packs {
 		u.Bytes += p.Size
 	}

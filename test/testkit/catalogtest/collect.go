@@ -97,13 +97,13 @@ func testCollection(t *testing.T, c *catalog.Catalog) {
 		must(t, err)
 		var got []string
 		for _, u := range found {
-			got = append(got, fmt.Sprintf("%s held %t dead %t known %t",
-				names[u.Tree], u.Held, u.Dead, !u.Since.IsZero()))
+			got = append(got, fmt.Sprintf("%s of %s held %t dead %t known %t",
+				names[u.Tree], u.Name, u.Held, u.Dead, !u.Since.IsZero()))
 		}
 		slices.Sort(got)
 		isDead := delay == 0
-		want := []string{fmt.Sprintf("a/x held false dead %t known true", isDead), "y held true dead false known true",
-			fmt.Sprintf("z held false dead %t known true", isDead)}
+		want := []string{fmt.Sprintf("a/x of goes held false dead %t known true", isDead),
+			"y of held held true dead false known true", fmt.Sprintf("z of comes back held false dead %t known true", isDead)}
 		if !slices.Equal(got, want) {
 			t.Errorf("trees without an image, after %v: %q, want %q", delay, got, want)
 		}

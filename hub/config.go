@@ -58,7 +58,7 @@ type Config struct {
 
 	KeepHeldDays int64 `toml:"keep_held_days" comment:"Days for which the hub keeps what a node or a mirror has after it has stopped reporting, also of removed images. A report counts for 7 days; these days come after them."`
 
-	ScrubDays int64 `toml:"scrub_days" comment:"The hub reads all its objects once in this many days and compares them with their digests. Damaged ones are made again, if possible. 0: never."`
+	ScrubDays int64 `toml:"scrub_days" comment:"The hub reads all its objects, and the blobs of images in its registry, once in this many days and compares them with their digests. Damaged objects are made again, if possible; damaged blobs are reported. 0: never."`
 
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`

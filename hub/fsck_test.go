@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/hub"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/wire"
@@ -237,4 +238,56 @@ func TestRepairIsInterrupted(t *testing.T) {
 		}
 		h.wantClean("after "+delay.String(), "a:1")
 	}
+}
+
+// Blobs of the registry are read, too. A damaged one is deleted: then it is read where it came from,
+// or can be pushed again.
+func TestDamagedBlobsAreFound(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *hub.Config) { c.KeepBlobs, c.ScrubDays = "always", 1 })
+	r := startRegistry(t, image(lowerTar))
+	h.added(wire.Add{Source: r.source(), Name: "added:1"})
+	h.pushReady("pushed:1", image(upperTar))
+	h.config.KeepBlobs = "until-upstream"
+	h = h.restart()
+	h.Blobs().AskTime = 0 // the collection records where the layer came from, and does not delete it
+	if _, err := h.collectOnce(); err != nil {
+		t.Fatal(err)
+	}
+	h.wantClean("at first", "added:1", "pushed:1")
+	lower, lowerBytes := layerOf(lowerTar)
+	upper, _ := layerOf(upperTar)
+	damage(t, h.blobFile(lower))
+	damage(t, h.blobFile(upper))
+	for range 10 {
+		h.runCheck("scrub")
+		if state, err := h.Catalog().Checks.Get(t.Context(), "scrub"); err != nil || !state.Ended.IsZero() {
+			if err != nil || state.Errors != 2 {
+				t.Errorf("the scrub has found %+v (%v), want two blobs", state, err)
+			}
+			break
+		}
+	}
+	if check := h.fsck(wire.Fsck{}); check.Left() != 0 {
+		t.Errorf("found without reading: %s", findings(check))
+	}
+	if text := findings(h.fsck(wire.Fsck{Deep: true})); !strings.Contains(text, lower.String()+" is damaged") ||
+		!strings.Contains(text, upper.String()+" is damaged") || !strings.Contains(text, "--deep --repair") {
+		t.Errorf("findings %s, want both layers", text)
+	}
+	if !h.stores(lower) || !h.stores(upper) {
+		t.Error("deleted without a repair")
+	}
+	h.loseObjects() // these are made again from what the other registry has
+	check := h.fsck(wire.Fsck{Deep: true, Repair: true})
+	if f := check.Findings[0]; f.Count != 2 || f.Repaired != 1 || !slices.Equal(f.Images, []string{"pushed:1"}) ||
+		!strings.Contains(findings(check), "pushed again") {
+		t.Errorf("repaired: %s, want the layer that the other registry has", findings(check))
+	}
+	h.expectBlob("added", lower, lowerBytes)
+	h.pushReady("pushed:1", image(upperTar))
+	if check := h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 {
+		t.Errorf("after the push: %s", findings(check))
+	}
+	h.wantClean("in the end", "added:1", "pushed:1")
 }

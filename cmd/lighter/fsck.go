@@ -19,11 +19,12 @@ func fsckCommand() *cobra.Command {
 		Short: "Compare a hub's stores with each other, and repair them",
 		Long: `Compare a hub's bucket with its catalog, both ways, look for the blobs of all images in its
 registry, and check the catalog itself. Everything else goes on meanwhile. With --deep, read
-every object and compare it with its digest, which takes as long as reading the disk.
+every object and blob and compare it with its digest, which takes as long as reading the disk.
 
 With --repair, delete objects that the catalog has not known for a day, and make lost or
 damaged ones again: chunks and layer records from the images' blobs, indexes and locations
-from layer records. For what cannot be made again, the command names the images and a remedy.
+from layer records. With --deep, also delete damaged blobs, so that they can be pushed again
+or are read from the registry that the image was added from. For what cannot be made again, the command names the images and a remedy.
 A name whose manifest the registry does not have is removed. If that would be most names, all
 of them stay, as the registry's files may be missing: put them back, or add --confirm.
 

@@ -132,6 +132,16 @@ func (c *Repairs) ImageBlobs(ctx context.Context, after ImageBlob, limit int) ([
 			ORDER BY b.digest, i.name LIMIT ?`, after.Digest, after.Digest, after.Image, limit)
 }
 
+// BlobBytes returns the number and the bytes of the blobs of ready images that no other registry is
+// known to have.
+func (c *Repairs) BlobBytes(ctx context.Context) (n, size int64, err error) {
+	sum, err := database.Get(ctx, c.db.Read, func(s *[2]int64) []any { return []any{&s[0], &s[1]} },
+		`SELECT COUNT(*), COALESCE(SUM(size), 0) FROM (SELECT b.digest, MAX(b.size) AS size
+			FROM image_blobs b JOIN images i ON i.n = b.image WHERE i.state = '`+wire.StateReady+`'
+			AND NOT EXISTS (SELECT 1 FROM upstream_blobs u WHERE u.digest = b.digest) GROUP BY b.digest) AS blobs`)
+	return sum[0], sum[1], err
+}
+
 // LayerEntries returns the number of entries of a layer, or ErrNotFound.
 func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error) {
 	return database.Get(ctx, c.db.Read, database.Value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)

@@ -29,6 +29,7 @@ const (
 		"lighter fsck --repair"
 	remedyRoom  = "remove images, or make the hub's disks larger; then run lighter fsck --repair"
 	remedyGC    = "run lighter gc, and then lighter fsck --repair"
+	remedyDrop  = "run lighter fsck --deep --repair: it deletes damaged blobs; then push the images again, if it says so"
 	remedyBlob  = "push the images again, or remove and add them"
 	remedyRows  = "restore the catalog from a backup, and then run lighter fsck --repair"
 	remedyMany  = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
@@ -84,7 +85,10 @@ func (c *Checker) check(ctx context.Context, j *jobs.Running) error {
 			return fmt.Errorf("parse the job: %w", err)
 		}
 	}
-	for _, step := range []func(context.Context) error{k.checkObjects, k.checkNames, k.checkBlobs, k.checkRows} {
+	for _, step := range []func(context.Context) error{
+		k.checkBlobs, // first: objects are made again from blobs, which another registry may have if these are damaged
+		k.checkObjects, k.checkNames, k.checkRows,
+	} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -325,14 +329,17 @@ func numbersOf(chunks []catalog.PlacedChunk) []int64 {
 }
 
 // checkBlobs checks that the hub's registry stores the blobs of ready images, or knows another
-// registry that has them. It does not ask other registries.
+// registry that has them. It does not ask other registries. If the user wants that, it reads the
+// stored blobs, and deletes damaged ones: then they can be pushed again, or are read where they came
+// from.
 func (k *checking) checkBlobs(ctx context.Context) error {
 	progress := k.job.Step("compare", "blobs", 0)
-	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with another size", Remedy: remedyBlob}
+	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with other bytes", Remedy: remedyBlob}
 	images := map[string]bool{}
 	var last catalog.ImageBlob
 	var size int64   // of the blob, -1 if it is not stored
 	var unread error // why the registry cannot read it
+	var why string   // it is damaged
 	for {
 		blobs, err := k.Catalog.Repairs.ImageBlobs(ctx, last, knownBatch)
 		if err != nil {
@@ -346,6 +353,9 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 					}
 				}
 				k.result.Blobs++
+				if size, why, err = k.checkBlob(ctx, b.Digest, size); err != nil {
+					return err
+				}
 			}
 			last = b
 			has := size
@@ -357,6 +367,15 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 			switch {
 			case unread != nil:
 				count(&f, unread.Error())
+			case has == b.Size && size < 0 && why != "":
+				count(&f, b.Digest+" was damaged: "+why)
+				f.Repaired++
+				continue
+			case why != "" && size < 0:
+				count(&f, b.Digest+" was damaged: "+why+"; it was deleted, so that it can be pushed again")
+			case why != "":
+				count(&f, b.Digest+" is damaged: "+why)
+				f.Remedy = remedyDrop
 			case has == b.Size:
 				continue
 			case has < 0:
@@ -376,6 +395,24 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 	f.Images = slices.Sorted(maps.Keys(images))
 	k.add(f)
 	return nil
+}
+
+// checkBlob reads a stored blob if that was asked for, and says what is wrong with it. It returns the
+// blob's size, or -1 if the blob is not stored now: it may have been deleted as it is damaged.
+func (k *checking) checkBlob(ctx context.Context, digest string, stored int64) (size int64, why string, err error) {
+	if !k.Deep || stored <= 0 { // not stored, or not readable
+		return stored, "", nil
+	}
+	why, n, err := k.readBlob(ctx, digest)
+	k.result.Bytes += n
+	if why == "" || err != nil || !k.Repair {
+		return stored, why, err
+	}
+	dropped, err := k.dropBlob(ctx, digest)
+	if dropped {
+		stored = -1
+	}
+	return stored, why, err
 }
 
 // storedSize returns the size of a blob that the registry stores, or -1.

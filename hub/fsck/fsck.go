@@ -4,9 +4,9 @@
 //
 // Three kinds of jobs do that. A sweep runs daily. It deletes objects that the catalog does not
 // know, and makes those again that the bucket lacks. A scrub runs every few hours. It reads the
-// next part of the objects, and makes damaged ones again. A check runs on request. It compares all
-// stores, and reports what it found. If the user wants that, it also reads the objects, and
-// repairs.
+// next part of the objects, and makes damaged ones again; then it reads the registry's blobs. A
+// check runs on request. It compares all stores, and reports what it found. If the user wants that,
+// it also reads the objects and blobs, and repairs.
 //
 // All of them run while the hub works. An object that looks wrong may be about to be published or
 // deleted. So it counts only if no publisher has claimed it, and if the catalog still says the same
@@ -16,9 +16,10 @@
 //
 // A repair makes lost objects again: chunks from damaged packs and from the images' blobs, layer
 // records from blobs, indexes and locations from layer records. What it cannot make again stays as
-// it is. If catalog and registry differ about a name, the repair changes the catalog. But if the
-// registry lacks the manifests of most names, the catalog keeps these names until a user confirms
-// that the registry is the right one.
+// it is. Only damaged blobs of the registry are deleted, as clients would not push what exists. If
+// catalog and registry differ about a name, the repair changes the catalog. But if the registry
+// lacks the manifests of most names, the catalog keeps these names until a user confirms that the
+// registry is the right one.
 package fsck
 
 import (
@@ -63,7 +64,8 @@ type Config struct {
 	Names     Names
 	Limits    tree.Limits
 	Jobs      *jobs.Queue
-	// ScrubDays is the number of days in which the scrubs read all objects; 0: there is no scrub.
+	// ScrubDays is the number of days in which the scrubs read all objects and blobs; 0: there is
+	// no scrub.
 	ScrubDays int64
 	// Room returns an error if so many more bytes would use up the reserve of the disks.
 	Room func(bytes int64) error

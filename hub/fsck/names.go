@@ -50,7 +50,7 @@ func (k *checking) checkNames(ctx context.Context) error {
 // differing is a name about which catalog and registry differ.
 type differing struct {
 	name, text string // text says how
-	unread     bool   // the registry cannot read it, so the catalog cannot be made to agree
+	unread     bool   // the registry cannot read it, so they cannot be made to agree
 }
 
 // names returns the names of all images and all tags of the registry, sorted. known is how many of

@@ -12,7 +12,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"path"
 	"slices"
 	"time"
 
@@ -122,6 +124,36 @@ func (r *Registry) BlobSize(ctx context.Context, blob string) (int64, error) {
 	return desc.Size, nil
 }
 
+// ErrCorrupt marks errors about stored blobs whose bytes have another digest.
+var ErrCorrupt = errors.New("the stored bytes have another digest")
+
+// VerifyBlob reads a stored blob, and compares it with its digest. It returns the number of bytes
+// that it has read. The error wraps ErrNotFound if the registry does not store the blob, and
+// ErrCorrupt if its bytes are wrong.
+func (r *Registry) VerifyBlob(ctx context.Context, blob string) (n int64, err error) {
+	id, err := digest.Parse(blob)
+	if err != nil {
+		return 0, fmt.Errorf("verify blob %q: %w", blob, err)
+	}
+	data, err := r.driver.Reader(ctx, path.Join(blobDir(id), "data"), 0)
+	if err == nil {
+		defer data.Close()
+		verifier := id.Verifier()
+		if n, err = io.Copy(verifier, data); err == nil && !verifier.Verified() {
+			return n, fmt.Errorf("verify blob %s: %w", blob, ErrCorrupt)
+		}
+	}
+	if err != nil {
+		return n, fmt.Errorf("verify blob %s: %w", blob, unavailable(mapNotFound(err)))
+	}
+	return n, nil
+}
+
+// blobDir is the directory of a blob.
+func blobDir(id digest.Digest) string {
+	return path.Join(blobsPath, id.Algorithm().String(), id.Encoded()[:2], id.Encoded())
+}
+
 // ErrUnavailable marks errors of the storage itself. The same may succeed later; see IsAway.
 var ErrUnavailable = away.New("the registry's storage is not available")
 
@@ -173,8 +205,7 @@ func (r *Registry) Drop(ctx context.Context, blob string) error {
 	if err != nil {
 		return fmt.Errorf("drop blob %q: %w", blob, err)
 	}
-	dir := blobsPath + "/" + id.Algorithm().String() + "/" + id.Encoded()[:2] + "/" + id.Encoded()
-	err = r.driver.Delete(ctx, dir)
+	err = r.driver.Delete(ctx, blobDir(id))
 	if err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
 		return fmt.Errorf("drop blob %s: %w", blob, unavailable(err))
 	}

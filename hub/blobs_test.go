@@ -38,7 +38,8 @@ func (h *testHub) collectBlobs() (all blobs.Result) {
 			h.t.Fatal(err)
 		}
 		sure, upTo := plan, plan // without and with the layers for which other registries are asked
-		sure.Released, upTo.Released, sure.Bytes, upTo.Bytes = result.Released, result.Released, result.Bytes, result.Bytes
+		sure.Released, sure.Bytes = result.Released, result.Bytes
+		upTo.Released, upTo.Bytes = result.Released, result.Bytes
 		if result != sure || result.Released > plan.Released || result.Bytes > plan.Bytes {
 			h.t.Errorf("the dry run says %+v, the collection has done %+v", plan, result)
 		}
@@ -409,7 +410,9 @@ func (h *testHub) collectOnce() (blobs.Result, error) {
 // If a manifest is lost, its image's blobs stay: lost chunks can be made again only from them.
 func TestBlobsOfALostManifestStay(t *testing.T) {
 	t.Parallel()
-	for what, of := range map[string]string{"manifest": "a", "index": "index", "manifest of another platform": "index"} {
+	for what, of := range map[string]string{
+		"manifest": "a", "index": "index", "manifest of another platform": "index",
+	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			h := startHub(t)
@@ -493,7 +496,9 @@ func TestBlobsOfAnotherRegistryStay(t *testing.T) {
 // layers came from there. It asks for a limited time, and its dry run does not ask.
 func TestOtherRegistriesAreAskedOnce(t *testing.T) {
 	t.Parallel()
-	for what, status := range map[string]int{"refuses": http.StatusUnauthorized, "fails": http.StatusServiceUnavailable} {
+	for what, status := range map[string]int{
+		"refuses": http.StatusUnauthorized, "fails": http.StatusServiceUnavailable,
+	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r := startRegistry(t, image(layer(1), layer(2), layer(3), layer(4)))

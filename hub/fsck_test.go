@@ -240,8 +240,8 @@ func TestRepairIsInterrupted(t *testing.T) {
 	}
 }
 
-// Blobs of the registry are read, too. A damaged one is deleted: then it is read where it came from,
-// or can be pushed again.
+// Blobs of the registry are read, too. A damaged blob is deleted: then the hub reads it from the
+// registry that it came from, or it can be pushed again.
 func TestDamagedBlobsAreFound(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.KeepBlobs, c.ScrubDays = "always", 1 })

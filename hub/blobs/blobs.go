@@ -69,8 +69,8 @@ type Collector struct {
 	// Lease is how long a blob may be locked by its deletion. Half of it bounds the deletion. It is
 	// set before the first run.
 	Lease time.Duration
-	// AskTime bounds the time for which a run asks other registries for layers. It is set before the
-	// first run.
+	// AskTime bounds the time for which a run asks other registries for layers. It is set before
+	// the first run.
 	AskTime time.Duration
 	// Marked is called between mark and sweep, if it is not nil. It is set before the first run.
 	Marked func()

@@ -29,7 +29,8 @@ const (
 		"lighter fsck --repair"
 	remedyRoom  = "remove images, or make the hub's disks larger; then run lighter fsck --repair"
 	remedyGC    = "run lighter gc, and then lighter fsck --repair"
-	remedyDrop  = "run lighter fsck --deep --repair: it deletes damaged blobs; then push the images again, if it says so"
+	remedyDrop  = "run lighter fsck --deep --repair: it deletes damaged blobs; then push the images again, " +
+		"if it says so"
 	remedyBlob  = "push the images again, or remove and add them"
 	remedyRows  = "restore the catalog from a backup, and then run lighter fsck --repair"
 	remedyMany  = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
@@ -330,8 +331,8 @@ func numbersOf(chunks []catalog.PlacedChunk) []int64 {
 
 // checkBlobs checks that the hub's registry stores the blobs of ready images, or knows another
 // registry that has them. It does not ask other registries. If the user wants that, it reads the
-// stored blobs, and deletes damaged ones: then they can be pushed again, or are read where they came
-// from.
+// stored blobs, and deletes damaged ones: then they can be pushed again, or the hub reads them from
+// the registry that they came from.
 func (k *checking) checkBlobs(ctx context.Context) error {
 	progress := k.job.Step("compare", "blobs", 0)
 	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with other bytes", Remedy: remedyBlob}
@@ -397,8 +398,8 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 	return nil
 }
 
-// checkBlob reads a stored blob if that was asked for, and says what is wrong with it. It returns the
-// blob's size, or -1 if the blob is not stored now: it may have been deleted as it is damaged.
+// checkBlob reads a stored blob if the user wants that, and says what is wrong with it. It returns
+// the blob's size, or -1 if the blob is not stored now: it may have been deleted as it is damaged.
 func (k *checking) checkBlob(ctx context.Context, digest string, stored int64) (size int64, why string, err error) {
 	if !k.Deep || stored <= 0 { // not stored, or not readable
 		return stored, "", nil

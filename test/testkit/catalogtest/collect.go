@@ -103,7 +103,8 @@ func testCollection(t *testing.T, c *catalog.Catalog) {
 		slices.Sort(got)
 		isDead := delay == 0
 		want := []string{fmt.Sprintf("a/x of goes held false dead %t known true", isDead),
-			"y of held held true dead false known true", fmt.Sprintf("z of comes back held false dead %t known true", isDead)}
+			"y of held held true dead false known true",
+			fmt.Sprintf("z of comes back held false dead %t known true", isDead)}
 		if !slices.Equal(got, want) {
 			t.Errorf("trees without an image, after %v: %q, want %q", delay, got, want)
 		}

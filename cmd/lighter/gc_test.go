@@ -27,7 +27,8 @@ func TestRewrittenPacksArePrinted(t *testing.T) {
 // A plan names the last image of each tree, and the bytes of packs.
 func TestPlanIsPrinted(t *testing.T) {
 	plan := collection{Collection: &wire.Collection{DryRun: true, Trees: 1, Packs: 2, PackBytes: 3 << 20,
-		Bytes: 4 << 20, Released: 1, Unserved: []wire.Unserved{{Tree: strings.Repeat("7", 64), Name: "team/a:1", Goes: true}}}}
+		Bytes: 4 << 20, Released: 1,
+		Unserved: []wire.Unserved{{Tree: strings.Repeat("7", 64), Name: "team/a:1", Goes: true}}}}
 	out, _ := printed.By(t, func() {
 		if err := printCollection(plan); err != nil {
 			t.Error(err)

@@ -27,9 +27,9 @@ const (
 	remedyRepair = "run lighter fsck --repair"
 	remedyBlobs  = "bring the layers back: push the images again, or remove and add them; then run " +
 		"lighter fsck --repair"
-	remedyRoom  = "remove images, or make the hub's disks larger; then run lighter fsck --repair"
-	remedyGC    = "run lighter gc, and then lighter fsck --repair"
-	remedyDrop  = "run lighter fsck --deep --repair: it deletes damaged blobs; then push the images again, " +
+	remedyRoom = "remove images, or make the hub's disks larger; then run lighter fsck --repair"
+	remedyGC   = "run lighter gc, and then lighter fsck --repair"
+	remedyDrop = "run lighter fsck --deep --repair: it deletes damaged blobs; then push the images again, " +
 		"if it says so"
 	remedyBlob  = "push the images again, or remove and add them"
 	remedyRows  = "restore the catalog from a backup, and then run lighter fsck --repair"

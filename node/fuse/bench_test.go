@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// BenchmarkCounting counts answered reads, several at a time.
+// BenchmarkCounting measures how long it takes to count an answered read, in several goroutines at
+// a time.
 func BenchmarkCounting(b *testing.B) {
 	var c counters
 	f := &file{}

@@ -26,10 +26,11 @@ func (b buffer) message(size int) []byte { return b[pageSize-outHeaderSize : pag
 
 func (b buffer) free() error { return unix.Munmap(b) }
 
-// bufferPool keeps a few buffers for the next reads. It returns the buffer that was used last,
-// because that is probably in the processor's cache. Its users bound the number of buffers.
+// bufferPool keeps a few unused buffers for the next reads. The buffer that was put last is
+// returned first, because it is probably still in the processor's cache. The callers bound the
+// number of buffers in use.
 type bufferPool struct {
-	size  int        // of the data in each, in bytes
+	size  int        // bytes of data in each buffer
 	mu    sync.Mutex // guards spare
 	spare []buffer
 }

@@ -12,15 +12,16 @@ import (
 const (
 	// The protocol.
 
-	// minMinor is the oldest protocol (7.minMinor) with the wire structs used here, that of Linux
-	// 5.4. All kernels that can mount a tree are newer.
+	// minMinor is the minor version of the oldest protocol (7.31, Linux 5.4) that has the wire
+	// structs used here. All kernels that can mount a tree are newer.
 	minMinor = 31
-	// wanted are the requested features: concurrent reads of a file, of up to maxRead, concurrent
-	// lookups, an error that distinguishes an aborted connection from an unmounted one, and
-	// resending.
+	// wanted are the features that the server requests: concurrent reads of one file, reads of up
+	// to maxRead bytes, concurrent lookups, an error that distinguishes an aborted connection from
+	// an unmounted one, and resending, which needs the extended flags of INIT.
 	wanted = gofuse.CAP_ASYNC_READ | gofuse.CAP_ASYNC_DIO | gofuse.CAP_MAX_PAGES | gofuse.CAP_PARALLEL_DIROPS |
 		gofuse.CAP_ABORT_ERROR | gofuse.CAP_INIT_EXT | gofuse.CAP_HAS_RESEND
-	// resentBit in a request's unique number says that it was sent before (FUSE_UNIQUE_RESEND).
+	// resentBit is set in the unique number of a request that the kernel resends
+	// (FUSE_UNIQUE_RESEND).
 	resentBit = 1 << 63
 	// forever is how long, in seconds, the kernel may cache what it knows of a device: a device
 	// never changes. Larger numbers overflow in the arithmetic of some kernels.
@@ -31,17 +32,17 @@ const (
 	pageSize      = 4096
 	inHeaderSize  = int(unsafe.Sizeof(gofuse.InHeader{}))
 	outHeaderSize = int(unsafe.Sizeof(gofuse.OutHeader{}))
-	// direntAlign divides the size of each entry of a READDIR answer.
+	// direntAlign is the alignment of the entries of a READDIR answer, in bytes.
 	direntAlign = 8
 	// maxRead is the size of the largest read that the kernel may send: 256 pages of 4 KiB, the
 	// most that kernels allow by default, or 16 pages of 64 KiB.
 	maxRead = 1 << 20
 	// requestSize is the space offered for each request: the least that the kernel accepts
-	// (FUSE_MIN_READ_BUFFER). The largest request for a read-only directory fits: a LOOKUP.
+	// (FUSE_MIN_READ_BUFFER). The largest request that a read-only directory gets, a LOOKUP, fits.
 	requestSize = 8192
 	// slotSize is the size of a journal's slot. A READ has 80 bytes, a LOOKUP of a device 105. Of a
-	// longer request only the beginning is kept. The size is the same in all versions, as they open
-	// each other's journals.
+	// longer request only the beginning is kept. All versions of Lighter use the same size, because
+	// they open each other's journals.
 	slotSize = 128
 
 	// Modes of the files.
@@ -51,17 +52,18 @@ const (
 
 	// Admission.
 
-	// maxPerDevice bounds the active reads of one device. It is far above what a disk or a network
-	// handles at a time, because many of them may wait for the network while others find their
-	// bytes on this machine.
+	// maxPerDevice bounds the active reads of one device. It is far above the number that a disk or
+	// a network handles at a time: while many reads wait for the network, others find their bytes
+	// on this machine.
 	maxPerDevice = 128
 	// maxActive bounds the active reads of all devices, and maxBytes the bytes that they ask for.
 	maxActive = 512
 	maxBytes  = 64 << 20
-	// alwaysPerDevice is how many reads of a device may be active whatever the other devices do.
+	// alwaysPerDevice is the number of reads of each device that may be active even if maxActive or
+	// maxBytes is reached.
 	alwaysPerDevice = 4
 	// maxBackground is the largest number of unanswered reads at which the kernel still sends
-	// further ones. Beyond it, the kernel blocks processes that read. That bound is not per device:
+	// further reads. Beyond it, the kernel blocks processes that read. The bound is not per device:
 	// with the kernel's default of 12, stuck readers of one device would block the readers of all
 	// devices. So the server fails some reads before the bound is reached (maxUnanswered). While
 	// few reads are unanswered, it sets a smaller bound (window).
@@ -70,12 +72,13 @@ const (
 	// maxBackground, so that the server evicts reads before the kernel's own bound blocks the
 	// readers of all devices.
 	maxUnanswered = maxBackground - 1024
-	// windowRoom is how many requests the kernel may send beyond those that the server knows, after
-	// each move of the window. Between moves that number is minRoom to maxRoom. These requests may
-	// all precede a request for another device in the kernel's single queue. At 10 µs each, 64 of
-	// them delay that request by less than 1 ms. Less room means more system calls.
+	// windowRoom is the room that each move of the window makes: the number of requests that the
+	// kernel may send beyond those that the server knows. In the kernel's single queue, all of them
+	// may precede a request for another device. At 10 µs each, 64 requests delay that request by
+	// less than 1 ms. Less room means more system calls.
 	windowRoom = 64
-	// minRoom and maxRoom are the bounds of the room at which the window is moved.
+	// minRoom and maxRoom bound the room between moves: if it is smaller or larger, the window is
+	// moved.
 	minRoom = windowRoom / 2
 	maxRoom = windowRoom * 2
 	// lostAfter is how long requests wait in the kernel, while the server reads none, until they
@@ -87,8 +90,9 @@ const (
 
 	// spareBuffers is how many unused buffers are kept for the next reads.
 	spareBuffers = 16
-	// journalSlots is how many requests can be unanswered in a new journal. It is above what the
-	// kernel sends; further requests are served, but not kept. Only used slots take memory.
+	// journalSlots is the number of slots of a new journal, one for each unanswered request. It is
+	// far above the number of requests that the kernel sends. A request without a slot is served,
+	// but a successor does not find it. Only used slots take memory.
 	journalSlots = 1 << 17
 
 	// Times.
@@ -106,11 +110,11 @@ const (
 	stopTimeout  = 5 * time.Second
 	// removeTimeout is how long Remove waits for a Reader to return.
 	removeTimeout = 10 * time.Second
-	// initTimeout is how long Mount waits for the kernel's first request, and statTimeout how long
-	// for the server of a file system that is already mounted.
+	// initTimeout is how long Mount waits for the kernel's first request. statTimeout is how long
+	// Mount waits for an answer of a file system that is already mounted on the directory.
 	initTimeout = 10 * time.Second
 	statTimeout = 5 * time.Second
-	// unmountPause is the interval of attempts to unmount a busy directory.
+	// unmountPause is the pause between attempts to unmount a busy directory.
 	unmountPause = 10 * time.Millisecond
 	// awaitStep is the interval at which await checks its condition.
 	awaitStep = 5 * time.Millisecond

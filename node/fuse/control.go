@@ -12,8 +12,8 @@ import (
 )
 
 // control is a connection's directory in the FUSE control file system, where the kernel reports its
-// own view of the connection. The file system need not be mounted anywhere. A nil control knows
-// nothing.
+// own view of the connection. The file system need not be mounted anywhere. A nil control is one
+// that is not available: it counts and sets nothing.
 type control struct {
 	root       *os.File // of the control file system
 	name       string   // of the connection
@@ -58,8 +58,9 @@ func (c *control) close() error {
 }
 
 // waiting returns the number of requests that the kernel counts as unanswered; -1 if it is unknown.
-// These include requests that the kernel has not sent yet, and those of processes that it blocks
-// until max_background has room. The kernel's file can be read only once after it was opened.
+// It also counts requests that it has not sent yet, and requests of processes that it blocks until
+// max_background has room. The kernel's file is opened for each call, because it cannot be read
+// twice.
 func (c *control) waiting() int64 {
 	if c == nil {
 		return -1
@@ -72,7 +73,7 @@ func (c *control) waiting() int64 {
 	open := func(root uintptr) {
 		fd, err = unix.Openat(int(root), c.name+"/waiting", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	}
-	if closed := raw.Control(open); closed != nil || err != nil { // not Fd, as close may run meanwhile
+	if closed := raw.Control(open); closed != nil || err != nil { // not Fd: close may run at the same time
 		return -1
 	}
 	defer unix.Close(fd)

@@ -11,7 +11,7 @@ func TestStall(t *testing.T) {
 	for i, step := range []struct {
 		received int64
 		unread   bool
-		stalled  time.Duration // duration of the stall, with the interval that began it; 0: there is none
+		stalled  time.Duration // duration of the stall, plus a second; 0: there is no stall
 	}{
 		{0, false, 0},
 		{5, true, 0}, // the server reads

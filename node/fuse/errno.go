@@ -16,9 +16,10 @@ var (
 	errRemoved = errors.New("the device was removed")
 	// errInterrupted: the waiting process got a signal.
 	errInterrupted = errors.New("interrupted")
-	// errReadOnly: the file was opened for writing.
+	// errReadOnly: a process tried to open the file for writing.
 	errReadOnly = errors.New("devices are read-only")
-	// errNotImplemented: the kernel does not send this opcode again.
+	// errNotImplemented: the server does not know the opcode. The kernel does not send most of
+	// these again.
 	errNotImplemented = errors.New("not implemented")
 	// errDetached: this server gives up the connection, and its successor answers the request.
 	errDetached = errors.New("the server gives up the connection")

@@ -41,8 +41,8 @@ func ExampleMount() {
 	_ = server.Detach()
 }
 
-// A server passes its mount on to a successor, which may be another process. Reads that it has not
-// answered are answered by the successor.
+// A server passes its mount on to a successor, which may be another process. The successor answers
+// the reads that the first server has not answered.
 func ExampleAdopt() {
 	log := slog.Default()
 	first, err := fuse.Mount("/run/devices", log)
@@ -56,7 +56,7 @@ func ExampleAdopt() {
 		log.Error("no descriptors", "err", err)
 		return
 	}
-	_ = first.Detach() // once its Serve has returned
+	_ = first.Detach() // only after Serve of the first server has returned
 
 	second, err := fuse.Adopt(descriptors, "/run/devices", state, log)
 	if err != nil {

@@ -4,8 +4,8 @@
 // of another, and no read hangs forever.
 //
 // It is not a file system for users. Containers get names, permissions and everything else from a
-// tree's metadata image, and only the kernel opens the files here. The package knows no chunks,
-// cache or hub: a Reader has the bytes.
+// tree's metadata image, and only the kernel opens the files here. The package does not know where
+// bytes come from: a Reader provides them.
 //
 // The Server speaks the kernel's FUSE protocol (include/uapi/linux/fuse.h) itself. It keeps no
 // state that the kernel refers to: a device's node ID is derived from its tree ID, file handles and
@@ -52,19 +52,19 @@ import (
 	"lighter/format/chunk"
 )
 
-// Reader has the bytes of one device. It is safe for concurrent use.
+// Reader provides the bytes of one device. It is safe for concurrent use.
 type Reader interface {
 	// ReadAt fills dst with the bytes from off on, or returns an error. It never fills less: the
-	// kernel would treat the rest as zeros. missed is how many of the bytes were not on this
-	// machine. The error wraps ErrIndex if the device's own files cannot be read.
+	// kernel would treat the rest as zeros. missed is the number of these bytes that were not on
+	// this machine. The error wraps ErrIndex if the device's own files cannot be read.
 	//
-	// ReadAt returns soon after ctx is done, and does not touch dst afterwards. dst takes memory
-	// only once it is written, so a Reader that has to wait does so before it writes.
+	// ReadAt returns soon after ctx is done, and does not use dst afterwards. dst takes memory only
+	// once it is written, so a Reader that has to wait for bytes waits before it writes to dst.
 	ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error)
 }
 
-// State is what a server must know of a connection that another server opened, besides its
-// descriptor. It does not change in the connection's life, and can be stored as JSON.
+// State is what a server must know, besides the descriptor, of a connection that another server
+// opened. It stays the same as long as the connection exists, and can be stored as JSON.
 type State struct {
 	// Minor is the version of the protocol (7.Minor) that the kernel speaks.
 	Minor uint32 `json:"minor"`
@@ -140,12 +140,13 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits()}, nil
 }
 
-// Adopt returns a server for a connection that another server, of any process, opened and no longer
-// serves. kept are the files that Descriptors returned there; Adopt closes them. The devices have
-// to be added before Serve. Resend makes the server answer the requests that the other server left
-// unanswered.
+// Adopt returns a server for a connection that another server, in this or another process, opened
+// and no longer serves. kept are the files that the other server's Descriptors returned; Adopt
+// closes them. Devices have to be added before Serve is called. Resend makes the server answer the
+// requests that the other server left unanswered.
 //
-// The error wraps errors.ErrUnsupported if there is no way to get these requests.
+// The error wraps errors.ErrUnsupported if kept has no descriptor of the connection, or if the
+// kernel cannot resend requests and kept has no journal.
 func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server, error) {
 	defer func() {
 		for _, file := range kept {
@@ -244,9 +245,9 @@ func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err e
 	return filepath.Join(s.dir, f.name), nil
 }
 
-// Remove removes a device. Its unanswered reads fail, and all later ones. A process with the file
-// open can read it only after the device was added again. When Remove returns nil, no ReadAt of the
-// device runs. Remove does nothing if the server does not have the device.
+// Remove removes a device. The device's unanswered reads and all later ones fail. A process that
+// has the file open can read it again only after the device was added again. When Remove returns
+// nil, no ReadAt of the device runs. Remove does nothing if the server does not have the device.
 func (s *Server) Remove(id chunk.ID) error {
 	f := s.device(id)
 	if f == nil {
@@ -267,8 +268,8 @@ func (s *Server) Remove(id chunk.ID) error {
 	return nil
 }
 
-// Cancel fails the unanswered reads of a device, as Remove does. The device stays. The caller knows
-// that no process waits for these reads.
+// Cancel fails the unanswered reads of a device, and keeps the device. The caller makes sure that
+// no process waits for these reads.
 func (s *Server) Cancel(id chunk.ID) {
 	s.cancel(errRemoved, func(f *file) bool { return f.id == id })
 }
@@ -291,10 +292,10 @@ func (s *Server) forgetName(name string) {
 	}
 }
 
-// Resend makes the server answer the requests that a predecessor received and did not answer. The
-// kernel resends them (Linux 6.9); the server ignores those that it is answering already. If the
-// kernel cannot resend, Serve first answers the requests in the journal. So Resend is called before
-// Serve.
+// Resend makes the server answer the requests that a predecessor received and did not answer. It
+// must be called before Serve. From Linux 6.9 on, the kernel resends the requests, and the server
+// ignores those that it is answering already. For older kernels, Serve begins with the requests in
+// the journal.
 func (s *Server) Resend() error {
 	if s.journal != nil {
 		s.resume = true
@@ -318,7 +319,7 @@ func (s *Server) await(timeout time.Duration, ok func() bool) bool {
 	}
 }
 
-// list returns the files after a node ID, in the order of their node IDs.
+// list returns the files with node IDs above node, in the order of their node IDs.
 func (s *Server) list(node uint64) []*file {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,9 +22,9 @@ import (
 // cannot resend.
 //
 // A slot is busy while the first field of its request, the length, is not 0. At each moment a
-// request is the kernel's to send, or in a slot: the kernel fills the slot before it counts the
-// request as sent, even if the process is being killed. If a request was answered but its slot is
-// still busy, the successor answers it again, and the kernel refuses the second answer.
+// request either waits in the kernel to be sent, or is in a slot: the kernel fills the slot before
+// it counts the request as sent, even if the process is being killed. If a request was answered but
+// its slot is still busy, the successor answers it again, and the kernel refuses the second answer.
 type journal struct {
 	file *os.File
 	mem  []byte
@@ -33,10 +33,10 @@ type journal struct {
 
 	mu   sync.Mutex // guards free and next
 	free []int32    // free slots that were used before, and so have memory; the last one is used next
-	next int32      // slots from here on were never used
+	next int32      // this slot and all after it were never used
 }
 
-// slot is a request's place in a journal; nil is none.
+// slot is a request's place in a journal. A request with a nil slot is not in a journal.
 type slot []byte
 
 func newJournal(slots int64) (*journal, error) {
@@ -46,7 +46,7 @@ func newJournal(slots int64) (*journal, error) {
 	}
 	file := os.NewFile(uintptr(fd), "journal")
 	err = file.Truncate(slots * slotSize)
-	if err == nil { // otherwise another process could truncate it, and its reader would crash
+	if err == nil { // another process must not truncate it: this one would crash
 		_, err = unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	}
 	if err != nil {
@@ -55,8 +55,9 @@ func newJournal(slots int64) (*journal, error) {
 	return openJournal(file)
 }
 
-// openJournal opens a journal that newJournal has made, in any process of any version. From then on
-// it owns file. The error wraps errors.ErrUnsupported if the file is not a journal.
+// openJournal opens a journal that newJournal has made, in any process of any version. It takes
+// file over, and closes it if it fails. The error wraps errors.ErrUnsupported if the file is not a
+// journal.
 func openJournal(file *os.File) (*journal, error) {
 	info, err := file.Stat()
 	var mem []byte
@@ -114,7 +115,7 @@ func (j *journal) busy() ([]slot, error) {
 	return busy, nil
 }
 
-// acquire returns a slot for the next request, or nil if there is none.
+// acquire returns a slot for the next request, or nil if no slot is free.
 func (j *journal) acquire() slot {
 	if j == nil {
 		return nil
@@ -155,8 +156,8 @@ func (s slot) head() *uint32 { return (*uint32)(unsafe.Pointer(unsafe.SliceData(
 
 func (s slot) length() uint32 { return atomic.LoadUint32(s.head()) }
 
-// clear makes a slot free. It also makes sure that the slot has memory: without it the kernel could
-// not fill the slot for a process that is being killed.
+// clear makes a slot free. It also makes sure that the slot has memory: while this process is being
+// killed, the kernel can fill the slot, but cannot allocate memory for it.
 func (s slot) clear() {
 	if s != nil {
 		atomic.StoreUint32(s.head(), 0)
@@ -164,7 +165,7 @@ func (s slot) clear() {
 }
 
 // serveJournal serves the requests that a predecessor had received and not answered. INTERRUPTs
-// come last, as they refer to the others.
+// come last, because they refer to other requests.
 func (s *Server) serveJournal(work context.Context) error {
 	busy, err := s.journal.busy()
 	if err != nil {
@@ -187,7 +188,8 @@ func (s *Server) serveJournal(work context.Context) error {
 func (s *Server) serveKept(work context.Context, kept slot) {
 	bytes := bytes.Clone(kept)
 	if n := kept.length(); n > slotSize {
-		// The name is too long for any device. The part that was cut off does not matter.
+		// Only a LOOKUP can be that long, and no device has such a long name. So the part that was
+		// cut off does not matter.
 		bytes[slotSize-1] = 0
 		binary.NativeEndian.PutUint32(bytes, slotSize)
 	} else {

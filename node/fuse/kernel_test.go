@@ -38,8 +38,8 @@ var resending = State{Minor: 45, Flags: gofuse.CAP_HAS_RESEND, MaxPages: maxRead
 // journal.
 var journalled = State{Minor: 36, MaxPages: maxRead / pageSize}
 
-// connect returns a server that serves until stop is called or the test ends, and its kernel. stop
-// returns the result of Serve. The server keeps the connection until the test ends.
+// connect returns a server and its kernel. The server serves until stop is called or the test ends.
+// stop returns the result of Serve. The server keeps the connection until the test ends.
 func connect(t testing.TB, state State) (s *Server, k *kernel, stop func() error) {
 	t.Helper()
 	s, k = newPair(t, state)
@@ -169,8 +169,8 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 	return a
 }
 
-// sync returns when the server has received all previous requests. It fails if one of them is
-// answered meanwhile.
+// sync returns when the server has received all previous requests. The test fails if an answer to
+// one of them arrives first.
 func (k *kernel) sync() {
 	k.t.Helper()
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 {
@@ -252,7 +252,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal(what, "did not happen")
+			t.Fatal("timeout: no ", what)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (l Latency) Count() (n int64) {
 	return n
 }
 
-// Quantile estimates the time that a share q of all times does not exceed.
+// Quantile estimates the q-quantile: the time that a share q (0 to 1) of all times does not exceed.
 func (l Latency) Quantile(q float64) time.Duration {
 	rank := q * float64(l.Count())
 	for i, n := range l.Counts {

@@ -8,22 +8,22 @@ import (
 
 // limits decides when a read becomes active. Until then it is queued for its device, so it delays
 // no other device. The limits on all devices together do not apply to the first few reads of a
-// device: a device is served even if the reads of all others are stuck.
+// device (alwaysPerDevice): a device is served even if the reads of all others are stuck.
 //
 // If more than maxUnanswered reads are active or queued, the oldest read of the longest queue is
 // evicted: it fails. So a device that is flooded with reads loses its own reads, and a device with
 // few reads loses none. The oldest read is evicted because it is probably read-ahead: a process
 // that needs the page reads it again, and that read is the newest.
 //
-// The round robin is written here, not shared with store's gate: reads also leave out of turn, the
-// oldest of the longest queue and those that have waited too long.
+// Package store has a similar round robin, its gate. They share no code, because here reads also
+// leave their queues out of turn: when they are evicted, and when they have waited too long.
 //
 // It is not safe for concurrent use.
 type limits struct {
 	active map[*read]struct{}
 	bytes  int64   // that the active reads ask for
 	queued int     // reads
-	queues []*file // the files with queued reads, each once; it is the first one's turn
+	queues []*file // files with queued reads; the next turn is that of the first file
 }
 
 func newLimits() limits { return limits{active: map[*read]struct{}{}} }
@@ -127,7 +127,7 @@ func (l *limits) dequeue(r *read) {
 	}
 }
 
-// dequeueOld removes a device's queued reads that arrived at the time until or before.
+// dequeueOld removes a device's queued reads that arrived at or before the time until.
 func (l *limits) dequeueOld(f *file, until time.Time) (removed []*read) {
 	for r := f.queue.oldest(); r != nil && !r.since.After(until); r = f.queue.oldest() {
 		l.dequeue(r)

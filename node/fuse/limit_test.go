@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Random arrivals, ends and removals of reads stay within the limits.
+// However reads arrive, end and are removed, the active ones stay within the limits.
 func TestLimits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	l := newLimits()
@@ -75,19 +75,21 @@ func checkLimits(t *testing.T, l *limits, files []*file, active, queued []*read)
 			len(l.active), l.queued, l.bytes, len(active), len(queued), bytes)
 	}
 	if bytes > maxBytes+beyond || len(active) > maxActive+len(files)*alwaysPerDevice {
-		t.Fatalf("%d reads of %d bytes are active", len(active), bytes)
+		t.Fatalf("%d reads of %d bytes are active, want at most %d of %d bytes", len(active), bytes,
+			maxActive+len(files)*alwaysPerDevice, maxBytes+beyond)
 	}
 	for _, f := range files {
 		if count[f] > maxPerDevice || count[f] != f.queue.active {
-			t.Fatalf("%d reads of a device are active, its queue counts %d", count[f], f.queue.active)
+			t.Fatalf("%d reads of a device are active and its queue counts %d, want the same number and at most %d",
+				count[f], f.queue.active, maxPerDevice)
 		}
 		if f.queue.queued.Len() > 0 && count[f] < alwaysPerDevice {
-			t.Fatalf("a device has queued reads with only %d active", count[f])
+			t.Fatalf("a device with queued reads has %d active ones, want at least %d", count[f], alwaysPerDevice)
 		}
 	}
 }
 
-// Queued reads of a device become active although another device always has more of them.
+// A queued read of a device becomes active although another device always has more queued reads.
 func TestDevicesTakeTurns(t *testing.T) {
 	l := newLimits()
 	greedy, modest := &file{}, &file{}
@@ -117,8 +119,8 @@ func TestDevicesTakeTurns(t *testing.T) {
 	}
 }
 
-// A device that is flooded with reads loses its own oldest reads. The others lose none. Flooded
-// devices have equal shares.
+// Of a device that is flooded with reads, the oldest queued reads are evicted. Other devices lose
+// no read. Two flooded devices get queues of equal length.
 func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	l := newLimits()
 	modest, first, second := &file{}, &file{}, &file{}
@@ -137,7 +139,7 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	oldest := &read{file: first, size: 4096}
 	l.add(oldest)
 	if evicted := enter(first, maxUnanswered-2*maxPerDevice-100); len(evicted) != 1 || evicted[0] != oldest {
-		t.Errorf("%d reads were evicted for the last one, want the oldest one", len(evicted))
+		t.Errorf("%d reads were evicted when one too many arrived, want only the oldest one", len(evicted))
 	}
 	for _, r := range enter(second, 2*maxUnanswered) {
 		if r.file == modest {
@@ -146,7 +148,8 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	}
 	a, b := first.queue.queued.Len(), second.queue.queued.Len()
 	if modest.queue.queued.Len() != 100 || a+b+100+3*maxPerDevice != maxUnanswered || max(a, b)-min(a, b) > 1 {
-		t.Errorf("%d, %d and %d reads are queued", modest.queue.queued.Len(), a, b)
+		t.Errorf("%d, %d and %d reads are queued, want 100 and two equal shares of %d",
+			modest.queue.queued.Len(), a, b, maxUnanswered-100-3*maxPerDevice)
 	}
 }
 
@@ -158,7 +161,7 @@ func TestOldReadsAreRemoved(t *testing.T) {
 	for i := range maxPerDevice + n {
 		l.add(&read{file: f, size: 4096, since: begin.Add(time.Duration(i) * time.Second)})
 	}
-	until := begin.Add((maxPerDevice + n - 6) * time.Second) // the last five are newer
+	until := begin.Add((maxPerDevice + n - 6) * time.Second) // the last five reads are newer
 	if removed := l.dequeueOld(f, until); len(removed) != n-5 || l.queued != 5 || f.queue.queued.Len() != 5 {
 		t.Errorf("%d reads were removed, %d are queued; want %d and 5", len(removed), l.queued, n-5)
 	}

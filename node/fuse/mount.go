@@ -13,8 +13,8 @@ import (
 )
 
 // Mount mounts a new FUSE file system on the directory dir, and returns its server. Nothing is
-// served before Serve. Only root can use the files: the kernel reads a device with the rights of
-// the process that mounted the tree.
+// served before Serve. Only root can use the files. That is enough for all containers, because the
+// kernel reads a device with the rights of the process that mounted the tree.
 //
 // Mount first removes dead mounts of previous servers.
 func Mount(dir string, log *slog.Logger) (*Server, error) {
@@ -58,8 +58,9 @@ func mountHint(err error) string {
 	return ""
 }
 
-// removeDead removes FUSE mounts from dir whose connections have ended. It detaches them, because
-// trees may still be mounted over their devices. All reads of these trees fail already.
+// removeDead removes those FUSE mounts from dir whose connections have ended. It detaches them,
+// because trees that use their devices may still be mounted. The devices of these trees cannot be
+// read any more.
 func removeDead(dir string) error {
 	for {
 		result := make(chan error, 1)
@@ -114,8 +115,8 @@ func initialize(conn *os.File) (State, error) {
 	return state, nil
 }
 
-// negotiate returns the answer to INIT: those of the wanted features that the kernel offers.
-// kernelPage is the size of the kernel's pages, in bytes.
+// negotiate returns the answer to INIT, with those of the wanted features that the kernel offers,
+// and the state of the connection. kernelPage is the size of the kernel's pages, in bytes.
 func negotiate(req request, kernelPage int) (gofuse.InitOut, State, error) {
 	if req.Opcode != opInit {
 		return gofuse.InitOut{}, State{}, fmt.Errorf("%w: opcode %d instead of INIT", errMalformed, req.Opcode)
@@ -171,7 +172,7 @@ func (s *Server) Detach() error {
 	errs := []error{s.conn.Close(), s.control.close(), s.buffers.freeSpare()}
 	if s.journal != nil {
 		errs = append(errs, s.journal.file.Close())
-		if !served { // otherwise Serve does, once no read needs it
+		if !served { // otherwise Serve unmaps the journal when it ends
 			errs = append(errs, s.journal.unmap())
 		}
 	}

@@ -41,8 +41,8 @@ func (s *Server) read(work context.Context, req *request) error {
 	return err
 }
 
-// admit makes a READ active, queues it, or answers it. If another read was evicted, the caller
-// answers that one. known is the number of unanswered reads afterwards.
+// admit makes a READ active, queues it, or answers it. If a read was evicted from its queue, the
+// caller answers the evicted read. known is the number of unanswered reads afterwards.
 func (s *Server) admit(work context.Context, req *request, in *gofuse.ReadIn) (evicted *read, known int, err error) {
 	r := &read{unique: req.Unique, offset: int64(in.Offset), since: time.Now()}
 	s.mu.Lock()
@@ -119,15 +119,16 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	}
 }
 
-// takeRead removes a read from the unanswered ones, and returns why it was cancelled, if it was.
-// The caller answers the read, unless another goroutine has taken it before. From then on a request
-// with the same number is a new, resent one.
+// takeRead removes a read from the unanswered reads. If taken, the caller answers the read;
+// otherwise another goroutine has taken it before. If the read was cancelled, why is the reason.
+// From then on, a request with the same number counts as a new request, which the kernel has
+// resent.
 func (s *Server) takeRead(r *read) (taken bool, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken = s.takeReadLocked(r)
 	if why = r.why; why == nil && s.stopping {
-		why = errDetached // if the Reader failed, then because the server stops
+		why = errDetached // if the Reader failed, the successor answers the read
 	}
 	return taken, why
 }
@@ -156,8 +157,8 @@ func (s *Server) cancel(why error, match func(*file) bool) {
 	}
 }
 
-// dequeueOld removes the queued reads of matching devices that arrived at the time until or before.
-// The caller holds mu, and answers them.
+// dequeueOld removes the queued reads of matching devices that arrived at or before the time until.
+// The caller holds mu, and answers these reads.
 func (s *Server) dequeueOld(until time.Time, match func(*file) bool) (removed []*read) {
 	for _, f := range slices.Clone(s.limits.queues) {
 		if match(f) {

@@ -56,10 +56,11 @@ func TestFailedReadIsEIO(t *testing.T) {
 	}
 }
 
-// small is the size of reads in tests with many at a time: their answers have to fit into a socket.
+// small is the size, in bytes, of reads in tests with many reads at a time: all answers have to fit
+// into a socket's buffer.
 const small = 64
 
-// A device is served although all reads of the others are stuck.
+// A device is served although all reads of all other devices are stuck.
 func TestStuckDevicesDelayNoOther(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	unique := uint64(0)
@@ -92,7 +93,7 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	if limit := maxBytes/testSize + 6*alwaysPerDevice; active > limit {
 		t.Errorf("%d reads are active, want at most %d", active, limit)
 	}
-	// One by one: the test's socket holds fewer unread answers than the kernel takes.
+	// One by one, because the test's socket has no room for so many unread answers.
 	for ; unique > 0; unique-- {
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
@@ -131,7 +132,7 @@ func TestInterrupt(t *testing.T) {
 	r := newStuck()
 	defer close(r.release)
 	id := k.add(s, "a", r)
-	const n = maxPerDevice + 2 // the last two are queued
+	const n = maxPerDevice + 2 // two reads more than can be active
 	for i := range uint64(n) {
 		k.read(i, id, 0, small)
 	}
@@ -144,7 +145,7 @@ func TestInterrupt(t *testing.T) {
 	}
 	eventually(t, "end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
 	eventually(t, "start of the queued read", func() bool { return r.reads.Load() == maxPerDevice+1 })
-	k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: 7})) // for an answered read
+	k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: 7})) // this read is answered already
 	k.send(opInterrupt, 0, 0, nil)                                   // malformed
 	k.sync()
 }
@@ -162,7 +163,7 @@ func TestDeadline(t *testing.T) {
 	now := time.Now()
 	s.expire(now.Add(readDeadline - time.Minute))
 	k.wantNoAnswer()
-	s.expire(now.Add(readDeadline)) // for the queued reads
+	s.expire(now.Add(readDeadline)) // the deadline of the queued reads
 	for range 3 {
 		if a := k.next(); a.unique < maxPerDevice || a.errno != unix.EIO {
 			t.Errorf("%+v, want EIO for a queued read", a)
@@ -170,13 +171,13 @@ func TestDeadline(t *testing.T) {
 	}
 	k.sync()
 	k.wantNoAnswer()
-	s.expire(now.Add(readDeadline + readGrace)) // for those whose Readers ignore the deadline
+	s.expire(now.Add(readDeadline + readGrace)) // the active reads, whose Readers ignore the deadline, fail now
 	for range maxPerDevice {
 		if a := k.next(); a.unique >= maxPerDevice || a.errno != unix.EIO {
 			t.Errorf("%+v, want EIO for an active read", a)
 		}
 	}
-	close(r.release) // the Readers' answers are too late now
+	close(r.release) // the Readers return too late
 	eventually(t, "end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -247,7 +248,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// After Stop, the server still answers reads whose Readers answer soon.
+// After the context of Serve is done, the server still answers reads whose Readers answer soon.
 func TestStopFinishesReads(t *testing.T) {
 	s, k, stop := connect(t, resending)
 	r := newStuck()
@@ -266,11 +267,11 @@ func TestStopFinishesReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := k.next(); a.unique != 1 || a.errno != 0 || !bytes.Equal(a.data, patterned(0, 4096)) {
-		t.Errorf("%+v", a.errno)
+		t.Errorf("answer to %d: %d bytes, errno %d; want the bytes of read 1", a.unique, len(a.data), a.errno)
 	}
 }
 
-// If an active request is resent again, its device is read once.
+// If a request is resent while its read is active, the device is read only once.
 func TestResentRequestIsReadOnce(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
@@ -281,7 +282,7 @@ func TestResentRequestIsReadOnce(t *testing.T) {
 	k.sync()
 	close(r.release)
 	if a := k.next(); a.unique != resent|2 || a.errno != 0 {
-		t.Errorf("%+v", a)
+		t.Errorf("answer to %d: errno %d; want one without an error to %d", a.unique, a.errno, uint64(resent|2))
 	}
 	k.sync()
 	k.wantNoAnswer()
@@ -290,8 +291,8 @@ func TestResentRequestIsReadOnce(t *testing.T) {
 	}
 }
 
-// Many reads expire, each once. The test does not look at the answers: the socket cannot hold them
-// all.
+// Many queued reads expire, and each is counted once. The test does not read the answers: the
+// socket has no room for all of them.
 func TestManyReadsExpire(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
@@ -304,11 +305,12 @@ func TestManyReadsExpire(t *testing.T) {
 	k.sync()
 	s.expire(time.Now().Add(readDeadline))
 	s.mu.Lock()
-	left := len(s.reads)
+	unanswered := len(s.reads)
 	s.mu.Unlock()
 	st := s.Stats()
-	if left != maxPerDevice || st.Active != left || st.Queued != 0 || st.Failed[Reasons[reasonLate]] != n-maxPerDevice {
-		t.Errorf("%d reads are left, %d active, %d queued, %d late", left, st.Active, st.Queued,
-			st.Failed[Reasons[reasonLate]])
+	if unanswered != maxPerDevice || st.Active != unanswered || st.Queued != 0 ||
+		st.Failed[Reasons[reasonLate]] != n-maxPerDevice {
+		t.Errorf("%d unanswered reads, %d active, %d queued, %d late; want %d, %d, 0, %d", unanswered, st.Active,
+			st.Queued, st.Failed[Reasons[reasonLate]], maxPerDevice, maxPerDevice, n-maxPerDevice)
 	}
 }

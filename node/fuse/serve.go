@@ -23,7 +23,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.mu.Lock()
 	s.served = true
 	s.mu.Unlock()
-	// Active reads outlive ctx, by drainTimeout at most.
+	// Active reads may continue for up to drainTimeout after ctx is done.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var background sync.WaitGroup
@@ -46,8 +46,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return errors.Join(err, s.journal.unmap())
 }
 
-// stopWith ends the loop when ctx is done. It must return before Serve does, because the connection
-// may be closed after Serve.
+// stopWith ends the loop when ctx is done. It must return before Serve does, because the caller may
+// then close the connection.
 func (s *Server) stopWith(ctx, work context.Context) {
 	select {
 	case <-ctx.Done():
@@ -100,7 +100,7 @@ func (s *Server) loop(work context.Context) error {
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed), errors.Is(err, unix.ENODEV):
 			return nil // stopped, closed or unmounted
 		case errors.Is(err, unix.ECONNABORTED) && s.unmounting.Load():
-			return nil // seen in place of ENODEV, rarely, on a busy machine
+			return nil // in rare cases, on a busy machine, instead of ENODEV
 		default:
 			return fmt.Errorf("receive a request of %s: %w", s.dir, err)
 		}
@@ -142,8 +142,8 @@ func (s *Server) receiver() *receiver {
 	return r
 }
 
-// receive receives one request, its beginning into the slot. The bytes are valid until the next
-// call.
+// receive receives one request. The kernel writes the beginning of the request into the slot. The
+// returned bytes are valid until the next call.
 func (r *receiver) receive(slot slot) ([]byte, error) {
 	r.into[0] = slot
 	err := r.server.raw.Read(r.read)
@@ -166,11 +166,11 @@ func (r *receiver) receive(slot slot) ([]byte, error) {
 	if slot == nil {
 		return rest, nil
 	}
-	return append(slot[:min(r.n, len(slot))], rest...), nil // a copy, if it does not fit into the slot
+	return append(slot[:min(r.n, len(slot))], rest...), nil // a copy, if the request does not fit into the slot
 }
 
-// handle answers a request, at once if it is not a READ. A READ that is answered later keeps the
-// request's slot.
+// handle handles a request. Only a READ may be answered later; it then takes over the request's
+// slot.
 func (s *Server) handle(work context.Context, req *request) error {
 	switch req.Opcode {
 	case opRead:

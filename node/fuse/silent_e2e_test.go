@@ -71,9 +71,9 @@ func (local) ReadAt(_ context.Context, dst []byte, _ int64) (missed int64, err e
 	return 0, nil
 }
 
-// Processes read chunks that only a silent hub has, more of them than are requested at a time. Each
-// gets an error at its deadline and not before. Readers of another device notice nothing, and
-// nothing stays in flight.
+// Processes read chunks that only a hub that never answers has. There are more processes than
+// requests for units at a time. Each process gets an error at its deadline, not before. A reader of
+// another device is not affected. At the end, no request is in flight.
 func TestSilentHub(t *testing.T) {
 	const deadline = 5 * time.Second
 	log := slog.New(slog.DiscardHandler)
@@ -120,11 +120,11 @@ func TestSilentHub(t *testing.T) {
 	}
 	readers.Wait()
 	if n := server.Stats().Failed[fuse.ReasonLate]; n != extents.Extents || ctx.Err() != nil {
-		t.Errorf("%d of %d reads missed their deadline; %v", n, extents.Extents, ctx.Err())
+		t.Errorf("%d reads missed their deadline, want all %d; %v", n, extents.Extents, ctx.Err())
 	}
 	units.Wait()
 	if st := units.Stats().InFlight; st != (store.GateStats{}) {
-		t.Errorf("left in flight: %+v", st)
+		t.Errorf("still in flight: %+v, want nothing", st)
 	}
 	if err := errors.Join(server.Unmount(time.Second), <-served, server.Detach()); err != nil {
 		t.Error(err)

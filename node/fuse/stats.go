@@ -16,9 +16,9 @@ const (
 	reasonLate     reason = iota // no answer in time
 	reasonOverload               // too many reads were queued
 	reasonInvalid                // the origins' answers were repeatedly invalid
-	reasonNotFound               // the origin does not have the chunk
+	reasonNotFound               // no origin has the chunk
 	reasonIndex                  // the tree's extent map cannot be read
-	reasonOrigin                 // the origin cannot be reached, or fails; and all other errors
+	reasonOrigin                 // no origin can be reached, or origins fail; also all other errors
 )
 
 // Reasons lists the reasons why reads fail with an input/output error.
@@ -46,15 +46,15 @@ func reasonOf(err error) reason {
 
 // ServerStats are a server's figures since it was made, of all devices together.
 type ServerStats struct {
-	// Cached and Fetched are the times from the request to the answer: of reads whose bytes were
-	// all on this machine, and of the others.
+	// Cached has the times from request to answer of reads whose bytes were all on this machine.
+	// Fetched has those of all other successful reads.
 	Cached, Fetched Latency
-	// CachedBytes and FetchedBytes are the answered bytes that were on this machine, and the
-	// others.
+	// CachedBytes counts the bytes of answers that were on this machine, FetchedBytes those that
+	// were not.
 	CachedBytes, FetchedBytes int64
 
 	Failed map[string]int64 // reads that failed with an input/output error, by reason
-	Resent int64            // reads that the kernel resent, as a previous daemon had not answered them
+	Resent int64            // reads that the kernel resent, because a previous daemon had not answered them
 
 	Active      int // reads that Readers are answering
 	ActiveBytes int64
@@ -97,9 +97,9 @@ type DeviceStats struct {
 	Waited  Wait  `json:"waited"` // how long processes waited for its reads
 }
 
-// Wait is how long readers waited for answers, in seconds.
+// Wait says how long processes waited for answers.
 type Wait struct {
-	Fetched int64   `json:"fetchedFaults"` // reads some of whose bytes were not on this machine
+	Fetched int64   `json:"fetchedFaults"` // number of reads some of whose bytes were not on this machine
 	Total   float64 `json:"totalSeconds"`
 	P50     float64 `json:"p50Seconds"`
 	P99     float64 `json:"p99Seconds"`
@@ -123,7 +123,7 @@ func (s *Server) DeviceStats(id chunk.ID) DeviceStats {
 type counters struct {
 	answers                   answers
 	cachedBytes, fetchedBytes atomic.Int64
-	received, resent          atomic.Int64               // READs that were received, and resent ones among them
+	received, resent          atomic.Int64               // READs that were received, and those of them that were resent
 	failed                    [len(Reasons)]atomic.Int64 // by reason
 }
 

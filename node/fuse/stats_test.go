@@ -21,7 +21,7 @@ func TestLatencyBuckets(t *testing.T) {
 		}
 	}
 	if bucketOf(0) != 0 || bucketOf(time.Hour) != LatencyBuckets {
-		t.Errorf("0 is in bucket %d, an hour in %d", bucketOf(0), bucketOf(time.Hour))
+		t.Errorf("0 is in bucket %d, an hour in %d; want 0 and %d", bucketOf(0), bucketOf(time.Hour), LatencyBuckets)
 	}
 	if last := LatencyBound(LatencyBuckets - 1); last < readDeadline+readGrace {
 		t.Errorf("the last bound is %v, but reads may take longer", last)
@@ -31,7 +31,7 @@ func TestLatencyBuckets(t *testing.T) {
 func TestLatencyQuantiles(t *testing.T) {
 	var l latency
 	if q := l.get().Quantile(0.5); q != 0 {
-		t.Errorf("the median of no times is %v", q)
+		t.Errorf("the median of no times is %v, want 0", q)
 	}
 	for i := range 1000 {
 		l.add(time.Duration(i+1) * time.Millisecond)
@@ -44,12 +44,12 @@ func TestLatencyQuantiles(t *testing.T) {
 		}
 	}
 	if got.Count() != 1000 || got.Max != time.Second || got.Sum != 500500*time.Millisecond {
-		t.Errorf("%d times, maximum %v, sum %v", got.Count(), got.Max, got.Sum)
+		t.Errorf("%d times, maximum %v, sum %v; want 1000, 1s, 500.5s", got.Count(), got.Max, got.Sum)
 	}
 }
 
-// remote is a Reader whose bytes are not on this machine from an offset on. It fails if fail is
-// set.
+// remote is a Reader of a device whose bytes from offset from on are not on this machine. It fails
+// if fail is set.
 type remote struct {
 	from int64
 	fail error
@@ -64,8 +64,8 @@ func (r *remote) ReadAt(ctx context.Context, dst []byte, off int64) (missed int6
 	return missed, err
 }
 
-// The server counts each answered read once, by where its bytes came from, and so does the device's
-// own count.
+// The server counts each answered read once: as cached, or as fetched. A device's own figures count
+// its reads in the same way.
 func TestReadsAreCounted(t *testing.T) {
 	server, k, _ := connect(t, resending)
 	reader := &remote{from: 40 << 10}
@@ -85,14 +85,14 @@ func TestReadsAreCounted(t *testing.T) {
 			st.Cached.Count(), st.CachedBytes, st.FetchedBytes, 40<<10, testSize-40<<10)
 	}
 	if w := server.DeviceStats(id).Waited; w.Total <= 0 || w.P50 > w.P99 || w.P99 > w.Max {
-		t.Errorf("the device's waits are %+v", w)
+		t.Errorf("the device's waits are %+v, want a total above 0 and P50 <= P99 <= Max", w)
 	}
 	if st := server.DeviceStats(testID("other")); st != (DeviceStats{}) {
-		t.Errorf("a device that the server does not have has %+v", st)
+		t.Errorf("figures of an unknown device: %+v, want zeros", st)
 	}
 	reader.fail = &chunk.InvalidError{What: "unit", Err: errors.New("lies")}
 	k.read(1, id, 0, 4096)
-	k.read(1<<63|3, id, 0, 4096) // sent again
+	k.read(1<<63|3, id, 0, 4096) // a resent request
 	for range 2 {
 		k.next()
 	}

@@ -13,7 +13,7 @@ import (
 	"lighter/test/testkit/example"
 )
 
-// A journal of an earlier version: the server answers the read that is in it.
+// The server answers the requests in a journal that an earlier version has written.
 func TestStoredJournal(t *testing.T) {
 	id := testID("a")
 	stored := example.Stored(t, "journal-1.bin", func() []byte {

@@ -24,7 +24,7 @@ func TestTakeOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopped := serveUntilStuck(t, s, k, id, first)
+	unanswered := serveUntilStuck(t, s, k, id, first)
 	k.wantNoAnswer()
 	if err := s.Detach(); err != nil {
 		t.Fatal(err)
@@ -38,17 +38,17 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := k.next(); a.unique != 0 || int32(-a.errno) != -gofuse.NOTIFY_RESEND {
-		t.Errorf("%+v, want a notification", a)
+		t.Errorf("%+v, want the notification NOTIFY_RESEND", a)
 	}
-	for unique := range uint64(stopped) {
+	for unique := range uint64(unanswered) {
 		k.read(resent|unique, id, 0, small)
 	}
 	ctx, cancel := testContext(t)
 	served := make(chan error, 1)
 	go func() { served <- next.Serve(ctx) }()
-	for range stopped {
+	for range unanswered {
 		if a := k.next(); a.unique&resent == 0 || a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
-			t.Errorf("%d: %d bytes, %v", a.unique, len(a.data), a.errno)
+			t.Errorf("read %d: %d bytes, %v; want %d bytes", a.unique, len(a.data), a.errno, small)
 		}
 	}
 	cancel()
@@ -57,7 +57,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// serveUntilStuck makes s serve reads that do not end, then stops it.
+// serveUntilStuck makes s serve reads whose Reader does not return, stops s, and returns the number
+// of these reads.
 func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) (reads int) {
 	t.Helper()
 	ctx, cancel := testContext(t)
@@ -85,10 +86,10 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopped := serveUntilStuck(t, s, k, id, r)
+	unanswered := serveUntilStuck(t, s, k, id, r)
 	k.wantNoAnswer()
-	// As if the server had been killed with two more requests: one with a name that is too long for
-	// a slot, and one without an answer.
+	// The state as if the server had been killed with two more requests: one whose name does not
+	// fit into a slot, and one that gets no answer.
 	for _, request := range [][]byte{
 		rawRequest(opLookup, 1000, gofuse.FUSE_ROOT_ID, append(bytes.Repeat([]byte("x"), 250), 0)),
 		rawRequest(opInterrupt, 1001, 0, bodyOf(gofuse.InterruptIn{Unique: 5000})),
@@ -109,7 +110,7 @@ func TestTakeOverWithAJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Adopt(nil, s.dir, s.State(), s.log); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("Adopt without descriptors: %v", err)
+		t.Errorf("Adopt without descriptors: %v, want ErrUnsupported", err)
 	}
 	next, err := Adopt(kept, s.dir, s.State(), s.log)
 	if err != nil {
@@ -123,16 +124,16 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- next.Serve(ctx) }()
 	got := map[uint64]int{}
-	for range stopped + 1 {
+	for range unanswered + 1 {
 		a := k.next()
 		got[a.unique]++
 		if want := a.unique == 1000; want != (a.errno == unix.ENOENT) ||
 			!want && !bytes.Equal(a.data, patterned(0, small)) {
-			t.Errorf("%d: %d bytes, %v", a.unique, len(a.data), a.errno)
+			t.Errorf("request %d: %d bytes, %v", a.unique, len(a.data), a.errno)
 		}
 	}
-	if len(got) != stopped+1 {
-		t.Errorf("%d requests were answered, want %d", len(got), stopped+1)
+	if len(got) != unanswered+1 {
+		t.Errorf("%d requests were answered, want %d", len(got), unanswered+1)
 	}
 	// All slots are free again, and few were ever used.
 	eventually(t, "free slots", func() bool {
@@ -146,8 +147,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	}
 }
 
-// A version with other limits has made a journal of another size. The requests in it are answered,
-// and it stays in use.
+// A version with other limits made a journal with another number of slots. The server answers the
+// request in it and goes on using this journal.
 func TestJournalOfAnotherSize(t *testing.T) {
 	for _, slots := range []int64{4, 2 * journalSlots} {
 		s, k := newPair(t, journalled)
@@ -155,7 +156,7 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { kept[0].Close() }) // if the test fails, the kernel's end would wait for it
+		t.Cleanup(func() { kept[0].Close() }) // if the test fails: the kernel's end waits for it to be closed
 		if err := errors.Join(s.Detach(), kept[1].Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -204,6 +205,6 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := openJournal(file); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("openJournal of another file: %v", err)
+		t.Errorf("openJournal of a file that is no journal: %v, want ErrUnsupported", err)
 	}
 }

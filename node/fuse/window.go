@@ -34,8 +34,8 @@ type window struct {
 
 func newWindow(c connection) *window { return &window{connection: c, size: maxBackground} }
 
-// follow moves the window for this number of unanswered reads, if the room is too small or too
-// large.
+// follow moves the window if its room beyond known, the number of unanswered reads, is too small or
+// too large.
 func (w *window) follow(known int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -45,8 +45,8 @@ func (w *window) follow(known int) {
 	w.resize(min(known+w.lost+windowRoom, maxBackground))
 }
 
-// open gives the kernel its largest window. It is for a connection that this server leaves: its
-// successor may be a build that sets no window.
+// open sets the largest window. It is called before this server leaves the connection, because the
+// successor may be a version that sets no window.
 func (w *window) open() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +61,7 @@ func (w *window) resize(size int) {
 	}
 	w.connection.setMaxBackground(size)
 	// The kernel wakes one blocked process for each write, and one for each request that ends. If
-	// all requests are stuck, only writes wake.
+	// all requests are stuck, only writes wake processes.
 	w.wake(min(size-before, int(w.connection.waiting())-before))
 }
 
@@ -72,8 +72,8 @@ func (w *window) wake(processes int) {
 }
 
 // check adapts the window from time to time. inKernel is the kernel's number of unanswered
-// requests, known the server's number of unanswered reads. stalled is how long the server has
-// received no request although the kernel has some for it.
+// requests. known is the server's number of unanswered reads. stalled is how long the server has
+// received no request although the kernel has requests for it.
 //
 // A previous server may have lost requests. The kernel counts them for ever, so they would use up
 // the room. A long stall shows that there are such requests. check also wakes processes whose

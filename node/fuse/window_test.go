@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fakeConnection counts as the kernel does: blocked processes are woken one by one.
+// fakeConnection counts requests as the kernel does, and wakes blocked processes one by one.
 type fakeConnection struct {
 	max, background, blocked int
 }
@@ -20,7 +20,7 @@ func (f *fakeConnection) setMaxBackground(n int) {
 	}
 }
 
-// send has processes make requests.
+// send makes n processes send a request each.
 func (f *fakeConnection) send(n int) {
 	for range n {
 		if f.background < f.max {
@@ -38,7 +38,7 @@ func TestWindowFollowsKnownReads(t *testing.T) {
 	if f.max != windowRoom {
 		t.Fatalf("without reads: got a window of %d, want %d", f.max, windowRoom)
 	}
-	f.send(1000) // all of them get stuck in the server
+	f.send(1000) // all of these reads get stuck in the server
 	for known := 0; known < f.background; known++ {
 		w.follow(known + 1)
 		if unread := f.background - known; unread > maxRoom {
@@ -88,12 +88,12 @@ func TestWindowWithoutLostRequests(t *testing.T) {
 	}
 }
 
-// A wake-up that a killed process has taken with it is repeated.
+// If a process was woken and then killed, another blocked process is woken in its place.
 func TestWindowRepeatsWakeUps(t *testing.T) {
 	f := &fakeConnection{max: maxBackground}
 	w := newWindow(f)
 	w.follow(0)
-	f.blocked = 5 // although there is room
+	f.blocked = 5 // their wake-ups were lost: there is room for all of them
 	w.check(f.waiting(), 0, 0)
 	if f.blocked != 0 {
 		t.Errorf("got %d blocked processes, want 0", f.blocked)

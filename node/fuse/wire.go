@@ -16,7 +16,7 @@ var errMalformed = errors.New("malformed FUSE request")
 type request struct {
 	gofuse.InHeader
 	bytes []byte // starts with the header
-	slot  slot   // the slot that it was received into; nil: it has none, or its read has taken the slot
+	slot  slot   // slot that it was received into; nil: it has none, or its read has taken the slot over
 }
 
 // parseRequest checks that b is one whole request. The result refers to b.
@@ -71,7 +71,7 @@ func reply(unique uint64, status int32, payload ...[]byte) []byte {
 func putHeader(b []byte, h gofuse.OutHeader) { copy(b, wire(&h)) }
 
 // appendDirent appends one directory entry, unless b would grow beyond limit. next is the offset
-// after this entry.
+// that continues after this entry.
 func appendDirent(b []byte, limit int, node, next uint64, kind uint32, name string) (_ []byte, ok bool) {
 	size := (24 + len(name) + direntAlign - 1) / direntAlign * direntAlign
 	if len(b)+size > limit {

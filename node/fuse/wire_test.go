@@ -49,7 +49,7 @@ func TestAnswersAreGolden(t *testing.T) {
 	record("RELEASE", k.ask(opRelease, node, bodyOf(gofuse.ReleaseIn{})))
 	record("DESTROY", k.ask(opDestroy, root, nil))
 	record("GETXATTR", k.ask(22, node, make([]byte, 16)))
-	record("an opcode to come", k.ask(999, node, nil))
+	record("an opcode to come", k.ask(999, node, nil)) // unknown today
 	k.send(opForget, 3, node, make([]byte, 8))
 	k.send(opBatchForget, 4, 0, make([]byte, 24))
 	k.sync()
@@ -72,12 +72,12 @@ func TestNegotiate(t *testing.T) {
 	all := gofuse.InitIn{Major: 7, Minor: 45, Flags: 1<<32 - 1, Flags2: 1<<32 - 1}
 	out, state, err := negotiate(init(all), pageSize)
 	if err != nil || state != (State{Minor: 45, Flags: wanted, MaxPages: 256}) {
-		t.Errorf("%+v, %v", state, err)
+		t.Errorf("state %+v, %v; want minor version 45, all wanted features and 256 pages", state, err)
 	}
 	if out.Flags64() != wanted || out.MaxBackground != maxBackground || out.MaxPages != 256 || out.Minor != 45 {
-		t.Errorf("%+v", out)
+		t.Errorf("answer %+v; want minor version 45, all wanted features, 256 pages, background %d", out, maxBackground)
 	}
-	const large = 64 << 10 // the pages of some arm64 kernels
+	const large = 64 << 10 // the page size of some arm64 kernels
 	if _, state, err := negotiate(init(all), large); err != nil || int(state.MaxPages)*large != maxRead {
 		t.Errorf("with pages of 64 KiB: %+v, %v", state, err)
 	}
@@ -93,11 +93,11 @@ func TestNegotiate(t *testing.T) {
 	}
 	req, _ := parseRequest(rawRequest(opLookup, 2, 0, bodyOf(all)))
 	if _, _, err := negotiate(req, pageSize); !errors.Is(err, errMalformed) {
-		t.Errorf("negotiate without INIT: %v", err)
+		t.Errorf("negotiate with a LOOKUP instead of INIT: %v, want errMalformed", err)
 	}
 }
 
-// Each of many devices is listed once, in pieces of any size.
+// A directory of many devices is read in several pieces. Each device is listed once.
 func TestReaddirInPieces(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	want := map[string]bool{".": true, "..": true}
@@ -142,7 +142,7 @@ func TestAddRefuses(t *testing.T) {
 		t.Error("a device was added twice")
 	}
 	twin := id
-	twin[31]++ // the node ID depends on the first bytes
+	twin[31]++ // the node ID depends only on the first eight bytes
 	if _, err := s.Add(twin, testSize, ready{}); err == nil {
 		t.Error("two devices with the same node ID were added")
 	}
@@ -177,7 +177,7 @@ func TestErrno(t *testing.T) {
 	}
 }
 
-// Any request gets at most one answer, which is for this request.
+// Any request gets at most one answer, and the answer has the request's unique number.
 func FuzzRequest(f *testing.F) {
 	id := testID("a")
 	for op := range uint32(60) {
@@ -204,7 +204,7 @@ func FuzzRequest(f *testing.F) {
 		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && len(s.limits.active) == 0 }) {
 			t.Fatal("the read did not end")
 		}
-		// All answers were sent by now. That to a second request marks their end.
+		// All answers have been sent. The answer to a second request marks their end.
 		if err := s.handle(ctx, &request{InHeader: gofuse.InHeader{Opcode: opStatfs,
 			Unique: ^req.Unique}}); err != nil {
 			t.Fatal(err)

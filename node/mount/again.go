@@ -8,10 +8,10 @@ import (
 )
 
 // MountAgain mounts a mounted tree once more, over the existing mount. A process that starts from
-// now on finds none of the tree's data in the page cache, so all its reads can be recorded. Users
-// of the existing mount keep it. If the tree is not mounted, MountAgain mounts nothing. Until
-// Unwatch, new mounts of the tree do not use the local device. The caller must call Unwatch, even
-// after an error.
+// the new mount finds none of the tree's data in the page cache, so all its reads can be recorded.
+// Users of the existing mount keep that mount. If the tree is not mounted, MountAgain mounts
+// nothing. Until Unwatch is called, new mounts of the tree do not use the local device. The caller
+// must call Unwatch, even after an error.
 func (m *Mounts) MountAgain(ctx context.Context, tree chunk.ID) error {
 	if err := m.trees.WithRepair(ctx, tree, func() error { return m.mountAgain(ctx, tree) }); err != nil {
 		return fmt.Errorf("mount tree %s once more: %w", tree.Short(), err)
@@ -31,7 +31,7 @@ func (m *Mounts) mountAgain(ctx context.Context, tree chunk.ID) error {
 		return nil
 	}
 	if mount.count >= maxAgain {
-		return fmt.Errorf("it was mounted %d times: "+
+		return fmt.Errorf("it was mounted again %d times already: "+
 			"remove its containers and images, or start the node again, first", maxAgain)
 	}
 	if err := m.mount(ctx, tree); err != nil {
@@ -43,7 +43,7 @@ func (m *Mounts) mountAgain(ctx context.Context, tree chunk.ID) error {
 	return nil
 }
 
-// Unwatch undoes MountAgain's effect on later mounts: they may use the local device again.
+// Unwatch ends MountAgain's effect on later mounts: they may use the local device again.
 func (m *Mounts) Unwatch(tree chunk.ID) {
 	defer m.trees.Lock(tree)()
 	m.watch(tree, false)

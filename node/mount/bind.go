@@ -11,9 +11,9 @@ import (
 	"lighter/node/trees"
 )
 
-// Bind mounts a mounted tree at dir as well, read-only, and without the effect of its device nodes
-// and set-user-ID programs. All users who can reach dir see it. dir is an existing directory, a
-// path without symbolic links, on which nothing is mounted.
+// Bind mounts a mounted tree at dir, too: read-only, with device nodes and set-user-ID bits
+// disabled. All users who can reach dir see the tree. dir is an existing directory on which nothing
+// is mounted. Its path has no symbolic links.
 func Bind(tree, dir string) error {
 	top, err := mountedOn(dir)
 	if err != nil {
@@ -43,8 +43,8 @@ func bind(tree, dir string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// Unbind undoes one Bind of a tree below root; the node may be gone. It returns false, and leaves
-// dir as it is, if nothing or something else is mounted there.
+// Unbind undoes one Bind of a tree below root. No node need run there. If nothing is mounted at
+// dir, or something other than such a tree, Unbind returns false and changes nothing.
 func Unbind(root, dir string) (found bool, err error) {
 	found, err = Bound(root, dir)
 	if !found || err != nil {

@@ -5,12 +5,12 @@
 // Before an image is claimed, Probe finds out whether the kernel can mount trees at all, and
 // CheckMountable repeats that from time to time while it cannot.
 //
-// Mounts are the mounts that this node has made. The functions without a receiver work on a node's
-// root directory, whether a node runs there or not: Bind and Unbind show a tree elsewhere, Release
-// and Abandon clean up.
+// Type Mounts has the mounts of the running node. The functions without a receiver work on a node's
+// root directory, whether a node runs there or not. Bind and Unbind show a tree in another
+// directory. Release and Abandon clean up.
 //
-// The package never removes a tree because it cannot be mounted, and never unmounts the mounts of
-// other programs. The caller decides which trees are needed.
+// The package never removes a tree because it cannot be mounted, and never unmounts what other
+// programs have mounted. The caller decides which trees are needed.
 //
 // On disk, below the node's root:
 //

@@ -27,13 +27,13 @@ type kernel struct {
 	mount func(source, target, fstype string, flags uintptr, data string) error // mount(2)
 }
 
-// mountErofs mounts a metadata image on the directory dir, with device as the file of the data. It
-// returns the mode it used, File or Loop. It does not read from the device.
+// mountErofs mounts a metadata image on the directory dir. device is the file that has the data. It
+// returns the mode that it used, File or Loop. It does not read from the device.
 //
 // The kernel's read_ahead_kb stays at its default of 128. With 1024 the kernel requests 1.5 times
-// as many bytes in nearly as many reads (Linux 6.18, importing Python packages). The device reads
-// ahead of sequential readers instead. Loop devices are read in the same way:
-// docs/decisions/loop.md.
+// as many bytes in nearly as many reads (Linux 6.18, importing Python packages). Instead, the
+// device reads ahead of sequential readers. The same read-ahead is set for loop devices
+// (docs/decisions/loop.md).
 func (k kernel) mountErofs(metadata, device, dir string) (Mode, error) {
 	if strings.Contains(device, ",") {
 		return "", fmt.Errorf("mount %s with EROFS: the kernel takes no path with a comma for a device, "+
@@ -63,7 +63,7 @@ func (k kernel) mountErofs(metadata, device, dir string) (Mode, error) {
 }
 
 // mountLocal does what mountErofs does, for a device that is an ordinary file. It uses direct I/O
-// if the kernel can: otherwise each page of the file would be in the page cache twice.
+// if the kernel supports that. Otherwise each page of the file may be in the page cache twice.
 func (k kernel) mountLocal(metadata, device, dir string) (Mode, error) {
 	if k.mode == Loop {
 		return k.mountErofs(metadata, device, dir)
@@ -76,7 +76,8 @@ func (k kernel) mountLocal(metadata, device, dir string) (Mode, error) {
 
 func (k kernel) erofs(source, device, dir string) error {
 	// No MS_NODEV or MS_NOSUID: snapshots are bind-mounted from here, and their device nodes and
-	// set-user-ID programs must work. Only root can reach dir, through directories that are root's.
+	// set-user-ID programs must work. Only root can reach dir, because only root can enter the
+	// directories above it.
 	return k.mount(source, dir, "erofs", unix.MS_RDONLY, "device="+device)
 }
 
@@ -104,8 +105,8 @@ func erofsHint(err error) string {
 }
 
 // unmount unmounts everything that is mounted on dir. It returns nil if nothing is mounted there,
-// or there is no dir. It never detaches a mount in use: its users would go on with a tree that is
-// no longer accounted for.
+// or if dir does not exist. It never detaches a mount that is in use: its users would go on with a
+// tree that the node no longer knows.
 func unmount(dir string) error {
 	if err := unmountAll(dir, 0); err != nil {
 		return unmountError(dir, err)
@@ -121,8 +122,8 @@ func unmountError(dir string, err error) error {
 	return fmt.Errorf("unmount %s: %w", dir, err)
 }
 
-// detach removes everything that is mounted on dir from the file system, even if it is in use: its
-// users keep it. It is for mounts whose devices are not served and never will be.
+// detach detaches everything that is mounted on dir, even mounts in use: their users keep them. It
+// is for mounts whose devices are not served any more and will not be.
 func detach(dir string) error {
 	if err := unmountAll(dir, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("detach what a previous node mounted on %s: %w", dir, err)
@@ -135,7 +136,7 @@ func unmountAll(dir string, flags int) error {
 	for {
 		err := unix.Unmount(dir, flags|unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-			return nil // nothing is mounted, or there is no dir
+			return nil // nothing is mounted, or dir does not exist
 		}
 		if err != nil {
 			return err

@@ -47,7 +47,7 @@ func makeImage(t *testing.T) (metadata, device string) {
 	return metadata, device
 }
 
-// mountPoint makes a directory that is unmounted when the test ends.
+// mountPoint makes a directory. What is mounted on it is unmounted when the test ends.
 func mountPoint(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "mounted here")
@@ -62,8 +62,8 @@ func mountPoint(t *testing.T) string {
 	return dir
 }
 
-// Device nodes and set-user-ID programs work as in an unpacked tree, in a bind mount and in an
-// overlay of the tree.
+// In a bind mount and in an overlay of a tree, device nodes and set-user-ID programs work as in an
+// unpacked tree. The tree is read-only.
 func TestMountErofs(t *testing.T) {
 	for _, mode := range []Mode{File, Loop} {
 		t.Run(string(mode), func(t *testing.T) { testMountErofs(t, mode) })
@@ -100,11 +100,11 @@ func testMountErofs(t *testing.T, mode Mode) {
 		}
 		want, _ := os.ReadFile("/usr/bin/id")
 		if got, err := os.ReadFile(filepath.Join(tree, "id")); err != nil || string(got) != string(want) {
-			t.Errorf("%d bytes, %v", len(got), err)
+			t.Errorf("read %d bytes of the program, %v; want %d", len(got), err, len(want))
 		}
 	}
 	if err := os.WriteFile(filepath.Join(bound, "new"), nil, 0o644); !errors.Is(err, unix.EROFS) {
-		t.Errorf("write to the tree: %v", err)
+		t.Errorf("write to the tree: %v, want EROFS", err)
 	}
 	mounts, err := mountPoints(filepath.Dir(dir))
 	if err != nil || len(mounts) != 1 || mounts[dir].source != metadata || mounts[dir].mode != mode {
@@ -115,7 +115,7 @@ func testMountErofs(t *testing.T, mode Mode) {
 func TestUnmount(t *testing.T) {
 	metadata, device := makeImage(t)
 	dir := mountPoint(t)
-	for range 2 { // one over the other, as after a crash
+	for range 2 { // one mount over the other, as after a crash
 		if _, err := (kernel{Auto, unix.Mount}).mountErofs(metadata, device, dir); err != nil {
 			t.Fatal(err)
 		}

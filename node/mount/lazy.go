@@ -32,7 +32,7 @@ func LazyMount(path string) (tree string, err error) {
 	return tree, nil
 }
 
-// treeOf returns a path in the node's root that names the tree a mount shows, or "".
+// treeOf returns the path that names the tree of a mount (see LazyMount), or "".
 func treeOf(m *mountinfo.Info) string {
 	switch m.FSType {
 	case "erofs":

@@ -8,24 +8,25 @@ const (
 	maxAgain = 16
 	// probePause is the least time between two attempts to mount an empty tree.
 	probePause = 10 * time.Second
-	// hideTimeout is how long the kernel may wait for reads of a tree that it unmounts, before the
-	// reads are interrupted. hideAgain is the pause before they are interrupted again.
+	// hideTimeout is how long the unmounting of a tree may wait for reads before the reads are
+	// cancelled. hideAgain is the pause before they are cancelled again.
 	hideTimeout = 2 * time.Second
 	hideAgain   = 100 * time.Millisecond
-	// idleTimeout is how long UnmountIdle waits for reads; idlePause is how often it checks whether
-	// they are answered.
+	// idleTimeout is how long UnmountIdle waits for reads to be answered. idlePause is the pause
+	// between its checks.
 	idleTimeout = 2 * time.Second
 	idlePause   = 20 * time.Millisecond
 
 	// maxLine is the longest line of the mount table that is parsed, in bytes.
 	maxLine = 32 << 10
 
-	// loopTries limits how often a free loop device is requested: another process may take it
-	// first.
+	// loopTries limits how often a free loop device is requested: another process may take the
+	// device before it is configured.
 	loopTries = 64
-	// loopBlock is the block size of loop devices, in bytes: that of both files.
+	// loopBlock is the block size of loop devices, in bytes. Both files of a tree consist of such
+	// blocks.
 	loopBlock = 4096
 	// loopReadAhead is how far the kernel reads ahead on a loop device, in units of 512 bytes. It
-	// is the value for files. A loop device's default may be 20 times as large.
+	// is the kernel's default for files. A loop device's default may be 20 times as large.
 	loopReadAhead = 128 << 10 / 512
 )

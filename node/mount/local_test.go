@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernel without direct I/O for EROFS mounts the local device without it.
+// If the kernel has no direct I/O for EROFS, the local device is mounted without direct I/O.
 func TestLocalDeviceWithoutDirectIO(t *testing.T) {
 	var options []string
 	k := kernel{Auto, func(_, _, _ string, _ uintptr, data string) error {
@@ -18,6 +18,6 @@ func TestLocalDeviceWithoutDirectIO(t *testing.T) {
 	}}
 	if mode, err := k.mountLocal("metadata", "file", "dir"); mode != File || err != nil ||
 		!slices.Equal(options, []string{"device=file,directio", "device=file"}) {
-		t.Errorf("%s, %v: %q", mode, err, options)
+		t.Errorf("mode %s, %v, tried options %q; want File, first with and then without directio", mode, err, options)
 	}
 }

@@ -13,11 +13,11 @@ import (
 // loopPrefix begins the paths of loop devices.
 const loopPrefix = "/dev/loop"
 
-// attach makes a read-only loop device of a file. The kernel frees it with its last user. The
-// caller closes fd when the device is mounted.
+// attach makes a read-only loop device of a file. The kernel frees the device when its last user
+// closes it. The caller closes fd when the device is mounted.
 //
-// Direct I/O keeps the file's pages from being cached twice, and allows parallel reads. If the file
-// does not support it, the kernel goes without.
+// With direct I/O, the file's pages are not cached twice, and reads can run in parallel. If the
+// file does not support direct I/O, the kernel uses buffered I/O.
 func attach(path string) (device string, fd int, err error) {
 	// Not os.Open, which polls the file: this process may serve it (package fuse), and would wait
 	// for itself.
@@ -44,12 +44,12 @@ func attach(path string) (device string, fd int, err error) {
 	return device, fd, nil
 }
 
-// attachFree configures a free loop device. It returns EBUSY if another process took the device
-// first.
+// attachFree configures a free loop device. It returns EBUSY if another process has taken the
+// device in the meantime.
 func attachFree(control int, config *unix.LoopConfig) (device string, fd int, err error) {
 	number, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
-		return "", -1, fmt.Errorf("find a free one: %w", err)
+		return "", -1, fmt.Errorf("find a free loop device: %w", err)
 	}
 	device = fmt.Sprint(loopPrefix, number)
 	if fd, err = unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
@@ -64,8 +64,8 @@ func attachFree(control int, config *unix.LoopConfig) (device string, fd int, er
 	return device, fd, nil
 }
 
-// attachBoth makes loop devices of both files of a tree. The caller calls release when they are
-// mounted.
+// attachBoth makes loop devices of both files of a tree. The caller calls release when the devices
+// are mounted.
 func attachBoth(metadata, device string) (metadataLoop, deviceLoop string, release func(), err error) {
 	metadataLoop, first, err := attach(metadata)
 	if err != nil {

@@ -35,7 +35,7 @@ func loopsOn(t *testing.T, dir string) (loops []string) {
 	return loops
 }
 
-// A loop device is freed with its mount, or if mounting fails.
+// Loop devices are freed when the tree is unmounted, and when mounting fails.
 func TestLoopDevicesAreFreed(t *testing.T) {
 	metadata, device := makeImage(t)
 	dir, below := mountPoint(t), filepath.Dir(metadata)
@@ -44,7 +44,7 @@ func TestLoopDevicesAreFreed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if loops := loopsOn(t, below); len(loops) != 2 {
-		t.Errorf("loop devices: %v", loops)
+		t.Errorf("loop devices %v, want two", loops)
 	}
 	for _, file := range loopsOn(t, below) {
 		block := filepath.Dir(filepath.Dir(file))
@@ -65,7 +65,7 @@ func TestLoopDevicesAreFreed(t *testing.T) {
 		t.Error(err)
 	}
 	if loops := loopsOn(t, below); len(loops) != 0 {
-		t.Errorf("left: %v", loops)
+		t.Errorf("loop devices %v are not freed", loops)
 	}
 }
 
@@ -89,11 +89,11 @@ func TestLoopDevicesForAll(t *testing.T) {
 	}
 	all.Wait()
 	if loops := loopsOn(t, filepath.Dir(metadata)); len(fds) != 16 || len(loops) != 16 {
-		t.Errorf("loop devices %v, returned %v", loops, fds)
+		t.Errorf("loop devices %v, returned %v; want 16 of each", loops, fds)
 	}
 	for device, fd := range fds {
 		if got := backing(device); got != metadata {
-			t.Errorf("%s is of %s", device, got)
+			t.Errorf("%s is a device of %s, want %s", device, got, metadata)
 		}
 		if err := unix.Close(fd); err != nil {
 			t.Error(err)
@@ -101,8 +101,8 @@ func TestLoopDevicesForAll(t *testing.T) {
 	}
 }
 
-// Auto uses loop devices if the kernel cannot mount files: because they are on tmpfs, or because it
-// does not support files at all.
+// Mode Auto uses loop devices if the kernel cannot mount the files: if they are on tmpfs, or if the
+// kernel mounts only block devices.
 func TestAutoTakesLoopDevices(t *testing.T) {
 	metadata, device := makeImage(t)
 	tmpfs := mountPoint(t)
@@ -141,7 +141,7 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 	}
 }
 
-// probing returns mounts that can only be probed.
+// probing returns a Mounts on which only Probe and CheckMountable work.
 func probing(root string, k kernel, log *slog.Logger) *Mounts {
 	m := openMounts(root, nil)
 	m.kernel, m.log = k, log
@@ -174,12 +174,13 @@ func TestProbe(t *testing.T) {
 		}
 		if entries, err := os.ReadDir(mounts.root); err != nil || len(entries) != 0 ||
 			len(loopsOn(t, mounts.root)) != 0 {
-			t.Errorf("left: %v, %v, %v", entries, err, loopsOn(t, mounts.root))
+			t.Errorf("files %v, loop devices %v, %v; want none", entries, loopsOn(t, mounts.root), err)
 		}
 	}
 }
 
-// If a node is killed in Probe, the next Probe or Abandon removes the empty tree.
+// If a node is killed while it probes, the next Probe or Abandon unmounts and removes the empty
+// tree.
 func TestKilledWhileProbing(t *testing.T) {
 	metadata, device := makeImage(t)
 	for name, end := range map[string]func(root string) error{
@@ -206,7 +207,7 @@ func TestKilledWhileProbing(t *testing.T) {
 	}
 }
 
-// A failed probe is repeated after probePause at the earliest, except in mode None.
+// A failed probe is repeated after probePause at the earliest. In mode None it is not repeated.
 func TestProbeAgain(t *testing.T) {
 	for _, failure := range []error{unix.ENOMEM, unix.EBUSY, unix.EMFILE, unix.ENODEV} {
 		synctest.Test(t, func(t *testing.T) {
@@ -251,7 +252,8 @@ func TestProbeAgain(t *testing.T) {
 	})
 }
 
-// Without loop devices the error says what is missing, and nothing is left of the attempt.
+// If no loop device can be made, the error says what is missing, and no descriptor and no loop
+// device is left.
 func TestWithoutLoopDevices(t *testing.T) {
 	metadata, device := makeImage(t)
 	k := kernel{Loop, unix.Mount}
@@ -266,10 +268,10 @@ func TestWithoutLoopDevices(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 		if after := descriptors(t); after != before {
-			t.Errorf("%d descriptors, before %d", after, before)
+			t.Errorf("%d descriptors are open, want %d as before", after, before)
 		}
 		if loops := loopsOn(t, filepath.Dir(metadata)); len(loops) != 0 {
-			t.Errorf("left: %v", loops)
+			t.Errorf("loop devices %v are not freed", loops)
 		}
 	}
 	hide := func(path string) {

@@ -20,7 +20,7 @@ import (
 	"lighter/node/trees"
 )
 
-// Mounts are the kernel mounts of trees. It is safe for concurrent use.
+// Mounts has the kernel mounts of a node's trees. It is safe for concurrent use.
 type Mounts struct {
 	root     string
 	trees    *trees.Store
@@ -33,12 +33,12 @@ type Mounts struct {
 	mu      sync.Mutex // guards what follows
 	mounted map[chunk.ID]Mount
 	watched map[chunk.ID]bool // trees whose new mounts do not use the local device
-	unable  error             // why no tree can be mounted; nil: trees can be mounted
+	unable  error             // why no tree can be mounted; nil: trees can be mounted, as far as is known
 	probed  time.Time         // when unable was set
 }
 
-// Mount is the newest mount of a tree. Older mounts of the tree, also of previous daemons, may lie
-// below it and have users of their own. A Mount is changed only under the tree's lock.
+// Mount is the newest mount of a tree. Older mounts of the tree, also of previous daemons, may be
+// below it and have users of their own. A Mount is changed only by the holder of the tree's lock.
 type Mount struct {
 	Kind  Kind
 	Mode  Mode
@@ -49,8 +49,8 @@ type Mount struct {
 type Kind int
 
 const (
-	NewDevice   Kind = iota + 1 // the served device; nothing else could read it before
-	KnownDevice                 // the served device; other mounts may read it
+	NewDevice   Kind = iota + 1 // the served device, which nothing could read before this mount
+	KnownDevice                 // the served device, which other mounts may have read
 	LocalDevice                 // the local device
 )
 
@@ -73,8 +73,8 @@ func Devices(root string) string { return filepath.Join(root, "devices") }
 
 func pointsDir(root string) string { return filepath.Join(root, "mounts") }
 
-// New returns the mounts of a store's trees below root, which Prepare has prepared. root is
-// absolute and has no symbolic links. recorder observes what the mounts read.
+// New returns a Mounts without mounts, for the trees of a store. Prepare has prepared root, which
+// is absolute and has no symbolic links. recorder observes the reads of devices.
 func New(
 	root string, mode Mode, store *trees.Store, server *fuse.Server, recorder *record.Recorder, log *slog.Logger,
 ) *Mounts {
@@ -97,7 +97,7 @@ func (m *Mounts) get(tree chunk.ID) (mount Mount, ok bool) {
 	return mount, ok
 }
 
-// set changes what get returns.
+// set sets the newest mount of a tree.
 func (m *Mounts) set(tree chunk.ID, mount Mount) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -110,9 +110,9 @@ func (m *Mounts) forget(tree chunk.ID) {
 	delete(m.mounted, tree)
 }
 
-// Mount mounts a tree unless it is mounted, and returns the directory. It uses the network only if
-// the tree's index is damaged. If the tree got or lost a local device since it was mounted, Mount
-// mounts it again, over the existing mount.
+// Mount mounts a tree unless it is mounted, and returns the directory. It waits for the network
+// only if the tree's index is damaged. If a local device was made or removed since the tree was
+// mounted, Mount mounts the tree again, over the existing mount.
 func (m *Mounts) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 	err := m.trees.WithRepair(ctx, tree, func() error { return m.ensure(ctx, tree) })
 	if err != nil {
@@ -134,12 +134,12 @@ func (m *Mounts) ensure(ctx context.Context, tree chunk.ID) error {
 		return m.mount(ctx, tree)
 	}
 	if !isLocal {
-		m.trees.Served(tree).Device.Begin() // some chunks of its start may have been evicted
+		m.trees.Served(tree).Device.Begin() // chunks of the tree's start may have been evicted
 	}
 	return nil
 }
 
-// mount mounts a tree, over an existing mount. The caller holds the tree's lock.
+// mount mounts a tree, over an existing mount if there is one. The caller holds the tree's lock.
 func (m *Mounts) mount(ctx context.Context, tree chunk.ID) error {
 	if err := m.CheckMountable(); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (m *Mounts) mount(ctx context.Context, tree chunk.ID) error {
 	return err
 }
 
-// usesLocal reports whether a new mount of a tree is to read its local device.
+// usesLocal reports whether a new mount of a tree should read the local device.
 func (m *Mounts) usesLocal(tree chunk.ID) bool {
 	_, has := m.trees.HasLocal(tree)
 	m.mu.Lock()
@@ -179,8 +179,8 @@ func (m *Mounts) usesLocal(tree chunk.ID) bool {
 	return has && !m.watched[tree]
 }
 
-// mountLocal mounts a tree with its local device, if a new mount is to use that. A local device
-// that cannot be mounted is removed.
+// mountLocal mounts a tree with its local device, if a new mount should read it (usesLocal). A
+// local device that cannot be mounted is removed.
 func (m *Mounts) mountLocal(tree chunk.ID, open *trees.OpenTree) (mount Mount, ok bool) {
 	if !m.usesLocal(tree) {
 		return Mount{}, false
@@ -206,7 +206,7 @@ func (m *Mounts) mountLocal(tree chunk.ID, open *trees.OpenTree) (mount Mount, o
 }
 
 // mountOn makes the directory point, and calls mount to mount a tree on it. An existing mount stays
-// below the new one, with its users.
+// below the new mount, and keeps its users.
 func mountOn(point string, mount func(point string) (Mode, error)) (Mode, error) {
 	if err := os.Mkdir(point, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
@@ -233,12 +233,13 @@ type Mounted struct {
 	Device DeviceStats  `json:"device"`
 }
 
-// DeviceStats are the figures of a tree's device: its own, and those of the server for it.
+// DeviceStats are the figures of a tree's device: those that the device counts, and those that the
+// server counts.
 type DeviceStats struct {
 	device.Stats
 	fuse.DeviceStats
 	// Received are the bytes received for the device (compressed), by the URL of the hub or mirror.
-	// Bytes received for another device first are counted there.
+	// If two devices need a unit, its bytes count for the device that requested it first.
 	Received map[string]int64 `json:"receivedBytes"`
 }
 

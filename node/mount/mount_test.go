@@ -35,14 +35,14 @@ func openMounts(root string, server *fuse.Server, index ...source) *Mounts {
 	return New(root, Auto, trees.Open(root, from, server, ahead, discard), server, record.New(false, nil), discard)
 }
 
-// noChunks has no chunk.
+// noChunks is a prefetch.Source without chunks.
 type noChunks struct{ prefetch.Source }
 
 func (noChunks) Received() map[string]int64         { return nil }
 func (noChunks) Has(chunk.ID) bool                  { return false }
 func (noChunks) Cached(chunk.Ref, int, []byte) bool { return false }
 
-// source has the index of one tree.
+// source is a trees.Source with the index of one tree.
 type source struct {
 	tree  chunk.ID
 	index []byte
@@ -56,7 +56,7 @@ func (source) Locations(context.Context, chunk.ID, chunk.ID, func(io.Reader) err
 	return errors.New("no locations")
 }
 
-// oneFile returns the tree of a file of one chunk.
+// oneFile returns a source with a tree of one file, which has one chunk.
 func oneFile(t *testing.T, data []byte) source {
 	t.Helper()
 	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(len(data))}
@@ -73,10 +73,10 @@ func oneFile(t *testing.T, data []byte) source {
 	return source{made.ID(), whole.Bytes()}
 }
 
-// takenOver returns the server of a daemon that has taken a connection over.
+// takenOver returns the server of a daemon that has taken over a connection.
 func takenOver(t *testing.T, root string) *fuse.Server {
 	t.Helper()
-	r, w, err := os.Pipe() // never answered
+	r, w, err := os.Pipe() // a connection without requests
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func takenOver(t *testing.T, root string) *fuse.Server {
 	return server
 }
 
-// put prepares a root and puts a tree of one file on its disk.
+// put prepares a root, and fetches a tree of one file there.
 func put(t *testing.T) (root string, from source) {
 	t.Helper()
 	root, from = t.TempDir(), oneFile(t, bytes.Repeat([]byte{7}, 8192))
@@ -101,7 +101,7 @@ func put(t *testing.T) (root string, from source) {
 	return root, from
 }
 
-// A start is recorded only if nothing of the tree can have been read before.
+// NoteStart records a start only if nothing of the tree can have been read before.
 func TestNoteStart(t *testing.T) {
 	root, from := put(t)
 	m := openMounts(root, takenOver(t, root))
@@ -133,11 +133,11 @@ func TestNoteStart(t *testing.T) {
 	}
 	m.recorder = first
 	if err := m.unserve(from.tree); err != nil || first.Stats().Active != 0 {
-		t.Errorf("a tree that is not served is still recorded: %+v, %v", first.Stats(), err)
+		t.Errorf("a tree that is no longer served is still recorded: %+v, %v", first.Stats(), err)
 	}
 }
 
-// fakeKernel is a mount(2) that records the options it is called with.
+// fakeKernel has a mount(2) that records its options and mounts nothing.
 type fakeKernel struct{ options []string }
 
 func (k *fakeKernel) mount(_, _, _ string, _ uintptr, data string) error {
@@ -145,7 +145,7 @@ func (k *fakeKernel) mount(_, _, _ string, _ uintptr, data string) error {
 	return nil
 }
 
-// room has one chunk.
+// room is a trees.Room with one chunk.
 type room struct{ data []byte }
 
 func (r room) Read(_ chunk.Ref, offset int, dst []byte) bool {
@@ -156,8 +156,8 @@ func (room) Count(int64)          {}
 func (room) Release(int64)        {}
 func (room) OnShort(func() int64) {}
 
-// A tree is mounted once for all callers, again over the existing mount when it gets a local device
-// or loses it, and while it is watched.
+// A tree is mounted once for all callers. It is mounted again, over the existing mount, when a
+// local device is made or removed, and when MountAgain is called.
 func TestMountKinds(t *testing.T) {
 	root, from := put(t)
 	m := openMounts(root, takenOver(t, root), from)
@@ -198,7 +198,7 @@ func TestMountKinds(t *testing.T) {
 	m.Unwatch(from.tree)
 	check("not watched any more", LocalDevice, 1)
 	if err := os.Truncate(m.trees.LocalDevice(from.tree), 100); err == nil {
-		check("with a local device that is too short", LocalDevice, 0) // only the next mount can notice
+		check("with a local device that is too short", LocalDevice, 0) // only a new mount checks the size
 	}
 	for range maxAgain - 1 {
 		if err := m.MountAgain(t.Context(), from.tree); err != nil {
@@ -211,11 +211,11 @@ func TestMountKinds(t *testing.T) {
 	m.Unwatch(from.tree)
 	check("with a local device that cannot be used", KnownDevice, 1)
 	if _, has := m.trees.HasLocal(from.tree); has {
-		t.Error("a local device that cannot be used stays")
+		t.Error("a local device that cannot be used was not removed")
 	}
 }
 
-// A tree that the kernel cannot mount is not served either.
+// If the kernel cannot mount a tree, the tree is not served, and stays on the disk.
 func TestMountFails(t *testing.T) {
 	root, from := put(t)
 	m := openMounts(root, takenOver(t, root), from)

@@ -20,17 +20,17 @@ var (
 	errModeNone = errors.New("this node is configured to mount no trees (mount_mode is none)")
 )
 
-// Probe finds out whether trees can be mounted, by mounting an empty one, and keeps the result for
+// Probe mounts an empty tree to find out whether trees can be mounted, and stores the result for
 // CheckMountable. It is called once, before the first Mount.
 func (m *Mounts) Probe() {
 	m.probing.Lock()
 	defer m.probing.Unlock()
-	_ = m.probe() // probe logs the error, and keeps it for CheckMountable
+	_ = m.probe() // probe logs and stores the error
 }
 
 // CheckMountable returns an error if this machine cannot mount trees. Existing mounts are not
-// affected. After a failed probe it probes again, at most once in probePause: the cause may be over
-// (the kernel was short of memory, a module was missing).
+// affected. After a failed probe it probes again, at most once in probePause, because the cause may
+// be gone: the kernel may have been short of memory, or without a module.
 func (m *Mounts) CheckMountable() error {
 	m.mu.Lock()
 	unable, due := m.unable, time.Since(m.probed) >= probePause
@@ -42,7 +42,8 @@ func (m *Mounts) CheckMountable() error {
 	return m.probe()
 }
 
-// probe mounts an empty tree, and logs a result that is new. The caller has locked probing.
+// probe mounts an empty tree, stores the result, and logs it if it has changed. The caller has
+// locked probing.
 func (m *Mounts) probe() error {
 	err := m.tryMount()
 	m.mu.Lock()
@@ -73,7 +74,7 @@ func (m *Mounts) tryMount() error {
 	var image bytes.Buffer
 	_, err := index.Make(&tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, nil)}, &image)
 	if err == nil {
-		err = errors.Join(unmount(point), os.RemoveAll(dir)) // remains of a probe that was killed
+		err = errors.Join(unmount(point), os.RemoveAll(dir)) // left by a probe that was killed
 	}
 	if err == nil {
 		err = errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(point, 0o700),

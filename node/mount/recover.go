@@ -12,14 +12,14 @@ import (
 	"lighter/node/trees"
 )
 
-// Recover puts in order what a previous daemon left mounted or unfinished. It is called before the
-// first Mount and before the server serves. Files that cannot be removed are not an error: the
-// store lists them as leftovers.
+// Recover takes over or removes the mounts and unfinished files of a previous daemon. It is called
+// before the first Mount, and before the server serves. Files that cannot be removed are not an
+// error: the store lists them as leftovers.
 //
 // If the server has taken over the previous daemon's connection (takenOver), all trees are served
-// again and the mounts stay. Otherwise the devices ended with the daemon, so Recover detaches its
-// mounts. Containers that use one keep it, and get errors for data that is not in the page cache;
-// the next Mount of a tree makes a new one.
+// again and the mounts stay. Otherwise the devices ended with the previous daemon, so Recover
+// detaches its mounts. Containers that use such a mount keep it, and get errors for data that is
+// not in the page cache. The next Mount of a tree makes a new mount.
 func (m *Mounts) Recover(takenOver bool) error {
 	if err := m.trees.Recover(takenOver); err != nil {
 		return err
@@ -85,15 +85,15 @@ func removeMounts(root string) error {
 	}
 	for _, entry := range entries {
 		if point := filepath.Join(dir, entry.Name()); trees.IsTree(point) {
-			_ = os.Remove(point) // a directory that is not empty stays, and can be mounted over
+			_ = os.Remove(point) // a directory that is not empty stays: trees can still be mounted on it
 		}
 	}
 	return nil
 }
 
-// Release ends the FUSE connection of root's devices, whichever process holds it, and detaches the
-// mounts below root. The caller knows that no daemon serves them. Pending and later reads of
-// remaining users fail.
+// Release ends the FUSE connection of root's devices, even if other processes have it open, and
+// detaches the mounts below root. The caller makes sure that no daemon serves them. Pending and
+// later reads of processes that still use the mounts fail.
 func Release(root string) error {
 	// A forced unmount ends the connection even if it fails because the mount is in use.
 	err := unix.Unmount(Devices(root), unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
@@ -109,8 +109,8 @@ func Release(root string) error {
 	return detach(Devices(root))
 }
 
-// Abandon removes the mounts of a node below root, and root itself. The caller knows that no
-// daemon uses it or ever will.
+// Abandon removes the mounts of a node below root, and root itself. The caller makes sure that no
+// daemon uses root now or later.
 func Abandon(root string) error {
 	if _, err := os.Lstat(root); errors.Is(err, os.ErrNotExist) {
 		return nil

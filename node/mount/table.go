@@ -12,15 +12,15 @@ import (
 
 // tableEntry is one mount in the kernel's mount table.
 type tableEntry struct {
-	source string // a metadata image, even if it is mounted from a loop device; "lighter" for the devices
+	source string // for a tree its metadata image, also behind a loop device; for the devices "lighter"
 	mode   Mode   // File or Loop
-	number string // of the file system, MAJOR:MINOR
+	number string // MAJOR:MINOR of the file system
 }
 
-// mountPoints returns the mounts on root and below it, by mount point. If mounts cover each other,
-// it returns the uppermost.
+// mountPoints returns the mounts on root and below it, by mount point. Of several mounts on one
+// mount point, it returns the uppermost.
 func mountPoints(root string) (map[string]tableEntry, error) {
-	root, err := filepath.EvalSymlinks(root) // as the kernel writes it
+	root, err := filepath.EvalSymlinks(root) // the kernel's table has paths without symbolic links
 	if err == nil {
 		root, err = filepath.Abs(root)
 	}
@@ -32,7 +32,7 @@ func mountPoints(root string) (map[string]tableEntry, error) {
 		return nil, fmt.Errorf("list the mounts below %s: %w", root, err)
 	}
 	mounts := map[string]tableEntry{}
-	for _, m := range list { // the uppermost comes last
+	for _, m := range list { // the uppermost mount comes last
 		entry := tableEntry{source: m.Source, mode: File, number: fmt.Sprintf("%d:%d", m.Major, m.Minor)}
 		if strings.HasPrefix(m.Source, loopPrefix) {
 			entry.source, entry.mode = backing(m.Source), Loop

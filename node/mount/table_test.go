@@ -25,7 +25,8 @@ func TestMountPointsSeesTheRoot(t *testing.T) {
 	}
 }
 
-// A line that is too long for the parser, such as that of an overlay of many layers, is skipped.
+// A line of the mount table that is too long, such as that of an overlay with many layers, is
+// skipped.
 func TestLongLineOfTheMountTable(t *testing.T) {
 	const short = "22 1 0:20 / /proc rw - proc proc rw\n"
 	for _, size := range []int{100, maxLine, 1 << 20} {

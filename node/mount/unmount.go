@@ -13,8 +13,8 @@ import (
 	"lighter/sleep"
 )
 
-// Unmount undoes Mount and ends the tree's device. Containers that still use the tree keep its
-// mount, but their reads fail, so the caller makes sure that there are none.
+// Unmount undoes Mount and ends the tree's device. The caller makes sure that no container uses the
+// tree: such a container would keep the mount, but its reads would fail.
 func (m *Mounts) Unmount(tree chunk.ID) error {
 	defer m.trees.Lock(tree)()
 	return m.unmount(tree)
@@ -45,8 +45,9 @@ func (m *Mounts) unmount(tree chunk.ID) error {
 	return m.unserve(tree)
 }
 
-// interrupt interrupts the reads of a tree until ctx is done, if unmount(2) has detached the last
-// mount and does not return. In that case the kernel waits for reads of processes that were killed.
+// interrupt cancels the reads of a tree, again and again until ctx is done, if umount(2) has
+// removed the last mount and does not return. In that case the kernel waits for reads of processes
+// that were killed.
 func (m *Mounts) interrupt(ctx context.Context, tree chunk.ID) {
 	for wait := hideTimeout; sleep.For(ctx, wait); wait = hideAgain {
 		mounts, err := mountPoints(m.root)
@@ -56,8 +57,8 @@ func (m *Mounts) interrupt(ctx context.Context, tree chunk.ID) {
 	}
 }
 
-// hide unmounts the tree's mounts. Overlays and bind mounts made of them stay, and go on reading
-// the device. The caller holds the tree's lock.
+// hide unmounts the tree's mounts. Overlays and bind mounts that were made from them stay, and can
+// still read the device. The caller holds the tree's lock.
 func (m *Mounts) hide(tree chunk.ID) error {
 	if err := unmount(m.point(tree)); err != nil {
 		m.update(tree)
@@ -79,12 +80,12 @@ func (m *Mounts) update(tree chunk.ID) {
 	}
 }
 
-// UnmountIdle unmounts each tree that no process works in. The devices stay as long as their
-// server does: containers may use them, and the next daemon serves them. Starts are no longer
+// UnmountIdle unmounts each tree that no process works in. The devices stay as long as their server
+// does: containers may use them, and the next daemon serves them again. Starts are no longer
 // prefetched, but locations are still fetched for reads that need them.
 //
-// A tree with reads that are not answered within idleTimeout stays mounted: to unmount it, the
-// kernel would wait for them, and so perhaps for a hub that does not answer.
+// If reads of a tree are not answered within idleTimeout, the tree stays mounted: the kernel would
+// not finish the unmount before these reads, which may wait for a hub that does not answer.
 func (m *Mounts) UnmountIdle() {
 	m.trees.EndStreams()
 	left := m.Mounted()

@@ -9,9 +9,9 @@ import (
 
 // Yield says how much was fetched speculatively, and how much of it was read.
 type Yield struct {
-	Fetched int64 `json:"fetchedBytes,omitempty"` // compressed bytes received; counted for startup packs only
-	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes of the chunks that were requested for later
-	Used    int64 `json:"usedBytes"`              // bytes of those chunks that were read later
+	Fetched int64 `json:"fetchedBytes,omitempty"` // compressed bytes received; 0 for neighbours
+	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes of the chunks that were requested ahead of reads
+	Used    int64 `json:"usedBytes"`              // uncompressed bytes of those chunks that were then read
 }
 
 // yield counts a Yield.
@@ -19,23 +19,23 @@ type yield struct{ fetched, added, used atomic.Int64 }
 
 func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.added.Load(), y.used.Load()} }
 
-// account counts the bytes that were fetched speculatively for one device, and how many of them
+// account counts the bytes that were requested speculatively for one device, and how many of them
 // were read.
 type account struct {
 	extents *index.Map
 	total   *yield // the sum of all devices
-	marks   marks  // extents whose chunks were requested and not read yet
+	marks   marks  // extents whose chunks were requested and not read since
 
-	added atomic.Int64 // uncompressed
-	used  atomic.Int64
+	added atomic.Int64 // uncompressed bytes that were requested
+	used  atomic.Int64 // uncompressed bytes that were read
 }
 
 func newAccount(extents *index.Map, total *yield) account {
 	return account{extents: extents, total: total}
 }
 
-// request marks an extent, of length bytes, as requested and reports whether it was unmarked. A
-// read removes the mark.
+// request marks an extent, of length bytes, as requested, and reports whether it was unmarked
+// before. A read removes the mark.
 func (a *account) request(extent int64, length uint32) bool {
 	isNew := a.marks.set(extent, a.extents.Extents)
 	if isNew {
@@ -79,8 +79,8 @@ type marks struct {
 
 func (m *marks) isEmpty() bool { return m.words.Load() == nil }
 
-// set marks an extent and reports whether it was unmarked. extents is the device's number of
-// extents.
+// set marks an extent, and reports whether it was unmarked before. extents is the device's number
+// of extents.
 func (m *marks) set(extent, extents int64) bool {
 	words := m.words.Load()
 	if words == nil {

@@ -7,7 +7,7 @@ import (
 	"lighter/node/device"
 )
 
-// BenchmarkReadAt answers reads of cached chunks, several at a time, with all observers.
+// BenchmarkReadAt measures reads of cached chunks with all observers, several reads at a time.
 func BenchmarkReadAt(b *testing.B) {
 	d, s := shelved(b, Options{})
 	for id := range s.chunks {
@@ -30,7 +30,8 @@ func BenchmarkReadAt(b *testing.B) {
 	})
 }
 
-// BenchmarkTriggers checks whether a read triggers a startup pack, as each read does.
+// BenchmarkTriggers measures the check, made for each read, whether the read triggers a startup
+// pack.
 func BenchmarkTriggers(b *testing.B) {
 	h := newStartHub(b)
 	d := openStart(b, h, Options{Limit: plenty})

@@ -10,22 +10,24 @@ const (
 	maxReaders = 16
 	// minWindow and maxWindow bound how far ahead of a sequential reader data is fetched, in bytes.
 	// The largest window takes half a second at 1 Gbit/s. So the link stays busy if the reader
-	// stalls that long, as on a busy machine.
+	// stalls for half a second, as on a busy machine.
 	minWindow = 256 << 10
 	maxWindow = 64 << 20
-	// windowSteps is the number of steps in which a window is requested: the next step begins when
-	// it has at least 1/windowSteps of the window. So most of the window is always requested.
+	// windowSteps is the number of steps in which a window is requested: the next range is
+	// requested when it is at least 1/windowSteps of the window. So most of the window is always
+	// requested.
 	windowSteps = 8
 	// slack is the largest distance, in bytes, between a read and the end of the same reader's
-	// previous read. The kernel sends the parts of one large read in any order.
+	// previous reads. It is not 0 because the kernel sends the parts of one large read in any
+	// order.
 	slack = 2 << 20
 
 	// The queue of speculative requests for units, which sequential readers and neighbours share.
 
-	// maxQueued bounds the queued requests of one device. Further ones are dropped.
+	// maxQueued bounds the queued requests of one device. Further requests are dropped.
 	maxQueued = 1024
-	// maxFetches bounds the requests in flight, and maxDeviceFetches those of one device: other
-	// devices still make progress if one is stuck.
+	// maxFetches bounds the requests in flight of all devices. maxDeviceFetches bounds those of one
+	// device, so that other devices still make progress if one is stuck.
 	maxFetches       = 96
 	maxDeviceFetches = 48
 
@@ -41,22 +43,23 @@ const (
 	// link's window bounds the bytes in flight.
 	maxUnits = 64
 	// maxRetries is how often a pass is repeated after the source has failed or the cache has not
-	// stored a unit. The pauses before that double, up to maxPause.
+	// stored a unit. The pauses between passes double, up to maxPause.
 	maxRetries = 8
 	maxPause   = time.Minute
 	// shortPause is the interval at which a shortage of memory or disk is checked again.
 	shortPause = time.Second
 	// maxEarly bounds the reads of a device that are kept until its triggers are known.
 	maxEarly = 256
-	// A pack is small, and fetched first, if it has at most 1/smallPart of the bytes of the largest
-	// pack that the same read triggers. A small pack hardly delays the others.
+	// smallPart says which packs are small: those with at most 1/smallPart of the bytes of the
+	// largest pack that the same read triggers. They are fetched first, because they hardly delay
+	// the others.
 	smallPart = 16
 	// maxInvalid is how many units in a row may be missing or invalid before a pack is given up.
 	maxInvalid = 8
 	// startupCredit is how many uncompressed bytes of startup packs a device may fetch before any
-	// of them is read. Of the bytes beyond that, one in startupPart has to be read. Packs that
-	// are wanted at the same time share a new credit. This bounds what is fetched in vain for a
-	// start that differs from the recorded ones.
+	// of them is read. Of the bytes beyond that, one in startupPart has to be read. When packs
+	// become wanted, they get a new credit together. The credit bounds what is fetched in vain for
+	// a start that differs from the recorded starts.
 	startupCredit = 32 << 20
 	startupPart   = 4
 	// maxLoads bounds the units of startup packs that are read from the disk into memory at a time:
@@ -67,14 +70,15 @@ const (
 
 	// neighbourUnit is the size, in bytes, that a unit in flight is assumed to have.
 	neighbourUnit = 64 << 10
-	// neighbourSpan bounds the extents looked at in each direction.
+	// neighbourSpan bounds how many extents before and after the missing chunk are looked at.
 	neighbourSpan = 2048
-	// neighbourProbe is how many units of other files are requested with a miss while less than one
-	// in otherPart of their bytes was read.
+	// neighbourProbe is how many units of other files are requested for a miss while less than one
+	// in otherPart of the bytes that were requested of other files was read.
 	neighbourProbe = 4
-	// neighbourCredit is how many uncompressed bytes of neighbours may be fetched before any of
-	// them is read. Of the bytes beyond that, one in filePart has to be read if they belong to the
-	// same file, and one in otherPart if they belong to other files.
+	// neighbourCredit is how many uncompressed bytes may be requested before any of them is read:
+	// of the file of the missing chunk, and as many of other files. Of the file's bytes beyond
+	// that, one in filePart has to be read. Of the other files' bytes beyond that, one in otherPart
+	// has to be read.
 	neighbourCredit = 8 << 20
 	filePart        = 4
 	otherPart       = 8

@@ -9,8 +9,8 @@ import (
 type credit struct {
 	account *account
 	size    int64         // startupCredit; less in tests
-	limit   atomic.Int64  // nothing more is fetched while account.debt(startupPart) exceeds this
-	held    atomic.Bool   // the stream waits until the debt is smaller, or the limit larger
+	limit   atomic.Int64  // no more is requested while account.debt(startupPart) exceeds this, in bytes
+	waiting atomic.Bool   // the stream waits until the debt is smaller, or the limit larger
 	wakeup  chan struct{} // tells the waiting stream to check again
 }
 
@@ -18,8 +18,8 @@ func newCredit(a *account) credit {
 	return credit{account: a, size: startupCredit, wakeup: make(chan struct{}, 1)}
 }
 
-// grant lets size more bytes be fetched for newly wanted packs, whatever debt previous packs have
-// left.
+// grant allows size more bytes for packs that have become wanted, on top of the debt of earlier
+// packs.
 func (c *credit) grant() {
 	c.limit.Store(max(c.account.debt(startupPart), 0) + c.size)
 	c.wake()
@@ -29,10 +29,10 @@ func (c *credit) isUsedUp() bool { return c.account.debt(startupPart) > c.limit.
 
 // wait waits until more may be fetched, nothing is wanted, or ctx is done.
 func (c *credit) wait(ctx context.Context, isWanted func() bool) {
-	defer c.held.Store(false)
+	defer c.waiting.Store(false)
 	for c.isUsedUp() && isWanted() && ctx.Err() == nil {
-		if !c.held.Swap(true) {
-			continue // wake does nothing before held is set, so check once more
+		if !c.waiting.Swap(true) {
+			continue // wake does nothing before waiting is set, so check once more
 		}
 		select {
 		case <-c.wakeup:
@@ -43,7 +43,7 @@ func (c *credit) wait(ctx context.Context, isWanted func() bool) {
 
 // wake makes a waiting stream check again.
 func (c *credit) wake() {
-	if c.held.Load() {
+	if c.waiting.Load() {
 		select {
 		case c.wakeup <- struct{}{}:
 		default:

@@ -10,8 +10,9 @@ import (
 	"lighter/format/index"
 )
 
-// A start that differs from the recorded ones fetches a bounded multiple of the bytes that it
-// reads. A start that reads what it fetches gets all packs. The next start has a credit of its own.
+// For a start that reads little of the startup packs, only a bounded multiple of the bytes that it
+// reads is fetched. For a start that reads all fetched bytes, all packs are fetched. Each start has
+// a credit of its own.
 func TestStreamWaitsForReaders(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +82,8 @@ func (b *startDevice) bytesOf(group int) (cached, all int64) {
 	return cached, all
 }
 
-// A stream without credit follows newer locations, too.
-func TestHeldStreamIsReplaced(t *testing.T) {
+// A stream that waits for credit continues when newer locations arrive.
+func TestWaitingStreamIsReplaced(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := openStart(t, h, Options{Limit: plenty})
@@ -115,7 +116,7 @@ func TestFailuresUseUpNoCredit(t *testing.T) {
 		h.mu.Unlock()
 		time.Sleep(time.Minute)
 		if cached, _ := b.bytesOf(0); cached == 0 {
-			t.Errorf("after a failure none of %d bytes were fetched", all)
+			t.Errorf("after the failure none of %d bytes were fetched, want some", all)
 		}
 		b.close(t)
 	})

@@ -19,23 +19,23 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// startHub is a store.Source with the units of one tree. A third of its chunks is in a startup pack
-// that is wanted at mount, a third in one that is triggered by its first extent, and a third in an
-// ordinary pack.
+// startHub is a store.Source with the units of one tree. A third of the tree's chunks is in a
+// startup pack that is wanted at mount. A third is in a startup pack that a read of its first
+// extent triggers. The last third is in an ordinary pack.
 type startHub struct {
 	extents   *index.Map
 	locations *index.LocationsBuilder
 	startups  []index.Startup
-	first     index.Extent // wanted at mount
-	trigger   index.Extent
+	first     index.Extent // first extent of the pack that is wanted at mount
+	trigger   index.Extent // first extent of the triggered pack
 	image     []byte
 	units     map[chunk.Unit][]byte
-	group     map[chunk.ID]int // 0: at mount, 1: triggered, 2: ordinary
+	group     map[chunk.ID]int // by chunk: in the pack that is wanted at mount (0), is triggered (1), is ordinary (2)
 
-	mu    sync.Mutex // guards what follows
-	asked map[chunk.Unit]int
-	fail  func(u chunk.Unit) ([]byte, error) // answers instead, unless it is nil or returns nothing
-	hang  bool
+	mu    sync.Mutex                         // guards what follows
+	asked map[chunk.Unit]int                 // number of requests for each unit
+	fail  func(u chunk.Unit) ([]byte, error) // if it returns bytes or an error, these are the answer
+	hang  bool                               // requests are not answered
 }
 
 var zstdEncoder, _ = zstd.NewWriter(nil)
@@ -138,7 +138,7 @@ func (h *startHub) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.
 	return take(unitAnswer(b))
 }
 
-// Fetch gives readers the chunks that the packs do not give.
+// Fetch finds a chunk by its ID, for readers that do not get it from its unit.
 func (h *startHub) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
 	for _, b := range h.units {
 		if unit, err := pack.DecodeUnit(b); err == nil {
@@ -155,7 +155,8 @@ func unitAnswer(b []byte) store.Answer {
 		Decode: func(b []byte) (store.Batch, error) { return pack.DecodeUnit(b) }}
 }
 
-// requests returns the number of requests for the unit with most of them, and the number of all.
+// requests returns the number of requests for the unit that was requested most often, and of all
+// requests.
 func (h *startHub) requests() (most, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,7 +171,7 @@ type memoryCache struct {
 	mu     sync.Mutex
 	chunks map[chunk.ID][]byte
 	full   bool
-	loaded map[chunk.ID]int // how often each was loaded
+	loaded map[chunk.ID]int // how often each chunk was loaded
 }
 
 func (k *memoryCache) Load(refs []chunk.Ref) {
@@ -255,11 +256,11 @@ func (b *startDevice) readAll(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(got, b.hub.image) {
-		t.Error("wrong bytes")
+		t.Error("the device does not have the bytes of the image")
 	}
 }
 
-// close closes the device and fails if anything stays in flight.
+// close closes the device. The test fails if a request stays in flight.
 func (b *startDevice) close(t *testing.T) {
 	t.Helper()
 	if err := b.Close(); err != nil {
@@ -267,7 +268,7 @@ func (b *startDevice) close(t *testing.T) {
 	}
 	b.units.Wait()
 	if s := b.units.Stats(); s.InFlight != (store.GateStats{}) || s.Link.InFlight != 0 {
-		t.Errorf("left in flight: %+v", s)
+		t.Errorf("still in flight: %+v, want nothing", s)
 	}
 }
 
@@ -282,8 +283,8 @@ func (b *startDevice) putGroup(group int) {
 	}
 }
 
-// loads returns how many chunks of each group were loaded. A chunk that was loaded several times
-// counts as often.
+// loads returns how many chunks of each group were loaded. A chunk that was loaded twice counts
+// twice.
 func (b *startDevice) loads() (chunks [3]int) {
 	b.cache.mu.Lock()
 	defer b.cache.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 
 // loads are the reads of cached chunks from the disk into memory, of all devices together.
 type loads struct {
-	slots chan struct{} // holds a value for each unit that is being loaded
+	slots chan struct{} // has a value for each unit that is being loaded
 	bytes atomic.Int64  // uncompressed bytes that were loaded since the node started
 }
 
@@ -44,7 +44,7 @@ func (l *loader) load(ctx context.Context, units []unit, allow func(bytes int64)
 			return nil
 		})
 	}
-	_ = group.Wait() // an unreadable chunk is the reader's concern
+	_ = group.Wait() // no error: Load skips chunks that it cannot read
 }
 
 func (l *loader) enter(ctx context.Context) bool {

@@ -9,8 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Cached chunks of startup packs are loaded into memory: those for the mount at the device's first
-// start, the others at each start that triggers them.
+// Cached chunks of startup packs are loaded into memory. Packs that are wanted at mount are loaded
+// only at the device's first start, other packs at each start that triggers them.
 func TestLoad(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -24,15 +24,15 @@ func TestLoad(t *testing.T) {
 			b.Begin()
 			time.Sleep(time.Second)
 			if loads := b.loads(); loads != [3]int{atMount, start * triggered} {
-				t.Errorf("at start %d: %v chunks were loaded, of %d and %d", start, loads, atMount, triggered)
+				t.Errorf("at start %d: %v chunks were loaded, want %d and %d", start, loads, atMount, start*triggered)
 			}
 			if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			if loads := b.loads(); loads != [3]int{atMount, (start + 1) * triggered} {
-				t.Errorf("after the trigger of start %d: %v chunks were loaded, of %d and %d", start, loads, atMount,
-					triggered)
+				t.Errorf("after the trigger of start %d: %v chunks were loaded, want %d and %d", start, loads, atMount,
+					(start+1)*triggered)
 			}
 		}
 		if b.prefetcher.Stats().Loaded == 0 {
@@ -45,8 +45,8 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// A read before the units are listed does not prevent loading, and a stream that tries again loads
-// nothing twice.
+// A pack is loaded although the device was read before the pack's units were listed. When its
+// missing unit is requested again, nothing is loaded a second time.
 func TestLoadOnce(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestLoadOnce(t *testing.T) {
 	})
 }
 
-// Nothing is loaded while memory is short, and no more than the limit.
+// While memory is short, nothing is loaded. Otherwise no more than the limit is loaded.
 func TestLoadIsBounded(t *testing.T) {
 	h := newStartHub(t)
 	for name, options := range map[string]Options{
@@ -91,7 +91,7 @@ func TestLoadIsBounded(t *testing.T) {
 				time.Sleep(time.Second)
 				loads := b.loads()
 				if few := name == "limit"; loads[0] > 10 || few != (loads[0] > 0) {
-					t.Errorf("%d chunks were loaded, want none if memory is short, and few otherwise", loads[0])
+					t.Errorf("%d chunks were loaded, want none if memory is short, and otherwise 1 to 10", loads[0])
 				}
 				b.close(t)
 			})

@@ -11,8 +11,8 @@ import (
 
 // neighbours fetches the units around a missing chunk. While a reader waits one RTT for a unit, a
 // long path could deliver many units. So neighbours also requests the rest of the file, up to the
-// bytes that arrive in one RTT. If the rest of the file has fewer, it requests some chunks of
-// neighbouring files, too. It stops if little of what it fetches is read.
+// bytes that arrive in one RTT. If the rest of the file has fewer bytes, it requests some units of
+// neighbouring files, too. It stops if little of what it has requested is read.
 type neighbours struct {
 	device   *device.Device
 	source   Source
@@ -20,7 +20,7 @@ type neighbours struct {
 	startup  *startup
 	isOff    bool
 
-	busy        atomic.Bool // a search is running; misses meanwhile start no other
+	busy        atomic.Bool // a search is running; further misses start no other search
 	file, other account     // chunks of the missing chunk's file, and of other files
 	work        sync.WaitGroup
 }
@@ -39,7 +39,7 @@ func (n *neighbours) forget() {
 	n.other.forget()
 }
 
-// Observe requests the neighbours of a miss, unless startup packs are being fetched, which go
+// Observe requests the neighbours of a miss, unless startup packs are being fetched: these go
 // first.
 func (n *neighbours) Observe(r device.Read) {
 	n.file.use(r)
@@ -68,10 +68,10 @@ type search struct {
 }
 
 // run requests the extents of the file after the given extent, and then those before it. Then it
-// requests extents of neighbouring files. The file and the other files have an account each: run
-// requests nothing there if too little was read of what was requested there so far.
+// requests extents of neighbouring files. The file and the other files have an account each. If too
+// little was read of what is on an account, run requests nothing more on that account.
 func (s *search) run(extent int64) {
-	s.own, _ = s.device.Unit(extent) // the reader requests it
+	s.own, _ = s.device.Unit(extent) // not requested here, because the reader requests it
 	after, before := extent+1, extent
 	withFile := s.file.debt(filePart) <= neighbourCredit
 	for ; after < extent+neighbourSpan && !s.isFirst(after); after++ {
@@ -93,7 +93,7 @@ func (s *search) run(extent int64) {
 	case s.other.used.Load() == 0 || debt > 0:
 		s.left = min(s.left, neighbourProbe)
 	}
-	for k := range neighbourSpan { // of each three extents, two after the file and one before
+	for k := range neighbourSpan { // two extents after the file, then one before it, and so on
 		i := after
 		if k%3 == 2 {
 			before--
@@ -113,7 +113,8 @@ func (s *search) isFirst(extent int64) bool {
 	return err != nil || e.First
 }
 
-// request requests one extent's unit, and reports whether to continue with other extents.
+// request requests one extent's unit, if its chunk is missing, and reports whether to continue with
+// other extents.
 func (s *search) request(extent int64, a *account) bool {
 	e, err := s.device.Extents().Extent(extent)
 	if err != nil || s.source.Has(e.ID) {

@@ -10,30 +10,30 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// With a miss the rest of its file is requested, as much as arrives in one RTT. Then some units of
-// neighbouring files follow, or more if such units were read before. On a short path nothing is
-// requested.
+// For a miss, the rest of its file is requested, up to the bytes that arrive in one RTT. Then some
+// units of neighbouring files are requested, and more of them if such units were read before. On a
+// short path nothing is requested.
 func TestNeighboursOfAMiss(t *testing.T) {
 	type before struct{ added, used int64 } // of both accounts
 	for name, test := range map[string]struct {
-		reach, limit int64
-		before       before
-		file, other  int  // units, at most
-		spent        bool // the credit of the file's account
+		perRTT, limit int64
+		before        before
+		file, other   int  // units that are requested, at most
+		spent         bool // the credit of the file's account is used up
 	}{
-		"short path":        {reach: 0, limit: plenty},
-		"off":               {reach: 4 << 20},
-		"one unit":          {reach: neighbourUnit, limit: plenty, file: 1},
-		"four units":        {reach: 4 * neighbourUnit, limit: plenty, file: 4, other: 2},
-		"many":              {reach: 4 << 20, limit: plenty, file: 80, other: neighbourProbe},
+		"short path":        {perRTT: 0, limit: plenty},
+		"off":               {perRTT: 4 << 20},
+		"one unit":          {perRTT: neighbourUnit, limit: plenty, file: 1},
+		"four units":        {perRTT: 4 * neighbourUnit, limit: plenty, file: 4, other: 2},
+		"many":              {perRTT: 4 << 20, limit: plenty, file: 80, other: neighbourProbe},
 		"some is read":      {4 << 20, plenty, before{(otherPart + 1) << 20, 1 << 20}, 80, neighbourProbe, false},
 		"much is read":      {20 * neighbourUnit, plenty, before{otherPart << 20, 1 << 20}, 80, 18, false},
 		"does not pay":      {4 << 20, plenty, before{neighbourCredit + 1, 0}, 0, 0, false},
-		"file does not pay": {reach: 4 << 20, limit: plenty, other: neighbourProbe, spent: true},
+		"file does not pay": {perRTT: 4 << 20, limit: plenty, other: neighbourProbe, spent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, s := shelved(t, Options{Limit: test.limit})
-			s.cached, s.reach = nil, test.reach
+			s.cached, s.perRTT = nil, test.perRTT
 			file, other := &d.neighbours.file, &d.neighbours.other
 			for _, a := range []*account{file, other} {
 				a.added.Store(test.before.added)
@@ -44,7 +44,7 @@ func TestNeighboursOfAMiss(t *testing.T) {
 			}
 			d.SetLocations(alone(t, d))
 			isFirst := func(i int64) bool { return extentOf(t, d, i).First }
-			first := int64(5) // of a file of three extents
+			first := int64(5) // becomes the first extent of a file of three extents
 			for !isFirst(first) || isFirst(first+1) || isFirst(first+2) || !isFirst(first+3) {
 				first++
 			}
@@ -71,7 +71,7 @@ func TestNeighboursOfAMiss(t *testing.T) {
 	}
 }
 
-// No neighbours of a large file are requested: only chunks of the file itself are within reach.
+// If a file is larger than neighbourSpan, no units of other files are requested.
 func TestNeighboursOfALargeFile(t *testing.T) {
 	file := func(extents int) *tree.Node {
 		n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(extents) * 4096}

@@ -7,14 +7,15 @@ import (
 	"lighter/format/index"
 )
 
-// unit is one unit of a startup pack, with the extents whose chunks it should hold, at least one.
+// unit is one unit of a startup pack, with the extents, at least one, whose chunks it should
+// contain.
 type unit struct {
 	n       uint32
 	extents []int64
 }
 
-// unitsOf lists the units of a startup pack in order. It leaves out units without chunks of any
-// extent. It reads all of the locations once.
+// unitsOf lists the units of a startup pack in order. It leaves out units that no extent's location
+// names. It reads all of the locations once.
 func unitsOf(locations *index.Locations, pack index.Startup) ([]unit, error) {
 	type place struct {
 		n      uint32
@@ -41,8 +42,8 @@ func unitsOf(locations *index.Locations, pack index.Startup) ([]unit, error) {
 	return units, nil
 }
 
-// triggers are ranges of a device whose reads start the fetch of packs. They are immutable, and
-// safe for concurrent use.
+// triggers are ranges of a device. A read of such a range starts the fetch of a pack. They are
+// immutable, and safe for concurrent use.
 type triggers struct{ ranges []trigger } // sorted by from
 
 type trigger struct {
@@ -50,8 +51,8 @@ type trigger struct {
 	pack int
 }
 
-// newTriggers returns the triggers of packs, given by pack number. The ranges are extents: two of
-// them are the same or do not overlap.
+// newTriggers returns the triggers of packs, from the ranges of each pack number. The ranges are
+// those of extents, so any two are the same or do not overlap.
 func newTriggers(packs map[int][]span) *triggers {
 	t := &triggers{}
 	for pack, ranges := range packs {

@@ -29,13 +29,13 @@ func TestUnits(t *testing.T) {
 	}
 	units, err = unitsOf(l, index.Startup{Pack: chunk.Sum(nil), Units: make([]uint32, 3)})
 	if err != nil || len(units) != 0 {
-		t.Errorf("units of an unknown pack: %+v, %v", units, err)
+		t.Errorf("units of an unknown pack: %+v, %v; want none", units, err)
 	}
 }
 
 func encoded(b *index.LocationsBuilder) *bytes.Reader { return bytes.NewReader(b.Encode()) }
 
-// The extents listed of one pack are bounded.
+// The number of extents that are listed of one pack is bounded.
 func TestUnitsAreBounded(t *testing.T) {
 	id, startup := chunk.Sum([]byte("tree")), chunk.Sum([]byte("startup"))
 	b := index.NewLocations(id)
@@ -54,11 +54,11 @@ func TestUnitsAreBounded(t *testing.T) {
 		listed += len(u.extents)
 	}
 	if err != nil || len(units) != 5 || listed != maxPlanned {
-		t.Errorf("%d units with %d extents, %v", len(units), listed, err)
+		t.Errorf("%d units with %d extents, %v; want 5 with %d", len(units), listed, err, maxPlanned)
 	}
 }
 
-// Triggers agree with a search of all ranges.
+// A read triggers the same packs as a search of all ranges finds.
 func TestTriggers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	packs := map[int][]span{}
@@ -95,6 +95,6 @@ func TestTriggers(t *testing.T) {
 		}
 	}
 	if got := newTriggers(nil).wanted(span{0, 1 << 40}); got != nil {
-		t.Errorf("no triggers want %v", got)
+		t.Errorf("without triggers, a read wants packs %v, want none", got)
 	}
 }

@@ -14,24 +14,24 @@ import (
 type task struct {
 	pack      index.Startup
 	locations *index.Locations // the locations that name the pack
-	load      bool             // its cached chunks are to be loaded into memory
+	load      bool             // load the pack's cached chunks into memory
 	planned   bool             // units was set
 	units     []unit           // units that are still to be requested, in order
 	invalid   atomic.Int32     // units in a row that were missing or invalid
 }
 
 // pass is one attempt to fetch the queued packs. It ends at the first failure of the source or the
-// cache, or when the queue is empty. After reset, the value serves the next attempt.
+// cache, or when the queue is empty. After reset, the same value is used for the next attempt.
 type pass struct {
 	tasks   []*task
 	flights sync.WaitGroup
 	slots   chan struct{} // one for each unit that is in flight or not stored yet
-	// careful means that the last pass failed: units are requested one at a time, until one does
-	// not fail.
+	// careful means that the last pass failed: units are requested one at a time, until one is
+	// stored.
 	careful bool
 
 	mu     sync.Mutex // guards failed
-	failed error      // last failure of the source or the cache; if it is set, nothing more is requested
+	failed error      // last failure of the source or the cache; once it is set, nothing more is requested
 }
 
 // errNotStored says that the cache did not store a unit's first missing chunk.
@@ -60,8 +60,8 @@ func (p *pass) reset() error {
 }
 
 // request requests one unit of a pack, unless all its chunks are cached. It returns when the unit
-// is in flight; in a careful pass, when the unit was stored or has failed. It reports whether to
-// go on with the pack.
+// is in flight. In a careful pass it returns when the unit was stored or has failed. It reports
+// whether to go on with the pack.
 func (s *startup) request(t *task, u unit, p *pass) bool {
 	ref, bytes := s.missing(chunk.Unit{Pack: t.pack.Pack, N: u.n}, u.extents)
 	if bytes == 0 {
@@ -94,7 +94,7 @@ func (s *startup) request(t *task, u unit, p *pass) bool {
 		s.account.total.fetched.Add(received)
 		if err == nil {
 			s.spend(max(received-bytes, 0))
-		} else { // budget and credit count only units that have arrived
+		} else { // a unit that has not arrived uses up neither budget nor credit
 			s.spend(-bytes)
 			s.account.added.Add(-expected)
 			s.credit.wake()
@@ -135,7 +135,7 @@ func (s *startup) expect(extents []int64) (bytes int64) {
 			continue
 		}
 		s.account.request(i, e.Length)
-		// An extent that is marked already counts again: its chunk was fetched, not read, evicted,
+		// If the extent is marked already, it counts again: its chunk was fetched, evicted unread,
 		// and is now fetched once more.
 		bytes += int64(e.Length)
 	}

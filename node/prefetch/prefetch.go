@@ -2,14 +2,17 @@
 // device.Device with three observers of its reads:
 //
 //   - sequential fetches ahead of a sequential reader, as many bytes as it has read of the file.
-//   - neighbours fetches the rest of the file around a miss, if the RTT is long.
-//   - startup fetches startup packs, which hold chunks that starts read together. The hub has made
-//     them from the starts that nodes recorded (package record).
+//   - neighbours fetches, on a miss, the rest of its file and units of neighbouring files, if the
+//     RTT is long.
+//   - startup fetches startup packs: chunks that starts read together. The hub makes them from the
+//     starts that nodes have recorded (package record).
 //
-// All of it is speculative. It is bounded in bytes and requests, readers go first, and it stops if
-// too little of the fetched data is read. A failure costs only the prefetched data.
+// All of it is speculative. Bytes and requests are bounded, and requests of readers go first. The
+// neighbours and the startup packs stop if too little of the fetched data is read. If a fetch
+// fails, readers fetch the data themselves.
 //
-// The Prefetcher holds what the devices of a node share: the queue of requests, and the counters.
+// The Prefetcher has what the devices of a node share: the queue of requests, the bounds of all
+// devices together, and the counters.
 package prefetch
 
 import (
@@ -35,23 +38,24 @@ type Source interface {
 type Cache interface {
 	// Has reports whether a chunk is probably cached.
 	Has(id chunk.ID) bool
-	// Load reads chunks from the disk into memory, as far as they are cached. It returns when they
-	// are read.
+	// Load reads those of the chunks that are cached from the disk into memory. It returns when
+	// they are read.
 	Load(refs []chunk.Ref)
 }
 
 // Fetcher is the part of a Source that fetches single units.
 type Fetcher interface {
-	// Prefetch fetches the chunk's unit into the cache, in the background.
+	// Prefetch fetches the chunk's unit into the cache, with the priority of background requests.
+	// It returns when the unit is stored.
 	Prefetch(ctx context.Context, ref chunk.Ref) error
 }
 
 // Streamer is the part of a Source that fetches units one after the other.
 type Streamer interface {
 	// Stream requests the chunk's unit, of about size bytes. It waits until the link has room, and
-	// returns when the unit is in flight. The caller must then call wait, which returns when the
-	// unit was stored or dropped, with the number of bytes received for this call. wait is nil if
-	// nothing had to be requested.
+	// returns when the unit is in flight. The caller must then call wait. wait returns when the
+	// unit was stored or dropped, with the number of bytes that were received for this call. wait
+	// is nil if nothing had to be requested.
 	Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error)
 }
 
@@ -91,8 +95,8 @@ type Prefetcher struct {
 	neighbours yield
 }
 
-// New returns a prefetcher. source returns the source of a new device. Requests of sequential
-// readers and neighbours are fetched while Run runs.
+// New returns a prefetcher. source is called once for each device, and returns the device's source.
+// The requests of sequential and neighbours are fetched while Run runs.
 func New(source func() Source, options Options, log *slog.Logger) *Prefetcher {
 	if options.Blocked == nil {
 		options.Blocked = func() error { return nil }
@@ -117,7 +121,7 @@ func (p *Prefetcher) Stats() Stats {
 	return Stats{Startup: p.startup.stats(), Neighbours: p.neighbours.stats(), Loaded: p.loads.bytes.Load()}
 }
 
-// Device is a device whose readers get data ahead of their reads. It is safe for concurrent use.
+// Device is a device whose data is fetched ahead of the reads. It is safe for concurrent use.
 type Device struct {
 	*device.Device
 	source     Source
@@ -136,15 +140,15 @@ func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *s
 	d.startup = newStartup(p, d.Device, source)
 	d.sequential = &sequential{device: d.Device, cache: source, requests: d.requests, startup: d.startup}
 	d.neighbours = newNeighbours(p, d)
-	d.Observe(d.startup) // first: the other observers do not fetch what it fetches
+	d.Observe(d.startup) // first, because the other observers do not fetch what startup fetches
 	d.Observe(d.sequential)
 	d.Observe(d.neighbours)
 	d.startup.setLocations(locations)
 	return d
 }
 
-// SetLocations replaces the device's locations. When it has returned, the file of the previous ones
-// may be closed.
+// SetLocations replaces the device's locations. After it has returned, the file of the previous
+// locations may be closed.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.Device.SetLocations(locations)
 	d.startup.setLocations(locations)
@@ -160,11 +164,11 @@ func (d *Device) Begin() bool {
 	return hasPacks
 }
 
-// EndStartup ends the fetch of startup packs, for ever, and waits until none is in flight.
+// EndStartup ends the fetch of startup packs for good, and waits until no unit is in flight.
 func (d *Device) EndStartup() { d.startup.end() }
 
 // Received returns the bytes received for the device, by the URL of the hub or mirror that sent
-// them. Bytes that were received for another device first are counted there.
+// them. If two devices need a unit, its bytes count for the device that requested it first.
 func (d *Device) Received() map[string]int64 { return d.source.Received() }
 
 // Close ends all prefetching for the device. It is called when no more reads come.

@@ -9,14 +9,14 @@ import (
 	"lighter/format/chunk"
 )
 
-// queue fetches units for devices in turn, so that each gets its share. The round robin is written
-// here, not shared with store's gate: workers wait for their next request, and a device's requests
-// are dropped together.
+// queue fetches units for devices in turn, so that each gets its share. Package store has a similar
+// round robin, its gate. They share no code, because here workers wait for requests, and all
+// requests of a device can be dropped at once.
 type queue struct {
 	log *slog.Logger
 
 	mu      sync.Mutex  // guards what follows, and the requests
-	devices []*requests // the devices with queued requests, each once; it is the first one's turn
+	devices []*requests // devices with queued requests; the next turn is that of the first device
 	changed *sync.Cond  // a request was added, or a fetch has ended
 }
 
@@ -68,7 +68,7 @@ func (r *requests) drop() {
 	q.devices = slices.DeleteFunc(q.devices, func(other *requests) bool { return other == r })
 }
 
-// run fetches until ctx is done.
+// run fetches queued requests until ctx is done.
 func (q *queue) run(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() {
 		q.mu.Lock()

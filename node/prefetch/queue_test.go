@@ -12,10 +12,10 @@ type never struct{}
 
 func (never) Prefetch(ctx context.Context, _ chunk.Ref) error { <-ctx.Done(); return ctx.Err() }
 
-// counting returns a shelf that calls done once it has fetched n chunks.
+// counting returns a shelf that calls done when n chunks were requested.
 func counting(n int, done func()) *shelf {
-	s := &shelf{warmed: map[chunk.ID]int{}, done: done}
-	s.enough = func() bool { return len(s.warmed) == n }
+	s := &shelf{requested: map[chunk.ID]int{}, done: done}
+	s.enough = func() bool { return len(s.requested) == n }
 	return s
 }
 
@@ -28,9 +28,9 @@ func TestQueueFetchesAllRequests(t *testing.T) {
 			t.Fatalf("no room for request %d", i)
 		}
 	}
-	q.run(ctx) // until all are fetched
-	if len(s.warmed) != 100 {
-		t.Errorf("%d units were fetched, want 100", len(s.warmed))
+	q.run(ctx) // until all units are fetched
+	if len(s.requested) != 100 {
+		t.Errorf("%d units were fetched, want 100", len(s.requested))
 	}
 }
 
@@ -55,7 +55,8 @@ func TestClosedDeviceHasNoRequests(t *testing.T) {
 	}
 }
 
-// A device whose requests are stuck does not delay those of another, and their number is bounded.
+// A device whose requests are stuck does not delay the requests of another device. The number of
+// its requests is bounded.
 func TestQueueIsFair(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s, q := counting(100, cancel), newQueue(quiet)
@@ -63,14 +64,14 @@ func TestQueueIsFair(t *testing.T) {
 	for i := range 2 * maxQueued {
 		ref := chunk.Ref{ID: chunk.Sum([]byte{byte(i), byte(i >> 8)})}
 		if room := stuck.add(ref); room != (i < maxQueued) {
-			t.Fatalf("room for request %d: %v", i, room)
+			t.Fatalf("room for request %d: %v, want %v", i, room, i < maxQueued)
 		}
 	}
 	for i := range 100 {
 		other.add(chunk.Ref{ID: chunk.ID{byte(i)}})
 	}
-	q.run(ctx) // until all of the other device are fetched
-	if len(s.warmed) != 100 {
-		t.Errorf("%d units were fetched, want 100", len(s.warmed))
+	q.run(ctx) // until all units of the other device are fetched
+	if len(s.requested) != 100 {
+		t.Errorf("%d units were fetched, want 100", len(s.requested))
 	}
 }

@@ -55,8 +55,8 @@ func TestSequentialStaysWithinTheFile(t *testing.T) {
 	}
 }
 
-// A sequential reader of a startup pack gets nothing of a pack that belongs to other starts, until
-// one of that pack's triggers is read.
+// For a sequential reader of a startup pack, nothing is requested of another startup pack before a
+// trigger of that pack is read.
 func TestSequentialLeavesOtherStarts(t *testing.T) {
 	without, s := shelved(t, Options{})
 	clear(s.cached)
@@ -84,7 +84,7 @@ func TestSequentialLeavesOtherStarts(t *testing.T) {
 	d := s.open(extents, locations, Options{Limit: plenty})
 	defer d.Close()
 	d.Begin()
-	for d.startup.isRunning() { // all of it is cached
+	for d.startup.isRunning() { // not for long: the whole pack is cached
 		time.Sleep(time.Millisecond)
 	}
 	from, to := extentOf(t, d, first), extentOf(t, d, middle)
@@ -98,8 +98,8 @@ func TestSequentialLeavesOtherStarts(t *testing.T) {
 	}
 }
 
-// A sequential reader of startup packs gets only chunks of wanted startup packs, and only while
-// they are not being streamed.
+// For a sequential reader of startup packs, only chunks of wanted startup packs are requested, and
+// nothing while the packs are being streamed.
 func TestSequentialInStartupPacks(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -12,16 +12,16 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// shelf is a Source in memory, some of whose chunks count as cached. It only counts what it is
-// asked to fetch.
+// shelf is a Source in memory, some of whose chunks count as cached. It counts requests to fetch,
+// but fetches nothing.
 type shelf struct {
-	mu     sync.Mutex
-	chunks map[chunk.ID][]byte
-	cached map[chunk.ID]bool
-	warmed map[chunk.ID]int
-	reach  int64
-	enough func() bool // done is called once it returns true
-	done   func()
+	mu        sync.Mutex
+	chunks    map[chunk.ID][]byte
+	cached    map[chunk.ID]bool
+	requested map[chunk.ID]int
+	perRTT    int64       // what BytesPerRTT returns
+	enough    func() bool // Prefetch calls done if it returns true
+	done      func()
 }
 
 var _ Source = (*shelf)(nil)
@@ -52,7 +52,7 @@ func (s *shelf) Received() map[string]int64 { return map[string]int64{"https://s
 func (s *shelf) Prefetch(_ context.Context, ref chunk.Ref) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.warmed[ref.ID]++
+	s.requested[ref.ID]++
 	if s.enough != nil && s.enough() {
 		s.done()
 	}
@@ -63,7 +63,7 @@ func (s *shelf) Stream(ctx context.Context, ref chunk.Ref, _ int64) (func(contex
 	return func(context.Context) (int64, error) { return 0, s.Prefetch(ctx, ref) }, nil
 }
 
-func (s *shelf) BytesPerRTT() int64 { return s.reach }
+func (s *shelf) BytesPerRTT() int64 { return s.perRTT }
 
 func (*shelf) Load([]chunk.Ref) {}
 
@@ -73,7 +73,7 @@ var quiet = slog.New(slog.DiscardHandler)
 func shelved(t testing.TB, options Options) (*Device, *shelf) {
 	t.Helper()
 	tree := filetree.New(t, 40, 60000)
-	s := &shelf{chunks: tree.Chunks, cached: tree.Half, warmed: map[chunk.ID]int{}}
+	s := &shelf{chunks: tree.Chunks, cached: tree.Half, requested: map[chunk.ID]int{}}
 	return s.open(tree.Extents, nil, options), s
 }
 

@@ -27,11 +27,11 @@ type startup struct {
 	blocked  func() error
 	log      *slog.Logger
 
-	triggers atomic.Pointer[triggers]         // of packs; nil: there are no packs, or all are wanted already
+	triggers atomic.Pointer[triggers]         // nil: there are no packs, or all are wanted already
 	packIDs  atomic.Pointer[map[chunk.ID]int] // the index in packs of each pack
 	account  account
 	credit   credit
-	paused   atomic.Bool // after a failure, until the next try
+	paused   atomic.Bool // after a failure, until the next attempt
 
 	ctx  context.Context // ends with the device
 	stop context.CancelFunc
@@ -42,13 +42,13 @@ type startup struct {
 	packs     []index.Startup // the packs that locations name
 	wanted    []bool          // for each pack: it is or was queued
 	queue     []*task         // wanted packs, in order
-	early     []span          // reads before the triggers were known
+	early     []span          // reads that came before the triggers were known
 	begun     bool            // begin was called, or the device was read
-	reads     int64           // the device's number of reads at the last begin
-	cold      bool            // no read had reached the device at the last begin
-	running   bool
-	ended     bool
-	left      int64 // uncompressed bytes that may still be fetched
+	reads     int64           // the device's number of reads when begin was last called
+	cold      bool            // the device had not been read yet when begin was last called
+	running   bool            // the goroutine (run) runs
+	ended     bool            // end was called
+	left      int64           // uncompressed bytes that may still be fetched
 }
 
 var _ device.Observer = (*startup)(nil)
@@ -66,8 +66,8 @@ func newStartup(p *Prefetcher, d *device.Device, source Source) *startup {
 	return s
 }
 
-// setLocations replaces the locations. From now on only packs that they name are fetched. Cached
-// chunks and units in flight are not requested again.
+// setLocations replaces the locations. From then on only packs that the new locations name are
+// fetched. Cached chunks and units in flight are not requested again.
 func (s *startup) setLocations(locations *index.Locations) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,9 +94,8 @@ func (s *startup) setLocations(locations *index.Locations) {
 }
 
 // begin requests the packs that are wanted at mount. It is called when a start is likely to follow.
-// If it is not called before the device's first read, that read does the same. isNew reports
-// whether the device was read since the last call, and hasPacks whether any pack is wanted at
-// mount.
+// If the device is read before begin is called, the first read requests these packs. isNew reports
+// whether the device was read since the last call, hasPacks whether any pack is wanted at mount.
 func (s *startup) begin() (isNew, hasPacks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +103,7 @@ func (s *startup) begin() (isNew, hasPacks bool) {
 	reads := s.device.Reads()
 	isNew = reads != s.reads
 	s.reads = reads
-	if len(s.packs) > 0 && (!s.running || isNew && s.credit.held.Load()) {
+	if len(s.packs) > 0 && (!s.running || isNew && s.credit.waiting.Load()) {
 		s.left, s.queue, s.cold = s.limit, nil, reads == 0
 		if isNew {
 			s.account.forget()
@@ -117,7 +116,7 @@ func (s *startup) begin() (isNew, hasPacks bool) {
 	return isNew, slices.ContainsFunc(s.packs, func(p index.Startup) bool { return p.AtMount })
 }
 
-// start starts the goroutine if there may be something to do. mu is held.
+// start starts the goroutine if there may be something to do and it does not run. mu is held.
 func (s *startup) start() {
 	if len(s.packs) > 0 && !s.running && !s.ended {
 		s.running = true
@@ -125,8 +124,8 @@ func (s *startup) start() {
 	}
 }
 
-// Observe requests the packs that a read triggers. It takes a few nanoseconds once all packs are
-// wanted.
+// Observe requests the packs that a read triggers. Once all packs are wanted, it takes only a few
+// nanoseconds.
 func (s *startup) Observe(r device.Read) {
 	if s.account.use(r) {
 		s.credit.wake()
@@ -156,7 +155,8 @@ func (s *startup) keep(read span) {
 	}
 }
 
-// want queues packs that the triggers t have named, unless newer triggers have replaced t.
+// want queues packs, by their numbers, that triggers t have returned, unless newer triggers have
+// replaced t.
 func (s *startup) want(t *triggers, packs []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +184,8 @@ func (s *startup) wantLocked(packs []int) {
 	s.start()
 }
 
-// smallFirst moves small packs to the front. The others stay in the hub's order, which is that of
-// their first use.
+// smallFirst moves small packs to the front. Otherwise the hub's order stays: the order in which
+// starts first read the packs.
 func smallFirst(tasks []*task) []*task {
 	var largest int64
 	for _, t := range tasks {
@@ -376,7 +376,7 @@ func (s *startup) wants(pack chunk.ID) bool {
 func (s *startup) isRunning() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running && !s.credit.held.Load() && !s.paused.Load()
+	return s.running && !s.credit.waiting.Load() && !s.paused.Load()
 }
 
 // pause waits before a retry and reports whether to retry. During the pause the other observers
@@ -387,8 +387,8 @@ func (s *startup) pause(d time.Duration) bool {
 	return sleep.For(s.ctx, d)
 }
 
-// spend takes bytes from the budget and reports whether it sufficed. A negative number gives bytes
-// back.
+// spend takes bytes from the budget, and reports whether the budget sufficed. A negative number
+// returns bytes to the budget.
 func (s *startup) spend(bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"lighter/format/pack"
 )
 
-// Startup packs are fetched once they are wanted and not before, each unit once. Reads of their
-// chunks then find them cached.
+// A startup pack is fetched when it is wanted, not before, and each of its units is requested once.
+// Later reads find its chunks cached.
 func TestStartupPacks(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestStartupPacks(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if _, missing := b.count(1); missing != 0 {
-			t.Errorf("after the trigger %d chunks are missing", missing)
+			t.Errorf("after the trigger %d chunks of its pack are missing, want none", missing)
 		}
 		if others, _ := b.count(2); others != 0 || b.startup.triggers.Load() != nil {
 			t.Errorf("%d chunks of the ordinary pack are cached, want none", others)
@@ -71,7 +71,7 @@ func TestStartupPacks(t *testing.T) {
 	})
 }
 
-// The sizes in the locations count as bytes in flight.
+// The bytes in flight are the sums of the sizes of units that the locations name.
 func TestStreamCountsUnitSizes(t *testing.T) {
 	h := newStartHub(t)
 	h.hang = true
@@ -93,7 +93,8 @@ func TestStreamCountsUnitSizes(t *testing.T) {
 	})
 }
 
-// Without Begin, the first read does the same: a previous daemon may have mounted the tree.
+// If Begin is not called, the first read starts the stream: a previous daemon may have mounted the
+// tree.
 func TestStreamBeginsWithARead(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -111,8 +112,8 @@ func TestStreamBeginsWithARead(t *testing.T) {
 	})
 }
 
-// Whatever an origin or the locations say, readers get the right bytes, and the requests in vain
-// are bounded.
+// If units or locations are wrong, readers still get the right bytes, and the number of useless
+// requests is bounded.
 func TestStreamOfInvalidUnits(t *testing.T) {
 	for name, spoil := range map[string]func(h *startHub){
 		"missing": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound } },
@@ -138,10 +139,10 @@ func TestStreamOfInvalidUnits(t *testing.T) {
 				b.Begin()
 				time.Sleep(time.Hour)
 				if _, all := h.requests(); h.fail != nil && all > maxInvalid+maxUnits {
-					t.Errorf("%d requests in vain, want at most maxInvalid+maxUnits", all)
+					t.Errorf("%d useless requests, want at most %d", all, maxInvalid+maxUnits)
 				}
 				h.mu.Lock()
-				h.fail = func(u chunk.Unit) ([]byte, error) { // readers request chunks by their IDs
+				h.fail = func(u chunk.Unit) ([]byte, error) { // so that readers request chunks by their IDs
 					if u.Pack == h.startups[0].Pack {
 						return nil, chunk.ErrNotFound
 					}
@@ -155,8 +156,8 @@ func TestStreamOfInvalidUnits(t *testing.T) {
 	}
 }
 
-// While the source fails, the cache stores nothing, or memory is short, the stream requests little.
-// It continues afterwards.
+// The stream requests little while the source fails, while the cache stores nothing, and while
+// memory is short. It continues afterwards.
 func TestStreamGoesOn(t *testing.T) {
 	var short atomic.Bool
 	for name, fault := range map[string]func(b *startDevice, on bool){
@@ -189,7 +190,8 @@ func TestStreamGoesOn(t *testing.T) {
 				b.Begin()
 				time.Sleep(30 * time.Second)
 				if most, all := h.requests(); most > 5 || all > 2*maxUnits || short.Load() && all > 0 {
-					t.Errorf("%d requests in 30 s, %d of them for one unit", all, most)
+					t.Errorf("%d requests in 30 s, %d of them for one unit; want at most %d and 5", all, most,
+						2*maxUnits)
 				}
 				if running := b.startup.isRunning(); running != (name == "short") {
 					t.Errorf("isRunning: %v, which keeps the other observers from fetching", running)
@@ -222,7 +224,7 @@ func TestStreamGivesUp(t *testing.T) {
 	})
 }
 
-// No more bytes are fetched than the limit, however many packs there are and whatever their sizes.
+// The bytes that are fetched do not exceed the limit, whatever the number and sizes of the packs.
 func TestStreamIsBounded(t *testing.T) {
 	for _, limit := range []int64{0, 1, 300_000} {
 		h := newStartHub(t)
@@ -236,14 +238,14 @@ func TestStreamIsBounded(t *testing.T) {
 			b := openStart(t, h, Options{Limit: limit})
 			b.Begin()
 			time.Sleep(time.Hour)
-			var came int64
+			var fetched int64
 			b.cache.mu.Lock()
 			for _, plain := range b.cache.chunks {
-				came += int64(len(plain))
+				fetched += int64(len(plain))
 			}
 			b.cache.mu.Unlock()
-			if came > limit || limit > 1<<17 && came == 0 {
-				t.Errorf("%d bytes were fetched, the limit is %d", came, limit)
+			if fetched > limit || limit > 1<<17 && fetched == 0 {
+				t.Errorf("%d bytes were fetched, want some if the limit allows, and at most %d", fetched, limit)
 			}
 			b.readAll(t)
 			b.close(t)
@@ -251,8 +253,8 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
-// Nothing stays in flight after a device was closed, or its locations were replaced, during a
-// stream.
+// If a device is closed during a stream, nothing stays in flight. If its locations are replaced
+// during a stream, the stream continues, and no unit is requested twice.
 func TestStreamEnds(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		h := newStartHub(t)
@@ -291,7 +293,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 }
 
-// The pack that was wanted last is fetched first, as it is being read.
+// The pack that was wanted last is fetched first, because it is being read now.
 func TestStreamFollowsReaders(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -318,7 +320,8 @@ func TestStreamFollowsReaders(t *testing.T) {
 	})
 }
 
-// Of the packs that one read wants, a small one is fetched first. Otherwise the hub's order counts.
+// Of the packs that one read triggers, a small one is fetched first. Otherwise they are fetched in
+// the hub's order.
 func TestSmallPacksComeFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		bytes [2]int
@@ -353,7 +356,7 @@ func TestSmallPacksComeFirst(t *testing.T) {
 	}
 }
 
-// With newer locations, nothing is requested that only the previous ones named.
+// After newer locations have arrived, no pack is requested that only the previous locations named.
 func TestStreamIsReplaced(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {

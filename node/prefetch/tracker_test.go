@@ -4,7 +4,7 @@ import "testing"
 
 const piece = 128 << 10
 
-// far is the end function of an endless file.
+// far is the end function (see tracker.read) of an endless file.
 func far(to int64) int64 { return to }
 
 func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
@@ -18,7 +18,7 @@ func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
 			continue
 		}
 		if r.from < offset+piece {
-			t.Fatalf("requested %v, which was read at %d", r, offset)
+			t.Fatalf("requested %v, but the bytes before %d were read already", r, offset+piece)
 		}
 		if requested > 0 && r.from != last {
 			t.Fatalf("requested %v after %d: want no gap and no overlap", r, last)
@@ -27,11 +27,11 @@ func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
 		last = r.to
 		pieces++
 		if ahead := r.to - (offset + piece); ahead > max(offset+piece, minWindow) || ahead > maxWindow {
-			t.Fatalf("%d bytes ahead after %d", ahead, offset+piece)
+			t.Fatalf("requested %d bytes ahead after %d bytes were read, want at most as many", ahead, offset+piece)
 		}
 	}
 	if requested < size+maxWindow-maxWindow/windowSteps || pieces > 100 {
-		t.Errorf("requested %d bytes in %d ranges", requested, pieces)
+		t.Errorf("requested %d bytes in %d ranges, want the whole file and a window in at most 100", requested, pieces)
 	}
 }
 
@@ -58,11 +58,12 @@ func TestTwoReadersAreDistinguished(t *testing.T) {
 		}
 	}
 	if requested < 4 {
-		t.Errorf("%d ranges were requested, want more", requested)
+		t.Errorf("%d ranges were requested, want at least 4", requested)
 	}
 }
 
-// The kernel sends the parts of a large read in any order.
+// Reads that arrive out of order count as one sequential reader: the kernel sends the parts of a
+// large read in any order.
 func TestReorderedReadsAreOneReader(t *testing.T) {
 	var tr tracker
 	order := []int64{0, 1, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10}
@@ -97,6 +98,6 @@ func TestFilesEnd(t *testing.T) {
 		requested += r.to - r.from
 	}
 	if requested < 2*size-3*piece {
-		t.Errorf("requested %d of %d bytes", requested, 2*size)
+		t.Errorf("requested %d of %d bytes, want nearly all", requested, 2*size)
 	}
 }

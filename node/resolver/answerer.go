@@ -10,15 +10,16 @@ import (
 	"lighter/wire"
 )
 
-// Answerer is a source of images: a hub, an index in a registry, tables of contents in layers. It
-// vouches for nothing: the Resolver verifies the statements in its answers with the pinned keys. An
-// answerer that makes its own indexes signs them with a key of its own, which the node pins too.
+// Answerer is a source of images. Hubs are answerers; an index in a registry, or tables of contents
+// in layers, could be answerers, too. An answerer need not be trusted: the Resolver verifies the
+// statements in its answers with the pinned keys. An answerer that makes its own indexes signs them
+// with a key of its own, which the node pins, too.
 //
-// An error wraps chunk.ErrNotFound if the source does not know the image or chain. Then the next
-// Answerer is asked.
+// An error wraps chunk.ErrNotFound if the source does not know the image or chain. After any error
+// the next Answerer is asked.
 type Answerer interface {
-	// Answer returns what the source knows of the manifest in a request, or of its chain if the
-	// request has no manifest.
+	// Answer returns what the source knows of the request's manifest, or of the request's chain if
+	// the request has no manifest.
 	Answer(ctx context.Context, q Request) (*Answer, error)
 	// Tree returns the statement of a chain's tree. If the chain has none yet, the source makes it.
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
@@ -37,7 +38,7 @@ type HubClient interface {
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
 }
 
-// NewHub returns the Answerer of a hub, or of several that fail over to each other.
+// NewHub returns the Answerer of a hub, or of several hubs that fail over to each other.
 func NewHub(client HubClient) Answerer { return hubAnswerer{client} }
 
 type hubAnswerer struct{ HubClient }
@@ -51,8 +52,8 @@ func (h hubAnswerer) Answer(ctx context.Context, q Request) (*Answer, error) {
 	return &Answer{Chain: chain}, err
 }
 
-// askFirst asks one answerer after the other until one answers. If none does, a failure counts more
-// than chunk.ErrNotFound: the answerer that failed may know the image.
+// askFirst asks one answerer after the other until one answers. If none answers, it returns a
+// failure rather than chunk.ErrNotFound, because the answerer that failed may know the image.
 func askFirst[T any](answerers []Answerer, ask func(Answerer) (T, error)) (T, error) {
 	var none T
 	var failed error

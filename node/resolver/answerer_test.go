@@ -71,7 +71,7 @@ func (d directory) addImage(t *testing.T, s *index.Statement) {
 	d.add(t, chainID(1), wire.Chain{Link: top, Complete: true})
 }
 
-// Every Answerer knows the image that its source has, and nothing else.
+// Each kind of Answerer knows the image that its source has, and nothing else.
 func TestAnswerers(t *testing.T) {
 	image := newImage("app", "a", "b")
 	top := image.chains(t)[1]
@@ -100,7 +100,7 @@ func TestAnswerers(t *testing.T) {
 	}
 }
 
-// testAnswerer is the suite for Answerers. a has one image, whose statements key has signed.
+// testAnswerer tests an Answerer. a has one image, whose statements are signed by key.
 func testAnswerer(t *testing.T, a Answerer, manifest, top string) {
 	keys := []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}
 	for _, q := range []Request{{Chain: top}, {Chain: top, Manifest: manifest, Reference: "registry.test/app:1"}} {
@@ -128,29 +128,29 @@ func testAnswerer(t *testing.T, a Answerer, manifest, top string) {
 	}
 }
 
-// The next answerer is asked if one does not know an image, fails, or gives a statement that no
-// pinned key has signed.
+// If an answerer does not know an image, fails, or sends a statement that no pinned key has signed,
+// the next answerer is asked.
 func TestSecondAnswerer(t *testing.T) {
 	forged := index.Sign(ed25519.NewKeyFromSeed([]byte(strings.Repeat("f", 32))), chainID(1), treeID(1))
 	for name, c := range map[string]struct {
 		hub    func(context.Context, string) (*wire.Chain, error)
-		signed *index.Statement // by the second answerer
-		why    string           // empty: lazy
+		signed *index.Statement // that the second answerer has
+		why    string           // why the image is not lazy; empty: it is lazy
 	}{
-		"the hub does not know it": {stack(-1), statement(1), ""},
-		"the hub fails":            {broken, statement(1), ""},
-		"the hub's is forged": {func(ctx context.Context, chain string) (*wire.Chain, error) {
+		"the hub does not know the image": {stack(-1), statement(1), ""},
+		"the hub fails":                   {broken, statement(1), ""},
+		"the hub's statement is forged": {func(ctx context.Context, chain string) (*wire.Chain, error) {
 			answer, err := stack(1)(ctx, chain)
 			if err == nil && len(answer.Above) > 0 {
 				answer.Above[0].Statement = &forged
 			}
 			return answer, err
 		}, statement(1), ""},
-		"the hub knows it":            {stack(1), &forged, ""},
-		"no answerer knows it":        {stack(-1), nil, "does not know this chain"},
-		"one fails, one does not":     {broken, nil, "did not answer: the hub is broken"},
-		"the second one's is forged":  {stack(-1), &forged, "refused"},
-		"both answerers' are invalid": {broken, &forged, "did not answer"},
+		"the hub knows the image":                         {stack(1), &forged, ""},
+		"no answerer knows the image":                     {stack(-1), nil, "does not know this chain"},
+		"the hub fails, the second does not know":         {broken, nil, "did not answer: the hub is broken"},
+		"the second answerer's statement is forged":       {stack(-1), &forged, "refused"},
+		"the hub fails, the second's statement is forged": {broken, &forged, "did not answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -186,7 +186,7 @@ func broken(context.Context, string) (*wire.Chain, error) {
 	return nil, errors.New("the hub is broken")
 }
 
-// Trees that are mounted after a claim come from the answerer that has them.
+// Mount asks one answerer after the other for a chain's tree until one knows it.
 func TestMountAsksEachAnswerer(t *testing.T) {
 	files := directory(t.TempDir())
 	files.addImage(t, statement(1))

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// answers remembers the answers of a node's answerers, so that a pull asks once. Pulls of the same
-// image at the same time share the request.
+// answers remembers the answers of a node's answerers, so that a pull asks once. Simultaneous pulls
+// of the same image share a request.
 type answers struct {
-	// ask returns the facts of an answer by chain, or why the requested chain is not claimed.
+	// ask returns the facts of an answer by chain. The error says why the requested chain is not
+	// claimed.
 	ask      func(q Request) (map[string]*facts, error)
 	inFlight singleflight.Group
 
@@ -79,7 +80,7 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 		}
 		a.known[this] = f
 	default:
-		// mu is held since known was read. So no answer can have arrived in between.
+		// mu has been held since known was read. So no answer can have arrived in between.
 		return nil, a.inFlight.DoChan(cmp.Or(q.Manifest, q.Chain),
 			func() (any, error) { a.askAndRemember(q); return nil, nil })
 	}
@@ -109,7 +110,7 @@ func (a *answers) askAndRemember(q Request) {
 	}
 }
 
-// refuse remembers why a chain is not claimed.
+// refuse remembers that a chain is not claimed, and why.
 func (a *answers) refuse(q Request, why error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

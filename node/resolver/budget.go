@@ -4,48 +4,51 @@ import "time"
 
 // The time that a pull gives its answerers and the sources of indexes.
 //
-// A pull can unpack its layers itself, so it waits long only for a hub that is alive. A dead hub
-// costs a pull 1.5 s if it does not answer the lookup (package origin), or silenceTimeout if it
-// does not send the index. After that all pulls go on without the hub for a while.
+// A pull can go on without a hub, because containerd can unpack the layers. So it waits long only
+// for a hub that is alive. A dead hub costs a pull 1.5 s if it does not answer the lookup (package
+// origin), or silenceTimeout if it does not send the index. After that, brief pulls go on without
+// the hub for a while.
 //
 // A hub is alive if it has accepted a connection or sent a byte, for any request, in the last 10 s
 // (origin.Watch). Waiting for it, however slow it is, is cheaper than unpacking the image over the
 // same link. So the longer bounds apply, and a hub that dies after its answer to the lookup costs a
 // pull 10 s.
 const (
-	// One lookup.
-	lookupTimeout = 20 * time.Second // all answerers together, with the retries they ask for
-	treeTimeout   = 15 * time.Second // the statement of one chain: a hub may have to make its tree
+	// The bounds of one lookup.
+	lookupTimeout = 20 * time.Second // for all answerers together, with the retries that they ask for
+	treeTimeout   = 15 * time.Second // for the statement of one chain: the hub may have to make the chain's tree
 
-	// One index, from the start of its slot. Waiting for a slot does not count.
+	// The bounds of one index, from the start of its slot. Waiting for a slot does not count.
 	silenceTimeout = 2 * time.Second // for a brief pull, until the first byte from a hub that was silent for 10 s
 	beginTimeout   = time.Minute     // for a brief pull, until the index begins to arrive
 	indexTimeout   = 5 * time.Minute // for any pull, until the whole index has arrived
 
-	// An index that was cut off is requested maxAttempts times in all, with cutOffPause between.
+	// An index whose download is cut off is requested maxAttempts times at most, with a pause of
+	// cutOffPause between the attempts.
 	maxAttempts = 4
 	cutOffPause = time.Second
 
-	// An index that takes longer gives its slot to another one, and continues as a late index.
+	// An index that takes longer than slotTime gives its slot to another index, and continues as a
+	// late index.
 	slotTime = 5 * time.Second
 
-	// After an index failed, pulls go on without a hub for this long.
+	// After the fetch of an index has failed, brief pulls go on without a hub for hubPause.
 	hubPause = 10 * time.Second
 
-	// answerTTL is how long an answer counts. unknownTTL is the same for a negative answer: it is
-	// short because an image that was just added should be lazy soon.
+	// answerTTL is how long an answer counts. unknownTTL is how long a negative answer counts. It
+	// is short, so that an image that was just added is soon lazy.
 	answerTTL  = time.Minute
 	unknownTTL = 5 * time.Second
 
-	// lastRenewal is the longest pause before statements are requested again. It is that long
-	// because some statements are never renewed: a hub may lack the second pinned key.
+	// lastRenewal is the longest pause between requests for new statements. It is long because some
+	// statements are never renewed: a hub may lack one of the pinned keys.
 	lastRenewal = time.Hour
 )
 
 // Bounds of memory.
 const (
-	// maxFetches is the number of slots for indexes: decompressing an index takes several
-	// megabytes, and a few indexes fill the link. maxLate is the number of late indexes.
+	// maxFetches is the number of slots for indexes: decompressing an index takes several megabytes
+	// of memory, and a few indexes fill the link. maxLate bounds the late indexes.
 	maxFetches = 4
 	maxLate    = 12
 	// maxRemembered bounds the remembered chains and repositories.
@@ -58,9 +61,9 @@ const (
 type patience int
 
 const (
-	// brief: the pull can still unpack its layers itself.
+	// brief: the pull can still go on without a hub.
 	brief patience = iota
-	// full: the pull has claimed the chain below. No layer can be unpacked on that chain before its
-	// tree is mounted, so the pull needs the hub anyway.
+	// full: the pull has claimed the chain below. A layer can be unpacked on that chain only when
+	// the chain's tree is mounted, so the pull needs the hub anyway.
 	full
 )

@@ -14,11 +14,12 @@ import (
 	"lighter/format/index"
 )
 
-// Chains are the chains that this machine uses: how many holders each chain has, and the signed
+// Chains has the chains that this machine uses: the number of holders of each chain, and the signed
 // statement of its tree, in memory and on disk. It is safe for concurrent use.
 //
-// Each user of a chain holds it: a snapshot, a call to Claim or Mount, an administrative mount. It
-// calls Hold, and later Drop. With the last Drop the chain's tree is removed.
+// A holder of a chain is one of its users: a snapshot, a call to Claim or Mount, or an
+// administrative mount. It calls Hold, and later Drop. With the last Drop the chain's tree is
+// removed.
 type Chains struct {
 	dir   string
 	trees TreeStore
@@ -28,7 +29,7 @@ type Chains struct {
 	mu       sync.Mutex // guards what follows, and the statements on disk
 	states   map[string]*chainState
 	removing map[chunk.ID]bool // trees that are being removed
-	writing  map[string]bool   // chains whose statement is being written
+	writing  map[string]bool   // chains whose statements are being written
 	finished *sync.Cond        // a removal or a write has ended
 }
 
@@ -37,7 +38,7 @@ type TreeStore interface {
 	Has(tree chunk.ID) bool
 	List() ([]chunk.ID, error)
 	Remove(tree chunk.ID) error
-	Size(tree chunk.ID) (bytes, files int64)
+	Size(tree chunk.ID) (bytes, inodes int64)
 }
 
 // chainState is the state of one chain on this machine.
@@ -46,12 +47,12 @@ type chainState struct {
 	// statement is on disk, and verified unless it is refused. nil: the chain was only claimed, or
 	// its tree is unknown.
 	statement *index.Statement
-	refused   *refusal // why the statement on disk cannot be verified; nil: it can
+	refused   *refusal // why the statement on disk cannot be verified; nil: it is verified
 }
 
-// openChains reads the statements below root. A statement that cannot be verified, for whatever
-// reason, is refused: no pull can claim its chain with it, and it is requested again
-// (RenewStatements). Holders of the chain still keep the tree.
+// openChains reads the statements below root. A statement that cannot be verified is refused: no
+// pull can claim a chain with it, and it is requested again (RenewStatements). While the chain has
+// holders, its tree stays.
 func openChains(root string, trees TreeStore, keys *Keys, log *slog.Logger) (*Chains, error) {
 	c := &Chains{dir: filepath.Join(root, "chains"), trees: trees, keys: keys, log: log,
 		states: map[string]*chainState{}, removing: map[chunk.ID]bool{}, writing: map[string]bool{}}
@@ -66,14 +67,14 @@ func openChains(root string, trees TreeStore, keys *Keys, log *slog.Logger) (*Ch
 	return c, nil
 }
 
-// Hold keeps a chain's tree until Drop is called as often.
+// Hold adds a holder of a chain. The chain's tree stays until Drop was called as often as Hold.
 func (c *Chains) Hold(chain string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.state(chain).holders++
 }
 
-// HoldAll holds all chains that were known when the node started, as long as it runs. It is for a
+// HoldAll adds a holder of each known chain, which is never dropped. It is called at the start of a
 // node that has lost the list of its mounts.
 func (c *Chains) HoldAll() {
 	c.mu.Lock()
@@ -83,8 +84,8 @@ func (c *Chains) HoldAll() {
 	}
 }
 
-// Drop ends a Hold. With the last one the chain's tree is removed, unless another chain on this
-// machine has the same tree.
+// Drop ends a Hold. If the chain has no other holder, its tree is removed, unless another chain on
+// this machine has the same tree.
 func (c *Chains) Drop(chain string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +107,7 @@ func (c *Chains) dropLater(chain string) {
 	})
 }
 
-// state returns the state of a chain, and adds it if need be; mu is held.
+// state returns the state of a chain, and adds the chain if it is unknown; mu is held.
 func (c *Chains) state(chain string) *chainState {
 	s := c.states[chain]
 	if s == nil {
@@ -126,9 +127,9 @@ func (c *Chains) stateOf(chain string) chainState {
 	return chainState{}
 }
 
-// tree returns the tree that a chain has on this machine, or zero if it has none or it is unknown.
-// A refused statement counts: it was verified when it was kept, so holders of the chain go on with
-// its tree.
+// tree returns the tree that a chain's statement names, or zero if the statement is missing or
+// unreadable. A refused statement counts, too: it was verified when it arrived, so holders of the
+// chain still use its tree.
 func (c *Chains) tree(chain string) chunk.ID {
 	if s := c.stateOf(chain).statement; s != nil {
 		return s.Tree
@@ -143,7 +144,7 @@ func (c *Chains) isCached(chain string) bool {
 }
 
 // release forgets a chain without holders, and removes its tree. mu is held, except while the tree
-// is removed. That may take a moment; keep waits for it.
+// is removed. keep waits for the end of the removal, which may take a moment.
 func (c *Chains) release(chain string) {
 	s := c.states[chain]
 	if s == nil || s.holders > 0 {
@@ -157,7 +158,7 @@ func (c *Chains) release(chain string) {
 		c.log.Warn("cannot remove the statement of a chain", "chain", chain, "err", err)
 	}
 	if s.refused != nil {
-		c.sweepTrees() // which tree was the chain's may be unknown
+		c.sweepTrees() // the chain's tree may be unknown
 	} else if c.sharers(s.statement.Tree) == 0 {
 		c.remove(s.statement.Tree)
 	}
@@ -173,8 +174,8 @@ func (c *Chains) sharers(tree chunk.ID) (n int) {
 	return n
 }
 
-// remove removes a tree; mu is held, except during the removal. A busy tree stays until the next
-// Sweep.
+// remove removes a tree; mu is held, except during the removal. A tree that is in use stays until
+// the next Sweep.
 func (c *Chains) remove(tree chunk.ID) {
 	c.removing[tree] = true
 	c.mu.Unlock()
@@ -187,9 +188,9 @@ func (c *Chains) remove(tree chunk.ID) {
 	}
 }
 
-// Sweep removes chains without holders, and all files and trees that belong to no chain: remains of
-// a crash. It is called after the users that outlived the last daemon have called Hold, and before
-// the first request.
+// Sweep removes chains without holders, and all files and trees that belong to no chain: they were
+// left by a crash. It is called after Hold was called for all users that outlived the previous
+// daemon, and before the first request.
 func (c *Chains) Sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +201,8 @@ func (c *Chains) Sweep() {
 	c.sweepTrees()
 }
 
-// sweepTrees removes the trees that no statement names. If the tree of a held chain is unknown, all
-// trees stay. mu is held, except while a tree is removed.
+// sweepTrees removes the trees that no statement names. It removes none if the tree of a chain is
+// unknown. mu is held, except while a tree is removed.
 func (c *Chains) sweepTrees() {
 	trees, err := c.orphans()
 	if err != nil {
@@ -239,8 +240,8 @@ func (c *Chains) Statements() (all []index.Statement) {
 	return all
 }
 
-// Usage returns the bytes and files on disk that the next Drop of the chain would free.
-func (c *Chains) Usage(chain string) (bytes, files int64) {
+// Usage returns the bytes and inodes on disk that the next Drop of the chain would free.
+func (c *Chains) Usage(chain string) (bytes, inodes int64) {
 	c.mu.Lock()
 	s := c.states[chain]
 	frees := s != nil && s.holders == 1 && s.statement != nil && c.sharers(s.statement.Tree) == 1

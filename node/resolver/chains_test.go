@@ -18,7 +18,7 @@ import (
 	"lighter/format/index"
 )
 
-// fetchHeld holds a chain and fetches its tree.
+// fetchHeld holds the chain of a statement, keeps the statement and fetches its tree.
 func fetchHeld(t *testing.T, r *Resolver, s *index.Statement) {
 	t.Helper()
 	r.Hold(s.Chain)
@@ -32,8 +32,8 @@ func TestLastDropRemovesTheTree(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
 		claim(t, r, 0)
 		synctest.Wait()
-		if bytes, files := r.Usage(chainID(0)); bytes != 1000 || files != 3 {
-			t.Errorf("usage %d bytes in %d files, want 1000 in 3", bytes, files)
+		if bytes, inodes := r.Usage(chainID(0)); bytes != 1000 || inodes != 3 {
+			t.Errorf("usage %d bytes and %d inodes, want 1000 and 3", bytes, inodes)
 		}
 		// A second chain with the same tree keeps it.
 		same := index.Sign(key, chainID(1), treeID(0))
@@ -44,7 +44,7 @@ func TestLastDropRemovesTheTree(t *testing.T) {
 		}
 		r.Drop(chainID(0))
 		if !trees.Has(treeID(0)) {
-			t.Fatal("the tree of another chain is gone")
+			t.Fatal("a tree was removed although another chain has it")
 		}
 		r.Hold(chainID(1))
 		if bytes, _ := r.Usage(chainID(1)); bytes != 0 {
@@ -52,16 +52,16 @@ func TestLastDropRemovesTheTree(t *testing.T) {
 		}
 		r.Drop(chainID(1))
 		if !trees.Has(treeID(0)) {
-			t.Fatal("a held tree is gone")
+			t.Fatal("the tree of a held chain was removed")
 		}
 		r.Drop(chainID(1))
 		if trees.Has(treeID(0)) || len(r.Statements()) != 0 || len(r.states) != 0 {
-			t.Error("the tree outlives its chains")
+			t.Error("the tree or its statement stays after the last Drop")
 		}
 		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 {
-			t.Errorf("the statements outlive their chains: %v, %v", left, err)
+			t.Errorf("files of statements stay after the last Drop: %v, %v", left, err)
 		}
-		r.Drop(chainID(5)) // an unknown chain: no effect
+		r.Drop(chainID(5)) // has no effect on an unknown chain
 	})
 }
 
@@ -83,15 +83,16 @@ func TestTwoChainsShareAFetch(t *testing.T) {
 	})
 }
 
-// The end of an administrative mount of a claimed base leaves the tree to the containers on it.
+// When an administrative mount of a claimed base image ends, the tree stays for the containers that
+// use it.
 func TestMountOfAClaimedBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1)}
 		h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
 		r, trees := newResolver(t, h)
-		pull(t, r, 1)      // its snapshots hold both chains
+		pull(t, r, 1)      // the snapshots hold both chains
 		r.Hold(chainID(0)) // lighter mount
-		for range 2 {      // it, and a container on the base
+		for range 2 {      // lighter mount, and a container of the base image
 			if _, err := r.Mount(t.Context(), chainID(0)); err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +100,7 @@ func TestMountOfAClaimedBase(t *testing.T) {
 		synctest.Wait()
 		r.Drop(chainID(0)) // lighter unmount
 		if !trees.Has(treeID(0)) {
-			t.Error("the tree of a container is gone")
+			t.Error("the tree of a container was removed")
 		}
 		r.Drop(chainID(0))
 		if trees.Has(treeID(0)) {
@@ -108,7 +109,8 @@ func TestMountOfAClaimedBase(t *testing.T) {
 	})
 }
 
-// The index of an image whose top is never claimed is removed after a while.
+// If the top chain of a pulled image is never claimed, the image's index is removed after
+// answerTTL.
 func TestIndexOfAnAbandonedPull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(3)})
@@ -125,7 +127,7 @@ func TestIndexOfAnAbandonedPull(t *testing.T) {
 	})
 }
 
-// A claim waits while the same tree is being removed.
+// A claim waits while the chain's tree is being removed.
 func TestClaimDuringRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
@@ -135,7 +137,7 @@ func TestClaimDuringRemoval(t *testing.T) {
 		trees.removal = func() { <-unmounted }
 		go r.Drop(chainID(0))
 		synctest.Wait()
-		if r.Hold(chainID(3)); r.statement(chainID(3)) != nil { // does not wait
+		if r.Hold(chainID(3)); r.statement(chainID(3)) != nil { // does not wait for the removal
 			t.Error("another chain has a statement")
 		}
 		claimed := false
@@ -153,12 +155,12 @@ func TestClaimDuringRemoval(t *testing.T) {
 	})
 }
 
-// Under concurrent mounts and drops, a held chain has its tree, and a tree without holder is
-// removed.
+// During concurrent mounts and drops, a held chain has its tree. At the end, the tree without
+// holders is removed.
 func TestMountsAgainstDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{tree: func(_ context.Context, chain string) (*index.Statement, error) {
-			s := index.Sign(key, chain, treeID(0)) // all have the same
+			s := index.Sign(key, chain, treeID(0)) // all chains have the same tree
 			return &s, nil
 		}}
 		r, trees := newResolver(t, h)
@@ -183,13 +185,13 @@ func TestMountsAgainstDrops(t *testing.T) {
 		time.Sleep(answerTTL)
 		synctest.Wait()
 		if len(r.states) != 0 || trees.Has(treeID(0)) {
-			t.Errorf("left: chains %v, trees %v", r.states, trees.here)
+			t.Errorf("after the last Drop: chains %v, trees %v; want none", r.states, trees.here)
 		}
 	})
 }
 
-// After a restart, Sweep removes chains without holders, trees without statements, and remains of
-// files. A held chain keeps its statement and tree.
+// After a restart, Sweep removes chains without holders, trees without statements, and partly
+// written files. The statement and the tree of a held chain stay.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(0)}
@@ -212,10 +214,10 @@ func TestSweep(t *testing.T) {
 		r.Sweep()
 		left, err := os.ReadDir(r.dir)
 		if err != nil || len(left) != 1 || len(r.Statements()) != 1 || r.Statements()[0].Chain != chainID(1) {
-			t.Errorf("left %v, %v; want the statement of chain 1", left, err)
+			t.Errorf("files %v, %v; want only the statement of chain 1", left, err)
 		}
 		if len(trees.here) != 1 || !trees.here[treeID(1)] {
-			t.Errorf("left %v, want tree 1", trees.here)
+			t.Errorf("trees %v, want only tree 1", trees.here)
 		}
 		if !claim(t, r, 1) || len(h.asked) != 0 {
 			t.Error("a cached chain is not claimed without the hub")
@@ -223,7 +225,7 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// A busy tree is removed by the next Sweep.
+// A tree that is in use when its chain is dropped stays, and is removed by the next Sweep.
 func TestBusyTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
@@ -243,7 +245,7 @@ func TestBusyTree(t *testing.T) {
 	})
 }
 
-// Statements on disk are verified as those of a hub are.
+// Statements on disk are verified in the same way as a hub's statements.
 func TestStatementsOnDiskAreVerified(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, root string){
 		"the key was replaced": func(t *testing.T, root string) {

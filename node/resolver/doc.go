@@ -3,14 +3,14 @@
 //
 // A Resolver makes one lookup per pull: it asks its Answerers (a hub is one), and uses the answer
 // for the other layers of the pull, too. It believes only statements that a pinned key has signed,
-// whichever answerer gave them. With TrustImage it also requires a signed statement that the image
-// may be pulled from the repository of the pull.
+// whichever answerer sent them. With TrustImage it also requires a signed statement that the image
+// may be pulled from the pull's repository.
 //
-// A claim cannot be taken back, because the runtime has not downloaded the layer. So a chain is
-// claimed only if a verified statement is about it or about an image above it. A lower chain is
-// claimed without a tree of its own. As soon as it is clear which image is pulled, a claim waits
-// until the first part of the image's index (header and page table) has arrived and was verified.
-// The claim of an image's top chain waits for the whole index.
+// A claim cannot be taken back, because the runtime does not download the layer. So a chain is
+// claimed only if a verified statement is about this chain, or about a chain above it that is the
+// top of an image. A lower chain is claimed without a tree of its own. Once it is clear which image
+// is pulled, a claim waits until the first part of the image's index (header and page table) has
+// arrived and was verified. The claim of an image's top chain waits for the whole index.
 //
 // One gap remains: a chain that several images share is claimed before the index of any of them is
 // fetched. If the index of the pulled image then cannot be fetched, this pull fails. If the pull is
@@ -19,8 +19,8 @@
 // A front calls Claim for each layer, Mount for each container, and NoteStart before the container
 // runs.
 //
-// A pull whose chains are not claimed yet goes on without a hub that does not answer. budget.go
-// lists how long it waits for each step.
+// If no chain of a pull was claimed yet, and no hub answers, the pull goes on without a hub.
+// budget.go lists how long it waits in each step.
 //
 // On disk, below the node's root:
 //

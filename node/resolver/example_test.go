@@ -89,7 +89,7 @@ func (o oneImage) Tree(context.Context, string) (*index.Statement, error) {
 	return nil, chunk.ErrNotFound
 }
 
-// cached has all trees.
+// cached is a resolver.Trees that has all trees.
 type cached struct{}
 
 func (cached) CheckMountable() error                           { return nil }
@@ -99,4 +99,4 @@ func (cached) Ensure(context.Context, chunk.ID, func()) error  { return nil }
 func (cached) Mount(context.Context, chunk.ID) (string, error) { return "/mounted/tree", nil }
 func (cached) NoteStart(chunk.ID)                              {}
 func (cached) Remove(chunk.ID) error                           { return nil }
-func (cached) Size(chunk.ID) (bytes, files int64)              { return 0, 0 }
+func (cached) Size(chunk.ID) (bytes, inodes int64)             { return 0, 0 }

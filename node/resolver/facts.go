@@ -14,22 +14,22 @@ import (
 	"lighter/wire"
 )
 
-// facts is what a verified answer says of one chain.
+// facts is what a verified answer says about one chain.
 type facts struct {
 	at  time.Time
-	err error // why the chain is not claimed; nil: it may be
-	// complete says that the answer lists all chains above this one that an answerer knows.
+	err error // why the chain is not claimed; nil: it may be claimed
+	// complete says that the answer lists all chains above this chain that any answerer knows.
 	complete bool
-	image    *index.ImageStatement // if the lookup was about a manifest: where the image may be pulled from
-	own      *index.Statement      // the chain's verified statement; nil: no known image ends with this chain
-	images   int                   // verified statements of chains above: images that contain this chain
+	image    *index.ImageStatement // where the image may be pulled from; nil: the lookup was about a chain alone
+	own      *index.Statement      // the chain's verified statement; nil: the answer has none
+	images   int                   // number of verified statements about chains above: images that contain this chain
 	above    *index.Statement      // the statement of one of these images
-	refused  error                 // why the statement of this chain, or of one above, is refused
+	refused  error                 // why the statement about this chain, or about a chain above, is refused
 }
 
 func (f *facts) isFresh(now time.Time, ttl time.Duration) bool { return now.Before(f.at.Add(ttl)) }
 
-// A missingError says that no answerer has an image. It is a chunk.ErrNotFound.
+// A missingError says that no answerer knows an image or a chain. It is a chunk.ErrNotFound.
 type missingError string
 
 func (e missingError) Error() string        { return string(e) }
@@ -86,8 +86,9 @@ func verifyChain(answer *wire.Chain, chain string, keys []ed25519.PublicKey) (ma
 	return all, f.claimable()
 }
 
-// verifyImage verifies that a key signed which chain and repositories a manifest has, that its
-// diffIDs make this chain, and the statement of the chain's tree.
+// verifyImage verifies that a key has signed the manifest's chain and repositories, that the
+// diffIDs of the answer make this chain, and that a key has signed the statement of the chain's
+// tree.
 func verifyImage(answer *wire.Manifest, manifest string, keys []ed25519.PublicKey) (map[string]*facts, error) {
 	image := &answer.Image
 	if err := image.Verify(manifest, keys); err != nil {
@@ -125,7 +126,7 @@ func (f *facts) verify(chain string, statement *index.Statement, keys []ed25519.
 	f.own = statement
 }
 
-// addAbove adds the facts of the chain directly above.
+// addAbove adds the facts of a chain directly above.
 func (f *facts) addAbove(above *facts) {
 	f.images += above.images
 	if above.above != nil {

@@ -24,21 +24,22 @@ func statement(n int) *index.Statement {
 	return &s
 }
 
-// fakeHub is a HubClient and KeySource. It notes the chains and manifests that it was asked about.
+// fakeHub is a HubClient and KeySource. It remembers the chains and manifests that it was asked
+// about.
 type fakeHub struct {
 	answer func(ctx context.Context, chain string) (*wire.Chain, error)
 	image  func(ctx context.Context, manifest string) (*wire.Manifest, error)
 	tree   func(ctx context.Context, chain string) (*index.Statement, error)
 	key    ed25519.PrivateKey
-	local  bool
+	local  bool // the hub is on this machine
 
 	mu        sync.Mutex // guards what follows
-	asked     []string   // chains
-	manifests []string
-	heard     time.Time // when it last sent something
+	asked     []string   // chains that were looked up
+	manifests []string   // manifests that were looked up
+	heard     time.Time  // when it last sent something
 }
 
-// send notes that the hub sends something.
+// send records that the hub sends something now.
 func (h *fakeHub) send() { h.hear(time.Now()) }
 
 func (h *fakeHub) hear(at time.Time) {
@@ -81,7 +82,7 @@ func (h *fakeHub) Learnable() error {
 	return nil
 }
 
-// stack answers about the chains 0, 1, … top, each on the one before. An image ends with the top.
+// stack returns the answers of a hub that knows one image, with the chains 0, 1, … top.
 func stack(top int) func(context.Context, string) (*wire.Chain, error) {
 	return func(_ context.Context, chain string) (*wire.Chain, error) {
 		var links []wire.Link
@@ -104,7 +105,8 @@ func stack(top int) func(context.Context, string) (*wire.Chain, error) {
 	}
 }
 
-// fakeTrees has the trees that were fetched. fetch, if set, decides about a fetch.
+// fakeTrees is a Trees that has the trees that were fetched. If fetch is set, it is called for each
+// fetch, and its error is the fetch's.
 type fakeTrees struct {
 	t     *testing.T
 	fetch func(ctx context.Context, id chunk.ID, begun func()) error
@@ -165,7 +167,7 @@ func (f *fakeTrees) Ensure(ctx context.Context, id chunk.ID, begun func()) error
 func (f *fakeTrees) Mount(_ context.Context, id chunk.ID) (string, error) {
 	f.note("mount", id)
 	if !f.Has(id) {
-		f.t.Errorf("tree %s is mounted and was not fetched", id.Short())
+		f.t.Errorf("tree %s is mounted, but was not fetched", id.Short())
 	}
 	return "/m/" + id.Short(), nil
 }
@@ -194,7 +196,8 @@ func newResolver(t *testing.T, h *fakeHub) (*Resolver, *fakeTrees) {
 	return restart(t, t.TempDir(), h, trees, slog.DiscardHandler), trees
 }
 
-// restart returns the resolver of a node that starts on root, with the keys that it has learned.
+// restart returns the resolver of a node that starts on root, and learns its hub's key or has
+// learned it before.
 func restart(t *testing.T, root string, h *fakeHub, trees *fakeTrees, log slog.Handler) *Resolver {
 	t.Helper()
 	if h.key == nil {
@@ -208,7 +211,8 @@ func restart(t *testing.T, root string, h *fakeHub, trees *fakeTrees, log slog.H
 	return open(t, h, Config{Root: root, Trees: trees, Keys: keys, Log: slog.New(log)})
 }
 
-// open returns a resolver that trusts chains and asks the hub, unless the configuration says more.
+// open returns a resolver with TrustChain and the hub as its only answerer, unless the
+// configuration has answerers.
 func open(t *testing.T, h *fakeHub, c Config) *Resolver {
 	t.Helper()
 	c.LastReceived = h.lastReceived
@@ -228,7 +232,7 @@ func claim(t *testing.T, r *Resolver, n int) bool {
 	return claimErr(t, r, n) == nil
 }
 
-// claimErr is claim, and returns the error of a claim that failed.
+// claimErr does the same as claim, and returns the error.
 func claimErr(t *testing.T, r *Resolver, n int) error {
 	t.Helper()
 	parent := ""

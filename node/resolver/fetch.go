@@ -14,17 +14,18 @@ import (
 	"lighter/store/origin"
 )
 
-// fetch starts or joins the fetch of a chain's tree. It does not wait: the caller waits for the
-// returned call. If a fetch is in flight already, p has no effect.
+// fetch starts the fetch of a chain's tree, or joins the fetch that is in flight. It does not wait:
+// the caller waits for the returned call. p has no effect on a fetch that is in flight already.
 //
-// A fetch runs in the background. It is abandoned if nobody waits for it any more when it gets its
-// slot. After that it ends only when the index is cached or has failed. It holds the chain while it
-// runs, and for answerTTL after that: a pull that fetches the index for a lower chain claims, and
-// so holds, the image's top chain only at its end.
+// A fetch runs in the background. It is abandoned if no caller waits for it any more before it has
+// a slot. Once it has a slot, it ends only when the index is cached or has failed. The fetch holds
+// the chain while it runs, and for answerTTL after that. Without that, the tree could be removed: a
+// pull starts the fetch when it claims a lower chain, and holds the image's top chain only at the
+// end of the pull.
 func (r *Resolver) fetch(s *index.Statement, p patience) *flight.Call {
 	return r.fetches.Join(s.Tree, func(ctx context.Context, c *flight.Call) error {
 		r.Hold(s.Chain)
-		defer r.dropLater(s.Chain) // this hold is the fetch's own; callers have others
+		defer r.dropLater(s.Chain) // this Hold is the fetch's own; callers have called Hold, too
 		release, ok := r.slots.acquire(ctx.Done())
 		if !ok {
 			return errAbandoned
@@ -47,8 +48,8 @@ func (r *Resolver) ensure(ctx context.Context, s *index.Statement, p patience) e
 
 var errAbandoned = errors.New("the fetch was cancelled while it waited for a slot")
 
-// fetchInSlot fetches a tree. If the hubs fail, pulls go on without them for a while. A brief fetch
-// then fails at once when it gets its slot.
+// fetchInSlot fetches a tree. If the hubs fail, brief pulls go on without them for a while: a brief
+// fetch that gets its slot then fails at once.
 func (r *Resolver) fetchInSlot(c *flight.Call, s *index.Statement, p patience) error {
 	if err := r.keep(s); err != nil {
 		return err
@@ -65,11 +66,13 @@ func (r *Resolver) fetchInSlot(c *flight.Call, s *index.Statement, p patience) e
 	return err
 }
 
-// isLocal reports whether a fetch failed on this machine's files, and not because of the hubs.
+// isLocal reports whether a fetch failed because of a file on this machine, and not because of the
+// hubs.
 func isLocal(err error) bool { return errors.As(err, new(*fs.PathError)) }
 
-// download fetches the index. It tries again after the time that the hubs name. It also tries again
-// if the index was cut off, because a pull may have claimed chains when the index began to arrive.
+// download fetches the index. If the hubs name a time to retry (Retry-After), it tries again then.
+// It also tries again if the download was cut off, because a pull may have claimed chains when the
+// index began to arrive.
 func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), indexTimeout)
 	defer cancel()
@@ -97,8 +100,8 @@ func (r *Resolver) download(tree chunk.ID, p patience, begun func()) error {
 	})
 }
 
-// attempt fetches the tree once. A brief attempt waits until end for the index to begin. It gives
-// up earlier if the hubs are silent: see silenceTimeout.
+// attempt tries once to fetch the tree. A brief attempt waits until end for the index to begin to
+// arrive. It gives up earlier if the hubs are silent (silenceTimeout).
 func (r *Resolver) attempt(
 	ctx context.Context, tree chunk.ID, p patience, end time.Time, begun func(),
 ) error {

@@ -17,7 +17,8 @@ import (
 	"lighter/wire/client"
 )
 
-// While one hub is silent or down, another answers pulls, also right after an unknown image.
+// While one hub is silent or fails, another hub answers pulls, also directly after a pull of an
+// unknown image.
 func TestAnotherHubAnswers(t *testing.T) {
 	for name, fails := range map[string]http.HandlerFunc{
 		"silent": func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() },
@@ -33,7 +34,7 @@ func TestAnotherHubAnswers(t *testing.T) {
 					http.NotFound(w, req)
 					return
 				}
-				_ = json.NewEncoder(w).Encode(answer) // fails if the client has left
+				_ = json.NewEncoder(w).Encode(answer) // fails if the client has closed the connection
 			}))
 			defer second.Close()
 			log := slog.New(slog.DiscardHandler)

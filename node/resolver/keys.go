@@ -22,9 +22,10 @@ type KeySource interface {
 	Learnable() error
 }
 
-// Keys are the public keys whose statements a node believes. They are configured. If none is, they
-// are learned when first needed, and pinned from then on: only from a node's single hub, and only
-// if it is on the same machine and runs as root or as the node's own user.
+// Keys are the public keys whose statements a node believes. Usually they are configured. If none
+// is configured, they are learned when they are first needed, and pinned from then on. They are
+// learned only from a node's single hub, and only if this hub is on the same machine and runs as
+// root or as the node's own user.
 type Keys struct {
 	source KeySource
 	path   string // of the file for learned keys
@@ -68,7 +69,7 @@ func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 	if keys := k.pinned(); len(keys) > 0 {
 		return keys, nil
 	}
-	keys, err := k.source.Keys(ctx) // without the lock: two callers may ask
+	keys, err := k.source.Keys(ctx) // without the lock, so two callers may ask at the same time
 	if err != nil {
 		return nil, fmt.Errorf("learn the hub's key: %w; or %s", err, pinIt)
 	}

@@ -46,8 +46,8 @@ func TestKeysArePinned(t *testing.T) {
 	}
 }
 
-// With several hubs no key is learned, although each hub is on this machine: while one is down, the
-// others would decide for it.
+// With several hubs no key is learned, although each hub is on this machine: while one hub is down,
+// another would decide which key counts.
 func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
 	var hubs []client.Options
 	for range 2 {

@@ -19,8 +19,8 @@ type refusal struct {
 // Refused is a held chain whose statement on disk is refused. Its tree stays, and is served.
 type Refused struct {
 	Chain string
-	// Trees holds the tree that the statement names. If that is unknown, it holds all trees on this
-	// machine that the statement may have named.
+	// Trees has the tree that the statement names. If that tree is unknown, it has all trees on
+	// this machine that the statement may have named.
 	Trees  []chunk.ID
 	Cause  error
 	Hub    error  // why no answerer has given another statement; nil: no answerer was asked yet
@@ -37,7 +37,7 @@ func (c *Chains) Refused() (all []Refused) {
 		}
 		refused := Refused{Chain: chain, Cause: s.refused.cause, Hub: s.refused.hub, Remedy: s.remedy()}
 		if c.isTreeUnknown(s) {
-			refused.Trees, _ = c.orphans() // as many as can be listed
+			refused.Trees, _ = c.orphans() // the trees that could be listed
 		} else {
 			refused.Trees = []chunk.ID{s.statement.Tree}
 		}
@@ -48,7 +48,7 @@ func (c *Chains) Refused() (all []Refused) {
 }
 
 // isTreeUnknown reports whether a refused statement names no tree, or a tree that is not on this
-// machine. Then any tree that no other statement names may be the chain's. mu is held.
+// machine. Then each tree that no other statement names may be the chain's tree. mu is held.
 func (c *Chains) isTreeUnknown(s *chainState) bool {
 	return s.refused != nil && (s.statement == nil || !c.trees.Has(s.statement.Tree))
 }

@@ -24,7 +24,7 @@ import (
 // statementFile returns the file of chain 0's statement below root.
 func statementFile(root string) string { return filepath.Join(root, "chains", chainID(0)[7:]) }
 
-// rewrite replaces a file's bytes.
+// rewrite replaces a file's bytes with what change makes of them.
 func rewrite(t *testing.T, path string, change func(b []byte) []byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -36,7 +36,7 @@ func rewrite(t *testing.T, path string, change func(b []byte) []byte) {
 	}
 }
 
-// refusals make the statement of chain 0 below root unverifiable.
+// refusals are ways to make the statement of chain 0 below root unverifiable.
 var refusals = map[string]func(t *testing.T, root string){
 	"the key was rotated": func(t *testing.T, root string) {
 		pinned := index.FormatKey(other.Public().(ed25519.PublicKey))
@@ -101,8 +101,8 @@ func restartHeld(t *testing.T, root string, h *fakeHub, trees *fakeTrees) *Resol
 	return r
 }
 
-// A container runs on a tree whose chain's statement cannot be verified when the node starts. Tree
-// and statement stay.
+// A container uses a chain whose statement cannot be verified when the node starts. The tree and
+// the statement stay, and new pulls do not claim the chain.
 func TestRefusedStatementKeepsTheTree(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestRefusedStatementKeepsTheTree(t *testing.T) {
 	}
 }
 
-// The tree stays whichever byte of the statement on disk has a flipped bit.
+// If a bit of the statement on disk is flipped, in any byte, the tree stays.
 func TestEachByteOfAStatement(t *testing.T) {
 	h := &fakeHub{answer: stack(-1)}
 	root, trees := held(t, h)
@@ -157,8 +157,8 @@ func gone(context.Context, string) (*index.Statement, error) {
 	return nil, errors.New("the hub is gone")
 }
 
-// A container starts again on the tree that a refused statement names, without a hub. If the
-// statement is unreadable, its tree is not guessed.
+// If a refused statement names its tree, a container can start from the tree without a hub. If the
+// statement is unreadable, the chain is mounted only after a hub has sent the statement again.
 func TestMountOfARefusedStatement(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestMountOfARefusedStatement(t *testing.T) {
 	}
 }
 
-// A hub that comes back gives the statement again. Then nothing is refused any more.
+// When the hub is reachable again, it sends the statement again. Then nothing is refused any more.
 func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -210,9 +210,9 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				go r.RenewStatements(ctx)
 				time.Sleep(24 * time.Hour)
 				synctest.Wait()
-				if name == "hub.keys is gone" { // the key that is learned anew verifies the statement on disk
+				if name == "hub.keys is gone" { // the key is learned again, and verifies the statement on disk
 					if len(r.Refused()) != 0 {
-						t.Errorf("refused still: %+v", r.Refused())
+						t.Errorf("still refused: %+v, want none", r.Refused())
 					}
 					return
 				}
@@ -235,7 +235,7 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// The next pull replaces a refused statement with the hub's, whatever was wrong with it.
+// The next pull replaces a refused statement with the hub's statement.
 func TestRefusedStatementIsFetchedByAClaim(t *testing.T) {
 	for name, refuse := range refusals {
 		if name == "the key was rotated" {
@@ -254,7 +254,8 @@ func TestRefusedStatementIsFetchedByAClaim(t *testing.T) {
 	}
 }
 
-// A hub that names another tree now does not replace a held chain's tree, and no new pull gets it.
+// If a hub now names another tree for a held chain, the tree on this machine stays, and the other
+// tree is not fetched.
 func TestRefusedStatementOfAnotherTree(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +286,7 @@ func TestRefusedStatementOfAnotherTree(t *testing.T) {
 	}
 }
 
-// signer returns the private key of the key that the resolver pins.
+// signer returns the private key that belongs to the resolver's pinned key.
 func signer(r *Resolver) ed25519.PrivateKey {
 	if slices.Equal(r.keys.List(), []string{index.FormatKey(other.Public().(ed25519.PublicKey))}) {
 		return other
@@ -293,8 +294,8 @@ func signer(r *Resolver) ed25519.PrivateKey {
 	return key
 }
 
-// With the last holder, a refused chain's tree and statement are removed, and the trees that were
-// kept because its tree was unknown.
+// When the last holder of a chain with a refused statement is dropped, its statement and tree are
+// removed. So are the trees that had stayed because the chain's tree was unknown.
 func TestRefusedStatementIsRemovedWithItsChain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -308,16 +309,16 @@ func TestRefusedStatementIsRemovedWithItsChain(t *testing.T) {
 			}
 			r.Drop(chainID(0))
 			if len(trees.here) != 0 || len(r.Refused()) != 0 || len(r.states) != 0 {
-				t.Errorf("left: %v, %+v", trees.here, r.Refused())
+				t.Errorf("trees %v, refused %+v; want none", trees.here, r.Refused())
 			}
 			if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 {
-				t.Errorf("left: %v, %v", left, err)
+				t.Errorf("files %v, %v; want none", left, err)
 			}
 		})
 	}
 }
 
-// A refused statement without a holder is removed, as any other.
+// A refused statement of a chain without holders is removed by Sweep.
 func TestRefusedStatementWithoutHolder(t *testing.T) {
 	h := &fakeHub{answer: stack(-1)}
 	for name, refuse := range refusals {
@@ -327,13 +328,13 @@ func TestRefusedStatementWithoutHolder(t *testing.T) {
 		r.Sweep()
 		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 || len(trees.here) != 0 ||
 			len(r.Refused()) != 0 {
-			t.Errorf("%s: left: %v, %v, %v", name, left, trees.here, err)
+			t.Errorf("%s: files %v, trees %v, %v; want none", name, left, trees.here, err)
 		}
 	}
 }
 
-// A hub of a later version names other trees of the same chains. The trees on this machine keep
-// their statements, or the next start would sweep them.
+// A hub of a later version names other trees for the same chains. The statements of the trees on
+// this machine stay. Otherwise the next start would remove these trees.
 func TestAnotherTreeOfAHeldChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1)}
@@ -358,13 +359,13 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 		r.Hold(chainID(1))
 		r.Sweep()
 		if !trees.Has(treeID(1)) || trees.Has(treeID(9)) {
-			t.Errorf("trees %v, want only the first", trees.here)
+			t.Errorf("trees %v, want only the tree that was fetched first", trees.here)
 		}
 	})
 }
 
-// While the list of administrative mounts is lost, all trees stay: neither a renewal nor a Drop
-// removes one.
+// After HoldAll, neither a renewal nor a Drop removes a tree. (HoldAll is called when the list of
+// administrative mounts is lost.)
 func TestHoldAllKeepsEveryTree(t *testing.T) {
 	both := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
 	for name, answer := range map[string]func(context.Context, string) (*index.Statement, error){

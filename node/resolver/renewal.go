@@ -10,16 +10,16 @@ import (
 	"lighter/sleep"
 )
 
-// Signer is a pinned key, with the statements on this machine that it has signed.
+// Signer is a pinned key, with the number of statements on this machine that it has signed.
 type Signer struct {
 	Key    string `json:"key"`
-	Signed int    `json:"signed"` // statements
-	// Missing lists the chains whose statements the key has not signed. If it were the only pinned
-	// key, they would be refused.
+	Signed int    `json:"signed"` // number of statements
+	// Missing lists the chains whose statements the key has not signed. These statements would be
+	// refused if the key were the only pinned key.
 	Missing []string `json:"missing"`
 }
 
-// Signers returns each pinned key with the statements that it has signed.
+// Signers returns the pinned keys with what they have signed.
 func (c *Chains) Signers() []Signer {
 	all := []Signer{}
 	statements := c.Statements()
@@ -38,10 +38,10 @@ func (c *Chains) Signers() []Signer {
 	return all
 }
 
-// RenewStatements asks again for refused statements, and for statements that a pinned key has not
-// signed, until ctx ends. While a hub's key is replaced, the hub signs with both keys: once each
-// statement has the new key's signature, the old key need not stay pinned. RenewStatements is
-// called after Sweep or HoldAll.
+// RenewStatements asks the answerers again for refused statements, and for statements that a pinned
+// key has not signed, until ctx ends. While a hub's key is being replaced, the hub signs with both
+// keys. Once each statement on this machine has the new key's signature, the old key need not stay
+// pinned. RenewStatements is called after Sweep or HoldAll.
 func (r *Resolver) RenewStatements(ctx context.Context) {
 	// Jitter spreads nodes that were restarted together.
 	backoff := sleep.Backoff{First: time.Second, Most: lastRenewal, Jitter: 0.25}
@@ -52,7 +52,7 @@ func (r *Resolver) RenewStatements(ctx context.Context) {
 	}
 }
 
-// toRenew lists the chains whose statement is refused, or lacks the signature of a pinned key.
+// toRenew lists the chains whose statements are refused, or lack the signature of a pinned key.
 func (c *Chains) toRenew() (chains []string) {
 	keys := c.keys.pinned()
 	c.mu.Lock()
@@ -86,7 +86,7 @@ func (r *Resolver) renewStatement(ctx context.Context, chain string) {
 	}
 }
 
-// holdAgain holds a chain if it has another holder.
+// holdAgain calls Hold for a chain that has a holder already.
 func (c *Chains) holdAgain(chain string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func (c *Chains) verifyAgain(ctx context.Context, chain string) bool {
 	return true
 }
 
-// noteRefused notes why a refused statement was not replaced.
+// noteRefused stores the reason why a refused statement was not replaced.
 func (c *Chains) noteRefused(chain string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,8 +29,8 @@ func pinning(t *testing.T, root string, h *fakeHub, trees *fakeTrees, pinned ...
 	return open(t, h, Config{Root: root, Trees: trees, Keys: keys, Log: slog.New(slog.DiscardHandler)})
 }
 
-// A statement that only the hub's old key signed is replaced as soon as the hub signs with the new
-// key, too. From then on the new key suffices.
+// A statement that only the hub's old key has signed is replaced once the hub signs with the new
+// key, too. From then on it can be verified with the new key alone.
 func TestStatementsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, replacement := key, other
@@ -89,7 +89,8 @@ func TestStatementsAreRenewed(t *testing.T) {
 	})
 }
 
-// A statement is not renewed by one about another tree, or if its chain has been dropped.
+// A statement is not replaced by one about another tree. The statement of a chain that was dropped
+// during the renewal is not stored.
 func TestStatementsThatAreNotRenewed(t *testing.T) {
 	answer := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(1))
 	h := &fakeHub{tree: func(context.Context, string) (*index.Statement, error) { return &answer, nil }}

@@ -2,7 +2,7 @@ package resolver
 
 import "strings"
 
-// Request is one layer of a pull. A front makes it from the words of its container runtime.
+// Request is one layer of a pull. A front makes it from a request of its container runtime.
 type Request struct {
 	Chain  string // the chainID of the layer
 	Parent string // the chainID of the layer below; empty if there is none, or it is unknown
@@ -13,13 +13,14 @@ type Request struct {
 	Reference string
 	Manifest  string
 
-	// MoreAbove says that the image has layers above this one. If it is false, that is unknown.
+	// MoreAbove says that the image has layers above this one. If it is false, the image may have
+	// some or none.
 	MoreAbove bool
 }
 
-// repository returns HOST[:PORT]/PATH of the reference, or "" if the reference has no host: a hub
-// uses names without a host for its own images. It splits a reference as containerd does, and
-// normalizes nothing: both must see the same repository.
+// repository returns HOST[:PORT]/PATH of the reference, or "" if the reference has no host: hubs
+// use names without a host for their own images. It splits a reference as containerd does, and
+// normalizes nothing, so that it finds the repository from which containerd pulls.
 func (q Request) repository() string {
 	repository, _, _ := strings.Cut(q.Reference, "@")
 	host, path, found := strings.Cut(repository, "/")

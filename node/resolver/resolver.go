@@ -16,16 +16,16 @@ import (
 	"lighter/node/flight"
 )
 
-// Trust says which pulls get an image.
+// Trust says which pulls may claim a chain.
 type Trust string
 
 const (
-	// TrustImage gives a chain only to a pull whose manifest an answerer knows, from one of the
-	// repositories that the answerer lists for it. A chainID proves nothing, because anybody can
-	// put the layer digests of an image into the config of another one. A manifest can be fetched
-	// from its repository only with the registry's permission.
+	// TrustImage lets a pull claim a chain only if an answerer knows the pull's manifest, and knows
+	// it from the pull's repository. A chainID proves nothing, because anybody can put the layer
+	// digests of one image into the config of another image. A manifest proves more: it can be
+	// fetched from its repository only with the registry's permission.
 	TrustImage Trust = "image"
-	// TrustChain gives a chain to every pull that names it.
+	// TrustChain lets every pull claim a chain that names its chainID.
 	TrustChain Trust = "chain"
 )
 
@@ -34,31 +34,31 @@ type Trees interface {
 	TreeStore
 	// CheckMountable returns an error if this machine cannot mount trees.
 	CheckMountable() error
-	// Ensure fetches a tree's index unless it is cached, and starts to prefetch. It fails when
-	// nothing arrives for a while. It calls begun as soon as the first part of the index (header
-	// and page table) was verified. It does not wait for a cached tree. For a tree that is not
-	// cached, callers never call it concurrently.
+	// Ensure fetches a tree's index unless it is cached, and starts to prefetch. It calls begun as
+	// soon as the first part of the index (header and page table) was verified. If the tree is
+	// cached, it returns at once. For a tree that is not cached, callers never call it
+	// concurrently.
 	Ensure(ctx context.Context, tree chunk.ID, begun func()) error
 	Mount(ctx context.Context, tree chunk.ID) (dir string, err error)
 	// NoteStart is called when a container is about to start from a mounted tree.
 	NoteStart(tree chunk.ID)
 }
 
-// Config says what a Resolver works with. All fields are required.
+// Config is the configuration of a Resolver. All fields are required.
 type Config struct {
 	Root      string // the node's root
 	Trust     Trust
 	Answerers []Answerer // in order of preference
-	// LastReceived returns when the source of indexes last sent anything, or zero if it never did.
-	// It distinguishes a slow source from a dead one.
+	// LastReceived returns when a source of indexes last accepted a connection or sent anything, or
+	// zero if none ever did. It distinguishes a slow source from a dead one.
 	LastReceived func() time.Time
 	Trees        Trees
 	Keys         *Keys
 	Log          *slog.Logger
 }
 
-// Resolver decides which chains a node serves lazily. It is safe for concurrent use. Callers hold a
-// chain while they use it (Chains).
+// Resolver decides which chains a node claims. It is safe for concurrent use. Callers hold a chain
+// while they use it (Chains).
 type Resolver struct {
 	*Chains
 	config     Config
@@ -79,9 +79,10 @@ func New(c Config) (*Resolver, error) {
 	return r, nil
 }
 
-// Claim decides whether the node provides a layer's chain, so that the runtime need not download
-// the layer. If it does, why is the reason, for users. If not, err is the reason. If the chain is
-// the top of an image, its tree is on disk when Claim returns. The caller holds the chain.
+// Claim decides whether the node claims a layer's chain, so that the runtime need not download the
+// layer. If it does, why is the reason, for users. If it does not, err is the reason. If the chain
+// is claimed as the top of an image, its tree is on disk when Claim returns. The caller holds the
+// chain.
 func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error) {
 	why, err = r.claim(ctx, q)
 	if cause := r.refusedFor(q.Chain); err != nil && cause != nil {
@@ -115,9 +116,9 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	p := r.patience(q)
 	f, err := r.lookup(ctx, q, p)
 	if err == nil && p == brief {
-		err = r.answers.paused() // the answer may be remembered, but the index is not cached
+		err = r.answers.paused() // the facts may be remembered, but the index is still to be fetched
 	}
-	if err == nil { // the facts may come from the answer about a lower chain, without a verified statement
+	if err == nil { // an answer about a lower chain may have given facts without a verified statement
 		err = f.claimable()
 	}
 	if err != nil {
@@ -149,7 +150,7 @@ func (r *Resolver) patience(q Request) patience {
 // ErrUnnamed says that a pull does not name its image, and that TrustImage requires it.
 var ErrUnnamed = errors.New("the client of this pull does not name the manifest of the image, and trust is image")
 
-// Allow returns an error if a pull must not have a chain, whether or not the chain is on this
+// Allow returns an error if a pull must not get a chain. This does not depend on what is on this
 // machine.
 func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	if r.config.Trust == TrustChain {
@@ -165,7 +166,8 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 		return errUnknown
 	case f.image == nil:
 		return err
-	// The image is verified. err says only why the chain's tree cannot be fetched now.
+	// From here on, the image is verified. err says only why the chain's tree cannot be fetched
+	// now.
 	case !f.image.Allows(repository):
 		return fmt.Errorf("the hub has this chain, but not from this repository: "+
 			"manifest %s is that of an image in %s, and is pulled from %s "+
@@ -175,7 +177,7 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	return nil
 }
 
-// abbreviate lists a few of many names.
+// abbreviate lists the first names, and the number of the others.
 func abbreviate(names []string) string {
 	const shown = 3
 	text := strings.Join(names[:min(len(names), shown)], ", ")
@@ -199,7 +201,8 @@ func (r *Resolver) withTrust(q Request) Request {
 	return q
 }
 
-// ask asks the answerers. It logs failures, and returns them as reasons for users.
+// ask asks the answerers. It logs failures, and returns errors that tell users why the chain is not
+// lazy.
 func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
@@ -247,7 +250,7 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[strin
 		return nil, err
 	}
 	for _, f := range all {
-		f.complete = f.complete && len(r.config.Answerers) == 1 // another may know more
+		f.complete = f.complete && len(r.config.Answerers) == 1 // another answerer may know more
 	}
 	return all, nil
 }
@@ -262,10 +265,10 @@ func (r *Resolver) pause(cause error) {
 // Unanswered returns how many lookups and index fetches have failed since the node started.
 func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 
-// Mount mounts a chain's tree and returns the directory. If the chain was claimed without a tree,
-// Mount asks for the chain's statement and waits for the index, for indexTimeout at most. The
-// caller holds the chain. A chain whose statement is refused is mounted as long as its tree is
-// known.
+// Mount mounts a chain's tree and returns the directory. If the chain's tree is not on this
+// machine, Mount asks for the chain's statement and waits for the index, for indexTimeout at most
+// once the index has a slot. The caller holds the chain. A chain whose statement is refused can be
+// mounted if its tree is known and on this machine.
 func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 	tree := r.tree(chain)
 	if tree.IsZero() || !r.config.Trees.Has(tree) {

@@ -34,11 +34,11 @@ func TestOneLookupAPull(t *testing.T) {
 	if len(h.asked) != 1 || h.asked[0] != chainID(0) {
 		t.Errorf("asked %v, want one lookup, of the lowest chain", h.asked)
 	}
-	// If the tree was cached before the top was claimed, its start is announced as well.
+	// "start" is an Ensure of a cached tree: the tree may be cached before the top is claimed.
 	top := treeID(5).Short()
 	if got := trees.takeCalls(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) &&
 		!slices.Equal(got, []string{"fetch " + top}) {
-		t.Errorf("calls %v, want only the top's tree fetched", got)
+		t.Errorf("calls %v, want one fetch, of the top's tree", got)
 	}
 	// Another pull finds the top's tree cached.
 	h.answer = func(context.Context, string) (*wire.Chain, error) { return nil, errors.New("the hub is gone") }
@@ -47,12 +47,12 @@ func TestOneLookupAPull(t *testing.T) {
 		t.Error("a cached tree is not claimed without the hub")
 	}
 	if got := trees.takeCalls(); !slices.Equal(got, []string{"start " + top}) {
-		t.Errorf("calls %v, want its start announced", got)
+		t.Errorf("calls %v, want only a start of the top's tree", got)
 	}
 }
 
-// If no tree can be mounted, no chain is claimed, not even of a cached tree, and the hub is not
-// asked.
+// If this machine cannot mount trees, no chain is claimed, not even one with a cached tree, and the
+// hub is not asked.
 func TestNoClaimIfNothingCanBeMounted(t *testing.T) {
 	h := &fakeHub{answer: stack(1)}
 	r, trees := newResolver(t, h)
@@ -71,8 +71,8 @@ func TestNoClaimIfNothingCanBeMounted(t *testing.T) {
 	}
 }
 
-// The index is fetched as soon as it is clear which one it is. The chains below are claimed once it
-// begins to arrive; only the top waits for all of it.
+// The index is fetched as soon as it is clear which image is pulled. The lower chains are claimed
+// once the index begins to arrive. Only the claim of the top waits for the whole index.
 func TestIndexArrivesWhileChainsAreClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(2)})
@@ -87,7 +87,7 @@ func TestIndexArrivesWhileChainsAreClaimed(t *testing.T) {
 		}
 		claimed := false
 		go func() { claimed = claim(t, r, 2) }()
-		time.Sleep(4 * time.Minute) // the hub is slow, but sends
+		time.Sleep(4 * time.Minute) // the index arrives slowly
 		if claimed {
 			t.Error("the top was claimed without its tree")
 		}
@@ -99,7 +99,8 @@ func TestIndexArrivesWhileChainsAreClaimed(t *testing.T) {
 	})
 }
 
-// A pull of many layers that a hub cannot help with soon goes on without it.
+// If the hub does not know an image, lies or is silent, a pull of many layers soon goes on without
+// the hub.
 func TestPullIsPlain(t *testing.T) {
 	stall := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 	lie := func(sign func(n int) index.Statement) func(context.Context, string) (*wire.Chain, error) {
@@ -175,9 +176,9 @@ func TestPullIsPlain(t *testing.T) {
 					t.Errorf("asked %d times, want once", len(h.asked))
 				}
 				if time.Since(start) < 4*time.Minute {
-					t.Error("the clock stands still")
+					t.Error("the test's clock did not advance")
 				}
-				// Once the hub is well, the next image is lazy.
+				// Once the hub answers again, the next image is lazy.
 				h.answer, trees.fetch = stack(2), nil
 				if got := pull(t, r, 2); !slices.Equal(got, []bool{true, true, true}) {
 					t.Errorf("after the failure, lazy: %v, want all", got)
@@ -241,7 +242,7 @@ func TestImageThatWasAddedIsLazySoon(t *testing.T) {
 	})
 }
 
-// After an index failed, no pull asks the hub for a while.
+// After the fetch of an index has failed, no pull asks the hub for hubPause.
 func TestFailedHubIsNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1)}
@@ -251,7 +252,7 @@ func TestFailedHubIsNotAsked(t *testing.T) {
 		h.asked, trees.calls = nil, nil
 		start := time.Now()
 		for _, n := range []int{1, 10, 11, 12} { // 1 was in the hub's answer
-			_, _ = r.Claim(t.Context(), Request{Chain: chainID(n)}) // only its calls count
+			_, _ = r.Claim(t.Context(), Request{Chain: chainID(n)}) // only the calls that it makes count
 		}
 		if len(h.asked)+len(trees.takeCalls()) != 0 || time.Since(start) > 0 {
 			t.Errorf("asked %v, waited %s; want neither", h.asked, time.Since(start))
@@ -264,7 +265,7 @@ func TestFailedHubIsNotAsked(t *testing.T) {
 	})
 }
 
-// A failure of this machine does not count against the hub: other pulls still ask it.
+// After a failure of this machine's disk, other pulls still ask the hub.
 func TestLocalFailureIsNotTheHubs(t *testing.T) {
 	full := func(context.Context, chunk.ID, func()) error {
 		return fmt.Errorf("fetch index: %w", &fs.PathError{Op: "write", Path: "map", Err: unix.ENOSPC})
@@ -293,8 +294,8 @@ func TestLocalFailureIsNotTheHubs(t *testing.T) {
 	}
 }
 
-// A base of several images is claimed before it is clear which image is pulled. After that the pull
-// needs the hub, and waits for a slow one.
+// The common base of several images is claimed before it is clear which image is pulled. After that
+// the pull needs the hub, and waits for it although it is slow.
 func TestBaseOfSeveralImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: func(_ context.Context, chain string) (*wire.Chain, error) {
@@ -324,8 +325,8 @@ func TestBaseOfSeveralImages(t *testing.T) {
 	})
 }
 
-// If the image has more layers above a base, its own index is fetched only if no image above is
-// known.
+// If the image has layers above a chain, the index of the chain itself is fetched only if the hub
+// knows no image above it.
 func TestMoreLayersAbove(t *testing.T) {
 	base := Request{Chain: chainID(0), MoreAbove: true}
 	both := func(_ context.Context, chain string) (*wire.Chain, error) {
@@ -347,7 +348,7 @@ func TestMoreLayersAbove(t *testing.T) {
 			t.Error("not claimed again:", err)
 		}
 		if got := trees.takeCalls(); len(got) != 0 {
-			t.Errorf("calls %v, want none: no start of the base is near", got)
+			t.Errorf("calls %v, want none: no container will start from the base alone", got)
 		}
 	}
 }
@@ -378,8 +379,8 @@ func TestMountOfAClaim(t *testing.T) {
 	}
 }
 
-// Mount is bounded, also if a hub never ends its answer: containerd's garbage collector waits for
-// it.
+// Mount returns in bounded time even if a hub never ends its answer, because containerd's garbage
+// collector waits for Mount.
 func TestMountIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1), tree: func(ctx context.Context, _ string) (*index.Statement, error) {
@@ -419,8 +420,8 @@ func TestRefusalIsInTheLog(t *testing.T) {
 	}
 }
 
-// A chain above an image's last one is not claimed unless a statement about it, or one above, was
-// verified: no tree could be mounted for it.
+// A chain above the top of an image is claimed only if a statement about it, or about a chain above
+// it, was verified: otherwise no tree could be mounted for it.
 func TestChainsWithoutAStatementAreNotClaimed(t *testing.T) {
 	h := &fakeHub{answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 		answer, err := stack(2)(ctx, chain)

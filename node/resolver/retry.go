@@ -11,7 +11,7 @@ import (
 )
 
 // retry calls try until it succeeds, pause returns false, or ctx ends. pause gets the error of an
-// attempt, and returns how long to wait before the next one. retry returns the last error.
+// attempt, and returns how long to wait before the next attempt. retry returns the last error.
 func retry(ctx context.Context, try func() error, pause func(error) (time.Duration, bool)) error {
 	for {
 		err := try()
@@ -24,7 +24,7 @@ func retry(ctx context.Context, try func() error, pause func(error) (time.Durati
 	}
 }
 
-// retryAfter returns how long to wait before the hubs are asked again, if they said so
+// retryAfter returns how long to wait before the hubs are asked again, if their answer says so
 // (Retry-After). Jitter spreads the retries of nodes that got the same answer.
 func retryAfter(err error) (wait time.Duration, ok bool) {
 	var busy *origin.Unavailable

@@ -2,11 +2,11 @@ package resolver
 
 import "time"
 
-// slots bounds the number of indexes that arrive at a time, and how long a slow index delays
-// others. Each channel holds one value per index.
+// slots bounds the number of indexes that are fetched at a time, and how long a slow index delays
+// others. Each channel has one value per index.
 type slots struct {
 	regular chan struct{} // indexes within their slotTime
-	late    chan struct{} // indexes that took longer and have given their slot to another
+	late    chan struct{} // indexes that took longer, and have given their slots to others
 }
 
 func newSlots() slots {

@@ -11,8 +11,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Few indexes arrive at a time, however many are wanted. Waiting for a slot does not count as
-// waiting for the hub.
+// At most maxFetches indexes are fetched at a time. The time in which a fetch waits for its slot
+// does not count towards silenceTimeout.
 func TestFetchesWaitForSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})
@@ -52,7 +52,8 @@ func TestFetchesWaitForSlots(t *testing.T) {
 	})
 }
 
-// Fetches that wait for a slot while the hub fails others do not wait for the hub as well.
+// If the hub fails the first indexes, the fetches that wait for slots fail at once, and do not wait
+// for the hub.
 func TestSlotsBehindAFailingHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})
@@ -75,7 +76,8 @@ func TestSlotsBehindAFailingHub(t *testing.T) {
 	})
 }
 
-// trickle makes the indexes of the first trees arrive without end, and all others at once.
+// trickle makes the indexes of the first slow trees begin and never end, and all other indexes
+// arrive at once.
 func trickle(trees *fakeTrees, slow int) {
 	ids := map[chunk.ID]bool{}
 	for n := range slow {
@@ -91,13 +93,13 @@ func trickle(trees *fakeTrees, slow int) {
 	}
 }
 
-// Slow indexes delay others by slotTime at most, as long as the bound of late indexes is not
-// reached.
+// Each group of maxFetches slow indexes delays others by slotTime at most, until maxLate indexes
+// are late.
 func TestSlowIndexesDelayNoOther(t *testing.T) {
 	for slow, waits := range map[int]time.Duration{
 		1: 0, maxFetches - 1: 0, maxFetches: slotTime, 2 * maxFetches: 2 * slotTime,
 		maxFetches + maxLate - 1: maxLate / maxFetches * slotTime,
-		maxFetches + maxLate:     indexTimeout, // it ends the first
+		maxFetches + maxLate:     indexTimeout, // until the first slow index fails
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r, trees := newResolver(t, &fakeHub{})
@@ -116,8 +118,8 @@ func TestSlowIndexesDelayNoOther(t *testing.T) {
 	}
 }
 
-// A caller that is cancelled while the fetch waits for a slot returns at once, and does not fail
-// other waiters. An index without a waiter is not fetched.
+// If a caller is cancelled while its fetch waits for a slot, the caller returns at once. Other
+// callers of the same fetch get the index. An index for which no caller waits is not fetched.
 func TestCancelledBeforeItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})

@@ -14,7 +14,8 @@ import (
 	"lighter/wire"
 )
 
-// A pull waits for a slow hub as long as the hub sends something, within bounds.
+// A pull waits for a slow hub while the hub sends something, but not longer than the bounds in
+// budget.go.
 func TestSlowHub(t *testing.T) {
 	answerAfter := func(d time.Duration) func(context.Context, string) (*wire.Chain, error) {
 		return func(ctx context.Context, chain string) (*wire.Chain, error) {
@@ -26,7 +27,7 @@ func TestSlowHub(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name          string
-		lookup, index time.Duration // how long each takes
+		lookup, index time.Duration // how long the lookup and the index take
 		heard         time.Duration // how long before the lookup's answer the hub last sent something
 		sends         time.Duration // how often the hub sends something before the index
 		lazy          bool
@@ -72,7 +73,7 @@ func TestSlowHub(t *testing.T) {
 	}
 }
 
-// A hub that says when to retry is asked again then, if that is soon.
+// If a hub says when to retry, it is asked again at that time, unless that is too late.
 func TestBusyHub(t *testing.T) {
 	for after, lazy := range map[time.Duration]bool{2 * time.Second: true, time.Minute: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -104,7 +105,7 @@ func TestBusyHub(t *testing.T) {
 	}
 }
 
-// A requested retry does not extend the time of a hub.
+// A retry that the hub has requested does not extend the time that the hub has.
 func TestBusyAndSlowHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(0)}
@@ -128,7 +129,8 @@ func TestBusyAndSlowHub(t *testing.T) {
 	})
 }
 
-// An index that was cut off is requested again, a few times: its pull has claimed chains already.
+// If the download of an index is cut off, it is requested again, maxAttempts times in all, because
+// its pull has claimed chains already.
 func TestIndexThatIsCutOff(t *testing.T) {
 	for cut, lazy := range map[int]bool{1: true, maxAttempts - 1: true, maxAttempts: false} {
 		synctest.Test(t, func(t *testing.T) {

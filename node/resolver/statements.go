@@ -35,7 +35,7 @@ func (c *Chains) load() error {
 	for _, entry := range entries {
 		chain := "sha256:" + entry.Name()
 		if c.path(chain) == "" {
-			continue // remains of an interrupted durable.Replace
+			continue // a file that an interrupted durable.Replace has left
 		}
 		s := c.state(chain)
 		var err error
@@ -65,9 +65,10 @@ func (c *Chains) read(chain string) (*index.Statement, error) {
 	return &s, err
 }
 
-// keep puts a verified statement on disk and into memory. The caller holds the chain. When keep
-// returns, no removal of the tree is in progress, and none begins while the chain is held. The
-// error wraps errOtherTree if holders of the chain use, or may use, another tree.
+// keep puts a verified statement on disk and into memory, if it is better than the one there
+// (isBetter). The caller holds the chain. When keep returns, the tree is not being removed, and no
+// removal begins while the chain is held. The error wraps errOtherTree if holders of the chain use,
+// or may use, another tree.
 func (c *Chains) keep(s *index.Statement) error {
 	if c.path(s.Chain) == "" {
 		return fmt.Errorf("%q is not a chainID", s.Chain)
@@ -99,8 +100,8 @@ func (c *Chains) isBetter(s *index.Statement, state *chainState) bool {
 	return slices.ContainsFunc(c.keys.pinned(), signsOnlyNew)
 }
 
-// write replaces a chain's statement on disk. The chain is held, and no other write of it is in
-// progress. mu is held, except during the write.
+// write replaces a chain's statement on disk. The chain is held, and its statement is not being
+// written by another call. mu is held, except during the write.
 func (c *Chains) write(s *index.Statement) error {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -128,8 +129,9 @@ func (c *Chains) write(s *index.Statement) error {
 
 var errOtherTree = errors.New("it is about another tree than the one on this machine")
 
-// checkReplace fails if a new statement must not replace the one on disk, because no statement
-// would name the tree on this machine any more, and the next Sweep would remove it. mu is held.
+// checkReplace fails if a new statement must not replace the one on disk, because then no statement
+// would name the chain's tree on this machine, and the next Sweep would remove this tree. mu is
+// held.
 func (c *Chains) checkReplace(state *chainState, s *index.Statement) error {
 	switch {
 	case state.statement != nil && state.statement.Tree == s.Tree:

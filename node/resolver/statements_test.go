@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// While the disk does not answer a write of one chain's statement, other chains are not delayed.
+// While the write of one chain's statement hangs, other chains are not delayed.
 func TestSlowDiskDelaysNoOtherChain(t *testing.T) {
 	r, _ := newResolver(t, &fakeHub{})
 	slow := statement(0)
@@ -32,7 +32,7 @@ func TestSlowDiskDelaysNoOtherChain(t *testing.T) {
 			select {
 			case err := <-kept:
 				if err == nil {
-					t.Error("keep succeeded, and the statement was not written")
+					t.Error("keep succeeded although the statement was not written")
 				}
 			case <-time.After(30 * time.Second):
 				t.Fatal("the statement is still being written after 30 s")

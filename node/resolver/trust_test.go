@@ -49,7 +49,7 @@ func (f fakeImage) chains(t *testing.T) []string {
 
 func (f fakeImage) tree() chunk.ID { return chunk.Sum([]byte("tree of " + f.manifest)) }
 
-// answer is the hub's answer about the image.
+// answer returns the hub's answer about the image.
 func (f fakeImage) answer(t *testing.T) *wire.Manifest {
 	t.Helper()
 	chains := f.chains(t)
@@ -59,12 +59,12 @@ func (f fakeImage) answer(t *testing.T) *wire.Manifest {
 		DiffIDs: f.diffIDs, Statement: &s}
 }
 
-// from returns what a pull of the image from a repository says of it.
+// from returns the request of a pull of the image from a repository.
 func (f fakeImage) from(repository string) Request {
 	return Request{Reference: repository + ":1", Manifest: f.manifest}
 }
 
-// knowing answers about some images.
+// knowing returns the answers of a hub that knows some images.
 func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*wire.Manifest, error) {
 	return func(_ context.Context, manifest string) (*wire.Manifest, error) {
 		for _, image := range images {
@@ -76,7 +76,7 @@ func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*
 	}
 }
 
-// newTrusting returns a resolver with TrustImage. Its hub knows every chain.
+// newTrusting returns a resolver with TrustImage. Its hub claims to know every chain.
 func newTrusting(
 	t *testing.T, answer func(context.Context, string) (*wire.Manifest, error),
 ) (*Resolver, *fakeHub, *fakeTrees) {
@@ -91,7 +91,7 @@ func newTrusting(
 	return r, h, trees
 }
 
-// claims claims chains, each on the one before, as in a pull of an image.
+// claims claims the chains of an image, the lowest first, as a pull does.
 func claims(t *testing.T, r *Resolver, chains []string, image Request) (lazy []bool, errs []error) {
 	t.Helper()
 	for n, chain := range chains {
@@ -110,7 +110,7 @@ func claims(t *testing.T, r *Resolver, chains []string, image Request) (lazy []b
 	return lazy, errs
 }
 
-// A pull of a manifest from a repository that has it is lazy, and makes one lookup.
+// A pull is lazy if the hub knows its manifest from the pull's repository. It makes one lookup.
 func TestImageIsClaimedByItsPull(t *testing.T) {
 	image := newImage("app", "a", "b", "c")
 	image.repositories = []string{"mirror.test:5000/team/app", "registry.test/app", "tools/app"}
@@ -144,8 +144,8 @@ func TestImageIsClaimedByItsPull(t *testing.T) {
 	}
 }
 
-// A pull claims no chain if it names no image, or one that the hub does not know, although the hub
-// knows each of its chains, and their trees are cached.
+// A pull claims no chain if it names no manifest, or a manifest that the hub does not know, or not
+// from the pull's repository. This is so although the hub knows each chain and the tree is cached.
 func TestForgedClaims(t *testing.T) {
 	image := newImage("app", "a", "b")
 	other := newImage("other", "x", "y")
@@ -177,7 +177,7 @@ func TestForgedClaims(t *testing.T) {
 	}
 }
 
-// A known chain is allowed only to a pull that may claim it.
+// Allow lets only those pulls have a known chain that may claim it.
 func TestAllow(t *testing.T) {
 	image := newImage("app", "a")
 	r, _, _ := newTrusting(t, knowing(t, image))
@@ -205,7 +205,7 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// A hub or mirror without the pinned key cannot give an image more repositories, nor use a signed
+// A hub or mirror without the pinned key can neither add a repository to an image, nor use a signed
 // statement for another manifest or chain.
 func TestLyingMirror(t *testing.T) {
 	image := newImage("app", "a", "b")
@@ -249,13 +249,13 @@ func TestLyingMirror(t *testing.T) {
 	}
 }
 
-// An image and the base that it stands on get their own trees, in whatever order they are pulled.
+// An image and its base image each get their own tree, in whatever order they are pulled.
 func TestImagesThatShareChains(t *testing.T) {
 	base, app := newImage("base", "a", "b"), newImage("app", "a", "b", "c")
 	for _, order := range [][]fakeImage{{base, app, base}, {app, base, app}} {
 		r, h, trees := newTrusting(t, knowing(t, base, app))
 		for n, image := range order {
-			if n == 2 { // its tree is gone, and the answers about both are remembered
+			if n == 2 { // the trees are gone, and the answers about both images are remembered
 				trees.mu.Lock()
 				clear(trees.here)
 				trees.mu.Unlock()
@@ -272,7 +272,7 @@ func TestImagesThatShareChains(t *testing.T) {
 	}
 }
 
-// A hub that does not answer costs each pull one lookup, however long its layers take.
+// A pull asks a hub that does not answer only once, however long the download of its layers takes.
 func TestManifestsOfASilentHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a", "b", "c")
@@ -300,8 +300,7 @@ func TestManifestsOfASilentHub(t *testing.T) {
 	})
 }
 
-// Pulls of one image at the same time share a lookup. A cancelled pull does not wait for the
-// answer.
+// Simultaneous pulls of one image share a lookup. A cancelled pull does not wait for the answer.
 func TestManyPullsOfAManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a")
@@ -335,8 +334,8 @@ func TestManyPullsOfAManifest(t *testing.T) {
 	})
 }
 
-// If the index of an image fails once its lower chains were claimed, its top chain can be claimed
-// again soon: the hub's answer about the manifest still holds.
+// If the fetch of an image's index fails after the lower chains were claimed, the top chain can
+// soon be claimed: the hub's answer about the manifest still counts.
 func TestTopIsClaimedAfterAFailedIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a", "b")

@@ -45,7 +45,7 @@ func (s *Store) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 		}
 		ref := chunk.Ref{ID: e.ID, Length: e.Length}
 		if locations != nil {
-			ref.Unit, _ = locations.Unit(i) // a hint: the chunk can be found by its ID
+			ref.Unit, _ = locations.Unit(i) // an error does not matter: the chunk can be found by its ID
 		}
 		fn(ref)
 	}
@@ -75,16 +75,16 @@ type Content struct {
 	CachedBytes  int64 `json:"cachedBytes"`
 }
 
-// Content counts the chunks of a tree, and those that isCached reports. It reads the whole extent
-// map.
+// Content counts the chunks of a tree, and those for which isCached returns true. It reads the
+// whole extent map.
 func (s *Store) Content(ctx context.Context, tree chunk.ID, isCached func(chunk.ID) bool) (c Content, err error) {
-	seen := map[uint64]struct{}{} // 8 bytes of an ID are enough to count
+	counted := map[uint64]struct{}{} // 8 bytes of an ID are enough to tell chunks apart
 	err = s.Chunks(ctx, tree, func(ref chunk.Ref) {
 		key := binary.BigEndian.Uint64(ref.ID[:])
-		if _, again := seen[key]; again {
+		if _, duplicate := counted[key]; duplicate {
 			return
 		}
-		seen[key] = struct{}{}
+		counted[key] = struct{}{}
 		c.Chunks++
 		c.Bytes += int64(ref.Length)
 		if isCached(ref.ID) {
@@ -95,7 +95,7 @@ func (s *Store) Content(ctx context.Context, tree chunk.ID, isCached func(chunk.
 	return c, err
 }
 
-// Files returns the ranges of files that a trace of a tree touches.
+// Files returns a trace as a recording: the ranges of files that it reads.
 func (s *Store) Files(ctx context.Context, of trace.Trace) (trace.Recording, error) {
 	extents, file, err := s.openMap(of.Tree)
 	if err != nil {

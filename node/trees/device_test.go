@@ -16,7 +16,8 @@ type noServer struct{}
 func (noServer) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", nil }
 func (noServer) Remove(chunk.ID) error                            { return nil }
 
-// serveAny serves a tree, which is repaired if need be. The caller calls end after its last read.
+// serveAny serves a tree, and repairs it before if it is damaged. The caller calls end after its
+// last read.
 func (s *Store) serveAny(ctx context.Context, tree chunk.ID) (o *OpenTree, end func(), err error) {
 	err = s.WithRepair(ctx, tree, func() error {
 		unlock, err := s.LockContext(ctx, tree)
@@ -57,7 +58,7 @@ func TestServe(t *testing.T) {
 		}
 		closeDevice()
 	}
-	if n := h.asked.Load(); n != 2 { // a missing tree is not fetched
+	if n := h.asked.Load(); n != 2 { // Ensure, and the repair; Serve does not fetch a missing tree
 		t.Errorf("the hub was asked for %d indexes, want 2", n)
 	}
 }

@@ -1,20 +1,21 @@
-// Package trees is the store of trees on this machine: indexes and their locations on the disk,
-// and the devices that are made of them. If Has reports a tree, it can be served without the
-// network, unless the disk has damaged its index.
+// Package trees is the store of trees on this machine: indexes and their locations on the disk, and
+// the trees' devices. If Has reports a tree, it can be served without the network, unless the disk
+// has damaged its index.
 //
-// An index is verified before it gets its name. Its metadata image is hashed, and checked for what
-// could confuse a kernel, when it is fetched and whenever Serve serves the tree. (Recover does not
-// read it: the kernel has it mounted already.) A damaged index is fetched again (WithRepair), also
-// while its device is read. Only a metadata image that is mounted cannot be repaired; Scrub reports
-// it. Missing or old locations are fetched in the background and given to the open devices.
+// An index is verified before it gets its name. When it is fetched, and whenever Serve serves the
+// tree, its metadata image is hashed, and checked for contents that could confuse a kernel.
+// (Recover does not read the metadata image: the kernel has mounted it already.) A damaged index is
+// fetched again (WithRepair), also while its device is read. Only a metadata image that is mounted
+// cannot be repaired; Scrub reports it. Missing or old locations are fetched in the background and
+// given to the open devices.
 //
 // A tree whose chunks are all cached can have a local device: a file with the same bytes, which
 // the kernel reads without the daemon. It is made of verified chunks and verified again from the
 // disk before it gets its name. After that only Scrub verifies it.
 //
 // The package knows no kernel mounts, chains or snapshots. Package mount mounts what Serve returns.
-// The caller decides which trees are needed. That a tree cannot be served is no reason for the
-// store to remove it.
+// The caller decides which trees are needed. The store does not remove a tree because it cannot be
+// served.
 //
 // On disk, below the node's root:
 //

@@ -19,7 +19,8 @@ func (s *Store) prefetchStart(tree chunk.ID) {
 	}
 }
 
-// closeEarly closes what prefetchStart opened of a tree, if Serve has not taken it.
+// closeEarly closes the device that prefetchStart opened for a tree, if Serve has not taken it
+// over.
 func (s *Store) closeEarly(tree chunk.ID) {
 	if o := s.takeEarly(tree); o != nil {
 		o.close()

@@ -12,11 +12,11 @@ import (
 	"lighter/node/prefetch"
 )
 
-// streamed is a source that returns nothing. It counts the requests, and those in flight.
+// streamed is a source that never returns a byte. It counts the requests.
 type streamed struct {
 	prefetch.Source
-	mu           sync.Mutex // guards what follows
-	asked, waits int
+	mu              sync.Mutex // guards what follows
+	asked, inFlight int        // requests in all, and requests in flight
 }
 
 func (s *streamed) Has(chunk.ID) bool { return false }
@@ -25,22 +25,22 @@ func (s *streamed) Stream(context.Context, chunk.Ref, int64) (func(context.Conte
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
-	s.waits++
+	s.inFlight++
 	return func(ctx context.Context) (int64, error) {
 		<-ctx.Done()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.waits--
+		s.inFlight--
 		return 0, ctx.Err()
 	}, nil
 }
 
-// counts returns both when all goroutines wait.
-func (s *streamed) counts() (asked, waits int) {
+// counts returns the number of requests, and of those in flight, when all goroutines wait.
+func (s *streamed) counts() (asked, inFlight int) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked, s.waits
+	return s.asked, s.inFlight
 }
 
 // starting returns a hub whose tree has one startup pack.
@@ -56,9 +56,9 @@ func starting(t *testing.T, name string) *fakeHub {
 	return h
 }
 
-// The startup pack of a tree is requested once, when the tree's index arrives, and cancelled when
-// the tree is removed. Opening the tree takes over what is prefetched. Of trees that are not
-// mounted, the latest stay open.
+// The startup pack of a tree is requested once, when the tree's index arrives. The request
+// continues when the tree is opened for a mount, and ends when the tree is removed. Of the trees
+// that are not mounted, only the latest maxEarly stay open.
 func TestStartsBeginEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := starting(t, "file")
@@ -74,25 +74,25 @@ func TestStartsBeginEarly(t *testing.T) {
 		}
 		ensure(h)
 		ensure(h)
-		if asked, waits := chunks.counts(); asked != 1 || waits != 1 {
-			t.Errorf("asked %d times, %d requests in flight; want 1, 1", asked, waits)
+		if asked, inFlight := chunks.counts(); asked != 1 || inFlight != 1 {
+			t.Errorf("asked %d times, %d requests in flight; want 1, 1", asked, inFlight)
 		}
 		m, err := trees.openVerified(t.Context(), h.tree)
-		if asked, waits := chunks.counts(); err != nil || asked != 1 || waits != 1 || len(trees.early) != 0 {
+		if asked, inFlight := chunks.counts(); err != nil || asked != 1 || inFlight != 1 || len(trees.early) != 0 {
 			t.Errorf("opened: %v; asked %d times, %d requests in flight, %d open early; want 1, 1, 0", err, asked,
-				waits, len(trees.early))
+				inFlight, len(trees.early))
 		}
 		m.close()
-		if _, waits := chunks.counts(); waits != 0 {
-			t.Errorf("closed: %d requests in flight", waits)
+		if _, inFlight := chunks.counts(); inFlight != 0 {
+			t.Errorf("closed: %d requests in flight, want 0", inFlight)
 		}
 		ensure(h)
 		synctest.Wait()
 		if err := remove(trees, h.tree); err != nil {
 			t.Error(err)
 		}
-		if asked, waits := chunks.counts(); asked != 2 || waits != 0 {
-			t.Errorf("removed: asked %d times, %d requests in flight; want 2, 0", asked, waits)
+		if asked, inFlight := chunks.counts(); asked != 2 || inFlight != 0 {
+			t.Errorf("removed: asked %d times, %d requests in flight; want 2, 0", asked, inFlight)
 		}
 		ensure(h)
 		trees.locals.bytes[h.tree] = 1
@@ -108,14 +108,15 @@ func TestStartsBeginEarly(t *testing.T) {
 		for i := range maxEarly + 3 {
 			ensure(starting(t, fmt.Sprint(i)))
 		}
-		if _, waits := chunks.counts(); waits != maxEarly || len(trees.early) != maxEarly {
-			t.Errorf("of many trees: %d requests in flight, %d open early", waits, len(trees.early))
+		if _, inFlight := chunks.counts(); inFlight != maxEarly || len(trees.early) != maxEarly {
+			t.Errorf("of many trees: %d requests in flight, %d open early; want %d", inFlight, len(trees.early),
+				maxEarly)
 		}
 		trees.EndStreams()
 		delete(trees.locals.bytes, h.tree)
 		ensure(h)
-		if _, waits := chunks.counts(); waits != 0 {
-			t.Errorf("after the end: %d requests in flight, want 0", waits)
+		if _, inFlight := chunks.counts(); inFlight != 0 {
+			t.Errorf("after the end: %d requests in flight, want 0", inFlight)
 		}
 	})
 }
@@ -131,7 +132,8 @@ func TestNothingToBeginWith(t *testing.T) {
 	}
 }
 
-// A tree without startup packs is prefetched when newer locations name some.
+// If a tree has no startup packs, and newer locations name some, they are prefetched when the newer
+// locations arrive.
 func TestStartsBeginWithNewerLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -142,8 +144,8 @@ func TestStartsBeginWithNewerLocations(t *testing.T) {
 			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 				t.Fatal(err)
 			}
-			if asked, waits := chunks.counts(); asked != want || waits != want {
-				t.Errorf("asked %d times, want %d; %d requests in flight", asked, want, waits)
+			if asked, inFlight := chunks.counts(); asked != want || inFlight != want {
+				t.Errorf("asked %d times, %d requests in flight; want %d of each", asked, inFlight, want)
 			}
 			h.locations = starting(t, "file").locations
 		}
@@ -151,8 +153,8 @@ func TestStartsBeginWithNewerLocations(t *testing.T) {
 			t.Errorf("%d trees open early, want 1", len(trees.early))
 		}
 		trees.Close()
-		if _, waits := chunks.counts(); waits != 0 {
-			t.Errorf("after the end: %d requests in flight, want 0", waits)
+		if _, inFlight := chunks.counts(); inFlight != 0 {
+			t.Errorf("after the end: %d requests in flight, want 0", inFlight)
 		}
 	})
 }

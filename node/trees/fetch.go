@@ -13,9 +13,10 @@ import (
 )
 
 // Ensure makes sure that a tree's index is on this machine, verified and synced to the disk, and
-// prefetches the chunks of the tree's start. It fails if nothing arrives for a while. If it has to
-// fetch the index, it calls begun when the first part (header and page table) is verified. The
-// caller makes sure that no two calls fetch the same tree at the same time.
+// prefetches the chunks of the tree's start. A fetch fails after fetchTimeout at the latest. If
+// Ensure has to fetch the index, it calls begun once, when the first part of the index (header and
+// page table) is verified. The caller makes sure that no two calls fetch the same tree at the same
+// time.
 func (s *Store) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
 	if s.Has(tree) {
 		s.prefetchStart(tree)
@@ -42,7 +43,7 @@ type damagedError struct{ error }
 
 func (e damagedError) Unwrap() error { return e.error }
 
-// damaged makes an error of reading an index a damagedError if the files are the reason.
+// damaged turns an error of reading an index into a damagedError if damaged files are the cause.
 func damaged(err error) error {
 	if isDamage(err) {
 		return damagedError{err}

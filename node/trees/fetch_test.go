@@ -28,23 +28,24 @@ type fakeHub struct {
 	tree       chunk.ID
 	index      []byte
 	locations  []byte
-	otherHints [][]byte // locations of other origins, which are asked first
-	asked      atomic.Int32
-	askedHints atomic.Int32
+	otherHints [][]byte     // locations of other origins, which are asked first
+	asked      atomic.Int32 // requests for an index
+	askedHints atomic.Int32 // requests for locations
 
-	others     [][]byte // indexes of other origins, which are asked first
-	hold       int64    // the index stalls after this many bytes; 0: never
-	noHint     atomic.Bool
-	knowsSums  bool      // it recognises current locations
-	moreHints  io.Reader // follows the locations; nil: nothing
-	hintStalls bool
+	others     [][]byte    // indexes of other origins, which are asked first
+	stallAt    int64       // the index stops arriving after this many bytes; 0: it arrives whole
+	noHint     atomic.Bool // requests for locations fail
+	knowsSums  bool        // the hub sends no locations to a node that has the current ones
+	moreHints  io.Reader   // follows the locations; nil: nothing
+	hintStalls bool        // locations stop arriving after 60 bytes
 }
 
 func newHub(t *testing.T) *fakeHub { return newHubOf(t, "file", someChunk) }
 
 func someChunk(i int) chunk.ID { return chunk.Sum([]byte{byte(i)}) }
 
-// newHubOf returns a hub with a tree of one file of that name, of 100 chunks of 4 KiB.
+// newHubOf returns a hub with a tree of one file. The file consists of 100 chunks of 4 KiB, with
+// the IDs that id returns.
 func newHubOf(t *testing.T, name string, id func(i int) chunk.ID) *fakeHub {
 	t.Helper()
 	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
@@ -70,7 +71,7 @@ func newHubOf(t *testing.T, name string, id func(i int) chunk.ID) *fakeHub {
 	return h
 }
 
-// sign makes a valid index of an edited metadata image.
+// sign edits the hub's metadata image, and makes the index and the tree ID fit to it.
 func (h *fakeHub) sign(edit func(metadata []byte)) {
 	size := int(binary.LittleEndian.Uint64(h.index[80:])) // docs/format.md, "Index"
 	metadata := h.index[len(h.index)-size:]
@@ -80,7 +81,7 @@ func (h *fakeHub) sign(edit func(metadata []byte)) {
 	h.tree = sha256.Sum256(h.index[:256])
 }
 
-// stalled returns bytes, and then blocks until ctx is done.
+// stalled returns the bytes of its Reader, and then blocks until ctx is done.
 type stalled struct {
 	io.Reader
 	ctx context.Context
@@ -105,8 +106,8 @@ func (h *fakeHub) Index(ctx context.Context, id chunk.ID, take func(io.Reader) e
 			return err
 		}
 	}
-	if h.hold > 0 {
-		return take(stalled{bytes.NewReader(h.index[:h.hold]), ctx})
+	if h.stallAt > 0 {
+		return take(stalled{bytes.NewReader(h.index[:h.stallAt]), ctx})
 	}
 	return take(bytes.NewReader(h.index))
 }
@@ -142,7 +143,7 @@ func openTrees(t *testing.T, h *fakeHub) *Store {
 	return openAt(root, h)
 }
 
-// openAt opens the store at an existing root.
+// openAt opens a store whose root exists.
 func openAt(root string, h *fakeHub) *Store {
 	log := slog.New(slog.DiscardHandler)
 	return Open(root, h, noServer{}, prefetch.New(func() prefetch.Source { return nil }, prefetch.Options{}, log), log)
@@ -185,7 +186,8 @@ func TestEnsure(t *testing.T) {
 		}
 	}
 	if h.asked.Load() != 1 || begun.Load() == 0 || !trees.Has(h.tree) {
-		t.Errorf("asked %d times, begun %d times; want once each", h.asked.Load(), begun.Load())
+		t.Errorf("asked %d times, begun %d times; want one request, and begun to be called", h.asked.Load(),
+			begun.Load())
 	}
 	if got := files(t, trees); !slices.Equal(got, h.whole()) {
 		t.Errorf("files %q", got)
@@ -204,17 +206,17 @@ func TestEnsure(t *testing.T) {
 	}
 	begins := func() { t.Error("begun was called for an unknown tree") }
 	if err := trees.Ensure(t.Context(), chunk.Sum(nil), begins); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("an unknown tree: got %v", err)
+		t.Errorf("an unknown tree: got %v, want ErrNotFound", err)
 	}
 }
 
-// No file of an invalid index is left.
+// An invalid index is refused, and none of its files stays.
 func TestIndexThatIsWrong(t *testing.T) {
 	for name, spoil := range map[string]func(h *fakeHub){
 		"header":   func(h *fakeHub) { h.index[20] ^= 1 },
 		"metadata": func(h *fakeHub) { h.index[len(h.index)-1] ^= 1 },
 		"end":      func(h *fakeHub) { h.index = h.index[:len(h.index)-1] },
-		// The hub has signed these, but they could confuse a kernel.
+		// These metadata images have valid digests, but could confuse a kernel.
 		"signed": func(h *fakeHub) { h.sign(func(metadata []byte) { metadata[4096+8] = 7 }) },
 		"hidden": func(h *fakeHub) {
 			h.sign(func(metadata []byte) { copy(metadata[bytes.Index(metadata, []byte("file")):], "fi/e") })
@@ -235,7 +237,7 @@ func TestIndexThatIsWrong(t *testing.T) {
 }
 
 // A metadata image that was not checked when it was fetched is checked when it is opened. An
-// invalid one is not fetched again: it would be the same.
+// invalid one is not fetched again, because the hub would send the same bytes.
 func TestIndexThatWasNotChecked(t *testing.T) {
 	h := newHub(t)
 	h.sign(func(metadata []byte) { metadata[4096+8] = 7 })
@@ -255,7 +257,7 @@ func TestIndexThatWasNotChecked(t *testing.T) {
 	}
 }
 
-// An index that one origin sends incompletely or damaged is fetched from another.
+// If an origin sends a part of an index or a damaged one, the index is fetched from another origin.
 func TestIndexFromAnotherOrigin(t *testing.T) {
 	h := newHub(t)
 	flipped := bytes.Clone(h.index)
@@ -275,25 +277,26 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 	m.close()
 }
 
-// A cancelled caller ends the download.
+// If its caller cancels, Ensure ends the download, returns the cause and leaves no file.
 func TestEnsureIsCancelled(t *testing.T) {
 	h := newHub(t)
-	h.hold = int64(len(h.index)) - 1
+	h.stallAt = int64(len(h.index)) - 1
 	trees := openTrees(t, h)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("enough")
 		if err := trees.Ensure(ctx, h.tree, func() { cancel(why) }); !errors.Is(err, why) {
-			t.Errorf("error %v", err)
+			t.Errorf("error %v, want the cause %q", err, why)
 		}
 		synctest.Wait()
 	})
 	if len(files(t, trees)) != 0 {
-		t.Errorf("left %q", files(t, trees))
+		t.Errorf("files %q are left, want none", files(t, trees))
 	}
 }
 
-// Locations are a hint: an index is published without them after a short wait.
+// An index is published without its locations if these are wrong or do not arrive within
+// hintTimeout.
 func TestLocationsThatAreWrong(t *testing.T) {
 	for name, spoil := range map[string]func(h *fakeHub){
 		"refused": func(h *fakeHub) { h.noHint.Store(true) },
@@ -325,7 +328,8 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	}
 }
 
-// Locations that are invalid or of another tree are fetched from another origin.
+// If an origin sends locations that are invalid or of another tree, they are fetched from another
+// origin.
 func TestLocationsOfAnotherOrigin(t *testing.T) {
 	h := newHub(t)
 	h.otherHints = [][]byte{nil, []byte("<html>"), index.NewLocations(chunk.Sum(nil)).Encode(),
@@ -339,7 +343,7 @@ func TestLocationsOfAnotherOrigin(t *testing.T) {
 	}
 }
 
-// zeros is an endless stream that counts the bytes read.
+// zeros is an endless stream of zeros, which counts the bytes that were read.
 type zeros struct{ read atomic.Int64 }
 
 func (z *zeros) Read(b []byte) (int, error) {
@@ -348,12 +352,12 @@ func (z *zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Locations are read only when the index's header has arrived and was verified, and no more bytes
-// than the locations of that many extents can have.
+// Locations are read only when the header of the index has arrived and was verified. No more bytes
+// are read than locations can have for the header's number of extents.
 func TestLocationsAreBoundedByTheHeader(t *testing.T) {
 	for name, c := range map[string]struct {
-		hold int64 // bytes of the index that arrive; 0: all
-		most int64 // maximum bytes of locations that are read
+		arrive int64 // bytes of the index that arrive; 0: all
+		most   int64 // maximum bytes of locations that are read
 	}{
 		"no header":          {255, 0},
 		"header and no more": {256, index.MaxLocations(100)},
@@ -361,14 +365,14 @@ func TestLocationsAreBoundedByTheHeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, endless := newHub(t), &zeros{}
-			h.hold, h.locations, h.moreHints = c.hold, nil, endless
+			h.stallAt, h.locations, h.moreHints = c.arrive, nil, endless
 			trees := openTrees(t, h)
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				err := trees.Ensure(ctx, h.tree, func() {})
 				synctest.Wait()
-				if (err == nil) != (c.hold == 0) {
+				if (err == nil) != (c.arrive == 0) {
 					t.Error(err)
 				}
 			})
@@ -377,7 +381,7 @@ func TestLocationsAreBoundedByTheHeader(t *testing.T) {
 			}
 			for _, name := range files(t, trees) {
 				if strings.HasSuffix(name, "locations") {
-					t.Errorf("invalid locations are left: %s", name)
+					t.Errorf("file %s has invalid locations, want it removed", name)
 				}
 			}
 		})

@@ -34,8 +34,9 @@ type fetcher struct {
 	log    *slog.Logger
 }
 
-// fetchParts fetches an index and its locations at the same time. Locations may be missing. They
-// are requested at once, and read when the verified header of the index limits their size.
+// fetchParts fetches an index and its locations at the same time. It succeeds without locations,
+// too. Locations are requested at once, but read only once the header of the index is verified,
+// which limits their size.
 func (f fetcher) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun func()) error {
 	hint, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -68,16 +69,16 @@ func (f fetcher) fetchParts(ctx context.Context, tree chunk.ID, dir string, begu
 }
 
 // fetchIndex writes the two files of an index to dir: extent map and metadata image. It calls
-// setHeader once, with the verified header. It calls begun at each write of the extent map, the
-// first time when the page table after the header is verified, too.
+// setHeader once, with the verified header. It calls begun before each write to the extent map. The
+// first write comes when the page table is verified, too.
 func (f fetcher) fetchIndex(
 	ctx context.Context, tree chunk.ID, dir string, setHeader func(index.Header), begun func(),
 ) error {
 	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
 	var header index.Header
-	setOnce := sync.OnceFunc(func() { setHeader(header) }) // the verified header is the same from each origin
+	setOnce := sync.OnceFunc(func() { setHeader(header) }) // all origins have the same verified header
 	err := f.source.Index(ctx, tree, func(plain io.Reader) error {
-		// If the index of another origin was damaged, parts of it are still there.
+		// If another origin sent a damaged index before, parts of that index are still there.
 		if err := errors.Join(removeIfExists(extents), removeIfExists(metadata)); err != nil {
 			return err
 		}
@@ -103,7 +104,7 @@ func (f fetcher) fetchIndex(
 	return err
 }
 
-// checkMetadata checks a metadata image for what could confuse the kernel.
+// checkMetadata checks a metadata image for contents that could confuse the kernel.
 func checkMetadata(ctx context.Context, path string, header index.Header) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -117,10 +118,10 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// fetchLocations writes the locations of a tree to a new file and syncs it. It writes no file if
-// the origin has no locations, or if the caller has them already: their SHA-256 is have. extents
-// waits for the number of the tree's extents, which limits the size of the locations. Nothing is
-// read before that.
+// fetchLocations writes the locations of a tree to a new file and syncs it. have is the SHA-256 of
+// the locations that the caller has, or zero. If these are current, or the origin has none, it may
+// write no file. extents waits for the number of the tree's extents, which limits the size of the
+// locations. No locations are read before it returns.
 func (f fetcher) fetchLocations(
 	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
 ) error {
@@ -140,7 +141,7 @@ func (f fetcher) fetchLocations(
 			return err
 		}
 		file, _, err := openLocations(path, tree, n)
-		if err != nil { // another origin may have valid ones
+		if err != nil { // another origin may have valid locations
 			return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
 		}
 		return file.Close()

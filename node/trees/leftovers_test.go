@@ -7,8 +7,8 @@ import (
 	"lighter/test/testkit/immutable"
 )
 
-// Files that cannot be removed are listed, and do not keep trees from being recovered, fetched or
-// removed.
+// Leftovers lists files that cannot be removed. They do not keep a tree from being recovered or
+// fetched.
 func TestLeftovers(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
@@ -24,7 +24,7 @@ func TestLeftovers(t *testing.T) {
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Errorf("fetch a tree that has leftovers: %v", err)
 	}
-	for _, name := range []string{localNew, localOld, localDir} { // a local device without its file is useless
+	for _, name := range []string{localNew, localOld, localDir} { // the last is a local device without its file
 		path := filepath.Join(trees.dir(h.tree), name)
 		immutable.Dir(t, filepath.Join(path, "below"))
 		want = append(want, path)

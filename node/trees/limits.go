@@ -21,8 +21,8 @@ const (
 	fetchTimeout = 5 * time.Minute
 	// hintTimeout is how long a verified index waits for its locations, which are only a hint.
 	hintTimeout = 2 * time.Second
-	// locateRarest is the longest pause between attempts to fetch the locations of one tree. A
-	// fault that needs the locations ends a pause after repairPause at most.
+	// locateRarest is the longest pause between attempts to fetch the locations of one tree. If a
+	// fault needs the locations, it starts an attempt earlier: as soon as repairPause has passed.
 	locateRarest = 5 * time.Minute
 	// locateTogether is the number of trees whose locations are fetched at a time, not counting
 	// locations that are fetched together with an index.
@@ -37,7 +37,7 @@ const (
 	renewEvery = time.Hour
 	// renewFirst bounds the time after the start of the daemon at which it looks first.
 	renewFirst = 10 * time.Second
-	// repairPause is the least time between two attempts to repair one tree.
+	// repairPause is the least time between two attempts to repair the extent map of one tree.
 	repairPause = 10 * time.Second
 
 	// localRate limits how fast a local device is written and verified, in bytes a second:

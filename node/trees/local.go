@@ -100,7 +100,7 @@ func (s *Store) makeLocal(ctx context.Context, tree chunk.ID) (err error) {
 	return s.publishLocal(tree, fresh, size)
 }
 
-// publishLocal gives a local device its name.
+// publishLocal moves a finished local device from fresh to its place.
 func (s *Store) publishLocal(tree chunk.ID, fresh string, size int64) error {
 	defer s.Lock(tree)() // the tree may be removed, or its index be replaced
 	if err := os.Link(s.Metadata(tree), filepath.Join(fresh, "metadata")); err != nil {

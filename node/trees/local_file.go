@@ -18,8 +18,8 @@ import (
 // diskBlock is the unit in which a disk is allocated, in bytes.
 const diskBlock = 4096
 
-// eachExtent calls fn for each extent in order, with a buffer of its length, for at most limit
-// bytes a second.
+// eachExtent calls fn for each extent in order, with a buffer of the extent's length. It passes on
+// at most limit bytes a second.
 func eachExtent(
 	ctx context.Context, extents *index.Map, limit rate.Limit, fn func(e index.Extent, buffer []byte) error,
 ) error {

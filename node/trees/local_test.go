@@ -15,8 +15,8 @@ import (
 // room is a Room in memory.
 type room struct {
 	chunks map[chunk.ID][]byte
-	size   int64 // bytes, taken and free
-	taken  int64
+	size   int64 // bytes in all
+	taken  int64 // bytes that are reserved or counted
 	yield  func() int64
 }
 
@@ -38,7 +38,7 @@ func (r *room) OnShort(yield func() int64) { r.yield = yield }
 
 func nth(i int) []byte { return bytes.Repeat([]byte{byte(i), 7}, 2048) }
 
-// openWithRoom fetches a tree whose chunks are all in a room.
+// openWithRoom fetches a tree, and returns its store and a room that has all its chunks.
 func openWithRoom(t *testing.T) (*Store, chunk.ID, *room) {
 	t.Helper()
 	r := &room{chunks: map[chunk.ID][]byte{}, size: 1 << 20}
@@ -67,7 +67,7 @@ func localFiles(t *testing.T, trees *Store) []string {
 }
 
 // A local device has the bytes of the device. Its size is counted while it exists, also by the next
-// daemon, and it is removed when space is needed, unless it is mounted.
+// daemon. When space is needed, it is removed, unless it is mounted.
 func TestLocalDevice(t *testing.T) {
 	trees, tree, r := openWithRoom(t)
 	before, files := trees.Size(tree)
@@ -117,7 +117,7 @@ func TestLocalDevice(t *testing.T) {
 	}
 }
 
-// A failure leaves no file and no reserved bytes behind.
+// If MakeLocal fails, it leaves no file and no reserved bytes behind.
 func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 	for name, test := range map[string]struct {
 		upset func(trees *Store, tree chunk.ID, r *room) context.Context
@@ -196,7 +196,7 @@ func TestScrubOfALocalDevice(t *testing.T) {
 	}
 }
 
-// A local device is removed with its tree, and when the index is fetched again.
+// A local device is removed with its tree, and when the tree's index is fetched again.
 func TestLocalDeviceGoesWithItsTree(t *testing.T) {
 	trees, tree, r := openWithRoom(t)
 	if err := trees.MakeLocal(t.Context(), tree); err != nil {

@@ -11,14 +11,15 @@ import (
 // Room is the source of the chunks that local devices are made of, and limits the bytes that local
 // devices occupy on the disk (store/disk.Cache).
 type Room interface {
-	// Read fills dst with a chunk's bytes from offset on, and reports whether it has them.
+	// Read fills dst with a chunk's bytes from offset on, and reports whether it could.
 	Read(ref chunk.Ref, offset int, dst []byte) bool
-	// Reserve counts the bytes of a new file. It fails if something would have to be evicted for
-	// them. Count counts bytes that are on the disk already. Release undoes Reserve or Count.
+	// Reserve counts the bytes of a new file. It fails if something would have to be evicted to
+	// make room. Count counts bytes that are on the disk already. Release undoes Reserve or Count.
 	Reserve(bytes int64) error
 	Count(bytes int64)
 	Release(bytes int64)
-	// OnShort registers yield, which is called when space is needed. It returns the bytes it freed.
+	// OnShort registers yield, which is called when space is needed. yield returns how many bytes
+	// it has freed.
 	OnShort(yield func() int64)
 }
 
@@ -38,9 +39,9 @@ func newLocals() locals {
 }
 
 // AskMounted sets the function that reports whether the newest mount of a tree reads its local
-// device. If it does, the local device is removed only if it or the tree's index is damaged. A
-// process that reads a removed local device through an older mount keeps the open file. AskMounted
-// is called once, before the first Serve.
+// device. While that mount reads it, the local device is removed only if it or the tree's index is
+// damaged. Older mounts that still read a removed local device keep its file open. AskMounted is
+// called once, before the first Serve.
 func (l *locals) AskMounted(isMounted func(tree chunk.ID) bool) { l.isMounted = isMounted }
 
 // countLocal adds a local device with its size on the disk.

@@ -16,7 +16,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// packed finds a chunk only by its unit.
+// packed is a source that finds a chunk only by its unit.
 type packed struct {
 	prefetch.Source
 	unlocated atomic.Int32 // reads by a chunk's ID
@@ -33,7 +33,7 @@ func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte, _ fun
 	return nil
 }
 
-// openPacked fetches a tree and opens it over packed chunks.
+// openPacked fetches a tree and serves it from a packed source.
 func openPacked(t *testing.T, h *fakeHub) (*Store, *OpenTree, *packed) {
 	t.Helper()
 	trees, chunks := openTrees(t, h), &packed{}
@@ -87,7 +87,8 @@ func TestLocationsComeLater(t *testing.T) {
 	})
 }
 
-// A read that needs locations ends a pause, but not repeatedly, and continues when they arrive.
+// A read that needs locations starts a fetch of them although the next attempt is due later, but
+// not more often than repairPause allows. It continues when they arrive.
 func TestReadWantsLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -113,7 +114,8 @@ func TestReadWantsLocations(t *testing.T) {
 	})
 }
 
-// Locations that are damaged on the disk, before or after they are opened, are fetched again.
+// If locations are damaged on the disk, they are fetched again, whether the device had opened them
+// before or not.
 func TestLocationsAreDamaged(t *testing.T) {
 	for name, size := range map[string]int64{"emptied": 0, "cut": 100} {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +189,7 @@ func TestLocationsAreReplaced(t *testing.T) {
 	}
 }
 
-// A closed tree, or a node that ends, leaves no fetch in flight.
+// When a tree is closed, and when the node ends, no fetch of locations stays in flight.
 func TestLocatingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -215,7 +217,7 @@ func TestLocatingEnds(t *testing.T) {
 	})
 }
 
-// A node that ends fetches locations as long as reads need them.
+// After EndStreams, locations are still fetched if reads need them.
 func TestLocatingUntilTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)

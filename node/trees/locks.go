@@ -10,7 +10,7 @@ import (
 // locks has one lock for each tree.
 type locks struct {
 	mu   sync.Mutex                 // guards held
-	held map[chunk.ID]chan struct{} // the locks that are held; a channel is closed when its lock is released
+	held map[chunk.ID]chan struct{} // by tree: closed when the tree's lock is released
 }
 
 func newLocks() locks { return locks{held: map[chunk.ID]chan struct{}{}} }

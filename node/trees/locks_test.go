@@ -15,7 +15,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// gatedHub sends no index before open is closed.
+// gatedHub is a hub that sends no index before open is closed.
 type gatedHub struct {
 	*fakeHub
 	open chan struct{}
@@ -33,7 +33,7 @@ func (h gatedHub) Index(ctx context.Context, tree chunk.ID, take func(io.Reader)
 	}
 }
 
-// A fetch that is cancelled leaves no file, and does not affect a later one.
+// A cancelled fetch leaves no file, and does not affect a later fetch.
 func TestCancelledFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := gated(newHub(t))
@@ -72,8 +72,8 @@ func (h slowHub) Index(ctx context.Context, tree chunk.ID, take func(io.Reader) 
 	return h.Source.Index(ctx, tree, take)
 }
 
-// likeTree returns a hub with another tree whose ID shares the low 6 bits of the first byte with
-// tree's.
+// likeTree returns a hub with another tree. The IDs of both trees have the same low 6 bits in their
+// first byte, so the trees would share a lock if each lock were for several trees.
 func likeTree(t *testing.T, tree chunk.ID) *fakeHub {
 	t.Helper()
 	for n := 0; ; n++ {
@@ -83,8 +83,8 @@ func likeTree(t *testing.T, tree chunk.ID) *fakeHub {
 	}
 }
 
-// While the damaged index of a tree is fetched again, other trees can be used, and this one can be
-// removed.
+// While the damaged index of a tree is fetched again, other trees can be used, and the tree itself
+// can be removed.
 func TestSlowTreeDelaysNoOther(t *testing.T) {
 	for name, use := range map[string]func(ctx context.Context, trees *Store, tree chunk.ID) error{
 		"mounted": func(ctx context.Context, trees *Store, tree chunk.ID) error {
@@ -140,7 +140,7 @@ func TestSlowTreeDelaysNoOther(t *testing.T) {
 	}
 }
 
-// An index that is fetched again is discarded if its tree is removed meanwhile.
+// If a tree is removed while its index is fetched again, the fetched index is discarded.
 func TestRemovedTreeStaysRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := gated(newHub(t))
@@ -162,7 +162,8 @@ func TestRemovedTreeStaysRemoved(t *testing.T) {
 	})
 }
 
-// A tree that is removed while its index is fetched again can be fetched at the same time.
+// If a tree is removed while its index is fetched again, Ensure can fetch the tree at the same
+// time.
 func TestRemovedTreeIsFetchedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := gated(newHub(t))

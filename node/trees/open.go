@@ -22,7 +22,7 @@ type OpenTree struct {
 	Tree   chunk.ID
 	Header index.Header
 	Device *prefetch.Device
-	Path   string // the device's path, if it is served
+	Path   string // the device's path while it is served
 
 	extents *index.Map
 	file    *replaceable // the file that extents reads
@@ -31,7 +31,7 @@ type OpenTree struct {
 	hint    hint
 }
 
-// close closes the device and its files, which were only read: no error matters.
+// close closes the device and its files. The files were only read, so errors do not matter.
 func (o *OpenTree) close() {
 	o.stop()
 	_ = o.Device.Close()
@@ -48,7 +48,7 @@ func (s *Store) Serve(ctx context.Context, tree chunk.ID) (o *OpenTree, fresh bo
 		return nil, false, err
 	}
 	if served := s.Served(tree); served != nil {
-		o.close() // it was opened to be verified
+		o.close() // it was opened only to be verified
 		o = served
 	} else if err := s.serve(o); err != nil {
 		return nil, false, err
@@ -86,11 +86,10 @@ func (s *Store) Unserve(tree chunk.ID) error {
 }
 
 // Recover puts the store in order when a daemon starts, before the first Serve. It removes
-// unfinished indexes. If serve is set, the server has taken over the previous daemon's connection:
-// each tree on the disk is served again, because containers may use it. Recover then reads only the
+// unfinished indexes. If serve is set, the server has taken over the previous daemon's connection.
+// Recover then serves each tree on the disk again, because containers may use it. It reads only the
 // header and page table of each index. If a tree cannot be opened, only its own users get errors:
-// Lost lists it, and it stays on the disk. The next mount repairs it with the hub's help
-// (WithRepair).
+// Lost lists it, and it stays on the disk. The next mount fetches its index again (WithRepair).
 func (s *Store) Recover(serve bool) error {
 	if err := s.removeUnfinished(); err != nil || !serve {
 		return err
@@ -143,8 +142,8 @@ func (s *Store) verify(ctx context.Context, o *OpenTree) error {
 	}
 	err := checkMetadata(ctx, metadata, o.Header)
 	if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
-		// The file is not damaged, and another download would have the same bytes. So this is no
-		// InvalidError, which would cause one.
+		// The file is not damaged, and another download would get the same bytes. So the error must
+		// not be an InvalidError, which would cause another download.
 		return fmt.Errorf("the hub has signed an invalid index: %v", err)
 	}
 	return err
@@ -185,8 +184,9 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	return o, nil
 }
 
-// verifyMetadata reads the metadata image, at most limit bytes a second, and verifies its digest.
-// The kernel does not. With a finite limit it reads from the disk, not from the page cache.
+// verifyMetadata reads the metadata image, at most limit bytes a second, and verifies its digest:
+// the kernel does not verify it. With a finite limit it reads from the disk, not from the page
+// cache.
 func verifyMetadata(ctx context.Context, path string, h index.Header, limit rate.Limit) error {
 	file, err := os.Open(path)
 	if err != nil {

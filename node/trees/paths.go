@@ -8,7 +8,7 @@ import (
 
 // paths has all paths of a store; the package's doc shows them.
 type paths struct {
-	root string // the node's
+	root string // the node's root directory
 }
 
 // Dir returns the directory of the trees below root.
@@ -42,7 +42,8 @@ func IsTree(path string) bool {
 	return err == nil
 }
 
-// IsMetadata reports whether a path is that of a metadata image in any store.
+// IsMetadata reports whether path, the source of an EROFS mount, is a metadata image of a store. It
+// looks only at the names of the directories, so the store may be that of another node.
 func IsMetadata(path string) bool {
 	dir := filepath.Dir(path)
 	if IsLocalMetadata(path) {
@@ -51,5 +52,6 @@ func IsMetadata(path string) bool {
 	return IsTree(dir) && filepath.Dir(dir) == Dir(filepath.Dir(filepath.Dir(dir)))
 }
 
-// IsLocalMetadata reports whether a path is what LocalMetadata returns for some tree.
+// IsLocalMetadata reports whether path, a metadata image, is the one of a local device
+// (LocalMetadata).
 func IsLocalMetadata(path string) bool { return filepath.Base(filepath.Dir(path)) == localDir }

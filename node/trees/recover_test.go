@@ -19,7 +19,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// putTree writes a tree with that many extents to the disk, as download does.
+// putTree writes a tree with this number of extents to the disk, as download does.
 func putTree(t testing.TB, root string, seed uint32, extents int) chunk.ID {
 	t.Helper()
 	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
@@ -60,7 +60,8 @@ func putTree(t testing.TB, root string, seed uint32, extents int) chunk.ID {
 	return made.ID()
 }
 
-// recovered opens the store as a daemon does that takes over the connection of the previous one.
+// recovered opens the store and recovers it, as a daemon does after it has taken over the
+// connection of the previous daemon.
 func recovered(t testing.TB, root string) *Store {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -100,11 +101,11 @@ func TestRecoverSaysWhatIsLost(t *testing.T) {
 	trees := recovered(t, root)
 	lost := trees.Lost()
 	if len(lost) != 1 || lost[ids[7]] == nil || !trees.Has(ids[7]) {
-		t.Errorf("lost trees: %v, want one", lost)
+		t.Errorf("lost trees: %v, want only %s, still on the disk", lost, ids[7].Short())
 	}
 	for i, id := range ids {
 		if served := trees.Served(id) != nil; served != (i != 7) {
-			t.Errorf("tree %d: served %v", i, served)
+			t.Errorf("tree %d: served %v, want %v", i, served, i != 7)
 		}
 	}
 	for tree := range trees.served {

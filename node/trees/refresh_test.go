@@ -14,12 +14,12 @@ import (
 	"lighter/node/prefetch"
 )
 
-// moved has all chunks in one pack, and finds none by its ID.
+// moved is a source that has all chunks in one pack.
 type moved struct {
 	prefetch.Source
 	pack    chunk.ID
-	byID    bool // it does find chunks by their ID
-	located int
+	byID    bool // chunks are also found by their IDs
+	located int  // reads that named the pack
 }
 
 func (*moved) Has(chunk.ID) bool                  { return false }
@@ -48,7 +48,7 @@ func (h *fakeHub) relocated(name string) chunk.ID {
 	return pack
 }
 
-// young sets a new file's time to the test's clock, which differs from the disk's.
+// young makes a file that was just written new by the test's clock, which differs from the disk's.
 func young(t *testing.T, path string) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -60,7 +60,7 @@ func young(t *testing.T, path string) {
 	}
 }
 
-// servedOf opens a hub's tree as a served one.
+// servedOf fetches a hub's tree and opens it as if it were served.
 func servedOf(t *testing.T, h *fakeHub, chunks prefetch.Source) (*Store, *OpenTree) {
 	t.Helper()
 	trees := openTrees(t, h)
@@ -83,12 +83,12 @@ func servedOf(t *testing.T, h *fakeHub, chunks prefetch.Source) (*Store, *OpenTr
 func (s *Store) hasLocations(tb testing.TB, tree chunk.ID, want []byte) {
 	tb.Helper()
 	if got, err := os.ReadFile(s.locations(tree)); err != nil || !slices.Equal(got, want) {
-		tb.Errorf("got %d bytes of locations, want other %d bytes: %v", len(got), len(want), err)
+		tb.Errorf("the file of locations has wrong contents: %d bytes, want %d: %v", len(got), len(want), err)
 	}
 }
 
-// A tree on the disk that is pulled again gets newer locations, on the disk and in its open device.
-// The hub is asked once a minute at most, even if it fails and if the node restarts. Unchanged
+// If a tree on the disk is pulled again, it gets newer locations, on the disk and in its open
+// device. The hub is asked once a minute at most, even if it fails or the node restarts. Unchanged
 // locations are not written, whether the origin recognises them or not.
 func TestNewerLocations(t *testing.T) {
 	for name, knows := range map[string]bool{"hub": true, "files": false} {
@@ -99,7 +99,7 @@ func TestNewerLocations(t *testing.T) {
 				chunks := &moved{}
 				trees, m := servedOf(t, h, chunks)
 				path := trees.locations(h.tree)
-				claim := func() {
+				pull := func() {
 					t.Helper()
 					asked := h.askedHints.Load()
 					for range 3 {
@@ -113,20 +113,20 @@ func TestNewerLocations(t *testing.T) {
 						t.Errorf("the hub was asked %d times, want 1", n)
 					}
 				}
-				claim()
+				pull()
 				before, err := os.Stat(path)
 				if err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(refreshAge)
-				claim()
+				pull()
 				if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
-					t.Errorf("unchanged locations were written again, or %v", err)
+					t.Errorf("unchanged locations were written again: %v", err)
 				}
 				chunks.pack = h.relocated("later")
 				time.Sleep(refreshAge)
 				h.noHint.Store(true)
-				claim()
+				pull()
 				time.Sleep(refreshAge - time.Second)
 				h.noHint.Store(false)
 				asked := h.askedHints.Load()
@@ -145,7 +145,7 @@ func TestNewerLocations(t *testing.T) {
 					t.Error("the hub was asked for a tree with a local device")
 				}
 				delete(trees.locals.bytes, h.tree)
-				claim()
+				pull()
 				trees.hasLocations(t, h.tree, h.locations)
 				if err := reads(t, m); err != nil || chunks.located != 1 {
 					t.Errorf("%d reads used the current unit, want 1: %v", chunks.located, err)
@@ -166,7 +166,7 @@ func (e *endless) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Invalid locations are not used, and endless ones are not read on.
+// Invalid locations are not used. Of endless locations, only a bounded number of bytes is read.
 func TestNewerLocationsAreWrong(t *testing.T) {
 	h := newHub(t)
 	chunks := &moved{pack: chunk.Sum([]byte("pack"))}
@@ -193,8 +193,8 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	}
 }
 
-// A chunk that is not in the unit of the locations starts a fetch of newer ones. A read that found
-// the chunk by its ID does not wait for them; a read that did not waits.
+// If a chunk is not in the unit that the locations name, newer locations are fetched. A read that
+// finds the chunk by its ID does not wait for them. A read that does not find the chunk waits.
 func TestChunksHaveMoved(t *testing.T) {
 	for name, byID := range map[string]bool{"hub": true, "mirror": false} {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestChunksHaveMoved(t *testing.T) {
 				if err := reads(t, m); err != nil || chunks.located != located+1 {
 					t.Errorf("%v; %d reads used the current unit", err, chunks.located)
 				}
-				// The same a moment later: no hub is asked, and no read waits.
+				// The chunks move again a moment later: no hub is asked, and no read waits.
 				chunks.pack = h.relocated("latest")
 				asked := h.askedHints.Load()
 				if err := reads(t, m); (err == nil) != byID || h.askedHints.Load() != asked {
@@ -227,7 +227,8 @@ func TestChunksHaveMoved(t *testing.T) {
 	}
 }
 
-// outage has all chunks in one pack. A read of another pack waits.
+// outage is a source that has all chunks in one pack. A read of another pack waits until the pack
+// has the chunks.
 type outage struct{ moved }
 
 func (o *outage) Read(ctx context.Context, ref chunk.Ref, _ int, _ []byte, missed func()) error {
@@ -337,7 +338,7 @@ func TestRefreshEnds(t *testing.T) {
 	})
 }
 
-// The locations of a few trees are fetched at a time.
+// The locations of locateTogether trees are fetched at a time.
 func TestFewAreRefreshedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -352,7 +353,7 @@ func TestFewAreRefreshedTogether(t *testing.T) {
 			synctest.Wait()
 		}
 		if n := h.askedHints.Load(); n != 1+locateTogether {
-			t.Errorf("%d at a time, want %d", n-1, locateTogether)
+			t.Errorf("the locations of %d trees are fetched at a time, want %d", n-1, locateTogether)
 		}
 	})
 }
@@ -387,7 +388,7 @@ func TestSlowLocationsDelayNoOther(t *testing.T) {
 		}
 		cancel()
 		if err := <-stuck; err == nil {
-			t.Error("got locations that the hub held back")
+			t.Error("got locations that the hub has not sent")
 		}
 	})
 }

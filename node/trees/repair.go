@@ -13,8 +13,9 @@ import (
 	"lighter/format/index"
 )
 
-// repair fetches a tree's index again if its extent map is damaged on the disk under its device.
-// Faults that need the map wait. It cannot repair the metadata image, which the kernel reads.
+// repair fetches a tree's index again if the extent map is found damaged on the disk while its
+// device is read. Faults that need the map wait. A metadata image that the kernel has mounted
+// cannot be repaired.
 type repair struct {
 	store   *Store
 	tree    chunk.ID
@@ -22,10 +23,11 @@ type repair struct {
 	file    *replaceable
 	once    singleflight.Group
 	ctx     context.Context // ends with the device
-	next    time.Time       // no other attempt starts before this time; used inside once only
+	next    time.Time       // no other attempt starts before this time; used only inside once
 }
 
-// run reports whether the map can be read now. Concurrent callers share one attempt.
+// run repairs the extent map, and reports whether it can be read now. Concurrent callers share one
+// attempt.
 func (r *repair) run(ctx context.Context, cause error) bool {
 	done := r.once.DoChan("", func() (any, error) { return nil, r.runOnce(cause) })
 	select {

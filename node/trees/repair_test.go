@@ -13,7 +13,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// everyChunk has every chunk. Its bytes are all the first byte of its ID.
+// everyChunk is a source that has every chunk. All bytes of a chunk are the first byte of its ID.
 type everyChunk struct{ prefetch.Source }
 
 func (everyChunk) Has(chunk.ID) bool { return true }
@@ -24,8 +24,8 @@ func (everyChunk) Cached(ref chunk.Ref, _ int, dst []byte) bool {
 	return true
 }
 
-// An extent map is damaged, truncated or emptied while its device is used. Reads return correct
-// bytes or an error. With a hub the map is repaired.
+// If an extent map is damaged on the disk while its device is used, reads return correct bytes or
+// an error. If the hub has the index, the map is repaired.
 func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 	damages := map[string]func(path string, b []byte) error{
 		"flipped": func(path string, b []byte) error { b[len(b)-100] ^= 1; return write(path, b) },
@@ -89,7 +89,7 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 	}
 }
 
-// write changes a file in place, because it is open.
+// write overwrites the beginning of a file in place: the file is open elsewhere.
 func write(path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"lighter/format/chunk"
 )
 
-// Scrub verifies the metadata images of the served trees, and the local devices, from the disk. It
-// reads at most bytesPerSecond, or as fast as possible if that is 0. The kernel reads both
-// unverified. A damaged metadata image stays mounted, because containers use it: it is logged, and
-// Lost lists it. A damaged local device is removed; later mounts of its tree read the served
+// Scrub verifies the metadata images of the served trees, and the local devices, from the disk,
+// because the kernel reads both unverified. It reads at most bytesPerSecond, or as fast as possible
+// if that is 0. A damaged metadata image stays mounted, because containers use it: it is logged,
+// and Lost lists it. A damaged local device is removed; later mounts of its tree read the served
 // device.
 func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (damaged int, err error) {
 	limit := rate.Inf

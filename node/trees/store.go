@@ -46,7 +46,8 @@ type Server interface {
 	Remove(tree chunk.ID) error
 }
 
-// Prefixes of the directories in trees/ of indexes that are being added or removed.
+// Prefixes of the names of directories in trees/: of indexes that are being fetched, and that are
+// being removed.
 const (
 	newPrefix = "new-"
 	oldPrefix = "rm-"
@@ -93,18 +94,18 @@ func (s *Store) Has(tree chunk.ID) bool {
 	return err == nil
 }
 
-// Size returns how many bytes and files Remove would free on the disk: those of the index and of
+// Size returns how many bytes and inodes Discard would free on the disk: those of the index and of
 // the local device.
-func (s *Store) Size(tree chunk.ID) (bytes, files int64) {
+func (s *Store) Size(tree chunk.ID) (bytes, inodes int64) {
 	_ = filepath.WalkDir(s.dir(tree), func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // removed meanwhile
 		}
 		if entry.IsDir() && slices.Contains([]string{localDir, localNew, localOld}, entry.Name()) {
-			return fs.SkipDir // the device is sparse; its size on the disk is known
+			return fs.SkipDir // the local device is sparse; its size on the disk is added below
 		}
 		if info, err := entry.Info(); err == nil {
-			files++
+			inodes++
 			if info.Mode().IsRegular() {
 				bytes += (info.Size() + 4095) / 4096 * 4096
 			}
@@ -113,9 +114,9 @@ func (s *Store) Size(tree chunk.ID) (bytes, files int64) {
 	})
 	if local, ok := s.HasLocal(tree); ok {
 		bytes += local
-		files += 2 // the directory and the device; the metadata image is counted above
+		inodes += 2 // the directory and the device; the metadata image is counted above
 	}
-	return bytes, files
+	return bytes, inodes
 }
 
 // List returns the trees on this machine.
@@ -133,19 +134,19 @@ func (s *Store) List() ([]chunk.ID, error) {
 	return trees, nil
 }
 
-// Discard removes a tree. The caller holds its lock, and has called Unserve.
+// Discard removes a tree. The caller holds the tree's lock, and has called Unserve.
 func (s *Store) Discard(tree chunk.ID) error {
 	if err := durable.Discard(s.dir(tree), s.removing(tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
-	s.closeEarly(tree) // after the removal: prefetchStart checks last whether the tree exists
+	s.closeEarly(tree) // after the removal, because prefetchStart checks last whether the tree exists
 	s.forgetLocal(tree)
 	s.setLost(tree, nil)
 	return nil
 }
 
-// Close ends all background fetches. It is called when no device is served any more: until then a
-// read could need newer locations.
+// Close ends all background fetches. It is called when no device is served any more, because reads
+// may need newer locations.
 func (s *Store) Close() {
 	s.EndStreams()
 	s.locator.end()

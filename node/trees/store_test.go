@@ -44,15 +44,15 @@ func TestDamage(t *testing.T) {
 			if err := damage(trees.dir(h.tree)); err != nil {
 				t.Fatal(err)
 			}
-			gone := h.index
-			h.index = nil // the hub cannot help
+			valid := h.index
+			h.index = nil // the hub does not have the index
 			if _, _, err := trees.serveAny(t.Context(), h.tree); err == nil || !trees.Has(h.tree) {
 				t.Errorf("a damaged tree was opened or removed: %v", err)
 			}
-			h.index = gone
+			h.index = valid
 			_, done, err := trees.serveAny(t.Context(), h.tree)
 			if err != nil || h.asked.Load() != 3 {
-				t.Fatalf("the hub was asked %d times: %v", h.asked.Load(), err)
+				t.Fatalf("the hub was asked %d times, want 3: %v", h.asked.Load(), err)
 			}
 			done()
 			if got := files(t, trees); !slices.Equal(got, h.whole()) {

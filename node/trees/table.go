@@ -8,14 +8,13 @@ import (
 	"lighter/format/chunk"
 )
 
-// table has the open trees of a Store, and the trees that are lost. The zero table is not
-// ready for use.
+// table has the open trees of a Store, and the lost trees. newTable makes it.
 type table struct {
 	mu     sync.Mutex // guards what follows
 	served map[chunk.ID]*OpenTree
 	early  []*OpenTree        // open before they are mounted, to prefetch their starts; oldest first
 	ended  bool               // starts are no longer prefetched
-	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
+	lost   map[chunk.ID]error // trees that could not be served again or are damaged, with the causes
 }
 
 func newTable() table {
@@ -36,7 +35,7 @@ func (r *table) allServed() map[chunk.ID]*OpenTree {
 	return maps.Clone(r.served)
 }
 
-// addServed adds a served tree, which is not lost any more.
+// addServed adds a served tree. The tree is no longer lost.
 func (r *table) addServed(o *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,7 +43,7 @@ func (r *table) addServed(o *OpenTree) {
 	delete(r.lost, o.Tree)
 }
 
-// takeServed removes a served tree and returns it, or nil. The caller owns it.
+// takeServed removes a served tree and returns it, or nil. The caller owns the tree now.
 func (r *table) takeServed(tree chunk.ID) *OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +53,7 @@ func (r *table) takeServed(tree chunk.ID) *OpenTree {
 }
 
 // addEarly keeps a tree open for takeEarly. It returns the tree that the caller has to close: this
-// one, the oldest, or nil.
+// tree, the one that was kept longest, or nil.
 func (r *table) addEarly(o *OpenTree) (closing *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +74,7 @@ func (r *table) findEarly(tree chunk.ID) int {
 }
 
 // takeEarly removes a tree that is open before it is mounted, and returns it, or nil. The caller
-// owns it.
+// owns the tree now.
 func (r *table) takeEarly(tree chunk.ID) *OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,8 +87,8 @@ func (r *table) takeEarly(tree chunk.ID) *OpenTree {
 	return o
 }
 
-// endEarly removes all trees that are open before they are mounted, for good, and returns them. The
-// caller owns them.
+// endEarly removes all trees that are open before they are mounted, and returns them. The caller
+// owns them now. From then on, addEarly keeps no tree.
 func (r *table) endEarly() []*OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,24 +14,25 @@ import (
 )
 
 // lazyPrefix begins the names of lazy snapshots. Names that containerd gives begin with a
-// namespace, and so with a letter or digit. The prefix keeps the two apart, and sorts lazy
-// snapshots before all others. The order counts: containerd takes the first snapshot in Walk with
-// the right reference and parent, and another namespace may have a plain snapshot with the same
-// reference and parent.
+// namespace, and so with a letter or digit. So the names differ, and lazy snapshots sort before all
+// others. The order matters: containerd uses the first snapshot in Walk that has the right
+// reference and parent, and another namespace may have a plain snapshot with the same reference and
+// parent.
 const lazyPrefix = "*lazy/"
 
-// draftKey is the key of a lazy snapshot within the transaction that makes it.
+// draftKey is the key of a lazy snapshot while the transaction that makes it runs.
 const draftKey = lazyPrefix + "draft"
 
 // noParent is the parent's ID in the name of a lazy snapshot without parent.
 const noParent = "0"
 
 // lazyName returns the name of the lazy snapshot of chain on the snapshot with the ID parentID. All
-// namespaces share it: containerd finds it by reference and parent, and removes it with the last
-// namespace that has it.
+// namespaces share this snapshot: containerd finds it by reference and parent, and removes it when
+// no namespace has it any more.
 func lazyName(chain, parentID string) string { return lazyPrefix + chain + "/" + parentID }
 
-// chainOf returns the chain of a lazy snapshot by its name, or false for other names.
+// chainOf returns the chain that the name of a lazy snapshot contains. lazy is false for other
+// names.
 func chainOf(name string) (chain string, lazy bool) {
 	rest, ok := strings.CutPrefix(name, lazyPrefix)
 	if !ok {
@@ -59,8 +60,8 @@ type lazySnapshot struct {
 }
 
 // claim makes a lazy snapshot of chain, with parent as its parent, if the resolver claims the chain
-// and there is none yet. why says why the chain is lazy or not; it is empty if claim has found a
-// snapshot that the request may use.
+// and there is no such snapshot yet. why says why the chain is lazy or not; it is empty if claim
+// has found a snapshot that the request may use.
 func (s *Snapshotter) claim(
 	ctx context.Context, chain, parent string, labels map[string]string,
 ) (claimed bool, why string, err error) {
@@ -102,7 +103,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// keepWhy returns an option for Commit. It copies labelWhy from the active snapshot.
+// keepWhy returns an option for Commit that copies labelWhy from the active snapshot.
 func keepWhy(active snapshots.Info) snapshots.Opt {
 	return func(info *snapshots.Info) error {
 		if why, ok := active.Labels[labelWhy]; ok {
@@ -143,8 +144,9 @@ func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (lazy 
 	return lazy, err
 }
 
-// putLazy records a lazy snapshot in one transaction, so that there is never an active one to mount
-// or to clean up. made is false if another request has recorded it first.
+// putLazy records a lazy snapshot in one transaction. So it is never visible as an active snapshot,
+// which would have to be mounted or cleaned up. made is false if another request has recorded the
+// snapshot first.
 func (s *Snapshotter) putLazy(
 	ctx context.Context, name, parent string, labels map[string]string,
 ) (made bool, err error) {
@@ -176,8 +178,8 @@ func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string,
 	if ctx.Err() != nil {
 		return "", fmt.Errorf("mount chain %s: %w", chain, err)
 	}
-	// The cause is quoted, not wrapped: containerd must see that the chain is unavailable, and not,
-	// for example, that something was not found.
+	// The cause is quoted, not wrapped: the error that containerd sees must be ErrUnavailable,
+	// whatever kind of error the cause is.
 	return "", fmt.Errorf("mount chain %s: %v: try again when the hub is "+
 		"reachable and the kernel has what it needs, or remove the images that use the chain "+
 		"(ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)

@@ -40,7 +40,7 @@ func TestReopen(t *testing.T) {
 	allow := chains.forbid()
 	sn = open(t, sn.dir, chains)
 	if got := entries(t, sn); !slices.Equal(got, before) {
-		t.Errorf("entries %v, before %v", got, before)
+		t.Errorf("entries %v, want %v as before", got, before)
 	}
 	if chains.holds[one] != 1 || chains.holds[chainID("2")] != 1 {
 		t.Errorf("holds after the start: %v, want one per chain", chains.holds)
@@ -54,7 +54,7 @@ func TestReopen(t *testing.T) {
 	allow()
 	got := must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
 	if option(t, got, "lowerdir") != option(t, mounts, "lowerdir") {
-		t.Errorf("mounts %v, before %v", got, mounts)
+		t.Errorf("mounts %v, want %v as before", got, mounts)
 	}
 	for _, name := range []string{"active", "view", "plain", unused, lazy} {
 		if err := sn.Remove(t.Context(), name); err != nil {
@@ -76,8 +76,8 @@ func TestFreshStoreIsEmpty(t *testing.T) {
 	}
 }
 
-// A killed process leaves directories with a temporary name, or with an ID that the store hands out
-// again. They are deleted, and no others.
+// A killed process leaves directories with temporary names, or with IDs that the store hands out
+// again. These directories are deleted, and all others stay.
 func TestRemainsOfAKilledProcess(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
 	_, all := populate(t, sn)
@@ -103,7 +103,7 @@ func TestRemainsOfAKilledProcess(t *testing.T) {
 	must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
 }
 
-// A directory of an ID that the store hands out again is replaced by an empty one.
+// If the store hands out an ID again, the old directory of that ID is replaced by an empty one.
 func TestReusedID(t *testing.T) {
 	sn, _ := newTest(t)
 	// The first ID of a new store is 1.
@@ -115,7 +115,7 @@ func TestReusedID(t *testing.T) {
 		t.Fatalf("mounts %v, want ID 1", mounts)
 	}
 	if left := must[[]os.DirEntry](t)(os.ReadDir(mounts[0].Source)); len(left) != 0 {
-		t.Errorf("a new snapshot contains %v", left)
+		t.Errorf("a new snapshot contains %v, want nothing", left)
 	}
 	if err := sn.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
@@ -125,8 +125,8 @@ func TestReusedID(t *testing.T) {
 	}
 }
 
-// Leftovers that cannot be deleted do not prevent the start, nor the cleanup of others. They are
-// listed, and deleted as soon as possible.
+// Leftovers that cannot be deleted prevent neither the start nor the cleanup of other leftovers.
+// They are listed, and deleted by the first Cleanup that can delete them.
 func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
 	_, all := populate(t, sn)
@@ -171,7 +171,7 @@ func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 	}
 }
 
-// If leftovers that cannot be moved occupy the directories of the next IDs, snapshots get other
+// If leftovers that cannot be moved occupy the directories of the next IDs, new snapshots get other
 // IDs.
 func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
 	sn, _ := newTest(t)
@@ -191,12 +191,12 @@ func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
 	if left := sn.Leftovers(); len(left) != 3 {
 		t.Errorf("leftovers %+v, want three", left)
 	}
-	for n := range takenIDs + 1 {
+	for n := range triedIDs + 1 {
 		immutable.Dir(t, filepath.Join(sn.dir, strconv.Itoa(7+n)))
 	}
 	if _, err := sn.Prepare(t.Context(), "none", ""); err == nil ||
 		!strings.Contains(err.Error(), filepath.Join(sn.dir)) {
-		t.Errorf("error %v, want one that names the directory after %d IDs", err, takenIDs)
+		t.Errorf("error %v, want one that names the directory after %d IDs", err, triedIDs)
 	}
 }
 

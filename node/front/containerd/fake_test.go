@@ -18,7 +18,7 @@ import (
 )
 
 // fakeChains implements Chains, with directories instead of mounted trees. Each Claim and Mount
-// begins a transaction, which would block if the caller had one open.
+// begins a transaction. So the test would hang if the caller had a transaction open.
 type fakeChains struct {
 	t   *testing.T
 	dir string
@@ -29,13 +29,13 @@ type fakeChains struct {
 	fails     map[string]error // returned by Mount, by chain
 	refused   error            // returned by Allow
 	forbidden bool             // Claim and Mount must not be called
-	onClaim   func()
-	onMount   func()
+	onClaim   func()           // called by Claim; nil: nothing
+	onMount   func()           // called by Mount; nil: nothing
 	claims    []resolver.Request
 	mounts    []string
 	starts    []string
 	releases  []string
-	ready     map[string]bool // claimed or mounted, and still held
+	ready     map[string]bool // chains that were claimed or mounted, and are still held
 	holds     map[string]int
 }
 
@@ -57,7 +57,7 @@ func (f *fakeChains) enter(chain string) {
 		f.t.Errorf("chain %s is claimed or mounted by a call that must not wait for a hub", chain)
 	}
 	if f.holds[chain] == 0 {
-		f.t.Errorf("chain %s is claimed or mounted, and not held", chain)
+		f.t.Errorf("chain %s is claimed or mounted without being held", chain)
 	}
 }
 
@@ -181,8 +181,8 @@ func ref(chain string) snapshots.Opt {
 	return snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: chain})
 }
 
-// unpack unpacks one layer as containerd does, and returns the name of the committed snapshot: the
-// one that Walk finds if the layer exists, or else name.
+// unpack unpacks one layer as containerd does, and returns the name of the committed snapshot. That
+// is name, or, if the layer exists already, the name of the snapshot that Walk finds.
 func unpack(t *testing.T, sn *Snapshotter, name, parent, chain string, opts ...snapshots.Opt) string {
 	t.Helper()
 	ctx := t.Context()
@@ -200,7 +200,7 @@ func unpack(t *testing.T, sn *Snapshotter, name, parent, chain string, opts ...s
 	return name
 }
 
-// find returns the snapshot of a chain that containerd's metadata store would find.
+// find returns the name of the snapshot that containerd's metadata store would find for a chain.
 func find(t *testing.T, sn *Snapshotter, chain, parent string) (name string) {
 	t.Helper()
 	filter := `labels."containerd.io/snapshot.ref"==` + chain + `,parent=="` + parent + `"`

@@ -9,7 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// mapOptions returns the mount options for a user namespace's mappings, if RemapIDs is set.
+// mapOptions returns the mount options for the ID mappings of a user namespace, if Config.RemapIDs
+// is set.
 func (s *Snapshotter) mapOptions(labels map[string]string) (options []string) {
 	if !s.remapIDs {
 		return nil
@@ -29,7 +30,7 @@ func isMapped(labels map[string]string) bool {
 	return uid || gid
 }
 
-// mappedRoot returns the host's IDs of the container's root.
+// mappedRoot returns the user and group on the host to which the container's root is mapped.
 func mappedRoot(labels map[string]string) (uid, gid int, err error) {
 	if uid, err = rootOf(labels[snapshots.LabelSnapshotUIDMapping]); err != nil {
 		return 0, 0, err
@@ -38,8 +39,8 @@ func mappedRoot(labels map[string]string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// rootOf returns the host's ID for the container's ID 0. A mapping is a comma-separated list of
-// CONTAINER:HOST:LENGTH. An empty mapping maps each ID to itself.
+// rootOf returns the ID on the host to which the container's ID 0 is mapped. A mapping is a
+// comma-separated list of CONTAINER:HOST:LENGTH. An empty mapping maps each ID to itself.
 func rootOf(mapping string) (int, error) {
 	if mapping == "" {
 		return 0, nil

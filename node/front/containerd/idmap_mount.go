@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappable returns other paths of lower directories, by which they can be ID-mapped together. One
-// of the directories is a mounted tree.
+// mappable returns other paths of lower directories, with which containerd can ID-map them
+// together. One of the directories is a mounted tree.
 //
 // For a user namespace, containerd clones the nearest common parent of all lower directories, with
 // all mounts below it, and maps the clones. For a tree and a snapshot directory that parent is the
 // node's root. It contains the devices' FUSE mount, which cannot be mapped. So the snapshots are
-// also mounted next to the trees.
+// also mounted beside the trees, in the same directory.
 func (s *Snapshotter) mappable(lower []string) ([]string, error) {
 	if err := s.mountBeside(); err != nil {
 		return nil, fmt.Errorf("mount the snapshots at %s, for a user namespace: %w", s.beside, err)
@@ -57,7 +57,7 @@ func (s *Snapshotter) mountBeside() error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// unmountBeside undoes mountBeside, also that of an earlier daemon.
+// unmountBeside undoes mountBeside, also if an earlier daemon called it.
 func (s *Snapshotter) unmountBeside() error {
 	if s.beside == "" {
 		return nil

@@ -13,11 +13,12 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// killDir is the environment variable that makes TestKilled the process that is killed.
+// killDir is the environment variable that tells TestKilled that it runs in the process to be
+// killed.
 const killDir = "LIGHTER_TEST_KILL_DIR"
 
-// A process is killed while it makes and removes snapshots, each time a little later. When the next
-// one starts, the directories match the store.
+// Processes that make and remove snapshots are killed, each a little later than the previous one.
+// When the next process starts, the directories match the store.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv(killDir); dir != "" {
 		churn(t, dir)
@@ -48,7 +49,7 @@ func churn(t *testing.T, dir string) {
 	}
 }
 
-// killAfter runs churn in a process and kills it after so many lines.
+// killAfter runs churn in a process, and kills the process after it has printed a number of lines.
 func killAfter(t *testing.T, dir string, lines int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$")
@@ -74,7 +75,7 @@ func killAfter(t *testing.T, dir string, lines int) {
 }
 
 // checkStore opens the store, checks the directories, and removes the snapshots with fixed names,
-// so that the next process can make them. Those that churn committed stay.
+// so that the next process can make them. The snapshots that churn committed stay.
 func checkStore(t *testing.T, dir string) {
 	t.Helper()
 	chains := newFake(t)
@@ -94,7 +95,7 @@ func checkStore(t *testing.T, dir string) {
 	}
 	const others = 2 // metadata.db and emptyDir
 	if found := len(entries(t, sn)); found != directories+others {
-		t.Errorf("%d snapshots have directories, and the entries are %v", directories, entries(t, sn))
+		t.Errorf("%d snapshots have directories, but the entries are %v", directories, entries(t, sn))
 	}
 	for _, key := range []string{"a", "b", "c", lazyName(chainID("1"), noParent)} {
 		if err := sn.Remove(t.Context(), key); err != nil && !errdefs.IsNotFound(err) {

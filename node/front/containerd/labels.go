@@ -11,18 +11,18 @@ import (
 )
 
 // Labels that containerd sets on the snapshots of a pull, besides snapshots.LabelSnapshotRef. It
-// sets the cri.* labels only if it is configured to. If it is not, such labels come from the
+// sets the cri.* labels only if it is configured to set them. Otherwise such labels come from the
 // manifest's annotations and prove nothing. lighter doctor reports that as a problem.
 const (
 	// labelImage is the reference that the pull fetches.
 	labelImage = "containerd.io/snapshot/cri.image-ref"
-	// labelManifest is the digest of the manifest that containerd fetched for this reference.
+	// labelManifest is the digest of the manifest that containerd fetched for that reference.
 	labelManifest = "containerd.io/snapshot/cri.manifest-digest"
-	// labelLayers lists the digests of the layers from this one up, separated by commas.
+	// labelLayers lists the digests of this layer and of the layers above it, separated by commas.
 	labelLayers = "containerd.io/snapshot/cri.image-layers"
 	// labelParentChain is the chain below the layer that containerd's unpacker prepares. If layers
-	// are unpacked in parallel, nothing else names that chain before Commit, which has the parent
-	// itself. (containerd 2.4, core/unpack/unpacker.go; the constant there is private.)
+	// are unpacked in parallel, only this label names that chain before Commit sets the parent.
+	// (containerd 2.4, core/unpack/unpacker.go; the constant there is private.)
 	labelParentChain = "containerd.io/snapshot/parent-chain-id"
 )
 
@@ -30,17 +30,18 @@ const (
 const (
 	// labelWhy is the reason why a chain is lazy, or not, for users.
 	labelWhy = "containerd.io/snapshot/lighter.why"
-	// labelKeepBelow keeps the chain below a lazy snapshot without parent from containerd's garbage
-	// collector. (containerd copies the label to its own record. The name of the snapshotter is
-	// part of it.) Without it, an image that was unpacked in parallel would lose its lower layers
-	// right after the pull: clients that look at each layer would miss them, and the next pull
-	// would ask for them again.
+	// labelKeepBelow protects the chain below a lazy snapshot without parent from containerd's
+	// garbage collector. (containerd copies the label to its own record. The name of the
+	// snapshotter is part of the label.) Without it, an image that was unpacked in parallel would
+	// lose its lower layers right after the pull. Clients that look for each layer would miss them,
+	// and the next pull would ask for them again.
 	labelKeepBelow = "containerd.io/gc.ref.snapshot.lighter/below"
 )
 
 var chainPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// chainFrom returns the chain that a client unpacks into a snapshot, or "" if it does not say.
+// chainFrom returns the chain that a client unpacks into a snapshot, or "" if the labels do not
+// name it.
 func chainFrom(labels map[string]string) string {
 	chain := labels[snapshots.LabelSnapshotRef]
 	if !chainPattern.MatchString(chain) {
@@ -57,8 +58,8 @@ func parentChainFrom(labels map[string]string) string {
 	return ""
 }
 
-// requestFrom returns what the labels of a snapshot say about a pull. below is the chain that the
-// snapshot's parent stands for, if any.
+// requestFrom makes a request from the labels of a snapshot. below is the chain of the snapshot's
+// parent, or "".
 func requestFrom(labels map[string]string, chain, below string) resolver.Request {
 	if below == "" {
 		below = labels[labelParentChain]
@@ -70,7 +71,7 @@ func requestFrom(labels map[string]string, chain, below string) resolver.Request
 	}
 }
 
-// isTop reports whether labels say that an image ends with the layer.
+// isTop reports whether labels say that the layer is the top of an image.
 func isTop(labels map[string]string) bool {
 	layers := labels[labelLayers]
 	return layers != "" && !strings.Contains(layers, ",")

@@ -14,10 +14,10 @@ import (
 // Layer is a chain with a snapshot.
 type Layer struct {
 	Chain string
-	Image string // if the layer is the top of an image: its reference, as far as containerd has named it
+	Image string // if the layer is the top of an image: the image's reference, if containerd has named it
 	Lazy  bool
 	Why   string // why it is lazy, or not; empty if unknown
-	Top   bool   // no layer stands on it, or containerd said that an image ends here
+	Top   bool   // no layer is above it, or containerd said that it is the top of an image
 }
 
 // Layers lists the chains with snapshots, sorted. A layer that a pull in progress is still
@@ -45,7 +45,7 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 			layers[chain] = l
 		}
 		_, lazy := chainOf(info.Name)
-		if lazy || !l.Lazy { // the lazy snapshot's reason counts more than that of a plain one in another namespace
+		if lazy || !l.Lazy { // the reason of the lazy snapshot counts more than that of a plain one in another namespace
 			l.Why = cmp.Or(whyOf(info), l.Why)
 		}
 		l.Lazy = l.Lazy || lazy
@@ -62,9 +62,10 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 	return list, nil
 }
 
-// noteTop notes that an image ends with a layer whose lazy snapshot was made for an image with more
-// layers above. (containerd prepares such a layer only in another namespace. In the same namespace
-// it finds the snapshot itself.) Only `lighter status` uses the note.
+// noteTop updates the labels of a lazy snapshot that was made for an image with more layers above,
+// if a pull now says that the layer is the top of another image. (containerd prepares such a layer
+// only in another namespace. In the same namespace it finds the snapshot without asking.) Only
+// `lighter status` uses this.
 func (s *Snapshotter) noteTop(ctx context.Context, name string, labels map[string]string) {
 	if !isTop(labels) {
 		return
@@ -79,7 +80,7 @@ func (s *Snapshotter) noteTop(ctx context.Context, name string, labels map[strin
 		return err
 	})
 	if err != nil {
-		s.log.WarnContext(ctx, "cannot note the name of an image", "snapshot", name, "err", err)
+		s.log.WarnContext(ctx, "cannot store the name of an image", "snapshot", name, "err", err)
 	}
 }
 
@@ -96,9 +97,9 @@ func whyOf(info snapshots.Info) string {
 	return why
 }
 
-// layerOf returns the chain that a snapshot is or will be, or "". A client that does not label its
-// snapshots names committed snapshots by their chains; containerd puts a namespace and a number
-// before the name.
+// layerOf returns the chain that a snapshot is or will become, or "". A client that does not label
+// its snapshots names committed snapshots by their chains. containerd puts a namespace and a number
+// before such a name.
 func layerOf(info snapshots.Info) string {
 	if chain, lazy := chainOf(info.Name); lazy {
 		return chain
@@ -113,7 +114,7 @@ func layerOf(info snapshots.Info) string {
 	return chain
 }
 
-// Users lists the active snapshots and views on each chain. Most are those of containers.
+// Users lists the active snapshots and views on each lazy chain. Most of them belong to containers.
 func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
 	infos, err := s.list(ctx)
 	if err != nil {
@@ -129,7 +130,7 @@ func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
 			continue
 		}
 		for parent := info.Parent; parent != ""; parent = parents[parent] {
-			if chain, lazy := chainOf(parent); lazy { // the tree contains everything below
+			if chain, lazy := chainOf(parent); lazy { // the chain's tree contains all layers below
 				on[chain] = append(on[chain], info.Name)
 				break
 			}

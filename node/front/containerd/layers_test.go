@@ -47,8 +47,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// The reason why an image is lazy, or not, survives a restart. If a client does not name its chain,
-// that is the reason.
+// The reason why an image is lazy or not survives a restart. If a client does not name the chain
+// that it unpacks, this is the reason.
 func TestWhyIsKept(t *testing.T) {
 	lazy, plain, nameless := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, lazy)
@@ -71,8 +71,9 @@ func TestWhyIsKept(t *testing.T) {
 	}
 }
 
-// An image that is the lower part of another image, which was pulled first, gets its name from a
-// pull in another namespace. The image above keeps its own name.
+// Two images share a base layer, which is the top of the smaller image. If the larger image was
+// pulled first, the base layer gets the smaller image's name when that image is pulled in another
+// namespace. The larger image's name stays.
 func TestNameOfALowerImage(t *testing.T) {
 	base, top := chainID("1"), chainID("2")
 	sn, _ := newTest(t, base, top)

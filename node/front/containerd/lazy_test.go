@@ -112,7 +112,7 @@ func TestLowerDirectories(t *testing.T) {
 			t.Errorf("active on %s: %v, want lower directories %v", parent, active, want)
 		}
 		view := must[[]mount.Mount](t)(sn.View(t.Context(), "view of "+parent, parent))
-		if len(want) == 1 { // an overlay nevertheless: the SELinux label is one of its options
+		if len(want) == 1 { // so that the view is an overlay, which has an option for the SELinux label
 			want = append(want, filepath.Join(sn.dir, emptyDir))
 		}
 		if got := option(t, view, "lowerdir"); got != strings.Join(want, ":") || view[0].Type != "overlay" ||
@@ -121,13 +121,13 @@ func TestLowerDirectories(t *testing.T) {
 		}
 		for key, first := range map[string][]mount.Mount{"active on " + parent: active, "view of " + parent: view} {
 			if again := must[[]mount.Mount](t)(sn.Mounts(t.Context(), key)); !reflect.DeepEqual(again, first) {
-				t.Errorf("Mounts returns %v, at first %v", again, first)
+				t.Errorf("Mounts returns %v, want %v as before", again, first)
 			}
 		}
 	}
 }
 
-// An active snapshot announces a start, a view does not.
+// An active snapshot on a chain leads to a call of NoteStart, a view does not.
 func TestStarts(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -164,7 +164,7 @@ func TestUpperRootHasOwnerOfTheTree(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
 	lazy := unpack(t, sn, "1", "", one)
-	// A user other than root can only change the group, and only to another one of its own.
+	// A user other than root can change only the group, and only to one of the user's groups.
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
 		uid, gid = 1234, 5678
@@ -189,7 +189,7 @@ func TestUnavailableTree(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
 	lazy := unpack(t, sn, "1", "", one)
-	// The kind of the cause must not become the kind of the error.
+	// The error must not be of the kind of its cause.
 	chains.fails[one] = errors.Join(errHubGone, errdefs.ErrNotFound)
 	before := entries(t, sn)
 	for _, do := range []func() error{
@@ -273,7 +273,7 @@ func TestLastSnapshotReleasesItsChain(t *testing.T) {
 	chains.releases = nil
 	usage := func(name string) snapshots.Usage { return must[snapshots.Usage](t)(sn.Usage(t.Context(), name)) }
 	if usage(first) != (snapshots.Usage{}) || usage(second) != (snapshots.Usage{}) {
-		t.Error("usage of one of two snapshots of a chain, want 0: its removal frees nothing")
+		t.Error("usage of one of two snapshots of a chain is not 0, but its removal frees nothing")
 	}
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", second))
 	if err := sn.Remove(t.Context(), second); !errdefs.IsFailedPrecondition(err) {
@@ -337,8 +337,8 @@ func TestNamesRoundTrip(t *testing.T) {
 	}
 }
 
-// Another namespace gets the lazy snapshot of a chain for the same image, and for another image
-// that may have the chain. Otherwise the layer is unpacked.
+// A pull in another namespace gets the lazy snapshot of a chain if it is a pull of the same image,
+// or of an image that may have the chain (Allow). Otherwise the layer is unpacked.
 func TestLazySnapshotsOfOtherImages(t *testing.T) {
 	chain := chainID("1")
 	sn, chains := newTest(t, chain)

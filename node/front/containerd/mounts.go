@@ -11,11 +11,12 @@ import (
 
 func (s *Snapshotter) fsPath(id string) string { return filepath.Join(s.dir, id, "fs") }
 
-// lower returns the lower directories of f, topmost first, and mounts the tree among them.
+// lower returns the lower directories of f, topmost first. If one of them is a tree, lower mounts
+// it.
 //
-// A view of a tree alone gets an empty directory as well, so that it is an overlay, as a view of
-// many layers would be: the option that containerd adds for SELinux (context=) has no effect on a
-// bind mount.
+// A view of only a tree gets an empty directory, too. So it is an overlay, as a view of many layers
+// would be. A bind mount would not do: the option that containerd adds for SELinux (context=) has
+// no effect on it.
 func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	st := f.stack
 	var dirs []string
@@ -41,8 +42,8 @@ func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	return dirs, nil
 }
 
-// mounts returns the mounts of f over the lower directories: the same as those of containerd's
-// overlay snapshotter, down to the order of the options.
+// mounts returns the mounts of f over the lower directories. They are the same as those of
+// containerd's overlay snapshotter, even in the order of the options.
 func (s *Snapshotter) mounts(f frame, lower []string) []mount.Mount {
 	options := s.mapOptions(f.labels)
 	if f.isRebased() {

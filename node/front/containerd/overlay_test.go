@@ -12,7 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// For unknown chains, each answer equals that of containerd's overlay snapshotter.
+// For unknown chains, the snapshotter answers each request as containerd's overlay snapshotter
+// does.
 func TestPlainIsOverlay(t *testing.T) {
 	for _, remap := range []bool{false, true} {
 		t.Run(fmt.Sprint("remap ", remap), func(t *testing.T) {
@@ -42,11 +43,11 @@ func TestPlainIsOverlay(t *testing.T) {
 	}
 }
 
-// unnamed stands for all kinds of errors that containerd does not distinguish. An error of this
-// snapshotter may have a more exact kind.
+// unnamed stands for all kinds of errors that containerd does not distinguish. If containerd's
+// snapshotter returns such an error, this snapshotter may return one of a more exact kind.
 const unnamed = "some error"
 
-// kind names the kind of an error that containerd distinguishes.
+// kind returns the name of an error's kind, as far as containerd distinguishes kinds.
 func kind(err error) string {
 	for name, is := range map[string]func(error) bool{
 		"not found":           errdefs.IsNotFound,

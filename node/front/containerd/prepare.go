@@ -24,10 +24,10 @@ type frame struct {
 	stack  stack
 }
 
-// A stack is the layers below a snapshot: plain snapshots, and below them at most one chain. The
-// chain's tree is the merged view of all layers further down.
+// A stack has the layers below a snapshot: plain snapshots, and below them at most one lazy chain.
+// The chain's tree is the merged view of all layers further down.
 type stack struct {
-	plain []string // IDs, topmost first
+	plain []string // IDs of snapshots, topmost first
 	chain string   // empty if there are only plain snapshots
 }
 
@@ -55,9 +55,9 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	return s.create(ctx, snapshots.KindActive, key, parent, labels)
 }
 
-// readyBelow mounts the tree below an unknown layer before the layer is unpacked: Commit, which
-// puts the layer on this tree, must not wait for a hub. (If the parent is known already, create
-// mounts its tree.)
+// readyBelow mounts the tree below an unknown layer before the layer is unpacked, because Commit,
+// which puts the layer on this tree, must not wait for a hub. (If the parent is known already,
+// create mounts its tree.)
 func (s *Snapshotter) readyBelow(ctx context.Context, parent string, labels map[string]string) error {
 	below := parentChainFrom(labels)
 	if parent != "" || below == "" {
@@ -71,7 +71,7 @@ func (s *Snapshotter) readyBelow(ctx context.Context, parent string, labels map[
 	return err
 }
 
-// View makes a read-only view of parent.
+// View makes a read-only snapshot of parent.
 func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	labels, err := labelsOf(opts)
 	if err != nil {
@@ -140,8 +140,8 @@ func stackOn(ctx context.Context, parent string) (stack, error) {
 }
 
 // create makes an active snapshot or a view. It records the snapshot before it mounts the tree
-// below, so that this tree cannot be removed meanwhile. If the mount fails, it removes the snapshot
-// again.
+// below, so that this tree cannot be removed in between. If the tree cannot be mounted, create
+// removes the snapshot again.
 func (s *Snapshotter) create(
 	ctx context.Context, kind snapshots.Kind, key, parent string, labels map[string]string,
 ) ([]mount.Mount, error) {
@@ -188,7 +188,7 @@ func (s *Snapshotter) insert(
 	if err := s.ownAsParent(dir, f); err != nil {
 		return frame{}, err
 	}
-	for range takenIDs {
+	for range triedIDs {
 		created, err := storage.CreateSnapshot(ctx, kind, key, parent, snapshots.WithLabels(labels))
 		if err != nil {
 			return frame{}, fmt.Errorf("create snapshot %s: %w", key, err)
@@ -204,11 +204,11 @@ func (s *Snapshotter) insert(
 		}
 	}
 	return frame{}, fmt.Errorf("create snapshot %s: leftovers that cannot be moved occupy the directories "+
-		"of %d IDs, the last of them %s: delete them", key, takenIDs, filepath.Join(s.dir, f.id))
+		"of %d IDs, the last of them %s: delete them", key, triedIDs, filepath.Join(s.dir, f.id))
 }
 
-// takenIDs is the number of IDs that are tried if leftovers occupy their directories.
-const takenIDs = 64
+// triedIDs is the number of IDs that are tried if leftovers occupy their directories.
+const triedIDs = 64
 
 // newDir makes a snapshot's directory under a temporary name, and returns its path. It may return a
 // path and an error.
@@ -226,9 +226,9 @@ func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 	return dir, err
 }
 
-// place gives a directory its final name. Leftovers may have that name, because the store hands out
-// an ID again if the first transaction with it was not committed. place moves leftovers aside. If
-// that fails, free is false.
+// place gives a directory its final name, the ID. Leftovers may have that name, because the store
+// hands out an ID again if the first transaction with it was not committed. place moves leftovers
+// aside. If they cannot be moved, free is false.
 func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 	err = os.Rename(dir, filepath.Join(s.dir, id))
 	if errors.Is(err, fs.ErrExist) {
@@ -246,8 +246,8 @@ func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 }
 
 // ownAsParent gives the root of the new upper directory the owner that overlayfs must show: root of
-// the user namespace if there is one, or else the owner of the parent's root. If the parent is a
-// tree, ownAsTree does that later.
+// the user namespace if there is one, or else the owner of the parent's root. If the parent is
+// lazy, ownAsTree sets the owner later.
 func (s *Snapshotter) ownAsParent(dir string, f frame) error {
 	if isMapped(f.labels) {
 		uid, gid, err := mappedRoot(f.labels)
@@ -262,7 +262,7 @@ func (s *Snapshotter) ownAsParent(dir string, f frame) error {
 	return copyOwner(filepath.Join(dir, "fs"), s.fsPath(f.stack.plain[0]))
 }
 
-// ownAsTree does the same as ownAsParent for a lazy parent, whose tree is mounted by now.
+// ownAsTree does the same as ownAsParent for a lazy parent. The parent's tree is mounted by now.
 func (s *Snapshotter) ownAsTree(f frame, lower []string) error {
 	if f.stack.chain == "" || len(f.stack.plain) > 0 || isMapped(f.labels) {
 		return nil
@@ -279,8 +279,8 @@ func copyOwner(dst, src string) error {
 	return os.Lchown(dst, int(stat.Uid), int(stat.Gid))
 }
 
-// abandon removes a snapshot whose client gets an error. Its ID is not handed out again, so its
-// directory can be deleted without a transaction.
+// abandon removes a snapshot whose client gets an error. The store does not hand out the snapshot's
+// ID again, so the directory can be deleted without a transaction.
 func (s *Snapshotter) abandon(ctx context.Context, key, id string) {
 	err := s.Remove(context.WithoutCancel(ctx), key)
 	if err == nil {

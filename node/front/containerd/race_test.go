@@ -32,8 +32,8 @@ func TestManyPreparesOfOneChain(t *testing.T) {
 	}
 }
 
-// A snapshot of a chain is removed while the chain is claimed on another parent. Afterwards the
-// tree is held if, and only if, the claim succeeded.
+// A chain's snapshot is removed while a request claims the chain on another parent. Afterwards the
+// chain is held if, and only if, the claim succeeded.
 func TestRemovalDuringClaim(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		one := chainID("1")
@@ -48,7 +48,7 @@ func TestRemovalDuringClaim(t *testing.T) {
 		}
 		_, err := sn.Prepare(t.Context(), "key", base, ref(one))
 		if errdefs.IsAlreadyExists(err) != known || chains.ready[one] != known {
-			t.Errorf("known %v: error %v, tree held: %v", known, err, chains.ready[one])
+			t.Errorf("known %v: error %v, chain held: %v; want it held only if known", known, err, chains.ready[one])
 		}
 	}
 }
@@ -67,12 +67,12 @@ func TestRemovalDuringMounts(t *testing.T) {
 		t.Error(err)
 	}
 	if chains.ready[one] {
-		t.Error("the tree is held without a snapshot")
+		t.Error("the chain is held without a snapshot")
 	}
 }
 
-// Under concurrent claims, mounts and removals, a chain with a snapshot has its tree, and a chain
-// without was released.
+// After concurrent claims, mounts and removals, each chain with a snapshot is held once, and each
+// chain without a snapshot was released.
 func TestClaimsAgainstRemovals(t *testing.T) {
 	ids := []string{chainID("1"), chainID("2"), chainID("3")}
 	sn, chains := newTest(t, ids[:2]...)
@@ -109,8 +109,8 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 	}
 }
 
-// useAndRemove makes a snapshot on a lazy one, and removes both. Another goroutine may have removed
-// the lazy one already, or still use it.
+// useAndRemove makes a snapshot on a lazy snapshot, and removes both. Another goroutine may have
+// removed the lazy snapshot already, or may still use it.
 func useAndRemove(t *testing.T, sn *Snapshotter, chain, key string) error {
 	name := lazyName(chain, noParent)
 	_, err := sn.Prepare(t.Context(), key, name)

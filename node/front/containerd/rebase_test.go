@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// layer returns the labels that containerd's unpacker sets if it unpacks layers in parallel: the
-// layer's chain, and the chain below.
+// layer returns an option with the labels that containerd's unpacker sets if it unpacks layers in
+// parallel: the layer's chain, and the chain below.
 func layer(chain, below string) snapshots.Opt {
 	labels := map[string]string{snapshots.LabelSnapshotRef: chain}
 	if below != "" {
@@ -67,7 +67,7 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	}
 	again := must[[]mount.Mount](t)(sn.Mounts(ctx, "extract 2"))
 	if option(t, again, "upperdir") != option(t, m2, "upperdir") || again[0].Type != "overlay" {
-		t.Errorf("Mounts returns %v, Prepare returned %v", again, m2)
+		t.Errorf("Mounts returns %v, want %v as from Prepare", again, m2)
 	}
 	allow := chains.forbid()
 	for _, c := range []struct{ name, key, parent, chain string }{

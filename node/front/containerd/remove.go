@@ -52,8 +52,8 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	})
 }
 
-// Remove removes a snapshot from the store. The next Cleanup deletes its directory. A chain without
-// other holders is removed at once.
+// Remove removes a snapshot from the store. The next Cleanup deletes its directory. If the snapshot
+// is lazy, Remove drops its chain.
 func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		_, _, err := storage.Remove(ctx, key)
@@ -69,8 +69,8 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 }
 
 // Cleanup deletes the directories that the store does not know. It moves them aside within a
-// transaction, so that no new directory appears meanwhile, and deletes them afterwards. If that
-// fails, Leftovers lists them, and the next Cleanup tries again.
+// transaction, so that no new directory appears in between, and deletes them afterwards. Leftovers
+// lists those that cannot be moved or deleted, and the next Cleanup tries again.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	var aside []string
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
@@ -122,9 +122,9 @@ func isOurs(name string) bool {
 	return name != "" && strings.Trim(name, "0123456789") == ""
 }
 
-// moveAside moves entries of the directory into a new one, aside, which may be deleted at any time.
-// It ignores missing entries, because a concurrent call may have moved them, and returns entries
-// that it could not move.
+// moveAside moves entries of the snapshots' directory into a new directory, aside, which may be
+// deleted at any time. It ignores missing entries, because a concurrent call may have moved them.
+// stay lists the entries that could not be moved.
 func (s *Snapshotter) moveAside(entries []string) (aside string, stay []string, err error) {
 	if aside, err = os.MkdirTemp(s.dir, oldPrefix); err != nil {
 		return "", nil, err

@@ -19,7 +19,7 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// serve returns a client of a snapshotter over a socket, as containerd has it.
+// serve serves a snapshotter on a socket, and returns a client such as containerd has.
 func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter, path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(socketdir.New(t), "s.sock")

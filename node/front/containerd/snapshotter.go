@@ -22,13 +22,13 @@ import (
 )
 
 // openTimeout bounds the wait for the lock on metadata.db. A daemon that is being replaced releases
-// it well before. By default bbolt waits without limit.
+// the lock much earlier. By default bbolt waits without limit.
 const openTimeout = 10 * time.Second
 
 // Config says where the snapshots are and how they are mounted.
 type Config struct {
-	// Dir holds metadata.db and one directory per snapshot. It is created if it is missing. Its
-	// file system must support overlayfs upper directories.
+	// Dir has metadata.db and one directory per snapshot. It is created if it is missing. Its file
+	// system must support overlayfs upper directories.
 	Dir string
 
 	// RemapIDs passes the ID mappings of user namespaces to the mount. It must be set if, and only
@@ -36,8 +36,8 @@ type Config struct {
 	// Otherwise files are mapped twice, or not at all.
 	RemapIDs bool
 
-	// Beside is a path next to the mounted trees. If a user namespace needs it, Dir is mounted
-	// there too, read-only. It is used only with RemapIDs.
+	// Beside is a path in the directory of the mounted trees. If a container with a user namespace
+	// needs it, Dir is also mounted there, read-only. It is used only with RemapIDs.
 	Beside string
 
 	Log *slog.Logger
@@ -47,7 +47,7 @@ type Config struct {
 type Snapshotter struct {
 	dir      string
 	remapIDs bool
-	options  []string // appended to those of every overlay mount
+	options  []string // appended to the options of every overlay mount
 	store    *storage.MetaStore
 	chains   Chains
 	log      *slog.Logger
@@ -63,8 +63,9 @@ var (
 	_ snapshots.Cleaner     = (*Snapshotter)(nil)
 )
 
-// New opens the snapshots below cfg.Dir, or begins with none. It cleans up after an interrupted
-// daemon. It holds the chain of each lazy snapshot, and calls no other method of chains.
+// New opens the snapshots in cfg.Dir. If there are none, it makes an empty store. It cleans up
+// after a daemon that was interrupted. It calls chains.Hold for the chain of each lazy snapshot,
+// and no other method of chains.
 func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, emptyDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the snapshot directory: %w", err)
@@ -91,8 +92,8 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	return s, nil
 }
 
-// begin holds the chains of the lazy snapshots in the store, and cleans up. A failed cleanup is no
-// error: the disk may be full.
+// begin calls Hold for the chains of the lazy snapshots in the store, and cleans up. A failed
+// cleanup is no error, because the disk may be full.
 func (s *Snapshotter) begin(ctx context.Context) error {
 	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		names, err := idMap(ctx)
@@ -109,7 +110,7 @@ func (s *Snapshotter) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = s.Cleanup(ctx) // Leftovers has the cause, and containerd calls it again
+	_ = s.Cleanup(ctx) // Leftovers has the cause, and containerd calls Cleanup again
 	return nil
 }
 
@@ -141,8 +142,8 @@ func overlayOptions(dir string, log *slog.Logger) ([]string, error) {
 	return options, nil
 }
 
-// checkUpper refuses a file system that overlayfs rejects for upper directories, with EINVAL: no
-// container could start. Other errors may be temporary.
+// checkUpper refuses a file system that overlayfs rejects (with EINVAL) for upper directories,
+// because no container could start. It ignores other errors, which may be temporary.
 func checkUpper(dir string) error {
 	if err := overlayutils.SupportsMultipleLowerDir(dir); errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("overlayfs refuses the file system of %s for an upper directory, so containers could not "+
@@ -160,7 +161,7 @@ func (s *Snapshotter) Close() error {
 	return s.store.Close()
 }
 
-// info returns a snapshot's ID, and its record in the store.
+// info returns a snapshot's ID, record and usage from the store.
 func (s *Snapshotter) info(
 	ctx context.Context, key string,
 ) (id string, info snapshots.Info, usage snapshots.Usage, err error) {
@@ -177,7 +178,8 @@ func (s *Snapshotter) Stat(ctx context.Context, key string) (snapshots.Info, err
 	return info, err
 }
 
-// Update changes labels, except the label by which containerd finds a lazy snapshot.
+// Update changes the labels of a snapshot, except the label by which containerd finds a lazy
+// snapshot.
 func (s *Snapshotter) Update(
 	ctx context.Context, info snapshots.Info, fieldpaths ...string,
 ) (updated snapshots.Info, err error) {
@@ -191,7 +193,7 @@ func (s *Snapshotter) Update(
 	return updated, err
 }
 
-// Usage returns what the removal of a snapshot would free. For an active snapshot it reads the
+// Usage returns what the removal of a snapshot would free. For an active snapshot it measures the
 // upper directory.
 func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
 	id, info, usage, err := s.info(ctx, key)
@@ -212,8 +214,8 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, e
 	return snapshots.Usage(du), nil
 }
 
-// Walk calls fn for each snapshot that matches the filters. It reads all of them first: fn may wait
-// for a slow client, and an open read transaction delays writers.
+// Walk calls fn for each snapshot that matches the filters. It reads all of them before it calls
+// fn: fn may wait for a slow client, and an open read transaction delays writers.
 func (s *Snapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, filters ...string) error {
 	infos, err := s.list(ctx, filters...)
 	if err != nil {
@@ -241,7 +243,8 @@ func (s *Snapshotter) list(ctx context.Context, filters ...string) (infos []snap
 	return infos, err
 }
 
-// idMap is storage.IDMap (ID to name), but a store without any snapshot yet is empty, not missing.
+// idMap returns the names of the snapshots by ID, as storage.IDMap does. For a store that never had
+// a snapshot, it returns an empty map and no error.
 func idMap(ctx context.Context) (map[string]string, error) {
 	names, err := storage.IDMap(ctx)
 	if errdefs.IsNotFound(err) {

@@ -27,8 +27,8 @@ type Config struct {
 	Hubs    []string `toml:"hubs" comment:"URLs of hubs, and of mirrors with the same content. The node asks the first one that works."`
 	HubKeys []string `toml:"hub_keys" comment:"Public keys (ed25519:...) of the hubs. The node believes only statements that one of them has signed. Empty: the node learns the keys of its hub when it first needs them. It can do that only if it has a single hub, on this machine, which root or the node's own user runs. Otherwise set the keys here."`
 	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows, from a repository where the hub knows it. containerd has fetched this manifest from the registry, so the registry has permitted the pull. (Needs enable_remote_snapshot_annotations.) chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
-	Domain  string   `toml:"domain" comment:"Domain on every hub: the node uses the images of this one only."`
-	// Scope is the name that Domain had in files of earlier versions.
+	Domain  string   `toml:"domain" comment:"Domain on every hub: the node uses only the images of this domain."`
+	// Scope is Domain's name in files of earlier versions.
 	Scope       string        `toml:"scope,omitempty"`
 	PlainHTTP   bool          `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
 	CAFile      string        `toml:"ca_file" comment:"Certificates (PEM) to trust for the hubs, in addition to those of the system."`
@@ -129,7 +129,7 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// prefetchLimit returns how many bytes may be prefetched for one image's start.
+// prefetchLimit returns how many uncompressed bytes may be prefetched for one start.
 func (c *Config) prefetchLimit() int64 {
 	if !c.Prefetch {
 		return 0
@@ -154,10 +154,10 @@ func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 	return origin.New(log, options...)
 }
 
-// maxRecordDelay bounds record_delay. A trace may wait longer in memory: for earlier traces, for
-// readers that need the link, and between tries.
+// maxRecordDelay bounds record_delay. A trace may wait in memory for longer: for earlier traces,
+// for readers that need the link, and between attempts to send it.
 const maxRecordDelay = time.Hour
 
-// minHeldDelay bounds how often the node lists its trees. A hub may not know of a new one for twice
-// maxHeldDelay.
+// minHeldDelay bounds how often the node lists its trees. maxHeldDelay bounds how long hubs do not
+// know of a new tree: twice as long at most, if they accept the report.
 const minHeldDelay, maxHeldDelay = time.Second, time.Hour

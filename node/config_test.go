@@ -7,7 +7,7 @@ import (
 	"lighter/socket"
 )
 
-// A path that is too long for a socket is refused by the configuration, before anything is made.
+// If the path of a socket would be too long, Check refuses the configuration.
 func TestSocketPathsTooLong(t *testing.T) {
 	path := func(n int) string { return "/" + strings.Repeat("x", n-1) }
 	const name = len("/control.sock")

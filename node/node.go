@@ -1,11 +1,12 @@
 // Package node puts the parts of a node together, and runs them until its context ends. Then it
-// unmounts all trees that no container uses. If a daemon was killed, the next one cleans up.
+// unmounts the trees. Containers that run keep theirs. If a daemon was killed, the next daemon
+// cleans up.
 //
-// node.go shows the parts and how they are wired; the parts are packages below this one. The other
-// files are the configuration (config.go, values.go, trust.go), the root directory (root.go), and
+// node.go shows the parts, which are packages below this one, and how they are connected. The other
+// files have the configuration (config.go, values.go, trust.go), the root directory (root.go), and
 // the recorder of starts (recording.go).
 //
-// Only root may write to the root directory. It holds
+// Only the user root may write to the root directory. It contains
 //
 //	lock            held while a daemon runs (package takeover)
 //	control.sock    (package control)
@@ -63,7 +64,7 @@ type Node struct {
 	started   time.Time
 	log       *slog.Logger
 	stop      context.CancelCauseFunc
-	manager   *keeper.Manager // the service manager, or nil
+	manager   *keeper.Manager // the service manager; nil: there is none
 	lock      *os.File        // the lock of the root
 	leftovers *durable.Leftovers
 	monitor   *monitor.Server
@@ -87,12 +88,12 @@ type Node struct {
 	completion *completion.Completer
 
 	snapshots *containerd.Snapshotter // nil without an address for containerd
-	requests  net.Listener            // containerd's; nil without an address
+	requests  net.Listener            // for containerd; nil without an address
 	report    *report.Reporter
 	images    *imagecache.Cache
 	controls  net.Listener
 
-	closers []func() error // close the parts; in the order in which the parts were opened
+	closers []func() error // they close the parts; in the order in which the parts were opened
 }
 
 // Run runs a node until ctx is done. It is the only task of its process. ready is called once the
@@ -138,7 +139,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.openSnapshots(ctx); err != nil {
 		return err
 	}
-	if n.binds.Incomplete() { // any tree may be in use
+	if n.binds.Incomplete() { // a mount that is not in the list may use any tree
 		n.chains.HoldAll()
 	} else {
 		n.chains.Sweep()
@@ -168,8 +169,8 @@ func (n *Node) openChunks() (err error) {
 	return nil
 }
 
-// openCache opens the cache. Without a cache the node still serves, more slowly: each read that the
-// kernel does not answer from memory goes over the network.
+// openCache opens the cache. Without a cache the node still works, but more slowly: each read that
+// the kernel does not answer from memory goes over the network.
 func openCache(config Config, log *slog.Logger) *disk.Cache {
 	limits := disk.Limits{Size: int64(config.CacheSize), Low: disk.Space(config.FreeLow),
 		High: disk.Space(config.FreeHigh)}
@@ -182,7 +183,7 @@ func openCache(config Config, log *slog.Logger) *disk.Cache {
 	return cache
 }
 
-// lazyTrees is the store of trees with their mounts, as the resolver sees it.
+// lazyTrees combines the store of trees and their mounts for the resolver.
 type lazyTrees struct {
 	*trees.Store
 	*mount.Mounts
@@ -190,7 +191,7 @@ type lazyTrees struct {
 
 var _ resolver.Trees = lazyTrees{}
 
-// openTrees takes over the devices, and opens the trees that they serve.
+// openTrees takes over the devices of a previous daemon, or makes new ones, and opens the trees.
 func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	root := n.config.Root
 	n.devices, err = takeover.Open(ctx,
@@ -202,7 +203,7 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	n.trees = trees.Open(root, n.hubs, n.devices.Server(), n.prefetcher, n.log)
 	n.closers = append(n.closers, func() error {
 		n.health.Stop()
-		defer n.trees.Close() // when no device is served any more
+		defer n.trees.Close() // only when no device is served any more
 		return n.devices.Close()
 	})
 	n.mounts = mount.New(root, n.config.MountMode, n.trees, n.devices.Server(), n.recorder, n.log)
@@ -263,14 +264,14 @@ func (n *Node) listen(ctx context.Context, path string) (net.Listener, error) {
 	listener, err := socket.Listen(ctx, path)
 	if err == nil {
 		n.closers = append(n.closers, func() error {
-			_ = listener.Close() // its server may have closed it
+			_ = listener.Close() // the listener's server may have closed it
 			return nil
 		})
 	}
 	return listener, err
 }
 
-// openReport opens the parts for administrators.
+// openReport opens the parts that administrators use.
 func (n *Node) openReport(noMonitor error) {
 	c := &n.config
 	fixed := report.Status{
@@ -317,7 +318,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 }
 
 // announce reports that the node is ready: its sockets exist, and it serves the trees of a previous
-// daemon. Readiness is reported here and in withdraw only.
+// daemon. Only announce and withdraw report readiness.
 func (n *Node) announce(ready func()) {
 	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
 	n.monitor.Ready()
@@ -338,8 +339,8 @@ func (n *Node) notify(lines string) {
 	}
 }
 
-// close closes what was opened, highest first. The lock is released with the process, so that a
-// process that waits for the lock finds nothing running.
+// close closes what was opened, in the opposite order. The lock is not released here but by the end
+// of the process. So a process that waits for the lock finds nothing running.
 func (n *Node) close() error {
 	var errs []error
 	for _, one := range slices.Backward(n.closers) {

@@ -14,14 +14,15 @@ import (
 // openRecorder opens the recorder of starts, and the reporter that sends their traces to the hubs.
 func (n *Node) openRecorder() {
 	spread := time.Duration(n.config.RecordDelay)
-	if n.hubs.HasLoopback() { // the delay is for hubs with many nodes; a hub on this machine has few
+	if n.hubs.HasLoopback() { // a hub on this machine has few nodes, and needs no delay
 		spread = 0
 	}
 	n.traces = record.NewReporter(n.sendTrace, n.isFetching, spread, n.log)
 	n.recorder = record.New(n.config.Record, n.traces.Add)
 }
 
-// sendTrace sends a trace to a hub. If the hub refuses it, the error is record.ErrRefused.
+// sendTrace sends a trace to a hub. If the hub refuses the trace, the error wraps
+// record.ErrRefused.
 func (n *Node) sendTrace(ctx context.Context, t trace.Trace) error {
 	err := n.hubs.SendTrace(ctx, t.Tree, t)
 	var failed *client.Error

@@ -39,10 +39,10 @@ func (n *Node) openRoot() (inherited bool, err error) {
 	return inherited, err
 }
 
-// checkProgram refuses to run if this program's file lies on an image that a node serves: the
-// daemon would wait for itself to read its own code, and could not replace the daemon that serves
-// the image. If the list of mounts cannot be read, the node goes on: the next part that needs the
-// list reports what that means for containers.
+// checkProgram fails if this program's file is on an image that a node serves. The daemon would
+// wait for itself when it reads its own code, and could not replace the daemon that serves the
+// image. If the list of mounts cannot be read, the node goes on: the next part that needs the list
+// reports what that means for containers.
 func (n *Node) checkProgram() error {
 	tree, err := mount.LazyMount("/proc/self/exe")
 	if err != nil {
@@ -56,8 +56,8 @@ func (n *Node) checkProgram() error {
 	return nil
 }
 
-// makeRoot makes the node's root directory, resolves its name, and checks that only the user root
-// can change it.
+// makeRoot makes the node's root directory, resolves symbolic links in its path, and checks that
+// only the user root can change it.
 func (n *Node) makeRoot() error {
 	root := n.config.Root
 	if err := os.MkdirAll(root, 0o700); err != nil {
@@ -82,7 +82,7 @@ func (n *Node) makeRoot() error {
 	return nil
 }
 
-// RealRoot returns a root's name without symbolic links. The kernel lists mounts below that name.
+// RealRoot returns a root's path without symbolic links, as in the kernel's list of mounts.
 func RealRoot(root string) string {
 	if real, err := filepath.EvalSymlinks(root); err == nil {
 		return real
@@ -90,10 +90,10 @@ func RealRoot(root string) string {
 	return root
 }
 
-// Release gives up the devices of a node that will not come back. The keeper drops the connection,
-// so reads that wait for the node fail, as do all later ones of data that is not in memory. Its
-// mounts are removed, those of lighter mount, too. Files on the disk stay. Release refuses while a
-// node runs with that root.
+// Release gives up the devices of a node that will not start again. The keeper drops the
+// connection. So reads that wait for the node fail, and later reads of data that is not in memory
+// fail, too. All mounts are removed, also those of lighter mount. Files on the disk stay. If a node
+// runs with that root, Release fails.
 func Release(ctx context.Context, root string, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may release devices: run this as root (try sudo)")

@@ -12,9 +12,9 @@ import (
 // Trust says which pulls get images from a node's hubs.
 type Trust = resolver.Trust
 
-// Trusts that can be configured.
+// Values of Config.Trust.
 const (
-	TrustAuto  Trust = "auto" // chain where all hubs are on this machine, else image
+	TrustAuto  Trust = "auto" // TrustChain if all hubs are on this machine, else TrustImage
 	TrustChain       = resolver.TrustChain
 	TrustImage       = resolver.TrustImage
 )

@@ -4,7 +4,8 @@ import (
 	"testing"
 )
 
-// Where nothing is said, hubs decide: chains count where all of them are on this machine.
+// TrustAuto means TrustChain if all hubs are on this machine, and TrustImage otherwise. The other
+// values do not depend on the hubs.
 func TestTrust(t *testing.T) {
 	for _, c := range []struct {
 		trust Trust
@@ -21,13 +22,13 @@ func TestTrust(t *testing.T) {
 		config := DefaultConfig()
 		config.Trust, config.Hubs = c.trust, c.hubs
 		if got, err := config.EffectiveTrust(); err != nil || got.Trust != c.want || got.Why == "" {
-			t.Errorf("%s with %q: %+v, %v", c.trust, c.hubs, got, err)
+			t.Errorf("%s with %q: %+v, %v; want %s with a reason", c.trust, c.hubs, got, err, c.want)
 		}
 	}
 	for _, bad := range []Trust{"", "images", "Chain", "none"} {
 		config := DefaultConfig()
 		if config.Trust = bad; config.Check() == nil {
-			t.Errorf("trust %q is accepted", bad)
+			t.Errorf("trust %q is accepted, want an error", bad)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func (d Delay) String() string { return time.Duration(d).String() }
 // MarshalText implements encoding.TextMarshaler.
 func (d Delay) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText parses numbers with units, as Go does.
+// UnmarshalText parses a duration, as time.ParseDuration does.
 func (d *Delay) UnmarshalText(b []byte) error {
 	n, err := time.ParseDuration(string(b))
 	if err != nil {
@@ -64,10 +64,10 @@ func (s *Space) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// minSpace is the smallest space in bytes. A smaller one is a number whose unit was forgotten.
+// minSpace is the smallest size of a Space, in bytes. A smaller number probably lacks its unit.
 const minSpace = 1 << 20
 
-// below reports whether the space is less than other on any disk.
+// below reports whether the space is less than other on disks of any size.
 func (s Space) below(other Space) bool {
 	if s == (Space{}) { // s is not set: only other applies
 		return false

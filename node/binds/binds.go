@@ -1,9 +1,9 @@
-// Package binds mounts images at directories for `lighter mount`, through a running node and
-// without containerd. They stay mounted until `lighter unmount`. If the connection to the kernel
-// was lost, the next daemon mounts them again. Each mount holds its image's chain, so that the tree
+// Package binds mounts images at directories for `lighter mount`, with a running node and without
+// containerd. They stay mounted until `lighter unmount`. If the connection to the kernel was lost,
+// the next daemon mounts them again. Each mount holds its image's chain, so that the image's tree
 // stays.
 //
-// Where no node runs, `lighter mount` uses package standalone.
+// If no node runs, `lighter mount` uses package standalone.
 package binds
 
 import (
@@ -22,13 +22,13 @@ import (
 
 // Bind is an image's tree that is mounted at a directory.
 type Bind struct {
-	Dir   string `json:"dir"` // absolute, without symbolic links
-	Name  string `json:"name"`
-	Chain string `json:"chain"`
+	Dir   string `json:"dir"`            // absolute, without symbolic links
+	Name  string `json:"name"`           // of the image
+	Chain string `json:"chain"`          // of the image's tree
 	Lost  string `json:"lost,omitempty"` // why it could not be mounted again; each start of the node tries again
 }
 
-// Chains mounts the trees of chains, and holds chains that are in use.
+// Chains mounts the trees of chains, and counts the users of chains (resolver.Chains).
 type Chains interface {
 	Mount(ctx context.Context, chain string) (tree string, err error)
 	Hold(chain string)
@@ -58,8 +58,8 @@ type Binds struct {
 	log    *slog.Logger
 }
 
-// Open reads the binds of previous daemons, and holds their chains. A list that cannot
-// be read is a leftover: the node goes on without it, and Incomplete is true.
+// Open reads the list of previous daemons' binds, and holds their chains. If the list cannot be
+// read, it is a leftover: the node goes on without it, and Incomplete returns true.
 func Open(root string, hub Hub, chains Chains, leftovers *durable.Leftovers, log *slog.Logger) *Binds {
 	b := &Binds{root: root, list: openList(root, leftovers), hub: hub, chains: chains, log: log}
 	for _, one := range b.list.all() {
@@ -68,7 +68,8 @@ func Open(root string, hub Hub, chains Chains, leftovers *durable.Leftovers, log
 	return b
 }
 
-// Incomplete reports that previous daemons may have made other binds: any tree may be in use.
+// Incomplete reports whether previous daemons may have made binds that are not in the list. If so,
+// any tree may be in use.
 func (b *Binds) Incomplete() bool { return b.list.incomplete }
 
 // List returns the binds, by directory.
@@ -96,15 +97,15 @@ func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, err
 		if err = ctx.Err(); err == nil {
 			return one, nil
 		}
-		// The client is gone and will not unmount the tree.
+		// The client has gone away, and will not unmount the tree.
 		_, failed := mount.Unbind(b.root, one.Dir)
 		err = errors.Join(err, failed)
 	}
 	return one, errors.Join(err, b.forget(one))
 }
 
-// RealDir returns a directory's path without symbolic links, because mount and unmount would
-// resolve them differently. dir must be an absolute path.
+// RealDir returns a directory's path without symbolic links, which mount and unmount would resolve
+// differently. dir must be an absolute path.
 func RealDir(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		return "", fmt.Errorf("%q is not an absolute path", dir)
@@ -123,7 +124,7 @@ func RealDir(dir string) (string, error) {
 	return real, nil
 }
 
-// mount mounts the tree and calls bind to make it visible at the directory.
+// mount mounts the tree of a bind, and calls bind to mount the tree at the directory, too.
 func (b *Binds) mount(ctx context.Context, one Bind, bind func(tree, dir string) error) error {
 	tree, err := b.chains.Mount(ctx, one.Chain)
 	if err != nil {
@@ -132,26 +133,26 @@ func (b *Binds) mount(ctx context.Context, one Bind, bind func(tree, dir string)
 	return bind(tree, one.Dir)
 }
 
-// findImage asks the hub for the only image of that name that can be mounted.
+// findImage asks the hub for the image of that name. It fails unless exactly one can be mounted.
 func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Image, error) {
 	images, err := b.hub.Images(ctx, name)
 	if err != nil {
 		return wire.Image{}, err
 	}
 	var found []wire.Image
-	var seen string
+	var state string
 	for _, image := range images {
 		if platform != "" && image.Platform != platform {
 			continue
 		}
-		seen = fmt.Sprintf(" (it is %s there: %s)", image.State, image.Error)
+		state = fmt.Sprintf(" (it is %s there: %s)", image.State, image.Error)
 		if image.State == wire.StateReady && image.Chain != "" {
 			found = append(found, image)
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return wire.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", b.hub.URL(), name, seen)
+		return wire.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", b.hub.URL(), name, state)
 	case len(found) > 1:
 		return wire.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
 	}
@@ -179,12 +180,13 @@ func (b *Binds) forget(one Bind) error {
 	return err
 }
 
-// recoverTimeout bounds Recover, for which containerd waits. Recover needs no network unless an
-// index is damaged.
+// recoverTimeout bounds Recover, because containerd waits for it. Recover needs no network unless
+// an index is damaged.
 const recoverTimeout = 5 * time.Second
 
-// Recover restores the binds of previous daemons. If their connection was not taken over, it mounts
-// each tree again. A tree that cannot be mounted again is unmounted; its bind stays in the list.
+// Recover restores the binds of previous daemons. If their connection was not taken over, Recover
+// mounts each tree again. If a tree cannot be mounted again, its directory is unmounted, and its
+// bind stays in the list.
 func (b *Binds) Recover(ctx context.Context, takenOver bool) {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
@@ -198,7 +200,7 @@ func (b *Binds) recover(ctx context.Context, one Bind, takenOver bool) {
 	switch {
 	case err != nil:
 	case !bound && one.Lost == "":
-		_ = b.forget(one) // it was unmounted by someone else; a failure is a leftover
+		_ = b.forget(one) // another program has unmounted it; if the list cannot be saved, that is a leftover
 		return
 	case bound && takenOver:
 		return
@@ -217,7 +219,7 @@ func (b *Binds) recover(ctx context.Context, one Bind, takenOver bool) {
 	b.list.replace(one)
 }
 
-// Release unmounts the binds of a node that does not run. The next node forgets them.
+// Release unmounts the binds of a node that does not run. The next node removes them from the list.
 func Release(root string, leftovers *durable.Leftovers) (err error) {
 	l := openList(root, leftovers)
 	for _, one := range l.all() {

@@ -26,7 +26,7 @@ func TestListSurvivesARestart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "binds.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the next daemon reports it, too
+	for range 2 { // the daemon after the next one reports it, too
 		var left durable.Leftovers
 		damaged := openList(root, &left)
 		if all := left.List(); len(damaged.all()) != 0 || !damaged.incomplete || len(all) != 1 ||

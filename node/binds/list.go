@@ -17,19 +17,20 @@ import (
 // brokenSuffix is added to the name of a list file that could not be read.
 const brokenSuffix = ".broken"
 
-// list is the list of binds, in memory and, for the next daemon, in a file.
+// list is the list of binds, in memory and in a file, which the next daemon reads.
 type list struct {
 	path      string
 	leftovers *durable.Leftovers
-	// incomplete reports that a previous daemon may have made other binds: the file could not
-	// be read.
+	// incomplete says that the file of a previous daemon could not be read, so there may be other
+	// binds.
 	incomplete bool
 
 	mu   sync.Mutex // guards dirs, and the file
 	dirs map[string]Bind
 }
 
-// openList reads the list. A file that cannot be read is renamed, and the list starts empty.
+// openList reads the list. If the file cannot be read, openList renames it, and returns an empty
+// list.
 func openList(root string, leftovers *durable.Leftovers) *list {
 	l := &list{path: filepath.Join(root, "binds.json"), leftovers: leftovers, dirs: map[string]Bind{}}
 	text, err := os.ReadFile(l.path)
@@ -68,13 +69,13 @@ func (l *list) add(b Bind) error {
 	return nil
 }
 
-// replace changes a bind. A failure to save the change is noted as a leftover. It does no harm: the
-// next daemon tries to mount the bind again.
+// replace changes a bind. If the change cannot be saved, that is a leftover. It does no harm,
+// because the next daemon tries to mount the bind again.
 func (l *list) replace(b Bind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dirs[b.Dir] = b
-	_ = l.save() // save has noted the failure
+	_ = l.save() // save has added a failure to the leftovers
 }
 
 func (l *list) remove(dir string) error {

@@ -3,9 +3,9 @@
 // images.
 //
 // Background work waits for its schedule and stays within its rate. It never evicts anything:
-// cached chunks may be read again, and no reader has asked for the missing ones. It works on one
-// tree at a time, and one unit at a time. It fetches only missing units, so it goes on where it
-// ended.
+// cached chunks may be read again, but no reader has asked for the missing ones. It fetches one
+// unit of one tree at a time. It fetches only missing units, so after an interruption it continues
+// where it stopped.
 package completion
 
 import (
@@ -29,11 +29,11 @@ import (
 )
 
 const (
-	lookInterval = 2 * time.Second  // between two looks at the mounted trees
-	retryDelay   = time.Minute      // before the next look after a failure
-	burst        = 256 << 10        // bytes that may arrive at once, whatever the rate
-	steadyTime   = 10 * time.Minute // without evictions, before anything is fetched
-	unitRoom     = 4 << 20          // bytes that have to be free in the cache for another unit
+	lookInterval = 2 * time.Second  // pause between two looks at the mounted trees
+	retryDelay   = time.Minute      // pause before the next look after a failure
+	burst        = 256 << 10        // bytes that may arrive at once above the rate
+	steadyTime   = 10 * time.Minute // how long the cache must not have evicted anything before a chunk is fetched
+	unitRoom     = 4 << 20          // bytes that have to be free in the cache before a unit is fetched
 )
 
 // Options of completion.
@@ -76,7 +76,8 @@ type Cache interface {
 
 // Share is one share of the node's requests.
 type Share interface {
-	// Prefetch fetches a chunk's unit into the cache, in the background.
+	// Prefetch fetches a chunk's unit into the cache, with the priority of background requests. It
+	// returns when the unit is stored.
 	Prefetch(ctx context.Context, ref chunk.Ref) error
 	// Received returns the bytes that arrived for the share, by origin.
 	Received() map[string]int64
@@ -87,13 +88,13 @@ type Status struct {
 	On      bool     `json:"on"`               // completion is configured
 	Tree    chunk.ID `json:"tree,omitzero"`    // the tree that is being completed
 	Left    int64    `json:"leftBytes"`        // bytes of this tree's missing chunks
-	Fetched int64    `json:"fetchedBytes"`     // since the start, compressed
+	Fetched int64    `json:"fetchedBytes"`     // compressed bytes since the node started
 	Waits   string   `json:"waits,omitempty"`  // why nothing is fetched now
 	Failed  string   `json:"failed,omitempty"` // the last failure
-	Devices int64    `json:"localDevicesMade"` // since the start
+	Devices int64    `json:"localDevicesMade"` // since the node started
 }
 
-// Of returns the progress of a mounted tree, or why there is none.
+// Of returns the progress of a mounted tree, or why the tree is not being completed.
 func (s *Status) Of(tree chunk.ID) string {
 	switch {
 	case s.Tree == tree && s.Left > 0:
@@ -117,8 +118,8 @@ type Completer struct {
 
 	mu      sync.Mutex // guards what follows
 	status  Status
-	evicted int64     // bytes that the cache has evicted so far
-	steady  time.Time // the end of steadyTime after the last eviction
+	evicted int64     // bytes that the cache had evicted at the last check
+	steady  time.Time // when steadyTime after the last eviction ends
 }
 
 // New returns a completer.
@@ -146,12 +147,12 @@ func (c *Completer) update(fn func(*Status)) {
 
 // visit is the result of the last look at a tree.
 type visit struct {
-	lost int64     // Completer.lost before the look; -1: look again even if the cache loses no chunks
+	lost int64     // what Completer.lost returned before the look; -1: look again in any case
 	next time.Time // no other look before this time
 }
 
-// Run completes mounted trees until ctx is done. It ignores trees that were pulled and never
-// mounted, because nothing has read a byte of them.
+// Run completes mounted trees until ctx is done. It ignores trees that were pulled but not mounted,
+// because no process reads them.
 func (c *Completer) Run(ctx context.Context) {
 	if !c.options.Complete && !c.options.Local {
 		return
@@ -209,13 +210,13 @@ func (c *Completer) completeAll(ctx context.Context, visits map[chunk.ID]visit) 
 	return failed
 }
 
-// isDue reports whether to look at a tree. A tree with a local device needs no chunks.
+// isDue reports whether to look at a tree now. A tree with a local device needs no chunks.
 func (c *Completer) isDue(tree chunk.ID, visits map[chunk.ID]visit) bool {
 	if _, local := c.parts.Trees.HasLocal(tree); local {
 		return false
 	}
-	v, seen := visits[tree]
-	return !seen || time.Now().After(v.next) && v.lost != c.lost()
+	v, visited := visits[tree]
+	return !visited || time.Now().After(v.next) && v.lost != c.lost()
 }
 
 func (c *Completer) mounted() (trees []chunk.ID) {
@@ -226,13 +227,13 @@ func (c *Completer) mounted() (trees []chunk.ID) {
 	return trees
 }
 
-// lost changes whenever the cache may have lost chunks.
+// lost returns a number that changes whenever the cache may have lost chunks.
 func (c *Completer) lost() int64 {
 	s := c.parts.Cache.Stats()
 	return s.Evicted + s.Damaged + s.Unread
 }
 
-// errNotNow is why nothing is fetched for now. It is no failure.
+// errNotNow says why nothing is fetched now. It is not a failure.
 type errNotNow struct{ why string }
 
 func (e errNotNow) Error() string { return e.why }
@@ -289,8 +290,8 @@ func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete b
 	return complete, err
 }
 
-// pace waits as long as the rate requires for the bytes that have arrived for share since its last
-// call. before and total are the bytes that had arrived at the last call and have arrived now.
+// pace counts the bytes that have arrived for share since its last call, and waits as long as the
+// rate requires for them. before is the total that the last call returned.
 func (c *Completer) pace(ctx context.Context, share Share, before int64) (total int64, err error) {
 	for _, bytes := range share.Received() {
 		total += bytes
@@ -311,7 +312,7 @@ func (c *Completer) makeLocal(ctx context.Context, tree chunk.ID) error {
 		c.update(func(s *Status) { s.Devices++ })
 		c.log.Info("made a local device: new mounts of the tree do not need the daemon", "tree", tree.Short())
 	case errors.Is(err, trees.ErrNotCached):
-		return nil // chunks were evicted meanwhile
+		return nil // chunks were evicted in the meantime
 	}
 	return err
 }

@@ -9,7 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Each unit occurs once, pack after pack. Chunks without a known location stay apart.
+// Each unit occurs once, and the units of each pack follow each other. Chunks without a location
+// are not merged.
 func TestInPackOrder(t *testing.T) {
 	at := func(pack string, n uint32) unit {
 		u := unit{bytes: 10}
@@ -26,7 +27,7 @@ func TestInPackOrder(t *testing.T) {
 	}
 }
 
-// Nothing is completed for a while after an eviction.
+// The cache counts as steady once it has evicted nothing for steadyTime.
 func TestSteadyCache(t *testing.T) {
 	c, now := New(Options{}, Parts{}, nil), time.Now()
 	for _, step := range []struct {

@@ -7,7 +7,7 @@ import (
 	"lighter/node/completion"
 )
 
-// A schedule has windows in local time, which may cross midnight.
+// A schedule has windows of local time. A window may cross midnight.
 func ExampleSchedule() {
 	s, err := completion.ParseSchedule([]string{"22:00-06:00", "12:00-13:00"})
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 
 const (
 	fetchParallel    = 8                      // units that Fetch requests at a time
-	fetchRounds      = 3                      // how often Fetch goes through the missing units
-	maxFailures      = 3                      // failures in a row, for each parallel request, that end a fetch
-	progressInterval = 200 * time.Millisecond // between two reports of Fetch
+	fetchRounds      = 3                      // how often Fetch tries to fetch all missing units
+	maxFailures      = 3                      // failures in a row, per parallel request, that end a fetch
+	progressInterval = 200 * time.Millisecond // least time between two reports of Fetch
 )
 
 // Progress is how much of a tree's chunks is cached, in bytes.
@@ -27,12 +27,12 @@ type Progress struct {
 	All    int64 `json:"bytes"`
 }
 
-// errNotKept reports that chunks are still missing after fetchRounds. If they arrived, the cache's
-// status says why the cache did not keep them.
+// errNotKept says that chunks are still missing after fetchRounds attempts. If they have arrived,
+// the cache's status says why the cache has not stored them.
 var errNotKept = errors.New("some chunks did not arrive, or the cache did not keep them: see `lighter cache`")
 
-// Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports
-// its progress until it returns. Neither schedule nor rate apply.
+// Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports its
+// progress until it returns. Schedule and rate do not apply.
 func (c *Completer) Fetch(ctx context.Context, tree chunk.ID, report func(Progress)) error {
 	var now Progress
 	var reported time.Time
@@ -59,8 +59,8 @@ func (c *Completer) Fetch(ctx context.Context, tree chunk.ID, report func(Progre
 	return errors.Join(failed, errNotKept)
 }
 
-// makeFetchedLocal makes the local device of a tree that was fetched. The fetch has succeeded even
-// if this fails.
+// makeFetchedLocal makes the local device of a tree that was fetched. If it fails, the fetch has
+// still succeeded.
 func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
 	if !c.options.Local {
 		return
@@ -72,7 +72,8 @@ func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
 
 // fetchMissing fetches the missing units of a tree, and reports whether the tree is complete. It
 // calls next before each unit and at the end, with the bytes of the missing chunks and of all
-// chunks. An error of next ends the fetch. So do parallel × maxFailures failures in a row.
+// chunks. The fetch ends if next returns an error, or after parallel × maxFailures failures in a
+// row.
 func (c *Completer) fetchMissing(
 	ctx context.Context, tree chunk.ID, share Share, parallel int, next func(left, all int64) error,
 ) (complete bool, err error) {
@@ -103,7 +104,7 @@ func (c *Completer) fetchMissing(
 	if failed != nil {
 		return false, cmp.Or(err, failed)
 	}
-	_ = next(total(missing), all) // its error could only end the fetch, which is over
+	_ = next(total(missing), all) // an error would only end the fetch, which is over
 	if len(missing) == 0 {
 		return true, nil
 	}
@@ -139,8 +140,8 @@ func (c *Completer) missing(ctx context.Context, tree chunk.ID) (missing []unit,
 	return inPackOrder(missing), all, err
 }
 
-// appendChunk adds a chunk of that many bytes to the last unit, or appends its unit if that is
-// another one.
+// appendChunk adds a chunk to the last unit if it is in that unit. Otherwise it appends the chunk's
+// unit. bytes is the chunk's number of bytes, or that of several chunks of the unit.
 func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
 	if last := len(units) - 1; last >= 0 && !ref.Unit.IsZero() && units[last].ref.Unit == ref.Unit {
 		units[last].bytes += bytes
@@ -149,8 +150,8 @@ func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
 	return append(units, unit{ref, bytes})
 }
 
-// inPackOrder sorts units by pack and number, and merges entries of the same unit. Before, the
-// units are in the order of the device. Packs are sorted by their first unit in that order.
+// inPackOrder sorts units by pack and number, and merges entries of the same unit. Its argument is
+// in the order of the device. The packs are ordered by their first unit in that order.
 func inPackOrder(units []unit) []unit {
 	packs := map[chunk.ID]int{}
 	for _, u := range units {

@@ -13,7 +13,7 @@ import (
 	"lighter/store/disk"
 )
 
-// fake is a tree of two units, a cache, and a share that fetches into the cache.
+// fake is a tree of two units, a cache, the mounts, and a share that fetches into the cache.
 type fake struct {
 	refs   []chunk.Ref
 	broken bool // the share fails
@@ -48,7 +48,7 @@ func (f *fake) Chunks(_ context.Context, _ chunk.ID, fn func(chunk.Ref)) error {
 func (f *fake) HasLocal(chunk.ID) (int64, bool)           { return 0, f.locals > 0 }
 func (f *fake) MakeLocal(context.Context, chunk.ID) error { f.locals++; return nil }
 
-// fakeTrees has the trees' Has, and fakeCache the cache's.
+// fakeTrees and fakeCache are a fake with the method Has of Trees and of Cache.
 type fakeTrees struct{ *fake }
 
 func (fakeTrees) Has(chunk.ID) bool { return true }
@@ -83,7 +83,8 @@ func (f *fake) completer(o Options) *Completer {
 		slog.New(slog.DiscardHandler))
 }
 
-// Fetch fetches each missing unit, reports all bytes at the end, and makes the local device.
+// Fetch fetches the missing units, makes the local device, and reports at the end that all bytes
+// are cached.
 func TestFetch(t *testing.T) {
 	f := newFake()
 	f.cached[f.refs[0].ID] = true
@@ -94,7 +95,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// A fetch without a hub fails with the hub's error, and reports what is cached.
+// If no hub answers, Fetch fails with the hub's error, and reports how many bytes are cached.
 func TestFetchWithoutAHub(t *testing.T) {
 	f := newFake()
 	f.broken = true

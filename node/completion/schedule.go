@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// Schedule is when completion may fetch: in any of its windows, or always if it has none.
+// Schedule has the parts of the day in which completion may fetch. An empty Schedule is the whole
+// day.
 type Schedule []window
 
 // window is a part of each day, in local time.
 type window struct {
 	text     string // 22:00-06:00
-	from, to int    // minutes of the day: from the first up to, but not including, the last
+	from, to int    // minutes since midnight; to is not included
 }
 
 // ParseSchedule parses windows that are written as 22:00-06:00.
@@ -33,7 +34,7 @@ func ParseSchedule(texts []string) (Schedule, error) {
 
 func minute(t time.Time) int { return 60*t.Hour() + t.Minute() }
 
-// Open reports whether the time is in a window, by the time's own clock.
+// Open reports whether at, in its own time zone, is in a window.
 func (s Schedule) Open(at time.Time) bool {
 	now := minute(at)
 	return len(s) == 0 || slices.ContainsFunc(s, func(w window) bool {

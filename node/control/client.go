@@ -25,20 +25,20 @@ import (
 )
 
 var (
-	// ErrNoDaemon reports that no daemon runs with that root.
+	// ErrNoDaemon says that no daemon runs with the client's root.
 	ErrNoDaemon = errors.New("no lighter node is running")
-	// ErrNotMounted reports that the daemon has mounted nothing at that directory.
+	// ErrNotMounted says that the daemon has mounted nothing at a directory.
 	ErrNotMounted = errors.New("not mounted by lighter")
 
-	errEnded = errors.New("the node ended meanwhile")
+	errEnded = errors.New("the node ended before it had answered")
 )
 
-// notFound is the error for something that the daemon does not have.
+// notFound is the error if the daemon does not have what was requested.
 type notFound struct{ message string }
 
 func (e *notFound) Error() string { return e.message }
 
-// Client asks the daemon that uses a root. It is safe for concurrent use.
+// Client sends requests to the daemon that uses a root. It is safe for concurrent use.
 type Client struct {
 	root string
 	http *http.Client
@@ -53,8 +53,8 @@ func New(root string) *Client {
 	return &Client{root: root, http: &http.Client{Transport: transport}}
 }
 
-// Running reports whether a daemon uses the root. Without the permission to find out it returns
-// true, and the next request reports the missing permission.
+// Running reports whether a daemon uses the root. If this process has no permission to find out, it
+// returns true, and the next request reports the missing permission.
 func Running(root string) bool {
 	conn, err := net.Dial("unix", Socket(root))
 	if err != nil {
@@ -64,7 +64,7 @@ func Running(root string) bool {
 	return true
 }
 
-// send returns the answer, or the error that the daemon answers with.
+// send sends a request. It returns the daemon's answer, or the error that the answer contains.
 func (c *Client) send(ctx context.Context, method, path string, r request) (*http.Response, error) {
 	if err := CheckRoot(c.root); err != nil {
 		return nil, err
@@ -100,8 +100,8 @@ func (c *Client) send(ctx context.Context, method, path string, r request) (*htt
 	return nil, errors.New(failed.Error)
 }
 
-// explain adds a note to err if the node that sent res is of another version than this program:
-// both ends of the socket have to be of one version.
+// explain adds a note to err if the node that sent res has another version than this program: both
+// ends of the socket must have the same version.
 func explain(err error, res *http.Response) error {
 	theirs, ours := res.Header.Get(versionHeader), report.Version()
 	if theirs == ours {
@@ -110,7 +110,7 @@ func explain(err error, res *http.Response) error {
 	return fmt.Errorf("%w (the node is version %s, and this program is %s: restart the node)", err, theirs, ours)
 }
 
-// ask returns the answer to a request that has a single answer.
+// ask sends a request that has one answer, and returns the answer.
 func ask[T any](ctx context.Context, c *Client, method, path string, r request) (value T, err error) {
 	res, err := c.send(ctx, method, path, r)
 	if err != nil {
@@ -123,7 +123,7 @@ func ask[T any](ctx context.Context, c *Client, method, path string, r request) 
 	return value, nil
 }
 
-// follow calls progress for each report of a stream.
+// follow sends a request whose answer is a stream, and calls progress for each report in it.
 func follow[T any](ctx context.Context, c *Client, path string, r request, progress func(T)) error {
 	res, err := c.send(ctx, http.MethodPost, path, r)
 	if err != nil {
@@ -152,8 +152,8 @@ func (c *Client) Status(ctx context.Context) (report.Status, error) {
 	return ask[report.Status](ctx, c, http.MethodGet, "/status", request{})
 }
 
-// Images returns the images that a word names (see report.Reporter.Images). If it names none,
-// Images fails.
+// Images returns the images that word names (see report.Reporter.Images). If it names none, Images
+// fails.
 func (c *Client) Images(ctx context.Context, word string) ([]report.ImageDetail, error) {
 	return ask[[]report.ImageDetail](ctx, c, http.MethodPost, "/status/images", request{Name: word})
 }
@@ -184,7 +184,7 @@ func (c *Client) Unpin(ctx context.Context, name string) (imagecache.Status, err
 	return ask[imagecache.Status](ctx, c, http.MethodPost, "/cache/unpin", request{Name: name})
 }
 
-// Evict evicts the chunks that only the named image has.
+// Evict evicts the chunks of the named image that no other image has.
 func (c *Client) Evict(ctx context.Context, name string) (imagecache.Freed, error) {
 	return ask[imagecache.Freed](ctx, c, http.MethodPost, "/cache/evict", request{Name: name})
 }
@@ -194,8 +194,8 @@ func (c *Client) Fetch(ctx context.Context, name string, progress func(completio
 	return follow(ctx, c, "/cache/fetch", request{Name: name}, progress)
 }
 
-// Record records the next start of an image, whether the node records starts or not, and reports
-// its progress. The trace goes to a hub, or, if text is true, only into the last report.
+// Record records the next start of an image, even if the node does not record starts, and reports
+// its progress. The trace is sent to a hub. If text is true, it is only in the last report.
 func (c *Client) Record(ctx context.Context, name string, text bool, progress func(ondemand.Progress)) error {
 	return follow(ctx, c, "/trace/record", request{Name: name, Text: text}, progress)
 }
@@ -215,7 +215,7 @@ func (c *Client) Unmount(ctx context.Context, dir string) error {
 	return err
 }
 
-// Stop ends the daemon, and returns when it has ended, or ctx is done.
+// Stop ends the daemon. It returns when the daemon has ended or ctx is done.
 func (c *Client) Stop(ctx context.Context) error {
 	if _, err := ask[none](ctx, c, http.MethodPost, "/stop", request{}); err != nil {
 		return err

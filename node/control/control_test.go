@@ -17,7 +17,7 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// serve answers as a daemon would, and returns its client.
+// serve serves s on a control socket as a daemon does, and returns a client.
 func serve(t *testing.T, s *Server) *Client {
 	t.Helper()
 	root := socketdir.New(t)
@@ -37,7 +37,7 @@ func serve(t *testing.T, s *Server) *Client {
 	return New(root)
 }
 
-// binder fails with an error, or binds.
+// binder is a Binder that fails with err, or succeeds if err is nil.
 type binder struct{ err error }
 
 func (b *binder) Bind(context.Context, string, string, string) (binds.Bind, error) {
@@ -46,8 +46,8 @@ func (b *binder) Bind(context.Context, string, string, string) (binds.Bind, erro
 
 func (b *binder) Unbind(string) error { return b.err }
 
-// Only a directory without a mount of the node is ErrNotMounted. Other errors about something
-// missing keep their text.
+// The client returns ErrNotMounted only for a directory at which the node has mounted nothing.
+// Other errors keep their text.
 func TestErrors(t *testing.T) {
 	b := &binder{fmt.Errorf("unmount /x: %w", binds.ErrNotBound)}
 	c := serve(t, &Server{Binds: b})
@@ -68,7 +68,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// recorder reports twice, and then ends with an error.
+// recorder is a Recorder that reports twice and returns err.
 type recorder struct{ err error }
 
 func (r *recorder) Record(_ context.Context, _ string, text bool, report func(ondemand.Progress)) error {
@@ -81,7 +81,7 @@ func (r *recorder) Record(_ context.Context, _ string, text bool, report func(on
 	return r.err
 }
 
-// A stream has all reports, and the error at its end.
+// A client gets all reports of a stream, and the error at its end.
 func TestStream(t *testing.T) {
 	r := &recorder{}
 	c := serve(t, &Server{Recorder: r})
@@ -95,7 +95,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A daemon that ends in the middle of a stream is an error.
+// If the daemon ends in the middle of a stream, the client returns an error.
 func TestStreamThatEndsEarly(t *testing.T) {
 	root := socketdir.New(t)
 	listener, err := net.Listen("unix", Socket(root))
@@ -110,8 +110,8 @@ func TestStreamThatEndsEarly(t *testing.T) {
 	}
 }
 
-// A request that a daemon of another version does not know, or an answer that cannot be read, is an
-// error that names both versions.
+// If a daemon of another version does not know a request, or its answer cannot be read, the
+// client's error names both versions.
 func TestOtherVersion(t *testing.T) {
 	root := socketdir.New(t)
 	listener, err := net.Listen("unix", Socket(root))

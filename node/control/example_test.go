@@ -8,7 +8,7 @@ import (
 	"lighter/node/control"
 )
 
-// A command asks the daemon that uses a root. Without one it gets ErrNoDaemon.
+// A command asks the daemon that uses a root. If no daemon runs, the error is ErrNoDaemon.
 func ExampleClient() {
 	_, err := control.New("/nowhere").Status(context.Background())
 	fmt.Println(errors.Is(err, control.ErrNoDaemon))

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	maxRequest      = 64 << 10         // bytes of a request's body
-	headerTimeout   = 10 * time.Second // to read a request's header
+	maxRequest      = 64 << 10         // bytes of a request's body that are read
+	headerTimeout   = 10 * time.Second // for reading a request's header
 	idleTimeout     = time.Minute      // of a connection
 	shutdownTimeout = 5 * time.Second  // for requests in flight when the node stops
 )
@@ -72,7 +72,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 // versionHeader is the header with the version of the program that answers.
 const versionHeader = "Lighter-Version"
 
-// withVersion adds the version to each answer of a handler.
+// withVersion adds this program's version to each answer of a handler.
 func withVersion(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(versionHeader, report.Version())
@@ -146,7 +146,7 @@ func (s *Server) handleCache(mux *http.ServeMux) {
 	}))
 }
 
-// answer handles requests that have one answer.
+// answer returns a handler for requests that have one answer.
 func answer[T any](do func(ctx context.Context, r request) (T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, in *http.Request) {
 		r, err := decode(in)
@@ -166,8 +166,8 @@ type update[T any] struct {
 	Error    string `json:"error,omitempty"` // why the request failed
 }
 
-// stream handles requests whose answer has a line for each report of progress, and a last line for
-// the end.
+// stream returns a handler for requests whose answer is a stream: a line for each report of
+// progress, and a last line for the end.
 func stream[T any](do func(ctx context.Context, r request, report func(T)) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, in *http.Request) {
 		r, err := decode(in)
@@ -176,7 +176,7 @@ func stream[T any](do func(ctx context.Context, r request, report func(T)) error
 			return
 		}
 		write := func(u update[T]) {
-			_ = json.NewEncoder(w).Encode(u) // fails if the client is gone, which ends the context, too
+			_ = json.NewEncoder(w).Encode(u) // an error means that the client has gone away: ctx ends, too
 			_ = http.NewResponseController(w).Flush()
 		}
 		end := update[T]{Done: true}
@@ -187,7 +187,7 @@ func stream[T any](do func(ctx context.Context, r request, report func(T)) error
 	}
 }
 
-// decode reads a request's body. A request without a body is empty.
+// decode reads a request's body. Without a body, it returns an empty request.
 func decode(in *http.Request) (r request, err error) {
 	err = json.NewDecoder(io.LimitReader(in.Body, maxRequest)).Decode(&r)
 	if errors.Is(err, io.EOF) {
@@ -207,5 +207,5 @@ func reply(w http.ResponseWriter, value any, err error) {
 		w.WriteHeader(status)
 		value = map[string]string{"error": err.Error()}
 	}
-	_ = json.NewEncoder(w).Encode(value) // fails if the client is gone
+	_ = json.NewEncoder(w).Encode(value) // an error means that the client has gone away
 }

@@ -2,7 +2,8 @@
 // cache, mount images without containerd, record starts, and stop it. It has both ends of the
 // control socket: the daemon's Server and the commands' Client.
 //
-// The socket speaks HTTP with JSON, and is no public interface: both ends are of one version.
+// The protocol is HTTP with JSON. It is not a public interface: both ends must have the same
+// version.
 package control
 
 import (

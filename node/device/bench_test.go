@@ -15,7 +15,7 @@ import (
 	"lighter/node/fuse"
 )
 
-// BenchmarkReadAt answers faults whose chunks are cached, several at a time.
+// BenchmarkReadAt measures reads whose chunks are cached, several at a time.
 func BenchmarkReadAt(b *testing.B) {
 	d, m, image := newDevice(b)
 	for id := range m.chunks {
@@ -33,7 +33,7 @@ func BenchmarkReadAt(b *testing.B) {
 	})
 }
 
-// BenchmarkFault answers faults whose chunks are cached, one after the other. It measures from the
+// BenchmarkFault measures faults whose chunks are cached, one after the other: the time from the
 // request to the answer, without the kernel.
 func BenchmarkFault(b *testing.B) {
 	d, m, image := newDevice(b)
@@ -51,7 +51,7 @@ func BenchmarkFault(b *testing.B) {
 // kernel is the other end of a server's connection: it sends requests as the kernel does.
 type kernel struct {
 	tb     testing.TB
-	conn   *os.File // not blocking, as otherwise each request would change threads
+	conn   *os.File // non-blocking: otherwise each request would switch threads
 	node   uint64   // of the device
 	unique uint64
 	answer []byte

@@ -1,9 +1,9 @@
-// Package device answers page faults: it maps reads of a tree's data to chunks, and gets these from
-// the cache or from an origin (package store). A Device answers a read with all requested bytes,
-// exactly those that the tree's ID stands for, or with an error.
+// Package device answers page faults: it maps reads of a tree's data to chunks, and gets the chunks
+// from the cache or from an origin (package store). A Device answers a read with all requested
+// bytes, exactly as the tree's ID determines them, or with an error.
 //
-// A read takes two steps: it finds the extents of the range, and then reads their chunks. All that
-// only learns from reads, such as prefetching and recording, is an Observer.
+// A read takes two steps: it finds the extents of the range, and then reads their chunks.
+// Prefetching and recording, which only learn from reads, are Observers.
 package device
 
 import (
@@ -23,10 +23,12 @@ import (
 
 // Chunks reads the contents of chunks. It is safe for concurrent use.
 type Chunks interface {
-	// Cached fills dst with the chunk's bytes from offset on, if the chunk is cached.
+	// Cached fills dst with the chunk's bytes from offset on, and returns true, if the chunk is
+	// cached.
 	Cached(ref chunk.Ref, offset int, dst []byte) bool
 	// Read fills dst with the chunk's bytes from offset on, from an origin. Each time that the
-	// origins answer and do not have the chunk in ref.Unit, Read calls missed and tries again.
+	// origins answer that they do not have the chunk in ref.Unit, Read calls missed and tries
+	// again.
 	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error
 }
 
@@ -38,8 +40,8 @@ type Device struct {
 	extents   *index.Map
 	chunks    Chunks
 	locations atomic.Pointer[locations]
-	repair    func(ctx context.Context, cause error) bool // see RepairWith; nil: repair is not possible
-	locate    func() <-chan struct{}                      // see LocateWith; nil: there are no newer locations
+	repair    func(ctx context.Context, cause error) bool // see RepairWith; nil: there is no repair
+	locate    func() <-chan struct{}                      // see LocateWith; nil: newer locations cannot be fetched
 	log       *slog.Logger
 
 	mu        sync.Mutex // guards changes of observers
@@ -83,11 +85,11 @@ func (d *Device) Stats() Stats {
 	return Stats{Faults: d.reads.Load(), Bytes: d.bytes.Load(), Missed: d.missed.Load()}
 }
 
-// part is what one extent contributes to a read.
+// part is the part of a read that is in one extent.
 type part struct {
 	extent int64 // its number
 	ref    chunk.Ref
-	offset int // in the chunk
+	offset int // offset in the chunk
 	dst    []byte
 }
 
@@ -138,7 +140,7 @@ func (d *Device) readCached(dst []byte, offset int64) (r Read, missing []part, e
 	return r, missing, err
 }
 
-// split calls fn for each extent in the range, and zeroes what no extent covers.
+// split calls fn for each extent in the range, and zeroes the bytes that no extent covers.
 func (d *Device) split(dst []byte, offset int64, fn func(part)) error {
 	at, end := offset, offset+int64(len(dst))
 	i, err := d.extents.Find(offset)

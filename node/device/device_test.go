@@ -16,7 +16,7 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// memory is a Chunks in memory. Some of the chunks count as cached.
+// memory is a Chunks in memory. Some of its chunks count as cached.
 type memory struct {
 	mu     sync.Mutex
 	chunks map[chunk.ID][]byte
@@ -42,7 +42,8 @@ func (m *memory) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte, 
 	return nil
 }
 
-// newDevice returns a device of a few files, of which half of the chunks are cached, and its bytes.
+// newDevice returns a device of a few files, its chunks and its bytes. Half of the chunks count as
+// cached.
 func newDevice(t testing.TB) (*Device, *memory, []byte) {
 	t.Helper()
 	tree := filetree.New(t, 40, 60000)
@@ -68,7 +69,7 @@ func TestReadAtReturnsTheBytes(t *testing.T) {
 		}
 	}
 	if s := d.Stats(); s.Faults != 2000 || s.Bytes == 0 || s.Missed != missed || missed == 0 || missed >= s.Bytes {
-		t.Errorf("stats %+v, %d bytes missed", s, missed)
+		t.Errorf("stats %+v, want 2000 faults, and %d bytes missed but not all", s, missed)
 	}
 }
 
@@ -80,7 +81,7 @@ func TestReadAtFailsWithoutTheChunk(t *testing.T) {
 	}
 }
 
-// If no hub has a chunk any more, the error says why that may be, and what to do.
+// If no hub has a chunk any more, the error names a possible reason and a remedy.
 func TestReadOfAGoneImage(t *testing.T) {
 	d, m, image := newDevice(t)
 	m.fail = chunk.ErrNotFound
@@ -90,11 +91,11 @@ func TestReadOfAGoneImage(t *testing.T) {
 	}
 }
 
-// An unreadable extent map fails the read, unless it is repaired.
+// A read fails if the extent map is unreadable. It succeeds if the map is repaired.
 func TestReadAtRepairsTheIndex(t *testing.T) {
 	tree := filetree.New(t, 40, 60000)
 	broken := *tree.Extents
-	broken.Extents *= 2 // further pages than there are
+	broken.Extents *= 2 // the map's file has no pages for the additional extents
 	m := &memory{chunks: tree.Chunks, cached: tree.Half}
 	d := New(&broken, nil, m, slog.New(slog.DiscardHandler))
 	last := int64(len(tree.Image)) - 10
@@ -108,7 +109,7 @@ func TestReadAtRepairsTheIndex(t *testing.T) {
 	}
 }
 
-// observed is an Observer that keeps the reads.
+// observed is an Observer that stores the reads.
 type observed struct{ reads []Read }
 
 func (o *observed) Observe(r Read) { o.reads = append(o.reads, r) }
@@ -132,7 +133,7 @@ func TestObserversSeeEachRead(t *testing.T) {
 	stop() // a second call does nothing
 	read(0, 10)
 	if len(first.reads) != 2 || len(second.reads) != 3 || !slices.Equal(first.reads, second.reads[:2]) {
-		t.Fatalf("the observers saw %v and %v", first.reads, second.reads)
+		t.Fatalf("the observers saw %v and %v, want two reads, and these two and a third", first.reads, second.reads)
 	}
 	for i, want := range []Read{{Offset: size - 4096, Length: 4096}, {Length: 128 << 10}} {
 		r := first.reads[i]
@@ -155,7 +156,7 @@ func TestObserversSeeEachRead(t *testing.T) {
 	}
 }
 
-// A read of a hole has no extents.
+// For a read between extents, observers get an empty range of extents.
 func TestObserversSeeHoles(t *testing.T) {
 	d, _, _ := newDevice(t)
 	o := &observed{}

@@ -11,7 +11,7 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// cachedChunks is a device.Chunks with all chunks in a cache.
+// cachedChunks is a device.Chunks whose chunks are all cached.
 type cachedChunks map[chunk.ID][]byte
 
 func (c cachedChunks) Cached(ref chunk.Ref, offset int, dst []byte) bool {

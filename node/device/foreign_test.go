@@ -41,7 +41,7 @@ func encodeUnit(t *testing.T) (unit []byte, ref chunk.Ref) {
 	return b.Encode(nil, encoder), ref
 }
 
-// unitsOf returns the units of the hub at a URL.
+// unitsOf returns a fetcher of units from the hub at a URL.
 func unitsOf(t *testing.T, url string) *store.Fetcher {
 	t.Helper()
 	hub, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: url})
@@ -58,10 +58,10 @@ func answer(code int, body string) http.HandlerFunc {
 	}
 }
 
-// If something else answers in the hub's place for a while, a read waits for the hub. None of the
-// answers counts as "the chunk does not exist".
+// If something else answers in the hub's place for a while, a read waits until the hub answers.
+// None of the wrong answers counts as "the chunk does not exist".
 func TestForeignAnswers(t *testing.T) {
-	const wrongAnswers = 6 // each try makes one or two requests
+	const wrongAnswers = 6 // each attempt makes one or two requests
 	page := "<html>default backend</html>"
 	for name, wrong := range map[string]http.HandlerFunc{
 		"404":        answer(404, ""),

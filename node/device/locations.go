@@ -10,7 +10,7 @@ import (
 
 // locations are the locations of a device's chunks, until newer ones replace them.
 type locations struct {
-	known    *index.Locations // nil: the device has none
+	known    *index.Locations // nil: the device has no locations
 	replaced context.Context  // done once newer locations have replaced these
 	replace  context.CancelFunc
 }
@@ -21,20 +21,20 @@ func newLocations(known *index.Locations) *locations {
 	return l
 }
 
-// SetLocations replaces the device's locations. When it has returned, the file of the previous ones
-// may be closed: a read that fails for that reason tries again with the new ones.
+// SetLocations replaces the device's locations. After it has returned, the file of the previous
+// locations may be closed: a read that fails for that reason tries again with the new locations.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.locations.Swap(newLocations(locations)).replace()
 }
 
 // LocateWith sets the function that a read calls if the locations are missing, unreadable or wrong.
-// locate starts to fetch newer locations and does not block. It returns a channel that is closed
-// when the last attempt has ended, successfully or not. LocateWith is called before the device is
-// added to a server, or never.
+// locate starts to fetch newer locations, unless it has tried lately, and does not block. It
+// returns a channel that is closed when the last attempt has ended, with or without success.
+// LocateWith is called before the device is added to a server, or never.
 func (d *Device) LocateWith(locate func() <-chan struct{}) { d.locate = locate }
 
-// Unit returns the unit that holds the chunk of an extent. ok is false if the locations are missing
-// or unreadable. They are a hint: without them the chunk is requested by its ID.
+// Unit returns the unit of an extent's chunk. ok is false if the locations are missing or
+// unreadable. Locations are a hint: without them the chunk is requested by its ID.
 func (d *Device) Unit(extent int64) (unit chunk.Unit, ok bool) {
 	for {
 		l := d.locations.Load()
@@ -52,8 +52,8 @@ func (d *Device) Unit(extent int64) (unit chunk.Unit, ok bool) {
 	}
 }
 
-// fetchOne fills one part. Not every origin finds a chunk by its ID (a mirror does not). So a read
-// with missing or wrong locations starts over once newer ones arrive.
+// fetchOne fills one part. Some origins, mirrors for example, cannot find a chunk by its ID. So a
+// read with missing or wrong locations starts over when newer locations arrive.
 func (d *Device) fetchOne(ctx context.Context, p part) error {
 	for {
 		var err error
@@ -73,8 +73,8 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 }
 
 // fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not in that unit,
-// it requests newer locations, and stops if newer ones have arrived already. If no origin has the
-// chunk, it waits for the newer locations in flight.
+// it requests newer locations. It stops if newer locations have arrived already. If no origin has
+// the chunk, it waits until the attempt to fetch newer locations has ended.
 func (d *Device) fetchLocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -89,7 +89,7 @@ func (d *Device) fetchLocated(ctx context.Context, p part, l *locations) error {
 }
 
 // fetchUnlocated reads a chunk by its ID, and stops when locations newer than l arrive. If no
-// origin finds the chunk, it waits for the locations in flight.
+// origin finds the chunk, it waits until the attempt to fetch locations has ended.
 func (d *Device) fetchUnlocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -99,8 +99,8 @@ func (d *Device) fetchUnlocated(ctx context.Context, p part, l *locations) error
 	return awaitLocations(reading, tried, err)
 }
 
-// awaitLocations waits until an attempt to fetch locations has ended, if err says that no origin
-// has the chunk. It returns err.
+// awaitLocations returns err. If err says that no origin has the chunk, it first waits until the
+// attempt to fetch locations has ended.
 func awaitLocations(ctx context.Context, tried <-chan struct{}, err error) error {
 	if errors.Is(err, chunk.ErrNotFound) {
 		select {

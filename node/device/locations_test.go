@@ -9,11 +9,11 @@ import (
 	"lighter/format/index"
 )
 
-// remote is a memory with nothing cached. Its origins do not answer requests for a chunk by its ID.
+// remote is a memory without cached chunks. A request for a chunk by its ID is never answered.
 type remote struct {
 	*memory
-	reading chan struct{} // receives one for each such request
-	units   chan chunk.Unit
+	reading chan struct{}   // gets a value for each request by an ID
+	units   chan chunk.Unit // gets the unit of each other request
 }
 
 func (*remote) Cached(chunk.Ref, int, []byte) bool { return false }
@@ -28,13 +28,13 @@ func (s *remote) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte
 	return s.memory.Read(ctx, ref, offset, dst, missed)
 }
 
-// A read that waits for a chunk by its ID goes on once there are locations. Later reads use the
-// newest ones.
+// A read that waits for a chunk by its ID continues with the unit when locations arrive. Later
+// reads use the newest locations.
 func TestLocationsArriveDuringARead(t *testing.T) {
 	d, m, image := newDevice(t)
 	s := &remote{m, make(chan struct{}, 100), make(chan chunk.Unit, 100)}
 	d.chunks = s
-	d.LocateWith(func() <-chan struct{} { return nil }) // it gets no locations
+	d.LocateWith(func() <-chan struct{} { return nil }) // it does not fetch any
 	at := bytes.IndexFunc(image, func(r rune) bool { return r != 0 })
 	got, done := make([]byte, 100), make(chan error)
 	read := func() {
@@ -59,7 +59,7 @@ func TestLocationsArriveDuringARead(t *testing.T) {
 			go read()
 		}
 		if err := <-done; err != nil || !bytes.Equal(got, image[at:at+100]) {
-			t.Errorf("wrong bytes, or error %v", err)
+			t.Errorf("got other bytes than those of the device, or error %v", err)
 		}
 		if used := <-s.units; used != unit {
 			t.Errorf("read from unit %v, want %v", used, unit)

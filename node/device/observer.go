@@ -2,7 +2,7 @@ package device
 
 import "slices"
 
-// Observer learns what is read of a device.
+// Observer is told each read of a device.
 type Observer interface {
 	// Observe reports a read. A device calls its observers in the order in which they were added,
 	// for each read, after it has looked for cached chunks and before it fetches missing ones.
@@ -13,11 +13,11 @@ type Observer interface {
 // Read is a read of a device.
 type Read struct {
 	Offset, Length int64 // in bytes
-	First, End     int64 // numbers of the extents in the range: First up to, but not including, End
-	Missing        int64 // number of the first of these extents whose chunk is not cached; -1: all are cached
+	First, End     int64 // the extents in the range have the numbers First to End-1
+	Missing        int64 // number of the first extent in the range whose chunk is not cached; -1: all are cached
 }
 
-// Observe makes the device report its reads to o until stop is called.
+// Observe adds an observer. The device reports its reads to o until stop is called.
 func (d *Device) Observe(o Observer) (stop func()) {
 	d.change(func(list []Observer) []Observer { return append(list, o) })
 	return func() {
@@ -27,7 +27,7 @@ func (d *Device) Observe(o Observer) (stop func()) {
 	}
 }
 
-// change replaces the list of observers. Reads use it without a lock.
+// change replaces the list of observers by a new one. Reads use the list without a lock.
 func (d *Device) change(fn func([]Observer) []Observer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,7 +17,7 @@ func (m *machine) cache(context.Context) []Finding {
 	return judgeCache(m.status.Cache, m.status.Started)
 }
 
-// judgeCache judges the state of a cache. Its counters began at started.
+// judgeCache judges the state of a cache. started is the time at which its counters began.
 func judgeCache(c disk.Stats, started time.Time) []Finding {
 	off := rule{c.Off() != "", Problem, "the cache is not used, so chunks are fetched again and again: " + c.Off(),
 		"the node's log says why; df -h, df -i and dmesg"}

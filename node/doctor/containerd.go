@@ -77,8 +77,8 @@ func judgeContainerd(c containerd.Info) []Finding {
 // defaultConfig is the path of containerd's configuration.
 const defaultConfig = "/etc/containerd/config.toml"
 
-// peer returns the PID of the process that listens on a Unix socket, or 0 if it is in a PID
-// namespace that is not visible from here.
+// peer returns the PID of the process that listens on a Unix socket, or 0 if the process is not
+// visible in this PID namespace.
 func peer(socket string) (pid int, err error) {
 	conn, err := net.DialTimeout("unix", socket, timeout)
 	if err != nil {
@@ -92,9 +92,9 @@ func peer(socket string) (pid int, err error) {
 	return int(cred.Pid), nil
 }
 
-// commandOf returns the path of a containerd process's program, and that of its configuration. If
-// the program has another name (k3s, for example, contains containerd), program is empty, because
-// such a program must not be run with containerd's arguments.
+// commandOf returns the paths of the program and of the configuration of a containerd process. If
+// the program is not called containerd (k3s, for example, contains containerd), program is empty,
+// because such a program must not be run with containerd's arguments.
 func commandOf(pid int) (program, config string) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
@@ -110,7 +110,7 @@ func commandOf(pid int) (program, config string) {
 	return exe, config
 }
 
-// configOf returns the path of the configuration that a containerd was started with.
+// configOf returns the path of the configuration that the arguments of a containerd name.
 func configOf(argv []string) string {
 	for i, arg := range argv {
 		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -125,8 +125,9 @@ func configOf(argv []string) string {
 	return defaultConfig
 }
 
-// containerdConfig checks containerd's configuration, as containerd's program dumps it. If that
-// fails, it checks the file. version is that of the running containerd; empty: unknown.
+// containerdConfig checks containerd's configuration: the output of `containerd config dump`, or,
+// if that command fails, the file. version is the version of the running containerd; empty:
+// unknown.
 func (m *machine) containerdConfig(ctx context.Context, program, file, version string) []Finding {
 	text, err := exec.CommandContext(ctx, program, "--config", file, "config", "dump").Output()
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// pluginName is the name that containerd has to use for the snapshotter: the labels by which
-// containerd keeps snapshots contain it (package front/containerd).
+// pluginName is the name that containerd has to use for the snapshotter: a label that protects
+// snapshots from containerd's garbage collector contains it (package front/containerd).
 const pluginName = "lighter"
 
-// containerdConfig is the part of containerd's configuration that is examined, in versions 2
-// (containerd 1.6 and 1.7), 3 (since 2.0) and 4.
+// containerdConfig is the part of containerd's configuration that is examined. It fits versions 2
+// (containerd 1.6 and 1.7), 3 (since containerd 2.0) and 4 of the format.
 type containerdConfig struct {
 	Version  int                    `toml:"version"`
 	Disabled []string               `toml:"disabled_plugins"`
@@ -47,7 +47,7 @@ type criImages struct {
 	Local              bool   `toml:"use_local_image_pull"`
 }
 
-// nodeSettings are the settings of a node that containerd's configuration has to agree with.
+// nodeSettings are the settings of a node to which containerd's configuration has to fit.
 type nodeSettings struct {
 	address, root string
 	remapIDs      bool
@@ -73,8 +73,8 @@ const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "lighter"`
 
-// judgeConfig judges the configuration of a containerd of that version (vMAJOR.MINOR.PATCH; empty:
-// unknown).
+// judgeConfig judges the configuration of a containerd. version is vMAJOR.MINOR.PATCH, or empty if
+// it is unknown.
 func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error) {
 	var c containerdConfig
 	if err := toml.Unmarshal(text, &c); err != nil {
@@ -88,8 +88,8 @@ func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error)
 	return append(found, c.judgeCRI(v, n)...), nil
 }
 
-// release returns a version of containerd as a number: 201 for 2.1. For an unknown version it
-// returns the newest release whose configuration has the version config.
+// release returns a version of containerd as a number: 201 for v2.1.0. If the version is unknown,
+// it returns a release whose configuration has the format version config.
 func release(version string, config int) int {
 	var major, minor int
 	if n, err := fmt.Sscanf(version, "v%d.%d", &major, &minor); n == 2 && err == nil {
@@ -111,7 +111,7 @@ func (n nodeSettings) unnamed(holds bool, client, repair string) rule {
 		"and for an image with a base in the hub one more index is fetched", repair}
 }
 
-// judgeProxy judges the proxy plugin. Some of its settings exist only in later versions of
+// judgeProxy judges the proxy plugin. Some of the plugin's settings exist only in later versions of
 // containerd.
 func (c *containerdConfig) judgeProxy(version int, n nodeSettings) []Finding {
 	const plugin = "the proxy plugin " + pluginName
@@ -168,8 +168,8 @@ func (c *containerdConfig) judgeTransfer() []Finding {
 	})
 }
 
-// judgeCRI judges CRI, which the kubelet uses. Since containerd 2.1 it pulls by the transfer
-// service by default. The proxy plugin's exports configure that service.
+// judgeCRI judges CRI, which the kubelet uses. Since containerd 2.1, CRI pulls images through the
+// transfer service by default, which the proxy plugin's exports configure.
 func (c *containerdConfig) judgeCRI(version int, n nodeSettings) []Finding {
 	if c.disables("io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri") {
 		return nil

@@ -13,7 +13,7 @@ const (
 
 var testSettings = nodeSettings{address: testAddress, root: testRoot}
 
-// rightConfig returns the configuration that the README recommends, for a version of the format.
+// rightConfig returns the recommended configuration, for a version of containerd's format.
 func rightConfig(version string) string {
 	return "version = " + version + "\n" + proxyLines(testSettings) + "\n" + unpackLines + "\n"
 }
@@ -102,7 +102,7 @@ func TestWrongConfigs(t *testing.T) {
 		for _, trustImage := range []bool{false, true} {
 			level := c.level
 			if trustImage && strings.Contains(c.words, "name images") {
-				// With trust image, no image is lazy without names, and a manifest can name another
+				// Without names, TrustImage lets no image be lazy, and a manifest can name another
 				// image in its annotations.
 				level = Problem
 			}
@@ -121,8 +121,8 @@ func TestWrongConfigs(t *testing.T) {
 	}
 }
 
-// The shipped configurations are right for their versions. The node and containerd must both map
-// owners, or neither.
+// The configurations in deploy/ are right for their versions of containerd. A configuration is
+// wrong if only one of node and containerd maps owners.
 func TestShippedConfigs(t *testing.T) {
 	for name, versions := range map[string][]string{"1.6": {"v1.6.20"}, "1.7": {"v1.7.29"}, "2.0": {"v2.0.7"},
 		"2.1": {"v2.1.5", "v2.4.2"}} {

@@ -47,8 +47,8 @@ type space struct {
 	size, free       int64
 	files, freeFiles int64
 	readOnly         bool
-	used, limit      int64 // of the running node's cache; if no node runs: 0 and the configured limit
-	low              int64 // bytes that the cache leaves free; 0 if limit takes them into account already
+	used, limit      int64 // bytes of the running node's cache; if no node runs: 0 and the configured limit
+	low              int64 // bytes that the cache leaves free on the disk; 0: limit takes them into account already
 }
 
 // disk checks whether the disk has room for the cache.
@@ -84,11 +84,11 @@ func (m *machine) judgeFileSystem(kind int64) []Finding {
 	})
 }
 
-// full is the used part of a disk above which it counts as full: the kubelet begins to evict pods
-// at 15 % of free space.
+// full is the share of used space above which a disk counts as full: the kubelet begins to evict
+// pods when less than 15 % are free.
 const full = 0.85
 
-// rounded returns a number of bytes for users.
+// rounded formats a number of bytes for users, as 20GiB.
 func rounded(bytes int64) string { return bytesize.Size(bytes).Rounded() }
 
 func (m *machine) judgeSpace(s space) []Finding {

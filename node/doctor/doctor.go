@@ -1,10 +1,10 @@
 // Package doctor examines a machine, and finds what keeps a node from working or images from being
 // lazy. For each finding it gives the command or the lines of configuration that repair it. It
-// examines kernel, permissions, disk, hub, containerd, and the node itself, whether a node runs or
-// not. It also reports what it could not examine.
+// examines kernel, permissions, disk, hub, containerd, and the node itself. No node need run. It
+// also reports what it could not examine.
 //
-// It repairs nothing itself. It tries mounts in a mount namespace of its own and in a directory
-// that it removes, so a running node and containers are not affected.
+// It repairs nothing itself. It does not affect a running node or containers: it tries mounts in a
+// mount namespace of its own, in a directory that it removes.
 package doctor
 
 import (
@@ -32,14 +32,14 @@ const (
 
 // Finding is the result of one check.
 type Finding struct {
-	Area   string `json:"area"` // an area of the table checks
+	Area   string `json:"area"` // what was examined: an area of the table checks
 	Level  Level  `json:"level"`
 	What   string `json:"what"`             // one line
 	Repair string `json:"repair,omitempty"` // a command, or lines of a configuration
 }
 
-// checks are all checks, in the order of the report. Each gathers facts about one thing, and
-// selects findings from a table of rules.
+// checks lists all checks, in the order of the report. Each check gathers facts about one thing,
+// and selects findings from a table of rules.
 var checks = []struct {
 	area  string
 	check func(*machine, context.Context) []Finding
@@ -76,8 +76,8 @@ func first(rules []rule) []Finding {
 	return nil
 }
 
-// all returns the findings of all rules that hold. If none holds, it returns an OK finding with the
-// text otherwise, or nothing if that text is empty.
+// all returns the findings of all rules that hold. If no rule holds, it returns an OK finding with
+// the text otherwise, or nothing if that text is empty.
 func all(otherwise string, rules []rule) (found []Finding) {
 	for _, r := range rules {
 		if r.holds {
@@ -95,14 +95,14 @@ func unchecked(what, repair string) []Finding {
 	return []Finding{{Level: Unchecked, What: what, Repair: repair}}
 }
 
-// asRoot is the repair of checks that need root.
+// asRoot is the repair for checks that only root can make.
 const asRoot = "sudo lighter doctor"
 
 // timeout bounds each wait for another process.
 const timeout = 10 * time.Second
 
-// Run makes all checks. config is the node's; the settings that a running node reports replace it.
-// socket is containerd's.
+// Run makes all checks. config is the configuration of the node. If a node runs, the settings that
+// it reports replace those in config. socket is the path of containerd's socket.
 func Run(ctx context.Context, config node.Config, socket string) (found []Finding) {
 	m := &machine{config: config, containerdSocket: socket, system: "/"}
 	m.askNode(ctx)
@@ -115,12 +115,12 @@ func Run(ctx context.Context, config node.Config, socket string) (found []Findin
 	return found
 }
 
-// machine is the examined machine: where the checks look, and what the running node reports.
+// machine is the machine that is examined, with the settings of its node.
 type machine struct {
 	config           node.Config
 	containerdSocket string
 	system           string         // the directory of /proc, /sys and /lib; "/" except in tests
-	status           *report.Status // of the running node; nil: none runs, or it does not answer
+	status           *report.Status // of the running node; nil: no node runs, or it does not answer
 	noStatus         error          // why the node does not answer
 }
 

@@ -24,13 +24,13 @@ import (
 	"lighter/store/origin"
 )
 
-// check checks the level and the text of the last finding. Bad findings have to say how to repair
-// them.
+// check checks that the last finding has this level and contains these words. Each warning and each
+// problem must have a repair, and each text must be one line.
 func check(t *testing.T, what string, findings []Finding, level Level, words string) {
 	t.Helper()
 	for _, f := range findings {
 		if f.Level != OK && f.Level != Unchecked && f.Repair == "" || strings.Contains(f.What, "\n") {
-			t.Errorf("%s: got no repair in %+v", what, f)
+			t.Errorf("%s: got no repair, or several lines, in %+v", what, f)
 		}
 	}
 	if len(findings) == 0 {
@@ -41,7 +41,7 @@ func check(t *testing.T, what string, findings []Finding, level Level, words str
 	}
 }
 
-// system returns a machine with these files.
+// system returns a machine whose system has these files.
 func system(t *testing.T, files map[string]string) *machine {
 	t.Helper()
 	m := &machine{config: node.DefaultConfig(), system: t.TempDir()}
@@ -61,7 +61,7 @@ func TestTrials(t *testing.T) {
 		change func(*trial)
 		level  Level
 		words  string
-		behind int // findings that come after it
+		behind int // number of findings after the one to check
 	}{
 		"all is well": {func(*trial) {}, OK, "FUSE works", 0},
 		"not root":    {func(t *trial) { t.failed = unix.EPERM }, Unchecked, "not permitted", 0},
@@ -251,7 +251,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// The settings of a running node replace those of the command line.
+// The settings that a running node reports replace those of the configuration.
 func TestStatusReplacesSettings(t *testing.T) {
 	m := system(t, nil)
 	m.useStatus(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Domain: "s",
@@ -261,7 +261,7 @@ func TestStatusReplacesSettings(t *testing.T) {
 	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Domain != "s" ||
 		c.CAFile != "/ca" || c.CacheSize != 7<<30 ||
 		len(c.Hubs) != 1 || c.Hubs[0] != "http://hub.test" || c.HubKeys[0] != "k" || !c.PlainHTTP {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v, want the settings of the status", c)
 	}
 }
 

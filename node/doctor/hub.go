@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	slowHub = 300 * time.Millisecond // to an answer; a pull waits 1.5 s in total for silent hubs
-	maxSkew = 30 * time.Second       // between clocks; HTTPS fails with much more, and logs cannot be compared
+	slowHub = 300 * time.Millisecond // time to an answer; a pull waits 1.5 s in total for silent hubs
+	maxSkew = 30 * time.Second       // difference of clocks; with much more, HTTPS fails
 )
 
-// observation is what a hub answered.
+// observation has what a hub has answered.
 type observation struct {
 	url    string
 	err    error
@@ -33,7 +33,7 @@ type observation struct {
 	unlearnable error // why a node on this machine cannot learn its key; nil: it can
 }
 
-// hubs checks whether the hubs answer, and sign with trusted keys.
+// hubs checks whether the hubs answer, and whether they sign with pinned keys.
 func (m *machine) hubs(ctx context.Context) (found []Finding) {
 	var seen []observation
 	for _, url := range m.config.Hubs {
@@ -53,8 +53,8 @@ func (m *machine) hubs(ctx context.Context) (found []Finding) {
 	return found
 }
 
-// observe asks a hub for its keys and its time. The error is about invalid options; a hub's failure
-// is in the observation.
+// observe asks a hub for its keys and its time. It returns an error if the options are invalid. If
+// the hub fails, the error is in the observation.
 func observe(ctx context.Context, options client.Options) (o observation, err error) {
 	hub, err := client.New(options)
 	if err != nil {
@@ -79,7 +79,7 @@ func observe(ctx context.Context, options client.Options) (o observation, err er
 	began := time.Now()
 	res, err := hub.Get(ctx, wire.KeyPath(hub.Domain()), nil)
 	if err != nil {
-		return o, nil // the hub has just sent its keys, so it answers; without a second answer its time is unknown
+		return o, nil // the hub has sent its keys; without a second answer, its time is unknown
 	}
 	res.Body.Close()
 	o.took = time.Since(began)
@@ -89,8 +89,8 @@ func observe(ctx context.Context, options client.Options) (o observation, err er
 	return o, nil
 }
 
-// pinned returns the keys that a node trusts: those of the running node, the configured ones, or
-// the learned ones.
+// pinned returns the keys that a node trusts: those that the running node reports, the configured
+// ones, or the learned ones.
 func (m *machine) pinned() []string {
 	if len(m.config.HubKeys) > 0 {
 		return m.config.HubKeys
@@ -105,7 +105,7 @@ func (m *machine) pinned() []string {
 // learnedKeys returns the path of the file with the keys that the node has learned.
 func (m *machine) learnedKeys() string { return filepath.Join(m.config.Root, "hub.keys") }
 
-// judgeHub judges what a hub answered. answers says whether any hub has answered.
+// judgeHub judges what a hub has answered. answers says whether any hub has answered.
 func (m *machine) judgeHub(o observation, answers bool) []Finding {
 	if o.err != nil {
 		repair := "start lighter hub there; try curl -v " + o.url + "/readyz, and check proxies and firewalls"

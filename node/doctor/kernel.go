@@ -32,7 +32,7 @@ func (m *machine) trialMounts(context.Context) []Finding {
 		return []Finding{{Level: Problem, What: "cannot write to the disk: " + err.Error(),
 			Repair: "df -h, df -i and dmesg show why"}}
 	}
-	defer os.RemoveAll(dir) // an empty directory that remains does no harm
+	defer os.RemoveAll(dir) // if this fails, the directory that stays does no harm
 	return m.judgeTrial(try(dir))
 }
 
@@ -52,8 +52,8 @@ func (m *machine) judgeTrial(t trial) []Finding {
 	}))
 }
 
-// judgeErofs judges the error of mounting EROFS from plain files. Older kernels mount it from block
-// devices only.
+// judgeErofs judges the error of an attempt to mount EROFS from plain files. Older kernels mount
+// EROFS only from block devices.
 func (m *machine) judgeErofs(err error) []Finding {
 	const auto = `mount_mode = "auto", which uses loop devices then`
 	mode := m.config.MountMode

@@ -18,7 +18,7 @@ func (m *machine) user(context.Context) []Finding {
 	})
 }
 
-// directory checks who can use the node's root directory.
+// directory checks which users can use the node's root directory.
 func (m *machine) directory(context.Context) []Finding {
 	var stat unix.Stat_t
 	return m.judgeDirectory(stat, unix.Stat(m.config.Root, &stat))

@@ -18,11 +18,11 @@ import (
 
 // trial is the result of trying the mounts that a node needs: an empty tree, overlayfs, and FUSE.
 type trial struct {
-	failed  error // why nothing could be tried
-	erofs   error // from plain files
-	overlay error // on the EROFS mount, or on a plain directory if that mount failed
-	fuse    error
-	resends bool // the kernel resends FUSE requests
+	failed  error // why no mount could be tried
+	erofs   error // of an EROFS mount from plain files
+	overlay error // of an overlay on the EROFS mount, or on a plain directory if that mount failed
+	fuse    error // of a FUSE mount
+	resends bool  // the kernel resends FUSE requests
 }
 
 // scratch makes a directory on the file system of the node's root, which need not exist yet.
@@ -35,11 +35,11 @@ func (m *machine) scratch() (string, error) {
 	}
 }
 
-// try tries mounts below dir, in a mount namespace that ends with the thread.
+// try tries mounts below dir, in a mount namespace that ends with the thread of its goroutine.
 func try(dir string) trial {
 	result := make(chan trial)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		var t trial
 		if t.failed = isolate(); t.failed == nil {
 			t.failed = t.run(dir)

@@ -1,6 +1,6 @@
 // Package flight shares one call between callers that want the same result. The call is cancelled
-// when its last caller has stopped waiting. It is golang.org/x/sync/singleflight with cancellation,
-// and with a report that a result has begun to arrive.
+// when the last caller has stopped waiting. Unlike golang.org/x/sync/singleflight, it has
+// cancellation, and callers can wait until a result begins to arrive.
 package flight
 
 import (
@@ -15,7 +15,7 @@ var ErrNoWaiter = errors.New("no caller waits for the result any more")
 // Group runs at most one call for each key. The zero Group is ready for use, and safe for
 // concurrent use.
 type Group[K comparable] struct {
-	mu    sync.Mutex // guards calls, and waiters and kept of each call
+	mu    sync.Mutex // guards calls, and the fields waiters and kept of each call
 	calls map[K]*Call
 }
 
@@ -34,8 +34,8 @@ type Call struct {
 }
 
 // Join joins the running call for key, or starts a new call that runs run. The caller counts as a
-// waiter of the call until Wait or WaitBegun fails because the caller's context is done. run may go
-// on for a moment after its own context was cancelled; the next Join does not wait for that.
+// waiter of the call until Wait or WaitBegun fails because the caller's context is done. run may
+// continue for a moment after its context was cancelled. The next Join does not wait for its end.
 func (g *Group[K]) Join(key K, run func(ctx context.Context, c *Call) error) *Call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,11 +71,11 @@ func (g *Group[K]) start(key K, run func(ctx context.Context, c *Call) error) *C
 	return c
 }
 
-// Begin is called by run when the result begins to arrive, once or several times.
+// Begin is called by run when the result begins to arrive. It may be called several times.
 func (c *Call) Begin() { c.once.Do(func() { close(c.begun) }) }
 
-// Keep keeps the call from being cancelled when its last waiter leaves. It returns false if the
-// last waiter has left already. run calls it.
+// Keep is called by run. From then on, the call is not cancelled when its last waiter leaves. Keep
+// returns false if the last waiter has left already.
 func (c *Call) Keep() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *Call) WaitBegun(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	select {
-	case <-c.begun: // the result began to arrive before the call ended
+	case <-c.begun: // the result had begun to arrive before the call ended
 		return nil
 	default:
 		return c.err

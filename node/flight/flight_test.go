@@ -11,7 +11,7 @@ import (
 	"lighter/node/flight"
 )
 
-// Callers share a call while it runs; the next caller starts a new one.
+// Callers share a call while it runs. After its end, the next caller starts a new call.
 func ExampleGroup() {
 	var group flight.Group[string]
 	fetch := func(_ context.Context, c *flight.Call) error {
@@ -28,7 +28,7 @@ func ExampleGroup() {
 	// <nil>
 }
 
-// blocked returns a call that ends with result, or when it is cancelled.
+// blocked returns a function for Join that ends with a value from result, or when it is cancelled.
 func blocked(result <-chan error, runs *atomic.Int32) func(context.Context, *flight.Call) error {
 	return func(ctx context.Context, c *flight.Call) error {
 		runs.Add(1)
@@ -58,7 +58,7 @@ func TestCallIsCancelledWithItsLastWaiter(t *testing.T) {
 			t.Errorf("a cancelled waiter got %v", err)
 		}
 		if again := group.Join(1, run); again != second {
-			t.Error("the call ended with a waiter left")
+			t.Error("the call ended although a caller still waits")
 		} else if err := again.Wait(cancelled); !errors.Is(err, context.Canceled) {
 			t.Errorf("a cancelled waiter got %v", err)
 		}
@@ -109,7 +109,7 @@ func TestWaitBegun(t *testing.T) {
 	})
 }
 
-// A kept call goes on without waiters. A call whose waiters have left cannot be kept.
+// After Keep, a call continues without waiters. If all waiters have left, Keep returns false.
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var group flight.Group[int]

@@ -1,5 +1,5 @@
-// Package health detects when only a restart helps a node: when the kernel's requests are no longer
-// answered, and containers hang. The service manager's watchdog and /healthz use it.
+// Package health detects when only a restart helps a node: if the kernel's requests are no longer
+// answered, so that containers hang. The service manager's watchdog and /healthz use it.
 //
 // A node without hub or disk is healthy, because it serves the chunks that it can still get. A node
 // that stops is healthy, too.
@@ -29,8 +29,8 @@ const (
 	// maxStall is how long requests may wait in the kernel while the node receives none. A healthy
 	// node receives them within microseconds.
 	maxStall = 10 * time.Second
-	// flushInterval is how often Flush checks the requests in the kernel, and how long they have to
-	// wait there before it probes.
+	// flushInterval is the interval at which Flush checks the requests in the kernel. Flush probes
+	// if requests have waited there for as long.
 	flushInterval = 2 * time.Second
 	// checkTimeout bounds the wait for the kernel's answer in Healthy.
 	checkTimeout = 10 * time.Second
@@ -40,7 +40,7 @@ const (
 type Devices interface {
 	// Unserved reports that the kernel's requests are no longer answered.
 	Unserved() bool
-	// Stats returns the state of the requests.
+	// Stats returns the figures of the requests.
 	Stats() fuse.ServerStats
 }
 
@@ -55,10 +55,12 @@ type Check struct {
 // New returns the check of the node with that root.
 func New(root string, devices Devices) *Check { return &Check{root: root, devices: devices} }
 
-// Stop makes the check succeed from now on, because the next daemon answers what is unanswered.
+// Stop makes the check succeed from now on, because the next daemon will answer the unanswered
+// requests.
 func (c *Check) Stop() { c.stopped.Store(true) }
 
-// Alive fails if only a restart can help. It waits for the kernel's answer until timeout.
+// Alive fails if only a restart can help. It waits for an answer to a request of the kernel for
+// timeout at most.
 func (c *Check) Alive(ctx context.Context, timeout time.Duration) error {
 	switch {
 	case c.stopped.Load():
@@ -72,8 +74,8 @@ func (c *Check) Alive(ctx context.Context, timeout time.Duration) error {
 	return c.answers(ctx, timeout)
 }
 
-// Healthy fails if Alive fails, or if requests stay in the kernel. The watchdog ignores such
-// requests: those that a previous daemon lost wait for ever, and a restart does not help them.
+// Healthy fails if Alive fails, or if requests stay in the kernel. The watchdog ignores requests in
+// the kernel: if a previous daemon has lost them, they wait for ever, and a restart does not help.
 func (c *Check) Healthy(ctx context.Context) error {
 	if err := c.Alive(ctx, checkTimeout); err != nil || c.stopped.Load() {
 		return err
@@ -100,11 +102,11 @@ func checkStall(s fuse.ServerStats) error {
 }
 
 // answers fails if the node does not answer a request of the kernel within timeout. The request is
-// not a read, and waits for no read. Another process causes the request, because a process that
-// waits for an answer that never comes cannot be killed. A daemon that hangs has to be killed, so
-// that the next one can start.
+// not a read, and does not wait for reads. A process of its own causes the request: a process that
+// waits for an answer that never comes cannot be killed, but a daemon that hangs has to be killed,
+// so that the next daemon can start.
 func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
-	// One probe at a time: without an answer it waits until the connection ends.
+	// One probe at a time, because a probe that gets no answer waits until the connection ends.
 	answered := c.probe.DoChan("", func() (any, error) {
 		output, err := exec.Command("/proc/self/exe", "probe", c.root).CombinedOutput()
 		if err != nil {
@@ -126,8 +128,8 @@ func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
 }
 
 // Probe makes the kernel send requests to the node with that root, and returns when the node has
-// answered. Closing the directory is a background request. With it, the kernel also sends other
-// background requests that it has queued.
+// answered. Closing the directory causes a background request. Together with it, the kernel sends
+// other background requests that it has queued.
 func Probe(root string) error {
 	fd, err := unix.Open(mount.Devices(root), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -159,14 +161,14 @@ func (c *Check) Flush(ctx context.Context, log *slog.Logger) {
 
 // Watchdog is a service manager that restarts a node that does not report in time.
 type Watchdog interface {
-	// Watchdog returns the longest time between two reports; 0: none are expected.
+	// Watchdog returns the longest allowed time between two reports; 0: no reports are expected.
 	Watchdog() time.Duration
 	// Notify reports lines of sd_notify(3).
 	Notify(lines string) error
 }
 
-// FeedWatchdog reports to the service manager that the node is alive, as long as it is, until ctx
-// is done.
+// FeedWatchdog reports to the service manager, until ctx is done, that the node is alive. It does
+// not report while Alive fails.
 func (c *Check) FeedWatchdog(ctx context.Context, dog Watchdog, log *slog.Logger) {
 	interval := dog.Watchdog() / 3
 	if interval <= 0 {

@@ -14,7 +14,7 @@ type unserved struct{ fuse.ServerStats }
 func (unserved) Unserved() bool            { return true }
 func (u unserved) Stats() fuse.ServerStats { return u.ServerStats }
 
-// Requests that a stopping node does not answer are the next daemon's.
+// A node that stops is healthy although it answers no requests: the next daemon answers them.
 func TestStoppedNodeIsHealthy(t *testing.T) {
 	c := New(t.TempDir(), unserved{})
 	if err := c.Healthy(t.Context()); err == nil || !strings.Contains(err.Error(), "not answered") {
@@ -26,7 +26,8 @@ func TestStoppedNodeIsHealthy(t *testing.T) {
 	}
 }
 
-// A hub that is gone makes reads wait, and fail. Only longer waits mean that the daemon hangs.
+// If no hub answers, reads wait for up to 110 s and then fail. Only a longer wait means that the
+// daemon hangs.
 func TestOldestRead(t *testing.T) {
 	for oldest, healthy := range map[time.Duration]bool{
 		0: true, 110 * time.Second: true, maxReadTime: true, maxReadTime + time.Second: false,
@@ -37,7 +38,7 @@ func TestOldestRead(t *testing.T) {
 	}
 }
 
-// The error for requests that stay in the kernel has their number.
+// The error about requests that stay in the kernel contains their number.
 func TestStall(t *testing.T) {
 	if err := checkStall(fuse.ServerStats{InKernel: 70, Active: 60, Queued: 10, Stalled: maxStall}); err != nil {
 		t.Errorf("at the limit: got %v, want none", err)

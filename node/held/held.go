@@ -1,10 +1,11 @@
 // Package held reports to the hubs which trees this node has. So a hub keeps the objects of these
-// trees even if their images are removed from the hub. The package also learns from the answers
-// which of the trees no hub has any more.
+// trees even if their images are removed from the hub. From the hubs' answers, the package also
+// learns which of the trees no hub has any more.
 //
 // It reports all trees on the disk, mounted or not: soon after a tree was added or removed, and
-// every few hours. Nothing waits for a report. If a hub does not answer, the report is sent again
-// later. An origin that accepts no reports (a mirror, an older hub) is asked again once a day.
+// every few hours. No other part of the node waits for a report. If a hub does not answer, the
+// report is sent again later. To an origin that accepts no reports (a mirror, an older hub), one is
+// sent every one or two days.
 package held
 
 import (
@@ -65,7 +66,7 @@ type Reporter struct {
 // state is what the reporter knows of an origin.
 type state struct {
 	Report
-	trees    []chunk.ID // last reported; valid if Reported is not zero
+	trees    []chunk.ID // the trees in the last accepted report; valid if Reported is not zero
 	unknown  map[chunk.ID]bool
 	due      time.Time // when the trees are reported again even if they have not changed
 	after    time.Time // no report is sent before this time
@@ -82,9 +83,9 @@ type Report struct {
 	Refused  bool      `json:"refused,omitempty"` // the origin accepts no reports: a mirror, or an older hub
 }
 
-// New returns a reporter of the trees that list returns. root is the node's directory, where it
-// keeps a secret from which its ID is made. The reporter waits for delay to twice delay before it
-// reports a change of the trees.
+// New returns a reporter of the trees that list returns. root is the node's directory. It has a
+// file with a secret, from which the node's ID is made. The reporter reports a change of the trees
+// after a delay of one to two times delay.
 func New(
 	root string, delay time.Duration, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logger,
 ) *Reporter {
@@ -132,7 +133,7 @@ func (r *Reporter) round(ctx context.Context) {
 	}
 }
 
-// report returns the report about some trees.
+// report makes a report of trees.
 func (r *Reporter) report(trees []chunk.ID) (wire.Held, error) {
 	secret, err := r.secret()
 	if err != nil {
@@ -171,7 +172,7 @@ func (r *Reporter) isDue(s *state, trees []chunk.ID, now time.Time) bool {
 	return !now.Before(s.after) && (!now.Before(s.due) || !slices.Equal(s.trees, trees))
 }
 
-// reported notes how a report has ended.
+// reported stores the result of a report.
 func (r *Reporter) reported(s *state, trees, unknown []chunk.ID, err error, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,8 +194,8 @@ func (r *Reporter) reported(s *state, trees, unknown []chunk.ID, err error, now 
 	r.log.Debug("report of what this node has failed", "hub", s.URL, "err", err)
 }
 
-// Gone returns the reported trees that no hub has any more. It returns none before all origins have
-// accepted a report, because an origin that has not may have the trees.
+// Gone returns the reported trees that no hub has any more. Before all origins have accepted a
+// report, it returns none: an origin that has accepted no report may have the trees.
 func (r *Reporter) Gone() (trees []chunk.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,7 +19,8 @@ import (
 
 const lookEvery = time.Minute
 
-// hubs records reports. It answers reports to an origin with the function for that origin.
+// hubs is a Hubs that records reports. answers has a function for each origin, which answers its
+// reports.
 type hubs struct {
 	// mu is held by the test, except in after. It guards the following and node.trees.
 	mu      sync.Mutex
@@ -114,7 +115,8 @@ func TestReports(t *testing.T) {
 	})
 }
 
-// A hub that fails is asked again, less and less often; one that takes no reports, once a day.
+// To a hub that fails, reports are sent less and less often. To an origin that accepts no reports,
+// one is sent every one or two days.
 func TestFailures(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +124,7 @@ func TestFailures(t *testing.T) {
 		n := start(t, root, h, one)
 		h.after(wire.HeldInterval)
 		if got := len(h.reports[0]); got < 6 || got > 20 {
-			t.Errorf("a hub that fails got %d reports in six hours", got)
+			t.Errorf("a hub that fails got %d reports in six hours, want 6 to 20", got)
 		}
 		if got := len(h.reports[1]); got != 1 {
 			t.Errorf("an origin that refuses got %d reports in six hours, want one", got)
@@ -132,7 +134,7 @@ func TestFailures(t *testing.T) {
 		}
 		h.after(2 * refusedPause)
 		if got := len(h.reports[1]); got < 2 || got > 3 {
-			t.Errorf("an origin that refuses got %d reports in two days", got)
+			t.Errorf("an origin that refuses got %d reports in two days, want 2 or 3", got)
 		}
 	})
 }
@@ -158,7 +160,8 @@ func TestGone(t *testing.T) {
 	})
 }
 
-// The ID lasts as long as the node's directory, and another directory has another one.
+// The ID stays the same as long as the node's directory exists. A node with another directory has
+// another ID.
 func TestID(t *testing.T) {
 	id := func(root string) string {
 		t.Helper()
@@ -170,13 +173,13 @@ func TestID(t *testing.T) {
 	}
 	root := t.TempDir()
 	if first := id(root); id(root) != first || id(t.TempDir()) == first {
-		t.Error("the ID changes, or two nodes have the same")
+		t.Error("the ID has changed, or two nodes have the same ID")
 	}
 	info, err := os.Stat(filepath.Join(root, "holder"))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want a file that only root can read", info.Mode(), err)
 	}
-	// Without a file for the secret there is no report: each would have another ID.
+	// If the secret cannot be stored, there is no report: each report would have another ID.
 	reporter := New(filepath.Join(root, "none"), lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler))
 	if held, err := reporter.report(nil); err == nil {
 		t.Errorf("reported as %s without a directory, want an error", held.Holder)

@@ -45,7 +45,7 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 			layers[chain] = l
 		}
 		_, lazy := chainOf(info.Name)
-		if lazy || !l.Lazy { // the reason of the lazy snapshot counts more than that of a plain one in another namespace
+		if lazy || !l.Lazy { // the lazy snapshot's reason counts more than that of a plain snapshot
 			l.Why = cmp.Or(whyOf(info), l.Why)
 		}
 		l.Lazy = l.Lazy || lazy

@@ -1,5 +1,6 @@
-// Package imagecache manages the chunk cache by image: an administrator pins, evicts and verifies
-// the chunks of an image. Images are named by a word, as `lighter status` shows them.
+// Package imagecache manages the chunk cache by image: administrators pin, unpin, fetch and evict
+// the chunks of an image, and verify the cache. They name an image by a word, as `lighter status`
+// shows it.
 package imagecache
 
 import (
@@ -18,7 +19,7 @@ import (
 	"lighter/store/disk"
 )
 
-// scrubPause is the time between two background scrubs.
+// scrubPause is the pause between two background scrubs.
 const scrubPause = time.Hour
 
 // Status is the state of the cache.
@@ -42,7 +43,7 @@ type Scrubbed struct {
 
 // Finder finds the tree of an image by a word.
 type Finder interface {
-	// FindTree returns the tree, and the image's name.
+	// FindTree returns the tree of the image that a word names, and the image's name.
 	FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error)
 	// FindPin returns the tree of the pin that a word names. A pin may outlive its image.
 	FindPin(ctx context.Context, word string, pins []disk.Pin) (chunk.ID, error)
@@ -83,7 +84,7 @@ func (c *Cache) Pin(ctx context.Context, image string) error {
 	return nil
 }
 
-// Unpin undoes Pin, also if the image was removed since.
+// Unpin undoes Pin, even if the image was removed in the meantime.
 func (c *Cache) Unpin(ctx context.Context, image string) error {
 	tree, err := c.images.FindPin(ctx, image, c.chunks.Pins())
 	if err != nil {
@@ -105,7 +106,8 @@ func (c *Cache) Fetch(ctx context.Context, image string, report func(completion.
 	return nil
 }
 
-// Evict evicts the chunks that, of all images on this machine, only this one has.
+// Evict evicts the chunks of an image that no other image on this machine has, and removes its
+// local device if no mount reads it.
 func (c *Cache) Evict(ctx context.Context, image string) (Freed, error) {
 	tree, _, err := c.images.FindTree(ctx, image)
 	if err != nil {
@@ -146,7 +148,8 @@ func (c *Cache) Scrub(ctx context.Context) (Scrubbed, error) {
 	return Scrubbed{found, files, c.Status()}, errors.Join(err, failed)
 }
 
-// Run scrubs again and again, at bytesPerSecond, until ctx is done. If that is 0, it never scrubs.
+// Run scrubs again and again, at bytesPerSecond, until ctx is done. If bytesPerSecond is 0, it does
+// nothing.
 func (c *Cache) Run(ctx context.Context, bytesPerSecond int64) {
 	for bytesPerSecond > 0 && ctx.Err() == nil {
 		if found, err := c.chunks.Scrub(ctx, rate.Limit(bytesPerSecond)); err == nil {

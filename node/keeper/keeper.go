@@ -1,16 +1,16 @@
-// Package keeper holds the kernel's descriptors while the daemon is replaced, so that the next
-// daemon can take them over. The service manager holds copies of them, if it can (manager.go).
-// Otherwise a keeper process does, which has no other task and so no reason to end (run.go).
-// Requests to a dead daemon wait in the kernel for the next one.
+// Package keeper holds the descriptors of the connection to the kernel while the daemon is
+// replaced, so that the next daemon can take them over. If the service manager can, it holds copies
+// of them (manager.go). Otherwise a keeper process holds them, which has no other task and so no
+// reason to end (run.go). Requests to a dead daemon wait in the kernel for the next daemon.
 //
-// A keeper does not serve. It holds a few descriptors and a note of a few bytes, and interprets
-// neither. What it is given replaces what it held.
+// A keeper does not answer requests of the kernel. It holds a few descriptors and a short note, and
+// interprets neither. New descriptors and a new note replace those that it held.
 //
-// A keeper process ends by itself when the kernel has ended the connection, because everything
-// is unmounted. If it is killed while no daemon runs, the connection ends, and reads fail.
+// A keeper process ends by itself when the kernel has ended the connection, because everything was
+// unmounted. If the process is killed while no daemon runs, the connection ends, and reads fail.
 //
-// It listens on a Unix socket (SOCK_SEQPACKET) that only root can use, and answers one message a
-// connection:
+// It listens on a Unix socket (SOCK_SEQPACKET) that only root can use, and answers one message of
+// each connection:
 //
 //	K note + descriptors  →  K                       hold these, and drop what was held
 //	T                     →  T note + descriptors    copies; no descriptor: nothing is held
@@ -42,7 +42,7 @@ const (
 
 	maxNote  = 4096            // bytes of a note
 	maxFiles = 4               // descriptors that are held with a note
-	timeout  = 5 * time.Second // of each wait for the other side; a keeper answers at once
+	timeout  = 5 * time.Second // for each wait for the other side; a keeper answers at once
 )
 
 // Socket returns the path of the socket of root's keeper.
@@ -50,16 +50,16 @@ func Socket(root string) string { return filepath.Join(root, "keeper.sock") }
 
 // Keeper holds descriptors from one daemon to the next.
 type Keeper interface {
-	// Keep makes the keeper hold copies of files, with note, instead of what it held. The
-	// first of files is the connection: when it ends, the keeper drops everything.
+	// Keep makes the keeper hold copies of files, and note, instead of what it held. files[0] is
+	// the connection: when it ends, the keeper drops everything.
 	Keep(ctx context.Context, files []*os.File, note []byte) error
-	// Take returns copies of what the keeper holds, and the note. The keeper still holds
-	// them. If it holds nothing, the error wraps fs.ErrNotExist.
+	// Take returns copies of the descriptors that the keeper holds, and the note. The keeper still
+	// holds its own. If it holds nothing, the error wraps fs.ErrNotExist.
 	Take(ctx context.Context) (files []*os.File, note []byte, err error)
-	// Holds fails unless the keeper holds the descriptors that it was given with this note. If it
-	// certainly does not hold them, the error wraps fs.ErrNotExist.
+	// Holds returns nil if the keeper holds the descriptors that it was given with this note. If
+	// the keeper certainly does not hold them, the error wraps fs.ErrNotExist.
 	Holds(ctx context.Context, note []byte) error
-	// Drop makes the keeper let go of what it holds, if anything.
+	// Drop makes the keeper close what it holds.
 	Drop(ctx context.Context) error
 	// String returns the keeper's name, for status and log.
 	String() string
@@ -70,8 +70,8 @@ var _, _ Keeper = Process{}, (*Manager)(nil)
 // Process is a keeper process.
 type Process struct {
 	Root string // of its node
-	// Command is a program that calls Run, with its arguments. The program's descriptor 3 is the
-	// listening socket. Without a command, no keeper can be started.
+	// Command is the path and the arguments of a program that calls Run. The program's descriptor 3
+	// is the listening socket. Without a Command, no keeper process can be started.
 	Command []string
 }
 
@@ -90,7 +90,7 @@ func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error 
 	return give(ctx, p.Root, files, note)
 }
 
-// checkSize fails if a keeper cannot hold so many files or such a long note.
+// checkSize fails if a keeper cannot hold these files and a note of this length.
 func checkSize(files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
 		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
@@ -119,8 +119,8 @@ func give(ctx context.Context, root string, files []*os.File, note []byte) error
 	return nil
 }
 
-// numbers returns the descriptors of files, without changing them: os.File's Fd would make them
-// blocking, in every process that has them.
+// numbers returns the descriptors of files and does not change them. os.File.Fd would make them
+// blocking, in every process that has them open.
 func numbers(files []*os.File) (fds []int, err error) {
 	for _, file := range files {
 		raw, err := file.SyscallConn()
@@ -163,7 +163,7 @@ func (Process) String() string { return "a process of its own" }
 // ask returns copies of what the keeper process holds.
 func (p Process) ask(ctx context.Context) (note []byte, fds []int, err error) {
 	note, fds, err = p.askOnce(ctx)
-	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // the process was probably about to end
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // it has probably just ended
 		note, fds, err = p.askOnce(ctx)
 	}
 	return note, fds, err
@@ -191,7 +191,7 @@ func (p Process) askOnce(ctx context.Context) (note []byte, fds []int, err error
 	return note, fds, nil
 }
 
-// Drop implements Keeper. The process has ended when it returns.
+// Drop implements Keeper. When it returns, the process has ended.
 func (p Process) Drop(ctx context.Context) error {
 	conn, err := dial(ctx, p.Root)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
@@ -221,13 +221,13 @@ func dial(ctx context.Context, root string) (*net.UnixConn, error) {
 	return c, c.SetDeadline(time.Now().Add(timeout))
 }
 
-// start starts a keeper process. The process's socket exists when start returns, so clients need
-// not wait for it. Only the daemon that has locked root calls start.
+// start starts a keeper process. When it returns, the process's socket exists, so clients need not
+// wait for it. Only the daemon that has locked root calls start.
 func start(root string, command []string) error {
 	if len(command) == 0 {
 		return errors.New("no command is known that runs a keeper")
 	}
-	// The socket of a keeper that has ended.
+	// A keeper that has ended leaves its socket.
 	if err := os.Remove(Socket(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -237,7 +237,7 @@ func start(root string, command []string) error {
 	}
 	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	if err := os.Chmod(Socket(root), 0o600); err != nil { // only root can reach the directory
+	if err := os.Chmod(Socket(root), 0o600); err != nil { // not too late: only root can enter the directory
 		return err
 	}
 	file, err := listener.File()
@@ -254,7 +254,7 @@ func start(root string, command []string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // otherwise it would stay a zombie
+	go func() { _ = cmd.Wait() }() // otherwise it would become a zombie
 	return nil
 }
 
@@ -267,7 +267,8 @@ func send(conn *net.UnixConn, op byte, note []byte, fds ...int) error {
 	return err
 }
 
-// receive returns one message, whose operation has to be op, and its descriptors.
+// receive returns the note and the descriptors of one message. It fails if the message's operation
+// is not op.
 func receive(conn *net.UnixConn, op byte) (note []byte, fds []int, err error) {
 	got, note, fds, err := receiveAny(conn)
 	if err == nil && got != op {

@@ -13,7 +13,7 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// Holds compares the note, and fails when nothing is held any more.
+// Holds succeeds only for the note of the last Keep, and fails after Drop.
 func TestHolds(t *testing.T) {
 	root := socketdir.New(t)
 	_, w := pipe(t)
@@ -39,7 +39,7 @@ func TestHolds(t *testing.T) {
 	holds("second", false)
 }
 
-// The test binary is the keeper process, too.
+// TestMain runs the test binary as a keeper process if its argument is keep.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "keep" {
 		if err := Run(); err != nil {
@@ -59,8 +59,8 @@ func keep(t *testing.T, root string, file *os.File, note string) error {
 	return Process{root, []string{self, "keep"}}.Keep(t.Context(), []*os.File{file}, []byte(note))
 }
 
-// pipe returns the ends of a pipe. The keeper ends when the reading end is closed in all processes,
-// because polling the writing end is an error then.
+// pipe returns the ends of a pipe. A keeper of the writing end ends when the reading end is closed
+// in all processes, because poll(2) then returns POLLERR for the writing end.
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -71,7 +71,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// gone waits until the keeper has ended.
+// gone waits until root's keeper has ended.
 func gone(t *testing.T, root string) {
 	t.Helper()
 	for {
@@ -96,7 +96,7 @@ func TestKeepTakeDrop(t *testing.T) {
 	for range 3 { // any number of times
 		files, note, err := Process{Root: root}.Take(t.Context())
 		if err != nil || string(note) != "first" || len(files) != 1 {
-			t.Fatalf("%q, %v", note, err)
+			t.Fatalf("take: got %d files, note %q, %v; want 1 and %q", len(files), note, err, "first")
 		}
 		file := files[0]
 		if _, err := file.WriteString("x"); err != nil {
@@ -112,7 +112,7 @@ func TestKeepTakeDrop(t *testing.T) {
 		t.Errorf("the socket: got %v, %v; want mode 0600", info, err)
 	}
 
-	// Another file replaces the first one, in the same keeper.
+	// In the same keeper, another file replaces the first file.
 	r2, w2 := pipe(t)
 	if err := keep(t, root, w2, "second"); err != nil {
 		t.Fatal(err)
@@ -122,11 +122,11 @@ func TestKeepTakeDrop(t *testing.T) {
 	}
 	files, note, err := Process{Root: root}.Take(t.Context())
 	if err != nil || string(note) != "second" {
-		t.Fatalf("%q, %v", note, err)
+		t.Fatalf("take: got note %q, %v; want %q", note, err, "second")
 	}
 	files[0].Close()
 
-	// The keeper ends with its connection, and leaves the socket to the next one.
+	// The keeper ends with its connection. A new keeper can use the socket's path.
 	r2.Close()
 	gone(t, root)
 	r3, w3 := pipe(t)
@@ -177,7 +177,7 @@ func TestKeepSeveral(t *testing.T) {
 	}
 	files, note, err := p.Take(t.Context())
 	if err != nil || len(files) != 2 || string(note) != "two" {
-		t.Fatalf("%d, %q, %v", len(files), note, err)
+		t.Fatalf("take: got %d files, note %q, %v; want 2 and %q", len(files), note, err, "two")
 	}
 	for i, r := range []*os.File{r1, r2} { // in the same order
 		b := make([]byte, 1)
@@ -199,7 +199,7 @@ func TestKeepSeveral(t *testing.T) {
 	}
 }
 
-// A process without free descriptors gets an error, and not the answer that nothing is held.
+// If a process has no free descriptors, Take fails, but not with the error that nothing is held.
 func TestTakeWithoutFreeDescriptors(t *testing.T) {
 	root := socketdir.New(t)
 	_, w := pipe(t)
@@ -213,7 +213,7 @@ func TestTakeWithoutFreeDescriptors(t *testing.T) {
 		}
 		return err
 	}
-	if err := take(); err != nil { // opens what the runtime needs
+	if err := take(); err != nil { // so that the Go runtime opens its own descriptors before the limit
 		t.Fatal(err)
 	}
 	var limit unix.Rlimit
@@ -236,7 +236,7 @@ func TestTakeWithoutFreeDescriptors(t *testing.T) {
 		}
 		all = append(all, fd)
 	}
-	for free := range 2 { // none for the socket; one for it, and none for the files
+	for free := range 2 { // 0: none for the socket; 1: one for the socket, none for the files
 		if err := take(); err == nil || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("with %d free descriptors: got %v, want another error than %v", free, err, fs.ErrNotExist)
 		}

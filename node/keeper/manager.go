@@ -17,19 +17,19 @@ import (
 )
 
 // Manager is the service manager that started this process (systemd). It receives reports about
-// this process, and holds descriptors for the next process if the service has a descriptor store. A
-// nil *Manager means that there is no service manager; its Notify does nothing.
+// this process. If the service has a descriptor store, it also holds descriptors for the next
+// process. A nil *Manager means that there is no service manager; its Notify does nothing.
 type Manager struct {
 	socket   string // NOTIFY_SOCKET
-	stores   int    // how many descriptors it can hold
+	stores   int    // number of descriptors that it can hold
 	watchdog time.Duration
-	kept     map[string]int // descriptors that it has passed, by name
-	note     *os.File       // shared memory, which the manager holds, too
-	holds    []byte         // the note that Keep last gave to it
+	kept     map[string]int // descriptors that it has passed to this process, by name
+	note     *os.File       // shared memory with the note; the manager holds a copy of its descriptor
+	holds    []byte         // the note in the last successful Keep; nil: there was none
 }
 
-// Names of the descriptors that the manager holds: managedFile and a number for each file, and
-// managedNote.
+// The descriptors that the manager holds are named managedFile and a number, or managedNote for the
+// note.
 const (
 	managedFile = "lighter-"
 	managedNote = "lighter-note"
@@ -55,12 +55,12 @@ func WithoutManager(environment []string) []string {
 // the manager passes, and is called once, before any child process is started.
 //
 // See sd_notify(3), sd_listen_fds(3) and FDSTORE in systemd.exec(5): since systemd 254 a service
-// knows whether it has a store. With an older one a keeper process is used, if the unit lets it
-// live (KillMode=process).
+// knows whether it has a store. With an older systemd, a keeper process is used. The unit must not
+// kill it (KillMode=process).
 func Environment() *Manager {
 	defer func() {
 		for _, name := range variables {
-			_ = os.Unsetenv(name) // the variables are for this process only
+			_ = os.Unsetenv(name) // child processes must not get these variables
 		}
 	}()
 	m := &Manager{socket: os.Getenv("NOTIFY_SOCKET"), kept: map[string]int{}}
@@ -90,10 +90,11 @@ func ours(variable string) bool {
 	return pid == "" || pid == strconv.Itoa(os.Getpid())
 }
 
-// Stores reports whether the manager can hold what a node needs.
+// Stores reports whether the manager can hold the descriptors that a node needs.
 func (m *Manager) Stores() bool { return m != nil && m.stores > maxFiles }
 
-// Watchdog returns the longest time between two reports of "WATCHDOG=1"; 0: none are expected.
+// Watchdog returns the longest allowed time between two reports of "WATCHDOG=1"; 0: no reports are
+// expected.
 func (m *Manager) Watchdog() time.Duration {
 	if m == nil {
 		return 0
@@ -132,8 +133,8 @@ func (m *Manager) send(lines string, fds ...int) error {
 	return nil
 }
 
-// Keep implements Keeper, for the next process. After Take, files has to begin with what Take
-// returned.
+// Keep implements Keeper, for the next process. After a Take, files must begin with the files that
+// Take returned.
 func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error {
 	if err := checkSize(files, note); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 	files = append(files[:len(files):len(files)], m.note)
 	for i, file := range files {
 		name := managedFile + strconv.Itoa(i)
-		if i == len(files)-1 { // the note comes last: Take ignores files without a note
+		if i == len(files)-1 { // the note comes last, because Take ignores files without a note
 			name = managedNote
 		}
 		fds, err := numbers([]*os.File{file})
@@ -164,7 +165,7 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 }
 
 // Holds implements Keeper. A manager cannot be asked what it holds, so Holds relies on the
-// manager's confirmation in Keep.
+// confirmation that Keep has got.
 func (m *Manager) Holds(_ context.Context, note []byte) error {
 	if m.holds == nil || !bytes.Equal(m.holds, note) {
 		return fmt.Errorf("the service manager does not hold the devices: %w", fs.ErrNotExist)
@@ -175,7 +176,7 @@ func (m *Manager) Holds(_ context.Context, note []byte) error {
 // String implements Keeper.
 func (*Manager) String() string { return "the service manager" }
 
-// write writes the note in one write, so that a reader sees the old note or the new one.
+// write writes the note in one system call, so that a reader gets the old note or the new one.
 func (m *Manager) write(note []byte) error {
 	if m.note == nil {
 		fd, err := unix.MemfdCreate("lighter-note", unix.MFD_CLOEXEC)
@@ -190,7 +191,8 @@ func (m *Manager) write(note []byte) error {
 	return err
 }
 
-// barrier waits until the manager has read all messages: then it closes a pipe.
+// barrier waits until the manager has read all messages. The manager then closes the end of a pipe
+// that it was sent.
 func (m *Manager) barrier(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -242,8 +244,8 @@ func (m *Manager) Take(ctx context.Context) ([]*os.File, []byte, error) {
 	return files, bytes.TrimRight(page, "\x00"), nil
 }
 
-// dropRest drops files without a note, of a daemon that was killed before it had sent everything.
-// They would keep the connection open.
+// dropRest drops files without a note. A daemon was killed before it had sent everything, and the
+// files would keep the connection open.
 func (m *Manager) dropRest(ctx context.Context) error {
 	if len(m.kept) == 0 {
 		return nil

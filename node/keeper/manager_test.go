@@ -16,8 +16,8 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// startManager starts a service manager that holds nothing and confirms everything. end ends it,
-// and returns the messages that it received.
+// startManager starts a service manager that confirms all messages and closes all descriptors. end
+// ends it, and returns the messages that it has received.
 func startManager(t *testing.T) (path string, end func() string) {
 	t.Helper()
 	path = filepath.Join(socketdir.New(t), "notify")
@@ -50,8 +50,8 @@ func startManager(t *testing.T) (path string, end func() string) {
 	}
 }
 
-// systemd polls stored descriptors by default, and would be woken for each request on the
-// connection.
+// Keep tells systemd not to poll the descriptors. By default systemd polls stored descriptors, and
+// would be woken for each request on the connection.
 func TestManagerDoesNotPoll(t *testing.T) {
 	path, end := startManager(t)
 	r, _ := pipe(t)
@@ -66,8 +66,8 @@ func TestManagerDoesNotPoll(t *testing.T) {
 	}
 }
 
-// A daemon that was killed before it had sent everything leaves files without a note. They have to
-// be closed everywhere, or readers would wait for ever.
+// A daemon that was killed before it had sent everything leaves files without a note. Take closes
+// them, here and in the service manager. Otherwise readers would wait for ever.
 func TestFilesWithoutANote(t *testing.T) {
 	path, end := startManager(t)
 	r, w := pipe(t)

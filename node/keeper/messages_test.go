@@ -11,8 +11,8 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// The messages of the first version. They never change: a keeper runs for as long as containers do,
-// and daemons of many versions speak to it.
+// messages are the messages of the first version. They never change, because a keeper runs as long
+// as containers run, and daemons of many versions use it.
 var messages = []struct {
 	ask, answer           string
 	askFiles, answerFiles int
@@ -23,7 +23,7 @@ var messages = []struct {
 	{"D", "", 0, 0},
 }
 
-// The current keeper answers a daemon of the first version.
+// The current keeper answers the messages of a daemon of the first version.
 func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 	root := socketdir.New(t)
 	listener := listen(t, root)
@@ -38,7 +38,7 @@ func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 		if err := sendRaw(conn, m.ask, m.askFiles, w); err != nil {
 			t.Fatal(err)
 		}
-		if m.answer == "" { // the process ends, and the connection with it
+		if m.answer == "" { // no answer: the process ends, and so does the connection
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
@@ -49,7 +49,7 @@ func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 	}
 }
 
-// The current daemon speaks to a keeper of the first version.
+// The current daemon sends the messages that a keeper of the first version knows.
 func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
 	root := socketdir.New(t)
 	listener := listen(t, root)
@@ -60,7 +60,7 @@ func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
 		for _, m := range messages {
 			conn, err := listener.AcceptUnix()
 			if err != nil {
-				t.Error(err) // also if the daemon did not connect, and the test has closed the listener
+				t.Error(err) // an error, too, if the daemon did not connect before the test closed the listener
 				return
 			}
 			if got, files := receiveRaw(t, conn); got != m.ask || files != m.askFiles {

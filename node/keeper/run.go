@@ -13,22 +13,21 @@ import (
 // listenerFD is the descriptor of the listening socket that a keeper process inherits.
 const listenerFD = 3
 
-// idle is how long a keeper process waits for the first descriptor.
+// idle is how long a keeper process waits for its first descriptors.
 const idle = 10 * time.Second
 
-// keeper is what a keeper process holds. The descriptors are no os.Files: Go's poller would
-// watch them, and wake the keeper with each request of the kernel.
+// keeper has what a keeper process holds. The descriptors are not os.Files, because Go's poller
+// would watch os.Files, and wake the process for each request of the kernel.
 type keeper struct {
-	fds  []int // the first is the connection; empty: nothing is held
+	fds  []int // fds[0] is the connection; empty: nothing is held
 	note []byte
 }
 
-// Run is a keeper process. It answers on the socket that Keep has given to the process. It returns
-// when the connection that it holds has ended, at Drop, or if it holds nothing for idle after it
-// began.
+// Run runs a keeper process. It answers on the socket that the process has inherited. It returns
+// when the connection that it holds has ended, at Drop, or if it holds nothing when idle is over.
 func Run() error {
 	// The kernel must not kill the keeper when memory is short: the keeper uses next to no memory.
-	// If this process may not set its score, it keeps the daemon's.
+	// If this process may not set its score, it has the daemon's score.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
 	file := os.NewFile(listenerFD, "socket")
 	inherited, err := net.FileListener(file)
@@ -44,8 +43,8 @@ func Run() error {
 	return serve(listener)
 }
 
-// serve answers one message after the other. In between it checks whether the kernel has ended the
-// connection.
+// serve answers one message after the other. After each message, and each second, it checks whether
+// the kernel has ended the connection.
 func serve(listener *net.UnixListener) error {
 	k := &keeper{}
 	defer k.drop()
@@ -57,7 +56,7 @@ func serve(listener *net.UnixListener) error {
 		switch {
 		case err == nil:
 			if dropped := k.answer(conn); dropped {
-				return nil // conn stays open: the client sees its end when the process has ended
+				return nil // conn stays open, so that it ends with the process, for which the client waits
 			}
 			conn.Close()
 		case !errors.Is(err, os.ErrDeadlineExceeded):
@@ -69,7 +68,7 @@ func serve(listener *net.UnixListener) error {
 	}
 }
 
-// answer answers one message. If that fails, only the message's sender sees an error.
+// answer answers one message. If it fails, only the sender of the message gets an error.
 func (k *keeper) answer(conn *net.UnixConn) (dropped bool) {
 	if conn.SetDeadline(time.Now().Add(timeout)) != nil {
 		return false
@@ -96,7 +95,8 @@ func (k *keeper) drop() {
 	k.fds, k.note = nil, nil
 }
 
-// ended reports whether the kernel has ended a FUSE connection: poll then reports POLLERR for it.
+// ended reports whether the kernel has ended a FUSE connection. poll(2) then returns POLLERR for
+// it.
 func ended(fd int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd)}}
 	_, err := unix.Poll(poll, 0)

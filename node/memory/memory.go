@@ -20,20 +20,20 @@ import (
 
 const (
 	// garbageLimit is how much garbage may gather between two collections, in bytes. A node has
-	// little memory in use and produces much garbage, a unit at a time. Go's default allows as much
-	// garbage as there is memory in use. With that, a fifth of a first read of a large file went
-	// into collections.
+	// little memory in use and produces much garbage: each unit that it decodes. Go's default
+	// allows as much garbage as there is memory in use. With this default, collections took a fifth
+	// of the time of a first read of a large file.
 	garbageLimit = 64 << 20
 	// minGrowth and maxGrowth bound the resulting growth of the heap, in percent of the memory in
-	// use. minGrowth keeps the index of a large cache from being scanned all the time. maxGrowth is
-	// for a new daemon, which has next to nothing in use.
+	// use. minGrowth limits how often the index of a large cache is scanned. maxGrowth matters for
+	// a new daemon, which has hardly any memory in use.
 	minGrowth = 50
 	maxGrowth = 300
-	// Background fetches need minAvailable bytes of available memory, and 1/minPart of the
-	// machine's memory.
+	// Background fetches need at least minAvailable bytes of available memory, and at least
+	// 1/minPart of the machine's memory.
 	minAvailable = 128 << 20
 	minPart      = 40
-	// checkInterval is how long the result of a check is used.
+	// checkInterval is how long the result of a check counts.
 	checkInterval = time.Second
 	// oomScore makes the node one of the last processes that the kernel kills, because all
 	// containers depend on the node. The keeper is killed even later.
@@ -41,8 +41,8 @@ const (
 )
 
 // LimitGarbage makes the garbage collector run whenever about garbageLimit bytes of garbage have
-// gathered, as long as the process lives. With a fixed percentage, as GOGC is, the garbage would
-// grow with the memory in use.
+// gathered, as long as the process lives. With a fixed percentage (GOGC), the garbage would grow
+// with the memory in use.
 func LimitGarbage() {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -50,11 +50,12 @@ func LimitGarbage() {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
 	debug.SetGCPercent(growth(live[0].Value.Uint64()))
-	// An unreachable object is cleaned up by the next collection. Then the limit is set again.
+	// The next collection finds this unreachable object and calls the cleanup, which sets the limit
+	// again.
 	runtime.AddCleanup(new([16]byte), func(struct{}) { LimitGarbage() }, struct{}{})
 }
 
-// growth returns by how many percent a heap may grow. live is the number of bytes in use.
+// growth returns by how many percent a heap with live bytes in use may grow.
 func growth(live uint64) int {
 	return int(min(max(100*garbageLimit/max(live, 1), minGrowth), maxGrowth))
 }
@@ -68,7 +69,8 @@ type Shortage struct {
 	err     error
 }
 
-// NewShortage returns a check of the machine's memory, and of a disk: disk returns why it is short.
+// NewShortage returns a check of the machine's memory and of a disk. disk returns why the disk is
+// short, or nil.
 func NewShortage(disk func() error) *Shortage { return &Shortage{disk: disk} }
 
 // Check returns why nothing should be fetched in the background now, or nil. It examines the
@@ -83,7 +85,7 @@ func (s *Shortage) Check() error {
 	return s.err
 }
 
-// checkMemory fails if little memory is available. A file that cannot be read is no failure.
+// checkMemory fails if little memory is available. If meminfo cannot be read, it does not fail.
 func checkMemory(meminfo string) error {
 	text, err := os.ReadFile(meminfo)
 	if err != nil {
@@ -105,7 +107,7 @@ func checkMemory(meminfo string) error {
 }
 
 // ProtectProcess makes this process one of the last that the kernel kills when memory is short,
-// unless the service manager has set a score.
+// unless the service manager has set an OOM score.
 func ProtectProcess(log *slog.Logger) {
 	const path = "/proc/self/oom_score_adj"
 	text, err := os.ReadFile(path)

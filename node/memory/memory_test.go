@@ -16,7 +16,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// The limit follows the memory in use, collection after collection.
+// After each collection, the percentage is set for the memory that is then in use.
 func TestLimitGarbage(t *testing.T) {
 	before := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(before) })
@@ -33,7 +33,7 @@ func TestLimitGarbage(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("%d MB in use: got growth %d %%", len(live)>>20, percent)
+		t.Errorf("%d MiB in use: got growth %d %%, want the bound", len(live)>>20, percent)
 	}
 	use(make([]byte, 200<<20), func(percent int) bool { return percent == minGrowth })
 	use(nil, func(percent int) bool { return percent == maxGrowth })

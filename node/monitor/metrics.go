@@ -24,7 +24,7 @@ type figures struct {
 	status  report.Status
 	devices fuse.ServerStats
 	ready   bool
-	dropped int64 // log lines
+	dropped int64 // number of dropped log lines
 }
 
 // metric is the value of a metric without labels.
@@ -202,7 +202,7 @@ func truth(yes bool) float64 {
 	return 0
 }
 
-// Values of labels. Their number does not grow with the containers that run.
+// Values of labels. The number of values does not grow with the number of containers.
 const (
 	fromCache = "cache"
 	fromHub   = "hub"
@@ -236,8 +236,8 @@ type collector struct {
 	figures func() (figures, bool)
 }
 
-// Describe implements prometheus.Collector. It describes nothing: the mount modes are not known in
-// advance.
+// Describe implements prometheus.Collector. It describes nothing, because the mount modes are not
+// known in advance.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -281,7 +281,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// histogram converts a Latency: a Prometheus bucket includes those before it.
+// histogram converts a Latency. A Prometheus bucket includes the counts of all smaller buckets.
 func histogram(l fuse.Latency, origin string) prometheus.Metric {
 	buckets := make(map[float64]uint64, fuse.LatencyBuckets)
 	var sum uint64
@@ -307,7 +307,7 @@ func (s *Server) metricsHandler() http.Handler {
 	})
 }
 
-// figures gathers the figures of a scrape, once the node's parts exist.
+// figures gathers the figures of a scrape. It returns false until the node's parts exist.
 func (s *Server) figures() (figures, bool) {
 	n := s.node.Load()
 	if n == nil {
@@ -332,7 +332,8 @@ func mountModes(s *report.Status) map[string]int {
 	return modes
 }
 
-// unsigned counts the statements that a pinned key has not signed, for the key that lacks most.
+// unsigned returns the number of statements that a pinned key has not signed, for the key that has
+// signed the fewest.
 func unsigned(s *report.Status) (most int) {
 	for _, signer := range s.Signers {
 		most = max(most, len(signer.Missing))

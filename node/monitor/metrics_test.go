@@ -29,7 +29,7 @@ func some() (figures, bool) {
 	return f, true
 }
 
-// docs/metrics.md has each metric with its type, and no other.
+// docs/metrics.md lists exactly the metrics of a node, with their types.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -107,14 +107,14 @@ lighter_node_units_waiting{for="reader"} 3
 		if f.GetName() != metricPrefix+"fault_duration_seconds" {
 			continue
 		}
-		here, fetched := f.Metric[0].Histogram, f.Metric[1].Histogram
-		if here.GetSampleCount() != 2 || here.GetSampleSum() != 0.003 || here.Bucket[2].GetCumulativeCount() != 0 ||
-			here.Bucket[3].GetCumulativeCount() != 2 {
-			t.Errorf("reads from the cache: got %v", here)
+		cached, fetched := f.Metric[0].Histogram, f.Metric[1].Histogram
+		if cached.GetSampleCount() != 2 || cached.GetSampleSum() != 0.003 ||
+			cached.Bucket[2].GetCumulativeCount() != 0 || cached.Bucket[3].GetCumulativeCount() != 2 {
+			t.Errorf("reads from the cache: got %v, want 2 in the fourth bucket", cached)
 		}
 		if last := len(fetched.Bucket) - 1; fetched.GetSampleCount() != 1 ||
 			fetched.Bucket[last].GetCumulativeCount() != 0 {
-			t.Errorf("reads from the hub: got %v", fetched)
+			t.Errorf("reads from the hub: got %v, want 1 beyond the last bucket", fetched)
 		}
 	}
 }

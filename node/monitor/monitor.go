@@ -1,8 +1,8 @@
 // Package monitor serves a node's state to monitoring systems over HTTP: /metrics for Prometheus,
-// /healthz and /readyz. It answers even before the mounts of a previous daemon are recovered, and
-// until all other parts of the node are closed.
+// /healthz and /readyz. It already answers while the mounts of a previous daemon are being
+// recovered, and it answers until all other parts of the node are closed.
 //
-// If it fails, only monitoring is missing: the node runs on.
+// If it fails, only monitoring is missing: the node continues to run.
 package monitor
 
 import (
@@ -21,15 +21,15 @@ import (
 	"lighter/socket"
 )
 
-// Bounds of the listener: its clients are few, and their requests short.
+// Bounds of the listener, which has few clients with short requests.
 const (
 	maxConns      = 64
 	maxHeader     = 16 << 10         // bytes of a request's header
-	readTimeout   = 10 * time.Second // of a request
-	writeTimeout  = 20 * time.Second // of an answer
+	readTimeout   = 10 * time.Second // for reading a request
+	writeTimeout  = 20 * time.Second // for writing an answer
 	idleTimeout   = time.Minute      // of a connection
-	scrapeTimeout = 10 * time.Second // to gather the metrics
-	maxScrapes    = 4                // at a time
+	scrapeTimeout = 10 * time.Second // for gathering the metrics
+	maxScrapes    = 4                // scrapes at a time
 )
 
 // Node is the monitored node.
@@ -77,7 +77,7 @@ func Open(ctx context.Context, address string, log *slog.Logger) (*Server, error
 	return s, nil
 }
 
-// Close ends the listener, without waiting for answers.
+// Close ends the listener. It does not wait for requests in flight.
 func (s *Server) Close() {
 	s.http.Close()
 	<-s.ended
@@ -121,7 +121,7 @@ func reply(w http.ResponseWriter, err error) {
 	w.Header().Set("Cache-Control", "no-store")
 	if err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = fmt.Fprintln(w, err) // fails if the client is gone
+		_, _ = fmt.Fprintln(w, err) // an error means that the client has gone away
 		return
 	}
 	_, _ = fmt.Fprintln(w, "ok")

@@ -81,7 +81,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// An address in use is an error that the node survives: nothing can ask the server.
+// If the address is in use, Open returns an error and a server that can still be used, without
+// clients.
 func TestAddressInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package ondemand records the next start of an image on request (`lighter trace record`), whether
-// or not the node records starts by itself. The trace goes to a hub, or is returned as text.
+// Package ondemand records the next start of an image on request (`lighter trace record`), even if
+// the node does not record starts by itself. The trace is sent to a hub, or returned as text.
 package ondemand
 
 import (
@@ -16,17 +16,17 @@ import (
 // Progress is the progress of a recording.
 type Progress struct {
 	Tree  chunk.ID `json:"tree"`
-	Reads int      `json:"reads"`           // so far; at the end, without reads that continue the previous one
-	Bytes int64    `json:"bytes,omitempty"` // at the end: how many bytes of the device were read
+	Reads int      `json:"reads"`           // number so far; at the end, without reads that continue the previous read
+	Bytes int64    `json:"bytes,omitempty"` // at the end: number of bytes of the device that were read
 	Over  bool     `json:"over"`            // the start has ended
 	Sent  bool     `json:"sent"`            // the trace was sent to a hub
-	Text  string   `json:"text,omitempty"`  // the trace in the format of package trace, if it was asked for
+	Text  string   `json:"text,omitempty"`  // at the end, if it was requested: the trace as text (package trace)
 }
 
-// interval is the time between two reports.
+// interval is the time between two reports of progress.
 const interval = 500 * time.Millisecond
 
-// errNoStart reports that nothing was recorded.
+// errNoStart says that nothing was recorded.
 var errNoStart = errors.New("its tree was unmounted before anything was read: was the image removed?")
 
 // Finder finds the tree of an image by a word.
@@ -51,11 +51,11 @@ type Recorder struct {
 	Images Finder
 	Mounts Mounts
 	Files  Files
-	Send   func(ctx context.Context, t trace.Trace) error // to a hub
+	Send   func(ctx context.Context, t trace.Trace) error // sends a trace to a hub
 }
 
-// Record records the next start of an image and reports its progress. The trace goes to a hub, or,
-// if text is true, is in the last report and goes nowhere else.
+// Record records the next start of an image and reports its progress. The trace is sent to a hub.
+// If text is true, it is not sent, but is in the last report.
 func (r *Recorder) Record(ctx context.Context, image string, text bool, report func(Progress)) error {
 	tree, _, err := r.Images.FindTree(ctx, image)
 	if err != nil {
@@ -86,7 +86,7 @@ func (r *Recorder) Record(ctx context.Context, image string, text bool, report f
 	return nil
 }
 
-// recordTree returns the trace of the next start on a tree. The trace is not empty.
+// recordTree returns the trace of the next start from a tree. The trace is not empty.
 func (r *Recorder) recordTree(ctx context.Context, tree chunk.ID, report func(Progress)) (trace.Trace, error) {
 	next, err := r.Starts.RecordNext(tree)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"lighter/node/record"
 )
 
-// finder knows one image.
+// finder is a Finder that knows one image.
 type finder struct{ tree chunk.ID }
 
 func (f finder) FindTree(_ context.Context, word string) (chunk.ID, string, error) {
@@ -20,13 +20,13 @@ func (f finder) FindTree(_ context.Context, word string) (chunk.ID, string, erro
 	return f.tree, word, nil
 }
 
-// mounts counts the trees that are watched.
+// mounts is a Mounts that counts calls of MountAgain without Unwatch.
 type mounts struct{ watched int }
 
 func (m *mounts) MountAgain(context.Context, chunk.ID) error { m.watched++; return nil }
 func (m *mounts) Unwatch(chunk.ID)                           { m.watched-- }
 
-// A recording that is cancelled leaves nothing watched, and sends nothing.
+// A cancelled recording calls Unwatch and sends no trace.
 func TestCancelledRecording(t *testing.T) {
 	m := &mounts{}
 	r := &Recorder{

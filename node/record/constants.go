@@ -5,14 +5,16 @@ import "time"
 const (
 	// Recordings.
 
-	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A new one replaces the oldest whose
-	// start has not begun. Recordings that RecordNext requested are never refused or replaced.
+	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A further recording replaces the
+	// oldest one whose start has not begun, or is refused. Recordings that RecordNext requested are
+	// neither refused nor replaced.
 	maxAtOnce = 16
 	// A start is over when nothing was read for idleTime, and after maxTime at the latest.
 	idleTime = 10 * time.Second
 	maxTime  = 2 * time.Minute
-	// minBytes is the least that a start reads. containerd, for example, reads less when it looks
-	// up a user before the start. The recording then goes on for up to startTimeout.
+	// minBytes is how many bytes a start reads at least. Fewer bytes are not a start: containerd,
+	// for example, reads a little when it looks up a user before the start. The recording then
+	// continues to wait for a start, for up to startTimeout.
 	minBytes     = 64 << 10
 	startTimeout = 30 * time.Minute
 	// checkInterval is the interval of the checks for starts that are over.
@@ -21,8 +23,8 @@ const (
 	// pageSize is the unit of a device's ranges, in bytes.
 	pageSize = 4096
 
-	// A note holds one read in 64 bits: its first page, the number of pages, and the time in
-	// milliseconds since the recording began. 0 means no read.
+	// A note describes one read in 64 bits: its first page, the number of pages, and the time in
+	// milliseconds since the recording began. 0 means that there is no read.
 	pageBits, countBits, timeBits = 32, 10, 22
 
 	maxPages = 1<<countBits - 1
@@ -32,13 +34,14 @@ const (
 
 	// maxQueued bounds the queued traces, each of less than 1 MiB.
 	maxQueued = 32
-	// maxTries is how often a trace is sent, with the pauses in between.
+	// maxTries is how often the reporter tries to send a trace.
 	maxTries = 3
-	// A report waits for this node's readers for up to maxYield, and checks every yieldInterval.
+	// Before a trace is sent, it waits for this node's readers for up to maxYield. yieldInterval is
+	// the pause between the checks.
 	maxYield      = time.Minute
 	yieldInterval = 200 * time.Millisecond
 )
 
-// pauses are the pauses between the tries to send a trace. A random time, of at most the same
-// length, is added to each.
+// pauses are the pauses between the attempts to send a trace. A random time of at most the same
+// length is added to each.
 var pauses = [maxTries - 1]time.Duration{10 * time.Second, time.Minute}

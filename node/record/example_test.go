@@ -9,7 +9,7 @@ import (
 	"lighter/node/record"
 )
 
-// observable is a record.Device that reads are reported to by hand.
+// observable is a record.Device. The example calls its observer itself.
 type observable struct{ observer device.Observer }
 
 func (o *observable) Observe(observer device.Observer) (stop func()) {
@@ -17,8 +17,8 @@ func (o *observable) Observe(observer device.Observer) (stop func()) {
 	return func() { o.observer = nil }
 }
 
-// A recorder passes the trace of a start on when the start is over, here because its tree is
-// unmounted.
+// A recorder passes on the trace of a start when the start is over. Here the unmount of its tree
+// ends it.
 func Example() {
 	recorder := record.New(true, func(t trace.Trace) {
 		for _, r := range t.Reads {

@@ -17,12 +17,12 @@ type Request struct {
 	active *active // guarded by the recorder's mu; nil: the tree is not mounted yet
 }
 
-// errRequested means that another caller has requested the same recording.
+// errRequested says that another caller has requested a recording of the same tree.
 var errRequested = errors.New("the next start of this image is already being recorded: " +
 	"wait for that recording, or end it")
 
-// RecordNext records the next start of a tree, whether the recorder is on or not. The recording
-// begins with the tree's next mount. The caller must call End.
+// RecordNext records the next start from a tree, even if the recorder is off. The recording begins
+// with the tree's next mount. The caller must call End.
 func (r *Recorder) RecordNext(tree chunk.ID) (*Request, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"lighter/format/trace"
 )
 
-// A requested start is recorded even if recording is off, and only the caller gets the trace.
+// A requested start is recorded even if the recorder is off, and only the caller of RecordNext gets
+// the trace.
 func TestTheNextStart(t *testing.T) {
 	r, got := recorded(false)
 	next, err := r.RecordNext(one)
@@ -28,16 +29,16 @@ func TestTheNextStart(t *testing.T) {
 	now := time.Now()
 	r.check(now)
 	if next.Seen() != 1 || other.recording != nil {
-		t.Errorf("%d reads seen", next.Seen())
+		t.Errorf("%d reads, want 1, and no recording of another tree", next.Seen())
 	}
 	r.check(now.Add(idleTime))
 	select {
 	case <-next.Done():
 	default:
-		t.Fatal("it is not done")
+		t.Fatal("the recording is not done after idleTime")
 	}
 	if len(next.Trace().Reads) != 1 || len(*got) > 0 || d.recording != nil {
-		t.Errorf("the caller got %v, done got %v", next.Trace(), *got)
+		t.Errorf("the caller got %v, done got %v; want one read, and nothing", next.Trace(), *got)
 	}
 	next.End()
 	if next, err = r.RecordNext(one); err != nil {
@@ -46,12 +47,12 @@ func TestTheNextStart(t *testing.T) {
 	r.Mounted(one, d)
 	next.End()
 	if d.recording != nil || r.Stats().Active != 0 {
-		t.Error("what was given up is recorded")
+		t.Error("a recording continues after End")
 	}
 }
 
-// A requested recording is made however many others there are, is not replaced, and waits without
-// limit.
+// A requested recording begins even if maxAtOnce others are in progress. It is not replaced, and
+// waits for a start without limit.
 func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r, _ := recorded(true)
 	for i := range maxAtOnce {
@@ -72,13 +73,13 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	}
 	r.BeginStart(two, &fakeDevice{})
 	if d.recording == nil {
-		t.Error("it was replaced")
+		t.Error("the requested recording was replaced")
 	}
 	r.check(now.Add(2 * startTimeout))
 	if d.recording == nil {
-		t.Error("it was not waited for")
+		t.Error("the requested recording has ended before a start")
 	}
-	// An earlier request ends its own recording only.
+	// End of an earlier request does not end a later recording.
 	d.read(0, minBytes)
 	r.check(now.Add(3 * startTimeout))
 	r.check(now.Add(3*startTimeout + idleTime))
@@ -89,12 +90,12 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	}
 	next.End()
 	if r.Mounted(one, d); d.recording == nil {
-		t.Error("an earlier request ended it")
+		t.Error("End of an earlier request ended the recording")
 	}
 	other.End()
 }
 
-// A trace that is interrupted by the node's end does not count as dropped.
+// A trace whose sending is interrupted by the node's end does not count as dropped.
 func TestReportingEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	tried := 0
@@ -106,6 +107,6 @@ func TestReportingEnds(t *testing.T) {
 	}
 	r.report(ctx, trace.Trace{Tree: one})
 	if s := r.Stats(); tried != 1 || s != (ReportStats{}) {
-		t.Errorf("tried %d times, %+v", tried, s)
+		t.Errorf("tried %d times, %+v; want once, and no figures", tried, s)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"lighter/node/device"
 )
 
-// readLog holds the reads of one device since its mount. It is an observer that never blocks and
-// allocates nothing.
+// readLog has the reads of one device since the recording began. It is an observer that never
+// blocks and allocates nothing.
 type readLog struct {
 	tree  chunk.ID
 	began time.Time
@@ -26,22 +26,22 @@ func newReadLog(tree chunk.ID, began time.Time) *readLog {
 	return &readLog{tree: tree, began: began}
 }
 
-// Observe notes a read.
+// Observe writes a note of a read.
 func (r *readLog) Observe(read device.Read) {
 	at := min(time.Since(r.began), trace.MaxTime).Milliseconds()
 	first, end := read.Offset/pageSize, (read.Offset+read.Length+pageSize-1)/pageSize
 	if end >= 1<<pageBits || end-first > maxPages || read.Offset < 0 || read.Length <= 0 {
-		return // the kernel never asks for that
+		return // the kernel never sends such a read
 	}
 	if i := r.noted.Add(1) - 1; i < int64(len(r.notes)) {
 		r.notes[i].Store(uint64(first)<<(countBits+timeBits) | uint64(end-first)<<timeBits | uint64(at))
 	}
 }
 
-// count returns the number of reads noted.
+// count returns the number of notes.
 func (r *readLog) count() int { return int(min(r.noted.Load(), int64(len(r.notes)))) }
 
-// bytes returns the number of bytes read. Bytes read twice count twice.
+// bytes returns the number of bytes in all notes. Bytes that were read twice count twice.
 func (r *readLog) bytes() (sum int64) {
 	for i := range r.count() {
 		sum += int64(r.notes[i].Load() >> timeBits & maxPages * pageSize)
@@ -49,27 +49,27 @@ func (r *readLog) bytes() (sum int64) {
 	return sum
 }
 
-// trace returns the reads in their order. A page that was read several times counts only for its
-// first read.
+// trace returns the reads in their order. If a page was read several times, only its first read is
+// in the trace.
 func (r *readLog) trace() trace.Trace {
 	t := trace.Trace{Tree: r.tree}
-	var seen spans
+	var recorded spans
 	var last time.Duration
 	for i := range r.count() {
 		note := r.notes[i].Load()
 		if note == 0 {
-			continue // Observe has counted the read and not written its note yet
+			continue // Observe has counted the read, but not written its note yet
 		}
 		first := int64(note >> (countBits + timeBits))
 		last = max(last, time.Duration(note&timeMask)*time.Millisecond)
-		seen.add(first, first+int64(note>>timeBits&maxPages), func(from, to int64) {
+		recorded.add(first, first+int64(note>>timeBits&maxPages), func(from, to int64) {
 			t.Reads = appendRead(t.Reads, trace.Read{At: last, Offset: from * pageSize, Length: (to - from) * pageSize})
 		})
 	}
 	return t
 }
 
-// appendRead appends a read, or extends the last one if the read continues it.
+// appendRead appends a read, or extends the last read if the new read continues it.
 func appendRead(reads []trace.Read, read trace.Read) []trace.Read {
 	if n := len(reads); n > 0 && reads[n-1].Offset+reads[n-1].Length == read.Offset {
 		reads[n-1].Length += read.Length
@@ -78,13 +78,13 @@ func appendRead(reads []trace.Read, read trace.Read) []trace.Read {
 	return append(reads, read)
 }
 
-// spans is a set of pages: ascending ranges that do not touch.
+// spans is a set of pages: ranges in ascending order, with gaps between them.
 type spans []span
 
-type span struct{ from, to int64 } // pages from up to, but not including, to
+type span struct{ from, to int64 } // the pages from to to-1
 
-// add adds the pages from up to, but not including, to. It calls fresh for each range of them that
-// was not in the set.
+// add adds the pages from to to-1. It calls fresh for each range of these pages that was not in the
+// set.
 func (s *spans) add(from, to int64, fresh func(from, to int64)) {
 	i, _ := slices.BinarySearchFunc(*s, from, func(one span, at int64) int { return cmp.Compare(one.to, at) })
 	j, at, joined := i, from, span{from, to}

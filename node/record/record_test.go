@@ -35,7 +35,7 @@ const kib = 1 << 10
 
 var one, two = chunk.Sum([]byte("one")), chunk.Sum([]byte("two"))
 
-// recorded returns a recorder and its traces.
+// recorded returns a recorder, and the traces that it passes on.
 func recorded(on bool) (*Recorder, *[]trace.Trace) {
 	var got []trace.Trace
 	return New(on, func(t trace.Trace) { got = append(got, t) }), &got
@@ -51,10 +51,10 @@ func ranges(t trace.Trace) (all [][2]int64) {
 func TestPagesAreRecordedOnceInTheOrderOfReading(t *testing.T) {
 	r := newReadLog(one, time.Now())
 	for _, read := range [][2]int64{
-		{400, 8}, {408, 4}, // goes on
+		{400, 8}, {408, 4}, // continues the first read
 		{0, 4},
-		{400, 8},                       // again
-		{396, 24},                      // on both sides
+		{400, 8},                       // was read before
+		{396, 24},                      // extends what was read on both sides
 		{100, 4}, {108, 4}, {100, 128}, // fills holes
 		{1, 1}, {5, 8}, // not whole pages
 	} {
@@ -66,7 +66,7 @@ func TestPagesAreRecordedOnceInTheOrderOfReading(t *testing.T) {
 	}
 }
 
-// The set of pages agrees with a map of them, whatever is added.
+// After any additions, the set has the same pages as a map.
 func TestSpans(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -99,14 +99,14 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// A trace of any reads is valid: the hub accepts it.
+// The trace of any reads is valid, so hubs accept it.
 func TestWhatIsRecordedIsWellFormed(t *testing.T) {
-	r := newReadLog(one, time.Now().Add(-2*time.Hour)) // more than a note can hold
+	r := newReadLog(one, time.Now().Add(-2*time.Hour)) // a longer time than fits into a note
 	var readers sync.WaitGroup
 	for i := range 8 {
 		readers.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(i)))
-			for range 2 * trace.MaxReads / 8 { // more than a recording can hold
+			for range 2 * trace.MaxReads / 8 { // more reads than fit into a recording
 				r.Observe(device.Read{Offset: random.Int64N(1<<20) * 4 * kib,
 					Length: (1 + random.Int64N(32)) * 4 * kib})
 			}
@@ -133,8 +133,8 @@ func TestNotingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A start ends when nothing is read for idleTime, and after maxTime at the latest. Later reads are
-// not noted.
+// A start is over when nothing was read for idleTime, and after maxTime at the latest. Later reads
+// are not recorded.
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
@@ -144,18 +144,18 @@ func TestTheEndOfAStart(t *testing.T) {
 	r.check(began)
 	r.check(began.Add(idleTime - time.Second))
 	if len(*got) > 0 {
-		t.Fatal("it is over before it is quiet")
+		t.Fatal("the recording ended before idleTime")
 	}
 	d.read(minBytes, minBytes)
 	r.check(began.Add(idleTime))
 	r.check(began.Add(2*idleTime - time.Second))
 	if len(*got) > 0 || r.Stats().Active != 1 {
-		t.Fatal("it is over although something was read")
+		t.Fatal("the recording ended although something was read within idleTime")
 	}
 	r.check(began.Add(2 * idleTime))
 	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one ||
 		!reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * minBytes / kib}}) {
-		t.Errorf("recorded: %v", *got)
+		t.Errorf("recorded: %v, want one trace of both reads", *got)
 	}
 	r.BeginStart(two, d)
 	for at := time.Duration(0); at < maxTime; at += time.Second {
@@ -163,15 +163,15 @@ func TestTheEndOfAStart(t *testing.T) {
 		r.check(began.Add(at))
 	}
 	if len(*got) != 1 {
-		t.Error("it is over too early")
+		t.Error("the recording ended before maxTime")
 	}
 	r.check(began.Add(maxTime))
 	if s := r.Stats(); len(*got) != 2 || s.Recorded != 2 || s.Active != 0 {
-		t.Errorf("%d recorded, %+v", len(*got), s)
+		t.Errorf("%d recorded, %+v; want 2, none active", len(*got), s)
 	}
 }
 
-// A recording with few bytes waits for its start, and is skipped if none comes.
+// A recording with few bytes waits for a start. If no start follows, it has no result.
 func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
@@ -181,12 +181,12 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r.check(began)
 	r.check(began.Add(10 * time.Minute))
 	if len(*got) > 0 || d.recording == nil {
-		t.Fatal("it was not waited for")
+		t.Fatal("the recording does not wait for a start")
 	}
 	d.read(1<<20, minBytes) // the container starts after all
 	r.check(began.Add(10 * time.Minute))
 	if len(*got) > 0 {
-		t.Fatal("it is over when it begins")
+		t.Fatal("the recording ended at the beginning of the start")
 	}
 	r.check(began.Add(10*time.Minute + idleTime))
 	if len(*got) != 1 {
@@ -201,7 +201,7 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 	}
 }
 
-// An unmount ends a recording, which counts if it has read enough.
+// An unmount ends a recording. The recording has a result only if at least minBytes were read.
 func TestUnmountingEndsAStart(t *testing.T) {
 	r, got := recorded(true)
 	d, other := &fakeDevice{}, &fakeDevice{}
@@ -215,31 +215,31 @@ func TestUnmountingEndsAStart(t *testing.T) {
 	}
 }
 
-// A mount alone is not recorded, nor is anything while recording is off. A second container does
-// not restart a recording.
+// A mount alone begins no recording, and a start begins none if the recorder is off. A second
+// container does not restart a recording.
 func TestWhatIsNotRecorded(t *testing.T) {
 	r, _ := recorded(true)
 	d := &fakeDevice{}
 	r.Mounted(one, d)
 	if d.recording != nil {
-		t.Error("what is mounted is recorded")
+		t.Error("a mount began a recording")
 	}
 	r.BeginStart(one, d)
 	first := d.recording
 	r.BeginStart(one, d)
 	if first == nil || d.recording != first || r.Stats().Active != 1 {
-		t.Error("a second container begins the recording anew")
+		t.Error("a second container restarted the recording")
 	}
 	r, _ = recorded(false)
 	d = &fakeDevice{}
 	r.BeginStart(one, d)
 	if d.recording != nil {
-		t.Error("it is recorded although that is off")
+		t.Error("a start is recorded although the recorder is off")
 	}
 }
 
-// A new mount ends the recording of the previous one. Reads noted out of order keep their times
-// ascending.
+// A new mount ends the recording of the previous mount. In the trace, times ascend even if notes
+// were written out of order.
 func TestAMountEndsTheOneBefore(t *testing.T) {
 	r, got := recorded(true)
 	before, after := &fakeDevice{}, &fakeDevice{}
@@ -257,7 +257,7 @@ func TestAMountEndsTheOneBefore(t *testing.T) {
 	}
 }
 
-// There are maxAtOnce recordings at most. Newer ones replace those without reads.
+// There are at most maxAtOnce recordings. A new recording replaces one without reads.
 func TestRecordingsAreBounded(t *testing.T) {
 	r, _ := recorded(true)
 	var devices []*fakeDevice
@@ -284,7 +284,7 @@ func TestRecordingsAreBounded(t *testing.T) {
 	}
 }
 
-// hub accepts traces after some failures.
+// hub is a hub that fails with the errors in fail, and then accepts traces.
 type hub struct {
 	fail  []error
 	tried int
@@ -341,7 +341,7 @@ func TestReportingWaitsForReaders(t *testing.T) {
 	}
 }
 
-// Nodes that record at the same second report at different times.
+// Nodes that have recorded a start in the same second report it at different times.
 func TestReportsAreSpread(t *testing.T) {
 	var times []time.Duration
 	for range 20 {
@@ -351,16 +351,16 @@ func TestReportsAreSpread(t *testing.T) {
 	}
 	slices.Sort(times)
 	if first, last := times[0], times[len(times)-1]; last > time.Hour || last-first < 10*time.Minute {
-		t.Errorf("the delays of reports are %v to %v", first, last)
+		t.Errorf("the delays of reports are %v to %v, want them spread over an hour", first, last)
 	}
-	// Run waits for the time that a trace has.
+	// Run waits until the time at which a trace is to be sent.
 	h := &hub{}
 	r := NewReporter(h.send, never, time.Hour, slog.New(slog.DiscardHandler))
 	r.queue <- waiting{trace.Trace{Tree: one}, time.Now().Add(time.Hour)}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if r.Run(ctx); h.tried != 0 {
-		t.Error("it was reported before its time")
+		t.Error("a trace was sent before its time")
 	}
 }
 
@@ -388,7 +388,7 @@ func BenchmarkObserve(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for i := int64(0); pb.Next(); i++ {
 			if i%(trace.MaxReads/8) == 0 {
-				r.noted.Store(0) // there is always room
+				r.noted.Store(0) // so that there is always room
 			}
 			r.Observe(device.Read{Offset: i % 1000 * 4096, Length: 4096})
 		}

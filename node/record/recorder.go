@@ -1,13 +1,14 @@
 // Package record records which ranges of a tree's device a container start reads, and in which
-// order: from BeginStart, just before the start, until nothing was read for 10 s. It reports the
-// result, a trace, to a hub, which makes startup packs for later starts from it. Recording adds
-// some tens of nanoseconds to a read. If it fails, only the trace is lost.
+// order. A recording lasts from BeginStart, just before the start, until nothing was read for 10 s.
+// The result is a trace. The package reports it to a hub, which makes startup packs for later
+// starts from it. Recording adds some tens of nanoseconds to a read. If it fails, only the trace is
+// lost.
 //
-// It records the first container on a fresh mount only. The page cache then has nothing of the
-// tree, so everything that the container uses is read. A later container reads only what is not in
-// memory yet, and such a trace would be wrong. The same holds for a device that served earlier
-// mounts, and for administrative mounts. RecordNext can record a later start, if the caller mounts
-// the tree once more.
+// It records only the first container on a fresh mount. The page cache then has nothing of the
+// tree, so the container reads everything that it uses through the device. A later container reads
+// only data that is not in memory yet, so its trace would lack data. The same is true for a device
+// that has served earlier mounts, and for administrative mounts. RecordNext can record a later
+// start if the caller mounts the tree once more.
 //
 // A trace has ranges, and times since the recording began. It does not say what ran, where or when.
 package record
@@ -32,9 +33,9 @@ type Device interface {
 // Stats are a recorder's figures since it was made.
 type Stats struct {
 	On       bool  `json:"on"`
-	Active   int   `json:"inWork"`
-	Recorded int64 `json:"recorded"` // starts
-	Skipped  int64 `json:"skipped"`  // starts not recorded to their end: too many at a time, or too few bytes
+	Active   int   `json:"inWork"`   // recordings in progress
+	Recorded int64 `json:"recorded"` // starts that were recorded to their end
+	Skipped  int64 `json:"skipped"`  // recordings without a result: too many at a time, or too few bytes
 }
 
 // Recorder records starts. It is safe for concurrent use.
@@ -51,22 +52,22 @@ type Recorder struct {
 // active is a recording in progress.
 type active struct {
 	log  *readLog
-	stop func()   // detaches the recording from the device
+	stop func()   // ends the device's reports to log
 	next *Request // receives the trace; nil: Recorder.done receives it
 
-	reads    int       // at the last check
+	reads    int       // number of reads at the last check
 	lastRead time.Time // time of the last check that found new reads
 	began    time.Time // when the reads of the start began; zero: they have not begun
 }
 
-// New returns a recorder that passes traces to done, which must not block. If on is false, only
-// starts requested by RecordNext are recorded.
+// New returns a recorder that passes traces to done, which must not block. If on is false, it
+// records only the starts that RecordNext requests.
 func New(on bool, done func(trace.Trace)) *Recorder {
 	return &Recorder{on: on, done: done, requests: map[chunk.ID]*Request{}}
 }
 
-// BeginStart begins a recording: a container is about to start on a tree of which nothing was read
-// since it was mounted.
+// BeginStart begins a recording. It is called when a container is about to start from a tree of
+// which nothing was read since it was mounted.
 func (r *Recorder) BeginStart(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +76,7 @@ func (r *Recorder) BeginStart(tree chunk.ID, device Device) {
 	}
 }
 
-// Mounted reports that a tree was mounted. It begins the recording that RecordNext requested.
+// Mounted is called when a tree is mounted. It begins the recording that RecordNext has requested.
 func (r *Recorder) Mounted(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +100,7 @@ func (r *Recorder) begin(tree chunk.ID, device Device, next *Request) {
 	}
 }
 
-// makeRoom ends the oldest recording whose start has not begun.
+// makeRoom ends the oldest recording whose start has not begun, and reports whether there was one.
 func (r *Recorder) makeRoom() bool {
 	i := slices.IndexFunc(r.active, func(a *active) bool { return a.next == nil && a.began.IsZero() })
 	if i < 0 {
@@ -109,7 +110,7 @@ func (r *Recorder) makeRoom() bool {
 	return true
 }
 
-// Unmounted ends the recording of a tree that is no longer used.
+// Unmounted is called when a tree is no longer mounted. It ends the tree's recording.
 func (r *Recorder) Unmounted(tree chunk.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,8 +144,8 @@ func (r *Recorder) finish(a *active, complete bool) {
 	}
 }
 
-// Run ends recordings when their starts are over, until ctx is done. Recordings in progress are
-// then lost.
+// Run ends recordings when their starts are over, until ctx is done. Recordings that are in
+// progress at that time are lost.
 func (r *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(checkInterval)
 	defer ticks.Stop()

@@ -12,12 +12,12 @@ import (
 	"lighter/sleep"
 )
 
-// ErrRefused means that no hub accepts the trace. Sending it again does not help.
+// ErrRefused says that no hub accepts a trace. Sending the trace again does not help.
 var ErrRefused = errors.New("refused")
 
-// Reporter sends traces to a hub, one at a time and at low priority. It drops a trace that it
-// cannot send: the loss only makes later starts slower, until another node reports a start of the
-// image.
+// Reporter sends traces to a hub, one at a time, and at lower priority than reads. It drops a trace
+// that it cannot send. The loss only makes later starts slower, until another node reports a start
+// of the image.
 type Reporter struct {
 	send     func(ctx context.Context, t trace.Trace) error
 	busy     func() bool
@@ -37,8 +37,8 @@ type waiting struct {
 
 // NewReporter returns a reporter that sends traces with send. The error of send wraps ErrRefused if
 // the trace was refused. The reporter delays each trace by a random time of at most spread, because
-// thousands of nodes may start the same image in the same second. Then it waits while busy reports
-// that readers use the link, for maxYield at most.
+// thousands of nodes may start the same image in the same second. Then it waits for maxYield at
+// most while busy returns true, that is, while readers use the link.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool,
 	spread time.Duration, log *slog.Logger) *Reporter {
 	return &Reporter{send: send, busy: busy, maxDelay: spread, log: log, queue: make(chan waiting, maxQueued),
@@ -102,11 +102,11 @@ func (r *Reporter) wait(ctx context.Context) {
 	}
 }
 
-// ReportStats are a reporter's figures since it was created.
+// ReportStats are a reporter's figures since it was made.
 type ReportStats struct {
-	Reported int64 `json:"reported"`
-	Dropped  int64 `json:"dropped"`
-	Waiting  int   `json:"waiting"`
+	Reported int64 `json:"reported"` // traces that a hub has accepted
+	Dropped  int64 `json:"dropped"`  // traces that were not sent
+	Waiting  int   `json:"waiting"`  // traces in the queue
 }
 
 // Stats returns the reporter's figures.

@@ -17,23 +17,24 @@ import (
 // ImageDetail is everything that a node knows of one image.
 type ImageDetail struct {
 	ImageStatus
-	Mount     *MountStatus  `json:"mount,omitempty"` // if its tree is mounted
-	Content   trees.Content `json:"content"`         // how much of it is cached, if its tree is on this machine
-	Snapshots []string      `json:"snapshots"`       // active snapshots and views on top of it: containers
+	Mount     *MountStatus  `json:"mount,omitempty"` // nil: its tree is not mounted
+	Content   trees.Content `json:"content"`         // how much is cached; zeros: its tree is not on this machine
+	Snapshots []string      `json:"snapshots"`       // active snapshots and views on top of it, mostly containers'
 	Binds     []binds.Bind  `json:"binds"`
-	Local     int64         `json:"localDeviceBytes"`     // size on the disk of its local device, if it has one
+	Local     int64         `json:"localDeviceBytes"`     // size of its local device on the disk; 0: it has none
 	Completes string        `json:"completion,omitempty"` // progress of completion, or why there is none
-	Lost      string        `json:"lost,omitempty"`       // why it could not be recovered, or how it is damaged
-	Refused   string        `json:"refused,omitempty"`    // why its statement cannot be verified, and what to do
-	Pin       *disk.Pin     `json:"pin,omitempty"`        // if it is pinned
+	Lost      string        `json:"lost,omitempty"`       // why its tree could not be recovered, or how the tree is damaged
+	Refused   string        `json:"refused,omitempty"`    // why its statement is refused, and what to do
+	Pin       *disk.Pin     `json:"pin,omitempty"`        // nil: it is not pinned
 	NoCache   string        `json:"noCache,omitempty"`    // why the cache is not used now
 }
 
-// ErrNoImage reports that no image on this machine has a name.
+// ErrNoImage says that a word names no image on this machine.
 var ErrNoImage = errors.New("there is no such image here")
 
-// Images returns the images that a word names: a reference or the end of one, a chain or a tree,
-// or the first digits of these. If there is none, the error is ErrNoImage.
+// Images returns the images that a word names. A word is a reference or the end of one, a chainID,
+// a tree ID, or the first digits of such an ID. If there is no such image, the error wraps
+// ErrNoImage.
 func (r *Reporter) Images(ctx context.Context, word string) ([]ImageDetail, error) {
 	s, err := r.Status(ctx)
 	if err != nil {
@@ -62,14 +63,14 @@ func (r *Reporter) Images(ctx context.Context, word string) ([]ImageDetail, erro
 	return details, r.addUsers(ctx, details)
 }
 
-// FindTree returns the tree of the only image that a word names, as in Images, and the image's
-// label: its reference, if it has one.
+// FindTree returns the tree that a word names, as in Images, and a label: the image's reference, or
+// the word if the image has none. It fails if the word names several trees.
 func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error) {
 	s, err := r.Status(ctx)
 	if err != nil {
 		return tree, "", err
 	}
-	cached := r.cachedTrees() // the status of a bind may lack its tree
+	cached := r.cachedTrees() // the status of a bind may have no tree
 	var names []string
 	known := false
 	for _, image := range s.images() {
@@ -101,7 +102,7 @@ func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, la
 	return tree, "", noImage(word, names)
 }
 
-// FindPin returns the pinned tree that a word names, also if its image was removed.
+// FindPin returns the pinned tree that a word names, even if the image was removed.
 func (r *Reporter) FindPin(ctx context.Context, word string, pins []disk.Pin) (chunk.ID, error) {
 	var tree chunk.ID
 	var labels []string
@@ -128,7 +129,7 @@ func noImage(word string, names []string) error {
 	return fmt.Errorf("%q: %w; there are: %s", word, ErrNoImage, list(names))
 }
 
-// list returns some of the names, as text for an error.
+// list returns the first names and the number of the others, as text for an error.
 func list(names []string) string {
 	const most = 20
 	slices.Sort(names)
@@ -142,7 +143,7 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// images returns the pulled images, and the binds that are none of them.
+// images returns the pulled images, and the images of binds that were not pulled.
 func (s *Status) images() []ImageStatus {
 	all := slices.Clone(s.Images)
 	for _, b := range s.Binds {
@@ -160,7 +161,7 @@ func (s *Status) images() []ImageStatus {
 	return all
 }
 
-// minDigits is the smallest number of an ID's digits that name an image.
+// minDigits is the smallest number of first digits of an ID that names an image.
 const minDigits = 6
 
 // is reports whether a word names the image.
@@ -179,7 +180,7 @@ func (i *ImageStatus) is(word string) bool {
 		!i.Tree.IsZero() && strings.HasPrefix(i.Tree.String(), hex)
 }
 
-// detail returns what the status and the pins say about an image.
+// detail collects what the status and the pins say about an image.
 func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
 	d := ImageDetail{ImageStatus: image, Snapshots: []string{}, Binds: []binds.Bind{}, NoCache: s.Cache.Off()}
 	for _, p := range pins {

@@ -11,11 +11,11 @@ import (
 // mounted and served.
 type Refused struct {
 	Chain  string     `json:"chain"`
-	Trees  []chunk.ID `json:"trees"`  // the tree that the statement names, or all that it may name
-	Images []string   `json:"images"` // the images whose top chain it is, as far as their names are known
+	Trees  []chunk.ID `json:"trees"`  // the tree that the statement names, or all trees that it may name
+	Images []string   `json:"images"` // names of the images whose top chain this is, as far as they are known
 	Cause  string     `json:"cause"`
 	Hub    string     `json:"hub,omitempty"` // why no hub has given another statement; empty: no hub was asked yet
-	Repair string     `json:"repair"`        // what to do
+	Repair string     `json:"repair"`        // what an administrator can do
 }
 
 // refused returns the statements that are refused.

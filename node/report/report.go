@@ -1,8 +1,8 @@
 // Package report describes the state of a node. `lighter status`, `lighter doctor` and the metrics
-// all show this description, so they agree. It also finds images by the words that administrators
-// use for them.
+// all use this description, so they agree. The package also finds images by the words that
+// administrators use for them.
 //
-// It changes nothing. Its JSON is printed by `lighter status --json`.
+// It changes nothing. `lighter status --json` prints the description as JSON.
 package report
 
 import (
@@ -32,7 +32,7 @@ import (
 
 // Status is the state of a node.
 type Status struct {
-	Version   string                `json:"version"` // of the program
+	Version   string                `json:"version"` // of the node's program
 	Root      string                `json:"root"`
 	Address   string                `json:"address"`
 	MountMode mount.Mode            `json:"mountMode"` // as configured
@@ -41,30 +41,30 @@ type Status struct {
 	Domain    string                `json:"domain"`
 	CAFile    string                `json:"caFile,omitempty"`
 	HubKeys   []string              `json:"hubKeys"`
-	Signers   []resolver.Signer     `json:"signers"` // the same keys, with what they have signed
+	Signers   []resolver.Signer     `json:"signers"` // the same keys, with the statements that they have signed
 	Hubs      []origin.Health       `json:"hubs"`
 	NoHub     int64                 `json:"pullsWithoutHub"`     // failed lookups and index fetches
 	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
-	NoMetrics string                `json:"noMetrics,omitempty"` // why nothing listens at the configured address
+	NoMetrics string                `json:"noMetrics,omitempty"` // why http_address has no listener
 	Started   time.Time             `json:"started"`
 	TakenOver bool                  `json:"takenOver"` // the devices were taken over from a previous daemon
 	Keeper    takeover.KeeperStatus `json:"keeper"`
 	Cache     disk.Stats            `json:"cache"`
 	Fetched   store.FetcherStats    `json:"fetched"`
 	Recording Recording             `json:"recording"`
-	Ahead     prefetch.Stats        `json:"prefetch"` // what was fetched before it was read
+	Ahead     prefetch.Stats        `json:"prefetch"` // of data that was fetched ahead of reads
 	Mounts    []MountStatus         `json:"mounts"`
 	Images    []ImageStatus         `json:"images"`
 	Binds     []binds.Bind          `json:"binds"`
 	Lost      []Lost                `json:"lost"`
-	Held      []held.Report         `json:"held"`      // what the hubs know of this node's trees
+	Held      []held.Report         `json:"held"`      // reports of this node's trees to the hubs
 	Refused   []Refused             `json:"refused"`   // statements on the disk that cannot be verified
 	Leftovers []durable.Leftover    `json:"leftovers"` // paths that could not be cleaned up or written
 
 	Completion completion.Status `json:"completion"`
 }
 
-// Trust says which pulls get images from the hubs, and why that applies.
+// Trust says which pulls get images from the hubs, and why this trust applies.
 type Trust struct {
 	Trust resolver.Trust `json:"trust"` // resolver.TrustChain or resolver.TrustImage
 	Why   string         `json:"why"`
@@ -76,12 +76,12 @@ type Recording struct {
 	record.ReportStats
 }
 
-// Lost is a tree that a previous daemon served and this one cannot, that is damaged on the disk
-// under its mount, or that no hub has any more.
+// Lost is a tree that this daemon could not recover, whose files are damaged on the disk under its
+// mount, or that no hub has any more.
 type Lost struct {
 	Tree   chunk.ID `json:"tree"`
 	Chains []string `json:"chains"`
-	Images []string `json:"images"` // the images whose top chain is one of these, as far as their names are known
+	Images []string `json:"images"` // names of the images whose top chain is one of Chains, as far as they are known
 	Cause  string   `json:"cause"`
 }
 
@@ -90,17 +90,17 @@ type MountStatus struct {
 	mount.Mounted
 	Chains []string `json:"chains"`
 	Files  int64    `json:"files"`
-	Bytes  int64    `json:"bytes"` // of its files
+	Bytes  int64    `json:"bytes"` // bytes of its files
 }
 
-// ImageStatus is an image that was pulled, and whose top layer's snapshot exists. An image that is
-// the base of another one is listed only if containerd named it, or if its tree is on this machine.
+// ImageStatus is a pulled image whose top layer has a snapshot. If other layers are above this
+// layer, the image is listed only if containerd has named it, or if its tree is on this machine.
 type ImageStatus struct {
 	Chain string   `json:"chain"`           // its top chain
-	Image string   `json:"image,omitempty"` // its reference, if containerd named it
-	Tree  chunk.ID `json:"tree,omitzero"`   // its tree, if that is on this machine
+	Image string   `json:"image,omitempty"` // its reference, if containerd has named it
+	Tree  chunk.ID `json:"tree,omitzero"`   // its tree, if the tree is on this machine
 	Lazy  bool     `json:"lazy"`
-	Why   string   `json:"why"` // why it is lazy, or why not
+	Why   string   `json:"why"` // why it is lazy, or why it is not
 }
 
 // Reporter reports the state of a node. Its fields are the node's parts, and do not change.
@@ -124,7 +124,7 @@ type Reporter struct {
 	Leftovers  *durable.Leftovers
 }
 
-// Status returns the state of the node. If it fails, the state lacks images.
+// Status returns the state of the node. If it returns an error, the state has no images.
 func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s := r.Fixed
 	s.HubKeys, s.Signers, s.Hubs, s.NoHub = r.Keys.List(), r.Chains.Signers(), r.Hubs.Health(), r.Chains.Unanswered()
@@ -156,7 +156,7 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// cachedTrees returns the trees that are complete on this machine, by chain.
+// cachedTrees returns the trees whose indexes are on this machine, by chain.
 func (r *Reporter) cachedTrees() map[string]chunk.ID {
 	trees := map[string]chunk.ID{}
 	for _, statement := range r.Chains.Statements() {
@@ -167,7 +167,7 @@ func (r *Reporter) cachedTrees() map[string]chunk.ID {
 	return trees
 }
 
-// addTrees adds the trees that are mounted or lost.
+// addTrees adds the mounted trees and the lost trees.
 func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]chunk.ID) {
 	chains := map[chunk.ID][]string{}
 	for chain, tree := range cached {
@@ -194,12 +194,12 @@ func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]ch
 	slices.SortFunc(s.Lost, func(a, b Lost) int { return cmp.Compare(a.Tree.String(), b.Tree.String()) })
 }
 
-// errGone says why a tree cannot be read that no hub has.
+// errGone says why reads of a tree that no hub has can fail.
 var errGone = errors.New("no hub has it any more: its image was removed from the hub, " +
 	"and what was not cached here is gone " +
 	"(a hub keeps what nodes report for keep_held_days after their last report)")
 
-// imageOf returns the image that ends with a layer.
+// imageOf returns the image whose top is a layer.
 func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
 	i := ImageStatus{Chain: layer.Chain, Image: layer.Image, Tree: tree, Lazy: layer.Lazy, Why: layer.Why}
 	switch {
@@ -214,7 +214,7 @@ func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
 	return i
 }
 
-// Version returns the version of this program, as the Go tool has stamped it.
+// Version returns the version that the Go tool has stamped into this program.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {

@@ -1,6 +1,6 @@
-// Package standalone mounts images whether a node runs or not (`lighter mount`). A running node
-// mounts the image. Otherwise each mount gets a node of its own, with a cache of its own.
-// `lighter unmount` ends that node.
+// Package standalone mounts images whether a node runs or not (`lighter mount`). If a node runs,
+// that node mounts the image. Otherwise each mount gets a node of its own, with a cache of its own,
+// and `lighter unmount` ends that node.
 package standalone
 
 import (
@@ -30,18 +30,18 @@ import (
 const (
 	startTimeout  = 15 * time.Second      // until a mount's own node answers
 	stopTimeout   = time.Minute           // until that node has ended
-	startInterval = 20 * time.Millisecond // between two attempts to reach that node
+	startInterval = 20 * time.Millisecond // pause between two attempts to reach that node
 )
 
 // Mounts mounts images, with or without a running node.
 type Mounts struct {
-	Root    string // of the node that is used if it runs
-	Own     string // the directory for the roots of nodes that serve a single mount
+	Root    string // root of the node that mounts images if it runs
+	Own     string // directory for the roots of nodes that serve a single mount
 	Program string // the lighter command, which runs these nodes
 }
 
 // Mount mounts the tree of an image at dir, read-only. If no node runs, it starts one with config
-// for this mount. If it fails, or ctx is done, nothing remains.
+// for this mount. If Mount fails, or ctx is done, it leaves nothing behind.
 func (m Mounts) Mount(ctx context.Context, config node.Config, name, platform, dir string) error {
 	dir, err := binds.RealDir(dir)
 	if err != nil {
@@ -63,7 +63,7 @@ func (m Mounts) Mount(ctx context.Context, config node.Config, name, platform, d
 	return nil
 }
 
-// Unmount undoes Mount, also if the node that served it is gone.
+// Unmount undoes Mount, even if the node that served the mount has ended.
 func (m Mounts) Unmount(ctx context.Context, dir string) error {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -120,7 +120,7 @@ func (m Mounts) start(ctx context.Context, config node.Config, dir string) (err 
 	if control.Running(config.Root) {
 		return binds.ErrTaken(dir)
 	}
-	if err := remove(config.Root, dir); err != nil { // the root of a node that was killed
+	if err := remove(config.Root, dir); err != nil { // left by a node that was killed
 		return err
 	}
 	if err := m.startIn(ctx, config); err != nil {
@@ -156,7 +156,7 @@ func (m Mounts) run(ctx context.Context, root, config, log string) error {
 	cmd := exec.Command(m.Program, "node", "--config", config)
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.Env = keeper.WithoutManager(os.Environ())        // this process may belong to a service
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from the terminal does not reach it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // against interrupts from the terminal
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (m Mounts) run(ctx context.Context, root, config, log string) error {
 		case <-ended:
 			return errors.New(lastLine(log))
 		case <-ctx.Done():
-			_ = cmd.Process.Kill() // it may just have ended
+			_ = cmd.Process.Kill() // an error means that it has just ended
 			<-ended
 			return context.Cause(ctx)
 		case <-time.After(startInterval):
@@ -188,7 +188,8 @@ func (m Mounts) stop(ctx context.Context, root string) error {
 	return m.removeDead(ctx, root, "")
 }
 
-// removeDead removes a root whose node has ended, and the mount at dir, unless dir is empty.
+// removeDead removes a root whose node has ended. Unless dir is empty, it also unmounts the root's
+// tree from dir.
 func (m Mounts) removeDead(ctx context.Context, root, dir string) error {
 	unlock, err := m.lock(ctx)
 	if err != nil {
@@ -209,7 +210,7 @@ func remove(root, dir string) error {
 			return err
 		}
 	}
-	if err := (keeper.Process{Root: root}).Drop(context.Background()); err != nil { // it takes a moment, and is bounded
+	if err := (keeper.Process{Root: root}).Drop(context.Background()); err != nil { // bounded by its timeout
 		return err
 	}
 	return mount.Abandon(root)

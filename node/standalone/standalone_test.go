@@ -13,7 +13,7 @@ import (
 	"lighter/node"
 )
 
-// program writes a shell script that stands for the lighter command.
+// program writes a shell script that replaces the lighter command.
 func program(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "lighter")
@@ -23,7 +23,8 @@ func program(t *testing.T, script string) string {
 	return path
 }
 
-// A node of its own that ends at once: its last line says why, and its root goes.
+// If a mount's own node ends at once, the error has the last line of its log, and its root is
+// removed.
 func TestOwnNodeThatEnds(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo no matter; echo 'lighter: no kernel'; echo; exit 1": "start a node for the mount: no kernel",
@@ -35,17 +36,17 @@ func TestOwnNodeThatEnds(t *testing.T) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 		if _, err := os.Stat(root); !os.IsNotExist(err) {
-			t.Errorf("its root is left: %v", err)
+			t.Errorf("its root was not removed: %v", err)
 		}
 	}
 }
 
-// Whoever gives up leaves neither a process nor a root. What a killed node left in
-// the root is gone before.
+// If the start of a mount's own node is cancelled, neither a process nor a root is left. Files that
+// a killed node has left in the root are removed before the start.
 func TestOwnNodeIsGivenUp(t *testing.T) {
 	dir := t.TempDir()
 	pidFile := filepath.Join(dir, "pid")
-	script := "ls $(dirname $3) >" + dir + "/seen; " +
+	script := "ls $(dirname $3) >" + dir + "/files; " +
 		"echo $$ >" + pidFile + ".new; mv " + pidFile + ".new " + pidFile + "; exec sleep 1000"
 	m := Mounts{Own: filepath.Join(dir, "own"), Program: program(t, script)}
 	root := m.root("/mnt")
@@ -63,7 +64,7 @@ func TestOwnNodeIsGivenUp(t *testing.T) {
 		}
 	}()
 	if err := m.start(ctx, node.Config{Root: root}, "/mnt"); !errors.Is(err, why) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want %v", err, why)
 	}
 	text, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -74,17 +75,18 @@ func TestOwnNodeIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("process %d is left: %v", pid, err)
+		t.Errorf("process %d still runs: %v", pid, err)
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
-		t.Errorf("its root is left: %v", err)
+		t.Errorf("its root was not removed: %v", err)
 	}
-	if seen, err := os.ReadFile(filepath.Join(dir, "seen")); err != nil || string(seen) != "node.log\nnode.toml\n" {
-		t.Errorf("it began with %q, %v", seen, err)
+	if files, err := os.ReadFile(filepath.Join(dir, "files")); err != nil || string(files) != "node.log\nnode.toml\n" {
+		t.Errorf("its root began with files %q, %v", files, err)
 	}
 }
 
-// A mount waits until another one has started, or until its context is done.
+// A mount that starts a node waits until another mount has started its node, or until its context
+// is done.
 func TestOnlyOneMountStarts(t *testing.T) {
 	m := Mounts{Own: filepath.Join(t.TempDir(), "own")}
 	unlock, err := m.lock(t.Context())
@@ -94,7 +96,7 @@ func TestOnlyOneMountStarts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := m.lock(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("a second mount: got %v", err)
+		t.Errorf("a second lock: got %v, want %v", err, context.Canceled)
 	}
 	unlock()
 	if unlock, err = m.lock(t.Context()); err != nil {

@@ -13,23 +13,23 @@ import (
 )
 
 // keeperInterval is the time between two checks that a keeper holds the devices. If keeper and
-// daemon both die within it, containers lose their devices.
+// daemon both die within this time, containers lose their devices.
 const keeperInterval = time.Second
 
 // keeping is the state of the keeper.
 type keeping struct {
-	note []byte // the note that the keeper got with the connection; nil: it got none yet
+	note []byte // the note that the keeper got with the connection; nil: it got no connection yet
 
 	mu       sync.Mutex // guards what follows
 	failure  string     // why no keeper holds the devices; empty: a keeper holds them
-	replaced int64      // keepers that ended and were replaced
+	replaced int64      // number of keepers that ended and were replaced
 }
 
 // KeeperStatus says which keeper holds the devices for the next daemon.
 type KeeperStatus struct {
 	Name     string `json:"name"`
-	Error    string `json:"error,omitempty"` // why no keeper does: if the daemon ends now, containers get errors
-	Replaced int64  `json:"replaced"`        // how many keepers ended and were replaced
+	Error    string `json:"error,omitempty"` // why no keeper holds them: if the daemon ends now, containers get errors
+	Replaced int64  `json:"replaced"`        // number of keepers that ended and were replaced
 }
 
 // Keeper returns the status of the keeper.
@@ -39,8 +39,8 @@ func (d *Devices) Keeper() KeeperStatus {
 	return KeeperStatus{Name: d.keepers[0].String(), Error: d.keeping.failure, Replaced: d.keeping.replaced}
 }
 
-// WatchKeeper makes sure that a keeper holds the devices, until ctx is done. Otherwise a killed
-// keeper would be noticed only when the next daemon needs it.
+// WatchKeeper makes sure, until ctx is done, that a keeper holds the devices. Without it, nobody
+// would notice that a keeper was killed before the next daemon needs it.
 func (d *Devices) WatchKeeper(ctx context.Context) {
 	for sleep.For(ctx, keeperInterval) {
 		d.keepAgain(ctx)

@@ -16,24 +16,24 @@ import (
 	"lighter/proc"
 )
 
-// ErrInUse reports that another daemon uses the root.
+// ErrInUse says that another daemon uses the root.
 var ErrInUse = errors.New("in use by another lighter node")
 
-// killTimeout is how long a process that was killed may take to end. After that it counts as
+// killTimeout is how long a killed process may take to release the lock. After that it counts as
 // hanging in the kernel.
 const killTimeout = time.Second
 
 // LockFile returns the path of the file that a daemon keeps locked.
 func LockFile(root string) string { return filepath.Join(root, "lock") }
 
-// Lock makes sure that no other daemon uses root, as long as the returned file is open.
+// Lock makes sure that no other daemon uses root while the returned file is open.
 //
-// A daemon that was killed may still hold its lock: if one of its threads was unmounting a tree,
-// that thread hangs in the kernel until the reads of this tree are answered. Only the next daemon
-// can answer them. So Lock takes the lock from a dead process. Then inherited is true.
+// A killed daemon may still hold its lock: if one of its threads was unmounting a tree, this thread
+// hangs in the kernel until the tree's reads are answered. Only the next daemon can answer them. So
+// Lock takes the lock from a dead process. In that case inherited is true.
 func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited bool, err error) {
-	// Daemons that start at the same time pass here one after the other. Only the first takes the
-	// lock of a dead daemon; the second then finds that the first holds it.
+	// Daemons that start at the same time wait here for each other. Only the first one takes the
+	// lock from a dead daemon. The second one then finds that the first one has it.
 	dir, err := os.Open(root)
 	if err != nil {
 		return nil, false, fmt.Errorf("open the node's root: %w", err)
@@ -80,9 +80,9 @@ func replaceLocks(root string) error {
 	return errors.Join(err, os.Remove(LockFile(root)))
 }
 
-// tryLock locks a file and writes its holder into it: the PID, and the PID namespace, without which
-// the PID means nothing. On a full disk the file stays empty. Then no later daemon can take the
-// lock from this process, should it be killed and hang.
+// tryLock locks a file and writes its holder into the file: the PID and the PID namespace, without
+// which the PID has no meaning. On a full disk the file stays empty. Then no later daemon can take
+// the lock from this process if it is killed and hangs.
 func tryLock(path string, leftovers *durable.Leftovers) (*os.File, error) {
 	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -102,7 +102,7 @@ func tryLock(path string, leftovers *durable.Leftovers) (*os.File, error) {
 	return lock, nil
 }
 
-// writeWhole writes a text to an empty file, or leaves it empty.
+// writeWhole writes a text to an empty file. If it fails, the file stays empty.
 func writeWhole(file *os.File, text string) error {
 	_, err := file.WriteAt([]byte(text), 0)
 	if err != nil {
@@ -111,9 +111,10 @@ func writeWhole(file *os.File, text string) error {
 	return err
 }
 
-// isDead reports whether the process that holds the lock is dead. The process wrote its PID while
-// no other process could read the file (Lock), and the kernel reuses a PID only after the lock is
-// released. A process in another PID namespace counts as alive.
+// isDead reports whether the process that holds the lock is dead. The PID in the file is that of
+// the holder: the holder wrote it while no other daemon could read the file (Lock), and the kernel
+// does not reuse the PID before the lock is released. A process in another PID namespace counts as
+// alive.
 func isDead(lock string) bool {
 	text, err := os.ReadFile(lock)
 	if err != nil {
@@ -124,8 +125,8 @@ func isDead(lock string) bool {
 	return err == nil && namespace != "" && namespace == pidNamespace() && proc.IsDead(pid)
 }
 
-// pidNamespace names the PID namespace of this process, or returns "" if /proc belongs to
-// another one.
+// pidNamespace returns the name of this process's PID namespace, or "" if /proc is that of another
+// namespace.
 func pidNamespace() string {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return ""

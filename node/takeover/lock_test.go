@@ -11,13 +11,13 @@ import (
 	"lighter/proc"
 )
 
-// A lock is taken only from a process that is known to be dead.
+// Lock takes the lock only from a process that is certainly dead.
 func TestLockOfADeadProcess(t *testing.T) {
 	dead := exec.Command("true")
 	if err := dead.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = dead.Wait() }() // until then the kernel does not reuse its number
+	defer func() { _ = dead.Wait() }() // until then the kernel does not reuse its PID
 	for !proc.IsDead(dead.Process.Pid) {
 	}
 	for _, c := range []struct {
@@ -25,7 +25,7 @@ func TestLockOfADeadProcess(t *testing.T) {
 		inherited bool
 	}{
 		{fmt.Sprint(dead.Process.Pid, " ", pidNamespace()), true},
-		{fmt.Sprint(dead.Process.Pid, " pid:[1]"), false}, // a number of another namespace
+		{fmt.Sprint(dead.Process.Pid, " pid:[1]"), false}, // a PID in another namespace
 		{fmt.Sprint(dead.Process.Pid), false},
 		{fmt.Sprint(os.Getpid(), " ", pidNamespace()), false},
 		{"", false},

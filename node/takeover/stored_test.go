@@ -8,8 +8,8 @@ import (
 	"lighter/test/testkit/example"
 )
 
-// What an earlier daemon has left with the keeper: this one reads it. A daemon that reads version 1
-// alone reads it, too, unless a journal goes with it.
+// This daemon can read the note that an earlier daemon has left with the keeper. Daemons that know
+// only version 1 can read the note, too, unless a journal is kept with it.
 func TestStoredNote(t *testing.T) {
 	want := note{Version: 2, Oldest: 1, Mount: "0:52", State: fuse.State{Minor: 45, Flags: 1 << 39, MaxPages: 256}}
 	stored := example.Stored(t, "note-2.json", func() []byte {

@@ -4,8 +4,8 @@
 // When it ends, it unmounts the devices if nothing uses them.
 //
 // It gives up a connection that containers use only if no daemon could ever serve it. If the
-// take-over fails for a passing reason (no descriptors, no memory, no answer from the keeper), Open
-// fails and leaves everything to the next daemon.
+// take-over fails for a temporary reason (no descriptors, no memory, no answer from the keeper),
+// Open fails and leaves everything to the next daemon.
 //
 // The package also has the lock of a node's root (Lock). It can be taken from a daemon that was
 // killed and hangs in the kernel.
@@ -34,44 +34,45 @@ import (
 // note is the text that a keeper holds beside the connection. It is for the next daemon, which may
 // be older or newer than this one.
 type note struct {
-	Version int        `json:"version"` // the version of its writer
-	Oldest  int        `json:"oldest"`  // the oldest version that can read it
-	Mount   string     `json:"mount"`   // the FUSE file system, as mount.Connection names it
+	Version int        `json:"version"` // version of the note that its writer writes
+	Oldest  int        `json:"oldest"`  // oldest version whose daemons can read it
+	Mount   string     `json:"mount"`   // number of the FUSE file system (mount.Connection)
 	State   fuse.State `json:"state"`
 }
 
-// keptVersion is the version of the note that this daemon writes. The daemon reads every note whose
-// Oldest is not above it. keptOldest is the Oldest of this daemon's notes; a note with a journal
-// needs journalVersion. Both are variables and texts, so that tests can link a daemon of a later
-// version (-ldflags -X).
+// keptVersion is the version of the notes that this daemon writes. The daemon reads every note
+// whose Oldest is not above keptVersion. keptOldest is the Oldest of this daemon's notes without a
+// journal. Both are variables and texts, so that tests can link a daemon of a later version
+// (-ldflags -X).
 var (
 	keptVersion = "2"
 	keptOldest  = "1"
 )
 
-// journalVersion is the oldest version that knows of a journal beside the connection.
+// journalVersion is the oldest version whose daemons can read a journal, and the Oldest of notes
+// with a journal.
 const journalVersion = 2
 
-// number parses a version that may have been set by the linker; 0 is no version.
+// number parses a version, which the linker may have set. It returns 0 if the text is not a number.
 func number(version string) int {
 	n, _ := strconv.Atoi(version)
 	return n
 }
 
 var (
-	// errTooNew reports that this daemon is too old for a previous daemon's devices. This daemon
-	// then ends and changes nothing.
+	// errTooNew says that this daemon is too old for a previous daemon's devices. This daemon then
+	// ends and changes nothing.
 	errTooNew = errors.New("a previous daemon's devices are too new for this one")
-	// errNothingKept reports that no keeper holds a previous daemon's devices.
+	// errNothingKept says that no keeper holds a previous daemon's devices.
 	errNothingKept = errors.New("no previous daemon's devices are kept")
-	// errUnusable reports that no daemon can serve the kept devices, however often it tries.
+	// errUnusable says that no daemon will ever be able to serve the kept devices.
 	errUnusable = errors.New("what is kept of a previous daemon's devices cannot be used")
 )
 
 // Options say which devices are opened.
 type Options struct {
 	Root    string
-	Manager *keeper.Manager // the service manager, or nil
+	Manager *keeper.Manager // the service manager; nil: there is none
 	// Inherited is the result of Lock. If it is true, a dead daemon still holds its connection.
 	Inherited bool
 	Log       *slog.Logger
@@ -82,7 +83,7 @@ type Options struct {
 type Devices struct {
 	root      string
 	log       *slog.Logger
-	keepers   []keeper.Keeper // the first is used; the others may hold a previous daemon's
+	keepers   []keeper.Keeper // keepers[0] is used; the others may hold a previous daemon's connection
 	server    *fuse.Server
 	takenOver bool
 
@@ -111,7 +112,7 @@ func Open(ctx context.Context, o Options) (*Devices, error) {
 	case err == nil:
 		d.takenOver = true
 		d.log.Info("a previous daemon's devices are taken over")
-		d.keepAgain(ctx) // with this daemon's note
+		d.keepAgain(ctx) // gives it this daemon's note
 		return d, nil
 	case errors.Is(err, errNothingKept):
 	case errors.Is(err, errTooNew):
@@ -123,7 +124,7 @@ func Open(ctx context.Context, o Options) (*Devices, error) {
 	default:
 		d.log.Error("cannot take over a previous daemon's devices: containers get errors for data not in memory",
 			"err", err)
-		// As long as a keeper holds the connection, the connection does not end, and readers wait.
+		// While a keeper holds the connection, the connection does not end, and readers wait.
 		if err := d.drop(ctx); err != nil {
 			return nil, err
 		}
@@ -151,7 +152,7 @@ func (d *Devices) mount(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// drop makes all keepers let go of the connection.
+// drop makes all keepers close the connection.
 func (d *Devices) drop(ctx context.Context) error {
 	var errs []error
 	for _, k := range d.keepers {
@@ -160,8 +161,8 @@ func (d *Devices) drop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// takeKept asks each keeper for the connection, until one holds it, or fails to answer. If none
-// holds it, the error is errNothingKept.
+// takeKept asks one keeper after the other for the connection. It returns the answer of the first
+// keeper that holds a connection or fails. If no keeper holds one, the error wraps errNothingKept.
 func (d *Devices) takeKept(ctx context.Context) (files []*os.File, note []byte, err error) {
 	for _, k := range d.keepers {
 		files, note, err = k.Take(ctx)
@@ -172,8 +173,8 @@ func (d *Devices) takeKept(ctx context.Context) (files []*os.File, note []byte, 
 	return nil, nil, fmt.Errorf("%w: %v", errNothingKept, err)
 }
 
-// takeOver adopts the kept connection. It fails with errNothingKept, errTooNew, errUnusable, or
-// with an error that a later attempt may not meet.
+// takeOver adopts the kept connection. Its error wraps errNothingKept, errTooNew or errUnusable.
+// With any other error, a later attempt may succeed.
 func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 	files, text, err := d.takeKept(ctx)
 	if err != nil {
@@ -181,7 +182,7 @@ func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 	}
 	defer closeFiles(files)
 	var kept note
-	err = json.Unmarshal(text, &kept) // perhaps only the versions in a newer daemon's note are readable
+	err = json.Unmarshal(text, &kept) // of a newer daemon's note, perhaps only the versions can be read
 	if known := number(keptVersion); kept.Oldest > known {
 		return nil, fmt.Errorf("%w: their state has version %d, which daemons of version %d or newer can read, "+
 			"and this daemon has version %d: start a newer lighter node, or run `lighter release --root %s` first; "+
@@ -224,10 +225,10 @@ func (d *Devices) TakenOver() bool { return d.takenOver }
 // Unserved reports that the kernel's requests are no longer answered, though Close was not called.
 func (d *Devices) Unserved() bool { return d.unserved.Load() }
 
-// Start serves the devices until Close, also after ctx is done. It has to be called before anything
-// unmounts a tree, because unmounting may wait for reads of this tree. When serving ends, stop is
-// called with the error, or with nil. If it ended early, because someone unmounted the devices, the
-// node can mount nothing any more.
+// Start serves the devices until Close is called, even if ctx is done before. It must be called
+// before a tree is unmounted, because unmounting a tree may wait for the tree's reads. When serving
+// ends, stop is called with the error or nil. If serving ends early, because another program has
+// unmounted the devices, the node cannot mount anything any more.
 func (d *Devices) Start(ctx context.Context, stop func(error)) {
 	ctx, d.stopServing = context.WithCancel(context.WithoutCancel(ctx))
 	d.served = make(chan error, 1)
@@ -239,7 +240,7 @@ func (d *Devices) Start(ctx context.Context, stop func(error)) {
 }
 
 func (d *Devices) serve(ctx context.Context) error {
-	if d.takenOver { // requests that the previous daemon had read and not answered
+	if d.takenOver { // answer the requests that the previous daemon had read and not answered
 		if err := d.server.Resend(); err != nil {
 			d.log.Error("reads that a previous daemon had begun are lost", "err", err)
 		}
@@ -257,25 +258,25 @@ func (d *Devices) serve(ctx context.Context) error {
 const unmountTimeout = 200 * time.Millisecond
 
 // Close unmounts the devices if nothing uses them, and ends serving. If containers use them, the
-// mount stays with the keeper, and reads wait for the next daemon.
+// mount stays, the keeper holds the connection, and reads wait for the next daemon.
 func (d *Devices) Close() error {
 	d.closing.Store(true)
-	// The devices are still served: a process that is using the mount (the watchdog, df) gets its
-	// answer, and then releases the mount.
+	// The devices are still being served, so a process that uses the mount (the watchdog, df) gets
+	// its answer, and then releases the mount.
 	unmounted := d.server.Unmount(unmountTimeout)
 	var served error
 	if d.served != nil {
 		d.stopServing()
 		served = <-d.served
 	}
-	if unmounted != nil { // perhaps the last answer ended the last use
+	if unmounted != nil { // the last answer may have ended the last use
 		unmounted = d.server.Unmount(0)
 	}
 	if unmounted == nil {
-		// Without drop a keeper process would end by itself, a second later.
+		// Without drop, a keeper process would end by itself a second later.
 		return errors.Join(served, d.server.Detach(), d.drop(context.Background()))
 	}
-	d.keepAgain(context.Background()) // the last chance
+	d.keepAgain(context.Background()) // now or never: this daemon ends
 	if errors.Is(unmounted, unix.EBUSY) {
 		d.log.Info("containers use the devices: their reads wait for the next daemon", "root", d.root)
 		unmounted = nil

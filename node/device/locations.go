@@ -46,7 +46,7 @@ func (d *Device) Unit(extent int64) (unit chunk.Unit, ok bool) {
 			return unit, true
 		}
 		if d.locations.Load() == l {
-			d.log.Debug("location unknown", "extent", extent, "err", err)
+			d.log.Debug("cannot read a location: the chunk is requested by its ID", "extent", extent, "err", err)
 			return chunk.Unit{}, false
 		}
 	}

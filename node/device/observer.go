@@ -13,7 +13,7 @@ type Observer interface {
 // Read is a read of a device.
 type Read struct {
 	Offset, Length int64 // in bytes
-	First, End     int64 // the extents in the range have the numbers First to End-1
+	First, End     int64 // the numbers of the extents in the range are First to End-1
 	Missing        int64 // number of the first extent in the range whose chunk is not cached; -1: all are cached
 }
 

@@ -24,7 +24,7 @@ func judgeCache(c disk.Stats, started time.Time) []Finding {
 	if c.Absent != "" {
 		return []Finding{off.finding()}
 	}
-	usage := fmt.Sprintf("it takes %s of %s; %s are pinned, %s were evicted",
+	usage := fmt.Sprintf("it uses %s of %s; %s are pinned, %s were evicted",
 		rounded(c.Used), rounded(c.Limit), rounded(c.Pinned), rounded(c.Evicted))
 	return all(usage, []rule{
 		off,
@@ -33,11 +33,11 @@ func judgeCache(c disk.Stats, started time.Time) []Finding {
 				rounded(c.Free), rounded(c.Room), rounded(c.Limit)),
 			"remove other data from the disk, use a larger disk, or change disk_free_low and cache_size"},
 		{c.Pinned > c.Room, Warning,
-			fmt.Sprintf("%s are pinned, and the free space of its disk allows %s: no room is left for other chunks",
+			fmt.Sprintf("%s are pinned, and its disk has room for only %s: no room is left for other chunks",
 				rounded(c.Pinned), rounded(c.Room)),
 			"lighter cache unpin IMAGE (lighter cache lists them)"},
 		{c.Evicted > c.Limit, Warning,
-			fmt.Sprintf("since %s it has evicted %s, more than the %s that it may take: images in use may not fit",
+			fmt.Sprintf("since %s it has evicted %s, more than its limit of %s: the images in use may not fit into it",
 				started.Local().Format(time.DateTime), rounded(c.Evicted), rounded(c.Limit)),
 			"--cache-size " + bytesize.Size(2*c.Limit).String() + ", if the disk has the room"},
 		{c.Damaged+c.Unread > 0, Warning,

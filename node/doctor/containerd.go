@@ -32,7 +32,7 @@ func (m *machine) nodeSocket(ctx context.Context) []Finding {
 	return first([]rule{
 		{err == nil, OK, "a node listens on " + socket, ""},
 		{errors.Is(err, fs.ErrPermission), Unchecked, "only root may use " + socket, asRoot},
-		{true, Problem, "no node listens on " + socket + ": containerd cannot use it",
+		{true, Problem, "no node listens on " + socket + ", so containerd cannot use the snapshotter",
 			"lighter node --address " + socket},
 	})
 }

@@ -78,7 +78,8 @@ func (m *machine) judgeFileSystem(kind int64) []Finding {
 	known, ok := knownFileSystems[kind]
 	where := m.config.Root + " is on " + known.name
 	return first([]rule{
-		{!ok, Warning, fmt.Sprintf("the file system of %s (0x%x) was never tested", m.config.Root, kind), goodDisk},
+		{!ok, Warning, fmt.Sprintf("nodes were not tested on the file system of %s (0x%x)", m.config.Root, kind),
+			goodDisk},
 		{known.level == OK, OK, where, ""},
 		{true, known.level, where + ": " + known.what, goodDisk},
 	})

@@ -132,7 +132,7 @@ func (m *machine) judgeHub(o observation, answers bool) []Finding {
 				"machine, remove " + m.learnedKeys() + "; then restart the node"},
 	}), all("", []rule{
 		{o.took > slowHub, Warning,
-			fmt.Sprintf("%s needs %s for an answer, which delays each pull", o.url, o.took.Round(time.Millisecond)),
+			fmt.Sprintf("%s needs %s to answer, which delays each pull", o.url, o.took.Round(time.Millisecond)),
 			"use a hub, or a mirror of it, that is nearer to this machine"},
 		{o.offset.Abs() > maxSkew, Warning,
 			fmt.Sprintf("the clock of %s differs by %s", o.url, o.offset.Abs().Round(time.Second)),

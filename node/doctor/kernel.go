@@ -25,7 +25,7 @@ func (m *machine) release() string {
 // trialMounts tries whether this kernel can mount images.
 func (m *machine) trialMounts(context.Context) []Finding {
 	if os.Geteuid() != 0 {
-		return unchecked("only root can try whether images can be mounted", asRoot)
+		return unchecked("only root can test whether images can be mounted", asRoot)
 	}
 	dir, err := m.scratch()
 	if err != nil {
@@ -55,7 +55,7 @@ func (m *machine) judgeTrial(t trial) []Finding {
 // judgeErofs judges the error of an attempt to mount EROFS from plain files. Older kernels mount
 // EROFS only from block devices.
 func (m *machine) judgeErofs(err error) []Finding {
-	const auto = `mount_mode = "auto", which uses loop devices then`
+	const auto = `mount_mode = "auto", which uses loop devices in this case`
 	mode := m.config.MountMode
 	onlyBlocks := errors.Is(err, unix.ENOTBLK) || errors.Is(err, unix.ELOOP)
 	blocks := m.release() + " mounts EROFS from block devices only, or not from the file system of " + m.config.Root

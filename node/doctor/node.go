@@ -21,7 +21,7 @@ func (m *machine) node(context.Context) []Finding {
 	start := "lighter node --root " + m.config.Root
 	return first([]rule{
 		{!errors.Is(m.noStatus, control.ErrNoDaemon), Unchecked, "the node does not answer: " + m.noStatus.Error(), ""},
-		{err == nil && connection != "", Problem, "no node runs, and reads of its containers wait for it", start},
+		{err == nil && connection != "", Problem, "no node runs, and reads of running containers wait for one", start},
 		{true, Problem, "no node runs with root " + m.config.Root, start},
 	})
 }

@@ -13,8 +13,8 @@ import (
 // user checks whether this command runs as root.
 func (m *machine) user(context.Context) []Finding {
 	return first([]rule{
-		{os.Geteuid() == 0, OK, "this runs as root, as a node has to", ""},
-		{true, Unchecked, "this does not run as root, as a node has to: it cannot examine everything", asRoot},
+		{os.Geteuid() == 0, OK, "this command runs as root, as a node must", ""},
+		{true, Unchecked, "this command does not run as root, so it cannot examine everything", asRoot},
 	})
 }
 

@@ -115,7 +115,7 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 		return
 	}
 	if err := s.buffers.put(b); err != nil {
-		s.log.Error("buffer lost", "err", err)
+		s.log.Error("cannot free a buffer", "err", err)
 	}
 }
 

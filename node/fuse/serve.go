@@ -53,7 +53,7 @@ func (s *Server) stopWith(ctx, work context.Context) {
 	case <-ctx.Done():
 		s.setStopping()
 		if err := s.conn.SetReadDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, os.ErrClosed) {
-			s.log.Error("server not stopped", "dir", s.dir, "err", err)
+			s.log.Error("cannot stop receiving requests", "dir", s.dir, "err", err)
 		}
 	case <-work.Done():
 	}

@@ -1,7 +1,7 @@
 // Package keeper holds the descriptors of the connection to the kernel while the daemon is
 // replaced, so that the next daemon can take them over. If the service manager can, it holds copies
-// of them (manager.go). Otherwise a keeper process holds them, which has no other task and so no
-// reason to end (run.go). Requests to a dead daemon wait in the kernel for the next daemon.
+// of them (manager.go). Otherwise a keeper process holds them (run.go). It has no other task, and
+// so no reason to end. Requests to a dead daemon wait in the kernel for the next daemon.
 //
 // A keeper does not answer requests of the kernel. It holds a few descriptors and a short note, and
 // interprets neither. New descriptors and a new note replace those that it held.

@@ -143,8 +143,8 @@ func (s *startup) expect(extents []int64) (bytes int64) {
 	return bytes
 }
 
-// note notes the result of a unit's request. A unit that the source does not have, or whose answer
-// is invalid, does not end the pass: other units may arrive.
+// note stores the result of a request for a unit. If the source does not have the unit, or its
+// answer is invalid, the pass continues: other units may arrive.
 func (s *startup) note(t *task, u chunk.Unit, p *pass, err error) {
 	switch {
 	case err == nil:

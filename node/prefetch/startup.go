@@ -313,7 +313,7 @@ func (s *startup) plan(t *task) {
 	units, err := unitsOf(t.locations, t.pack)
 	<-s.plans
 	if err != nil {
-		s.log.Debug("units of a startup pack unknown", "pack", t.pack.Pack.Short(), "err", err)
+		s.log.Debug("cannot list the units of a startup pack", "pack", t.pack.Pack.Short(), "err", err)
 	}
 	t.units = units
 	if t.load {

@@ -81,9 +81,9 @@ func appendRead(reads []trace.Read, read trace.Read) []trace.Read {
 // spans is a set of pages: ranges in ascending order, with gaps between them.
 type spans []span
 
-type span struct{ from, to int64 } // the pages from to to-1
+type span struct{ from, to int64 } // the pages in [from, to)
 
-// add adds the pages from to to-1. It calls fresh for each range of these pages that was not in the
+// add adds the pages in [from, to). It calls fresh for each range in [from, to) that was not in the
 // set.
 func (s *spans) add(from, to int64, fresh func(from, to int64)) {
 	i, _ := slices.BinarySearchFunc(*s, from, func(one span, at int64) int { return cmp.Compare(one.to, at) })

@@ -23,7 +23,7 @@ type ImageDetail struct {
 	Binds     []binds.Bind  `json:"binds"`
 	Local     int64         `json:"localDeviceBytes"`     // size of its local device on the disk; 0: it has none
 	Completes string        `json:"completion,omitempty"` // progress of completion, or why there is none
-	Lost      string        `json:"lost,omitempty"`       // why its tree could not be recovered, or how the tree is damaged
+	Lost      string        `json:"lost,omitempty"`       // why its tree was not recovered, or how it is damaged
 	Refused   string        `json:"refused,omitempty"`    // why its statement is refused, and what to do
 	Pin       *disk.Pin     `json:"pin,omitempty"`        // nil: it is not pinned
 	NoCache   string        `json:"noCache,omitempty"`    // why the cache is not used now

@@ -35,7 +35,7 @@ type fakeHub struct {
 	others     [][]byte    // indexes of other origins, which are asked first
 	stallAt    int64       // the index stops arriving after this many bytes; 0: it arrives whole
 	noHint     atomic.Bool // requests for locations fail
-	knowsSums  bool        // the hub sends no locations to a node that has the current ones
+	knowsSums  bool        // the hub sends no locations to a node whose locations are current
 	moreHints  io.Reader   // follows the locations; nil: nothing
 	hintStalls bool        // locations stop arriving after 60 bytes
 }

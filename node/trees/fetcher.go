@@ -119,9 +119,9 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // fetchLocations writes the locations of a tree to a new file and syncs it. have is the SHA-256 of
-// the locations that the caller has, or zero. If these are current, or the origin has none, it may
-// write no file. extents waits for the number of the tree's extents, which limits the size of the
-// locations. No locations are read before it returns.
+// the locations that the caller has, or zero. If these are current, fetchLocations may write no
+// file. extents waits for the number of the tree's extents, which limits the size of the locations.
+// No locations are read before it returns.
 func (f fetcher) fetchLocations(
 	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
 ) error {

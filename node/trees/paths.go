@@ -52,6 +52,6 @@ func IsMetadata(path string) bool {
 	return IsTree(dir) && filepath.Dir(dir) == Dir(filepath.Dir(filepath.Dir(dir)))
 }
 
-// IsLocalMetadata reports whether path, a metadata image, is the one of a local device
-// (LocalMetadata).
+// IsLocalMetadata reports whether path, a metadata image, is in the directory of a local device
+// (see LocalMetadata).
 func IsLocalMetadata(path string) bool { return filepath.Base(filepath.Dir(path)) == localDir }

@@ -53,7 +53,7 @@ func (r *table) takeServed(tree chunk.ID) *OpenTree {
 }
 
 // addEarly keeps a tree open for takeEarly. It returns the tree that the caller has to close: this
-// tree, the one that was kept longest, or nil.
+// tree, the tree that was kept longest, or nil.
 func (r *table) addEarly(o *OpenTree) (closing *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,7 +2,7 @@ package device
 
 import "slices"
 
-// Observer is told each read of a device.
+// Observer gets a report of each read of a device.
 type Observer interface {
 	// Observe reports a read. A device calls its observers in the order in which they were added,
 	// for each read, after it has looked for cached chunks and before it fetches missing ones.

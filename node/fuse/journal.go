@@ -46,7 +46,7 @@ func newJournal(slots int64) (*journal, error) {
 	}
 	file := os.NewFile(uintptr(fd), "journal")
 	err = file.Truncate(slots * slotSize)
-	if err == nil { // another process must not truncate it: this one would crash
+	if err == nil { // another process must not truncate it: this process would crash
 		_, err = unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	}
 	if err != nil {

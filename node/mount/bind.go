@@ -43,8 +43,8 @@ func bind(tree, dir string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// Unbind undoes one Bind of a tree below root. No node need run there. If nothing is mounted at
-// dir, or something other than such a tree, Unbind returns false and changes nothing.
+// Unbind undoes one Bind of a tree below root, whether a node runs there or not. If nothing is
+// mounted at dir, or something other than such a tree, Unbind returns false and changes nothing.
 func Unbind(root, dir string) (found bool, err error) {
 	found, err = Bound(root, dir)
 	if !found || err != nil {

@@ -39,8 +39,8 @@ func (d *Devices) Keeper() KeeperStatus {
 	return KeeperStatus{Name: d.keepers[0].String(), Error: d.keeping.failure, Replaced: d.keeping.replaced}
 }
 
-// WatchKeeper makes sure, until ctx is done, that a keeper holds the devices. Without it, nobody
-// would notice that a keeper was killed before the next daemon needs it.
+// WatchKeeper makes sure, until ctx is done, that a keeper holds the devices. Otherwise the death
+// of a keeper would be noticed only when the next daemon needs the keeper.
 func (d *Devices) WatchKeeper(ctx context.Context) {
 	for sleep.For(ctx, keeperInterval) {
 		d.keepAgain(ctx)

@@ -69,8 +69,8 @@ func (f fetcher) fetchParts(ctx context.Context, tree chunk.ID, dir string, begu
 }
 
 // fetchIndex writes the two files of an index to dir: extent map and metadata image. It calls
-// setHeader once, with the verified header. It calls begun before each write to the extent map. The
-// first write comes when the page table is verified, too.
+// setHeader once, with the verified header. It calls begun before each write to the extent map. At
+// the first write, the page table is verified, too.
 func (f fetcher) fetchIndex(
 	ctx context.Context, tree chunk.ID, dir string, setHeader func(index.Header), begun func(),
 ) error {

@@ -30,6 +30,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
+	"gocloud.dev/blob/s3blob"
 	"gocloud.dev/gcerrors"
 	"golang.org/x/sync/errgroup"
 
@@ -76,16 +77,21 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 		return nil, fmt.Errorf("open bucket: %w", err)
 	}
 	s := &Store{Tables: NewTables()}
-	if u.Scheme == fileblob.Scheme {
+	switch u.Scheme {
+	case fileblob.Scheme:
 		s.dir = filepath.Clean(u.Path)
 		s.bucket, err = fileblob.OpenBucket(s.dir, &fileblob.Options{
 			CreateDir: true, DirFileMode: 0o755, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 		if err == nil {
 			err = s.makeKinds()
 		}
-	} else {
+	case s3blob.Scheme:
 		s.s3Bucket, s.s3Prefix = u.Host, u.Query().Get("prefix")
-		s.bucket, err = blob.OpenBucket(ctx, WithoutChecksums(*u))
+		if s.bucket, err = OpenS3(ctx, *u); err == nil && s.s3Prefix != "" {
+			s.bucket = blob.PrefixedBucket(s.bucket, s.s3Prefix)
+		}
+	default:
+		s.bucket, err = blob.OpenBucket(ctx, bucketURL)
 	}
 	if err == nil {
 		if err = s.Ping(ctx); err != nil {

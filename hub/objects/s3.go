@@ -7,24 +7,61 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"gocloud.dev/blob"
-	_ "gocloud.dev/blob/s3blob" // s3://BUCKET?region=…
+	"gocloud.dev/blob/s3blob" // also registers s3://BUCKET?region=…
 )
 
-// WithoutChecksums returns the URL of a bucket whose client does not compare S3's checksums, unless
-// the URL asks for that. Digests are compared anyway, and the SDK writes a line to standard error
-// for each object that was uploaded in parts.
-func WithoutChecksums(u url.URL) string {
-	const key = "response_checksum_validation"
-	if query := u.Query(); u.Scheme == "s3" && !query.Has(key) {
-		query.Set(key, "when_required")
-		u.RawQuery = query.Encode()
+// stallParameter is the parameter of a bucket's URL that replaces stallTimeout.
+const stallParameter = "stall_timeout"
+
+// OpenS3 opens the bucket at an S3 URL, as gocloud.dev reads it, without the parameter "prefix". Its
+// requests end: see stallTimeout, which the parameter "stall_timeout" replaces. S3's checksums are
+// not compared, unless the URL asks for that: digests are compared anyway, and the SDK writes a line
+// to standard error for each object that was uploaded in parts. The caller closes the bucket.
+func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
+	const checksums = "response_checksum_validation"
+	query, stall := u.Query(), stallTimeout
+	if !query.Has(checksums) {
+		query.Set(checksums, "when_required")
 	}
-	return u.String()
+	if text := query.Get(stallParameter); text != "" {
+		var err error
+		if stall, err = time.ParseDuration(text); err != nil || stall <= 0 {
+			return nil, fmt.Errorf("%s=%s is not a duration like 90s", stallParameter, text)
+		}
+	}
+	query.Del(stallParameter)
+	query.Del("prefix")
+	u.RawQuery = query.Encode()
+	unlimited, err := blob.OpenBucket(ctx, u.String()) // it reads the URL
+	if err != nil {
+		return nil, err
+	}
+	defer unlimited.Close() // which does nothing on S3
+	client := (*s3.Client)(nil)
+	if !unlimited.As(&client) {
+		return nil, errors.New("the bucket is not on S3")
+	}
+	limited := s3.New(client.Options(), func(o *s3.Options) {
+		o.HTTPClient = newStallClient(stall)
+		if o.Credentials != nil { // otherwise requests are not signed
+			o.Credentials = boundedCredentials{o.Credentials, stall}
+		}
+	})
+	options := &s3blob.Options{KMSEncryptionID: query.Get("kmskeyid"),
+		RequestChecksumCalculation: limited.Options().RequestChecksumCalculation}
+	for _, known := range types.ServerSideEncryption("").Values() {
+		if strings.EqualFold(string(known), query.Get("ssetype")) {
+			options.EncryptionType = known
+		}
+	}
+	return s3blob.OpenBucket(ctx, limited, u.Host, options)
 }
 
 // deletePage is the number of objects in one request to S3, which is its maximum.

@@ -267,12 +267,3 @@ func publish(t *testing.T, s *objects.Store, key string, b []byte) {
 		t.Fatal(err)
 	}
 }
-
-func read(ctx context.Context, s *objects.Store, key string) ([]byte, error) {
-	o, err := s.Open(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	defer o.Close()
-	return io.ReadAll(o)
-}

@@ -30,7 +30,6 @@ import (
 	"github.com/distribution/distribution/v3/registry/storage/driver/base"
 	"github.com/distribution/distribution/v3/registry/storage/driver/factory"
 	"gocloud.dev/blob"
-	_ "gocloud.dev/blob/s3blob" // the scheme s3
 	"gocloud.dev/gcerrors"
 	"golang.org/x/sync/errgroup"
 
@@ -61,15 +60,11 @@ func (opener) Create(ctx context.Context, parameters map[string]any) (driver.Sto
 	if err != nil {
 		return nil, err
 	}
-	query := u.Query()
-	before := query.Get("prefix")
-	query.Del("prefix") // of the requests of package blob only
-	u.RawQuery = query.Encode()
-	opened, err := blob.OpenBucket(ctx, objects.WithoutChecksums(*u))
+	opened, err := objects.OpenS3(ctx, *u)
 	if err != nil {
 		return nil, err
 	}
-	f := &files{bucket: opened, name: u.Host, prefix: before, copyAtOnce: maxCopy}
+	f := &files{bucket: opened, name: u.Host, prefix: u.Query().Get("prefix"), copyAtOnce: maxCopy}
 	if !opened.As(&f.client) {
 		return nil, errors.Join(errors.New("the bucket is not on S3"), opened.Close())
 	}

@@ -133,7 +133,7 @@ func TestHangingRequestsEnd(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer s.Close()
+				t.Cleanup(func() { s.Close() }) // it waits for requests, which end with the test's context
 				ended := make(chan error, 1)
 				go func() { ended <- c.do(t, s) }()
 				select {

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -51,7 +52,26 @@ func openPrefix(t *testing.T, n int, prefix string) *files {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url += "&prefix=" + prefix
+	return openURL(t, url+"&prefix="+prefix)
+}
+
+// openFaulty opens the files of a new bucket through a faulty proxy.
+func openFaulty(t *testing.T, n int, fault s3.Fault) *files {
+	t.Helper()
+	url, err := server.Bucket(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through, proxy, err := s3.Proxy(url, fault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	return openURL(t, through+"&stall_timeout=1s") // of copies 15s
+}
+
+func openURL(t *testing.T, url string) *files {
+	t.Helper()
 	d, err := (opener{}).Create(t.Context(), map[string]any{"url": url})
 	if err != nil {
 		t.Fatal(err)
@@ -171,5 +191,100 @@ func TestWriteIsCancelled(t *testing.T) {
 	}
 	if err := w.Commit(t.Context()); err == nil {
 		t.Error("an incomplete file was committed")
+	}
+}
+
+// Each request to a faulty server fails once, or is slow. It is made again, so files are written,
+// moved, read and deleted as usual. Only bytes that are cut off while they are read are an error.
+func TestFaultyServer(t *testing.T) {
+	n := 20
+	for name, fault := range s3.Faults {
+		n++
+		bucket := n
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			f := openFaulty(t, bucket, s3.First(fault))
+			f.copyAtOnce = partSize
+			content := random(2*partSize+100, 1)
+			w, err := f.Writer(t.Context(), "/uploads/a/data", false)
+			must(t, err)
+			write(t, w, content[:partSize+50])
+			must(t, w.Close())
+			if w, err = f.Writer(t.Context(), "/uploads/a/data", true); err != nil && name == "cut" {
+				w, err = f.Writer(t.Context(), "/uploads/a/data", true)
+			}
+			must(t, err)
+			write(t, w, content[partSize+50:])
+			must(t, w.Commit(t.Context()))
+			must(t, w.Close())
+			must(t, f.Move(t.Context(), "/uploads/a/data", "/blobs/large")) // in parts
+			must(t, f.PutContent(t.Context(), "/blobs/small", content[:100]))
+			must(t, f.Move(t.Context(), "/blobs/small", "/blobs/moved"))
+			for path, want := range map[string][]byte{"/blobs/large": content, "/blobs/moved": content[:100]} {
+				got, err := f.GetContent(t.Context(), path)
+				if err != nil && name == "cut" {
+					got, err = f.GetContent(t.Context(), path)
+				}
+				if err != nil || !bytes.Equal(got, want) {
+					t.Errorf("read %d bytes of %s, %v, want %d", len(got), path, err, len(want))
+				}
+			}
+			names, err := f.List(t.Context(), "/blobs")
+			if slices.Sort(names); err != nil || !slices.Equal(names, []string{"/blobs/large", "/blobs/moved"}) {
+				t.Errorf("files %v, %v", names, err)
+			}
+			must(t, f.Delete(t.Context(), "/blobs"))
+			if names, err := f.List(t.Context(), "/"); err != nil || len(names) != 0 {
+				t.Errorf("left: %v, %v", names, err)
+			}
+		})
+	}
+}
+
+// A writer that ended after it had completed a file, and before it had noted that, leaves a file
+// that a later writer can commit.
+func TestCommitIsInterrupted(t *testing.T) {
+	f, content := open(t, 6), random(partSize+7, 1)
+	w, err := f.Writer(t.Context(), "/uploads/a/data", false)
+	must(t, err)
+	write(t, w, content)
+	must(t, w.Close())
+	w, err = f.Writer(t.Context(), "/uploads/a/data", true)
+	must(t, err)
+	must(t, w.(*writer).store(t.Context()))
+	w, err = f.Writer(t.Context(), "/uploads/a/data", true)
+	must(t, err)
+	if w.Size() != int64(len(content)) {
+		t.Errorf("size %d, want %d", w.Size(), len(content))
+	}
+	if _, err := w.Write([]byte("more")); err == nil {
+		t.Error("wrote more to a complete file")
+	}
+	must(t, w.Commit(t.Context()))
+	must(t, w.Close())
+	if got, err := f.GetContent(t.Context(), "/uploads/a/data"); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes, %v, want %d", len(got), err, len(content))
+	}
+	if names, err := f.List(t.Context(), "/uploads/a"); err != nil || len(names) != 1 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+}
+
+// An upload that cannot be completed is an error, also if the path has an object of the same size.
+func TestAnotherObjectIsNotTheUpload(t *testing.T) {
+	f := open(t, 7)
+	for seed := range uint64(2) {
+		w, err := f.Writer(t.Context(), "/a", false)
+		must(t, err)
+		write(t, w, random(partSize+7, seed))
+		if seed == 1 { // as if it had expired
+			must(t, w.(*writer).awaitPart())
+			must(t, f.abortUpload(t.Context(), f.key("/a"), w.(*writer).Upload))
+			if err := w.Commit(t.Context()); err == nil {
+				t.Error("the commit of an upload that has ended has succeeded")
+			}
+			return
+		}
+		must(t, w.Commit(t.Context()))
 	}
 }

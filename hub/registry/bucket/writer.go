@@ -3,14 +3,17 @@ package bucket
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
 	"github.com/distribution/distribution/v3/registry/storage/driver"
 	"gocloud.dev/gcerrors"
 )
@@ -41,13 +44,14 @@ type writer struct {
 	path  string
 
 	rest
-	parts  []types.CompletedPart
-	size   int64
-	buffer *bytes.Buffer // of less than a part
-	spare  *bytes.Buffer // the part in flight, or empty
-	flight chan error    // gets the result of the part in flight; nil: there is none
-	ended  bool          // Commit or Cancel was called
-	err    error         // of Write: the file is incomplete
+	parts    []types.CompletedPart
+	size     int64
+	complete bool          // an earlier writer has completed the file, and not noted that
+	buffer   *bytes.Buffer // of less than a part
+	spare    *bytes.Buffer // the part in flight, or empty
+	flight   chan error    // gets the result of the part in flight; nil: there is none
+	ended    bool          // Commit or Cancel was called
+	err      error         // of Write: the file is incomplete
 }
 
 var _ driver.FileWriter = (*writer)(nil)
@@ -63,7 +67,7 @@ func (f *files) Writer(ctx context.Context, path string, more bool) (driver.File
 	if gcerrors.Code(err) == gcerrors.NotFound { // a committed file can only be continued if it is empty
 		info, err := f.Stat(ctx, path)
 		if err == nil && (info.IsDir() || info.Size() > 0) {
-			err = errors.New("a complete file cannot be continued")
+			err = errComplete
 		}
 		return w, err
 	}
@@ -76,8 +80,18 @@ func (f *files) Writer(ctx context.Context, path string, more bool) (driver.File
 	}
 	w.buffer.Write(tail)
 	w.size = int64(len(tail))
-	return w, w.listParts()
+	err = w.listParts()
+	if isNoUpload(err) {
+		if info, statErr := f.Stat(ctx, path); statErr == nil && !info.IsDir() {
+			w.complete, w.size = true, info.Size()
+			w.buffer.Reset()
+			return w, nil
+		}
+	}
+	return w, err
 }
+
+var errComplete = errors.New("a complete file cannot be continued")
 
 // listParts finds the parts that were uploaded before.
 func (w *writer) listParts() error {
@@ -110,6 +124,9 @@ func (w *writer) Write(b []byte) (n int, err error) {
 	if w.ended || w.err != nil {
 		return 0, errors.Join(errors.New("write to an ended file"), w.err)
 	}
+	if w.complete && len(b) > 0 {
+		return 0, errComplete
+	}
 	for len(b) > 0 {
 		some := b[:min(len(b), partSize-w.buffer.Len())]
 		w.buffer.Write(some)
@@ -130,7 +147,8 @@ func (w *writer) beginPart(ctx context.Context) (err error) {
 		return err
 	}
 	if w.Upload == "" {
-		if w.Upload, err = w.files.beginUpload(ctx, w.files.key(w.path)); err != nil {
+		w.Upload, err = w.files.beginUpload(ctx, w.files.key(w.path), types.ChecksumAlgorithmCrc32)
+		if err != nil {
 			return err
 		}
 	}
@@ -172,7 +190,7 @@ func (w *writer) Size() int64 { return w.size }
 
 // Close keeps what was written for a later writer, unless Commit or Cancel was called.
 func (w *writer) Close() error {
-	if w.ended {
+	if w.ended || w.complete {
 		return nil
 	}
 	w.ended = true
@@ -201,6 +219,9 @@ func (w *writer) Commit(ctx context.Context) error {
 }
 
 func (w *writer) store(ctx context.Context) error {
+	if w.complete {
+		return nil
+	}
 	if w.Upload == "" {
 		return w.files.bucket.WriteAll(ctx, w.files.key(w.path), w.buffer.Bytes(), noSniffing)
 	}
@@ -212,7 +233,7 @@ func (w *writer) store(ctx context.Context) error {
 			return err
 		}
 	}
-	return w.files.completeUpload(ctx, w.files.key(w.path), w.Upload, w.parts)
+	return w.files.completeUpload(ctx, w.files.key(w.path), w.Upload, w.parts, w.size)
 }
 
 // forget deletes the rest that an earlier writer has kept, if there is one.
@@ -236,29 +257,66 @@ func (w *writer) Cancel(ctx context.Context) error {
 	return w.forget(ctx)
 }
 
-func (f *files) beginUpload(ctx context.Context, key string) (upload string, err error) {
+// beginUpload begins an upload, whose parts have checksums if there is an algorithm.
+func (f *files) beginUpload(
+	ctx context.Context, key string, checksums types.ChecksumAlgorithm,
+) (upload string, err error) {
 	begun, err := f.client.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &f.name, Key: &key,
-		ContentType: &noSniffing.ContentType, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32})
+		ContentType: &noSniffing.ContentType, ChecksumAlgorithm: checksums})
 	if err != nil {
 		return "", fmt.Errorf("begin upload of %s: %w", key, err)
 	}
 	return aws.ToString(begun.UploadId), nil
 }
 
-func (f *files) completeUpload(ctx context.Context, key, upload string, parts []types.CompletedPart) error {
+// completeUpload makes an object of the parts of an upload. size is the sum of their sizes.
+func (f *files) completeUpload(
+	ctx context.Context, key, upload string, parts []types.CompletedPart, size int64,
+) error {
 	_, err := f.client.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{Bucket: &f.name, Key: &key,
 		UploadId: &upload, MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}})
-	if err != nil {
-		return fmt.Errorf("complete upload of %s: %w", key, err)
+	// If the answer was lost, the upload may have been completed: the next request finds no upload.
+	if err == nil || f.isComplete(ctx, key, parts, size) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("complete upload of %s: %w", key, err)
+}
+
+// isComplete reports whether there is an object of that size. If S3 says how it was uploaded, the
+// object has these parts.
+func (f *files) isComplete(ctx context.Context, key string, parts []types.CompletedPart, size int64) bool {
+	found, err := f.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &f.name, Key: &key,
+		ChecksumMode: types.ChecksumModeEnabled})
+	if err != nil || aws.ToInt64(found.ContentLength) != size {
+		return false
+	}
+	composite := aws.ToString(found.ChecksumCRC32)
+	isKnown := strings.Contains(composite, "-") && parts[0].ChecksumCRC32 != nil
+	return !isKnown || composite == checksumOf(parts)
+}
+
+// checksumOf returns S3's composite checksum of an object: that of the checksums of its parts, and
+// their number.
+func checksumOf(parts []types.CompletedPart) string {
+	all := crc32.NewIEEE()
+	for _, p := range parts {
+		sum, _ := base64.StdEncoding.DecodeString(aws.ToString(p.ChecksumCRC32)) // S3 has encoded it
+		all.Write(sum)
+	}
+	return fmt.Sprintf("%s-%d", base64.StdEncoding.EncodeToString(all.Sum(nil)), len(parts))
+}
+
+// isNoUpload reports whether an error says that an upload has ended.
+func isNoUpload(err error) bool {
+	failed := smithy.APIError(nil)
+	return errors.As(err, &failed) && failed.ErrorCode() == "NoSuchUpload"
 }
 
 // abortUpload ends an upload and deletes its parts. It is no error if the upload has ended.
 func (f *files) abortUpload(ctx context.Context, key, upload string) error {
 	_, err := f.client.AbortMultipartUpload(ctx,
 		&s3.AbortMultipartUploadInput{Bucket: &f.name, Key: &key, UploadId: &upload})
-	if err != nil && !errors.As(err, new(*types.NoSuchUpload)) {
+	if err != nil && !isNoUpload(err) {
 		return fmt.Errorf("abort upload of %s: %w", key, err)
 	}
 	return nil

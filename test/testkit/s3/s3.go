@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -133,6 +134,9 @@ func (s *Server) Bucket(n int) (string, error) {
 // answer to w.
 type Fault func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc)
 
+// proxyBuffer bounds the bytes of a connection that a Proxy has not read.
+const proxyBuffer = 64 << 10
+
 // Proxy starts an HTTP proxy in front of a bucket's server, and returns the bucket's URL through
 // it. The caller closes the proxy.
 func Proxy(bucket string, fault Fault) (through string, proxy *httptest.Server, err error) {
@@ -152,9 +156,14 @@ func Proxy(bucket string, fault Fault) (through string, proxy *httptest.Server, 
 		},
 		ErrorLog: log.New(io.Discard, "", 0), // about clients that have gone
 	}
-	proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	proxy = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		fault(w, req, forward.ServeHTTP)
 	}))
+	proxy.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		_ = conn.(*net.TCPConn).SetReadBuffer(proxyBuffer) // with a larger one, slow may be too slow
+		return ctx
+	}
+	proxy.Start()
 	q.Set("endpoint", proxy.URL)
 	u.RawQuery = q.Encode()
 	return u.String(), proxy, nil

@@ -9,6 +9,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/distribution/distribution/v3/registry/storage/driver"
+
+	"lighter/hub/registry/bucket"
 )
 
 // Paths of the library's storage layout, version 2.
@@ -126,11 +130,15 @@ func (r *Registry) EachBlob(ctx context.Context, fn func(digest string) error) e
 	})
 }
 
-// walk calls fn with the files below dir, but those of uploads, in the order of their paths. It
-// calls failed with files and directories that cannot be read; an error of failed ends the walk.
+// walk calls fn with the files below dir, but those of uploads. The files of a directory follow one
+// another. It calls failed with files and directories that cannot be read; an error of failed ends
+// the walk.
 func (r *Registry) walk(
 	ctx context.Context, dir string, failed func(file string, err error) error, fn func(file string) error,
 ) error {
+	if r.driver.Name() == bucket.Name {
+		return r.walkBucket(ctx, dir, failed, fn)
+	}
 	below, err := r.driver.List(ctx, dir)
 	if errors.Is(mapNotFound(err), ErrNotFound) { // nothing was ever stored, or it was just deleted
 		return nil
@@ -162,4 +170,29 @@ func (r *Registry) walk(
 		}
 	}
 	return nil
+}
+
+// walkBucket is walk on S3, where a request lists many files, and no directory fails alone.
+func (r *Registry) walkBucket(
+	ctx context.Context, dir string, failed func(file string, err error) error, fn func(file string) error,
+) error {
+	var fnErr error // the library's error does not wrap it
+	err := r.driver.Walk(ctx, dir, func(file driver.FileInfo) error {
+		switch {
+		case file.IsDir() && path.Base(file.Path()) == "_uploads":
+			return driver.ErrSkipDir
+		case !file.IsDir():
+			fnErr = fn(file.Path())
+		}
+		return fnErr
+	})
+	switch {
+	case fnErr != nil:
+		return fnErr
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil, errors.Is(mapNotFound(err), ErrNotFound): // nothing was ever stored
+		return nil
+	}
+	return failed(dir, unavailable(err))
 }

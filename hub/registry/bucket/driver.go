@@ -262,7 +262,90 @@ func (f *files) Delete(ctx context.Context, path string) error {
 // RedirectURL returns no URL: clients read through the registry.
 func (f *files) RedirectURL(*http.Request, string) (string, error) { return "", nil }
 
-// Walk calls fn for all files and directories in a directory.
+// last sorts after all characters that paths may have.
+const last = "~"
+
+// Walk calls fn for all files and directories in a directory, a directory before what is in it. The
+// order is that of the files' keys. It lists 1,000 files with a request, and holds these only.
 func (f *files) Walk(ctx context.Context, dir string, fn driver.WalkFn, options ...func(*driver.WalkOptions)) error {
-	return driver.WalkFallback(ctx, f, dir, fn, options...)
+	var o driver.WalkOptions
+	for _, set := range options {
+		set(&o)
+	}
+	in := strings.TrimSuffix(f.key(dir), "/") + "/"
+	w := walk{fn: fn, root: strings.TrimSuffix(dir, "/")}
+	request := &s3.ListObjectsV2Input{Bucket: &f.name, Prefix: &in}
+	if o.StartAfterHint != "" {
+		request.StartAfter = aws.String(f.key(o.StartAfterHint))
+	}
+	for {
+		page, err := f.client.ListObjectsV2(ctx, request)
+		if err != nil {
+			return objects.NameBucket(f.name, fmt.Errorf("list %s: %w", in, err))
+		}
+		if len(page.Contents) == 0 && request.StartAfter == nil && dir != "/" {
+			return driver.PathNotFoundError{Path: dir}
+		}
+		for _, object := range page.Contents {
+			err := w.visit(driver.FileInfoFields{Path: w.root + "/" + strings.TrimPrefix(*object.Key, in),
+				Size: aws.ToInt64(object.Size), ModTime: aws.ToTime(object.LastModified)})
+			if errors.Is(err, driver.ErrFilledBuffer) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			request.StartAfter = object.Key
+		}
+		if !aws.ToBool(page.IsTruncated) || len(page.Contents) == 0 {
+			return nil
+		}
+		if at := aws.ToString(request.StartAfter); w.skips(w.root + "/" + strings.TrimPrefix(at, in)) {
+			request.StartAfter = aws.String(f.key(w.skipped + last))
+		}
+	}
+}
+
+// walk is one Walk.
+type walk struct {
+	fn      driver.WalkFn
+	root    string // without a slash at its end
+	dir     string // of the file before, or empty
+	skipped string // the last directory that is not entered, with a slash at its end, or empty
+}
+
+// skips reports whether a file is in a directory that is not entered.
+func (w *walk) skips(path string) bool { return w.skipped != "" && strings.HasPrefix(path, w.skipped) }
+
+// visit calls fn for a file, and before it for the directories that have begun with it.
+func (w *walk) visit(file driver.FileInfoFields) error {
+	if w.skips(file.Path) {
+		return nil
+	}
+	before := w.dir + "/"
+	w.dir = path.Dir(file.Path)
+	for end := len(w.root) + 1; ; end++ {
+		length := strings.IndexByte(file.Path[end:], '/')
+		if length < 0 {
+			break
+		}
+		end += length
+		dir := file.Path[:end]
+		if strings.HasPrefix(before, dir+"/") {
+			continue
+		}
+		err := w.fn(driver.FileInfoInternal{FileInfoFields: driver.FileInfoFields{Path: dir, IsDir: true}})
+		if errors.Is(err, driver.ErrSkipDir) {
+			w.skipped = dir + "/"
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	err := w.fn(driver.FileInfoInternal{FileInfoFields: file})
+	if errors.Is(err, driver.ErrSkipDir) { // there is nothing to enter
+		return nil
+	}
+	return err
 }

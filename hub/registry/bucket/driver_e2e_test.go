@@ -7,10 +7,16 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
+	"path"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -18,6 +24,7 @@ import (
 	"github.com/distribution/distribution/v3/registry/storage/driver"
 	"github.com/distribution/distribution/v3/registry/storage/driver/base"
 	"github.com/distribution/distribution/v3/registry/storage/driver/testsuites"
+	"golang.org/x/sync/errgroup"
 
 	"lighter/test/testkit/s3"
 )
@@ -241,6 +248,35 @@ func TestFaultyServer(t *testing.T) {
 	}
 }
 
+// A server that has completed an upload, and whose answer was lost, may know the upload no more.
+func TestAnswerOfCompletionIsLost(t *testing.T) {
+	completed := 0
+	f := openFaulty(t, 9, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if req.Method != http.MethodPost || !req.URL.Query().Has("uploadId") {
+			forward(w, req)
+			return
+		}
+		if completed++; completed%2 == 1 {
+			s3.Faults["lost"](w, req, forward)
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, "<Error><Code>NoSuchUpload</Code></Error>")
+	})
+	f.copyAtOnce = partSize
+	content := random(partSize+7, 1)
+	w, err := f.Writer(t.Context(), "/uploads/a/data", false)
+	must(t, err)
+	write(t, w, content)
+	must(t, w.Commit(t.Context()))
+	must(t, f.Move(t.Context(), "/uploads/a/data", "/blobs/a"))
+	if got, err := f.GetContent(t.Context(), "/blobs/a"); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes, %v, want %d", len(got), err, len(content))
+	}
+	if completed != 4 {
+		t.Errorf("%d requests to complete two uploads, want 4", completed)
+	}
+}
+
 // A writer that ended after it had completed a file, and before it had noted that, leaves a file
 // that a later writer can commit.
 func TestCommitIsInterrupted(t *testing.T) {
@@ -286,5 +322,90 @@ func TestAnotherObjectIsNotTheUpload(t *testing.T) {
 			return
 		}
 		must(t, w.Commit(t.Context()))
+	}
+}
+
+// A walk sees the same as the library's, which asks for each directory and file. It takes a request
+// for 1,000 files.
+func TestWalk(t *testing.T) {
+	const uploads = 1200
+	var lists atomic.Int64
+	f := openFaulty(t, 10, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if req.URL.Query().Get("list-type") == "2" {
+			lists.Add(1)
+		}
+		forward(w, req)
+	})
+	paths := []string{"/a/b-c/_m/x", "/a/b/_l/y", "/a/b/_m/x", "/a/b.d/_m/x", "/a/b/e/_m/x", "/a/z", "/b/x"}
+	for i := range uploads {
+		paths = append(paths, fmt.Sprintf("/a/b/_uploads/%d", i))
+	}
+	var group errgroup.Group
+	group.SetLimit(requestsAtOnce)
+	for _, path := range paths {
+		group.Go(func() error { return f.PutContent(t.Context(), path, []byte(path)) })
+	}
+	must(t, group.Wait())
+	type seen struct {
+		size  int64
+		isDir bool
+	}
+	type walk func(context.Context, string, driver.WalkFn, ...func(*driver.WalkOptions)) error
+	fallback := func(ctx context.Context, dir string, fn driver.WalkFn, o ...func(*driver.WalkOptions)) error {
+		return driver.WalkFallback(ctx, f, dir, fn, o...)
+	}
+	visit := func(walk walk, dir, skipped string) map[string]seen {
+		t.Helper()
+		found := map[string]seen{}
+		err := walk(t.Context(), dir, func(info driver.FileInfo) error {
+			if _, again := found[info.Path()]; again {
+				t.Errorf("%s was visited twice", info.Path())
+			}
+			if parent := path.Dir(info.Path()); parent != path.Clean(dir) && !found[parent].isDir {
+				t.Errorf("%s was visited before its directory", info.Path())
+			}
+			found[info.Path()] = seen{info.Size(), info.IsDir()}
+			if !info.IsDir() && info.ModTime().IsZero() {
+				t.Errorf("%s has no time", info.Path())
+			}
+			if path.Base(info.Path()) == skipped {
+				return driver.ErrSkipDir
+			}
+			return nil
+		})
+		must(t, err)
+		return found
+	}
+	for _, c := range []struct {
+		dir, skipped string
+		requests     int64
+	}{{"/", "", 2}, {"/a", "", 2}, {"/a/b", "", 2}, {"/a", "_uploads", 2}, {"/a", "b", 2}, {"/b", "", 1}} {
+		lists.Store(0)
+		got := visit(f.Walk, c.dir, c.skipped)
+		if n := lists.Load(); n > c.requests {
+			t.Errorf("a walk of %s took %d requests, want %d", c.dir, n, c.requests)
+		}
+		if want := visit(fallback, c.dir, c.skipped); !maps.Equal(got, want) {
+			t.Errorf("a walk of %s without %q has seen %d files and directories, want %d", c.dir, c.skipped,
+				len(got), len(want))
+		}
+	}
+	if err := f.Walk(t.Context(), "/none", func(driver.FileInfo) error { return nil }); !errors.As(err,
+		new(driver.PathNotFoundError)) {
+		t.Errorf("a walk of a directory that does not exist: %v", err)
+	}
+	var visited []string
+	must(t, f.Walk(t.Context(), "/a", func(info driver.FileInfo) error {
+		if visited = append(visited, info.Path()); len(visited) == 4 {
+			return driver.ErrFilledBuffer
+		}
+		return nil
+	}, driver.WithStartAfterHint("/a/b/_uploads/999")))
+	if want := []string{"/a/b", "/a/b/e", "/a/b/e/_m", "/a/b/e/_m/x"}; !slices.Equal(visited, want) {
+		t.Errorf("a walk from a path on has seen %v, want %v", visited, want)
+	}
+	failed := errors.New("failed")
+	if err := f.Walk(t.Context(), "/a", func(driver.FileInfo) error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("a walk that fails: %v", err)
 	}
 }

@@ -20,10 +20,11 @@ import (
 // stallParameter is the parameter of a bucket's URL that replaces stallTimeout.
 const stallParameter = "stall_timeout"
 
-// OpenS3 opens the bucket at an S3 URL, as gocloud.dev reads it, without the parameter "prefix". Its
-// requests end: see stallTimeout, which the parameter "stall_timeout" replaces. S3's checksums are
-// not compared, unless the URL asks for that: digests are compared anyway, and the SDK writes a line
-// to standard error for each object that was uploaded in parts. The caller closes the bucket.
+// OpenS3 opens the bucket at an S3 URL, as gocloud.dev reads it, without the parameter "prefix". A
+// request that stalls ends: see stallTimeout, which the parameter "stall_timeout" replaces. S3's
+// checksums are not compared, unless the URL asks for that: digests are compared anyway, and the
+// SDK writes a line to standard error for each object that was uploaded in parts. The caller closes
+// the bucket.
 func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 	const checksums = "response_checksum_validation"
 	query, stall := u.Query(), stallTimeout

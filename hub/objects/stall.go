@@ -23,7 +23,8 @@ const (
 	// answer begins, and of the answer. A server needs some of it to delete 1,000 objects with one
 	// request. AWS's SDK for Python has the same limit for all requests.
 	stallTimeout = time.Minute
-	// copyFactor times as long a server may be silent that copies an object, or completes an upload.
+	// A server that copies an object, or completes an upload, may be silent copyFactor times as
+	// long.
 	// AWS begins its answer at once, and then sends spaces. Other servers copy the bytes first:
 	// versitygw wrote 400 MB/s on a loaded virtual machine. 15 minutes are enough for 5 GiB, the
 	// largest copy, at 6 MB/s.

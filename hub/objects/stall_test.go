@@ -142,7 +142,8 @@ func TestHangingRequestsEnd(t *testing.T) {
 					t.Fatal("the request has not ended after a minute")
 				}
 				if (err != nil) != (hanging > 2) || tries.Load() != 3 {
-					t.Errorf("%v after %d tries, want 3, the last of which answered: %t", err, tries.Load(), hanging == 2)
+					t.Errorf("%v after %d tries, want 3, the last of which answered: %t", err, tries.Load(),
+						hanging == 2)
 				}
 				if err != nil && (errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "stalled")) {
 					t.Errorf("%v, want an error that says that the server has stalled", err)

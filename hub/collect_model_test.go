@@ -1,38 +1,61 @@
 package hub_test
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/pack"
 	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/store"
 	"lighter/test/testkit/catalogtest"
 	"lighter/wire"
 )
 
-// model makes random changes of a hub, and knows which trees the hub has to serve.
+// soak says that the long form of a test runs.
+var soak = os.Getenv("LIGHTER_SOAK") != ""
+
+// model makes random changes of a hub, and knows which trees and blobs the hub has to serve.
 type model struct {
-	h      *testHub
-	random *rand.Rand
-	broken string // what the hub is not told, does in spite of the model, or overlooks in its mark
-	layers [][]byte
-	images map[string]fakeImage
-	trees  map[string][]chunk.ID // that the images need, by name
-	held   map[string]chunk.ID   // by holder
-	kept   map[chunk.ID]bool     // of removed images
+	h       *testHub
+	random  *rand.Rand
+	broken  string        // what the hub's mark overlooks
+	delay   time.Duration // how long trees stay that no image has
+	layers  [][]byte
+	images  map[string]fakeImage
+	trees   map[string][]chunk.ID                      // that the images need, by name
+	held    map[string]chunk.ID                        // by holder
+	kept    map[chunk.ID]bool                          // of removed images, if they stay for a while
+	earlier map[chunk.ID]map[chunk.ID]*index.Locations // that nodes may have, by tree and digest
 }
 
+// newModel returns a model. With every second seed, trees of removed images stay for a while.
 func newModel(t *testing.T, seed uint64, broken string) *model {
-	m := &model{h: startHub(t, func(c *hub.Config) { c.GC = hub.GC{} }), random: rand.New(rand.NewPCG(seed, 1)),
+	m := &model{random: rand.New(rand.NewPCG(seed, 1)),
 		broken: broken, images: map[string]fakeImage{}, trees: map[string][]chunk.ID{}, held: map[string]chunk.ID{},
-		kept: map[chunk.ID]bool{}}
+		kept: map[chunk.ID]bool{}, earlier: map[chunk.ID]map[chunk.ID]*index.Locations{}}
+	if seed%2 == 1 && broken == "" || broken == "recent" {
+		m.delay = time.Hour
+	}
+	m.h = startHub(t, func(c *hub.Config) {
+		c.GC = hub.GC{DelayMinutes: int64(m.delay / time.Minute), KeepMinutes: 60}
+	})
 	for range 10 { // with many chunks in common
 		files := seeds(1, 30)
 		m.random.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
@@ -43,7 +66,7 @@ func newModel(t *testing.T, seed uint64, broken string) *model {
 
 // step makes one change, and returns its name. An error says what the hub has lost.
 func (m *model) step() (string, error) {
-	switch n := m.random.IntN(21); {
+	switch n := m.random.IntN(23); {
 	case n < 6:
 		return "push", m.push()
 	case n < 8 && len(m.images) > 0:
@@ -64,13 +87,46 @@ func (m *model) step() (string, error) {
 		return "collect beside a push", m.collectBeside()
 	case n < 18:
 		return "push and kill", m.pushAndKill()
+	case n < 20:
+		return "add from another registry", m.add()
 	}
+	return "collect", m.collect()
+}
+
+// choose sets for how long the next collection keeps rewritten packs.
+func (m *model) choose() {
+	m.h.idle()
 	m.h.Collector().Keep = []time.Duration{0, time.Hour}[m.random.IntN(2)]
-	if m.broken == "chunks" {
-		return "collect", m.collectWithout(m.random.IntN(len(m.layers)))
+	if m.h.Collector().Keep == 0 {
+		clear(m.earlier)
 	}
-	m.h.collect(0)
-	return "collect", m.check()
+}
+
+// collect collects, and checks that the hub serves everything that it has to.
+func (m *model) collect() error {
+	m.choose()
+	m.h.Blobs().Delay = 0
+	time.Sleep(2 * time.Millisecond) // what was touched is older than the run
+	overlooks := map[string]func() (back func()){
+		"chunks": m.overlookChunks,
+		"images": func() func() {
+			return m.overlook("image_blobs", ` WHERE image IN (SELECT n FROM images WHERE name = '`+m.anyImage()+`')`)
+		},
+		"held": func() func() { return m.overlook("held", "") },
+		"recent": func() func() {
+			m.execute(`UPDATE trees SET dead = 1 WHERE dead > 0`)
+			return func() {}
+		},
+	}
+	back := func() {}
+	if m.broken != "" && len(m.images) > 0 {
+		back = overlooks[m.broken]()
+	}
+	m.h.collect(m.delay)
+	m.h.Blobs().Delay = 24 * time.Hour
+	err := m.check()
+	back()
+	return err
 }
 
 func (m *model) anyName() string {
@@ -108,6 +164,15 @@ func (m *model) named(name string, i fakeImage) {
 	m.trees[name] = []chunk.ID{idOf(m.h.t, got.Tree)}
 }
 
+// add adds an image from another registry.
+func (m *model) add() error {
+	name, i := m.anyName(), m.anyFake()
+	m.forget(name)
+	m.h.added(wire.Add{Source: startRegistry(m.h.t, i).source(), Name: name})
+	m.named(name, i)
+	return nil
+}
+
 // pushAndKill kills the hub while it ingests an image.
 func (m *model) pushAndKill() error {
 	name, i := m.anyName(), m.anyFake()
@@ -127,21 +192,26 @@ func (m *model) restart() {
 
 // forget notes that a name's image is removed.
 func (m *model) forget(name string) {
-	if m.broken == "recent" { // the model believes that it stays
+	if m.delay > 0 {
 		for _, tree := range m.trees[name] {
 			m.kept[tree] = true
 		}
 	}
 	delete(m.images, name)
 	delete(m.trees, name)
+	m.forgetEarlier()
+}
+
+// forgetEarlier forgets the earlier locations of trees that the hub need not serve any more.
+func (m *model) forgetEarlier() {
+	needed := m.needed()
+	maps.DeleteFunc(m.earlier, func(tree chunk.ID, _ map[chunk.ID]*index.Locations) bool { return needed[tree] == "" })
 }
 
 func (m *model) remove() error {
 	name := m.anyImage()
 	m.h.remove(name)
-	if m.broken != "images" { // the model believes that it is there
-		m.forget(name)
-	}
+	m.forget(name)
 	return nil
 }
 
@@ -176,9 +246,6 @@ func (m *model) layOut() error {
 func (m *model) hold() error {
 	holder, tree := fmt.Sprint("node-", m.random.IntN(3)), m.trees[m.anyImage()][0]
 	m.held[holder] = tree
-	if m.broken == "held" { // the hub does not hear of it
-		return nil
-	}
 	node := catalog.Holder{ID: holder, Kind: wire.HolderNode, Name: holder}
 	bounds := catalog.HeldBounds{Holders: 100, Trees: 100}
 	_, err := m.h.Catalog().Holders.SetHeld(m.h.t.Context(), node, []chunk.ID{tree}, bounds)
@@ -188,9 +255,7 @@ func (m *model) hold() error {
 func (m *model) release() error {
 	for holder := range m.held {
 		delete(m.held, holder)
-		if m.broken == "held" {
-			return nil
-		}
+		m.forgetEarlier()
 		return m.h.Catalog().Holders.ForgetHolder(m.h.t.Context(), holder)
 	}
 	return nil
@@ -198,6 +263,7 @@ func (m *model) release() error {
 
 // collectAndKill kills the hub in the middle of a collection.
 func (m *model) collectAndKill() error {
+	m.choose()
 	reached, steps := make(chan struct{}, 1), 1+m.random.IntN(8)
 	m.h.Collector().Step = func(string) {
 		if steps--; steps == 0 {
@@ -216,69 +282,136 @@ func (m *model) collectAndKill() error {
 }
 
 func (m *model) collectBeside() error {
+	m.choose()
 	if _, err := m.h.Collector().Start(m.h.t.Context()); err != nil {
 		return err
 	}
 	if err := m.push(); err != nil {
 		return err
 	}
-	m.h.collect(0)
-	return m.check()
+	return m.collect()
 }
 
-// collectWithout collects while the mark overlooks the chunks of one layer.
-func (m *model) collectWithout(layer int) (err error) {
-	ctx := m.h.t.Context()
+// execute executes statements on the hub's database.
+func (m *model) execute(statements ...string) {
+	m.h.t.Helper()
 	db, err := catalogtest.OpenLarge(cmp.Or(m.h.config.Catalog, filepath.Join(m.h.config.Root, "catalog.db")))
 	if err != nil {
-		return err
+		m.h.t.Fatal(err)
 	}
 	defer db.Close()
-	execute := func(statement string) {
-		if err := db.Execute(ctx, statement); err != nil {
-			m.h.t.Fatal(err)
+	for _, one := range statements {
+		if err := db.Execute(m.h.t.Context(), one); err != nil {
+			m.h.t.Fatalf("%s: %v", one, err)
 		}
 	}
-	const overlooked = ` WHERE diff_id IN (SELECT diff_id FROM overlooked)`
-	execute(fmt.Sprintf(`CREATE TABLE overlooked AS
-		SELECT diff_id, chunks FROM layers ORDER BY diff_id LIMIT 1 OFFSET %d`, layer))
-	execute(`UPDATE layers SET chunks = substr(chunks, 1, 0)` + overlooked)
-	m.h.collect(0)
-	err = m.check()
-	execute(`UPDATE layers SET chunks = (SELECT o.chunks FROM overlooked o WHERE o.diff_id = layers.diff_id)` +
-		overlooked)
-	execute(`DROP TABLE overlooked`)
-	return err
 }
 
-// check reads every chunk of every tree that the hub has to serve.
-func (m *model) check() error {
-	from, read := m.h.origins(), map[chunk.ID]bool{}
-	one := func(why string, tree chunk.ID) error {
-		if read[tree] {
-			return nil
-		}
-		read[tree] = true
-		if err := readTree(m.h.t, from, tree, true); err != nil {
-			return fmt.Errorf("tree %s of %s: %w", tree.Short(), why, err)
-		}
-		return nil
+// overlookChunks makes the mark overlook the chunks of one layer, until back is called.
+func (m *model) overlookChunks() (back func()) {
+	const overlooked = ` WHERE diff_id IN (SELECT diff_id FROM overlooked)`
+	m.execute(fmt.Sprintf(`CREATE TABLE overlooked AS
+		SELECT diff_id, chunks FROM layers ORDER BY diff_id LIMIT 1 OFFSET %d`, m.random.IntN(len(m.layers))),
+		`UPDATE layers SET chunks = substr(chunks, 1, 0)`+overlooked)
+	return func() {
+		m.execute(`UPDATE layers SET chunks = (SELECT o.chunks FROM overlooked o WHERE o.diff_id = layers.diff_id)`+
+			overlooked, `DROP TABLE overlooked`)
+	}
+}
+
+// overlook makes the mark overlook the rows of a table that meet a condition, until back is called.
+func (m *model) overlook(table, condition string) (back func()) {
+	m.execute(`CREATE TABLE overlooked AS SELECT * FROM `+table+condition, `DELETE FROM `+table+condition)
+	return func() { m.execute(`INSERT INTO `+table+` SELECT * FROM overlooked`, `DROP TABLE overlooked`) }
+}
+
+// needed returns the trees that the hub has to serve, and why.
+func (m *model) needed() map[chunk.ID]string {
+	all := map[chunk.ID]string{}
+	for tree := range m.kept {
+		all[tree] = "a removed image"
+	}
+	for holder, tree := range m.held {
+		all[tree] = holder
 	}
 	for name, trees := range m.trees {
 		for _, tree := range trees {
-			if err := one(name, tree); err != nil {
+			all[tree] = name
+		}
+	}
+	return all
+}
+
+// check reads everything that the hub has to serve.
+func (m *model) check() error {
+	for tree, why := range m.needed() {
+		if err := readTree(m.h.t, m.h.origins(), tree, true); err != nil {
+			return fmt.Errorf("tree %s of %s: %w", tree.Short(), why, err)
+		}
+		if err := m.checkLocations(tree); err != nil {
+			return fmt.Errorf("earlier locations of tree %s of %s: %w", tree.Short(), why, err)
+		}
+	}
+	for name, i := range m.images {
+		if err := m.checkBlobs(name, i); err != nil {
+			return fmt.Errorf("%s in the registry: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// checkLocations reads every chunk of a tree where its present and earlier locations say that it is.
+func (m *model) checkLocations(tree chunk.ID) error {
+	extents := m.h.extents(tree.String())
+	now, sum := fetchNewer(m.h.t, m.h.origins(), extents.Header, chunk.ID{})
+	for _, locations := range m.earlier[tree] {
+		for i := range extents.Extents {
+			e, err := extents.Extent(i)
+			if err != nil {
+				return err
+			}
+			unit, err := locations.Unit(i)
+			if err != nil {
+				return err
+			}
+			if err := m.h.origins().FetchUnit(m.h.t.Context(), unit, func(a store.Answer) error {
+				encoded, err := io.ReadAll(a.Body)
+				if err != nil {
+					return err
+				}
+				decoded, err := pack.DecodeUnit(encoded)
+				if err == nil {
+					_, err = decoded.Lookup(e.ID)
+				}
+				return err
+			}); err != nil {
 				return err
 			}
 		}
 	}
-	for holder, tree := range m.held {
-		if err := one(holder, tree); err != nil {
-			return err
-		}
+	if m.earlier[tree] == nil {
+		m.earlier[tree] = map[chunk.ID]*index.Locations{}
 	}
-	for tree := range m.kept {
-		if err := one("a removed image", tree); err != nil {
-			return err
+	m.earlier[tree][sum] = now
+	return nil
+}
+
+// checkBlobs reads a manifest and all that it names from the hub's registry.
+func (m *model) checkBlobs(name string, i fakeImage) error {
+	repository, tag, _ := strings.Cut(name, ":")
+	manifest, config, blobs := i.build()
+	want, err := json.Marshal(manifest)
+	if err != nil {
+		return err
+	}
+	status, got, _ := m.h.do("GET", "/v2/"+repository+"/manifests/"+tag, nil, "Accept", manifest.MediaType)
+	if status != 200 || !bytes.Equal(got, want) {
+		return fmt.Errorf("its manifest: %d %s", status, got)
+	}
+	for _, want := range append(blobs, config) {
+		d := digest.FromBytes(want)
+		if status, _, got, err := m.h.getBlob(repository, d); status != 200 || err != nil || !bytes.Equal(got, want) {
+			return fmt.Errorf("blob %s: %d, %d bytes of %d, %w", d, status, len(got), len(want), err)
 		}
 	}
 	return nil
@@ -293,15 +426,42 @@ func idOf(t *testing.T, text string) chunk.ID {
 	return id
 }
 
-// Whatever happens in which order, every tree that an image has or a node holds can be read, and
-// the bucket has what the catalog names.
+// modelSeeds returns the seeds of the models that run, and the number of their steps. In the long
+// form the seeds are random. LIGHTER_SEED runs one again.
+func modelSeeds(t *testing.T) (seeds []uint64, steps int) {
+	seeds, steps = []uint64{0, 1}, 40
+	if soak {
+		for range 14 {
+			seeds = append(seeds, rand.Uint64())
+		}
+		steps = 400
+	}
+	if text := os.Getenv("LIGHTER_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seeds = []uint64{seed}
+	}
+	return seeds, steps
+}
+
+// Whatever happens in which order, every tree that an image has or a node holds can be read, also
+// with locations that a node has had for a while, and every image can be pulled. In the end nothing
+// is left.
 func TestCollectionModel(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(2) {
+	seeds, steps := modelSeeds(t)
+	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
+			defer func() {
+				if t.Failed() {
+					t.Logf("again: LIGHTER_SEED=%d, with LIGHTER_SOAK as it is: %t", seed, soak)
+				}
+			}()
 			m := newModel(t, seed, "")
-			for n := range 40 {
+			for n := range steps {
 				if what, err := m.step(); err != nil {
 					t.Fatalf("step %d, %s: %v", n, what, err)
 				}
@@ -314,6 +474,7 @@ func TestCollectionModel(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			m.h.idle()
 			m.h.Collector().Keep = 0
 			m.h.collect(0)
 			// Startup packs that newer ones have replaced stay for a week.
@@ -323,11 +484,15 @@ func TestCollectionModel(t *testing.T) {
 			if left := m.h.holdings(); len(left.objects) > 0 || left.inventory != (catalog.Inventory{}) {
 				t.Errorf("without images, the hub has %+v", left)
 			}
+			m.h.collectBlobs()
+			if left := m.h.registryFiles("blobs/sha256"); len(left) > 0 {
+				t.Errorf("without images, the registry has %q", left)
+			}
 		})
 	}
 }
 
-// The model finds out if the collection forgets one kind of what is needed.
+// The model finds out if the mark overlooks one kind of what is needed.
 func TestCollectionModelFindsABrokenMark(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []string{"images", "held", "recent", "chunks"} {
@@ -335,7 +500,8 @@ func TestCollectionModelFindsABrokenMark(t *testing.T) {
 			t.Parallel()
 			m := newModel(t, 7, broken)
 			for range 300 {
-				if _, err := m.step(); err != nil {
+				if what, err := m.step(); err != nil {
+					t.Logf("%s: %v", what, err)
 					return
 				}
 			}

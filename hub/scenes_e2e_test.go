@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -215,9 +214,6 @@ func work(t *testing.T, s scene, round int, at ...*process) {
 		time.Sleep(20 * time.Millisecond)
 	}
 }
-
-// soak says that the long form of a test runs.
-var soak = os.Getenv("LIGHTER_SOAK") != ""
 
 // scenesAtOnce bounds the scenes that are played at the same time, of two or three processes each.
 const scenesAtOnce = 4

@@ -52,6 +52,10 @@ const (
 	manifestsTimeout = 30 * time.Second
 	// manifestTimeout bounds the upload of one, which holds its share of maxManifests.
 	manifestTimeout = time.Minute
+	// changeTimeout bounds a change of the storage while a repository is locked, and after it the
+	// notice to events: others wait for the lock. A request to S3 that stalls is made again in this
+	// time.
+	changeTimeout = 2 * time.Minute
 )
 
 // nameable reports whether images of a repository can have names: the library accepts more
@@ -189,6 +193,9 @@ func (r *Registry) store(
 	answer *answerBuffer, req *http.Request, events Events, repository, ref string, body []byte,
 ) error {
 	defer events.Lock(repository)()
+	ctx, cancel := context.WithTimeout(req.Context(), changeTimeout)
+	defer cancel()
+	req = req.WithContext(ctx)
 	if req.Method == http.MethodPut {
 		if err := allow(req, events, repository, ref, body); err != nil {
 			serveError(answer, err)
@@ -227,10 +234,7 @@ func (r *Registry) touchAsked(req *http.Request) error {
 				err = r.touch(ctx, path[2])
 			}
 		} else if path := manifestPath.FindStringSubmatch(req.URL.Path); path != nil && strings.Contains(path[2], ":") {
-			repository := r.Repository(path[1])
-			if m, readErr := repository.Manifest(ctx, path[2]); readErr == nil {
-				err = repository.Touch(ctx, m)
-			}
+			err = r.Repository(path[1]).touchFound(ctx, path[2])
 		}
 		if err != nil {
 			r.log.Warn("note the use of a blob", "err", err)
@@ -284,7 +288,8 @@ func allow(req *http.Request, events Events, repository, reference string, body 
 
 // notify calls events. It goes on if the client has disconnected, as the registry has changed.
 func notify(req *http.Request, events Events, repository, ref string) error {
-	ctx := context.WithoutCancel(req.Context())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), changeTimeout)
+	defer cancel()
 	if req.Method == http.MethodDelete {
 		return events.Deleted(ctx, repository, ref)
 	}

@@ -67,15 +67,20 @@ type Registry struct {
 	log       *slog.Logger
 	upstream  Upstream // may be nil: there is none
 	uses      Uses     // may be nil: nothing is deleted
+	found     found
 }
 
-// Bounds bounds the memory that the pushes of a process take, for all its registries.
+// Bounds bounds what the pushes of a process, and those who look for manifests, take for all its
+// registries.
 type Bounds struct {
 	manifests *semaphore.Weighted // in bytes; see maxManifests
+	found     *semaphore.Weighted // see foundAtOnce
 }
 
 // NewBounds returns the bounds of a process.
-func NewBounds() *Bounds { return &Bounds{semaphore.NewWeighted(maxManifests)} }
+func NewBounds() *Bounds {
+	return &Bounds{manifests: semaphore.NewWeighted(maxManifests), found: semaphore.NewWeighted(foundAtOnce)}
+}
 
 // maxCatalog bounds the repositories in one answer to /v2/_catalog. A longer list is paginated.
 const maxCatalog = 1000

@@ -222,7 +222,8 @@ func TestManifestsArePutAndDeleted(t *testing.T) {
 type events struct {
 	calls     []string
 	err       error
-	disturbed int // so many changes are not announced until they are complete
+	disturbed int  // so many changes are not announced until they are complete
+	unbounded bool // a call could last for ever
 }
 
 func (e *events) Changing(context.Context, string, string) (settled func() bool, err error) {
@@ -237,12 +238,16 @@ func (e *events) Lock(string) (unlock func()) { return func() {} }
 
 func (e *events) Allow(context.Context, string, string, Manifest) error { return nil }
 
-func (e *events) Pushed(_ context.Context, repository, tag string) error {
+func (e *events) Pushed(ctx context.Context, repository, tag string) error {
+	_, bounded := ctx.Deadline()
+	e.unbounded = e.unbounded || !bounded
 	e.calls = append(e.calls, "pushed "+repository+" "+tag)
 	return e.err
 }
 
-func (e *events) Deleted(_ context.Context, repository, reference string) error {
+func (e *events) Deleted(ctx context.Context, repository, reference string) error {
+	_, bounded := ctx.Deadline()
+	e.unbounded = e.unbounded || !bounded
 	e.calls = append(e.calls, "deleted "+repository+" "+reference)
 	return e.err
 }
@@ -279,6 +284,9 @@ func TestClientsAreAnsweredAfterEvents(t *testing.T) {
 	want := "pushed a/b 1, settled, settled, deleted a/b " + m.Digest + ", settled, settled"
 	if got := strings.Join(e.calls, ", "); got != want {
 		t.Errorf("events received %q, want %q", got, want)
+	}
+	if e.unbounded {
+		t.Error("an event has no deadline: others wait for the lock of the repository meanwhile")
 	}
 	// A push is made again if others did not know of it until it was complete.
 	e.calls, e.disturbed = nil, 2

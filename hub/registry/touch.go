@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -96,6 +97,68 @@ func (r Repository) Touch(ctx context.Context, m Manifest) error {
 		}
 		digests, waiting, read = nil, waiting[len(next):], read+len(next)
 	}
+}
+
+const (
+	// foundAtOnce bounds the manifests that a process touches at a time because clients have found
+	// them: anybody may ask for them, and an index names up to maxTouched others. Further requests
+	// wait for manifestsTimeout.
+	foundAtOnce = 4
+	// maxFound bounds the manifests that are remembered because they were touched, of 150 bytes
+	// each. Then all are forgotten.
+	maxFound = 4096
+)
+
+// found remembers when manifests that clients have found were touched, by repository and digest,
+// with all that they name.
+type found struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+// isFresh reports whether a manifest was touched within an interval.
+func (f *found) isFresh(key string, interval time.Duration) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, ok := f.at[key]
+	return ok && time.Since(at) < interval
+}
+
+func (f *found) note(key string, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.at == nil || len(f.at) >= maxFound {
+		f.at = map[string]time.Time{}
+	}
+	f.at[key] = at
+}
+
+// touchFound is Touch for a manifest that a client has found, unless this process has done that
+// within TouchInterval. It does nothing if the manifest cannot be read.
+func (r Repository) touchFound(ctx context.Context, digest string) error {
+	of, key := r.registry, r.name+"@"+digest
+	if of.found.isFresh(key, of.TouchInterval) {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, manifestsTimeout)
+	defer cancel()
+	if err := of.Bounds.found.Acquire(wait, 1); err != nil {
+		return fmt.Errorf("too many manifests are being looked for: %w", err)
+	}
+	defer of.Bounds.found.Release(1)
+	if of.found.isFresh(key, of.TouchInterval) { // another request has done it meanwhile
+		return nil
+	}
+	at := time.Now()
+	m, err := r.Manifest(ctx, digest)
+	if err != nil {
+		return nil // the answer says it
+	}
+	if err := r.Touch(ctx, m); err != nil {
+		return err
+	}
+	of.found.note(key, at)
+	return nil
 }
 
 // manifests reads manifests at the same time. It leaves out those that do not exist.

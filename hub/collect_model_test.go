@@ -360,7 +360,7 @@ func (m *model) check() error {
 	return nil
 }
 
-// checkLocations reads every chunk of a tree where its present and earlier locations say that it is.
+// checkLocations reads every chunk of a tree at the places in its present and earlier locations.
 func (m *model) checkLocations(tree chunk.ID) error {
 	extents := m.h.extents(tree.String())
 	now, sum := fetchNewer(m.h.t, m.h.origins(), extents.Header, chunk.ID{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"lighter/format/chunk"
@@ -127,8 +128,17 @@ func (c *Garbage) removal(
 func (c *Garbage) ForgetTrees(
 	ctx context.Context, claim Claim, l Lease, delay time.Duration, trees []UnservedTree,
 ) (removed, bytes int64, err error) {
+	var ids []any
+	for _, t := range trees {
+		ids = append(ids, t.Tree[:])
+	}
 	err = c.removal(ctx, "remove dead trees", l, claim, func(tx database.Session) error {
 		removed, bytes = 0, 0
+		for batch := range slices.Chunk(ids, lookupBatch) {
+			if err := lockLayouts(ctx, tx, `tree IN `+database.Places(1, len(batch)), batch...); err != nil {
+				return err
+			}
+		}
 		for _, t := range trees {
 			dead, err := database.Get(ctx, tx, database.Value[bool], `SELECT EXISTS (SELECT 1
 				FROM trees t JOIN layouts l ON l.tree = t.tree

@@ -190,6 +190,15 @@ var servedTree = `(EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.ch
 	JOIN images i ON i.n = b.image
 	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `') OR ` + isHeld("l.tree") + `)`
 
+// lockLayouts locks the rows of layouts l that meet a condition until the transaction ends. A
+// transaction that changes several of them, or other rows of their trees, locks them first: always
+// in the same order, so that no two transactions wait for each other.
+func lockLayouts(ctx context.Context, tx database.Session, condition string, args ...any) error {
+	_, err := database.List(ctx, tx, database.Value[chunk.ID],
+		`SELECT tree FROM layouts AS l WHERE `+condition+` ORDER BY tree`+tx.Lock, args...)
+	return err
+}
+
 // TreeImages returns the ready images with that tree, the newest first.
 func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error) {
 	return c.images(ctx, `WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, wire.StateReady, tree[:])
@@ -202,6 +211,10 @@ func (c *Starts) Unserved(ctx context.Context, before time.Time) error {
 	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
 	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`
 	if err := c.db.Update(ctx, "find trees without an image", func(tx database.Session) error {
+		changed := `unserved > 0 AND ` + servedTree + ` OR unserved = 0 AND NOT ` + servedTree
+		if err := lockLayouts(ctx, tx, changed); err != nil {
+			return err
+		}
 		for _, statement := range []string{
 			`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree,
 			`UPDATE layouts AS l SET unserved = ` + tx.Clock + ` WHERE unserved = 0 AND NOT ` + servedTree,

@@ -294,9 +294,11 @@ func TestLocationsAreRenewed(t *testing.T) {
 		go trees.RenewLocations(ctx)
 		asked := h.askedHints.Load()
 		after := func(d time.Duration) int32 {
-			time.Sleep(d)
-			synctest.Wait()
-			young(t, trees.locations(h.tree))
+			for end := time.Now().Add(d); time.Now().Before(end); {
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				young(t, trees.locations(h.tree))
+			}
 			return int32(h.askedHints.Load() - asked)
 		}
 		if n := after(renewAge - time.Minute); n != 0 {

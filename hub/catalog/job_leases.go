@@ -74,6 +74,14 @@ func holdUnchanged(ctx context.Context, tx database.Session, l Lease) error {
 		WHERE n = ? AND fence = ? AND state = 'running' AND request = ''`, l.Job, l.Fence)
 }
 
+// Uncount takes back that a worker's attempt counts. A worker calls it once, when it has lost its
+// lease: its process has not ended, but could not reach the database in time.
+func (q *Jobs) Uncount(ctx context.Context, l Lease) error {
+	return q.db.Exec(ctx, fmt.Sprintf("take back an attempt at job %d", l.Job),
+		`UPDATE jobs SET attempts = attempts - 1 WHERE n = ? AND fence >= ? AND attempts > 0`,
+		l.Job, l.Fence)
+}
+
 // DropLeases ends the leases of owners whose names begin with ended: their process has ended. Their
 // jobs can run again at once.
 func (q *Jobs) DropLeases(ctx context.Context, ended string) error {

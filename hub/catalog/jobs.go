@@ -201,8 +201,7 @@ type Slot struct {
 }
 
 // Claim gives owner the next job to run that fits into one of the slots, for a lease. The error is
-// ErrNotFound if there is none. A claim counts as an attempt, unless owner was the last to have the
-// job and could not extend its lease.
+// ErrNotFound if there is none. A claim counts as an attempt: see Uncount.
 func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time.Duration) (j Job, err error) {
 	if len(slots) == 0 {
 		return j, ErrNotFound
@@ -223,15 +222,14 @@ func (q *Jobs) Claim(ctx context.Context, owner string, slots []Slot, lease time
 	if !due { // mostly: each domain of each process looks every second
 		return j, ErrNotFound
 	}
-	args = append([]any{owner, owner, lease.Milliseconds()}, args...)
+	args = append([]any{owner, lease.Milliseconds()}, args...)
 	err = q.db.Update(ctx, "claim a job", func(tx database.Session) error {
 		if err := expireJobs(ctx, tx); err != nil {
 			return err
 		}
 		j, err = database.Get(ctx, tx, (*Job).fields, `
 			UPDATE jobs SET state = 'running', request = '',
-				attempts = CASE WHEN owner = ? AND attempts > 0 THEN attempts ELSE attempts + 1 END,
-				owner = ?, fence = fence + 1, lease = `+tx.Clock+` + ?, updated = `+tx.Clock+`
+				attempts = attempts + 1, owner = ?, fence = fence + 1, lease = `+tx.Clock+` + ?, updated = `+tx.Clock+`
 			WHERE n = (SELECT n FROM jobs WHERE state = 'queued' AND run_at <= `+tx.Clock+` AND (`+fits+`)
 				ORDER BY priority DESC, run_at, n LIMIT 1`+tx.Skip+`)
 			RETURNING `+jobColumns, args...)

@@ -43,6 +43,7 @@ type Store interface {
 	Claim(ctx context.Context, owner string, slots []catalog.Slot, lease time.Duration) (catalog.Job, error)
 	Extend(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (request string, err error)
 	End(ctx context.Context, l catalog.Lease, o catalog.Outcome) (state string, err error)
+	Uncount(ctx context.Context, l catalog.Lease) error
 	Get(ctx context.Context, n int64) (catalog.Job, error)
 	Open(ctx context.Context, kind, key string) (catalog.Job, error)
 	Cancel(ctx context.Context, n int64) (state string, err error)
@@ -230,8 +231,8 @@ func (q *Queue) count(counts map[string]count) {
 	}
 }
 
-func (q *Queue) start(ctx context.Context, j catalog.Job) {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (q *Queue) start(life context.Context, j catalog.Job) {
+	ctx, cancel := context.WithCancelCause(life)
 	r := &Running{Job: j, cancel: cancel, look: make(chan struct{}, 1)}
 	q.mu.Lock()
 	q.running[j.N] = r
@@ -240,6 +241,11 @@ func (q *Queue) start(ctx context.Context, j catalog.Job) {
 	q.work.Go(func() {
 		defer cancel(nil)
 		q.run(ctx, r)
+		if errors.Is(context.Cause(ctx), catalog.ErrLost) { // attempts of processes that ended count
+			_ = q.persist(life, "take back an attempt", func(ctx context.Context) error {
+				return q.store.Uncount(ctx, j.Lease())
+			})
+		}
 		q.mu.Lock()
 		if q.running[j.N] == r { // it may have been lost, and claimed again
 			delete(q.running, j.N)

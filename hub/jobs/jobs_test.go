@@ -279,6 +279,36 @@ func (d *deaf) Extend(ctx context.Context, l catalog.Lease, lease time.Duration,
 	return d.Jobs.Extend(ctx, l, lease, progress)
 }
 
+func (d *deaf) Uncount(ctx context.Context, l catalog.Lease) error {
+	if d.is.Load() {
+		return errors.New("connection refused")
+	}
+	return d.Jobs.Uncount(ctx, l)
+}
+
+// Outages of the store do not count as attempts, however many processes lose their leases.
+func TestOutagesDoNotCount(t *testing.T) {
+	t.Parallel()
+	c := openJobs(t)
+	n := add(t, c, "a", "", 0)
+	var runs atomic.Int32
+	for _, owner := range []string{"a", "b"} {
+		store := &deaf{Jobs: c}
+		start(t, store, owner, jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
+			if runs.Add(1) > 4 {
+				return nil
+			}
+			store.is.Store(true)
+			<-ctx.Done()
+			time.AfterFunc(1500*time.Millisecond, func() { store.is.Store(false) }) // the other process is first
+			return ctx.Err()
+		}}, 2*time.Second)
+	}
+	if j := await(t, c, n, wire.JobDone); j.Error != "" || runs.Load() != 5 {
+		t.Errorf("%+v after %d runs, want the fifth to be done", j, runs.Load())
+	}
+}
+
 // A process that cannot extend its lease stops working, and another one goes on. A job whose
 // processes all end that way is given up.
 func TestLeaseEnds(t *testing.T) {

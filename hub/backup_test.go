@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"lighter/hub"
 	"lighter/hub/backup"
+	"lighter/hub/registry"
 	"lighter/hub/rootdir"
 	"lighter/wire"
 )
@@ -96,6 +98,31 @@ func TestBackupAndRestore(t *testing.T) {
 	again.pushReady("c:1", image(upperTar))
 	again.wantClean("with another image", "a:1", "b:1", "c:1")
 	h.wantClean("the first hub", "a:1", "b:1")
+}
+
+// An image that was removed before the second backup into a directory does not come back.
+func TestBackupForgetsRemovedImages(t *testing.T) {
+	t.Parallel()
+	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
+	h.pushReady("a:1", image(lowerTar, upperTar))
+	h.pushReady("b:1", image(lowerTar))
+	h.idle()
+	makeBackup(h, dir)
+	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	makeBackup(h, dir)
+	again := restored(h, dir)
+	if m, err := again.Registry().Repository("a").Manifest(t.Context(), "1"); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("the restored registry has the removed image %s (%v)", m.Digest, err)
+	}
+	if check := again.fsck(wire.Fsck{Deep: true, Repair: true}); len(check.Findings) != 0 {
+		t.Errorf("after the restore: %s", findings(check))
+	}
+	again.wantClean("after the repair", "b:1")
+	if images := again.settled("a:1"); len(images) != 0 {
+		t.Errorf("the restored hub has the removed images %+v", images)
+	}
 }
 
 // An object that was damaged when a backup was made, and repaired since, is whole in the next one.

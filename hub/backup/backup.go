@@ -132,13 +132,8 @@ func copyDomain(
 		}
 		show(min(bytes, total), total)
 	}
-	// Links come before the blobs that they name.
-	const v2 = "docker/registry/v2"
-	from, to := rootdir.Registry(root), rootdir.Registry(dir)
-	for _, part := range []string{v2 + "/repositories", v2 + "/blobs"} {
-		if err := copyTree(ctx, filepath.Join(from, part), filepath.Join(to, part)); err != nil {
-			return r, err
-		}
+	if err := copyRegistry(ctx, rootdir.Registry(root), rootdir.Registry(dir)); err != nil {
+		return r, err
 	}
 	key, err := os.ReadFile(rootdir.Key(root))
 	if err != nil {

@@ -36,6 +36,7 @@ type DB struct {
 	// need Write.
 	Read, Write Session
 
+	place            Place
 	writing, reading *sql.DB // SQLite has one connection for writing; PostgreSQL has one pool for both
 	onCommit         CommitObserver
 	onFull           func() bool
@@ -64,7 +65,7 @@ func Open(ctx context.Context, p Place, files fs.FS) (*DB, error) {
 // Connect connects to the database at a place. Unlike Open it makes and migrates nothing. The first
 // statement finds out whether the database can be reached.
 func Connect(p Place) (*DB, error) {
-	db := &DB{onCommit: func(context.Context, string, bool) {}, onFull: func() bool { return false }}
+	db := &DB{place: p, onCommit: func(context.Context, string, bool) {}, onFull: func() bool { return false }}
 	d := sqliteDialect
 	var err error
 	if IsPostgres(p.Source) {
@@ -137,9 +138,14 @@ func (db *DB) Now(ctx context.Context) (time.Time, error) {
 }
 
 // CopyTo writes a copy of an SQLite database, as it is now, to a new file. Others use the database
-// meanwhile.
+// meanwhile, also for writing: a copy may take minutes, so it has a connection of its own.
 func (db *DB) CopyTo(ctx context.Context, path string) error {
-	return db.Write.Exec(ctx, `VACUUM INTO ?`, path)
+	own, err := openSQLite(db.place, "", 1)
+	if err != nil {
+		return mark(err)
+	}
+	err = Session{own, db.Write.Dialect, db.Write.observe}.Exec(ctx, `VACUUM INTO ?`, path)
+	return errors.Join(err, own.Close())
 }
 
 const (

@@ -71,6 +71,36 @@ func TestInserter(t *testing.T) {
 	}
 }
 
+// A database is copied while it is written: the copy does not use the connection for writing, so
+// writers do not wait for it. It has what was committed.
+func TestCopyBesideAWriter(t *testing.T) {
+	db := open(t)
+	path := filepath.Join(t.TempDir(), "copy.db")
+	if err := db.Exec(t.Context(), "insert", `INSERT INTO numbers (n, at) VALUES (1, 0)`); err != nil {
+		t.Fatal(err)
+	}
+	err := db.Update(t.Context(), "insert", func(tx Session) error {
+		if err := tx.Exec(t.Context(), `INSERT INTO numbers (n, at) VALUES (2, 0)`); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		return db.CopyTo(ctx, path)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, err := Connect(Place{Source: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copied.Close()
+	numbers, err := List(t.Context(), copied.Read, Value[int], `SELECT n FROM numbers ORDER BY n`)
+	if err != nil || !slices.Equal(numbers, []int{1}) {
+		t.Errorf("the copy has %v (%v), want 1", numbers, err)
+	}
+}
+
 // A transaction that fails changes nothing, and its error names the operation. A committed one is
 // observed.
 func TestUpdate(t *testing.T) {

@@ -290,10 +290,10 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	case errors.As(err, &retry):
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true, Delay: cmp.Or(retry.After, q.RetryDelay),
 			Error: report.Reason(err)}
-		log.Warn("job is tried again", "err", err, "pause", o.Delay)
+		log.Warn("job is tried again", "err", report.Logged(err), "duration", o.Delay)
 	case r.Attempts < kind.Tries:
 		o = catalog.Outcome{State: wire.JobQueued, Delay: kind.Pauses.After(int(r.Attempts)), Error: report.Reason(err)}
-		log.Warn("job failed and is tried again", "err", err, "pause", o.Delay)
+		log.Warn("job failed and is tried again", "err", report.Logged(err), "duration", o.Delay)
 	default:
 		o = catalog.Outcome{State: wire.JobFailed, Error: report.Reason(err)}
 	}

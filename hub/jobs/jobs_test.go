@@ -1,11 +1,13 @@
 package jobs_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -77,6 +79,53 @@ func await(t *testing.T, c *catalog.Jobs, n int64, state string) catalog.Job {
 		if time.Now().After(deadline) {
 			t.Fatalf("job %d is %s (%s), want %s", n, j.State, j.Error, state)
 		}
+	}
+}
+
+// safeBuffer is a log that may be read while it is written.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// The log of a job that is tried again does not have the secrets of URLs.
+func TestLogOfJobsWithoutSecrets(t *testing.T) {
+	c, log := openJobs(t), &safeBuffer{}
+	q := jobs.NewRunner().Queue(c, "a", slog.New(slog.NewTextHandler(log, nil)))
+	q.RetryDelay = time.Millisecond
+	tries := 0
+	q.Add(jobs.Kind{Name: kind, AtOnce: 1, Tries: 3, Run: func(context.Context, *jobs.Running) error {
+		err := errors.New("GET https://user:5ec3e7@example.org/x?X-Amz-Signature=5ec3e7: refused")
+		switch tries++; tries {
+		case 1:
+			return &jobs.RetryError{Err: err}
+		case 2:
+			return err
+		}
+		return nil
+	}})
+	n := add(t, c, "a", "", 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	await(t, c, n, wire.JobDone)
+	cancel()
+	<-done
+	text := log.String()
+	if strings.Contains(text, "5ec3e7") || strings.Count(text, "https://example.org/x") != 2 {
+		t.Errorf("the log is %s, want two lines with the URL and without its secrets", text)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/distribution/distribution/v3/registry/storage"
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/hub/report"
 )
 
 // Upstream has the layers of images of other registries. A repository of the hub's registry serves
@@ -96,7 +98,7 @@ func (r *Registry) serveUpstream(w http.ResponseWriter, req *http.Request, repos
 		}
 	}
 	if err != nil {
-		r.log.Warn("read a layer upstream", "repository", repository, "blob", blob, "err", err)
+		r.log.Warn("read a layer upstream", "repository", repository, "blob", blob, "err", report.Logged(err))
 		serveError(w, err)
 		return true
 	}
@@ -163,7 +165,7 @@ func parseRange(text string, size int64) (first, end int64, ok bool) {
 	return first, min(last, size-1) + 1, true
 }
 
-// serveError answers with an error of an upstream.
+// serveError answers with an error of an upstream. Clients get what is public of it.
 func serveError(w http.ResponseWriter, err error) {
 	code := errcode.ErrorCodeUnavailable
 	switch {
@@ -172,7 +174,7 @@ func serveError(w http.ResponseWriter, err error) {
 	case errors.Is(err, ErrDenied), errors.Is(err, ErrQuota):
 		code = errcode.ErrorCodeDenied
 	}
-	_ = errcode.ServeJSON(w, code.WithMessage(err.Error()))
+	_ = errcode.ServeJSON(w, code.WithMessage(report.Reason(err)))
 }
 
 // stores reports whether the registry stores a blob of the repository.

@@ -68,11 +68,14 @@ func Public(err error) string {
 // maxReason bounds a reason, in bytes.
 const maxReason = 1000
 
-// Reason returns an error's text as one bounded, printable line for the catalog, logs and
-// terminals. Other registries choose parts of that text. URLs lose their users and queries, which
-// may be secrets.
-func Reason(err error) string {
-	text := urlQuery.ReplaceAllString(Public(err), "$1")
+// Reason returns an error's text as one bounded, printable line for the catalog and terminals.
+// Other registries choose parts of that text. URLs lose their users and queries, which may be
+// secrets.
+func Reason(err error) string { return line(Public(err)) }
+
+// line returns a text as Reason does.
+func line(text string) string {
+	text = urlQuery.ReplaceAllString(text, "$1")
 	text = urlUser.ReplaceAllString(text, "://")
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -86,6 +89,15 @@ func Reason(err error) string {
 	}
 	return text
 }
+
+// Logged wraps err for the log: its text is a line like that of Reason, and has what Public leaves
+// out.
+func Logged(err error) error { return loggedError{err} }
+
+type loggedError struct{ error }
+
+func (l loggedError) Error() string { return line(l.error.Error()) }
+func (l loggedError) Unwrap() error { return l.error }
 
 // Error wraps err so that its text is its Reason. Nil stays nil.
 func Error(err error) error {

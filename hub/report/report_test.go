@@ -46,6 +46,14 @@ func TestReasonIsPublic(t *testing.T) {
 	}
 }
 
+// The log has all of an error but the secrets of its URLs.
+func TestLoggedErrors(t *testing.T) {
+	err := Logged(fmt.Errorf("again: %w", secretive{errors.New("GET https://u:p@host/a?signature=1: refused")}))
+	if got, want := err.Error(), "again: connect to db.example.org: GET https://host/a refused"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestSenderReportsEachChangeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Progress

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -186,8 +187,38 @@ func explain(u catalog.Upstream, err error) error {
 	if kind == registry.ErrNotFound {
 		way = "push the image to the hub from where it still is"
 	}
-	return fmt.Errorf("%w: the hub does not store this layer and reads it from %s: %w (%s)",
-		kind, u.Repository, err, way)
+	return &explained{kind, u.Repository, err, way}
+}
+
+// explained is an error of another registry. Clients see of the registry's answers only their
+// status. Its redirects have addresses and signatures that clients of the hub must not see.
+type explained struct {
+	kind error  // of package registry
+	from string // a repository
+	err  error
+	way  string // what to do
+}
+
+func (e *explained) Error() string { return e.text(e.err.Error()) }
+
+// Public replaces Error for clients.
+func (e *explained) Public() string {
+	var failed *transport.Error
+	var network net.Error // *url.Error is one
+	switch {
+	case errors.As(e.err, &failed):
+		return e.text(fmt.Sprintf("it answers %d %s", failed.StatusCode, http.StatusText(failed.StatusCode)))
+	case errors.As(e.err, &network):
+		return e.text("it cannot be reached")
+	}
+	return e.text(e.err.Error())
+}
+
+func (e *explained) Unwrap() []error { return []error{e.kind, e.err} }
+
+func (e *explained) text(because string) string {
+	return fmt.Sprintf("%v: the hub does not store this layer and reads it from %s: %s (%s)", e.kind, e.from, because,
+		e.way)
 }
 
 // Source opens a repository of another registry with the hub's own login for it, if there is one.

@@ -56,7 +56,7 @@ hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/away: sleep
-hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire
+hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire | hub/registry
 hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report hub/upstream wire
 hub/catalog: format/chunk format/index hub/catalog/database hub/catalog/numberset wire | hub/report
 hub/catalog/database: hub/away sleep
@@ -80,7 +80,7 @@ hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pattern:
 hub/pull: hub/oci hub/registry hub/report sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire
-hub/registry: hub/away hub/registry/bucket wire
+hub/registry: hub/away hub/registry/bucket hub/report wire
 hub/registry/bucket: hub/objects
 hub/report: wire
 hub/retention: hub/pattern
@@ -91,7 +91,7 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 	hub/encoder hub/jobs hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan sleep wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
-hub/upstream: hub/catalog hub/pull hub/registry wire
+hub/upstream: hub/catalog hub/pull hub/registry wire | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:

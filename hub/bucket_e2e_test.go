@@ -1,0 +1,162 @@
+//go:build e2e
+
+package hub_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	ggcr "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"lighter/hub"
+	"lighter/hub/report"
+	"lighter/test/testkit/s3"
+	"lighter/test/testkit/tarball"
+)
+
+// countRequests returns the configuration of a hub whose requests to its bucket are counted. counts
+// returns the number of lists and of other requests since its last call.
+func countRequests(t *testing.T, c hub.Config) (through hub.Config, counts func() (lists, others int64)) {
+	t.Helper()
+	var lists, others atomic.Int64
+	through = refuseRequests(t, c, func(req *http.Request) bool {
+		if req.URL.Query().Has("list-type") {
+			lists.Add(1)
+		} else {
+			others.Add(1)
+		}
+		return false
+	})
+	return through, func() (int64, int64) { return lists.Swap(0), others.Swap(0) }
+}
+
+// A collection that finds nothing asks S3 for lists of 1,000 files, and for tags and manifests. It
+// does not ask about each file.
+func TestCollectionTakesFewRequests(t *testing.T) {
+	t.Parallel()
+	const images = 40
+	const mostLists, mostOthers = 4, 4*images + 10
+	c, counts := countRequests(t, hubConfig(t))
+	h := runHub(t, openHub(t, c))
+	for n := range images {
+		h.push(fmt.Sprintf("a:%d", n), image(tarball.Of(tarball.File("f", noise(uint64(n), 100)))))
+	}
+	for n := range images {
+		h.ready(fmt.Sprintf("a:%d", n))
+	}
+	h.idle()
+	counts()
+	if _, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err != nil {
+		t.Fatal(err)
+	}
+	if lists, others := counts(); lists > mostLists || others > mostOthers {
+		t.Errorf("%d lists and %d other requests for %d images, want %d and %d at most", lists, others, images,
+			mostLists, mostOthers)
+	}
+}
+
+// retryable is a client's transport that notes answers that are failures of the hub, and not
+// requests to try again later.
+type retryable struct {
+	mu  sync.Mutex
+	bad []string
+}
+
+func (r *retryable) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := http.DefaultTransport.RoundTrip(req)
+	if err == nil && res.StatusCode >= 500 &&
+		(res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "") {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.bad = append(r.bad, req.Method+" "+req.URL.Path+": "+res.Status)
+	}
+	return res, err
+}
+
+// While each kind of fault of S3 happens now and then, a push succeeds, or is answered that it may
+// be tried again and then succeeds. In the end the hub has the same as without faults.
+func TestPushToAFaultyBucket(t *testing.T) {
+	const faultOf = 9 // requests
+	var layers []ggcr.Layer
+	for _, b := range [][]byte{lowerTar, upperTar, tarball.Of(tarball.File("large", noise(1, 18<<20)))} {
+		layers = append(layers, static.NewLayer(b, types.OCIUncompressedLayer))
+	}
+	image, err := mutate.AppendLayers(mutate.MediaType(empty.Image, types.OCIManifestSchema1), layers...)
+	if err == nil {
+		image, err = mutate.ConfigFile(image, &ggcr.ConfigFile{OS: "linux", Architecture: "amd64",
+			RootFS: diffIDs(t, image)})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := func(t *testing.T, h *testHub, transport http.RoundTripper) error {
+		ref, err := name.ParseReference(strings.TrimPrefix(h.url, "http://")+"/a:1", name.Insecure)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return remote.Write(ref, image, remote.WithContext(t.Context()), remote.WithTransport(transport))
+	}
+	undisturbed := runHub(t, openHub(t, hubConfig(t)))
+	if err := push(t, undisturbed, http.DefaultTransport); err != nil {
+		t.Fatal(err)
+	}
+	undisturbed.ready("a:1")
+	undisturbed.idle()
+	for fault := range s3.Faults {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			c := hubConfig(t)
+			var faulty atomic.Bool
+			fault := s3.Every(faultOf, s3.Faults[fault])
+			through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request,
+				forward http.HandlerFunc) {
+				if faulty.Load() {
+					fault(w, req, forward)
+				} else {
+					forward(w, req)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(proxy.Close)
+			c.Bucket = through + "&stall_timeout=1s"
+			h := runHub(t, openHub(t, c))
+			faulty.Store(true)
+			var client retryable
+			tries, end := 1, time.Now().Add(5*time.Minute)
+			for err = push(t, h, &client); err != nil && time.Now().Before(end); err = push(t, h, &client) {
+				tries++
+			}
+			if err != nil || len(client.bad) > 0 {
+				t.Fatalf("after %d tries: %v, with the answers %v", tries, err, client.bad)
+			}
+			h.ready("a:1")
+			faulty.Store(false)
+			h.idle()
+			t.Logf("%d tries", tries)
+			wantSame(t, h.config, undisturbed.config)
+		})
+	}
+}
+
+// diffIDs returns the diffIDs of an image as its config has them.
+func diffIDs(t *testing.T, image ggcr.Image) ggcr.RootFS {
+	t.Helper()
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.RootFS
+}

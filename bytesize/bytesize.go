@@ -1,5 +1,5 @@
-// Package bytesize is how users write numbers of bytes, in configurations and flags: 20GiB, 500MB
-// or 1073741824.
+// Package bytesize parses and prints numbers of bytes as users write them in configurations and
+// flags: 20GiB, 500MB or 1073741824.
 //
 // A printed size is the same number when it is read again.
 package bytesize
@@ -37,7 +37,8 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10) + "B"
 }
 
-// Rounded returns the size in a binary unit, rounded to two digits; 0 if it is below zero.
+// Rounded returns the size in a binary unit, with one decimal below 10 and none from 10 on. A
+// negative size is printed as 0B.
 func (s Size) Rounded() string {
 	return strings.ReplaceAll(humanize.IBytes(uint64(max(s, 0))), " ", "")
 }

@@ -31,8 +31,8 @@ func Replace(path string, b []byte) error {
 	return rename(path+temporary, path)
 }
 
-// Publish renames a finished directory, whose files are synced, or a finished and synced file,
-// which replaces the file of that name. Both names are in one directory.
+// Publish renames a finished directory whose files are synced, or a finished and synced file. A
+// file replaces the file of that name. Both names must be in one directory.
 func Publish(finished, name string) error {
 	if err := SyncDir(finished); err != nil {
 		return err
@@ -40,9 +40,9 @@ func Publish(finished, name string) error {
 	return rename(finished, name)
 }
 
-// Discard removes a directory. After a crash, name is the whole directory or does not exist. For
-// that Discard renames the directory to aside, in the same parent directory, and removes it there.
-// If name does not exist, Discard does nothing.
+// Discard removes a directory. After a crash, name is the whole directory or does not exist. To
+// ensure this, Discard first renames the directory to aside, which is in the same parent directory,
+// and then removes it. If name does not exist, Discard does nothing.
 func Discard(name, aside string) error {
 	if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -175,8 +175,8 @@ func (f files) writeKeys(domain string, keys []ed25519.PublicKey) error {
 }
 
 // addChains adds the chains of an image, the lowest first, to the known ones, and publishes their
-// answers with the chains above them. The answers of other chains do not change. No answer is
-// complete, as the hub may have other images.
+// answers with the chains above them. The answers of other chains do not change. Chain.Complete is
+// false in all of them, because the hub may have other images.
 func (f files) addChains(domain string, known map[string]wire.Link, links []wire.Link) error {
 	for _, link := range links {
 		if link.Statement == nil {
@@ -189,7 +189,7 @@ func (f files) addChains(domain string, known map[string]wire.Link, links []wire
 		parent := known[chain].Parent
 		above[parent] = append(above[parent], known[chain])
 	}
-	// From the top down: after a crash, the next run adds what is missing.
+	// From the top down: if a crash interrupts this, the next run adds the missing answers.
 	for _, link := range slices.Backward(links) {
 		answer := wire.Chain{Link: known[link.Chain], Above: chainsAbove(link.Chain, above)}
 		if err := f.writeJSON(wire.ChainPath(domain, link.Chain), answer); err != nil {

@@ -24,7 +24,7 @@ func (m *Mirror) reportHeld(ctx context.Context) error {
 		return err
 	}
 	if len(trees) > wire.MaxHeld {
-		return fmt.Errorf("it has %d trees, and a report at most %d", len(trees), wire.MaxHeld)
+		return fmt.Errorf("the mirror has %d trees, a report can have at most %d", len(trees), wire.MaxHeld)
 	}
 	id, err := m.files.holder()
 	if err != nil {

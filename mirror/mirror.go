@@ -30,7 +30,7 @@ import (
 
 const (
 	workers = 16 // units that are fetched at a time
-	// tries is how often one object is asked for.
+	// tries is how often one object is requested at most.
 	tries = 6
 	// treeTimeout bounds the wait for a tree that the hub has to make.
 	treeTimeout = 10 * time.Minute
@@ -59,8 +59,8 @@ type Result struct {
 	Fetched int64    `json:"fetched"` // units
 	Kept    int64    `json:"kept"`    // units that the directory had
 	Bytes   int64    `json:"bytes"`   // received: units, indexes, locations
-	// NotHeld says why the hub does not know what the mirror has; empty: it knows. A hub that does
-	// not know may delete it with its images.
+	// NotHeld says why the hub does not know what the mirror has; empty: it knows. Such a hub may
+	// delete the data of these images when the images are removed.
 	NotHeld string `json:"notHeld,omitempty"`
 }
 
@@ -80,9 +80,9 @@ func New(hub client.Options, dir string, keys []ed25519.PublicKey, report func(w
 	return &Mirror{client: c, hub: o, dir: dir, pinned: keys, report: report}, nil
 }
 
-// Copy copies the images of the names; without names, all images that are ready. A name that cannot
-// be copied keeps no other one from being copied, unless the hub cannot be reached. Its error is
-// returned at the end. In any case the hub gets to know what the directory has.
+// Copy copies the images of the names; without names, all images that are ready. If a name cannot
+// be copied, the other names still are, unless the hub cannot be reached. At the end, Copy reports
+// to the hub what the directory has, and returns the errors of all names.
 func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err error) {
 	files, unlock, err := openFiles(m.dir)
 	if err != nil {
@@ -305,8 +305,8 @@ func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
 	return stored.publish(wire.LocationsPath(m.client.Domain(), tree))
 }
 
-// receive fetches an object. stored gets it as it is served: as one zstd stream. plain gets what
-// read writes of it. Each try begins with empty files.
+// receive fetches an object. stored gets the object in the form in which it is served, one zstd
+// stream. plain gets what read writes to it. Each try begins with empty files.
 func (m *Mirror) receive(ctx context.Context, fetch func(read func(io.Reader) error) error,
 	read func(r io.Reader, plain *os.File) error) (stored, plain *pending, err error) {
 	if stored, err = m.files.create(); err != nil {

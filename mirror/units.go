@@ -100,8 +100,8 @@ func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
 	return m.files.write(path, encoded)
 }
 
-// check verifies all chunks of a unit from a path of the hub, and that the wanted ones are among
-// them.
+// check verifies all chunks of a unit, and that the wanted chunks are among them. path is the
+// unit's path on the hub.
 func (w *wanted) check(path string, encoded []byte) error {
 	unit, err := pack.DecodeUnit(encoded)
 	if err == nil {

@@ -33,8 +33,8 @@ func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 // threads hangs in the kernel, its files stay open, its locks held and its sockets bound. A
 // process that does not exist has released everything: it is not dead but gone.
 //
-// The kernel shows such a process as a zombie: its first thread has ended, which in a Go
-// program means that all of it has.
+// The kernel shows such a process as a zombie: its first thread has ended, which in a Go program
+// means that the whole process has ended.
 func IsDead(pid int) bool {
 	file, err := os.Open("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -49,7 +49,7 @@ func Read[T any](log *slog.Logger, read func() (T, error), files ...string) (*Va
 }
 
 // Get returns the value. If the last check of the files is some seconds ago, it checks them, and
-// waits for the result until ctx is done.
+// waits for the result: for a second at most, or until ctx is done.
 func (v *Value[T]) Get(ctx context.Context) T {
 	v.mu.Lock()
 	if !v.busy && time.Since(v.checked) >= interval {

@@ -6,7 +6,7 @@ import (
 )
 
 // Backoff is an exponential backoff: the pauses between tries double from First up to Most. First
-// is not above Most.
+// must not exceed Most.
 type Backoff struct {
 	First, Most time.Duration
 	// Jitter is the part of each pause that is random, from 0 to 1. With 0.5, a pause is between

@@ -21,8 +21,8 @@ import (
 	"lighter/proc"
 )
 
-// MaxPath is the longest path of a Unix socket that the kernel accepts, in bytes. To a longer
-// one it answers EINVAL, without the reason.
+// MaxPath is the longest path of a Unix socket that the kernel accepts, in bytes. For a longer path
+// it returns EINVAL, which does not give the reason.
 const MaxPath = 107
 
 // unixPrefix is the prefix of an address that is a Unix socket.

@@ -8,15 +8,16 @@ import (
 )
 
 // absences remembers the chunks that no origin has. The kernel reads a page several times before a
-// process gets an input/output error: only the first of these reads waits for missingTime. Keys
-// have the chunk and its unit, so a chunk that has moved to another unit is not taken for absent.
+// process gets an input/output error. Only the first of these reads waits for missingTime; the
+// others fail at once. A key holds the chunk and its unit, so a chunk that has moved to another
+// unit does not count as absent.
 type absences struct {
 	mu     sync.Mutex // guards chunks
 	chunks map[chunk.Ref]absence
 }
 
-// absence is a chunk that no origin had in all answers from first to last. err is the error of the
-// last answer.
+// absence means that all answers from first to last said that no origin has the chunk. err is the
+// error of the last answer.
 type absence struct {
 	first, last time.Time
 	err         error
@@ -24,8 +25,9 @@ type absence struct {
 
 func (a absence) isLasting() bool { return a.last.Sub(a.first) >= missingTime }
 
-// known returns an error if the chunk has been absent for missingTime and the last answer is
-// younger than maxPause. So a process that repeats such reads makes few requests.
+// known returns the last answer's error if the chunk has been absent for missingTime and that
+// answer is younger than maxPause. So a process that reads such a chunk again and again causes few
+// requests.
 func (a *absences) known(ref chunk.Ref) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -35,7 +37,8 @@ func (a *absences) known(ref chunk.Ref) error {
 	return nil
 }
 
-// missed notes that no origin has the chunk, and reports whether that has been so for missingTime.
+// missed notes that no origin has the chunk, and reports whether the chunk has been absent for
+// missingTime.
 func (a *absences) missed(ref chunk.Ref, err error) (lasting bool) {
 	now := time.Now()
 	a.mu.Lock()

@@ -8,11 +8,11 @@ import (
 )
 
 // errFailing is returned to background requests while the source fails.
-var errFailing = errors.New("the source fails, so it is asked for readers only")
+var errFailing = errors.New("the source fails, so only readers' requests are sent")
 
-// backoff keeps background requests from a source that fails, for maxPause after each failure.
-// Requests of readers are sent all the same.
-type backoff struct{ until atomic.Int64 } // Unix nanoseconds; 0: the source works
+// backoff stops background requests for maxPause after each failure of the source. Readers'
+// requests are still sent.
+type backoff struct{ until atomic.Int64 } // end of the pause, in Unix nanoseconds; 0: the source works
 
 func (b *backoff) wrap(next step) step {
 	return func(ctx context.Context, f *flight, take func(Answer) error) error {
@@ -26,5 +26,6 @@ func (b *backoff) wrap(next step) step {
 	}
 }
 
-// left returns how long background requests still have to wait; not positive: they need not wait.
+// left returns the rest of the pause of background requests. If it is not positive, there is no
+// pause.
 func (b *backoff) left() time.Duration { return time.Until(time.Unix(0, b.until.Load())) }

@@ -14,13 +14,14 @@ type Cache interface {
 	Read(ref chunk.Ref, offset int, dst []byte) bool
 	// Has reports whether the chunk is believed to be cached. A Read of it may still fail.
 	Has(id chunk.ID) bool
-	// Load reads chunks from disk into memory, as far as they are cached. It returns when that is
-	// done. It is for a caller that is about to read all of them.
+	// Load reads those of the chunks that are cached from disk into memory, and returns when it has
+	// read them. It is for a caller that is about to read all of them.
 	Load(refs []chunk.Ref)
-	// Put stores a chunk that the caller has verified, if it can. It does not keep plain.
+	// Put stores a chunk that the caller has verified, if it can. It does not use plain after it
+	// has returned.
 	Put(ref chunk.Ref, plain []byte)
-	// IsLoading reports whether chunks that are missing may turn up without a Put: a cache can be
-	// used before all its chunks are known.
+	// IsLoading reports whether missing chunks may still turn up without a Put, because the cache
+	// does not know all its chunks yet.
 	IsLoading() bool
 }
 
@@ -28,13 +29,13 @@ type Cache interface {
 type storage struct {
 	cache    Cache
 	slots    chan struct{}
-	unstored atomic.Int64 // plain bytes of answers that have arrived and are not stored yet
-	dropped  atomic.Int64 // answers for which the cache was too slow
+	unstored atomic.Int64 // memory of the answers that have arrived and are not stored yet, in bytes
+	dropped  atomic.Int64 // answers that were not stored because the cache was too slow
 	invalid  *atomic.Int64
 }
 
-// put stores all chunks of an answer that are not cached yet. It drops the answer if all answers
-// that are not stored yet would exceed maxUnstored.
+// put stores all chunks of an answer that are not cached yet. It drops the answer if, with it, more
+// than maxUnstored bytes would wait to be stored.
 func (s *storage) put(batch Batch) {
 	size := batch.Memory()
 	defer s.unstored.Add(-size)

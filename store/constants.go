@@ -4,8 +4,8 @@ import "time"
 
 // Retries.
 const (
-	// maxPause is the longest pause between two tries of a reader, and the pause of background
-	// requests after a failure.
+	// maxPause bounds the backoff between two tries of a reader (a source may ask for a longer
+	// pause: Unavailable.RetryAfter). It is also the pause of background requests after a failure.
 	maxPause = 5 * time.Second
 	// missingTime is how long a reader retries while all origins answer that they do not have the
 	// chunk. Hubs that start, or whose bucket is being replaced, give that answer, too.
@@ -23,17 +23,21 @@ const (
 	// alwaysPerShare is how many urgent requests a share may have even if other shares have used
 	// up the limits of all shares.
 	alwaysPerShare = 4
-	// maxBackground and maxBackgroundPerShare bound the background requests among them.
+	// maxBackground and maxBackgroundPerShare bound how many of these requests are background
+	// requests.
 	maxBackground         = 96
 	maxBackgroundPerShare = 48
-	// maxBytes bounds the encoded bytes of all answers that are being received. Background
-	// requests have half of it. A share may always receive one answer.
+	// maxBytes bounds the encoded bytes of all answers that are being received. The answer to a
+	// background request has to fit into half of it, with all others. A share may always receive
+	// one answer.
 	maxBytes = 64 << 20
-	// maxUnstored bounds the plain bytes that have arrived and are not stored yet. If the
-	// cache is slower than the network, it gets fewer chunks; readers do not wait for it.
+	// maxUnstored bounds the memory, in bytes, of answers that have arrived and are not stored yet.
+	// It is little more than their plain bytes. If the cache is slower than the network, it gets
+	// fewer chunks; readers do not wait for it.
 	maxUnstored = 32 << 20
-	// Above maxStreamUnstored such bytes, a stream requests no further unit. This is far lower than
-	// maxUnstored, so that a stream waits for the disk instead of fetching what will not be stored.
+	// While more than maxStreamUnstored bytes have arrived and are not stored yet, streams request
+	// no further units. The limit is far below maxUnstored, so that a stream waits for the disk
+	// instead of fetching units that would be dropped.
 	maxStreamUnstored = maxUnstored / 4
 	// storers is how many answers are stored at a time. More would take processor time from
 	// readers.
@@ -64,11 +68,11 @@ const (
 	// after flatSamples samples without growth. Only samples count in which the window was full.
 	growth      = 1.25
 	flatSamples = 6
-	// Startup also ends after lateRTTs RTTs in a row that are an eighth longer than the shortest
-	// RTT: these requests waited in a queue (RFC 9406, HyStart++). Only RTTs on reused connections
-	// count. The eighth is bounded by minLateness and maxLateness. The upper bound is low because
-	// startup has to end before the queue at the bottleneck overflows: TCP sends the bytes of a
-	// dropped packet again, and they arrive a fifth of a second late.
+	// Startup also ends after lateRTTs RTTs in a row that are more than an eighth longer than the
+	// shortest RTT: these requests waited in a queue (RFC 9406, HyStart++). A late RTT on a new
+	// connection does not count. The eighth is bounded by minLateness and maxLateness. The upper
+	// bound is low because startup has to end before the queue at the bottleneck overflows: TCP
+	// sends the bytes of a dropped packet again, and they arrive a fifth of a second late.
 	lateRTTs    = 8
 	minLateness = 4 * time.Millisecond
 	maxLateness = 16 * time.Millisecond
@@ -77,8 +81,8 @@ const (
 	// while the processors were busy must not count as bandwidth.
 	startupSample = 10 * time.Millisecond
 	steadySample  = 100 * time.Millisecond
-	// bandwidthAge and rttAge are how long a sample counts at least. It counts twice as long at
-	// most, or until the next sample arrives.
+	// bandwidthAge and rttAge are the shortest times for which a sample counts. It counts for at
+	// most twice that time, or, if no sample arrives in that time, until the next one does.
 	bandwidthAge = 2 * time.Second
 	rttAge       = 10 * time.Second
 	// drainEvery is how often the queue is drained: only half of the bandwidth-delay product may be
@@ -97,8 +101,8 @@ const (
 	minBytesPerRTT = 128 << 10
 	maxBytesPerRTT = 4 << 20
 	minRTTs        = 8
-	// connectRTTs is how many RTTs have to be measured before connections are opened ahead: one
-	// for each bytesPerConnection of the window.
+	// connectRTTs is how many RTTs have to be measured before connections are opened ahead. Then
+	// there is one for each bytesPerConnection of the window.
 	connectRTTs        = 4
 	bytesPerConnection = 128 << 10
 	// typicalUnit is how many bytes an answer is assumed to have until its length is known.

@@ -13,13 +13,13 @@ import (
 
 var errTooLong = errors.New("it is longer than any unit")
 
-// decoder receives and decodes answers. It decodes as many at a time as there are processors,
-// because an origin decides how much memory and time its answer takes.
+// decoder receives and decodes answers. It decodes at most one answer for each processor at a time,
+// because the origin decides how much memory and time an answer takes.
 type decoder struct {
 	slots    chan struct{}
 	requests atomic.Int64
 	received atomic.Int64 // encoded bytes
-	invalid  atomic.Int64 // answers that were not what was requested
+	invalid  atomic.Int64 // wrong answers, and wrong chunks in answers
 }
 
 // wrap turns the answer of the next step into a batch that holds the chunk. An answer without the

@@ -3,15 +3,15 @@
 // is fetched. In no case does a reader get a wrong byte. The package does not know what chunks are
 // for.
 //
-// A read passes these steps. A cache hit ends at the first step. Of the others, each wraps the
-// next: both the request and the callback that receives the answer. So the answer passes the steps
-// from the source up to the decoder, inside the source's failover, and a wrong answer leads to the
-// next origin. NewFetcher builds the steps from the decoder to the source.
+// A read passes these steps. A cache hit ends at the first step. NewFetcher builds the steps from
+// the decoder to the source. Each of them wraps the next one: both its request and the callback
+// that receives its answer. The source calls that callback while it can still ask another origin.
+// So if the decoder finds an answer wrong, the source asks the next origin.
 //
 //	Share.Cached   share.go     the cache on this machine (cache.go)
 //	retry          retry.go     one backoff, until the reader's deadline
-//	flights        flights.go   readers of one unit share one request
-//	decoder        decode.go    decodes and verifies; stores chunks after the readers have theirs
+//	flights        flights.go   readers of a unit share a request; then cache.go stores it
+//	decoder        decode.go    decodes an answer and verifies the chunk
 //	gate           gate.go      limits the flights, with one fair queue for all shares
 //	link           link.go      estimates RTT and bandwidth; room.go: background requests wait
 //	backoff        backoff.go   background requests pause while the source fails
@@ -21,5 +21,5 @@
 // shared by its readers. The gate admits a flight that a reader waits for (urgent) before others.
 //
 // The steps above flights belong to one reader, the steps below it to a request that several
-// readers may share. This is why retry is outside: each reader has its own deadline.
+// readers may share. So retry is above flights: each reader has its own deadline.
 package store

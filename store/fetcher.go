@@ -62,12 +62,12 @@ type FetcherStats struct {
 	Requests int64 `json:"requests"`
 	Bytes    int64 `json:"bytes"`    // encoded, as received
 	Retries  int64 `json:"retries"`  // tries of readers after the first
-	Invalid  int64 `json:"invalid"`  // answers that were not what was requested
-	Unstored int64 `json:"unstored"` // answers for which the cache was too slow
+	Invalid  int64 `json:"invalid"`  // wrong answers, and wrong chunks in answers
+	Unstored int64 `json:"unstored"` // answers that were not stored because the cache was too slow
 
 	InFlight GateStats `json:"inFlight"`
 	Link     LinkStats `json:"link"`
-	Storing  int64     `json:"storingBytes"` // plain bytes that have arrived and are not stored yet
+	Storing  int64     `json:"storingBytes"` // memory of the answers that have arrived and are not stored yet
 }
 
 // Stats returns the figures.
@@ -88,5 +88,5 @@ func (f *Fetcher) Stats() FetcherStats {
 // shares do not block it.
 func (f *Fetcher) Share() *Share { return &Share{fetcher: f, received: map[string]int64{}} }
 
-// Wait returns when nothing is in flight any more. It is for shutting down.
+// Wait waits until all requests have ended and their answers are stored. It is for shutting down.
 func (f *Fetcher) Wait() { f.flights.running.Wait() }

@@ -198,7 +198,7 @@ func TestWarmStores(t *testing.T) {
 	}
 }
 
-// While the source fails it is asked for readers only.
+// While the source fails, background requests are not sent, but requests of readers are.
 func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 	unit, refs := encode(t, "one")
 	broken := true
@@ -216,7 +216,7 @@ func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 		}
 	}
 	if n := src.asked.Load(); n != 1 {
-		t.Errorf("got %d requests", n)
+		t.Errorf("got %d requests, want 1", n)
 	}
 	broken = false
 	if err := s.Read(t.Context(), refs[0], 0, make([]byte, 3), nil); err != nil {

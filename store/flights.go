@@ -26,7 +26,8 @@ type wanted struct {
 	ref   chunk.Ref
 	share *Share
 	size  int64 // expected bytes of the answer
-	// uncached means that a read of the cache has failed, even if the cache reports the chunk.
+	// uncached means that a read of the cache has failed. The chunk is then fetched even if the
+	// cache reports that it has it.
 	uncached bool
 }
 

@@ -11,16 +11,16 @@ import (
 // gate decides when flights are admitted, that is, when they may send their requests. A flight
 // waits in the queue of each share that wants it, and is admitted for the first of them that has
 // room. Shares take turns. A flight is urgent if a reader waits for it. Urgent flights go first,
-// background flights get the room that urgent flights leave. The limits of all shares together do
-// not hold back a share's first alwaysPerShare urgent flights. So requests that hang in one share
-// do not block another share.
+// and background flights get the room that urgent flights leave. The limits of all shares together
+// do not hold back a share's first alwaysPerShare urgent flights. So requests that hang in one
+// share do not block another share.
 //
 // The round robin is written here, not shared with node/fuse and node/prefetch: a flight waits in
 // the queues of several shares at once, and urgent flights overtake others.
 //
 // It is safe for concurrent use; the zero value is ready to use.
 type gate struct {
-	faultEnded func() // called when a flight that hasFault has counted has ended; may be nil
+	faultEnded func() // called when a flight ends that hasFault counted; may be nil
 
 	mu      sync.Mutex // guards all that follows, tickets, and the gate's part of shares
 	running counts
@@ -28,7 +28,8 @@ type gate struct {
 	freed   chan struct{} // closed when there may be room for bytes; nil if no flight waits for it
 }
 
-// counts are admitted flights, and the bytes that they receive.
+// counts has the numbers of admitted flights, and the encoded bytes of the answers that they are
+// receiving.
 type counts struct {
 	urgent, background int
 	bytes              int64
@@ -42,7 +43,7 @@ type ticket struct {
 
 	// The gate's mu guards what follows.
 	shares  []*Share // the shares that want the flight; while it waits, it is in the queue of each
-	share   *Share   // the share for whose limits the flight counts while it runs
+	share   *Share   // the share whose limits include the flight while it runs
 	faults  []*Share // the shares whose readers asked for it before it was admitted
 	urgent  bool     // a reader waits for it
 	running bool
@@ -140,7 +141,7 @@ func (g *gate) stats() GateStats {
 	return st
 }
 
-// enter returns when the flight is admitted, or ctx is done. A share has to want it.
+// enter returns when the flight is admitted, which needs a call of want, or when ctx is done.
 func (g *gate) enter(ctx context.Context, t *ticket) error {
 	select {
 	case <-t.admitted:
@@ -167,7 +168,7 @@ func (g *gate) hasFault(s *Share) bool {
 	return s.faults > 0
 }
 
-// endFaults ends what hasFault counts of the flight.
+// endFaults removes the flight from the numbers that hasFault checks.
 func (g *gate) endFaults(t *ticket) {
 	if len(t.faults) == 0 {
 		return
@@ -267,8 +268,8 @@ func (g *gate) dequeue(t *ticket) {
 	}
 }
 
-// grow returns when there is room for n bytes of an admitted flight, or ctx is done. It frees the
-// bytes that the flight had before.
+// grow returns when there is room for n bytes of an admitted flight, or ctx is done. First it frees
+// the bytes that the flight has so far.
 func (g *gate) grow(ctx context.Context, t *ticket, n int64) error {
 	for {
 		freed := g.tryGrow(t, n)
@@ -305,8 +306,8 @@ func (g *gate) tryGrow(t *ticket, n int64) (freed <-chan struct{}) {
 	return nil
 }
 
-// moveToIdle makes a flight count for a share that wants it and is receiving nothing. It reports
-// whether there is such a share.
+// moveToIdle moves a flight to the limits of a share that wants it and is receiving nothing. It
+// reports whether there is such a share.
 func (g *gate) moveToIdle(t *ticket) bool {
 	for _, s := range t.shares {
 		if s.running.bytes == 0 {

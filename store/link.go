@@ -42,7 +42,7 @@ type link struct {
 	freed   chan struct{} // closed when there may be room; nil if no share waits
 }
 
-// prior is the source's own estimate. Its RTT counts until one was measured, its bandwidth until
+// prior is the source's own estimate. Its RTT counts until an RTT is measured, its bandwidth until
 // startup ends.
 type prior struct {
 	rtt       time.Duration
@@ -93,7 +93,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// assume sets the source's own estimate, until an RTT was measured here. 0 means not known.
+// assume sets the source's own estimate, if no RTT has been measured here yet. 0 means not known.
 func (l *link) assume(rtt time.Duration, bandwidth float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -299,8 +299,8 @@ type recent struct {
 	since       time.Time
 }
 
-// add adds a sample, which counts for keep at least. It counts for twice as long at most, or until
-// the next sample is added.
+// add adds a sample, which counts for at least keep. It counts for at most twice keep, or, if no
+// sample is added in that time, until the next one is.
 func (r *recent) add(x float64, keep time.Duration) {
 	if t := time.Now(); t.Sub(r.since) > keep {
 		r.now, r.before, r.since = 0, r.now, t

@@ -9,8 +9,8 @@ import (
 type waiter struct{ since time.Time }
 
 // hasRoom reports whether a background request may start now. While a reader waits, fewer bytes may
-// be in flight, so that there is no queue on the link; not in startup, when the link's bandwidth is
-// not known yet. Shares with nothing in flight go first.
+// be in flight, so that there is no queue on the link. This does not apply in startup, when the
+// link's bandwidth is not known yet. Shares with nothing in flight go first.
 func (l *link) hasRoom(readerWaits bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

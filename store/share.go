@@ -52,8 +52,8 @@ func (s *Share) Load(refs []chunk.Ref) { s.fetcher.cache.Load(refs) }
 
 // Read fills dst with the chunk's bytes from offset on, from the source. It is for chunks that
 // Cached did not have. It retries until ctx ends, or until all origins have answered for
-// missingTime that they do not have the chunk; further reads of it then fail at once. Each time
-// that the source answers without the chunk, Read calls missed, unless that is nil: ref.Unit may be
+// missingTime that they do not have the chunk; further reads of it then fail at once. Read calls
+// missed, if it is not nil, each time that the source answers without the chunk: ref.Unit may be
 // out of date.
 func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if offset < 0 || offset+len(dst) > int(ref.Length) {
@@ -125,7 +125,8 @@ func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset 
 }
 
 // Prefetch fetches the chunk's unit into the cache, in the background: no reader waits for it. It
-// asks once, and returns when the unit is stored. While the source fails it returns an error.
+// sends one request, and returns when the unit is stored or dropped. While the source fails, it
+// sends none and returns an error.
 func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	fetcher := s.fetcher
 	if fetcher.backoff.left() > 0 {
@@ -145,6 +146,6 @@ func (s *Share) Prefetch(ctx context.Context, ref chunk.Ref) error {
 	}
 }
 
-// BytesPerRTT returns about how many bytes can arrive while a reader waits for a first byte: the
-// bandwidth-delay product and a quarter. It returns 0 if the RTT is short or not known yet.
+// BytesPerRTT returns about how many bytes can arrive while a reader waits for a first byte: 1.25
+// times the bandwidth-delay product. It returns 0 if the RTT is short or not known yet.
 func (s *Share) BytesPerRTT() int64 { return s.fetcher.link.bytesPerRTT() }

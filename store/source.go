@@ -58,8 +58,8 @@ type Answer struct {
 	Origin string // the name of the origin that gave it, for users; there are only a few origins
 	Length int64  // of the body, in bytes; -1: not known
 	Body   io.Reader
-	// Decode reads the whole body. What it returns is verified chunk by chunk. If it is nil,
-	// the body is the plain bytes of the chunk.
+	// Decode decodes the whole body. The batch verifies each chunk when the chunk is read. If
+	// Decode is nil, the body is the plain bytes of the chunk.
 	Decode func(body []byte) (Batch, error)
 
 	RoundTrip time.Duration // to the first byte; 0: the Fetcher measures it; negative: not known

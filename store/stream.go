@@ -10,12 +10,13 @@ import (
 // Stream starts a background request for the chunk's unit, of about size bytes. It is for units
 // that are fetched one after the other. If the unit has no request yet, Stream waits until the link
 // has room. It returns when the request counts as in flight; the gate may still delay it. wait is
-// nil if the chunk is cached. Otherwise the caller has to call it: it waits until the unit was
-// stored or dropped, and returns the encoded bytes that this call has fetched.
+// nil if the chunk is cached. Otherwise the caller has to call it: it waits until the unit is
+// stored or dropped. It returns the encoded bytes of the answer, or 0 if Stream has joined a
+// request of another caller.
 //
-// The link has room while less than its window is in flight. After startup, the window is only the
-// bandwidth-delay product while a reader of this share waits for a request that had to be sent for
-// it, so that no queue delays the answer. While the queue is drained, the window is half of the
+// The link has room while less than its window is in flight. After startup, while a reader of this
+// share waits for a request that was sent for it, the window is only the bandwidth-delay product,
+// so that no queue delays the answer. While the queue is drained, the window is half of that
 // product.
 //
 // Shares without a streamed unit, in flight or not stored yet, go first, one after the other. Such

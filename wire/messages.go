@@ -72,7 +72,7 @@ type Add struct {
 	Source   string `json:"source"`             // docker://HOST/REPO:TAG; empty: Name was pushed to the hub
 	Name     string `json:"name,omitempty"`     // of the image on the hub; default: the source's reference
 	Digest   string `json:"digest,omitempty"`   // only without Source: of the pushed manifest that gets this name
-	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all for the hub's architecture
+	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: the hub's configured platforms
 
 	// Credentials for the source's registry. The hub keeps them sealed until the image is ready or
 	// has failed, so that another process of the hub can continue the job.
@@ -98,7 +98,7 @@ type Progress struct {
 	Total    int64    `json:"total,omitempty"` // 0: not known
 	Done     bool     `json:"done,omitempty"`
 	Error    string   `json:"error,omitempty"`
-	Status   int      `json:"status,omitempty"`   // of Error, as that of an answer; 0: the operation failed
+	Status   int      `json:"status,omitempty"`   // the HTTP status for Error; 0: the operation failed
 	Problems []string `json:"problems,omitempty"` // the problems that a verification found
 	Images   []Image  `json:"images,omitempty"`
 	Check    *Check   `json:"check,omitempty"` // result of a comparison of the hub's stores
@@ -122,11 +122,11 @@ type Collection struct {
 	// then.
 	Rewritten int64 `json:"rewritten"`
 
-	// Unrenewed trees have locations that could not be renewed, as an object is lost or damaged.
-	// The packs that they name stay.
+	// Unrenewed trees have locations that could not be renewed, because an object is lost or
+	// damaged. The packs that these locations name stay.
 	Unrenewed int64 `json:"unrenewed,omitempty"`
 
-	DeadBytes int64 `json:"deadBytes"`          // in packs that stay, as other parts of them are needed
+	DeadBytes int64 `json:"deadBytes"`          // in packs that stay, because other parts of them are needed
 	AllBytes  int64 `json:"allBytes,omitempty"` // of all collections until now
 
 	// Of the hub's registry.
@@ -163,7 +163,7 @@ const (
 
 // Requests to a running job.
 const (
-	JobAgain      = "again"   // to run once more afterwards, as it was requested again
+	JobAgain      = "again"   // to run once more afterwards, because it was requested again
 	JobRestart    = "restart" // to stop and run once more, for another request
 	JobCancel     = "cancel"
 	JobPause      = "pause"

@@ -107,7 +107,7 @@ func ShortDigest(digest string) string {
 	return digits[:min(len(digits), shortDigest)]
 }
 
-// IsLoopback reports whether a host is this machine. It asks no name server.
+// IsLoopback reports whether a host is "localhost" or a loopback address. It asks no name server.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true

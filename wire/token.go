@@ -46,9 +46,9 @@ func readToken(file string) (string, error) {
 }
 
 // IsForAdministrators reports whether a request to a hub needs the administrators' token. These are
-// requests that change what the hub has, and the list of holders, which has the names and addresses
-// of machines. Reports of nodes and mirrors, which are traces to TracePath and the trees of a
-// holder to HeldPath, need no token.
+// requests that change something or start work, and the list of holders, which has the names and
+// addresses of machines. Reports of nodes and mirrors, which are traces to TracePath and the trees
+// of a holder to HeldPath, need no token.
 //
 // Hub and clients share the rule: a hub refuses such requests without the token (package access),
 // and a client sends the token with no others.

@@ -15,9 +15,10 @@ func hubsCommand() *cobra.Command {
 		Use:   "hubs [flags]",
 		Short: "Measure what hubs cost: ingestion, processes, disk, requests, collections",
 		Long: `Measure what hubs cost: how long they take to ingest images, with each kind of catalog and
-bucket and with two processes, and one more layer; what images take on the disk; how long
-requests take with 1,000 images and 100,000 ended jobs; what a hub with 1,000 images, and
-one with 64 domains, uses while it is idle; what collections free; and how much they slow down ingestion and nodes.
+bucket, with two processes, and if only one layer is new; how much disk space images take;
+how long requests take with 1,000 images and 100,000 ended jobs; what an idle hub uses with
+1,000 images, and with 64 domains; what collections free, and how much they slow down
+ingestion and nodes.
 
 It needs root, and what "test/setup postgres s3 images" makes ($LIGHTER_WORK, or work/ in
 the repository). Its results are DIR/hubs.json and DIR/hubs.md; docs/benchmarks-hub.md says

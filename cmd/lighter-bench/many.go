@@ -61,7 +61,7 @@ func nodesCommand() *cobra.Command {
 		Use:   "nodes PLAN",
 		Short: "Simulate the nodes for lighter-bench many (internal)",
 		Long: `Simulate the nodes that "lighter-bench many" measures. That command starts this one on the
-nodes' side of its link. Read what to do from the file PLAN, and print the result as JSON.`,
+nodes' side of its link. It reads the file PLAN, and prints the result as JSON.`,
 		Example: "  lighter-bench nodes plan.json",
 		Hidden:  true,
 		Args:    command.Exactly("PLAN"),

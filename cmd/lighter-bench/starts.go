@@ -27,8 +27,8 @@ A second container is measured, too.
 It needs root, and containerd, runc and the images that "test/setup all" makes
 ($LIGHTER_WORK, or work/ in the repository). It runs in separate namespaces, changes
 nothing on the machine, and leaves nothing behind. The default configuration takes
-hours; partial results can be merged. "lighter-bench config"
-prints that configuration, with every key explained.
+hours; partial results can be merged. "lighter-bench config" prints that configuration,
+with every key explained.
 
 The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`,
 		Example: `  lighter-bench

@@ -30,7 +30,7 @@ func run[C any](cmd *cobra.Command, newClient func() (C, error),
 	return cmd
 }
 
-// reachable adds to the error of a command that cannot connect to its hub what to do.
+// reachable adds a remedy to the error of a command that cannot connect to its hub.
 func reachable(cmd *cobra.Command, err error) error {
 	dial := (*net.OpError)(nil)
 	if cmd.Flags().Lookup("hub") == nil || !errors.As(err, &dial) || dial.Op != "dial" {

@@ -21,10 +21,11 @@ func fsckCommand() *cobra.Command {
 registry, and check the catalog itself. Everything else goes on meanwhile. With --deep, read
 every object and blob and compare it with its digest, which takes as long as reading the disk.
 
-With --repair, delete objects that the catalog has not known for a day, and make lost or
-damaged ones again: chunks and layer records from the images' blobs, indexes and locations
-from layer records. With --deep, also delete damaged blobs, so that they can be pushed again
-or are read from the registry that the image was added from. For what cannot be made again, the command names the images and a remedy.
+With --repair, delete objects that are at least a day old and that the catalog does not
+know, and make lost or damaged objects again: chunks and layer records from the images'
+blobs, indexes and locations from layer records. With --repair --deep, also delete damaged
+blobs, so that they can be pushed again or are read from the registry that the image was
+added from. If an object cannot be made again, the command names its images and a remedy.
 A name whose manifest the registry does not have is removed. If that would be most names, all
 of them stay, as the registry's files may be missing: put them back, or add --confirm.
 

@@ -28,9 +28,11 @@ The data of a removed image stays for a while (gc.delay_minutes), because a node
 pulled the image just before. It also stays as long as nodes or mirrors have the image.
 Blobs stay for a day after a client has last relied on them.
 
---dry-run lists the trees without an image, with the name of the image that had it last.
-It asks no other registry: layers of which these have no copy stay. It also shows the images that the retention rules of the hub would remove. The
-rules are applied by another job, once a day ("lighter retention").`,
+--dry-run lists the trees without an image, each with the name of the image that had it
+last. It also shows the images that the retention rules of the hub would remove. The
+rules are applied by another job, once a day ("lighter retention"). A dry run asks no other
+registry. So the collection may keep some of the layers that the dry run counts: those
+that no other registry has any more.`,
 		Example: `  lighter gc --dry-run
   lighter gc --wait
   lighter gc --dry-run --json | jq .bytes`,

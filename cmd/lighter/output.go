@@ -71,20 +71,21 @@ func watch[T any](run func(show func(wire.Progress)) (T, error)) (T, error) {
 // progress prints the progress of long operations: bars on a terminal, a line per finished item
 // elsewhere.
 type progress struct {
-	bars *mpb.Progress
-	all  map[string]*mpb.Bar
-	said map[string]bool
+	bars    *mpb.Progress       // nil: standard error is not a terminal
+	all     map[string]*mpb.Bar // by name
+	printed map[string]bool     // the names of finished items that have their line
 }
 
 func newProgress() *progress {
-	p := &progress{all: map[string]*mpb.Bar{}, said: map[string]bool{}}
+	p := &progress{all: map[string]*mpb.Bar{}, printed: map[string]bool{}}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
 		p.bars = mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(40))
 	}
 	return p
 }
 
-// show shows a step. Of some steps the numbers are no bytes, and one says only that the hub lives.
+// show shows a step. The numbers of some steps are not bytes. The step "wait" is not shown: it only
+// keeps the connection open.
 func (p *progress) show(step wire.Progress) {
 	amount, counters := size(step.Bytes), decor.CountersKibiByte("% .1f / % .1f")
 	switch step.Step {
@@ -99,8 +100,8 @@ func (p *progress) show(step wire.Progress) {
 	name := step.Step + " " + short(step.Item)
 	finished := step.Total > 0 && step.Bytes >= step.Total
 	if p.bars == nil {
-		if (finished || step.Total == 0) && !p.said[name] {
-			p.said[name] = true
+		if (finished || step.Total == 0) && !p.printed[name] {
+			p.printed[name] = true
 			fmt.Fprintln(os.Stderr, strings.TrimSpace(name+"  "+amount))
 		}
 		return

@@ -17,9 +17,9 @@ func releaseCommand() *cobra.Command {
 		Long: `Give up the devices of a node that will not come back, so that no read waits for it.
 
 While a node is replaced, or after it was killed, containers' reads of its images wait
-for the next node. This command ends the waiting: these reads fail, and so do all later
-ones that miss the page cache. The node's mounts are removed. Use it to remove Lighter,
-or if no node can be started again. It refuses while a node runs. Files on the disk
+for the next node. This command ends the waiting: these reads fail, and all later reads
+that miss the page cache fail, too. The node's mounts are removed. Use it to remove Lighter,
+or if no node can be started again. It refuses to run while a node runs. Files on the disk
 stay, and a later node serves new containers.
 
 Under systemd, stop the service first. "systemctl clean --what=fdstore lighter-node"

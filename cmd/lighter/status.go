@@ -27,11 +27,11 @@ func statusCommand() *cobra.Command {
 		Use:   "status [flags] [IMAGE]",
 		Short: "Show what the node on this machine has mounted and fetched, and which images are lazy",
 		Long: `Show what the node on this machine has mounted and fetched, and which images are lazy.
-With IMAGE, show the bytes that it read and received, from which hub or mirror, how
-long its readers waited, how much of it is cached, and what uses it. IMAGE is a
-reference or its end, a chain or a tree, or at least 6 first digits of these. (An image
-on which another one is built appears once its tree is on this machine. It has no name
-if containerd did not give one: use its chain.)
+With IMAGE, show how many bytes of the image were read and received, from which hub or
+mirror, how long readers waited, how much of the image is cached, and what uses it.
+IMAGE is a reference or its end, a chain or a tree, or at least the first 6 digits of
+these. (An image on which another one is built appears once its tree is on this machine.
+It has no name if containerd did not give one: use its chain.)
 
 For each mounted tree, MODE is file, loop (loop devices), or local (its newest mount
 reads a local device, without the node). FAULTS counts the kernel's reads, READ their

@@ -158,7 +158,7 @@ some seconds later. Recordings that name no file of the image are dropped.`,
 func traceRmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME [WORKLOAD]",
-		Short: "Remove what a hub knows about the starts of an image, or one workload",
+		Short: "Remove what a hub knows about the starts of an image: all workloads, or one",
 		Long: `Remove a workload of an image by its ID, or the beginning of its ID, as "lighter trace
 show" prints it. Without WORKLOAD, remove all workloads. Some seconds later the hub makes
 new startup packs from the remaining workloads, or from a guess.

@@ -82,10 +82,10 @@ func (u Unit) String() string { return fmt.Sprintf("%s/%d", u.Pack, u.N) }
 type Ref struct {
 	ID     ID
 	Length uint32 // of the plain bytes
-	Unit   Unit   // a hint where the chunk is; may be outdated, wrong or zero
+	Unit   Unit   // a hint to where the chunk is; may be outdated, wrong or zero
 }
 
-// ErrNotFound says that a source works and does not have the chunk.
+// ErrNotFound says that a source works but does not have the chunk.
 var ErrNotFound = errors.New("not found")
 
 // InvalidError says that a source returned wrong bytes: of another length or digest, or bytes that

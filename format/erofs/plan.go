@@ -26,7 +26,7 @@ type plan struct {
 	inodes []spot               // by number, in the order of their places
 	links  map[*tree.Node]*link // inodes with several names
 	end    int64                // first free byte
-	spills []dir                // their separate blocks are placed at the next block boundary
+	spills []dir                // inodes whose separate blocks are placed at the next block boundary
 	digest hash.Hash
 	buf    []byte
 }

@@ -66,7 +66,7 @@ type checker struct {
 	free  int64 // bytes left of maxMemory
 }
 
-// hardLink is an inode that has been seen and may be seen again.
+// hardLink is an inode of which one name was read and others may follow.
 type hardLink struct {
 	left uint32 // further names that it may have
 	kind uint8
@@ -270,10 +270,10 @@ func (c *checker) inode(nid uint64, kind uint8, path string) error {
 	if got := kindOf(uint32(h.mode)); got != kind || got == 0 {
 		return bad("has type %d in its directory, mode %#o", kind, h.mode)
 	}
-	if err := c.claim(e.start, e.rest+e.tail-e.start); err != nil {
+	if err := c.markUsed(e.start, e.rest+e.tail-e.start); err != nil {
 		return err
 	}
-	if err := c.claim(e.block, e.blocks*BlockSize); err != nil {
+	if err := c.markUsed(e.block, e.blocks*BlockSize); err != nil {
 		return err
 	}
 	in, err := c.read(nid, &h, e)
@@ -302,9 +302,9 @@ func (c *checker) reserve(bytes int64) error {
 	return nil
 }
 
-// claim marks bytes of the image as used, in units of a nid. It fails if they are used already, so
-// all inodes with their parts are together no larger than the image.
-func (c *checker) claim(offset, n int64) error {
+// markUsed marks bytes of the image as used, in units of a nid. It fails if they are used already.
+// So all inodes and their parts together are no larger than the image.
+func (c *checker) markUsed(offset, n int64) error {
 	if n == 0 {
 		return nil
 	}

@@ -39,7 +39,7 @@ const (
 
 	pageExtents = pageSize / extentSize // extents of a full page
 	// maxPages allows 89 million extents, 5.8 TB if chunks have 64 KiB on average. A node has the
-	// page table in memory: 40 MiB for so many pages.
+	// page table in memory: 40 MiB for maxPages.
 	maxPages = 1 << 20
 )
 

@@ -268,7 +268,7 @@ func TestReserveCountsInodes(t *testing.T) {
 	for i := range n.Nlink {
 		names[fmt.Sprint(i)] = n
 	}
-	l := newLayout()
+	l := newMapMaker()
 	l.reserve(dir(t, names))
 	if cap(l.pages) > pageSize || cap(l.table) > pageEntrySize || len(l.linked) != 0 {
 		t.Errorf("%d bytes of pages for 4 extents, %d of the table; %d nodes count as met", cap(l.pages),

@@ -85,11 +85,11 @@ func (b *LocationsBuilder) Add(u chunk.Unit) {
 	b.records = binary.LittleEndian.AppendUint32(b.records, u.N)
 }
 
-// Startup appends a startup pack. Nodes fetch packs that are wanted at the same time in this order,
-// but small ones first. Encode sorts each pack's triggers. It leaves out what the format does not
-// allow: packs that have no chunk of the tree or were appended before, packs without units or with
-// a unit of an invalid size, packs and triggers beyond the limits, triggers that are not an
-// extent's number, and repeated ones.
+// Startup appends a startup pack. If several packs are wanted at the same time, nodes fetch small
+// packs first, and the others in this order. Encode sorts each pack's triggers. It leaves out what
+// the format does not allow: packs that have no chunk of the tree or were appended before, packs
+// without units or with a unit of an invalid size, packs and triggers beyond the limits, triggers
+// that are not an extent's number, and repeated ones.
 func (b *LocationsBuilder) Startup(s Startup) { b.startups = append(b.startups, s) }
 
 // Encode returns the encoded locations.

@@ -10,8 +10,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Locations reads locations from a file when they are asked for. It keeps the IDs of the packs in
-// memory, 32 bytes each, and the startup packs.
+// Locations reads single locations from a file, when a caller asks for them. It keeps the IDs of
+// the packs in memory, 32 bytes each, and the startup packs.
 type Locations struct {
 	r        io.ReaderAt
 	packs    []byte // IDs
@@ -68,7 +68,7 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 	return l, nil
 }
 
-// MaxLocations returns the maximum size in bytes of the locations of a tree with so many extents.
+// MaxLocations returns the maximum size in bytes of the locations of a tree with that many extents.
 func MaxLocations(extents int64) int64 {
 	return locationsHeader + MaxStartups*startupSize + MaxTriggers*triggerSize + MaxUnits*unitSize +
 		min(extents, maxPacks)*chunk.Size + extents*locationSize
@@ -135,8 +135,8 @@ func (l *Locations) pack(which uint32) chunk.ID {
 	return chunk.ID(l.packs[int(which)*chunk.Size:][:chunk.Size])
 }
 
-// Startups returns the tree's startup packs, in the order in which to fetch them. The caller must
-// not change their Units and Triggers.
+// Startups returns the tree's startup packs, in the order of the file, which is that of
+// LocationsBuilder.Startup. The caller must not change their Units and Triggers.
 func (l *Locations) Startups() []Startup { return slices.Clone(l.startups) }
 
 // Unit returns the unit of extent i's chunk, or the zero unit if it is unknown.

@@ -19,13 +19,13 @@ type Made struct {
 	pages []byte
 }
 
-// Make lays out the files of t on the device and writes the metadata image to metadata. The rest of
-// the index stays in memory: 48 bytes a chunk.
+// Make gives each file of t a place on the device and writes the metadata image to metadata. The
+// rest of the index stays in memory: about 48 bytes an extent.
 //
 // The files are in the order of a depth-first walk, names sorted bytewise, each at a multiple of
 // pageSize. Files of the same content share their place.
 func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
-	l := newLayout()
+	l := newMapMaker()
 	l.reserve(t.Root)
 	if err := l.walk(t.Root); err != nil {
 		return nil, err
@@ -74,17 +74,18 @@ func (m *Made) Refs(fn func(i int64, ref chunk.Ref) error) error {
 	return nil
 }
 
-// layout gives each distinct file its place on the device, and builds the pages of the extent map.
-type layout struct {
+// mapMaker gives each distinct file its place on the device, and builds the pages of the extent
+// map.
+type mapMaker struct {
 	header Header
 	next   int64  // first free offset of the device
 	pages  []byte // the last page is not padded yet
 	table  []byte
 
 	// The offsets of contents: singles has files of exactly one chunk by its ID, lists has all
-	// others. One map would not do: a file could have the bytes of another file's list as its
-	// content, and so share its key. A chunk that is only a part of files is in singles at
-	// partOnly, so that it is counted once.
+	// others. One map for both would not do: the content of a file can be the very bytes that keyOf
+	// hashes for another file's list, and both would have the same key. A chunk that is only a part
+	// of files is in singles with the value partOnly, so that it is counted once.
 	singles map[chunk.ID]int64
 	lists   map[listKey]int64
 	linked  map[*tree.Node]struct{} // nodes with several names that the walk has met
@@ -95,12 +96,12 @@ type listKey [sha256.Size]byte
 
 const partOnly = -1
 
-func newLayout() *layout {
-	return &layout{singles: map[chunk.ID]int64{}, lists: map[listKey]int64{}, linked: map[*tree.Node]struct{}{}}
+func newMapMaker() *mapMaker {
+	return &mapMaker{singles: map[chunk.ID]int64{}, lists: map[listKey]int64{}, linked: map[*tree.Node]struct{}{}}
 }
 
 // reserve allocates the pages at once: 50 MB for a million files, and growing would triple that.
-func (l *layout) reserve(root *tree.Node) {
+func (l *mapMaker) reserve(root *tree.Node) {
 	extents := 0
 	var count func(dir *tree.Node)
 	count = func(dir *tree.Node) {
@@ -119,7 +120,7 @@ func (l *layout) reserve(root *tree.Node) {
 	l.table = make([]byte, 0, pages*pageEntrySize)
 }
 
-func (l *layout) walk(dir *tree.Node) error {
+func (l *mapMaker) walk(dir *tree.Node) error {
 	for _, child := range dir.Children() {
 		switch {
 		case child.Node.IsDir():
@@ -136,7 +137,7 @@ func (l *layout) walk(dir *tree.Node) error {
 }
 
 // first reports whether the walk meets an inode for the first time.
-func (l *layout) first(n *tree.Node) bool {
+func (l *mapMaker) first(n *tree.Node) bool {
 	if n.Nlink < 2 {
 		return true
 	}
@@ -145,7 +146,7 @@ func (l *layout) first(n *tree.Node) bool {
 	return !again
 }
 
-func (l *layout) file(n *tree.Node) error {
+func (l *mapMaker) file(n *tree.Node) error {
 	if !l.first(n) {
 		return nil
 	}
@@ -170,7 +171,7 @@ func (l *layout) file(n *tree.Node) error {
 }
 
 // place returns the offset of a content, if it has one already.
-func (l *layout) place(extents []tree.Extent) (place int64, known bool) {
+func (l *mapMaker) place(extents []tree.Extent) (place int64, known bool) {
 	if id, single := onlyChunk(extents); single {
 		place, known = l.singles[id]
 		return place, known && place != partOnly
@@ -184,7 +185,7 @@ func onlyChunk(extents []tree.Extent) (id chunk.ID, single bool) {
 }
 
 // add puts a new content after the others.
-func (l *layout) add(n *tree.Node) error {
+func (l *mapMaker) add(n *tree.Node) error {
 	at := l.next
 	first := true
 	for _, e := range n.Content.Extents {
@@ -210,7 +211,7 @@ func (l *layout) add(n *tree.Node) error {
 }
 
 // extent appends an extent to the last page, or to a new one if that is full.
-func (l *layout) extent(e Extent) {
+func (l *mapMaker) extent(e Extent) {
 	if l.header.Extents%pageExtents == 0 {
 		l.closePage()
 		l.table = binary.LittleEndian.AppendUint64(l.table, uint64(e.Offset))
@@ -221,7 +222,7 @@ func (l *layout) extent(e Extent) {
 }
 
 // closePage pads the last page with zeros and completes its entry in the table.
-func (l *layout) closePage() {
+func (l *mapMaker) closePage() {
 	if l.header.Pages == 0 {
 		return
 	}
@@ -230,7 +231,7 @@ func (l *layout) closePage() {
 	l.table = append(l.table, sum[:]...)
 }
 
-func (l *layout) finish() (*Made, error) {
+func (l *mapMaker) finish() (*Made, error) {
 	l.closePage()
 	if l.header.Pages > maxPages {
 		return nil, fmt.Errorf("an extent map of %d pages, the limit is %d", l.header.Pages, maxPages)

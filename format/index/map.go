@@ -11,8 +11,7 @@ import (
 
 // Map is the extent map of an index on the disk. It has the page table in memory (40 bytes for 85
 // extents), and shares a cache of pages with other maps. Each page is verified when it is read from
-// the disk, so a damaged one is an error and never returns wrong bytes. It is safe for concurrent
-// use.
+// the disk, so a damaged page causes an error and never wrong bytes. It is safe for concurrent use.
 type Map struct {
 	Header
 	r      io.ReaderAt
@@ -51,7 +50,8 @@ func (m *Map) Extent(i int64) (Extent, error) {
 // Find returns the number of the first extent that ends after offset: the extent that covers
 // offset, or else the next extent. It returns Extents if there is no such extent.
 func (m *Map) Find(offset int64) (int64, error) {
-	// The last page that starts at or before offset; the pages before it end before offset.
+	// p is the last page that starts at or before offset. No extent of an earlier page ends after
+	// offset.
 	p := int64(sort.Search(int(m.Pages), func(p int) bool {
 		return int64(binary.LittleEndian.Uint64(m.table[p*pageEntrySize:])) > offset
 	})) - 1

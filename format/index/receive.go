@@ -14,7 +14,7 @@ import (
 
 // Receive reads index id from r, verifies it, and writes its two parts: the map (header, page
 // table, pages) for OpenMap, and the metadata image, which the kernel can mount after
-// CheckMetadata. Neither may be used unless Receive returns no error.
+// CheckMetadata. Neither may be used if Receive returns an error.
 //
 // It allocates a few kilobytes and the page table, and never trusts a length that it has not
 // verified.

@@ -29,7 +29,7 @@ type placed struct {
 // It reads the whole metadata image. Errors wrap erofs.ErrInvalid, or come from reading the index
 // or from ctx.
 func (t Trace) Recording(ctx context.Context, metadata *erofs.Image, extents *index.Map, limit int) (Recording, error) {
-	files, err := touched(ctx, t.Reads, metadata)
+	files, err := filesIn(ctx, t.Reads, metadata)
 	if err != nil {
 		return Recording{}, fmt.Errorf("find files of trace: %w", err)
 	}
@@ -77,8 +77,8 @@ func (e *Entry) nameChunks(extents *index.Map, part span, limit int) error {
 	})
 }
 
-// touched returns the files in the reads' ranges, in the order of the device.
-func touched(ctx context.Context, reads []Read, metadata *erofs.Image) ([]placed, error) {
+// filesIn returns the files that the reads overlap, in the order of the device.
+func filesIn(ctx context.Context, reads []Read, metadata *erofs.Image) ([]placed, error) {
 	spans := joined(reads)
 	var files []placed
 	_, err := metadata.Walk(ctx, func(path string, in erofs.Inode) error {

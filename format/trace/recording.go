@@ -35,7 +35,7 @@ type Entry struct {
 	Chunks []chunk.ID    // chunks of the range, in order; may be empty
 }
 
-// Recording lists what one start of an image reads, or several similar starts.
+// Recording lists what one start of an image has read, or several similar starts.
 type Recording struct {
 	Starts  int64 // number of starts, at least 1
 	Entries []Entry

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// marks are what containerd remembers of a path in the lowest layer, whatever file is there now.
-// They exist for paths that the layer has unpacked and removed again, and for opaque directories.
-// Usually these are few; maxKept bounds their memory.
+// marks is what containerd remembers about a path in the lowest layer, even if another file is
+// there now. There are marks for paths that the layer has created and removed again, and for opaque
+// directories. Such paths are usually few; maxKept bounds the memory of their marks.
 type marks struct {
 	unpacked bool // an entry was unpacked at this path
 	opaque   bool // the directory at this path was cleared
@@ -83,8 +83,8 @@ func (u *unpacker) clear(at place) error {
 	return nil
 }
 
-// removeMarked removes an existing name, with all names below it, and marks the paths that entries
-// have created.
+// removeMarked removes an existing name, with all names below it. In the lowest layer it marks the
+// paths that entries have created.
 func (u *unpacker) removeMarked(at place, name string) error {
 	if u.lowest() {
 		if err := u.markBelow(path.Join(at.path, name), u.lookup(at.node, name)); err != nil {

@@ -33,7 +33,7 @@ func NewRecordReader(r io.Reader) *RecordReader {
 
 // Next returns the next entry, which the caller may keep. After the last one it checks the number
 // of entries and the checksum, and returns io.EOF. The error wraps io.ErrUnexpectedEOF if the
-// record is truncated. After an error, every call returns it.
+// record is truncated. After an error, each further call returns the same error.
 func (r *RecordReader) Next() (*Entry, error) {
 	if r.err != nil {
 		return nil, r.err

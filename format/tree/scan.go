@@ -26,7 +26,7 @@ const maxFileSize = 1<<44 - 4096
 // Scan reads an uncompressed tar stream to its end and calls emit for each entry, in order. For a
 // regular file that is not empty it first calls content, which reads exactly e.Size bytes from r
 // and sets e.Content. Files that do not become part of the layer, such as whiteouts, are emitted as
-// empty ones, without a call of content.
+// empty files, without a call of content.
 //
 // archive/tar parses the headers, as in containerd: ustar, GNU and PAX, with sparse files expanded.
 // Its errors are returned. The error is io.ErrUnexpectedEOF if the stream ends within an entry, and

@@ -7,9 +7,9 @@ import (
 )
 
 // Absent returns a cache for a directory that Open could not open; cause is the reason. The cache
-// is empty and stores nothing until the directory can be opened, which it tries every minute. It is
-// not a wrapper that swaps in another Cache, because external files count from the beginning, and
-// callers keep one value.
+// tries to open the directory every minute. Until then it is empty and stores nothing. It is no
+// wrapper around another Cache, because external files count from the beginning, and callers keep
+// one *Cache.
 func Absent(cause error, dir string, limits Limits, log *slog.Logger) *Cache {
 	return absentFor(reopenEvery, cause, dir, limits, log)
 }

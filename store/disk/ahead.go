@@ -8,9 +8,10 @@ import (
 	"lighter/format/chunk"
 )
 
-// Load reads chunks from the disk into the kernel's page cache, as far as they are cached. It
-// returns when that is done or the disk does not answer. It is for a caller that is about to read
-// all of the chunks: it requests all of them before it waits for the first. It verifies nothing.
+// Load reads those of the chunks that are cached from the disk into the kernel's page cache. It
+// returns when it has read them, or when the disk does not answer. It is for a caller that is about
+// to read all of the chunks: it requests all of them before it waits for the first. It verifies
+// nothing.
 func (c *Cache) Load(refs []chunk.Ref) {
 	if c.reads.isOpen() {
 		return

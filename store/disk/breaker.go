@@ -10,11 +10,11 @@ import (
 var errHangs = errors.New("the disk does not answer")
 
 // breaker is a circuit breaker around the disk's operations of one kind, reads or writes. It is
-// open for a pause after several operations in a row have failed, and while several hang.
+// open for a pause after maxBad operations in a row have failed, and while at least maxHung hang.
 //
 // A hanging disk answers neither with bytes nor with an error, and nothing ends an operation that
 // waits for it. So callers abandon it: it goes on, with a goroutine, a thread and a buffer of its
-// own, until the disk answers. Abandoned operations are the probe that closes the breaker.
+// own, until the disk answers. When the disk answers abandoned operations, the breaker closes.
 //
 // It is safe for concurrent use.
 type breaker struct {
@@ -24,7 +24,7 @@ type breaker struct {
 	maxBad   int64         // failures in a row that open it
 
 	failures atomic.Int64 // in a row
-	until    atomic.Int64 // when a breaker that failures have opened closes, in Unix nanoseconds; 0: it is closed
+	until    atomic.Int64 // when a breaker that failures opened closes, in Unix nanoseconds; 0: they have not opened it
 
 	mu        sync.Mutex // guards changes of abandoned, here and in segments
 	abandoned atomic.Int64

@@ -49,12 +49,12 @@ type Cache struct {
 	next uint64     // number of the next segment; guarded by slow
 
 	mu     sync.RWMutex // guards what follows
-	space               // but limits and segmentSize
+	space               // except limits and segmentSize
 	index  index
 	left   []leftover // segments that are not loaded yet; the last one is loaded first
 	absent error      // why there is no cache; nil: there is one
-	pins   pins       // replaced as a whole
-	pinned int64      // bytes of the records that they keep
+	pins   pins       // never changed, only replaced
+	pinned int64      // bytes of the records of all pinned chunks, cached or not
 	files  int64      // bytes of the pins' own files
 }
 
@@ -218,7 +218,8 @@ func (c *Cache) store(ref chunk.Ref, record []byte) {
 // isOff reports whether nothing can be written.
 func (c *Cache) isOff() bool { return c.writes.isOpen() || c.isAbsent() != nil }
 
-// writeFailed makes room if the disk is full. Otherwise writes pause; reads go on.
+// writeFailed evicts something if the disk is full. If that fails, or the disk has another error,
+// writes pause; reads go on.
 func (c *Cache) writeFailed(err error) {
 	if errors.Is(err, os.ErrClosed) { // evicted meanwhile
 		return

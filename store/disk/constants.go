@@ -6,8 +6,9 @@ import "time"
 const MinLimit = 64 << 20
 
 const (
-	// segments is the number of segments of a full cache. So eviction frees less than a hundredth
-	// of the cache at a time, and few files are open.
+	// segments is the number of segments of a full cache of 512 MiB to 256 GiB: eviction frees less
+	// than a hundredth of the cache at a time, and few files are open. Smaller caches have fewer
+	// segments, of 4 MiB, and larger ones have more, of 2 GiB.
 	segments = 128
 	// maxPins bounds the pins, because each pin is searched for each record that is evicted.
 	// maxLabel bounds a pin's label in bytes.
@@ -19,8 +20,8 @@ const (
 	// directoryCost is an allowance, in bytes, for the directory itself and for what a file system
 	// writes in addition to a file's blocks.
 	directoryCost = 32 << 10
-	// unsure is how many of the last records of an unsealed segment are verified after a crash: the
-	// number of concurrent writes (maxWrites), and some more.
+	// unsure is how many of the last records of a segment without a table are verified when it is
+	// loaded: the number of concurrent writes (maxWrites), and some more.
 	unsure = 8
 	// pieceBlocks is the number of blocks that are read at a time, so that reads that wait for a
 	// slow disk hold little memory. Most reads are not larger. (Reading 512 KiB at a time took a
@@ -36,9 +37,9 @@ const (
 	// reopenEvery is the time between two attempts to open a cache that could not be opened.
 	reopenEvery = time.Minute
 
-	// pause is how long a circuit breaker stays open. badReads failed reads in a row open the
-	// breaker of reads, because a failing disk may take seconds for each. One failed write opens
-	// the breaker of writes.
+	// pause is how long a circuit breaker that failures have opened stays open. badReads failed
+	// reads in a row open the breaker of reads, because a failing disk may take seconds for each.
+	// One failed write opens the breaker of writes.
 	pause    = 10 * time.Second
 	badReads = 16
 	// readPatience is how long a reader waits for the disk. Then the chunk is fetched from a hub.
@@ -52,8 +53,8 @@ const (
 	// ones included.
 	maxReads  = 32
 	maxWrites = 4
-	// hungReads and hungWrites abandoned operations open a breaker. A single read may have hit a
-	// bad sector.
+	// hungReads and hungWrites are the numbers of abandoned operations that open a breaker. A
+	// single hanging read does not open it: it may have hit a bad sector.
 	hungReads  = 4
 	hungWrites = 1
 )

@@ -29,12 +29,13 @@ func (c *Cache) evictNow() bool {
 }
 
 // evictOldest frees an external file that is not in use. If there is none, it frees the least
-// recently used of the sealed segments in which little is pinned. It reports whether it freed
-// something. If there are too many segments, it does not free external files. The caller holds
-// slow.
+// recently used sealed segment in which at most three quarters of the bytes are pinned. It reports
+// whether it freed something. If there are too many segments, it frees no external file, and also
+// merges small segments with more pinned bytes. The caller holds slow.
 //
 // There is always room to move pinned records, unless the limit was larger when the pins or the
-// segments were made. In that case the limit comes before the pins.
+// segments were made. In that case the pinned records are freed with their segment: the limit comes
+// before the pins.
 //
 // Nothing is evicted before the cache is loaded, because the oldest segment is not known.
 func (c *Cache) evictOldest() bool {
@@ -187,7 +188,7 @@ func (c *Cache) move(s *segment, r record) error {
 }
 
 // Prune evicts everything that is not pinned, as far as the disk allows. It rewrites segments with
-// pinned chunks, except those in which hardly any space is unused.
+// pinned chunks, except those of which less than a sixteenth is unused.
 func (c *Cache) Prune() (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
@@ -203,7 +204,8 @@ func (c *Cache) Prune() (freed Freed) {
 }
 
 // Evict forgets those of the chunks that are cached and not pinned. It frees their space at once if
-// a quarter of their segment is unused by then, else when the segment is old.
+// at least a quarter of their segment is unused then. Otherwise their space is freed when the
+// segment is the least recently used one.
 func (c *Cache) Evict(chunks *Set) (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed

@@ -9,9 +9,10 @@ var ErrFull = errors.New("the cache is full, and nothing is evicted for backgrou
 var errHalf = errors.New(
 	"local devices may take half of the cache, and less if much is pinned: make the cache larger")
 
-// External accounts for files of others that are on the cache's disk and count within its limit.
-// Package trees has such files: local devices, which hold the bytes of chunks in another form. The
-// cache never reads them. External is a part of Cache, and safe for concurrent use.
+// External accounts for files of other packages that are on the cache's disk and count in its
+// limit. Package trees has such files: local devices, which hold the bytes of chunks in another
+// form. The cache never reads these files. External is a part of Cache, and safe for concurrent
+// use.
 type External struct {
 	cache *Cache
 	yield func() int64 // guarded by the cache's slow

@@ -54,7 +54,7 @@ func (x *index) lies(k key, p place) bool {
 	return ok && at.offset == p.offset && x.segments[at.slot] == p.segment
 }
 
-// set puts a place into the index, in place of an earlier place of the chunk.
+// set notes where a chunk lies. It replaces an earlier place of the chunk.
 func (x *index) set(k key, p place) {
 	if old, ok := x.at(k); ok {
 		old.segment.lost()

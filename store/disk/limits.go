@@ -11,13 +11,13 @@ import (
 // Limits bound how much of the disk the cache takes.
 type Limits struct {
 	Size int64 // the most that the cache takes, in bytes
-	// If less than Low is free on the file system, the cache evicts until High is free, or until
-	// only a sixteenth of Size is left of the cache. The cache stops growing before less than Low
-	// is free. If both are zero, only Size counts.
+	// If less than Low is free on the file system, the cache evicts until High is free, or until it
+	// takes only a sixteenth of Size (but at least four segments). The cache stops growing before
+	// less than Low is free. If Low is zero, only Size counts.
 	Low, High Space
 }
 
-// Space is a part of a file system, as a share or in bytes.
+// Space is a part of a file system, in percent or in bytes. If both are set, they are added.
 type Space struct {
 	Percent float64
 	Bytes   int64
@@ -48,11 +48,10 @@ func newSpace(limits Limits) space {
 
 // margin returns the size of n margins in bytes. The owner begins to evict when less than one
 // margin of the room is free, and goes on until two margins are free. A margin is three segments,
-// which leaves enough time to free the next segment. If there are few segments, it is an eighth of
-// the room.
+// which leaves enough time to free the next segment, but at most an eighth of the room.
 func (s *space) margin(n int64) int64 { return n * min(3*s.segmentSize, s.room/8) }
 
-// hasRoom reports whether so many more bytes fit without an eviction, now or soon.
+// hasRoom reports whether that many more bytes cause no eviction, now or soon after.
 func (s *space) hasRoom(bytes int64) bool { return s.used+bytes <= s.room-s.margin(2) }
 
 // isTight reports whether fewer than n margins of the room are free, or there are too many
@@ -71,8 +70,8 @@ func (s *space) fits(size int64) bool {
 	return s.used+size+directoryCost <= s.limits.Size
 }
 
-// allot reserves size bytes of the segment at where. If there is none with that much room, it
-// reports false.
+// allot reserves size bytes of the segment at where. If it has less room, allot seals it and
+// reports false. Without a segment it also reports false.
 func (s *space) allot(where **segment, size int64) (to *segment, offset uint32, ok bool) {
 	to = *where
 	if to != nil && costOf(to.size+size, to.reserved+1) > s.segmentSize {
@@ -118,7 +117,7 @@ func (s *space) roomFor(low, high int64) int64 {
 	return min(s.limits.Size, max(room, least))
 }
 
-// HasRoom reports whether so many more bytes can be put without evicting anything, now or soon.
+// HasRoom reports whether that many more bytes can be put and cause no eviction, now or soon after.
 func (c *Cache) HasRoom(bytes int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

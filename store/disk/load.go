@@ -38,8 +38,8 @@ func bytesOf(list []leftover) (total int64) {
 }
 
 // count lists the segments of a previous process and their sizes, without opening them, so that the
-// limit holds from the beginning. It ignores files that are not the cache's. The cache owns lock
-// from now on.
+// limit holds from the beginning. It ignores files that are not the cache's. If it succeeds, the
+// cache owns lock.
 func (c *Cache) count(lock *os.File) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {

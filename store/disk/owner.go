@@ -42,7 +42,8 @@ func (c *Cache) maintain(ctx context.Context) {
 	}
 }
 
-// relieve evicts something if fewer than that many margins are free, and reports whether it did.
+// relieve evicts something if fewer than that many margins are free, or there are too many
+// segments, and reports whether it did.
 func (c *Cache) relieve(margins int64) bool {
 	c.slow.Lock()
 	defer c.slow.Unlock()

@@ -80,7 +80,7 @@ type Pin struct {
 
 // Pin keeps a set of chunks from being evicted, under an ID and across restarts: cached chunks and
 // those that are put later. It replaces an earlier pin of that ID. All pins together may take half
-// of the cache.
+// of what external files leave of the cache.
 func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	if cause := c.isAbsent(); cause != nil {
 		return fmt.Errorf("there is no cache: %w", cause)
@@ -286,7 +286,7 @@ func (c *loader) loadPins() {
 		}
 		more := pins.more(p)
 		if total+more > c.limits.Size/2 || len(pins) >= maxPins {
-			c.log.Error("cache pin ignored, it would pin more than half of the cache", "pin", p.label)
+			c.log.Error("cache pin ignored, the pins are too many or exceed half of the cache", "pin", p.label)
 			continue
 		}
 		pins, total = append(pins, p), total+more

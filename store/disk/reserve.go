@@ -10,7 +10,7 @@ import (
 var errNoRoom = errors.New("nothing in the cache can be evicted")
 
 // reserve finds room for size bytes in the active segment, and begins another one as needed. If the
-// owner has not made enough room ahead, reserve evicts the oldest segment.
+// owner has not made enough room ahead, reserve evicts something (evictOldest).
 func (c *Cache) reserve(size int64) (*segment, uint32, error) {
 	if s, offset, ok := c.allot(&c.active, size); ok {
 		return s, offset, nil
@@ -56,8 +56,8 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	return s, offset, nil
 }
 
-// allot calls space.allot. If that has sealed a segment, allot wakes the owner, which makes room
-// and writes tables.
+// allot calls space.allot. If that fails, it may have sealed a segment, so allot wakes the owner,
+// which makes room and writes tables.
 func (c *Cache) allot(where **segment, size int64) (s *segment, offset uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -176,8 +176,8 @@ func appendRecord(b []byte, id chunk.ID, plain []byte) []byte {
 // pieces are buffers for blocks that are being read, one for each read.
 var pieces = sync.Pool{New: func() any { return new([pieceBlocks * blockStride]byte) }}
 
-// read fills dst with the chunk's bytes from offset from on, and verifies the blocks that it
-// touches. If the disk does not answer, it returns errHangs, and nothing writes to dst later.
+// read fills dst with the chunk's bytes from offset from on, and verifies the blocks that it reads.
+// If the disk does not answer, it returns errHangs, and nothing writes to dst later.
 func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error {
 	if from < 0 || from+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of a chunk of %d", len(dst), from, ref.Length)

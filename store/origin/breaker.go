@@ -13,11 +13,11 @@ import (
 	"lighter/wire/client"
 )
 
-// backoff has the times for which an origin is passed over that failed. It has jitter, so that
+// backoff has the times for which an origin that failed is passed over. It has jitter, so that
 // nodes that lost a hub at the same time do not return at the same time.
 var backoff = sleep.Backoff{First: time.Second, Most: maxPause, Jitter: 0.5}
 
-// Retry calls ask until it succeeds, at most tries times, as long as its error is an
+// Retry calls ask at most tries times, until it succeeds or returns an error that is not an
 // *Unavailable.
 func Retry(ctx context.Context, tries int, ask func() error) error {
 	for failures := 1; ; failures++ {
@@ -83,7 +83,7 @@ func (b *breaker) isUp() bool {
 }
 
 // end ends a request. err is an error for which the origin is to blame, or nil. A hintError is
-// counted and changes nothing else.
+// counted and its Retry-After obeyed, but it does not make the origin count as down.
 func (b *breaker) end(a attempt, err error) {
 	b.requests.Add(1)
 	if err != nil {

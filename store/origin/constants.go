@@ -5,8 +5,8 @@ import "time"
 // Timeouts of requests.
 const (
 	// stallTimeout is how long an origin may be silent while another origin can be asked, and
-	// lastTimeout if no other can. beginTimeout replaces stallTimeout until the first byte of an
-	// index, because a pull waits for it.
+	// lastTimeout if no other can. beginTimeout replaces stallTimeout until the header of an answer
+	// with an index or locations, because a pull waits for the index.
 	stallTimeout = 3 * time.Second
 	beginTimeout = time.Second
 	lastTimeout  = 15 * time.Second
@@ -15,17 +15,17 @@ const (
 	// indexTimeout.
 	minProgress = 4 << 10
 	// lookupTimeout is how long a lookup waits for silent origins, for all of them together. It is
-	// longer than the second after which TCP sends a lost SYN again. For the last origin it waits
-	// lookupLongest, if that origin is not silent.
+	// longer than the second after which TCP sends a lost SYN again. It waits for the last origin
+	// up to lookupLongest, if that origin is not silent.
 	lookupTimeout = 1500 * time.Millisecond
 	lookupLongest = 20 * time.Second
 	// grace is how long after its last byte or accepted connection an origin does not count as
 	// silent: it may be busy, or its link full.
 	grace = 10 * time.Second
-	// unitTimeout bounds the fetch of one unit. A link that needs longer for 4 MiB is as good
-	// as down.
+	// unitTimeout bounds the fetch of one unit from one origin. A link that needs longer for 4 MiB
+	// is as good as down.
 	unitTimeout = 30 * time.Second
-	// indexTimeout bounds the fetch of an index, or of locations.
+	// indexTimeout bounds the fetch of an index, or of locations, from one origin.
 	indexTimeout = 5 * time.Minute
 	// traceTimeout bounds the sending of a trace to one hub.
 	traceTimeout = 10 * time.Second
@@ -48,8 +48,8 @@ const (
 	longRTT = 4 * time.Millisecond
 	// maxSpares bounds the spares of one origin.
 	maxSpares = 24
-	// startSpares is how many spares are opened for a start of which nothing is known. More would
-	// be too many for a hub when many nodes start at the same time.
+	// startSpares is how many spares are opened before it is known what a start reads. More would
+	// be too many for a hub from which many nodes start images at the same time.
 	startSpares = 4
 	// spareTime is how long a spare stays open. Hubs and proxies close connections that carry
 	// no request after some 10 s, and wait for them when they shut down.

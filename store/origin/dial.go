@@ -92,7 +92,8 @@ func (d *dialer) takeSpare(address string) net.Conn {
 	return nil
 }
 
-// openPair opens a second connection if the caller of dial will need one.
+// openPair opens a spare connection while a lookup is in flight, because two requests follow the
+// lookup.
 func (d *dialer) openPair(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,8 +150,8 @@ func (o *origin) connectForStart() {
 	}
 }
 
-// openLocked opens spares until there are n, or maxSpares. It does not wait: each is used within
-// spareTime, or closed. mu is held.
+// openLocked opens spares until there are n, or maxSpares. It does not wait for them. Each is used
+// within spareTime, or closed. mu is held.
 func (d *dialer) openLocked(n int) {
 	if !d.allowSpares || d.address == "" || time.Since(d.failed) < d.spareTime {
 		return

@@ -26,8 +26,8 @@ import (
 // concurrent use.
 //
 // An error wraps chunk.ErrNotFound only if hubs say that they do not have the object. It is an
-// *Unavailable if an origin failed that may have the object. It wraps a *chunk.InvalidError if
-// something else answered in a hub's place.
+// *Unavailable if an origin failed that may have the object. It wraps a *chunk.InvalidError if an
+// answer was wrong, or something else answered in a hub's place.
 type Failover struct {
 	all     []*origin
 	timeout timeouts
@@ -113,7 +113,7 @@ const (
 type ask func(ctx context.Context, o *origin, others int) error
 
 // try calls ask for one origin after the other until ask returns nil: first for the origins that
-// are up, in their order, then for those that are down.
+// are up or due for a probe, in their order, then for those that are down.
 func (f *Failover) try(ctx context.Context, e effort, ask ask) error {
 	var got outcome
 	asked := make([]bool, len(f.all))
@@ -189,8 +189,8 @@ func (o *outcome) add(err error) (blame error) {
 	return blame
 }
 
-// errorOf returns the error of a try that failed. A failure that may pass counts more than a
-// failure that will not.
+// errorOf returns the error of a try that failed. A failure that may pass takes precedence over one
+// that will not.
 func (f *Failover) errorOf(got outcome) error {
 	if got.failed != nil {
 		after := maxPause

@@ -39,8 +39,8 @@ type hintError struct{ error }
 func (e hintError) Unwrap() error { return e.error }
 
 // get passes an object to take, unless the origin still has the one with the request's ETag. It
-// returns chunk.ErrNotFound only if the hub itself says so. Any other answer that is not the
-// object is an *chunk.InvalidError, and the next request for it bypasses HTTP caches.
+// returns chunk.ErrNotFound only if the hub itself says so. Any other refusal, and any wrong
+// answer, is a *chunk.InvalidError, and the next request for the object bypasses HTTP caches.
 func (o *origin) get(ctx context.Context, r request, take func(store.Answer) error) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)

@@ -158,8 +158,8 @@ func (f *Failover) Images(ctx context.Context, name string) (answer []wire.Image
 	return answer, err
 }
 
-// share gives an origin its share of the remaining time. Each of the others that may be asked after
-// it gets as much.
+// share gives an origin its share of the remaining time, or lastTimeout if ctx has no deadline.
+// Each origin that may be asked after it gets as much.
 func share(ctx context.Context, others int) (context.Context, context.CancelFunc) {
 	left := lastTimeout * time.Duration(others+1)
 	if deadline, ok := ctx.Deadline(); ok {

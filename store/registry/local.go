@@ -24,7 +24,7 @@ const (
 	progressBuffer = 16
 )
 
-// Local is an image of this machine, or an index of several.
+// Local is an image on this machine, or an index of several images.
 type Local struct {
 	// Name is the image's name in its source, or empty.
 	Name string
@@ -130,8 +130,8 @@ type Target struct {
 	Transport  http.RoundTripper
 }
 
-// Push pushes the image by its digest, without a tag. report gets the number of bytes that are
-// done, and of all.
+// Push pushes the image by its digest, without a tag. report is called with the number of bytes
+// pushed so far, and the total.
 func (l *Local) Push(ctx context.Context, to Target, report func(done, total int64)) error {
 	digest, err := l.Digest()
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package registry is the commands' client of OCI registries: it finds credentials in Docker's
-// configuration, and pushes images of this machine to a hub.
+// configuration, and pushes images that are on this machine to a hub.
 //
 // An OCI layout is pushed as it is, with all its digests. A docker archive has no digests and no
 // compressed layers, so an image is made of it. Its digest depends on the version of the library
@@ -27,8 +27,9 @@ type Login struct {
 // ErrNoImage marks errors of references that cannot be parsed.
 var ErrNoImage = errors.New("not an image in a registry")
 
-// Credentials returns the credentials that this user's Docker configuration has for the registry
-// of ref, HOST/REPO:TAG. It runs credential helpers. The error wraps ErrNoImage if ref is none.
+// Credentials returns the credentials that this user's Docker configuration has for the registry of
+// ref, HOST/REPO:TAG. It runs credential helpers. The error wraps ErrNoImage if ref is not a
+// reference.
 func Credentials(ctx context.Context, ref string) (Login, error) {
 	parsed, err := name.ParseReference(ref)
 	if err != nil {

@@ -66,7 +66,7 @@ func (c *Client) Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progres
 	return c.watch(ctx, request{method: http.MethodPost, path: wire.FsckPath(c.Domain()), body: body}, report)
 }
 
-// seeJobs ends the error of a client that no longer hears of an operation.
+// seeJobs is the end of the error if the answer ends before the operation has.
 const seeJobs = "`lighter jobs` shows whether the hub goes on with it"
 
 // failure returns the error of an operation's last line.

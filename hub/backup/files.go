@@ -61,8 +61,8 @@ func copyBytes(from, to string) error {
 // copyRegistry copies the files of a registry, except unfinished uploads, and removes all others
 // from the copy: tags, manifests and blobs that an earlier backup had and that were deleted since.
 //
-// Clients may push meanwhile. A push stores blobs first, then links to them, then the manifest, then
-// the tag. So they are copied in the reverse order: what a copied tag needs is there when it is
+// Clients may push meanwhile. A push stores blobs first, then links to them, then the manifest,
+// then the tag. So files are copied in the reverse order: what a tag needs exists when the tag is
 // copied.
 func copyRegistry(ctx context.Context, from, to string) error {
 	const v2 = "docker/registry/v2"

@@ -265,7 +265,7 @@ func (s *startup) run() {
 		if err := p.reset(); err != nil {
 			failures++
 			if pause := backoff.After(failures); failures <= maxRetries && s.pause(pause) {
-				s.log.Debug("startup packs requested again", "pause", pause, "err", err)
+				s.log.Debug("startup packs requested again", "duration", pause, "err", err)
 				s.requeue(p)
 			}
 		}

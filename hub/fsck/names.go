@@ -17,6 +17,7 @@ func (k *checking) checkNames(ctx context.Context) error {
 	}
 	progress := k.job.Step("compare", "names", int64(len(names)))
 	var lacking, unlisted []differing
+	unread := 0 // of lacking
 	for _, name := range names {
 		lacks, lists, err := k.Names.Difference(ctx, name)
 		if err != nil {
@@ -24,6 +25,7 @@ func (k *checking) checkNames(ctx context.Context) error {
 				return err
 			}
 			lacking = append(lacking, differing{name, name + ": " + err.Error(), true})
+			unread++
 		}
 		switch {
 		case lacks != "":
@@ -34,8 +36,9 @@ func (k *checking) checkNames(ctx context.Context) error {
 		progress.Add(1)
 	}
 	f := wire.Finding{Problem: "names of images whose manifests the registry lacks or cannot read", Remedy: remedyNames}
-	var seen guard
-	allowed := seen.allows(known, len(lacking)) || k.Confirm
+	// It may be the wrong registry if most of the names that it can read lack their manifests, however
+	// few names there are.
+	allowed := len(lacking)-unread <= (known-unread)/2 || k.Confirm
 	if !allowed {
 		f.Remedy = remedyManyNames
 	}

@@ -13,18 +13,17 @@ import (
 // sweepPause is the pause after each thousand objects, so that a sweep does not slow down others.
 const sweepPause = time.Second
 
-// fewUnknown is the number of unknown or lost objects or names up to which guard allows a change,
-// even if there are hardly any others.
+// fewUnknown is the number of unknown or lost objects up to which guard allows a change, even if
+// there are hardly any others.
 const fewUnknown = 8
 
-// guard keeps a job from deleting, or making again, most of the objects or names. Then one of the
-// stores may be the wrong one: the bucket of another hub, or a registry without its files. guard
-// counts what the job has compared.
+// guard keeps a job from deleting, or making again, most of the objects: the bucket may be that of
+// another hub. guard counts what the job has compared.
 type guard struct{ all, unknown int }
 
-// allows counts further objects or names: all of them, and those that are unknown or lost. It
-// reports whether the job may delete or repair the latter. Of all that the job has compared until
-// now, at most fewUnknown or one half may be unknown or lost.
+// allows counts further objects: all of them, and those that are unknown or lost. It reports whether
+// the job may delete or repair the latter. Of all that the job has compared until now, at most
+// fewUnknown or one half may be unknown or lost.
 func (g *guard) allows(all, unknown int) bool {
 	g.all, g.unknown = g.all+all, g.unknown+unknown
 	return unknown == 0 || g.unknown <= max(fewUnknown, g.all/2)

@@ -272,7 +272,7 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 	if isReady(t, again, "goes:latest") {
 		t.Error("the image that was removed during the copy is still listed")
 	}
-	good(t, again, "fsck", append(inTeam, "--deep", "--repair")...)
+	good(t, again, "fsck", append(inTeam, "--deep", "--repair", "--confirm")...) // its only name is removed
 	if isReady(t, again, ofTeam, inTeam...) {
 		t.Error("the other domain's image that was removed during the copy is still listed")
 	}

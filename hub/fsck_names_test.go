@@ -66,6 +66,44 @@ func TestFsckComparesNames(t *testing.T) {
 	}
 }
 
+// A tag was copied when it had moved, and the manifests before that: it points to a manifest that
+// the registry lacks. A repair points it to the image of the catalog again. Tags that were deleted
+// stay deleted, also if their manifest is left.
+func TestFsckRepairsDanglingTags(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	stays := h.push("a:1", image(lowerTar))
+	h.push("a:deleted", image(lowerTar))
+	moved := h.push("moved:1", image(upperTar)) // repository a does not have its manifest
+	for _, name := range []string{"a:1", "a:deleted", "moved:1"} {
+		h.ready(name)
+	}
+	repository := h.Registry().Repository("a")
+	m, err := h.Registry().Repository("moved").Manifest(t.Context(), moved.String())
+	if err == nil {
+		err = errors.Join(repository.Tag(t.Context(), "1", m), repository.Delete(t.Context(), "deleted"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if check := h.fsck(wire.Fsck{}); check.Left() != 2 {
+		t.Errorf("%d problems are found, want 2: %s", check.Left(), findings(check))
+	}
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("not repaired: %s", findings(check))
+	}
+	h.wantClean("after the repair", "a:1", "moved:1")
+	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != stays.String() {
+		t.Errorf("a:1 stands for %+v, want %s", images, stays)
+	}
+	if m, err := repository.Manifest(t.Context(), "1"); err != nil || m.Digest != stays.String() {
+		t.Errorf("the tag points to %s (%v), want %s", m.Digest, err, stays)
+	}
+	if images := h.settled("a:deleted"); len(images) != 0 {
+		t.Errorf("the catalog still has %+v", images)
+	}
+}
+
 // A repair does not remove the names of a hub whose registry is not there, before a user confirms
 // it.
 func TestFsckSparesNamesWithoutARegistry(t *testing.T) {

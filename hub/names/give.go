@@ -175,23 +175,29 @@ func (a *announcement) restoreTag(ctx context.Context, ref wire.Ref) error {
 		if last, err := a.isLast(ctx, ref.Name()); err != nil || !last {
 			return err
 		}
-		images, err := a.catalog.Images(ctx, ref.Name())
-		if err != nil {
-			return err
-		}
-		repository := a.registry.Repository(ref.Repository)
-		if len(images) == 0 {
-			return repository.Delete(ctx, ref.Tag)
-		}
-		root, err := repository.Manifest(ctx, images[0].Root)
-		if errors.Is(err, registry.ErrNotFound) { // a job fetches it
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return repository.Tag(ctx, ref.Tag, root)
+		return a.tagAsListed(ctx, ref)
 	})
+}
+
+// tagAsListed points a tag to the image that the catalog has under its name, or deletes the tag if
+// there is none. It is called while the tag is locked as for a deletion.
+func (s *Service) tagAsListed(ctx context.Context, ref wire.Ref) error {
+	images, err := s.catalog.Images(ctx, ref.Name())
+	if err != nil {
+		return err
+	}
+	repository := s.registry.Repository(ref.Repository)
+	if len(images) == 0 {
+		return repository.Delete(ctx, ref.Tag)
+	}
+	root, err := repository.Manifest(ctx, images[0].Root)
+	if errors.Is(err, registry.ErrNotFound) { // a job fetches it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return repository.Tag(ctx, ref.Tag, root)
 }
 
 // ImagesOf returns the images that the catalog is to have for a name. If there are none, the root

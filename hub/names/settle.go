@@ -41,10 +41,16 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 	return err
 }
 
-// compare copies what a name stands for from the registry to the catalog if they differ.
+// compare copies what a name stands for from the registry to the catalog if they differ. If the
+// registry lacks only the manifest that the tag points to, the tag follows the catalog.
 func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) error {
 	defer s.Lock(ref.Repository)()
 	d, err := s.difference(ctx, ref)
+	if err == nil && d.dangling {
+		if err = s.repairTag(ctx, l, ref); err == nil {
+			d, err = s.difference(ctx, ref)
+		}
+	}
 	switch {
 	case err != nil:
 		return err
@@ -61,12 +67,32 @@ func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) er
 	return nil
 }
 
+// repairTag points a dangling tag to the image that the catalog has under its name. It does nothing
+// if the name is changed meanwhile, which decides what it stands for. The repository is locked.
+func (s *Service) repairTag(ctx context.Context, l catalog.Lease, ref wire.Ref) error {
+	return s.deleting(ctx, registry.TagKey(ref.Repository, ref.Tag), func(ctx context.Context) error {
+		j, err := s.catalog.Jobs.Get(ctx, l.Job)
+		if err != nil || j.Fence != l.Fence || j.Request != "" {
+			return err
+		}
+		if d, err := s.difference(ctx, ref); err != nil || !d.dangling { // another process has changed it
+			return err
+		}
+		return s.tagAsListed(ctx, ref)
+	})
+}
+
 // difference is how the catalog differs from the registry about a name.
 type difference struct {
-	gone    bool     // the registry does not have the name, or its manifest
-	changed bool     // the name stands for another manifest in the registry, or is not in the catalog
-	missing []string // digests of ready images whose manifests the registry does not have
+	gone    bool // the registry does not have the name, or its manifest
+	changed bool // the name stands for another manifest in the registry, or is not in the catalog
+	// dangling: the registry has the tag without its manifest, and the image that the catalog has
+	// under the name. It was copied while the tag moved.
+	dangling bool
+	missing  []string // digests of ready images whose manifests the registry does not have
 }
+
+func (d difference) differs() bool { return d.gone || d.changed || d.dangling || len(d.missing) > 0 }
 
 // difference compares what a name stands for in the catalog and in the registry. There is no
 // difference if a job is going to give the name to its image.
@@ -86,8 +112,9 @@ func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, e
 	root, err := repository.Manifest(ctx, ref.Reference())
 	switch {
 	case errors.Is(err, registry.ErrNotFound):
-		d.gone = slices.ContainsFunc(images, wasNamed) // others have failed before they got the name
-		return d, nil
+		d.dangling, err = s.isDangling(ctx, ref, images)
+		d.gone = !d.dangling && slices.ContainsFunc(images, wasNamed) // others failed before they got the name
+		return d, err
 	case err != nil:
 		return d, err
 	case !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.Root == root.Digest }):
@@ -107,15 +134,33 @@ func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, e
 	return d, nil
 }
 
+// isDangling reports whether the registry has the tag of a name whose manifest it lacks, and has the
+// catalog's image of the name.
+func (s *Service) isDangling(ctx context.Context, ref wire.Ref, images []catalog.Image) (bool, error) {
+	if ref.Tag == "" || len(images) == 0 {
+		return false, nil
+	}
+	repository := s.registry.Repository(ref.Repository)
+	if has, err := repository.HasTag(ctx, ref.Tag); err != nil || !has {
+		return false, err
+	}
+	_, err := repository.Manifest(ctx, images[0].Root)
+	if errors.Is(err, registry.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Difference compares what a name stands for in the catalog and in the registry. missing says which
 // of the manifests of ready images the registry lacks, unlisted which name the catalog does not
-// have, or has of other images. Both are empty if they agree, or if the name is just being changed.
+// have, or has of other images, or whose tag is dangling. Both are empty if they agree, or if the
+// name is just being changed.
 func (s *Service) Difference(ctx context.Context, name string) (missing, unlisted string, err error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
 		return "", "", err
 	}
-	if d, err := s.difference(ctx, ref); err != nil || !d.gone && !d.changed && len(d.missing) == 0 {
+	if d, err := s.difference(ctx, ref); err != nil || !d.differs() {
 		return "", "", err
 	}
 	defer s.Lock(ref.Repository)()
@@ -128,7 +173,7 @@ func (s *Service) Difference(ctx context.Context, name string) (missing, unliste
 		missing = "the manifest of " + name
 	case len(d.missing) > 0:
 		missing = "manifests of " + name + ": " + strings.Join(d.missing, ", ")
-	case d.changed:
+	case d.changed || d.dangling:
 		unlisted = name
 	}
 	return missing, unlisted, err

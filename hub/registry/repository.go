@@ -133,6 +133,19 @@ func (r Repository) Tag(ctx context.Context, tag string, m Manifest) error {
 	return nil
 }
 
+// HasTag reports whether the repository has a tag, even if it lacks the manifest that the tag points
+// to.
+func (r Repository) HasTag(ctx context.Context, tag string) (bool, error) {
+	repo, err := r.open(ctx)
+	if err == nil {
+		_, err = repo.Tags(ctx).Get(ctx, tag)
+	}
+	if err = mapNotFound(err); err != nil && !errors.Is(err, ErrNotFound) {
+		return false, fmt.Errorf("tag %s of %s: %w", tag, r.name, ofStorage(err))
+	}
+	return err == nil, nil
+}
+
 // Open opens a blob, which is stored here or upstream. The caller closes it.
 func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error) {
 	repo, err := r.open(ctx)

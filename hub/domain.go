@@ -219,10 +219,14 @@ func (d *domain) Close() error {
 }
 
 // run adds the domain's background work to a group, until ctx ends.
+// watchEvery is the time between two looks whether a newer hub still lets this one use the catalog.
+const watchEvery = time.Minute
+
 func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.publisher.Run(ctx) })
 	group.Go(d.trees.Run)
 	group.Go(func() error { return d.catalog.KeepSizes(ctx, d.log) })
+	group.Go(func() error { return d.catalog.Watch(ctx, watchEvery, d.log) })
 	group.Go(func() error { return d.starts.Run(ctx) })
 	group.Go(func() error { return d.holders.Run(ctx) })
 }

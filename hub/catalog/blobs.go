@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog/database"
 )
 
@@ -81,6 +82,10 @@ func (b *Blobs) IsUnused(ctx context.Context, digest string, before time.Time) (
 		WHERE digest = ? AND touched < ? AND deleting < `+b.db.Read.Clock+`)`, digest, before.UnixMilli())
 }
 
+// ErrSlow means that a deletion has taken too long. The same may succeed later, so it is marked as
+// package away does.
+var ErrSlow = away.New("the deletion took too long")
+
 // Deletion is the right to delete a blob. It lasts until Blobs.End, or for a lease.
 type Deletion struct {
 	digest string
@@ -120,15 +125,19 @@ func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration
 }
 
 // Do calls fn, which deletes the blob. The context of fn ends after half of the lease. If that has
-// passed already, Do returns an error and does not call fn: this process was stopped for so long
-// that clients may rely on the blob again.
+// passed already, Do does not call fn: this process was stopped for so long that clients may rely on
+// the blob again. Do returns ErrSlow if that time has passed before fn ended.
 func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error {
 	limited, cancel := context.WithDeadline(ctx, d.limit)
 	defer cancel()
-	if err := limited.Err(); err != nil {
-		return fmt.Errorf("delete %s: the time for it is over: %w", d.digest, err)
+	err := limited.Err()
+	if err == nil {
+		err = fn(limited)
 	}
-	return fn(limited)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil { // err only says that a file was not deleted in time
+		return fmt.Errorf("delete %s: %w: %v", d.digest, ErrSlow, err)
+	}
+	return err
 }
 
 // End ends the deletion of a blob. It does nothing if the lease has ended and another process is

@@ -24,6 +24,16 @@ type Claims struct{ db *database.DB }
 // ErrClaimed means that another publisher stores or deletes one of the objects.
 var ErrClaimed = errors.New("another publisher has claimed one of the objects")
 
+// ErrClaimLost is ErrLost of a claim of objects: the lease of the claim has ended, not that of a job.
+// It is marked as package away does, so that a job whose claim was lost runs again.
+var ErrClaimLost error = claimLost{}
+
+type claimLost struct{}
+
+func (claimLost) Error() string { return "the lease of a claim of objects has ended" }
+func (claimLost) Unwrap() error { return ErrLost }
+func (claimLost) Away() bool    { return true }
+
 // Acquire claims objects for a lease. The error is ErrClaimed if another publisher has claimed one
 // of them; then none is claimed.
 func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) error {
@@ -49,8 +59,8 @@ func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) 
 	})
 }
 
-// Extend extends the lease of a claim. The error is ErrLost if another publisher has one of its
-// objects now.
+// Extend extends the lease of a claim. The error is ErrClaimLost if another publisher has one of
+// its objects now.
 func (c *Claims) Extend(ctx context.Context, claim Claim, lease time.Duration) error {
 	return c.db.Update(ctx, "extend a claim of objects", func(tx database.Session) error {
 		n, err := tx.ExecCount(ctx, `UPDATE object_claims SET until = `+tx.Clock+` + ? WHERE owner = ?`,
@@ -59,15 +69,15 @@ func (c *Claims) Extend(ctx context.Context, claim Claim, lease time.Duration) e
 	})
 }
 
-// check returns ErrLost if a statement has found fewer objects than the claim has.
+// check returns ErrClaimLost if a statement has found fewer objects than the claim has.
 func (claim Claim) check(found int64, err error) error {
 	if err == nil && found < int64(len(claim.Keys)) {
-		return ErrLost
+		return ErrClaimLost
 	}
 	return err
 }
 
-// holdClaim returns ErrLost if a claim was lost. Otherwise nobody else can claim its objects before
+// holdClaim returns ErrClaimLost if a claim was lost. Otherwise nobody else can claim its objects before
 // the transaction ends.
 func holdClaim(ctx context.Context, tx database.Session, claim Claim) error {
 	n, err := tx.ExecCount(ctx, `UPDATE object_claims SET owner = owner WHERE owner = ?`, claim.Owner)

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
+	"time"
 
 	"lighter/hub/catalog/database"
+	"lighter/sleep"
 )
 
 // Place is where a catalog is, and what it may use.
@@ -54,6 +57,23 @@ func Open(ctx context.Context, p Place) (*Catalog, error) {
 		return nil, fmt.Errorf("open the catalog %s: %w", p, err)
 	}
 	return newCatalog(db), nil
+}
+
+// Watch returns an error when a newer hub has migrated the catalog and not left it usable for this
+// one, which then must not go on writing. It looks at once and after each interval, until ctx ends.
+func (c *Catalog) Watch(ctx context.Context, interval time.Duration, log *slog.Logger) error {
+	for {
+		err := c.db.RefuseNewer(ctx, migrationFiles())
+		switch {
+		case errors.Is(err, database.ErrNewer):
+			return fmt.Errorf("the hub ends, as it may no longer use its catalog: %w", err)
+		case err != nil && ctx.Err() == nil:
+			log.Warn("cannot read the catalog's version", "err", err)
+		}
+		if !sleep.For(ctx, interval) {
+			return nil
+		}
+	}
 }
 
 // Attach opens the catalog of a hub that may be running. source is as for Open. Unlike Open it

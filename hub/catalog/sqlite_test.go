@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/test/testkit/catalogtest"
 	"lighter/wire"
@@ -213,5 +216,45 @@ func TestDueLayoutsBecomeJobs(t *testing.T) {
 	n, err := c.Jobs.Add(t.Context(), catalog.Job{Kind: "image", Key: "a"}, 0)
 	if err != nil || len(numbers) != 2 || numbers[n] {
 		t.Errorf("job %d after %v, %v: want numbers of their own", n, numbers, err)
+	}
+}
+
+// A running hub ends when a newer hub has made the catalog unusable for it, and not before.
+func TestWatchEndsAnOlderHub(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "catalog.db")
+	c := catalogtest.Open(t, path)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Watch(t.Context(), 10*time.Millisecond, slog.New(slog.DiscardHandler)) }()
+	execute(t, path, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)`)
+	select {
+	case err := <-ended:
+		t.Fatalf("Watch returned %v though the catalog is usable", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	execute(t, path, `UPDATE meta SET value = '99' WHERE name = 'oldest'`)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "start that version") {
+		t.Errorf("Watch returned %v, want an error that says what to do", err)
+	}
+}
+
+// A job is to run again if its deletion was slow, or its claim of objects was lost. Neither error
+// says that something is damaged.
+func TestErrorsThatJobsRetry(t *testing.T) {
+	c := openNew(t)
+	storage := away.New("the storage is not available")
+	d, may, err := c.Blobs.BeginAny(t.Context(), "slow", 40*time.Millisecond)
+	if err != nil || !may {
+		t.Fatal(may, err)
+	}
+	err = d.Do(t.Context(), func(ctx context.Context) error {
+		<-ctx.Done()
+		return fmt.Errorf("%w: %w", storage, ctx.Err())
+	})
+	if !errors.Is(err, catalog.ErrSlow) || !away.Is(err) || errors.Is(err, storage) {
+		t.Errorf("a slow deletion ended with %v, want ErrSlow only", err)
+	}
+	err = c.Claims.Extend(t.Context(), catalog.Claim{Owner: "a", Keys: []string{"packs/1"}}, time.Minute)
+	if !errors.Is(err, catalog.ErrClaimLost) || !errors.Is(err, catalog.ErrLost) || !away.Is(err) {
+		t.Errorf("a claim that was lost: %v, want ErrClaimLost", err)
 	}
 }

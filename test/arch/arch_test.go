@@ -58,7 +58,7 @@ hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull 
 hub/away: sleep
 hub/backup: durable format/chunk hub/catalog hub/objects hub/rootdir sleep wire | hub/registry
 hub/blobs: hub/away hub/catalog hub/images hub/oci hub/registry hub/report hub/upstream wire
-hub/catalog: format/chunk format/index hub/catalog/database hub/catalog/numberset wire | hub/report
+hub/catalog: format/chunk format/index hub/away hub/catalog/database hub/catalog/numberset sleep wire | hub/report
 hub/catalog/database: hub/away sleep
 hub/catalog/numberset:
 hub/collect: format/chunk format/index format/pack hub/away hub/blobs hub/catalog hub/encoder hub/holders

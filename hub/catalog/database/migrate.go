@@ -24,7 +24,10 @@ func (db *DB) migrate(ctx context.Context, files fs.FS) error {
 	return err
 }
 
-// RefuseNewer returns an error if a newer hub has migrated the database and not left it usable. It
+// ErrNewer means that a newer hub has migrated the database and not left it usable for this one.
+var ErrNewer = errors.New("it was opened by a newer hub; start that version, or restore a backup")
+
+// RefuseNewer returns ErrNewer if a newer hub has migrated the database and not left it usable. It
 // changes nothing. The files are as for Open.
 func (db *DB) RefuseNewer(ctx context.Context, files fs.FS) error {
 	provider, err := db.migrations(files)
@@ -71,8 +74,8 @@ func (db *DB) isNewer(ctx context.Context, provider *goose.Provider) (bool, erro
 		return true, err
 	}
 	if n, err := strconv.ParseInt(oldest, 10, 64); err != nil || n > newest {
-		return true, fmt.Errorf("its schema is %d, but this version knows only schemas up to %d: "+
-			"it was opened by a newer hub; start that version, or restore a backup", has, newest)
+		return true, fmt.Errorf("its schema is %d, but this version knows only schemas up to %d: %w",
+			has, newest, ErrNewer)
 	}
 	return true, nil
 }

@@ -36,8 +36,8 @@ func (k *checking) checkNames(ctx context.Context) error {
 		progress.Add(1)
 	}
 	f := wire.Finding{Problem: "names of images whose manifests the registry lacks or cannot read", Remedy: remedyNames}
-	// It may be the wrong registry if most of the names that it can read lack their manifests, however
-	// few names there are.
+	// It may be the wrong registry if most of the names that it can read lack their manifests,
+	// however few names there are.
 	allowed := len(lacking)-unread <= (known-unread)/2 || k.Confirm
 	if !allowed {
 		f.Remedy = remedyManyNames

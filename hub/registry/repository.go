@@ -133,8 +133,8 @@ func (r Repository) Tag(ctx context.Context, tag string, m Manifest) error {
 	return nil
 }
 
-// HasTag reports whether the repository has a tag, even if it lacks the manifest that the tag points
-// to.
+// HasTag reports whether the repository has a tag, even if it lacks the manifest to which the tag
+// points.
 func (r Repository) HasTag(ctx context.Context, tag string) (bool, error) {
 	repo, err := r.open(ctx)
 	if err == nil {

@@ -18,7 +18,8 @@ import (
 // overwrites such a file that a crash left.
 const temporary = ".new"
 
-// Replace writes a file that only its owner may read and write, in place of the one at path.
+// Replace writes the file at path, and replaces an existing one. Only the file's owner may read and
+// write it.
 func Replace(path string, b []byte) error {
 	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 func text(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) }
 
-// A log that nothing reads blocks no writer and holds a bounded number of bytes. Once it is read,
-// it reports how many lines are missing.
+// A log that nothing reads blocks no writer, and its queue has a bounded size. Once the log is
+// read, it reports how many lines were dropped.
 func TestLogThatNobodyReads(t *testing.T) {
 	for name, c := range map[string]struct {
 		line  string
@@ -44,7 +44,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 			}
 			dropped := Dropped(log.With("a", "b"))
 			if dropped == 0 {
-				t.Error("got no dropped lines")
+				t.Error("got no dropped lines, want some")
 			}
 			h.Close(time.Millisecond)
 			log.Info("too late")
@@ -94,7 +94,7 @@ func TestLinesAreWritten(t *testing.T) {
 	}
 	for i, line := range got {
 		if !strings.HasSuffix(line, fmt.Sprintf("n=%d", i)) {
-			t.Errorf("line %d: got %s", i, line)
+			t.Errorf("line %d: got %s, want n=%d", i, line, i)
 		}
 	}
 }

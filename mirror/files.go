@@ -22,7 +22,7 @@ import (
 
 // files is a directory with the objects that a hub serves, under the paths of their URLs. A file
 // has its name only when it is complete and synced. Nothing is read or written outside of the
-// directory, whatever the paths and links.
+// directory, even if a path or a link leads out of it.
 type files struct {
 	dir  string
 	root *os.Root

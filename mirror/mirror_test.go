@@ -94,7 +94,7 @@ func (h *fakeHub) mirror(t *testing.T, dir string, keys ...string) error {
 	return h.mirrorNames(t, dir, nil, keys...)
 }
 
-// mirrorNames is mirror with other names before the image's.
+// mirrorNames does what mirror does, with other names before the image's.
 func (h *fakeHub) mirrorNames(t *testing.T, dir string, names []string, keys ...string) error {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -147,19 +147,19 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 		dir := filepath.Join(top, "a/b/c/mirror")
 		err := newFakeHub(t, 1, chain).mirror(t, dir)
 		if err == nil || !strings.Contains(err.Error(), "chain") {
-			t.Errorf("chain %q: %v", chain, err)
+			t.Errorf("chain %q: got %v, want an error about the chain", chain, err)
 		}
 		outside(t, top, dir)
 	}
 	h := newFakeHub(t, 1, goodChain)
 	h.layer.DiffID = "../victim"
 	if err := h.mirror(t, t.TempDir()); err == nil || !strings.Contains(err.Error(), "../victim") {
-		t.Errorf("an invalid diffID: %v", err)
+		t.Errorf("an invalid diffID: got %v, want an error that names it", err)
 	}
 	h = newFakeHub(t, 1, goodChain)
 	h.digest = "../../../../../victim"
 	if err := h.mirror(t, t.TempDir()); err == nil || !strings.Contains(err.Error(), h.digest) {
-		t.Errorf("an invalid manifest digest: %v", err)
+		t.Errorf("an invalid manifest digest: got %v, want an error that names it", err)
 	}
 
 	top := t.TempDir()
@@ -178,7 +178,8 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 	outside(t, top, dir)
 }
 
-// A mirror trusts the keys that it was given, or the one that signed what it copied first.
+// A mirror trusts the keys that it was given. Without any, it trusts the key that signed the first
+// objects that it copied.
 func TestMirrorPinsTheKey(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mirror")
 	first, second := newFakeHub(t, 1, goodChain), newFakeHub(t, 2, goodChain)
@@ -192,7 +193,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	refused := func(err error, seen *fakeHub) {
 		t.Helper()
 		if err == nil || !strings.Contains(err.Error(), "--hub-key "+seen.publicKey()) {
-			t.Errorf("another key: %v", err)
+			t.Errorf("another key: got %v, want an error with the flag to give", err)
 		}
 	}
 	liar := newFakeHub(t, 1, goodChain)
@@ -211,7 +212,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	published(first)
 	refused(second.mirror(t, dir, first.publicKey()), second)
 	if err := second.mirror(t, dir, first.publicKey(), second.publicKey()); err != nil {
-		t.Errorf("a pinned key: %v", err)
+		t.Errorf("a pinned key: got %v, want no error", err)
 	}
 	published(second)
 	refused(first.mirror(t, dir), first)
@@ -220,7 +221,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.mirror(t, dir); err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("an invalid key file: %v", err)
+		t.Errorf("an invalid key file: got %v, want an error that names it", err)
 	}
 }
 
@@ -242,24 +243,24 @@ func TestMirrorOfManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the hub has no statement, the mirror has one: %v", err)
+		t.Errorf("the hub has no image statement: got %v, want no file", err)
 	}
 	other := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32))
 	h.objects[wire.ManifestPath(wire.DefaultDomain, goodManifest)] = sign(other)
 	if err := h.mirror(t, dir); err == nil || !strings.Contains(err.Error(), "not signed") {
-		t.Errorf("a statement with an unknown key: %v", err)
+		t.Errorf("a statement with an unknown key: got %v, want that it is not signed", err)
 	}
 	h.objects[wire.ManifestPath(wire.DefaultDomain, goodManifest)] = sign(h.key)
 	if err := h.mirror(t, dir); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "registry.test/a") {
-		t.Errorf("the mirror has %q, %v", b, err)
+		t.Errorf("the mirror has %q, %v; want the image statement", b, err)
 	}
 }
 
-// A name that the hub does not have keeps no other one from being copied, nor the hub from being
-// told what the mirror has. The error has all such names.
+// If the hub does not have a name, the other names are still copied, and the mirror still reports
+// to the hub. The error lists all names that the hub does not have.
 func TestMirrorOfARemovedImage(t *testing.T) {
 	h := newFakeHub(t, 1, goodChain)
 	dir := t.TempDir()

@@ -26,12 +26,12 @@ func TestPeer(t *testing.T) {
 	}
 	conn.Close()
 	if _, err := Peer(conn.(*net.UnixConn)); err == nil {
-		t.Error("a closed connection has a peer")
+		t.Error("Peer of a closed connection: got no error")
 	}
 }
 
-// A process that was killed and not yet waited for is dead; one that runs is not, nor is one
-// that does not exist.
+// A process that has ended and was not yet waited for is dead. A process that runs is not dead,
+// nor is a process that does not exist.
 func TestIsDead(t *testing.T) {
 	if IsDead(os.Getpid()) {
 		t.Error("this process counts as dead")

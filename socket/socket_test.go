@@ -61,11 +61,11 @@ func TestListen(t *testing.T) {
 		t.Error("a file was replaced")
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
-		t.Errorf("the file: got %q, %v", b, err)
+		t.Errorf("the file: got %q, %v; want \"precious\"", b, err)
 	}
 }
 
-// The mode is right from the first moment on, whatever the umask is.
+// The mode of a socket is 0600, whatever the umask is.
 func TestListenWithoutUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
 	path := filepath.Join(socketdir.New(t), "s.sock")

@@ -19,13 +19,13 @@ func TestReadStoresTheUnit(t *testing.T) {
 	cache := newMemory()
 	src := &source{unit: func(_ context.Context, u chunk.Unit) ([]byte, error) {
 		if u != where {
-			t.Errorf("asked for unit %v", u)
+			t.Errorf("got a request for unit %v, want %v", u, where)
 		}
 		return unit, nil
 	}}
 	u := newFetcher(src, cache)
 	if got, err := fetch(t, u, refs[1]); got != "two" || err != nil {
-		t.Fatalf("got %q, %v", got, err)
+		t.Fatalf("got %q, %v; want \"two\"", got, err)
 	}
 	u.Wait()
 	for i, want := range []string{"one", "two", "three"} {
@@ -34,7 +34,7 @@ func TestReadStoresTheUnit(t *testing.T) {
 		}
 	}
 	if s := u.Stats(); s.Requests != 1 || s.Bytes != int64(len(unit)) {
-		t.Errorf("got stats %+v", s)
+		t.Errorf("got %+v, want one request and %d bytes", s, len(unit))
 	}
 }
 
@@ -88,7 +88,7 @@ func TestLastWaiterCancels(t *testing.T) {
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the reader got %v", err)
+		t.Errorf("the reader: got %v, want context.Canceled", err)
 	}
 	<-cancelled
 	u.Wait()
@@ -106,7 +106,7 @@ func TestReadsPartsOfChunks(t *testing.T) {
 		t.Error("Cached before Read: got true, want false")
 	}
 	if err := u.Share().Read(t.Context(), refs[0], 2, got, nil); err != nil || string(got) != "chunk" {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v; want \"chunk\"", got, err)
 	}
 	u.Wait()
 	if !u.Share().Cached(refs[1], 4, got) || string(got) != "neigh" {
@@ -134,11 +134,11 @@ func TestStoredChunksAreNotFetched(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := fetch(t, u, refs[1]); got != "two" || err != nil {
-			t.Fatalf("got %q, %v", got, err)
+			t.Fatalf("got %q, %v; want \"two\"", got, err)
 		}
 	}
 	if n := src.asked.Load(); n != 1 {
-		t.Errorf("got %d requests", n)
+		t.Errorf("got %d requests, want 1", n)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 	s.fetcher.Wait()
 	clear(cache.chunks)
 	if err := s.Prefetch(t.Context(), refs[0]); err != nil || !cache.Has(refs[0].ID) {
-		t.Errorf("Prefetch once the source works: got %v, or not stored", err)
+		t.Errorf("Prefetch once the source works: got %v, want no error and a stored chunk", err)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestReceived(t *testing.T) {
 		read(second) // joins
 		u.Wait()
 		if a, b := first.Received(), second.Received(); len(a) != 1 || a[src.from] != int64(len(unit)) || len(b) != 0 {
-			t.Errorf("of %d bytes got %v for the first share, %v for the second", len(unit), a, b)
+			t.Errorf("got %v for the first share, %v for the second; want %d bytes and none", a, b, len(unit))
 		}
 		src.from = "https://two.test"
 		read(second)
@@ -260,7 +260,7 @@ func TestReceived(t *testing.T) {
 		}
 		u.Wait()
 		if b := second.Received(); len(b) != 1 || b[src.from] != 2*int64(len(unit)) {
-			t.Errorf("of twice %d bytes got %v for the second share", len(unit), b)
+			t.Errorf("got %v for the second share, want %d bytes", b, 2*len(unit))
 		}
 	})
 }

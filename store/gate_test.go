@@ -67,7 +67,8 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 				sum := st.Urgent + st.Background + st.UrgentWaiting + st.BackgroundWaiting
 				if int64(st.Urgent+st.Background) != src.running.Load() ||
 					sum != shares*each || st.UrgentWaiting+st.Urgent != shares*each/2 {
-					t.Errorf("got %d requests of %d: %+v", src.running.Load(), shares*each, st)
+					t.Errorf("got %d requests in flight, %+v; want the same number, and %d in all, half urgent",
+						src.running.Load(), st, shares*each)
 				}
 				// All shares together have up to maxFlights, and each share alwaysPerShare more,
 				// but no share more than maxPerShare.
@@ -108,7 +109,7 @@ func admitted(flights []*flight) (n int) {
 	return n
 }
 
-// Urgent flights are admitted before background flights. So is one that becomes urgent while it
+// Urgent flights are admitted before background flights, also a flight that becomes urgent while it
 // waits.
 func TestReadersGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -174,12 +175,12 @@ func TestBytesInFlight(t *testing.T) {
 			}
 			synctest.Wait()
 			if n := g.running.bytes; n > limit || n < limit-pack.MaxStored {
-				t.Errorf("urgent %v: got %d bytes being received", urgent, n)
+				t.Errorf("urgent %v: got %d bytes being received, want hardly less than %d", urgent, n, limit)
 			}
 			start := time.Now()
 			fly(two)
 			if time.Since(start) != time.Second {
-				t.Errorf("urgent %v: another share waited %s", urgent, time.Since(start)-time.Second)
+				t.Errorf("urgent %v: another share waited %s, want no wait", urgent, time.Since(start)-time.Second)
 			}
 			done.Wait()
 			if g.running != (counts{}) || one.running != (counts{}) {
@@ -207,7 +208,7 @@ func TestWantedByTwoShares(t *testing.T) {
 			}
 			if st := u.Stats().InFlight; st != (GateStats{Urgent: maxPerShare,
 				UrgentWaiting: stuck + 1 - maxPerShare}) {
-				t.Errorf("got %+v", st)
+				t.Errorf("got %+v, want maxPerShare urgent requests running and the others waiting", st)
 			}
 			mine, done := context.WithTimeout(ctx, time.Second)
 			defer done()
@@ -216,11 +217,12 @@ func TestWantedByTwoShares(t *testing.T) {
 				ask = func() error { return other.Prefetch(mine, at(refs[0], stuck)) }
 			}
 			if err := ask(); err != nil {
-				t.Errorf("ahead %v: %v", ahead, err)
+				t.Errorf("ahead %v: got %v, want no error", ahead, err)
 			}
 			if n := u.gate.running.flights(); n != maxPerShare || other.running != (counts{}) ||
 				len(other.waiting) != 0 {
-				t.Errorf("ahead %v: got %d running, %+v of the other share", ahead, n, other.running)
+				t.Errorf("ahead %v: got %d running, %+v of the other share; want %d and none",
+					ahead, n, other.running, maxPerShare)
 			}
 		})
 	}
@@ -254,7 +256,7 @@ func TestBytesOfTwoShares(t *testing.T) {
 		synctest.Wait()
 		if len(arrived) == 0 || other.running != (counts{urgent: 1, bytes: 1}) ||
 			one.running != (counts{urgent: 1, bytes: maxBytes}) {
-			t.Errorf("got one %+v, other %+v", one.running, other.running)
+			t.Errorf("got one %+v, other %+v; want maxBytes and 1 byte", one.running, other.running)
 		}
 		g.leave(full)
 		g.leave(p)
@@ -268,8 +270,9 @@ func TestBytesOfTwoShares(t *testing.T) {
 	})
 }
 
-// A flight that readers of two shares wait for is a fault of both, until it ends. It is none of a
-// share whose reader came after it was admitted, and none of a share that only fetches ahead.
+// A flight that readers of two shares wait for counts as a fault of both shares until it ends. It
+// does not count for a share whose reader came after the flight was admitted, nor for a share that
+// only fetches ahead.
 func TestFaultOfTwoShares(t *testing.T) {
 	var ended int
 	g := gate{faultEnded: func() { ended++ }}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The source's RTT counts until the first RTT was measured. Until startup ends, its bandwidth is
-// the least that is assumed; if the first RTT shows another path, that is at most defaultBandwidth.
-// Neither counts again if startup begins again.
+// The source's RTT counts until the first RTT was measured. Until startup ends, the estimated
+// bandwidth is not below the source's. If the first RTT shows another path, the source's bandwidth
+// counts as at most defaultBandwidth. Neither counts again if startup begins again.
 func TestPriorEstimateIsForgotten(t *testing.T) {
 	const rtt, seen, carried = 50 * time.Millisecond, 1e9, 1e6
 	timed := func(l *link, rtt time.Duration) {
@@ -19,19 +19,21 @@ func TestPriorEstimateIsForgotten(t *testing.T) {
 	var other link
 	other.assume(rtt/50, seen)
 	if other.roundTrip() != rtt/50 || other.bandwidth() != seen {
-		t.Errorf("prior estimate: got %v and %v", other.roundTrip(), other.bandwidth())
+		t.Errorf("prior estimate: got %v and %v, want %v and %v", other.roundTrip(), other.bandwidth(), rtt/50, seen)
 	}
 	timed(&other, rtt)
 	other.assume(rtt/50, seen)
 	if other.roundTrip() != rtt || other.bandwidth() != defaultBandwidth {
-		t.Errorf("on another path: got %v and %v", other.roundTrip(), other.bandwidth())
+		t.Errorf("on another path: got %v and %v, want %v and %v",
+			other.roundTrip(), other.bandwidth(), rtt, defaultBandwidth)
 	}
 	for source, want := range map[float64]float64{carried: minPriorBDP / rtt.Seconds(), 2e7: 2e7} {
 		var shared link
 		shared.assume(rtt/50, source)
 		timed(&shared, rtt)
 		if shared.roundTrip() != rtt || shared.bandwidth() != want {
-			t.Errorf("on a shared path: got %v and %v", shared.roundTrip(), shared.bandwidth())
+			t.Errorf("on a shared path: got %v and %v, want %v and %v",
+				shared.roundTrip(), shared.bandwidth(), rtt, want)
 		}
 	}
 	for name, end := range map[string]func(l *link){
@@ -51,15 +53,17 @@ func TestPriorEstimateIsForgotten(t *testing.T) {
 		timed(&l, rtt)
 		l.addSample(carried, true)
 		if l.bandwidth() != seen {
-			t.Errorf("%s: during startup got a bandwidth of %v", name, l.bandwidth())
+			t.Errorf("%s: during startup got a bandwidth of %v, want %v", name, l.bandwidth(), seen)
 		}
 		end(&l)
 		if l.inStartup() || l.bandwidth() != carried {
-			t.Errorf("%s: after startup got startup %v, bandwidth %v", name, l.inStartup(), l.bandwidth())
+			t.Errorf("%s: after startup got startup %v, bandwidth %v; want false, %v",
+				name, l.inStartup(), l.bandwidth(), carried)
 		}
 		l.addSample(2*carried, true)
 		if !l.inStartup() || l.bandwidth() != defaultBandwidth {
-			t.Errorf("%s: after growth got startup %v, bandwidth %v", name, l.inStartup(), l.bandwidth())
+			t.Errorf("%s: after growth got startup %v, bandwidth %v; want true, %v",
+				name, l.inStartup(), l.bandwidth(), defaultBandwidth)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 			missed, got := 0, make([]byte, refs[0].Length)
 			if err := u.Share().Read(t.Context(), refs[0], 0, got, func() { missed++ }); string(got) != "wanted" ||
 				err != nil {
-				t.Errorf("got %q, %v", got, err)
+				t.Errorf("got %q, %v; want \"wanted\"", got, err)
 			}
 			if missed != 1 {
 				t.Errorf("missed was called %d times, want once", missed)
@@ -45,7 +45,7 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 }
 
 // If no origin has the chunk, a reader asks again until missingTime has passed. The time begins
-// again when an origin answers something else.
+// anew when an origin answers something else.
 func TestNobodyHasIt(t *testing.T) {
 	_, refs := encode(t, "one")
 	gone := func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }
@@ -58,10 +58,11 @@ func TestNobodyHasIt(t *testing.T) {
 				func() { missed++ })
 			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime ||
 				took > missingTime+maxPause {
-				t.Errorf("%s: after %s got %v", name, took, err)
+				t.Errorf("%s: after %s got %v, want ErrNotFound soon after missingTime", name, took, err)
 			}
 			if missed < 5 || int64(missed) != src.asked.Load() {
-				t.Errorf("%s: got %d requests, %d calls of missed", name, src.asked.Load(), missed)
+				t.Errorf("%s: got %d requests, %d calls of missed; want as many, at least 5",
+					name, src.asked.Load(), missed)
 			}
 		})
 	}
@@ -79,13 +80,14 @@ func TestNobodyHasIt(t *testing.T) {
 		_, err := fetch(t, NewFetcher(src, noCache{}), refs[0])
 		if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || !failed ||
 			took < missingTime+missingTime/2 {
-			t.Errorf("failed %v, after %s got %v", failed, took, err)
+			t.Errorf("failed %v, after %s got %v; want ErrNotFound, later than 1.5 times missingTime",
+				failed, took, err)
 		}
 	})
 }
 
-// A second read of a chunk that no origin has fails at once, and few requests are made however
-// often it is read. When an origin has the chunk again, reads get it within seconds.
+// A second read of a chunk that no origin has fails at once. However often such a chunk is read,
+// few requests are sent. When an origin has the chunk again, reads get it within seconds.
 func TestRepeatedReadsOfWhatNobodyHas(t *testing.T) {
 	unit, refs := encode(t, "one")
 	synctest.Test(t, func(t *testing.T) {
@@ -109,12 +111,13 @@ func TestRepeatedReadsOfWhatNobodyHas(t *testing.T) {
 		for range 20 {
 			missed = 0
 			if err := read(); !errors.Is(err, chunk.ErrNotFound) || missed == 0 {
-				t.Errorf("a repeated read: %v, %d calls of missed", err, missed)
+				t.Errorf("a repeated read: got %v, %d calls of missed; want ErrNotFound and a call", err, missed)
 			}
 			time.Sleep(time.Second)
 		}
 		if took, more := time.Since(start), src.asked.Load()-asked; took > 21*time.Second || more < 2 || more > 12 {
-			t.Errorf("20 reads, one a second, took %v and made %d requests", took, more)
+			t.Errorf("20 reads, one a second, took %v and made %d requests, want at most 21 s, and 2 to 12 requests",
+				took, more)
 		}
 		other := refs[0]
 		other.Unit.N++ // newer locations
@@ -122,12 +125,13 @@ func TestRepeatedReadsOfWhatNobodyHas(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.Read(ctx, other, 0, make([]byte, 3), nil); err == nil || src.asked.Load() == before {
-			t.Errorf("a read from another unit: %v, %d requests", err, src.asked.Load()-before)
+			t.Errorf("a read from another unit: got %v, %d requests; want an error after some",
+				err, src.asked.Load()-before)
 		}
 		back = true
 		time.Sleep(maxPause)
 		if err := read(); err != nil {
-			t.Errorf("the chunk is back: %v", err)
+			t.Errorf("an origin has the chunk again: got %v, want no error", err)
 		}
 	})
 }
@@ -140,7 +144,7 @@ type loading struct {
 
 func (l *loading) IsLoading() bool { return !l.ended.Load() }
 
-// No origin has the chunk any more, and the cache, which is still loading, has it.
+// No origin has the chunk any more, but the cache has it and is still loading.
 func TestNobodyHasItAndTheCacheLoads(t *testing.T) {
 	_, refs := encode(t, "one")
 	cache := &loading{memory: newMemory()}
@@ -153,7 +157,7 @@ func TestNobodyHasItAndTheCacheLoads(t *testing.T) {
 		return nil, chunk.ErrNotFound
 	}
 	if got, err := fetch(t, newFetcher(src, cache), refs[0]); got != "one" || err != nil {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v; want \"one\"", got, err)
 	}
 }
 
@@ -181,11 +185,11 @@ func TestLiesCostRetries(t *testing.T) {
 		}
 		u := newFetcher(src, newMemory())
 		if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
-			t.Fatalf("%s: got %q, %v", name, got, err)
+			t.Fatalf("%s: got %q, %v; want \"one\"", name, got, err)
 		}
 		u.Wait()
 		if s := u.Stats(); s.Retries != tries-1 || s.Invalid != 2*(tries-1) {
-			t.Errorf("%s: %+v", name, s)
+			t.Errorf("%s: got %+v, want %d retries and twice as many invalid answers", name, s, tries-1)
 		}
 		lies = 1000
 		src.asked.Store(0)
@@ -195,10 +199,10 @@ func TestLiesCostRetries(t *testing.T) {
 			start, u := time.Now(), NewFetcher(src, newMemory())
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 			if !errors.As(err, new(*chunk.InvalidError)) || time.Since(start) != 100*time.Second {
-				t.Errorf("%s for ever: after %s got %v", name, time.Since(start), err)
+				t.Errorf("%s for ever: after %s got %v, want an InvalidError after 100 s", name, time.Since(start), err)
 			}
 			if n := src.asked.Load(); n < 40 || n > 100 {
-				t.Errorf("%s: got %d requests", name, n)
+				t.Errorf("%s: got %d requests, want 40 to 100", name, n)
 			}
 			u.Wait()
 		})
@@ -230,18 +234,19 @@ func TestReadersWaitForTheSource(t *testing.T) {
 			}}
 			u := NewFetcher(src, newMemory())
 			if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
-				t.Errorf("got %q, %v", got, err)
+				t.Errorf("got %q, %v; want \"one\"", got, err)
 			}
 			u.Wait()
 			if late := time.Since(start) - time.Minute; late > 15*time.Second || src.asked.Load() < c.asked-2 ||
 				src.asked.Load() > c.asked+10 {
-				t.Errorf("%v: got the chunk %s late, after %d requests", c.failure, late, src.asked.Load())
+				t.Errorf("%v: got the chunk %s late, after %d requests; want at most 15 s, about %d requests",
+					c.failure, late, src.asked.Load(), c.asked)
 			}
 		})
 	}
 }
 
-// A reader that gets nothing has an error at its deadline that says what went wrong.
+// A reader that gets nothing until its deadline gets an error with the cause.
 func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 	_, refs := encode(t, "one")
 	refused := errors.New("connection refused")
@@ -265,7 +270,8 @@ func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name != "silent" &&
 				!errors.Is(err, refused) {
-				t.Errorf("%s: after %s got %v", name, time.Since(start), err)
+				t.Errorf("%s: after %s got %v, want the deadline's error and the cause after 100 s",
+					name, time.Since(start), err)
 			}
 			u.Wait()
 		})
@@ -283,7 +289,7 @@ func TestUnitThatOneOriginLacks(t *testing.T) {
 	called := func() { t.Error("missed was called, although the origin that may have the unit is down") }
 	if err := share.Read(t.Context(), refs[0], 0, got, called); string(got) != "one" || err != nil ||
 		src.asked.Load() != 2 {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v; want \"one\" after two requests", got, err)
 	}
 }
 
@@ -301,6 +307,6 @@ func TestDamagedUnitFallsBackToTheID(t *testing.T) {
 		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
 	}
 	if got, err := fetch(t, newFetcher(src, newMemory()), refs[0]); got != "one" || err != nil {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v; want \"one\"", got, err)
 	}
 }

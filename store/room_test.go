@@ -11,7 +11,7 @@ import (
 )
 
 // Shares that stream at the same time get equal parts of the link. A fault of another share waits
-// no longer behind all of them than behind one.
+// no longer behind all these streams than behind one.
 func TestManyStreamsTakeTurns(t *testing.T) {
 	const shares, each, large, small = 64, 10, 200_000, 40_000
 	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
@@ -61,7 +61,8 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 					t.Error(err)
 				}
 				if late := time.Since(asked) - w.rtt - w.takes(small); late > w.takes(large+minWindow)+w.rtt/2 {
-					t.Errorf("a fault was delayed by %v behind %d streams", late, shares)
+					t.Errorf("a fault was delayed by %v behind %d streams, want at most %v",
+						late, shares, w.takes(large+minWindow)+w.rtt/2)
 				}
 			}
 		})
@@ -69,7 +70,7 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 		close(ended)
 		reads.Wait()
 		if used := w.used(0); used < 0.97 {
-			t.Errorf("got %.2f of the link used", used)
+			t.Errorf("got %.2f of the link used, want at least 0.97", used)
 		}
 		if u.link.inStartup() {
 			t.Error("the link is in startup in the end")
@@ -81,7 +82,7 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 	})
 }
 
-// A stream that hangs delays another one for seconds, not for ever.
+// A stream that hangs delays another stream for seconds, not for ever.
 func TestStreamBesideOneThatHangs(t *testing.T) {
 	unit, refs := encode(t, noise(100_000, 1), noise(100_000, 2))
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +118,7 @@ func TestStreamBesideOneThatHangs(t *testing.T) {
 			}
 		}
 		if took := time.Since(begun); took > 3*maxIdleWait {
-			t.Errorf("three units took %v beside a stream that hangs", took)
+			t.Errorf("three units took %v beside a stream that hangs, want at most %v", took, 3*maxIdleWait)
 		}
 		end()
 		work.Wait()

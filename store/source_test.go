@@ -15,8 +15,9 @@ import (
 	"lighter/test/testkit/sourcetest"
 )
 
-// directory is a Source: a file for each chunk, named by its ID. It shows what a source needs
-// that knows no units: an eStargz layer or a blob of a registry would have one method, too.
+// directory is a Source: a file for each chunk, named by its ID. It shows that a source that knows
+// no units needs one method. A source of eStargz layers, or of a registry's blobs, would be
+// similar.
 type directory string
 
 func (d directory) Fetch(_ context.Context, ref chunk.Ref, take func(store.Answer) error) error {

@@ -151,7 +151,7 @@ func TestStreamFillsTheLink(t *testing.T) {
 					}
 					waits.Go(func() {
 						if came, err := wait(t.Context()); err != nil || came != int64(len(unit)) {
-							t.Errorf("unit %d: got %d bytes, %v", n, came, err)
+							t.Errorf("unit %d: got %d bytes, %v; want %d", n, came, err, len(unit))
 						}
 					})
 					if n > link.units/2 && n%10 == 0 {
@@ -169,14 +169,14 @@ func TestStreamFillsTheLink(t *testing.T) {
 				}
 				waits.Wait()
 				if used := w.used(link.units / 2); used < 0.97 {
-					t.Errorf("got %.2f of the link used", used)
+					t.Errorf("got %.2f of the link used, want at least 0.97", used)
 				}
 				half, ideal := w.arrived[link.units/2].at.Sub(begun), link.rtt+w.takes(large*link.units/2)
 				if half > ideal*5/4 {
 					t.Errorf("the first half took %v, want about %v", half, ideal)
 				}
 				if most := w.takes(large+minWindow) + link.rtt/2; late > most {
-					t.Errorf("a fault was delayed by %v behind the stream", late)
+					t.Errorf("a fault was delayed by %v behind the stream, want at most %v", late, most)
 				}
 				t.Logf("first unit %v, half %v of %v, used %.3f, a fault late by %v, %+v",
 					w.arrived[0].at.Sub(begun), half, ideal, w.used(link.units/2), late, u.Stats().Link)
@@ -286,18 +286,17 @@ func TestStreamConnects(t *testing.T) {
 			defer w.mu.Unlock()
 			for _, n := range w.calls {
 				if n < 1 || n > want {
-					t.Errorf("RTT %v: got Connect(%d)", rtt, n)
+					t.Errorf("RTT %v: got Connect(%d), want 1 to %d", rtt, n, want)
 				}
 			}
 			if (len(w.calls) > 0) != (want > 0) {
-				t.Errorf("RTT %v: got %d calls of Connect", rtt, len(w.calls))
+				t.Errorf("RTT %v: got %d calls of Connect, want some: %t", rtt, len(w.calls), want > 0)
 			}
 		})
 	}
 }
 
-// Streams and readers share requests: nothing is asked for twice, and cached chunks are not asked
-// for.
+// Streams and readers share requests: no unit is requested twice, and no cached chunk is requested.
 func TestStreamAndReadersShareRequests(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	synctest.Test(t, func(t *testing.T) {
@@ -321,7 +320,7 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 		read(refs[1])
 		for i, wait := range []func(context.Context) (int64, error){first, second} {
 			if n, err := wait(t.Context()); err != nil || n != int64(len(unit))*int64(1-i) {
-				t.Errorf("call %d: got %d bytes, %v", i, n, err)
+				t.Errorf("call %d: got %d bytes, %v; want %d", i, n, err, len(unit)*(1-i))
 			}
 		}
 		if wait, err := s.Stream(t.Context(), refs[0], 100); wait != nil || err != nil {
@@ -334,8 +333,8 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 	})
 }
 
-// While a reader waits for a request of its own, a stream of the same share makes no queue, and
-// still fills the link.
+// While a reader waits for a request that was sent for it, a stream of the same share causes no
+// queue, and still fills the link.
 func TestReadersMeetNoQueue(t *testing.T) {
 	const large, late = 40_000, 1 << 20
 	unit, refs := encode(t, noise(large, 1))
@@ -370,7 +369,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 			return most
 		}
 		if most := stream(0, 400); most < holds*6/5 {
-			t.Errorf("while no reader waits: got %d bytes in flight, bandwidth-delay product %d", most, holds)
+			t.Errorf("while no reader waits: got %d bytes in flight, want at least %d", most, holds*6/5)
 		}
 		waits.Go(func() {
 			if err := s.Read(t.Context(), at(refs[0], late), 0, make([]byte, 10), nil); err != nil {
@@ -379,15 +378,15 @@ func TestReadersMeetNoQueue(t *testing.T) {
 		})
 		before := w.arrivals()
 		if most := stream(400, 800); most > holds+large+typicalUnit {
-			t.Errorf("while a reader waits: got %d bytes in flight, bandwidth-delay product %d", most, holds)
+			t.Errorf("while a reader waits: got %d bytes in flight, want at most %d", most, holds+large+typicalUnit)
 		}
 		if used := w.used(before); used < 0.9 {
-			t.Errorf("%.2f of the link was used while a reader waited", used)
+			t.Errorf("%.2f of the link was used while a reader waited, want at least 0.9", used)
 		}
 		close(answer)
 		waits.Wait()
 		if s.faults != 0 {
-			t.Errorf("got %d faults in the end", s.faults)
+			t.Errorf("got %d faults in the end, want none", s.faults)
 		}
 	})
 }
@@ -418,7 +417,7 @@ func TestStreamPausesWhileTheSourceFails(t *testing.T) {
 		begun := time.Now()
 		fails = false
 		if err := try(); err != nil || time.Since(begun) < maxPause {
-			t.Errorf("got the next request after %v: %v", time.Since(begun), err)
+			t.Errorf("got the next request after %v: %v; want it after maxPause", time.Since(begun), err)
 		}
 		if u.link.inFlight != 0 || u.gate.running != (counts{}) {
 			t.Errorf("in the end: got %d bytes, %+v in flight, want none", u.link.inFlight, u.gate.running)
@@ -453,7 +452,7 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 		rate := func() float64 { return float64(u.Stats().Link.Rate) }
 		stream(200)
 		if rate() < 0.9*w.rate || s.BytesPerRTT() < int64(0.9*w.rate*w.rtt.Seconds()) {
-			t.Errorf("got a rate of %.0f, and %d bytes per RTT", rate(), s.BytesPerRTT())
+			t.Errorf("got a rate of %.0f, and %d bytes per RTT; want nearly the link's", rate(), s.BytesPerRTT())
 		}
 		for range 1000 {
 			n++
@@ -462,14 +461,14 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 			}
 		}
 		if rate() < 0.9*w.rate {
-			t.Errorf("while little is asked for: got a rate of %.0f", rate())
+			t.Errorf("while little is asked for: got a rate of %.0f, want nearly %.0f", rate(), w.rate)
 		}
 		w.mu.Lock()
 		w.rate /= 10
 		w.mu.Unlock()
 		stream(300)
 		if rate() > 1.2*w.rate {
-			t.Errorf("after the link became slow: got a rate of %.0f", rate())
+			t.Errorf("after the link became slow: got a rate of %.0f, want about %.0f", rate(), w.rate)
 		}
 	})
 }
@@ -498,10 +497,11 @@ func TestWindowDoesNotGrow(t *testing.T) {
 		}
 		waits.Wait()
 		if st := u.Stats().Link; st.RoundTrip > w.rtt*11/10 {
-			t.Errorf("after a minute: got an RTT of %v, a window of %d bytes", st.RoundTrip, st.Window)
+			t.Errorf("after a minute: got an RTT of %v, a window of %d bytes; want an RTT of about %v",
+				st.RoundTrip, st.Window, w.rtt)
 		}
 		if used := w.used(100); used < 0.97 {
-			t.Errorf("got %.3f of the link used", used)
+			t.Errorf("got %.3f of the link used, want at least 0.97", used)
 		}
 	})
 }

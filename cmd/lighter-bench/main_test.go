@@ -23,7 +23,8 @@ func TestWrongArguments(t *testing.T) {
 		})
 		if code != command.ExitUsage || !strings.HasPrefix(stderr, "lighter-bench: ") ||
 			strings.Count(stderr, "\n") != 1 {
-			t.Errorf("lighter-bench %s: exit %d, %q", strings.Join(args, " "), code, stderr)
+			t.Errorf("lighter-bench %s: exit %d, %q; want a usage error in one line",
+				strings.Join(args, " "), code, stderr)
 		}
 	}
 }

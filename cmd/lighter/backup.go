@@ -20,8 +20,8 @@ func backupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup [flags] DIR",
 		Short: "Copy a hub to a directory while it runs",
-		Long: `Copy a hub to a directory, while it runs or not: a snapshot of its catalog, the objects that
-the snapshot names, its registry and its signing keys, all of these for each of its domains.
+		Long: `Copy a hub to a directory, while it runs or not: for each of its domains, a snapshot of the
+catalog, the objects that the snapshot names, the registry and the signing keys.
 Run it on the hub's machine, as the hub's user.
 
 If DIR is on the hub's file system, it gets hard links to the objects: copy DIR to another disk

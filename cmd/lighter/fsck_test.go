@@ -14,6 +14,6 @@ func TestExitCodeOfFsck(t *testing.T) {
 	}
 	found.Findings[0].Repaired = 2
 	if err := (fsckResult{found}).Err(); err != nil {
-		t.Errorf("all problems are repaired: %v", err)
+		t.Errorf("all problems are repaired: got %v, want no error", err)
 	}
 }

@@ -105,7 +105,7 @@ func printCollection(c collection) error {
 		fmt.Println("a layer stays if the registry that it came from does not have it any more; a dry run does not ask")
 	}
 	if c.Unrenewed > 0 {
-		fmt.Printf("the packs of %d trees stay, as an object of these is lost or damaged: "+
+		fmt.Printf("the packs of %d trees stay, because an object of each tree is lost or damaged: "+
 			"run lighter fsck --deep --repair\n", c.Unrenewed)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"lighter/wire"
 )
 
-// A plan also says which packs would become smaller: their bytes are among those that come back.
+// A plan also says how many packs would be replaced by smaller ones.
 func TestRewrittenPacksArePrinted(t *testing.T) {
 	for rewritten, want := range map[int64]string{0: "", 1: "1 pack would be rewritten",
 		3: "3 packs would be rewritten"} {

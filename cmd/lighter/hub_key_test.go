@@ -44,7 +44,7 @@ func printedBy(t *testing.T, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := lighter(t, args...)
 	if code != 0 {
-		t.Fatalf("lighter %s: exit %d, %s", strings.Join(args, " "), code, stderr)
+		t.Fatalf("lighter %s: exit %d, %s; want exit 0", strings.Join(args, " "), code, stderr)
 	}
 	return stdout
 }
@@ -89,19 +89,19 @@ func TestKeysOfADomain(t *testing.T) {
 	}
 	code, _, stderr := lighter(t, "hub", "key", "show", "--root", root, "--domain", "../x")
 	if code != command.ExitUsage {
-		t.Errorf("a domain of any name: exit %d, %q", code, stderr)
+		t.Errorf("an invalid name of a domain: exit %d, %q; want a usage error", code, stderr)
 	}
 }
 
-// A backup has the keys of all domains, whether a configuration names these or not. A command that
-// runs while all domains are held gets its arguments, and its failure is the command's.
+// A backup has the keys of all domains, whether a configuration names the domains or not. "lighter
+// backup hold" passes the arguments on to its command, and fails if that command fails.
 func TestBackupOfAllDomains(t *testing.T) {
 	root, file := openedHub(t)
 	dir, again := filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "again")
 	var r backup.Result
 	text := printedBy(t, "backup", "--root", root, "--json", dir)
 	if err := json.Unmarshal([]byte(text), &r); err != nil || r.Time.IsZero() {
-		t.Errorf("backup %+v, %v", r, err)
+		t.Errorf("backup: got %+v, %v; want a result with a time", r, err)
 	}
 	printedBy(t, "restore", "--root", again, dir)
 	for _, domain := range []string{"default", "team"} {
@@ -121,7 +121,7 @@ func TestBackupOfAllDomains(t *testing.T) {
 		}
 		if code, _, stderr := lighter(t, append(hold, "--", "false")...); code != command.ExitFailed ||
 			!strings.Contains(stderr, "false") {
-			t.Errorf("%q of a command that fails: exit %d, %q", hold, code, stderr)
+			t.Errorf("%q of a command that fails: exit %d, %q; want a failure that names it", hold, code, stderr)
 		}
 	}
 	// A domain that the hub has not opened cannot be held.
@@ -136,11 +136,12 @@ func TestBackupOfAllDomains(t *testing.T) {
 	code, _, stderr := lighter(t, "backup", "hold", "--config", file, "--", "true")
 	if code != command.ExitFailed || !strings.Contains(stderr, "domain new") ||
 		!strings.Contains(stderr, "start the hub") {
-		t.Errorf("a domain that no hub has opened: exit %d, %q", code, stderr)
+		t.Errorf("a domain that no hub has opened: exit %d, %q; want an error that names it and says what to do",
+			code, stderr)
 	}
 }
 
-// A hub whose key is lost says what to do, and starts when that was done.
+// A hub whose key is lost says what to do, and starts once that was done.
 func TestLostKeyIsReplaced(t *testing.T) {
 	root, file := openedHub(t)
 	path := filepath.Join(rootdir.Domain(root, "team"), "hub.key")
@@ -152,7 +153,7 @@ func TestLostKeyIsReplaced(t *testing.T) {
 		// The hub ends when it has opened its domains: the address is invalid.
 		code, _, stderr := lighter(t, "hub", "--config", file, "--disk-reserve", "0", "--listen", "127.0.0.1:99999")
 		if code != command.ExitFailed {
-			t.Errorf("exit %d, %q", code, stderr)
+			t.Errorf("exit %d, %q; want exit %d", code, stderr, command.ExitFailed)
 		}
 		return stderr
 	}
@@ -164,7 +165,7 @@ func TestLostKeyIsReplaced(t *testing.T) {
 	}
 	code, _, stderr := lighter(t, "hub", "key", "use", "--config", file, "--domain", "team")
 	if code != command.ExitFailed || !strings.Contains(stderr, path) {
-		t.Errorf("use a key that does not exist: exit %d, %q", code, stderr)
+		t.Errorf("use a key that does not exist: exit %d, %q; want an error that names the file", code, stderr)
 	}
 	printedBy(t, "hub", "key", "add", "--config", file, "--domain", "team")
 	if text := start(); !strings.Contains(text, path) || !strings.Contains(text, "lighter hub key use") {

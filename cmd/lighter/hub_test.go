@@ -94,8 +94,9 @@ func imageLayout(t *testing.T, content string) string {
 	return full
 }
 
-// An argument that the hub refuses as invalid is a wrong argument, as one that the command refuses.
-// What the hub does not have, or does not allow, is not.
+// An argument that the hub refuses as invalid gives the exit code of a wrong argument, like an
+// argument that the command itself refuses. An object that the hub does not have, or a request that
+// it does not allow, does not.
 func TestExitCodesOfAHubsAnswers(t *testing.T) {
 	address := servedHub(t, t.TempDir(), func(*hub.Config) {})
 	for _, c := range []struct {
@@ -127,7 +128,7 @@ func TestExitCodesOfAHubsAnswers(t *testing.T) {
 	}
 }
 
-// A local image is pushed only if the hub accepts it under its name, and does not have it yet.
+// A local image is pushed only if the hub accepts it under its name and does not have it yet.
 func TestAddAsksBeforeItPushes(t *testing.T) {
 	dir := t.TempDir()
 	token, wrong := filepath.Join(dir, "token"), filepath.Join(dir, "wrong")

@@ -18,7 +18,7 @@ func imagesCommand() *cobra.Command {
 		Long: `List a hub's images, also those that failed.
 
 UNIQUE is the size of what only this image needs: before the slash the plain bytes of
-chunks that no other image has, behind it the stored bytes of these chunks and of the
+chunks that no other image has, after it the stored bytes of these chunks and of the
 image's original blobs. The hub computes it in the background; until then a new image
 shows "-", and other images show the previous size.`,
 		Example: `  lighter images

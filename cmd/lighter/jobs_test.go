@@ -31,7 +31,7 @@ func TestJobState(t *testing.T) {
 	}
 }
 
-// Ctrl-C is how a watched list ends, also in the midst of a request: it is no failure.
+// Ctrl-C ends a watched list, also during a request. That is no failure.
 func TestWatchedListIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	hub := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {

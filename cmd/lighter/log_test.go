@@ -49,7 +49,7 @@ func fullPipe(t *testing.T) *os.File {
 	return os.NewFile(uintptr(fds[1]), "full pipe")
 }
 
-// A daemon that fails ends although nobody reads its error, so that another one can be started.
+// A daemon that fails ends even if nothing reads its error, so that another one can be started.
 func TestErrorThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	stderr := fullPipe(t)
@@ -59,12 +59,12 @@ func TestErrorThatNobodyReads(t *testing.T) {
 	hub := exec.CommandContext(ctx, os.Args[0], "hub", "--root", "/dev/null/root", "--listen", "127.0.0.1:0")
 	hub.Env, hub.Stderr = append(os.Environ(), runsMain+"=1"), stderr
 	if err := hub.Run(); hub.ProcessState.ExitCode() != command.ExitFailed {
-		t.Errorf("it does not end: %v", err)
+		t.Errorf("the hub: %v, want that it ends with exit 1", err)
 	}
 }
 
-// A hub whose log nobody reads answers as before, and ends when it is told to. (A node's log
-// is made by the same function.)
+// A hub whose log nothing reads answers as before, and ends on SIGTERM. (A node's log is made by
+// the same function.)
 func TestLogThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "admin.sock") // a port could be taken by others meanwhile

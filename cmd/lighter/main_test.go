@@ -41,7 +41,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 		t.Errorf("only %d commands were seen", seen)
 	}
 	if code, out, _ := lighter(t, "add", "--help"); code != 0 || !strings.Contains(out, "docker-archive:") {
-		t.Errorf("add --help: exit %d, %q", code, out)
+		t.Errorf("add --help: exit %d, %q; want exit 0 and the help", code, out)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestWrongArguments(t *testing.T) {
 	} {
 		code, _, stderr := lighter(t, args...)
 		if code != command.ExitUsage || !strings.HasPrefix(stderr, "lighter: ") || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("lighter %s: exit %d, %q", strings.Join(args, " "), code, stderr)
+			t.Errorf("lighter %s: exit %d, %q; want a usage error in one line", strings.Join(args, " "), code, stderr)
 		}
 	}
 }
@@ -83,11 +83,11 @@ func TestErrorsAreOneLine(t *testing.T) {
 func TestNoHubAndNoNode(t *testing.T) {
 	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != command.ExitFailed ||
 		!strings.Contains(stderr, "127.0.0.1:1") || !strings.Contains(stderr, "--hub") {
-		t.Errorf("no hub: exit %d, %q", code, stderr)
+		t.Errorf("no hub: exit %d, %q; want a failure that names the hub and --hub", code, stderr)
 	}
 	if code, _, stderr := lighter(t, "status", "--root", t.TempDir()); code != exitNoDaemon ||
 		!strings.Contains(stderr, "--root") {
-		t.Errorf("no node: exit %d, %q", code, stderr)
+		t.Errorf("no node: exit %d, %q; want exit %d and an error that names --root", code, stderr, exitNoDaemon)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 	for _, name := range []string{"node", "hub"} {
 		code, first, stderr := lighter(t, "config", name)
 		if code != 0 {
-			t.Fatalf("config %s: exit %d, %s", name, code, stderr)
+			t.Fatalf("config %s: exit %d, %s; want exit 0", name, code, stderr)
 		}
 		file := filepath.Join(t.TempDir(), "config.toml")
 		if err := os.WriteFile(file, []byte(first), 0o600); err != nil {
@@ -149,7 +149,7 @@ func TestSizesInTheConfigurationOfAHub(t *testing.T) {
 		{"--startup-bytes", "10 miles"}} {
 		code, _, stderr := lighter(t, append([]string{"config", "hub"}, args...)...)
 		if code != command.ExitUsage || !strings.Contains(stderr, "disk") && !strings.Contains(stderr, "startup") {
-			t.Errorf("%q: exit %d, %q", args, code, stderr)
+			t.Errorf("%q: exit %d, %q; want a usage error that names the flag", args, code, stderr)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func TestTablesAreAddedToAPrintedConfiguration(t *testing.T) {
 		}
 		code, out, stderr := lighter(t, "config", "hub", "--config", file)
 		if header, _, _ := strings.Cut(table, "\n"); code != 0 || !strings.Contains(out, "\n"+header+"\n") {
-			t.Errorf("with a table %s: exit %d, %s", header, code, stderr)
+			t.Errorf("with a table %s: exit %d, %s; want exit 0 and the table in the output", header, code, stderr)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func TestWrongConfiguration(t *testing.T) {
 		for _, args := range [][]string{{"config", "node"}, {"node"}} {
 			code, _, stderr := lighter(t, append(args, "--config", file)...)
 			if code != command.ExitUsage || !strings.Contains(stderr, want) || strings.Contains(stderr, "node.Config") {
-				t.Errorf("%q: exit %d, %q", text, code, stderr)
+				t.Errorf("%q: exit %d, %q; want a usage error with %q", text, code, stderr, want)
 			}
 		}
 	}
@@ -263,13 +263,13 @@ func TestFlagsOverrideTheFileAndTheFileDefaults(t *testing.T) {
 	}
 	if config.CacheSize != "1GiB" || config.Hub != "http://127.0.0.1:8" || config.Root != "/default" ||
 		strings.Join(config.Keys, "") != "bc" {
-		t.Errorf("effective: %+v", config)
+		t.Errorf("effective: got %+v, want the flags' values, then the file's, then the defaults", config)
 	}
 	if err := os.WriteFile(file, []byte("cachesize = '1GiB'\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := effective(cmd, file, &config); err == nil || !strings.Contains(err.Error(), "cachesize") {
-		t.Errorf("a key that does not exist: %v", err)
+		t.Errorf("a key that does not exist: got %v, want an error that names it", err)
 	}
 }
 

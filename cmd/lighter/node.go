@@ -86,7 +86,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 		"the most that is prefetched for one image, uncompressed (`SIZE`)")
 	f.BoolVar(&config.Complete, "complete", config.Complete, "fetch the rest of running images in the background")
 	f.TextVar(&config.CompleteRate, "complete-rate", config.CompleteRate,
-		"the background rate, in compressed bytes a second (`SIZE`; 0: whatever the link has left)")
+		"the background rate, in compressed bytes a second (`SIZE`; 0: all that the link has left)")
 	f.StringSliceVar(&config.CompleteSchedule, "complete-schedule", config.CompleteSchedule,
 		"when the background fetch runs, in local time (`WINDOWS`: 22:00-06:00; may be repeated; none: always)")
 	f.BoolVar(&config.LocalDevice, "local-device", config.LocalDevice,

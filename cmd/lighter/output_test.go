@@ -7,7 +7,7 @@ import (
 	"lighter/wire"
 )
 
-// Numbers that are no bytes are printed as numbers.
+// Numbers that are not bytes are printed without a unit.
 func TestProgressIsPrinted(t *testing.T) {
 	_, got := printed.By(t, func() {
 		_, _ = watch(func(show func(wire.Progress)) (struct{}, error) {

@@ -218,7 +218,7 @@ func FuzzSplit(f *testing.F) {
 func TestParseID(t *testing.T) {
 	id := Sum([]byte("x"))
 	if got, err := ParseID(id.String()); err != nil || got != id {
-		t.Errorf("ParseID(%s) = %v, %v", id, got, err)
+		t.Errorf("ParseID(%s): got %v, %v; want the same ID", id, got, err)
 	}
 	for _, bad := range []string{"", "ab", strings.ToUpper(id.String()), id.String() + "0", strings.Repeat("g", 64)} {
 		if _, err := ParseID(bad); err == nil {

@@ -280,7 +280,7 @@ func TestWriteRefuses(t *testing.T) {
 			t.Errorf("error is %v, want %q and %v", err, c.text, c.want)
 		}
 		if b.Len() > 0 {
-			t.Errorf("%v, but %d bytes were written", err, b.Len())
+			t.Errorf("error %v: got %d bytes written, want none", err, b.Len())
 		}
 	}
 }

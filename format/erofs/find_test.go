@@ -20,7 +20,7 @@ func TestFindNothing(t *testing.T) {
 	}
 	for _, path := range []string{"/", "", "/d", "/d/zz", "d/zz", "/link"} {
 		if _, err := f.Find(path); err != nil {
-			t.Errorf("%q: %v", path, err)
+			t.Errorf("%q: got %v, want no error", path, err)
 		}
 	}
 }

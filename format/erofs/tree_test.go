@@ -150,7 +150,7 @@ func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 	}
 	checked, err := m.Walk(context.Background(), nil)
 	if err != nil || checked != stats {
-		t.Errorf("Walk without visit returns %+v, %v; with visit %+v", checked, err, stats)
+		t.Errorf("Walk without visit: got %+v, %v; want %+v as with visit", checked, err, stats)
 	}
 	return b, stats
 }

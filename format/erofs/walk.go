@@ -158,7 +158,7 @@ func (c *checker) dir(ctx context.Context, d pendingDir) error {
 	return nil
 }
 
-// dirBlock returns block i of a directory, as far as it is within the directory's size.
+// dirBlock returns the part of block i of a directory that is within the directory's size.
 func (c *checker) dirBlock(h *header, e extent, i int64) ([]byte, error) {
 	from := e.block + i*BlockSize
 	if i >= e.blocks {

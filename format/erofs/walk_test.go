@@ -230,7 +230,7 @@ func TestWalkBoundsItsMemory(t *testing.T) {
 		c := m.checker(nil)
 		c.free = bound
 		if err := c.run(context.Background()); (err == nil) != want || err != nil && !errors.Is(err, ErrInvalid) {
-			t.Errorf("with %d bytes: %v", bound, err)
+			t.Errorf("with %d bytes: got %v, want success: %t", bound, err, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"lighter/format/tree"
 )
 
-// A page with a correct digest can still be invalid, if a malicious hub has signed it.
+// A page with a correct digest can still be invalid, if a malicious hub has signed the index.
 func TestDecodePageRefuses(t *testing.T) {
 	const first, end = 8192, 1 << 30
 	one, two := Extent{Offset: first, Length: 100, First: true, ID: id(1)},
@@ -31,7 +31,7 @@ func TestDecodePageRefuses(t *testing.T) {
 	with := func(e Extent, change func(e *Extent)) Extent { change(&e); return e }
 	if extents, err := decodePage(page(same, one, two), 2, first, end); err != nil ||
 		!slices.Equal(extents, []Extent{one, two}) {
-		t.Fatalf("got %v, %v", extents, err)
+		t.Fatalf("got %v, %v; want both extents", extents, err)
 	}
 	for name, b := range map[string][]byte{
 		"out of order":           page(same, two, one),
@@ -117,7 +117,7 @@ func TestDecodeHeaderRefuses(t *testing.T) {
 		"files at will":      put(files, 1<<62),
 	} {
 		if _, err := decodeHeader(b); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want no error", name, err)
 		}
 	}
 	many := m.Header
@@ -143,7 +143,7 @@ func TestReceiveComparesTheDevice(t *testing.T) {
 		}
 		_, err := Receive(&whole, m.ID(), io.Discard, io.Discard)
 		if (err == nil) != (more == 0) {
-			t.Errorf("a device of %d bytes more: %v", more, err)
+			t.Errorf("a device of %d bytes more: got %v, want no error only for 0", more, err)
 		}
 	}
 }

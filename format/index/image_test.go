@@ -79,7 +79,8 @@ func TestImageStatement(t *testing.T) {
 	}
 	long := SignImage(signers, digestOf(1), digestOf(2), many)
 	if err := long.Verify(digestOf(1), keys); err != nil || len(long.Repositories) != MaxRepositories {
-		t.Errorf("of too many repositories the statement names %d: %v", len(long.Repositories), err)
+		t.Errorf("of too many repositories the statement names %d (%v), want %d",
+			len(long.Repositories), err, MaxRepositories)
 	}
 }
 
@@ -89,7 +90,7 @@ func TestImageStatementOfSeveralKeys(t *testing.T) {
 	s := SignImage(signers[:MaxKeys], digestOf(1), digestOf(2), nil)
 	for i, key := range keys {
 		if err := s.Verify(digestOf(1), []ed25519.PublicKey{key}); (err == nil) != (i < MaxKeys) {
-			t.Errorf("key %d: %v", i, err)
+			t.Errorf("key %d: got %v, want no error: %t", i, err, i < MaxKeys)
 		}
 	}
 	many := SignImage(signers, digestOf(1), digestOf(2), nil)

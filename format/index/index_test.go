@@ -78,7 +78,7 @@ func TestMakeLaysFilesOut(t *testing.T) {
 		t.Errorf("the device has %d bytes, want %d", m.DeviceSize, want)
 	}
 	if m.Files != 7 || m.Bytes != 2*4203+78392+5000+65536+3 {
-		t.Errorf("the header counts %d files of %d bytes", m.Files, m.Bytes)
+		t.Errorf("the header counts %d files of %d bytes, want 7 of %d", m.Files, m.Bytes, 2*4203+78392+5000+65536+3)
 	}
 	if m.Extents != 5 || m.DistinctChunks != 5 || m.DistinctBytes != 4203+200+5000 {
 		t.Errorf("%d extents, %d chunks of %d bytes", m.Extents, m.DistinctChunks, m.DistinctBytes)
@@ -93,7 +93,8 @@ func TestReceiveAndRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h != m.Header || int64(extents.Len()) != h.MapSize() || int64(metadata.Len()) != h.MetadataSize {
-		t.Errorf("received %+v with %d and %d bytes", h, extents.Len(), metadata.Len())
+		t.Errorf("received %+v with %d and %d bytes, want the header and parts of its sizes",
+			h, extents.Len(), metadata.Len())
 	}
 	if chunk.Sum(metadata.Bytes()) != h.Metadata {
 		t.Error("the received metadata image differs")
@@ -112,7 +113,7 @@ func TestReceiveAndRead(t *testing.T) {
 		}
 	}
 	if _, err := x.Extent(5); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a missing extent: %v", err)
+		t.Errorf("a missing extent: got %v, want ErrNotFound", err)
 	}
 }
 
@@ -221,8 +222,8 @@ func TestEveryBitIsVerified(t *testing.T) {
 	}
 }
 
-// The content of a file can be the chunk list of another file, so that their keys are equal. Each
-// must have its own place: otherwise one would show the other's bytes.
+// The content of a file can be the bytes of another file's chunk list, so that the SHA-256 of both
+// is equal. Each must have its own place: otherwise one would show the other's bytes.
 func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 	listed := file(4096, 4096, 4096, 100)
 	var list []byte

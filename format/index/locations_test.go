@@ -46,13 +46,13 @@ func TestLocations(t *testing.T) {
 		}
 	}
 	if _, err := l.Unit(5); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a missing location: %v", err)
+		t.Errorf("a missing location: got %v, want ErrNotFound", err)
 	}
 	if got := l.Startups(); !reflect.DeepEqual(got, startups) {
 		t.Errorf("startup packs %v, want %v", got, startups)
 	}
 	if _, err := openBytes(enc, id(9), -1); err != nil {
-		t.Errorf("locations of an unknown number of extents: %v", err)
+		t.Errorf("locations of an unknown number of extents: got %v, want no error", err)
 	}
 	golden.Compare(t, "locations.golden", hex.Dump(enc))
 }
@@ -114,7 +114,7 @@ func TestLocationsAtTheirBounds(t *testing.T) {
 	units := triggers + MaxUnits*unitSize
 	for _, n := range []int64{extents, -1} {
 		if l, err := openBytes(enc, id(9), n); err != nil || !reflect.DeepEqual(l.Startups(), []Startup{s}) {
-			t.Errorf("locations at the limits (%d extents): %v", n, err)
+			t.Errorf("locations at the limits (%d extents): got %v, want no error and the startup pack", n, err)
 		}
 		if _, err := openBytes(oneMore(enc, 60, locationsHeader+12, triggers, MaxTriggers), id(9), n); err == nil {
 			t.Errorf("one trigger too many (%d extents) was accepted", n)
@@ -131,7 +131,8 @@ func TestLocationsAtTheirBounds(t *testing.T) {
 		for _, n := range []int64{packs, -1} {
 			_, err := OpenLocations(zerosBehind(head[:]), locationsHeader+packs*(chunk.Size+locationSize), id(9), n)
 			if (err == nil) != (packs == maxPacks) {
-				t.Errorf("locations with %d packs (%d extents): %v", packs, n, err)
+				t.Errorf("locations with %d packs (%d extents): got %v, want success: %t",
+					packs, n, err, packs == maxPacks)
 			}
 		}
 	}
@@ -275,7 +276,7 @@ func FuzzOpenLocations(f *testing.F) {
 			return nil
 		})
 		if inErr := l.In(id(1), func(int64, uint32) {}); (inErr == nil) != (err == nil) {
-			t.Fatalf("read one pack's: %v, all: %v", inErr, err)
+			t.Fatalf("locations of one pack: got %v, all locations: %v; want errors of both or of neither", inErr, err)
 		}
 		if err == nil && seen != l.n {
 			t.Fatalf("%d locations of %d", seen, l.n)

@@ -32,7 +32,7 @@ func TestCheckMetadata(t *testing.T) {
 		"broken":      check(m.Header, broken),
 	} {
 		if invalid := new(chunk.InvalidError); !errors.As(err, &invalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want an InvalidError", name, err)
 		}
 	}
 	// A read error or a cancelled context does not make the image invalid.

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Maps with far more pages than slots get their own pages, although they replace each other's.
+// Maps with far more pages than there are slots each read their own pages, although they replace
+// each other's pages in the cache.
 func TestMapsShareFewPages(t *testing.T) {
 	const maps, places = 4, 3
 	shared := NewPages(places)
@@ -46,7 +47,7 @@ func TestMapsShareFewPages(t *testing.T) {
 	readers.Wait()
 }
 
-// A page is read once while no other page replaces it. Verify replaces none.
+// A page is read only once as long as no other page replaces it. Verify replaces no page.
 func TestPagesAreKept(t *testing.T) {
 	m, whole := made(t, many(t, 200))
 	var extents bytes.Buffer
@@ -77,7 +78,7 @@ func TestPagesAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := x.Extent(0); err != nil || file.reads != 0 {
-		t.Errorf("after another map was verified: %d pages were read, %v", file.reads, err)
+		t.Errorf("after another map was verified: %d pages were read (%v), want none", file.reads, err)
 	}
 }
 

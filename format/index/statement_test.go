@@ -46,14 +46,14 @@ func TestStatement(t *testing.T) {
 	}
 	var tooNew *NewerFormatError
 	if err := newer.Verify(chain, []ed25519.PublicKey{public}); !errors.As(err, &tooNew) || tooNew.Format != Format+1 {
-		t.Errorf("a newer format: %v", err)
+		t.Errorf("a newer format: got %v, want a NewerFormatError", err)
 	}
 	if err := none.Verify(chain, []ed25519.PublicKey{public}); errors.As(err, &tooNew) {
 		t.Errorf("format 0 counts as newer: %v", err)
 	}
 	text := FormatKey(public)
 	if back, err := ParseKey(text); err != nil || !back.Equal(public) {
-		t.Errorf("ParseKey(%q) = %v, %v", text, back, err)
+		t.Errorf("ParseKey(%q): got %v, %v; want the same key", text, back, err)
 	}
 	for _, bad := range []string{"", "ed25519:", "ed25519:AAAA", strings.TrimPrefix(text, "ed25519:"), text + "=",
 		text + "\n", text[:len(text)-2] + "1="} {
@@ -99,7 +99,7 @@ func TestStatementOfSeveralKeys(t *testing.T) {
 	}
 	old := Statement{Chain: one.Chain, Tree: id(2), Format: one.Format, Signature: one.Signature}
 	if err := old.Verify(chain, public[:1]); err != nil || one.Tree != id(2).String() {
-		t.Errorf("a reader of one signature: %v", err)
+		t.Errorf("a reader of one signature: got %v, want no error and the same tree", err)
 	}
 	forged := decoded
 	forged.Tree = id(3)

@@ -136,7 +136,7 @@ func TestPack(t *testing.T) {
 	units := [][]byte{encodeUnit(t, "a"), encodeUnit(t, "b", "c"), encodeUnit(t, "d")}
 	for i, u := range units {
 		if n, err := w.Add(u); err != nil || int(n) != i {
-			t.Fatalf("Add of unit %d = %d, %v", i, n, err)
+			t.Fatalf("Add of unit %d: got number %d, %v; want the same number", i, n, err)
 		}
 	}
 	id, size, err := w.Close()
@@ -238,7 +238,7 @@ func TestGolden(t *testing.T) {
 		t.Fatalf("DecodeUnit = %v, %v, want 3 chunks", u, err)
 	}
 	if plain, err := u.Chunk(2); err != nil || string(plain) != "hello, world" {
-		t.Errorf("Chunk(2) = %q, %v", plain, err)
+		t.Errorf("Chunk(2): got %q, %v; want \"hello, world\"", plain, err)
 	}
 	file := readDump(t, packFile)
 	table, err := ReadTable(bytes.NewReader(file), int64(len(file)))
@@ -251,7 +251,7 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if plain, err := u.Chunk(0); err != nil || string(plain) != "the second unit" {
-		t.Errorf("Chunk(0) of the second unit = %q, %v", plain, err)
+		t.Errorf("Chunk(0) of the second unit : got %q, %v; want \"the second unit\"", plain, err)
 	}
 }
 

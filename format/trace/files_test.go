@@ -83,7 +83,7 @@ func TestFilesOfATrace(t *testing.T) {
 	var got []string
 	for _, e := range r.Entries {
 		if len(e.Chunks) == 0 {
-			t.Errorf("no chunks: %v", e)
+			t.Errorf("%v: got no chunks, want some", e)
 		}
 		got = append(got, fmt.Sprint(e.At.Milliseconds(), " ", e.Path, " ", e.Offset, " ", e.Length, " ",
 			len(e.Chunks)))

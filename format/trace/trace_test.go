@@ -156,7 +156,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if again, err := Decode(got.Encode(), chunk.Sum(nil), device); err != nil || !reflect.DeepEqual(again, got) {
-			t.Errorf("%v, then %v, error %v", got, again, err)
+			t.Errorf("encoded and decoded again: got %v, %v; want %v", again, err, got)
 		}
 	})
 }

@@ -54,7 +54,7 @@ func TestAttributesOfOneInodeAreBounded(t *testing.T) {
 		var refused *EntryError
 		if c.bound == "" && err != nil || c.bound != "" &&
 			(!errors.As(err, &refused) || !strings.Contains(err.Error(), c.bound)) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want an error with %q (none if empty)", name, err, c.bound)
 		}
 	}
 }
@@ -103,13 +103,14 @@ func TestMemoryOfAChainIsBounded(t *testing.T) {
 			var beyond *LimitError
 			if over == 0 && err != nil || over == 1 && c.bytes > 0 &&
 				(!errors.As(err, &beyond) || beyond.Limit != maxKept) {
-				t.Errorf("%s, %d bytes over the budget: got %v", name, over, err)
+				t.Errorf("%s, %d bytes over the budget: got %v, want a LimitError only above the budget",
+					name, over, err)
 			}
 		}
 	}
 }
 
-// Attributes that a directory copies from a lower layer count, too.
+// Attributes that a directory copies from a lower layer count in the memory of the chain, too.
 func TestMemoryOfCopiedAttributesIsBounded(t *testing.T) {
 	for _, over := range []int64{0, 1} {
 		b := &budget{ctx: t.Context()}
@@ -123,7 +124,7 @@ func TestMemoryOfCopiedAttributesIsBounded(t *testing.T) {
 		err := newUnpacker(b, []*volume{lower.volume}).unpack(&Entry{Type: '0', Name: "d/f"})
 		var beyond *LimitError
 		if over == 0 && err != nil || over == 1 && !errors.As(err, &beyond) {
-			t.Errorf("%d bytes over the budget: got %v", over, err)
+			t.Errorf("%d bytes over the budget: got %v, want a LimitError only above the budget", over, err)
 		}
 	}
 }
@@ -133,7 +134,7 @@ func TestErrorOfATimeNamesItsEntry(t *testing.T) {
 		{Type: '5', Name: "./a/"}, {Type: '2', Name: "a", Linkname: "b"}}}}, Limits{})
 	var refused *EntryError
 	if !errors.As(err, &refused) || refused.Entry != "./a/" {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want an EntryError that names ./a/", err)
 	}
 }
 
@@ -171,7 +172,7 @@ func TestOpaqueMarkersAreBounded(t *testing.T) {
 	}
 	var beyond *LimitError
 	if !errors.As(err, &beyond) || beyond.Limit != maxSteps {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a LimitError of %d", err, maxSteps)
 	}
 
 	// One marker visits more nodes than there are steps between two checks of the context.
@@ -206,6 +207,6 @@ func TestMarksAreBounded(t *testing.T) {
 	}
 	var beyond *LimitError
 	if !errors.As(err, &beyond) || beyond.Limit != maxKept {
-		t.Errorf("10,000 marks: got %v", err)
+		t.Errorf("10,000 marks: got %v, want a LimitError of %d", err, maxKept)
 	}
 }

@@ -106,7 +106,7 @@ func TestErrorNamesLayerAndEntry(t *testing.T) {
 		t.Fatalf("got %v, want an EntryError", err)
 	}
 	if refused.Layer != 1 || refused.Entry != "./c" {
-		t.Errorf("got layer %d, entry %q", refused.Layer, refused.Entry)
+		t.Errorf("got layer %d, entry %q; want layer 1, entry \"./c\"", refused.Layer, refused.Entry)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestLimitOfEntries(t *testing.T) {
 		_, err := applyTar(Limits{Entries: c.limit}, layer)
 		var beyond *LimitError
 		if ok := err == nil; ok != c.ok || !ok && (!errors.As(err, &beyond) || beyond.Limit != c.limit) {
-			t.Errorf("limit %d: got %v", c.limit, err)
+			t.Errorf("limit %d: got %v, want success: %t", c.limit, err, c.ok)
 		}
 	}
 }
@@ -133,14 +133,14 @@ func TestApplyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Apply(ctx, []LayerSource{&entries{}}, Limits{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 }
 
 func TestApplyReturnsErrorsOfLayers(t *testing.T) {
 	if _, err := Apply(context.Background(), []LayerSource{&entries{err: errTest}}, Limits{}); !errors.Is(err,
 		errTest) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want the layer's error", err)
 	}
 	if _, err := Apply(context.Background(), nil, Limits{}); err == nil {
 		t.Error("apply a chain without layers: got no error")
@@ -151,7 +151,7 @@ func TestApplyChecksContent(t *testing.T) {
 	source := &entries{list: []*Entry{{Type: '0', Name: "a", Size: 3, Content: Content{Inline: []byte("no")}}}}
 	var refused *EntryError
 	if _, err := Apply(context.Background(), []LayerSource{source}, Limits{}); !errors.As(err, &refused) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want an EntryError", err)
 	}
 }
 
@@ -195,6 +195,6 @@ func TestNestedLinksAreBounded(t *testing.T) {
 	}
 	var beyond *LimitError
 	if !errors.As(err, &beyond) || beyond.Limit != maxSteps {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want a LimitError of %d", err, maxSteps)
 	}
 }

@@ -93,7 +93,7 @@ func TestRecordReturnsItsEntries(t *testing.T) {
 
 func TestEmptyRecord(t *testing.T) {
 	if list, err := readRecord(bytes.NewReader(writeRecord(t, nil))); err != nil || len(list) != 0 {
-		t.Errorf("got %d entries, %v", len(list), err)
+		t.Errorf("got %d entries, %v; want none", len(list), err)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestTruncatedRecord(t *testing.T) {
 	record := writeRecord(t, list[:len(list)-1])
 	for n := range record {
 		if _, err := readRecord(bytes.NewReader(record[:n])); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatalf("%d of %d bytes: got %v", n, len(record), err)
+			t.Fatalf("%d of %d bytes: got %v, want ErrUnexpectedEOF", n, len(record), err)
 		}
 	}
 	if _, err := readRecord(bytes.NewReader(append(record, 0))); err == nil {
@@ -126,7 +126,7 @@ func TestRecordReturnsErrorsOfItsReader(t *testing.T) {
 	r := NewRecordReader(iotest.ErrReader(errTest))
 	for range 2 {
 		if _, err := r.Next(); !errors.Is(err, errTest) {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want the reader's error", err)
 		}
 	}
 }
@@ -190,7 +190,7 @@ func TestRecordEncodingIsUnique(t *testing.T) {
 	} {
 		list, err := readRecord(bytes.NewReader(c.record))
 		if (err == nil) != c.ok {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want success: %t", name, err, c.ok)
 		}
 		if err == nil && !bytes.Equal(writeRecord(t, list), c.record) {
 			t.Errorf("%s: the writer encodes it differently", name)
@@ -286,6 +286,6 @@ func TestApplyReadsRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	if names := tr.Root.Children(); len(names) != 1 || names[0].Name != "usr" {
-		t.Errorf("got %v", names)
+		t.Errorf("got %v, want only \"usr\"", names)
 	}
 }

@@ -56,7 +56,7 @@ func TestResolveIsRootPath(t *testing.T) {
 				t.Fatalf("resolve %q: got %q, want %q", p, path, want)
 			}
 			if _, err := os.Lstat(want); (err == nil) != (got.node != nil) {
-				t.Fatalf("resolve %q: found: %v, lstat: %v", p, got.node != nil, err)
+				t.Fatalf("resolve %q: got found %v, want what lstat says: %v", p, got.node != nil, err)
 			}
 		}
 	}

@@ -31,16 +31,16 @@ func TestScanEntry(t *testing.T) {
 	}
 	a, b, c := list[0], list[1], list[2]
 	if a.Name != "./a/" || a.Mode != 0o4755 || a.UID != -1 || a.GID != 1<<33 || a.Mtime != (Time{}) {
-		t.Errorf("got %+v", a)
+		t.Errorf("got %+v, want the header's name, mode and IDs, and the time 1970", a)
 	}
 	if len(a.Xattrs) != 2 || a.Xattrs[0].Name != "trusted.a" || string(a.Xattrs[1].Value) != "2" {
-		t.Errorf("got %q", a.Xattrs)
+		t.Errorf("got %q, want the header's two attributes, sorted", a.Xattrs)
 	}
 	if string(a.Content.Inline) != "hello" || a.Size != 5 {
-		t.Errorf("got %q of %d bytes", a.Content.Inline, a.Size)
+		t.Errorf("got %q of %d bytes, want \"hello\" of 5", a.Content.Inline, a.Size)
 	}
 	if b.Linkname != "../a" || b.Size != 0 || c.Major != -1 || c.Minor != 1<<40 {
-		t.Errorf("got %+v, %+v", b, c)
+		t.Errorf("got %+v, %+v; want the header's link target and device number", b, c)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestScanLimits(t *testing.T) {
 		_, err := scan(c.stream, c.limits)
 		var beyond *LimitError
 		if (err == nil) != c.ok || err != nil && !errors.As(err, &beyond) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want success: %t, otherwise a LimitError", name, err, c.ok)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestScanRefusesHugeFiles(t *testing.T) {
 	err := Scan(bytes.NewReader(tarball.Of(huge)), Limits{}, func(*Entry, io.Reader) error { asked = true; return nil },
 		func(*Entry) error { return nil })
 	if err == nil || asked {
-		t.Errorf("got %v, content called: %v", err, asked)
+		t.Errorf("got %v, content called: %v; want an error, false", err, asked)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestScanTruncated(t *testing.T) {
 	stream := tarball.Of(tarball.File("a", strings.Repeat("x", 2000)))
 	for n := 1; n < 512+2000; n++ {
 		if _, err := scan(stream[:n], Limits{}); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatalf("%d bytes: got %v", n, err)
+			t.Fatalf("%d bytes: got %v, want ErrUnexpectedEOF", n, err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestAbsentCacheComesBack(t *testing.T) {
 	absent := absentFor(time.Millisecond, err, dir, Limits{Size: MinLimit}, quiet)
 	absent.Put(data(10, 10_000))
 	if s := absent.Stats(); s.Absent == "" || s.Chunks > 0 || s.Off() == "" {
-		t.Fatalf("stats of an absent cache: got %+v", s)
+		t.Fatalf("stats of an absent cache: got %+v, want a reason and no chunks", s)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
@@ -52,6 +52,7 @@ func TestAbsentCacheIsClosed(t *testing.T) {
 	c := absentFor(time.Millisecond, errors.New("not yet"), dir, Limits{Size: MinLimit}, quiet)
 	eventually(t, "opening was tried", func() bool { return c.Stats().Absent != "not yet" })
 	if err := c.Close(); err != nil || c.Stats().Absent == "" {
-		t.Errorf("Close of an absent cache: got %v, %+v", err, c.Stats())
+		t.Errorf("Close of an absent cache: got %v, %+v; want no error, and a cache that is still absent",
+			err, c.Stats())
 	}
 }

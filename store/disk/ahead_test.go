@@ -33,7 +33,7 @@ func TestLoad(t *testing.T) {
 	c.Load(append(refs[:10:10], unknown))
 	for i, ref := range refs[:10] {
 		if !inMemory(ref) {
-			t.Errorf("chunk %d was loaded, and is not in memory", i)
+			t.Errorf("chunk %d was loaded, but is not in memory", i)
 		}
 	}
 	c.active.file.Close()

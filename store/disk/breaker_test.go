@@ -35,7 +35,7 @@ func TestAbandonedOperations(t *testing.T) {
 	b.patience = time.Minute
 	done := false
 	if err := b.do(func() { done = true }, &also); err != nil || !done || b.abandoned.Load() != 0 {
-		t.Errorf("an operation that ends: got %v, done %t", err, done)
+		t.Errorf("an operation that ends: got %v, done %t; want no error, and no abandoned operation", err, done)
 	}
 }
 

@@ -34,8 +34,8 @@ func open(t testing.TB, dir string, limit int64) *Cache {
 	return openSmall(t, dir, limits, newSpace(limits).segmentSize)
 }
 
-// openSmall is open with a limit and segments that are too small for Open. A slow disk does not
-// count as one that hangs.
+// openSmall does what open does, with a limit and segments that are too small for Open. A slow disk
+// does not count as a hanging disk.
 func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cache {
 	t.Helper()
 	c := newSmall(dir, limits, segmentSize)
@@ -49,7 +49,7 @@ func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cach
 	return c
 }
 
-// newSmall returns what newCache returns, with segments of that size.
+// newSmall does what newCache does, with segments of that size.
 func newSmall(dir string, limits Limits, segmentSize int64) *Cache {
 	c := newCache(dir, limits, quiet)
 	c.segmentSize = segmentSize
@@ -88,7 +88,7 @@ func TestCacheGivesBackWhatWasPut(t *testing.T) {
 		}
 		c.Put(ref, plain)
 		if !c.Has(ref.ID) || !has(t, c, ref, plain) {
-			t.Errorf("a chunk of %d bytes was put, and is missing", length)
+			t.Errorf("a chunk of %d bytes was put, but is missing", length)
 		}
 		r := rand.New(rand.NewPCG(1, 1))
 		for range 200 {
@@ -199,7 +199,7 @@ func TestCacheStaysBelowItsLimit(t *testing.T) {
 	}
 	c.Prune()
 	if s := c.Stats(); s.Used != 0 || s.Chunks != 0 {
-		t.Errorf("after Prune: got %+v", s)
+		t.Errorf("after Prune: got %+v, want no chunks and no bytes", s)
 	}
 	smaller := t.TempDir()
 	big := open(t, smaller, 2*MinLimit)
@@ -208,7 +208,7 @@ func TestCacheStaysBelowItsLimit(t *testing.T) {
 	}
 	big.Close()
 	if used := open(t, smaller, MinLimit).Stats().Used; used > MinLimit {
-		t.Errorf("reopened with a smaller limit: got %d bytes used", used)
+		t.Errorf("reopened with a smaller limit: got %d bytes used, want at most %d", used, MinLimit)
 	}
 }
 
@@ -224,7 +224,8 @@ func TestTablesCount(t *testing.T) {
 	c.stopped.Wait()
 	c.writeTables()
 	if used, on := c.Stats().Used, diskUse(t, dir); on > limit || used < on || used > on+c.segmentSize {
-		t.Errorf("got %d bytes on disk, %d counted, limit %d", on, used, limit)
+		t.Errorf("got %d bytes on disk, %d counted, want no fewer counted than on disk, and at most %d",
+			on, used, limit)
 	}
 }
 
@@ -279,7 +280,7 @@ func TestCacheUnderConcurrency(t *testing.T) {
 	}
 	wg.Wait()
 	if used := c.Stats().Used; used > MinLimit {
-		t.Errorf("got %d bytes used", used)
+		t.Errorf("got %d bytes used, want at most %d", used, MinLimit)
 	}
 }
 
@@ -347,7 +348,8 @@ func BenchmarkCache(b *testing.B) {
 	}
 }
 
-// A read that waits for the disk holds a buffer of one piece, not of the longest record.
+// A read that waits for the disk has a buffer for one piece (pieceBlocks), not for the longest
+// record.
 func TestReadersHoldLittleMemory(t *testing.T) {
 	c := open(t, t.TempDir(), MinLimit)
 	ref, plain := data(1, chunk.MaxLength)
@@ -363,7 +365,7 @@ func TestReadersHoldLittleMemory(t *testing.T) {
 		}
 		runtime.ReadMemStats(&after)
 		if took := after.TotalAlloc - before.TotalAlloc; took > 128<<10 {
-			t.Errorf("a read of %d bytes allocated %d bytes", length, took)
+			t.Errorf("a read of %d bytes allocated %d bytes, want at most %d", length, took, 128<<10)
 		}
 	}
 }

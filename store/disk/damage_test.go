@@ -43,7 +43,7 @@ func TestCacheFindsDamage(t *testing.T) {
 		}
 		c := open(t, dir, MinLimit)
 		if n := count(t, c); n < 20 || n == 30 {
-			t.Errorf("after 10 flipped bits: got %d of 30 chunks", n)
+			t.Errorf("after 10 flipped bits: got %d of 30 chunks, want 20 to 29", n)
 		}
 		if c.Stats().Damaged == 0 {
 			t.Error("the stats do not show the damage")
@@ -63,7 +63,7 @@ func TestCacheFindsDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := count(t, c); n == 0 || n == 30 {
-			t.Errorf("after a cut: got %d of 30 chunks", n)
+			t.Errorf("after a cut: got %d of 30 chunks, want some, but not all", n)
 		}
 	})
 	t.Run("records swapped", func(t *testing.T) {

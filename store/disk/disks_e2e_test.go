@@ -88,7 +88,7 @@ func soon(t *testing.T, disk *faultfs.FS, what string, do func()) {
 	select {
 	case <-done:
 	case <-time.After(30 * time.Second):
-		t.Errorf("%s waits for the disk", what)
+		t.Errorf("%s: waited 30 s for the disk, want no wait", what)
 		disk.Release()
 		<-done
 	}

@@ -187,7 +187,7 @@ func (c *Cache) move(s *segment, r record) error {
 	return nil
 }
 
-// Prune evicts everything that is not pinned, as far as the disk allows. It rewrites segments with
+// Prune evicts everything that is not pinned, unless the disk fails. It rewrites segments with
 // pinned chunks, except those of which less than a sixteenth is unused.
 func (c *Cache) Prune() (freed Freed) {
 	if c.isAbsent() != nil {

@@ -8,8 +8,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// External files count within the limit. None is accepted if something had to be evicted for it,
-// and they are removed before any chunk is evicted.
+// External files count within the limit. An external file is refused if something had to be evicted
+// for it. External files are removed before any chunk is evicted.
 func TestExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
@@ -38,7 +38,8 @@ func TestExternalFiles(t *testing.T) {
 	}
 	put(8 << 20)
 	if s := c.Stats(); s.External != 4<<20 || s.Used < 8<<20 || yields.Load() > 0 {
-		t.Errorf("half full: got %+v, yielded %d times", s, yields.Load())
+		t.Errorf("half full: got %+v, yielded %d times; want an external file of 4 MiB, never yielded",
+			s, yields.Load())
 	}
 	if err := c.Reserve(4 << 20); !errors.Is(err, ErrFull) || c.HasRoom(4<<20) || !c.HasRoom(1<<20) {
 		t.Errorf("Reserve of too much: got %v; HasRoom of as much: %t, of less: %t", err, c.HasRoom(4<<20),
@@ -46,7 +47,7 @@ func TestExternalFiles(t *testing.T) {
 	}
 	put(limit)
 	if s := c.Stats(); yields.Load() == 0 || s.External != 0 || s.Used > limit {
-		t.Errorf("full: got %+v, yielded %d times", s, yields.Load())
+		t.Errorf("full: got %+v, yielded %d times; want no external file, yielded", s, yields.Load())
 	}
 	for _, ref := range refs {
 		if !c.Has(ref.ID) {
@@ -73,7 +74,7 @@ func TestExternalFilesAndManySegments(t *testing.T) {
 	}
 	c.maintain(t.Context())
 	if s := c.Stats(); s.External != 1<<20 || c.tooMany() {
-		t.Errorf("got %+v, too many segments: %t", s, c.tooMany())
+		t.Errorf("got %+v, too many segments: %t; want an external file of 1 MiB, false", s, c.tooMany())
 	}
 }
 
@@ -109,12 +110,12 @@ func TestExternalFilesOfAnAbsentCache(t *testing.T) {
 	defer c.Close()
 	c.Count(1 << 20)
 	if err := c.Reserve(1); err == nil || c.HasRoom(1) {
-		t.Errorf("Reserve of an absent cache: got %v, or room", err)
+		t.Errorf("Reserve of an absent cache: got error %v, want an error and no room", err)
 	}
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
 	if s := c.Stats(); s.External != 1<<20 || s.Used != 1<<20 {
-		t.Errorf("once the cache is open: got %+v", s)
+		t.Errorf("once the cache is open: got %+v, want 1 MiB used, all of it external", s)
 	}
 }

@@ -39,10 +39,10 @@ func TestDiskFailsEverything(t *testing.T) {
 	}
 	s := c.Stats()
 	if s.Unread != badReads || s.NoReads.IsZero() || s.Damaged > 0 {
-		t.Errorf("after %d failed reads the breaker is closed: %+v", badReads, s)
+		t.Errorf("after %d failed reads: got %+v, want an open breaker and no damaged chunks", badReads, s)
 	}
 	if n := putAll(t, c, 100, 110); n > 0 || c.Stats().OffUntil.IsZero() {
-		t.Errorf("on a disk that is gone: got %d chunks written, %+v", n, c.Stats())
+		t.Errorf("on a disk that is gone: got %d chunks written, %+v; want none, and a pause of writes", n, c.Stats())
 	}
 }
 
@@ -62,8 +62,8 @@ func TestScrubOfADiskThatFails(t *testing.T) {
 	}
 }
 
-// One kind of operation fails for a while, as chunks are put, read, moved and evicted. (EDQUOT is
-// tested only here: not every kernel has quotas.)
+// One kind of operation fails for a while, and meanwhile chunks are put, read, moved and evicted.
+// (EDQUOT is tested only here: not every kernel has quotas.)
 func TestFaultsThatComeAndGo(t *testing.T) {
 	for _, errno := range []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EDQUOT, unix.EROFS} {
 		for _, op := range []faultfs.Op{faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink} {
@@ -95,7 +95,8 @@ func TestFaultsThatComeAndGo(t *testing.T) {
 				putAll(t, c, 0, 10)
 				putAll(t, c, 200, 300)
 				if s := c.Stats(); s.Used > limit || s.Damaged > 0 || countRange(t, c, 0, 10, faultLength) != 10 {
-					t.Errorf("when the disk works again: pinned chunks are missing: %+v, %+v", s, c.Pins())
+					t.Errorf("when the disk works again: got %+v, pins %+v; want all pinned chunks, within the limit",
+						s, c.Pins())
 				}
 				if n := putAll(t, c, 300, 310); n != 10 {
 					t.Errorf("when the disk works again: got %d chunks stored, want 10", n)
@@ -125,7 +126,7 @@ func TestNoCache(t *testing.T) {
 		t.Error("an absent cache was scrubbed, unpinned or pinned")
 	}
 	if s := c.Stats(); !strings.Contains(s.Absent, "read-only") || s.Misses != 3 {
-		t.Errorf("stats of an absent cache: got %+v", s)
+		t.Errorf("stats of an absent cache: got %+v, want the reason \"read-only\" and 3 misses", s)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)

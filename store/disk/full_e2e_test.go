@@ -28,9 +28,9 @@ func TestFullDisk(t *testing.T) {
 			c := open(t, filepath.Join(dir, "cache"), MinLimit)
 			n := putAll(t, c, 0, 500)
 			if s := c.Stats(); s.Failed == 0 {
-				t.Errorf("stats of a full disk: got no failed write in %+v", s)
+				t.Errorf("stats of a full disk: got %+v, want failed writes", s)
 			} else if n == 0 && s.OffUntil.IsZero() {
-				t.Errorf("no chunk was stored, and the breaker is closed: %+v", s)
+				t.Errorf("no chunk was stored: got %+v, want an open breaker", s)
 			}
 			c.Prune()
 			ready(c)
@@ -50,7 +50,7 @@ func TestDiskRunsShort(t *testing.T) {
 	putAll(t, c, 0, 1500) // 75 MB: more than there is
 	s := c.Stats()
 	if s.Failed > 0 || s.Used < 30*MB || s.Used > 48*MB {
-		t.Errorf("alone on the disk: got %+v", s)
+		t.Errorf("alone on the disk: got %+v, want 30 to 48 MB used and no failed write", s)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "others"), make([]byte, 12*MB), 0o600); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestDiskRunsShort(t *testing.T) {
 	}
 	eventually(t, "the high mark is free", func() bool { return free() >= 23*MB })
 	if s := c.Stats(); s.Used < 4*MB || s.Room > 30*MB {
-		t.Errorf("after the eviction: got %+v", s)
+		t.Errorf("after the eviction: got %+v, want at least 4 MB used and at most 30 MB of room", s)
 	}
 	putAll(t, c, 2000, 3500)
 	if s := c.Stats(); s.Failed > 0 || free() < 16*MB-MB {
@@ -74,7 +74,8 @@ func TestDiskRunsShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "there is room again", func() bool { return c.Stats().Room > 40*MB })
-	// Without room for anybody the cache keeps a sixteenth of its limit, until the disk is full.
+	// When others have taken all the room, the cache keeps a sixteenth of its limit, until the disk
+	// is full.
 	others, err := os.Create(filepath.Join(dir, "others"))
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,7 @@ func TestDiskTurnsReadOnly(t *testing.T) {
 		t.Errorf("on a read-only disk: got %d chunks read, want 20", n)
 	}
 	if s := c.Stats(); s.Failed == 0 || s.OffUntil.IsZero() {
-		t.Errorf("the stats do not show the fault: %+v", s)
+		t.Errorf("got %+v, want failed writes and a pause of writes", s)
 	}
 	if freed := c.Prune(); freed.Bytes > 0 || c.Stats().Used == 0 {
 		t.Errorf("Prune of a read-only disk: got %+v, want nothing", freed)

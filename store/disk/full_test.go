@@ -51,7 +51,7 @@ func TestDiskThatCannotBeWrittenIsRead(t *testing.T) {
 		t.Errorf("got %d failures in the stats, want 20", c.Stats().Failed)
 	}
 	if n := countThere(c, refs); n != len(refs) {
-		t.Errorf("of %d chunks got %d", len(refs), n)
+		t.Errorf("got %d chunks, want %d", n, len(refs))
 	}
 }
 
@@ -65,7 +65,7 @@ func TestFullDiskEvicts(t *testing.T) {
 	c.active.file = full
 	c.Put(data(100, 100))
 	if n := countThere(c, refs); n != len(refs)-2 || len(c.sealed) != 3 {
-		t.Errorf("got %d chunks and %d sealed segments left", n, len(c.sealed))
+		t.Errorf("got %d chunks and %d sealed segments left, want %d and 3", n, len(c.sealed), len(refs)-2)
 	}
 	for range 3 {
 		c.Put(data(100, 100))
@@ -97,6 +97,6 @@ func TestSegmentsThatCannotBeRemovedCount(t *testing.T) {
 		t.Error("a segment that cannot be removed is not counted")
 	}
 	if n := countThere(c, refs); n != len(refs) {
-		t.Errorf("of %d chunks got %d", len(refs), n)
+		t.Errorf("got %d chunks, want %d", n, len(refs))
 	}
 }

@@ -29,8 +29,8 @@ func hangs(t *testing.T) (*Cache, *faultfs.FS) {
 	return c, disk
 }
 
-// While the disk does not give a cache's tables, the cache is in use: old chunks are missing, and
-// new ones are stored.
+// While the disk does not return the cache's tables, the cache can be used: old chunks are missing,
+// and new chunks are stored.
 func TestOpenDelaysNoRead(t *testing.T) {
 	dir, disk := faulty(t)
 	const segment = 1 << 20
@@ -60,7 +60,7 @@ func TestOpenDelaysNoRead(t *testing.T) {
 			t.Errorf("before a table is loaded: got %d chunks stored, want 20", n)
 		}
 		if s := c.Stats(); s.Loading == 0 || s.Chunks != 20 || s.Off() != "" {
-			t.Errorf("before a table is loaded: got %+v", s)
+			t.Errorf("before a table is loaded: got %+v, want 20 chunks, a cache that loads, and no fault", s)
 		}
 	})
 	disk.Release()
@@ -70,8 +70,8 @@ func TestOpenDelaysNoRead(t *testing.T) {
 	}
 }
 
-// Readers abandon a disk that hangs after a second, and the cache is bypassed until it answers. A
-// late read writes to no buffer.
+// After a second, readers abandon a disk that hangs. The cache is bypassed until the disk answers.
+// A read that ends late does not write to its caller's buffer.
 func TestDiskHangs(t *testing.T) {
 	c, disk := hangs(t)
 	disk.Hang(".segment", faultfs.Read)
@@ -136,7 +136,7 @@ func TestManyReadersOfADiskThatHangs(t *testing.T) {
 	}
 }
 
-// A disk that hangs on writes delays no reader, and only the first Put.
+// A disk that hangs on writes delays the first Put, and neither readers nor later Puts.
 func TestWritesHang(t *testing.T) {
 	c, disk := hangs(t)
 	c.reads.patience, c.writes.patience = time.Minute, time.Second
@@ -144,7 +144,7 @@ func TestWritesHang(t *testing.T) {
 	soon(t, disk, "put and read", func() {
 		c.Put(data(100, faultLength))
 		if s := c.Stats(); s.WritesHang.IsZero() || s.Off() == "" || s.Hung != 1 {
-			t.Errorf("the stats do not show the fault: %+v", s)
+			t.Errorf("got %+v, want writes that hang, one of them unanswered", s)
 		}
 		putAll(t, c, 101, 200)
 		if n := countRange(t, c, 0, 50, faultLength); n != 50 { // the others may be in the active segment

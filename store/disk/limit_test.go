@@ -12,8 +12,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Whatever happens at a time, and however the cache ends and starts again, the directory never
-// takes more of the disk than the limit, and the cache still stores chunks.
+// The directory never takes more of the disk than the limit, whatever operations run at the same
+// time, and however the cache ends and starts again. The cache still stores chunks.
 func TestLimitAtEachMoment(t *testing.T) {
 	limitAtEachMoment(t, t.TempDir())
 }
@@ -103,14 +103,14 @@ func atOnce(t *testing.T, c *Cache, seed uint64) {
 		on, used := diskUse(t, c.dir), c.used
 		c.mu.Unlock()
 		if on > c.limits.Size || used > c.limits.Size {
-			t.Errorf("got %d bytes on disk, %d counted, limit %d", on, used, c.limits.Size)
+			t.Errorf("got %d bytes on disk, %d counted, want at most %d", on, used, c.limits.Size)
 		}
 		time.Sleep(time.Millisecond)
 	}
 	over.Store(true)
 	work.Wait()
 	if s := c.Stats(); s.Failed+s.Unread > 0 {
-		t.Errorf("got failed reads or writes: %+v", s)
+		t.Errorf("got %+v, want no failed reads or writes", s)
 	}
 	r := rand.New(rand.NewPCG(seed, 7))
 	for i := range 50 {
@@ -149,7 +149,7 @@ func TestSmallerLimitWithPins(t *testing.T) {
 		}
 	}
 	if on := diskUse(t, dir); on > limit {
-		t.Errorf("got %d bytes on disk", on)
+		t.Errorf("got %d bytes on disk, want at most %d", on, limit)
 	}
 }
 
@@ -174,10 +174,10 @@ func TestTailOfASegmentIsFreed(t *testing.T) {
 	}
 	c = openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
 	if n := countRange(t, c, 0, 150, 20_000); n != 15 {
-		t.Errorf("got %d chunks", n)
+		t.Errorf("got %d chunks, want 15", n)
 	}
 	if on, used := diskUse(t, dir), c.Stats().Used; on > used+directoryCost {
-		t.Errorf("got %d bytes on disk, %d counted", on, used)
+		t.Errorf("got %d bytes on disk, want hardly more than the %d that are counted", on, used)
 	}
 }
 
@@ -198,6 +198,6 @@ func TestSegmentsStayFew(t *testing.T) {
 		return len(c.segments()) <= 34
 	})
 	if n := countRange(t, c, 0, 300, 100); n != 300 {
-		t.Errorf("got %d of 300 pinned chunks", n)
+		t.Errorf("got %d pinned chunks, want 300", n)
 	}
 }

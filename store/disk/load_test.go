@@ -41,7 +41,7 @@ func TestCacheIsUsedWhileItLoads(t *testing.T) {
 	on := diskUse(t, dir)
 	if s := c.Stats(); s.Chunks != 0 || s.Loading == 0 || s.Used < s.Loading || s.Used > on ||
 		on > s.Used+directoryCost {
-		t.Errorf("got %d bytes on disk, %+v", on, s)
+		t.Errorf("before loading: got %d bytes on disk, %+v; want no chunks, and about as many bytes used", on, s)
 	}
 	if err := c.Short(); err == nil {
 		t.Error("Short of a cache that loads: got nil")
@@ -60,10 +60,10 @@ func TestCacheIsUsedWhileItLoads(t *testing.T) {
 	t.Cleanup(func() { c.Close() })
 	<-c.loaded
 	if s := c.Stats(); s.Chunks != int64(chunks)+1 || s.Loading != 0 || s.Damaged+s.Failed > 0 {
-		t.Errorf("after loading: got %+v", s)
+		t.Errorf("after loading: got %+v, want %d chunks and no faults", s, chunks+1)
 	}
 	if n := countRange(t, c, 0, chunks+1, 40_000); n != chunks+1 {
-		t.Errorf("got %d of %d chunks", n, chunks+1)
+		t.Errorf("got %d chunks, want %d", n, chunks+1)
 	}
 	live := 0
 	for _, s := range c.segments() {
@@ -103,7 +103,7 @@ func TestFullCacheWhileItLoads(t *testing.T) {
 	}
 	s, on := c.Stats(), diskUse(t, dir)
 	if s.Chunks == 0 || s.Failed > 0 || s.Evicted > 0 || s.Loading != before || !s.OffUntil.IsZero() || on > limit {
-		t.Errorf("got %d bytes on disk, %+v", on, s)
+		t.Errorf("got %d bytes on disk, %+v; want at most %d, some chunks, and no eviction or failure", on, s, limit)
 	}
 	c.start(c.takeOver)
 	t.Cleanup(func() { c.Close() })
@@ -139,13 +139,13 @@ func TestCloseWhileLoading(t *testing.T) {
 		t.Errorf("the least recently used segment: got %s, want %s", got, oldest)
 	}
 	if n := countRange(t, c, 0, chunks, 40_000); n != chunks {
-		t.Errorf("got %d of %d chunks", n, chunks)
+		t.Errorf("got %d chunks, want %d", n, chunks)
 	}
 }
 
 // BenchmarkOpen opens caches of many chunks of 64 KiB. Their tables are in the page cache, and
-// their segments are sparse. B/chunk is the memory in use when all chunks are known, peak-B/chunk
-// the most until then, garbage included.
+// their segments are sparse. B/chunk is the memory in use when all chunks are known. peak-B/chunk
+// is the largest memory until then, garbage included.
 func BenchmarkOpen(b *testing.B) {
 	for _, chunks := range []int{1 << 20, 4 << 20, 16 << 20} {
 		b.Run(fmt.Sprintf("chunks=%d", chunks), func(b *testing.B) {

@@ -38,7 +38,7 @@ func TestOwnerMakesRoom(t *testing.T) {
 		}
 	}
 	if s := c.Stats(); s.Evicted == 0 || s.Failed > 0 {
-		t.Errorf("got %d bytes evicted, %d failed writes", s.Evicted, s.Failed)
+		t.Errorf("got %d bytes evicted, %d failed writes; want some and none", s.Evicted, s.Failed)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestRoomFor(t *testing.T) {
 	} {
 		s := &space{limits: Limits{Size: test.limit * MB}, segmentSize: MB, used: test.used * MB, free: test.free * MB}
 		if got := s.roomFor(test.low*MB, test.high*MB) / MB; got != test.want {
-			t.Errorf("%+v: got a room of %d", test, got)
+			t.Errorf("%+v: got a room of %d, want %d", test, got, test.want)
 		}
 	}
 	if s := (Space{Percent: 12.5}); s.Of(800) != 100 {
@@ -107,7 +107,7 @@ func TestLimitHoldsAtEveryInstant(t *testing.T) {
 				}
 			}
 			if s := c.Stats(); s.Evicted == 0 || s.Chunks == 0 || s.Failed > 0 {
-				t.Errorf("got %+v", s)
+				t.Errorf("got %+v, want chunks, evictions, and no failed write", s)
 			}
 		})
 	}
@@ -162,12 +162,12 @@ func TestReadDuringEviction(t *testing.T) {
 	}
 	work.Wait()
 	if s := c.Stats(); s.Damaged > 0 || s.Unread > 0 || s.Hits == 0 {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want hits, and no damaged or failed reads", s)
 	}
 }
 
-// A working set of three times the cache's size is put or read in each round. Reads are right, and
-// a chunk in constant use stays.
+// A working set of three times the cache's size is put or read in each round. Reads return the
+// right bytes, and a chunk in constant use stays.
 func TestWorkingSetThreeTimesTheSize(t *testing.T) {
 	const limit, length, chunks = 4 << 20, 40_000, 3 * (4 << 20) / 40_000
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, limit/32)
@@ -179,7 +179,7 @@ func TestWorkingSetThreeTimesTheSize(t *testing.T) {
 			if !has(t, c, ref, plain) {
 				c.Put(ref, plain)
 				if !has(t, c, ref, plain) {
-					t.Fatalf("chunk %d was put, and is missing", i)
+					t.Fatalf("chunk %d was put, but is missing", i)
 				}
 			}
 			if i%5 == 0 && !has(t, c, hot, hotPlain) {
@@ -188,7 +188,7 @@ func TestWorkingSetThreeTimesTheSize(t *testing.T) {
 		}
 	}
 	if s := c.Stats(); s.Failed > 0 || s.Evicted < 5*limit {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want at least %d bytes evicted and no failed write", s, 5*limit)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestEmptySegmentsAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := countThere(c, refs); n != len(refs)-2 {
-		t.Fatalf("got %d chunks left", n)
+		t.Fatalf("got %d chunks left, want %d", n, len(refs)-2)
 	}
 	eventually(t, "the segment is gone", func() bool { return c.Stats().Used < used-80_000 })
 	if _, err := os.Stat(path); err == nil {
@@ -219,14 +219,14 @@ func TestDirectoryIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := countThere(c, refs); n != len(refs) {
-		t.Errorf("got %d of %d chunks", n, len(refs))
+		t.Errorf("got %d chunks, want %d", n, len(refs))
 	}
 	for i := range 10 {
 		c.Put(data(100+i, 40_000))
 	}
 	made, _ := filepath.Glob(filepath.Join(dir, "*.segment"))
 	if s := c.Stats(); s.Failed > 0 || len(made) == 0 {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, %d new segments; want no failed write, and segments", s, len(made))
 	}
 	c.Prune()
 	if s := c.Stats(); s.Used != 0 {

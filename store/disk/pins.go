@@ -39,7 +39,7 @@ func (ps pins) has(k key) bool {
 	return slices.ContainsFunc(ps, func(p *pin) bool { return p.set.has(k) })
 }
 
-// without returns a copy of the pins without the one that has the ID.
+// without returns a copy of the pins without the pin of that ID.
 func (ps pins) without(id chunk.ID) pins {
 	return slices.DeleteFunc(slices.Clone(ps), func(p *pin) bool { return p.id == id })
 }
@@ -75,7 +75,7 @@ type Pin struct {
 	ID     chunk.ID `json:"id"`
 	Label  string   `json:"label"`
 	Bytes  int64    `json:"bytes"`       // of its chunks
-	Cached int64    `json:"cachedBytes"` // of these, the cached ones
+	Cached int64    `json:"cachedBytes"` // of those of its chunks that are cached
 }
 
 // Pin keeps a set of chunks from being evicted, under an ID and across restarts: cached chunks and

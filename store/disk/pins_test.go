@@ -48,7 +48,7 @@ func TestPinnedStays(t *testing.T) {
 				c.Put(data(i/10+20, length)) // pinned, among others
 			}
 			if used := c.Stats().Used; used > limit {
-				t.Fatalf("got %d bytes used", used)
+				t.Fatalf("got %d bytes used, want at most %d", used, limit)
 			}
 		}
 	}
@@ -61,35 +61,35 @@ func TestPinnedStays(t *testing.T) {
 	for round := range 3 {
 		stream(1000 * (round + 1))
 		if n := countRange(t, c, 0, 60, length); n != 60 {
-			t.Fatalf("round %d: got %d of 60 pinned chunks", round, n)
+			t.Fatalf("round %d: got %d pinned chunks, want 60", round, n)
 		}
 		if round == 1 {
 			if freed := c.Prune(); freed.Bytes == 0 || freed.Chunks == 0 {
-				t.Errorf("Prune: got %+v", freed)
+				t.Errorf("Prune: got %+v, want bytes and chunks", freed)
 			}
 			if s := c.Stats(); s.Chunks != 60 || s.Used > 2*s.Pinned {
-				t.Errorf("after Prune: got %+v", s)
+				t.Errorf("after Prune: got %+v, want the 60 pinned chunks, and few other bytes", s)
 			}
 		}
 		c.Close()
 		c = reopen()
 		if pins := c.Pins(); len(pins) != 1 || pins[0] != (Pin{chunk.ID{1}, "an image", 60 * length, 60 * length}) {
-			t.Fatalf("Pins: got %+v", pins)
+			t.Fatalf("Pins: got %+v, want the one pin with all its chunks cached", pins)
 		}
 	}
 	// Moving leaves nothing behind.
 	if s := c.Stats(); s.Failed+s.Damaged+s.Unread > 0 || s.Pinned != 60*(recordSize(length)+tableEntry) {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want the bytes of 60 records pinned, and no faults", s)
 	}
 	if was, err := c.Unpin(chunk.ID{1}); !was || err != nil {
-		t.Errorf("Unpin: got %v, %v", was, err)
+		t.Errorf("Unpin: got %v, %v; want true, nil", was, err)
 	}
 	if was, err := c.Unpin(chunk.ID{1}); was || err != nil {
-		t.Errorf("second Unpin: got %v, %v", was, err)
+		t.Errorf("second Unpin: got %v, %v; want false, nil", was, err)
 	}
 	c.Prune()
 	if s := c.Stats(); s.Chunks != 0 || s.Used != 0 || s.Pinned != 0 {
-		t.Errorf("got %+v", s)
+		t.Errorf("after Unpin and Prune: got %+v, want an empty cache", s)
 	}
 	c.Close()
 	c = reopen()
@@ -105,7 +105,7 @@ func TestPinsAreBounded(t *testing.T) {
 	}
 	err := c.Pin(chunk.ID{2}, "b", setOf(100, 200, 20_000))
 	if err == nil || !strings.Contains(err.Error(), "half") {
-		t.Errorf("Pin of more than half: got %v", err)
+		t.Errorf("Pin of more than half: got %v, want an error that says so", err)
 	}
 	// Chunks that are pinned already cost nothing, and the same ID replaces a pin.
 	if err := c.Pin(chunk.ID{2}, "b", setOf(0, 50, 20_000)); err != nil {
@@ -115,7 +115,7 @@ func TestPinsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if s := c.Stats(); s.Pinned != 90*(recordSize(20_000)+tableEntry) {
-		t.Errorf("got %d bytes pinned", s.Pinned)
+		t.Errorf("got %d bytes pinned, want those of 90 records", s.Pinned)
 	}
 	for i := range maxPins - 2 {
 		if err := c.Pin(chunk.ID{9, byte(i)}, "x", &Set{}); err != nil {
@@ -150,7 +150,7 @@ func TestDamagedPin(t *testing.T) {
 		}
 		c := open(t, dir, MinLimit)
 		if pins := c.Pins(); len(pins) != 1 || pins[0].Label != "1" {
-			t.Errorf("Pins: got %+v", pins)
+			t.Errorf("Pins: got %+v, want only the undamaged one", pins)
 		}
 		c.Close()
 	}
@@ -183,11 +183,13 @@ func TestEvict(t *testing.T) {
 	after := c.Stats()
 	if freed.Chunks != 56 || after.Chunks != 34 ||
 		freed.Kept != 2*(recordSize(length)+tableEntry) { // a fifth of the first segment
-		t.Errorf("Evict: got %+v, %d chunks left", freed, after.Chunks)
+		t.Errorf("Evict: got %+v, %d chunks left; want 56 chunks freed, two of them kept on disk, and 34 left",
+			freed, after.Chunks)
 	}
 	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less,
 		freed.Bytes) > 32<<10 { // whole blocks
-		t.Errorf("Evict: got %d bytes freed on disk, %+v", before.Used-after.Used, freed)
+		t.Errorf("Evict: got %d bytes fewer in use, %+v; want about the same number, and at least 54 chunks",
+			before.Used-after.Used, freed)
 	}
 	for i := range 90 {
 		want := i%3 == 0 || i < 6
@@ -211,7 +213,7 @@ func TestDamageIsNotMoved(t *testing.T) {
 	}
 	c.Prune()
 	if s := c.Stats(); s.Chunks != 1 || s.Damaged != 1 {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want one chunk, and one damaged chunk", s)
 	}
 	if ref, plain := data(1, 20_000); !has(t, c, ref, plain) {
 		t.Error("the undamaged chunk is missing")
@@ -269,17 +271,17 @@ func TestKilled(t *testing.T) {
 		}
 		c := openSmall(t, dir, Limits{Size: limit}, segment)
 		if used := max(c.Stats().Used, diskUse(t, dir)); used > limit {
-			t.Fatalf("got %d bytes used", used)
+			t.Fatalf("got %d bytes used, want at most %d", used, limit)
 		}
 		if n := countRange(t, c, 0, 50, length); n != 50 {
-			t.Fatalf("round %d: got %d of 50 pinned chunks", round, n)
+			t.Fatalf("round %d: got %d pinned chunks, want 50", round, n)
 		}
 		if s := c.Stats(); s.Damaged > 0 {
-			t.Errorf("round %d: got %+v", round, s)
+			t.Errorf("round %d: got %+v, want no damaged chunks", round, s)
 		}
 		c.Close()
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.new")); len(left) > 0 {
-		t.Errorf("got files left: %v", left)
+		t.Errorf("got unfinished files %v, want none", left)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A segment that is being written is not sealed while somebody who holds slow may write to it.
+// A segment that is being written is not sealed while a holder of slow may write to it.
 func TestSealingWaitsForWriters(t *testing.T) {
 	c := newSmall(t.TempDir(), Limits{Size: 16 << 20}, 1<<20)
 	if err := c.open(); err != nil {

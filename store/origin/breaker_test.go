@@ -66,7 +66,7 @@ var (
 	errForbid = &client.Error{Status: http.StatusForbidden, Message: "no"}
 )
 
-// A success counts more than a failure, and a failure more than a missing object. An object is
+// A success takes precedence over a failure, and a failure over a missing object. An object is
 // missing only if no origin failed.
 func TestOutcome(t *testing.T) {
 	for _, c := range []struct {
@@ -91,12 +91,13 @@ func TestOutcome(t *testing.T) {
 		succeeds := c.answers[len(c.answers)-1] == nil
 		if errors.As(err, &down) != c.unavailable || errors.Is(err, chunk.ErrNotFound) != c.notFound ||
 			(err == nil) != succeeds {
-			t.Errorf("%v: %v", c.answers, err)
+			t.Errorf("%v: got %v, want success %t, unavailable %t, not found %t",
+				c.answers, err, succeeds, c.unavailable, c.notFound)
 		}
 		said := errors.Join(c.answers...)
 		missed := errors.Is(said, chunk.ErrNotFound) || errors.As(said, new(*chunk.InvalidError))
 		if down != nil && down.Missed() != missed {
-			t.Errorf("%v: got missed %v", c.answers, down.Missed())
+			t.Errorf("%v: got missed %v, want %v", c.answers, down.Missed(), missed)
 		}
 		up := 0
 		for _, h := range f.Health() {
@@ -154,13 +155,13 @@ func TestProbes(t *testing.T) {
 	})
 }
 
-// If no origin is up, a reader's request is sent, and a pull's is not.
+// If no origin is up, a reader's request is sent, but a pull's request is not.
 func TestAllAreDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, errBroken, errBroken)
 		for range 5 {
 			if err := f.call(t, quick); !errors.As(err, new(*Unavailable)) || !errors.Is(err, errBroken) {
-				t.Errorf("%v", err)
+				t.Errorf("got %v, want an Unavailable with the cause", err)
 			}
 		}
 		if f.asked[0] != 1 || f.asked[1] != 1 {
@@ -181,8 +182,8 @@ func TestAllAreDown(t *testing.T) {
 	})
 }
 
-// An origin that fails to give one object, and gives others, stays up. So does one whose request
-// was cancelled by the caller, or whose answer the caller could not store.
+// An origin stays up if it fails to give one object but gives others, if the caller cancelled the
+// request, and if the caller could not store the answer.
 func TestOriginStaysUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, errBroken)
@@ -195,18 +196,18 @@ func TestOriginStaysUp(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if h := f.Health()[0]; !h.Up || h.Failures != 1 {
-			t.Errorf("%+v", h)
+			t.Errorf("after one failure that is about the object: got %+v, want an origin that is up", h)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("enough")
 		err := f.try(ctx, thorough, func(context.Context, *origin, int) error { cancel(why); return errBroken })
 		if h := f.Health()[0]; !h.Up || !errors.Is(err, why) {
-			t.Errorf("%+v, %v", h, err)
+			t.Errorf("after a cancelled request: got %+v, %v; want an origin that is up, and the cause", h, err)
 		}
 		full := errors.New("no space left on device")
 		err = f.try(t.Context(), thorough, func(context.Context, *origin, int) error { return callerError{full} })
 		if h := f.Health()[0]; !h.Up || !errors.Is(err, full) {
-			t.Errorf("%+v, %v", h, err)
+			t.Errorf("after an error of the caller: got %+v, %v; want an origin that is up, and that error", h, err)
 		}
 	})
 }
@@ -238,7 +239,7 @@ func TestLogHoldsNobodyUp(t *testing.T) {
 		go func() {
 			defer close(done)
 			if up := f.Health()[0].Up; up != (answer == nil) {
-				t.Errorf("after the answer %v: up is %v", answer, up)
+				t.Errorf("after the answer %v: got up %v, want %v", answer, up, answer == nil)
 			}
 			_ = f.call(t, thorough)
 		}()

@@ -49,8 +49,8 @@ func await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// Spares are used before other connections are opened, and closed if nobody uses them. There are
-// at most maxSpares, and none before the first request.
+// Spares are used before other connections are opened, and closed if no request uses them. There
+// are at most maxSpares, and none before the first request.
 func TestSpares(t *testing.T) {
 	var conns counted
 	o := over(t, conns.server(t).URL).all[0]

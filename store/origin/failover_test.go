@@ -109,13 +109,13 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 	}
 	for i, h := range s.Health() {
 		if h.Up != (i == len(s.all)-1) || h.Requests != 1 {
-			t.Errorf("%d: %+v", i, h)
+			t.Errorf("origin %d: got %+v, want one request, and only the last origin up", i, h)
 		}
 	}
 }
 
-// A stream with a wider window than hubs use is not decompressed, as an origin must not decide how
-// much memory that takes.
+// A stream with a larger window than hubs use is not decompressed, because an origin must not
+// decide how much memory that takes.
 func TestWindowIsBounded(t *testing.T) {
 	for _, window := range []int{8 << 20, 16 << 20} {
 		var stored bytes.Buffer
@@ -137,7 +137,8 @@ func TestWindowIsBounded(t *testing.T) {
 		} {
 			if invalid := errors.As(err, new(*chunk.InvalidError)); invalid != (window > 8<<20) ||
 				!invalid && err != nil {
-				t.Errorf("%s with a window of %d bytes: %v", what, window, err)
+				t.Errorf("%s with a window of %d bytes: got %v, want an InvalidError above 8 MiB, otherwise none",
+					what, window, err)
 			}
 		}
 	}
@@ -159,16 +160,16 @@ func TestRetryAfter(t *testing.T) {
 			var down *Unavailable
 			_, err := fetchUnit(t, s, takeRight)
 			if !errors.As(err, &down) || down.After > want || want > 0 && down.After < want/2 {
-				t.Errorf("%q: %v, %+v", text, err, down)
+				t.Errorf("Retry-After %q: got %v, %+v; want a pause of about %s", text, err, down, want)
 			}
 		}
 		if left := asked.Load() == 1; left != (want > 0) {
-			t.Errorf("Retry-After %q: %d requests", text, asked.Load())
+			t.Errorf("Retry-After %q: got %d requests, want one only if there is a pause", text, asked.Load())
 		}
 	}
 }
 
-// Silent origins share the time of the caller, and one that answers is asked within it.
+// Silent origins share the caller's time. An origin that answers is still asked within that time.
 func TestSilentOriginsShareTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, nil, nil, nil)
@@ -184,7 +185,7 @@ func TestSilentOriginsShareTheTime(t *testing.T) {
 			return ctx.Err()
 		})
 		if err != nil || f.Health()[0].Up || f.Health()[1].Up {
-			t.Errorf("%v, %+v", err, f.Health())
+			t.Errorf("got %v, %+v; want no error, and two origins that are down", err, f.Health())
 		}
 		silent := newFakes(t, nil)
 		for range 2 {
@@ -196,13 +197,14 @@ func TestSilentOriginsShareTheTime(t *testing.T) {
 				return ctx.Err()
 			})
 			if err == nil || silent.Health()[0].Up || silent.Health()[0].Requests != 1 {
-				t.Errorf("after %s: %v, %+v", time.Since(start), err, silent.Health())
+				t.Errorf("after %s: got %v, %+v; want an error after one request",
+					time.Since(start), err, silent.Health())
 			}
 		}
 	})
 }
 
-// All requests that package store makes at a time are in flight at a time.
+// All requests that package store may send at a time can be in flight at the same time.
 func TestConnectionsAreNotTheBottleneck(t *testing.T) {
 	const n = 200
 	var arrived sync.WaitGroup
@@ -239,13 +241,13 @@ func TestLocationsAreAHint(t *testing.T) {
 					return err
 				})
 				if h := s.Health()[0]; err == nil || !h.Up || h.Failures == 0 {
-					t.Errorf("%v, health %+v", err, h)
+					t.Errorf("got %v, health %+v; want an error, counted for an origin that is up", err, h)
 				}
 			}
 		})
 	}
 	s := origins(t, status(503, "Retry-After", "20"))
 	if err := s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, nil); err == nil || s.all[0].busyFor() == 0 {
-		t.Errorf("Retry-After is ignored: %v", err)
+		t.Errorf("Retry-After: got %v and no pause, want an error and a pause", err)
 	}
 }

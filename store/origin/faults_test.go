@@ -119,14 +119,14 @@ func TestFaults(t *testing.T) {
 			s := origins(t, fault, good)
 			s.timeout.last, s.timeout.unit = time.Minute, time.Minute // for the good origin, as machines may be slow
 			if from, err := fetchUnit(t, s, takeRight); err != nil || from != s.all[1].client.URL() {
-				t.Fatalf("with a good origin: from %s, %v", from, err)
+				t.Fatalf("with a good origin: got %s, %v; want an answer of the second origin", from, err)
 			}
 			if h := s.Health(); h[0].Up || h[0].Error == "" || h[0].Failures != 1 || !h[1].Up || h[1].Failures != 0 {
-				t.Errorf("health: %+v", h)
+				t.Errorf("health: got %+v, want the first origin down and the second up", h)
 			}
 			s.all[0].again = time.Now().Add(time.Hour)
 			if _, err := fetchUnit(t, s, takeRight); err != nil || s.Health()[0].Requests != 1 {
-				t.Errorf("the failed origin is asked again: %v", err)
+				t.Errorf("the failed origin was asked again, or: %v", err)
 			}
 			s = origins(t, fault)
 			isWrong := strings.Contains("page empty half more flipped longer than promised", name)
@@ -136,7 +136,7 @@ func TestFaults(t *testing.T) {
 			_, err := fetchUnit(t, s, takeRight)
 			invalid := errors.As(err, new(*chunk.InvalidError))
 			if isWrong != invalid || err == nil {
-				t.Errorf("a single origin: %v", err)
+				t.Errorf("a single origin: got %v, want an error, an InvalidError: %t", err, isWrong)
 			}
 			if err != nil && !strings.Contains(err.Error(), s.URL()) && !strings.Contains(name, "redirects") {
 				t.Errorf("the error does not name the hub: %v", err)
@@ -146,7 +146,7 @@ func TestFaults(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		s := over(t, "http://127.0.0.1:1", origins(t, good).URL())
 		if _, err := fetchUnit(t, s, takeRight); err != nil || s.Health()[0].Up {
-			t.Errorf("%v, %+v", err, s.Health())
+			t.Errorf("got %v, %+v; want no error, and the first origin down", err, s.Health())
 		}
 	})
 }

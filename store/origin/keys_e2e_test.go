@@ -66,7 +66,7 @@ func stranger(t *testing.T, uid uint32, address string) string {
 	})
 	var said string
 	if _, err := fmt.Fscanln(out, &said); err != nil || !strings.ContainsAny(said, ":/") {
-		t.Fatalf("the hub of user %d says %q, %v", uid, said, err)
+		t.Fatalf("the hub of user %d says %q, %v; want its address", uid, said, err)
 	}
 	return said
 }

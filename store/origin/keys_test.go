@@ -26,7 +26,7 @@ func checkKeys(t *testing.T, text string, urls ...string) {
 	keys, err := over(t, urls...).Keys(t.Context())
 	switch {
 	case text == "" && (err != nil || len(keys) != 1 || !keys[0].Equal(hubKey)):
-		t.Errorf("%s: %v, %v", urls, keys, err)
+		t.Errorf("%s: got %v, %v; want the hub's key", urls, keys, err)
 	case text != "" && (err == nil || !strings.Contains(err.Error(), text)):
 		t.Errorf("%s: %v, %v, want an error with %q", urls, keys, err, text)
 	}

@@ -20,7 +20,7 @@ import (
 	"lighter/wire/client"
 )
 
-// The lowest round-trip time and the highest bandwidth stand for a while.
+// The lowest round-trip time and the highest bandwidth are kept for a while.
 func TestEstimate(t *testing.T) {
 	var p path
 	expect := func(wantRTT time.Duration, wantBandwidth float64) {
@@ -46,8 +46,9 @@ func TestEstimate(t *testing.T) {
 	expect(60*time.Millisecond, 1e6)
 }
 
-// The bandwidth is that of an answer's bursts, without TCP's slow start; of an answer without
-// bursts, that of its last half. A burst counts maxGap at least, and a small answer not at all.
+// The bandwidth is measured in an answer's bursts, without TCP's slow start. In an answer without
+// bursts it is measured in the last half. maxGap is added to the time of a burst, and a small
+// answer does not count.
 func TestBandwidth(t *testing.T) {
 	const packet = 1448
 	for name, c := range map[string]struct {
@@ -90,7 +91,7 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// incompressible returns a zstd stream of so many bytes, which is as long.
+// incompressible returns a zstd stream of that many plain bytes, which is about as long.
 func incompressible(t *testing.T, size int) []byte {
 	t.Helper()
 	plain := make([]byte, size)
@@ -163,7 +164,7 @@ func TestSparesBesideAnIndex(t *testing.T) {
 			}
 			return nil
 		}); (err != nil) != c.cutOff {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want an error: %t", name, err, c.cutOff)
 		}
 		count("after", c.after)
 	}
@@ -193,7 +194,7 @@ func TestPathIsMeasured(t *testing.T) {
 	})
 	f := over(t, server.URL)
 	if _, err := f.Chain(t.Context(), "sha256:broken"); err == nil || errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a broken hub answers %v", err)
+		t.Errorf("a broken hub: got %v, want an error other than ErrNotFound", err)
 	}
 	if rtt, bandwidth := f.Estimate(); rtt != 0 || bandwidth != 0 {
 		t.Errorf("after an error: %v and %v, want nothing", rtt, bandwidth)
@@ -214,7 +215,8 @@ func TestPathIsMeasured(t *testing.T) {
 	}
 	most := float64(len(index)) / maxGap.Seconds()
 	if rtt, bandwidth := f.Estimate(); rtt > lookup || bandwidth <= 0 || bandwidth > most {
-		t.Errorf("after a lookup of %v and an index: %v and %v", lookup, rtt, bandwidth)
+		t.Errorf("after a lookup of %v and an index: got %v and %v, want at most %v for the bandwidth",
+			lookup, rtt, bandwidth, most)
 	}
 }
 

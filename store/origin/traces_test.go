@@ -28,11 +28,11 @@ func TestSendTrace(t *testing.T) {
 		got = nil
 		s := origins(t, status(mirror), takes, takes)
 		if err := s.SendTrace(t.Context(), someTrace.Tree, someTrace); err != nil || len(got) != 1 || got[0] != want {
-			t.Errorf("behind a %d: %q, %v", mirror, got, err)
+			t.Errorf("behind a %d: got %q, %v; want %q", mirror, got, err, want)
 		}
 		for _, h := range s.Health() {
 			if !h.Up || h.Failures > 0 {
-				t.Errorf("behind a %d: %+v", mirror, h)
+				t.Errorf("behind a %d: got %+v, want origins that are up, without failures", mirror, h)
 			}
 		}
 	}
@@ -41,24 +41,24 @@ func TestSendTrace(t *testing.T) {
 		var said *client.Error
 		err := origins(t, status(final), takes).SendTrace(t.Context(), someTrace.Tree, someTrace)
 		if !errors.As(err, &said) || said.Status != final || got != nil {
-			t.Errorf("after a %d: %q, %v", final, got, err)
+			t.Errorf("after a %d: got traces %q, %v; want no trace, and the answer as the error", final, got, err)
 		}
 	}
 	refused := new(client.Error)
 	err := origins(t, status(404)).SendTrace(t.Context(), someTrace.Tree, someTrace)
 	if !errors.As(err, &refused) || !refused.IsRefusal() {
-		t.Errorf("no origin accepts it: %v", err)
+		t.Errorf("no origin accepts it: got %v, want a refusal", err)
 	}
-	// A hub that may accept it later counts more than a mirror that never will.
+	// The failure of a hub that may accept it later takes precedence over the refusal of a mirror.
 	for _, later := range []int{429, 503} {
 		err := origins(t, status(later), status(405)).SendTrace(t.Context(), someTrace.Tree, someTrace)
 		if said := new(client.Error); !errors.As(err, &said) || said.IsRefusal() {
-			t.Errorf("a hub answers %d and a mirror refuses: %v", later, err)
+			t.Errorf("a hub answers %d and a mirror refuses: got %v, want the hub's error", later, err)
 		}
 	}
 	s := origins(t, takes, status(405))
 	s.all[0].fail(errors.New("it is down"))
 	if err := s.SendTrace(t.Context(), someTrace.Tree, someTrace); err == nil || errors.As(err, new(*client.Error)) {
-		t.Errorf("a hub is down and a mirror refuses: %v", err)
+		t.Errorf("a hub is down and a mirror refuses: got %v, want that the hub is down", err)
 	}
 }

@@ -115,14 +115,14 @@ func known(after time.Duration) http.HandlerFunc {
 
 func mute(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 
-// A lookup waits for a slow hub, but not for an unreachable one, nor for one that is known to
+// A lookup waits for a slow hub, but neither for an unreachable hub nor for a hub that is known to
 // hang.
 func TestLookupOfASlowHub(t *testing.T) {
 	const short = 100 * time.Millisecond
 	s := origins(t, known(3*short))
 	s.timeout.lookup = short
 	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete || !s.Health()[0].Up {
-		t.Errorf("a slow hub: %v, %+v", err, s.Health())
+		t.Errorf("a slow hub: got %v, %+v; want an answer, and a hub that is up", err, s.Health())
 	}
 	if s.LastReceived().IsZero() {
 		t.Error("LastReceived of a hub that answered is zero")
@@ -131,7 +131,8 @@ func TestLookupOfASlowHub(t *testing.T) {
 	s.timeout.lookup = short
 	_, err := s.Chain(t.Context(), "")
 	if err == nil || !strings.Contains(err.Error(), s.URL()+": no answer within 100ms") || s.Health()[0].Up {
-		t.Errorf("an unreachable hub: %v, %+v", err, s.Health())
+		t.Errorf("an unreachable hub: got %v, %+v; want no answer within 100 ms, and a hub that is down",
+			err, s.Health())
 	}
 	if !s.LastReceived().IsZero() {
 		t.Error("LastReceived of an unreachable hub is not zero")
@@ -140,7 +141,7 @@ func TestLookupOfASlowHub(t *testing.T) {
 	s.timeout.lookup = short
 	s.all[0].down = true
 	if _, err := s.Chain(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "no answer within 100ms") {
-		t.Errorf("a hub that is known to hang: %v", err)
+		t.Errorf("a hub that is known to hang: got %v, want no answer within 100 ms", err)
 	}
 	slow := known(3 * short)
 	s = origins(t, func(w http.ResponseWriter, req *http.Request) {
@@ -150,16 +151,16 @@ func TestLookupOfASlowHub(t *testing.T) {
 	})
 	s.timeout.lookup = short
 	if _, err := s.all[0].client.Keys(t.Context()); err == nil || s.all[0].dialer.received.at().IsZero() {
-		t.Fatalf("an invalid key: %v", err)
+		t.Fatalf("an invalid key: got %v, want an error, and bytes received", err)
 	}
 	s.all[0].down = true
 	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete {
-		t.Errorf("a hub that counts as down and has just answered another request: %v", err)
+		t.Errorf("a hub that counts as down and has just answered another request: got %v, want an answer", err)
 	}
 	s = origins(t, mute, mute, known(0))
 	s.timeout.lookup = 3 * short
 	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete || s.Health()[0].Up || s.Health()[1].Up {
-		t.Errorf("a hub behind two silent ones: %v, %+v", err, s.Health())
+		t.Errorf("a hub behind two silent ones: got %v, %+v; want an answer, and the first two down", err, s.Health())
 	}
 }
 
@@ -171,7 +172,7 @@ func TestRetryAfterEndsThePause(t *testing.T) {
 		for n := range 20 {
 			var down *Unavailable
 			if err := f.call(t, false); !errors.As(err, &down) || down.After != time.Second || f.asked[0] != n+1 {
-				t.Errorf("%d requests: %v", f.asked[0], err)
+				t.Errorf("got %d requests, %v; want %d, and a pause of 1s", f.asked[0], err, n+1)
 			}
 			time.Sleep(time.Second)
 		}

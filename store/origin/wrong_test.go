@@ -54,18 +54,18 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 				err := ask()
 				invalid := errors.As(err, new(*chunk.InvalidError))
 				if errors.Is(err, chunk.ErrNotFound) != c.notFound || invalid == c.notFound {
-					t.Errorf("%s: %v", what, err)
+					t.Errorf("%s: got %v, want not found: %t, otherwise an InvalidError", what, err, c.notFound)
 				}
 			}
 			for i, h := range s.Health() {
 				if !h.Up || h.Failures > 0 {
-					t.Errorf("origin %d: %+v", i, h)
+					t.Errorf("origin %d: got %+v, want it up, without failures", i, h)
 				}
 			}
 			// For a lookup, any 404 counts, so that a pull goes on at once.
 			_, err := s.Chain(t.Context(), "sha256:0")
 			if err == nil || strings.Contains(c.name, "403") == errors.Is(err, chunk.ErrNotFound) {
-				t.Errorf("chain: %v", err)
+				t.Errorf("chain: got %v, want an error: ErrNotFound after a 404, another one after a 403", err)
 			}
 		})
 	}
@@ -157,7 +157,7 @@ func TestWrongAnswersAreBounded(t *testing.T) {
 	for i := range 3 * maxWrong {
 		w.add(fmt.Sprint(i))
 		if len(w.paths) > maxWrong || !w.has(fmt.Sprint(i)) {
-			t.Fatalf("after %d paths: %d are remembered", i+1, len(w.paths))
+			t.Fatalf("after %d paths: got %d remembered, want at most %d and the latest", i+1, len(w.paths), maxWrong)
 		}
 	}
 }

@@ -70,12 +70,12 @@ func TestOnlyReadsAreRedirected(t *testing.T) {
 			err := call(t.Context())
 			isRead := name == "unit" || name == "images"
 			if followed := len(asked) > 0; followed != isRead || followed != (err == nil) {
-				t.Errorf("%s after %d: followed %v, %v", name, status, followed, err)
+				t.Errorf("%s after %d: followed %v, %v; want %v", name, status, followed, err, isRead)
 			}
 			if len(asked) > 0 {
 				<-asked
 			} else if !strings.Contains(err.Error(), elsewhere.URL) || strings.Contains(err.Error(), "signature") {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: got %v, want an error that names the other server, without its query", name, err)
 			}
 		}
 		hub.Close()
@@ -123,12 +123,12 @@ func TestRedirectsKeepToTheRulesOfTheURL(t *testing.T) {
 		target = c.target
 		_, err := newClient(t, client.Options{URL: c.hub, CAFile: ca}).Images(t.Context(), "")
 		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("from %s to %s: %v", c.hub, c.target, err)
+			t.Errorf("from %s to %s: got %v, want an error with %q", c.hub, c.target, err, c.want)
 		}
 	}
 }
 
-// A client that no longer hears of its operation learns where to look for it.
+// If the stream of progress breaks off, the error says where to look for the operation.
 func TestProgressIsCut(t *testing.T) {
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		_, _ = io.WriteString(w, `{"step":"wait"}`+"\n")
@@ -146,7 +146,7 @@ func TestProgressIsCut(t *testing.T) {
 	}
 }
 
-// An error in the last line of a stream is that of an answer with its status.
+// An error in the last line of a stream is the same error as that of an answer with this status.
 func TestProgressEndsWithAStatus(t *testing.T) {
 	for line, want := range map[string]int{
 		`"status":400`: http.StatusBadRequest, `"status":404`: http.StatusNotFound, `"images":[]`: 0,

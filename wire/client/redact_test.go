@@ -32,7 +32,7 @@ func TestErrorsShowNoSecret(t *testing.T) {
 		"user:" + secret + "?a@x", "user:a?" + secret + "@x"} {
 		_, err := client.New(client.Options{URL: raw})
 		if err != nil && strings.Contains(err.Error(), secret) {
-			t.Errorf("%v", err)
+			t.Errorf("got %v, want no secret in it", err)
 		}
 	}
 	for _, raw := range []string{"http://" + secret + "@localhost:7070/a/",
@@ -82,7 +82,7 @@ func TestErrorsShowNoSecret(t *testing.T) {
 			indexErr := f.Index(t.Context(), chunk.ID{}, func(io.Reader) error { return nil })
 			all := fmt.Sprint(errors.Join(chainErr, keyErr, imagesErr, indexErr), c.URL())
 			if chainErr == nil || keyErr == nil || imagesErr == nil {
-				t.Errorf("no error: %v", all)
+				t.Errorf("got %v, want three errors", all)
 			}
 			for _, s := range []string{secret, signature, base64.StdEncoding.EncodeToString([]byte("user:" + secret))} {
 				if strings.Contains(all, s) {

@@ -218,10 +218,10 @@ func (d *domain) Close() error {
 	return errors.Join(errs...)
 }
 
-// run adds the domain's background work to a group, until ctx ends.
 // watchEvery is the time between two looks whether a newer hub still lets this one use the catalog.
 const watchEvery = time.Minute
 
+// run adds the domain's background work to a group, until ctx ends.
 func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.publisher.Run(ctx) })
 	group.Go(d.trees.Run)

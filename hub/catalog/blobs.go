@@ -125,8 +125,8 @@ func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration
 }
 
 // Do calls fn, which deletes the blob. The context of fn ends after half of the lease. If that has
-// passed already, Do does not call fn: this process was stopped for so long that clients may rely on
-// the blob again. Do returns ErrSlow if that time has passed before fn ended.
+// passed already, Do does not call fn: this process was stopped for so long that clients may rely
+// on the blob again. Do returns ErrSlow if that time has passed before fn ended.
 func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error {
 	limited, cancel := context.WithDeadline(ctx, d.limit)
 	defer cancel()

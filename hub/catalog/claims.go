@@ -24,8 +24,8 @@ type Claims struct{ db *database.DB }
 // ErrClaimed means that another publisher stores or deletes one of the objects.
 var ErrClaimed = errors.New("another publisher has claimed one of the objects")
 
-// ErrClaimLost is ErrLost of a claim of objects: the lease of the claim has ended, not that of a job.
-// It is marked as package away does, so that a job whose claim was lost runs again.
+// ErrClaimLost wraps ErrLost: the lease of a claim of objects has ended, not that of a job. Package
+// away counts it as an error of a store, so that a job whose claim was lost runs again.
 var ErrClaimLost error = claimLost{}
 
 type claimLost struct{}
@@ -77,8 +77,8 @@ func (claim Claim) check(found int64, err error) error {
 	return err
 }
 
-// holdClaim returns ErrClaimLost if a claim was lost. Otherwise nobody else can claim its objects before
-// the transaction ends.
+// holdClaim returns ErrClaimLost if a claim was lost. Otherwise nobody else can claim its objects
+// before the transaction ends.
 func holdClaim(ctx context.Context, tx database.Session, claim Claim) error {
 	n, err := tx.ExecCount(ctx, `UPDATE object_claims SET owner = owner WHERE owner = ?`, claim.Owner)
 	return claim.check(n, err)

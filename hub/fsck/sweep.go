@@ -22,8 +22,8 @@ const fewUnknown = 8
 type guard struct{ all, unknown int }
 
 // allows counts further objects: all of them, and those that are unknown or lost. It reports
-// whether the job may delete or repair the latter. Of all that the job has compared until now, at most
-// fewUnknown or one half may be unknown or lost.
+// whether the job may delete or repair the latter. Of all that the job has compared until now, at
+// most fewUnknown or one half may be unknown or lost.
 func (g *guard) allows(all, unknown int) bool {
 	g.all, g.unknown = g.all+all, g.unknown+unknown
 	return unknown == 0 || g.unknown <= max(fewUnknown, g.all/2)

@@ -189,6 +189,37 @@ func TestFsckDeletesUnknownObjects(t *testing.T) {
 	has("after the repair", "claimed", "young")
 }
 
+// A lost pack has chunks that an image needs, and others that no image needs any more. The former
+// are made again, and a collection forgets the pack.
+func TestFsckOfPackWithUnneededChunks(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.laid("goes:1", image(layer(seeds(1, 40)...)))
+	keeps := h.laid("keeps:1", image(layer(seeds(2, 40)...)))
+	h.remove("goes:1")
+	if done := h.collect(0); done.Rewritten != 0 || done.Packs != 0 {
+		t.Fatalf("the collection has done %+v, want the pack unchanged", done)
+	}
+	for pack := range h.packsOf(keeps.Tree) {
+		if err := os.Remove(filepath.Join(objectsDir(h.config), objects.PackKey(pack))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := h.fsck(wire.Fsck{Repair: true})
+	if text := findings(check); check.Left() != 1 || !strings.Contains(text, "run lighter gc") {
+		t.Errorf("%d problems are left, want the pack, which a collection forgets: %s", check.Left(), text)
+	}
+	if problems := h.problems("keeps:1"); problems != "" {
+		t.Errorf("after the repair: %s", problems)
+	}
+	h.idle()
+	h.collect(0)
+	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
+		t.Errorf("after the collection: %s", findings(check))
+	}
+	h.wantClean("after the collection", "keeps:1")
+}
+
 // A lost pack that was kept for nodes with older locations is forgotten: it cannot be made again.
 func TestFsckForgetsLostRewrittenPacks(t *testing.T) {
 	t.Parallel()

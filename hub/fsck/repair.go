@@ -25,11 +25,14 @@ type repair struct {
 	progress *report.Progress
 	failed   map[string]error // why an object could not be made again, by key
 
-	packs   []chunk.ID          // lost ones
-	left    map[chunk.ID]string // lost chunks that were not found yet, with the key of their pack
-	layers  map[string][]int64  // that have lost chunks, by diffID
-	records map[string]string   // keys of lost layer records, by diffID
-	trees   map[chunk.ID]catalog.TreeOf
+	packs []chunk.ID          // lost ones
+	left  map[chunk.ID]string // lost chunks that were not found yet, with the key of their pack
+	// unneeded has lost chunks that are in no layer, like left. Only a damaged pack may still have
+	// them.
+	unneeded map[chunk.ID]string
+	layers   map[string][]int64 // that have lost chunks, by diffID
+	records  map[string]string  // keys of lost layer records, by diffID
+	trees    map[chunk.ID]catalog.TreeOf
 	// needs has the trees to renew, by key of the lost object. The key "" has trees that have a
 	// layer with lost chunks. If such a tree cannot be renewed, that is reported of no object.
 	needs   map[string][]chunk.ID
@@ -39,7 +42,7 @@ type repair struct {
 // repair makes lost objects again. It returns why that failed, by key.
 func (c *Checker) repair(ctx context.Context, all []lost, progress *report.Progress) (map[string]error, error) {
 	r := &repair{Checker: c, progress: progress, failed: map[string]error{}, left: map[chunk.ID]string{},
-		layers: map[string][]int64{}, records: map[string]string{}, trees: map[chunk.ID]catalog.TreeOf{},
+		unneeded: map[chunk.ID]string{}, layers: map[string][]int64{}, records: map[string]string{}, trees: map[chunk.ID]catalog.TreeOf{},
 		needs: map[string][]chunk.ID{}}
 	for _, step := range []func(context.Context, []lost) error{
 		r.plan, r.salvage, r.restoreLayers, r.renewTrees, r.dropStartupPacks,
@@ -54,6 +57,7 @@ func (c *Checker) repair(ctx context.Context, all []lost, progress *report.Progr
 // plan finds out what the lost objects are needed for.
 func (r *repair) plan(ctx context.Context, all []lost) error {
 	var numbers []int64
+	ids := map[int64]chunk.ID{}
 	for _, l := range all {
 		switch l.kind {
 		case catalog.Records:
@@ -70,7 +74,7 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 				r.startup = append(r.startup, l.id)
 			}
 			for _, k := range chunks {
-				r.left[k.ID] = l.key
+				r.unneeded[k.ID], ids[k.N] = l.key, k.ID
 				numbers = append(numbers, k.N)
 			}
 		}
@@ -90,7 +94,13 @@ func (r *repair) plan(ctx context.Context, all []lost) error {
 	if r.layers, err = r.Catalog.Repairs.LayersWith(ctx, numbers); err != nil {
 		return err
 	}
-	for diffID := range r.layers {
+	for diffID, needed := range r.layers {
+		for _, n := range needed {
+			if key, isUnneeded := r.unneeded[ids[n]]; isUnneeded {
+				r.left[ids[n]] = key
+				delete(r.unneeded, ids[n])
+			}
+		}
 		find := func() ([]catalog.TreeOf, error) { return r.Catalog.Repairs.TreesWith(ctx, diffID) }
 		if err := r.need(ctx, "", find); err != nil {
 			return err
@@ -164,7 +174,9 @@ func (r *repair) readUnits(ctx context.Context, l lost, keep ingest.Keep) error 
 		for i := range unit.Len() {
 			id := unit.Ref(i).ID
 			data, err := unit.Chunk(i)
-			if _, isLost := r.left[id]; err != nil || !isLost {
+			_, isLeft := r.left[id]
+			_, isUnneeded := r.unneeded[id]
+			if err != nil || !isLeft && !isUnneeded {
 				continue
 			}
 			if err := keep(id, data); err != nil {
@@ -179,6 +191,7 @@ func (r *repair) readUnits(ctx context.Context, l lost, keep ingest.Keep) error 
 func (r *repair) found(restored map[chunk.ID]bool) {
 	for id := range restored {
 		delete(r.left, id)
+		delete(r.unneeded, id)
 	}
 }
 
@@ -207,6 +220,9 @@ func (r *repair) restoreLayers(ctx context.Context, _ []lost) error {
 		if key := r.records[diffID]; key != "" {
 			r.failed[key] = err
 		}
+	}
+	for _, key := range r.unneeded { // the catalog has the pack until a collection
+		r.failed[key] = errUnneeded
 	}
 	missing := map[string]int{}
 	for _, key := range r.left {
@@ -305,10 +321,10 @@ func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 	return nil
 }
 
-// errUnneeded is the reason why a lost pack is not made again in which the catalog places no chunk:
-// no image needs its chunks, or other packs have them. Collection forgets the pack when no
-// locations name it.
-var errUnneeded = errors.New("nothing needs it but older locations")
+// errUnneeded is the reason why a lost pack is not made again in which the catalog places no chunk
+// of an image: no image needs its chunks, or other packs have them. Collection forgets the pack when
+// no locations name it.
+var errUnneeded = errors.New("no image needs it, or only with older locations")
 
 // dropStartupPacks forgets lost packs that no tree names any more: startup packs and rewritten
 // ones.

@@ -87,7 +87,7 @@ func (r *retryable) RoundTrip(req *http.Request) (*http.Response, error) {
 // While each kind of fault of S3 happens now and then, a push succeeds, or is answered that it may
 // be tried again and then succeeds. In the end the hub has the same as without faults.
 func TestPushToAFaultyBucket(t *testing.T) {
-	const faultOf = 9 // requests
+	const faultOf = 5 // requests
 	var layers []ggcr.Layer
 	for _, b := range [][]byte{lowerTar, upperTar, tarball.Of(tarball.File("large", noise(1, 18<<20)))} {
 		layers = append(layers, static.NewLayer(b, types.OCIUncompressedLayer))

@@ -65,8 +65,9 @@ type Result struct {
 }
 
 // New returns a Mirror of a hub into a directory, which is made if it does not exist. The hub has
-// to have one of the keys. Without keys, the key is learned, kept in the directory with the first
-// objects that it signed, and required from then on. report is called by one goroutine at a time.
+// to have one of the keys. Without keys, the hub's keys are learned. They are kept in the directory
+// with the first objects that they signed, and later runs accept no others. report is called by one
+// goroutine at a time.
 func New(hub client.Options, dir string, keys []ed25519.PublicKey, report func(wire.Progress)) (*Mirror, error) {
 	hub.Header = http.Header{wire.CopyHeader: {"1"}}
 	c, err := client.New(hub)

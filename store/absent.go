@@ -31,8 +31,8 @@ func (a absence) isLasting() bool { return a.last.Sub(a.first) >= missingTime }
 func (a *absences) known(ref chunk.Ref) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if one, ok := a.chunks[ref]; ok && one.isLasting() && time.Since(one.last) < maxPause {
-		return one.err
+	if entry, ok := a.chunks[ref]; ok && entry.isLasting() && time.Since(entry.last) < maxPause {
+		return entry.err
 	}
 	return nil
 }
@@ -43,19 +43,19 @@ func (a *absences) missed(ref chunk.Ref, err error) (lasting bool) {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	one, ok := a.chunks[ref]
-	if !ok || now.Sub(one.last) > missingTime {
-		one.first = now
+	entry, ok := a.chunks[ref]
+	if !ok || now.Sub(entry.last) > missingTime {
+		entry.first = now
 	}
-	one.last, one.err = now, err
+	entry.last, entry.err = now, err
 	if !ok && len(a.chunks) >= maxAbsences {
 		clear(a.chunks) // repeated reads of these chunks wait for missingTime again
 	}
 	if a.chunks == nil {
 		a.chunks = map[chunk.Ref]absence{}
 	}
-	a.chunks[ref] = one
-	return one.isLasting()
+	a.chunks[ref] = entry
+	return entry.isLasting()
 }
 
 // forget notes an answer that does not say that the chunk is absent.

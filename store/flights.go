@@ -108,7 +108,7 @@ func (fs *flights) has(key flightKey) bool {
 }
 
 // leave is called when a caller no longer waits. If it was the last one and the answer has not
-// arrived, the flight is cancelled, and cannot be joined.
+// arrived, the flight is cancelled, and can no longer be joined.
 func (fs *flights) leave(f *flight) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

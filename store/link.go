@@ -112,7 +112,8 @@ func (l *link) begin(t *transfer, n int64) {
 
 // firstByte notes that an answer of length bytes (-1: not known) has begun, its RTT, and whether
 // its connection had been used before. It returns how many connections are worth opening for the
-// next requests: 0 unless the request belongs to a stream and the RTT is long.
+// next requests: 0 unless the request belongs to a stream, the RTT is long, and connectRTTs RTTs
+// were measured.
 func (l *link) firstByte(t *transfer, length int64, rtt time.Duration, reused bool) (connections int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 const (
 	// HeldLease is how long a holder counts as present after a report.
 	HeldLease = 7 * 24 * time.Hour
-	// HeldInterval is how often a holder reports.
+	// HeldInterval is the longest time between two reports of a node to a hub that accepts them.
 	HeldInterval = 6 * time.Hour
 	// MaxHeld bounds the trees of one report, and MaxHeldBytes its body.
 	MaxHeld      = 16_384

@@ -85,7 +85,7 @@ func cachePin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pin [flags] IMAGE",
 		Short: "Keep an image's chunks in the cache",
-		Long: `Keep an image's chunks in the cache, also those that are fetched later. The pin holds
+		Long: `Keep an image's chunks in the cache, also those that are fetched later. The pin lasts
 across restarts and after the image is removed, until "unpin". Pinned chunks may use
 half of what local devices leave of the cache.
 

@@ -15,7 +15,7 @@ func nodeCommand() *cobra.Command {
 		Short: "Run the node: a snapshotter for containerd that fetches what containers read",
 		Long: `Run the node: a proxy snapshotter for containerd on a Unix socket. It mounts images that
 the hub knows, and fetches only the bytes that containers read. It unpacks all other
-images as overlayfs would.
+images, as containerd's overlayfs snapshotter does.
 
 Configure it in containerd:
 
@@ -104,7 +104,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.TextVar(&config.RecordDelay, "record-delay", config.RecordDelay,
 		"the longest random delay of a report (`DELAY`: 90s)")
 	f.TextVar(&config.HeldDelay, "held-delay", config.HeldDelay,
-		"report a change of the node's images to the hubs after this `DELAY` to twice as long (90s)")
+		"report a change of the node's images to the hubs after once to twice this `DELAY` (90s)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

@@ -44,9 +44,9 @@ func traceShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [flags] NAME",
 		Short: "Show the workloads of an image, and its startup packs",
-		Long: `Show the workloads of an image: the number of starts of each, how much they read, their
-first file, and the startup packs that contain it. A pack is fetched at each start, or
-when one of its triggers is read.`,
+		Long: `Show the workloads of an image: the number of starts of each, how much they read, the
+first file that they read, and the startup packs that hold their chunks. A pack is
+fetched at each start, or when one of its triggers is read.`,
 		Example: `  lighter trace show physics/root:6.32
   lighter trace show --json physics/root:6.32 | jq '.[0].workloads'`,
 		Args: command.Exactly("NAME"),

@@ -28,7 +28,8 @@ func (e *External) OnShort(yield func() int64) {
 	e.yield = yield
 }
 
-// Reserve counts bytes of a new external file, if there is room for it without evicting anything.
+// Reserve counts bytes of a new external file. It returns ErrFull if something had to be evicted
+// for the file, and errHalf if external files or pins would exceed their half.
 func (e *External) Reserve(bytes int64) error {
 	c := e.cache
 	if cause := c.isAbsent(); cause != nil {

@@ -124,7 +124,8 @@ func (c *Cache) HasRoom(bytes int64) bool {
 	return c.absent == nil && c.hasRoom(bytes)
 }
 
-// Short returns why the cache has no room for background work, or nil if it has.
+// Short returns why background work must not use the cache now, or nil: the cache is off, is being
+// loaded, or is short of space.
 func (c *Cache) Short() error {
 	s := c.Stats()
 	if off := s.Off(); off != "" {

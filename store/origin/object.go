@@ -33,7 +33,7 @@ type callerError struct{ error }
 
 func (e callerError) Unwrap() error { return e.error }
 
-// hintError is a failure to give a hint, which nothing depends on.
+// hintError is a failure to get a hint. Only speed depends on hints.
 type hintError struct{ error }
 
 func (e hintError) Unwrap() error { return e.error }

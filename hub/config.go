@@ -32,7 +32,7 @@ type Config struct {
 
 	AdminListen string `toml:"admin_listen" comment:"The only address for changes: to add, push, remove and verify images, and to import and remove traces; and for the list of holders. HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). Everything else is answered there, too. Empty: changes are made at listen."`
 
-	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes and the list of holders need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. It is read at the start."`
+	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes and the list of holders need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. The file is read when the hub starts."`
 	Open           bool     `toml:"open" comment:"Allow changes by everybody who can reach the hub, from other machines too, without a token."`
 	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects the hub from web pages whose host name resolves to the hub's address (DNS rebinding)."`
 
@@ -54,7 +54,7 @@ type Config struct {
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or s3://BUCKET?region=…&endpoint=…&use_path_style=true, where original blobs are stored, too. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
-	StartupBytes bytesize.Size `toml:"startup_bytes" comment:"Limit of the startup packs of all images together: 20GiB. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept for a while in addition, up to the same limit."`
+	StartupBytes bytesize.Size `toml:"startup_bytes" comment:"Limit of the startup packs of all images together: 20GiB. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept in addition for up to a week, but no more than 8 GiB of them, or this limit if it is less."`
 
 	KeepHeldDays int64 `toml:"keep_held_days" comment:"Days for which the hub keeps what a node or a mirror has after it has stopped reporting, also of removed images. A report counts for 7 days; these days come after them."`
 
@@ -67,9 +67,9 @@ type Config struct {
 
 	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. Beyond it nothing of the repository is removed until that is confirmed (lighter retention)."`
 
-	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule that names its repository an image stays until it is removed by hand. They are applied once a day."`
+	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule for its repository, an image stays until it is removed by hand. The rules are applied once a day."`
 
-	Quota []quota.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed one is refused when it is pushed or added."`
+	Quota []quota.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed a quota is refused when it is pushed or added."`
 
 	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Nothing is stored together, and a node reads one domain. All other images are in the domain \"default\"."`
 

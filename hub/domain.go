@@ -72,7 +72,7 @@ type domain struct {
 
 // shared is what the domains of a process share: the bounds of its memory and disks.
 type shared struct {
-	owner     string // the process, in names of jobs' and claims' owners
+	owner     string // names the process as the owner of jobs and claims
 	runner    *jobs.Runner
 	encoders  *encoder.Pool
 	trees     *ingest.Bounds
@@ -89,16 +89,16 @@ type shared struct {
 
 func newShared(c *Config, log *slog.Logger) (*shared, error) {
 	proxies, err := c.proxies()
-	catalogs := space.New(int64(c.DiskReserve), space.Dir{Name: "root", Path: c.Root})
-	if c.Catalog != "" { // PostgreSQL has them
-		catalogs = space.New(0)
+	catalogDisk := space.New(int64(c.DiskReserve), space.Dir{Name: "root", Path: c.Root})
+	if c.Catalog != "" { // the catalogs are in PostgreSQL, and need no spare file
+		catalogDisk = space.New(0)
 	}
 	return &shared{runner: jobs.NewRunner(), encoders: encoder.NewPool(runtime.GOMAXPROCS(0)),
 		trees: ingest.NewBounds(), starts: startup.NewBounds(), upstreams: upstream.NewBounds(),
 		manifests: registry.NewBounds(), tables: objects.NewTables(), senders: holders.NewSenders(),
 		bodies:  answer.NewBodies(),
 		reserve: space.New(int64(c.DiskReserve), c.dirs()...),
-		spare:   space.OpenSpare(rootdir.Spare(c.Root), catalogs, log), proxies: proxies}, err
+		spare:   space.OpenSpare(rootdir.Spare(c.Root), catalogDisk, log), proxies: proxies}, err
 }
 
 // openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx
@@ -203,7 +203,7 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob, startup.RecompressJob)
 }
 
-// imageIsReady prepares the first start of a new image. It waits for its startup packs.
+// imageIsReady prepares the first start of a new image: it waits for the image's startup packs.
 func (d *domain) imageIsReady(ctx context.Context, image catalog.Image) error {
 	return d.starts.Await(ctx, image.Tree)
 }
@@ -231,7 +231,7 @@ func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.holders.Run(ctx) })
 }
 
-// registryUses keeps in the catalog which blobs of the registry clients rely on.
+// registryUses records in the catalog which blobs of the registry clients rely on.
 type registryUses struct{ *catalog.Blobs }
 
 // IsDeleting implements registry.Uses.

@@ -25,8 +25,9 @@ type Domain struct {
 // maxDomains bounds the domains of a hub: each has background work and connections.
 const maxDomains = 64
 
-// checkDomains returns an error if the domains are invalid, or if it is plain that a repository
-// belongs to two of them. Otherwise the first one that matches has it.
+// checkDomains returns an error if the domains are invalid, or if patterns of two domains obviously
+// match the same repositories. It does not find every overlap: a repository belongs to the first
+// domain that matches.
 func checkDomains(domains []Domain) error {
 	if len(domains) > maxDomains {
 		return fmt.Errorf("there are %d domains: want %d at most", len(domains), maxDomains)
@@ -73,8 +74,8 @@ func (c *Config) domainNames() []string {
 	return names
 }
 
-// domainOf returns the name of the domain to which a repository belongs: its path in the hub's
-// registry.
+// domainOf returns the name of the domain to which a repository belongs. repository is a path in
+// the hub's registry.
 func (c *Config) domainOf(repository string) string {
 	name := wire.Ref{Repository: repository}.NamedRepository()
 	for _, d := range c.Domains {
@@ -139,7 +140,7 @@ func (c *Config) catalogPlace(domain string) catalog.Place {
 // the hub's directory has and the configuration does not are among them.
 func (c *Config) Catalogs() (map[string]catalog.Place, error) {
 	names := c.domainNames()
-	if c.Catalog == "" { // the configuration may name the directory and not its domains
+	if c.Catalog == "" { // the configuration may lack domains that the directory has
 		found, err := rootdir.Domains(c.Root)
 		if err != nil {
 			return nil, fmt.Errorf("find the domains of %s: %w", c.Root, err)

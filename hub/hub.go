@@ -42,7 +42,7 @@ const (
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
 	// maxConnections bounds the open connections, of some 20 KB each. A node has at most 512, and
-	// mostly far fewer. Further ones wait in the kernel's queue.
+	// mostly far fewer. Further connections wait in the kernel's queue.
 	maxConnections = 16_384
 	// shutdownTimeout bounds how long requests in flight may take when the hub ends.
 	shutdownTimeout = 5 * time.Second
@@ -145,7 +145,7 @@ func (h *Hub) Close() error {
 	return errors.Join(errs...)
 }
 
-// handler answers all requests. It does not ask who may make them.
+// handler answers all requests. It does not check who makes them: package access does.
 func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
 	h.view.register(mux)
@@ -162,8 +162,8 @@ func (h *Hub) handler() http.Handler {
 	return mux
 }
 
-// registries sends a request of a registry's client to the domain of its repository. Requests that
-// name no repository are about the default domain: also the list of all repositories.
+// registries passes a request of a registry's client to the domain of its repository. The default
+// domain answers requests that name no repository, such as those for the list of repositories.
 func (h *Hub) registries() http.Handler {
 	byDomain := map[string]http.Handler{}
 	for _, d := range h.domains {

@@ -52,7 +52,7 @@ func (k signingKeys) derive(purpose string) []byte {
 }
 
 // openKeys reads the signing keys, and signs the statements of the catalog with them. It makes a
-// key only for a new hub: nodes would refuse what others sign than the keys that they have pinned.
+// key only for a new hub: nodes refuse statements that none of their pinned keys has signed.
 func openKeys(ctx context.Context, c *catalog.Catalog, path string) (signingKeys, error) {
 	keys, err := readKeys(path)
 	isMissing := errors.Is(err, fs.ErrNotExist)
@@ -83,8 +83,8 @@ func openKeys(ctx context.Context, c *catalog.Catalog, path string) (signingKeys
 	return keys, err
 }
 
-// UseKeys makes a hub accept the keys that the directory of a domain has now, from its next start
-// on, though others have signed before.
+// UseKeys makes a hub accept, from its next start on, the keys that a domain's directory has now,
+// although other keys have signed before.
 func UseKeys(ctx context.Context, c Config, domain string) (err error) {
 	of, err := c.ofDomain(domain)
 	if err != nil {
@@ -164,7 +164,7 @@ func Keys(root string) ([]string, error) {
 }
 
 // AddKey makes another signing key for the domain in a directory and returns its public half. A
-// running hub uses it after a restart.
+// running hub uses the new key after a restart.
 func AddKey(root string) (string, error) {
 	keys, err := readKeys(rootdir.Key(root))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -178,7 +178,7 @@ func AddKey(root string) (string, error) {
 }
 
 // RemoveKey removes the signing key with that public half from the domain in a directory, unless it
-// is the only one. A running hub uses it until a restart.
+// is the only one. A running hub goes on to use the removed key until a restart.
 func RemoveKey(root, public string) error {
 	keys, err := readKeys(rootdir.Key(root))
 	if err != nil {

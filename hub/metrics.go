@@ -95,7 +95,7 @@ func (v *view) register(mux *http.ServeMux) {
 			return
 		}
 		text := "ok"
-		if err := v.reserve.Check(); err != nil { // it serves what it has
+		if err := v.reserve.Check(); err != nil { // the hub still serves what it has
 			text += "\nnothing is ingested: " + err.Error()
 		}
 		sendText(w, http.StatusOK, text)
@@ -121,7 +121,7 @@ func (v *view) Collect(out chan<- prometheus.Metric) {
 	for _, d := range v.reserve.Dirs() {
 		free, err := d.Free()
 		if err != nil {
-			v.log.Warn("collect metrics failed", "err", err)
+			v.log.Warn("cannot collect metrics", "err", err)
 			return
 		}
 		to.gauge("disk_free_bytes", "Free bytes of the disk of a directory.", free, prometheus.Labels{"dir": d.Name})
@@ -159,7 +159,7 @@ func (f figures) Collect(out chan<- prometheus.Metric) {
 		f.collectQuotas, f.collectGarbage,
 	} {
 		if err := collect(ctx, out); err != nil {
-			f.log.Warn("collect metrics failed", "err", err)
+			f.log.Warn("cannot collect metrics", "err", err)
 			return
 		}
 	}

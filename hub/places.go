@@ -42,9 +42,9 @@ func (c *Config) lockBucket() (io.Closer, error) {
 const soleOwner = "hub"
 
 // owner returns the name under which the hub in a locked directory runs jobs and claims objects. No
-// running process has the same: it names the locked file, and the boot of the machine. So the next
-// process in the directory can end what the previous one has begun, and one in a copy of the
-// directory cannot.
+// other running process with the same catalogs has this name, which is made from the locked file
+// and the boot of the machine. So the next process in the directory can end what the previous one
+// has begun, and a process in a copy of the directory cannot.
 func (c *Config) owner(lock rootdir.Lock) (string, error) {
 	if c.Catalog == "" {
 		return soleOwner, nil
@@ -54,7 +54,7 @@ func (c *Config) owner(lock rootdir.Lock) (string, error) {
 		return "", fmt.Errorf("name the hub's process: %w", err)
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil { // nothing that an earlier process has begun is ended before its lease
+	if err != nil { // jobs and claims of an earlier process then last as long as their leases
 		return rand.Text(), nil
 	}
 	file := info.Sys().(*syscall.Stat_t)

@@ -1,10 +1,10 @@
-// Package access decides which HTTP requests a hub answers, and is the one place where that is
-// decided, for the hub's API and for its registry.
+// Package access decides which HTTP requests a hub answers. No other package decides this, neither
+// for the hub's API nor for its registry.
 //
-// Everybody who reaches the hub may read, and nodes may report traces and what they have: both are
-// bounded. Changes, and the list of holders, need the administrators' token, if there is one. Which
-// requests these are is a rule of the wire (wire.IsForAdministrators), as clients send the token
-// with no others. Pages of other web sites never make changes.
+// Everybody who reaches the hub may read, and may report traces and held trees, as nodes do. Both
+// kinds of reports are bounded. Changes, and the list of holders, need the administrators' token,
+// if there is one. Package wire says which requests these are (wire.IsForAdministrators), because
+// clients send the token only with them. Pages of other web sites never make changes.
 package access
 
 import (
@@ -54,7 +54,7 @@ var (
 		"give that one with --token-file, or as a registry's password")
 )
 
-// ReadOnly refuses requests that are for administrators, and passes others.
+// ReadOnly refuses requests that only administrators may make, and passes all others.
 func (p *Policy) ReadOnly(next http.Handler) http.Handler {
 	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
 		if wire.IsForAdministrators(req.Method, req.URL.Path) {
@@ -65,7 +65,7 @@ func (p *Policy) ReadOnly(next http.Handler) http.Handler {
 	})
 }
 
-// Public passes requests of administrators, and those that are not for administrators only.
+// Public passes requests of administrators, and requests that everybody may make.
 func (p *Policy) Public(next http.Handler) http.Handler {
 	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
 		switch {
@@ -88,9 +88,9 @@ func (p *Policy) Public(next http.Handler) http.Handler {
 	})
 }
 
-// Admin is Public for an address of administrators only. There /v2/ itself needs the token, because
-// some registry clients send a password only if /v2/ asks for it. At a public address that would
-// break anonymous pulls.
+// Admin is like Public, for an address that only administrators use. There /v2/ itself needs the
+// token, because some registry clients send a password only if /v2/ asks for it. At a public
+// address this would break anonymous pulls.
 func (p *Policy) Admin(next http.Handler) http.Handler {
 	next = p.Public(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

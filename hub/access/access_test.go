@@ -39,6 +39,7 @@ const (
 	holders = "/lighter/1/default/holders"
 )
 
+// Each handler passes or refuses requests by method, path, host name and token.
 func TestPolicy(t *testing.T) {
 	open, closed := policy(t, "", "hub.example.org"), policy(t, token)
 	for _, test := range []struct {
@@ -123,7 +124,7 @@ func TestTokenFile(t *testing.T) {
 	}
 }
 
-// A hub without a token lets requests that change something pass only under its own names.
+// A hub without token and TLS passes requests that change something only under its own names.
 func ExamplePolicy_Public() {
 	policy, err := access.New("", []string{"hub.example.org"})
 	if err != nil {

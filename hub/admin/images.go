@@ -78,8 +78,8 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	return images, err
 }
 
-// elsewhere adds a hint to the error about an image that does not exist: its repository belongs to
-// another domain, or the list of images may have it.
+// elsewhere adds a hint to the error about an image that does not exist: to which other domain its
+// repository belongs, or else which command lists the images.
 func (s *Server) elsewhere(name string, err error) error {
 	ref, parseErr := wire.ParseName(name)
 	if parseErr != nil || !errors.Is(err, catalog.ErrNotFound) {

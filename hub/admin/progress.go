@@ -58,7 +58,8 @@ func (p *progress) write(line wire.Progress) error {
 	return http.NewResponseController(p.w).Flush()
 }
 
-// end sends the last line, with err in it. If nothing was sent yet it returns err instead.
+// end sends the last line, with err in it. If nothing was sent yet, and last has no images, end
+// returns err instead.
 func (p *progress) end(last wire.Progress, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

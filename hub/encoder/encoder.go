@@ -1,5 +1,5 @@
-// Package encoder bounds how many units the hub compresses at once. Images come first: background
-// work pauses while an image is ingested.
+// Package encoder bounds how many units the hub compresses at once. Images come first: while one
+// is ingested, background work pauses after each unit.
 package encoder
 
 import (
@@ -39,7 +39,7 @@ func (p *Pool) Ingest() (end func()) {
 
 // Encode encodes a unit of an image that is being ingested, and appends it to dst.
 func (p *Pool) Encode(b *pack.UnitBuilder, dst []byte) []byte {
-	enc := <-p.free // soon: holders of an encoder only compute
+	enc := <-p.free // soon: each encoder is in use only while one unit is compressed
 	dst = b.Encode(dst, enc)
 	p.free <- enc
 	return dst

@@ -309,7 +309,7 @@ func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 			return err
 		}
 		failed[id] = err
-		r.Log.Warn("renew a tree", "tree", id.Short(), "err", err)
+		r.Log.Warn("cannot renew a tree", "tree", id.Short(), "err", err)
 	}
 	for key, trees := range r.needs {
 		for _, id := range trees {

@@ -21,8 +21,8 @@ import (
 const treeTimeout = 5 * time.Minute
 
 // Tree returns the statement about a chain of a ready image. If the chain has no tree yet, it is
-// made. Concurrent requests for one chain share that work, which goes on when they have ended. The
-// error is report.ErrBusy if too many trees are requested.
+// made. Concurrent requests for one chain share this work. It goes on if the requests end early.
+// The error is report.ErrBusy if too many trees are requested.
 func (t *Trees) Tree(ctx context.Context, chain string) (*index.Statement, error) {
 	if _, err := t.catalog.Layers(ctx, chain); err != nil {
 		return nil, err
@@ -111,6 +111,6 @@ func (t *Trees) deleteSurplus(ctx context.Context, made chunk.ID) {
 		})
 	}
 	if err != nil && ctx.Err() == nil { // the next requested tree tries again
-		t.log.Error("delete surplus trees", "err", err)
+		t.log.Error("cannot delete surplus trees", "err", err)
 	}
 }

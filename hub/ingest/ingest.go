@@ -4,7 +4,8 @@
 // chunks. New chunks go into units and packs, entries into layer records; all of it is staged as
 // files. Trees merges the records into the image's tree and makes its index and locations.
 // Everything is published in one step, after every blob, every layer and the tree were verified. A
-// layer is split once and a chunk stored once, whichever images have them.
+// layer of several images is split once, and a chunk of several layers is stored once. (longestWait
+// has an exception.)
 //
 // Errors are better than guesses: a layer of an unknown kind, an entry that containerd would not
 // unpack, and sizes beyond the limits fail the image.
@@ -66,10 +67,10 @@ type ingestion struct {
 	repository string
 	source     Source
 	progress   *report.Progress
-	layers     *semaphore.Weighted // that are read at once
+	layers     *semaphore.Weighted // bounds the layers that are read at once
 	image      *oci.Image
 	staging    *staging
-	before     catalog.Collections    // collections before the first look at what is known
+	before     catalog.Collections    // the count of collections before the catalog was first asked
 	split      map[string]*splitLayer // new layers, by diffID
 }
 
@@ -83,8 +84,8 @@ type Prepared struct {
 }
 
 // Prepare ingests an image for the owner of a lease. The error is an *oci.NotImageError if the
-// manifest is valid and no image, catalog.ErrLost if the lease was lost, and catalog.ErrCollected
-// if collection has removed something that was to be used.
+// manifest is valid but is not an image, catalog.ErrLost if the lease was lost, and
+// catalog.ErrCollected if a collection has removed something that the image needs.
 func (i *Ingester) Prepare(
 	ctx context.Context, row catalog.Image, from Source, lease catalog.Lease, progress *report.Progress,
 ) (*Prepared, error) {
@@ -120,13 +121,13 @@ func (i *Ingester) Prepare(
 
 // Publish makes the image ready. Its name has to be in the registry. The error is
 // catalog.ErrNotFound if the image was removed, catalog.ErrLost if the lease was lost, and
-// catalog.ErrCollected if collection has removed something that the image needs: it is to be
-// prepared again.
+// catalog.ErrCollected if a collection has removed something that the image needs. Then the caller
+// prepares the image again.
 func (p *Prepared) Publish(ctx context.Context) error { return p.ingestion.publish(ctx, p.made) }
 
 // Close removes the staged files.
 func (p *Prepared) Close() {
 	if err := p.ingestion.staging.close(); err != nil { // the next start removes them
-		p.ingestion.log.Error("remove staged files", "image", p.Image.Name, "err", err)
+		p.ingestion.log.Error("cannot remove staged files", "image", p.Image.Name, "err", err)
 	}
 }

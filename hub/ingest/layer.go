@@ -22,11 +22,11 @@ type splitLayer struct {
 	record  string // path of its compressed record
 	bytes   int64  // of the tar stream
 	entries int64
-	chunks  []uint32 // as claimed in the staging, with repetitions
+	chunks  []uint32 // positions in the staging, with repetitions
 }
 
-// layerReader reads a layer's blob: bytes → tar stream → entries and chunks. It computes both
-// digests on the way.
+// layerReader reads a layer's blob: bytes → tar stream → entries and chunks. It computes the
+// digests of the blob and of the tar stream at the same time.
 type layerReader struct {
 	layer  oci.Layer
 	limits tree.Limits
@@ -131,12 +131,12 @@ func (s *staging) split(
 	units := newUnitWriter(ctx, group, s, e)
 	l.record = record.RecordWriter
 	l.keep = func(id chunk.ID, data []byte) error {
-		claimed, isNew := s.claim(id, uint32(len(data)))
-		result.chunks = append(result.chunks, claimed)
+		position, isNew := s.list(id, uint32(len(data)))
+		result.chunks = append(result.chunks, position)
 		if !isNew {
 			return nil
 		}
-		return units.add(id, data, claimed)
+		return units.add(id, data, position)
 	}
 	group.Go(func() error {
 		defer units.close()

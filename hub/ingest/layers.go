@@ -27,7 +27,7 @@ import (
 func (t *ingestion) splitLayers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	seen := map[[2]string]bool{}
-	// All workers claim layers in the same order, so that none waits for another one in a circle.
+	// All workers claim layers in the same order, so that they do not wait in a circle.
 	layers := slices.SortedStableFunc(slices.Values(t.image.Layers), func(a, b oci.Layer) int {
 		return strings.Compare(a.DiffID, b.DiffID)
 	})
@@ -62,8 +62,8 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 }
 
 const (
-	claimEvery = 250 * time.Millisecond // between two looks whether another worker has split a layer
-	claimTime  = 3 * time.Second        // the shortest bound of the wait for another worker
+	claimEvery = 250 * time.Millisecond // between two tries to claim a layer
+	claimTime  = 3 * time.Second        // bound of the wait for another worker, for an empty layer
 	// splitRate is what one worker splits on two processors, in compressed bytes a second: torch,
 	// of 3.24 GB, took 52 s (docs/benchmarks.md).
 	splitRate = 60e6
@@ -90,7 +90,7 @@ func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified boo
 			return false, false, err
 		}
 		if claimed {
-			// Another worker may have published the layer between the two.
+			// Another worker may have published the layer since the first query.
 			return t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
 		}
 		if !sleep.For(ctx, claimEvery) {
@@ -120,7 +120,7 @@ func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLay
 	if err == nil || ctx.Err() != nil || jobs.IsRetried(err) {
 		return err
 	}
-	// A corrupt blob is the cause of any other error.
+	// If the blob is corrupt, this has caused the error.
 	if cause := t.checkBlob(ctx, l); cause != nil {
 		return cause
 	}
@@ -141,9 +141,8 @@ func (t *ingestion) checkBlob(ctx context.Context, l oci.Layer) error {
 	return err
 }
 
-// known returns the tree of the image if everything about it is known, as it is if another name has
-// the same image: its blobs are verified, and its index and locations are stored. Otherwise it
-// returns nil.
+// known returns the tree of the image if its blobs are verified, and its index and locations are
+// stored. This is so if another name has the same image. Otherwise known returns nil.
 func (t *ingestion) known(ctx context.Context) (*madeTree, error) {
 	for _, l := range t.image.Layers {
 		if known, verified, err := t.catalog.HasLayer(ctx, l.DiffID, l.Digest); err != nil || !known || !verified {

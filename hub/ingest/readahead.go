@@ -6,8 +6,8 @@ import (
 )
 
 // readAhead passes bytes from one goroutine, which runs fill, to another one, which calls Read, a
-// few blocks ahead. So decompression, hashing and splitting overlap. It holds up to readAheadBlocks
-// × readAheadBlock bytes.
+// few blocks ahead. So decompression, hashing and splitting overlap. Its buffers have up to
+// readAheadBlocks × readAheadBlock bytes.
 type readAhead struct {
 	ctx     context.Context
 	full    chan block
@@ -24,7 +24,7 @@ type block struct {
 }
 
 const (
-	readAheadBlock  = 256 << 10
+	readAheadBlock  = 256 << 10 // bytes of a block
 	readAheadBlocks = 6
 )
 
@@ -38,8 +38,8 @@ func newReadAhead(ctx context.Context, onBlock func(b []byte)) *readAhead {
 	return r
 }
 
-// fill reads the reader to its end. Read returns the reader's error. fill itself only fails with
-// the context, when Read is not called any more.
+// fill reads from to its end. Read returns the error of from. fill returns an error only if the
+// context has ended, because Read is not called any more then.
 func (r *readAhead) fill(from io.Reader) error {
 	for {
 		var buf []byte

@@ -10,6 +10,7 @@ import (
 	"testing/iotest"
 )
 
+// A readAhead returns all bytes of its source, then the source's error, also at further calls.
 func TestReadAheadGivesAllBytesAndTheError(t *testing.T) {
 	whole := bytes.Repeat([]byte("0123456789"), 300_000)
 	broken := errors.New("broken")
@@ -28,10 +29,11 @@ func TestReadAheadGivesAllBytesAndTheError(t *testing.T) {
 		go func() { filled <- r.fill(c.from) }()
 		got, err := io.ReadAll(r)
 		if err != c.want || !bytes.Equal(got, whole) || !bytes.Equal(taken, whole) {
-			t.Errorf("%s: %d bytes, %d taken, %v", name, len(got), len(taken), err)
+			t.Errorf("%s: read %d bytes, onBlock got %d, error %v, want %d bytes and error %v", name, len(got),
+				len(taken), err, len(whole), c.want)
 		}
 		if _, err := r.Read(make([]byte, 1)); err == nil {
-			t.Errorf("%s: it goes on behind its end", name)
+			t.Errorf("%s: a read after the end returned no error", name)
 		}
 		if err := <-filled; err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -39,6 +41,7 @@ func TestReadAheadGivesAllBytesAndTheError(t *testing.T) {
 	}
 }
 
+// When the context ends, fill and Read return, even if the other one is not called any more.
 func TestReadAheadEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := newReadAhead(ctx, func([]byte) {})
@@ -49,9 +52,9 @@ func TestReadAheadEndsWithItsContext(t *testing.T) {
 	}
 	cancel()
 	if err := <-filled; !errors.Is(err, context.Canceled) {
-		t.Errorf("fill: %v", err)
+		t.Errorf("fill: error %v, want Canceled", err)
 	}
 	if _, err := newReadAhead(ctx, func([]byte) {}).Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
-		t.Errorf("read: %v", err)
+		t.Errorf("Read: error %v, want Canceled", err)
 	}
 }

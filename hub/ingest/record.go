@@ -42,7 +42,8 @@ func (r *recordFile) finish() error {
 // Close closes the file, finished or not.
 func (r *recordFile) Close() error { return r.file.Close() }
 
-// OpenRecord opens the plain bytes of a record in a file. The caller closes it.
+// OpenRecord opens a compressed record in a file, and returns its plain bytes. The caller closes
+// it.
 func OpenRecord(path string) (io.ReadCloser, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -77,7 +78,7 @@ func (r *Record) Next() (*tree.Entry, error) {
 	return e, err
 }
 
-// Close closes the record before its end.
+// Close closes the record, also before its end.
 func (r *Record) Close() {
 	if r.opened != nil {
 		_ = r.opened.Close() // only read

@@ -21,9 +21,9 @@ type Keep func(id chunk.ID, data []byte) error
 // KeepNone drops the chunks.
 func KeepNone(chunk.ID, []byte) error { return nil }
 
-// Restore stores known chunks again: those that feed passes to keep. They get new packs, and are
-// moved there in the catalog. Afterwards Restore deletes each pack in old that no chunk is in any
-// more. It returns the restored chunks. If feed fails, nothing is changed.
+// Restore stores known chunks again: those that feed passes to keep. It writes them to new packs,
+// and the catalog then names these packs. Afterwards Restore deletes each pack in old that has no
+// chunk any more. It returns the restored chunks. If feed fails, nothing is changed.
 func (i *Ingester) Restore(
 	ctx context.Context, old []chunk.ID, feed func(ctx context.Context, keep Keep) error,
 ) (restored map[chunk.ID]bool, err error) {
@@ -39,7 +39,7 @@ func (i *Ingester) Restore(
 	group.Go(func() error {
 		defer units.close()
 		return feed(groupCtx, func(id chunk.ID, data []byte) error {
-			position, isNew := s.claim(id, uint32(len(data)))
+			position, isNew := s.list(id, uint32(len(data)))
 			if !isNew {
 				return nil
 			}
@@ -66,15 +66,16 @@ func (i *Ingester) Restore(
 	return restored, err
 }
 
-// RestoreRecord stores the record of a known layer again, which VerifyLayer has written to a file.
+// RestoreRecord stores the record of a known layer again, from a file that VerifyLayer has written.
 func (i *Ingester) RestoreRecord(ctx context.Context, diffID, path string) error {
 	return i.publisher.Publish(ctx,
 		publish.Objects{Staged: []objects.Staged{{Key: objects.LayerKey(diffID), Path: path}}},
 		func(catalog.Claim) error { return nil })
 }
 
-// Renew makes the index of a known tree again from the records of its layers, and locations that
-// name the places that its chunks have now. Its startup packs are made again afterwards.
+// Renew makes the index of a known tree again from the records of its layers. It also makes
+// locations that name the current units of the tree's chunks. The tree's startup packs are made
+// again afterwards.
 func (t *Trees) Renew(ctx context.Context, of catalog.TreeOf) (err error) {
 	layers, err := t.catalog.Repairs.ChainLayers(ctx, of.Chain)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 type staging struct {
 	dir     string
 	catalog *catalog.Catalog
-	numbers numbersOf      // of the chunks that need not be stored
+	numbers numbersOf      // tells which chunks are known and need not be stored
 	syncs   errgroup.Group // syncs finished packs to the disk
 
 	mu        sync.Mutex          // guards the following
@@ -32,16 +32,16 @@ type staging struct {
 
 	packMu sync.Mutex // guards the following; held while a unit is written
 	packs  []catalog.Pack
-	open   *pack.Writer // the last of packs, while it is written
+	open   *pack.Writer // writes the last of packs; nil: that is finished
 	file   *os.File
 }
 
-// numbersOf returns the numbers of the known ones among chunks.
+// numbersOf returns the catalog's numbers of those chunks that it knows.
 type numbersOf func(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error)
 
 // stagedChunk is a chunk of the image.
 type stagedChunk struct {
-	catalog.Chunk       // pack and unit are those of a new chunk
+	catalog.Chunk       // Pack and Unit are set only if the chunk is new
 	known         int64 // its number in the catalog; 0 if it is new
 }
 
@@ -66,19 +66,19 @@ func (s *staging) packPath(n int) string { return s.path(fmt.Sprintf("pack-%d", 
 
 // close removes the directory.
 func (s *staging) close() error {
-	_ = s.syncs.Wait() // publishing has checked it
+	_ = s.syncs.Wait() // flushed reports the error to a publication
 	if s.file != nil {
 		_ = s.file.Close() // an unfinished pack
 	}
 	return os.RemoveAll(s.dir)
 }
 
-// claim adds a chunk to the image's list and returns its position there. If isNew is true, the
-// caller has to store the chunk.
-func (s *staging) claim(id chunk.ID, length uint32) (position uint32, isNew bool) {
+// list adds a chunk to the image's list, unless it is there, and returns its position. If isNew is
+// true, the caller has to pass the chunk to a unitWriter.
+func (s *staging) list(id chunk.ID, length uint32) (position uint32, isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if position, claimed := s.positions[id]; claimed {
+	if position, listed := s.positions[id]; listed {
 		return position, false
 	}
 	position = uint32(len(s.chunks))
@@ -87,7 +87,7 @@ func (s *staging) claim(id chunk.ID, length uint32) (position uint32, isNew bool
 	return position, true
 }
 
-// setKnown notes which of the claimed chunks the catalog has.
+// setKnown records the numbers of those listed chunks that the catalog has.
 func (s *staging) setKnown(positions []uint32, known map[chunk.ID]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +97,8 @@ func (s *staging) setKnown(positions []uint32, known map[chunk.ID]int64) {
 	}
 }
 
-// addUnit appends an encoded unit to the current pack. plain is its size before compression, and
-// positions are those of its chunks.
+// addUnit appends an encoded unit to the current pack. plain is the unit's size before compression,
+// in bytes. positions has the positions of its chunks in the list.
 func (s *staging) addUnit(encoded []byte, plain int64, positions []uint32) error {
 	s.packMu.Lock()
 	defer s.packMu.Unlock()
@@ -168,8 +168,8 @@ func (s *staging) flushed() error { return s.syncs.Wait() }
 // units returns the units of chunks: in the new packs, or as the catalog says.
 func (s *staging) units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
 	isNew := func(id chunk.ID) bool {
-		position, claimed := s.positions[id]
-		return claimed && s.chunks[position].known == 0
+		position, listed := s.positions[id]
+		return listed && s.chunks[position].known == 0
 	}
 	units, err := s.catalog.Units(ctx, slices.DeleteFunc(slices.Clone(ids), isNew))
 	if err != nil {
@@ -184,9 +184,9 @@ func (s *staging) units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk
 	return units, nil
 }
 
-// fresh returns the chunks that the catalog does not have. freshPosition maps the position of a new
-// claimed chunk to that in chunks. The chunks are sorted by ID: the database inserts a million of
-// them in a third of the time then.
+// fresh returns the listed chunks that the catalog does not have. freshPosition maps a chunk's
+// position in the list to its position in chunks. The chunks are sorted by ID, because the database
+// then inserts a million of them in a third of the time.
 func (s *staging) fresh() (chunks []catalog.Chunk, freshPosition []uint32) {
 	var fresh []uint32
 	for position, c := range s.chunks {

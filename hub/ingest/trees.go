@@ -55,8 +55,8 @@ type Trees struct {
 // Bounds bounds the trees that a process makes at a time, of all its domains.
 type Bounds struct {
 	merging   *semaphore.Weighted // all trees
-	requested *semaphore.Weighted // requested trees that run, one at a time
-	waiting   *semaphore.Weighted // requested trees that run or wait
+	requested *semaphore.Weighted // the requested tree that is being made
+	waiting   *semaphore.Weighted // requested trees that are being made or wait
 }
 
 // NewBounds returns the bounds of a process.
@@ -75,13 +75,13 @@ func NewTrees(
 		keys: keys, log: log, Bounds: b}
 }
 
-// Run waits until the life of requested trees ends, and then for the one that is being made.
+// Run waits until the hub ends, and then until the requested tree that is being made has ended.
 func (t *Trees) Run() error {
 	<-t.life.Done()
 	if err := t.requested.Acquire(context.WithoutCancel(t.life), 1); err != nil {
 		return err
 	}
-	t.requested.Release(1) // others are not made any more: their context has ended
+	t.requested.Release(1) // no further tree is made: the context has ended
 	return nil
 }
 
@@ -248,9 +248,9 @@ func (m *madeTree) locate(ctx context.Context, made *index.Made, units unitsOf) 
 // errNoPack means that the catalog does not have a chunk.
 var errNoPack = errors.New("it is in no pack")
 
-// collected returns an error that wraps catalog.ErrCollected if err says that something is missing
-// that collection may have removed since the count of collections was before. Otherwise it returns
-// err.
+// collected returns an error that wraps catalog.ErrCollected if err says that something is missing,
+// and a collection may have removed it: the count of collections has changed since before.
+// Otherwise collected returns err.
 func (t *Trees) collected(ctx context.Context, before catalog.Collections, err error) error {
 	if !errors.Is(err, objects.ErrNotFound) && !errors.Is(err, errNoPack) && !errors.Is(err, catalog.ErrNotFound) {
 		return err

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	batchBytes  = 2 << 20 // of a batch; a chunk of the maximum length fits
-	batchChunks = 500     // of a batch: one query of the catalog
-	batches     = 2       // of a layer: one is filled while the other is looked up
+	batchBytes  = 2 << 20 // bytes of a batch; a chunk of the maximum length fits
+	batchChunks = 500     // chunks of a batch, which one query of the catalog looks up
+	batches     = 2       // batches of a layer: one is filled while the other is looked up
 	unitsAhead  = 4       // units of a layer that are being filled, compressed or written
 )
 
 // batch is a run of chunks that are not in units yet.
 type batch struct {
 	buf       []byte // their bytes
-	ends      []int  // of each chunk in buf
+	ends      []int  // where each chunk ends in buf
 	ids       []chunk.ID
 	positions []uint32 // in the staging
 }
@@ -44,8 +44,8 @@ type unitWriter struct {
 	current  *batch
 	empty    chan *batch
 	full     chan *batch
-	written  chan *unitJob // in order
-	jobs     chan *unitJob // free ones
+	written  chan *unitJob // units to write, in order
+	jobs     chan *unitJob // unused ones
 }
 
 // unitJob is one unit from its first chunk until it is written.
@@ -96,7 +96,7 @@ func (w *unitWriter) add(id chunk.ID, data []byte, position uint32) error {
 	return nil
 }
 
-// close ends the chunks. The group's Wait returns how the writing ended.
+// close is called after the last chunk. The group's Wait returns when all units are written.
 func (w *unitWriter) close() {
 	if w.current != nil {
 		w.full <- w.current

@@ -11,9 +11,9 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// A bucket that does not exist answers like one without objects, and so does a directory whose file
-// system is not mounted. Then nothing is known about the objects, so the error is ErrUnavailable
-// and not ErrNotFound.
+// If a bucket does not exist, or a directory's file system is not mounted, a request may get the
+// same answer as one for a missing object. But then nothing is known about the objects, so the
+// error is ErrUnavailable and not ErrNotFound.
 
 // NameBucket returns an error that says what to do, if err is S3's answer that a bucket does not
 // exist. It returns other errors as they are.

@@ -41,7 +41,7 @@ func (s *Store) List(ctx context.Context, after string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		for _, kind := range kinds {
 			if after >= kind && !strings.HasPrefix(after, kind) {
-				continue // all of the kind is before it
+				continue // all keys of the kind are before it
 			}
 			for info, err := range list(ctx, kind, after) {
 				if err != nil {

@@ -59,7 +59,8 @@ func LayerKey(diffID string) string {
 
 // Store is an open bucket. It is safe for concurrent use.
 type Store struct {
-	// Tables are the store's own, or those of the process. They are set before the store is used.
+	// Tables are the store's own, unless the caller replaces them, before the store is used, with
+	// those of the process.
 	Tables *Tables
 
 	bucket *blob.Bucket
@@ -292,8 +293,8 @@ func (s *Store) openRange(ctx context.Context, key string, offset, length int64)
 	return &Object{Size: length, store: s, key: key, r: r}, nil
 }
 
-// ErrUnavailable marks errors of a bucket that is not a directory, or that is not there. The same
-// may succeed later; see IsAway.
+// ErrUnavailable marks errors about a bucket that is missing, and most errors of a bucket that is
+// not a directory. The same request may succeed later; see IsAway.
 var ErrUnavailable = away.New("the bucket is not available")
 
 // IsAway reports whether an error says that the bucket is not available. If the bucket answers, the

@@ -35,7 +35,7 @@ type Image struct {
 	Config   v1.Descriptor
 	Run      v1.ImageConfig // how a container of it runs
 	Layers   []Layer        // the lowest first
-	Platform string         // as PlatformName returns it
+	Platform string         // in the form of PlatformName
 }
 
 // Layer is one layer of an image.

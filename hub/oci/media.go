@@ -66,7 +66,7 @@ func PlatformName(p v1.Platform) string {
 }
 
 // matches reports whether a platform is among the wanted ones, as containerd compares them:
-// linux/arm64 is linux/arm64/v8. An unknown platform matches any.
+// linux/arm64 is linux/arm64/v8. An unknown platform counts as wanted.
 func matches(platform string, wanted []string) bool {
 	return slices.ContainsFunc(wanted, func(want string) bool {
 		return platform == "" || normalized(platform) == normalized(want)

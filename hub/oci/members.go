@@ -32,7 +32,7 @@ type Members struct {
 	Indexes   []registry.Manifest // each before the indexes in it
 
 	platforms []string // wanted ones
-	offered   []string // platforms for which there is an image, whether it was read or not
+	offered   []string // platforms of all images, also of those whose manifests were not read
 }
 
 // Member is one manifest.
@@ -43,7 +43,8 @@ type Member struct {
 	IsImage  bool
 }
 
-// Size returns the bytes of config and layers that the manifest names; 0 if it cannot be parsed.
+// Size returns the bytes of the config and the layers that the manifest names. It returns 0 if the
+// manifest cannot be parsed.
 func (m Member) Size() int64 {
 	var parsed v1.Manifest
 	if json.Unmarshal(m.Bytes, &parsed) != nil {
@@ -69,8 +70,8 @@ const attested = "vnd.docker.reference.digest"
 // unknownPlatform is the platform of attestations.
 const unknownPlatform = "unknown/unknown"
 
-// Expand reads the manifests below root. It omits manifests that r does not have. If it fails, it
-// returns the members that it has read before.
+// Expand reads the manifests below root. It omits manifests that r does not have. With an error it
+// returns the members that were read before the error.
 func Expand(ctx context.Context, r Reader, root registry.Manifest, platforms []string) (*Members, error) {
 	e := newExpander(r, root, platforms)
 	return e.Members, e.add(ctx, root, 0)
@@ -88,7 +89,8 @@ func (m *Members) HasWanted() bool {
 	return slices.ContainsFunc(m.Manifests, func(one Member) bool { return one.Wanted })
 }
 
-// CheckPlatforms returns an error if an index, or an image, has no image for a wanted platform.
+// CheckPlatforms returns an error if no image is for a wanted platform. It returns none if the root
+// is a manifest of something else than an image.
 func (m *Members) CheckPlatforms() error {
 	wanted := strings.Join(m.platforms, ", ")
 	switch {
@@ -125,15 +127,15 @@ type expander struct {
 	wantedOnly bool
 
 	seen        map[string]int // positions in Manifests by digest; -1 for an index or a missing manifest
-	descriptors int            // in indexes
-	bytes       int64          // that were read
+	descriptors int            // number of manifests that the indexes name
+	bytes       int64          // of manifests and configs that were read
 }
 
 func newExpander(r Reader, root registry.Manifest, platforms []string) *expander {
 	return &expander{Members: &Members{Root: root, platforms: platforms}, reader: r, seen: map[string]int{}}
 }
 
-// count checks the bound on bytes.
+// count counts the bytes of a manifest or config, and returns an error beyond maxExpanded.
 func (e *expander) count(b []byte) error {
 	if e.bytes += int64(len(b)); e.bytes > maxExpanded {
 		return fmt.Errorf("manifests and configs together exceed the limit of %d bytes", maxExpanded)
@@ -160,7 +162,7 @@ func (e *expander) add(ctx context.Context, m registry.Manifest, depth int) erro
 	}
 	e.seen[m.Digest] = -1
 	e.Indexes = append(e.Indexes, m)
-	// Images before attestations: an attestation is wanted if its image is.
+	// Images come first: ExpandWanted reads an attestation only if its image is wanted.
 	for _, attestations := range []bool{false, true} {
 		for _, d := range index.Manifests {
 			if (d.Annotations[attested] != "") != attestations {

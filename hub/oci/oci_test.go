@@ -12,6 +12,7 @@ import (
 	"lighter/hub/registry"
 )
 
+// Platforms match as in containerd. An unknown platform matches.
 func TestPlatformsMatch(t *testing.T) {
 	for _, c := range []struct {
 		platform, wanted string
@@ -26,7 +27,7 @@ func TestPlatformsMatch(t *testing.T) {
 		{"linux/arm64", "linux/arm", false}, {unknownPlatform, "linux/amd64", false},
 	} {
 		if got := matches(c.platform, []string{"plan9/mips", c.wanted}); got != c.want {
-			t.Errorf("%q for %q: %v", c.platform, c.wanted, got)
+			t.Errorf("platform %q matches %q: %v, want %v", c.platform, c.wanted, got, c.want)
 		}
 	}
 }
@@ -126,11 +127,11 @@ func FuzzParseImage(f *testing.F) {
 			return
 		}
 		if len(i.Layers) == 0 || len(i.Layers) > maxLayers || i.Size() < 0 {
-			t.Errorf("%d layers, %d bytes", len(i.Layers), i.Size())
+			t.Errorf("%d layers, %d bytes, want 1 to %d layers", len(i.Layers), i.Size(), maxLayers)
 		}
 		for _, l := range i.Layers {
 			if len(l.DiffID) != 71 || len(l.Digest) != 71 || l.Chain == "" {
-				t.Errorf("layer %+v", l)
+				t.Errorf("layer %+v, want two SHA-256 digests and a chain", l)
 			}
 		}
 	})

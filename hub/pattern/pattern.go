@@ -1,6 +1,6 @@
-// Package pattern matches names of repositories with patterns. In a pattern, * is any part of a
-// name without a slash, ? one character, [a-z] one of a range, and a part ** any number of parts.
-// It is pure.
+// Package pattern matches names of repositories with patterns. Slashes separate the parts of names
+// and patterns. In a pattern, * matches any characters of a part, ? one character, and [a-z] one
+// character of a range. A part ** matches any number of parts. The package is pure.
 package pattern
 
 import (

@@ -14,7 +14,7 @@ func TestMatch(t *testing.T) {
 		{"localhost:5000/a*", "localhost:5000/ab", true}, {"v[0-9]", "v1", true}, {"v[", "v[", false},
 	} {
 		if got := Match(c.pattern, c.name); got != c.want {
-			t.Errorf("%s matches %s: %v, want %v", c.pattern, c.name, got, c.want)
+			t.Errorf("pattern %s matches %s: %v, want %v", c.pattern, c.name, got, c.want)
 		}
 	}
 }
@@ -22,7 +22,7 @@ func TestMatch(t *testing.T) {
 func TestCheck(t *testing.T) {
 	for pattern, valid := range map[string]bool{"": false, "a[": false, "a": true, "**": true, "a/**/b*": true} {
 		if err := Check(pattern); (err == nil) != valid {
-			t.Errorf("%q: %v", pattern, err)
+			t.Errorf("pattern %q: error %v, want it valid: %v", pattern, err, valid)
 		}
 	}
 }

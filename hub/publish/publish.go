@@ -1,14 +1,13 @@
 // Package publish makes objects and the catalog's rows about them appear together, or not at all.
 //
 // A publication claims its objects in the catalog, stores them, and then the catalog commits. At
-// the end it deletes those of them that the catalog does not know, all of them if the commit has
-// failed, and releases the claim. If the process ends too early, another publisher gets the claim
-// and does that: at its next start, or when the lease has ended. So no two publishers ever store or
-// delete the same object at the same time. Delete works the same way, with a commit that makes the
-// catalog forget objects.
+// the end the publication deletes the claimed objects that the catalog does not know, and releases
+// the claim. If the process ends too early, its next start does this, or another process after the
+// lease has ended. So no two publishers ever store or delete the same object at the same time.
+// Delete works the same way, with a commit that makes the catalog forget objects.
 //
-// While a backup is being made, nothing is deleted. Objects that are left then, and those of a
-// process that had lost its claim, are swept by package fsck.
+// While a backup is being made, nothing is deleted. Package fsck later sweeps the objects that are
+// left then, and those of a process that had lost its claim.
 package publish
 
 import (
@@ -34,7 +33,7 @@ import (
 const (
 	defaultLease = 2 * time.Minute
 	claimEvery   = 100 * time.Millisecond // while another publication has one of the objects
-	sweepAtOnce  = 1000                   // objects
+	sweepAtOnce  = 1000                   // objects that one claim of a sweep has at most
 )
 
 // Publisher publishes and deletes objects. It is safe for concurrent use.
@@ -49,9 +48,9 @@ type Publisher struct {
 	log     *slog.Logger
 }
 
-// New returns a publisher. scratch is a directory of its own, for a bucket that is a directory on
-// the file system of the objects. owner is a name of this process that no other one has, and that
-// it has again after a restart.
+// New returns a publisher. scratch is the publisher's own directory. If the bucket is a directory,
+// scratch is on the same file system. owner names this process: no other process has this name, and
+// this one has it again after a restart.
 func New(c *catalog.Catalog, o *objects.Store, scratch, owner string, log *slog.Logger) *Publisher {
 	return &Publisher{Lease: defaultLease, catalog: c, objects: o, scratch: scratch, owner: owner, log: log}
 }
@@ -78,9 +77,9 @@ type Objects struct {
 }
 
 // Publish stores objects and calls commit, which makes the catalog know them. commit has to fail if
-// the claim was lost. Afterwards Publish deletes the objects that the catalog does not know: all if
-// storing or commit failed, otherwise the replaced ones. While another publication has claimed one
-// of them, Publish waits.
+// the claim was lost. Afterwards Publish deletes the staged and replaced objects that the catalog
+// does not know. If storing or commit has failed, these are the new ones, otherwise the replaced
+// ones. While another publication has claimed one of the objects, Publish waits.
 func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.Claim) error) error {
 	keys := slices.Clone(o.Replaced)
 	for _, f := range o.Staged {
@@ -104,7 +103,7 @@ func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.
 		cleanErr = p.cleanAgain(cleaning, claim)
 	}
 	if cleanErr != nil && err == nil { // the claim expires, and is cleaned then
-		p.log.Error("delete unpublished objects", "err", cleanErr)
+		p.log.Error("cannot delete unpublished objects", "err", cleanErr)
 		return nil
 	}
 	return errors.Join(err, cleanErr)
@@ -145,8 +144,8 @@ func (p *Publisher) Delete(ctx context.Context, keys []string, forget func(catal
 	return p.Publish(ctx, Objects{Replaced: keys}, forget)
 }
 
-// whileClaimed calls fn, and extends the claim meanwhile. If the claim is lost, the context of fn
-// ends.
+// whileClaimed calls fn, and extends the claim meanwhile. The context of fn ends if the claim is
+// lost, or could not be extended for most of its lease.
 func (p *Publisher) whileClaimed(ctx context.Context, claim catalog.Claim, fn func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var extender sync.WaitGroup
@@ -173,10 +172,9 @@ func (p *Publisher) whileClaimed(ctx context.Context, claim catalog.Claim, fn fu
 	return err
 }
 
-// clean deletes those of the claimed objects that the catalog does not know, and releases the
-// claim.
+// clean deletes the claimed objects that the catalog does not know, and releases the claim.
 func (p *Publisher) clean(ctx context.Context, claim catalog.Claim) error {
-	// Only the owner of a claim deletes, and ends before its lease does.
+	// Only the owner of a claim deletes. It stops before its lease ends.
 	ctx, cancel := context.WithTimeout(ctx, p.Lease/2)
 	defer cancel()
 	if err := p.catalog.Claims.Extend(ctx, claim, p.Lease); err != nil {
@@ -235,7 +233,7 @@ func (p *Publisher) Recover(ctx context.Context) {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(p.scratch, entry.Name())))
 	}
 	if err != nil {
-		p.log.Error("clear the scratch directory", "err", err)
+		p.log.Error("cannot clear the scratch directory", "err", err)
 	}
 	p.sweep(ctx, p.owner+"/")
 }
@@ -260,7 +258,7 @@ func (p *Publisher) sweep(ctx context.Context, ended string) {
 		}
 		if err != nil {
 			if ctx.Err() == nil {
-				p.log.Error("clean claims of objects", "err", err)
+				p.log.Error("cannot clean claims of objects", "err", err)
 			}
 			return
 		}

@@ -25,7 +25,7 @@ type hub struct {
 	catalog *catalog.Catalog
 }
 
-// open opens the stores in dir, which another publisher may have left.
+// open opens the stores in dir. An earlier publisher may have left objects and claims there.
 func open(t *testing.T, dir string) hub {
 	t.Helper()
 	scratch := filepath.Join(dir, "scratch")
@@ -62,6 +62,7 @@ func publication(claim catalog.Claim, id chunk.ID) *catalog.Publication {
 		Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format, Signature: []byte("s")}}
 }
 
+// published counts the objects of staged that exist.
 func (s hub) published(id chunk.ID) (n int) {
 	for _, key := range []string{objects.PackKey(id), objects.IndexKey(id)} {
 		if o, err := s.objects.Open(context.Background(), key); err == nil {
@@ -105,7 +106,8 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 			}
 			again := recovered(t, dir)
 			if n := again.published(id); known && n != 2 || !known && n != 0 {
-				t.Errorf("%d of 2 objects exist after the restart", n)
+				t.Errorf("%d of 2 objects exist after the restart, want all if the catalog knows them (%t), else none", n,
+					known)
 			}
 		})
 	}
@@ -261,8 +263,8 @@ func TestFailedPublicationLeavesNothing(t *testing.T) {
 	}
 }
 
-// Recover keeps the claims of objects that it cannot delete, those of other processes, and files
-// that no claim names.
+// A Recover that fails keeps its claims for the next one. Recover keeps the claims of other
+// processes, and ignores keys of no known form.
 func TestRecoverIsCareful(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -283,7 +285,7 @@ func TestRecoverIsCareful(t *testing.T) {
 	cancel()
 	s.Recover(gone)
 	if n := s.published(id); n != 2 {
-		t.Errorf("%d of 2 objects exist after a failed Recover", n)
+		t.Errorf("%d objects exist after a failed Recover, want 2", n)
 	}
 	s = recovered(t, dir)
 	if n := s.published(id); n != 1 {
@@ -319,7 +321,7 @@ func TestPublicationsOfTheSameObject(t *testing.T) {
 		return s.catalog.Publish(t.Context(), publication(claim, id))
 	})
 	if first := <-failed; err != nil || !errors.Is(first, syscall.ENOSPC) {
-		t.Errorf("published: %v, failed: %v", err, first)
+		t.Errorf("errors %v and %v, want none for the second publication and ENOSPC for the first", err, first)
 	}
 	if n := s.published(id); n != 2 {
 		t.Errorf("%d of 2 objects exist", n)
@@ -345,12 +347,12 @@ func TestLostClaim(t *testing.T) {
 		t.Errorf("published without a claim: %v, want ErrLost", err)
 	}
 	if n := s.published(id); n != 2 {
-		t.Errorf("%d of 2 objects exist, which the other publisher has claimed", n)
+		t.Errorf("%d objects exist, want both, which the other publisher has claimed", n)
 	}
 }
 
-// If another publisher has cleaned up after one that was stopped, what the latter uploads when it
-// goes on is deleted, too.
+// A publisher is stopped for so long that another one cleans up after it. When it goes on, it
+// deletes what it has uploaded late.
 func TestLateUpload(t *testing.T) {
 	s := open(t, t.TempDir())
 	files, id := staged(t, s)
@@ -399,6 +401,6 @@ func TestNothingIsDeletedDuringABackup(t *testing.T) {
 		}
 	}
 	if n := s.published(id); n != 2 {
-		t.Errorf("%d of 2 known objects are left", n)
+		t.Errorf("%d known objects are left, want 2", n)
 	}
 }

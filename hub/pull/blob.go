@@ -16,7 +16,7 @@ import (
 	"lighter/sleep"
 )
 
-// checkedReader reads a blob and checks its size and digest.
+// checkedReader reads a blob, and checks its size and digest at the end.
 type checkedReader struct {
 	from io.ReadCloser
 	blob string
@@ -47,20 +47,21 @@ func (c *checkedReader) Read(p []byte) (int, error) {
 func (c *checkedReader) Close() error { return c.from.Close() }
 
 const (
-	blobTries = 5 // limit of consecutive requests for a blob that each receive less than stallBytes
+	// blobTries bounds the requests for a blob in which, together, less than stallBytes arrive.
+	blobTries = 5
 	// A blob is requested again if less than stallBytes arrive in a stallWindow, so that a stalled
 	// transfer does not keep other images waiting.
 	stallBytes  = 64 << 10
 	stallWindow = 60 * time.Second
 )
 
-// blobBackoff has the pauses between these requests.
+// blobBackoff has the pauses before a blob is requested again.
 var blobBackoff = sleep.Backoff{First: 500 * time.Millisecond, Most: 4 * time.Second}
 
 var errStalled = fmt.Errorf("stalled: less than %d KiB in %d s", stallBytes>>10, int(stallWindow.Seconds()))
 
-// blobReader reads a blob of a source. If the connection breaks or stalls, it goes on at the same
-// offset with another request.
+// blobReader reads a blob of a source. If the connection breaks or stalls, blobReader requests the
+// rest of the blob.
 type blobReader struct {
 	source *Source
 	ctx    context.Context // of the caller, for the reader's life
@@ -75,7 +76,7 @@ type blobReader struct {
 	stall    *time.Timer // ends the request if it stalls
 	offset   int64
 	progress int64 // the offset when stallBytes had last arrived
-	tries    int
+	tries    int   // failed requests since then
 }
 
 // Read reads the next bytes.

@@ -38,7 +38,7 @@ type Image struct {
 	only   map[string]bool          // by digest: whether the blob is used as a layer of wanted images only
 
 	mu     sync.Mutex      // guards the following
-	proven map[string]bool // layers left upstream that were read from there, or found there
+	proven map[string]bool // by digest: layers left upstream that were read or found there
 }
 
 // NewImage returns the image whose members a source has. It refuses blobs whose descriptors exceed
@@ -80,8 +80,8 @@ func (i *Image) addBlobs(m oci.Member, limit int64) error {
 // Source returns where the image comes from.
 func (i *Image) Source() *Source { return i.source }
 
-// LeaveLayers makes Open and Copy leave the layers of wanted images upstream: the layers are
-// ingested and not stored. Other blobs are stored.
+// LeaveLayers makes Open and Copy leave Layers upstream: these layers are ingested and not stored.
+// Other blobs are stored.
 func (i *Image) LeaveLayers() { i.leave = true }
 
 func (i *Image) isLeft(digest string) bool { return i.leave && i.only[digest] }
@@ -131,7 +131,7 @@ func (i *Image) Manifest(ctx context.Context, digest string) (registry.Manifest,
 	return i.to.Manifest(ctx, digest)
 }
 
-// Config returns the bytes of a config.
+// Config stores a config in the hub's registry and returns its bytes.
 func (i *Image) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	if err := i.copyBlob(ctx, d, nil); err != nil {
 		return nil, err
@@ -139,8 +139,8 @@ func (i *Image) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	return i.to.Config(ctx, d)
 }
 
-// Open opens a blob, and stores it in the registry when it is read to its end, unless it is left
-// upstream. The caller closes it.
+// Open opens a blob. When the blob was read to its end, it is stored in the registry, unless it is
+// left upstream. The caller closes it.
 func (i *Image) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	d, known := i.blobs[digest]
 	if !known {
@@ -201,8 +201,8 @@ func (i *Image) find(ctx context.Context, d v1.Descriptor) error {
 // Drop deletes a corrupt blob from the registry.
 func (i *Image) Drop(ctx context.Context, digest string) error { return i.to.Drop(ctx, digest) }
 
-// Copy copies the blobs that the hub's registry does not have. Of a layer that is left upstream it
-// only checks that it exists.
+// Copy copies the blobs that the hub's registry does not have. For a layer that is left upstream,
+// it only checks that the source or the hub's registry has the layer.
 func (i *Image) Copy(ctx context.Context, progress *report.Progress) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(blobsAtOnce)

@@ -30,7 +30,7 @@ var ErrSource = errors.New("read the source registry")
 const (
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 30 * time.Second
-	smallTimeout  = 60 * time.Second // for a login, a manifest or a config
+	smallTimeout  = 60 * time.Second // for a login, a manifest, a config, or the size of a blob
 )
 
 // Source is an image in another registry.
@@ -69,7 +69,7 @@ func ParseRepository(repository string) (name.Reference, error) {
 	return parsed.Tag(name.DefaultTag), nil
 }
 
-// OpenSource connects to the registry of ref with the credentials of add. Only the registries in
+// OpenSource logs in to the registry of ref with the credentials of add. Only the registries in
 // allowed may have an address that is not public. The error wraps ErrSource.
 func OpenSource(ctx context.Context, allowed []string, ref name.Reference, add wire.Add) (*Source, error) {
 	host := ref.Context().Registry
@@ -161,7 +161,7 @@ func (s *Source) Expand(ctx context.Context, digest string, platforms []string) 
 	return nil, fmt.Errorf("%w: %w", ErrSource, err)
 }
 
-// get requests something of the source's repository, from offset on.
+// get requests a blob or a manifest (kind) of the source's repository, from offset on.
 func (s *Source) get(ctx context.Context, kind, which string, offset int64) (*http.Response, error) {
 	return s.request(ctx, http.MethodGet, kind, which, offset)
 }
@@ -230,7 +230,7 @@ func (s *Source) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	return b, nil
 }
 
-// read requests something of at most limit bytes.
+// read requests a blob or a manifest of at most limit bytes.
 func (s *Source) read(ctx context.Context, kind, which string, limit int64) ([]byte, http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
 	defer cancel()

@@ -19,6 +19,7 @@ func (answering) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
+// Plain HTTP is used without permission only for registries on this machine.
 func TestPlainHTTPHasToBeAllowed(t *testing.T) {
 	for url, want := range map[string]bool{
 		"http://localhost:5000/v2/": true, "http://127.0.0.1/v2/": true, "http://[::1]:1/": true,
@@ -26,19 +27,20 @@ func TestPlainHTTPHasToBeAllowed(t *testing.T) {
 		"http://reg.example/v2/": false, "http://10.0.0.1:5000/": false, "http://192.168.1.1/": false,
 		"http://localhost.example/": false, "http://reg.local/": false,
 	} {
-		for _, told := range []bool{false, true} {
+		for _, allowed := range []bool{false, true} {
 			req, err := http.NewRequest(http.MethodGet, url, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := (&publicTransport{plainHTTP: told,
-				next: answering{}}).RoundTrip(req); (err == nil) != (want || told) {
-				t.Errorf("%s, told %v: %v", url, told, err)
+			if _, err := (&publicTransport{plainHTTP: allowed,
+				next: answering{}}).RoundTrip(req); (err == nil) != (want || allowed) {
+				t.Errorf("%s, plain HTTP allowed: %v: error %v, want none: %v", url, allowed, err, want || allowed)
 			}
 		}
 	}
 }
 
+// ParseSource accepts what skopeo accepts, and returns the name that an image has by default.
 func TestSourcesAreReadAsSkopeoDoes(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("ab", 32)
 	for text, want := range map[string]string{
@@ -54,12 +56,12 @@ func TestSourcesAreReadAsSkopeoDoes(t *testing.T) {
 	} {
 		_, got, err := ParseSource(text)
 		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%s: %q, %v", text, got, err)
+			t.Errorf("%s: name %q, error %v, want name %q", text, got, err, want)
 		}
 	}
 }
 
-// A source that trickles is no better than one that is silent.
+// A source that sends too few bytes in each window is given up after blobTries requests.
 func TestSourceThatTricklesIsGivenUp(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Range", "bytes 0-9/10")
@@ -86,12 +88,12 @@ func TestSourceThatTricklesIsGivenUp(t *testing.T) {
 		_, err = b.Read(make([]byte, 100))
 	}
 	if !errors.Is(err, errStalled) || client.requests != blobTries {
-		t.Errorf("after %d requests: %v", client.requests, err)
+		t.Errorf("after %d requests: error %v, want errStalled after %d", client.requests, err, blobTries)
 	}
 }
 
-// counting counts requests as they are made: a server may not hear of one that is
-// given up.
+// counting counts requests on the client's side: a request that is given up may not reach the
+// server.
 type counting struct {
 	next     http.RoundTripper
 	requests int

@@ -19,7 +19,7 @@ import (
 // configuration allows, and it drops the bodies of error responses.
 type publicTransport struct {
 	allowed   []string // HOST or HOST:PORT
-	plainHTTP bool     // unencrypted HTTP is allowed for other hosts than this machine
+	plainHTTP bool     // plain HTTP is allowed for other hosts than this machine, too
 	next      http.RoundTripper
 }
 
@@ -40,7 +40,7 @@ func newPublicTransport(allowed []string, plainHTTP bool) *publicTransport {
 	return t
 }
 
-// RoundTrip sends a request to the source or its token server, or follows a redirect.
+// RoundTrip sends a request: to the source, to its token server, or where a redirect points.
 func (t *publicTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme == "http" && !t.plainHTTP && !wire.IsLoopback(req.URL.Hostname()) {
 		return nil, fmt.Errorf("%s is not on this machine: plain HTTP has to be allowed for it", req.URL.Host)

@@ -1,12 +1,13 @@
 // Package quota bounds the images below prefixes of their names. It refuses an image that would
-// exceed a quota, before the image is stored or queued, and removes none: package retention decides
-// which images go.
+// exceed a quota, before the image is stored or queued. It removes no image: package retention
+// decides which images go.
 //
-// An image with several names counts once, layers that images share count for each, and so does an
-// image that is still being added. A tag that moves frees what it stood for.
+// An image with several names counts once. A layer counts for each image that has it. An image
+// counts as soon as it is added, even if it is not ready yet. When a tag moves, its previous image
+// no longer counts, unless that image has another name.
 //
 // Hazard: images that are pushed or added at the same moment do not see each other. Together they
-// may exceed a quota, until the next one is refused. Each check reads the names and sizes of all
+// may exceed a quota; only the next image is refused. Each check reads the names and sizes of all
 // images from the catalog.
 package quota
 
@@ -52,7 +53,7 @@ func Check(quotas []Quota) error {
 	return nil
 }
 
-// images names the images that a quota is about, for users.
+// images describes to users which images a quota is about.
 func (q Quota) images() string {
 	if q.Prefix == "" {
 		return "all images of the domain " + q.DomainName()
@@ -78,7 +79,7 @@ func New(quotas []Quota, c *catalog.Catalog, r *registry.Registry) *Checker {
 }
 
 // Allow returns an error that wraps registry.ErrQuota if a manifest that is pushed would exceed a
-// quota. The error of a manifest that cannot be read comes when it is stored.
+// quota. If the manifest cannot be parsed, Allow returns no error for this: storing it fails.
 func (c *Checker) Allow(ctx context.Context, repository, reference string, root registry.Manifest) error {
 	if len(c.quotas) == 0 {
 		return nil
@@ -91,8 +92,8 @@ func (c *Checker) Allow(ctx context.Context, repository, reference string, root 
 	return c.AllowName(ctx, ref.Name(), members)
 }
 
-// AllowName returns an error that wraps registry.ErrQuota if a name must not stand for these
-// images.
+// AllowName returns an error that wraps registry.ErrQuota if these images would exceed a quota
+// under a name.
 func (c *Checker) AllowName(ctx context.Context, name string, members *oci.Members) error {
 	for _, q := range c.quotas {
 		if !q.isAbout(name) {
@@ -117,7 +118,7 @@ func (c *Checker) AllowName(ctx context.Context, name string, members *oci.Membe
 }
 
 // sizesBelow returns the sizes of the images that a quota is about, by digest. It leaves out images
-// that have no other name than name, which is about to refer to other images.
+// whose only name is name, because name is about to refer to other images.
 func (c *Checker) sizesBelow(ctx context.Context, q Quota, name string) (map[string]int64, error) {
 	all, err := c.catalog.ImageBytes(ctx)
 	sizes := map[string]int64{}

@@ -26,7 +26,7 @@ type Step struct {
 // Add adds to the number of bytes that are done.
 func (s *Step) Add(n int) { s.bytes.Add(int64(n)) }
 
-// maxSteps bounds the steps of a Progress. More are not reported.
+// maxSteps bounds the steps of a Progress. Further steps are not reported.
 const maxSteps = 1000
 
 // Step adds a step of total bytes. kind and name become wire.Progress.Step and Item.
@@ -40,8 +40,8 @@ func (p *Progress) Step(kind, name string, total int64) *Step {
 	return s
 }
 
-// Lines returns the current state of each step, or of the first steps if there are more than limit.
-// There is no limit if it is 0 or less.
+// Lines returns the current state of the first limit steps. If limit is 0 or less, Lines returns
+// the state of all steps.
 func (p *Progress) Lines(limit int) []wire.Progress {
 	p.mu.Lock()
 	steps := p.steps

@@ -12,6 +12,7 @@ import (
 	"lighter/wire"
 )
 
+// A reason is one printable line of bounded length, without secrets in URLs. It wraps its error.
 func TestReasonIsOnePrintableLine(t *testing.T) {
 	for text, want := range map[string]string{
 		`Get "http://minio:9000/b/x?X-Amz-Signature=secret&y=1": refused`: `Get "http://minio:9000/b/x": refused`,
@@ -39,6 +40,7 @@ func (e secretive) Error() string  { return "connect to db.example.org: " + e.er
 func (e secretive) Public() string { return "no database" }
 func (e secretive) Unwrap() error  { return e.error }
 
+// A reason has the public text of an error that keeps details for the log.
 func TestReasonIsPublic(t *testing.T) {
 	err := fmt.Errorf("begin: %w", errors.Join(ErrBusy, fmt.Errorf("again: %w", secretive{errors.New("refused")})))
 	if got, want := Reason(err), "begin: "+ErrBusy.Error()+" again: no database"; got != want {
@@ -54,6 +56,7 @@ func TestLoggedErrors(t *testing.T) {
 	}
 }
 
+// A sender sends each changed state of a step once, and the last state before it returns.
 func TestSenderReportsEachChangeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Progress
@@ -74,6 +77,7 @@ func TestSenderReportsEachChangeOnce(t *testing.T) {
 	})
 }
 
+// Await returns the cause with which its context ended.
 func TestSenderEndsWithItsContext(t *testing.T) {
 	gone := errors.New("the client is gone")
 	ctx, cancel := context.WithCancelCause(t.Context())

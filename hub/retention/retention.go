@@ -18,12 +18,12 @@ import (
 	"lighter/hub/pattern"
 )
 
-// Rule says which images of some repositories are kept. The first rule that names a repository
-// decides about it.
+// Rule says which images of some repositories are kept. The first rule with a pattern that matches
+// a repository decides about it.
 type Rule struct {
 	Repositories []string `toml:"repositories" comment:"Patterns of names without tag, as lighter images shows them: registry.example.org/ci/*. * is any part of a name without /, ** any number of parts."`
-	KeepTags     []Keep   `toml:"keep_tags" comment:"An image stays if one of these keeps its tag. Without any, all tags stay."`
-	UntaggedDays int64    `toml:"untagged_days" comment:"Images without a tag (NAME@sha256:...) go when they were neither pushed nor used for so many days. 0: they stay."`
+	KeepTags     []Keep   `toml:"keep_tags" comment:"An image stays if one of these keeps its tag. If there is none, all tags stay."`
+	UntaggedDays int64    `toml:"untagged_days" comment:"Images without a tag (NAME@sha256:...) go when they were neither pushed nor used for this many days. 0: they stay."`
 }
 
 // Keep says which tags stay. A tag that matches stays if one of the conditions holds, or if there
@@ -31,7 +31,7 @@ type Rule struct {
 type Keep struct {
 	Patterns         []string `toml:"patterns" comment:"Patterns of tags: v*, [0-9]*. Empty: all tags."`
 	Newest           int      `toml:"newest" comment:"Number of matching tags that stay, the most recently pushed or added first. 0: no condition."`
-	PushedWithinDays int64    `toml:"pushed_within_days" comment:"Tags that were pushed or added within so many days stay. 0: no condition."`
+	PushedWithinDays int64    `toml:"pushed_within_days" comment:"Tags that were pushed or added within this many days stay. 0: no condition."`
 	UsedWithinDays   int64    `toml:"used_within_days" comment:"A tag stays if its image became ready, or a node pulled, started or reported it, within this many days. 0: no condition."`
 }
 
@@ -82,12 +82,12 @@ func (r Rule) check() error {
 	return nil
 }
 
-// Image is a name with all its images.
+// Image is a name in the hub, with its images for all platforms.
 type Image struct {
 	Name       string
 	Repository string // Name without its tag or digest
 	Tag        string // empty: the name has a digest
-	Ready      bool   // all of its images are
+	Ready      bool   // all of its images are ready
 	Pushed     time.Time
 	Used       time.Time // when its tree was last used or published; zero: never
 	Bytes      int64
@@ -114,8 +114,8 @@ type Policy struct {
 	MaxPercent int64
 }
 
-// Judge returns the verdict on each image, sorted by name. confirmed are the repositories of which
-// any share may be removed.
+// Judge returns the verdict on each image, sorted by name. Of the
+// repositories in confirmed, any share may be removed.
 func (p Policy) Judge(images []Image, now time.Time, confirmed []string) []Verdict {
 	byRepository := map[string][]Image{}
 	for _, image := range images {
@@ -224,7 +224,7 @@ func (k Keep) keeps(image Image, all []Image, now time.Time) string {
 	return ""
 }
 
-// newer counts the images that match and are newer than an image.
+// newer returns the number of ready images whose tags k matches and that are newer than image.
 func (k Keep) newer(image Image, all []Image) (n int) {
 	for _, other := range all {
 		if other.Tag == "" || !other.Ready || !k.matches(other.Tag) {

@@ -74,10 +74,10 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.Handle("POST", "/held", s.postHeld)
 }
 
-// Cache-Control headers. Objects named by their digest never change. A stale hint (chunks,
-// locations) costs one request more; locations soon improve after an image's first starts. Lookups
-// may be cached for as long as nodes remember the answer, so that a cache answers many nodes that
-// pull at once.
+// Cache-Control headers. Objects named by their digest never change. Chunks and locations are
+// hints: a stale one costs a further request. Locations are cached only for a minute, because they
+// improve soon after an image's first starts. Lookups may be cached for as long as nodes remember
+// the answer, so that a cache answers many nodes that pull at once.
 const (
 	forever  = "public, max-age=31536000, immutable"
 	anHour   = "public, max-age=3600"
@@ -239,7 +239,7 @@ func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Objec
 	}
 	if _, err := o.WriteTo(w); err != nil {
 		// The status is sent already. The client notices that bytes are missing.
-		s.Log.Debug("send object failed", "path", req.URL.Path, "err", err)
+		s.Log.Debug("cannot send an object", "path", req.URL.Path, "err", err)
 	}
 }
 

@@ -89,6 +89,7 @@ func do(h http.Handler, method, path string, body []byte, change func(*http.Requ
 	return w
 }
 
+// Lookups of unknown things get 404, and requests of no valid form 400.
 func TestLookups(t *testing.T) {
 	h, _ := server(t)
 	missing := strings.Repeat("0", 64)

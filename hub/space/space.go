@@ -1,10 +1,10 @@
 // Package space keeps a reserve of free bytes on the hub's disks. While a disk has less, the hub
-// takes no uploads and ingests nothing, and goes on to serve what it has: the reserve is for the
-// catalog, and for what frees space. Other programs may use it up nevertheless. So a part of it is
-// a file (Spare).
+// takes no uploads and ingests nothing, but serves what it has. The reserve is for the catalog, and
+// for work that frees space. Other programs can use up the reserve, too. So a part of it is a file
+// (Spare).
 //
-// The free bytes are looked at before each upload and each job, and repeatedly while they run.
-// So a fast writer may use a part of the reserve before it is stopped.
+// The free bytes are checked before each upload and each job, and repeatedly while an upload or a
+// job runs. So a fast writer may use a part of the reserve before it is stopped.
 package space
 
 import (
@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// startEighths is how many eighths of the reserve have to be free before a job begins, so that
-	// it is not stopped at once.
+	// A job begins only if startEighths/8 of the reserve are free, so that it is not stopped at
+	// once.
 	startEighths = 10
-	watchEvery   = time.Second
-	// pause is how long a job waits for room. One that was stopped has lost its work, and waits
-	// longer.
+	watchEvery   = time.Second // the interval in which the disks are checked during a job
+	// Without room, a job is tried again after pause. A job that was stopped has lost its work, so
+	// it is tried again only after stoppedPause.
 	pause, stoppedPause = 30 * time.Second, 5 * time.Minute
-	// checkBytes is how often the disks are looked at in an upload.
+	// An upload checks the disks again after each checkBytes.
 	checkBytes = 16 << 20
 )
 
@@ -46,7 +46,7 @@ type Reserve struct {
 	free  func(Dir) (int64, error) // Dir.Free; tests have another one
 }
 
-// New returns a reserve of so many bytes; 0: there is none.
+// New returns a reserve of free bytes on the disks of dirs. With 0 bytes nothing is refused.
 func New(bytes int64, dirs ...Dir) *Reserve { return &Reserve{bytes, dirs, Dir.Free} }
 
 // Bytes returns the reserve.
@@ -79,8 +79,8 @@ func (d Dir) Free() (int64, error) {
 // Check returns a *LowError if a disk has less free bytes than the reserve.
 func (r *Reserve) Check() error { return r.check(r.bytes) }
 
-// Room returns a *LowError if a disk would have less free bytes than the reserve after so many more
-// were written.
+// Room returns a *LowError if a disk would have less free bytes than the reserve after this many
+// more bytes were written.
 func (r *Reserve) Room(bytes int64) error {
 	if r.bytes == 0 {
 		return nil
@@ -104,8 +104,8 @@ func (r *Reserve) check(want int64) error {
 	return nil
 }
 
-// Job returns run as it works with the reserve: it waits until there is room, and is stopped and
-// run again later when the room is used up.
+// Job returns run with checks of the reserve. Without room, run is not called. When the reserve is
+// used while run works, the context of run ends. In both cases the job is tried again later.
 func (r *Reserve) Job(run jobs.Run) jobs.Run {
 	return func(ctx context.Context, j *jobs.Running) error {
 		if err := r.check(r.bytes / 8 * startEighths); err != nil {
@@ -125,7 +125,7 @@ func (r *Reserve) Job(run jobs.Run) jobs.Run {
 	}
 }
 
-// watch calls stop when the reserve is used, until ctx ends.
+// watch waits until a disk has less free bytes than the reserve, and calls stop; or until ctx ends.
 func (r *Reserve) watch(ctx context.Context, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -144,7 +144,7 @@ func (r *Reserve) watch(ctx context.Context, stop context.CancelCauseFunc) {
 
 var uploadPath = regexp.MustCompile(`^/v2/.+/blobs/uploads/`)
 
-// Uploads passes requests to a registry, but for uploads while there is no room: these get 507.
+// Uploads passes requests to a registry. While there is no room, uploads get status 507 instead.
 func (r *Reserve) Uploads(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		isUpload := req.Method != http.MethodGet && req.Method != http.MethodHead && req.Method != http.MethodDelete &&

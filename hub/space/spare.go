@@ -19,12 +19,13 @@ const (
 	// program that goes on to fill the disk does not get all of it at once.
 	spareShare = 16
 	spareParts = 8
+	// spareEvery is the interval in which Run makes the file whole again.
 	spareEvery = time.Minute
 )
 
-// Spare is a file that occupies bytes of a disk until there are no others. An SQLite database needs
-// some even to delete rows: without them nothing could be removed from a hub whose disk is full. A
-// Spare is safe for concurrent use.
+// Spare is a file whose bytes the hub frees when the disk is full. An SQLite database needs free
+// bytes even to delete rows. Without the file, nothing could be removed from a hub whose disk is
+// full. A Spare is safe for concurrent use.
 type Spare struct {
 	path    string
 	reserve *Reserve
@@ -33,8 +34,8 @@ type Spare struct {
 	mu sync.Mutex // held while the file changes
 }
 
-// OpenSpare returns the spare file of a reserve, which need not exist. If the disk is full, it
-// gives up a part of the file.
+// OpenSpare returns the spare file of a reserve, which need not exist. If the disk has less free
+// bytes than a part of the file has, OpenSpare gives up a part.
 func OpenSpare(path string, r *Reserve, log *slog.Logger) *Spare {
 	s := &Spare{path: path, reserve: r, log: log}
 	if low := (*LowError)(nil); errors.As(r.check(s.size()/spareParts), &low) {
@@ -46,7 +47,7 @@ func OpenSpare(path string, r *Reserve, log *slog.Logger) *Spare {
 // size returns the bytes of the whole file.
 func (s *Spare) size() int64 { return s.reserve.bytes / spareShare }
 
-// GiveUp frees a part of the file. It reports whether there was any.
+// GiveUp frees a part of the file. It reports whether any bytes were freed.
 func (s *Spare) GiveUp() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +57,7 @@ func (s *Spare) GiveUp() bool {
 	}
 	left := max(info.Size()-max(s.size()/spareParts, 1), 0)
 	if err := os.Truncate(s.path, left); err != nil {
-		s.log.Error("give up spare bytes", "path", s.path, "err", err)
+		s.log.Error("cannot give up spare bytes", "path", s.path, "err", err)
 		return false
 	}
 	s.log.Warn("the disk is full: spare bytes were given up, so that images can be removed", "path", s.path,
@@ -64,12 +65,12 @@ func (s *Spare) GiveUp() bool {
 	return true
 }
 
-// Run makes the file whole while there is room, until ctx ends.
+// Run makes the file whole whenever there is room, until ctx ends.
 func (s *Spare) Run(ctx context.Context) error {
 	for logged := ""; ; {
 		if err := s.fill(); err != nil && err.Error() != logged {
-			logged = err.Error() // once: the file system may not have what this needs
-			s.log.Warn("there are no spare bytes for a full disk", "path", s.path, "err", err)
+			logged = err.Error() // logged once: the file system may not support Fallocate
+			s.log.Warn("cannot reserve spare bytes for a full disk", "path", s.path, "err", err)
 		}
 		if !sleep.For(ctx, spareEvery) {
 			return ctx.Err()
@@ -77,7 +78,8 @@ func (s *Spare) Run(ctx context.Context) error {
 	}
 }
 
-// fill makes the file whole, unless that would leave less free than the reserve.
+// fill makes the file whole if the free bytes suffice for the whole file and the reserve. It
+// shortens a longer file. Without a reserve it removes the file.
 func (s *Spare) fill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,14 +9,15 @@ import (
 	"lighter/format/chunk"
 )
 
-// Domains share what is remembered of trees, and do not know of each other's.
+// Domains share the bounds of what is remembered of trees. No domain sees what another one
+// remembers.
 func TestDomainsShareBounds(t *testing.T) {
 	one, other := &trees{}, &trees{}
 	var sizes deviceSizes
 	tree := chunk.Sum([]byte("a"))
 	sizes.set(treeOf{one, tree}, 7)
 	if size, known := sizes.get(treeOf{one, tree}); size != 7 || !known {
-		t.Errorf("size %d, %v, want 7", size, known)
+		t.Errorf("size %d, known: %v, want 7", size, known)
 	}
 	if _, known := sizes.get(treeOf{other, tree}); known {
 		t.Error("a domain knows the tree of another one")

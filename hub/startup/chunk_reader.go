@@ -15,17 +15,17 @@ import (
 type chunkReader struct {
 	catalog *catalog.Catalog
 	objects *objects.Store
-	where   map[chunk.ID]chunk.Unit // places of chunks looked up so far
+	where   map[chunk.ID]chunk.Unit // the units of chunks that were looked up
 	units   map[chunk.Unit]*pack.Unit
-	order   []chunk.Unit // the oldest first
-	held    int64
+	order   []chunk.Unit // the keys of units, the oldest first
+	held    int64        // memory of units, in bytes
 }
 
 func newChunkReader(c *catalog.Catalog, o *objects.Store) *chunkReader {
 	return &chunkReader{catalog: c, objects: o, where: map[chunk.ID]chunk.Unit{}, units: map[chunk.Unit]*pack.Unit{}}
 }
 
-// lookup looks up the places of many chunks with one query.
+// lookup looks up the units of many chunks with one query.
 func (r *chunkReader) lookup(ctx context.Context, ids []chunk.ID) error {
 	found, err := r.catalog.Units(ctx, ids)
 	if err != nil {

@@ -23,7 +23,8 @@ const (
 	// maxSenders bounds the pairs of sender and tree in memory, of all domains. A pair takes 200
 	// bytes.
 	maxSenders = 20_000
-	// maxConflicts bounds how often a change of recordings is tried while others change them.
+	// maxConflicts bounds how often a change of recordings is tried, and how often a layout is made
+	// again, if another process has changed the same meanwhile.
 	maxConflicts = 3
 	// firstFiles is the number of files named for each workload, so that users can recognize it.
 	firstFiles = 8
@@ -38,9 +39,8 @@ const (
 	// guessTimeout bounds a guess, because a hostile image can make it slow. If a guess takes
 	// longer, the layout is made without it.
 	guessTimeout = 2 * time.Minute
-	// After a layout, new traces have the tree laid out again only when restFactor times the
-	// layout's duration has passed. So nodes can make the hub spend at most a fifth of its time on
-	// one tree.
+	// After a layout, new traces cause the next one only when restFactor times the duration of the
+	// layout has passed. So nodes can make the hub spend at most a fifth of its time on one tree.
 	restFactor = 4
 	// maxSizes bounds the device sizes in memory, of 50 bytes and more each.
 	maxSizes = 4096
@@ -48,7 +48,7 @@ const (
 	mapPages = 1024
 	// maxHeldBytes bounds the memory of the decoded units in a chunkReader.
 	maxHeldBytes = 32 << 20
-	// maxLookedUp bounds the places of chunks in memory, of 100 bytes each.
+	// maxLookedUp bounds the units of chunks that a chunkReader remembers, in 100 bytes each.
 	maxLookedUp = 200_000
 	// locateBatch is the number of chunks looked up with one query.
 	locateBatch = 500
@@ -80,7 +80,7 @@ const (
 	leastLimit    = 8 << 30
 	// The startup packs of one tree may take 1/treeShare of the quota.
 	treeShare = 4
-	// maxUsed bounds the last uses of trees in memory, of all domains.
+	// maxUsed bounds the trees, of all domains, whose last use waits in memory for the catalog.
 	maxUsed = 10_000
 	// storeUsesEvery is the interval in which last uses of trees are written to the catalog, and
 	// storeUsesTimeout bounds the last write, when the hub ends.

@@ -62,7 +62,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	return d, nil
 }
 
-// describe returns what a workload reads, and which packs have it.
+// describe returns what a workload reads, and which packs have its chunks.
 func describe(w plan.Workload, packed map[chunk.ID]int) wire.Workload {
 	sample := w.Samples[len(w.Samples)-1]
 	d := wire.Workload{ID: w.ID(), Starts: w.Starts, Ranges: int64(len(sample.Entries)), First: []string{},

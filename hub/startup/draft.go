@@ -17,7 +17,7 @@ import (
 	"lighter/hub/startup/plan"
 )
 
-// draft is a layout whose objects are made, in the tree's scratch directory, and not published.
+// draft is a layout that is not published yet. Its objects are in the tree's scratch directory.
 type draft struct {
 	catalog   *catalog.Catalog
 	tree      *openTree
@@ -48,8 +48,8 @@ func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pa
 	return d, nil
 }
 
-// publish publishes the draft in place of before, the tree's layout so far. The error is
-// catalog.ErrChanged if another layout has replaced before meanwhile.
+// publish makes the draft the tree's layout. before is the layout that the draft replaces. The
+// error is catalog.ErrChanged if the tree has another layout than before.
 func (d *draft) publish(
 	ctx context.Context, p *publish.Publisher, l catalog.Lease, before catalog.Layout,
 ) error {

@@ -28,7 +28,7 @@ type maker struct {
 	quota      *quota
 	timing     *Timing
 
-	made, givenUp atomic.Int64 // numbers of layouts
+	made, givenUp atomic.Int64 // layouts made, and trees given up
 }
 
 // run makes the layout of a tree.
@@ -80,7 +80,7 @@ func (m *maker) run(ctx context.Context, j *jobs.Running) error {
 	return nil
 }
 
-// make merges a tree's new traces, and makes its layout unless the tree has the same one already.
+// make merges a tree's new traces, and makes its layout unless the current layout is the same.
 func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs []plan.Pack, changed bool, err error) {
 	use, err := m.Catalog.Starts.TreeUse(ctx, tree)
 	if err != nil {
@@ -92,7 +92,7 @@ func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs
 	}
 	unserved := !use.Unserved.IsZero() && use.Unserved.Before(now.Add(-m.timing.Keep))
 	if !use.Served && !unserved && use.Lost.IsZero() {
-		return nil, false, nil // its image may come back
+		return nil, false, nil // an image may soon have the tree again
 	}
 	before, err := m.Catalog.Starts.Layout(ctx, tree)
 	if err != nil {
@@ -154,7 +154,8 @@ func (m *maker) guess(ctx context.Context, t *openTree) ([]trace.Recording, erro
 	}
 	c, err := m.Images.RunConfig(ctx, images[0])
 	if err != nil { // the guess still has the runtimes of the image
-		m.Log.Warn("image config unreadable: startup packs are guessed without it", "image", images[0].Name, "err", err)
+		m.Log.Warn("cannot read an image's config: its startup packs are guessed without it", "image", images[0].Name,
+			"err", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, guessTimeout)
 	defer cancel()
@@ -163,7 +164,8 @@ func (m *maker) guess(ctx context.Context, t *openTree) ([]trace.Recording, erro
 		Config: guess.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir}}
 	guesses, err := image.Recordings(limited)
 	if err != nil && ctx.Err() == nil {
-		m.Log.Warn("guess of starts took too long", "image", images[0].Name, "duration", guessTimeout)
+		m.Log.Warn("cannot guess starts in time: the layout is made without a guess", "image", images[0].Name,
+			"duration", guessTimeout)
 		return nil, nil
 	}
 	return guesses, err

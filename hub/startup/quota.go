@@ -19,7 +19,7 @@ type quota struct {
 	limit   int64 // bytes; 0: the default
 	timing  *Timing
 	log     *slog.Logger
-	room    *semaphore.Weighted // for each of used
+	room    *semaphore.Weighted // has one slot for each element of used
 
 	mu   sync.Mutex             // guards the following
 	used map[chunk.ID]time.Time // last uses of trees that the catalog does not have yet
@@ -34,7 +34,7 @@ func (q *quota) bytes(ctx context.Context) (int64, error) {
 	return max(ordinary/ordinaryShare, leastLimit), err
 }
 
-// use records that a tree was used.
+// use records that a tree was used. It drops the use if too many wait in memory.
 func (q *quota) use(tree chunk.ID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -57,7 +57,7 @@ func (q *quota) store(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ahead := time.Until(now) // of the database's clock
+	ahead := time.Until(now) // how far the database's clock is ahead of this machine's
 	for tree, at := range used {
 		used[tree] = at.Add(ahead)
 	}

@@ -20,7 +20,7 @@ import (
 // the tree, their payload the digest of the layout.
 //
 // A container may be waiting for new startup packs, so they are made as fast as other packs. Every
-// node that starts the image fetches them, so once their layout has not changed for a while they
+// node that starts the image fetches them. So once their layout has not changed for a while, they
 // are recompressed at the highest level. docs/decisions/bytes.md has the cost and the gain.
 const RecompressJob = "recompress"
 
@@ -28,7 +28,7 @@ const RecompressJob = "recompress"
 var errSuperseded = errors.New("superseded by another layout")
 
 // requestRecompression queues the recompression of a tree's startup packs. If their layout is new,
-// it waits until that has not changed for a while.
+// the job begins only after the layout has not changed for a while.
 func (m *maker) requestRecompression(ctx context.Context, tree chunk.ID, digest []byte, isNew bool) error {
 	_, err := m.Catalog.Jobs.Add(ctx, catalog.Job{Kind: RecompressJob, Key: tree.String(), Payload: digest,
 		Priority: jobs.Low, Postpones: isNew}, m.timing.Recompress)
@@ -56,7 +56,8 @@ func (m *maker) recompress(ctx context.Context, j *jobs.Running) error {
 	return nil
 }
 
-// recompressTree recompresses the startup packs of a tree whose layout has that digest.
+// recompressTree recompresses the startup packs of a tree. The error is errSuperseded if its layout
+// does not have the given digest, or the recordings have changed.
 func (m *maker) recompressTree(ctx context.Context, l catalog.Lease, tree chunk.ID, digest []byte) (err error) {
 	before, err := m.unchanged(ctx, tree, digest)
 	if err != nil {

@@ -49,7 +49,7 @@ func (e *bestEncoder) encode(ctx context.Context, dst, content []byte) ([]byte, 
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		e.log.Warn("zstd program failed: recompress without it", "program", e.program, "err", err)
+		e.log.Warn("zstd program failed: recompressing without it", "program", e.program, "err", err)
 		e.program = ""
 	}
 	return e.library.EncodeAll(content, dst), nil

@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Whatever the zstd program does, and without it, the result can be decoded.
+// Whatever the zstd program does, the result can be decoded. So can the result without the program.
 func TestBestEncoder(t *testing.T) {
 	content := []byte(strings.Repeat("what compresses, the better the more is tried; ", 10_000))
 	path := os.Getenv("PATH")
@@ -61,7 +61,7 @@ func encodeBest(t *testing.T, log *bytes.Buffer, content []byte) []byte {
 	defer p.close()
 	got, err := p.encode(t.Context(), []byte("before"), content)
 	if err != nil || string(got[:6]) != "before" {
-		t.Fatalf("%q...: %v", got[:min(len(got), 10)], err)
+		t.Fatalf("got %q..., error %v, want the frame after \"before\"", got[:min(len(got), 10)], err)
 	}
 	d, err := zstd.NewReader(nil)
 	if err != nil {
@@ -69,12 +69,12 @@ func encodeBest(t *testing.T, log *bytes.Buffer, content []byte) []byte {
 	}
 	defer d.Close()
 	if plain, err := d.DecodeAll(got[6:], nil); err != nil || !bytes.Equal(plain, content) {
-		t.Errorf("%d bytes of %d are decoded: %v", len(plain), len(content), err)
+		t.Errorf("decoded %d bytes, error %v, want the %d bytes of the content", len(plain), err, len(content))
 	}
 	return got[6:]
 }
 
-// The program compresses better than the library.
+// The program compresses better than the library. A cancelled call is no failure of the program.
 func TestBestEncoderWithProgram(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -89,11 +89,12 @@ func TestBestEncoderWithProgram(t *testing.T) {
 	}
 	library := p.library.EncodeAll(content, nil)
 	if program := encodeBest(t, &log, content); len(program) >= len(library) || log.Len() > 0 {
-		t.Errorf("%d bytes with the program, %d with the library; %s", len(program), len(library), log.String())
+		t.Errorf("%d bytes with the program, %d with the library, want less and no warning; logged %q", len(program),
+			len(library), log.String())
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := p.encode(gone, nil, content); err == nil || log.Len() > 0 {
-		t.Errorf("with a cancelled context: %v, %s", err, log.String())
+		t.Errorf("with a cancelled context: error %v, logged %q, want an error and no warning", err, log.String())
 	}
 }

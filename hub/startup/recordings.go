@@ -44,7 +44,7 @@ func (r *recordings) load(ctx context.Context, tree chunk.ID) (kept []trace.Reco
 		kept, err = trace.ParseText(plain)
 	}
 	if err != nil {
-		r.log.Warn("recordings unreadable", "tree", tree.Short(), "err", err)
+		r.log.Warn("cannot read recordings: they count as none", "tree", tree.Short(), "err", err)
 	}
 	return kept, body, nil
 }
@@ -75,7 +75,7 @@ func (r *recordings) mergeOnce(ctx context.Context, t *openTree) ([]trace.Record
 			return nil, ctx.Err()
 		}
 		if err != nil { // it is dropped with the merged ones
-			r.log.Warn("trace dropped", "tree", t.ID().Short(), "err", err)
+			r.log.Warn("cannot read a trace: it is dropped", "tree", t.ID().Short(), "err", err)
 		}
 		if !stored.Raw || r.allowNew(t.ID(), stored.Sender, sorted, more) {
 			sorted.Add(more)

@@ -45,8 +45,9 @@ func (r *recordings) from(sender string, tree chunk.ID) senderTree {
 	return senderTree{r, sender, tree}
 }
 
+// contribution counts what a sender has sent of a tree in a senderWindow.
 type contribution struct {
-	since             time.Time
+	since             time.Time // the beginning of the window
 	traces, workloads int
 }
 
@@ -76,7 +77,7 @@ func (s *senders) count(key senderTree, traces, workloads int, now time.Time) bo
 	}
 	if _, known := s.all[key]; !known && len(s.all) >= maxSenders {
 		maps.DeleteFunc(s.all, func(_ senderTree, c contribution) bool { return now.Sub(c.since) > senderWindow })
-		if len(s.all) >= maxSenders { // the limits are against a few senders, not so many: start again
+		if len(s.all) >= maxSenders { // the limits protect from a few senders, not from this many
 			clear(s.all)
 		}
 	}

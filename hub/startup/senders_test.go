@@ -43,7 +43,7 @@ func TestSenders(t *testing.T) {
 		}
 	}
 	if !s.count(one.from("10.0.0.2/32", treeA), 1, 1, now) || !s.count(other.from(sender, treeA), 1, 1, now) {
-		t.Error("another sender's trace, or one of another domain, is refused")
+		t.Error("another sender's trace, or a trace in another domain, is refused")
 	}
 	for range 2 * senderTraces {
 		if !s.count(one.from("", treeA), 1, 1, now) {

@@ -11,10 +11,10 @@
 //
 // A layout says which startup packs a tree has, and with that where nodes find its chunks. Nodes
 // learn it as the tree's locations. They request newer ones when they pull or mount the tree again,
-// or when one of its units is gone.
+// once a day while it is mounted, or when one of its units is gone.
 //
-// All of it is a hint. Traces are not trusted: one that is absurd, stale or made up wastes a
-// bounded number of bytes, and never changes what a container reads.
+// All of it is a hint. Traces are not trusted: an absurd, stale or invented trace wastes a bounded
+// number of bytes, and never changes what a container reads.
 package startup
 
 import (
@@ -67,18 +67,19 @@ type Config struct {
 	Images    Images
 	Jobs      *jobs.Queue
 	Bounds    *Bounds
-	Limit     int64 // bytes of all startup packs; 0: as Service.Limit says
+	Limit     int64 // bytes of all startup packs; 0: the default (ordinaryShare, leastLimit)
 	Log       *slog.Logger
 }
 
 // Bounds bounds what a process does at a time and remembers, for all its domains.
 type Bounds struct {
-	making                *semaphore.Weighted // while a layout is made
-	writeSlots, readSlots *semaphore.Weighted // requests: traces and changes, descriptions and exports
+	making     *semaphore.Weighted // has one slot: one layout is made at a time
+	writeSlots *semaphore.Weighted // requests with traces, and changes of recordings
+	readSlots  *semaphore.Weighted // descriptions and exports
 
 	senders senders
 	sizes   deviceSizes
-	uses    *semaphore.Weighted // last uses of trees in memory
+	uses    *semaphore.Weighted // has maxUsed slots, for last uses of trees in memory
 }
 
 // NewBounds returns the bounds of a process.
@@ -98,7 +99,7 @@ type Service struct {
 	maker      *maker
 
 	*Bounds
-	taken, refused atomic.Int64 // traces
+	taken, refused atomic.Int64 // numbers of traces
 }
 
 // New returns a service, and adds its kinds of jobs to the queue.
@@ -146,8 +147,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep deletes startup packs that were retired before a time of the database's clock. It retires
-// the packs of trees that no image has had since then, and of trees for which there is no room.
+// Sweep deletes startup packs that were retired before a time of the database's clock, and later
+// ones beyond keepBytes. It queues layouts without packs for trees that have had neither an image
+// nor a holder since then, and for the least recently used trees beyond the limit.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	if err := s.config.Catalog.Starts.Unserved(ctx, before); err != nil {
 		return err
@@ -278,8 +280,8 @@ func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f
 // requested tells the queue that a layout was requested.
 func (s *Service) requested(tree chunk.ID) { s.config.Jobs.Changed(catalog.LayoutJob, tree.String()) }
 
-// Await waits until a tree's layout is up to date, an attempt has failed, or ctx ends. Callers
-// should not wait for long, as layouts are only hints.
+// Await waits until a tree's layout is up to date, its job is paused, an attempt has failed, or ctx
+// ends. Callers should not wait for long, as layouts are only hints.
 func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 	s.requested(tree)
 	silent := report.NewSender(func(wire.Progress) error { return nil })
@@ -303,12 +305,12 @@ func (s *Service) Counts() Counts {
 	return Counts{s.taken.Load(), s.refused.Load(), s.maker.made.Load(), s.maker.givenUp.Load()}
 }
 
-// enter acquires n places within enterTimeout. The caller releases them. The error is
+// enter acquires n slots within enterTimeout. The caller releases them. The error is
 // report.ErrBusy.
-func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
+func enter(ctx context.Context, slots *semaphore.Weighted, n int64) error {
 	wait, cancel := context.WithTimeout(ctx, enterTimeout)
 	defer cancel()
-	if places.Acquire(wait, n) != nil {
+	if slots.Acquire(wait, n) != nil {
 		return report.ErrBusy
 	}
 	return nil

@@ -32,8 +32,8 @@ func newTrees(c *Config) *trees {
 	return &trees{catalog: c.Catalog, objects: c.Objects, publisher: c.Publisher, sizes: &c.Bounds.sizes}
 }
 
-// deviceSizes are the sizes of the devices of some trees. The zero value is ready to use. It is
-// safe for concurrent use.
+// deviceSizes caches the device sizes of trees. The zero value is ready to use. It is safe for
+// concurrent use.
 type deviceSizes struct {
 	mu  sync.Mutex // guards the following
 	all map[treeOf]int64
@@ -94,7 +94,7 @@ type openTree struct {
 	*index.Map
 	*plan.Tree
 	metadata *erofs.Image
-	indexLen int64 // of the index object
+	indexLen int64 // bytes of the index object
 	chunks   *chunkReader
 	dir      string
 	files    []*os.File

@@ -18,13 +18,14 @@ import (
 const (
 	// fetchBuffer is how many bytes are written to the file at a time.
 	fetchBuffer = 256 << 10
-	// roomBytes is how often Config.Room is asked during a fetch.
+	// A fetch asks Config.Room again after each roomBytes.
 	roomBytes = 16 << 20
 	// keepTime is how long a layer stays on the disk after its last reader has gone.
 	keepTime = time.Minute
 )
 
-// fetch is a layer that is or was fetched. It ends without being complete when nobody reads it.
+// fetch is a layer that is being fetched, or was fetched. When its last reader leaves, an
+// incomplete fetch ends.
 type fetch struct {
 	reader *Reader
 	from   place
@@ -32,19 +33,19 @@ type fetch struct {
 	file   *os.File // has no name
 
 	cancel context.CancelFunc
-	forgot *time.Timer // of a kept one
+	expiry *time.Timer // forgets a kept layer; nil: the layer was never kept
 
 	readers int // guarded by Bounds.mu
 
-	mu      sync.Mutex // guards the following
-	arrived int64      // bytes
-	whole   bool       // all have arrived and were checked
-	err     error      // why no more arrive
-	changed chan struct{}
+	mu      sync.Mutex    // guards the following
+	arrived int64         // bytes
+	whole   bool          // all have arrived and were checked
+	err     error         // why no more arrive
+	changed chan struct{} // closed and replaced at each change
 }
 
 // join returns a reader of a layer when its first bytes have arrived. It begins to fetch the layer,
-// unless that was begun for another reader.
+// unless the layer was or is being fetched for another reader.
 func (r *Reader) join(ctx context.Context, u catalog.Upstream) (registry.Blob, error) {
 	f, err := r.begin(u)
 	if err != nil {
@@ -57,7 +58,7 @@ func (r *Reader) join(ctx context.Context, u catalog.Upstream) (registry.Blob, e
 	return b, nil
 }
 
-// begin returns the fetch of a layer, which gets one more reader.
+// begin returns the fetch of a layer, and counts one more reader of it.
 func (r *Reader) begin(u catalog.Upstream) (*fetch, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +68,8 @@ func (r *Reader) begin(u catalog.Upstream) (*fetch, error) {
 	at := place{u.Repository, u.Digest}
 	if f := r.fetches[at]; f != nil {
 		f.readers++
-		if f.forgot != nil {
-			f.forgot.Stop()
+		if f.expiry != nil {
+			f.expiry.Stop()
 			r.kept = slices.DeleteFunc(r.kept, func(k *fetch) bool { return k == f })
 		}
 		return f, nil
@@ -111,10 +112,10 @@ func (r *Reader) run(ctx context.Context, f *fetch, u catalog.Upstream) {
 	}
 }
 
-// errNoRoom marks errors of Config.Room.
+// errNoRoom marks errors of Config.Room. The text follows one that names the layer.
 var errNoRoom = errors.New("the hub has no room for it")
 
-// room is Config.Room.
+// room calls Config.Room. Its error wraps errNoRoom.
 func (r *Reader) room() error {
 	if err := r.config.Room(); err != nil {
 		return fmt.Errorf("%w: %w", errNoRoom, err)
@@ -165,8 +166,8 @@ func (f *fetch) update(change func()) {
 	f.changed = make(chan struct{})
 }
 
-// wait waits until bytes from an offset on can be read, and returns the end of these bytes, at most
-// end. The byte before end can be read when all of the layer was checked.
+// wait waits until bytes from an offset on can be read. It returns the end of these bytes, at most
+// end. The last byte before end can be read only after the whole layer was checked.
 func (f *fetch) wait(ctx context.Context, from, end int64) (int64, error) {
 	for {
 		f.mu.Lock()
@@ -189,7 +190,7 @@ func (f *fetch) wait(ctx context.Context, from, end int64) (int64, error) {
 	}
 }
 
-// leave takes one reader away. A layer without readers is kept for a while if it is whole.
+// leave counts one reader less. A whole layer without readers is kept for keepTime.
 func (f *fetch) leave() {
 	r := f.reader
 	r.mu.Lock()
@@ -209,7 +210,7 @@ func (f *fetch) leave() {
 	case r.life.Err() != nil:
 		f.forget()
 	default:
-		f.forgot = time.AfterFunc(keepTime, func() {
+		f.expiry = time.AfterFunc(keepTime, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if i := slices.Index(r.kept, f); i >= 0 {
@@ -257,7 +258,7 @@ type section struct {
 // Read waits for the next bytes.
 func (s *section) Read(p []byte) (int, error) {
 	if s.at >= s.end {
-		// Of an empty layer, too, everything was checked.
+		// The end is reported only after the check, also for an empty layer.
 		if _, err := s.wait(s.ctx, s.at, s.end); err != nil {
 			return 0, err
 		}

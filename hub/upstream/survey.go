@@ -13,8 +13,9 @@ import (
 	"lighter/hub/pull"
 )
 
-// Survey asks other registries for many layers. It opens each repository once. It asks a repository
-// no more after that has denied access, and a registry after that has not answered. It is not safe
+// Survey asks other registries whether they have layers, of which there may be many. It opens each
+// repository once. After a repository has denied access, Survey does not ask it again. The same
+// holds for a registry that cannot be reached, or is unavailable or overloaded. Survey is not safe
 // for concurrent use.
 type Survey struct {
 	reader  *Reader
@@ -22,13 +23,13 @@ type Survey struct {
 	silent  map[string]error // by host: why it is not asked any more
 }
 
-// repository is one of another registry.
+// repository is a repository of another registry.
 type repository struct {
 	name      string
 	plainHTTP bool
 }
 
-// opened is a source, or why it cannot be opened or read.
+// opened is a source, with the error if it cannot be opened or has denied access.
 type opened struct {
 	*pull.Source
 	err error
@@ -39,8 +40,8 @@ func (r *Reader) Survey() *Survey {
 	return &Survey{reader: r, sources: map[repository]*opened{}, silent: map[string]error{}}
 }
 
-// Find returns an error unless another registry has a layer at this moment, from which a repository
-// of the hub's registry may serve it.
+// Find looks for a layer in the registries from which in, a repository of the hub's registry, may
+// serve it. It returns an error unless one of them has the layer now.
 func (s *Survey) Find(ctx context.Context, in, digest string) error {
 	return s.reader.first(ctx, in, digest, func(u catalog.Upstream) error {
 		host, _, _ := strings.Cut(u.Repository, "/")

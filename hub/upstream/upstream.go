@@ -3,13 +3,14 @@
 //
 // A repository may serve a layer only from the registries that the layer's own image was added
 // from, even if the hub knows another registry that has a layer with this digest: a manifest that
-// names a digest does not prove that its author may read the bytes. The hub reads without the
-// logins of users, which it forgets, and with its own ones (Config.LoginFile).
+// names a digest does not prove that its author may read the bytes. The hub reads with its own
+// logins (Config.LoginFile). It does not keep the logins with which users have added images.
 //
 // A layer is fetched once for all concurrent readers, into a file without a name in the hub's
-// scratch directory. Readers get bytes as they arrive, and the last one when the digest of all of
-// them was checked. So a wrong layer ends as a broken transfer. Even a small range fetches the
-// whole layer; it is kept for a minute, as more ranges may follow.
+// scratch directory. Readers get bytes as they arrive. They get the last byte only after the digest
+// of the whole layer was checked, so a wrong layer ends as a broken transfer. A request for a small
+// range fetches the whole layer, too. The layer is kept for a minute after its last reader, as more
+// ranges may follow.
 //
 // The file needs as much disk space as the layer. So a layer is fetched only while there is room
 // (Config.Room). Otherwise any reader could fill the disk by requesting layers.
@@ -39,7 +40,7 @@ import (
 )
 
 const (
-	// atOnce bounds the layers that are fetched at a time; further ones wait.
+	// atOnce bounds the layers that are fetched at a time, for all domains. Further fetches wait.
 	atOnce = 8
 	// maxKept bounds the layers that are kept without a reader, of all domains.
 	maxKept = 16
@@ -51,7 +52,7 @@ type Config struct {
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
 	LoginFile string   // logins as in Docker's config.json; empty: none
 	Dir       string   // of fetched layers
-	// Room returns an error if no layer is to be fetched for lack of disk space.
+	// Room returns an error if the disk has no room for fetched layers.
 	Room   func() error
 	Bounds *Bounds
 	Log    *slog.Logger
@@ -62,13 +63,14 @@ type Bounds struct {
 	slots *semaphore.Weighted
 
 	mu   sync.Mutex // guards the following, and the fetches of all readers
-	kept []*fetch   // without readers, the oldest first
+	kept []*fetch   // whole layers without readers, the oldest first
 }
 
 // NewBounds returns the bounds of a process.
 func NewBounds() *Bounds { return &Bounds{slots: semaphore.NewWeighted(atOnce)} }
 
-// Reader is safe for concurrent use. It implements registry.Upstream.
+// Reader reads layers that the hub's registry does not store. It implements registry.Upstream, and
+// is safe for concurrent use.
 type Reader struct {
 	config Config
 	life   context.Context
@@ -79,7 +81,7 @@ type Reader struct {
 	fetches map[place]*fetch // guarded by Bounds.mu
 }
 
-// place is where a layer is.
+// place is a layer in a repository of another registry.
 type place struct{ source, digest string }
 
 var _ registry.Upstream = (*Reader)(nil)
@@ -115,7 +117,8 @@ func (r *Reader) Known(ctx context.Context, repository, digest string) (int64, e
 	return places[0].Size, nil
 }
 
-// places returns where a layer of a repository is, at least one.
+// places returns the repositories of other registries that a layer of a repository may be read
+// from, at least one.
 func (r *Reader) places(ctx context.Context, repository, digest string) ([]catalog.Upstream, error) {
 	places, err := r.config.Catalog.Upstreams(ctx, repository, digest)
 	switch {
@@ -168,7 +171,8 @@ func (r *Reader) first(ctx context.Context, repository, digest string, try func(
 	return errors.Join(errs...)
 }
 
-// explain says what an error of another registry means for the hub's clients.
+// explain returns an error for the hub's clients about a failed read from another registry. The
+// error says what to do, and wraps registry.ErrUnavailable, ErrNotFound or ErrDenied.
 func explain(u catalog.Upstream, err error) error {
 	kind, way := registry.ErrUnavailable, "try again when that registry answers"
 	var failed *transport.Error

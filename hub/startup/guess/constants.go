@@ -29,11 +29,11 @@ const (
 	maxPrograms   = 64   // program headers
 	maxDynamic    = 4096 // entries of the dynamic section
 	maxNeeded     = 512  // names in the dynamic section: needed libraries and their directories
-	maxString     = 4096 // bytes of a name
+	maxString     = 4096 // bytes of the path of ld.so, or of a string of the dynamic section
 
 	// Python.
 	maxModules  = 4096      // modules imported by one program
-	maxNesting  = 100       // depth of imports
+	maxNesting  = 100       // depth of modules that import modules
 	maxSource   = 256 << 10 // bytes that are read of a source file
 	maxPackages = 10        // installed packages that get a recording of their own
 	minPackage  = 2 << 20   // the least size of such a package, in bytes

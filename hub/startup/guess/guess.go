@@ -28,9 +28,9 @@ type Image struct {
 	Config Config
 }
 
-// Recordings returns recordings of what starts of the image are likely to read. The program that
-// the config names is the first, unless Recordings cannot find it. Then follow programs that users
-// often run instead, and the largest Python packages. Their Starts is 0.
+// Recordings returns recordings of what starts of the image are likely to read. The first one is of
+// the program that the config names, unless Recordings cannot find it. Then follow programs that
+// users often run instead, and the largest Python packages. All recordings have 0 Starts.
 //
 // A recording has a program, its dynamic linker (ld.so), all its libraries, what these read when
 // they begin, and the scripts and programs that the arguments name. Recordings reads at most 8,192
@@ -75,16 +75,16 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	return out, ctx.Err()
 }
 
-// guesser collects what programs read, one program after the other.
+// guesser guesses what programs read, one program after the other.
 type guesser struct {
 	*linker
 	path []string // directories of PATH
 	dir  string   // the working directory
 
-	// Of the current program.
+	// The following are about the current program.
 	entries []trace.Entry
 	left    int64 // bytes that may still be added
-	depth   int   // of scripts that run scripts
+	depth   int   // nesting of scripts that run scripts
 }
 
 func newGuesser(f *files) *guesser {
@@ -118,8 +118,9 @@ func (g *guesser) command(argv []string) (regular, bool) {
 	return regular{}, false
 }
 
-// glob returns the existing files whose paths match a pattern, at most 16. In a pattern, * stands
-// for one whole component of the path. A pattern without * is returned as it is.
+// glob returns at most 16 existing files whose paths match a pattern. In a pattern, * stands for
+// one whole component of the path; glob tries 16 names for it. A pattern without * is returned as
+// it is.
 func (g *guesser) glob(pattern string) []string {
 	before, after, ok := strings.Cut(pattern, "*")
 	if !ok {

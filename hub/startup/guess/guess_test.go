@@ -19,7 +19,7 @@ import (
 // contents has the files of an image, by path: a file's bytes, or "-> " and the target of a link.
 type contents map[string]string
 
-// guess returns the paths guessed for a command line, in order, then those of the runtimes.
+// guess returns the recordings guessed for a config, and the paths of the first recording in order.
 func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recording, paths []string) {
 	t.Helper()
 	chunks := map[chunk.ID]string{}
@@ -32,7 +32,8 @@ func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recordi
 	for i, r := range recordings {
 		for _, e := range r.Entries {
 			if e.Length <= 0 || e.Offset+e.Length > int64(len(c[e.Path])) {
-				t.Errorf("%d bytes at %d of %s, which has %d", e.Length, e.Offset, e.Path, len(c[e.Path]))
+				t.Errorf("the guess has %d bytes at %d of %s, which has %d bytes", e.Length, e.Offset, e.Path,
+					len(c[e.Path]))
 			}
 			if i == 0 && !slices.Contains(paths, e.Path) {
 				paths = append(paths, e.Path)
@@ -42,7 +43,7 @@ func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recordi
 	return recordings, paths
 }
 
-// open returns the image with a root directory. chunks are its contents.
+// open returns the image with a root directory. chunks has the contents of its chunks.
 func open(t testing.TB, root *tree.Node, chunks map[chunk.ID]string) *Image {
 	t.Helper()
 	var metadata, whole, extents bytes.Buffer
@@ -100,7 +101,7 @@ func (c contents) dir(at string, chunks map[chunk.ID]string) *tree.Node {
 	return tree.NewDir(tree.Node{Mode: 0o755}, children)
 }
 
-// elf makes a program or library: 1000 bytes of data, then 8000 of code.
+// elf makes a program or library: 2,024 bytes of headers and data, then 6,976 bytes of code.
 func elf(interp, runpath string, needed ...string) string {
 	le := binary.LittleEndian
 	const data, strings = 0x400, 0x600
@@ -190,6 +191,7 @@ PORT=1 exec "$@"
 	}
 }
 
+// A guess has the files that a program reads at its start, in the order of its reads.
 func TestGuess(t *testing.T) {
 	const lib = "/usr/lib/x86_64-linux-gnu/"
 	path := []string{"PATH=/usr/bin:/usr/local/bin:/opt/server/bin"}
@@ -222,7 +224,7 @@ func TestGuess(t *testing.T) {
 		_, got := linux().guess(t, c.config)
 		for i, p := range c.want { // in this order
 			if at := slices.Index(got, p); at < 0 || i > 0 && at < slices.Index(got, c.want[i-1]) {
-				t.Errorf("%s: %s is not where it belongs among %q", name, p, got)
+				t.Errorf("%s: guessed %q, want %s in it, after the wanted files before", name, got, p)
 			}
 		}
 	}
@@ -270,12 +272,12 @@ if TYPE_CHECKING:
 		_, got := files.guess(t, Config{Cmd: argv})
 		for _, name := range want {
 			if !slices.Contains(got, name) {
-				t.Errorf("%q: %s is not among %q", argv, name, got)
+				t.Errorf("%q: guessed %q, want %s in it", argv, got, name)
 			}
 		}
 		if slices.Contains(got, site+"hidden.py") || slices.Contains(got,
 			"/app/beside.py") != (argv[1] == "/app/main.py") || slices.Contains(got, lib+"os.py") {
-			t.Errorf("%q: %q", argv, got)
+			t.Errorf("%q: guessed %q, want no hidden.py and no os.py, and beside.py only for main.py", argv, got)
 		}
 	}
 	// The largest packages have guesses of their own.
@@ -283,7 +285,7 @@ if TYPE_CHECKING:
 	files[site+"pkg/more"] = strings.Repeat("y", chunk.MaxLength)
 	recordings, _ := files.guess(t, Config{Cmd: []string{"sh"}})
 	if last := recordings[len(recordings)-1].Entries; last[0].Path != site+"pkg/__init__.py" {
-		t.Errorf("the last guess is of %v", last)
+		t.Errorf("the last guess is of %v, want package pkg", last)
 	}
 }
 
@@ -314,7 +316,7 @@ func TestGuessOfOddImages(t *testing.T) {
 	} {
 		recordings, paths := c.files.guess(t, Config{Cmd: c.argv, WorkingDir: "."})
 		if len(recordings) > 0 && len(recordings[0].Entries) > c.most {
-			t.Errorf("%q: %d parts of %q", c.argv, len(recordings[0].Entries), paths)
+			t.Errorf("%q: guessed %d parts of %q, want %d at most", c.argv, len(recordings[0].Entries), paths, c.most)
 		}
 	}
 }
@@ -326,15 +328,16 @@ func TestGuessWithoutContents(t *testing.T) {
 	image.Chunk = func(context.Context, chunk.Ref) ([]byte, error) { return nil, errors.New("broken") }
 	got, err := image.Recordings(t.Context())
 	if err != nil || len(got) == 0 {
-		t.Errorf("%v, error %v", got, err)
+		t.Errorf("guessed %v, error %v, want a guess and no error", got, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := image.Recordings(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
+		t.Errorf("with a cancelled context: error %v, want Canceled", err)
 	}
 }
 
+// A guess is bounded, whatever a program, a library or a script contains.
 func FuzzGuess(f *testing.F) {
 	f.Add([]byte(elf(loaderPath, "$ORIGIN", "libc.so.6", "libx.so")))
 	f.Add([]byte(long("#!/bin/sh\nexec /x \"$@\"")))
@@ -349,7 +352,7 @@ func FuzzGuess(f *testing.F) {
 		recordings, _ := files.guess(t, Config{Entrypoint: []string{"/x"}, Cmd: []string{"/x", "-c", string(b)}})
 		for _, r := range recordings {
 			if len(r.Entries) > 10_000 {
-				t.Errorf("%d parts", len(r.Entries))
+				t.Errorf("guessed %d parts, want 10,000 at most", len(r.Entries))
 			}
 		}
 	})

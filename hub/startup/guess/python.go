@@ -23,7 +23,8 @@ type python struct {
 	seen map[string]bool
 }
 
-// python returns the guesser for an interpreter, or nil if its standard library is missing.
+// python returns the guesser for an interpreter. It returns nil if the name of the interpreter has
+// no version, or its standard library is missing.
 func (g *guesser) python(program regular, argv []string) *python {
 	version := pythonName.FindStringSubmatch(path.Base(program.path))[1]
 	prefixes := []string{path.Dir(path.Dir(program.path)), "/usr", "/usr/local"}
@@ -55,7 +56,7 @@ func (g *guesser) python(program regular, argv []string) *python {
 	return p
 }
 
-// frozen are modules that are part of the interpreter since Python 3.11.
+// frozen are modules that are built into the interpreter since Python 3.11.
 var frozen = []string{"abc", "codecs", "io", "_collections_abc", "_sitebuiltins", "genericpath", "ntpath",
 	"posixpath", "os", "site", "stat",
 	"importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "importlib.machinery", "runpy",
@@ -141,7 +142,8 @@ func (p *python) module(name string, depth int) {
 	}
 }
 
-// source adds a Python source module, and what it imports.
+// source adds a Python source module, and what it imports. It reports whether there is such a
+// module.
 func (p *python) source(dir, name, pkg string, depth int) bool {
 	r, ok := p.open(path.Join(dir, name+".py"))
 	if !ok {
@@ -156,7 +158,7 @@ func (p *python) source(dir, name, pkg string, depth int) bool {
 	return true
 }
 
-// extension adds a module that is a shared library.
+// extension adds a module that is a shared library. It reports whether there is one.
 func (p *python) extension(dir, name string) bool {
 	for _, suffix := range []string{"." + p.tag + "-x86_64-linux-gnu.so", "." + p.tag + "-aarch64-linux-gnu.so",
 		".abi3.so", ".so"} {

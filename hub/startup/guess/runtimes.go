@@ -7,7 +7,7 @@ import (
 )
 
 // runtimes are programs that users often run instead of the one that the image's config names. An
-// element is a name, or a path that may contain components *.
+// element is a name, or a pattern for glob.
 var runtimes = []string{
 	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
 	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx",

@@ -57,13 +57,15 @@ const (
 	// minChunks is the least number of chunks in a pack. In a smaller pack, most chunks would be
 	// triggers.
 	minChunks = 3
-	// unitPlain is the length of a unit in plain bytes. firstUnit is the length of a pack's first
-	// unit, for which a reader may wait.
+	// A unit ends with the chunk that reaches unitPlain plain bytes. The first unit of a pack, for
+	// which a reader may wait, ends at firstUnit. Each further unit may be twice as long as the one
+	// before, up to unitPlain.
 	unitPlain = 512 << 10
 	firstUnit = 96 << 10
 	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
 	maxUnitChunks = 8192
 	// Each workload gives a pack up to triggersEach triggers in the pack itself: the first chunks
-	// that it reads there. It gives as many more in packs that it reads earlier.
+	// that the workload reads there. It gives up to triggersEach more in packs that it reads
+	// earlier.
 	triggersEach = 4
 )

@@ -6,9 +6,9 @@
 //	Tree.Recording   a trace of one tree's device → a recording, which names files
 //	Tree.Known       recordings, perhaps of another tree → those that name something in this one
 //	Sort, Kept       the recordings of an image, and further ones → those to keep
-//	Without          the same, without one workload
+//	Without          the recordings of an image → those left without some of its workloads
 //	Tree.Layout      recordings, and guesses of unreported starts → packs, for one tree
-//	Workloads        the same recordings, for display
+//	Workloads        the recordings of an image → its workloads, the most used first
 //
 // The package is pure: the same input gives the same output. It reads a tree's index. It knows
 // nothing of catalogs, objects and networks.

@@ -19,7 +19,7 @@ type Workload struct {
 // ID names a workload among those of an image: 12 hexadecimal digits, derived from its oldest
 // sample.
 func (w Workload) ID() string {
-	// without the count, which changes
+	// The count is left out, because it changes.
 	text := trace.EncodeText([]trace.Recording{{Starts: 1, Entries: w.Samples[0].Entries}})
 	return chunk.Sum(text).String()[:12]
 }
@@ -37,7 +37,7 @@ func Without(kept []trace.Recording, id string) (left []trace.Recording, removed
 	return left, removed
 }
 
-// Kept holds the recordings kept of an image, sorted into workloads. Sorting takes seconds for an
+// Kept has the recordings kept of an image, sorted into workloads. Sorting takes seconds for an
 // image of many gigabytes, so callers sort once and add several recordings.
 type Kept struct{ all []workload }
 

@@ -97,14 +97,15 @@ func TestAbsurdTraces(t *testing.T) {
 	for _, n := range []int{50, 100} {
 		fetched, used := fetch(packs, tr, reading(sizes, names[:n]...))
 		if !packs[0].AtMount || fetched > used*5/4 || fetched < used {
-			t.Errorf("%d files: %d bytes are fetched of %d", n, fetched, used)
+			t.Errorf("a start that reads %d files fetches %d bytes, want %d to 5/4 of this, at mount: %v", n, fetched,
+				used, packs[0].AtMount)
 		}
 	}
 	if fetched, used := fetch(packs, tr, all); fetched < used*3/4 {
-		t.Errorf("of all, %d bytes are fetched of %d", fetched, used)
+		t.Errorf("a start that reads all files fetches %d bytes, want at least 3/4 of %d", fetched, used)
 	}
 	if fetched, used := fetch(packs, tr, trace.Recording{Starts: 1}); fetched > 12<<20 {
-		t.Errorf("a start that reads nothing fetches %d bytes and uses %d", fetched, used)
+		t.Errorf("a start that reads nothing fetches %d bytes and uses %d, want 12 MiB at most", fetched, used)
 	}
 }
 
@@ -129,7 +130,8 @@ func TestNegligibleWorkload(t *testing.T) {
 		packs := lay(t, tr, []trace.Recording{program, page})
 		if got := len(packs) > 0 && packs[0].AtMount && has(packs, "/d/program",
 			sizes["/d/program"]) == 0; got != atMount {
-			t.Errorf("%d starts, and two: at mount: %v, want %v", starts, got, atMount)
+			t.Errorf("%d starts and two of another workload: the program is fetched at mount: %v, want %v", starts, got,
+				atMount)
 		}
 		if at := has(packs, "/d/other", sizes["/d/other"]); at < 0 || atMount && packs[at].AtMount {
 			t.Errorf("%d starts and two of another workload: the chunks of the two are in pack %d", starts, at)
@@ -137,8 +139,8 @@ func TestNegligibleWorkload(t *testing.T) {
 	}
 }
 
-// A recording that names the same file very often is read within a bound. Without it this takes
-// hours.
+// A recording that names the same file very often is read within a bound. Without this bound the
+// test takes hours.
 func TestRecordingsThatRepeatThemselves(t *testing.T) {
 	sizes := map[string]int{"/d/large": 12_000}
 	tr := sampleTree(t, sizes)
@@ -153,7 +155,7 @@ func TestRecordingsThatRepeatThemselves(t *testing.T) {
 	}
 	kept := Keep(nil, all)
 	if packs := lay(t, tr, kept); has(packs[:1], "/d/large", 1) != 0 {
-		t.Errorf("%d recordings are kept, %d packs", len(kept), len(packs))
+		t.Errorf("%d recordings are kept, %d packs, want the large file in the first pack", len(kept), len(packs))
 	}
 }
 
@@ -164,7 +166,7 @@ func TestUnitsOfShortChunks(t *testing.T) {
 		items = append(items, &item{use: use{int64(i), chunk.Ref{ID: chunk.Sum(fmt.Append(nil, i)), Length: 1}}})
 	}
 	if cut := units(items); len(cut) != 3 || len(cut[0]) != maxUnitChunks {
-		t.Errorf("%d units, the first of %d chunks", len(cut), len(cut[0]))
+		t.Errorf("%d units, the first of %d chunks, want 3 of %d", len(cut), len(cut[0]), maxUnitChunks)
 	}
 }
 
@@ -202,6 +204,8 @@ func TestMovedFiles(t *testing.T) {
 	}
 }
 
+// The number and size of the recordings kept are bounded, and so are the counts of their starts.
+// The newest workload stays.
 func TestKeepWithinBounds(t *testing.T) {
 	var kept []trace.Recording
 	for i := range 24 {
@@ -245,8 +249,8 @@ func TestKeepWithinBounds(t *testing.T) {
 	}
 }
 
-// The early exit of similar agrees with the full comparison, and adding one by one with adding at
-// once.
+// similar, which stops early, returns what the full comparison does. Recordings that are added one
+// by one are kept like recordings that are added at once.
 func TestSimilar(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	var all []trace.Recording
@@ -278,7 +282,7 @@ func TestSimilar(t *testing.T) {
 			found++
 		}
 		if got := p.similar(q); got != want {
-			t.Fatalf("%v, want %v", got, want)
+			t.Fatalf("similarity of recordings %d and %d: %v, want %v", i-1, i, got, want)
 		}
 	}
 	if found == 0 || found > 150 {

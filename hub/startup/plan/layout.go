@@ -88,7 +88,7 @@ func withGuesses(all []planned, guesses [][]use) []planned {
 	return all
 }
 
-// planned is a workload whose chunks were found in the tree.
+// planned is a workload, or a guess, whose chunks were found in the tree.
 type planned struct {
 	guess bool
 	count int64 // how many starts; 0: a guess beside real starts, or an outlier
@@ -180,8 +180,8 @@ func itemsOf(all []planned) []*item {
 	return items
 }
 
-// placesOf selects some of an item's places. places has one for each workload of the set all, in
-// order. The result has those of the workloads of the set some, a subset of all.
+// placesOf selects some of an item's places. places has one place for each workload of the set all,
+// in order. The result has the places of the workloads in some, a subset of all.
 func placesOf(places []int, all, some workloadSet) (out []int) {
 	for _, at := range places {
 		first := all & -all

@@ -10,7 +10,7 @@ import (
 	"lighter/format/trace"
 )
 
-// absurd returns starts of an image that say nothing about its other starts.
+// absurd returns starts of an image that tell nothing about its other starts, by their description.
 func absurd(sizes map[string]int, names []string) map[string]trace.Recording {
 	r := rand.New(rand.NewPCG(2, 2))
 	random := slices.Clone(names)
@@ -35,7 +35,7 @@ func absurd(sizes map[string]int, names []string) map[string]trace.Recording {
 	}
 }
 
-// alsoIn reports whether the packs are among others, in this order.
+// alsoIn reports whether all packs are among others, in the same order.
 func alsoIn(packs, others []Pack) bool {
 	for _, p := range others {
 		if len(packs) > 0 && reflect.DeepEqual(p, packs[0]) {

@@ -16,8 +16,8 @@ func (p *plan) packs() []Pack {
 		}
 	}
 	var out []Pack
-	var earlier [][]int64 // triggers in packs that are read before, by pack
-	left := index.MaxTriggers
+	var earlier [][]int64     // for each pack: its triggers in packs that are read earlier
+	left := index.MaxTriggers // triggers that may still be added, of all packs
 	add := func(pack *Pack, triggers []int64) {
 		before := len(pack.Triggers)
 		pack.Triggers = append(pack.Triggers, triggers[:min(len(triggers), left)]...)
@@ -47,8 +47,8 @@ func (p *plan) packs() []Pack {
 }
 
 // triggers returns the extents whose read starts the fetch of group g. own has the first chunks
-// that each workload of g reads in g. before has the first chunks that it reads before it reads g,
-// in groups that only workloads of g use: these triggers save a round trip.
+// that each workload of g reads in g. before has the first chunks that each of these workloads
+// reads earlier, in groups that only workloads of g use: these triggers save a round trip.
 func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {

@@ -53,8 +53,8 @@ func newPlan(all []planned) *plan {
 // rounded rounds a count down to a power of two, so that one more start rarely changes the layout.
 func rounded(n int64) float64 { return float64(int64(1) << (bits.Len64(uint64(max(n, 1))) - 1)) }
 
-// group makes one group of the chunks that the same workloads use. The first group is the one that
-// is fetched at mount. It is there even if it is empty, since others may be merged into it.
+// group puts all chunks that the same workloads use into one group. The first group is fetched at
+// mount. It exists even if it is empty, since others may be merged into it.
 func (p *plan) group(items []*item) {
 	mount := &group{users: counted(p.all), mount: true, used: make([]int64, len(p.all))}
 	groups := map[workloadSet]*group{mount.users: mount}

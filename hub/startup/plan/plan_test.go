@@ -135,7 +135,8 @@ func layWithGuesses(t testing.TB, tr *Tree, kept []trace.Recording, guesses ...t
 	return packs
 }
 
-// has returns the index of the pack that holds a file; -1: none, -2: several.
+// has returns the index of the pack with all chunks of a file; -1: none, -2: several packs have
+// some.
 func has(packs []Pack, path string, chunks int) int {
 	at := -1
 	for i := range chunks {
@@ -155,9 +156,11 @@ func has(packs []Pack, path string, chunks int) int {
 	return at
 }
 
+// A trace of device offsets becomes a recording of ranges of files, in the order of the reads.
+// Reads that continue a range are merged with it.
 func TestRecord(t *testing.T) {
 	files := map[string]int{"/bin/a": 2, "/bin/b": 1, "/bin/c": 3}
-	tr := sampleTree(t, files) // a, b and c lie one behind the other
+	tr := sampleTree(t, files) // a, b and c are consecutive on the device
 	got, err := tr.Recording(t.Context(), trace.Trace{Reads: []trace.Read{
 		{At: 1 * time.Millisecond, Offset: 192 * kib, Length: 4 * kib},   // c
 		{At: 2 * time.Millisecond, Offset: 60 * kib, Length: 128 * kib},  // a, b
@@ -210,11 +213,12 @@ func TestWorkloads(t *testing.T) {
 	packs := lay(t, tr, kept)
 	for i, path := range []string{"/bin/sh", "/bin/python", "/lib/root", "/lib/uproot"} {
 		if has(packs, path, files[path]) != i || packs[i].AtMount != (i == 0) {
-			t.Errorf("%s is in pack %d", path, has(packs, path, files[path]))
+			t.Errorf("%s is in pack %d, want %d, and only pack 0 is fetched at mount", path,
+				has(packs, path, files[path]), i)
 		}
 	}
 	if len(packs) != 4 || len(packs[1].Triggers) != triggersEach {
-		t.Errorf("%d packs", len(packs))
+		t.Errorf("%d packs, want 4, the second with %d triggers", len(packs), triggersEach)
 	}
 }
 

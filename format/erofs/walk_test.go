@@ -166,7 +166,7 @@ func TestWalkRefuses(t *testing.T) {
 		{"target over a directory", "overlaps", func(e *edited) { copy(e.at("/more")[16:20], e.at("/long")[16:20]) }},
 
 		{"shared xattrs", "header", func(e *edited) { e.at("/xattrs")[64+4] = 1 }},
-		{"empty xattrs", "for xattrs has none", func(e *edited) { e.put16(e.at("/xattrs")[2:], 1) }},
+		{"empty xattrs", "for xattrs is empty", func(e *edited) { e.put16(e.at("/xattrs")[2:], 1) }},
 		{"xattrs cut", "beyond its inode's", func(e *edited) { e.at("/xattrs")[2]-- }},
 		{"xattr too long", "beyond its inode's", func(e *edited) { e.put16(e.at("/xattrs")[64+12+2:], 60000) }},
 		{"xattr index", "name index 9", func(e *edited) { e.at("/xattrs")[64+12+1] = 9 }},

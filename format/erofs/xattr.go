@@ -100,7 +100,7 @@ func parseXattrs(area []byte) (xattrs []tree.Xattr, err error) {
 		return nil, nil
 	}
 	if len(area) == xattrHeadSize {
-		return nil, errors.New("an area for xattrs has none")
+		return nil, errors.New("the area for xattrs is empty")
 	}
 	if !bytes.Equal(area[:xattrHeadSize], zeros[:xattrHeadSize]) {
 		return nil, errors.New("the xattrs' header is not zero")

@@ -42,8 +42,8 @@ type repair struct {
 // repair makes lost objects again. It returns why that failed, by key.
 func (c *Checker) repair(ctx context.Context, all []lost, progress *report.Progress) (map[string]error, error) {
 	r := &repair{Checker: c, progress: progress, failed: map[string]error{}, left: map[chunk.ID]string{},
-		unneeded: map[chunk.ID]string{}, layers: map[string][]int64{}, records: map[string]string{}, trees: map[chunk.ID]catalog.TreeOf{},
-		needs: map[string][]chunk.ID{}}
+		unneeded: map[chunk.ID]string{}, layers: map[string][]int64{}, records: map[string]string{},
+		trees: map[chunk.ID]catalog.TreeOf{}, needs: map[string][]chunk.ID{}}
 	for _, step := range []func(context.Context, []lost) error{
 		r.plan, r.salvage, r.restoreLayers, r.renewTrees, r.dropStartupPacks,
 	} {
@@ -322,8 +322,8 @@ func (r *repair) renewTrees(ctx context.Context, _ []lost) error {
 }
 
 // errUnneeded is the reason why a lost pack is not made again in which the catalog places no chunk
-// of an image: no image needs its chunks, or other packs have them. Collection forgets the pack when
-// no locations name it.
+// of an image: no image needs its chunks, or other packs have them. Collection forgets the pack
+// when no locations name it.
 var errUnneeded = errors.New("no image needs it, or only with older locations")
 
 // dropStartupPacks forgets lost packs that no tree names any more: startup packs and rewritten

@@ -156,8 +156,8 @@ func TestBucketsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// The first of equal requests to a faulty server fails, or is slow. It is made again. Only bytes that
-// are cut off while they are read are an error.
+// The first of equal requests to a faulty server fails, or is slow, and is made again. Only bytes
+// that are cut off while they are read are an error.
 func TestFaultyS3(t *testing.T) {
 	newBucket := openBuckets(t)
 	content := make([]byte, 16<<20)

@@ -106,8 +106,8 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 			}
 			again := recovered(t, dir)
 			if n := again.published(id); known && n != 2 || !known && n != 0 {
-				t.Errorf("%d of 2 objects exist after the restart, want all if the catalog knows them (%t), else none", n,
-					known)
+				t.Errorf("%d of 2 objects exist after the restart, want all if the catalog knows them (%t), else none",
+					n, known)
 			}
 		})
 	}

@@ -234,10 +234,10 @@ func (s *Service) beginCopy(
 	superseded := report.Reason(errorOf(r.name, errSuperseded))
 	if r.images = ready(members, have); len(r.images) > 0 {
 		// The last request decides what the name stands for.
-		if err := s.catalog.Supersede(ctx, job, members.Root.Digest, superseded); err != nil {
+		if err := s.noteUpstream(ctx, repository, image, image.Layers()); err != nil {
 			return nil, err
 		}
-		if err := s.noteUpstream(ctx, repository, image, image.Layers()); err != nil {
+		if err := s.catalog.Supersede(ctx, job, members.Root.Digest, superseded); err != nil {
 			return nil, err
 		}
 		return r, s.catalog.AddSource(ctx, r.images, from.Repository())

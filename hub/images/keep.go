@@ -59,9 +59,14 @@ func (s *Service) noteUpstream(
 	ctx context.Context, to registry.Repository, i *pull.Image, layers []v1.Descriptor,
 ) error {
 	var at []catalog.Upstream
+	var digests []string
 	for _, d := range layers {
+		digests = append(digests, d.Digest.String())
 		at = append(at, catalog.Upstream{Repository: i.Source().Repository(), PlainHTTP: i.Source().PlainHTTP(),
 			Digest: d.Digest.String(), Size: d.Size})
+	}
+	if err := to.TouchBlobs(ctx, digests); err != nil { // AddUpstreams does not wait for a deletion
+		return err
 	}
 	return s.catalog.AddUpstreams(ctx, to.Name(), at)
 }

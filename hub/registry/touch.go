@@ -59,6 +59,12 @@ func (r Repository) TouchTag(ctx context.Context, tag string) error {
 	return r.registry.touch(ctx, TagKey(r.name, tag))
 }
 
+// TouchBlobs tells that clients rely on blobs of the registry. It waits while one of them is being
+// deleted.
+func (r Repository) TouchBlobs(ctx context.Context, digests []string) error {
+	return r.registry.touch(ctx, digests...)
+}
+
 const (
 	// maxTouched bounds the manifests below an index that Touch reads. Further ones are refused
 	// with the index, or are not ingested.

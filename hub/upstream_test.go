@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -442,4 +443,19 @@ func TestLayersOfAnIndexStayUpstream(t *testing.T) {
 		}
 		h.expectBlob("a", d, want)
 	}
+}
+
+// An image that is ready, and is added again while one of its layers is being deleted, waits for
+// the deletion.
+func TestAddWaitsForADeletion(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar))
+	h.added(wire.Add{Source: r.source(), Name: "a:1"})
+	lower, _ := layerOf(lowerTar)
+	_, may, err := h.Catalog().Blobs.BeginAny(t.Context(), lower.String(), time.Second)
+	if err != nil || !may {
+		t.Fatal(may, err)
+	}
+	h.added(wire.Add{Source: r.source(), Name: "a:1"})
 }

@@ -33,8 +33,8 @@ const (
 	// collectedTries is how often an image is ingested while collection removes what it has in
 	// common with removed images. Then its job pauses.
 	collectedTries = 3
-	// unreadTries is how often an image is ingested if the registry answers, but a file of the
-	// image cannot be read. Then the image fails.
+	// unreadTries is how often an image is ingested if the registry answers, but one of its files
+	// cannot be read. Then the image fails.
 	unreadTries = 3
 )
 

@@ -5,6 +5,7 @@ package hub_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -21,8 +22,9 @@ import (
 )
 
 const (
-	// besideToday is the oldest commit whose hubs may run beside today's: its newest migration is
-	// "oldest" in table meta, which no later migration raises.
+	// besideToday is the oldest commit whose hubs may run beside today's: its newest migration, the
+	// tenth, is "oldest" in table meta, and no hub with fewer migrations may use a database of today's.
+	// So the two schemas differ only if today's hub has further migrations.
 	besideToday = "c53a2cda0e4b"
 	// refusedToday is a commit before that.
 	refusedToday = "50460199f05f"
@@ -62,7 +64,9 @@ func TestHubsOfTwoVersions(t *testing.T) {
 	c := hubConfig(t)
 	old := startProgram(t, c, func(c hub.Config) *exec.Cmd { return command(t, program, c) })
 	old.pushReady("before:1", image(upperTar))
+	schema := schemaOf(t, c)
 	today := startProcess(t, further(t, c))
+	t.Logf("the schema was %d, and is %d beside today's hub", schema, schemaOf(t, c))
 	undisturbed := startProcess(t, hubConfig(t))
 	undisturbed.pushReady("before:1", image(upperTar))
 	for round := range 6 {
@@ -106,6 +110,20 @@ func TestHubsOfTwoVersions(t *testing.T) {
 	if check := today.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
 		t.Errorf("the stores differ: %s", findings(check))
 	}
+}
+
+// schemaOf returns the number of the newest migration of a catalog in PostgreSQL.
+func schemaOf(t *testing.T, c hub.Config) (n int64) {
+	t.Helper()
+	db, err := sql.Open("pgx", c.Catalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRowContext(t.Context(), `SELECT MAX(version_id) FROM goose_db_version`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // A hub that is too old for a catalog refuses it, and changes nothing.

@@ -27,14 +27,8 @@ func TestCollectionWakesUp(t *testing.T) {
 	b.remove("a:1")
 	b.idle()
 	b.signal(syscall.SIGSTOP) // so that the other process collects
-	collect := scene{do: func(ctx context.Context, h *process, _ int) error {
-		job, err := h.client.Collect(ctx)
-		if err == nil {
-			_, err = h.client.AwaitCollection(ctx, job.N, silent)
-		}
-		return err
-	}}
-	if !a.until(t, collect, 0, dir, "stop collect: after begin to delete blob") {
+	collect := scene{ask: func(ctx context.Context, h *process, _ int) error { return h.collectOnce(ctx) }}
+	if reached, _ := a.until(t, collect, 0, dir, "stop collect: after begin to delete blob"); !reached {
 		t.Fatal("the collection has not deleted from the registry")
 	}
 	b.signal(syscall.SIGCONT)

@@ -64,9 +64,9 @@ func (h *Hub) Jobs() *jobs.Queue { return h.domains[0].jobs }
 // Blobs returns the collector of the registry's blobs.
 func (h *Hub) Blobs() *blobs.Collector { return h.domains[0].collector.Blobs }
 
-// SetLeases sets how long a process that has stopped keeps its jobs and claims.
-func (h *Hub) SetLeases(d time.Duration) {
-	h.domains[0].jobs.Lease, h.domains[0].publisher.Lease = d, d
+// SetLeases sets how long a process that has stopped keeps its jobs, and its claims of objects.
+func (h *Hub) SetLeases(jobs, claims time.Duration) {
+	h.domains[0].jobs.Lease, h.domains[0].publisher.Lease = jobs, claims
 }
 
 // SetDueInterval sets the time between two looks for periodic jobs, before Serve.

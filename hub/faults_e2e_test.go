@@ -5,7 +5,6 @@ package hub_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -63,19 +62,13 @@ func cutScene(t *testing.T) scene {
 	for _, s := range scenes(t) {
 		all[s.name] = s
 	}
-	return scene{name: "all", prepare: all["add"].prepare, do: func(ctx context.Context, h *process, round int) error {
-		for _, name := range []string{"add", "start", "verify"} {
-			if err := all[name].do(ctx, h, round); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-		}
-		if round > 0 {
-			if err := all["remove"].do(ctx, h, round-1); err != nil {
-				return fmt.Errorf("remove: %w", err)
-			}
-		}
-		return all["collect"].do(ctx, h, round)
-	}}
+	remove := all["remove"]
+	return scene{name: "all", prepare: all["add"].prepare, parts: []scene{all["add"], all["start"], all["verify"], {
+		ask: func(ctx context.Context, h *process, round int) error { return remove.ask(ctx, h, round-1) },
+		done: func(ctx context.Context, h *process, round int) error {
+			return remove.done(ctx, h, round-1)
+		},
+	}, all["collect"]}}
 }
 
 // smallDisk mounts a file system of 48 MiB at a directory until the test ends. fill uses up all of

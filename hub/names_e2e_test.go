@@ -99,8 +99,8 @@ func TestRemovalWakesUp(t *testing.T) {
 	b.pushReady("a:1", pushed)
 	b.idle()
 	b.signal(syscall.SIGSTOP)
-	remove := scene{do: func(ctx context.Context, h *process, _ int) error { return h.client.Remove(ctx, "a:1") }}
-	if !a.until(t, remove, 0, dir, "stop name: before remove image") {
+	remove := scene{ask: func(ctx context.Context, h *process, _ int) error { return h.client.Remove(ctx, "a:1") }}
+	if reached, _ := a.until(t, remove, 0, dir, "stop name: before remove image"); !reached {
 		t.Fatal("the removal did not reach its transaction")
 	}
 	b.signal(syscall.SIGCONT)

@@ -4,6 +4,7 @@ package hub_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"modernc.org/sqlite"
 
 	"lighter/hub"
 	"lighter/hub/rootdir"
@@ -36,13 +39,17 @@ const processEnv = "LIGHTER_TEST_HUB"
 // processLease is how long the jobs and claims of a process that has stopped stay its own.
 const processLease = 4 * time.Second
 
-// stepsLease is the same where many processes are stopped, one after the other.
-const stepsLease = 1500 * time.Millisecond
+// stepsLease and stepsClaimLease are the same of jobs, and of claims of objects, where many processes
+// are stopped, one after the other. They are in the proportion of a real hub's.
+const (
+	stepsLease      = 1500 * time.Millisecond
+	stepsClaimLease = 4 * stepsLease
+)
 
 // clockEnv says by how much the clock of such a hub is wrong.
 const clockEnv = "LIGHTER_TEST_CLOCK"
 
-// shiftClock makes the clock of this process wrong.
+// shiftClock makes the clock of this process wrong, and of its SQLite database.
 func shiftClock() error {
 	text := os.Getenv(clockEnv)
 	if text == "" {
@@ -50,6 +57,13 @@ func shiftClock() error {
 	}
 	by, err := time.ParseDuration(text)
 	if err != nil {
+		return err
+	}
+	// SQLite asks the kernel, and not the vDSO that Shift changes.
+	if err := sqlite.RegisterScalarFunction("unixepoch", 1,
+		func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+			return float64(time.Now().UnixMilli()) / 1000, nil
+		}); err != nil {
 		return err
 	}
 	return wrongclock.Shift(by)
@@ -68,11 +82,11 @@ func runProcess(config string) error {
 		return err
 	}
 	defer h.Close()
-	h.SetLeases(processLease)
+	h.SetLeases(processLease, processLease)
 	h.Starts().Timing.MergeDelay, h.Starts().Timing.Recompress = 0, 0
 	h.Blobs().Delay, h.Jobs().RetryDelay = 0, time.Second
 	if dir := os.Getenv(stepsEnv); dir != "" {
-		h.SetLeases(stepsLease)
+		h.SetLeases(stepsLease, stepsClaimLease)
 		h.Blobs().Lease = 2 * stepsLease
 		watchSteps(h, dir)
 	}

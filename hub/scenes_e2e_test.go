@@ -8,15 +8,21 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub"
+	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/retention"
 	"lighter/test/testkit/tarball"
@@ -29,10 +35,20 @@ type scene struct {
 	kind string // of jobs whose steps are looked at beside those of requests; others are of other scenes
 	// configure changes the configuration.
 	configure func(c *hub.Config)
+	// accepts are the kinds of the jobs that requests of the work add. If a request was not answered,
+	// the hub has accepted it if there is such a job.
+	accepts []string
 	// prepare makes what the work needs.
 	prepare func(h *process, round int)
-	// do does the work at one of the processes. It is repeated until it succeeds, as clients do.
-	do func(ctx context.Context, h *process, round int) error
+	// ask sends the requests of the work to one of the processes. A request that the hub has not
+	// accepted is repeated, as clients do.
+	ask func(ctx context.Context, h *process, round int) error
+	// done returns an error unless the hub has done what it has accepted, or is nil: the jobs say it.
+	done func(ctx context.Context, h *process, round int) error
+	// mayFail are kinds of jobs of which one may fail, as the hub adds another one by itself.
+	mayFail []string
+	// parts are scenes that are played one after the other in each round, instead of the above.
+	parts []scene
 }
 
 // scenes are all kinds of work.
@@ -45,18 +61,23 @@ func scenes(t *testing.T) []scene {
 				sources[round] = startRegistry(t, imageOfRound(round, 1))
 			}
 		},
-		do: func(ctx context.Context, h *process, round int) error {
+		accepts: []string{"image"},
+		ask: func(ctx context.Context, h *process, round int) error {
 			_, err := h.client.Add(ctx, wire.Add{Source: sources[round].source(), Name: roundName(round, 1)}, silent)
 			return err
 		},
+		done: func(ctx context.Context, h *process, round int) error {
+			return h.has(ctx, roundName(round, 1), imageOfRound(round, 1))
+		},
 	}, {
 		name: "push", kind: "name",
+		accepts: []string{"image"},
 		prepare: func(h *process, round int) {
 			h.pushReady(roundName(round, 1), imageOfRound(round, 1))
 			h.push(roundName(round, 2), imageOfRound(round, 2)) // so that only the tag is left to be pushed
 			h.ready(roundName(round, 2))
 		},
-		do: func(ctx context.Context, h *process, round int) error {
+		ask: func(ctx context.Context, h *process, round int) error {
 			manifest, _, _ := imageOfRound(round, 2).build()
 			b, err := json.Marshal(manifest)
 			if err != nil {
@@ -77,21 +98,28 @@ func scenes(t *testing.T) []scene {
 			if res.StatusCode != http.StatusCreated {
 				return fmt.Errorf("push: %s", res.Status)
 			}
-			_, err = h.client.Add(ctx, wire.Add{Name: roundName(round, 1)}, silent)
-			return err
+			return nil
+		},
+		done: func(ctx context.Context, h *process, round int) error {
+			return h.has(ctx, roundName(round, 1), imageOfRound(round, 2))
 		},
 	}, {
 		name: "start", kind: "layout",
+		accepts: []string{"layout"},
 		prepare: func(h *process, round int) { h.pushReady(roundName(round, 1), imageOfRound(round, 1)) },
-		do:      sendTrace,
+		ask:     sendTrace,
+		done:    wantRecorded,
 	}, {
 		name: "recompress", kind: "recompress",
+		accepts: []string{"layout"},
 		prepare: func(h *process, round int) { h.pushReady(roundName(round, 1), imageOfRound(round, 1)) },
-		do:      sendTrace,
+		ask:     sendTrace,
+		done:    wantRecorded,
 	}, {
 		name: "verify", kind: "verify",
+		accepts: []string{"verify"},
 		prepare: func(h *process, round int) { h.pushReady(roundName(round, 1), imageOfRound(round, 1)) },
-		do: func(ctx context.Context, h *process, round int) error {
+		ask: func(ctx context.Context, h *process, round int) error {
 			last, err := h.client.Verify(ctx, roundName(round, 1), silent)
 			if err == nil && len(last.Problems) > 0 {
 				t.Errorf("problems %q", last.Problems)
@@ -101,14 +129,16 @@ func scenes(t *testing.T) []scene {
 	}, {
 		name: "remove", kind: "name",
 		prepare: func(h *process, round int) { h.pushReady(roundName(round, 1), imageOfRound(round, 1)) },
-		do: func(ctx context.Context, h *process, round int) error {
+		ask: func(ctx context.Context, h *process, round int) error {
 			if images, err := h.client.Images(ctx, roundName(round, 1)); err != nil || len(images) == 0 {
 				return err
 			}
 			return h.client.Remove(ctx, roundName(round, 1))
 		},
+		done: func(ctx context.Context, h *process, round int) error { return h.hasOnly(ctx, round) },
 	}, {
 		name: "collect", kind: "collect",
+		accepts:   []string{"collect"},
 		configure: func(c *hub.Config) { c.GC = hub.GC{} }, // nothing stays
 		prepare: func(h *process, round int) { // an image of its own goes, and one whose pack is rewritten
 			first := uint64(2000 + round*30)
@@ -118,35 +148,35 @@ func scenes(t *testing.T) []scene {
 			h.remove(roundName(round, 1))
 			h.remove(roundName(round, 2))
 		},
-		do: func(ctx context.Context, h *process, _ int) error {
-			for range 2 { // the second one drops rewritten packs
-				job, err := h.client.Collect(ctx)
-				if err == nil {
-					_, err = h.client.AwaitCollection(ctx, job.N, silent)
-				}
-				if err != nil {
-					return err
-				}
+		ask: func(ctx context.Context, h *process, _ int) error {
+			if err := h.collectOnce(ctx); err != nil {
+				return err
 			}
-			return nil
+			return h.collectOnce(ctx) // which drops rewritten packs
+		},
+		done: func(ctx context.Context, h *process, _ int) error {
+			return h.collectOnce(ctx) // perhaps only the first one was accepted
 		},
 	}, {
 		name: "repair", kind: "fsck",
+		accepts: []string{"fsck"},
 		prepare: func(h *process, round int) {
 			h.pushReady(roundName(round, 1), image(layerOfRound(round, 1)))
 			h.idle()
 			h.loseObjects()
 			h.storeUnknown(objects.PackKey(chunk.Sum([]byte(fmt.Sprint(round)))), 25*time.Hour)
 		},
-		do: func(ctx context.Context, h *process, _ int) error {
+		ask: func(ctx context.Context, h *process, _ int) error {
 			last, err := h.client.Fsck(ctx, wire.Fsck{Repair: true}, silent)
 			if err == nil && last.Check.Left() != 0 {
-				t.Errorf("not repaired: %s", findings(*last.Check))
+				err = fmt.Errorf("not repaired: %s", findings(*last.Check))
 			}
 			return err
 		},
+		done: func(ctx context.Context, h *process, _ int) error { return h.isRepaired(ctx) },
 	}, {
 		name: "retention", kind: "retention",
+		accepts: []string{"retention"},
 		configure: func(c *hub.Config) {
 			c.RetentionMaxPercent = 100
 			c.Retention = []retention.Rule{{Repositories: []string{"**"}, KeepTags: []retention.Keep{{Newest: 1}}}}
@@ -156,14 +186,165 @@ func scenes(t *testing.T) []scene {
 				h.pushReady(roundName(round, n), image(tarball.Of(tarball.File("f", noise(uint64(round*4+n), 1000)))))
 			}
 		},
-		do: func(ctx context.Context, h *process, _ int) error {
+		ask: func(ctx context.Context, h *process, _ int) error {
 			job, err := h.client.ApplyRetention(ctx, nil)
 			if err != nil {
 				return err
 			}
 			return h.ended(ctx, job.N)
 		},
+		done: func(ctx context.Context, h *process, round int) error {
+			return h.hasOnly(ctx, round, roundName(round, 2))
+		},
+	}, {
+		name: "sweep", kind: "sweep",
+		accepts: []string{"sweep"},
+		prepare: func(h *process, round int) {
+			tree := h.pushReady(roundName(round, 1), image(layerOfRound(round, 1))).Tree
+			h.idle()
+			if err := os.Remove(filepath.Join(objectsDir(h.config), "indexes", tree+".zst")); err != nil {
+				t.Fatal(err)
+			}
+			h.storeUnknown(objects.PackKey(chunk.Sum([]byte(fmt.Sprint(round)))), 25*time.Hour)
+		},
+		ask: func(ctx context.Context, h *process, _ int) error { return h.check(ctx, "sweep") },
+		done: func(ctx context.Context, h *process, round int) error {
+			return h.isComplete(ctx, round, objects.PackKey(chunk.Sum([]byte(fmt.Sprint(round)))))
+		},
+	}, {
+		name: "scrub", kind: "scrub",
+		accepts:   []string{"scrub"},
+		configure: func(c *hub.Config) { c.ScrubDays = 1 }, // a scrub is a few jobs
+		prepare: func(h *process, round int) {
+			tree := h.pushReady(roundName(round, 1), image(layerOfRound(round, 1))).Tree
+			h.idle()
+			damage(t, filepath.Join(objectsDir(h.config), "indexes", tree+".zst"))
+		},
+		ask: func(ctx context.Context, h *process, _ int) error { return h.check(ctx, "scrub") },
+	}, {
+		name:    "report",
+		prepare: func(h *process, round int) { h.pushReady(roundName(round, 1), imageOfRound(round, 1)) },
+		ask: func(ctx context.Context, h *process, round int) error {
+			images, err := h.client.Images(ctx, roundName(round, 1))
+			if err != nil || len(images) != 1 {
+				return errors.Join(err, fmt.Errorf("%d images", len(images)))
+			}
+			tree, err := chunk.ParseID(images[0].Tree)
+			if err != nil {
+				return err
+			}
+			_, err = h.client.SendHeld(ctx, wire.Held{Holder: strings.Repeat(fmt.Sprintf("%02x", round), 16),
+				Kind: wire.HolderNode, Name: "node", Trees: []chunk.ID{tree}})
+			return err
+		},
+		done: func(ctx context.Context, h *process, round int) error {
+			holders, err := h.client.Holders(ctx, roundName(round, 1))
+			if err == nil && (len(holders) != 1 || holders[0].Trees != 1) {
+				err = fmt.Errorf("holders %+v, want one", holders)
+			}
+			return err
+		},
 	}}
+}
+
+// has returns an error unless the image that has a name is this one, and ready.
+func (p *process) has(ctx context.Context, name string, i fakeImage) error {
+	manifest, _, _ := i.build()
+	b, err := json.Marshal(manifest)
+	if err != nil {
+		return err
+	}
+	images, err := p.client.Images(ctx, name)
+	if err == nil && (len(images) != 1 || images[0].State != wire.StateReady ||
+		images[0].Digest != digest.FromBytes(b).String()) {
+		err = fmt.Errorf("images %+v, want %s ready", images, digest.FromBytes(b))
+	}
+	return err
+}
+
+// hasOnly returns an error unless a round's images have these names, in the catalog and in the
+// registry.
+func (p *process) hasOnly(ctx context.Context, round int, names ...string) error {
+	images, err := p.client.Images(ctx, "")
+	if err != nil {
+		return err
+	}
+	for n := range 3 {
+		name := roundName(round, n)
+		repository, tag, _ := strings.Cut(name, ":")
+		want := slices.Contains(names, name)
+		if slices.ContainsFunc(images, func(i wire.Image) bool { return i.Name == name }) != want {
+			return fmt.Errorf("the hub has image %s: %t, want %t", name, !want, want)
+		}
+		status, _, _ := p.do(http.MethodHead, "/v2/"+repository+"/manifests/"+tag, nil, "Accept",
+			v1.MediaTypeImageManifest)
+		if (status == http.StatusOK) != want {
+			return fmt.Errorf("the manifest of %s: %d, want it there: %t", name, status, want)
+		}
+	}
+	return nil
+}
+
+// isRepaired returns an error unless nothing is left to be repaired, once all claims of objects have
+// ended: a process that was stopped has lost the claim of what it was about to delete.
+func (p *process) isRepaired(ctx context.Context) error {
+	for end := time.Now().Add(2 * stepsClaimLease); ; time.Sleep(stepsClaimLease / 10) {
+		last, err := p.client.Fsck(ctx, wire.Fsck{}, silent)
+		switch {
+		case err != nil:
+			return err
+		case last.Check.Left() == 0:
+			return nil
+		case time.Now().After(end):
+			return fmt.Errorf("not repaired: %s", findings(*last.Check))
+		}
+	}
+}
+
+// collectOnce collects.
+func (p *process) collectOnce(ctx context.Context) error {
+	job, err := p.client.Collect(ctx)
+	if err == nil {
+		_, err = p.client.AwaitCollection(ctx, job.N, silent)
+	}
+	return err
+}
+
+// check adds the job of a check, as the hub does at times, and waits for its end.
+func (p *process) check(ctx context.Context, kind string) error {
+	c, err := catalog.Open(ctx, catalog.Place{Source: catalogOf(p.config)})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	n, err := c.Jobs.Add(ctx, catalog.Job{Kind: kind, Key: "all objects"}, 0)
+	if err != nil {
+		return err
+	}
+	return p.ended(ctx, n)
+}
+
+// isComplete returns an error unless the bucket has the index of a round's image, and not the
+// object that nobody knows.
+func (p *process) isComplete(ctx context.Context, round int, unknown string) error {
+	images, err := p.client.Images(ctx, roundName(round, 1))
+	if err != nil || len(images) != 1 {
+		return errors.Join(err, fmt.Errorf("%d images", len(images)))
+	}
+	all := files(p.t, objectsDir(p.config))
+	if index := "indexes/" + images[0].Tree + ".zst"; !slices.Contains(all, index) || slices.Contains(all, unknown) {
+		return fmt.Errorf("the bucket has %q, want %s, and not %s", all, index, unknown)
+	}
+	return nil
+}
+
+// wantRecorded returns an error unless the hub has startup packs of a start of the round's image.
+func wantRecorded(ctx context.Context, h *process, round int) error {
+	starts, err := h.client.Starts(ctx, roundName(round, 1), "")
+	if err == nil && (len(starts) != 1 || len(starts[0].Workloads) != 1 || len(starts[0].Packs) == 0) {
+		err = fmt.Errorf("starts %+v, want one workload with packs", starts)
+	}
+	return err
 }
 
 // sendTrace reports a start of a round's image, and waits for its layout and the recompression.
@@ -195,17 +376,24 @@ func imageOfRound(round, n int) fakeImage { return image(lowerTar, layerOfRound(
 
 func roundName(round, n int) string { return fmt.Sprintf("r%d/a:%d", round, n) }
 
-// work does a round at one of some processes, until it succeeds and nothing is left to do.
+// work does a round at one of some processes, until nothing is left to do. What the hub has not
+// accepted is requested again.
 func work(t *testing.T, s scene, round int, at ...*process) {
 	t.Helper()
+	for _, part := range s.parts {
+		work(t, part, round, at...)
+	}
+	if s.ask == nil {
+		return
+	}
 	end := time.Now().Add(2 * time.Minute)
 	for n := 0; ; n++ {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		h := at[n%len(at)]
-		err := s.do(ctx, h, round)
+		before := h.lastJob()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		err := s.ask(ctx, h, round)
 		cancel()
-		if err == nil {
-			h.idle()
+		if completed(t, s, round, before, err, h) {
 			return
 		}
 		if time.Now().After(end) {
@@ -213,6 +401,58 @@ func work(t *testing.T, s scene, round int, at ...*process) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// completed waits until nothing is left to do, and reports whether the hub has accepted a request
+// of a round: it has answered without an error, or has a job of it after the job number before.
+// Then all of it has to be done now, without another request.
+func completed(t *testing.T, s scene, round int, before int64, answer error, h *process) bool {
+	t.Helper()
+	h.idle()
+	accepted := answer == nil
+	for _, j := range h.allJobs() {
+		if j.N <= before {
+			continue
+		}
+		ofRound := slices.Contains(s.accepts, j.Kind)
+		accepted = accepted || ofRound
+		if j.State == wire.JobFailed && slices.Contains(s.mayFail, j.Kind) {
+			t.Logf("round %d: job %d (%s, %s) has failed: %s", round, j.N, j.Kind, j.Key, j.Error)
+			continue
+		}
+		if j.State != wire.JobDone && (ofRound || j.State != wire.JobQueued) { // others may wait for their time
+			t.Errorf("round %d: job %d (%s, %s) is %s: %s", round, j.N, j.Kind, j.Key, j.State, j.Error)
+		}
+	}
+	if accepted && s.done != nil {
+		if err := s.done(t.Context(), h, round); err != nil {
+			t.Errorf("round %d: accepted (answer: %v), but not done: %v", round, answer, err)
+		}
+	}
+	return accepted
+}
+
+// allJobs returns the hub's jobs, of the ended ones the latest.
+func (p *process) allJobs() []wire.Job {
+	p.t.Helper()
+	open, err := p.client.Jobs(p.t.Context(), false)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ended, err := p.client.Jobs(p.t.Context(), true)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return append(open, ended...)
+}
+
+// lastJob returns the number of the hub's last job.
+func (p *process) lastJob() (last int64) {
+	p.t.Helper()
+	for _, j := range p.allJobs() {
+		last = max(last, j.N)
+	}
+	return last
 }
 
 // scenesAtOnce bounds the scenes that are played at the same time, of two or three processes each.
@@ -237,15 +477,19 @@ func eachScene(t *testing.T, setup string, play func(t *testing.T, s scene, c hu
 
 const (
 	setupSQLite   = "SQLite"
-	setupPostgres = "PostgreSQL"
+	setupBucket   = "SQLite and S3"
+	setupPostgres = "PostgreSQL" // and S3
 )
 
 // sceneConfig returns the configuration of a new hub.
 func sceneConfig(t *testing.T, s scene, setup string) hub.Config {
 	t.Helper()
 	c := hubConfig(t)
+	if setup != setupPostgres {
+		c.Catalog = ""
+	}
 	if setup == setupSQLite {
-		c.Catalog, c.Bucket = "", ""
+		c.Bucket = ""
 	}
 	if s.configure != nil {
 		s.configure(&c)

@@ -39,8 +39,8 @@ const processEnv = "LIGHTER_TEST_HUB"
 // processLease is how long the jobs and claims of a process that has stopped stay its own.
 const processLease = 4 * time.Second
 
-// stepsLease and stepsClaimLease are the same of jobs, and of claims of objects, where many processes
-// are stopped, one after the other. They are in the proportion of a real hub's.
+// stepsLease and stepsClaimLease are the same of jobs, and of claims of objects, where many
+// processes are stopped, one after the other. They are in the proportion of a real hub's.
 const (
 	stepsLease      = 1500 * time.Millisecond
 	stepsClaimLease = 4 * stepsLease

@@ -35,15 +35,16 @@ type scene struct {
 	kind string // of jobs whose steps are looked at beside those of requests; others are of other scenes
 	// configure changes the configuration.
 	configure func(c *hub.Config)
-	// accepts are the kinds of the jobs that requests of the work add. If a request was not answered,
-	// the hub has accepted it if there is such a job.
+	// accepts are the kinds of the jobs that requests of the work add. If a request was not
+	// answered, the hub has accepted it if there is such a job.
 	accepts []string
 	// prepare makes what the work needs.
 	prepare func(h *process, round int)
 	// ask sends the requests of the work to one of the processes. A request that the hub has not
 	// accepted is repeated, as clients do.
 	ask func(ctx context.Context, h *process, round int) error
-	// done returns an error unless the hub has done what it has accepted, or is nil: the jobs say it.
+	// done returns an error unless the hub has done what it has accepted. If it is nil, the jobs
+	// say that.
 	done func(ctx context.Context, h *process, round int) error
 	// mayFail are kinds of jobs of which one may fail, as the hub adds another one by itself.
 	mayFail []string
@@ -221,6 +222,18 @@ func scenes(t *testing.T) []scene {
 			damage(t, filepath.Join(objectsDir(h.config), "indexes", tree+".zst"))
 		},
 		ask: func(ctx context.Context, h *process, _ int) error { return h.check(ctx, "scrub") },
+		done: func(ctx context.Context, h *process, _ int) error { // further ones read the rest
+			for range 8 {
+				last, err := h.client.Fsck(ctx, wire.Fsck{Deep: true}, silent)
+				if err != nil || last.Check.Left() == 0 {
+					return err
+				}
+				if err := h.check(ctx, "scrub"); err != nil {
+					return err
+				}
+			}
+			return errors.New("an object is still damaged")
+		},
 	}, {
 		name:    "report",
 		prepare: func(h *process, round int) { h.pushReady(roundName(round, 1), imageOfRound(round, 1)) },
@@ -285,8 +298,8 @@ func (p *process) hasOnly(ctx context.Context, round int, names ...string) error
 	return nil
 }
 
-// isRepaired returns an error unless nothing is left to be repaired, once all claims of objects have
-// ended: a process that was stopped has lost the claim of what it was about to delete.
+// isRepaired returns an error unless nothing is left to be repaired, once all claims of objects
+// have ended: a process that was stopped has lost the claim of what it was about to delete.
 func (p *process) isRepaired(ctx context.Context) error {
 	for end := time.Now().Add(2 * stepsClaimLease); ; time.Sleep(stepsClaimLease / 10) {
 		last, err := p.client.Fsck(ctx, wire.Fsck{}, silent)

@@ -258,6 +258,7 @@ func some(names []string, setup string) (chosen []string) {
 // again. answer gets the answer to the requests.
 func (p *process) until(t *testing.T, s scene, round int, dir, step string) (reached bool, answer <-chan error) {
 	t.Helper()
+	t.Logf("round %d: %s", round, step)
 	at := filepath.Join(dir, "at")
 	if err := os.WriteFile(at+".new", []byte(step), 0o600); err != nil {
 		t.Fatal(err)

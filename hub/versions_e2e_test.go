@@ -23,8 +23,8 @@ import (
 
 const (
 	// besideToday is the oldest commit whose hubs may run beside today's: its newest migration, the
-	// tenth, is "oldest" in table meta, and no hub with fewer migrations may use a database of today's.
-	// So the two schemas differ only if today's hub has further migrations.
+	// tenth, is "oldest" in table meta, so no hub with fewer migrations may use today's database.
+	// The two schemas differ if today's hub has further migrations.
 	besideToday = "c53a2cda0e4b"
 	// refusedToday is a commit before that.
 	refusedToday = "50460199f05f"

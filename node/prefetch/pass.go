@@ -84,7 +84,7 @@ func (s *startup) request(t *task, u unit, p *pass) bool {
 	receive, err := s.streamer.Stream(s.ctx, ref, int64(t.pack.Units[u.n]))
 	if err != nil || receive == nil {
 		<-p.slots
-		s.spend(-bytes)
+		s.charge(-bytes)
 		return err == nil
 	}
 	expected := s.expect(u.extents)
@@ -93,9 +93,9 @@ func (s *startup) request(t *task, u unit, p *pass) bool {
 		received, err := receive(s.ctx)
 		s.account.total.fetched.Add(received)
 		if err == nil {
-			s.spend(max(received-bytes, 0))
+			s.charge(max(received-bytes, 0))
 		} else { // a unit that has not arrived uses up neither budget nor credit
-			s.spend(-bytes)
+			s.charge(-bytes)
 			s.account.added.Add(-expected)
 			s.credit.wake()
 		}

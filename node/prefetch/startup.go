@@ -387,11 +387,20 @@ func (s *startup) pause(d time.Duration) bool {
 	return sleep.For(s.ctx, d)
 }
 
-// spend takes bytes from the budget, and reports whether the budget sufficed. A negative number
-// returns bytes to the budget.
+// spend takes bytes from the budget if the budget suffices, and reports whether it did.
 func (s *startup) spend(bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if bytes > s.left { // smaller units may still fit
+		return false
+	}
 	s.left -= bytes
-	return s.left >= 0
+	return true
+}
+
+// charge takes bytes from the budget in any case. A negative number returns bytes to the budget.
+func (s *startup) charge(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left -= bytes
 }

@@ -377,3 +377,20 @@ func TestStreamIsReplaced(t *testing.T) {
 		b.close(t)
 	})
 }
+
+// A unit that does not fit into the budget leaves the budget to smaller ones.
+func TestBudgetIsLeftToSmallerUnits(t *testing.T) {
+	s := &startup{left: 100}
+	for _, c := range []struct {
+		bytes int64
+		want  bool
+	}{{101, false}, {60, true}, {41, false}, {40, true}, {1, false}} {
+		if got := s.spend(c.bytes); got != c.want {
+			t.Errorf("%d bytes fit: %v, want %v", c.bytes, got, c.want)
+		}
+	}
+	s.charge(50) // a unit was larger than announced
+	if s.charge(-60); !s.spend(10) || s.left != 0 {
+		t.Errorf("%d bytes are left, want none", s.left)
+	}
+}

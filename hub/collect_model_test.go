@@ -431,10 +431,10 @@ func idOf(t *testing.T, text string) chunk.ID {
 func modelSeeds(t *testing.T) (seeds []uint64, steps int) {
 	seeds, steps = []uint64{0, 1}, 40
 	if soak {
-		for range 14 {
+		for range 6 {
 			seeds = append(seeds, rand.Uint64())
 		}
-		steps = 400
+		steps = 300
 	}
 	if text := os.Getenv("LIGHTER_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)

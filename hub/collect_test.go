@@ -218,3 +218,29 @@ func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 		t.Errorf("left in the registry: %q", left)
 	}
 }
+
+// Startup packs that several trees have go with the last of these, also if one step of a collection
+// removes all of them.
+func TestCollectionFreesSharedStartupPacks(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	a := h.pushReady("a:1", image(startsTar(10)))
+	b := h.pushReady("b:1", image(startsTar(10), tarball.Of(tarball.File("e", "of another tree"))))
+	h.traced(h.extents(a.Tree), 2, 1)
+	h.traced(h.extents(b.Tree), 2, 1)
+	first, _ := h.startups(h.extents(a.Tree))
+	second, _ := h.startups(h.extents(b.Tree))
+	if len(first) != 1 || len(second) != 1 || first[0].Pack != second[0].Pack {
+		t.Fatalf("startup packs %+v and %+v, want the same one", first, second)
+	}
+	h.idle()
+	h.remove("a:1")
+	h.remove("b:1")
+	h.collect(0)
+	if err := h.Starts().Sweep(t.Context(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if left := h.holdings(); len(left.objects) > 0 || left.inventory != (catalog.Inventory{}) {
+		t.Errorf("the collection leaves %+v", left)
+	}
+}

@@ -162,10 +162,14 @@ func (c *Garbage) ForgetTrees(
 	return removed, bytes, err
 }
 
-// forgetTree removes a tree, and those of its startup packs that no other tree has. It returns the
-// bytes of these packs.
+// forgetTree removes a tree, and its startup packs unless another tree had them when the tree was
+// found dead. If no tree has such a pack any more, the pack retires. It returns the bytes of the
+// removed packs.
 func forgetTree(ctx context.Context, tx database.Session, t UnservedTree) (bytes int64, err error) {
-	for _, table := range []string{"startups", "traces", "recordings", "formers", "layouts", "statements", "trees"} {
+	if err := leaveStartups(ctx, tx, t.Tree); err != nil {
+		return 0, err
+	}
+	for _, table := range []string{"traces", "recordings", "formers", "layouts", "statements", "trees"} {
 		if err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE tree = ?`, t.Tree[:]); err != nil {
 			return 0, err
 		}

@@ -89,13 +89,7 @@ func setLayout(ctx context.Context, tx database.Session, l *Layout) error {
 			return err
 		}
 	}
-	if err := tx.Exec(ctx, `UPDATE startup_packs AS p SET retired = `+tx.Clock+`
-		WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
-		AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
-		l.Tree[:], l.Tree[:]); err != nil {
-		return err
-	}
-	if err := tx.Exec(ctx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
+	if err := leaveStartups(ctx, tx, l.Tree); err != nil {
 		return err
 	}
 	for i, p := range l.Packs {
@@ -115,6 +109,17 @@ func setLayout(ctx context.Context, tx database.Session, l *Layout) error {
 			moved = CASE WHEN moved = 0 AND EXISTS (SELECT 1 FROM rewritten_packs) THEN ? ELSE moved END
 		WHERE tree = ?`,
 		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), rewrittenPack, l.Tree[:])
+}
+
+// leaveStartups takes all startup packs from a tree. Those that no other tree has retire.
+func leaveStartups(ctx context.Context, tx database.Session, tree chunk.ID) error {
+	if err := tx.Exec(ctx, `UPDATE startup_packs AS p SET retired = `+tx.Clock+`
+		WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
+		AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
+		tree[:], tree[:]); err != nil {
+		return err
+	}
+	return tx.Exec(ctx, `DELETE FROM startups WHERE tree = ?`, tree[:])
 }
 
 // Retired returns at most limit retired startup packs to delete, the longest retired first. All

@@ -279,6 +279,7 @@ func TestDamagedBlobsAreFound(t *testing.T) {
 	r := startRegistry(t, image(lowerTar))
 	h.added(wire.Add{Source: r.source(), Name: "added:1"})
 	h.pushReady("pushed:1", image(upperTar))
+	h.pushReady("pushed:2", image(upperTar)) // its layer counts once
 	h.config.KeepBlobs = "until-upstream"
 	h = h.restart()
 	h.Blobs().AskTime = 0 // the collection records where the layer came from, and does not delete it
@@ -302,7 +303,8 @@ func TestDamagedBlobsAreFound(t *testing.T) {
 	if check := h.fsck(wire.Fsck{}); check.Left() != 0 {
 		t.Errorf("found without reading: %s", findings(check))
 	}
-	if text := findings(h.fsck(wire.Fsck{Deep: true})); !strings.Contains(text, lower.String()+" is damaged") ||
+	deep := h.fsck(wire.Fsck{Deep: true})
+	if text := findings(deep); deep.Left() != 2 || !strings.Contains(text, lower.String()+" is damaged") ||
 		!strings.Contains(text, upper.String()+" is damaged") || !strings.Contains(text, "--deep --repair") {
 		t.Errorf("findings %s, want both layers", text)
 	}
@@ -311,7 +313,8 @@ func TestDamagedBlobsAreFound(t *testing.T) {
 	}
 	h.loseObjects() // these are made again from what the other registry has
 	check := h.fsck(wire.Fsck{Deep: true, Repair: true})
-	if f := check.Findings[0]; f.Count != 2 || f.Repaired != 1 || !slices.Equal(f.Images, []string{"pushed:1"}) ||
+	if f := check.Findings[0]; f.Count != 2 || f.Repaired != 1 ||
+		!slices.Equal(f.Images, []string{"pushed:1", "pushed:2"}) ||
 		!strings.Contains(findings(check), "pushed again") {
 		t.Errorf("repaired: %s, want the layer that the other registry has", findings(check))
 	}

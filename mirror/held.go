@@ -17,7 +17,7 @@ import (
 // another user does not serve it.
 const holderFile = ".holder"
 
-// reportHeld reports to the hub all trees that the directory has, of earlier runs, too.
+// reportHeld reports to the hub all trees in the directory, also those that earlier runs copied.
 func (m *Mirror) reportHeld(ctx context.Context) error {
 	trees, err := m.files.trees(m.client.Domain())
 	if err != nil {

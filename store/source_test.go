@@ -52,7 +52,7 @@ func TestDirectorySource(t *testing.T) {
 	})
 }
 
-// A reference may name a unit that a source does not know, and its file may be damaged.
+// A reference may name a unit that the source does not know. The file of a chunk may be damaged.
 func TestDirectorySourceIsVerified(t *testing.T) {
 	d := directory(t.TempDir())
 	ref, err := d.add([]byte("chunk"))

@@ -7,7 +7,8 @@ import (
 	"lighter/wire"
 )
 
-// The name of an image says where it is in the hub's registry, and back.
+// ParseName turns an image's name into its place in the hub's registry. Ref.Name turns the place
+// into the name again.
 func ExampleParseName() {
 	ref, err := wire.ParseName("localhost:5000/tools/shell:1")
 	if err != nil {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fullPipe returns the end of a pipe to which nothing can be written.
+// fullPipe returns the write end of a full pipe: a write to it blocks.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	var fds [2]int

@@ -1,5 +1,5 @@
-// Command lighter is the hub, the node and their tools in one binary. Each
-// subcommand has a file: its flags, its help, and one call.
+// Command lighter is the hub, the node and their tools in one binary. A subcommand is its flags,
+// its help, and one call; nearly each has a file of its own.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 
 // Exit codes in addition to those of package command. Scripts may rely on them.
 const (
-	exitProblems = 3 // `verify`, `fsck` or `doctor` found a problem
+	exitProblems = 3 // `verify` or `doctor` found a problem, or `fsck` left one
 	exitNoDaemon = 4 // no node runs with that root
 )
 
@@ -27,8 +27,8 @@ var errDamaged = errors.New("the image is damaged")
 // errProblems says that a comparison of the hub's stores left problems, which were printed.
 var errProblems = errors.New("the hub's stores have problems that are not repaired")
 
-// exitCode is the one place where errors become exit codes. A hub that answers that a request is
-// invalid, such as one with a bad name, has seen wrong arguments.
+// exitCode returns the exit code of an error that package command does not know. If a hub answers
+// that a request is invalid, because of a bad name, for example, the arguments were wrong.
 func exitCode(err error) int {
 	refused := (*client.Error)(nil)
 	switch {

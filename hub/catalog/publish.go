@@ -24,7 +24,7 @@ type Publication struct {
 
 	// Collections is the result of Catalog.Collections from before the publisher looked up chunks,
 	// layers and trees. If it is another one now, Publish checks that what the publisher has found
-	// still exists: the known layers and chunks, and the next two.
+	// still exists: the known layers and chunks, the packs of Located, and the tree of KnownTree.
 	Collections Collections
 	Located     []chunk.ID // packs that the tree's locations name
 	KnownTree   bool       // the publisher has found the tree: its objects were stored before
@@ -218,8 +218,8 @@ func publishChunks(
 }
 
 // insertChunks adds chunks, except those that another publication has added meanwhile. The numbers
-// of the chunks begin with next. unit returns the number of a unit. insertChunks returns a function
-// that returns the number of a chunk, by its index in chunks, and the number of added chunks.
+// of the chunks begin with next. unit returns the number of a unit. The function number returns the
+// number of the chunk at an index of chunks. added counts the inserted chunks.
 func insertChunks(
 	ctx context.Context, tx database.Session, chunks []Chunk, unit unitNumber, next int64,
 ) (number func(i uint32) int64, added int64, err error) {
@@ -329,7 +329,7 @@ func publishTree(ctx context.Context, tx database.Session, p *Publication) error
 
 // ErrOtherTree means that a chain has another tree of the same format. The layers of a chain make
 // one tree in a format, so the hub has made one of the two wrongly. It does not replace the first
-// one: nodes may have it, and would lose the layers that only its chain keeps.
+// one: nodes may have it, and a collection would delete the layers that only its chain keeps.
 var ErrOtherTree = errors.New("its layers have made another tree before: the hub is damaged, " +
 	"or its release makes other trees of the same format")
 

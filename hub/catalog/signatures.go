@@ -48,8 +48,9 @@ func (c *Catalog) ForgetKeys(ctx context.Context) error {
 	})
 }
 
-// Resign signs all statements again, unless exactly these keys have signed them. If none of the
-// keys has signed before, the error is ErrOtherKeys.
+// Resign signs all statements of the current format again, unless they were signed last by these
+// keys in this order. If others signed them last, and none of the keys is among these, the error is
+// ErrOtherKeys.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var public []string
 	for _, key := range keys {
@@ -57,8 +58,8 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	}
 	text := strings.Join(public, " ")
 	return c.db.Update(ctx, "sign the statements again", func(tx database.Session) error {
-		// This statement locks the row, even if it has just made it. So processes that start
-		// together wait for each other.
+		// The SQL statement locks the row, also a row that it has just inserted. So processes that
+		// start together wait for each other.
 		signedBy, err := database.Get(ctx, tx, database.Value[string],
 			`INSERT INTO meta (name, value) VALUES ('keys', '')
 			ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value`)

@@ -35,6 +35,7 @@ const (
 	remedyRows  = "restore the catalog from a backup, and then run lighter fsck --repair"
 	remedyMany  = "if this is the right catalog for the bucket, run lighter fsck --repair: it deletes them"
 	remedyHeld  = "a backup is being made; run lighter fsck --repair again afterwards"
+	remedyLater = "a backup is being made; run lighter fsck --deep --repair again afterwards"
 	remedyNames = "push or add the images again; if they were removed, run lighter fsck --repair: it removes " +
 		"their names"
 	remedyOther  = "the hub did not make them: move or delete them by hand"
@@ -87,8 +88,9 @@ func (c *Checker) check(ctx context.Context, j *jobs.Running) error {
 		}
 	}
 	for _, step := range []func(context.Context) error{
-		k.checkBlobs, // first: objects are made again from blobs, which another registry may have if these are damaged
-		k.checkObjects, k.checkNames, k.checkRows,
+		// Blobs come first, because objects are made again from them. If a damaged blob was
+		// deleted, the hub reads it from another registry.
+		k.checkBlobs, k.checkObjects, k.checkNames, k.checkRows,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -171,7 +173,8 @@ func (k *checking) add(f wire.Finding) {
 	k.result.Findings = append(k.result.Findings, f)
 }
 
-// sweepUnknown counts unknown objects, and deletes them if the user wants that.
+// sweepUnknown counts unknown objects. It deletes them if the user wants that, unless a backup has
+// a hold.
 func (k *checking) sweepUnknown(ctx context.Context, keys []string, f *wire.Finding) error {
 	for _, key := range keys {
 		count(f, key)
@@ -243,8 +246,11 @@ func (k *checking) reportLost(ctx context.Context) error {
 			text := l.key + " " + l.why
 			err := failed[l.key]
 			switch {
-			case errors.Is(err, errUnneeded) && f.Remedy == remedyRepair:
-				text, f.Remedy = text+"; "+err.Error(), remedyGC
+			case errors.Is(err, errUnneeded):
+				text += "; " + err.Error()
+				if f.Remedy == remedyRepair { // nothing else is to be done first
+					f.Remedy = remedyGC
+				}
 			case errors.Is(err, errNoRoom):
 				text, f.Remedy = text+"; "+err.Error(), remedyRoom
 			case err != nil:
@@ -329,18 +335,26 @@ func numbersOf(chunks []catalog.PlacedChunk) []int64 {
 	return numbers
 }
 
-// checkBlobs checks that the hub's registry stores the blobs of ready images, or knows another
-// registry that has them. It does not ask other registries. If the user wants that, it reads the
-// stored blobs, and deletes damaged ones: then they can be pushed again, or the hub reads them from
-// the registry that they came from.
+// checkBlobs checks that the hub's registry stores the blobs of ready images, knows another
+// registry that has them, or need not have them (keep_blobs). It does not ask other registries.
+// With Deep it reads the stored blobs. With Repair, too, it deletes damaged ones, unless a backup
+// has a hold: then they can be pushed again, or the hub reads them from the registry that they came
+// from. Several images may have a blob, which is counted once.
 func (k *checking) checkBlobs(ctx context.Context) error {
 	progress := k.job.Step("compare", "blobs", 0)
 	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with other bytes", Remedy: remedyBlob}
 	images := map[string]bool{}
 	var last catalog.ImageBlob
-	var size int64   // of the blob, -1 if it is not stored
-	var unread error // why the registry cannot read it
-	var why string   // it is damaged
+	var size int64                // of the blob, -1 if it is not stored
+	var unread error              // why the registry cannot read it
+	var why string                // why the stored blob is damaged; empty: it is not
+	var reported, replaced string // the last blob with a problem, and the last that another registry has instead
+	problem := func(b catalog.ImageBlob, text string) {
+		if reported != b.Digest {
+			count(&f, b.Digest+text)
+		}
+		reported = b.Digest
+	}
 	for {
 		blobs, err := k.Catalog.Repairs.ImageBlobs(ctx, last, knownBatch)
 		if err != nil {
@@ -367,22 +381,27 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 			}
 			switch {
 			case unread != nil:
-				count(&f, unread.Error())
+				problem(b, " cannot be read: "+unread.Error())
 			case has == b.Size && size < 0 && why != "":
-				count(&f, b.Digest+" was damaged: "+why)
-				f.Repaired++
+				if replaced != b.Digest {
+					count(&f, b.Digest+" was damaged: "+why)
+					f.Repaired++
+				}
+				replaced = b.Digest
 				continue
 			case why != "" && size < 0:
-				count(&f, b.Digest+" was damaged: "+why+"; it was deleted, so that it can be pushed again")
+				problem(b, " was damaged: "+why+"; it was deleted, so that it can be pushed again")
 			case why != "":
-				count(&f, b.Digest+" is damaged: "+why)
-				f.Remedy = remedyDrop
+				problem(b, " is damaged: "+why)
+				if f.Remedy, err = k.remedyOfDamage(ctx); err != nil {
+					return err
+				}
 			case has == b.Size:
 				continue
 			case has < 0:
-				count(&f, b.Digest+" is missing")
+				problem(b, " is missing")
 			default:
-				count(&f, fmt.Sprintf("%s has %d bytes, want %d", b.Digest, has, b.Size))
+				problem(b, fmt.Sprintf(" has %d bytes, want %d", has, b.Size))
 			}
 			if len(images) < maxImages {
 				images[b.Image] = true
@@ -396,6 +415,18 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 	f.Images = slices.Sorted(maps.Keys(images))
 	k.add(f)
 	return nil
+}
+
+// remedyOfDamage returns what to do about damaged blobs that the registry still has.
+func (k *checking) remedyOfDamage(ctx context.Context) (string, error) {
+	if !k.Repair {
+		return remedyDrop, nil
+	}
+	held, err := k.Catalog.Claims.IsHeld(ctx)
+	if held {
+		return remedyLater, err
+	}
+	return remedyDrop, err
 }
 
 // checkBlob reads a stored blob if the user wants that, and says what is wrong with it. It returns
@@ -425,8 +456,9 @@ func (k *checking) storedSize(ctx context.Context, digest string) (int64, error)
 	return size, err
 }
 
-// upstreamSize returns the size of a blob that the registry need not store, because it reads the
-// blob from another one or was to delete it after ingestion. Of other blobs it returns -1.
+// upstreamSize returns the size of a blob that the registry need not store, because another
+// registry has the blob, or because the hub deletes layers after ingestion (keep_blobs). For any
+// other blob it returns -1.
 func (k *checking) upstreamSize(ctx context.Context, b catalog.ImageBlob) (int64, error) {
 	ref, err := wire.ParseName(b.Image)
 	if err != nil {

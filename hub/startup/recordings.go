@@ -49,7 +49,7 @@ func (r *recordings) load(ctx context.Context, tree chunk.ID) (kept []trace.Reco
 	return kept, body, nil
 }
 
-// merge adds new traces to the recordings of a tree and returns all of them.
+// merge merges the waiting traces into the recordings of a tree, and returns the recordings.
 func (r *recordings) merge(ctx context.Context, t *openTree) (kept []trace.Recording, err error) {
 	for range maxConflicts {
 		if kept, err = r.mergeOnce(ctx, t); !errors.Is(err, catalog.ErrChanged) {

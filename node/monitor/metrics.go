@@ -21,10 +21,11 @@ const metricPrefix = "lighter_node_"
 
 // figures are the values of one scrape.
 type figures struct {
-	status  report.Status
-	devices fuse.ServerStats
-	ready   bool
-	dropped int64 // number of dropped log lines
+	status   report.Status
+	noImages bool // the images could not be listed
+	devices  fuse.ServerStats
+	ready    bool
+	dropped  int64 // number of dropped log lines
 }
 
 // metric is the value of a metric without labels.
@@ -138,14 +139,14 @@ func (f *figures) cache() []metric {
 		{"cache_loading_bytes", gauge, float64(cache.Loading),
 			"Bytes of the cache that are not loaded yet after a start; chunks in them are fetched again."},
 		{"cache_pinned_bytes", gauge, float64(cache.Pinned),
-			"Bytes of the cache that are pinned, once all pinned images are complete."},
+			"Bytes that pinned images take in the cache when all of them are complete."},
 		{"cache_off", gauge, truth(cache.Off() != ""),
 			"1 if there is no cache, or its disk refuses writes, fails reads or does not answer."},
 		{"cache_evicted_bytes_total", counter, float64(cache.Evicted), "Bytes of the disk that evictions freed."},
 		{"cache_failed_reads_total", counter, float64(cache.Unread),
 			"Chunks that the disk failed to read; they are fetched again."},
 		{"cache_unanswered_total", counter, float64(cache.Hung),
-			"Reads and writes that the disk did not answer in time; reads are fetched."},
+			"Reads and writes that the disk did not answer in time; chunks are fetched then."},
 		{"cache_chunks", gauge, float64(cache.Chunks), "Chunks in the cache."},
 		{"cache_hits_total", counter, float64(cache.Hits), "Lookups of chunks in the cache that found them."},
 		{"cache_misses_total", counter, float64(cache.Misses),
@@ -155,7 +156,7 @@ func (f *figures) cache() []metric {
 		{"cache_scrubbed_bytes_total", counter, float64(cache.Scrubbed), "Bytes that scrubs verified."},
 		{"cache_failed_writes_total", counter, float64(cache.Failed), "Chunks that the disk failed to write."},
 		{"local_device_bytes", gauge, float64(cache.External),
-			"Bytes of the disk that local devices take, as part of the cache's."},
+			"Bytes of the disk that local devices take; they are part of the cache's bytes."},
 	}
 }
 
@@ -177,9 +178,9 @@ func (f *figures) trees() []metric {
 	return []metric{
 		{"local_mounts", gauge, float64(localMounts(s)), "Mounted trees whose newest mount reads a local device."},
 		{"unsigned_statements", gauge, float64(unsigned(s)),
-			"Statements that a pinned key has not signed, for the key that lacks most."},
+			"Statements that a pinned key has not signed; of several pinned keys, the largest number."},
 		{"broken_trees", gauge, float64(len(s.Lost)),
-			"Trees that could not be recovered, whose metadata image is damaged under its mount, or that no hub has."},
+			"Trees that could not be recovered, that no hub has, or whose file is damaged while it is mounted."},
 		{"refused_statements", gauge, float64(len(s.Refused)),
 			"Chains in use whose statement on the disk cannot be verified; no new pull uses them."},
 	}
@@ -236,8 +237,8 @@ type collector struct {
 	figures func() (figures, bool)
 }
 
-// Describe implements prometheus.Collector. It describes nothing, because the mount modes are not
-// known in advance.
+// Describe implements prometheus.Collector. It describes nothing: then the registry does not check
+// each scrape against descriptions.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -262,12 +263,14 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for mode, n := range mountModes(&f.status) {
 		put(mounts, gauge, float64(n), mode)
 	}
-	lazy := map[bool]int{}
-	for _, image := range f.status.Images {
-		lazy[image.Lazy]++
+	if !f.noImages {
+		lazy := map[bool]int{}
+		for _, image := range f.status.Images {
+			lazy[image.Lazy]++
+		}
+		put(images, gauge, float64(lazy[true]), "true")
+		put(images, gauge, float64(lazy[false]), "false")
 	}
-	put(images, gauge, float64(lazy[true]), "true")
-	put(images, gauge, float64(lazy[false]), "false")
 	now := f.status.Fetched.InFlight
 	put(inFlight, gauge, float64(now.Urgent), urgent)
 	put(inFlight, gauge, float64(now.Background), ahead)
@@ -320,7 +323,8 @@ func (s *Server) figures() (figures, bool) {
 		s.log.Warn("metrics of images are missing", "err", err)
 	}
 	ready := s.reason.Load() == nil
-	return figures{status: status, devices: n.Devices(), ready: ready, dropped: logqueue.Dropped(s.log)}, true
+	return figures{status: status, noImages: err != nil, devices: n.Devices(), ready: ready,
+		dropped: logqueue.Dropped(s.log)}, true
 }
 
 // mountModes counts the mounted trees by mount mode.

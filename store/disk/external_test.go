@@ -8,8 +8,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// External files count within the limit. An external file is refused if something had to be evicted
-// for it. External files are removed before any chunk is evicted.
+// External files count within the limit. An external file is refused if there is no room for it
+// without an eviction. If bytes are short, external files are removed before chunks are evicted.
 func TestExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
@@ -56,7 +56,7 @@ func TestExternalFiles(t *testing.T) {
 	}
 }
 
-// Too many segments do not evict external files.
+// If there are too many segments, no external file is removed: that would not reduce their number.
 func TestExternalFilesAndManySegments(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 16 << 20}, 1<<20)
 	if err := c.Reserve(1 << 20); err != nil {

@@ -29,7 +29,7 @@ func (s *segment) writeTable(records []record, ids []byte) error {
 	return os.Rename(temp, s.path+".table")
 }
 
-// readTable reads the table of a segment into the buffer table, and decodes the records in it.
+// readTable reads a segment's table into the given buffer, and decodes its records.
 func (s *segment) readTable(table *bytes.Buffer) error {
 	file, err := os.Open(s.path + ".table")
 	if err != nil {

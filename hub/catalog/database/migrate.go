@@ -11,7 +11,8 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// migrate migrates the database to the newest schema. The error is that of isNewer.
+// migrate migrates the database to the newest schema. A newer database that this hub may use stays
+// as it is. The error wraps ErrNewer if this hub may not use it.
 func (db *DB) migrate(ctx context.Context, files fs.FS) error {
 	provider, err := db.migrations(files)
 	if err != nil {
@@ -55,8 +56,8 @@ func (db *DB) migrations(files fs.FS) (*goose.Provider, error) {
 	return goose.NewProvider(d.goose, db.writing, dir, options...)
 }
 
-// isNewer reports whether a newer hub has migrated the database. The error says so if that hub has
-// not left the database usable for this one.
+// isNewer reports whether a newer hub has migrated the database. The error wraps ErrNewer if that
+// hub has not left the database usable for this one.
 func (db *DB) isNewer(ctx context.Context, provider *goose.Provider) (bool, error) {
 	has, err := provider.GetDBVersion(ctx)
 	if err != nil {

@@ -175,7 +175,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// Neither the log nor the status nor an error shows the password in a hub's URL, also if the hub
+// Neither the log nor the status nor an error shows the password in a hub's URL, even if the hub
 // redirects or fails.
 func TestNoSecretIsSaid(t *testing.T) {
 	const secret = "the-secret-password"
@@ -216,7 +216,7 @@ func TestNoSecretIsSaid(t *testing.T) {
 }
 
 // A daemon that answers HTTP but not the kernel is not healthy. In this test another reader takes
-// the kernel's requests, so the daemon sees no old read.
+// the kernel's requests. So the daemon has no unanswered read, and only its probe finds the fault.
 func TestHealthIsTheKernels(t *testing.T) {
 	address := freeAddress(t)
 	d := startNode(t, newRoot(t), "--address", "", "--http-address", address)

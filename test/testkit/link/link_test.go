@@ -64,7 +64,7 @@ func TestNothingArrivesEarly(t *testing.T) {
 		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		// The first round trip follows the handshake, which takes one, too.
+		// The handshake takes one round trip before the first echo.
 		if took, least := time.Since(start), time.Duration(i+2)*rtt; took < least {
 			t.Errorf("%d round trips took %s, want at least %s", i+2, took, least)
 		}
@@ -147,7 +147,7 @@ func TestRingGrowsAtAnyOffset(t *testing.T) {
 			space := d.space()
 			space = space[:1+rand.IntN(len(space))]
 			for i := range space {
-				space[i], in = byte(1+in%251), in+1 // never 0, as in a new ring
+				space[i], in = byte(1+in%251), in+1 // never 0, because a new ring is full of zeros
 			}
 			d.add(len(space), time.Time{}, nil)
 			if d.received-d.sentBytes < int64(len(d.ring)) && rand.IntN(3) == 0 { // a full ring must grow
@@ -223,7 +223,8 @@ func BenchmarkProxy(b *testing.B) {
 	}
 }
 
-// BenchmarkDirect measures the share of the server and the client without a proxy.
+// BenchmarkDirect measures the time that server and client take without a proxy. The figures of
+// BenchmarkProxy include it.
 func BenchmarkDirect(b *testing.B) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

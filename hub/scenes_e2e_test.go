@@ -46,8 +46,6 @@ type scene struct {
 	// done returns an error unless the hub has done what it has accepted. If it is nil, the jobs
 	// say that.
 	done func(ctx context.Context, h *process, round int) error
-	// mayFail are kinds of jobs of which one may fail, as the hub adds another one by itself.
-	mayFail []string
 	// parts are scenes that are played one after the other in each round, instead of the above.
 	parts []scene
 }
@@ -429,10 +427,6 @@ func completed(t *testing.T, s scene, round int, before int64, answer error, h *
 		}
 		ofRound := slices.Contains(s.accepts, j.Kind)
 		accepted = accepted || ofRound
-		if j.State == wire.JobFailed && slices.Contains(s.mayFail, j.Kind) {
-			t.Logf("round %d: job %d (%s, %s) has failed: %s", round, j.N, j.Kind, j.Key, j.Error)
-			continue
-		}
 		if j.State != wire.JobDone && (ofRound || j.State != wire.JobQueued) { // others may wait for their time
 			t.Errorf("round %d: job %d (%s, %s) is %s: %s", round, j.N, j.Kind, j.Key, j.State, j.Error)
 		}

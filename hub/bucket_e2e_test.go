@@ -3,8 +3,10 @@
 package hub_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,6 +65,33 @@ func TestCollectionTakesFewRequests(t *testing.T) {
 	if lists, others := counts(); lists > mostLists || others > mostOthers {
 		t.Errorf("%d lists and %d other requests for %d images, want %d and %d at most", lists, others, images,
 			mostLists, mostOthers)
+	}
+}
+
+// All repositories are on some page, whatever the order of their files is.
+func TestPagesOfRepositories(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	want := []string{"a", "a-b", "a.b", "a/b", "a/b-c", "a0"}
+	for _, repository := range want {
+		h.push(repository+":1", image(lowerTar))
+	}
+	for _, size := range []int{1, 2, 5, 100} {
+		var got []string
+		for last, more := "", true; more && len(got) <= len(want); {
+			_, body, header := h.do(http.MethodGet, fmt.Sprintf("/v2/_catalog?n=%d&last=%s", size, last), nil)
+			var page struct{ Repositories []string }
+			if err := json.Unmarshal(body, &page); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, page.Repositories...)
+			if more = header.Get("Link") != "" && len(page.Repositories) > 0; more {
+				last = page.Repositories[len(page.Repositories)-1]
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("pages of %d: %q, want %q", size, got, want)
+		}
 	}
 }
 

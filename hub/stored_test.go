@@ -179,16 +179,13 @@ func (h *testHub) consistent() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	startup, err := c.Starts.StartHoldings(ctx)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	rewritten, err := c.Garbage.RewrittenPacks(ctx)
+	// One that was rewritten may have been made again: it counts once.
+	packs, err := c.Checks.Objects(ctx, catalog.Packs, chunk.ID{}, 1<<20)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	want := map[string]int64{
-		"packs":   inventory.Packs + startup.Packs + int64(len(rewritten)),
+		"packs":   int64(len(packs)),
 		"indexes": inventory.Trees, "locations": inventory.Trees, "layers": inventory.Layers,
 	}
 	got := map[string]int64{"packs": 0, "indexes": 0, "locations": 0, "layers": 0}

@@ -114,10 +114,9 @@ func (s *Service) final(ctx context.Context, ref wire.Ref, err error) error {
 }
 
 // isUnread reports whether an error is about files of the registry, although the storage answers.
-// If another registry does not send a layer that it has, the job runs again until it does.
 func (s *Service) isUnread(ctx context.Context, err error) bool {
-	return away.Is(err) && errors.Is(err, registry.ErrUnavailable) && !errors.Is(err, pull.ErrSource) &&
-		!catalog.IsAway(err) && !s.registry.IsAway(ctx, err)
+	return away.Is(err) && errors.Is(err, registry.ErrUnavailable) && !catalog.IsAway(err) &&
+		!s.registry.IsAway(ctx, err)
 }
 
 // ingestAll fetches the images of a name, and ingests them. If an image fails for a reason of its

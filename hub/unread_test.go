@@ -11,8 +11,6 @@ import (
 
 	"lighter/hub/away"
 	"lighter/hub/catalog"
-	"lighter/hub/images"
-	"lighter/hub/jobs"
 	"lighter/hub/report"
 	"lighter/hub/retention"
 	"lighter/wire"
@@ -100,38 +98,4 @@ func TestRepositoryCannotBeRead(t *testing.T) {
 		}
 	}
 	h.wantClean("in the end", "bad:1", "good:1")
-}
-
-// If a blob cannot be read although the registry answers, its image fails and says so, and the
-// other images of its name do not wait for it. An image whose blob can be read again becomes ready.
-func TestBlobCannotBeRead(t *testing.T) {
-	t.Parallel()
-	opened := openHub(t, localConfig(t))
-	opened.Jobs().RetryDelay = 10 * time.Millisecond
-	broken := make(chan struct{})
-	opened.Jobs().Around(func(run jobs.Run) jobs.Run {
-		return func(ctx context.Context, j *jobs.Running) error {
-			<-broken
-			return run(ctx, j)
-		}
-	}, images.JobKind)
-	h := runHub(t, opened)
-	h.push("bad:1", image(lowerTar))
-	h.push("good:1", image(upperTar))
-	lower, _ := layerOf(lowerTar)
-	blob := h.blobFile(lower)
-	if err := errors.Join(os.Rename(blob, blob+".away"), os.Symlink(blob, blob)); err != nil {
-		t.Fatal(err)
-	}
-	close(broken)
-	for name, want := range map[string]string{"bad:1": wire.StateFailed, "good:1": wire.StateReady} {
-		if images := h.settled(name); len(images) != 1 || images[0].State != want ||
-			want == wire.StateFailed && !strings.Contains(images[0].Error, "cannot be read") {
-			t.Errorf("%s: %+v, want it %s", name, images, want)
-		}
-	}
-	if err := errors.Join(os.Remove(blob), os.Rename(blob+".away", blob)); err != nil {
-		t.Fatal(err)
-	}
-	h.pushReady("bad:1", image(lowerTar))
 }

@@ -8,16 +8,13 @@ import (
 	"slices"
 	"time"
 
-	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
 	"lighter/hub/names"
 	"lighter/hub/oci"
 	"lighter/hub/pull"
-	"lighter/hub/registry"
 	"lighter/hub/report"
-	"lighter/sleep"
 	"lighter/wire"
 )
 
@@ -33,9 +30,6 @@ const (
 	// collectedTries is how often an image is ingested while collection removes what it has in
 	// common with removed images. Then its job pauses.
 	collectedTries = 3
-	// unreadTries is how often an image is ingested if the registry answers, but one of its files
-	// cannot be read. Then the image fails.
-	unreadTries = 3
 )
 
 // work is the payload of a job.
@@ -100,23 +94,7 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	if errors.Is(err, catalog.ErrCollected) { // collection may have ended after a pause
 		return &jobs.RetryError{Err: err}
 	}
-	return s.final(ctx, ref, err)
-}
-
-// final returns an error as away.Final if it is about files of the registry, and the storage
-// answers: otherwise the job would run again for ever.
-func (s *Service) final(ctx context.Context, ref wire.Ref, err error) error {
-	if !s.isUnread(ctx, err) {
-		return err
-	}
-	return away.Final(fmt.Errorf("files of repository %s in the registry cannot be read or changed: restore them and "+
-		"add the image again, or push it again: %w", ref.Repository, err))
-}
-
-// isUnread reports whether an error is about files of the registry, although the storage answers.
-func (s *Service) isUnread(ctx context.Context, err error) bool {
-	return away.Is(err) && errors.Is(err, registry.ErrUnavailable) && !catalog.IsAway(err) &&
-		!s.registry.IsAway(ctx, err)
+	return err
 }
 
 // ingestAll fetches the images of a name, and ingests them. If an image fails for a reason of its
@@ -142,7 +120,7 @@ func (s *Service) ingestAll(ctx context.Context, ref wire.Ref, j *jobs.Running) 
 		named = onceOK(func() error { return s.complete(ctx, ref, coming, j) })
 	}
 	for _, image := range images {
-		if err := s.ingest(ctx, ref, image, source, j, named); err != nil {
+		if err := s.ingest(ctx, image, source, j, named); err != nil {
 			return err
 		}
 		if len(images) > 1 {
@@ -171,7 +149,7 @@ func onceOK(fn func() error) func() error {
 // ingest ingests an image, calls named so that it has its name in the registry, and makes it ready.
 // An error that is only about the image is recorded with it, and not returned.
 func (s *Service) ingest(
-	ctx context.Context, ref wire.Ref, image catalog.Image, from ingest.Source, j *jobs.Running, named func() error,
+	ctx context.Context, image catalog.Image, from ingest.Source, j *jobs.Running, named func() error,
 ) error {
 	started := time.Now()
 	log := s.config.Log.With("image", image.Name, "digest", image.Digest)
@@ -198,11 +176,6 @@ func (s *Service) ingest(
 		log.Info("image is ingested again, as collection has removed a part of it", "err", err)
 		err = publish()
 	}
-	for n := 1; n < unreadTries && s.isUnread(ctx, err) && sleep.For(ctx, s.jobs.RetryDelay); n++ {
-		log.Warn("image is ingested again, as the registry did not read or change a file", "err", err)
-		err = publish()
-	}
-	err = s.final(ctx, ref, err)
 	if notImage := (*oci.NotImageError)(nil); errors.As(err, &notImage) {
 		log.Info("manifest is stored and not ingested", "reason", notImage.Why)
 		if err := named(); err != nil {

@@ -83,6 +83,10 @@ func meansAway(err error) bool {
 		code := failed.Code() & 0xff
 		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_FULL
 	}
+	// Nothing was sent: the connection was closed by an earlier failure.
+	if pgconn.SafeToRetry(err) {
+		return true
+	}
 	return errors.As(err, new(*pgconn.ConnectError)) || errors.As(err, new(*net.OpError)) ||
 		errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 }

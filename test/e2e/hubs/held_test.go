@@ -3,6 +3,7 @@
 package hubs
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -107,7 +108,7 @@ func TestRemovedImageIsHeld(t *testing.T) {
 // fail soon with an input/output error, and log, status and doctor say why.
 func TestNodeComesBackTooLate(t *testing.T) {
 	url := database.Database(t)
-	s := start(t, site.Options{}, "catalog = '"+url+"'\n"+collectsAtOnce)
+	s := start(t, site.Options{}, fmt.Sprintf("catalog = %q\nbucket = %q\n", url, newBucket(t))+collectsAtOnce)
 	add(t, s, image(t, 0, 4), "late")
 	c := run(t, s, site.Reference("late"))
 	reads(t, c, 0, 2)

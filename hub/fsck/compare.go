@@ -12,6 +12,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/sleep"
 )
 
 // objectKinds are the kinds of objects, in the order of their keys.
@@ -242,51 +243,60 @@ func (c *Checker) confirmUnknown(ctx context.Context, d *differences) error {
 }
 
 // confirmLost says what is wrong with an object that the catalog names. It returns "" if nothing
-// is, or if the object is being published or deleted.
+// is.
 func (c *Checker) confirmLost(ctx context.Context, o object) (string, error) {
-	before, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
-	if errors.Is(err, catalog.ErrNotFound) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	why := ""
-	size, err := c.Objects.Size(ctx, o.key)
-	switch {
-	case errors.Is(err, objects.ErrNotFound):
-		why = "is missing"
-	case err != nil:
-		return "", err
-	case before >= 0 && size != before:
+	return c.confirm(ctx, o, func(want int64) (string, error) {
+		size, err := c.Objects.Size(ctx, o.key)
+		switch {
+		case errors.Is(err, objects.ErrNotFound):
+			return "is missing", nil
+		case err != nil:
+			return "", err
+		case want < 0 || size == want:
+			return "", nil
+		}
 		// Another version's compressor may give another size: the object is fine if it can be read.
 		if _, err := c.read(ctx, o); err != nil {
-			if err := c.transient(ctx, err); err != nil {
-				return "", err
-			}
-			why = fmt.Sprintf("has %d bytes, want %d", size, before)
+			return fmt.Sprintf("has %d bytes, want %d", size, want), c.transient(ctx, err)
 		}
-	}
-	if why == "" {
 		return "", nil
-	}
-	still, err := c.isSettled(ctx, o, before)
-	if !still {
-		why = ""
-	}
-	return why, err
+	})
 }
 
-// isSettled reports whether the catalog still has an object with this size, and no publisher has
-// claimed the object.
-func (c *Checker) isSettled(ctx context.Context, o object, size int64) (bool, error) {
-	claimed, err := c.Catalog.Claims.Among(ctx, []string{o.key})
-	if err != nil || claimed[o.key] {
-		return false, err
+// confirm calls look, which says what is wrong with an object that the catalog names with a size.
+// It returns "" if the catalog does not name the object any more. It looks again if the catalog has
+// changed meanwhile, and while a publisher has claimed the object. A publisher that was stopped
+// keeps its claim for a lease, and another process finds that out within half a lease. An object
+// that is claimed for longer is what look says.
+func (c *Checker) confirm(
+	ctx context.Context, o object, look func(size int64) (why string, err error),
+) (string, error) {
+	lease := c.Publisher.Lease
+	for end := time.Now().Add(2 * lease); ; {
+		before, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
+		if errors.Is(err, catalog.ErrNotFound) {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		why, err := look(before)
+		if why == "" || err != nil {
+			return "", err
+		}
+		claimed, err := c.Catalog.Claims.Among(ctx, []string{o.key})
+		if err != nil {
+			return "", err
+		}
+		now, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
+		if err == nil && (!claimed[o.key] && now == before || time.Now().After(end)) {
+			return why, nil
+		}
+		if err != nil && !errors.Is(err, catalog.ErrNotFound) {
+			return "", err
+		}
+		if !sleep.For(ctx, lease/60) {
+			return "", context.Cause(ctx)
+		}
 	}
-	now, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
-	if errors.Is(err, catalog.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil && now == size, err
 }

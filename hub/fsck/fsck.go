@@ -9,8 +9,9 @@
 // it also reads the objects and blobs, and repairs.
 //
 // All of them run while the hub works. An object that looks wrong may be about to be published or
-// deleted. So it counts only if no publisher has claimed it, and if the catalog still says the same
-// when it is asked again. An unknown object also has to be a day old; package publish deletes it.
+// deleted. A lost or damaged one counts only if the catalog still names it when its claim has
+// ended, for which a job waits at most twice the lease of a claim. An unknown one counts only if
+// nobody has claimed it, and if it is a day old; package publish deletes it.
 // If most objects are unknown, a sweep deletes none: the hub may have got the wrong catalog or
 // bucket.
 //

@@ -3,7 +3,6 @@ package fsck
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 
@@ -28,26 +27,17 @@ func (c *Checker) transient(ctx context.Context, err error) error {
 }
 
 // damage reads an object that the catalog names, and says what is wrong with it. It returns "" if
-// nothing is, or if the object is being published or deleted. n is the number of bytes read.
+// nothing is. n is the number of bytes read.
 func (c *Checker) damage(ctx context.Context, o object) (why string, n int64, err error) {
-	before, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
-	if errors.Is(err, catalog.ErrNotFound) {
-		return "", 0, nil
-	}
-	if err != nil {
-		return "", 0, err
-	}
-	n, readErr := c.read(ctx, o)
-	if readErr == nil {
-		return "", n, nil
-	}
-	if err := c.transient(ctx, readErr); err != nil {
-		return "", n, err
-	}
-	if settled, err := c.isSettled(ctx, o, before); err != nil || !settled {
-		return "", n, err
-	}
-	return readErr.Error(), n, nil
+	why, err = c.confirm(ctx, o, func(int64) (string, error) {
+		read, err := c.read(ctx, o)
+		n += read
+		if err == nil {
+			return "", nil
+		}
+		return err.Error(), c.transient(ctx, err)
+	})
+	return why, n, err
 }
 
 // read reads an object and compares it with its name. It returns the number of bytes read.

@@ -1,6 +1,8 @@
 package catalog_test
 
 import (
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -103,4 +105,47 @@ func TestHubThatWasOff(t *testing.T) {
 		note()
 	}
 	wantExpired("when its age has come", "one")
+}
+
+// After the database's clock was set back, accepted jobs run at once, and a name that is pushed
+// then is newer than names from before. These keep their order.
+func TestClockWasSetBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "catalog.db")
+	c := catalogtest.Open(t, path)
+	catalogtest.Publish(t, c, "r:2", "a")
+	catalogtest.Publish(t, c, "r:1", "b")
+	n, err := c.Jobs.Add(t.Context(), catalog.Job{Kind: "kind", Key: "key"}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, path, `UPDATE jobs SET run_at = run_at + 600000, updated = updated + 600000;
+		UPDATE images SET pushed = pushed + 600000, updated = updated + 600000 + n`)
+	c = catalogtest.Open(t, path)
+	for range 2 { // the second time after the process of the first worker has ended
+		j, err := c.Jobs.Claim(t.Context(), "worker", []catalog.Slot{{Kind: "kind"}}, time.Minute)
+		if err != nil || j.N != n {
+			t.Errorf("Claim returned job %d, %v; want the accepted job %d", j.N, err, n)
+		}
+		execute(t, path, `UPDATE jobs SET run_at = run_at + 600000, updated = updated + 600000`)
+		c = catalogtest.Open(t, path)
+		if err := c.Jobs.DropLeases(t.Context(), "worker"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	catalogtest.Publish(t, c, "r:0", "c")
+	uses, now, err := c.NameUses(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(uses, func(a, b catalog.NameUse) int { return a.Pushed.Compare(b.Pushed) })
+	names := ""
+	for _, u := range uses {
+		names += u.Name + " "
+		if u.Pushed.After(now) {
+			t.Errorf("%s was pushed at %s, which is after now, %s", u.Name, u.Pushed, now)
+		}
+	}
+	if names != "r:2 r:1 r:0 " {
+		t.Errorf("the names in the order of their times are %s; want r:2 r:1 r:0", names)
+	}
 }

@@ -50,13 +50,18 @@ func migrationFiles() fs.FS {
 	return files
 }
 
-// Open opens a catalog, and makes what is missing in it. An older catalog is migrated.
+// Open opens a catalog, and makes what is missing in it. An older catalog is migrated. Times in the
+// future are set back: the clock was wrong.
 func Open(ctx context.Context, p Place) (*Catalog, error) {
 	db, err := database.Open(ctx, p, migrationFiles())
 	if err != nil {
 		return nil, fmt.Errorf("open the catalog %s: %w", p, err)
 	}
-	return newCatalog(db), nil
+	c := newCatalog(db)
+	if err := c.correctTimes(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the catalog %s: %w", p, err), c.Close())
+	}
+	return c, nil
 }
 
 // Watch returns an error when a newer hub has migrated the catalog and not left it usable for this

@@ -18,24 +18,15 @@ func (db *DB) migrate(ctx context.Context, files fs.FS) error {
 	if err != nil {
 		return err
 	}
-	newer, err := db.isNewer(ctx, provider)
-	if err == nil && !newer {
-		_, err = provider.Up(ctx)
+	has, err := provider.GetDBVersion(ctx)
+	if err != nil {
+		return err
 	}
+	if sources := provider.ListSources(); has > sources[len(sources)-1].Version {
+		return db.RefuseNewer(ctx, files)
+	}
+	_, err = provider.Up(ctx)
 	return err
-}
-
-// ErrNewer means that a newer hub has migrated the database and not left it usable for this one.
-var ErrNewer = errors.New("it was opened by a newer hub; start that version, or restore a backup")
-
-// RefuseNewer returns ErrNewer if a newer hub has migrated the database and not left it usable. It
-// changes nothing. The files are as for Open.
-func (db *DB) RefuseNewer(ctx context.Context, files fs.FS) error {
-	provider, err := db.migrations(files)
-	if err == nil {
-		_, err = db.isNewer(ctx, provider)
-	}
-	return mark(err)
 }
 
 // migrations returns goose's provider of the migrations in files.
@@ -56,27 +47,27 @@ func (db *DB) migrations(files fs.FS) (*goose.Provider, error) {
 	return goose.NewProvider(d.goose, db.writing, dir, options...)
 }
 
-// isNewer reports whether a newer hub has migrated the database. The error wraps ErrNewer if that
-// hub has not left the database usable for this one.
-func (db *DB) isNewer(ctx context.Context, provider *goose.Provider) (bool, error) {
-	has, err := provider.GetDBVersion(ctx)
+// ErrNewer means that a newer hub has migrated the database and not left it usable for this one.
+var ErrNewer = errors.New("it was opened by a newer hub; start that version, or restore a backup")
+
+// RefuseNewer returns ErrNewer if a newer hub has migrated the database and not left it usable. It
+// changes nothing. The files are as for Open.
+func (db *DB) RefuseNewer(ctx context.Context, files fs.FS) error {
+	names, err := fs.ReadDir(files, db.Read.dir)
 	if err != nil {
-		return false, err
+		return err
 	}
-	newest := int64(0)
-	for _, source := range provider.ListSources() {
-		newest = max(newest, source.Version)
+	newest, err := goose.NumericComponent(names[len(names)-1].Name()) // the names are in order
+	if err != nil {
+		return err
 	}
-	if has <= newest {
-		return false, nil
-	}
-	oldest, err := Get(ctx, db.Write, Value[string], `SELECT value FROM meta WHERE name = 'oldest'`)
+	oldest, err := Get(ctx, db.Read, Value[string], `SELECT value FROM meta WHERE name = 'oldest'`)
 	if err != nil && !errors.Is(err, ErrNotFound) {
-		return true, err
+		return err
 	}
 	if n, err := strconv.ParseInt(oldest, 10, 64); err != nil || n > newest {
-		return true, fmt.Errorf("its schema is %d, but this version knows only schemas up to %d: %w",
-			has, newest, ErrNewer)
+		return fmt.Errorf("hubs need schema %s to use it, but this version knows only schemas up to %d: %w",
+			oldest, newest, ErrNewer)
 	}
-	return true, nil
+	return nil
 }

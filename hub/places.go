@@ -20,7 +20,7 @@ import (
 // with catalogs of their own must not share a bucket. Otherwise it returns nil.
 func (c *Config) lockBucket() (io.Closer, error) {
 	u, err := url.Parse(c.Bucket)
-	if err != nil || u.Scheme != "file" || c.Catalog != "" {
+	if err != nil || u.Scheme != "file" {
 		return nil, nil
 	}
 	if err := os.MkdirAll(u.Path, 0o700); err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
+
+	"lighter/sleep"
 )
 
 // Uses receives which blobs, manifests and tags clients rely on. The digest of a tag is its TagKey.
@@ -43,9 +45,7 @@ func (r *Registry) touch(ctx context.Context, digests ...string) error {
 		if !r.uses.IsDeleting(err) {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		select {
-		case <-time.After(touchPause):
-		case <-ctx.Done():
+		if !sleep.For(ctx, touchPause) {
 			return fmt.Errorf("%w: blob: %w", ErrUnavailable, err)
 		}
 	}

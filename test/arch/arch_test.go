@@ -79,7 +79,7 @@ hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/pattern:
 hub/pull: hub/oci hub/registry hub/report sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire
-hub/registry: hub/away hub/registry/bucket hub/report wire
+hub/registry: hub/away hub/registry/bucket hub/report sleep wire
 hub/registry/bucket: hub/objects
 hub/report: wire
 hub/retention: hub/pattern

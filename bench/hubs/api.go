@@ -1,6 +1,7 @@
 package hubs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,13 +19,30 @@ const (
 	apiRequests = 20
 )
 
-// api measures requests to a hub with many images and ended jobs.
-func (r *run) api(ctx context.Context) (err error) {
+// api measures requests to hubs with many images and ended jobs.
+func (r *run) api(ctx context.Context) error {
+	shared, end, err := startShared()
+	if err != nil {
+		return err
+	}
+	defer end()
+	other, err := shared()
+	if err != nil {
+		return err
+	}
+	if err := r.apiOf(ctx, "SQLite", store{}); err != nil {
+		return err
+	}
+	return r.apiOf(ctx, "PostgreSQL", other)
+}
+
+// apiOf measures requests to a hub that keeps its state in s. name is that of the database.
+func (r *run) apiOf(ctx context.Context, name string, s store) (err error) {
 	layout, err := r.config.Layout("base")
 	if err != nil {
 		return err
 	}
-	p, err := r.start(ctx, r.Lighter, store{})
+	p, err := r.start(ctx, r.Lighter, s)
 	if err != nil {
 		return err
 	}
@@ -42,7 +60,7 @@ func (r *run) api(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	large, err := catalogtest.OpenLarge(filepath.Join(p.root, "catalog.db"))
+	large, err := catalogtest.OpenLarge(cmp.Or(s.catalog, filepath.Join(p.root, "catalog.db")))
 	if err != nil {
 		return err
 	}
@@ -63,7 +81,7 @@ func (r *run) api(ctx context.Context) (err error) {
 			}
 			all = append(all, took)
 		}
-		r.add(Result{Figure: "api", What: fmt.Sprintf("GET %.40s", path), Value: bench.Median(all), Unit: "s",
+		r.add(Result{Figure: "api", What: fmt.Sprintf("%s, GET %.40s", name, path), Value: bench.Median(all), Unit: "s",
 			All: all}, apiAtMost)
 	}
 	return nil

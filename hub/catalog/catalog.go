@@ -54,7 +54,8 @@
 // About checks of the hub's stores:
 //
 //   - checks.go (Checks): the objects and rows that are compared, and how far a check has come.
-//     repair.go (Repairs): who needs a lost object, and the rows of repaired ones.
+//     repair.go (Repairs): which trees, layers and images need a lost object, and the rows of
+//     repaired objects.
 package catalog
 
 import (

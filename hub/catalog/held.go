@@ -13,14 +13,14 @@ import (
 	"lighter/wire"
 )
 
-// Holder is a node, a mirror or another client that has copies of trees. What it holds is not
-// deleted before ExpireHolders forgets it.
+// Holder is a node, a mirror or another client that has copies of trees: it holds these trees. They
+// are not removed before ForgetHolder or ExpireHolders has removed the holder.
 type Holder struct {
-	ID     string // random, of its own choice; a client that knows it can replace what it holds
+	ID     string // chosen by the holder, random; a client that knows it can replace the holder's trees
 	Kind   string // wire.HolderNode, …
-	Name   string // for users: of its host
+	Name   string // of its host, for users
 	Sender string // address or network of its last report; empty: the hub's own machine
-	Trees  int64  // known ones
+	Trees  int64  // number of trees that it holds and that the catalog has
 	Seen   time.Time
 	Age    time.Duration // since Seen, by the database's clock
 }

@@ -12,9 +12,9 @@ import (
 	"lighter/wire"
 )
 
-// Repairs has what a check reads to repair the hub's stores: who needs a lost or damaged object,
-// and from what it can be made again. It also records repaired objects. It is safe for concurrent
-// use.
+// Repairs answers what a repair of the hub's stores asks: which trees, layers and images need a
+// lost or damaged object, and from which blobs and layer records the object can be made again. It
+// also records repaired objects. It is safe for concurrent use.
 type Repairs struct{ db *database.DB }
 
 // PlacedChunk is a chunk with the unit that holds it.

@@ -45,17 +45,17 @@ type Cache struct {
 	clock atomic.Int64 // counts uses; its value at a segment's last use tells the segment's age
 	counters
 
-	slow sync.Mutex // held while records are freed or moved, or pins or segments change; before mu
+	slow sync.Mutex // held while records are freed or moved, or pins or segments change; locked before mu
 	next uint64     // number of the next segment; guarded by slow
 
-	mu     sync.RWMutex // guards what follows
-	space               // except limits and segmentSize
-	index  index
-	left   []leftover // segments that are not loaded yet; the last one is loaded first
-	absent error      // why there is no cache; nil: there is one
-	pins   pins       // never changed, only replaced
-	pinned int64      // bytes of the records of all pinned chunks, cached or not
-	files  int64      // bytes of the pins' own files
+	mu        sync.RWMutex // guards what follows
+	space                  // except limits and segmentSize
+	index     index
+	leftovers []leftover // segments that are not loaded yet; the last one is loaded first
+	absent    error      // why there is no cache; nil: there is one
+	pins      pins       // never changed, only replaced
+	pinned    int64      // bytes of the records of all pinned chunks, cached or not
+	files     int64      // bytes of the pins' own files
 }
 
 // Open opens the cache in dir, which it makes if need be. Existing segments are loaded while the

@@ -45,14 +45,14 @@ func (c *Cache) count(lock *os.File) error {
 	if err != nil {
 		return fmt.Errorf("list the cache: %w", err)
 	}
-	var left []leftover
+	var leftovers []leftover
 	next, pins := uint64(0), int64(0)
 	for _, e := range entries {
 		n, kind, numbered := parseName(e.Name())
 		switch {
 		case numbered && kind == "segment":
 			next = max(next, n+1)
-			left = append(left, leftoverAt(segmentPath(c.dir, n), n))
+			leftovers = append(leftovers, leftoverAt(segmentPath(c.dir, n), n))
 		case numbered:
 			c.removeStray(segmentPath(c.dir, n), kind)
 		case strings.HasSuffix(e.Name(), pinSuffix):
@@ -60,20 +60,20 @@ func (c *Cache) count(lock *os.File) error {
 			pins += onDisk(size)
 		}
 	}
-	slices.SortStableFunc(left, func(a, b leftover) int { return a.written.Compare(b.written) })
-	for i := range left {
-		left[i].age = c.clock.Add(1)
+	slices.SortStableFunc(leftovers, func(a, b leftover) int { return a.written.Compare(b.written) })
+	for i := range leftovers {
+		leftovers[i].age = c.clock.Add(1)
 	}
-	if len(left) > 0 { // the newest is loaded first, because Put writes to it
-		newest := slices.MaxFunc(left, func(a, b leftover) int { return cmp.Compare(a.number, b.number) })
-		left = append(slices.DeleteFunc(left, func(l leftover) bool { return l == newest }), newest)
-		left[len(left)-1].newest = true
+	if len(leftovers) > 0 { // the newest is loaded first, because Put writes to it
+		newest := slices.MaxFunc(leftovers, func(a, b leftover) int { return cmp.Compare(a.number, b.number) })
+		leftovers = append(slices.DeleteFunc(leftovers, func(l leftover) bool { return l == newest }), newest)
+		leftovers[len(leftovers)-1].newest = true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lock, c.left, c.next = lock, left, next // nothing makes segments yet
+	c.lock, c.leftovers, c.next = lock, leftovers, next // nothing makes segments yet
 	c.files = pins
-	c.used = c.External.bytes + pins + bytesOf(left)
+	c.used = c.External.bytes + pins + bytesOf(leftovers)
 	c.absent = nil
 	return nil
 }
@@ -138,7 +138,7 @@ func (c *loader) run(ctx context.Context) {
 // record becomes larger, and leaves garbage.
 func (c *loader) sizeIndex() {
 	records := int64(0)
-	for _, l := range c.left {
+	for _, l := range c.leftovers {
 		records += l.records
 	}
 	if records == 0 {
@@ -154,11 +154,11 @@ func (c *loader) sizeIndex() {
 
 // loadNext loads the last of the segments that are left, and reports whether there was one.
 func (c *loader) loadNext(ctx context.Context) bool {
-	if len(c.left) == 0 || ctx.Err() != nil {
+	if len(c.leftovers) == 0 || ctx.Err() != nil {
 		return false
 	}
-	last := len(c.left) - 1
-	l := c.left[last]
+	last := len(c.leftovers) - 1
+	l := c.leftovers[last]
 	s, err := c.loadSegment(ctx, l)
 	if s == nil && ctx.Err() != nil {
 		return false
@@ -167,7 +167,7 @@ func (c *loader) loadNext(ctx context.Context) bool {
 		c.log.Warn("cache segment unusable", "segment", l.path, "err", err)
 	}
 	c.mu.Lock()
-	c.left = c.left[:last]
+	c.leftovers = c.leftovers[:last]
 	c.used -= l.disk
 	if s != nil {
 		c.used += s.cost()

@@ -121,14 +121,14 @@ func TestCloseWhileLoading(t *testing.T) {
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
-	oldest, l := c.left[0].path, &loader{Cache: c}
+	oldest, l := c.leftovers[0].path, &loader{Cache: c}
 	ended, stop := context.WithCancel(t.Context())
 	stop()
 	for range 2 {
 		l.loadNext(t.Context())
 	}
 	c.start(func(context.Context) { l.run(ended) })
-	if n := len(c.left); n == 0 {
+	if n := len(c.leftovers); n == 0 {
 		t.Fatal("got loaded, want loading")
 	}
 	if err := c.Close(); err != nil {

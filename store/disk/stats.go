@@ -62,7 +62,7 @@ func (c *Cache) Stats() Stats {
 	defer c.mu.RUnlock()
 	s := Stats{
 		Limit: c.limits.Size, Room: c.room, Used: c.used, Free: c.free,
-		Pinned: c.pinned, External: c.External.bytes, Chunks: c.index.len(), Loading: bytesOf(c.left),
+		Pinned: c.pinned, External: c.External.bytes, Chunks: c.index.len(), Loading: bytesOf(c.leftovers),
 		Hits: c.hits.Load(), Misses: c.misses.Load(), Evicted: c.evicted.Load(), Scrubbed: c.scrubbed.Load(),
 		Damaged: c.damaged.Load(), Unread: c.unread.Load(), Failed: c.failed.Load(), Hung: c.hung.Load(),
 		OffUntil: c.writes.openUntil(), NoReads: c.reads.openUntil(),

@@ -23,7 +23,7 @@ const lazyPrefix = "*lazy/"
 // draftKey is the key of a lazy snapshot while the transaction that makes it runs.
 const draftKey = lazyPrefix + "draft"
 
-// noParent is the parent's ID in the name of a lazy snapshot without parent.
+// noParent stands for the parent's ID in the name of a lazy snapshot without parent.
 const noParent = "0"
 
 // lazyName returns the name of the lazy snapshot of chain on the snapshot with the ID parentID. All
@@ -55,7 +55,7 @@ func checkName(name string) error {
 // yet.
 type lazySnapshot struct {
 	name   string
-	below  string            // the chain that the parent stands for, if known
+	below  string            // the parent's chain, or "" if unknown
 	labels map[string]string // nil: the snapshot does not exist yet
 }
 
@@ -82,7 +82,7 @@ func (s *Snapshotter) claim(
 	s.chains.Hold(chain)
 	made := false
 	defer func() {
-		if !made { // otherwise the snapshot holds the chain
+		if !made { // otherwise the new snapshot holds the chain
 			s.chains.Drop(chain)
 		}
 	}()
@@ -94,7 +94,7 @@ func (s *Snapshotter) claim(
 	return err == nil, why, err
 }
 
-// reason returns why a chain is not lazy, for users.
+// reason returns the text that tells users why a chain is not lazy.
 func reason(err error) string {
 	if errors.Is(err, resolver.ErrUnnamed) {
 		return err.Error() + " (set enable_remote_snapshot_annotations; " +
@@ -122,7 +122,7 @@ func lazyLabels(parent string, labels map[string]string, why string) map[string]
 	return labels
 }
 
-// findLazy describes the lazy snapshot of chain on parent.
+// findLazy returns the name of the lazy snapshot of chain on parent, and its labels if it exists.
 func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (lazy lazySnapshot, err error) {
 	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		parentID := noParent
@@ -144,9 +144,9 @@ func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (lazy 
 	return lazy, err
 }
 
-// putLazy records a lazy snapshot in one transaction. So it is never visible as an active snapshot,
-// which would have to be mounted or cleaned up. made is false if another request has recorded the
-// snapshot first.
+// putLazy records a lazy snapshot in one transaction. So no other request ever finds it as an
+// active snapshot, which would have to be mounted or cleaned up. made is false if another request
+// has recorded the snapshot first.
 func (s *Snapshotter) putLazy(
 	ctx context.Context, name, parent string, labels map[string]string,
 ) (made bool, err error) {
@@ -178,8 +178,8 @@ func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string,
 	if ctx.Err() != nil {
 		return "", fmt.Errorf("mount chain %s: %w", chain, err)
 	}
-	// The cause is quoted, not wrapped: the error that containerd sees must be ErrUnavailable,
-	// whatever kind of error the cause is.
+	// The cause is quoted, not wrapped, because containerd must see ErrUnavailable and no other
+	// kind of error.
 	return "", fmt.Errorf("mount chain %s: %v: try again when the hub is "+
 		"reachable and the kernel has what it needs, or remove the images that use the chain "+
 		"(ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)

@@ -25,6 +25,8 @@ func populate(t *testing.T, sn *Snapshotter) (lazy string, all []string) {
 	return lazy, []string{lazy, plain, "active", "view"}
 }
 
+// After a restart, all snapshots and their directories are as before, the chain of each lazy
+// snapshot is held once, and mounts have the same lower directories.
 func TestReopen(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one, chainID("2"))
@@ -36,11 +38,11 @@ func TestReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	chains.sn = nil
-	clear(chains.holds) // the next process starts without holds
+	clear(chains.holds) // at the start of the next process, no chain is held
 	allow := chains.forbid()
 	sn = open(t, sn.dir, chains)
 	if got := entries(t, sn); !slices.Equal(got, before) {
-		t.Errorf("entries %v, want %v as before", got, before)
+		t.Errorf("got entries %v, want %v as before", got, before)
 	}
 	if chains.holds[one] != 1 || chains.holds[chainID("2")] != 1 {
 		t.Errorf("holds after the start: %v, want one per chain", chains.holds)
@@ -76,8 +78,8 @@ func TestFreshStoreIsEmpty(t *testing.T) {
 	}
 }
 
-// A killed process leaves directories with temporary names, or with IDs that the store hands out
-// again. These directories are deleted, and all others stay.
+// A killed process leaves directories with temporary names, or with IDs that the store will give to
+// other snapshots. The next process deletes these directories, and no others.
 func TestRemainsOfAKilledProcess(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
 	_, all := populate(t, sn)
@@ -103,7 +105,8 @@ func TestRemainsOfAKilledProcess(t *testing.T) {
 	must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
 }
 
-// If the store hands out an ID again, the old directory of that ID is replaced by an empty one.
+// If the store gives an ID to another snapshot, an old directory of this ID is replaced by an empty
+// directory.
 func TestReusedID(t *testing.T) {
 	sn, _ := newTest(t)
 	// The first ID of a new store is 1.
@@ -115,7 +118,7 @@ func TestReusedID(t *testing.T) {
 		t.Fatalf("mounts %v, want ID 1", mounts)
 	}
 	if left := must[[]os.DirEntry](t)(os.ReadDir(mounts[0].Source)); len(left) != 0 {
-		t.Errorf("a new snapshot contains %v, want nothing", left)
+		t.Errorf("the new snapshot contains %v, want nothing", left)
 	}
 	if err := sn.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
@@ -126,7 +129,7 @@ func TestReusedID(t *testing.T) {
 }
 
 // Leftovers that cannot be deleted prevent neither the start nor the cleanup of other leftovers.
-// They are listed, and deleted by the first Cleanup that can delete them.
+// Leftovers lists them, and the first Cleanup that can delete them does so.
 func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
 	_, all := populate(t, sn)
@@ -157,7 +160,7 @@ func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 		t.Errorf("leftovers %q, want %q", paths, want)
 	}
 	if got, err := filepath.Glob(filepath.Join(sn.dir, "rm-*")); err != nil || len(got) != 1 {
-		t.Errorf("moved aside: %q, error %v; want one", got, err)
+		t.Errorf("directories that were moved aside: got %q, error %v; want one", got, err)
 	}
 	for _, name := range all {
 		must[snapshots.Info](t)(sn.Stat(t.Context(), name))
@@ -167,7 +170,7 @@ func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 		immutable.Set(t, path, false)
 	}
 	if err := sn.Cleanup(t.Context()); err != nil || len(sn.Leftovers()) > 0 {
-		t.Errorf("leftovers that can be deleted stay: %v, error %v", sn.Leftovers(), err)
+		t.Errorf("after the leftovers can be deleted: got leftovers %v, error %v; want none", sn.Leftovers(), err)
 	}
 }
 
@@ -195,11 +198,12 @@ func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
 		immutable.Dir(t, filepath.Join(sn.dir, strconv.Itoa(7+n)))
 	}
 	if _, err := sn.Prepare(t.Context(), "none", ""); err == nil ||
-		!strings.Contains(err.Error(), filepath.Join(sn.dir)) {
-		t.Errorf("error %v, want one that names the directory after %d IDs", err, triedIDs)
+		!strings.Contains(err.Error(), sn.dir) {
+		t.Errorf("got error %v, want one that names the directory, after %d IDs", err, triedIDs)
 	}
 }
 
+// Cleanup deletes the directory of a removed snapshot, and keeps those of others.
 func TestCleanupAfterRemove(t *testing.T) {
 	sn, _ := newTest(t)
 	for _, key := range []string{"a", "b"} {

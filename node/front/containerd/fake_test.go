@@ -18,25 +18,26 @@ import (
 )
 
 // fakeChains implements Chains, with directories instead of mounted trees. Each Claim and Mount
-// begins a transaction. So the test would hang if the caller had a transaction open.
+// begins a transaction of the snapshotter's store. So the test hangs if the caller has a
+// transaction open.
 type fakeChains struct {
 	t   *testing.T
 	dir string
 	sn  *Snapshotter
 
-	mu        sync.Mutex       // guards the following
-	known     map[string]bool  // chains that Claim claims
-	fails     map[string]error // returned by Mount, by chain
-	refused   error            // returned by Allow
-	forbidden bool             // Claim and Mount must not be called
-	onClaim   func()           // called by Claim; nil: nothing
-	onMount   func()           // called by Mount; nil: nothing
-	claims    []resolver.Request
-	mounts    []string
-	starts    []string
-	releases  []string
-	ready     map[string]bool // chains that were claimed or mounted, and are still held
-	holds     map[string]int
+	mu        sync.Mutex         // guards the following
+	known     map[string]bool    // chains that Claim claims
+	fails     map[string]error   // returned by Mount, by chain
+	refused   error              // returned by Allow
+	forbidden bool               // Claim and Mount must not be called
+	onClaim   func()             // called by Claim; nil: nothing
+	onMount   func()             // called by Mount; nil: nothing
+	claims    []resolver.Request // arguments of Claim
+	mounts    []string           // arguments of Mount
+	starts    []string           // arguments of NoteStart
+	releases  []string           // chains that were held and are not held any more
+	ready     map[string]bool    // chains that were claimed or mounted, and are still held
+	holds     map[string]int     // number of holds, by chain
 }
 
 func newFake(t *testing.T) *fakeChains {
@@ -44,6 +45,7 @@ func newFake(t *testing.T) *fakeChains {
 		ready: map[string]bool{}, holds: map[string]int{}}
 }
 
+// enter checks a call of Claim or Mount.
 func (f *fakeChains) enter(chain string) {
 	if f.sn != nil {
 		if err := f.sn.store.WithTransaction(context.Background(), true,
@@ -152,11 +154,12 @@ func (f *fakeChains) forbid() (allow func()) {
 	}
 }
 
-// chainID returns a chainID of one repeated digit.
+// chainID returns the chainID that consists of one repeated digit.
 func chainID(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
 
 var discard = slog.New(slog.DiscardHandler)
 
+// open opens the snapshots in dir, until the test ends.
 func open(t *testing.T, dir string, chains *fakeChains) *Snapshotter {
 	t.Helper()
 	sn, err := New(Config{Dir: dir, Log: discard}, chains)
@@ -168,6 +171,7 @@ func open(t *testing.T, dir string, chains *fakeChains) *Snapshotter {
 	return sn
 }
 
+// newTest opens an empty store. Claim claims the known chains.
 func newTest(t *testing.T, known ...string) (*Snapshotter, *fakeChains) {
 	t.Helper()
 	chains := newFake(t)
@@ -177,12 +181,13 @@ func newTest(t *testing.T, known ...string) (*Snapshotter, *fakeChains) {
 	return open(t, filepath.Join(t.TempDir(), "snapshots"), chains), chains
 }
 
+// ref returns the option with which containerd names the chain that it unpacks.
 func ref(chain string) snapshots.Opt {
 	return snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: chain})
 }
 
-// unpack unpacks one layer as containerd does, and returns the name of the committed snapshot. That
-// is name, or, if the layer exists already, the name of the snapshot that Walk finds.
+// unpack unpacks one layer as containerd does, and returns the name of the committed snapshot:
+// name, or, if the layer exists already, the name of the snapshot that Walk finds.
 func unpack(t *testing.T, sn *Snapshotter, name, parent, chain string, opts ...snapshots.Opt) string {
 	t.Helper()
 	ctx := t.Context()
@@ -219,10 +224,11 @@ func find(t *testing.T, sn *Snapshotter, chain, parent string) (name string) {
 	return name
 }
 
+// option returns the value of an option of the only mount, or "".
 func option(t *testing.T, mounts []mount.Mount, key string) string {
 	t.Helper()
 	if len(mounts) != 1 {
-		t.Fatalf("%d mounts, want one: %v", len(mounts), mounts)
+		t.Fatalf("got %d mounts, want one: %v", len(mounts), mounts)
 	}
 	for _, o := range mounts[0].Options {
 		if v, ok := strings.CutPrefix(o, key+"="); ok {
@@ -232,6 +238,7 @@ func option(t *testing.T, mounts []mount.Mount, key string) string {
 	return ""
 }
 
+// must returns a function that returns v, or ends the test if there is an error.
 func must[T any](t *testing.T) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()

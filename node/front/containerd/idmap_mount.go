@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappable returns other paths of lower directories, with which containerd can ID-map them
-// together. One of the directories is a mounted tree.
+// mappable replaces the paths of lower directories, one of which is a mounted tree, by paths in the
+// directory of the mounted trees. With these paths, containerd can ID-map all of them together.
 //
 // For a user namespace, containerd clones the nearest common parent of all lower directories, with
 // all mounts below it, and maps the clones. For a tree and a snapshot directory that parent is the
-// node's root. It contains the devices' FUSE mount, which cannot be mapped. So the snapshots are
-// also mounted beside the trees, in the same directory.
+// node's root. The root contains the devices' FUSE mount, which cannot be mapped. So the
+// snapshots are also mounted beside the trees, in the same directory.
 func (s *Snapshotter) mappable(lower []string) ([]string, error) {
 	if err := s.mountBeside(); err != nil {
 		return nil, fmt.Errorf("mount the snapshots at %s, for a user namespace: %w", s.beside, err)
@@ -68,7 +68,7 @@ func (s *Snapshotter) unmountBeside() error {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
-	case err != nil && !errors.Is(err, unix.EINVAL): // not mounted
+	case err != nil && !errors.Is(err, unix.EINVAL): // EINVAL: not mounted
 		return err
 	}
 	return os.Remove(s.beside)

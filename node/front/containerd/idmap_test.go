@@ -2,6 +2,7 @@ package containerd
 
 import "testing"
 
+// rootOf returns the ID to which a mapping maps ID 0, or an error (here -1).
 func TestRootOf(t *testing.T) {
 	for mapping, want := range map[string]int{
 		"":                            0,
@@ -29,17 +30,18 @@ func TestRootOf(t *testing.T) {
 			got = -1
 		}
 		if got != want {
-			t.Errorf("%q: %d (%v), want %d", mapping, got, err, want)
+			t.Errorf("mapping %q: got %d (%v), want %d", mapping, got, err, want)
 		}
 	}
 }
 
+// rootOf returns a valid ID or an error, whatever the mapping is.
 func FuzzRootOf(f *testing.F) {
 	f.Add("0:666:1000,1000:6666:64536")
 	f.Add("0:1:1,")
 	f.Fuzz(func(t *testing.T, mapping string) {
 		if root, err := rootOf(mapping); err == nil && (root < 0 || root >= 1<<32-1) {
-			t.Errorf("%q: %d", mapping, root)
+			t.Errorf("mapping %q: got %d, want an ID below %d", mapping, root, uint32(1<<32-1))
 		}
 	})
 }

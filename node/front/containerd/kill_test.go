@@ -13,8 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// killDir is the environment variable that tells TestKilled that it runs in the process to be
-// killed.
+// killDir is an environment variable. If it is set, TestKilled runs in the process that is killed,
+// with this directory of snapshots.
 const killDir = "LIGHTER_TEST_KILL_DIR"
 
 // Processes that make and remove snapshots are killed, each a little later than the previous one.
@@ -95,7 +95,7 @@ func checkStore(t *testing.T, dir string) {
 	}
 	const others = 2 // metadata.db and emptyDir
 	if found := len(entries(t, sn)); found != directories+others {
-		t.Errorf("%d snapshots have directories, but the entries are %v", directories, entries(t, sn))
+		t.Errorf("got entries %v, want %d directories of snapshots and %d others", entries(t, sn), directories, others)
 	}
 	for _, key := range []string{"a", "b", "c", lazyName(chainID("1"), noParent)} {
 		if err := sn.Remove(t.Context(), key); err != nil && !errdefs.IsNotFound(err) {

@@ -11,8 +11,8 @@ import (
 )
 
 // Labels that containerd sets on the snapshots of a pull, besides snapshots.LabelSnapshotRef. It
-// sets the cri.* labels only if it is configured to set them. Otherwise such labels come from the
-// manifest's annotations and prove nothing. lighter doctor reports that as a problem.
+// sets the cri.* labels only if it is configured to set them. If it is not, such labels come from
+// the manifest's annotations and prove nothing. lighter doctor reports that as a problem.
 const (
 	// labelImage is the reference that the pull fetches.
 	labelImage = "containerd.io/snapshot/cri.image-ref"

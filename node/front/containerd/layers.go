@@ -14,7 +14,7 @@ import (
 // Layer is a chain with a snapshot.
 type Layer struct {
 	Chain string
-	Image string // if the layer is the top of an image: the image's reference, if containerd has named it
+	Image string // reference of the image whose top the layer is; empty: no image's top, or unknown
 	Lazy  bool
 	Why   string // why it is lazy, or not; empty if unknown
 	Top   bool   // no layer is above it, or containerd said that it is the top of an image
@@ -32,7 +32,7 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 		chains[info.Name] = layerOf(info)
 	}
 	layers := map[string]*Layer{}
-	below := map[string]bool{}
+	below := map[string]bool{} // chains that are below another layer
 	for _, info := range infos {
 		chain := chains[info.Name]
 		if chain == "" {
@@ -45,7 +45,7 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 			layers[chain] = l
 		}
 		_, lazy := chainOf(info.Name)
-		if lazy || !l.Lazy { // the lazy snapshot's reason counts more than that of a plain snapshot
+		if lazy || !l.Lazy { // the reason of a lazy snapshot replaces that of a plain snapshot
 			l.Why = cmp.Or(whyOf(info), l.Why)
 		}
 		l.Lazy = l.Lazy || lazy
@@ -124,17 +124,17 @@ func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
 	for _, info := range infos {
 		parents[info.Name] = info.Parent
 	}
-	on := map[string][]string{}
+	users := map[string][]string{} // by chain
 	for _, info := range infos {
 		if info.Kind == snapshots.KindCommitted {
 			continue
 		}
 		for parent := info.Parent; parent != ""; parent = parents[parent] {
 			if chain, lazy := chainOf(parent); lazy { // the chain's tree contains all layers below
-				on[chain] = append(on[chain], info.Name)
+				users[chain] = append(users[chain], info.Name)
 				break
 			}
 		}
 	}
-	return on, nil
+	return users, nil
 }

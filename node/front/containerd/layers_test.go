@@ -7,6 +7,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 )
 
+// Layers lists lazy layers, plain layers and a layer that is still being unpacked, and tells which
+// of them are on top of an image.
 func TestLayers(t *testing.T) {
 	base, mid, top, plain, last := chainID("1"), chainID("2"), chainID("3"), chainID("4"), chainID("5")
 	sn, _ := newTest(t, base, mid, top)
@@ -43,12 +45,12 @@ func TestLayers(t *testing.T) {
 	}
 	got := must[[]Layer](t)(sn.Layers(t.Context()))
 	if len(got) != 4 || !got[3].Top || got[3].Lazy {
-		t.Errorf("without the last layer: %+v, want the one below on top", got)
+		t.Errorf("without the last layer: got %+v, want the plain layer below on top", got)
 	}
 }
 
-// The reason why an image is lazy or not survives a restart. If a client does not name the chain
-// that it unpacks, this is the reason.
+// The reason why an image is lazy or not survives a restart. If a client did not name the chain
+// that it unpacked, the reason says so.
 func TestWhyIsKept(t *testing.T) {
 	lazy, plain, nameless := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, lazy)

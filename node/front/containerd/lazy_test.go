@@ -39,6 +39,8 @@ func TestClaimedLayerExistsAtOnce(t *testing.T) {
 	}
 }
 
+// A chain has one lazy snapshot for each parent, which all namespaces share. Walk lists lazy
+// snapshots before plain snapshots of the same chain.
 func TestOneSnapshotPerChainAndParent(t *testing.T) {
 	one, two := chainID("1"), chainID("2")
 	sn, chains := newTest(t, two)
@@ -46,19 +48,19 @@ func TestOneSnapshotPerChainAndParent(t *testing.T) {
 	chains.known[one] = true
 	lazy := unpack(t, sn, "z/2/lazy", "", one)
 	if lazy == plain {
-		t.Fatal("Walk lists the plain snapshot of another namespace before the lazy one")
+		t.Fatal("Walk lists the plain snapshot of another namespace before the lazy snapshot")
 	}
 	names := map[string]bool{}
 	for _, parent := range []string{plain, lazy, ""} {
 		names[unpack(t, sn, "x", parent, two)] = true
 	}
 	if len(names) != 3 {
-		t.Errorf("three parents have %d snapshots, want 3", len(names))
+		t.Errorf("one chain on three parents has %d snapshots, want 3", len(names))
 	}
 	defer chains.forbid()()
 	for _, parent := range []string{plain, lazy, ""} {
 		if name := unpack(t, sn, "y", parent, two); !names[name] {
-			t.Errorf("another namespace got another snapshot: %s", name)
+			t.Errorf("another namespace got snapshot %s, want one of %v", name, names)
 		}
 	}
 }
@@ -91,6 +93,8 @@ func TestMissingParent(t *testing.T) {
 	}
 }
 
+// The lower directories of a snapshot are those of the plain snapshots below it, down to the first
+// lazy chain, and the tree of that chain.
 func TestLowerDirectories(t *testing.T) {
 	one, two, three := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, one, three)
@@ -185,11 +189,13 @@ func TestUpperRootHasOwnerOfTheTree(t *testing.T) {
 	}
 }
 
+// If a tree cannot be mounted, the error is of the kind unavailable, names chain, cause and remedy,
+// and no snapshot is left.
 func TestUnavailableTree(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
 	lazy := unpack(t, sn, "1", "", one)
-	// The error must not be of the kind of its cause.
+	// The kind of the error must not be that of its cause.
 	chains.fails[one] = errors.Join(errHubGone, errdefs.ErrNotFound)
 	before := entries(t, sn)
 	for _, do := range []func() error{
@@ -242,6 +248,7 @@ func TestCancelledClient(t *testing.T) {
 	}
 }
 
+// Calls that need neither a claim nor a mounted tree do not wait for a hub.
 func TestLocalWorkNeedsNoHub(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -261,10 +268,12 @@ func TestLocalWorkNeedsNoHub(t *testing.T) {
 		t.Error(err)
 	}
 	if got := entries(t, sn); !slices.Equal(got, []string{emptyDir, "metadata.db"}) {
-		t.Errorf("entries %v, want none of snapshots", got)
+		t.Errorf("got entries %v, want none of snapshots", got)
 	}
 }
 
+// A chain with two snapshots is released when the second of them is removed. Only the last
+// snapshot's usage is that of the chain.
 func TestLastSnapshotReleasesItsChain(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -283,7 +292,7 @@ func TestLastSnapshotReleasesItsChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(chains.releases) != 0 {
-		t.Errorf("released %v while it has a snapshot", chains.releases)
+		t.Errorf("released %v, want nothing while the chain has a snapshot", chains.releases)
 	}
 	if usage(first) != (snapshots.Usage{Size: 4711, Inodes: 1}) {
 		t.Errorf("usage %+v, want that of the chain", usage(first))
@@ -296,6 +305,8 @@ func TestLastSnapshotReleasesItsChain(t *testing.T) {
 	}
 }
 
+// A client can neither give a snapshot the name of a lazy snapshot, nor change the label by which
+// containerd finds a lazy snapshot.
 func TestClientsCannotMakeOrBreakLaziness(t *testing.T) {
 	one, two := chainID("1"), chainID("2")
 	sn, _ := newTest(t, one)
@@ -326,13 +337,13 @@ func TestClientsCannotMakeOrBreakLaziness(t *testing.T) {
 func TestNamesRoundTrip(t *testing.T) {
 	for _, parentID := range []string{noParent, "17"} {
 		if chain, ok := chainOf(lazyName(chainID("a"), parentID)); !ok || chain != chainID("a") {
-			t.Errorf("%s: %q, %v", lazyName(chainID("a"), parentID), chain, ok)
+			t.Errorf("%s: got chain %q, %v; want %q", lazyName(chainID("a"), parentID), chain, ok, chainID("a"))
 		}
 	}
 	for _, name := range []string{"", "default/1/" + chainID("a"), chainID("a"), "*lazy",
 		filepath.Join("x", lazyPrefix, chainID("a"), "0")} {
 		if chain, ok := chainOf(name); ok {
-			t.Errorf("%q is lazy: %s", name, chain)
+			t.Errorf("%q: got chain %s, want none", name, chain)
 		}
 	}
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 )
 
+// fsPath returns the directory with the files of a plain snapshot.
 func (s *Snapshotter) fsPath(id string) string { return filepath.Join(s.dir, id, "fs") }
 
 // lower returns the lower directories of f, topmost first. If one of them is a tree, lower mounts
 // it.
 //
-// A view of only a tree gets an empty directory, too. So it is an overlay, as a view of many layers
-// would be. A bind mount would not do: the option that containerd adds for SELinux (context=) has
-// no effect on it.
+// A view of only a tree gets an empty directory, too. So the view is an overlay, as a view of many
+// layers would be. A bind mount is not enough: the option that containerd adds for SELinux
+// (context=) has no effect on a bind mount.
 func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	st := f.stack
 	var dirs []string
@@ -64,14 +65,15 @@ func (s *Snapshotter) mounts(f frame, lower []string) []mount.Mount {
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: append(options, s.options...)}}
 }
 
+// bind returns a bind mount of source.
 func bind(source string, options []string) []mount.Mount {
 	return []mount.Mount{{Type: "bind", Source: source, Options: append(options, "rbind")}}
 }
 
-// isRebased reports whether f is a layer that is unpacked before its parent is known. It must be an
-// overlay mount: on a bind mount, containerd's differ would apply the layer's whiteouts instead of
-// recording them. (For its own overlay snapshotter, which it knows by name, containerd's unpacker
-// replaces the bind mount by an overlay.)
+// isRebased reports whether f is a layer that is unpacked before its parent is known. Such a layer
+// must be an overlay mount: on a bind mount, containerd's differ would apply the layer's whiteouts
+// instead of recording them. (For its own overlay snapshotter, which it knows by name, containerd's
+// unpacker replaces the bind mount by an overlay.)
 func (f frame) isRebased() bool {
 	isLowest := len(f.stack.plain) == 0 && f.stack.chain == ""
 	return f.kind == snapshots.KindActive && isLowest && f.labels[labelParentChain] != ""

@@ -44,7 +44,7 @@ func TestPlainIsOverlay(t *testing.T) {
 }
 
 // unnamed stands for all kinds of errors that containerd does not distinguish. If containerd's
-// snapshotter returns such an error, this snapshotter may return one of a more exact kind.
+// snapshotter returns such an error, this snapshotter may return an error of a more exact kind.
 const unnamed = "some error"
 
 // kind returns the name of an error's kind, as far as containerd distinguishes kinds.
@@ -66,6 +66,7 @@ func kind(err error) string {
 	return ""
 }
 
+// step is one request to a snapshotter. It returns what the snapshotters have to agree on.
 type step func(ctx context.Context, sn snapshots.Snapshotter) (any, error)
 
 func prepare(key, parent string, opts ...snapshots.Opt) step {
@@ -127,6 +128,7 @@ func cleanup(ctx context.Context, sn snapshots.Snapshotter) (any, error) {
 	return nil, sn.(snapshots.Cleaner).Cleanup(ctx)
 }
 
+// timeless returns a snapshot's record without its times.
 func timeless(info snapshots.Info) any {
 	return []any{info.Kind, info.Name, info.Parent, info.Labels}
 }

@@ -25,7 +25,7 @@ type frame struct {
 }
 
 // A stack has the layers below a snapshot: plain snapshots, and below them at most one lazy chain.
-// The chain's tree is the merged view of all layers further down.
+// The chain's tree is the merged view of the chain's layer and of all layers below it.
 type stack struct {
 	plain []string // IDs of snapshots, topmost first
 	chain string   // empty if there are only plain snapshots
@@ -55,9 +55,9 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	return s.create(ctx, snapshots.KindActive, key, parent, labels)
 }
 
-// readyBelow mounts the tree below an unknown layer before the layer is unpacked, because Commit,
-// which puts the layer on this tree, must not wait for a hub. (If the parent is known already,
-// create mounts its tree.)
+// readyBelow mounts the tree below an unknown layer before the layer is unpacked. Commit puts the
+// layer on this tree, and must not wait for a hub. (If the parent is known already, create mounts
+// its tree.)
 func (s *Snapshotter) readyBelow(ctx context.Context, parent string, labels map[string]string) error {
 	below := parentChainFrom(labels)
 	if parent != "" || below == "" {
@@ -210,8 +210,8 @@ func (s *Snapshotter) insert(
 // triedIDs is the number of IDs that are tried if leftovers occupy their directories.
 const triedIDs = 64
 
-// newDir makes a snapshot's directory under a temporary name, and returns its path. It may return a
-// path and an error.
+// newDir makes a snapshot's directory under a temporary name, and returns its path. If it returns a
+// path and an error, the directory exists but is not complete.
 func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 	dir, err := os.MkdirTemp(s.dir, newPrefix)
 	if err != nil {
@@ -226,9 +226,9 @@ func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 	return dir, err
 }
 
-// place gives a directory its final name, the ID. Leftovers may have that name, because the store
-// hands out an ID again if the first transaction with it was not committed. place moves leftovers
-// aside. If they cannot be moved, free is false.
+// place gives a directory its final name, the ID. A leftover may have this name: if a transaction
+// was not committed, the store gives its ID to another snapshot. place moves a leftover aside. If
+// the leftover cannot be moved, free is false.
 func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 	err = os.Rename(dir, filepath.Join(s.dir, id))
 	if errors.Is(err, fs.ErrExist) {
@@ -237,7 +237,7 @@ func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 			return false, err
 		}
 		if len(stay) > 0 {
-			s.leftovers.Remove(aside) // it is empty
+			s.leftovers.Remove(aside) // an empty directory
 			return false, nil
 		}
 		return true, os.Rename(dir, filepath.Join(s.dir, id))
@@ -262,7 +262,8 @@ func (s *Snapshotter) ownAsParent(dir string, f frame) error {
 	return copyOwner(filepath.Join(dir, "fs"), s.fsPath(f.stack.plain[0]))
 }
 
-// ownAsTree does the same as ownAsParent for a lazy parent. The parent's tree is mounted by now.
+// ownAsTree does the same as ownAsParent for a lazy parent. Its caller has mounted the parent's
+// tree: lower[0].
 func (s *Snapshotter) ownAsTree(f frame, lower []string) error {
 	if f.stack.chain == "" || len(f.stack.plain) > 0 || isMapped(f.labels) {
 		return nil
@@ -279,8 +280,8 @@ func copyOwner(dst, src string) error {
 	return os.Lchown(dst, int(stat.Uid), int(stat.Gid))
 }
 
-// abandon removes a snapshot whose client gets an error. The store does not hand out the snapshot's
-// ID again, so the directory can be deleted without a transaction.
+// abandon removes a snapshot whose client gets an error. The store does not give the snapshot's ID
+// to another snapshot, so the directory can be deleted without a transaction.
 func (s *Snapshotter) abandon(ctx context.Context, key, id string) {
 	err := s.Remove(context.WithoutCancel(ctx), key)
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
+// Concurrent requests for one chain make one lazy snapshot, which holds its chain once.
 func TestManyPreparesOfOneChain(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -19,13 +20,13 @@ func TestManyPreparesOfOneChain(t *testing.T) {
 		wg.Go(func() {
 			_, err := sn.Prepare(t.Context(), fmt.Sprint("key ", i), "", ref(one))
 			if !errdefs.IsAlreadyExists(err) {
-				t.Error(err)
+				t.Errorf("got error %v, want already exists", err)
 			}
 		})
 	}
 	wg.Wait()
 	if n := chains.holds[one]; n != 1 {
-		t.Errorf("one snapshot holds its chain %d times, want once", n)
+		t.Errorf("the chain of one snapshot is held %d times, want once", n)
 	}
 	if len(chains.releases) != 0 {
 		t.Errorf("released %v, want nothing", chains.releases)
@@ -53,6 +54,8 @@ func TestRemovalDuringClaim(t *testing.T) {
 	}
 }
 
+// An active snapshot and the lazy snapshot below it are removed while Mounts mounts the tree.
+// Afterwards the chain is not held.
 func TestRemovalDuringMounts(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -100,7 +103,7 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 		lazy, err := sn.findLazy(t.Context(), chain, "")
 		found := lazy.labels != nil
 		if err != nil || found != chains.ready[chain] || (chains.holds[chain] == 1) != found {
-			t.Errorf("chain %s: snapshot %v, tree %v, holds %d, error %v",
+			t.Errorf("chain %s: snapshot %v, tree %v, holds %d, error %v; want a tree and one hold, or nothing at all",
 				chain, found, chains.ready[chain], chains.holds[chain], err)
 		}
 	}

@@ -21,6 +21,8 @@ func layer(chain, below string) snapshots.Opt {
 	return snapshots.WithLabels(labels)
 }
 
+// If containerd unpacks in parallel, known layers become lazy snapshots without parent, and each
+// protects the chain below it from containerd's garbage collector.
 func TestParallelUnpackOfKnownLayers(t *testing.T) {
 	one, two := chainID("1"), chainID("2")
 	sn, chains := newTest(t, one, two)
@@ -46,6 +48,8 @@ func TestParallelUnpackOfKnownLayers(t *testing.T) {
 	}
 }
 
+// Unknown layers on a known layer are unpacked in parallel, in overlays. The known layer's tree is
+// mounted before, and Commit sets the parents without a hub.
 func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	one, two, three := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, one)
@@ -85,6 +89,7 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	}
 }
 
+// If the tree below cannot be mounted, the layer is not unpacked.
 func TestParallelUnpackOnAnUnavailableTree(t *testing.T) {
 	one, two := chainID("1"), chainID("2")
 	sn, chains := newTest(t, one)

@@ -26,7 +26,7 @@ const (
 )
 
 // Commit commits an active snapshot. It measures the upper directory before the transaction begins,
-// because a transaction blocks all others.
+// because a writable transaction blocks all other writers.
 func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -68,9 +68,9 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	return nil
 }
 
-// Cleanup deletes the directories that the store does not know. It moves them aside within a
-// transaction, so that no new directory appears in between, and deletes them afterwards. Leftovers
-// lists those that cannot be moved or deleted, and the next Cleanup tries again.
+// Cleanup deletes snapshot directories that the store does not know. It moves them aside within a
+// transaction, so that no new directory appears meanwhile, and deletes them afterwards. Leftovers
+// lists the directories that cannot be moved or deleted. The next Cleanup tries again.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	var aside []string
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
@@ -111,7 +111,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	return err
 }
 
-// Leftovers lists the paths that could not be cleaned up.
+// Leftovers lists the paths that Cleanup could not delete, with the causes.
 func (s *Snapshotter) Leftovers() []durable.Leftover { return s.leftovers.List() }
 
 // isOurs reports whether an entry of the directory is a snapshot's directory, finished or not.

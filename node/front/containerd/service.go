@@ -15,7 +15,7 @@ import (
 // stopTimeout bounds how long Serve waits for requests in flight when it stops.
 const stopTimeout = 10 * time.Second
 
-// maxRequests bounds the requests in flight of one connection. containerd queues further requests.
+// maxRequests bounds the requests in flight of one connection. The client queues further requests.
 const maxRequests = 1024
 
 // Serve speaks containerd's snapshots API for sn on listener until ctx ends. Then it waits for

@@ -38,6 +38,7 @@ func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter
 	}
 }
 
+// Over the socket, a client gets the same mounts and kinds of errors. Serve removes the socket.
 func TestOverTheSocket(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -63,6 +64,7 @@ func TestOverTheSocket(t *testing.T) {
 	}
 }
 
+// When Serve stops, it waits for a request in flight, and the client gets the answer.
 func TestStopLetsRequestsFinish(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)

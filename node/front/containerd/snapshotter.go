@@ -22,7 +22,7 @@ import (
 )
 
 // openTimeout bounds the wait for the lock on metadata.db. A daemon that is being replaced releases
-// the lock much earlier. By default bbolt waits without limit.
+// the lock in much less time. By default bbolt waits without limit.
 const openTimeout = 10 * time.Second
 
 // Config says where the snapshots are and how they are mounted.
@@ -37,7 +37,7 @@ type Config struct {
 	RemapIDs bool
 
 	// Beside is a path in the directory of the mounted trees. If a container with a user namespace
-	// needs it, Dir is also mounted there, read-only. It is used only with RemapIDs.
+	// needs that, Dir is also mounted at this path, read-only. Beside is used only with RemapIDs.
 	Beside string
 
 	Log *slog.Logger
@@ -47,14 +47,14 @@ type Config struct {
 type Snapshotter struct {
 	dir      string
 	remapIDs bool
-	options  []string // appended to the options of every overlay mount
+	options  []string // options that every overlay mount gets
 	store    *storage.MetaStore
 	chains   Chains
 	log      *slog.Logger
 
 	leftovers durable.Leftovers
 
-	beside   string
+	beside   string     // Config.Beside
 	besideMu sync.Mutex // held while beside is mounted or unmounted
 }
 
@@ -63,9 +63,9 @@ var (
 	_ snapshots.Cleaner     = (*Snapshotter)(nil)
 )
 
-// New opens the snapshots in cfg.Dir. If there are none, it makes an empty store. It cleans up
-// after a daemon that was interrupted. It calls chains.Hold for the chain of each lazy snapshot,
-// and no other method of chains.
+// New opens the snapshots in cfg.Dir, or makes an empty store there. It cleans up after a daemon
+// that was interrupted. It calls chains.Hold for the chain of each lazy snapshot, and no other
+// method of chains.
 func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, emptyDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the snapshot directory: %w", err)
@@ -172,7 +172,7 @@ func (s *Snapshotter) info(
 	return id, info, usage, err
 }
 
-// Stat returns the snapshot with the name key.
+// Stat returns the record of the snapshot with the name key.
 func (s *Snapshotter) Stat(ctx context.Context, key string) (snapshots.Info, error) {
 	_, info, _, err := s.info(ctx, key)
 	return info, err

@@ -15,7 +15,7 @@ import (
 	"lighter/node/fuse"
 )
 
-// BenchmarkReadAt measures reads whose chunks are cached, several at a time.
+// BenchmarkReadAt measures concurrent reads whose chunks are cached.
 func BenchmarkReadAt(b *testing.B) {
 	d, m, image := newDevice(b)
 	for id := range m.chunks {
@@ -43,7 +43,7 @@ func BenchmarkFault(b *testing.B) {
 	k := serveDevice(b, d, int64(len(image)))
 	for b.Loop() {
 		if status, _ := k.read(64<<10, 4096); status != 0 {
-			b.Fatal("errno", -status)
+			b.Fatalf("got errno %d, want 0", -status)
 		}
 	}
 }
@@ -52,9 +52,9 @@ func BenchmarkFault(b *testing.B) {
 type kernel struct {
 	tb     testing.TB
 	conn   *os.File // non-blocking: otherwise each request would switch threads
-	node   uint64   // of the device
-	unique uint64
-	answer []byte
+	node   uint64   // the device's node ID
+	unique uint64   // unique number of the last request
+	answer []byte   // the last answer
 }
 
 // serveDevice serves a device of size bytes until the test ends.
@@ -88,7 +88,7 @@ func serveDevice(tb testing.TB, d *Device, size int64) *kernel {
 	const lookup, root = 1, 1
 	status, data := k.ask(lookup, root, append([]byte(id.String()), 0))
 	if status != 0 {
-		tb.Fatalf("LOOKUP: errno %d", -status)
+		tb.Fatalf("LOOKUP of the device: got errno %d, want 0", -status)
 	}
 	k.node = binary.NativeEndian.Uint64(data)
 	return k
@@ -107,7 +107,7 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) (status int32, dat
 		n, err = k.conn.Read(k.answer)
 	}
 	if err != nil || n < 16 || order.Uint64(k.answer[8:]) != k.unique {
-		k.tb.Fatalf("answer of %d bytes: %v", n, err)
+		k.tb.Fatalf("got an answer of %d bytes, error %v; want an answer to request %d", n, err, k.unique)
 	}
 	return int32(order.Uint32(k.answer[4:])), k.answer[16:n]
 }

@@ -1,6 +1,6 @@
-// Package device answers page faults: it maps reads of a tree's data to chunks, and gets the chunks
-// from the cache or from an origin (package store). A Device answers a read with all requested
-// bytes, exactly as the tree's ID determines them, or with an error.
+// Package device answers page faults: it maps reads of a tree's device to chunks, and gets the
+// chunks from the cache or from an origin (package store). A Device answers a read with all
+// requested bytes, exactly as the tree's ID determines them, or with an error.
 //
 // A read takes two steps: it finds the extents of the range, and then reads their chunks.
 // Prefetching and recording, which only learn from reads, are Observers.
@@ -75,9 +75,9 @@ func (d *Device) Reads() int64 { return d.reads.Load() }
 
 // Stats are a device's figures since it was made.
 type Stats struct {
-	Faults int64 `json:"faults"`
-	Bytes  int64 `json:"bytes"`       // bytes that reads requested
-	Missed int64 `json:"missedBytes"` // requested bytes that were not cached
+	Faults int64 `json:"faults"`      // number of reads
+	Bytes  int64 `json:"bytes"`       // number of bytes that reads requested
+	Missed int64 `json:"missedBytes"` // number of requested bytes that were not cached
 }
 
 // Stats returns the device's figures.

@@ -51,6 +51,8 @@ func newDevice(t testing.TB) (*Device, *memory, []byte) {
 	return New(tree.Extents, nil, m, slog.New(slog.DiscardHandler)), m, tree.Image
 }
 
+// ReadAt returns the device's bytes, whether their chunks are cached or missing, and counts the
+// missing bytes.
 func TestReadAtReturnsTheBytes(t *testing.T) {
 	d, _, image := newDevice(t)
 	r := rand.New(rand.NewPCG(2, 2))
@@ -58,7 +60,7 @@ func TestReadAtReturnsTheBytes(t *testing.T) {
 	for range 2000 {
 		from := r.IntN(len(image))
 		to := min(len(image), from+r.IntN(300_000))
-		got := bytes.Repeat([]byte{0xEE}, to-from) // ReadAt has to overwrite all of it
+		got := bytes.Repeat([]byte{0xEE}, to-from) // ReadAt has to overwrite all of these bytes
 		n, err := d.ReadAt(t.Context(), got, int64(from))
 		if err != nil {
 			t.Fatal(err)
@@ -69,7 +71,7 @@ func TestReadAtReturnsTheBytes(t *testing.T) {
 		}
 	}
 	if s := d.Stats(); s.Faults != 2000 || s.Bytes == 0 || s.Missed != missed || missed == 0 || missed >= s.Bytes {
-		t.Errorf("stats %+v, want 2000 faults, and %d bytes missed but not all", s, missed)
+		t.Errorf("got stats %+v; want 2000 faults and %d missed bytes, more than 0 and less than all", s, missed)
 	}
 }
 
@@ -77,7 +79,7 @@ func TestReadAtFailsWithoutTheChunk(t *testing.T) {
 	d, m, image := newDevice(t)
 	m.fail = errors.New("no network")
 	if _, err := d.ReadAt(t.Context(), make([]byte, len(image)), 0); !errors.Is(err, m.fail) {
-		t.Errorf("a read of missing chunks: %v, want %v", err, m.fail)
+		t.Errorf("a read of missing chunks: got %v, want %v", err, m.fail)
 	}
 }
 
@@ -87,7 +89,7 @@ func TestReadOfAGoneImage(t *testing.T) {
 	m.fail = chunk.ErrNotFound
 	_, err := d.ReadAt(t.Context(), make([]byte, len(image)), 0)
 	if !errors.Is(err, chunk.ErrNotFound) || !strings.Contains(err.Error(), "pull the image again") {
-		t.Errorf("a read of chunks that are gone: %v, want a reason", err)
+		t.Errorf("a read of chunks that are gone: got %v, want it to say: pull the image again", err)
 	}
 }
 
@@ -100,12 +102,12 @@ func TestReadAtRepairsTheIndex(t *testing.T) {
 	d := New(&broken, nil, m, slog.New(slog.DiscardHandler))
 	last := int64(len(tree.Image)) - 10
 	if _, err := d.ReadAt(t.Context(), make([]byte, 20), last); !errors.Is(err, fuse.ErrIndex) {
-		t.Fatalf("a read with an unreadable extent map: %v, want %v", err, fuse.ErrIndex)
+		t.Fatalf("a read with an unreadable extent map: got %v, want %v", err, fuse.ErrIndex)
 	}
 	d.RepairWith(func(context.Context, error) bool { broken.Extents /= 2; return true })
 	got := make([]byte, 10)
 	if _, err := d.ReadAt(t.Context(), got, last); err != nil || !bytes.Equal(got, tree.Image[last:]) {
-		t.Errorf("a read with a repaired extent map: %v", err)
+		t.Errorf("a read with a repaired extent map: got other bytes than those of the device, or error %v", err)
 	}
 }
 
@@ -114,6 +116,8 @@ type observed struct{ reads []Read }
 
 func (o *observed) Observe(r Read) { o.reads = append(o.reads, r) }
 
+// Each observer gets every read from Observe to stop, with the read's extents and its first missing
+// chunk.
 func TestObserversSeeEachRead(t *testing.T) {
 	d, m, image := newDevice(t)
 	read := func(offset, length int64) {
@@ -133,7 +137,7 @@ func TestObserversSeeEachRead(t *testing.T) {
 	stop() // a second call does nothing
 	read(0, 10)
 	if len(first.reads) != 2 || len(second.reads) != 3 || !slices.Equal(first.reads, second.reads[:2]) {
-		t.Fatalf("the observers saw %v and %v, want two reads, and these two and a third", first.reads, second.reads)
+		t.Fatalf("the observers saw %v and %v; want two reads, and the same two and a third", first.reads, second.reads)
 	}
 	for i, want := range []Read{{Offset: size - 4096, Length: 4096}, {Length: 128 << 10}} {
 		r := first.reads[i]
@@ -144,7 +148,7 @@ func TestObserversSeeEachRead(t *testing.T) {
 		for x := r.First; x < r.End; x++ {
 			e, err := d.Extents().Extent(x)
 			if err != nil || e.End() <= r.Offset || e.Offset >= r.Offset+r.Length {
-				t.Errorf("read %d: extent %d is not in the range: %v", i, x, err)
+				t.Errorf("read %d: extent %d is not in the range, or cannot be read: %v", i, x, err)
 			}
 			if missing < 0 && !m.cached[e.ID] {
 				missing = x
@@ -176,6 +180,6 @@ func TestObserversSeeHoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := o.reads[0]; r.First != r.End || r.Missing != -1 {
-		t.Errorf("a read of a hole: %+v, want no extents", r)
+		t.Errorf("a read of a hole: got %+v, want no extents", r)
 	}
 }

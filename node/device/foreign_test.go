@@ -19,14 +19,14 @@ import (
 	"lighter/wire/client"
 )
 
-// uncached is a store.Cache that stores nothing.
-type uncached struct{}
+// emptyCache is a store.Cache that stores nothing.
+type emptyCache struct{}
 
-func (uncached) Read(chunk.Ref, int, []byte) bool { return false }
-func (uncached) Load([]chunk.Ref)                 {}
-func (uncached) Has(chunk.ID) bool                { return false }
-func (uncached) Put(chunk.Ref, []byte)            {}
-func (uncached) IsLoading() bool                  { return false }
+func (emptyCache) Read(chunk.Ref, int, []byte) bool { return false }
+func (emptyCache) Load([]chunk.Ref)                 {}
+func (emptyCache) Has(chunk.ID) bool                { return false }
+func (emptyCache) Put(chunk.Ref, []byte)            {}
+func (emptyCache) IsLoading() bool                  { return false }
 
 // encodeUnit returns a unit as hubs send it, and the reference of its only chunk, "right".
 func encodeUnit(t *testing.T) (unit []byte, ref chunk.Ref) {
@@ -48,9 +48,10 @@ func unitsOf(t *testing.T, url string) *store.Fetcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store.NewFetcher(hub, uncached{})
+	return store.NewFetcher(hub, emptyCache{})
 }
 
+// answer returns a handler that answers with a status and a body.
 func answer(code int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
@@ -99,7 +100,7 @@ func TestForeignAnswers(t *testing.T) {
 			defer cancel()
 			units, got := unitsOf(t, server.URL), make([]byte, ref.Length)
 			if err := units.Share().Read(ctx, ref, 0, got, nil); err != nil || string(got) != "right" {
-				t.Errorf("%q after %d requests: %v", got, asked.Load(), err)
+				t.Errorf("got %q and error %v after %d requests; want right and no error", got, err, asked.Load())
 			}
 			units.Wait()
 		})

@@ -8,7 +8,7 @@ import (
 	"lighter/format/index"
 )
 
-// locations are the locations of a device's chunks, until newer ones replace them.
+// locations are the locations of a device's chunks, until newer locations replace them.
 type locations struct {
 	known    *index.Locations // nil: the device has no locations
 	replaced context.Context  // done once newer locations have replaced these
@@ -28,9 +28,10 @@ func (d *Device) SetLocations(locations *index.Locations) {
 }
 
 // LocateWith sets the function that a read calls if the locations are missing, unreadable or wrong.
-// locate starts to fetch newer locations, unless it has tried lately, and does not block. It
-// returns a channel that is closed when the last attempt has ended, with or without success.
-// LocateWith is called before the device is added to a server, or never.
+// locate starts an attempt to fetch newer locations, or does nothing if the last attempt was only a
+// short time ago. It does not block. It returns a channel that is closed when the last attempt has
+// ended, with or without success. LocateWith is called before the device is added to a server, or
+// never.
 func (d *Device) LocateWith(locate func() <-chan struct{}) { d.locate = locate }
 
 // Unit returns the unit of an extent's chunk. ok is false if the locations are missing or
@@ -73,38 +74,38 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 }
 
 // fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not in that unit,
-// it requests newer locations. It stops if newer locations have arrived already. If no origin has
-// the chunk, it waits until the attempt to fetch newer locations has ended.
+// fetchLocated requests newer locations, or stops if they have arrived already. If no origin has
+// the chunk, fetchLocated waits until the attempt to fetch newer locations has ended.
 func (d *Device) fetchLocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	var newer <-chan struct{}
+	var attempt <-chan struct{} // closed when the attempt to fetch newer locations has ended
 	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() {
-		newer = d.locate()
+		attempt = d.locate()
 		if l.replaced.Err() != nil {
 			stop()
 		}
 	})
-	return awaitLocations(reading, newer, err)
+	return awaitLocations(reading, attempt, err)
 }
 
 // fetchUnlocated reads a chunk by its ID, and stops when locations newer than l arrive. If no
-// origin finds the chunk, it waits until the attempt to fetch locations has ended.
+// origin finds the chunk, fetchUnlocated waits until the attempt to fetch locations has ended.
 func (d *Device) fetchUnlocated(ctx context.Context, p part, l *locations) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(l.replaced, stop)()
-	tried := d.locate()
-	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() { tried = d.locate() })
-	return awaitLocations(reading, tried, err)
+	attempt := d.locate()
+	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() { attempt = d.locate() })
+	return awaitLocations(reading, attempt, err)
 }
 
 // awaitLocations returns err. If err says that no origin has the chunk, it first waits until the
 // attempt to fetch locations has ended.
-func awaitLocations(ctx context.Context, tried <-chan struct{}, err error) error {
+func awaitLocations(ctx context.Context, attempt <-chan struct{}, err error) error {
 	if errors.Is(err, chunk.ErrNotFound) {
 		select {
-		case <-tried:
+		case <-attempt:
 		case <-ctx.Done():
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"lighter/format/index"
 )
 
-// remote is a memory without cached chunks. A request for a chunk by its ID is never answered.
+// remote is a memory without cached chunks. It does not answer a request for a chunk by its ID.
 type remote struct {
 	*memory
 	reading chan struct{}   // gets a value for each request by an ID
@@ -34,7 +34,7 @@ func TestLocationsArriveDuringARead(t *testing.T) {
 	d, m, image := newDevice(t)
 	s := &remote{m, make(chan struct{}, 100), make(chan chunk.Unit, 100)}
 	d.chunks = s
-	d.LocateWith(func() <-chan struct{} { return nil }) // it does not fetch any
+	d.LocateWith(func() <-chan struct{} { return nil }) // fetches no locations
 	at := bytes.IndexFunc(image, func(r rune) bool { return r != 0 })
 	got, done := make([]byte, 100), make(chan error)
 	read := func() {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// BenchmarkCounting measures how long it takes to count an answered read, in several goroutines at
-// a time.
+// BenchmarkCounting measures how long it takes to count an answered read while several goroutines
+// count reads.
 func BenchmarkCounting(b *testing.B) {
 	var c counters
 	f := &file{}

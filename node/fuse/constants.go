@@ -77,13 +77,14 @@ const (
 	// may precede a request for another device. At 10 µs each, 64 requests delay that request by
 	// less than 1 ms. Less room means more system calls.
 	windowRoom = 64
-	// minRoom and maxRoom bound the room between moves: if it is smaller or larger, the window is
-	// moved.
+	// minRoom and maxRoom bound the room between two moves of the window: if the room is smaller or
+	// larger, the window is moved.
 	minRoom = windowRoom / 2
 	maxRoom = windowRoom * 2
 	// lostAfter is how long requests wait in the kernel, while the server reads none, until they
-	// count as lost. A server reads requests within microseconds. Requests that the kernel only
-	// queues are sent earlier than that, because health.Check makes the kernel send them.
+	// count as lost. A server reads requests within microseconds. The kernel may also hold back
+	// background requests in a queue. health.Check makes the kernel send them before lostAfter has
+	// passed.
 	lostAfter = 6 * time.Second
 
 	// Memory.
@@ -104,11 +105,11 @@ const (
 	readGrace = 10 * time.Second
 	// watchInterval is the interval of the checks for expired reads and for stalls.
 	watchInterval = time.Second
-	// drainTimeout is how long a server that gives up its connection waits for active reads.
-	// stopTimeout is how long it then waits for cancelled Readers to return.
+	// drainTimeout is how long a server that gives up its connection waits until all reads are
+	// answered. stopTimeout is how long it then waits for cancelled Readers to return.
 	drainTimeout = 2 * time.Second
 	stopTimeout  = 5 * time.Second
-	// removeTimeout is how long Remove waits for a Reader to return.
+	// removeTimeout is how long Remove waits for the device's Reader to return.
 	removeTimeout = 10 * time.Second
 	// initTimeout is how long Mount waits for the kernel's first request. statTimeout is how long
 	// Mount waits for an answer of a file system that is already mounted on the directory.

@@ -12,12 +12,12 @@ import (
 )
 
 // control is a connection's directory in the FUSE control file system, where the kernel reports its
-// own view of the connection. The file system need not be mounted anywhere. A nil control is one
-// that is not available: it counts and sets nothing.
+// own view of the connection. The file system need not be mounted anywhere. A nil control means
+// that the file system is not available: its methods report unknown values and set nothing.
 type control struct {
-	root       *os.File // of the control file system
-	name       string   // of the connection
-	background *os.File // its max_background
+	root       *os.File // root directory of the control file system
+	name       string   // name of the connection's directory
+	background *os.File // the connection's file max_background
 }
 
 // openControl finds the connection that is mounted on dir.
@@ -92,7 +92,7 @@ func (c *control) waiting() int64 {
 // setMaxBackground implements connection. It fails only if the connection has ended.
 func (c *control) setMaxBackground(n int) {
 	if c != nil {
-		_, _ = c.background.Write(strconv.AppendInt(nil, int64(n), 10)) // its offset stays 0
+		_, _ = c.background.Write(strconv.AppendInt(nil, int64(n), 10)) // writes do not move this file's offset
 	}
 }
 

@@ -18,8 +18,8 @@ var (
 	errInterrupted = errors.New("interrupted")
 	// errReadOnly: a process tried to open the file for writing.
 	errReadOnly = errors.New("devices are read-only")
-	// errNotImplemented: the server does not know the opcode. The kernel does not send most of
-	// these again.
+	// errNotImplemented: the server does not know the request's opcode. After this error, the
+	// kernel does not send most of the optional opcodes again.
 	errNotImplemented = errors.New("not implemented")
 	// errDetached: this server gives up the connection, and its successor answers the request.
 	errDetached = errors.New("the server gives up the connection")

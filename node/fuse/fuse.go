@@ -3,8 +3,8 @@
 // bytes. Each read is answered completely, or with an error. Reads of one device do not delay those
 // of another, and no read hangs forever.
 //
-// It is not a file system for users. Containers get names, permissions and everything else from a
-// tree's metadata image, and only the kernel opens the files here. The package does not know where
+// The mount is not for users. Containers get names, permissions and everything else from a tree's
+// metadata image, and only the kernel opens the files of the mount. The package does not know where
 // bytes come from: a Reader provides them.
 //
 // The Server speaks the kernel's FUSE protocol (include/uapi/linux/fuse.h) itself. It keeps no
@@ -27,8 +27,9 @@
 //   - A device stays open as long as any mount namespace has a copy of its tree's mount. While a
 //     device is open, the directory of devices cannot be unmounted.
 //   - The serving process must not open a device with os.Open, map a file of a tree, or run a
-//     program from one. In these places Go waits for the kernel, which waits for this process, and
-//     the garbage collector cannot run. System calls of golang.org/x/sys/unix are safe.
+//     program from a tree. Each of these makes Go wait for the kernel, which waits for this
+//     process, and the garbage collector cannot run meanwhile. System calls of
+//     golang.org/x/sys/unix are safe.
 package fuse
 
 import (
@@ -63,8 +64,9 @@ type Reader interface {
 	ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error)
 }
 
-// State is what a server must know, besides the descriptor, of a connection that another server
-// opened. It stays the same as long as the connection exists, and can be stored as JSON.
+// State describes a connection for a server that did not open the connection. Such a server also
+// needs the connection's descriptor. The State stays the same as long as the connection exists, and
+// can be stored as JSON.
 type State struct {
 	// Minor is the version of the protocol (7.Minor) that the kernel speaks.
 	Minor uint32 `json:"minor"`
@@ -76,7 +78,7 @@ type State struct {
 
 // maxRead returns the size of the largest read, in bytes: mostly 1 MiB. It is 32 pages without
 // CAP_MAX_PAGES. It is 16 MiB if the kernel has pages of 64 KiB and an older version of Lighter
-// opened the connection, which asked for 256 pages.
+// opened the connection: that version always asked for 256 pages.
 func (s State) maxRead() int { return int(s.MaxPages) * os.Getpagesize() }
 
 // Resends reports whether the kernel can resend the requests that a server has received and not
@@ -99,7 +101,7 @@ type Server struct {
 	control *control // nil: not available
 	window  *window
 	journal *journal // nil: the kernel can resend
-	resume  bool     // serve the requests in the journal first
+	resume  bool     // Serve begins with the requests in the journal
 
 	mu       sync.Mutex       // guards what follows, and the fields of files and reads that change
 	files    map[uint64]*file // by node ID
@@ -123,7 +125,7 @@ type file struct {
 
 	// The server's mu guards what follows.
 	queue  queue
-	logged time.Time // when a failed read was last logged
+	logged time.Time // when a failed read of the device was last logged
 }
 
 func newServer(conn *os.File, journal *journal, dir string, state State, log *slog.Logger) (*Server, error) {
@@ -268,8 +270,8 @@ func (s *Server) Remove(id chunk.ID) error {
 	return nil
 }
 
-// Cancel fails the unanswered reads of a device, and keeps the device. The caller makes sure that
-// no process waits for these reads.
+// Cancel fails the unanswered reads of a device. The server still has the device afterwards. The
+// caller makes sure that no process waits for these reads.
 func (s *Server) Cancel(id chunk.ID) {
 	s.cancel(errRemoved, func(f *file) bool { return f.id == id })
 }
@@ -307,7 +309,8 @@ func (s *Server) Resend() error {
 	return nil
 }
 
-// await waits until ok returns true, or until timeout. ok is called with mu held.
+// await waits until ok returns true, for timeout at most, and returns what ok returned last. It
+// calls ok with mu held.
 func (s *Server) await(timeout time.Duration, ok func() bool) bool {
 	for end := time.Now().Add(timeout); ; time.Sleep(awaitStep) {
 		s.mu.Lock()

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journal is memory that outlives the server. The kernel writes each request that it sends directly
-// into a slot, and the slot is busy until the request is answered. So a successor finds in the
-// journal all requests that its predecessor had received and not answered. It is for kernels that
-// cannot resend.
+// journal is memory that outlives the server. The kernel writes each request directly into a slot
+// of the journal, and the slot is busy until the request is answered. So a successor finds in the
+// journal all requests that its predecessor had received and not answered. A server has a journal
+// only if the kernel cannot resend requests.
 //
 // A slot is busy while the first field of its request, the length, is not 0. At each moment a
 // request either waits in the kernel to be sent, or is in a slot: the kernel fills the slot before
@@ -29,14 +29,14 @@ type journal struct {
 	file *os.File
 	mem  []byte
 
-	slots int32 // their number
+	slots int32 // number of slots
 
 	mu   sync.Mutex // guards free and next
-	free []int32    // free slots that were used before, and so have memory; the last one is used next
+	free []int32    // free slots that were used before, and so have memory; acquire returns the last one
 	next int32      // this slot and all after it were never used
 }
 
-// slot is a request's place in a journal. A request with a nil slot is not in a journal.
+// slot is the part of a journal with one request. A request with a nil slot is not in a journal.
 type slot []byte
 
 func newJournal(slots int64) (*journal, error) {
@@ -46,7 +46,7 @@ func newJournal(slots int64) (*journal, error) {
 	}
 	file := os.NewFile(uintptr(fd), "journal")
 	err = file.Truncate(slots * slotSize)
-	if err == nil { // another process must not truncate it: this process would crash
+	if err == nil { // if another process truncated the file, this process would crash
 		_, err = unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	}
 	if err != nil {
@@ -55,9 +55,9 @@ func newJournal(slots int64) (*journal, error) {
 	return openJournal(file)
 }
 
-// openJournal opens a journal that newJournal has made, in any process of any version. It takes
-// file over, and closes it if it fails. The error wraps errors.ErrUnsupported if the file is not a
-// journal.
+// openJournal opens a journal that newJournal has made in this or another process, of this or
+// another version of Lighter. The journal then owns file. If openJournal fails, it closes file. The
+// error wraps errors.ErrUnsupported if the file is not a journal.
 func openJournal(file *os.File) (*journal, error) {
 	info, err := file.Stat()
 	var mem []byte
@@ -94,11 +94,12 @@ func (j *journal) slot(i int32) slot {
 	return slot(j.mem[int(i)*slotSize : (int(i)+1)*slotSize : (int(i)+1)*slotSize])
 }
 
-// busy returns the slots that a predecessor left busy, and makes the others free.
+// busy returns the slots that a predecessor left busy, and makes all other slots free. It is called
+// before acquire.
 func (j *journal) busy() ([]slot, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	// The lowest slots are used first. Slots behind a hole in the file were never used.
+	// The lowest slots are used first. So slots from the file's first hole on were never used.
 	used, err := unix.Seek(int(j.file.Fd()), 0, unix.SEEK_HOLE)
 	if err != nil {
 		return nil, fmt.Errorf("read the journal of requests: %w", err)

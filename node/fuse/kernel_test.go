@@ -60,6 +60,7 @@ func connect(t testing.TB, state State) (s *Server, k *kernel, stop func() error
 	return s, k, stop
 }
 
+// newPair returns a server that does not serve yet, and its kernel.
 func newPair(t testing.TB, state State) (*Server, *kernel) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -106,14 +107,14 @@ func (k *kernel) receive() {
 		}
 		h, err := decode[gofuse.OutHeader](b[:n])
 		if err != nil || int(h.Length) != n {
-			k.t.Errorf("answer of %d bytes with header %+v: %v", n, h, err)
+			k.t.Errorf("got an answer of %d bytes with header %+v, error %v; want its length in the header", n, h, err)
 			continue
 		}
 		k.answers <- answer{h.Unique, unix.Errno(-h.Status), bytes.Clone(b[outHeaderSize:n])}
 	}
 }
 
-// bodyOf returns the bytes of a request after the header that T begins with.
+// bodyOf returns the bytes of in without the request header, with which T begins.
 func bodyOf[T any](in T) []byte {
 	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in))[inHeaderSize:])
 }
@@ -128,8 +129,8 @@ func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
 	raw, err := k.conn.SyscallConn()
 	var failed error
 	if err == nil {
-		// unix.Write, because the server reads with unix.Readv: the race detector orders these two,
-		// but not os.File.Write and unix.Readv.
+		// unix.Write, because the server reads with unix.Readv. The race detector knows that a
+		// unix.Write happens before the unix.Readv, but does not know it of os.File.Write.
 		err = raw.Write(func(fd uintptr) bool {
 			_, failed = unix.Write(int(fd), rawRequest(opcode, unique, node, body))
 			return failed != unix.EAGAIN
@@ -152,7 +153,7 @@ func (k *kernel) next() answer {
 	case a := <-k.answers:
 		return a
 	case <-time.After(20 * time.Second):
-		k.t.Fatal("no answer")
+		k.t.Fatal("got no answer within 20 s")
 		return answer{}
 	}
 }
@@ -164,7 +165,7 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 	k.send(opcode, unique, node, body)
 	a := k.next()
 	if a.unique != unique {
-		k.t.Fatalf("answer to %d, want one to %d", a.unique, uint64(unique))
+		k.t.Fatalf("got an answer to request %d, want one to %d", a.unique, uint64(unique))
 	}
 	return a
 }
@@ -182,7 +183,7 @@ func (k *kernel) wantNoAnswer() {
 	k.t.Helper()
 	select {
 	case a := <-k.answers:
-		k.t.Fatalf("answer %+v, want none", a)
+		k.t.Fatalf("got answer %+v, want none", a)
 	default:
 	}
 }
@@ -247,12 +248,12 @@ func (k *kernel) add(s *Server, name string, r Reader) chunk.ID {
 	return id
 }
 
-// eventually waits until ok returns true.
+// eventually waits until ok returns true. what names the event that the test waits for.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("timeout: no ", what)
+			t.Fatal("within 20 s there was no ", what)
 		}
 	}
 }

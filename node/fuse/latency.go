@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Latency is a histogram of times. The bound of each bucket is twice that of the previous one.
+// Latency is a histogram of durations. Each bucket's bound is twice the previous bucket's bound.
 type Latency struct {
-	Counts [LatencyBuckets + 1]int64 // by bucket; the last has no bound
+	Counts [LatencyBuckets + 1]int64 // by bucket; the last bucket has no bound
 	Sum    time.Duration
 	Max    time.Duration
 }

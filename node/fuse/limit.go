@@ -18,19 +18,19 @@ import (
 // Package store has a similar round robin, its gate. They share no code, because here reads also
 // leave their queues out of turn: when they are evicted, and when they have waited too long.
 //
-// It is not safe for concurrent use.
+// A limits is not safe for concurrent use.
 type limits struct {
 	active map[*read]struct{}
-	bytes  int64   // that the active reads ask for
-	queued int     // reads
-	queues []*file // files with queued reads; the next turn is that of the first file
+	bytes  int64   // bytes that the active reads ask for
+	queued int     // number of queued reads
+	queues []*file // files with queued reads; the first file has the next turn
 }
 
 func newLimits() limits { return limits{active: map[*read]struct{}{}} }
 
 // queue is a device's part of the limits.
 type queue struct {
-	active int       // reads
+	active int       // number of active reads
 	queued list.List // of *read, the oldest first
 }
 
@@ -99,7 +99,7 @@ func (l *limits) finish(r *read) (activated []*read) {
 	r.file.queue.active--
 	delete(l.active, r)
 	l.bytes -= int64(r.size)
-	// One read of each device in turn, until a whole round activates none.
+	// Activate one read of each device in turn, until a whole round activates none.
 	for idle := 0; idle < len(l.queues); {
 		f := l.queues[0]
 		l.queues = append(l.queues[1:], f)

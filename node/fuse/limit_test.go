@@ -56,7 +56,7 @@ func TestLimits(t *testing.T) {
 		checkLimits(t, &l, files, active, queued)
 	}
 	if len(queued) != 0 {
-		t.Errorf("%d reads are queued although none is active", len(queued))
+		t.Errorf("%d reads are queued although none is active, want 0", len(queued))
 	}
 }
 
@@ -110,12 +110,13 @@ func TestDevicesTakeTurns(t *testing.T) {
 	last := enter(modest)
 	for i := 0; modest.queue.queued.Len() > 0; i++ {
 		if i > alwaysPerDevice+2 {
-			t.Fatal("the read is still queued")
+			t.Fatalf("the read of the modest device is still queued after %d reads have ended", i)
 		}
 		l.finish(running[i])
 	}
 	if modest.queue.active != alwaysPerDevice+1 {
-		t.Errorf("read %+v is not active", last)
+		t.Errorf("%d reads of the modest device are active, want %d; the last read is %+v",
+			modest.queue.active, alwaysPerDevice+1, last)
 	}
 }
 
@@ -153,6 +154,7 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	}
 }
 
+// dequeueOld removes the reads that arrived until a time, and no newer ones.
 func TestOldReadsAreRemoved(t *testing.T) {
 	l := newLimits()
 	f := &file{}

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount mounts a new FUSE file system on the directory dir, and returns its server. Nothing is
-// served before Serve. Only root can use the files. That is enough for all containers, because the
-// kernel reads a device with the rights of the process that mounted the tree.
+// Mount mounts a new FUSE file system on the directory dir, and returns its server. The server
+// answers no request before Serve is called. Only root can use the files. That is enough for all
+// containers, because the kernel reads a device with the rights of the process that mounted the
+// tree.
 //
 // Mount first removes dead mounts of previous servers.
 func Mount(dir string, log *slog.Logger) (*Server, error) {
@@ -47,7 +48,7 @@ func Mount(dir string, log *slog.Logger) (*Server, error) {
 	return newServer(conn, j, dir, state, log)
 }
 
-// errMounted says that another server serves the directory.
+// errMounted says that a FUSE file system on the directory still works.
 var errMounted = errors.New("a FUSE file system is already mounted there: " +
 	"does another node run with this root directory?")
 
@@ -58,9 +59,9 @@ func mountHint(err error) string {
 	return ""
 }
 
-// removeDead removes those FUSE mounts from dir whose connections have ended. It detaches them,
-// because trees that use their devices may still be mounted. The devices of these trees cannot be
-// read any more.
+// removeDead removes the FUSE mounts on dir whose connections have ended. It detaches the mounts,
+// because trees that use their devices may still be mounted. Such a tree's device cannot be read
+// any more.
 func removeDead(dir string) error {
 	for {
 		result := make(chan error, 1)
@@ -79,7 +80,7 @@ func removeDead(dir string) error {
 			}
 		case <-time.After(statTimeout):
 			return fmt.Errorf("the file system that is mounted there does not answer within %v: "+
-				"does a keeper hold its connection without a server?", statTimeout)
+				"does a keeper hold its connection while no node runs?", statTimeout)
 		}
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("remove a dead mount: %w", err)
@@ -145,8 +146,8 @@ func negotiate(req request, kernelPage int) (gofuse.InitOut, State, error) {
 
 // Unmount unmounts the directory. While the directory is busy, Unmount tries again until timeout:
 // the kernel releases a device a moment after its tree was unmounted, and each pending request
-// holds the mount. So it is best called while Serve runs. If Unmount fails, with EBUSY for example,
-// the server continues. If nothing is mounted, Unmount does nothing.
+// keeps the mount busy. So Unmount is best called while Serve runs. If Unmount fails, with EBUSY
+// for example, the server continues. If nothing is mounted, Unmount does nothing.
 func (s *Server) Unmount(timeout time.Duration) (err error) {
 	s.unmounting.Store(true)
 	defer func() { s.unmounting.Store(err == nil) }()

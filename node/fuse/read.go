@@ -16,9 +16,9 @@ type read struct {
 	unique uint64
 	file   *file
 	offset int64
-	size   int // in bytes, more than 0
-	since  time.Time
-	slot   slot // busy until the read is answered
+	size   int       // in bytes, more than 0
+	since  time.Time // when the request arrived
+	slot   slot      // busy until the read is answered
 
 	// The server's mu guards what follows.
 	place  *list.Element      // in its device's queue; nil: it is not queued
@@ -121,7 +121,7 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 
 // takeRead removes a read from the unanswered reads. If taken, the caller answers the read;
 // otherwise another goroutine has taken it before. If the read was cancelled, why is the reason.
-// From then on, a request with the same number counts as a new request, which the kernel has
+// From then on, a request with the same unique number counts as a new request that the kernel has
 // resent.
 func (s *Server) takeRead(r *read) (taken bool, why error) {
 	s.mu.Lock()
@@ -141,8 +141,8 @@ func (s *Server) takeReadLocked(r *read) (taken bool) {
 	return taken
 }
 
-// cancel ends the unanswered reads of the devices that match: queued reads at once, active ones
-// through their contexts.
+// cancel ends the unanswered reads of the devices that match. It fails queued reads at once, and
+// cancels the contexts of active reads.
 func (s *Server) cancel(why error, match func(*file) bool) {
 	s.mu.Lock()
 	queued := s.dequeueOld(time.Now(), match)
@@ -244,7 +244,7 @@ func (s *Server) logFailure(r *read, err error) {
 }
 
 // sendRead sends the answer to a read. The kernel refuses an answer only because of a fault in this
-// program; in that case no process waits for the answer any more.
+// program. It then fails the read with EIO, so no process goes on waiting.
 func (s *Server) sendRead(r *read, message []byte) {
 	if err := s.send(message); err != nil {
 		s.log.Error("answer refused by the kernel", "dir", s.dir, "err", err)

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A read returns the bytes up to the end of the device. A malformed read fails with EIO, and a read
+// of an unknown device with ESTALE.
 func TestRead(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	id := k.add(s, "a", ready{})
@@ -34,14 +36,15 @@ func TestRead(t *testing.T) {
 	} {
 		a := k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Offset: uint64(test.offset), Size: test.size}))
 		if a.errno != test.errno || !bytes.Equal(a.data, test.want) {
-			t.Errorf("%s: %d bytes, %v; want %d, %v", test.name, len(a.data), a.errno, len(test.want), test.errno)
+			t.Errorf("%s: got %d bytes and errno %d, want %d of the device and errno %d", test.name, len(a.data),
+				int(a.errno), len(test.want), int(test.errno))
 		}
 	}
 	if a := k.ask(opRead, nodeID(testID("unknown")), bodyOf(gofuse.ReadIn{Size: 4096})); a.errno != unix.ESTALE {
-		t.Errorf("read of an unknown device: %v, want ESTALE", a.errno)
+		t.Errorf("read of an unknown device: got %v, want ESTALE", a.errno)
 	}
 	if a := k.ask(opRead, nodeID(id), nil); a.errno != unix.EIO {
-		t.Errorf("read without a body: %v, want EIO", a.errno)
+		t.Errorf("read without a body: got %v, want EIO", a.errno)
 	}
 }
 
@@ -52,7 +55,7 @@ func TestFailedReadIsEIO(t *testing.T) {
 	k.read(1, id, 0, 4096)
 	r.release <- errors.New("the hub is on fire")
 	if a := k.next(); a.errno != unix.EIO || a.unique != 1 || len(a.data) != 0 {
-		t.Errorf("%+v, want EIO", a)
+		t.Errorf("got answer %+v, want EIO for read 1", a)
 	}
 }
 
@@ -76,7 +79,8 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	for range 100 {
 		a := k.ask(opRead, nodeID(other), bodyOf(gofuse.ReadIn{Offset: 4096, Size: 4096}))
 		if a.errno != 0 || !bytes.Equal(a.data, patterned(4096, 4096)) {
-			t.Fatalf("read of the other device: %d bytes, %v", len(a.data), a.errno)
+			t.Fatalf("read of the other device: got %d bytes and errno %d, want 4096 of the device and 0", len(a.data),
+				int(a.errno))
 		}
 	}
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 { // the node's health check
@@ -97,7 +101,7 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	for ; unique > 0; unique-- {
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
-			t.Fatalf("%+v, want EINTR for %d", a, unique)
+			t.Fatalf("got answer %+v, want EINTR for read %d", a, unique)
 		}
 	}
 	eventually(t, "end of all reads", func() bool {
@@ -122,11 +126,13 @@ func TestQueuedReadsStart(t *testing.T) {
 	close(r.release)
 	for range n {
 		if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
-			t.Fatalf("%d bytes, %v", len(a.data), a.errno)
+			t.Fatalf("got %d bytes and errno %d, want %d of the device and 0", len(a.data), int(a.errno), small)
 		}
 	}
 }
 
+// An interrupted read fails with EINTR, whether it was queued or active, and its place becomes free
+// for another read. An INTERRUPT for an answered read is ignored.
 func TestInterrupt(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
@@ -140,7 +146,7 @@ func TestInterrupt(t *testing.T) {
 	for _, unique := range []uint64{n - 1, 7} {
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
-			t.Errorf("%+v, want EINTR for %d", a, unique)
+			t.Errorf("got answer %+v, want EINTR for read %d", a, unique)
 		}
 	}
 	eventually(t, "end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
@@ -150,6 +156,8 @@ func TestInterrupt(t *testing.T) {
 	k.sync()
 }
 
+// A queued read fails at its deadline. An active read fails readGrace later if its Reader has not
+// returned. Each read is answered once.
 func TestDeadline(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
@@ -166,7 +174,7 @@ func TestDeadline(t *testing.T) {
 	s.expire(now.Add(readDeadline)) // the deadline of the queued reads
 	for range 3 {
 		if a := k.next(); a.unique < maxPerDevice || a.errno != unix.EIO {
-			t.Errorf("%+v, want EIO for a queued read", a)
+			t.Errorf("got answer %+v, want EIO for a queued read", a)
 		}
 	}
 	k.sync()
@@ -174,7 +182,7 @@ func TestDeadline(t *testing.T) {
 	s.expire(now.Add(readDeadline + readGrace)) // the active reads, whose Readers ignore the deadline, fail now
 	for range maxPerDevice {
 		if a := k.next(); a.unique >= maxPerDevice || a.errno != unix.EIO {
-			t.Errorf("%+v, want EIO for an active read", a)
+			t.Errorf("got answer %+v, want EIO for an active read", a)
 		}
 	}
 	close(r.release) // the Readers return too late
@@ -187,12 +195,12 @@ func TestDeadline(t *testing.T) {
 	k.wantNoAnswer()
 }
 
-// timed is a Reader that reports its deadline.
+// timed is a Reader that sends the deadline of its context, and reads nothing.
 type timed chan time.Time
 
-func (d timed) ReadAt(ctx context.Context, _ []byte, _ int64) (missed int64, err error) {
+func (deadlines timed) ReadAt(ctx context.Context, _ []byte, _ int64) (missed int64, err error) {
 	deadline, _ := ctx.Deadline()
-	d <- deadline
+	deadlines <- deadline
 	return 0, nil
 }
 
@@ -211,6 +219,8 @@ func TestReadHasADeadline(t *testing.T) {
 	}
 }
 
+// Remove fails the device's reads with ESTALE, and returns when no Reader runs. The device can be
+// added again.
 func TestRemove(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
@@ -233,18 +243,18 @@ func TestRemove(t *testing.T) {
 		case a.errno == unix.ESTALE:
 			stale++
 		case a.unique != 0:
-			t.Errorf("%+v, want ESTALE", a)
+			t.Errorf("got answer %+v, want ESTALE", a)
 		}
 	}
 	if stale != n {
-		t.Errorf("%d reads failed, want %d", stale, n)
+		t.Errorf("%d reads failed with ESTALE, want %d", stale, n)
 	}
 	if err := s.Remove(id); err != nil {
-		t.Error("second Remove:", err)
+		t.Errorf("the second Remove: got %v, want no error", err)
 	}
 	k.add(s, "a", ready{})
 	if a := k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Size: 4096})); a.errno != 0 {
-		t.Error("read after the device was added again:", a.errno)
+		t.Errorf("read after the device was added again: got %v, want no error", a.errno)
 	}
 }
 
@@ -267,7 +277,7 @@ func TestStopFinishesReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := k.next(); a.unique != 1 || a.errno != 0 || !bytes.Equal(a.data, patterned(0, 4096)) {
-		t.Errorf("answer to %d: %d bytes, errno %d; want the bytes of read 1", a.unique, len(a.data), a.errno)
+		t.Errorf("answer to %d: got %d bytes, errno %d; want the bytes of read 1", a.unique, len(a.data), a.errno)
 	}
 }
 
@@ -282,7 +292,8 @@ func TestResentRequestIsReadOnce(t *testing.T) {
 	k.sync()
 	close(r.release)
 	if a := k.next(); a.unique != resent|2 || a.errno != 0 {
-		t.Errorf("answer to %d: errno %d; want one without an error to %d", a.unique, a.errno, uint64(resent|2))
+		t.Errorf("got an answer to %d with errno %d, want one to %d without an error", a.unique, a.errno,
+			uint64(resent|2))
 	}
 	k.sync()
 	k.wantNoAnswer()

@@ -96,11 +96,11 @@ func (s *Server) loop(work context.Context) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
-			continue // the request was cancelled while it was being received
+			continue // nothing was received: the request was cancelled, or a signal arrived
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed), errors.Is(err, unix.ENODEV):
 			return nil // stopped, closed or unmounted
 		case errors.Is(err, unix.ECONNABORTED) && s.unmounting.Load():
-			return nil // in rare cases, on a busy machine, instead of ENODEV
+			return nil // unmounted: on a busy machine, the kernel rarely returns this instead of ENODEV
 		default:
 			return fmt.Errorf("receive a request of %s: %w", s.dir, err)
 		}
@@ -111,7 +111,7 @@ func (s *Server) loop(work context.Context) error {
 }
 
 // serveOne serves one request and reports whether the request still needs its slot.
-func (s *Server) serveOne(work context.Context, bytes, slot slot) (kept bool) {
+func (s *Server) serveOne(work context.Context, bytes []byte, slot slot) (keepsSlot bool) {
 	req, err := parseRequest(bytes)
 	if err != nil {
 		s.log.Error("request ignored", "dir", s.dir, "err", err)
@@ -127,9 +127,9 @@ func (s *Server) serveOne(work context.Context, bytes, slot slot) (kept bool) {
 // receiver receives requests, one after the other.
 type receiver struct {
 	server *Server
-	into   [2][]byte // a slot, and space for what does not fit into it
-	n      int
-	err    error
+	into   [2][]byte // a slot, and space for the bytes that do not fit into the slot
+	n      int       // bytes that the last system call has read
+	err    error     // error of the last system call
 	read   func(fd uintptr) bool
 }
 
@@ -169,8 +169,8 @@ func (r *receiver) receive(slot slot) ([]byte, error) {
 	return append(slot[:min(r.n, len(slot))], rest...), nil // a copy, if the request does not fit into the slot
 }
 
-// handle handles a request. Only a READ may be answered later; it then takes over the request's
-// slot.
+// handle handles a request. All requests but READs are answered before handle returns. A READ that
+// is answered later takes over the request's slot.
 func (s *Server) handle(work context.Context, req *request) error {
 	switch req.Opcode {
 	case opRead:

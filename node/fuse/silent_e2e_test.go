@@ -23,14 +23,14 @@ import (
 	"lighter/wire/client"
 )
 
-// nothing is a cache that stores nothing.
-type nothing struct{}
+// emptyCache is a cache that stores nothing.
+type emptyCache struct{}
 
-func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
-func (nothing) Has(chunk.ID) bool                { return false }
-func (nothing) Load([]chunk.Ref)                 {}
-func (nothing) Put(chunk.Ref, []byte)            {}
-func (nothing) IsLoading() bool                  { return false }
+func (emptyCache) Read(chunk.Ref, int, []byte) bool { return false }
+func (emptyCache) Has(chunk.ID) bool                { return false }
+func (emptyCache) Load([]chunk.Ref)                 {}
+func (emptyCache) Put(chunk.Ref, []byte)            {}
+func (emptyCache) IsLoading() bool                  { return false }
 
 // silentHub returns origins that accept connections and never answer.
 func silentHub(t *testing.T) *origin.Failover {
@@ -56,8 +56,8 @@ func silentHub(t *testing.T) *origin.Failover {
 	return hub
 }
 
-// page reads one page of a device in another process.
-func page(ctx context.Context, path string, n int64) (string, error) {
+// readPage reads one page of a device in another process.
+func readPage(ctx context.Context, path string, n int64) (string, error) {
 	args := []string{"if=" + path, "of=/dev/null", "bs=4096", "count=1", fmt.Sprintf("skip=%d", n)}
 	out, err := exec.CommandContext(ctx, "dd", args...).CombinedOutput()
 	return string(out), err
@@ -71,9 +71,10 @@ func (local) ReadAt(_ context.Context, dst []byte, _ int64) (missed int64, err e
 	return 0, nil
 }
 
-// Processes read chunks that only a hub that never answers has. There are more processes than
-// requests for units at a time. Each process gets an error at its deadline, not before. A reader of
-// another device is not affected. At the end, no request is in flight.
+// Processes read chunks that only one hub has, and this hub never answers. There are more processes
+// than requests for units that a device may have in flight. Each process gets an error at its
+// deadline, not before. A reader of another device is not affected. At the end, no request is in
+// flight.
 func TestSilentHub(t *testing.T) {
 	const deadline = 5 * time.Second
 	log := slog.New(slog.DiscardHandler)
@@ -82,7 +83,7 @@ func TestSilentHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.SetDeadline(deadline)
-	units := store.NewFetcher(silentHub(t), nothing{})
+	units := store.NewFetcher(silentHub(t), emptyCache{})
 	extents := filetree.New(t, 40, 60000).Extents
 	d := device.New(extents, nil, units.Share(), log)
 	path, err := server.Add(chunk.Sum([]byte("silent")), extents.DeviceSize, d)
@@ -106,17 +107,18 @@ func TestSilentHub(t *testing.T) {
 		}
 		readers.Go(func() {
 			begin := time.Now()
-			out, err := page(ctx, path, e.Offset/4096)
+			out, err := readPage(ctx, path, e.Offset/4096)
 			if err == nil || !strings.Contains(out, "Input/output error") || time.Since(begin) < deadline {
-				t.Errorf("extent %d, after %s: %v: %s", i, time.Since(begin), err, out)
+				t.Errorf("extent %d, after %s: got %v: %s; want an input/output error after %s", i,
+					time.Since(begin), err, out, deadline)
 			}
 		})
 	}
 	for units.Stats().InFlight.UrgentWaiting == 0 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	if out, err := page(ctx, other, 1); err != nil {
-		t.Errorf("another device: %v: %s", err, out)
+	if out, err := readPage(ctx, other, 1); err != nil {
+		t.Errorf("a read of another device: got %v: %s; want no error", err, out)
 	}
 	readers.Wait()
 	if n := server.Stats().Failed[fuse.ReasonLate]; n != extents.Extents || ctx.Err() != nil {

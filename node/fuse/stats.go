@@ -9,7 +9,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// reason is why a read failed with an input/output error: an index in Reasons.
+// reason says why a read failed with an input/output error. It is an index in Reasons.
 type reason int
 
 const (
@@ -53,14 +53,14 @@ type ServerStats struct {
 	// were not.
 	CachedBytes, FetchedBytes int64
 
-	Failed map[string]int64 // reads that failed with an input/output error, by reason
-	Resent int64            // reads that the kernel resent, because a previous daemon had not answered them
+	Failed map[string]int64 // number of reads that failed with an input/output error, by reason
+	Resent int64            // number of reads that the kernel resent: a previous daemon had not answered them
 
-	Active      int // reads that Readers are answering
-	ActiveBytes int64
-	Queued      int           // reads that are not active yet
+	Active      int           // number of reads that Readers are answering
+	ActiveBytes int64         // bytes that these reads ask for
+	Queued      int           // number of reads that are not active yet
 	Oldest      time.Duration // age of the oldest unanswered read
-	InKernel    int64         // requests that the kernel counts as unanswered, sent or not; -1: unknown
+	InKernel    int64         // number of requests that the kernel counts as unanswered, sent or not; -1: unknown
 	Stalled     time.Duration // how long requests have waited in the kernel while the server read none
 }
 
@@ -90,16 +90,16 @@ func (s *Server) Stats() ServerStats {
 
 // DeviceStats are a server's figures of one device since it was added.
 type DeviceStats struct {
-	Failed int64 `json:"failed"` // reads that failed with an input/output error
+	Failed int64 `json:"failed"` // number of reads that failed with an input/output error
 	// Refused is how many of the failed reads were evicted because too many were queued. Most are
 	// the kernel's read-ahead, which processes repeat if they need the data.
 	Refused int64 `json:"refused"`
-	Waited  Wait  `json:"waited"` // how long processes waited for its reads
+	Waited  Wait  `json:"waited"` // how long successful reads of the device took
 }
 
-// Wait says how long processes waited for answers.
+// Wait says how long successful reads waited for their answers.
 type Wait struct {
-	Fetched int64   `json:"fetchedFaults"` // number of reads some of whose bytes were not on this machine
+	Fetched int64   `json:"fetchedFaults"` // number of these reads with bytes that were not on this machine
 	Total   float64 `json:"totalSeconds"`
 	P50     float64 `json:"p50Seconds"`
 	P99     float64 `json:"p99Seconds"`
@@ -123,7 +123,7 @@ func (s *Server) DeviceStats(id chunk.ID) DeviceStats {
 type counters struct {
 	answers                   answers
 	cachedBytes, fetchedBytes atomic.Int64
-	received, resent          atomic.Int64               // READs that were received, and those of them that were resent
+	received, resent          atomic.Int64               // number of READs received, and of READs that were resent
 	failed                    [len(Reasons)]atomic.Int64 // by reason
 }
 
@@ -133,7 +133,8 @@ type fileCounters struct {
 	failed, refused atomic.Int64
 }
 
-// answers counts the successful reads: those whose bytes were all on this machine, and the others.
+// answers has the latencies of successful reads: cached if all bytes were on this machine, else
+// fetched.
 type answers struct{ cached, fetched latency }
 
 func (a *answers) add(took time.Duration, missed int64) {

@@ -12,6 +12,7 @@ import (
 	"lighter/format/chunk"
 )
 
+// A time that equals a bucket's bound is in this bucket. The bounds cover the longest read.
 func TestLatencyBuckets(t *testing.T) {
 	for bucket := range LatencyBuckets {
 		bound := LatencyBound(bucket)
@@ -48,18 +49,18 @@ func TestLatencyQuantiles(t *testing.T) {
 	}
 }
 
-// remote is a Reader of a device whose bytes from offset from on are not on this machine. It fails
+// remote is a Reader of a device with bytes on this machine only up to the offset local. It fails
 // if fail is set.
 type remote struct {
-	from int64
-	fail error
+	local int64
+	fail  error
 }
 
 func (r *remote) ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error) {
 	if r.fail != nil {
 		return 0, r.fail
 	}
-	missed = min(max(off+int64(len(dst))-r.from, 0), int64(len(dst)))
+	missed = min(max(off+int64(len(dst))-r.local, 0), int64(len(dst)))
 	_, err = ready{}.ReadAt(ctx, dst, off)
 	return missed, err
 }
@@ -68,20 +69,20 @@ func (r *remote) ReadAt(ctx context.Context, dst []byte, off int64) (missed int6
 // its reads in the same way.
 func TestReadsAreCounted(t *testing.T) {
 	server, k, _ := connect(t, resending)
-	reader := &remote{from: 40 << 10}
+	reader := &remote{local: 40 << 10}
 	id := k.add(server, "a", reader)
 	const size, reads = 16 << 10, testSize / (16 << 10)
 	for offset := uint64(0); offset < testSize; offset += size {
 		k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Offset: offset, Size: size}))
 	}
 	var st ServerStats
-	eventually(t, "counting", func() bool { // after the answer
+	eventually(t, "counting", func() bool { // a read is counted after its answer was sent
 		st = server.Stats()
 		return st.Cached.Count()+st.Fetched.Count() == reads &&
 			server.DeviceStats(id).Waited.Fetched == st.Fetched.Count()
 	})
 	if st.Cached.Count() != 2 || st.CachedBytes != 40<<10 || st.FetchedBytes != testSize-40<<10 {
-		t.Errorf("%d local reads, %d local bytes, %d fetched bytes; want 2, %d, %d",
+		t.Errorf("%d cached reads, %d cached bytes, %d fetched bytes; want 2, %d, %d",
 			st.Cached.Count(), st.CachedBytes, st.FetchedBytes, 40<<10, testSize-40<<10)
 	}
 	if w := server.DeviceStats(id).Waited; w.Total <= 0 || w.P50 > w.P99 || w.P99 > w.Max {
@@ -102,6 +103,7 @@ func TestReadsAreCounted(t *testing.T) {
 	})
 }
 
+// Active and queued reads are in the server's figures until they are answered.
 func TestUnansweredReadsAreCounted(t *testing.T) {
 	server, k, _ := connect(t, resending)
 	r := newStuck()

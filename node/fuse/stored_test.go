@@ -21,7 +21,7 @@ func TestStoredJournal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j.acquire() // was answered
+		j.acquire() // an empty slot, as of an answered request
 		copy(j.acquire(), rawRequest(opRead, 7, nodeID(id), bodyOf(gofuse.ReadIn{Offset: 4096, Size: small})))
 		copy(j.acquire(), rawRequest(opLookup, 8, gofuse.FUSE_ROOT_ID, []byte("missing\x00")))
 		return bytes.Clone(j.mem)
@@ -58,7 +58,8 @@ func TestStoredJournal(t *testing.T) {
 		case a.unique == 7 && a.errno == 0 && bytes.Equal(a.data, patterned(4096, small)):
 		case a.unique == 8 && a.errno == unix.ENOENT:
 		default:
-			t.Errorf("request %d: got %d bytes and errno %d", a.unique, len(a.data), a.errno)
+			t.Errorf("request %d: got %d bytes and errno %d; want the bytes of read 7, or ENOENT for lookup 8",
+				a.unique, len(a.data), int(a.errno))
 		}
 	}
 	cancel()

@@ -13,6 +13,7 @@ import (
 	"lighter/format/chunk"
 )
 
+// resent is resentBit, of a request that the test resends.
 const resent = 1 << 63
 
 // A successor answers the reads that its predecessor left unanswered.
@@ -38,7 +39,7 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := k.next(); a.unique != 0 || int32(-a.errno) != -gofuse.NOTIFY_RESEND {
-		t.Errorf("%+v, want the notification NOTIFY_RESEND", a)
+		t.Errorf("got %+v, want the notification NOTIFY_RESEND", a)
 	}
 	for unique := range uint64(unanswered) {
 		k.read(resent|unique, id, 0, small)
@@ -48,7 +49,8 @@ func TestTakeOver(t *testing.T) {
 	go func() { served <- next.Serve(ctx) }()
 	for range unanswered {
 		if a := k.next(); a.unique&resent == 0 || a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
-			t.Errorf("read %d: %d bytes, %v; want %d bytes", a.unique, len(a.data), a.errno, small)
+			t.Errorf("read %d: got %d bytes and errno %d; want a resent read, %d bytes and errno 0", a.unique,
+				len(a.data), int(a.errno), small)
 		}
 	}
 	cancel()
@@ -110,7 +112,7 @@ func TestTakeOverWithAJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Adopt(nil, s.dir, s.State(), s.log); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("Adopt without descriptors: %v, want ErrUnsupported", err)
+		t.Errorf("Adopt without descriptors: got %v, want ErrUnsupported", err)
 	}
 	next, err := Adopt(kept, s.dir, s.State(), s.log)
 	if err != nil {
@@ -129,7 +131,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 		got[a.unique]++
 		if want := a.unique == 1000; want != (a.errno == unix.ENOENT) ||
 			!want && !bytes.Equal(a.data, patterned(0, small)) {
-			t.Errorf("request %d: %d bytes, %v", a.unique, len(a.data), a.errno)
+			t.Errorf("request %d: got %d bytes and errno %d; want ENOENT for the lookup, and the bytes of each read",
+				a.unique, len(a.data), int(a.errno))
 		}
 	}
 	if len(got) != unanswered+1 {
@@ -147,8 +150,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	}
 }
 
-// A version with other limits made a journal with another number of slots. The server answers the
-// request in it and goes on using this journal.
+// A journal of another version of Lighter has another number of slots. The server answers the
+// request in this journal, and then goes on using the journal.
 func TestJournalOfAnotherSize(t *testing.T) {
 	for _, slots := range []int64{4, 2 * journalSlots} {
 		s, k := newPair(t, journalled)
@@ -156,7 +159,7 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { kept[0].Close() }) // if the test fails: the kernel's end waits for it to be closed
+		t.Cleanup(func() { kept[0].Close() }) // if the test fails: k.receive ends only when all copies are closed
 		if err := errors.Join(s.Detach(), kept[1].Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +192,8 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		close(r.release)
 		for range reads {
 			if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
-				t.Errorf("%d slots: read %d: %d bytes, %v", slots, a.unique, len(a.data), a.errno)
+				t.Errorf("%d slots, read %d: got %d bytes and errno %d, want %d of the device and 0", slots,
+					a.unique, len(a.data), int(a.errno), small)
 			}
 		}
 		cancel()
@@ -205,6 +209,6 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := openJournal(file); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("openJournal of a file that is no journal: %v, want ErrUnsupported", err)
+		t.Errorf("openJournal of a file that is no journal: got %v, want ErrUnsupported", err)
 	}
 }

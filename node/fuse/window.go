@@ -19,17 +19,17 @@ var _ connection = (*control)(nil)
 
 // window bounds the requests that the kernel has sent and the server has not yet read. It sets the
 // connection's max_background to the number of unanswered reads that the server knows, plus
-// windowRoom. The kernel blocks each process that needs one more. So a process that floods one
-// device waits, and only a short queue precedes a request of another process. A read that is stuck
-// in the server widens the window by one, up to maxBackground.
+// windowRoom. The kernel blocks each process that would exceed this number. So a process that
+// floods one device waits, and only a short queue precedes a request of another process. Each read
+// that is stuck in the server widens the window by one request, up to maxBackground.
 //
-// It is safe for concurrent use. Without a control file system it has no effect.
+// A window is safe for concurrent use. Without a control file system it has no effect.
 type window struct {
 	connection connection
 
 	mu   sync.Mutex
-	size int
-	lost int // requests that the kernel counts, and that no server will answer
+	size int // max_background, as the window has set it
+	lost int // number of requests that the kernel counts as unanswered and no server will answer
 }
 
 func newWindow(c connection) *window { return &window{connection: c, size: maxBackground} }
@@ -76,8 +76,8 @@ func (w *window) wake(processes int) {
 // received no request although the kernel has requests for it.
 //
 // A previous server may have lost requests. The kernel counts them for ever, so they would use up
-// the room. A long stall shows that there are such requests. check also wakes processes whose
-// wake-up went to a process that was then killed.
+// the room. A long stall shows that there are such requests. check also repeats wake-ups: a process
+// that was woken may have been killed, and the other blocked processes still wait.
 func (w *window) check(inKernel int64, known int, stalled time.Duration) {
 	w.mu.Lock()
 	switch {

@@ -16,7 +16,7 @@ var errMalformed = errors.New("malformed FUSE request")
 type request struct {
 	gofuse.InHeader
 	bytes []byte // starts with the header
-	slot  slot   // slot that it was received into; nil: it has none, or its read has taken the slot over
+	slot  slot   // slot that has the request; nil: there is none, or the read has taken the slot over
 }
 
 // parseRequest checks that b is one whole request. The result refers to b.
@@ -53,8 +53,8 @@ func (r request) name() (string, error) {
 	return string(name[:len(name)-1]), nil
 }
 
-// reply returns an answer with a payload. status is a negative errno or 0; if unique is 0, it is
-// the code of a notification.
+// reply returns an answer with a payload. status is a negative errno or 0. If unique is 0, reply
+// returns a notification, and status is its code.
 func reply(unique uint64, status int32, payload ...[]byte) []byte {
 	size := outHeaderSize
 	for _, p := range payload {
@@ -70,8 +70,8 @@ func reply(unique uint64, status int32, payload ...[]byte) []byte {
 
 func putHeader(b []byte, h gofuse.OutHeader) { copy(b, wire(&h)) }
 
-// appendDirent appends one directory entry, unless b would grow beyond limit. next is the offset
-// that continues after this entry.
+// appendDirent appends one directory entry, or returns false if b would grow beyond limit bytes.
+// next is the offset from which a READDIR continues after this entry.
 func appendDirent(b []byte, limit int, node, next uint64, kind uint32, name string) (_ []byte, ok bool) {
 	size := (24 + len(name) + direntAlign - 1) / direntAlign * direntAlign
 	if len(b)+size > limit {

@@ -49,7 +49,7 @@ func TestAnswersAreGolden(t *testing.T) {
 	record("RELEASE", k.ask(opRelease, node, bodyOf(gofuse.ReleaseIn{})))
 	record("DESTROY", k.ask(opDestroy, root, nil))
 	record("GETXATTR", k.ask(22, node, make([]byte, 16)))
-	record("an opcode to come", k.ask(999, node, nil)) // unknown today
+	record("an opcode to come", k.ask(999, node, nil)) // one that no kernel sends today
 	k.send(opForget, 3, node, make([]byte, 8))
 	k.send(opBatchForget, 4, 0, make([]byte, 24))
 	k.sync()
@@ -79,7 +79,7 @@ func TestNegotiate(t *testing.T) {
 	}
 	const large = 64 << 10 // the page size of some arm64 kernels
 	if _, state, err := negotiate(init(all), large); err != nil || int(state.MaxPages)*large != maxRead {
-		t.Errorf("with pages of 64 KiB: %+v, %v", state, err)
+		t.Errorf("with pages of 64 KiB: got %+v, %v; want reads of up to %d bytes", state, err, maxRead)
 	}
 	old := gofuse.InitIn{Major: 7, Minor: 31, Flags: gofuse.CAP_ASYNC_READ}
 	_, state, err = negotiate(init(old), pageSize)
@@ -88,7 +88,7 @@ func TestNegotiate(t *testing.T) {
 	}
 	for _, bad := range []gofuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
 		if _, _, err := negotiate(init(bad), pageSize); err == nil {
-			t.Errorf("negotiated with protocol %d.%d", bad.Major, bad.Minor)
+			t.Errorf("protocol %d.%d was accepted, want an error", bad.Major, bad.Minor)
 		}
 	}
 	req, _ := parseRequest(rawRequest(opLookup, 2, 0, bodyOf(all)))
@@ -139,19 +139,19 @@ func TestAddRefuses(t *testing.T) {
 	s, k := newPair(t, resending)
 	id := k.add(s, "a", ready{})
 	if _, err := s.Add(id, testSize, ready{}); err == nil {
-		t.Error("a device was added twice")
+		t.Error("a device was added twice, want an error")
 	}
 	twin := id
 	twin[31]++ // the node ID depends only on the first eight bytes
 	if _, err := s.Add(twin, testSize, ready{}); err == nil {
-		t.Error("two devices with the same node ID were added")
+		t.Error("two devices with the same node ID were added, want an error")
 	}
 	if err := s.Remove(twin); err != nil || s.file(nodeID(id)) == nil {
-		t.Error("Remove of an unknown device removed the one with its node ID:", err)
+		t.Errorf("Remove of an unknown device: error %v, or it has removed the device with the same node ID", err)
 	}
 	for _, size := range []int64{-4096, 1, 4095} {
 		if _, err := s.Add(testID("b"), size, ready{}); err == nil {
-			t.Errorf("a device of %d bytes was added", size)
+			t.Errorf("a device of %d bytes was added, want an error", size)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestErrno(t *testing.T) {
 			t.Errorf("errno of %v: %v, want %v", test.err, got, test.want)
 		}
 		if test.err != nil && errno(wrap(test.err)) != test.want {
-			t.Errorf("errno of %v, wrapped: not %v", test.err, test.want)
+			t.Errorf("errno of %v, wrapped: got %v, want %v", test.err, errno(wrap(test.err)), test.want)
 		}
 	}
 }

@@ -1,16 +1,17 @@
 // Package keeper holds the descriptors of the connection to the kernel while the daemon is
-// replaced, so that the next daemon can take them over. If the service manager can, it holds copies
-// of them (manager.go). Otherwise a keeper process holds them (run.go). It has no other task, and
-// so no reason to end. Requests to a dead daemon wait in the kernel for the next daemon.
+// replaced, so that the next daemon can take them over. If the service manager has a descriptor
+// store, it holds copies of the descriptors (manager.go). Otherwise a keeper process holds them
+// (run.go). A keeper process has no other task, and so no reason to end. Requests to a dead daemon
+// wait in the kernel for the next daemon.
 //
 // A keeper does not answer requests of the kernel. It holds a few descriptors and a short note, and
-// interprets neither. New descriptors and a new note replace those that it held.
+// interprets neither. New descriptors and a new note replace the previous ones.
 //
 // A keeper process ends by itself when the kernel has ended the connection, because everything was
 // unmounted. If the process is killed while no daemon runs, the connection ends, and reads fail.
 //
-// It listens on a Unix socket (SOCK_SEQPACKET) that only root can use, and answers one message of
-// each connection:
+// A keeper process listens on a Unix socket (SOCK_SEQPACKET) that only root can use. A client sends
+// one message on each connection. The messages and answers are:
 //
 //	K note + descriptors  →  K                       hold these, and drop what was held
 //	T                     →  T note + descriptors    copies; no descriptor: nothing is held
@@ -42,7 +43,7 @@ const (
 
 	maxNote  = 4096            // bytes of a note
 	maxFiles = 4               // descriptors that are held with a note
-	timeout  = 5 * time.Second // for each wait for the other side; a keeper answers at once
+	timeout  = 5 * time.Second // of each wait for the other end; a keeper answers at once
 )
 
 // Socket returns the path of the socket of root's keeper.
@@ -53,8 +54,8 @@ type Keeper interface {
 	// Keep makes the keeper hold copies of files, and note, instead of what it held. files[0] is
 	// the connection: when it ends, the keeper drops everything.
 	Keep(ctx context.Context, files []*os.File, note []byte) error
-	// Take returns copies of the descriptors that the keeper holds, and the note. The keeper still
-	// holds its own. If it holds nothing, the error wraps fs.ErrNotExist.
+	// Take returns copies of the descriptors that the keeper holds, and the note. The keeper goes
+	// on holding its descriptors. If it holds nothing, the error wraps fs.ErrNotExist.
 	Take(ctx context.Context) (files []*os.File, note []byte, err error)
 	// Holds returns nil if the keeper holds the descriptors that it was given with this note. If
 	// the keeper certainly does not hold them, the error wraps fs.ErrNotExist.
@@ -69,7 +70,7 @@ var _, _ Keeper = Process{}, (*Manager)(nil)
 
 // Process is a keeper process.
 type Process struct {
-	Root string // of its node
+	Root string // the node's root directory
 	// Command is the path and the arguments of a program that calls Run. The program's descriptor 3
 	// is the listening socket. Without a Command, no keeper process can be started.
 	Command []string
@@ -93,12 +94,13 @@ func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error 
 // checkSize fails if a keeper cannot hold these files and a note of this length.
 func checkSize(files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
-		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
-			maxFiles, maxNote)
+		return fmt.Errorf("keep %d descriptors and a note of %d bytes: a keeper holds 1 to %d, and at most %d bytes",
+			len(files), len(note), maxFiles, maxNote)
 	}
 	return nil
 }
 
+// give makes the keeper process of root hold files and note.
 func give(ctx context.Context, root string, files []*os.File, note []byte) error {
 	conn, err := dial(ctx, root)
 	if err != nil {
@@ -160,10 +162,10 @@ func (p Process) Holds(ctx context.Context, note []byte) error {
 // String implements Keeper.
 func (Process) String() string { return "a process of its own" }
 
-// ask returns copies of what the keeper process holds.
+// ask returns the note, and copies of the descriptors, that the keeper process holds.
 func (p Process) ask(ctx context.Context) (note []byte, fds []int, err error) {
 	note, fds, err = p.askOnce(ctx)
-	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // it has probably just ended
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // the process has probably just ended
 		note, fds, err = p.askOnce(ctx)
 	}
 	return note, fds, err
@@ -237,7 +239,7 @@ func start(root string, command []string) error {
 	}
 	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	if err := os.Chmod(Socket(root), 0o600); err != nil { // not too late: only root can enter the directory
+	if err := os.Chmod(Socket(root), 0o600); err != nil { // in time, because only root can enter the directory
 		return err
 	}
 	file, err := listener.File()
@@ -248,13 +250,13 @@ func start(root string, command []string) error {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Dir = "/"
-	// A session of its own: signals to the daemon's terminal or process group do not
-	// reach the keeper.
+	// A session of its own: signals to the daemon's terminal or process group do not reach the
+	// keeper.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // otherwise it would become a zombie
+	go func() { _ = cmd.Wait() }() // otherwise the process would become a zombie when it ends
 	return nil
 }
 

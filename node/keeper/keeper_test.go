@@ -21,7 +21,7 @@ func TestHolds(t *testing.T) {
 	holds := func(note string, want bool) {
 		t.Helper()
 		if err := p.Holds(t.Context(), []byte(note)); want != (err == nil) || !want && !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("note %q: got %v, want held %t", note, err, want)
+			t.Errorf("Holds of note %q: got %v; want success %t, or else %v", note, err, want, fs.ErrNotExist)
 		}
 	}
 	holds("", false)
@@ -50,6 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// keep makes root's keeper hold a file, and starts a keeper if none runs.
 func keep(t *testing.T, root string, file *os.File, note string) error {
 	t.Helper()
 	self, err := os.Executable()
@@ -71,8 +72,8 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// gone waits until root's keeper has ended.
-func gone(t *testing.T, root string) {
+// awaitEnd waits until root's keeper has ended.
+func awaitEnd(t *testing.T, root string) {
 	t.Helper()
 	for {
 		if _, _, err := (Process{Root: root}).Take(t.Context()); errors.Is(err, unix.ECONNREFUSED) || errors.Is(err,
@@ -83,6 +84,8 @@ func gone(t *testing.T, root string) {
 	}
 }
 
+// Take returns the file and note of the last Keep. A keeper closes its file at the next Keep and at
+// Drop, and ends at Drop and when its connection ends.
 func TestKeepTakeDrop(t *testing.T) {
 	root := socketdir.New(t)
 	if _, _, err := (Process{Root: root}).Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +96,7 @@ func TestKeepTakeDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	for range 3 { // any number of times
+	for range 3 { // Take works any number of times
 		files, note, err := Process{Root: root}.Take(t.Context())
 		if err != nil || string(note) != "first" || len(files) != 1 {
 			t.Fatalf("take: got %d files, note %q, %v; want 1 and %q", len(files), note, err, "first")
@@ -118,7 +121,7 @@ func TestKeepTakeDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the first file is still held: %v", err)
+		t.Errorf("the first file: got %v, want EOF, because the keeper has closed it", err)
 	}
 	files, note, err := Process{Root: root}.Take(t.Context())
 	if err != nil || string(note) != "second" {
@@ -128,7 +131,7 @@ func TestKeepTakeDrop(t *testing.T) {
 
 	// The keeper ends with its connection. A new keeper can use the socket's path.
 	r2.Close()
-	gone(t, root)
+	awaitEnd(t, root)
 	r3, w3 := pipe(t)
 	if err := keep(t, root, w3, "third"); err != nil {
 		t.Fatal(err)
@@ -138,21 +141,22 @@ func TestKeepTakeDrop(t *testing.T) {
 	}
 	w3.Close()
 	if _, err := r3.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("a dropped file is still held: %v", err)
+		t.Errorf("a dropped file: got %v, want EOF, because the keeper has closed it", err)
 	}
-	gone(t, root)
+	awaitEnd(t, root)
 	if err := (Process{Root: root}).Drop(t.Context()); err != nil {
-		t.Errorf("drop without a keeper: got %v, want none", err)
+		t.Errorf("drop without a keeper: got %v, want no error", err)
 	}
 }
 
 func TestNoteTooLong(t *testing.T) {
 	_, w := pipe(t)
 	if err := keep(t, socketdir.New(t), w, string(make([]byte, maxNote+1))); err == nil {
-		t.Error("got no error")
+		t.Errorf("a note of %d bytes: got no error", maxNote+1)
 	}
 }
 
+// Keep fails if the keeper's program is missing, or ends without an answer.
 func TestProgramThatIsNoKeeper(t *testing.T) {
 	_, w := pipe(t)
 	for _, program := range []string{"/no/such/program", "/bin/true"} {
@@ -163,6 +167,8 @@ func TestProgramThatIsNoKeeper(t *testing.T) {
 	}
 }
 
+// A keeper holds several descriptors and returns them in the same order. Keep fails without
+// descriptors, and with more than maxFiles.
 func TestKeepSeveral(t *testing.T) {
 	root := socketdir.New(t)
 	self, err := os.Executable()
@@ -179,13 +185,13 @@ func TestKeepSeveral(t *testing.T) {
 	if err != nil || len(files) != 2 || string(note) != "two" {
 		t.Fatalf("take: got %d files, note %q, %v; want 2 and %q", len(files), note, err, "two")
 	}
-	for i, r := range []*os.File{r1, r2} { // in the same order
+	for i, r := range []*os.File{r1, r2} {
 		b := make([]byte, 1)
 		if _, err := files[i].Write([]byte{byte(i)}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.ReadFull(r, b); err != nil || b[0] != byte(i) {
-			t.Errorf("file %d: got %v, %v", i, b, err)
+			t.Errorf("file %d: got byte %d, %v; want %d", i, b[0], err, i)
 		}
 		files[i].Close()
 	}

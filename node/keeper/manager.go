@@ -20,12 +20,12 @@ import (
 // this process. If the service has a descriptor store, it also holds descriptors for the next
 // process. A nil *Manager means that there is no service manager; its Notify does nothing.
 type Manager struct {
-	socket   string // NOTIFY_SOCKET
-	stores   int    // number of descriptors that it can hold
-	watchdog time.Duration
-	kept     map[string]int // descriptors that it has passed to this process, by name
+	socket   string         // NOTIFY_SOCKET
+	stores   int            // number of descriptors that the manager can hold
+	watchdog time.Duration  // longest time between two reports; 0: none are expected
+	kept     map[string]int // descriptors that the manager has passed to this process, by name
 	note     *os.File       // shared memory with the note; the manager holds a copy of its descriptor
-	holds    []byte         // the note in the last successful Keep; nil: there was none
+	held     []byte         // the note of the last successful Keep; nil: there was none
 }
 
 // The descriptors that the manager holds are named managedFile and a number, or managedNote for the
@@ -43,7 +43,7 @@ var variables = []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE"
 	"WATCHDOG_PID"}
 
 // WithoutManager returns an environment without the variables of a service manager, for a process
-// that is not the manager's.
+// that the manager has not started.
 func WithoutManager(environment []string) []string {
 	return slices.DeleteFunc(slices.Clone(environment), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
@@ -52,11 +52,11 @@ func WithoutManager(environment []string) []string {
 }
 
 // Environment returns the service manager of this process, or nil. It takes the descriptors that
-// the manager passes, and is called once, before any child process is started.
+// the manager has passed. It must be called once, before any child process is started.
 //
 // See sd_notify(3), sd_listen_fds(3) and FDSTORE in systemd.exec(5): since systemd 254 a service
-// knows whether it has a store. With an older systemd, a keeper process is used. The unit must not
-// kill it (KillMode=process).
+// knows whether it has a descriptor store. With an older systemd, the node uses a keeper process,
+// and systemd must not kill this process when it stops the unit (KillMode=process).
 func Environment() *Manager {
 	defer func() {
 		for _, name := range variables {
@@ -160,14 +160,14 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 	if err := m.barrier(ctx); err != nil {
 		return err
 	}
-	m.holds = bytes.Clone(note)
+	m.held = bytes.Clone(note)
 	return nil
 }
 
-// Holds implements Keeper. A manager cannot be asked what it holds, so Holds relies on the
-// confirmation that Keep has got.
+// Holds implements Keeper. A manager cannot be asked what it holds, so Holds compares note with the
+// note of the last successful Keep.
 func (m *Manager) Holds(_ context.Context, note []byte) error {
-	if m.holds == nil || !bytes.Equal(m.holds, note) {
+	if m.held == nil || !bytes.Equal(m.held, note) {
 		return fmt.Errorf("the service manager does not hold the devices: %w", fs.ErrNotExist)
 	}
 	return nil
@@ -191,8 +191,8 @@ func (m *Manager) write(note []byte) error {
 	return err
 }
 
-// barrier waits until the manager has read all messages. The manager then closes the end of a pipe
-// that it was sent.
+// barrier waits until the manager has read all messages. It sends the manager one end of a pipe.
+// The manager closes this end after it has read the previous messages.
 func (m *Manager) barrier(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -225,7 +225,7 @@ func (m *Manager) Take(ctx context.Context) ([]*os.File, []byte, error) {
 	fd, ok := m.kept[managedNote]
 	if !ok {
 		err := fmt.Errorf("the service manager holds nothing: %w", fs.ErrNotExist)
-		return nil, nil, errors.Join(err, m.dropRest(ctx))
+		return nil, nil, errors.Join(err, m.dropWithoutNote(ctx))
 	}
 	var files []*os.File
 	for i := 0; ; i++ {
@@ -244,9 +244,9 @@ func (m *Manager) Take(ctx context.Context) ([]*os.File, []byte, error) {
 	return files, bytes.TrimRight(page, "\x00"), nil
 }
 
-// dropRest drops files without a note. A daemon was killed before it had sent everything, and the
-// files would keep the connection open.
-func (m *Manager) dropRest(ctx context.Context) error {
+// dropWithoutNote drops files that the manager holds without a note. They are from a daemon that
+// was killed before it had sent everything, and would keep the connection open.
+func (m *Manager) dropWithoutNote(ctx context.Context) error {
 	if len(m.kept) == 0 {
 		return nil
 	}
@@ -265,9 +265,9 @@ func (m *Manager) Drop(ctx context.Context) error {
 			return err
 		}
 	}
-	m.kept, m.holds = nil, nil
+	m.kept, m.held = nil, nil
 	if m.note != nil {
-		_ = m.note.Close() // shared memory
+		_ = m.note.Close() // nothing can be lost: the file is only memory
 		m.note = nil
 	}
 	return m.barrier(ctx)

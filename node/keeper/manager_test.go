@@ -16,8 +16,8 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// startManager starts a service manager that confirms all messages and closes all descriptors. end
-// ends it, and returns the messages that it has received.
+// startManager starts a service manager that closes all descriptors that it receives, which also
+// confirms all messages. end ends the manager, and returns the messages that it has received.
 func startManager(t *testing.T) (path string, end func() string) {
 	t.Helper()
 	path = filepath.Join(socketdir.New(t), "notify")
@@ -26,9 +26,9 @@ func startManager(t *testing.T) (path string, end func() string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { socket.Close() })
-	said := make(chan string, 16)
+	received := make(chan string, 16)
 	go func() {
-		defer close(said)
+		defer close(received)
 		b, oob := make([]byte, 4096), make([]byte, 64)
 		for {
 			n, oobn, _, _, err := socket.ReadMsgUnix(b, oob)
@@ -37,14 +37,14 @@ func startManager(t *testing.T) (path string, end func() string) {
 			}
 			fds, _ := descriptors(oob[:oobn])
 			closeAll(fds) // as an answer to BARRIER=1
-			said <- string(b[:n])
+			received <- string(b[:n])
 		}
 	}()
 	return path, func() string {
 		socket.Close()
 		var all strings.Builder
-		for lines := range said {
-			all.WriteString(lines + "\n")
+		for message := range received {
+			all.WriteString(message + "\n")
 		}
 		return all.String()
 	}
@@ -59,15 +59,15 @@ func TestManagerDoesNotPoll(t *testing.T) {
 	if err := m.Keep(t.Context(), []*os.File{r}, []byte("note")); err != nil {
 		t.Fatal(err)
 	}
-	told := end()
-	if stored, polled := strings.Count(told, "FDSTORE=1\n"), strings.Count(told,
-		"FDSTORE=1\nFDPOLL=0\n"); stored != 2 || polled != stored {
-		t.Errorf("got %d descriptors, %d with FDPOLL=0; want 2 and 2:\n%s", stored, polled, told)
+	sent := end()
+	if stored, unpolled := strings.Count(sent, "FDSTORE=1\n"), strings.Count(sent,
+		"FDSTORE=1\nFDPOLL=0\n"); stored != 2 || unpolled != stored {
+		t.Errorf("got %d descriptors, %d with FDPOLL=0; want 2 and 2:\n%s", stored, unpolled, sent)
 	}
 }
 
 // A daemon that was killed before it had sent everything leaves files without a note. Take closes
-// them, here and in the service manager. Otherwise readers would wait for ever.
+// these files in this process and in the service manager. Otherwise readers would wait for ever.
 func TestFilesWithoutANote(t *testing.T) {
 	path, end := startManager(t)
 	r, w := pipe(t)
@@ -90,7 +90,7 @@ func TestFilesWithoutANote(t *testing.T) {
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("a file without a note is still open: %v", err)
 	}
-	if told := end(); !strings.Contains(told, "FDSTOREREMOVE=1\nFDNAME=lighter-0\n") {
-		t.Errorf("want FDSTOREREMOVE for the file, got:\n%s", told)
+	if sent := end(); !strings.Contains(sent, "FDSTOREREMOVE=1\nFDNAME=lighter-0\n") {
+		t.Errorf("want FDSTOREREMOVE for the file, got:\n%s", sent)
 	}
 }

@@ -15,9 +15,8 @@ import (
 // as containers run, and daemons of many versions use it.
 var messages = []struct {
 	ask, answer           string
-	askFiles, answerFiles int
+	askFiles, answerFiles int // numbers of descriptors
 }{
-
 	{"Kthe note", "K", 2, 0},
 	{"T", "Tthe note", 0, 2},
 	{"D", "", 0, 0},
@@ -38,12 +37,13 @@ func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 		if err := sendRaw(conn, m.ask, m.askFiles, w); err != nil {
 			t.Fatal(err)
 		}
-		if m.answer == "" { // no answer: the process ends, and so does the connection
+		if m.answer == "" { // the keeper does not answer, but ends
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
 		} else if got, files := receiveRaw(t, conn); got != m.answer || files != m.answerFiles {
-			t.Errorf("%q: got %q and %d descriptors, want %q and %d", m.ask, got, files, m.answer, m.answerFiles)
+			t.Errorf("answer to %q: got %q and %d descriptors, want %q and %d", m.ask, got, files, m.answer,
+				m.answerFiles)
 		}
 		conn.Close()
 	}
@@ -60,11 +60,11 @@ func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
 		for _, m := range messages {
 			conn, err := listener.AcceptUnix()
 			if err != nil {
-				t.Error(err) // an error, too, if the daemon did not connect before the test closed the listener
+				t.Errorf("accept: %v; want a connection for each message", err)
 				return
 			}
 			if got, files := receiveRaw(t, conn); got != m.ask || files != m.askFiles {
-				t.Errorf("got %q and %d descriptors, want %q and %d", got, files, m.ask, m.askFiles)
+				t.Errorf("the daemon sent %q and %d descriptors, want %q and %d", got, files, m.ask, m.askFiles)
 			}
 			if m.answer != "" {
 				if err := sendRaw(conn, m.answer, m.answerFiles, w); err != nil {
@@ -80,7 +80,7 @@ func TestDaemonSpeaksTheFirstVersion(t *testing.T) {
 	}
 	files, note, err := p.Take(t.Context())
 	if err != nil || len(files) != 2 || string(note) != "the note" {
-		t.Errorf("got %d descriptors and note %q, error %v; want 2 and %q", len(files), note, err, "the note")
+		t.Errorf("Take: got %d descriptors and note %q, error %v; want 2 and %q", len(files), note, err, "the note")
 	}
 	for _, file := range files {
 		file.Close()

@@ -13,8 +13,8 @@ import (
 // listenerFD is the descriptor of the listening socket that a keeper process inherits.
 const listenerFD = 3
 
-// idle is how long a keeper process waits for its first descriptors.
-const idle = 10 * time.Second
+// firstTimeout is how long a keeper process waits for its first descriptors.
+const firstTimeout = 10 * time.Second
 
 // keeper has what a keeper process holds. The descriptors are not os.Files, because Go's poller
 // would watch os.Files, and wake the process for each request of the kernel.
@@ -24,7 +24,8 @@ type keeper struct {
 }
 
 // Run runs a keeper process. It answers on the socket that the process has inherited. It returns
-// when the connection that it holds has ended, at Drop, or if it holds nothing when idle is over.
+// when the connection that it holds has ended, when a client drops it, or if no descriptors have
+// arrived within firstTimeout.
 func Run() error {
 	// The kernel must not kill the keeper when memory is short: the keeper uses next to no memory.
 	// If this process may not set its score, it has the daemon's score.
@@ -56,13 +57,13 @@ func serve(listener *net.UnixListener) error {
 		switch {
 		case err == nil:
 			if dropped := k.answer(conn); dropped {
-				return nil // conn stays open, so that it ends with the process, for which the client waits
+				return nil // conn stays open: its end shows the client that the process has ended
 			}
 			conn.Close()
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
 		}
-		if len(k.fds) == 0 && time.Since(start) > idle || len(k.fds) > 0 && ended(k.fds[0]) {
+		if len(k.fds) == 0 && time.Since(start) > firstTimeout || len(k.fds) > 0 && ended(k.fds[0]) {
 			return nil
 		}
 	}

@@ -43,8 +43,8 @@ func bind(tree, dir string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// Unbind undoes one Bind of a tree below root, whether a node runs there or not. If nothing is
-// mounted at dir, or something other than such a tree, Unbind returns false and changes nothing.
+// Unbind undoes one Bind of a tree below root, whether a node runs there or not. If the uppermost
+// mount at dir is not such a tree, or there is no mount, Unbind returns false and changes nothing.
 func Unbind(root, dir string) (found bool, err error) {
 	found, err = Bound(root, dir)
 	if !found || err != nil {
@@ -65,7 +65,8 @@ func Bound(root, dir string) (bool, error) {
 	return strings.HasPrefix(top, trees.Dir(root)+"/"), err
 }
 
-// Rebind mounts a mounted tree at dir, in place of a bound tree that is not served any more.
+// Rebind mounts a mounted tree at dir, and detaches the bound tree there, which is not served any
+// more.
 func Rebind(tree, dir string) error {
 	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 		return fmt.Errorf("detach what a previous node mounted on %s: %w", dir, err)

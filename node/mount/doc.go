@@ -2,8 +2,8 @@
 // its local device as the data.
 //
 // The kernel reads the two files directly, or behind loop devices if it cannot mount files (Mode).
-// Before an image is claimed, Probe finds out whether the kernel can mount trees at all, and
-// CheckMountable repeats that from time to time while it cannot.
+// When a node starts, Probe finds out whether the kernel can mount trees at all. If it cannot,
+// CheckMountable probes again from time to time.
 //
 // Type Mounts has the mounts of the running node. The functions without a receiver work on a node's
 // root directory, whether a node runs there or not. Bind and Unbind show a tree in another

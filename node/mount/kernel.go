@@ -27,12 +27,12 @@ type kernel struct {
 	mount func(source, target, fstype string, flags uintptr, data string) error // mount(2)
 }
 
-// mountErofs mounts a metadata image on the directory dir. device is the file that has the data. It
-// returns the mode that it used, File or Loop. It does not read from the device.
+// mountErofs mounts a metadata image on the directory dir. device is the file that has the data.
+// mountErofs returns the mode that it used, File or Loop. It does not read from the device.
 //
 // The kernel's read_ahead_kb stays at its default of 128. With 1024 the kernel requests 1.5 times
 // as many bytes in nearly as many reads (Linux 6.18, importing Python packages). Instead, the
-// device reads ahead of sequential readers. The same read-ahead is set for loop devices
+// device reads ahead of sequential readers. Loop devices get a read-ahead of 128 KiB, too
 // (docs/decisions/loop.md).
 func (k kernel) mountErofs(metadata, device, dir string) (Mode, error) {
 	if strings.Contains(device, ",") {
@@ -122,8 +122,8 @@ func unmountError(dir string, err error) error {
 	return fmt.Errorf("unmount %s: %w", dir, err)
 }
 
-// detach detaches everything that is mounted on dir, even mounts in use: their users keep them. It
-// is for mounts whose devices are not served any more and will not be.
+// detach detaches everything that is mounted on dir, even mounts in use: their users keep them.
+// Callers use it only for mounts whose devices are not served any more, and never will be.
 func detach(dir string) error {
 	if err := unmountAll(dir, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("detach what a previous node mounted on %s: %w", dir, err)

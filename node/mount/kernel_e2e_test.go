@@ -47,7 +47,7 @@ func makeImage(t *testing.T) (metadata, device string) {
 	return metadata, device
 }
 
-// mountPoint makes a directory. What is mounted on it is unmounted when the test ends.
+// mountPoint makes a directory. When the test ends, everything on it is unmounted.
 func mountPoint(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "mounted here")
@@ -75,7 +75,7 @@ func testMountErofs(t *testing.T, mode Mode) {
 	dir, bound, merged := mountPoint(t), mountPoint(t), mountPoint(t)
 	got, err := kernel{mode, unix.Mount}.mountErofs(metadata, device, dir)
 	if err != nil || got != mode {
-		t.Fatalf("mode %q, %v", got, err)
+		t.Fatalf("mounted in mode %q, error %v; want mode %q", got, err, mode)
 	}
 	if err := unix.Mount(dir, bound, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
@@ -91,12 +91,12 @@ func testMountErofs(t *testing.T, mode Mode) {
 	}
 	for _, tree := range []string{bound, merged} {
 		if err := os.WriteFile(filepath.Join(tree, "null"), []byte("x"), 0); err != nil {
-			t.Errorf("device node: %v", err)
+			t.Errorf("write to a device node: got %v, want no error", err)
 		}
 		out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", filepath.Join(tree, "id"),
 			"-u").CombinedOutput()
 		if err != nil || string(out) != "0\n" {
-			t.Errorf("set-user-ID program: %q, %v", out, err)
+			t.Errorf("set-user-ID program: got user ID %q, %v; want 0", out, err)
 		}
 		want, _ := os.ReadFile("/usr/bin/id")
 		if got, err := os.ReadFile(filepath.Join(tree, "id")); err != nil || string(got) != string(want) {
@@ -104,14 +104,16 @@ func testMountErofs(t *testing.T, mode Mode) {
 		}
 	}
 	if err := os.WriteFile(filepath.Join(bound, "new"), nil, 0o644); !errors.Is(err, unix.EROFS) {
-		t.Errorf("write to the tree: %v, want EROFS", err)
+		t.Errorf("write to the tree: got %v, want EROFS", err)
 	}
 	mounts, err := mountPoints(filepath.Dir(dir))
 	if err != nil || len(mounts) != 1 || mounts[dir].source != metadata || mounts[dir].mode != mode {
-		t.Errorf("mounts %v, %v; want %s", mounts, err, metadata)
+		t.Errorf("got mounts %v, %v; want one of %s in mode %s", mounts, err, metadata, mode)
 	}
 }
 
+// unmount unmounts all mounts on a directory. It fails if one is in use, and succeeds if there is
+// no mount.
 func TestUnmount(t *testing.T) {
 	metadata, device := makeImage(t)
 	dir := mountPoint(t)
@@ -125,7 +127,7 @@ func TestUnmount(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := unmount(dir); !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), dir) {
-		t.Errorf("unmounted while in use: %v", err)
+		t.Errorf("unmount while a file is open: got %v, want EBUSY and the directory", err)
 	}
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
@@ -139,10 +141,11 @@ func TestUnmount(t *testing.T) {
 		t.Error(err)
 	}
 	if mounts, err := mountPoints(dir); err != nil || len(mounts) != 0 {
-		t.Errorf("still mounted: %v, %v", mounts, err)
+		t.Errorf("after unmount: got mounts %v, %v; want none", mounts, err)
 	}
 }
 
+// If a tree cannot be mounted, the error names the metadata image and the cause.
 func TestMountErofsSaysWhatIsWrong(t *testing.T) {
 	metadata, device := makeImage(t)
 	garbage := filepath.Join(t.TempDir(), "garbage")
@@ -166,7 +169,7 @@ func TestMountErofsSaysWhatIsWrong(t *testing.T) {
 	} {
 		_, err := kernel{File, unix.Mount}.mountErofs(test.metadata, test.device, test.dir)
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.metadata) {
-			t.Errorf("%v; want %q and %q in it", err, test.want, test.metadata)
+			t.Errorf("got error %v; want %q and %q in it", err, test.want, test.metadata)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
+// treeOf finds the tree in a line of the mount table: the metadata image of an EROFS mount, or the
+// mounted tree among the lower layers of an overlay.
 func TestMountsThatShowATree(t *testing.T) {
 	id := strings.NewReplacer("TREE", strings.Repeat("0a", 32))
 	for line, want := range map[string]string{
@@ -29,10 +31,10 @@ func TestMountsThatShowATree(t *testing.T) {
 		line, want = id.Replace(line), id.Replace(want)
 		mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(line), nil)
 		if err != nil || len(mounts) != 1 {
-			t.Fatalf("%s: %v", line, err)
+			t.Fatalf("parse %s: got %d mounts, %v; want 1", line, len(mounts), err)
 		}
 		if got := treeOf(mounts[0]); got != want {
-			t.Errorf("%s\nshows %q, want %q", line, got, want)
+			t.Errorf("%s\ngot tree %q, want %q", line, got, want)
 		}
 	}
 	self, err := os.Executable()
@@ -40,9 +42,9 @@ func TestMountsThatShowATree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if tree, err := LazyMount(self); err != nil || tree != "" {
-		t.Errorf("this test is on tree %q, want none: %v", tree, err)
+		t.Errorf("the program of this test: got tree %q, %v; want none", tree, err)
 	}
 	if _, err := LazyMount("/does/not/exist"); err == nil {
-		t.Error("want an error for a file that does not exist")
+		t.Error("a file that does not exist: got no error")
 	}
 }

@@ -18,6 +18,7 @@ func TestLocalDeviceWithoutDirectIO(t *testing.T) {
 	}}
 	if mode, err := k.mountLocal("metadata", "file", "dir"); mode != File || err != nil ||
 		!slices.Equal(options, []string{"device=file,directio", "device=file"}) {
-		t.Errorf("mode %s, %v, tried options %q; want File, first with and then without directio", mode, err, options)
+		t.Errorf("got mode %s, %v with options %q; want mode file, first with and then without directio",
+			mode, err, options)
 	}
 }

@@ -13,14 +13,14 @@ import (
 // loopPrefix begins the paths of loop devices.
 const loopPrefix = "/dev/loop"
 
-// attach makes a read-only loop device of a file. The kernel frees the device when its last user
-// closes it. The caller closes fd when the device is mounted.
+// attach makes a read-only loop device of a file. The kernel frees the loop device when its last
+// user closes it. The caller closes fd after it has mounted the loop device.
 //
 // With direct I/O, the file's pages are not cached twice, and reads can run in parallel. If the
 // file does not support direct I/O, the kernel uses buffered I/O.
 func attach(path string) (device string, fd int, err error) {
-	// Not os.Open, which polls the file: this process may serve it (package fuse), and would wait
-	// for itself.
+	// Not os.Open, which polls the file: this process may serve the file (package fuse), and would
+	// wait for itself.
 	file, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", -1, fmt.Errorf("open %s for a loop device: %w", path, err)
@@ -64,8 +64,8 @@ func attachFree(control int, config *unix.LoopConfig) (device string, fd int, er
 	return device, fd, nil
 }
 
-// attachBoth makes loop devices of both files of a tree. The caller calls release when the devices
-// are mounted.
+// attachBoth makes loop devices of both files of a tree. The caller calls release after it has
+// mounted the tree.
 func attachBoth(metadata, device string) (metadataLoop, deviceLoop string, release func(), err error) {
 	metadataLoop, first, err := attach(metadata)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestLoopDevicesAreFreed(t *testing.T) {
 		for name, want := range map[string]string{"queue/read_ahead_kb": "128", "loop/dio": "1", "ro": "1"} {
 			if got, err := os.ReadFile(filepath.Join(block, name)); err != nil ||
 				strings.TrimSpace(string(got)) != want {
-				t.Errorf("%s/%s: %q, %v; want %s", block, name, got, err, want)
+				t.Errorf("%s/%s: got %q, %v; want %s", block, name, got, err, want)
 			}
 		}
 	}
@@ -59,13 +59,13 @@ func TestLoopDevicesAreFreed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := k.mountErofs(device, metadata, dir); err == nil {
-		t.Error("a device was mounted as a metadata image")
+		t.Error("a device was mounted as a metadata image, want an error")
 	}
 	if _, err := k.mountErofs(metadata, device+"-missing", dir); !errors.Is(err, unix.ENOENT) {
-		t.Error(err)
+		t.Errorf("a missing device: got %v, want %v", err, unix.ENOENT)
 	}
 	if loops := loopsOn(t, below); len(loops) != 0 {
-		t.Errorf("loop devices %v are not freed", loops)
+		t.Errorf("got loop devices %v, want all freed", loops)
 	}
 }
 
@@ -89,11 +89,11 @@ func TestLoopDevicesForAll(t *testing.T) {
 	}
 	all.Wait()
 	if loops := loopsOn(t, filepath.Dir(metadata)); len(fds) != 16 || len(loops) != 16 {
-		t.Errorf("loop devices %v, returned %v; want 16 of each", loops, fds)
+		t.Errorf("the kernel has loop devices %v, and attach returned %v; want 16 each", loops, fds)
 	}
 	for device, fd := range fds {
 		if got := backing(device); got != metadata {
-			t.Errorf("%s is a device of %s, want %s", device, got, metadata)
+			t.Errorf("%s is a loop device of %s, want %s", device, got, metadata)
 		}
 		if err := unix.Close(fd); err != nil {
 			t.Error(err)
@@ -103,7 +103,7 @@ func TestLoopDevicesForAll(t *testing.T) {
 
 // Mode Auto uses loop devices if the kernel cannot mount the files: if they are on tmpfs, or if the
 // kernel mounts only block devices.
-func TestAutoTakesLoopDevices(t *testing.T) {
+func TestAutoUsesLoopDevices(t *testing.T) {
 	metadata, device := makeImage(t)
 	tmpfs := mountPoint(t)
 	if err := unix.Mount("tmpfs", tmpfs, "tmpfs", 0, ""); err != nil {
@@ -130,7 +130,7 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 		dir := mountPoint(t)
 		got, err := test.kernel.mountErofs(test.metadata, test.device, dir)
 		if err != nil || got != test.want {
-			t.Errorf("%s: mode %q, %v; want %q", test.metadata, got, err, test.want)
+			t.Errorf("%s: got mode %q, %v; want %q", test.metadata, got, err, test.want)
 		}
 		if _, err := os.ReadFile(filepath.Join(dir, "id")); err != nil {
 			t.Error(err)
@@ -141,7 +141,7 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 	}
 }
 
-// probing returns a Mounts on which only Probe and CheckMountable work.
+// probing returns a Mounts without trees, for tests of Probe and CheckMountable.
 func probing(root string, k kernel, log *slog.Logger) *Mounts {
 	m := openMounts(root, nil)
 	m.kernel, m.log = k, log
@@ -170,11 +170,11 @@ func TestProbe(t *testing.T) {
 		err := mounts.CheckMountable()
 		if test.want == "" && err != nil || test.want != "" && (err == nil ||
 			!strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%s: %v; want %q", test.kernel.mode, err, test.want)
+			t.Errorf("mode %s: got error %v, want %q", test.kernel.mode, err, test.want)
 		}
 		if entries, err := os.ReadDir(mounts.root); err != nil || len(entries) != 0 ||
 			len(loopsOn(t, mounts.root)) != 0 {
-			t.Errorf("files %v, loop devices %v, %v; want none", entries, loopsOn(t, mounts.root), err)
+			t.Errorf("after the probe: files %v, loop devices %v, %v; want none", entries, loopsOn(t, mounts.root), err)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestKilledWhileProbing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: stat of the root: got %v, want %v", name, err, os.ErrNotExist)
 		}
 	}
 }
@@ -218,27 +218,30 @@ func TestProbeAgain(t *testing.T) {
 				}
 				return unix.Mount(source, target, fstype, flags, data)
 			}}
-			var said bytes.Buffer
-			mounts := probing(t.TempDir(), k, slog.New(slog.NewTextHandler(&said, nil)))
+			var logged bytes.Buffer
+			mounts := probing(t.TempDir(), k, slog.New(slog.NewTextHandler(&logged, nil)))
 			mounts.Probe()
 			time.Sleep(probePause - time.Nanosecond)
 			if err := mounts.CheckMountable(); err == nil || tried != 1 {
-				t.Errorf("%v: tried %d times: %v", failure, tried, err)
+				t.Errorf("%v, before probePause: got error %v after %d attempts, want an error after 1", failure, err,
+					tried)
 			}
 			time.Sleep(time.Nanosecond)
 			if _, err := mounts.Mount(t.Context(), chunk.ID{}); err == nil || tried != 2 ||
-				strings.Count(said.String(), "no image will be lazy") != 1 {
-				t.Errorf("%v: tried %d times: %v, %s", failure, tried, err, &said)
+				strings.Count(logged.String(), "no image will be lazy") != 1 {
+				t.Errorf("%v, after probePause: got error %v after %d attempts, want one after 2, logged once:\n%s",
+					failure, err, tried, &logged)
 			}
 			fails = false
 			time.Sleep(probePause)
-			if err := mounts.CheckMountable(); err != nil || tried != 3 || !strings.Contains(said.String(),
+			if err := mounts.CheckMountable(); err != nil || tried != 3 || !strings.Contains(logged.String(),
 				"trees can be mounted now") {
-				t.Errorf("after %v was over, tried %d times: %v, %s", failure, tried, err, &said)
+				t.Errorf("without %v: got error %v after %d attempts, want none after 3, and a message:\n%s", failure,
+					err, tried, &logged)
 			}
 			time.Sleep(probePause)
 			if err := mounts.CheckMountable(); err != nil || tried != 3 {
-				t.Errorf("tried %d times: %v", tried, err)
+				t.Errorf("after a successful probe: got error %v after %d attempts, want none after 3", err, tried)
 			}
 		})
 	}
@@ -247,7 +250,7 @@ func TestProbeAgain(t *testing.T) {
 		mounts.Probe()
 		time.Sleep(probePause)
 		if err := mounts.CheckMountable(); !errors.Is(err, errModeNone) {
-			t.Error(err)
+			t.Errorf("mode none: got %v, want %v", err, errModeNone)
 		}
 	})
 }
@@ -265,10 +268,10 @@ func TestWithoutLoopDevices(t *testing.T) {
 		}
 		before := descriptors(t)
 		if _, err := k.mountErofs(metadata, device, dir); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %q", err, want)
+			t.Errorf("got error %v, want %q in it", err, want)
 		}
 		if after := descriptors(t); after != before {
-			t.Errorf("%d descriptors are open, want %d as before", after, before)
+			t.Errorf("%d descriptors are open afterwards, want %d as before", after, before)
 		}
 		if loops := loopsOn(t, filepath.Dir(metadata)); len(loops) != 0 {
 			t.Errorf("loop devices %v are not freed", loops)
@@ -288,6 +291,7 @@ func TestWithoutLoopDevices(t *testing.T) {
 	try("the host's /dev is needed")
 }
 
+// descriptors returns the number of open descriptors of this process.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	open, err := os.ReadDir("/proc/self/fd")

@@ -33,8 +33,8 @@ type Mounts struct {
 	mu      sync.Mutex // guards what follows
 	mounted map[chunk.ID]Mount
 	watched map[chunk.ID]bool // trees whose new mounts do not use the local device
-	unable  error             // why no tree can be mounted; nil: trees can be mounted, as far as is known
-	probed  time.Time         // when unable was set
+	unable  error             // why the last probe could not mount a tree; nil: it could, or did not find out
+	probed  time.Time         // when the last probe ended
 }
 
 // Mount is the newest mount of a tree. Older mounts of the tree, also of previous daemons, may be
@@ -134,7 +134,7 @@ func (m *Mounts) ensure(ctx context.Context, tree chunk.ID) error {
 		return m.mount(ctx, tree)
 	}
 	if !isLocal {
-		m.trees.Served(tree).Device.Begin() // chunks of the tree's start may have been evicted
+		m.trees.Served(tree).Device.Begin() // prefetches again: chunks of the start may have been evicted
 	}
 	return nil
 }
@@ -226,10 +226,10 @@ func (m *Mounts) unserve(tree chunk.ID) error {
 // Mounted describes a mounted tree and how it is used.
 type Mounted struct {
 	Tree   chunk.ID     `json:"tree"`
-	Dir    string       `json:"dir"`
+	Dir    string       `json:"dir"`   // mount point
 	Mode   Mode         `json:"mode"`  // File or Loop
 	Local  bool         `json:"local"` // the newest mount reads the local device, without the daemon
-	Header index.Header `json:"-"`
+	Header index.Header `json:"-"`     // of the tree's index
 	Device DeviceStats  `json:"device"`
 }
 
@@ -238,8 +238,9 @@ type Mounted struct {
 type DeviceStats struct {
 	device.Stats
 	fuse.DeviceStats
-	// Received are the bytes received for the device (compressed), by the URL of the hub or mirror.
-	// If two devices need a unit, its bytes count for the device that requested it first.
+	// Received has the number of compressed bytes that were received for the device, by the URL of
+	// the hub or mirror. If two devices need a unit, its bytes count for the device that requested
+	// the unit first.
 	Received map[string]int64 `json:"receivedBytes"`
 }
 

@@ -88,7 +88,7 @@ func takenOver(t *testing.T, root string) *fuse.Server {
 	return server
 }
 
-// put prepares a root, and fetches a tree of one file there.
+// put prepares a root, and fetches a tree of one file to it.
 func put(t *testing.T) (root string, from source) {
 	t.Helper()
 	root, from = t.TempDir(), oneFile(t, bytes.Repeat([]byte{7}, 8192))
@@ -133,13 +133,14 @@ func TestNoteStart(t *testing.T) {
 	}
 	m.recorder = first
 	if err := m.unserve(from.tree); err != nil || first.Stats().Active != 0 {
-		t.Errorf("a tree that is no longer served is still recorded: %+v, %v", first.Stats(), err)
+		t.Errorf("unserve: got %v, recorder %+v; want no error and no recording", err, first.Stats())
 	}
 }
 
 // fakeKernel has a mount(2) that records its options and mounts nothing.
 type fakeKernel struct{ options []string }
 
+// mount records a call of mount(2).
 func (k *fakeKernel) mount(_, _, _ string, _ uintptr, data string) error {
 	k.options = append(k.options, data)
 	return nil
@@ -172,15 +173,16 @@ func TestMountKinds(t *testing.T) {
 		for range 2 {
 			if dir, err := m.Mount(t.Context(), from.tree); err != nil ||
 				dir != filepath.Join(root, "mounts", from.tree.String()) {
-				t.Fatalf("%s: mounted at %q: %v", what, dir, err)
+				t.Fatalf("%s: mounted at %q, error %v; want the tree's directory below mounts", what, dir, err)
 			}
 		}
 		if got, _ := m.get(from.tree); got.Kind != want || len(calls.options) != mounts {
-			t.Errorf("%s: kind %d after %d mounts, want %d after %d", what, got.Kind, len(calls.options), want, mounts)
+			t.Errorf("%s: got kind %d after %d mounts, want %d after %d", what, got.Kind, len(calls.options), want,
+				mounts)
 		}
 	}
 	if err := m.MountAgain(t.Context(), from.tree); err != nil || len(m.Mounted()) != 0 {
-		t.Errorf("MountAgain mounted a tree that was not mounted: %v", err)
+		t.Errorf("MountAgain of a tree that is not mounted: error %v, mounted %v; want neither", err, m.Mounted())
 	}
 	m.Unwatch(from.tree)
 	check("first", NewDevice, 1)
@@ -189,7 +191,7 @@ func TestMountKinds(t *testing.T) {
 	}
 	check("with a local device", LocalDevice, 1)
 	if list := m.Mounted(); len(list) != 1 || !list[0].Local || list[0].Mode != File {
-		t.Errorf("listed as %+v", list)
+		t.Errorf("Mounted returns %+v, want one tree with a local device, in mode file", list)
 	}
 	if err := m.MountAgain(t.Context(), from.tree); err != nil {
 		t.Fatal(err)
@@ -206,7 +208,7 @@ func TestMountKinds(t *testing.T) {
 		}
 	}
 	if err := m.MountAgain(t.Context(), from.tree); err == nil {
-		t.Errorf("mounted more than %d times over each other", maxAgain)
+		t.Errorf("MountAgain succeeded more than %d times, want an error", maxAgain)
 	}
 	m.Unwatch(from.tree)
 	check("with a local device that cannot be used", KnownDevice, 1)

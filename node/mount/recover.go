@@ -95,13 +95,13 @@ func removeMounts(root string) error {
 // detaches the mounts below root. The caller makes sure that no daemon serves them. Pending and
 // later reads of processes that still use the mounts fail.
 func Release(root string) error {
-	// A forced unmount ends the connection even if it fails because the mount is in use.
+	// A forced unmount ends the connection, even if the unmount fails because the mount is in use.
 	err := unix.Unmount(Devices(root), unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
 	switch {
 	case err == nil, errors.Is(err, unix.EBUSY):
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT): // not mounted
 	default:
-		return fmt.Errorf("end the connection of %s: %w", Devices(root), err)
+		return fmt.Errorf("end the FUSE connection of %s: %w", Devices(root), err)
 	}
 	if err := removeMounts(root); err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
+// Prepare and Recover remove unfinished trees and unused mount points of a previous daemon, and
+// keep everything else. Abandon removes the root.
 func TestPrepareAndRecover(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root [1]")
 	tree := chunk.Sum(nil).String()
@@ -28,17 +30,17 @@ func TestPrepareAndRecover(t *testing.T) {
 		}
 	}
 	var left []string
-	for _, pattern := range []string{"trees", "mounts", "devices"} {
-		entries, err := os.ReadDir(filepath.Join(root, pattern))
+	for _, dir := range []string{"trees", "mounts", "devices"} {
+		entries, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, entry := range entries {
-			left = append(left, pattern+"/"+entry.Name())
+			left = append(left, dir+"/"+entry.Name())
 		}
 	}
 	if want := []string{"trees/" + tree, "mounts/foreign"}; !slices.Equal(left, want) {
-		t.Errorf("left %q, want %q", left, want)
+		t.Errorf("entries after Recover: got %q, want %q", left, want)
 	}
 	if err := Abandon(root); err != nil {
 		t.Error(err)

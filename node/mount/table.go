@@ -12,8 +12,8 @@ import (
 
 // tableEntry is one mount in the kernel's mount table.
 type tableEntry struct {
-	source string // for a tree its metadata image, also behind a loop device; for the devices "lighter"
-	mode   Mode   // File or Loop
+	source string // of a tree: its metadata image, even if that is behind a loop device; of devices/: "lighter"
+	mode   Mode   // Loop if the mount's source is a loop device, else File
 	number string // MAJOR:MINOR of the file system
 }
 

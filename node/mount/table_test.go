@@ -6,22 +6,23 @@ import (
 	"testing"
 )
 
+// mountPoints lists the mounts below a directory, also below the root directory of the system.
 func TestMountPointsSeesTheRoot(t *testing.T) {
 	mounts, err := mountPoints("/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := mounts["/proc"]; !ok {
-		t.Errorf("no /proc among %d mounts", len(mounts))
+		t.Errorf("/proc is not among %d mounts", len(mounts))
 	}
 	if mounts["/proc"].number == "" {
-		t.Error("/proc has no number")
+		t.Error("/proc has no MAJOR:MINOR number")
 	}
 	if mounts, err := mountPoints("/proc/self/net"); err != nil || len(mounts) != 0 {
-		t.Errorf("below a directory without mounts: %v, %v", mounts, err)
+		t.Errorf("below a directory without mounts: got %v, %v; want none", mounts, err)
 	}
 	if _, err := mountPoints("/does/not/exist"); err == nil {
-		t.Error("want an error for a root that does not exist")
+		t.Error("a root that does not exist: got no error")
 	}
 }
 

@@ -45,9 +45,9 @@ func (m *Mounts) unmount(tree chunk.ID) error {
 	return m.unserve(tree)
 }
 
-// interrupt cancels the reads of a tree, again and again until ctx is done, if umount(2) has
-// removed the last mount and does not return. In that case the kernel waits for reads of processes
-// that were killed.
+// interrupt cancels the reads of a tree if umount(2) has removed the last mount and does not
+// return: the kernel then waits for reads of processes that were killed. Later reads are cancelled,
+// too, until ctx is done.
 func (m *Mounts) interrupt(ctx context.Context, tree chunk.ID) {
 	for wait := hideTimeout; sleep.For(ctx, wait); wait = hideAgain {
 		mounts, err := mountPoints(m.root)
@@ -80,9 +80,9 @@ func (m *Mounts) update(tree chunk.ID) {
 	}
 }
 
-// UnmountIdle unmounts each tree that no process works in. The devices stay as long as their server
-// does: containers may use them, and the next daemon serves them again. Starts are no longer
-// prefetched, but locations are still fetched for reads that need them.
+// UnmountIdle unmounts each tree that no process works in. It ends no device: containers may use
+// the devices, and the next daemon serves them again. Starts are no longer prefetched, but
+// locations are still fetched for reads that need them.
 //
 // If reads of a tree are not answered within idleTimeout, the tree stays mounted: the kernel would
 // not finish the unmount before these reads, which may wait for a hub that does not answer.
@@ -100,7 +100,8 @@ func (m *Mounts) UnmountIdle() {
 	}
 }
 
-// unmountIdle unmounts a tree, unless its lock is held or its reads are in flight.
+// unmountIdle tries to unmount a tree. done is false if it has not tried, because the tree's lock
+// is held or reads of the tree are unanswered.
 func (m *Mounts) unmountIdle(tree chunk.ID) (done bool) {
 	unlock, free := m.trees.TryLock(tree)
 	if !free {

@@ -1,7 +1,7 @@
 // Package binds mounts images at directories for `lighter mount`, with a running node and without
-// containerd. They stay mounted until `lighter unmount`. If the connection to the kernel was lost,
-// the next daemon mounts them again. Each mount holds its image's chain, so that the image's tree
-// stays.
+// containerd. An image stays mounted until `lighter unmount`, or until the machine restarts. If the
+// connection to the kernel was lost, the next daemon mounts the image again. Each mount holds its
+// image's chain (Chains.Hold), so that the image's tree is not removed.
 //
 // If no node runs, `lighter mount` uses package standalone.
 package binds
@@ -23,9 +23,9 @@ import (
 // Bind is an image's tree that is mounted at a directory.
 type Bind struct {
 	Dir   string `json:"dir"`            // absolute, without symbolic links
-	Name  string `json:"name"`           // of the image
-	Chain string `json:"chain"`          // of the image's tree
-	Lost  string `json:"lost,omitempty"` // why it could not be mounted again; each start of the node tries again
+	Name  string `json:"name"`           // the image's name
+	Chain string `json:"chain"`          // the image's top chain
+	Lost  string `json:"lost,omitempty"` // why the tree could not be mounted again; each start of the node tries again
 }
 
 // Chains mounts the trees of chains, and counts the users of chains (resolver.Chains).
@@ -59,7 +59,7 @@ type Binds struct {
 }
 
 // Open reads the list of previous daemons' binds, and holds their chains. If the list cannot be
-// read, it is a leftover: the node goes on without it, and Incomplete returns true.
+// read, the list is empty, its file is reported as a leftover, and Incomplete returns true.
 func Open(root string, hub Hub, chains Chains, leftovers *durable.Leftovers, log *slog.Logger) *Binds {
 	b := &Binds{root: root, list: openList(root, leftovers), hub: hub, chains: chains, log: log}
 	for _, one := range b.list.all() {
@@ -97,15 +97,15 @@ func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, err
 		if err = ctx.Err(); err == nil {
 			return one, nil
 		}
-		// The client has gone away, and will not unmount the tree.
+		// The client has gone away before it knew of the mount, and will not unmount it.
 		_, failed := mount.Unbind(b.root, one.Dir)
 		err = errors.Join(err, failed)
 	}
 	return one, errors.Join(err, b.forget(one))
 }
 
-// RealDir returns a directory's path without symbolic links, which mount and unmount would resolve
-// differently. dir must be an absolute path.
+// RealDir returns a directory's path without symbolic links. Mounting follows a symbolic link at
+// the end of a path, but unmounting does not. dir must be an absolute path.
 func RealDir(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		return "", fmt.Errorf("%q is not an absolute path", dir)
@@ -133,7 +133,8 @@ func (b *Binds) mount(ctx context.Context, one Bind, bind func(tree, dir string)
 	return bind(tree, one.Dir)
 }
 
-// findImage asks the hub for the image of that name. It fails unless exactly one can be mounted.
+// findImage asks the hub for the image of that name and platform. It fails if the hub has no such
+// image that can be mounted, or several.
 func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Image, error) {
 	images, err := b.hub.Images(ctx, name)
 	if err != nil {
@@ -184,9 +185,11 @@ func (b *Binds) forget(one Bind) error {
 // an index is damaged.
 const recoverTimeout = 5 * time.Second
 
-// Recover restores the binds of previous daemons. If their connection was not taken over, Recover
-// mounts each tree again. If a tree cannot be mounted again, its directory is unmounted, and its
-// bind stays in the list.
+// Recover restores the binds of previous daemons. If the connection to the kernel was not taken
+// over, the mounts are dead, and Recover mounts each tree again. It also tries again to mount trees
+// that could not be mounted at an earlier start. If a tree cannot be mounted, its directory is
+// unmounted, and its bind stays in the list with the reason. A bind whose tree was unmounted, for
+// example because the machine has restarted, is removed from the list.
 func (b *Binds) Recover(ctx context.Context, takenOver bool) {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
@@ -200,7 +203,7 @@ func (b *Binds) recover(ctx context.Context, one Bind, takenOver bool) {
 	switch {
 	case err != nil:
 	case !bound && one.Lost == "":
-		_ = b.forget(one) // another program has unmounted it; if the list cannot be saved, that is a leftover
+		_ = b.forget(one) // it was unmounted without the node; a list that cannot be saved becomes a leftover
 		return
 	case bound && takenOver:
 		return

@@ -10,6 +10,8 @@ import (
 	"lighter/durable"
 )
 
+// The list has the binds of previous daemons. A list that cannot be read is reported until its file
+// is removed.
 func TestListSurvivesARestart(t *testing.T) {
 	root := t.TempDir()
 	l := openList(root, &durable.Leftovers{})
@@ -26,21 +28,23 @@ func TestListSurvivesARestart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "binds.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the daemon after the next one reports it, too
+	for range 2 { // later daemons report the damage, too
 		var left durable.Leftovers
 		damaged := openList(root, &left)
 		if all := left.List(); len(damaged.all()) != 0 || !damaged.incomplete || len(all) != 1 ||
 			all[0].Path != damaged.path+brokenSuffix {
-			t.Errorf("a damaged list: got %+v, leftovers %+v", damaged.all(), all)
+			t.Errorf("a damaged list: got %+v, incomplete %t, leftovers %+v; want no binds, true, and one leftover",
+				damaged.all(), damaged.incomplete, all)
 		}
 	}
 	// A bind that cannot be saved is not made.
 	l.path = filepath.Join(root, "missing", "binds.json")
 	if err := l.add(one); err == nil || len(l.all()) != 1 {
-		t.Errorf("a list that cannot be saved: got %v, %+v; want an error", err, l.all())
+		t.Errorf("a list that cannot be saved: got %v, %+v; want an error and the list as before", err, l.all())
 	}
 }
 
+// RealDir resolves symbolic links. It refuses a path that is relative, missing or not a directory.
 func TestRealDir(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -21,12 +21,12 @@ const brokenSuffix = ".broken"
 type list struct {
 	path      string
 	leftovers *durable.Leftovers
-	// incomplete says that the file of a previous daemon could not be read, so there may be other
-	// binds.
+	// incomplete says that the file of a previous daemon could not be read, so there may be binds
+	// that are not in the list.
 	incomplete bool
 
-	mu   sync.Mutex // guards dirs, and the file
-	dirs map[string]Bind
+	mu   sync.Mutex      // guards dirs, and the file
+	dirs map[string]Bind // by directory
 }
 
 // openList reads the list. If the file cannot be read, openList renames it, and returns an empty
@@ -54,7 +54,7 @@ func openList(root string, leftovers *durable.Leftovers) *list {
 	return l
 }
 
-// add adds a bind, unless its directory is taken.
+// add adds a bind. It fails if the list has a bind at the same directory, or cannot be saved.
 func (l *list) add(b Bind) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,13 +69,13 @@ func (l *list) add(b Bind) error {
 	return nil
 }
 
-// replace changes a bind. If the change cannot be saved, that is a leftover. It does no harm,
-// because the next daemon tries to mount the bind again.
+// replace changes a bind. A change that cannot be saved does no harm, because the next daemon tries
+// to mount the bind again.
 func (l *list) replace(b Bind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dirs[b.Dir] = b
-	_ = l.save() // save has added a failure to the leftovers
+	_ = l.save() // save adds a failure to the leftovers
 }
 
 func (l *list) remove(dir string) error {

@@ -29,10 +29,10 @@ import (
 )
 
 const (
-	lookInterval = 2 * time.Second  // pause between two looks at the mounted trees
-	retryDelay   = time.Minute      // pause before the next look after a failure
+	lookInterval = 2 * time.Second  // pause between two rounds over the mounted trees
+	retryDelay   = time.Minute      // pause after a round that failed, and between two visits of a tree
 	burst        = 256 << 10        // bytes that may arrive at once above the rate
-	steadyTime   = 10 * time.Minute // how long the cache must not have evicted anything before a chunk is fetched
+	steadyTime   = 10 * time.Minute // time without evictions after which units are fetched in the background
 	unitRoom     = 4 << 20          // bytes that have to be free in the cache before a unit is fetched
 )
 
@@ -87,11 +87,11 @@ type Share interface {
 type Status struct {
 	On      bool     `json:"on"`               // completion is configured
 	Tree    chunk.ID `json:"tree,omitzero"`    // the tree that is being completed
-	Left    int64    `json:"leftBytes"`        // bytes of this tree's missing chunks
-	Fetched int64    `json:"fetchedBytes"`     // compressed bytes since the node started
+	Left    int64    `json:"leftBytes"`        // uncompressed bytes of this tree's missing chunks
+	Fetched int64    `json:"fetchedBytes"`     // compressed bytes fetched since the node started
 	Waits   string   `json:"waits,omitempty"`  // why nothing is fetched now
 	Failed  string   `json:"failed,omitempty"` // the last failure
-	Devices int64    `json:"localDevicesMade"` // since the node started
+	Devices int64    `json:"localDevicesMade"` // number of local devices made since the node started
 }
 
 // Of returns the progress of a mounted tree, or why the tree is not being completed.
@@ -113,7 +113,7 @@ func (s *Status) Of(tree chunk.ID) string {
 type Completer struct {
 	options Options
 	parts   Parts
-	limiter *rate.Limiter // of received bytes
+	limiter *rate.Limiter // limits the received bytes a second
 	log     *slog.Logger
 
 	mu      sync.Mutex // guards what follows
@@ -145,10 +145,10 @@ func (c *Completer) update(fn func(*Status)) {
 	fn(&c.status)
 }
 
-// visit is the result of the last look at a tree.
+// visit is the last attempt to complete a tree.
 type visit struct {
-	lost int64     // what Completer.lost returned before the look; -1: look again in any case
-	next time.Time // no other look before this time
+	lost int64     // what Completer.lost returned before the visit; -1: visit the tree again in any case
+	next time.Time // the earliest time of the next visit
 }
 
 // Run completes mounted trees until ctx is done. It ignores trees that were pulled but not mounted,
@@ -164,8 +164,8 @@ func (c *Completer) Run(ctx context.Context) {
 		waits := ""
 		failed = ""
 		err := c.completeAll(ctx, visits)
-		if not := (errNotNow{}); errors.As(err, &not) {
-			waits = not.Error()
+		if notNow := (errNotNow{}); errors.As(err, &notNow) {
+			waits = notNow.Error()
 		} else if err != nil {
 			failed = err.Error()
 		}
@@ -210,7 +210,9 @@ func (c *Completer) completeAll(ctx context.Context, visits map[chunk.ID]visit) 
 	return failed
 }
 
-// isDue reports whether to look at a tree now. A tree with a local device needs no chunks.
+// isDue reports whether to visit a tree now. A tree that was visited is due again, after retryDelay,
+// if it was not finished, or if the cache may have lost chunks since. A tree with a local device
+// needs no chunks.
 func (c *Completer) isDue(tree chunk.ID, visits map[chunk.ID]visit) bool {
 	if _, local := c.parts.Trees.HasLocal(tree); local {
 		return false
@@ -238,7 +240,7 @@ type errNotNow struct{ why string }
 
 func (e errNotNow) Error() string { return e.why }
 
-// mayFetch returns why nothing may be fetched in the background now.
+// mayFetch returns an errNotNow if nothing may be fetched in the background now, else nil.
 func (c *Completer) mayFetch() error {
 	if !c.options.Schedule.Open(time.Now()) {
 		return errNotNow{"the schedule is " + c.options.Schedule.String()}
@@ -250,7 +252,7 @@ func (c *Completer) mayFetch() error {
 		return errNotNow{"the cache is full, and nothing is evicted for completion"}
 	}
 	if !c.isSteady(c.parts.Cache.Stats().Evicted, time.Now()) {
-		return errNotNow{"the cache has lately evicted chunks, to make room for chunks that were read"}
+		return errNotNow{"the cache has lately evicted chunks"}
 	}
 	return nil
 }
@@ -266,8 +268,8 @@ func (c *Completer) isSteady(evicted int64, now time.Time) bool {
 	return !now.Before(c.steady)
 }
 
-// completeTree fetches the missing units of a tree in the background, and reports whether the tree
-// is complete.
+// completeTree fetches the missing units of a tree in the background, if that is configured, and
+// reports whether the tree is complete.
 func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete bool, err error) {
 	if !c.options.Complete {
 		missing, _, err := c.missing(ctx, tree)
@@ -280,7 +282,7 @@ func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete b
 			return err
 		}
 		if !c.parts.Trees.Has(tree) {
-			return errNotNow{"its image was removed"}
+			return errNotNow{"the image was removed"}
 		}
 		return c.mayFetch()
 	})
@@ -312,7 +314,7 @@ func (c *Completer) makeLocal(ctx context.Context, tree chunk.ID) error {
 		c.update(func(s *Status) { s.Devices++ })
 		c.log.Info("made a local device: new mounts of the tree do not need the daemon", "tree", tree.Short())
 	case errors.Is(err, trees.ErrNotCached):
-		return nil // chunks were evicted in the meantime
+		return nil // chunks were evicted meanwhile
 	}
 	return err
 }

@@ -42,6 +42,7 @@ func TestSteadyCache(t *testing.T) {
 	}
 }
 
+// A tree's status is its own progress, or why no tree is being completed.
 func TestStatusOfATree(t *testing.T) {
 	mine, other := chunk.Sum([]byte("mine")), chunk.Sum([]byte("other"))
 	for _, test := range []struct {
@@ -49,7 +50,7 @@ func TestStatusOfATree(t *testing.T) {
 		want string
 	}{
 		{Status{}, ""}, {Status{Tree: mine, Left: 3 << 20}, "3.0 MiB to fetch"}, {Status{Tree: mine}, "is made"},
-		{Status{Tree: other, Left: 3 << 20}, ""}, {Status{Waits: "it rains"}, "waits: it rains"},
+		{Status{Tree: other, Left: 3 << 20}, ""}, {Status{Waits: "the cache is full"}, "waits: the cache is full"},
 		{Status{Failed: "no space"}, "failed: no space"},
 	} {
 		if got := test.s.Of(mine); !strings.Contains(got, test.want) || test.want == "" && got != "" {

@@ -16,7 +16,7 @@ import (
 
 const (
 	fetchParallel    = 8                      // units that Fetch requests at a time
-	fetchRounds      = 3                      // how often Fetch tries to fetch all missing units
+	fetchRounds      = 3                      // how often Fetch tries to fetch all missing units, at most
 	maxFailures      = 3                      // failures in a row, per parallel request, that end a fetch
 	progressInterval = 200 * time.Millisecond // least time between two reports of Fetch
 )
@@ -27,8 +27,8 @@ type Progress struct {
 	All    int64 `json:"bytes"`
 }
 
-// errNotKept says that chunks are still missing after fetchRounds attempts. If they have arrived,
-// the cache's status says why the cache has not stored them.
+// errNotKept says that chunks are still missing after fetchRounds attempts. If the chunks have
+// arrived, the cache's status says why the cache has not stored them.
 var errNotKept = errors.New("some chunks did not arrive, or the cache did not keep them: see `lighter cache`")
 
 // Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports its
@@ -104,7 +104,7 @@ func (c *Completer) fetchMissing(
 	if failed != nil {
 		return false, cmp.Or(err, failed)
 	}
-	_ = next(total(missing), all) // an error would only end the fetch, which is over
+	_ = next(total(missing), all) // the fetch is over, so an error cannot end it
 	if len(missing) == 0 {
 		return true, nil
 	}
@@ -140,8 +140,8 @@ func (c *Completer) missing(ctx context.Context, tree chunk.ID) (missing []unit,
 	return inPackOrder(missing), all, err
 }
 
-// appendChunk adds a chunk to the last unit if it is in that unit. Otherwise it appends the chunk's
-// unit. bytes is the chunk's number of bytes, or that of several chunks of the unit.
+// appendChunk adds a chunk to the last unit if the chunk is in that unit. Otherwise it appends the
+// chunk's unit. bytes is the number of bytes of the chunk, or of several chunks of its unit.
 func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
 	if last := len(units) - 1; last >= 0 && !ref.Unit.IsZero() && units[last].ref.Unit == ref.Unit {
 		units[last].bytes += bytes
@@ -150,8 +150,8 @@ func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
 	return append(units, unit{ref, bytes})
 }
 
-// inPackOrder sorts units by pack and number, and merges entries of the same unit. Its argument is
-// in the order of the device. The packs are ordered by their first unit in that order.
+// inPackOrder sorts units by pack and number, and merges entries of the same unit. units is in the
+// order of the device. A pack whose first unit comes earlier in units comes earlier in the result.
 func inPackOrder(units []unit) []unit {
 	packs := map[chunk.ID]int{}
 	for _, u := range units {

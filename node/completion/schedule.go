@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Schedule has the parts of the day in which completion may fetch. An empty Schedule is the whole
-// day.
+// Schedule has the parts of the day in which images may be completed in the background. An empty
+// Schedule is the whole day.
 type Schedule []window
 
 // window is a part of each day, in local time.
@@ -34,7 +34,7 @@ func ParseSchedule(texts []string) (Schedule, error) {
 
 func minute(t time.Time) int { return 60*t.Hour() + t.Minute() }
 
-// Open reports whether at, in its own time zone, is in a window.
+// Open reports whether the time of day of at, in at's own time zone, is in a window.
 func (s Schedule) Open(at time.Time) bool {
 	now := minute(at)
 	return len(s) == 0 || slices.ContainsFunc(s, func(w window) bool {

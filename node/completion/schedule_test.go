@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
+// A window includes its begin and excludes its end, and may cross midnight.
 func TestSchedule(t *testing.T) {
 	for _, test := range []struct {
 		windows, at string
 		open        bool
 	}{
-		{"22:00-06:00", "23:30", true}, {"22:00-06:00", "00:00", true}, {"22:00-06:00", "05:59", true}, {"22:00-06:00",
-			"06:00", false},
-		{"22:00-06:00", "21:59", false}, {"22:00-06:00", "22:00", true}, {"12:00-13:30", "13:29", true}, {"12:00-13:30",
-			"13:30", false},
+		{"22:00-06:00", "23:30", true}, {"22:00-06:00", "00:00", true}, {"22:00-06:00", "05:59", true},
+		{"22:00-06:00", "06:00", false}, {"22:00-06:00", "21:59", false}, {"22:00-06:00", "22:00", true},
+		{"12:00-13:30", "13:29", true}, {"12:00-13:30", "13:30", false},
 		{"12:00-13:30,22:00-00:00", "12:30", true}, {"12:00-13:30,22:00-00:00", "23:59", true},
-		{"12:00-13:30,22:00-00:00",
-			"00:00", false},
+		{"12:00-13:30,22:00-00:00", "00:00", false},
 	} {
 		s, err := ParseSchedule(strings.Split(test.windows, ","))
 		if err != nil || s.String() != test.windows {
-			t.Fatalf("parse %s: got %s, %v", test.windows, s.String(), err)
+			t.Fatalf("parse %s: got %s, %v; want the same windows", test.windows, s.String(), err)
 		}
 		at, err := time.Parse("15:04", test.at)
 		if err != nil {

@@ -33,7 +33,7 @@ var (
 	errEnded = errors.New("the node ended before it had answered")
 )
 
-// notFound is the error if the daemon does not have what was requested.
+// notFound is the error if the daemon does not know the image or the directory of a request.
 type notFound struct{ message string }
 
 func (e *notFound) Error() string { return e.message }
@@ -53,8 +53,8 @@ func New(root string) *Client {
 	return &Client{root: root, http: &http.Client{Transport: transport}}
 }
 
-// Running reports whether a daemon uses the root. If this process has no permission to find out, it
-// returns true, and the next request reports the missing permission.
+// Running reports whether a daemon uses the root. If this process has no permission to find out,
+// Running returns true, and the next request reports the missing permission.
 func Running(root string) bool {
 	conn, err := net.Dial("unix", Socket(root))
 	if err != nil {
@@ -152,8 +152,8 @@ func (c *Client) Status(ctx context.Context) (report.Status, error) {
 	return ask[report.Status](ctx, c, http.MethodGet, "/status", request{})
 }
 
-// Images returns the images that word names (see report.Reporter.Images). If it names none, Images
-// fails.
+// Images returns the images that word names (see report.Reporter.Images). If word names no image,
+// Images fails.
 func (c *Client) Images(ctx context.Context, word string) ([]report.ImageDetail, error) {
 	return ask[[]report.ImageDetail](ctx, c, http.MethodPost, "/status/images", request{Name: word})
 }
@@ -184,7 +184,7 @@ func (c *Client) Unpin(ctx context.Context, name string) (imagecache.Status, err
 	return ask[imagecache.Status](ctx, c, http.MethodPost, "/cache/unpin", request{Name: name})
 }
 
-// Evict evicts the chunks of the named image that no other image has.
+// Evict evicts the chunks of the named image that no other image on this machine has.
 func (c *Client) Evict(ctx context.Context, name string) (imagecache.Freed, error) {
 	return ask[imagecache.Freed](ctx, c, http.MethodPost, "/cache/evict", request{Name: name})
 }
@@ -195,12 +195,14 @@ func (c *Client) Fetch(ctx context.Context, name string, progress func(completio
 }
 
 // Record records the next start of an image, even if the node does not record starts, and reports
-// its progress. The trace is sent to a hub. If text is true, it is only in the last report.
+// its progress. If text is false, the node sends the trace to a hub. If text is true, the trace is
+// in the last report, and is not sent.
 func (c *Client) Record(ctx context.Context, name string, text bool, progress func(ondemand.Progress)) error {
 	return follow(ctx, c, "/trace/record", request{Name: name, Text: text}, progress)
 }
 
-// Mount mounts the tree of an image of the hub at dir.
+// Mount mounts an image of the hub at dir. platform may be empty if the image has only one
+// platform.
 func (c *Client) Mount(ctx context.Context, name, platform, dir string) error {
 	_, err := ask[binds.Bind](ctx, c, http.MethodPost, "/mount", request{Name: name, Platform: platform, Dir: dir})
 	return err

@@ -61,7 +61,7 @@ func TestErrors(t *testing.T) {
 	}
 	b.err = nil
 	if err := c.Mount(t.Context(), "name", "", "/x"); err != nil {
-		t.Errorf("mount: got %v, want none", err)
+		t.Errorf("mount: got %v, want no error", err)
 	}
 	if _, err := New(t.TempDir()).Status(t.Context()); !errors.Is(err, ErrNoDaemon) {
 		t.Errorf("without a daemon: got %v, want %v", err, ErrNoDaemon)

@@ -21,7 +21,7 @@ import (
 const (
 	maxRequest      = 64 << 10         // bytes of a request's body that are read
 	headerTimeout   = 10 * time.Second // for reading a request's header
-	idleTimeout     = time.Minute      // of a connection
+	idleTimeout     = time.Minute      // how long a connection may be without a request
 	shutdownTimeout = 5 * time.Second  // for requests in flight when the node stops
 )
 
@@ -51,7 +51,8 @@ type Server struct {
 	Stop     func() // ends the daemon
 }
 
-// Serve answers on listener until ctx is done.
+// Serve answers on listener until ctx is done. Then it waits for requests in flight, for
+// shutdownTimeout at most.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: withVersion(s.handler()), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,

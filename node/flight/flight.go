@@ -1,6 +1,6 @@
 // Package flight shares one call between callers that want the same result. The call is cancelled
-// when the last caller has stopped waiting. Unlike golang.org/x/sync/singleflight, it has
-// cancellation, and callers can wait until a result begins to arrive.
+// when the last caller has stopped waiting. golang.org/x/sync/singleflight has no cancellation, and
+// its callers cannot wait until a result begins to arrive.
 package flight
 
 import (
@@ -12,7 +12,7 @@ import (
 // ErrNoWaiter is the cause with which a call without waiters is cancelled.
 var ErrNoWaiter = errors.New("no caller waits for the result any more")
 
-// Group runs at most one call for each key. The zero Group is ready for use, and safe for
+// Group runs at most one call for each key. The zero Group is ready for use. A Group is safe for
 // concurrent use.
 type Group[K comparable] struct {
 	mu    sync.Mutex // guards calls, and the fields waiters and kept of each call
@@ -29,13 +29,14 @@ type Call struct {
 	done   chan struct{} // closed when err is set
 	err    error
 
-	waiters int
-	kept    bool
+	waiters int  // number of callers that wait
+	kept    bool // whether the call goes on without waiters
 }
 
 // Join joins the running call for key, or starts a new call that runs run. The caller counts as a
 // waiter of the call until Wait or WaitBegun fails because the caller's context is done. run may
-// continue for a moment after its context was cancelled. The next Join does not wait for its end.
+// continue for a moment after its context was cancelled. The next Join does not wait for the end of
+// run, but starts a new call.
 func (g *Group[K]) Join(key K, run func(ctx context.Context, c *Call) error) *Call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,8 +75,8 @@ func (g *Group[K]) start(key K, run func(ctx context.Context, c *Call) error) *C
 // Begin is called by run when the result begins to arrive. It may be called several times.
 func (c *Call) Begin() { c.once.Do(func() { close(c.begun) }) }
 
-// Keep is called by run. From then on, the call is not cancelled when its last waiter leaves. Keep
-// returns false if the last waiter has left already.
+// Keep is called by run. From then on, the call is not cancelled when its last waiter stops
+// waiting. Keep returns false if no caller waits any more: then the call is cancelled already.
 func (c *Call) Keep() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,6 +42,8 @@ func blocked(result <-chan error, runs *atomic.Int32) func(context.Context, *fli
 	}
 }
 
+// A call goes on while a caller waits, and is cancelled when the last caller stops waiting. The
+// next Join starts a new call.
 func TestCallIsCancelledWithItsLastWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var group flight.Group[int]
@@ -55,19 +57,19 @@ func TestCallIsCancelledWithItsLastWaiter(t *testing.T) {
 		}
 		cancel()
 		if err := first.Wait(cancelled); !errors.Is(err, context.Canceled) {
-			t.Errorf("a cancelled waiter got %v", err)
+			t.Errorf("a cancelled waiter got %v, want %v", err, context.Canceled)
 		}
 		if again := group.Join(1, run); again != second {
 			t.Error("the call ended although a caller still waits")
 		} else if err := again.Wait(cancelled); !errors.Is(err, context.Canceled) {
-			t.Errorf("a cancelled waiter got %v", err)
+			t.Errorf("a cancelled waiter got %v, want %v", err, context.Canceled)
 		}
 		if err := second.Wait(cancelled); !errors.Is(err, context.Canceled) {
-			t.Errorf("the last waiter got %v", err)
+			t.Errorf("the last waiter got %v, want %v", err, context.Canceled)
 		}
-		synctest.Wait() // the cancelled call takes no result
+		synctest.Wait() // until the cancelled call has ended, so that it receives no result
 		if fresh := group.Join(1, run); fresh == second {
-			t.Error("joined a call that was cancelled")
+			t.Error("Join returned a call that was cancelled, want a new call")
 		} else {
 			go func() { result <- nil; result <- nil }()
 			if err := errors.Join(fresh.Wait(t.Context()), other.Wait(t.Context())); err != nil || runs.Load() != 3 {
@@ -75,18 +77,19 @@ func TestCallIsCancelledWithItsLastWaiter(t *testing.T) {
 			}
 		}
 		if err := second.Wait(t.Context()); !errors.Is(err, flight.ErrNoWaiter) {
-			t.Errorf("the cancelled call returned %v", err)
+			t.Errorf("the cancelled call returned %v, want %v", err, flight.ErrNoWaiter)
 		}
 	})
 }
 
+// WaitBegun returns the call's error only if the call failed before its result began to arrive.
 func TestWaitBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var group flight.Group[int]
 		bad := errors.New("bad")
 		never := group.Join(1, func(context.Context, *flight.Call) error { return bad })
 		if err := never.WaitBegun(t.Context()); err != bad {
-			t.Errorf("a call that failed before it began: %v", err)
+			t.Errorf("a call that failed before its result began: got %v, want %v", err, bad)
 		}
 		begun := group.Join(1, func(_ context.Context, c *flight.Call) error {
 			c.Begin()
@@ -94,14 +97,14 @@ func TestWaitBegun(t *testing.T) {
 			return bad
 		})
 		if err := begun.Err(); err != nil {
-			t.Errorf("a running call has the error %v", err)
+			t.Errorf("Err of a running call: got %v, want none", err)
 		}
 		synctest.Wait()
 		if err := begun.Err(); err != bad {
 			t.Errorf("got %v, want %v", err, bad)
 		}
 		if err := begun.WaitBegun(t.Context()); err != nil {
-			t.Errorf("a call that failed after it began: %v", err)
+			t.Errorf("a call that failed after its result began: got %v, want no error", err)
 		}
 		if err := begun.Wait(t.Context()); err != bad {
 			t.Errorf("got %v, want %v", err, bad)
@@ -115,7 +118,7 @@ func TestKeep(t *testing.T) {
 		var group flight.Group[int]
 		cancelled, cancel := context.WithCancel(t.Context())
 		cancel()
-		for _, keepsFirst := range []bool{true, false} {
+		for _, keepsFirst := range []bool{true, false} { // whether Keep is called before the last waiter leaves
 			keep, kept, end := make(chan struct{}), make(chan bool, 1), make(chan struct{})
 			call := group.Join(1, func(ctx context.Context, c *flight.Call) error {
 				<-keep
@@ -128,7 +131,7 @@ func TestKeep(t *testing.T) {
 				synctest.Wait()
 			}
 			if err := call.Wait(cancelled); !errors.Is(err, context.Canceled) {
-				t.Errorf("a cancelled waiter got %v", err)
+				t.Errorf("a cancelled waiter got %v, want %v", err, context.Canceled)
 			}
 			if !keepsFirst {
 				close(keep)

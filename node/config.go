@@ -37,9 +37,9 @@ type Config struct {
 	CacheSize   bytesize.Size `toml:"cache_size" comment:"Limit of the chunk cache on the disk: 20GiB or 500MB. Its index takes 55 to 85 bytes of memory a chunk. A chunk has 64 KiB on average, and less if files are small. So a full cache of 20 GiB takes 20 to 55 MB of memory, and one of 1 TiB takes 1 to 3 GB."`
 	Prefetch    bool          `toml:"prefetch" comment:"Before a start reads them, fetch the chunks that the hub expects it to read, or, if they are cached, load them into memory. If a hub is far away, also fetch the rest of a file that is read."`
 	PrefetchMax bytesize.Size `toml:"prefetch_limit" comment:"Limit of what is prefetched for one start, in uncompressed bytes. It is never more than half of cache_size."`
-	FreeLow     Space         `toml:"disk_free_low" comment:"If less than this is free on the cache's disk, the cache evicts chunks, down to a sixteenth of cache_size (at least 16 MiB). The cache itself stops growing before less is free. A share (17%) or a size (50GiB). 0: ignore the disk's free space.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85), and evicts pods at imagefs.available<15% and nodefs.available<10%. Keep this value above the kubelet's."`
-	FreeHigh    Space         `toml:"disk_free_high" comment:"The cache evicts chunks until this much is free."`
-	ScrubRate   bytesize.Size `toml:"scrub_rate" comment:"How many bytes a second are read and verified in the background: the cache, the metadata images that are mounted, and the local devices. 10MiB, for example. 0: none. Damaged chunks are also noticed when they are read, and damaged metadata images when they are mounted. Without scrubbing, nothing notices damage of a mounted metadata image or of a finished local device."`
+	FreeLow     Space         `toml:"disk_free_low" comment:"If less than this is free on the cache's disk, the cache evicts chunks, down to a sixteenth of cache_size (at least 16 MiB). The cache also stops growing so that this much stays free. A share (17%) or a size (50GiB). 0: ignore the disk's free space.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85), and evicts pods at imagefs.available<15% and nodefs.available<10%. Keep this value above the kubelet's."`
+	FreeHigh    Space         `toml:"disk_free_high" comment:"When less than disk_free_low is free, the cache evicts chunks until this much is free."`
+	ScrubRate   bytesize.Size `toml:"scrub_rate" comment:"The node reads and verifies the cache, the mounted metadata images and the local devices in the background (scrubbing). This is the number of bytes a second: 10MiB, for example. 0: no scrubbing. Damaged chunks are also noticed when they are read, and damaged metadata images when they are mounted. Without scrubbing, nothing notices damage of a mounted metadata image or of a finished local device."`
 	Record      bool          `toml:"record" comment:"Record which parts of an image its first container reads when it starts, and report them to a hub. Later starts then fetch these parts together. The report does not say what ran, where or when. (lighter trace record records one start.)"`
 	RecordDelay Delay         `toml:"record_delay" comment:"A trace is reported after a random delay of at most this long. So a hub does not get the traces of thousands of nodes at the same time. If a hub is on this machine, there is no delay."`
 	HeldDelay   Delay         `toml:"held_delay" comment:"When the node's images change, it reports them to the hubs after a random delay of one to two times this. A hub keeps what nodes have reported. Twice this must be shorter than the hub's delay after which it frees a removed image (delay_minutes in [gc])."`
@@ -47,8 +47,8 @@ type Config struct {
 	LogLevel    string        `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string        `toml:"log_format" comment:"Format of the log: text or json."`
 
-	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. It stops while the cache has no room without evictions."`
-	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit, but readers go first."`
+	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. The fetch pauses while the cache would have to evict chunks for it."`
+	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit. Reads of containers go first in any case."`
 	CompleteSchedule []string      `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
 	LocalDevice      bool          `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. Each file is as large as the image. All of them count in cache_size, and take at most half of it. Set scrub_rate, too: nothing else verifies a finished file."`
 }
@@ -78,7 +78,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Check returns what is wrong with the configuration.
+// Check returns an error that says what is wrong with the configuration, or nil.
 func (c *Config) Check() error {
 	switch {
 	case !filepath.IsAbs(c.Root):
@@ -137,13 +137,14 @@ func (c *Config) prefetchLimit() int64 {
 	return int64(min(c.PrefetchMax, c.CacheSize/2))
 }
 
-// CheckHubs returns what is wrong with the hubs' settings. It connects to none of them.
+// CheckHubs returns an error that says what is wrong with the hubs' settings, or nil. It connects
+// to no hub.
 func (c *Config) CheckHubs() error {
-	_, err := c.origins(discarded)
+	_, err := c.origins(noLog)
 	return err
 }
 
-var discarded = slog.New(slog.DiscardHandler)
+var noLog = slog.New(slog.DiscardHandler)
 
 // origins returns the client of the configured hubs.
 func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
@@ -154,10 +155,11 @@ func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 	return origin.New(log, options...)
 }
 
-// maxRecordDelay bounds record_delay. A trace may wait in memory for longer: for earlier traces,
-// for readers that need the link, and between attempts to send it.
+// maxRecordDelay bounds record_delay. A trace may wait in memory for longer, because earlier traces
+// are sent first, sending yields to readers, and a failed attempt is repeated after a pause.
 const maxRecordDelay = time.Hour
 
-// minHeldDelay bounds how often the node lists its trees. maxHeldDelay bounds how long hubs do not
-// know of a new tree: twice as long at most, if they accept the report.
+// minHeldDelay and maxHeldDelay bound held_delay. The lower bound limits how often the node lists
+// its trees. The upper bound limits how long a hub does not know of a new tree: for twice as long
+// at most, if the hub accepts the report.
 const minHeldDelay, maxHeldDelay = time.Second, time.Hour

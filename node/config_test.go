@@ -22,17 +22,17 @@ func TestSocketPathsTooLong(t *testing.T) {
 		config := DefaultConfig()
 		c.change(&config, 0)
 		if err := config.Check(); err != nil {
-			t.Errorf("%s, the longest: got %v, want none", c.what, err)
+			t.Errorf("%s with the longest allowed path: got %v, want no error", c.what, err)
 		}
 		c.change(&config, 1)
 		err := config.Check()
 		if err == nil {
-			t.Errorf("%s, too long: got no error", c.what)
+			t.Errorf("%s with a path that is too long: got no error", c.what)
 			continue
 		}
 		for _, word := range []string{c.what, "108 bytes", "107", "shorter"} {
 			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%s: got %q, want %q in it", c.what, err, word)
+				t.Errorf("%s with a path that is too long: got %q, want %q in it", c.what, err, word)
 			}
 		}
 	}

@@ -1,6 +1,6 @@
 // Package node puts the parts of a node together, and runs them until its context ends. Then it
-// unmounts the trees. Containers that run keep theirs. If a daemon was killed, the next daemon
-// cleans up.
+// unmounts the trees that no process works in. Running containers keep their mounts. If a daemon
+// was killed, the next daemon cleans up.
 //
 // node.go shows the parts, which are packages below this one, and how they are connected. The other
 // files have the configuration (config.go, values.go, trust.go), the root directory (root.go), and
@@ -93,11 +93,11 @@ type Node struct {
 	images    *imagecache.Cache
 	controls  net.Listener
 
-	closers []func() error // they close the parts; in the order in which the parts were opened
+	closers []func() error // each closes a part; in the order in which the parts were opened
 }
 
-// Run runs a node until ctx is done. It is the only task of its process. ready is called once the
-// node's sockets exist.
+// Run runs a node until ctx is done. A process runs one node and nothing else. Run calls ready once
+// the node's sockets exist.
 func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) error {
 	memory.LimitGarbage()
 	manager := keeper.Environment()
@@ -120,7 +120,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var noMonitor error // why the monitor is missing: the node runs without it
+	var noMonitor error // why the monitor cannot be opened: the node runs without it, too
 	if n.monitor, noMonitor = monitor.Open(ctx, n.config.HTTPAddress, n.log); noMonitor != nil {
 		n.log.Error("metrics, health and readiness are not available", "address", n.config.HTTPAddress,
 			"err", noMonitor)
@@ -339,12 +339,12 @@ func (n *Node) notify(lines string) {
 	}
 }
 
-// close closes what was opened, in the opposite order. The lock is not released here but by the end
-// of the process. So a process that waits for the lock finds nothing running.
+// close closes the opened parts, the last one first. It does not release the lock of the root: the
+// end of the process does. So when another process gets the lock, no part of this node is running.
 func (n *Node) close() error {
 	var errs []error
-	for _, one := range slices.Backward(n.closers) {
-		errs = append(errs, one())
+	for _, closer := range slices.Backward(n.closers) {
+		errs = append(errs, closer())
 	}
 	return errors.Join(errs...)
 }

@@ -41,12 +41,12 @@ func (n *Node) openRoot() (inherited bool, err error) {
 
 // checkProgram fails if this program's file is on an image that a node serves. The daemon would
 // wait for itself when it reads its own code, and could not replace the daemon that serves the
-// image. If the list of mounts cannot be read, the node goes on: the next part that needs the list
-// reports what that means for containers.
+// image. If the list of mounts cannot be read, checkProgram only logs that: the next part of the
+// node that needs the list reports what that means for containers.
 func (n *Node) checkProgram() error {
 	tree, err := mount.LazyMount("/proc/self/exe")
 	if err != nil {
-		n.log.Warn("cannot tell whether this program lies on a lazy image", "err", err)
+		n.log.Warn("cannot find out whether this program lies on a lazy image", "err", err)
 		return nil
 	}
 	if tree != "" {
@@ -65,7 +65,7 @@ func (n *Node) makeRoot() error {
 	}
 	real, err := filepath.EvalSymlinks(root)
 	if err != nil {
-		return fmt.Errorf("make the node's root: %w", err)
+		return fmt.Errorf("resolve the path of the node's root: %w", err)
 	}
 	if err := control.CheckRoot(real); err != nil {
 		return err
@@ -90,10 +90,10 @@ func RealRoot(root string) string {
 	return root
 }
 
-// Release gives up the devices of a node that will not start again. The keeper drops the
-// connection. So reads that wait for the node fail, and later reads of data that is not in memory
-// fail, too. All mounts are removed, also those of lighter mount. Files on the disk stay. If a node
-// runs with that root, Release fails.
+// Release gives up the devices of a node that will not start again. The keeper closes the
+// connection to the kernel. So reads that wait for the node fail, and later reads of data that is
+// not in memory fail, too. Release removes all mounts, also those of lighter mount. Files on the
+// disk stay. If a node runs with that root, Release fails.
 func Release(ctx context.Context, root string, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may release devices: run this as root (try sudo)")

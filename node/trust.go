@@ -36,7 +36,7 @@ func (c *Config) trust(hubs *origin.Failover) report.Trust {
 
 // EffectiveTrust returns the trust that applies with the configured hubs, and why.
 func (c *Config) EffectiveTrust() (report.Trust, error) {
-	hubs, err := c.origins(discarded)
+	hubs, err := c.origins(noLog)
 	if err != nil {
 		return report.Trust{}, err
 	}

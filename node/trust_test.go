@@ -22,7 +22,7 @@ func TestTrust(t *testing.T) {
 		config := DefaultConfig()
 		config.Trust, config.Hubs = c.trust, c.hubs
 		if got, err := config.EffectiveTrust(); err != nil || got.Trust != c.want || got.Why == "" {
-			t.Errorf("%s with %q: %+v, %v; want %s with a reason", c.trust, c.hubs, got, err, c.want)
+			t.Errorf("trust %s with hubs %q: got %+v, %v; want %s with a reason", c.trust, c.hubs, got, err, c.want)
 		}
 	}
 	for _, bad := range []Trust{"", "images", "Chain", "none"} {

@@ -13,7 +13,7 @@ import (
 // Delay is a duration, written as 90s or 5m.
 type Delay time.Duration
 
-// String returns the delay as Go writes it.
+// String returns the delay in the notation of time.Duration.
 func (d Delay) String() string { return time.Duration(d).String() }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -67,9 +67,9 @@ func (s *Space) UnmarshalText(b []byte) error {
 // minSpace is the smallest size of a Space, in bytes. A smaller number probably lacks its unit.
 const minSpace = 1 << 20
 
-// below reports whether the space is less than other on disks of any size.
+// below reports whether s is less than other on a disk of any size.
 func (s Space) below(other Space) bool {
-	if s == (Space{}) { // s is not set: only other applies
+	if s == (Space{}) { // zero means that s is not configured
 		return false
 	}
 	return s.Percent < other.Percent && s.Bytes <= other.Bytes || s.Bytes < other.Bytes && s.Percent <= other.Percent

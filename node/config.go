@@ -26,7 +26,7 @@ type Config struct {
 	Address string   `toml:"address" comment:"Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
 	Hubs    []string `toml:"hubs" comment:"URLs of hubs, and of mirrors with the same content. The node asks the first one that works."`
 	HubKeys []string `toml:"hub_keys" comment:"Public keys (ed25519:...) of the hubs. The node believes only statements that one of them has signed. Empty: the node learns the keys of its hub when it first needs them. It can do that only if it has a single hub, on this machine, which root or the node's own user runs. Otherwise set the keys here."`
-	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows, from a repository where the hub knows it. containerd has fetched this manifest from the registry, so the registry has permitted the pull. (Needs enable_remote_snapshot_annotations.) chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
+	Trust   Trust    `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows from the pull's repository. containerd has fetched this manifest from the registry, so the registry has permitted the pull. (Needs enable_remote_snapshot_annotations.) chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
 	Domain  string   `toml:"domain" comment:"Domain on every hub: the node uses only the images of this domain."`
 	// Scope is Domain's name in files of earlier versions.
 	Scope       string        `toml:"scope,omitempty"`
@@ -84,7 +84,7 @@ func (c *Config) Check() error {
 	case !filepath.IsAbs(c.Root):
 		return fmt.Errorf("root %q is not an absolute path", c.Root)
 	case len(c.Hubs) == 0:
-		return errors.New("hubs is empty: name at least one")
+		return errors.New("hubs is empty: name at least one hub")
 	case c.CacheSize < disk.MinLimit:
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, bytesize.Size(disk.MinLimit))
 	case c.PrefetchMax < 0:

@@ -290,7 +290,8 @@ func (n *Node) openReport(noMonitor error) {
 	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)
 }
 
-// serve answers containerd and administrators until ctx is done.
+// serve does the node's background work, and answers containerd and administrators, until ctx is
+// done.
 func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.binds.Recover(ctx, n.devices.TakenOver())
 	group, ctx := errgroup.WithContext(ctx)
@@ -318,7 +319,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 }
 
 // announce reports that the node is ready: its sockets exist, and it serves the trees of a previous
-// daemon. Only announce and withdraw report readiness.
+// daemon. No other function reports that a node is ready.
 func (n *Node) announce(ready func()) {
 	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
 	n.monitor.Ready()

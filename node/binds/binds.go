@@ -62,8 +62,8 @@ type Binds struct {
 // read, the list is empty, its file is reported as a leftover, and Incomplete returns true.
 func Open(root string, hub Hub, chains Chains, leftovers *durable.Leftovers, log *slog.Logger) *Binds {
 	b := &Binds{root: root, list: openList(root, leftovers), hub: hub, chains: chains, log: log}
-	for _, one := range b.list.all() {
-		chains.Hold(one.Chain)
+	for _, entry := range b.list.all() {
+		chains.Hold(entry.Chain)
 	}
 	return b
 }
@@ -78,30 +78,30 @@ func (b *Binds) List() []Bind { return b.list.all() }
 // Bind mounts the tree of the named image at dir, read-only. platform may be empty if the image has
 // only one platform.
 func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, error) {
-	one := Bind{Name: name}
+	entry := Bind{Name: name}
 	var err error
-	if one.Dir, err = RealDir(dir); err != nil {
-		return one, err
+	if entry.Dir, err = RealDir(dir); err != nil {
+		return entry, err
 	}
 	image, err := b.findImage(ctx, name, platform)
 	if err != nil {
-		return one, err
+		return entry, err
 	}
-	one.Chain = image.Chain
-	if err := b.list.add(one); err != nil {
-		return one, err
+	entry.Chain = image.Chain
+	if err := b.list.add(entry); err != nil {
+		return entry, err
 	}
-	b.chains.Hold(one.Chain)
-	err = b.mount(ctx, one, mount.Bind)
+	b.chains.Hold(entry.Chain)
+	err = b.mount(ctx, entry, mount.Bind)
 	if err == nil {
 		if err = ctx.Err(); err == nil {
-			return one, nil
+			return entry, nil
 		}
 		// The client has gone away before it knew of the mount, and will not unmount it.
-		_, failed := mount.Unbind(b.root, one.Dir)
+		_, failed := mount.Unbind(b.root, entry.Dir)
 		err = errors.Join(err, failed)
 	}
-	return one, errors.Join(err, b.forget(one))
+	return entry, errors.Join(err, b.forget(entry))
 }
 
 // RealDir returns a directory's path without symbolic links. Mounting follows a symbolic link at
@@ -125,12 +125,12 @@ func RealDir(dir string) (string, error) {
 }
 
 // mount mounts the tree of a bind, and calls bind to mount the tree at the directory, too.
-func (b *Binds) mount(ctx context.Context, one Bind, bind func(tree, dir string) error) error {
-	tree, err := b.chains.Mount(ctx, one.Chain)
+func (b *Binds) mount(ctx context.Context, entry Bind, bind func(tree, dir string) error) error {
+	tree, err := b.chains.Mount(ctx, entry.Chain)
 	if err != nil {
 		return err
 	}
-	return bind(tree, one.Dir)
+	return bind(tree, entry.Dir)
 }
 
 // findImage asks the hub for the image of that name and platform. It fails if the hub has no such
@@ -165,19 +165,19 @@ func (b *Binds) Unbind(dir string) error {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}
-	one, ok := b.list.get(filepath.Clean(dir))
+	entry, ok := b.list.get(filepath.Clean(dir))
 	if !ok {
 		return fmt.Errorf("unmount %s: %w", dir, ErrNotBound)
 	}
-	if _, err := mount.Unbind(b.root, one.Dir); err != nil {
+	if _, err := mount.Unbind(b.root, entry.Dir); err != nil {
 		return err
 	}
-	return b.forget(one)
+	return b.forget(entry)
 }
 
-func (b *Binds) forget(one Bind) error {
-	err := b.list.remove(one.Dir)
-	b.chains.Drop(one.Chain)
+func (b *Binds) forget(entry Bind) error {
+	err := b.list.remove(entry.Dir)
+	b.chains.Drop(entry.Chain)
 	return err
 }
 
@@ -193,40 +193,41 @@ const recoverTimeout = 5 * time.Second
 func (b *Binds) Recover(ctx context.Context, takenOver bool) {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
-	for _, one := range b.list.all() {
-		b.recover(ctx, one, takenOver)
+	for _, entry := range b.list.all() {
+		b.recover(ctx, entry, takenOver)
 	}
 }
 
-func (b *Binds) recover(ctx context.Context, one Bind, takenOver bool) {
-	bound, err := mount.Bound(b.root, one.Dir)
+func (b *Binds) recover(ctx context.Context, entry Bind, takenOver bool) {
+	bound, err := mount.Bound(b.root, entry.Dir)
 	switch {
 	case err != nil:
-	case !bound && one.Lost == "":
-		_ = b.forget(one) // it was unmounted without the node; a list that cannot be saved becomes a leftover
+	case !bound && entry.Lost == "":
+		_ = b.forget(entry) // it was unmounted without the node; a list that cannot be saved becomes a leftover
 		return
 	case bound && takenOver:
 		return
 	case bound:
-		err = b.mount(ctx, one, mount.Rebind)
+		err = b.mount(ctx, entry, mount.Rebind)
 	default:
-		err = b.mount(ctx, one, mount.Bind)
+		err = b.mount(ctx, entry, mount.Bind)
 	}
-	one.Lost = ""
+	entry.Lost = ""
 	if err != nil {
-		_, failed := mount.Unbind(b.root, one.Dir)
+		_, failed := mount.Unbind(b.root, entry.Dir)
 		err = errors.Join(err, failed)
-		one.Lost = err.Error()
-		b.log.Error("an image of lighter mount is not mounted any more", "image", one.Name, "dir", one.Dir, "err", err)
+		entry.Lost = err.Error()
+		b.log.Error("an image of lighter mount is not mounted any more", "image", entry.Name, "dir", entry.Dir,
+			"err", err)
 	}
-	b.list.replace(one)
+	b.list.replace(entry)
 }
 
 // Release unmounts the binds of a node that does not run. The next node removes them from the list.
 func Release(root string, leftovers *durable.Leftovers) (err error) {
 	l := openList(root, leftovers)
-	for _, one := range l.all() {
-		_, failed := mount.Unbind(root, one.Dir)
+	for _, entry := range l.all() {
+		_, failed := mount.Unbind(root, entry.Dir)
 		err = errors.Join(err, failed)
 	}
 	if l.incomplete {

@@ -210,7 +210,7 @@ func (c *Completer) completeAll(ctx context.Context, visits map[chunk.ID]visit) 
 	return failed
 }
 
-// isDue reports whether to visit a tree now. A tree that was visited is due again, after retryDelay,
+// isDue reports whether to visit a tree now. A tree that was visited is due again after retryDelay
 // if it was not finished, or if the cache may have lost chunks since. A tree with a local device
 // needs no chunks.
 func (c *Completer) isDue(tree chunk.ID, visits map[chunk.ID]visit) bool {

@@ -21,7 +21,7 @@ const (
 	progressInterval = 200 * time.Millisecond // least time between two reports of Fetch
 )
 
-// Progress is how much of a tree's chunks is cached, in bytes.
+// Progress is how much of a tree's chunks is cached, in uncompressed bytes.
 type Progress struct {
 	Cached int64 `json:"cachedBytes"`
 	All    int64 `json:"bytes"`

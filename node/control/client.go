@@ -173,8 +173,8 @@ func (c *Client) Scrub(ctx context.Context) (imagecache.Scrubbed, error) {
 	return ask[imagecache.Scrubbed](ctx, c, http.MethodPost, "/cache/scrub", request{})
 }
 
-// Pin keeps the chunks of an image in the cache: those that are cached, and those that arrive. name
-// is a reference, a chain or a tree, as the status shows them.
+// Pin keeps the chunks of an image in the cache: those that are cached, and those that arrive
+// later. name is a reference, a chain or a tree, as the status shows them.
 func (c *Client) Pin(ctx context.Context, name string) (imagecache.Status, error) {
 	return ask[imagecache.Status](ctx, c, http.MethodPost, "/cache/pin", request{Name: name})
 }

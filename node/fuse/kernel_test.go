@@ -26,7 +26,7 @@ type kernel struct {
 }
 
 type answer struct {
-	unique uint64
+	unique uint64 // of the request
 	errno  unix.Errno
 	data   []byte
 }
@@ -188,9 +188,10 @@ func (k *kernel) wantNoAnswer() {
 	}
 }
 
-// pattern is the byte at an offset of every test device.
+// pattern returns the byte at an offset of every test device.
 func pattern(offset int64) byte { return byte(offset>>12) ^ byte(offset*7) }
 
+// patterned returns size bytes of a test device, from offset on.
 func patterned(offset int64, size int) []byte {
 	b := make([]byte, size)
 	for i := range b {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// However reads arrive, end and are removed, the active ones stay within the limits.
+// The active reads stay within the limits, in whatever order reads arrive, end and are removed.
 func TestLimits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	l := newLimits()
@@ -15,34 +15,34 @@ func TestLimits(t *testing.T) {
 		files[i] = &file{}
 	}
 	var active, queued []*read
-	take := func(list *[]*read) *read {
+	take := func(list *[]*read) *read { // removes a random read from a list
 		i := r.IntN(len(*list))
-		one := (*list)[i]
+		taken := (*list)[i]
 		*list = append((*list)[:i], (*list)[i+1:]...)
-		return one
+		return taken
 	}
-	activated := func(reads []*read) {
-		for _, b := range reads {
-			for i, w := range queued {
-				if w == b {
+	activated := func(reads []*read) { // moves reads from queued to active
+		for _, now := range reads {
+			for i, before := range queued {
+				if before == now {
 					queued = append(queued[:i], queued[i+1:]...)
 					break
 				}
 			}
-			active = append(active, b)
+			active = append(active, now)
 		}
 	}
 	for step := range 50000 {
 		switch arrive := r.IntN(100) < 60 && step < 40000; {
 		case arrive:
-			one := &read{file: files[r.IntN(1+r.IntN(len(files)))], size: 4096 << r.IntN(9)}
-			switch isActive, evicted := l.add(one); {
+			added := &read{file: files[r.IntN(1+r.IntN(len(files)))], size: 4096 << r.IntN(9)}
+			switch isActive, evicted := l.add(added); {
 			case evicted != nil:
 				t.Fatal("a read was evicted although there is room")
 			case isActive:
-				active = append(active, one)
+				active = append(active, added)
 			default:
-				queued = append(queued, one)
+				queued = append(queued, added)
 			}
 		case len(queued) > 0 && r.IntN(10) == 0:
 			l.dequeue(take(&queued))
@@ -62,7 +62,7 @@ func TestLimits(t *testing.T) {
 
 func checkLimits(t *testing.T, l *limits, files []*file, active, queued []*read) {
 	t.Helper()
-	bytes, beyond := int64(0), int64(0)
+	bytes, beyond := int64(0), int64(0) // of active reads; allowed beyond maxBytes, for alwaysPerDevice
 	count := map[*file]int{}
 	for _, r := range active {
 		bytes += int64(r.size)

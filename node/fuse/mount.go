@@ -137,7 +137,7 @@ func negotiate(req request, kernelPage int) (gofuse.InitOut, State, error) {
 	out := gofuse.InitOut{
 		Major: 7, Minor: in.Minor, Flags: uint32(state.Flags), Flags2: uint32(state.Flags >> 32),
 		MaxBackground: maxBackground, CongestionThreshold: maxBackground,
-		// Nothing is ever written. This is the kernel's minimum, so that requests fit into
+		// Nothing is ever written. So MaxWrite is the kernel's minimum, and requests fit into
 		// requestSize.
 		MaxWrite: pageSize, MaxPages: state.MaxPages, MaxReadAhead: in.MaxReadAhead, TimeGran: 1,
 	}

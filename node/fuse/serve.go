@@ -46,8 +46,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return errors.Join(err, s.journal.unmap())
 }
 
-// stopWith ends the loop when ctx is done. It must return before Serve does, because the caller may
-// then close the connection.
+// stopWith ends the loop when ctx is done. It must return before Serve does: after Serve has
+// returned, the caller may close the connection.
 func (s *Server) stopWith(ctx, work context.Context) {
 	select {
 	case <-ctx.Done():

@@ -60,8 +60,8 @@ func (w *window) resize(size int) {
 		return
 	}
 	w.connection.setMaxBackground(size)
-	// The kernel wakes one blocked process for each write, and one for each request that ends. If
-	// all requests are stuck, only writes wake processes.
+	// The kernel wakes one blocked process for each write of max_background, and one for each
+	// request that ends. If all requests are stuck, only these writes wake processes.
 	w.wake(min(size-before, int(w.connection.waiting())-before))
 }
 

@@ -31,6 +31,8 @@ func (f *fakeConnection) send(n int) {
 	}
 }
 
+// The window stays a bounded number of requests larger than the number of known reads, so that no
+// process stays blocked.
 func TestWindowFollowsKnownReads(t *testing.T) {
 	f := &fakeConnection{max: maxBackground}
 	w := newWindow(f)
@@ -59,7 +61,7 @@ func TestWindowFollowsKnownReads(t *testing.T) {
 	}
 }
 
-// Requests that a previous server lost do not use up the room of others.
+// Requests that a previous server lost do not use up the room of other requests.
 func TestWindowWithoutLostRequests(t *testing.T) {
 	f := &fakeConnection{max: maxBackground, background: 200}
 	w := newWindow(f)

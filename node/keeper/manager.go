@@ -134,7 +134,7 @@ func (m *Manager) send(lines string, fds ...int) error {
 }
 
 // Keep implements Keeper, for the next process. After a Take, files must begin with the files that
-// Take returned.
+// Take returned, because the manager still holds these under their names.
 func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error {
 	if err := checkSize(files, note); err != nil {
 		return err

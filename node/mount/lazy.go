@@ -13,8 +13,8 @@ import (
 )
 
 // LazyMount finds the tree that a file is on. It returns the path of the tree's mount or of its
-// metadata image, or "" if no node serves the file. It also finds a tree that is a lower layer of
-// an overlay, such as a container's root, in that container's mount namespace.
+// metadata image, or "" if no node serves the file. If the file is on an overlay, LazyMount looks
+// for a tree among the lower layers. So it also works in a container, whose root is an overlay.
 func LazyMount(path string) (tree string, err error) {
 	var stat unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID, &stat); err != nil {

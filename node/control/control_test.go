@@ -31,7 +31,7 @@ func serve(t *testing.T, s *Server) *Client {
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("serve: %v", err)
+			t.Errorf("serve: got %v, want no error", err)
 		}
 	})
 	return New(root)

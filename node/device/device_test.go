@@ -67,7 +67,7 @@ func TestReadAtReturnsTheBytes(t *testing.T) {
 		}
 		missed += n
 		if !bytes.Equal(got, image[from:to]) {
-			t.Fatalf("bytes %d to %d are wrong", from, to)
+			t.Fatalf("bytes %d to %d differ from those of the device", from, to)
 		}
 	}
 	if s := d.Stats(); s.Faults != 2000 || s.Bytes == 0 || s.Missed != missed || missed == 0 || missed >= s.Bytes {

@@ -60,7 +60,7 @@ func TestCallIsCancelledWithItsLastWaiter(t *testing.T) {
 			t.Errorf("a cancelled waiter got %v, want %v", err, context.Canceled)
 		}
 		if again := group.Join(1, run); again != second {
-			t.Error("the call ended although a caller still waits")
+			t.Error("the call ended although a caller still waits, want it to go on")
 		} else if err := again.Wait(cancelled); !errors.Is(err, context.Canceled) {
 			t.Errorf("a cancelled waiter got %v, want %v", err, context.Canceled)
 		}
@@ -141,7 +141,7 @@ func TestKeep(t *testing.T) {
 			}
 			close(end)
 			if err := call.Wait(t.Context()); (err == nil) != keepsFirst {
-				t.Errorf("kept: %t; the call returned %v", keepsFirst, err)
+				t.Errorf("kept: %t; the call returned %v, want an error only if it was not kept", keepsFirst, err)
 			}
 		}
 	})

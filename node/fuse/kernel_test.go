@@ -175,7 +175,7 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 func (k *kernel) sync() {
 	k.t.Helper()
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 {
-		k.t.Fatalf("statfs: %v", a.errno)
+		k.t.Fatalf("statfs: got %v, want no error", a.errno)
 	}
 }
 

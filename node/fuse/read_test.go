@@ -84,7 +84,7 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 		}
 	}
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 { // the node's health check
-		t.Fatalf("statfs: %v", a.errno)
+		t.Fatalf("statfs: got %v, want no error", a.errno)
 	}
 	eventually(t, "arrival of all reads", func() bool {
 		s.mu.Lock()
@@ -204,6 +204,7 @@ func (deadlines timed) ReadAt(ctx context.Context, _ []byte, _ int64) (missed in
 	return 0, nil
 }
 
+// A Reader gets a context that ends readDeadline after the request arrived.
 func TestReadHasADeadline(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	deadlines := make(timed, 1)
@@ -234,7 +235,7 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.stopped.Load() != r.reads.Load() {
-		t.Error("a ReadAt runs after Remove")
+		t.Errorf("after Remove, %d of %d calls of ReadAt have returned, want all", r.stopped.Load(), r.reads.Load())
 	}
 	stale := 0
 	for range n + 1 {

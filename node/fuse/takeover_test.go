@@ -174,7 +174,7 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		}
 		next, err := Adopt([]*os.File{kept[0], j.file}, s.dir, s.State(), s.log)
 		if err != nil {
-			t.Fatalf("%d slots: %v", slots, err)
+			t.Fatalf("adopt with a journal of %d slots: got %v, want no error", slots, err)
 		}
 		r := newStuck()
 		k.add(next, "a", r)

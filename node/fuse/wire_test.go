@@ -61,6 +61,8 @@ func TestAnswersAreGolden(t *testing.T) {
 	golden.Compare(t, "fuse.golden", out.String())
 }
 
+// negotiate accepts protocol 7.31 and newer, and those of the wanted features that the kernel
+// offers.
 func TestNegotiate(t *testing.T) {
 	init := func(in gofuse.InitIn) request {
 		req, err := parseRequest(rawRequest(opInit, 2, 0, bodyOf(in)))
@@ -108,7 +110,7 @@ func TestReaddirInPieces(t *testing.T) {
 	for {
 		a := k.ask(opReaddir, gofuse.FUSE_ROOT_ID, bodyOf(gofuse.ReadIn{Offset: offset, Size: 200}))
 		if a.errno != 0 {
-			t.Fatal(a.errno)
+			t.Fatalf("READDIR at offset %d: got %v, want no error", offset, a.errno)
 		}
 		if len(a.data) == 0 {
 			break
@@ -135,6 +137,8 @@ func TestReaddirInPieces(t *testing.T) {
 	}
 }
 
+// Add refuses a device twice, a second device with the same node ID, and sizes that are not
+// multiples of a page.
 func TestAddRefuses(t *testing.T) {
 	s, k := newPair(t, resending)
 	id := k.add(s, "a", ready{})
@@ -202,7 +206,7 @@ func FuzzRequest(f *testing.F) {
 			t.Fatal(err)
 		}
 		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && len(s.limits.active) == 0 }) {
-			t.Fatal("the read did not end")
+			t.Fatal("the read did not end within 10 s")
 		}
 		// All answers have been sent. The answer to a second request marks their end.
 		if err := s.handle(ctx, &request{InHeader: gofuse.InHeader{Opcode: opStatfs,

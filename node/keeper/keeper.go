@@ -154,7 +154,7 @@ func (p Process) Holds(ctx context.Context, note []byte) error {
 	got, fds, err := p.ask(ctx)
 	closeAll(fds)
 	if err == nil && !bytes.Equal(got, note) {
-		err = fmt.Errorf("the keeper holds something else: %w", fs.ErrNotExist)
+		err = fmt.Errorf("the keeper holds other descriptors: %w", fs.ErrNotExist)
 	}
 	return err
 }

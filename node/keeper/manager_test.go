@@ -88,7 +88,7 @@ func TestFilesWithoutANote(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("a file without a note is still open: %v", err)
+		t.Errorf("a file without a note: got %v, want EOF, because all processes have closed it", err)
 	}
 	if sent := end(); !strings.Contains(sent, "FDSTOREREMOVE=1\nFDNAME=lighter-0\n") {
 		t.Errorf("want FDSTOREREMOVE for the file, got:\n%s", sent)

@@ -158,7 +158,7 @@ func TestMountErofsSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("cp", metadata, inMemory).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("cp: %v: %s", err, out)
 	}
 	for _, test := range []struct{ metadata, device, dir, want string }{
 		{inMemory, device, mountPoint(t), "ordinary local file system"},

@@ -110,7 +110,7 @@ func TestAutoUsesLoopDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("cp", metadata, device, tmpfs).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("cp: %v: %s", err, out)
 	}
 	oldKernel := func(source, target, fstype string, flags uintptr, data string) error {
 		if !strings.HasPrefix(source, "/dev/") {
@@ -199,7 +199,7 @@ func TestKilledWhileProbing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := end(root); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want no error", name, err)
 		}
 		if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: stat of the root: got %v, want %v", name, err, os.ErrNotExist)
@@ -274,7 +274,7 @@ func TestWithoutLoopDevices(t *testing.T) {
 			t.Errorf("%d descriptors are open afterwards, want %d as before", after, before)
 		}
 		if loops := loopsOn(t, filepath.Dir(metadata)); len(loops) != 0 {
-			t.Errorf("loop devices %v are not freed", loops)
+			t.Errorf("got loop devices %v, want all freed", loops)
 		}
 	}
 	hide := func(path string) {

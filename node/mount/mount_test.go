@@ -226,6 +226,7 @@ func TestMountFails(t *testing.T) {
 		t.Errorf("got %v, want %v", err, unix.EINVAL)
 	}
 	if m.trees.Served(from.tree) != nil || len(m.Mounted()) != 0 || !m.trees.Has(from.tree) {
-		t.Error("a tree that cannot be mounted is served, or gone from the disk")
+		t.Errorf("a tree that cannot be mounted: served %t, mounted %v, on the disk %t; want only on the disk",
+			m.trees.Served(from.tree) != nil, m.Mounted(), m.trees.Has(from.tree))
 	}
 }

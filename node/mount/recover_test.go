@@ -46,7 +46,7 @@ func TestPrepareAndRecover(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
-		t.Errorf("the root exists after Abandon: %v", err)
+		t.Errorf("the root after Abandon: got %v, want that it does not exist", err)
 	}
 	if err := Abandon(root); err != nil {
 		t.Error(err)

@@ -68,6 +68,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
+// In a new store, Cleanup and Walk succeed, and no chain is held.
 func TestFreshStoreIsEmpty(t *testing.T) {
 	sn, chains := newTest(t)
 	if len(chains.holds) != 0 {
@@ -153,7 +154,7 @@ func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 	var paths []string
 	for _, left := range sn.Leftovers() {
 		if paths = append(paths, left.Path); left.Cause == "" {
-			t.Errorf("%+v has no cause", left)
+			t.Errorf("leftover %+v has no cause, want one", left)
 		}
 	}
 	if want := []string{taken, filepath.Join(sn.dir, "rm-1")}; !slices.Equal(paths, want) {

@@ -18,6 +18,8 @@ import (
 	"lighter/node/resolver"
 )
 
+// Prepare of a claimed layer makes a committed lazy snapshot with the client's labels and the
+// reason. It mounts nothing.
 func TestClaimedLayerExistsAtOnce(t *testing.T) {
 	one, two := chainID("1"), chainID("2")
 	sn, chains := newTest(t, one, two)
@@ -65,6 +67,7 @@ func TestOneSnapshotPerChainAndParent(t *testing.T) {
 	}
 }
 
+// A layer is claimed only if its reference is a chainID. A view is never claimed.
 func TestOnlyChainIDsAreClaimed(t *testing.T) {
 	sn, chains := newTest(t)
 	for _, ref := range []string{"", "x", "sha512:" + strings.Repeat("1", 128), "sha256:" + strings.Repeat("A", 64),
@@ -74,7 +77,7 @@ func TestOnlyChainIDsAreClaimed(t *testing.T) {
 			labels[snapshots.LabelSnapshotRef] = ref
 		}
 		if _, err := sn.Prepare(t.Context(), "key of "+ref, "", snapshots.WithLabels(labels)); err != nil {
-			t.Errorf("reference %q: %v", ref, err)
+			t.Errorf("reference %q: got error %v, want none", ref, err)
 		}
 	}
 	if _, err := sn.View(t.Context(), "view", "", ref(chainID("1"))); err != nil {
@@ -164,6 +167,7 @@ func upper(t *testing.T, sn *Snapshotter, name string) string {
 	return first
 }
 
+// The root of an active snapshot's upper directory has the owner of the tree's root.
 func TestUpperRootHasOwnerOfTheTree(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -214,7 +218,7 @@ func TestUnavailableTree(t *testing.T) {
 		}
 	}
 	if _, err := sn.Stat(t.Context(), "key"); !errdefs.IsNotFound(err) {
-		t.Errorf("the snapshot was not removed: %v", err)
+		t.Errorf("the snapshot that could not be mounted: got %v, want not found", err)
 	}
 	if after := entries(t, sn); !slices.Equal(before, after) {
 		t.Errorf("entries %v, want %v as before", after, before)
@@ -235,6 +239,7 @@ func entries(t *testing.T, sn *Snapshotter) (names []string) {
 	return names
 }
 
+// If the client goes away during a claim, Prepare makes no snapshot.
 func TestCancelledClient(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t)
@@ -244,7 +249,7 @@ func TestCancelledClient(t *testing.T) {
 		t.Errorf("error %v, want canceled", err)
 	}
 	if _, err := sn.Stat(t.Context(), "key"); !errdefs.IsNotFound(err) {
-		t.Errorf("the cancelled client has a snapshot: %v", err)
+		t.Errorf("the cancelled client's snapshot: got %v, want not found", err)
 	}
 }
 
@@ -282,7 +287,8 @@ func TestLastSnapshotReleasesItsChain(t *testing.T) {
 	chains.releases = nil
 	usage := func(name string) snapshots.Usage { return must[snapshots.Usage](t)(sn.Usage(t.Context(), name)) }
 	if usage(first) != (snapshots.Usage{}) || usage(second) != (snapshots.Usage{}) {
-		t.Error("usage of one of two snapshots of a chain is not 0, but its removal frees nothing")
+		t.Errorf("usage of two snapshots of one chain: got %+v and %+v; want 0, because one removal frees nothing",
+			usage(first), usage(second))
 	}
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", second))
 	if err := sn.Remove(t.Context(), second); !errdefs.IsFailedPrecondition(err) {
@@ -325,15 +331,16 @@ func TestClientsCannotMakeOrBreakLaziness(t *testing.T) {
 		info := snapshots.Info{Name: lazy, Labels: map[string]string{snapshots.LabelSnapshotRef: two}}
 		must[snapshots.Info](t)(sn.Update(ctx, info, paths...))
 		if find(t, sn, one, "") != lazy {
-			t.Errorf("update of %v hides the chain", paths)
+			t.Errorf("after an update of %v, the lazy snapshot is not found by its chain", paths)
 		}
 	}
 	must[snapshots.Info](t)(sn.Update(ctx, snapshots.Info{Name: lazy}))
 	if find(t, sn, one, "") != lazy {
-		t.Error("an update without labels hides the chain")
+		t.Error("after an update without labels, the lazy snapshot is not found by its chain")
 	}
 }
 
+// chainOf returns the chain of a name that lazyName has made, and refuses other names.
 func TestNamesRoundTrip(t *testing.T) {
 	for _, parentID := range []string{noParent, "17"} {
 		if chain, ok := chainOf(lazyName(chainID("a"), parentID)); !ok || chain != chainID("a") {

@@ -70,7 +70,7 @@ func TestRemovalDuringMounts(t *testing.T) {
 		t.Error(err)
 	}
 	if chains.ready[one] {
-		t.Error("the chain is held without a snapshot")
+		t.Error("the chain is held without a snapshot, want it released")
 	}
 }
 

@@ -38,7 +38,8 @@ func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter
 	}
 }
 
-// Over the socket, a client gets the same mounts and kinds of errors. Serve removes the socket.
+// A client on the socket gets the snapshotter's mounts and kinds of errors. When Serve ends, the
+// socket is gone.
 func TestOverTheSocket(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
@@ -60,7 +61,7 @@ func TestOverTheSocket(t *testing.T) {
 	}
 	stop()
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
-		t.Errorf("the socket was not removed: %v", err)
+		t.Errorf("the socket after Serve: got %v, want that it does not exist", err)
 	}
 }
 

@@ -104,8 +104,8 @@ func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, err
 	return entry, errors.Join(err, b.forget(entry))
 }
 
-// RealDir returns a directory's path without symbolic links. Mounting follows a symbolic link at
-// the end of a path, but unmounting does not. dir must be an absolute path.
+// RealDir returns a directory's path without symbolic links, as in the kernel's list of mounts. dir
+// must be an absolute path.
 func RealDir(dir string) (string, error) {
 	if !filepath.IsAbs(dir) {
 		return "", fmt.Errorf("%q is not an absolute path", dir)

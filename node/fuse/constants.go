@@ -63,10 +63,10 @@ const (
 	// maxBytes is reached.
 	alwaysPerDevice = 4
 	// maxBackground is the largest number of unanswered reads at which the kernel still sends
-	// further reads. Beyond it, the kernel blocks processes that read. The bound is not per device:
-	// with the kernel's default of 12, stuck readers of one device would block the readers of all
-	// devices. So the server fails some reads before the bound is reached (maxUnanswered). While
-	// few reads are unanswered, it sets a smaller bound (window).
+	// further reads. Beyond this number, the kernel blocks processes that read. The bound is not
+	// per device: with the kernel's default of 12, stuck readers of one device would block the
+	// readers of all devices. So the server fails some reads before the bound is reached
+	// (maxUnanswered). While few reads are unanswered, it sets a smaller bound (window).
 	maxBackground = 1 << 14
 	// maxUnanswered bounds the active and the queued reads of all devices. It is below
 	// maxBackground, so that the server evicts reads before the kernel's own bound blocks the

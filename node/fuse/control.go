@@ -58,9 +58,9 @@ func (c *control) close() error {
 }
 
 // waiting returns the number of requests that the kernel counts as unanswered; -1 if it is unknown.
-// It also counts requests that it has not sent yet, and requests of processes that it blocks until
-// max_background has room. The kernel's file is opened for each call, because it cannot be read
-// twice.
+// The number includes requests that the kernel has not sent yet, and requests of processes that the
+// kernel blocks until max_background has room. waiting opens the kernel's file at each call,
+// because the file cannot be read twice.
 func (c *control) waiting() int64 {
 	if c == nil {
 		return -1
@@ -98,7 +98,7 @@ func (c *control) setMaxBackground(n int) {
 
 // stall measures how long requests have waited in the kernel while the server read none.
 type stall struct {
-	received int64     // READs received, at the last check
+	received int64     // number of READs received until the last check
 	since    time.Time // zero: there is no stall
 }
 

@@ -226,8 +226,9 @@ func (s *Server) Descriptors() ([]*os.File, error) {
 }
 
 // nodeID derives a device's node ID from its tree ID: the first 62 bits of the tree ID, and bit 62.
-// Because of bit 62 it differs from the root's node ID, which is 1. Readdir uses node IDs as
-// offsets, so it also differs from the offsets after "." and "..", which are 1 and 2.
+// Because of bit 62, a device's node ID differs from the root's node ID, which is 1. readdir uses
+// node IDs as offsets, so a device's node ID must also differ from the offsets after "." and "..",
+// which are 1 and 2.
 func nodeID(id chunk.ID) uint64 {
 	return 1<<62 | binary.BigEndian.Uint64(id[:])>>2
 }

@@ -15,7 +15,7 @@ import (
 // few reads loses none. The oldest read is evicted because it is probably read-ahead: a process
 // that needs the page reads it again, and that read is the newest.
 //
-// Package store has a similar round robin, its gate. They share no code, because here reads also
+// Package store has a similar round robin, its gate. The two share no code, because here reads also
 // leave their queues out of turn: when they are evicted, and when they have waited too long.
 //
 // A limits is not safe for concurrent use.

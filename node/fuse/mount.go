@@ -165,7 +165,8 @@ func (s *Server) Unmount(timeout time.Duration) (err error) {
 }
 
 // Detach closes the connection and leaves the mount. The mount stays alive while another process
-// has a descriptor of the connection (Descriptors). Without one, all later reads fail.
+// has a descriptor of the connection (Descriptors). If no process has such a descriptor, all later
+// reads fail.
 func (s *Server) Detach() error {
 	s.mu.Lock()
 	served := s.served

@@ -23,7 +23,7 @@ type read struct {
 	// The server's mu guards what follows.
 	place  *list.Element      // in its device's queue; nil: it is not queued
 	cancel context.CancelFunc // nil until the read is active
-	why    error              // why it was cancelled
+	why    error              // why the read was cancelled
 }
 
 // read handles a READ: it becomes active, is queued, or is answered at once.

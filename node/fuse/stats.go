@@ -47,10 +47,10 @@ func reasonOf(err error) reason {
 // ServerStats are a server's figures since it was made, of all devices together.
 type ServerStats struct {
 	// Cached has the times from request to answer of reads whose bytes were all on this machine.
-	// Fetched has those of all other successful reads.
+	// Fetched has the times of all other successful reads.
 	Cached, Fetched Latency
-	// CachedBytes counts the bytes of answers that were on this machine, FetchedBytes those that
-	// were not.
+	// CachedBytes is the number of answered bytes that were on this machine. FetchedBytes is the
+	// number of answered bytes that were not.
 	CachedBytes, FetchedBytes int64
 
 	Failed map[string]int64 // number of reads that failed with an input/output error, by reason

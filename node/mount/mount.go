@@ -32,7 +32,7 @@ type Mounts struct {
 
 	mu      sync.Mutex // guards what follows
 	mounted map[chunk.ID]Mount
-	watched map[chunk.ID]bool // trees whose new mounts do not use the local device
+	watched map[chunk.ID]bool // trees whose new mounts do not use the local device (MountAgain, Unwatch)
 	unable  error             // why the last probe could not mount a tree; nil: it could, or did not find out
 	probed  time.Time         // when the last probe ended
 }

@@ -32,9 +32,9 @@ const (
 	labelWhy = "containerd.io/snapshot/lighter.why"
 	// labelKeepBelow protects the chain below a lazy snapshot without parent from containerd's
 	// garbage collector. (containerd copies the label to its own record. The name of the
-	// snapshotter is part of the label.) Without it, an image that was unpacked in parallel would
-	// lose its lower layers right after the pull. Clients that look for each layer would miss them,
-	// and the next pull would ask for them again.
+	// snapshotter is part of the label.) Without this label, an image that was unpacked in parallel
+	// would lose its lower layers right after the pull. Clients that look for each layer would miss
+	// the lower layers, and the next pull would request them again.
 	labelKeepBelow = "containerd.io/gc.ref.snapshot.lighter/below"
 )
 

@@ -16,8 +16,8 @@ type Layer struct {
 	Chain string
 	Image string // reference of the image whose top the layer is; empty: no image's top, or unknown
 	Lazy  bool
-	Why   string // why it is lazy, or not; empty if unknown
-	Top   bool   // no layer is above it, or containerd said that it is the top of an image
+	Why   string // why the chain is lazy, or not; empty if unknown
+	Top   bool   // no layer is above this layer, or containerd said that it is the top of an image
 }
 
 // Layers lists the chains with snapshots, sorted. A layer that a pull in progress is still

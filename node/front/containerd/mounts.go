@@ -43,8 +43,8 @@ func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	return dirs, nil
 }
 
-// mounts returns the mounts of f over the lower directories. They are the same as those of
-// containerd's overlay snapshotter, even in the order of the options.
+// mounts returns the mounts of f over the lower directories. The mounts, and the order of their
+// options, are those of containerd's overlay snapshotter.
 func (s *Snapshotter) mounts(f frame, lower []string) []mount.Mount {
 	options := s.mapOptions(f.labels)
 	if f.isRebased() {

@@ -140,7 +140,7 @@ func stackOn(ctx context.Context, parent string) (stack, error) {
 }
 
 // create makes an active snapshot or a view. It records the snapshot before it mounts the tree
-// below, so that this tree cannot be removed in between. If the tree cannot be mounted, create
+// below, so that this tree cannot be removed meanwhile. If the tree cannot be mounted, create
 // removes the snapshot again.
 func (s *Snapshotter) create(
 	ctx context.Context, kind snapshots.Kind, key, parent string, labels map[string]string,

@@ -101,14 +101,15 @@ func release(version string, config int) int {
 	return 2_03
 }
 
-// unnamed returns the rule for a client of containerd that does not name the image of a layer.
+// unnamed returns the rule for a pull service of containerd (client) that does not tell the node to
+// which image a layer belongs.
 func (n nodeSettings) unnamed(holds bool, client, repair string) rule {
 	if n.trustImage {
 		return rule{holds, Problem, client + ` does not name images to the node, whose trust is "image": no image ` +
 			`is lazy, and a manifest that names another image in its annotations gets that image's files`, repair}
 	}
 	return rule{holds, Warning, client + " does not name images to the node: lighter status cannot name them, " +
-		"and for an image with a base in the hub one more index is fetched", repair}
+		"and if the hub knows an image's base image, too, a pull fetches the indexes of both", repair}
 }
 
 // judgeProxy judges the proxy plugin. Some of the plugin's settings exist only in later versions of
@@ -169,7 +170,8 @@ func (c *containerdConfig) judgeTransfer() []Finding {
 }
 
 // judgeCRI judges CRI, which the kubelet uses. Since containerd 2.1, CRI pulls images through the
-// transfer service by default, which the proxy plugin's exports configure.
+// transfer service by default. The proxy plugin's exports then say whether the node is told the
+// names of images.
 func (c *containerdConfig) judgeCRI(version int, n nodeSettings) []Finding {
 	if c.disables("io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri") {
 		return nil

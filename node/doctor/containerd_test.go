@@ -13,11 +13,13 @@ const (
 
 var testSettings = nodeSettings{address: testAddress, root: testRoot}
 
-// rightConfig returns the recommended configuration, for a version of containerd's format.
+// rightConfig returns the recommended configuration. version is the version of the format of
+// containerd's configuration.
 func rightConfig(version string) string {
 	return "version = " + version + "\n" + proxyLines(testSettings) + "\n" + unpackLines + "\n"
 }
 
+// bad returns the findings that are not OK.
 func bad(findings []Finding) (bad []Finding) {
 	for _, f := range findings {
 		if f.Level != OK {
@@ -138,14 +140,15 @@ func TestShippedConfigs(t *testing.T) {
 			}
 		}
 	}
-	for _, ours := range []bool{false, true} {
-		for _, theirs := range []bool{false, true} {
+	for _, nodeMaps := range []bool{false, true} {
+		for _, containerdMaps := range []bool{false, true} {
 			text := "version = 3\n" + proxyLines(nodeSettings{address: testAddress, root: testRoot,
-				remapIDs: theirs}) + "\n" + unpackLines
+				remapIDs: containerdMaps}) + "\n" + unpackLines
 			findings, err := judgeConfig([]byte(text), "v2.4.2",
-				nodeSettings{address: testAddress, root: testRoot, remapIDs: ours})
-			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (ours == theirs) {
-				t.Errorf("remap-ids of node %v, of containerd %v: got %+v, %v", ours, theirs, wrong, err)
+				nodeSettings{address: testAddress, root: testRoot, remapIDs: nodeMaps})
+			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (nodeMaps == containerdMaps) {
+				t.Errorf("remap-ids of node %v, of containerd %v: got %+v, %v; want a problem only if they differ",
+					nodeMaps, containerdMaps, wrong, err)
 			}
 		}
 	}

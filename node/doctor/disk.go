@@ -17,7 +17,7 @@ import (
 type fileSystem struct {
 	name  string
 	level Level
-	what  string
+	what  string // why level is not OK
 }
 
 const (
@@ -41,9 +41,9 @@ var knownFileSystems = map[int64]fileSystem{
 	unix.SQUASHFS_MAGIC:        {"squashfs", Problem, "it cannot be written"},
 }
 
-// space is the size of a file system, in bytes and files.
+// space is the size of a file system, in bytes and files, and the size of the cache on it.
 type space struct {
-	kind             int64
+	kind             int64 // number in statfs(2)
 	size, free       int64
 	files, freeFiles int64
 	readOnly         bool
@@ -85,9 +85,9 @@ func (m *machine) judgeFileSystem(kind int64) []Finding {
 	})
 }
 
-// full is the share of used space above which a disk counts as full: the kubelet begins to evict
+// maxUsed is the share of a disk's space above which judgeSpace warns: the kubelet begins to evict
 // pods when less than 15 % are free.
-const full = 0.85
+const maxUsed = 0.85
 
 // rounded formats a number of bytes for users, as 20GiB.
 func rounded(bytes int64) string { return bytesize.Size(bytes).Rounded() }
@@ -108,7 +108,7 @@ func (m *machine) judgeSpace(s space) []Finding {
 			fmt.Sprintf("the disk is full: %s and %d files are free of %s",
 				rounded(s.free), s.freeFiles, rounded(s.size)),
 			"lighter cache prune, and free space on the disk; " + repair},
-		{float64(s.size-s.free+grow) > full*float64(s.size), Warning,
+		{float64(s.size-s.free+grow) > maxUsed*float64(s.size), Warning,
 			room + ": that leaves less than 15 % free", repair},
 		{true, OK, room, ""},
 	})

@@ -87,11 +87,11 @@ func TestLoopDevices(t *testing.T) {
 		level Level
 		words string
 	}{
-		"taken":           {loops, mount.Auto, Warning, "are used"},
-		"wanted":          {loops, mount.Loop, Warning, "are used"},
-		"missing":         {nil, mount.Auto, Problem, "modprobe loop"},
-		"not to be taken": {loops, mount.File, Problem, `mount_mode = "auto"`},
-		"nothing":         {loops, mount.None, Warning, "mount_mode is none"},
+		"auto":            {loops, mount.Auto, Warning, "are used"},
+		"loop":            {loops, mount.Loop, Warning, "are used"},
+		"no loop devices": {nil, mount.Auto, Problem, "modprobe loop"},
+		"file":            {loops, mount.File, Problem, `mount_mode = "auto"`},
+		"none":            {loops, mount.None, Warning, "mount_mode is none"},
 	} {
 		m := system(t, c.files)
 		m.config.MountMode = c.mode
@@ -105,12 +105,12 @@ func TestOwnerOfTheRoot(t *testing.T) {
 		level     Level
 		words     string
 	}{
-		"root's alone":   {0, unix.S_IFDIR | 0o700, OK, "only root"},
-		"another's":      {1000, unix.S_IFDIR | 0o700, Problem, "chown root /r; chmod 700 /r"},
-		"everybody's":    {0, unix.S_IFDIR | 0o1777, Problem, "mode 1777"},
-		"to be seen":     {0, unix.S_IFDIR | 0o755, Warning, "chmod 700"},
-		"no directory":   {0, unix.S_IFREG | 0o600, Problem, "not a directory"},
-		"a group's work": {0, unix.S_IFDIR | 0o770, Problem, "users other than root"},
+		"root's alone":      {0, unix.S_IFDIR | 0o700, OK, "only root"},
+		"another user's":    {1000, unix.S_IFDIR | 0o700, Problem, "chown root /r; chmod 700 /r"},
+		"writable by all":   {0, unix.S_IFDIR | 0o1777, Problem, "mode 1777"},
+		"readable by all":   {0, unix.S_IFDIR | 0o755, Warning, "chmod 700"},
+		"no directory":      {0, unix.S_IFREG | 0o600, Problem, "not a directory"},
+		"writable by group": {0, unix.S_IFDIR | 0o770, Problem, "users other than root"},
 	} {
 		m := system(t, nil)
 		m.config.Root = "/r"
@@ -147,8 +147,8 @@ func TestSpace(t *testing.T) {
 		"no files":      {func(s *space) { s.freeFiles = 3 }, Problem, "3 files"},
 		"read-only":     {func(s *space) { s.readOnly = true }, Problem, "remount"},
 		"evicts early":  {func(s *space) { s.free, s.low = 20*gib, 17*gib }, OK, "grow by 3.0GiB"},
-		"too late":      {func(s *space) { s.free, s.low = 20*gib, 5*gib }, Warning, "--disk-free-low 17%"},
-		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "remove other data"},
+		"evicts late":   {func(s *space) { s.free, s.low = 20*gib, 5*gib }, Warning, "--disk-free-low 17%"},
+		"other data":    {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "remove other data"},
 	} {
 		m, now := system(t, nil), fine
 		c.change(&now)
@@ -175,8 +175,8 @@ func TestHubs(t *testing.T) {
 		"wrong key": {observation{keys: []string{name}}, []string{other}, Problem, "--hub-key " + name},
 		"no key": {observation{keys: []string{name}, unlearnable: errors.New("not on this machine")}, nil, Problem,
 			"--hub-key " + name},
-		"to be known": {observation{keys: []string{name}}, nil, OK, "learned"},
-		"gone":        {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
+		"learnable": {observation{keys: []string{name}}, nil, OK, "learned"},
+		"gone":      {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
 		"one of two": {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Warning,
 			"another hub answers"},
 		"slow":       {observation{keys: []string{name}, took: time.Second}, []string{name}, Warning, "needs 1s"},
@@ -197,13 +197,13 @@ func TestLearnedKeysArePinned(t *testing.T) {
 	m := system(t, nil)
 	m.config.Root = t.TempDir()
 	if keys := m.pinned(); keys != nil {
-		t.Errorf("no keys: got %v", keys)
+		t.Errorf("before a key was learned: got %v, want none", keys)
 	}
 	if err := os.WriteFile(filepath.Join(m.config.Root, "hub.keys"), []byte("ed25519:a\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if keys := m.pinned(); len(keys) != 1 || keys[0] != "ed25519:a" {
-		t.Errorf("learned keys: got %v", keys)
+		t.Errorf("after a key was learned: got %v, want ed25519:a", keys)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestNodes(t *testing.T) {
 	check(t, "no node", m.node(t.Context()), Problem, "lighter node --root "+m.config.Root)
 	m = system(t, nil)
 	m.noStatus = errors.New("only root may use it")
-	check(t, "not for us", m.node(t.Context()), Unchecked, "only root")
+	check(t, "status only for root", m.node(t.Context()), Unchecked, "only root")
 	fine := report.Status{Version: report.Version(), Cache: disk.Stats{}}
 	for what, c := range map[string]struct {
 		change func(*report.Status)
@@ -222,7 +222,7 @@ func TestNodes(t *testing.T) {
 		words  string
 	}{
 		"all is well": {func(*report.Status) {}, OK, "has run since"},
-		"another":     {func(s *report.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
+		"old version": {func(s *report.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
 		"lost": {func(s *report.Status) {
 			s.Lost = []report.Lost{{Tree: chunk.Sum(nil),
 				Cause: "its map is cut off"}}
@@ -292,7 +292,7 @@ func TestCaches(t *testing.T) {
 	}
 }
 
-func TestContainerdsOwnWord(t *testing.T) {
+func TestSnapshotterInContainerd(t *testing.T) {
 	for what, c := range map[string]struct {
 		snapshotters map[string]string
 		level        Level

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	slowHub = 300 * time.Millisecond // time to an answer; a pull waits 1.5 s in total for silent hubs
-	maxSkew = 30 * time.Second       // difference of clocks; with much more, HTTPS fails
+	slowHub = 300 * time.Millisecond // a slower answer is a warning; a pull waits 1.5 s in total for silent hubs
+	maxSkew = 30 * time.Second       // a larger difference of clocks is a warning; with much more, HTTPS fails
 )
 
 // observation has what a hub has answered.
@@ -27,7 +27,7 @@ type observation struct {
 	url    string
 	err    error
 	keys   []string      // the keys that it signs with
-	took   time.Duration // until its answer
+	took   time.Duration // how long a request took on an open connection; 0: it failed
 	offset time.Duration // how far its clock is ahead; 0 if its answer has no date
 
 	unlearnable error // why a node on this machine cannot learn its key; nil: it can
@@ -41,7 +41,7 @@ func (m *machine) hubs(ctx context.Context) (found []Finding) {
 			CAFile: m.config.CAFile})
 		if err != nil {
 			found = append(found, Finding{Level: Problem, What: err.Error(),
-				Repair: "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key"})
+				Repair: "--plain-http if the network can be trusted, or a hub with tls_cert and tls_key"})
 			continue
 		}
 		seen = append(seen, o)
@@ -121,7 +121,7 @@ func (m *machine) judgeHub(o observation, answers bool) []Finding {
 	return append(first([]rule{
 		{believed, OK, o.url + " answers, and signs with a key that is pinned", ""},
 		{learnable && len(m.config.Hubs) == 1, OK,
-			o.url + " answers; its key will be learned by the first node that needs it", ""},
+			o.url + " answers; its key will be learned when a node first needs it", ""},
 		{learnable, Problem,
 			o.url + " is one of several hubs and no key of it is pinned: the node does not start", pin},
 		{len(pinned) == 0, Problem,

@@ -30,7 +30,7 @@ func (m *machine) judgeNode(s *report.Status) []Finding {
 	version := report.Version()
 	rules := []rule{
 		{s.Version == version, OK,
-			"it has run since " + s.Started.Local().Format(time.DateTime) + ", version " + version, ""},
+			"the node has run since " + s.Started.Local().Format(time.DateTime) + ", version " + version, ""},
 		{s.Version != version, Warning, "the running node is version " + s.Version + ", and this program is " + version,
 			"restart the node: containers continue meanwhile"},
 		{s.NotLazy != "", Problem, "no image is lazy: " + s.NotLazy,

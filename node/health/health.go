@@ -30,7 +30,7 @@ const (
 	// node receives them within microseconds.
 	maxStall = 10 * time.Second
 	// flushInterval is the interval at which Flush checks the requests in the kernel. Flush probes
-	// if requests have waited there for as long.
+	// the node if requests have waited in the kernel for at least this time.
 	flushInterval = 2 * time.Second
 	// checkTimeout bounds the wait for the kernel's answer in Healthy.
 	checkTimeout = 10 * time.Second
@@ -59,8 +59,8 @@ func New(root string, devices Devices) *Check { return &Check{root: root, device
 // requests.
 func (c *Check) Stop() { c.stopped.Store(true) }
 
-// Alive fails if only a restart can help. It waits for an answer to a request of the kernel for
-// timeout at most.
+// Alive fails if only a restart can help. It makes the kernel send a request to the node, and waits
+// for the node's answer for timeout at most.
 func (c *Check) Alive(ctx context.Context, timeout time.Duration) error {
 	switch {
 	case c.stopped.Load():
@@ -102,9 +102,9 @@ func checkStall(s fuse.ServerStats) error {
 }
 
 // answers fails if the node does not answer a request of the kernel within timeout. The request is
-// not a read, and does not wait for reads. A process of its own causes the request: a process that
-// waits for an answer that never comes cannot be killed, but a daemon that hangs has to be killed,
-// so that the next daemon can start.
+// not a read, and does not wait for reads. A separate process causes the request. This process
+// cannot be killed while it waits for the answer. The daemon must not wait itself: if it hangs, it
+// has to be killed before the next daemon can start.
 func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
 	// One probe at a time, because a probe that gets no answer waits until the connection ends.
 	answered := c.probe.DoChan("", func() (any, error) {
@@ -117,11 +117,11 @@ func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
 	select {
 	case answer := <-answered:
 		if answer.Err != nil {
-			return fmt.Errorf("ask for the devices: %w", answer.Err)
+			return fmt.Errorf("probe the node's devices: %w", answer.Err)
 		}
 		return nil
 	case <-time.After(timeout):
-		return fmt.Errorf("the devices do not answer within %s", timeout)
+		return fmt.Errorf("the node's devices do not answer within %s", timeout)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -38,7 +38,8 @@ func TestOldestRead(t *testing.T) {
 	}
 }
 
-// The error about requests that stay in the kernel contains their number.
+// The error about requests that wait in the kernel has the number of the kernel's unanswered
+// requests.
 func TestStall(t *testing.T) {
 	if err := checkStall(fuse.ServerStats{InKernel: 70, Active: 60, Queued: 10, Stalled: maxStall}); err != nil {
 		t.Errorf("at the limit: got %v, want none", err)

@@ -4,8 +4,8 @@
 //
 // It reports all trees on the disk, mounted or not: soon after a tree was added or removed, and
 // every few hours. No other part of the node waits for a report. If a hub does not answer, the
-// report is sent again later. To an origin that accepts no reports (a mirror, an older hub), one is
-// sent every one or two days.
+// report is sent again later. An origin that accepts no reports (a mirror, an older hub) gets a
+// report only every one or two days.
 package held
 
 import (
@@ -47,6 +47,7 @@ const (
 	// refusedPause is the pause after an origin has answered that it accepts no reports.
 	refusedPause = 24 * time.Hour
 
+	// idBytes is the length of a node's ID, in bytes.
 	idBytes = 16
 )
 
@@ -78,14 +79,14 @@ type Report struct {
 	URL      string    `json:"url"`
 	Reported time.Time `json:"reported,omitzero"` // when it last accepted a report; zero: never
 	Trees    int       `json:"trees"`             // number of trees in that report
-	Unknown  int       `json:"unknown"`           // number of these trees that the hub does not have
+	Unknown  int       `json:"unknown"`           // number of trees in that report that the hub does not have
 	Error    string    `json:"error,omitempty"`   // why the last report failed
 	Refused  bool      `json:"refused,omitempty"` // the origin accepts no reports: a mirror, or an older hub
 }
 
-// New returns a reporter of the trees that list returns. root is the node's directory. It has a
-// file with a secret, from which the node's ID is made. The reporter reports a change of the trees
-// after a delay of one to two times delay.
+// New returns a reporter of the trees that list returns. root is the node's directory. A file in it
+// has a secret, from which the node's ID is made. The reporter calls list at random intervals of
+// one to two times delay, and reports the trees if they have changed.
 func New(
 	root string, delay time.Duration, list func() ([]chunk.ID, error), hubs Hubs, log *slog.Logger,
 ) *Reporter {
@@ -191,11 +192,11 @@ func (r *Reporter) reported(s *state, trees, unknown []chunk.ID, err error, now 
 	if failed := (*client.Error)(nil); errors.As(err, &failed) && failed.IsRefusal() {
 		s.after, s.Refused = now.Add(jitter(refusedPause)), true
 	}
-	r.log.Debug("report of what this node has failed", "hub", s.URL, "err", err)
+	r.log.Debug("cannot report this node's trees to a hub", "hub", s.URL, "err", err)
 }
 
-// Gone returns the reported trees that no hub has any more. Before all origins have accepted a
-// report, it returns none: an origin that has accepted no report may have the trees.
+// Gone returns the reported trees that no hub has any more. It returns none until every origin has
+// accepted a report: an origin that has accepted no report may have the trees.
 func (r *Reporter) Gone() (trees []chunk.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,12 +17,12 @@ import (
 	"lighter/wire/client"
 )
 
-const lookEvery = time.Minute
+const testDelay = time.Minute
 
 // hubs is a Hubs that records reports. answers has a function for each origin, which answers its
 // reports.
 type hubs struct {
-	// mu is held by the test, except in after. It guards the following and node.trees.
+	// mu guards the following and node.trees. The test holds it, except during a call of after.
 	mu      sync.Mutex
 	answers []func() (wire.Unknown, error)
 	reports [][]wire.Held
@@ -59,7 +59,7 @@ type node struct {
 func start(t *testing.T, root string, h *hubs, trees ...chunk.ID) *node {
 	t.Helper()
 	n := &node{trees: trees}
-	n.Reporter = New(root, lookEvery, func() ([]chunk.ID, error) {
+	n.Reporter = New(root, testDelay, func() ([]chunk.ID, error) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return slices.Clone(n.trees), nil
@@ -89,7 +89,7 @@ func TestReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubs{answers: []func() (wire.Unknown, error){accepts, accepts}}
 		n := start(t, root, h, two, one)
-		h.after(2 * lookEvery)
+		h.after(2 * testDelay)
 		for i, reports := range h.reports {
 			if len(reports) != 1 || !slices.Equal(reports[0].Trees, []chunk.ID{one, two}) ||
 				reports[0].Kind != wire.HolderNode || !wire.IsHolderID(reports[0].Holder) {
@@ -101,22 +101,22 @@ func TestReports(t *testing.T) {
 			t.Errorf("%d reports without a change, want one", len(h.reports[0]))
 		}
 		n.trees = []chunk.ID{two}
-		h.after(3 * lookEvery)
+		h.after(3 * testDelay)
 		if got := h.reports[0]; len(got) != 2 || !slices.Equal(got[1].Trees, []chunk.ID{two}) {
-			t.Errorf("after a change: %+v", got)
+			t.Errorf("after a change: got reports %+v, want a second one with tree two", got)
 		}
 		h.after(wire.HeldInterval)
 		if len(h.reports[0]) != 3 || len(h.reports[1]) != 3 {
 			t.Errorf("%d and %d reports, want a third one after hours", len(h.reports[0]), len(h.reports[1]))
 		}
 		if s := n.Reports()[1]; s.Trees != 1 || s.Error != "" || s.Reported.IsZero() {
-			t.Errorf("state %+v", s)
+			t.Errorf("state %+v, want an accepted report of one tree", s)
 		}
 	})
 }
 
-// To a hub that fails, reports are sent less and less often. To an origin that accepts no reports,
-// one is sent every one or two days.
+// A hub that fails gets reports less and less often. An origin that accepts no reports gets a
+// report every one or two days.
 func TestFailures(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +130,8 @@ func TestFailures(t *testing.T) {
 			t.Errorf("an origin that refuses got %d reports in six hours, want one", got)
 		}
 		if len(h.reports[2]) == 0 || n.Reports()[0].Error == "" {
-			t.Errorf("the last hub got %d reports, state %+v", len(h.reports[2]), n.Reports())
+			t.Errorf("the last hub got %d reports, want some; state %+v, want an error of the first hub",
+				len(h.reports[2]), n.Reports())
 		}
 		h.after(2 * refusedPause)
 		if got := len(h.reports[1]); got < 2 || got > 3 {
@@ -148,9 +149,9 @@ func TestGone(t *testing.T) {
 		}
 		h := &hubs{answers: []func() (wire.Unknown, error){unknown(one, two), fails}}
 		n := start(t, root, h, one, two)
-		h.after(2 * lookEvery)
+		h.after(2 * testDelay)
 		if gone := n.Gone(); gone != nil {
-			t.Errorf("gone while a hub does not answer: %v", gone)
+			t.Errorf("gone while a hub does not answer: %v, want none", gone)
 		}
 		h.answers[1] = unknown(two)
 		h.after(wire.HeldInterval)
@@ -165,7 +166,7 @@ func TestGone(t *testing.T) {
 func TestID(t *testing.T) {
 	id := func(root string) string {
 		t.Helper()
-		held, err := New(root, lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil)
+		held, err := New(root, testDelay, nil, &hubs{}, slog.New(slog.DiscardHandler)).report(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +181,7 @@ func TestID(t *testing.T) {
 		t.Errorf("%v, %v, want a file that only root can read", info.Mode(), err)
 	}
 	// If the secret cannot be stored, there is no report: each report would have another ID.
-	reporter := New(filepath.Join(root, "none"), lookEvery, nil, &hubs{}, slog.New(slog.DiscardHandler))
+	reporter := New(filepath.Join(root, "none"), testDelay, nil, &hubs{}, slog.New(slog.DiscardHandler))
 	if held, err := reporter.report(nil); err == nil {
 		t.Errorf("reported as %s without a directory, want an error", held.Holder)
 	}

@@ -1,6 +1,6 @@
 // Package imagecache manages the chunk cache by image: administrators pin, unpin, fetch and evict
-// the chunks of an image, and verify the cache. They name an image by a word, as `lighter status`
-// shows it.
+// the chunks of an image, and verify the cache. They name an image by a word: its reference, or
+// another name that package report accepts (Images).
 package imagecache
 
 import (

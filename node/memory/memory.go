@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// garbageLimit is how much garbage may gather between two collections, in bytes. A node has
-	// little memory in use and produces much garbage: each unit that it decodes. Go's default
-	// allows as much garbage as there is memory in use. With this default, collections took a fifth
-	// of the time of a first read of a large file.
+	// garbageLimit is how much garbage may gather between two garbage collections, in bytes. A node
+	// has little memory in use and produces much garbage: each unit that it decodes. Go's default
+	// allows as much garbage as there is memory in use. With this default, garbage collections took
+	// a fifth of the time of a first read of a large file.
 	garbageLimit = 64 << 20
-	// minGrowth and maxGrowth bound the resulting growth of the heap, in percent of the memory in
-	// use. minGrowth limits how often the index of a large cache is scanned. maxGrowth matters for
-	// a new daemon, which has hardly any memory in use.
+	// minGrowth and maxGrowth bound how much the heap may grow between two garbage collections, in
+	// percent of the memory in use. minGrowth limits how often the index of a large cache is
+	// scanned. maxGrowth matters for a new daemon, which has hardly any memory in use.
 	minGrowth = 50
 	maxGrowth = 300
 	// Background fetches need at least minAvailable bytes of available memory, and at least
 	// 1/minPart of the machine's memory.
 	minAvailable = 128 << 20
 	minPart      = 40
-	// checkInterval is how long the result of a check counts.
+	// checkInterval is how long the result of a check is used.
 	checkInterval = time.Second
 	// oomScore makes the node one of the last processes that the kernel kills, because all
 	// containers depend on the node. The keeper is killed even later.
@@ -85,7 +85,8 @@ func (s *Shortage) Check() error {
 	return s.err
 }
 
-// checkMemory fails if little memory is available. If meminfo cannot be read, it does not fail.
+// checkMemory fails if little memory is available. It succeeds if meminfo does not say how much is
+// available, or cannot be read.
 func checkMemory(meminfo string) error {
 	text, err := os.ReadFile(meminfo)
 	if err != nil {

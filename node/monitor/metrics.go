@@ -50,7 +50,8 @@ func (f *figures) metrics() []metric {
 func (f *figures) daemon() []metric {
 	s := &f.status
 	return []metric{
-		{"ready", gauge, truth(f.ready), "1 if the node is ready, as /readyz says."},
+		{"ready", gauge, truth(f.ready),
+			"1 if the node is ready. Failed health checks change the answer of /readyz, but not this metric."},
 		{"taken_over", gauge, truth(s.TakenOver), "1 if this daemon took over a previous daemon's devices."},
 		{"devices_kept", gauge, truth(s.Keeper.Error == ""),
 			"0 if no keeper holds the devices: if the daemon ends now, containers get errors."},
@@ -61,7 +62,7 @@ func (f *figures) daemon() []metric {
 		{"leftovers", gauge, float64(len(s.Leftovers)),
 			"Files and directories of the node that could not be cleaned up or written."},
 		{"held_unreported", gauge, float64(unreported(s)),
-			"Hubs that failed to accept the last report of what this node has."},
+			"Hubs that failed to accept the last report of this node's trees."},
 	}
 }
 
@@ -112,19 +113,19 @@ func (f *figures) starts() []metric {
 		{"starts_in_recording", gauge, float64(recording.Active), "Starts that are being recorded."},
 		{"traces_reported_total", counter, float64(recording.Reported), "Traces of starts that a hub accepted."},
 		{"traces_dropped_total", counter, float64(recording.Dropped),
-			"Traces of starts that no hub accepted, or that exceeded the queue."},
+			"Traces of starts that no hub accepted, or that did not fit into the queue."},
 		{"startup_received_bytes_total", counter, float64(ahead.Startup.Fetched),
 			"Bytes of startup packs received, compressed."},
 		{"startup_brought_bytes_total", counter, float64(ahead.Startup.Added),
 			"Bytes of chunks that were requested with startup packs, uncompressed, also if the request failed."},
 		{"startup_used_bytes_total", counter, float64(ahead.Startup.Used),
-			"Bytes of those chunks that were read later."},
+			"Bytes of chunks that were requested with startup packs and read later, uncompressed."},
 		{"startup_loaded_bytes_total", counter, float64(ahead.Loaded),
 			"Bytes of startup packs' cached chunks that were read ahead into memory."},
 		{"around_brought_bytes_total", counter, float64(ahead.Neighbours.Added),
 			"Bytes of neighbouring chunks that were requested with a miss, uncompressed, also if the request failed."},
 		{"around_used_bytes_total", counter, float64(ahead.Neighbours.Used),
-			"Bytes of those chunks that were read later."},
+			"Bytes of neighbouring chunks that were requested with a miss and read later, uncompressed."},
 	}
 }
 
@@ -186,7 +187,7 @@ func (f *figures) trees() []metric {
 	}
 }
 
-// unreported counts the hubs that failed to accept the last report of what this node has.
+// unreported counts the hubs that failed to accept the last report of this node's trees.
 func unreported(s *report.Status) (n int) {
 	for _, r := range s.Held {
 		if r.Error != "" && !r.Refused {

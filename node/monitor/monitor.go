@@ -52,7 +52,7 @@ type Server struct {
 // empty, Open still returns a usable server, which no client can reach.
 func Open(ctx context.Context, address string, log *slog.Logger) (*Server, error) {
 	s := &Server{log: log, ended: make(chan struct{})}
-	s.NotReady("it starts")
+	s.NotReady("the node starts")
 	if address == "" {
 		close(s.ended)
 		return s, nil

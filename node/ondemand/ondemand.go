@@ -27,7 +27,7 @@ type Progress struct {
 const interval = 500 * time.Millisecond
 
 // errNoStart says that nothing was recorded.
-var errNoStart = errors.New("its tree was unmounted before anything was read: was the image removed?")
+var errNoStart = errors.New("the image's tree was unmounted before anything was read: was the image removed?")
 
 // Finder finds the tree of an image by a word.
 type Finder interface {
@@ -54,8 +54,8 @@ type Recorder struct {
 	Send   func(ctx context.Context, t trace.Trace) error // sends a trace to a hub
 }
 
-// Record records the next start of an image and reports its progress. The trace is sent to a hub.
-// If text is true, it is not sent, but is in the last report.
+// Record records the next start of an image and reports its progress. Then it sends the trace to a
+// hub. If text is true, the trace is not sent: the last report has it as text.
 func (r *Recorder) Record(ctx context.Context, image string, text bool, report func(Progress)) error {
 	tree, _, err := r.Images.FindTree(ctx, image)
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *Recorder) Record(ctx context.Context, image string, text bool, report f
 	if text {
 		files, err := r.Files.Files(ctx, t)
 		if err != nil {
-			return fmt.Errorf("find the files that %s has read: %w", image, err)
+			return fmt.Errorf("find the files that the start of %s has read: %w", image, err)
 		}
 		end.Text = string(trace.EncodeText([]trace.Recording{files}))
 	} else {

@@ -54,7 +54,8 @@ const (
 	// largest pack that the same read triggers. They are fetched first, because they hardly delay
 	// the others.
 	smallPart = 16
-	// maxInvalid is how many units in a row may be missing or invalid before a pack is given up.
+	// maxInvalid is how many units in a row may be missing or invalid. After that many, the pack is
+	// given up.
 	maxInvalid = 8
 	// startupCredit is how many uncompressed bytes of startup packs a device may fetch before any
 	// of them is read. Of the bytes beyond that, one in startupPart has to be read. When packs
@@ -70,10 +71,11 @@ const (
 
 	// neighbourUnit is the size, in bytes, that a unit in flight is assumed to have.
 	neighbourUnit = 64 << 10
-	// neighbourSpan bounds how many extents before and after the missing chunk are looked at.
+	// neighbourSpan bounds how many extents of the missing chunk's file are examined before and
+	// after this chunk, and how many extents of other files.
 	neighbourSpan = 2048
-	// neighbourProbe is how many units of other files are requested for a miss while less than one
-	// in otherPart of the bytes that were requested of other files was read.
+	// neighbourProbe is how many units of other files are requested for a miss, as long as readers
+	// have read less than one in otherPart of the bytes that were requested of other files.
 	neighbourProbe = 4
 	// neighbourCredit is how many uncompressed bytes may be requested before any of them is read:
 	// of the file of the missing chunk, and as many of other files. Of the file's bytes beyond

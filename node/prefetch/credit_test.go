@@ -10,9 +10,9 @@ import (
 	"lighter/format/index"
 )
 
-// For a start that reads little of the startup packs, only a bounded multiple of the bytes that it
-// reads is fetched. For a start that reads all fetched bytes, all packs are fetched. Each start has
-// a credit of its own.
+// For a start that reads little of the startup packs, at most the credit and a multiple of the
+// bytes that the start reads are fetched. For a start that reads all fetched bytes, all packs are
+// fetched. Each start has a credit of its own.
 func TestStreamWaitsForReaders(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {

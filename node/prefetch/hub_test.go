@@ -30,7 +30,7 @@ type startHub struct {
 	trigger   index.Extent // first extent of the triggered pack
 	image     []byte
 	units     map[chunk.Unit][]byte
-	group     map[chunk.ID]int // by chunk: in the pack that is wanted at mount (0), is triggered (1), is ordinary (2)
+	group     map[chunk.ID]int // by chunk; 0: in the pack wanted at mount, 1: in the triggered one, 2: in the ordinary one
 
 	mu    sync.Mutex                         // guards what follows
 	asked map[chunk.Unit]int                 // number of requests for each unit
@@ -138,7 +138,7 @@ func (h *startHub) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.
 	return take(unitAnswer(b))
 }
 
-// Fetch finds a chunk by its ID, for readers that do not get it from its unit.
+// Fetch finds a chunk by its ID, for readers that cannot get the chunk from its unit.
 func (h *startHub) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
 	for _, b := range h.units {
 		if unit, err := pack.DecodeUnit(b); err == nil {

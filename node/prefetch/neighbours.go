@@ -59,17 +59,17 @@ func (n *neighbours) Observe(r device.Read) {
 	})
 }
 
-// search requests units that hold chunks near one extent.
+// search requests units that contain chunks near the extent of a missing chunk.
 type search struct {
 	*neighbours
-	left      int // units that may still be requested
-	own       chunk.Unit
-	requested map[chunk.Unit]bool
+	left      int                 // number of units that may still be requested
+	own       chunk.Unit          // the unit of the missing chunk
+	requested map[chunk.Unit]bool // units that this search has requested
 }
 
 // run requests the extents of the file after the given extent, and then those before it. Then it
 // requests extents of neighbouring files. The file and the other files have an account each. If too
-// little was read of what is on an account, run requests nothing more on that account.
+// little of the bytes on an account was read, run requests nothing more on that account.
 func (s *search) run(extent int64) {
 	s.own, _ = s.device.Unit(extent) // not requested here, because the reader requests it
 	after, before := extent+1, extent

@@ -14,11 +14,11 @@ import (
 // units of neighbouring files are requested, and more of them if such units were read before. On a
 // short path nothing is requested.
 func TestNeighboursOfAMiss(t *testing.T) {
-	type before struct{ added, used int64 } // of both accounts
+	type before struct{ added, used int64 } // bytes on each of the two accounts before the miss
 	for name, test := range map[string]struct {
 		perRTT, limit int64
 		before        before
-		file, other   int  // units that are requested, at most
+		file, other   int  // largest number of units that are requested
 		spent         bool // the credit of the file's account is used up
 	}{
 		"short path":        {perRTT: 0, limit: plenty},

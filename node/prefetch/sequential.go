@@ -16,7 +16,7 @@ type sequential struct {
 	requests *requests
 	startup  *startup
 
-	others, startups tracker // readers outside and inside of startup packs
+	outside, inside tracker // readers outside and inside of startup packs
 }
 
 var _ device.Observer = (*sequential)(nil)
@@ -24,9 +24,9 @@ var _ device.Observer = (*sequential)(nil)
 // Observe requests the units that the reader is likely to read next.
 func (s *sequential) Observe(r device.Read) {
 	inStartup := r.End > r.First && s.startup.contains(r.End-1)
-	readers := &s.others
+	readers := &s.outside
 	if inStartup {
-		readers = &s.startups
+		readers = &s.inside
 	}
 	want := readers.read(r.Offset, r.Length, func(limit int64) int64 { return s.fileEnd(r.Offset, limit) })
 	if want.to <= want.from || inStartup && s.startup.isRunning() {

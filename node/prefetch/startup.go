@@ -22,9 +22,9 @@ type startup struct {
 	cache    Cache
 	streamer Streamer
 	loader   loader
-	plans    chan struct{}
-	limit    int64
-	blocked  func() error
+	plans    chan struct{} // of the Prefetcher
+	limit    int64         // Options.Limit
+	blocked  func() error  // Options.Blocked
 	log      *slog.Logger
 
 	triggers atomic.Pointer[triggers]         // nil: there are no packs, or all are wanted already
@@ -116,7 +116,8 @@ func (s *startup) begin() (isNew, hasPacks bool) {
 	return isNew, slices.ContainsFunc(s.packs, func(p index.Startup) bool { return p.AtMount })
 }
 
-// start starts the goroutine if there may be something to do and it does not run. mu is held.
+// start starts the goroutine (run) if there may be something to do and the goroutine does not run.
+// The caller holds mu.
 func (s *startup) start() {
 	if len(s.packs) > 0 && !s.running && !s.ended {
 		s.running = true
@@ -124,8 +125,8 @@ func (s *startup) start() {
 	}
 }
 
-// Observe requests the packs that a read triggers. Once all packs are wanted, it takes only a few
-// nanoseconds.
+// Observe requests the packs that a read triggers. Once all packs are wanted, Observe takes only a
+// few nanoseconds.
 func (s *startup) Observe(r device.Read) {
 	if s.account.use(r) {
 		s.credit.wake()

@@ -29,19 +29,19 @@ func TestStartupPacks(t *testing.T) {
 		time.Sleep(time.Minute)
 		atMount, missing := b.count(0)
 		if others, _ := b.count(1); missing != 0 || others != 0 {
-			t.Errorf("at mount: of its pack %d chunks are cached and %d missing, of the other pack %d are cached",
-				atMount, missing, others)
+			t.Errorf("after Begin: of the pack wanted at mount %d chunks are cached and %d missing, want none missing; "+
+				"%d chunks of the triggered pack are cached, want none", atMount, missing, others)
 		}
 		b.cache.Put(chunk.Ref{ID: h.trigger.ID, Length: h.trigger.Length}, h.image[h.trigger.Offset:h.trigger.End()])
 		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil || b.Stats().Missed != 0 {
-			t.Errorf("a read of the trigger: %v, %+v", err, b.Stats())
+			t.Errorf("a read of the trigger: error %v, %+v; want no error and no miss", err, b.Stats())
 		}
 		time.Sleep(time.Minute)
 		if _, missing := b.count(1); missing != 0 {
 			t.Errorf("after the trigger %d chunks of its pack are missing, want none", missing)
 		}
 		if others, _ := b.count(2); others != 0 || b.startup.triggers.Load() != nil {
-			t.Errorf("%d chunks of the ordinary pack are cached, want none", others)
+			t.Errorf("%d chunks of the ordinary pack are cached, want none; or triggers are left", others)
 		}
 		b.readAll(t)
 		if most, _ := h.requests(); most != 1 {
@@ -52,7 +52,7 @@ func TestStartupPacks(t *testing.T) {
 		b.Begin()
 		time.Sleep(time.Minute)
 		if others, _ := b.count(1); others != 0 {
-			t.Errorf("at the next start: %d chunks of the other pack are cached, want none", others)
+			t.Errorf("at the next start: %d chunks of the triggered pack are cached, want none", others)
 		}
 		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 			t.Error(err)
@@ -60,12 +60,12 @@ func TestStartupPacks(t *testing.T) {
 		time.Sleep(time.Minute)
 		for group := range 2 {
 			if _, missing := b.count(group); missing != 0 {
-				t.Errorf("after the next start %d chunks of group %d are missing", missing, group)
+				t.Errorf("after the next start %d chunks of group %d are missing, want none", missing, group)
 			}
 		}
 		b.readAll(t)
 		if y := b.prefetcher.Stats().Startup; y.Fetched == 0 || y.Added == 0 || y.Used != y.Added {
-			t.Errorf("yield %+v, want all to be used", y)
+			t.Errorf("yield %+v, want that all requested bytes are used", y)
 		}
 		b.close(t)
 	})
@@ -105,7 +105,7 @@ func TestStreamBeginsWithARead(t *testing.T) {
 		time.Sleep(time.Minute)
 		for group := range 2 {
 			if _, missing := b.count(group); missing != 0 {
-				t.Errorf("of group %d, %d chunks are missing", group, missing)
+				t.Errorf("%d chunks of group %d are missing, want none", missing, group)
 			}
 		}
 		b.close(t)
@@ -194,12 +194,12 @@ func TestStreamGoesOn(t *testing.T) {
 						2*maxUnits)
 				}
 				if running := b.startup.isRunning(); running != (name == "short") {
-					t.Errorf("isRunning: %v, which keeps the other observers from fetching", running)
+					t.Errorf("isRunning: %v, want true only while memory is short", running)
 				}
 				set(false)
 				time.Sleep(2 * maxPause)
 				if _, missing := b.count(0); missing != 0 {
-					t.Errorf("%d chunks are missing", missing)
+					t.Errorf("after the fault %d chunks are missing, want none", missing)
 				}
 				b.close(t)
 			})
@@ -287,7 +287,7 @@ func TestStreamEnds(t *testing.T) {
 			t.Errorf("a unit was requested %d times, want once", most)
 		}
 		if _, missing := b.count(0); missing != 0 {
-			t.Errorf("%d chunks are missing", missing)
+			t.Errorf("%d chunks are missing, want none", missing)
 		}
 		b.close(t)
 	})
@@ -314,7 +314,7 @@ func TestStreamFollowsReaders(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if _, missing := b.count(0); missing > 0 {
-			t.Errorf("%d chunks of the pack that was wanted before are missing", missing)
+			t.Errorf("%d chunks of the pack that was wanted before are missing, want none", missing)
 		}
 		b.close(t)
 	})
@@ -345,11 +345,11 @@ func TestSmallPacksComeFirst(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			if _, missing := b.count(1 - first); missing == 0 {
-				t.Errorf("%s: the other pack was not fetched after pack %d", name, first)
+				t.Errorf("%s: both packs were fetched at the same time, want pack %d first", name, first)
 			}
 			time.Sleep(time.Minute)
 			if _, missing := b.count(1 - first); missing > 0 {
-				t.Errorf("%s: %d chunks of the other pack are missing", name, missing)
+				t.Errorf("%s: %d chunks of the second pack are missing, want none", name, missing)
 			}
 			b.close(t)
 		})

@@ -27,7 +27,8 @@ func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
 		last = r.to
 		pieces++
 		if ahead := r.to - (offset + piece); ahead > max(offset+piece, minWindow) || ahead > maxWindow {
-			t.Fatalf("requested %d bytes ahead after %d bytes were read, want at most as many", ahead, offset+piece)
+			t.Fatalf("requested %d bytes ahead after %d bytes were read, want at most %d", ahead, offset+piece,
+				min(max(offset+piece, minWindow), maxWindow))
 		}
 	}
 	if requested < size+maxWindow-maxWindow/windowSteps || pieces > 100 {

@@ -14,7 +14,8 @@ const (
 	maxTime  = 2 * time.Minute
 	// minBytes is how many bytes a start reads at least. Fewer bytes are not a start: containerd,
 	// for example, reads a little when it looks up a user before the start. The recording then
-	// continues to wait for a start, for up to startTimeout.
+	// waits for a start, until nothing was read for startTimeout. Neither applies to a recording
+	// that RecordNext requested.
 	minBytes     = 64 << 10
 	startTimeout = 30 * time.Minute
 	// checkInterval is the interval of the checks for starts that are over.
@@ -36,8 +37,8 @@ const (
 	maxQueued = 32
 	// maxTries is how often the reporter tries to send a trace.
 	maxTries = 3
-	// Before a trace is sent, it waits for this node's readers for up to maxYield. yieldInterval is
-	// the pause between the checks.
+	// Before each attempt to send a trace, the reporter waits until no reader of this node uses the
+	// link, for up to maxYield. yieldInterval is the pause between two checks.
 	maxYield      = time.Minute
 	yieldInterval = 200 * time.Millisecond
 )

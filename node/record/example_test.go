@@ -17,8 +17,8 @@ func (o *observable) Observe(observer device.Observer) (stop func()) {
 	return func() { o.observer = nil }
 }
 
-// A recorder passes on the trace of a start when the start is over. Here the unmount of its tree
-// ends it.
+// A recorder passes on the trace of a start when the start is over. In this example, the start is
+// over when its tree is unmounted.
 func Example() {
 	recorder := record.New(true, func(t trace.Trace) {
 		for _, r := range t.Reads {

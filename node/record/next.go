@@ -34,10 +34,11 @@ func (r *Recorder) RecordNext(tree chunk.ID) (*Request, error) {
 	return q, nil
 }
 
-// Done returns a channel that is closed when the start is over.
+// Done returns a channel that is closed when the start is over, or when its tree was unmounted.
 func (q *Request) Done() <-chan struct{} { return q.done }
 
-// Trace returns the trace of the start. It is valid once Done is closed.
+// Trace returns the trace of the start. It is valid once Done is closed. It is empty if the tree
+// was unmounted before anything was read.
 func (q *Request) Trace() trace.Trace { return q.trace }
 
 // Seen returns the number of reads so far.

@@ -20,7 +20,7 @@ func TestTheNextStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.RecordNext(one); !errors.Is(err, errRequested) {
-		t.Errorf("a second request: %v", err)
+		t.Errorf("a second request: got %v, want %v", err, errRequested)
 	}
 	d, other := &fakeDevice{}, &fakeDevice{}
 	r.BeginStart(two, other)
@@ -38,7 +38,8 @@ func TestTheNextStart(t *testing.T) {
 		t.Fatal("the recording is not done after idleTime")
 	}
 	if len(next.Trace().Reads) != 1 || len(*got) > 0 || d.recording != nil {
-		t.Errorf("the caller got %v, done got %v; want one read, and nothing", next.Trace(), *got)
+		t.Errorf("the caller of RecordNext got %v, want one read; the recorder passed on %v, want nothing",
+			next.Trace(), *got)
 	}
 	next.End()
 	if next, err = r.RecordNext(one); err != nil {
@@ -107,6 +108,6 @@ func TestReportingEnds(t *testing.T) {
 	}
 	r.report(ctx, trace.Trace{Tree: one})
 	if s := r.Stats(); tried != 1 || s != (ReportStats{}) {
-		t.Errorf("tried %d times, %+v; want once, and no figures", tried, s)
+		t.Errorf("tried %d times, want once; figures %+v, want zeros", tried, s)
 	}
 }

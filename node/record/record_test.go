@@ -119,10 +119,10 @@ func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 	readers.Wait()
 	got := r.trace()
 	if len(got.Reads) == 0 || len(got.Reads) > trace.MaxReads {
-		t.Fatalf("the trace has %d reads", len(got.Reads))
+		t.Fatalf("the trace has %d reads, want 1 to %d", len(got.Reads), trace.MaxReads)
 	}
 	if back, err := trace.Decode(got.Encode(), one, 1<<40); err != nil || len(back.Reads) == 0 {
-		t.Errorf("decoded %d reads, error %v", len(back.Reads), err)
+		t.Errorf("decoded %d reads, error %v; want some, and no error", len(back.Reads), err)
 	}
 }
 
@@ -167,12 +167,12 @@ func TestTheEndOfAStart(t *testing.T) {
 	}
 	r.check(began.Add(maxTime))
 	if s := r.Stats(); len(*got) != 2 || s.Recorded != 2 || s.Active != 0 {
-		t.Errorf("%d recorded, %+v; want 2, none active", len(*got), s)
+		t.Errorf("got %d traces, figures %+v; want 2 traces, and no recording in progress", len(*got), s)
 	}
 }
 
 // A recording with few bytes waits for a start. If no start follows, it has no result.
-func TestHardlyAnythingIsNoStart(t *testing.T) {
+func TestFewBytesAreNoStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
 	r.BeginStart(one, d)
@@ -197,7 +197,7 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r.check(time.Now())
 	r.check(time.Now().Add(startTimeout))
 	if len(*got) != 1 || d.recording != nil || r.Stats().Skipped != 1 {
-		t.Errorf("%d recorded, %+v", len(*got), r.Stats())
+		t.Errorf("got %d traces, figures %+v; want 1 trace, and a second recording skipped", len(*got), r.Stats())
 	}
 }
 
@@ -211,7 +211,7 @@ func TestUnmountingEndsAStart(t *testing.T) {
 	r.Unmounted(one)
 	r.Unmounted(two)
 	if len(*got) != 1 || (*got)[0].Tree != one || d.recording != nil || other.recording != nil {
-		t.Errorf("recorded: %v", *got)
+		t.Errorf("got traces %v, want only that of tree one, and no recording in progress", *got)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestAMountEndsTheOneBefore(t *testing.T) {
 	before.read(8*minBytes, minBytes)
 	r.Mounted(one, after)
 	if before.recording != nil || len(*got) != 1 || r.Stats().Active != 0 {
-		t.Fatalf("%d were recorded, %+v", len(*got), r.Stats())
+		t.Fatalf("got %d traces, figures %+v; want 1 trace, and no recording in progress", len(*got), r.Stats())
 	}
 	if _, err := trace.Decode((*got)[0].Encode(), one, 1<<40); err != nil {
 		t.Error(err)
@@ -286,9 +286,9 @@ func TestRecordingsAreBounded(t *testing.T) {
 
 // hub is a hub that fails with the errors in fail, and then accepts traces.
 type hub struct {
-	fail  []error
-	tried int
-	took  []trace.Trace
+	fail     []error
+	tried    int
+	accepted []trace.Trace
 }
 
 func (h *hub) send(_ context.Context, t trace.Trace) error {
@@ -298,7 +298,7 @@ func (h *hub) send(_ context.Context, t trace.Trace) error {
 		h.fail = h.fail[1:]
 		return err
 	}
-	h.took = append(h.took, t)
+	h.accepted = append(h.accepted, t)
 	return nil
 }
 
@@ -313,8 +313,8 @@ func never() bool { return false }
 func TestReportingTriesAFewTimes(t *testing.T) {
 	gone := errors.New("it is gone")
 	for _, test := range []struct {
-		fail        []error
-		tried, took int
+		fail            []error
+		tried, accepted int
 	}{
 		{nil, 1, 1},
 		{[]error{gone, gone}, 3, 1},
@@ -324,9 +324,10 @@ func TestReportingTriesAFewTimes(t *testing.T) {
 		h := &hub{fail: test.fail}
 		r := reporter(h, never)
 		r.report(t.Context(), trace.Trace{Tree: one})
-		if s := r.Stats(); h.tried != test.tried || len(h.took) != test.took || s.Reported != int64(test.took) ||
-			s.Dropped != 1-int64(test.took) {
-			t.Errorf("errors %v: tried %d times, the hub got %d, %+v", test.fail, h.tried, len(h.took), s)
+		if s := r.Stats(); h.tried != test.tried || len(h.accepted) != test.accepted ||
+			s.Reported != int64(test.accepted) || s.Dropped != 1-int64(test.accepted) {
+			t.Errorf("errors %v: tried %d times, the hub got %d, figures %+v; want %d and %d", test.fail, h.tried,
+				len(h.accepted), s, test.tried, test.accepted)
 		}
 	}
 }
@@ -336,8 +337,8 @@ func TestReportingWaitsForReaders(t *testing.T) {
 	h := &hub{}
 	r := reporter(h, func() bool { asked++; return asked < 3 })
 	r.report(t.Context(), trace.Trace{Tree: one})
-	if asked != 3 || len(h.took) != 1 {
-		t.Errorf("busy was called %d times, the hub got %d", asked, len(h.took))
+	if asked != 3 || len(h.accepted) != 1 {
+		t.Errorf("busy was called %d times, the hub got %d traces; want 3 and 1", asked, len(h.accepted))
 	}
 }
 
@@ -371,7 +372,7 @@ func TestReportsAreBounded(t *testing.T) {
 		r.Add(trace.Trace{Tree: one})
 	}
 	if s := r.Stats(); s.Waiting != maxQueued || s.Dropped != 5 {
-		t.Errorf("%+v", s)
+		t.Errorf("figures %+v, want %d waiting and 5 dropped", s, maxQueued)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

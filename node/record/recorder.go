@@ -66,8 +66,9 @@ func New(on bool, done func(trace.Trace)) *Recorder {
 	return &Recorder{on: on, done: done, requests: map[chunk.ID]*Request{}}
 }
 
-// BeginStart begins a recording. It is called when a container is about to start from a tree of
-// which nothing was read since it was mounted.
+// BeginStart begins a recording, unless the recorder is off, a recording of the tree is in
+// progress, or too many others are. It is called when a container is about to start from a tree,
+// and nothing of the tree was read since its mount.
 func (r *Recorder) BeginStart(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -37,8 +37,8 @@ type waiting struct {
 
 // NewReporter returns a reporter that sends traces with send. The error of send wraps ErrRefused if
 // the trace was refused. The reporter delays each trace by a random time of at most spread, because
-// thousands of nodes may start the same image in the same second. Then it waits for maxYield at
-// most while busy returns true, that is, while readers use the link.
+// thousands of nodes may start the same image in the same second. Before each attempt to send, it
+// waits for maxYield at most while busy returns true, that is, while readers use the link.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool,
 	spread time.Duration, log *slog.Logger) *Reporter {
 	return &Reporter{send: send, busy: busy, maxDelay: spread, log: log, queue: make(chan waiting, maxQueued),
@@ -105,7 +105,7 @@ func (r *Reporter) wait(ctx context.Context) {
 // ReportStats are a reporter's figures since it was made.
 type ReportStats struct {
 	Reported int64 `json:"reported"` // traces that a hub has accepted
-	Dropped  int64 `json:"dropped"`  // traces that were not sent
+	Dropped  int64 `json:"dropped"`  // traces that no hub has accepted, or that did not fit into the queue
 	Waiting  int   `json:"waiting"`  // traces in the queue
 }
 

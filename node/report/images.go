@@ -30,11 +30,11 @@ type ImageDetail struct {
 }
 
 // ErrNoImage says that a word names no image on this machine.
-var ErrNoImage = errors.New("there is no such image here")
+var ErrNoImage = errors.New("no such image on this machine")
 
-// Images returns the images that a word names. A word is a reference or the end of one, a chainID,
-// a tree ID, or the first digits of such an ID. If there is no such image, the error wraps
-// ErrNoImage.
+// Images returns the images that a word names. A word is a reference, the part of a reference after
+// one of its slashes, a chainID, a tree ID, or at least minDigits first digits of such an ID. If no
+// image matches, the error wraps ErrNoImage.
 func (r *Reporter) Images(ctx context.Context, word string) ([]ImageDetail, error) {
 	s, err := r.Status(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, la
 		case tree.IsZero():
 			tree, label = found, image.Image
 		case tree != found:
-			return chunk.ID{}, "", fmt.Errorf("%q names several trees: write more of its name", word)
+			return chunk.ID{}, "", fmt.Errorf("%q names several images with different trees: use a longer name", word)
 		default:
 			label = cmp.Or(label, image.Image)
 		}
@@ -96,8 +96,8 @@ func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, la
 	case !tree.IsZero():
 		return tree, cmp.Or(label, word), nil
 	case known:
-		return tree, "", fmt.Errorf("the tree of %q is not on this machine, so none of it is cached; there are: %s",
-			word, list(names))
+		return tree, "", fmt.Errorf("the tree of %q is not on this machine, so nothing of the image is cached; "+
+			"images whose trees are on this machine: %s", word, list(names))
 	}
 	return tree, "", noImage(word, names)
 }
@@ -119,14 +119,14 @@ func (r *Reporter) FindPin(ctx context.Context, word string, pins []disk.Pin) (c
 		}
 	}
 	if !slices.ContainsFunc(pins, func(p disk.Pin) bool { return p.ID == tree }) {
-		return tree, fmt.Errorf("%q is not pinned; pinned: %s", word, list(labels))
+		return tree, fmt.Errorf("%q is not pinned; pinned images: %s", word, list(labels))
 	}
 	return tree, nil
 }
 
 // noImage returns the error for a word that names no image.
 func noImage(word string, names []string) error {
-	return fmt.Errorf("%q: %w; there are: %s", word, ErrNoImage, list(names))
+	return fmt.Errorf("%q: %w; images on this machine: %s", word, ErrNoImage, list(names))
 }
 
 // list returns the first names and the number of the others, as text for an error.
@@ -161,7 +161,7 @@ func (s *Status) images() []ImageStatus {
 	return all
 }
 
-// minDigits is the smallest number of first digits of an ID that names an image.
+// minDigits is how many first digits of an ID are needed to name an image.
 const minDigits = 6
 
 // is reports whether a word names the image.
@@ -180,7 +180,7 @@ func (i *ImageStatus) is(word string) bool {
 		!i.Tree.IsZero() && strings.HasPrefix(i.Tree.String(), hex)
 }
 
-// detail collects what the status and the pins say about an image.
+// detail returns what the status and the pins say about an image.
 func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
 	d := ImageDetail{ImageStatus: image, Snapshots: []string{}, Binds: []binds.Bind{}, NoCache: s.Cache.Off()}
 	for _, p := range pins {

@@ -49,13 +49,13 @@ func TestDetailsOfAnImage(t *testing.T) {
 	if d := s.detail(known[0], []disk.Pin{{ID: trees[0],
 		Bytes: 9}}); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" ||
 		d.Lost != "" || d.Pin == nil || d.Pin.Bytes != 9 {
-		t.Errorf("the first image: got %+v", d)
+		t.Errorf("the mounted image: got %+v, want its mount, its bind and its pin, and that it is not lost", d)
 	}
 	if d := s.detail(known[1], nil); d.Mount != nil || d.Pin != nil || len(d.Binds) != 0 || d.Lost != "" {
-		t.Errorf("an image that is not lazy: got %+v", d)
+		t.Errorf("an image that is not lazy: got %+v, want no mount, pin or bind, and that it is not lost", d)
 	}
 	if d := s.detail(known[2], nil); d.Mount == nil || d.Lost != "it is damaged" || !strings.Contains(d.NoCache,
 		"its disk is gone") {
-		t.Errorf("the last image: got %+v", d)
+		t.Errorf("the damaged image: got %+v, want its mount, and why it is lost and the cache is not used", d)
 	}
 }

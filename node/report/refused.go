@@ -51,7 +51,7 @@ func (r *Reporter) LogProblems(ctx context.Context, log *slog.Logger) {
 			"tree", tree, "chains", chains, "images", r.imagesOf(ctx, chains), "err", err)
 	}
 	for _, refused := range r.refused(ctx) {
-		log.Error("a statement is refused: its tree stays mounted and served, and no new pull uses it",
+		log.Error("a statement is refused: its tree stays mounted and served, and no new pull uses the statement",
 			"chain", refused.Chain, "trees", refused.Trees, "images", refused.Images,
 			"err", refused.Cause, "repair", refused.Repair)
 	}

@@ -196,10 +196,10 @@ func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]ch
 
 // errGone says why reads of a tree that no hub has can fail.
 var errGone = errors.New("no hub has it any more: its image was removed from the hub, " +
-	"and what was not cached here is gone " +
-	"(a hub keeps what nodes report for keep_held_days after their last report)")
+	"and chunks that are not cached on this machine are lost " +
+	"(a hub keeps the trees that a node has reported until keep_held_days after the node's last report)")
 
-// imageOf returns the image whose top is a layer.
+// imageOf returns the image whose top layer is layer.
 func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
 	i := ImageStatus{Chain: layer.Chain, Image: layer.Image, Tree: tree, Lazy: layer.Lazy, Why: layer.Why}
 	switch {

@@ -162,7 +162,8 @@ func (m Mounts) run(ctx context.Context, root, config, log string) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it does not answer within %s", startTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout,
+		fmt.Errorf("the node does not answer within %s", startTimeout))
 	defer cancel()
 	for !control.Running(root) {
 		select {
@@ -223,5 +224,5 @@ func lastLine(path string) string {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return cmp.Or(strings.TrimPrefix(lines[len(lines)-1], "lighter: "), "it ended without output")
+	return cmp.Or(strings.TrimPrefix(lines[len(lines)-1], "lighter: "), "the node ended without output")
 }

@@ -28,7 +28,7 @@ func program(t *testing.T, script string) string {
 func TestOwnNodeThatEnds(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo no matter; echo 'lighter: no kernel'; echo; exit 1": "start a node for the mount: no kernel",
-		"exit 1": "start a node for the mount: it ended without output",
+		"exit 1": "start a node for the mount: the node ended without output",
 	} {
 		m := Mounts{Own: t.TempDir(), Program: program(t, script)}
 		root := m.root("/mnt")
@@ -81,7 +81,7 @@ func TestOwnNodeIsGivenUp(t *testing.T) {
 		t.Errorf("its root was not removed: %v", err)
 	}
 	if files, err := os.ReadFile(filepath.Join(dir, "files")); err != nil || string(files) != "node.log\nnode.toml\n" {
-		t.Errorf("its root began with files %q, %v", files, err)
+		t.Errorf("the node started with files %q in its root, %v; want only its log and configuration", files, err)
 	}
 }
 

@@ -51,7 +51,7 @@ func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited b
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, false, fmt.Errorf("open the node's root: %w", err)
 		case !isDead(path):
-			return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, ErrInUse)
+			return nil, false, fmt.Errorf("%s is %w: stop that node, or give this node another --root", root, ErrInUse)
 		case time.Now().Before(end):
 			time.Sleep(10 * time.Millisecond) // the dead process may be about to release the lock
 			continue

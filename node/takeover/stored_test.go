@@ -27,6 +27,6 @@ func TestStoredNote(t *testing.T) {
 		t.Errorf("got note %+v, want %+v", got, want)
 	}
 	if known := number(keptVersion); got.Oldest > known {
-		t.Errorf("the note is for daemons from version %d on, this one has %d", got.Oldest, known)
+		t.Errorf("the note needs a daemon of version %d, want at most %d, this daemon's version", got.Oldest, known)
 	}
 }

@@ -112,7 +112,7 @@ func Open(ctx context.Context, o Options) (*Devices, error) {
 	case err == nil:
 		d.takenOver = true
 		d.log.Info("a previous daemon's devices are taken over")
-		d.keepAgain(ctx) // gives it this daemon's note
+		d.keepAgain(ctx) // gives the keeper this daemon's note
 		return d, nil
 	case errors.Is(err, errNothingKept):
 	case errors.Is(err, errTooNew):

@@ -30,7 +30,7 @@ type startHub struct {
 	trigger   index.Extent // first extent of the triggered pack
 	image     []byte
 	units     map[chunk.Unit][]byte
-	group     map[chunk.ID]int // by chunk; 0: in the pack wanted at mount, 1: in the triggered one, 2: in the ordinary one
+	group     map[chunk.ID]int // by chunk: 0: pack that is wanted at mount, 1: triggered pack, 2: ordinary pack
 
 	mu    sync.Mutex                         // guards what follows
 	asked map[chunk.Unit]int                 // number of requests for each unit

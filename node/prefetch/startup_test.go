@@ -29,7 +29,7 @@ func TestStartupPacks(t *testing.T) {
 		time.Sleep(time.Minute)
 		atMount, missing := b.count(0)
 		if others, _ := b.count(1); missing != 0 || others != 0 {
-			t.Errorf("after Begin: of the pack wanted at mount %d chunks are cached and %d missing, want none missing; "+
+			t.Errorf("at mount: of the wanted pack %d chunks are cached and %d missing, want none missing; "+
 				"%d chunks of the triggered pack are cached, want none", atMount, missing, others)
 		}
 		b.cache.Put(chunk.Ref{ID: h.trigger.ID, Length: h.trigger.Length}, h.image[h.trigger.Offset:h.trigger.End()])

@@ -109,14 +109,15 @@ func testAnswerer(t *testing.T, a Answerer, manifest, top string) {
 			t.Fatalf("%+v: %v", q, err)
 		}
 		if (answer.Image != nil) == (answer.Chain != nil) || (answer.Image != nil) != (q.Manifest != "") {
-			t.Errorf("%+v: the answer has a manifest: %v, a chain: %v", q, answer.Image != nil, answer.Chain != nil)
+			t.Errorf("%+v: the answer has a manifest: %v, a chain: %v; want the one that was requested, and no other",
+				q, answer.Image != nil, answer.Chain != nil)
 		}
 		if facts, err := answer.verify(q, keys); err != nil || facts[top] == nil || facts[top].own == nil {
 			t.Errorf("%+v: facts %+v, error %v; want a verified statement", q, facts[top], err)
 		}
 	}
 	if s, err := a.Tree(t.Context(), top); err != nil || s.Verify(top, keys) != nil {
-		t.Errorf("statement %+v of the tree, error %v", s, err)
+		t.Errorf("statement %+v of the tree, error %v; want a verified statement", s, err)
 	}
 	for _, q := range []Request{{Chain: chainID(9)}, {Chain: top, Manifest: chainID(9)}} {
 		if _, err := a.Answer(t.Context(), q); !errors.Is(err, chunk.ErrNotFound) {
@@ -159,7 +160,7 @@ func TestSecondAnswerer(t *testing.T) {
 					files.addImage(t, c.signed)
 				}
 				h := &fakeHub{answer: c.hub, key: key, local: true}
-				trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+				trees := &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
 				root := t.TempDir()
 				keys, err := NewKeys(root, nil, h)
 				if err != nil {
@@ -198,7 +199,7 @@ func TestMountAsksEachAnswerer(t *testing.T) {
 	r.config.Answerers = append(r.config.Answerers, files)
 	r.Hold(chainID(1))
 	if dir, err := r.Mount(t.Context(), chainID(1)); err != nil || !trees.Has(treeID(1)) {
-		t.Errorf("mounted at %q, error %v", dir, err)
+		t.Errorf("mounted at %q, error %v; want the tree of the second answerer", dir, err)
 	}
 	r.Hold(chainID(5))
 	if _, err := r.Mount(t.Context(), chainID(5)); !errors.Is(err, chunk.ErrNotFound) {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// answers remembers the answers of a node's answerers, so that a pull asks once. Simultaneous pulls
-// of the same image share a request.
+// answers remembers the answers of a node's answerers, so that a pull asks only once. Simultaneous
+// pulls of the same image share a request.
 type answers struct {
 	// ask returns the facts of an answer by chain. The error says why the requested chain is not
 	// claimed.
@@ -20,10 +20,10 @@ type answers struct {
 
 	mu           sync.Mutex // guards what follows
 	known        map[factsKey]facts
-	repositories int // upper bound of the repositories in known
+	repositories int // upper bound of the number of repositories in known
 
-	pausedUntil time.Time
-	pauseCause  error
+	pausedUntil time.Time // brief pulls go on without a hub until this time
+	pauseCause  error     // why they do
 }
 
 // factsKey is a key of answers.known. A chain has facts for each manifest that it was looked up
@@ -35,8 +35,8 @@ func newAnswers(ask func(q Request) (map[string]*facts, error)) *answers {
 	return &answers{ask: ask, known: map[factsKey]facts{}}
 }
 
-// lookup returns the facts about a request's chain. It asks unless fresh facts are remembered. The
-// error says why the chain is not claimed.
+// lookup returns the facts about a request's chain. It asks the answerers unless fresh facts are
+// remembered. The error says why the chain is not claimed.
 func (a *answers) lookup(ctx context.Context, q Request, p patience) (facts, error) {
 	for {
 		f, answered := a.recall(q, p)
@@ -51,8 +51,8 @@ func (a *answers) lookup(ctx context.Context, q Request, p patience) (facts, err
 	}
 }
 
-// recall returns remembered facts. If there are none, it asks in the background, and returns a
-// channel that signals the answer.
+// recall returns remembered facts. If there are none, it asks the answerers in the background, and
+// returns a channel that gets a value when the answer is remembered.
 func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *answers) recall(q Request, p patience) (*facts, <-chan singleflight.Res
 		}
 		a.known[this] = f
 	default:
-		// mu has been held since known was read. So no answer can have arrived in between.
+		// No answer can have been remembered since known was read, because mu is held.
 		return nil, a.inFlight.DoChan(cmp.Or(q.Manifest, q.Chain),
 			func() (any, error) { a.askAndRemember(q); return nil, nil })
 	}

@@ -29,13 +29,13 @@ const (
 	cutOffPause = time.Second
 
 	// An index that takes longer than slotTime gives its slot to another index, and continues as a
-	// late index.
+	// late index. While there are maxLate late indexes, it keeps its slot.
 	slotTime = 5 * time.Second
 
 	// After the fetch of an index has failed, brief pulls go on without a hub for hubPause.
 	hubPause = 10 * time.Second
 
-	// answerTTL is how long an answer counts. unknownTTL is how long a negative answer counts. It
+	// answerTTL is how long an answer is used. unknownTTL is how long a negative answer is used. It
 	// is short, so that an image that was just added is soon lazy.
 	answerTTL  = time.Minute
 	unknownTTL = 5 * time.Second

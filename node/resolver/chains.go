@@ -74,8 +74,8 @@ func (c *Chains) Hold(chain string) {
 	c.state(chain).holders++
 }
 
-// HoldAll adds a holder of each known chain, which is never dropped. It is called at the start of a
-// node that has lost the list of its mounts.
+// HoldAll adds to each known chain a holder that is never dropped. It is called at the start of a
+// node that has lost the list of its administrative mounts.
 func (c *Chains) HoldAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,6 +96,7 @@ func (c *Chains) Drop(chain string) {
 }
 
 // dropLater ends a Hold. The tree stays for answerTTL, so that another caller can hold the chain.
+// It is removed earlier if that caller drops the chain earlier.
 func (c *Chains) dropLater(chain string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,8 +144,8 @@ func (c *Chains) isCached(chain string) bool {
 	return s.statement != nil && s.refused == nil && c.trees.Has(s.statement.Tree)
 }
 
-// release forgets a chain without holders, and removes its tree. mu is held, except while the tree
-// is removed. keep waits for the end of the removal, which may take a moment.
+// release forgets a chain without holders, and removes its tree, unless another chain has the same
+// tree. mu is held, except while the tree is removed. keep waits for the end of the removal.
 func (c *Chains) release(chain string) {
 	s := c.states[chain]
 	if s == nil || s.holders > 0 {

@@ -78,7 +78,7 @@ func TestTwoChainsShareAFetch(t *testing.T) {
 		close(arrived)
 		synctest.Wait()
 		if len(trees.takeCalls()) != 1 || len(r.Statements()) != 2 {
-			t.Errorf("statements %v, want two, and one fetch", r.Statements())
+			t.Errorf("statements %v, want two; or the tree was not fetched exactly once", r.Statements())
 		}
 	})
 }
@@ -185,7 +185,7 @@ func TestMountsAgainstDrops(t *testing.T) {
 		time.Sleep(answerTTL)
 		synctest.Wait()
 		if len(r.states) != 0 || trees.Has(treeID(0)) {
-			t.Errorf("after the last Drop: chains %v, trees %v; want none", r.states, trees.here)
+			t.Errorf("after the last Drop: chains %v, trees %v; want none", r.states, trees.onDisk)
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(0)}
 		root := t.TempDir()
-		trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+		trees := &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
 		r := restart(t, root, h, trees, slog.DiscardHandler)
 		if _, err := r.keys.Get(t.Context()); err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestSweep(t *testing.T) {
 			fetchHeld(t, r, statement(n))
 		}
 		synctest.Wait()
-		trees.here[treeID(7)] = true
+		trees.onDisk[treeID(7)] = true
 		if err := os.WriteFile(r.path(chainID(0))+".new", []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -216,8 +216,8 @@ func TestSweep(t *testing.T) {
 		if err != nil || len(left) != 1 || len(r.Statements()) != 1 || r.Statements()[0].Chain != chainID(1) {
 			t.Errorf("files %v, %v; want only the statement of chain 1", left, err)
 		}
-		if len(trees.here) != 1 || !trees.here[treeID(1)] {
-			t.Errorf("trees %v, want only tree 1", trees.here)
+		if len(trees.onDisk) != 1 || !trees.onDisk[treeID(1)] {
+			t.Errorf("trees %v, want only tree 1", trees.onDisk)
 		}
 		if !claim(t, r, 1) || len(h.asked) != 0 {
 			t.Error("a cached chain is not claimed without the hub")
@@ -249,7 +249,7 @@ func TestBusyTree(t *testing.T) {
 func TestStatementsOnDiskAreVerified(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, root string){
 		"the key was replaced": func(t *testing.T, root string) {
-			pinned := index.FormatKey(other.Public().(ed25519.PublicKey))
+			pinned := index.FormatKey(otherKey.Public().(ed25519.PublicKey))
 			if err := os.WriteFile(filepath.Join(root, "hub.keys"), []byte(pinned), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -269,14 +269,14 @@ func TestStatementsOnDiskAreVerified(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := &fakeHub{answer: stack(-1)}
 			root := t.TempDir()
-			trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+			trees := &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
 			r := restart(t, root, h, trees, slog.DiscardHandler)
 			if _, err := r.keys.Get(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			fetchHeld(t, r, statement(0))
 			spoil(t, root)
-			trees.here[treeID(1)] = true
+			trees.onDisk[treeID(1)] = true
 			var log strings.Builder
 			r = restart(t, root, h, trees, slog.NewTextHandler(&log, nil))
 			if claim(t, r, 0) {

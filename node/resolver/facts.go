@@ -23,7 +23,7 @@ type facts struct {
 	image    *index.ImageStatement // where the image may be pulled from; nil: the lookup was about a chain alone
 	own      *index.Statement      // the chain's verified statement; nil: the answer has none
 	images   int                   // number of verified statements about chains above: images that contain this chain
-	above    *index.Statement      // the statement of one of these images
+	above    *index.Statement      // one of the verified statements about chains above; nil: there are none
 	refused  error                 // why the statement about this chain, or about a chain above, is refused
 }
 
@@ -126,7 +126,7 @@ func (f *facts) verify(chain string, statement *index.Statement, keys []ed25519.
 	f.own = statement
 }
 
-// addAbove adds the facts of a chain directly above.
+// addAbove adds to f the facts of a chain that is above f's chain.
 func (f *facts) addAbove(above *facts) {
 	f.images += above.images
 	if above.above != nil {

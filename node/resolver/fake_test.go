@@ -36,7 +36,7 @@ type fakeHub struct {
 	mu        sync.Mutex // guards what follows
 	asked     []string   // chains that were looked up
 	manifests []string   // manifests that were looked up
-	heard     time.Time  // when it last sent something
+	heard     time.Time  // when the hub last sent something
 }
 
 // send records that the hub sends something now.
@@ -105,18 +105,18 @@ func stack(top int) func(context.Context, string) (*wire.Chain, error) {
 	}
 }
 
-// fakeTrees is a Trees that has the trees that were fetched. If fetch is set, it is called for each
-// fetch, and its error is the fetch's.
+// fakeTrees is a Trees that has the trees that were fetched. If fetch is set, each fetch calls it
+// and returns its error.
 type fakeTrees struct {
 	t     *testing.T
 	fetch func(ctx context.Context, id chunk.ID, begun func()) error
 
 	mu      sync.Mutex // guards the following
-	here    map[chunk.ID]bool
-	calls   []string
-	removal func() // called by Remove
-	busy    error  // returned by Remove
-	unable  error  // returned by CheckMountable
+	onDisk  map[chunk.ID]bool
+	calls   []string // names of methods with short tree IDs; "start" is an Ensure of a tree on disk
+	removal func()   // called by Remove
+	busy    error    // returned by Remove
+	unable  error    // returned by CheckMountable
 }
 
 func (f *fakeTrees) CheckMountable() error { return f.unable }
@@ -135,12 +135,12 @@ func (f *fakeTrees) takeCalls() []string {
 	return f.calls
 }
 
-func (f *fakeTrees) Has(id chunk.ID) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.here[id] }
+func (f *fakeTrees) Has(id chunk.ID) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.onDisk[id] }
 
 func (f *fakeTrees) List() (all []chunk.ID, _ error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for id := range f.here {
+	for id := range f.onDisk {
 		all = append(all, id)
 	}
 	return all, nil
@@ -160,7 +160,7 @@ func (f *fakeTrees) Ensure(ctx context.Context, id chunk.ID, begun func()) error
 	begun()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.here[id] = true
+	f.onDisk[id] = true
 	return nil
 }
 
@@ -184,7 +184,7 @@ func (f *fakeTrees) Remove(id chunk.ID) error {
 	if f.busy != nil {
 		return f.busy
 	}
-	delete(f.here, id)
+	delete(f.onDisk, id)
 	return nil
 }
 
@@ -192,12 +192,12 @@ func (f *fakeTrees) Size(chunk.ID) (int64, int64) { return 1000, 3 }
 
 func newResolver(t *testing.T, h *fakeHub) (*Resolver, *fakeTrees) {
 	t.Helper()
-	trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+	trees := &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
 	return restart(t, t.TempDir(), h, trees, slog.DiscardHandler), trees
 }
 
-// restart returns the resolver of a node that starts on root, and learns its hub's key or has
-// learned it before.
+// restart returns the resolver of a node that starts on root. The node learns its hub's key when it
+// needs it, unless it has learned a key before.
 func restart(t *testing.T, root string, h *fakeHub, trees *fakeTrees, log slog.Handler) *Resolver {
 	t.Helper()
 	if h.key == nil {

@@ -19,9 +19,9 @@ import (
 //
 // A fetch runs in the background. It is abandoned if no caller waits for it any more before it has
 // a slot. Once it has a slot, it ends only when the index is cached or has failed. The fetch holds
-// the chain while it runs, and for answerTTL after that. Without that, the tree could be removed: a
-// pull starts the fetch when it claims a lower chain, and holds the image's top chain only at the
-// end of the pull.
+// the chain while it runs, and its tree stays for answerTTL after that. Otherwise the tree could be
+// removed: a pull starts the fetch when it claims a lower chain, and holds the image's top chain
+// only at the end of the pull.
 func (r *Resolver) fetch(s *index.Statement, p patience) *flight.Call {
 	return r.fetches.Join(s.Tree, func(ctx context.Context, c *flight.Call) error {
 		r.Hold(s.Chain)

@@ -49,7 +49,7 @@ func TestAnotherHubAnswers(t *testing.T) {
 			r, err := New(Config{
 				Root: t.TempDir(), Trust: TrustChain, Answerers: []Answerer{NewHub(hubs)},
 				LastReceived: hubs.LastReceived, Keys: keys, Log: log,
-				Trees: &fakeTrees{t: t, here: map[chunk.ID]bool{}},
+				Trees: &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}},
 			})
 			if err != nil {
 				t.Fatal(err)

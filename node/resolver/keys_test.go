@@ -32,10 +32,10 @@ func TestKeysArePinned(t *testing.T) {
 	}
 	got, err := again.Get(t.Context())
 	if err != nil || !got[0].Equal(key.Public()) {
-		t.Errorf("the pinned key changed: %v, %v", got, err)
+		t.Errorf("got keys %v, %v; want the key that was learned first", got, err)
 	}
 	if info, err := os.Stat(k.path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the pinned keys' file: %v, %v", info, err)
+		t.Errorf("the file of the pinned keys: got %v, %v; want mode 0600", info, err)
 	}
 	h.local = false
 	if _, err := NewKeys(t.TempDir(), nil, h); err == nil {
@@ -65,7 +65,7 @@ func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
 	if k, err := NewKeys(t.TempDir(), nil, single); err != nil {
 		t.Error(err)
 	} else if keys, err := k.Get(t.Context()); err != nil || len(keys) != 1 {
-		t.Errorf("keys of a single hub: %v, %v", keys, err)
+		t.Errorf("keys of a single hub: got %v, %v; want one key", keys, err)
 	}
 	root := t.TempDir()
 	several, err := origin.New(log, hubs...)
@@ -74,12 +74,12 @@ func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
 	}
 	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "several hubs") ||
 		!strings.Contains(err.Error(), "--hub-key") {
-		t.Errorf("keys of several hubs: error %v", err)
+		t.Errorf("keys of several hubs: got error %v, want one about several hubs and --hub-key", err)
 	}
 	if _, err := several.Keys(t.Context()); err == nil {
 		t.Error("learned the key of one of several hubs")
 	}
 	if _, err := NewKeys(root, []string{index.FormatKey(key.Public().(ed25519.PublicKey))}, several); err != nil {
-		t.Errorf("several hubs and a pinned key: %v", err)
+		t.Errorf("several hubs and a pinned key: got %v, want no error", err)
 	}
 }

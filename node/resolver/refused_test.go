@@ -39,7 +39,7 @@ func rewrite(t *testing.T, path string, change func(b []byte) []byte) {
 // refusals are ways to make the statement of chain 0 below root unverifiable.
 var refusals = map[string]func(t *testing.T, root string){
 	"the key was rotated": func(t *testing.T, root string) {
-		pinned := index.FormatKey(other.Public().(ed25519.PublicKey))
+		pinned := index.FormatKey(otherKey.Public().(ed25519.PublicKey))
 		rewrite(t, filepath.Join(root, "hub.keys"), func([]byte) []byte { return []byte(pinned) })
 	},
 	"hub.keys is gone": func(t *testing.T, root string) {
@@ -82,7 +82,7 @@ var refusals = map[string]func(t *testing.T, root string){
 // held returns the root and the trees of a node that has fetched the tree of chain 0.
 func held(t *testing.T, h *fakeHub) (root string, trees *fakeTrees) {
 	t.Helper()
-	root, trees = t.TempDir(), &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+	root, trees = t.TempDir(), &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
 	r := restart(t, root, h, trees, slog.DiscardHandler)
 	if _, err := r.keys.Get(t.Context()); err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestEachByteOfAStatement(t *testing.T) {
 	}
 }
 
-// gone is a hub that does not answer.
+// gone is the Tree method of a hub that does not answer.
 func gone(context.Context, string) (*index.Statement, error) {
 	return nil, errors.New("the hub is gone")
 }
@@ -175,7 +175,7 @@ func TestMountOfARefusedStatement(t *testing.T) {
 				h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
 				dir, err = r.Mount(t.Context(), chainID(0))
 				if len(r.Refused()) != 0 {
-					t.Errorf("still refused: %+v", r.Refused())
+					t.Errorf("still refused: %+v, want none", r.Refused())
 				}
 			}
 			if err != nil || dir != "/m/"+treeID(0).Short() {
@@ -202,7 +202,7 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				root, trees := held(t, h)
 				refuse(t, root)
 				if name == "the key was rotated" { // the hub signs with the new key
-					h.key = other
+					h.key = otherKey
 				}
 				r := restartHeld(t, root, h, trees)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -224,11 +224,11 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				time.Sleep(2 * lastRenewal)
 				synctest.Wait()
 				if left := r.Refused(); len(left) != 0 {
-					t.Errorf("still refused: %+v", left)
+					t.Errorf("still refused: %+v, want none", left)
 				}
 				r = restartHeld(t, root, h, trees)
 				if left := r.Refused(); len(left) != 0 || !claim(t, r, 0) || !trees.Has(treeID(0)) {
-					t.Errorf("refused after a restart: %+v", left)
+					t.Errorf("refused after a restart: %+v, want none; or the chain cannot be claimed", left)
 				}
 			})
 		})
@@ -246,10 +246,10 @@ func TestRefusedStatementIsFetchedByAClaim(t *testing.T) {
 		refuse(t, root)
 		r := restartHeld(t, root, h, trees)
 		if !claim(t, r, 0) || len(r.Refused()) != 0 {
-			t.Errorf("%s: still refused: %+v", name, r.Refused())
+			t.Errorf("%s: not claimed, or still refused: %+v", name, r.Refused())
 		}
 		if r := restartHeld(t, root, h, trees); len(r.Refused()) != 0 || !trees.Has(treeID(0)) {
-			t.Errorf("%s: refused after a restart: %+v", name, r.Refused())
+			t.Errorf("%s: after a restart the tree is gone, or still refused: %+v", name, r.Refused())
 		}
 	}
 }
@@ -288,28 +288,29 @@ func TestRefusedStatementOfAnotherTree(t *testing.T) {
 
 // signer returns the private key that belongs to the resolver's pinned key.
 func signer(r *Resolver) ed25519.PrivateKey {
-	if slices.Equal(r.keys.List(), []string{index.FormatKey(other.Public().(ed25519.PublicKey))}) {
-		return other
+	if slices.Equal(r.keys.List(), []string{index.FormatKey(otherKey.Public().(ed25519.PublicKey))}) {
+		return otherKey
 	}
 	return key
 }
 
-// When the last holder of a chain with a refused statement is dropped, its statement and tree are
-// removed. So are the trees that had stayed because the chain's tree was unknown.
+// When the last holder of a chain with a refused statement is dropped, the chain's statement and
+// tree are removed. Trees that had stayed because the chain's tree was unknown are removed, too.
 func TestRefusedStatementIsRemovedWithItsChain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
 			h := &fakeHub{answer: stack(-1)}
 			root, trees := held(t, h)
 			refuse(t, root)
-			trees.here[treeID(5)] = true // no statement names it
+			trees.onDisk[treeID(5)] = true // no statement names it
 			r := restartHeld(t, root, h, trees)
 			if known := r.Statements(); trees.Has(treeID(5)) != (len(known) == 0) {
-				t.Errorf("statements %v, trees %v; want all trees iff no statement is readable", known, trees.here)
+				t.Errorf("statements %v, trees %v; want the unnamed tree only while no statement is readable", known,
+					trees.onDisk)
 			}
 			r.Drop(chainID(0))
-			if len(trees.here) != 0 || len(r.Refused()) != 0 || len(r.states) != 0 {
-				t.Errorf("trees %v, refused %+v; want none", trees.here, r.Refused())
+			if len(trees.onDisk) != 0 || len(r.Refused()) != 0 || len(r.states) != 0 {
+				t.Errorf("trees %v, refused %+v; want none", trees.onDisk, r.Refused())
 			}
 			if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 {
 				t.Errorf("files %v, %v; want none", left, err)
@@ -326,9 +327,9 @@ func TestRefusedStatementWithoutHolder(t *testing.T) {
 		refuse(t, root)
 		r := restart(t, root, h, trees, slog.DiscardHandler)
 		r.Sweep()
-		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 || len(trees.here) != 0 ||
+		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 || len(trees.onDisk) != 0 ||
 			len(r.Refused()) != 0 {
-			t.Errorf("%s: files %v, trees %v, %v; want none", name, left, trees.here, err)
+			t.Errorf("%s: files %v, trees %v, %v; want none", name, left, trees.onDisk, err)
 		}
 	}
 }
@@ -339,7 +340,7 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1)}
 		root := t.TempDir()
-		trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+		trees := &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
 		r := restart(t, root, h, trees, slog.DiscardHandler)
 		pull(t, r, 1)
 		h.answer = func(ctx context.Context, chain string) (*wire.Chain, error) {
@@ -359,7 +360,7 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 		r.Hold(chainID(1))
 		r.Sweep()
 		if !trees.Has(treeID(1)) || trees.Has(treeID(9)) {
-			t.Errorf("trees %v, want only the tree that was fetched first", trees.here)
+			t.Errorf("trees %v, want only the tree that was fetched first", trees.onDisk)
 		}
 	})
 }
@@ -367,21 +368,22 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 // After HoldAll, neither a renewal nor a Drop removes a tree. (HoldAll is called when the list of
 // administrative mounts is lost.)
 func TestHoldAllKeepsEveryTree(t *testing.T) {
-	both := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
+	both := index.SignAll([]ed25519.PrivateKey{key, otherKey}, chainID(0), treeID(0))
 	for name, answer := range map[string]func(context.Context, string) (*index.Statement, error){
 		"the hub is gone":      gone,
 		"the hub has two keys": func(context.Context, string) (*index.Statement, error) { return &both, nil },
 	} {
 		h := &fakeHub{answer: stack(-1), tree: answer}
 		root, trees := held(t, h)
-		for _, pinned := range [][]ed25519.PrivateKey{{key, other}, {other}} { // verified, and refused
+		for _, pinned := range [][]ed25519.PrivateKey{{key, otherKey}, {otherKey}} { // verified, and refused
 			r := pinning(t, root, h, trees, pinned...)
 			r.HoldAll()
 			r.renewStatement(t.Context(), chainID(0))
 			r.Hold(chainID(0))
 			r.Drop(chainID(0))
 			if _, err := os.Stat(statementFile(root)); err != nil || !trees.Has(treeID(0)) {
-				t.Fatalf("%s, %d keys are pinned: %v, trees %v", name, len(pinned), err, trees.here)
+				t.Fatalf("%s, %d keys are pinned: statement: %v, trees %v; want both kept", name, len(pinned), err,
+					trees.onDisk)
 			}
 		}
 	}

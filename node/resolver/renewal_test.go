@@ -33,7 +33,7 @@ func pinning(t *testing.T, root string, h *fakeHub, trees *fakeTrees, pinned ...
 // key, too. From then on it can be verified with the new key alone.
 func TestStatementsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old, replacement := key, other
+		old, replacement := key, otherKey
 		signing := []ed25519.PrivateKey{old}
 		var mu sync.Mutex // guards signing, down and asked
 		var down error
@@ -47,7 +47,7 @@ func TestStatementsAreRenewed(t *testing.T) {
 			return &s, down
 		}}
 		root := t.TempDir()
-		trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+		trees := &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}
 		r := pinning(t, root, h, trees, old, replacement)
 		fetchHeld(t, r, statement(0))
 		missing := func() []string { return r.Signers()[1].Missing }
@@ -89,18 +89,18 @@ func TestStatementsAreRenewed(t *testing.T) {
 	})
 }
 
-// A statement is not replaced by one about another tree. The statement of a chain that was dropped
-// during the renewal is not stored.
+// A statement is not replaced by a statement about another tree. If a chain is dropped during the
+// renewal, its new statement is not stored.
 func TestStatementsThatAreNotRenewed(t *testing.T) {
-	answer := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(1))
+	answer := index.SignAll([]ed25519.PrivateKey{key, otherKey}, chainID(0), treeID(1))
 	h := &fakeHub{tree: func(context.Context, string) (*index.Statement, error) { return &answer, nil }}
-	r := pinning(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, key, other)
+	r := pinning(t, t.TempDir(), h, &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}, key, otherKey)
 	fetchHeld(t, r, statement(0))
 	r.renewStatement(t.Context(), chainID(0))
 	if s := r.statement(chainID(0)); s.Tree != treeID(0) || len(s.Further) > 0 {
 		t.Errorf("renewed by a statement about another tree: %+v", s)
 	}
-	answer = index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
+	answer = index.SignAll([]ed25519.PrivateKey{key, otherKey}, chainID(0), treeID(0))
 	h.tree = func(context.Context, string) (*index.Statement, error) { r.Drop(chainID(0)); return &answer, nil }
 	r.renewStatement(t.Context(), chainID(0))
 	if s := r.statement(chainID(0)); s != nil {

@@ -80,9 +80,9 @@ func New(c Config) (*Resolver, error) {
 }
 
 // Claim decides whether the node claims a layer's chain, so that the runtime need not download the
-// layer. If it does, why is the reason, for users. If it does not, err is the reason. If the chain
-// is claimed as the top of an image, its tree is on disk when Claim returns. The caller holds the
-// chain.
+// layer. If the chain is claimed, why tells users the reason. Otherwise err is the reason. If the
+// chain is claimed as the top of an image, its tree is on disk when Claim returns. The caller holds
+// the chain.
 func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error) {
 	why, err = r.claim(ctx, q)
 	if cause := r.refusedFor(q.Chain); err != nil && cause != nil {
@@ -150,8 +150,8 @@ func (r *Resolver) patience(q Request) patience {
 // ErrUnnamed says that a pull does not name its image, and that TrustImage requires it.
 var ErrUnnamed = errors.New("the client of this pull does not name the manifest of the image, and trust is image")
 
-// Allow returns an error if a pull must not get a chain. This does not depend on what is on this
-// machine.
+// Allow returns an error if a pull must not get a chain. The result does not depend on the trees
+// that are on this machine.
 func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	if r.config.Trust == TrustChain {
 		return nil

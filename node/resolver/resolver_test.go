@@ -21,7 +21,8 @@ import (
 	"lighter/wire"
 )
 
-var other = ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", 32)))
+// otherKey is a second key. Most tests do not pin it.
+var otherKey = ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", 32)))
 
 func TestOneLookupAPull(t *testing.T) {
 	h := &fakeHub{answer: stack(5)}
@@ -34,7 +35,7 @@ func TestOneLookupAPull(t *testing.T) {
 	if len(h.asked) != 1 || h.asked[0] != chainID(0) {
 		t.Errorf("asked %v, want one lookup, of the lowest chain", h.asked)
 	}
-	// "start" is an Ensure of a cached tree: the tree may be cached before the top is claimed.
+	// If the tree is cached before the top is claimed, the claim calls Ensure again ("start").
 	top := treeID(5).Short()
 	if got := trees.takeCalls(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) &&
 		!slices.Equal(got, []string{"fetch " + top}) {
@@ -101,7 +102,7 @@ func TestIndexArrivesWhileChainsAreClaimed(t *testing.T) {
 
 // If the hub does not know an image, lies or is silent, a pull of many layers soon goes on without
 // the hub.
-func TestPullIsPlain(t *testing.T) {
+func TestPullWithoutHub(t *testing.T) {
 	stall := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 	lie := func(sign func(n int) index.Statement) func(context.Context, string) (*wire.Chain, error) {
 		return func(ctx context.Context, chain string) (*wire.Chain, error) {
@@ -131,7 +132,7 @@ func TestPullIsPlain(t *testing.T) {
 			return stack(9)(ctx, chainID(1))
 		}, why: "about another chain"},
 		{name: "another key",
-			answer: lie(func(n int) index.Statement { return index.Sign(other, chainID(n), treeID(n)) }),
+			answer: lie(func(n int) index.Statement { return index.Sign(otherKey, chainID(n), treeID(n)) }),
 			why:    "refused"},
 		{name: "another format",
 			answer: lie(func(n int) index.Statement { s := *statement(n); s.Format++; return s }), why: "refused"},
@@ -360,7 +361,7 @@ func TestMountOfAClaim(t *testing.T) {
 	pull(t, r, 1)
 	dir, err := r.Mount(t.Context(), chainID(1))
 	if err != nil || dir != "/m/"+treeID(1).Short() || !trees.Has(treeID(1)) {
-		t.Fatalf("mounted at %q, %v", dir, err)
+		t.Fatalf("mounted at %q, error %v; want the tree of chain 1", dir, err)
 	}
 	h.tree = func(context.Context, string) (*index.Statement, error) { return nil, errors.New("gone") }
 	if _, err := r.Mount(t.Context(), chainID(1)); err != nil {
@@ -370,7 +371,7 @@ func TestMountOfAClaim(t *testing.T) {
 		t.Errorf("mount of a claimed chain without the hub: %v, want an error that names it", err)
 	}
 	h.tree = func(context.Context, string) (*index.Statement, error) {
-		s := index.Sign(other, chainID(0), treeID(0))
+		s := index.Sign(otherKey, chainID(0), treeID(0))
 		return &s, nil
 	}
 	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), "refused") ||
@@ -409,11 +410,11 @@ func TestMountIsBounded(t *testing.T) {
 
 func TestRefusalIsInTheLog(t *testing.T) {
 	var log strings.Builder
-	forged := index.Sign(other, chainID(0), treeID(0))
+	forged := index.Sign(otherKey, chainID(0), treeID(0))
 	h := &fakeHub{answer: func(_ context.Context, c string) (*wire.Chain, error) {
 		return &wire.Chain{Link: wire.Link{Chain: c, Statement: &forged}, Complete: true}, nil
 	}}
-	r := restart(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, slog.NewTextHandler(&log, nil))
+	r := restart(t, t.TempDir(), h, &fakeTrees{t: t, onDisk: map[chunk.ID]bool{}}, slog.NewTextHandler(&log, nil))
 	claim(t, r, 0)
 	if !strings.Contains(log.String(), "WARN") || !strings.Contains(log.String(), "refused") {
 		t.Errorf("log %q, want a warning that a statement was refused", log.String())
@@ -429,7 +430,7 @@ func TestChainsWithoutAStatementAreNotClaimed(t *testing.T) {
 			return nil, err
 		}
 		answer.Statement = statement(0)
-		forged := index.Sign(other, chainID(2), treeID(2))
+		forged := index.Sign(otherKey, chainID(2), treeID(2))
 		answer.Above[len(answer.Above)-1].Statement = &forged
 		return answer, nil
 	}}

@@ -41,12 +41,12 @@ func TestFetchesWaitForSlots(t *testing.T) {
 		}
 		time.Sleep(5*(silenceTimeout+silenceTimeout/2) + 1)
 		synctest.Wait()
-		here, _ := trees.List() // never fails
+		cached, _ := trees.List() // never fails
 		mu.Lock()
 		defer mu.Unlock()
-		if most != maxFetches || now != 0 || len(here) != all {
+		if most != maxFetches || now != 0 || len(cached) != all {
 			t.Errorf("%d at a time at most, %d in flight, %d cached; want %d, 0, %d",
-				most, now, len(here), maxFetches, all)
+				most, now, len(cached), maxFetches, all)
 		}
 		time.Sleep(2 * answerTTL) // until all delayed drops are done
 	})
@@ -123,10 +123,10 @@ func TestSlowIndexesDelayNoOther(t *testing.T) {
 func TestCancelledBeforeItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})
-		let := make(chan struct{})
+		proceed := make(chan struct{})
 		trees.fetch = func(_ context.Context, id chunk.ID, begun func()) error {
 			begun()
-			<-let
+			<-proceed
 			return nil
 		}
 		fetch := func(ctx context.Context, n int) <-chan error {
@@ -145,7 +145,7 @@ func TestCancelledBeforeItsSlot(t *testing.T) {
 		cancel()
 		for _, done := range gone {
 			if err := <-done; !errors.Is(err, context.Canceled) {
-				t.Errorf("cancelled caller: error %v", err)
+				t.Errorf("cancelled caller: error %v, want %v", err, context.Canceled)
 			}
 		}
 		again := fetch(t.Context(), alone)
@@ -153,7 +153,7 @@ func TestCancelledBeforeItsSlot(t *testing.T) {
 		fetch(dropped, alone+1)
 		cancel()
 		synctest.Wait()
-		close(let)
+		close(proceed)
 		for what, done := range map[string]<-chan error{"another waiter": waits, "requested again": again} {
 			if err := <-done; err != nil {
 				t.Errorf("%s: %v", what, err)

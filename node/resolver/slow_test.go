@@ -31,7 +31,7 @@ func TestSlowHub(t *testing.T) {
 		heard         time.Duration // how long before the lookup's answer the hub last sent something
 		sends         time.Duration // how often the hub sends something before the index
 		lazy          bool
-		waits         time.Duration
+		waits         time.Duration // how long the claim takes
 	}{
 		{"the answer is slow", 15 * time.Second, 0, 0, 0, true, 15 * time.Second},
 		{"the answer takes too long", time.Minute, 0, 0, 0, false, lookupTimeout},
@@ -97,8 +97,8 @@ func TestBusyHub(t *testing.T) {
 			got := err == nil
 			if took := time.Since(begin); got != lazy || lazy && (took < 4*after || asked != 3 || fetched != 3) ||
 				!lazy && (took != 0 || asked != 1) {
-				t.Errorf("Retry-After %s: lazy %v after %s, asked %d and %d times: %v",
-					after, got, took, asked, fetched, err)
+				t.Errorf("Retry-After %s: lazy %v after %s, %d lookups, %d fetches, error %v; want lazy %v",
+					after, got, took, asked, fetched, err, lazy)
 			}
 			time.Sleep(2 * answerTTL)
 		})
@@ -123,7 +123,7 @@ func TestBusyAndSlowHub(t *testing.T) {
 		begin := time.Now()
 		err := claimErr(t, r, 0)
 		if took := time.Since(begin); err == nil || took != beginTimeout || asked != 2 {
-			t.Errorf("error %v after %s, asked %d times; want one after %s, twice", err, took, asked, beginTimeout)
+			t.Errorf("error %v after %s, %d fetches; want an error after %s, and 2", err, took, asked, beginTimeout)
 		}
 		time.Sleep(2 * answerTTL)
 	})

@@ -91,7 +91,8 @@ func newTrusting(
 	return r, h, trees
 }
 
-// claims claims the chains of an image, the lowest first, as a pull does.
+// claims claims the chains of an image, the lowest first, as a pull does. image is the request
+// without its chains.
 func claims(t *testing.T, r *Resolver, chains []string, image Request) (lazy []bool, errs []error) {
 	t.Helper()
 	for n, chain := range chains {
@@ -144,8 +145,8 @@ func TestImageIsClaimedByItsPull(t *testing.T) {
 	}
 }
 
-// A pull claims no chain if it names no manifest, or a manifest that the hub does not know, or not
-// from the pull's repository. This is so although the hub knows each chain and the tree is cached.
+// A pull claims no chain if it names no manifest, or if the hub does not know the manifest from the
+// pull's repository, although the hub knows each chain and the tree is cached.
 func TestForgedClaims(t *testing.T) {
 	image := newImage("app", "a", "b")
 	other := newImage("other", "x", "y")
@@ -196,11 +197,11 @@ func TestAllow(t *testing.T) {
 	} {
 		r.config.Trust = TrustImage
 		if allow(image) == nil {
-			t.Errorf("%s: allowed", name)
+			t.Errorf("%s: allowed, want an error", name)
 		}
 		r.config.Trust = TrustChain
 		if err := allow(image); err != nil {
-			t.Errorf("%s: refused although chains are trusted: %v", name, err)
+			t.Errorf("%s: refused although trust is %s: %v", name, TrustChain, err)
 		}
 	}
 }
@@ -257,7 +258,7 @@ func TestImagesThatShareChains(t *testing.T) {
 		for n, image := range order {
 			if n == 2 { // the trees are gone, and the answers about both images are remembered
 				trees.mu.Lock()
-				clear(trees.here)
+				clear(trees.onDisk)
 				trees.mu.Unlock()
 			}
 			lazy, errs := claims(t, r, image.chains(t), image.from(image.repositories[0]))
@@ -324,7 +325,7 @@ func TestManyPullsOfAManifest(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if _, err := r.Claim(gone, q); !errors.Is(err, context.Canceled) {
-			t.Errorf("a cancelled pull: error %v", err)
+			t.Errorf("a cancelled pull: error %v, want %v", err, context.Canceled)
 		}
 		close(answer)
 		group.Wait()

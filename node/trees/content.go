@@ -95,7 +95,7 @@ func (s *Store) Content(ctx context.Context, tree chunk.ID, isCached func(chunk.
 	return c, err
 }
 
-// Files returns a trace as a recording: the ranges of files that it reads.
+// Files returns a trace as a recording: the ranges of files that the traced start has read.
 func (s *Store) Files(ctx context.Context, of trace.Trace) (trace.Recording, error) {
 	extents, file, err := s.openMap(of.Tree)
 	if err != nil {

@@ -16,8 +16,8 @@ type noServer struct{}
 func (noServer) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", nil }
 func (noServer) Remove(chunk.ID) error                            { return nil }
 
-// serveAny serves a tree, and repairs it before if it is damaged. The caller calls end after its
-// last read.
+// serveAny serves a tree. If the tree is damaged, serveAny repairs it first. The caller calls end
+// after its last read.
 func (s *Store) serveAny(ctx context.Context, tree chunk.ID) (o *OpenTree, end func(), err error) {
 	err = s.WithRepair(ctx, tree, func() error {
 		unlock, err := s.LockContext(ctx, tree)
@@ -54,7 +54,7 @@ func TestServe(t *testing.T) {
 		}
 		got := make([]byte, 4096)
 		if _, err := d.Device.ReadAt(t.Context(), got, 7*4096); err != nil || got[0] != chunk.Sum([]byte{7})[0] {
-			t.Errorf("read byte %d: %v", got[0], err)
+			t.Errorf("read byte %d, want %d: %v", got[0], chunk.Sum([]byte{7})[0], err)
 		}
 		closeDevice()
 	}

@@ -25,19 +25,19 @@ import (
 
 // fakeHub is a source with the index of one tree, whose extent map has two pages.
 type fakeHub struct {
-	tree       chunk.ID
-	index      []byte
-	locations  []byte
-	otherHints [][]byte     // locations of other origins, which are asked first
-	asked      atomic.Int32 // requests for an index
-	askedHints atomic.Int32 // requests for locations
+	tree           chunk.ID
+	index          []byte
+	locations      []byte
+	otherLocations [][]byte     // locations of other origins, which are asked first
+	asked          atomic.Int32 // number of requests for an index
+	askedLocations atomic.Int32 // number of requests for locations
 
-	others     [][]byte    // indexes of other origins, which are asked first
-	stallAt    int64       // the index stops arriving after this many bytes; 0: it arrives whole
-	noHint     atomic.Bool // requests for locations fail
-	knowsSums  bool        // the hub sends no locations to a node whose locations are current
-	moreHints  io.Reader   // follows the locations; nil: nothing
-	hintStalls bool        // locations stop arriving after 60 bytes
+	otherIndexes   [][]byte    // indexes of other origins, which are asked first
+	stallAt        int64       // the index stops arriving after this many bytes; 0: it arrives whole
+	noLocations    atomic.Bool // requests for locations fail
+	skipsCurrent   bool        // the hub sends no locations to a node whose locations are current
+	moreLocations  io.Reader   // bytes that the hub sends after the locations; nil: none
+	locationsStall bool        // locations stop arriving after 60 bytes
 }
 
 func newHub(t *testing.T) *fakeHub { return newHubOf(t, "file", someChunk) }
@@ -101,7 +101,7 @@ func (h *fakeHub) Index(ctx context.Context, id chunk.ID, take func(io.Reader) e
 	if id != h.tree {
 		return chunk.ErrNotFound
 	}
-	for _, bad := range h.others {
+	for _, bad := range h.otherIndexes {
 		if err := take(bytes.NewReader(bad)); err == nil {
 			return err
 		}
@@ -113,23 +113,23 @@ func (h *fakeHub) Index(ctx context.Context, id chunk.ID, take func(io.Reader) e
 }
 
 func (h *fakeHub) Locations(ctx context.Context, id, have chunk.ID, take func(io.Reader) error) error {
-	h.askedHints.Add(1)
-	if !have.IsZero() && h.knowsSums && have == chunk.Sum(h.locations) {
+	h.askedLocations.Add(1)
+	if !have.IsZero() && h.skipsCurrent && have == chunk.Sum(h.locations) {
 		return nil
 	}
-	if h.hintStalls {
+	if h.locationsStall {
 		return take(stalled{bytes.NewReader(h.locations[:60]), ctx})
 	}
-	if h.noHint.Load() {
+	if h.noLocations.Load() {
 		return errors.New("not today")
 	}
-	for _, bad := range h.otherHints {
+	for _, bad := range h.otherLocations {
 		if err := take(bytes.NewReader(bad)); !errors.As(err, new(*chunk.InvalidError)) {
 			return err
 		}
 	}
-	if h.moreHints != nil {
-		return take(io.MultiReader(bytes.NewReader(h.locations), h.moreHints))
+	if h.moreLocations != nil {
+		return take(io.MultiReader(bytes.NewReader(h.locations), h.moreLocations))
 	}
 	return take(bytes.NewReader(h.locations))
 }
@@ -190,19 +190,19 @@ func TestEnsure(t *testing.T) {
 			begun.Load())
 	}
 	if got := files(t, trees); !slices.Equal(got, h.whole()) {
-		t.Errorf("files %q", got)
+		t.Errorf("files %q, want %q", got, h.whole())
 	}
 	if list, err := trees.List(); err != nil || len(list) != 1 || list[0] != h.tree {
-		t.Errorf("trees %v, %v", list, err)
+		t.Errorf("trees %v, %v; want only %s", list, err, h.tree)
 	}
 	if bytes, n := trees.Size(h.tree); n != 4 || bytes < int64(len(h.index)) || bytes%4096 != 0 {
-		t.Errorf("%d bytes, %d files", bytes, n)
+		t.Errorf("the tree has %d bytes in %d inodes, want at least %d in 4", bytes, n, len(h.index))
 	}
 	if err := remove(trees, h.tree); err != nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
-		t.Errorf("after the removal: %v, files %q", err, files(t, trees))
+		t.Errorf("after the removal: %v, files %q; want none", err, files(t, trees))
 	}
 	if err := remove(trees, h.tree); err != nil {
-		t.Errorf("second removal: %v", err)
+		t.Errorf("second removal: got %v, want no error", err)
 	}
 	begins := func() { t.Error("begun was called for an unknown tree") }
 	if err := trees.Ensure(t.Context(), chunk.Sum(nil), begins); !errors.Is(err, chunk.ErrNotFound) {
@@ -231,7 +231,7 @@ func TestIndexThatIsWrong(t *testing.T) {
 			}
 		})
 		if err == nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
-			t.Errorf("%s: %v, %q", name, err, files(t, trees))
+			t.Errorf("%s: got error %v and files %q, want an error and no files", name, err, files(t, trees))
 		}
 	}
 }
@@ -253,7 +253,8 @@ func TestIndexThatWasNotChecked(t *testing.T) {
 	}
 	if _, err := trees.openVerified(t.Context(), h.tree); err == nil ||
 		!strings.Contains(err.Error(), "has signed an invalid index") || !trees.Has(h.tree) || h.asked.Load() != 0 {
-		t.Errorf("%v, asked %d times", err, h.asked.Load())
+		t.Errorf("got error %v, asked %d times; want that the hub has signed an invalid index, and 0", err,
+			h.asked.Load())
 	}
 }
 
@@ -262,13 +263,13 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 	h := newHub(t)
 	flipped := bytes.Clone(h.index)
 	flipped[len(flipped)-1] ^= 1
-	h.others = [][]byte{h.index[:len(h.index)-10], flipped, nil}
+	h.otherIndexes = [][]byte{h.index[:len(h.index)-10], flipped, nil}
 	trees := openTrees(t, h)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	if got := files(t, trees); !slices.Equal(got, h.whole()) {
-		t.Errorf("files %q", got)
+		t.Errorf("files %q, want %q", got, h.whole())
 	}
 	m, err := trees.openVerified(t.Context(), h.tree)
 	if err != nil {
@@ -299,12 +300,12 @@ func TestEnsureIsCancelled(t *testing.T) {
 // hintTimeout.
 func TestLocationsThatAreWrong(t *testing.T) {
 	for name, spoil := range map[string]func(h *fakeHub){
-		"refused": func(h *fakeHub) { h.noHint.Store(true) },
+		"refused": func(h *fakeHub) { h.noLocations.Store(true) },
 		"of another tree": func(h *fakeHub) {
 			h.locations = index.NewLocations(chunk.Sum(nil)).Encode()
 		},
 		"endless": func(h *fakeHub) { h.locations = append(h.locations, make([]byte, 1<<20)...) },
-		"stalled": func(h *fakeHub) { h.hintStalls = true },
+		"stalled": func(h *fakeHub) { h.locationsStall = true },
 	} {
 		h := newHub(t)
 		spoil(h)
@@ -312,12 +313,12 @@ func TestLocationsThatAreWrong(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now() // by the clock of the test
 			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil || time.Since(start) > hintTimeout {
-				t.Errorf("%s: after %s: %v", name, time.Since(start), err)
+				t.Errorf("%s: after %s: %v, want success within %s", name, time.Since(start), err, hintTimeout)
 			}
 		})
 		want := slices.DeleteFunc(h.whole(), func(s string) bool { return strings.HasSuffix(s, "locations") })
 		if got := files(t, trees); !slices.Equal(got, want) {
-			t.Errorf("%s: files %q", name, got)
+			t.Errorf("%s: files %q, want %q", name, got, want)
 		}
 		m, err := trees.openVerified(t.Context(), h.tree)
 		if err != nil {
@@ -332,14 +333,14 @@ func TestLocationsThatAreWrong(t *testing.T) {
 // origin.
 func TestLocationsOfAnotherOrigin(t *testing.T) {
 	h := newHub(t)
-	h.otherHints = [][]byte{nil, []byte("<html>"), index.NewLocations(chunk.Sum(nil)).Encode(),
+	h.otherLocations = [][]byte{nil, []byte("<html>"), index.NewLocations(chunk.Sum(nil)).Encode(),
 		h.locations[:len(h.locations)-1]}
 	trees := openTrees(t, h)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
 	}
 	if got := files(t, trees); !slices.Equal(got, h.whole()) {
-		t.Errorf("files %q", got)
+		t.Errorf("files %q, want %q", got, h.whole())
 	}
 }
 
@@ -365,7 +366,7 @@ func TestLocationsAreBoundedByTheHeader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, endless := newHub(t), &zeros{}
-			h.stallAt, h.locations, h.moreHints = c.arrive, nil, endless
+			h.stallAt, h.locations, h.moreLocations = c.arrive, nil, endless
 			trees := openTrees(t, h)
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -78,7 +78,7 @@ func (f fetcher) fetchIndex(
 	var header index.Header
 	setOnce := sync.OnceFunc(func() { setHeader(header) }) // all origins have the same verified header
 	err := f.source.Index(ctx, tree, func(plain io.Reader) error {
-		// If another origin sent a damaged index before, parts of that index are still there.
+		// If another origin has sent a damaged index, the files have parts of that index.
 		if err := errors.Join(removeIfExists(extents), removeIfExists(metadata)); err != nil {
 			return err
 		}

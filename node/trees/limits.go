@@ -21,9 +21,10 @@ const (
 	fetchTimeout = 5 * time.Minute
 	// hintTimeout is how long a verified index waits for its locations, which are only a hint.
 	hintTimeout = 2 * time.Second
-	// locateRarest is the longest pause between attempts to fetch the locations of one tree. If a
-	// fault needs the locations, it starts an attempt earlier: as soon as repairPause has passed.
-	locateRarest = 5 * time.Minute
+	// maxLocatePause is the longest pause between attempts to fetch the locations of one tree. If a
+	// fault needs the locations, it starts an attempt earlier: once repairPause has passed since
+	// the last one.
+	maxLocatePause = 5 * time.Minute
 	// locateTogether is the number of trees whose locations are fetched at a time, not counting
 	// locations that are fetched together with an index.
 	locateTogether = 4
@@ -32,10 +33,10 @@ const (
 	refreshAge = time.Minute
 	// renewAge is the age at which locations of a served tree are refreshed while a container runs.
 	// It is much less than the week for which a hub keeps a pack that newer locations do not name.
-	// Once in renewEvery, on average, the node looks for such locations.
+	// The node looks for locations of this age once in renewEvery, on average.
 	renewAge   = 24 * time.Hour
 	renewEvery = time.Hour
-	// renewFirst bounds the time after the start of the daemon at which it looks first.
+	// renewFirst bounds the random pause between the start of the daemon and its first look.
 	renewFirst = 10 * time.Second
 	// repairPause is the least time between two attempts to repair the extent map of one tree.
 	repairPause = 10 * time.Second

@@ -16,7 +16,7 @@ import (
 type room struct {
 	chunks map[chunk.ID][]byte
 	size   int64 // bytes in all
-	taken  int64 // bytes that are reserved or counted
+	taken  int64 // bytes that Reserve and Count have added
 	yield  func() int64
 }
 
@@ -84,10 +84,12 @@ func TestLocalDevice(t *testing.T) {
 		t.Errorf("the local device has %d bytes, want %d: %v", len(got), len(want), err)
 	}
 	if size, ok := trees.HasLocal(tree); !ok || size != 100*4096 || r.taken != size {
-		t.Errorf("it has size %d, %t; %d bytes are reserved", size, ok, r.taken)
+		t.Errorf("the local device has size %d, %t; %d bytes are reserved; want %d for both", size, ok, r.taken,
+			100*4096)
 	}
 	if after, more := trees.Size(tree); after != before+100*4096 || more != files+2 {
-		t.Errorf("the tree has %d bytes in %d files with its local device, before %d in %d", after, more, before, files)
+		t.Errorf("the tree has %d bytes in %d inodes with its local device, want %d in %d", after, more,
+			before+100*4096, files+2)
 	}
 	unfinished := filepath.Join(trees.dir(tree), localNew) // left by a daemon that was killed
 	if err := errors.Join(os.Mkdir(unfinished, 0o700),
@@ -100,8 +102,8 @@ func TestLocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size, ok := next.HasLocal(tree); !ok || size < 100*4096 || found.taken != size || len(localFiles(t, next)) != 2 {
-		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved; files %v", size, ok, found.taken,
-			localFiles(t, next))
+		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved, want as many; files %v, want 2", size, ok,
+			found.taken, localFiles(t, next))
 	}
 	mounted := true
 	next.AskMounted(func(chunk.ID) bool { return mounted })
@@ -110,10 +112,11 @@ func TestLocalDevice(t *testing.T) {
 	}
 	mounted = false
 	if freed := found.yield(); freed < 100*4096 || found.taken != 0 || len(localFiles(t, next)) > 0 {
-		t.Errorf("freed %d bytes, %d are reserved, files %v", freed, found.taken, localFiles(t, next))
+		t.Errorf("freed %d bytes, want %d; %d are reserved, files %v, want none", freed, 100*4096, found.taken,
+			localFiles(t, next))
 	}
 	if freed := found.yield() + next.DropLocal(tree); freed != 0 {
-		t.Errorf("freed %d bytes again", freed)
+		t.Errorf("freed %d bytes again, want none", freed)
 	}
 }
 
@@ -121,7 +124,7 @@ func TestLocalDevice(t *testing.T) {
 func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 	for name, test := range map[string]struct {
 		upset func(trees *Store, tree chunk.ID, r *room) context.Context
-		is    func(error) bool
+		is    func(error) bool // whether MakeLocal returns the expected error
 	}{
 		"a chunk is missing": {func(_ *Store, _ chunk.ID, r *room) context.Context {
 			delete(r.chunks, chunk.Sum(nth(77)))
@@ -149,10 +152,10 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 			trees, tree, r := openWithRoom(t)
 			err := trees.MakeLocal(test.upset(trees, tree, r), tree)
 			if !test.is(err) {
-				t.Errorf("got %v", err)
+				t.Errorf("got the unexpected error %v", err)
 			}
 			if _, ok := trees.HasLocal(tree); ok || r.taken != 0 || len(localFiles(t, trees)) > 0 {
-				t.Errorf("%d bytes are reserved, files %v", r.taken, localFiles(t, trees))
+				t.Errorf("%d bytes are reserved, files %v; want none", r.taken, localFiles(t, trees))
 			}
 		})
 	}
@@ -174,7 +177,7 @@ func TestScrubOfALocalDevice(t *testing.T) {
 		trees.AskMounted(func(chunk.ID) bool { return mounted })
 		trees.served[tree] = m
 		if n, err := trees.Scrub(t.Context(), 0); n != 0 || err != nil || len(localFiles(t, trees)) != 2 {
-			t.Errorf("an intact local device: %d damaged, %v", n, err)
+			t.Errorf("an intact local device: %d damaged, %v; want 0, and both files", n, err)
 		}
 		b, err := os.ReadFile(trees.LocalDevice(tree))
 		if err != nil {
@@ -187,11 +190,11 @@ func TestScrubOfALocalDevice(t *testing.T) {
 		}
 		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 ||
 			len(localFiles(t, trees)) > 0 {
-			t.Errorf("a damaged local device: %d damaged, %v; %d bytes are reserved, files %v", n, err, r.taken,
-				localFiles(t, trees))
+			t.Errorf("a damaged local device: %d damaged, %v, want 1; %d bytes are reserved, files %v, want none",
+				n, err, r.taken, localFiles(t, trees))
 		}
 		if lost := trees.Lost()[tree] != nil; lost != mounted {
-			t.Errorf("mounted: %t, listed as lost: %t", mounted, lost)
+			t.Errorf("mounted: %t, listed as lost: %t; want the same", mounted, lost)
 		}
 	}
 }
@@ -203,12 +206,12 @@ func TestLocalDeviceGoesWithItsTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := trees.refetch(t.Context(), tree); err != nil || r.taken != 0 || len(localFiles(t, trees)) > 0 {
-		t.Errorf("fetched again: %v, %d bytes are reserved, files %v", err, r.taken, localFiles(t, trees))
+		t.Errorf("fetched again: %v, %d bytes are reserved, files %v; want none", err, r.taken, localFiles(t, trees))
 	}
 	if err := trees.MakeLocal(t.Context(), tree); err != nil || len(localFiles(t, trees)) != 2 {
 		t.Fatal(err)
 	}
 	if err := remove(trees, tree); err != nil || r.taken != 0 {
-		t.Errorf("removed: %v, %d bytes are reserved", err, r.taken)
+		t.Errorf("removed: %v, %d bytes are reserved, want none", err, r.taken)
 	}
 }

@@ -13,8 +13,8 @@ import (
 type Room interface {
 	// Read fills dst with a chunk's bytes from offset on, and reports whether it could.
 	Read(ref chunk.Ref, offset int, dst []byte) bool
-	// Reserve counts the bytes of a new file. It fails if something would have to be evicted to
-	// make room. Count counts bytes that are on the disk already. Release undoes Reserve or Count.
+	// Reserve counts the bytes of a new file. It fails if chunks would have to be evicted to make
+	// room. Count counts bytes that are on the disk already. Release undoes Reserve or Count.
 	Reserve(bytes int64) error
 	Count(bytes int64)
 	Release(bytes int64)

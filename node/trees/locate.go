@@ -17,8 +17,8 @@ import (
 )
 
 // locateBackoff has the pauses between attempts to fetch the locations of one tree. It has jitter
-// because many nodes may have failed at the same time.
-var locateBackoff = sleep.Backoff{First: time.Second, Most: locateRarest, Jitter: 0.5}
+// because the attempts of many nodes may have failed at the same time.
+var locateBackoff = sleep.Backoff{First: time.Second, Most: maxLocatePause, Jitter: 0.5}
 
 // locator fetches locations of trees on this machine in the background. It fetches missing or
 // damaged locations until they arrive or the tree is closed. It fetches newer locations because
@@ -69,7 +69,7 @@ func (l *locator) forget(tree chunk.ID) {
 	}
 }
 
-// stopRetry cancels the pending attempt; the locator's mu is held.
+// stopRetry cancels the pending attempt, if there is one. The caller holds the locator's mu.
 func (l *locating) stopRetry() {
 	if l.retry != nil {
 		l.retry.Stop()
@@ -87,12 +87,13 @@ func (s *Store) Refresh(tree chunk.ID) {
 
 // RenewLocations refreshes the locations of served trees once a day, one tree at a time, until ctx
 // ends. A container may run for longer than the week after which a hub deletes a pack that newer
-// locations do not name. Nodes do so at random times. The hub does not count it as a start.
+// locations do not name. Each node refreshes locations at random times. The hub does not count
+// these requests as starts.
 func (s *Store) RenewLocations(ctx context.Context) {
 	for pause := rand.N(renewFirst); sleep.For(ctx, pause); pause = renewEvery/2 + rand.N(renewEvery) {
 		for tree := range s.allServed() {
 			info, err := os.Stat(s.locations(tree))
-			if err != nil { // removed meanwhile, or they are fetched until they arrive
+			if err != nil { // the tree was removed meanwhile, or an attempt to get its locations is due
 				continue
 			}
 			if age := time.Since(info.ModTime()); 0 <= age && age < renewAge {
@@ -117,7 +118,7 @@ func (s *Store) refresh(tree chunk.ID) <-chan struct{} {
 	return s.refreshAs(tree, func(ctx context.Context) context.Context { return ctx })
 }
 
-// refreshAs is refresh with a context of requests that as makes.
+// refreshAs does the same as refresh. Its requests have the context that as returns.
 func (s *Store) refreshAs(tree chunk.ID, as func(context.Context) context.Context) <-chan struct{} {
 	l := s.locator
 	l.mu.Lock()
@@ -144,7 +145,8 @@ func (s *Store) refreshAs(tree chunk.ID, as func(context.Context) context.Contex
 	return one.tried
 }
 
-// finish ends an attempt. If the tree has no locations and is open, it schedules another one.
+// finish ends an attempt. If the tree has no locations and is open, finish schedules the next
+// attempt.
 func (s *Store) finish(tree chunk.ID, one *locating, has bool) {
 	l := s.locator
 	l.mu.Lock()

@@ -48,6 +48,7 @@ func openPacked(t *testing.T, h *fakeHub) (*Store, *OpenTree, *packed) {
 	return trees, m, chunks
 }
 
+// reads reads one page of a device, and returns the error.
 func reads(t *testing.T, m *OpenTree) error {
 	t.Helper()
 	_, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096)
@@ -59,53 +60,53 @@ func reads(t *testing.T, m *OpenTree) error {
 func TestLocationsComeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
-		h.noHint.Store(true)
+		h.noLocations.Store(true)
 		trees, m, _ := openPacked(t, h)
 		if err := reads(t, m); !errors.Is(err, chunk.ErrNotFound) {
-			t.Errorf("without locations: %v", err)
+			t.Errorf("without locations: got %v, want %v", err, chunk.ErrNotFound)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := h.askedHints.Load(); n < 12 || n > 40 {
+		if n := h.askedLocations.Load(); n < 12 || n > 40 {
 			t.Errorf("the hub was asked %d times in an hour, want 12 to 40", n)
 		}
-		h.noHint.Store(false)
-		time.Sleep(locateRarest)
+		h.noLocations.Store(false)
+		time.Sleep(maxLocatePause)
 		synctest.Wait()
-		n := h.askedHints.Load()
+		n := h.askedLocations.Load()
 		if err := reads(t, m); err != nil {
 			t.Error(err)
 		}
 		if got := files(t, trees); !slices.Equal(got, h.whole()) {
-			t.Errorf("files %q", got)
+			t.Errorf("files %q, want %q", got, h.whole())
 		}
 		time.Sleep(time.Hour)
-		if h.askedHints.Load() != n {
+		if h.askedLocations.Load() != n {
 			t.Error("the hub was asked after the locations had arrived")
 		}
 		m.close()
 	})
 }
 
-// A read that needs locations starts a fetch of them although the next attempt is due later, but
-// not more often than repairPause allows. It continues when they arrive.
+// A read that needs locations starts an attempt to fetch them, although the next attempt is due
+// later. Such attempts have pauses of repairPause. The read continues when the locations arrive.
 func TestReadWantsLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
-		h.noHint.Store(true)
+		h.noLocations.Store(true)
 		trees, m, _ := openPacked(t, h)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		asked := h.askedHints.Load()
+		asked := h.askedLocations.Load()
 		for range 10 {
 			if err := reads(t, m); err == nil {
 				t.Error("a read without locations succeeded")
 			}
 		}
-		if n := h.askedHints.Load() - asked; n > 1 {
+		if n := h.askedLocations.Load() - asked; n > 1 {
 			t.Errorf("the hub was asked %d times at once, want at most 1", n)
 		}
-		h.noHint.Store(false)
+		h.noLocations.Store(false)
 		time.Sleep(repairPause)
 		if err := reads(t, m); err != nil {
 			t.Error(err)
@@ -184,8 +185,8 @@ func TestLocationsAreReplaced(t *testing.T) {
 	close(stop)
 	readers.Wait()
 	m.close()
-	if h.askedHints.Load() != 51 || chunks.unlocated.Load() != 0 {
-		t.Errorf("fetched %d times, want 51; %d reads by ID, want 0", h.askedHints.Load(), chunks.unlocated.Load())
+	if h.askedLocations.Load() != 51 || chunks.unlocated.Load() != 0 {
+		t.Errorf("fetched %d times, want 51; %d reads by ID, want 0", h.askedLocations.Load(), chunks.unlocated.Load())
 	}
 }
 
@@ -193,7 +194,7 @@ func TestLocationsAreReplaced(t *testing.T) {
 func TestLocatingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
-		h.hintStalls = true
+		h.locationsStall = true
 		trees, _, _ := openPacked(t, h)
 		synctest.Wait()
 		if err := trees.Unserve(h.tree); err != nil {
@@ -203,7 +204,7 @@ func TestLocatingEnds(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(trees.dir(h.tree), "locations.new")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("partial locations are left: %v", err)
 		}
-		asked := h.askedHints.Load()
+		asked := h.askedLocations.Load()
 		m, err := trees.open(h.tree)
 		if err != nil {
 			t.Fatal(err)
@@ -211,8 +212,8 @@ func TestLocatingEnds(t *testing.T) {
 		defer m.close()
 		trees.served[h.tree] = m
 		trees.Close()
-		if err := reads(t, m); err == nil || h.askedHints.Load() != asked {
-			t.Errorf("after Close the hub was asked %d times, want 0: %v", h.askedHints.Load()-asked, err)
+		if err := reads(t, m); err == nil || h.askedLocations.Load() != asked {
+			t.Errorf("after Close the hub was asked %d times, want 0: %v", h.askedLocations.Load()-asked, err)
 		}
 	})
 }
@@ -221,13 +222,13 @@ func TestLocatingEnds(t *testing.T) {
 func TestLocatingUntilTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
-		h.noHint.Store(true)
+		h.noLocations.Store(true)
 		trees, m, _ := openPacked(t, h)
 		defer m.close()
 		synctest.Wait()
 		trees.served[h.tree] = m
 		trees.EndStreams()
-		h.noHint.Store(false)
+		h.noLocations.Store(false)
 		time.Sleep(repairPause)
 		if err := reads(t, m); err != nil {
 			t.Error(err)

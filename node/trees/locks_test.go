@@ -45,7 +45,7 @@ func TestCancelledFetch(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("a cancelled caller got %v", err)
+			t.Errorf("a cancelled caller got %v, want %v", err, context.Canceled)
 		}
 		if left := files(t, trees); len(left) > 0 {
 			t.Errorf("files are left of a cancelled fetch: %q", left)
@@ -134,7 +134,7 @@ func TestSlowTreeDelaysNoOther(t *testing.T) {
 			}
 			cancel()
 			if err := <-used; !errors.Is(err, context.Canceled) {
-				t.Errorf("a cancelled caller got %v", err)
+				t.Errorf("a cancelled caller got %v, want %v", err, context.Canceled)
 			}
 		})
 	}
@@ -201,10 +201,10 @@ func TestLockOfATree(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := trees.serveAny(ctx, tree); !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled caller got %v", err)
+		t.Errorf("a cancelled caller got %v, want %v", err, context.Canceled)
 	}
 	unlock()
 	if n := len(trees.locks.held); n != 0 {
-		t.Errorf("%d locks are left without a user", n)
+		t.Errorf("%d locks are left without a user, want none", n)
 	}
 }

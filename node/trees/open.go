@@ -89,7 +89,8 @@ func (s *Store) Unserve(tree chunk.ID) error {
 // unfinished indexes. If serve is set, the server has taken over the previous daemon's connection.
 // Recover then serves each tree on the disk again, because containers may use it. It reads only the
 // header and page table of each index. If a tree cannot be opened, only its own users get errors:
-// Lost lists it, and it stays on the disk. The next mount fetches its index again (WithRepair).
+// Lost lists the tree, and its files stay on the disk. The next mount of the tree fetches its index
+// again (WithRepair).
 func (s *Store) Recover(serve bool) error {
 	if err := s.removeUnfinished(); err != nil || !serve {
 		return err

@@ -85,7 +85,8 @@ func recovered(t testing.TB, root string) *Store {
 	return trees
 }
 
-// A tree that cannot be recovered is listed, stays on the disk, and does not affect others.
+// A tree that cannot be recovered is listed by Lost, stays on the disk, and does not affect other
+// trees.
 func TestRecoverSaysWhatIsLost(t *testing.T) {
 	root := t.TempDir()
 	if err := Prepare(root); err != nil {

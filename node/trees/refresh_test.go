@@ -48,7 +48,8 @@ func (h *fakeHub) relocated(name string) chunk.ID {
 	return pack
 }
 
-// young makes a file that was just written new by the test's clock, which differs from the disk's.
+// young makes the modification time of a file that was just written the time of the test's clock.
+// That clock is behind the file system's clock.
 func young(t *testing.T, path string) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -89,19 +90,19 @@ func (s *Store) hasLocations(tb testing.TB, tree chunk.ID, want []byte) {
 
 // If a tree on the disk is pulled again, it gets newer locations, on the disk and in its open
 // device. The hub is asked once a minute at most, even if it fails or the node restarts. Unchanged
-// locations are not written, whether the origin recognises them or not.
+// locations are not written, whether or not the origin sends them again.
 func TestNewerLocations(t *testing.T) {
 	for name, knows := range map[string]bool{"hub": true, "files": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHub(t)
-				h.knowsSums = knows
+				h.skipsCurrent = knows
 				chunks := &moved{}
 				trees, m := servedOf(t, h, chunks)
 				path := trees.locations(h.tree)
 				pull := func() {
 					t.Helper()
-					asked := h.askedHints.Load()
+					asked := h.askedLocations.Load()
 					for range 3 {
 						if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 							t.Error(err)
@@ -109,7 +110,7 @@ func TestNewerLocations(t *testing.T) {
 						synctest.Wait()
 						young(t, path)
 					}
-					if n := h.askedHints.Load() - asked; n != 1 {
+					if n := h.askedLocations.Load() - asked; n != 1 {
 						t.Errorf("the hub was asked %d times, want 1", n)
 					}
 				}
@@ -125,14 +126,14 @@ func TestNewerLocations(t *testing.T) {
 				}
 				chunks.pack = h.relocated("later")
 				time.Sleep(refreshAge)
-				h.noHint.Store(true)
+				h.noLocations.Store(true)
 				pull()
 				time.Sleep(refreshAge - time.Second)
-				h.noHint.Store(false)
-				asked := h.askedHints.Load()
+				h.noLocations.Store(false)
+				asked := h.askedLocations.Load()
 				other := openAt(trees.root, h)
 				<-other.refresh(h.tree)
-				if h.askedHints.Load() != asked {
+				if h.askedLocations.Load() != asked {
 					t.Error("a hub that failed was asked again at once")
 				}
 				time.Sleep(time.Second)
@@ -141,7 +142,7 @@ func TestNewerLocations(t *testing.T) {
 					t.Error(err)
 				}
 				synctest.Wait()
-				if h.askedHints.Load() != asked {
+				if h.askedLocations.Load() != asked {
 					t.Error("the hub was asked for a tree with a local device")
 				}
 				delete(trees.locals.bytes, h.tree)
@@ -151,7 +152,7 @@ func TestNewerLocations(t *testing.T) {
 					t.Errorf("%d reads used the current unit, want 1: %v", chunks.located, err)
 				}
 				if got := files(t, trees); !slices.Equal(got, h.whole()) {
-					t.Errorf("files %q", got)
+					t.Errorf("files %q, want %q", got, h.whole())
 				}
 			})
 		})
@@ -179,17 +180,17 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	}
 	<-trees.refresh(h.tree)
 	trees.hasLocations(t, h.tree, right)
-	if err := reads(t, m); err != nil || h.askedHints.Load() != 2 || chunks.located != 1 {
-		t.Errorf("asked %d times, want 2; %d reads used the current unit, want 1: %v", h.askedHints.Load(),
+	if err := reads(t, m); err != nil || h.askedLocations.Load() != 2 || chunks.located != 1 {
+		t.Errorf("asked %d times, want 2; %d reads used the current unit, want 1: %v", h.askedLocations.Load(),
 			chunks.located, err)
 	}
 	var more endless
-	h.moreHints = &more
+	h.moreLocations = &more
 	if changed, err := trees.updateLocations(t.Context(), h.tree, 100); err == nil || changed || more.read > 1<<20 {
-		t.Errorf("%d bytes were read: %v, %v", more.read, changed, err)
+		t.Errorf("%d bytes were read: changed %v, %v; want an error within 1 MiB", more.read, changed, err)
 	}
 	if got := files(t, trees); !slices.Equal(got, h.whole()) {
-		t.Errorf("files %q", got)
+		t.Errorf("files %q, want %q", got, h.whole())
 	}
 }
 
@@ -208,19 +209,21 @@ func TestChunksHaveMoved(t *testing.T) {
 					located = 0
 				}
 				if err := reads(t, m); err != nil || chunks.located != located {
-					t.Errorf("the first read: %v; %d reads used the current unit", err, chunks.located)
+					t.Errorf("the first read: %v; %d reads used the current unit, want %d", err, chunks.located,
+						located)
 				}
 				synctest.Wait()
 				young(t, trees.locations(h.tree))
 				trees.hasLocations(t, h.tree, h.locations)
 				if err := reads(t, m); err != nil || chunks.located != located+1 {
-					t.Errorf("%v; %d reads used the current unit", err, chunks.located)
+					t.Errorf("the second read: %v; %d reads used the current unit, want %d", err, chunks.located,
+						located+1)
 				}
 				// The chunks move again a moment later: no hub is asked, and no read waits.
 				chunks.pack = h.relocated("latest")
-				asked := h.askedHints.Load()
-				if err := reads(t, m); (err == nil) != byID || h.askedHints.Load() != asked {
-					t.Errorf("%v; the hub was asked %d times, want 0", err, h.askedHints.Load()-asked)
+				asked := h.askedLocations.Load()
+				if err := reads(t, m); (err == nil) != byID || h.askedLocations.Load() != asked {
+					t.Errorf("%v; the hub was asked %d times, want 0", err, h.askedLocations.Load()-asked)
 				}
 			})
 		})
@@ -251,15 +254,15 @@ func TestNewerLocationsForReadersThatWait(t *testing.T) {
 		h := newHub(t)
 		chunks := &outage{}
 		_, m := servedOf(t, h, chunks)
-		h.noHint.Store(true)
+		h.noLocations.Store(true)
 		chunks.pack = h.relocated("later")
 		read := make(chan error)
 		go func() { read <- reads(t, m) }()
 		time.Sleep(refreshAge / 2)
-		h.noHint.Store(false)
-		if err := <-read; err != nil || chunks.located != 1 || h.askedHints.Load() > 4 {
+		h.noLocations.Store(false)
+		if err := <-read; err != nil || chunks.located != 1 || h.askedLocations.Load() > 4 {
 			t.Errorf("%v; asked %d times, want at most 4; %d reads used the current unit, want 1", err,
-				h.askedHints.Load(), chunks.located)
+				h.askedLocations.Load(), chunks.located)
 		}
 	})
 }
@@ -292,14 +295,14 @@ func TestLocationsAreRenewed(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go trees.RenewLocations(ctx)
-		asked := h.askedHints.Load()
+		asked := h.askedLocations.Load()
 		after := func(d time.Duration) int32 {
 			for end := time.Now().Add(d); time.Now().Before(end); {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				young(t, trees.locations(h.tree))
 			}
-			return int32(h.askedHints.Load() - asked)
+			return int32(h.askedLocations.Load() - asked)
 		}
 		if n := after(renewAge - time.Minute); n != 0 {
 			t.Errorf("asked %d times in a day, want 0", n)
@@ -312,7 +315,7 @@ func TestLocationsAreRenewed(t *testing.T) {
 			t.Errorf("%d reads used the current unit, want 1: %v", chunks.located, err)
 		}
 		if n := after(4 * renewAge); n < 4 || n > 6 {
-			t.Errorf("asked %d times in five days", n)
+			t.Errorf("asked %d times in five days, want 4 to 6", n)
 		}
 	})
 }
@@ -322,30 +325,30 @@ func TestRefreshEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
 		trees, _ := servedOf(t, h, &moved{})
-		h.hintStalls = true
+		h.locationsStall = true
 		tried := trees.refresh(h.tree)
 		synctest.Wait()
-		if h.askedHints.Load() != 2 {
+		if h.askedLocations.Load() != 2 {
 			t.Error("the hub was not asked")
 		}
 		trees.Close()
 		<-tried
 		if got := files(t, trees); !slices.Equal(got, h.whole()) {
-			t.Errorf("files %q", got)
+			t.Errorf("files %q, want %q", got, h.whole())
 		}
 		<-trees.refresh(h.tree)
-		if h.askedHints.Load() != 2 {
+		if h.askedLocations.Load() != 2 {
 			t.Error("the hub was asked after Close")
 		}
 	})
 }
 
-// The locations of locateTogether trees are fetched at a time.
+// The locations of at most locateTogether trees are fetched at a time.
 func TestFewAreRefreshedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
 		trees, _ := servedOf(t, h, &moved{})
-		h.hintStalls = true
+		h.locationsStall = true
 		for i := range 40 {
 			h.tree = chunk.Sum([]byte{byte(i)})
 			if err := os.Mkdir(filepath.Dir(trees.locations(h.tree)), 0o700); err != nil {
@@ -354,7 +357,7 @@ func TestFewAreRefreshedTogether(t *testing.T) {
 			go func() { _, _ = trees.updateLocations(trees.locator.ctx, h.tree, 100) }()
 			synctest.Wait()
 		}
-		if n := h.askedHints.Load(); n != 1+locateTogether {
+		if n := h.askedLocations.Load(); n != 1+locateTogether {
 			t.Errorf("the locations of %d trees are fetched at a time, want %d", n-1, locateTogether)
 		}
 	})
@@ -374,7 +377,7 @@ func TestSlowLocationsDelayNoOther(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		stuck := make(chan error, 1)
-		slow.hintStalls = true
+		slow.locationsStall = true
 		trees.source = slow
 		go func() {
 			_, err := trees.updateLocations(ctx, slow.tree, 100)
@@ -386,7 +389,7 @@ func TestSlowLocationsDelayNoOther(t *testing.T) {
 		begin := time.Now() // by the clock of the test
 		if changed, err := trees.updateLocations(t.Context(), other.tree, 100); !changed || err != nil ||
 			time.Since(begin) > 0 {
-			t.Errorf("after %s: changed %v, %v", time.Since(begin), changed, err)
+			t.Errorf("after %s: changed %v, %v; want new locations at once", time.Since(begin), changed, err)
 		}
 		cancel()
 		if err := <-stuck; err == nil {

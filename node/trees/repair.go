@@ -38,7 +38,7 @@ func (r *repair) run(ctx context.Context, cause error) bool {
 	}
 }
 
-var errTooSoon = errors.New("the last attempt was a moment ago")
+var errTooSoon = errors.New("the extent map could not be repaired a moment ago")
 
 func (r *repair) runOnce(cause error) error {
 	if r.extents.Verify() == nil {

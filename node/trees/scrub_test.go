@@ -22,7 +22,7 @@ func TestScrub(t *testing.T) {
 	trees.served[h.tree] = m
 	const rate = 1 << 30
 	if n, err := trees.Scrub(t.Context(), rate); n != 0 || err != nil || len(trees.Lost()) > 0 {
-		t.Errorf("an intact image: %d damaged, %v; lost %v", n, err, trees.Lost())
+		t.Errorf("an intact image: %d damaged, %v, want 0; lost %v, want none", n, err, trees.Lost())
 	}
 	path := filepath.Join(trees.dir(h.tree), "metadata")
 	b, err := os.ReadFile(path)
@@ -34,10 +34,10 @@ func TestScrub(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := trees.Scrub(t.Context(), rate); n != 1 || err != nil || trees.Lost()[h.tree] == nil {
-		t.Errorf("a damaged image: %d damaged, %v; lost %v", n, err, trees.Lost())
+		t.Errorf("a damaged image: %d damaged, %v, want 1; lost %v, want its tree", n, err, trees.Lost())
 	}
 	delete(trees.served, h.tree)
 	if err := remove(trees, h.tree); err != nil || len(trees.Lost()) > 0 {
-		t.Errorf("removed: %v; lost %v", err, trees.Lost())
+		t.Errorf("removed: %v; lost %v, want none", err, trees.Lost())
 	}
 }

@@ -46,11 +46,10 @@ type Server interface {
 	Remove(tree chunk.ID) error
 }
 
-// Prefixes of the names of directories in trees/: of indexes that are being fetched, and that are
-// being removed.
+// Prefixes of the names of directories in trees/.
 const (
-	newPrefix = "new-"
-	oldPrefix = "rm-"
+	newPrefix = "new-" // of indexes that are being fetched
+	oldPrefix = "rm-"  // of indexes that are being removed
 )
 
 // Prepare makes the directory of the trees below root.

@@ -56,7 +56,7 @@ func TestDamage(t *testing.T) {
 			}
 			done()
 			if got := files(t, trees); !slices.Equal(got, h.whole()) {
-				t.Errorf("files %q", got)
+				t.Errorf("files %q, want %q", got, h.whole())
 			}
 		})
 	}
@@ -70,12 +70,12 @@ func TestWholeIndexIsNotFetchedAgain(t *testing.T) {
 	}
 	m, err := trees.openVerified(t.Context(), h.tree)
 	if err != nil || h.asked.Load() != 1 {
-		t.Fatalf("the hub was asked %d times: %v", h.asked.Load(), err)
+		t.Fatalf("the hub was asked %d times, want 1: %v", h.asked.Load(), err)
 	}
 	m.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := trees.openVerified(ctx, h.tree); !errors.Is(err, context.Canceled) || h.asked.Load() != 1 {
-		t.Errorf("cancelled: the hub was asked %d times, %v", h.asked.Load(), err)
+		t.Errorf("cancelled: the hub was asked %d times, want 1: %v", h.asked.Load(), err)
 	}
 }

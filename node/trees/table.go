@@ -14,7 +14,7 @@ type table struct {
 	served map[chunk.ID]*OpenTree
 	early  []*OpenTree        // open before they are mounted, to prefetch their starts; oldest first
 	ended  bool               // starts are no longer prefetched
-	lost   map[chunk.ID]error // trees that could not be served again or are damaged, with the causes
+	lost   map[chunk.ID]error // why a tree could not be served after a restart, or how it is damaged
 }
 
 func newTable() table {

@@ -94,7 +94,8 @@ func peer(socket string) (pid int, err error) {
 
 // commandOf returns the paths of the program and of the configuration of a containerd process. If
 // the program is not called containerd (k3s, for example, contains containerd), program is empty,
-// because such a program must not be run with containerd's arguments.
+// because such a program must not be run with containerd's arguments. If the process is not
+// visible, commandOf returns the defaults.
 func commandOf(pid int) (program, config string) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))

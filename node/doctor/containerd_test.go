@@ -29,6 +29,7 @@ func bad(findings []Finding) (bad []Finding) {
 	return bad
 }
 
+// The recommended configuration, for each version of containerd, gives only OK findings.
 func TestRightConfigs(t *testing.T) {
 	for version, text := range map[string]string{
 		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") +
@@ -48,6 +49,8 @@ func TestRightConfigs(t *testing.T) {
 	}
 }
 
+// A configuration with one mistake gives one warning or problem, which names the mistake and its
+// repair.
 func TestWrongConfigs(t *testing.T) {
 	right := rightConfig("3")
 	without := func(line string) string {
@@ -154,6 +157,7 @@ func TestShippedConfigs(t *testing.T) {
 	}
 }
 
+// configOf finds the path of the configuration in containerd's arguments.
 func TestContainerdsArguments(t *testing.T) {
 	for line, want := range map[string]string{
 		"containerd": defaultConfig, "containerd --config /a": "/a", "containerd -c /a": "/a",
@@ -167,6 +171,7 @@ func TestContainerdsArguments(t *testing.T) {
 	}
 }
 
+// release parses a version. For other texts it returns a release of the given configuration format.
 func TestReleases(t *testing.T) {
 	for version, want := range map[string]int{"v2.1.4": 2_01, "v1.6.20~ds1": 1_06, "v2.10.0-rc.1": 2_10, "": 2_03,
 		"dev": 2_03} {

@@ -58,7 +58,7 @@ var checks = []struct {
 
 // rule is one possible finding.
 type rule struct {
-	holds  bool
+	holds  bool // whether it is a finding on this machine
 	level  Level
 	what   string
 	repair string
@@ -144,7 +144,7 @@ func (m *machine) useStatus(s *report.Status) {
 	c.Root, c.Address, c.MountMode, c.RemapIDs = s.Root, s.Address, s.MountMode, s.RemapIDs
 	c.CacheSize, c.Trust = bytesize.Size(s.Cache.Limit), node.Trust(s.Trust.Trust)
 	c.Hubs, c.Domain, c.CAFile = nil, s.Domain, s.CAFile
-	c.PlainHTTP = true // a node does not start with hubs that it may not use
+	c.PlainHTTP = true // the running node has accepted the URLs of its hubs
 	for _, h := range s.Hubs {
 		c.Hubs = append(c.Hubs, h.URL)
 	}

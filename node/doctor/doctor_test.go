@@ -55,6 +55,7 @@ func system(t *testing.T, files map[string]string) *machine {
 	return m
 }
 
+// Each mount that a trial could not make gives a finding of its own.
 func TestTrials(t *testing.T) {
 	fine := trial{resends: true}
 	for what, c := range map[string]struct {
@@ -79,6 +80,7 @@ func TestTrials(t *testing.T) {
 	}
 }
 
+// If EROFS cannot be mounted from plain files, the finding depends on loop devices and mount_mode.
 func TestLoopDevices(t *testing.T) {
 	loops := map[string]string{"dev/loop-control": ""}
 	for what, c := range map[string]struct {
@@ -99,6 +101,7 @@ func TestLoopDevices(t *testing.T) {
 	}
 }
 
+// A root that other users can write to is a problem. A root that they can read is a warning.
 func TestOwnerOfTheRoot(t *testing.T) {
 	for what, c := range map[string]struct {
 		uid, mode uint32
@@ -118,6 +121,7 @@ func TestOwnerOfTheRoot(t *testing.T) {
 	}
 }
 
+// Only a security module that may refuse reads of containers gives a warning.
 func TestSecurityModules(t *testing.T) {
 	const enforce = "sys/fs/selinux/enforce"
 	m := system(t, map[string]string{enforce: "1"})
@@ -131,6 +135,8 @@ func TestSecurityModules(t *testing.T) {
 	}
 }
 
+// A disk that is full is a problem. A disk that the growing cache would fill to more than 85 % is a
+// warning.
 func TestSpace(t *testing.T) {
 	const gib = 1 << 30
 	fine := space{size: 100 * gib, free: 60 * gib, files: 1e6, freeFiles: 9e5,
@@ -162,6 +168,8 @@ func TestSpace(t *testing.T) {
 	}
 }
 
+// A hub that does not answer is a problem, or a warning if another hub answers. A key that is not
+// pinned is a problem. A slow hub and a wrong clock are warnings.
 func TestHubs(t *testing.T) {
 	key := ed25519.PublicKey(make([]byte, ed25519.PublicKeySize))
 	name, other := index.FormatKey(key), "ed25519:other"
@@ -207,6 +215,7 @@ func TestLearnedKeysArePinned(t *testing.T) {
 	}
 }
 
+// Each problem in the status of a node gives a finding with its cause or its repair.
 func TestNodes(t *testing.T) {
 	m := system(t, nil)
 	m.noStatus = control.ErrNoDaemon
@@ -265,6 +274,7 @@ func TestStatusReplacesSettings(t *testing.T) {
 	}
 }
 
+// Each problem in the figures of a cache gives a finding with its cause or its repair.
 func TestCaches(t *testing.T) {
 	const gib = 1 << 30
 	for what, c := range map[string]struct {
@@ -292,6 +302,8 @@ func TestCaches(t *testing.T) {
 	}
 }
 
+// If containerd reports that it has no snapshotter lighter, or that the snapshotter failed, this is
+// a problem.
 func TestSnapshotterInContainerd(t *testing.T) {
 	for what, c := range map[string]struct {
 		snapshotters map[string]string

@@ -35,7 +35,7 @@ func (m *machine) judgeDirectory(stat unix.Stat_t, err error) []Finding {
 				root, stat.Uid, mode),
 			"chown root " + root + "; chmod 700 " + root},
 		{mode&0o077 != 0, Warning,
-			fmt.Sprintf("users other than root can read %s (mode %04o), and so images", root, mode),
+			fmt.Sprintf("users other than root can read %s (mode %04o), and the images in it", root, mode),
 			"chmod 700 " + root},
 		{true, OK, "only root can use " + root, ""},
 	})
@@ -50,6 +50,6 @@ func (m *machine) securityModules(context.Context) []Finding {
 				"ausearch -m avc -ts recent shows what was refused"},
 		{m.matches(enforce, ""), OK, "SELinux is permissive, and refuses nothing", ""},
 		{m.matches("sys/module/apparmor/parameters/enabled", "Y"), OK,
-			"AppArmor is on; a node needs no profile (if one refuses something: dmesg | grep apparmor)", ""},
+			"AppArmor is on; a node needs no profile (dmesg | grep apparmor shows what profiles have refused)", ""},
 	})
 }

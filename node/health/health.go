@@ -94,7 +94,7 @@ func checkOldest(oldest time.Duration) error {
 // checkStall fails if requests have waited in the kernel for too long.
 func checkStall(s fuse.ServerStats) error {
 	if s.Stalled > maxStall {
-		return fmt.Errorf("reads wait in the kernel, and the node has read none for %s: "+
+		return fmt.Errorf("reads wait in the kernel, and the node has received none for %s: "+
 			"the kernel has %d unanswered requests, the node %d reads", s.Stalled.Round(time.Second), s.InKernel,
 			s.Active+s.Queued)
 	}

@@ -81,17 +81,17 @@ func (h *hubs) after(d time.Duration) {
 	h.mu.Lock()
 }
 
-var one, two = chunk.ID{1}, chunk.ID{2}
+var treeOne, treeTwo = chunk.ID{1}, chunk.ID{2}
 
 // Each hub gets all trees: soon after the start, after a change, and every few hours.
 func TestReports(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubs{answers: []func() (wire.Unknown, error){accepts, accepts}}
-		n := start(t, root, h, two, one)
+		n := start(t, root, h, treeTwo, treeOne)
 		h.after(2 * testDelay)
 		for i, reports := range h.reports {
-			if len(reports) != 1 || !slices.Equal(reports[0].Trees, []chunk.ID{one, two}) ||
+			if len(reports) != 1 || !slices.Equal(reports[0].Trees, []chunk.ID{treeOne, treeTwo}) ||
 				reports[0].Kind != wire.HolderNode || !wire.IsHolderID(reports[0].Holder) {
 				t.Fatalf("hub %d got %+v, want one report of two trees", i, reports)
 			}
@@ -100,9 +100,9 @@ func TestReports(t *testing.T) {
 		if len(h.reports[0]) != 1 {
 			t.Errorf("%d reports without a change, want one", len(h.reports[0]))
 		}
-		n.trees = []chunk.ID{two}
+		n.trees = []chunk.ID{treeTwo}
 		h.after(3 * testDelay)
-		if got := h.reports[0]; len(got) != 2 || !slices.Equal(got[1].Trees, []chunk.ID{two}) {
+		if got := h.reports[0]; len(got) != 2 || !slices.Equal(got[1].Trees, []chunk.ID{treeTwo}) {
 			t.Errorf("after a change: got reports %+v, want a second one with tree two", got)
 		}
 		h.after(wire.HeldInterval)
@@ -121,7 +121,7 @@ func TestFailures(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		h := &hubs{answers: []func() (wire.Unknown, error){fails, refuses, accepts}}
-		n := start(t, root, h, one)
+		n := start(t, root, h, treeOne)
 		h.after(wire.HeldInterval)
 		if got := len(h.reports[0]); got < 6 || got > 20 {
 			t.Errorf("a hub that fails got %d reports in six hours, want 6 to 20", got)
@@ -147,15 +147,15 @@ func TestGone(t *testing.T) {
 		unknown := func(trees ...chunk.ID) func() (wire.Unknown, error) {
 			return func() (wire.Unknown, error) { return wire.Unknown{Trees: trees}, nil }
 		}
-		h := &hubs{answers: []func() (wire.Unknown, error){unknown(one, two), fails}}
-		n := start(t, root, h, one, two)
+		h := &hubs{answers: []func() (wire.Unknown, error){unknown(treeOne, treeTwo), fails}}
+		n := start(t, root, h, treeOne, treeTwo)
 		h.after(2 * testDelay)
 		if gone := n.Gone(); gone != nil {
 			t.Errorf("gone while a hub does not answer: %v, want none", gone)
 		}
-		h.answers[1] = unknown(two)
+		h.answers[1] = unknown(treeTwo)
 		h.after(wire.HeldInterval)
-		if gone := n.Gone(); !slices.Equal(gone, []chunk.ID{two}) {
+		if gone := n.Gone(); !slices.Equal(gone, []chunk.ID{treeTwo}) {
 			t.Errorf("gone: %v, want the tree that neither hub has", gone)
 		}
 	})

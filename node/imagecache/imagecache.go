@@ -68,7 +68,8 @@ func New(
 // Status returns the state of the cache.
 func (c *Cache) Status() Status { return Status{c.chunks.Stats(), c.chunks.Pins()} }
 
-// Pin keeps the chunks of an image in the cache: those that are cached, and those that arrive.
+// Pin keeps the chunks of an image in the cache: those that are cached, and those that arrive
+// later.
 func (c *Cache) Pin(ctx context.Context, image string) error {
 	tree, label, err := c.images.FindTree(ctx, image)
 	if err != nil {

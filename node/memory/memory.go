@@ -42,7 +42,7 @@ const (
 
 // LimitGarbage makes the garbage collector run whenever about garbageLimit bytes of garbage have
 // gathered, as long as the process lives. With a fixed percentage (GOGC), the garbage would grow
-// with the memory in use.
+// with the memory in use. If the environment sets GOGC, LimitGarbage does nothing.
 func LimitGarbage() {
 	if os.Getenv("GOGC") != "" {
 		return

@@ -8,6 +8,7 @@ import (
 	"testing"
 )
 
+// growth allows garbageLimit bytes of garbage, within minGrowth and maxGrowth.
 func TestGrowth(t *testing.T) {
 	for live, want := range map[uint64]int{0: 300, 10 << 20: 300, 32 << 20: 200, 64 << 20: 100, 1 << 30: 50} {
 		if got := growth(live); got != want {
@@ -46,6 +47,7 @@ func current() int {
 	return percent
 }
 
+// Available memory below minAvailable, or below 1/minPart of all memory, is a shortage.
 func TestCheckMemory(t *testing.T) {
 	for text, short := range map[string]bool{
 		"MemTotal:       16000000 kB\nMemFree:  10 kB\nMemAvailable:   1000000 kB\n": false,

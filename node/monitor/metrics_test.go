@@ -71,6 +71,7 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 	}
 }
 
+// Metrics have the values of the figures, with the right labels and buckets.
 func TestMetricValues(t *testing.T) {
 	want := `
 # HELP lighter_node_hub_failures_total Requests that a hub failed: no answer, or a wrong one.

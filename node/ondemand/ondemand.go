@@ -36,6 +36,8 @@ type Finder interface {
 
 // Mounts mounts a tree once more, so that none of its data is in memory for the next start.
 type Mounts interface {
+	// MountAgain mounts a mounted tree over its existing mount. Until Unwatch is called, new mounts
+	// of the tree do not read the local device, whose reads cannot be recorded.
 	MountAgain(ctx context.Context, tree chunk.ID) error
 	Unwatch(tree chunk.ID)
 }

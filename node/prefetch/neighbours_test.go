@@ -60,11 +60,13 @@ func TestNeighboursOfAMiss(t *testing.T) {
 			for i := range d.Extents().Extents {
 				own := i >= first && i < first+3
 				if file.marks.clear(i) && (!own || i == miss) {
-					t.Errorf("extent %d is requested as one of the file, which has %d to %d", i, first, first+2)
+					t.Errorf("extent %d counts as one of the file, want only extents %d to %d, and not %d", i, first,
+						first+2, miss)
 				}
 				near := i >= first-int64(test.other)/2 && i <= first+2+int64(test.other)
 				if other.marks.clear(i) && (own || !near) {
-					t.Errorf("extent %d is requested as one of another file; the file has %d to %d", i, first, first+2)
+					t.Errorf("extent %d counts as one of another file, want only extents near the file's %d to %d", i,
+						first, first+2)
 				}
 			}
 		})

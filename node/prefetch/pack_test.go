@@ -10,6 +10,7 @@ import (
 	"lighter/format/index"
 )
 
+// unitsOf lists a pack's units in order, and leaves out units that the pack does not have.
 func TestUnits(t *testing.T) {
 	id, startup, other := chunk.Sum([]byte("tree")), chunk.Sum([]byte("startup")), chunk.Sum([]byte("other"))
 	b := index.NewLocations(id)

@@ -26,8 +26,8 @@ type pass struct {
 	tasks   []*task
 	flights sync.WaitGroup
 	slots   chan struct{} // one for each unit that is in flight or not stored yet
-	// careful means that the last pass failed: units are requested one at a time, until one is
-	// stored.
+	// careful means that the last pass failed: units are requested one at a time, until a request
+	// ends without a failure of the source or the cache.
 	careful bool
 
 	mu     sync.Mutex // guards failed

@@ -34,6 +34,7 @@ func TestQueueFetchesAllRequests(t *testing.T) {
 	}
 }
 
+// Close drops the queued requests of the device, and not those of another device.
 func TestClosedDeviceHasNoRequests(t *testing.T) {
 	d, s := shelved(t, Options{})
 	q := d.requests.queue

@@ -31,6 +31,7 @@ func longestFile(t *testing.T, extents *index.Map) (first, end int64) {
 	return first, end
 }
 
+// For a sequential reader of a file, no chunk of another file is requested.
 func TestSequentialStaysWithinTheFile(t *testing.T) {
 	d, s := shelved(t, Options{})
 	clear(s.cached)

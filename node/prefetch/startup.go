@@ -324,7 +324,8 @@ func (s *startup) plan(t *task) {
 	}
 }
 
-// requeue puts the packs of a pass in front of the queue, if the locations still name them.
+// requeue puts the packs of a failed pass at the front of the queue, unless the locations were
+// replaced.
 func (s *startup) requeue(p *pass) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

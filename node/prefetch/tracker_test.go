@@ -7,6 +7,8 @@ const piece = 128 << 10
 // far is the end function (see tracker.read) of an endless file.
 func far(to int64) int64 { return to }
 
+// The range ahead of a reader grows with the bytes that it has read, up to maxWindow. Ranges have
+// neither gaps nor overlaps.
 func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
 	var tr tracker
 	var requested int64
@@ -36,11 +38,12 @@ func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
 	}
 }
 
+// A single read does not make a sequential reader, so nothing is requested ahead of it.
 func TestOneReadProvesNothing(t *testing.T) {
 	var tr tracker
 	for i := range int64(1000) {
 		if r := tr.read(i*(10<<20), piece, far); r.to > r.from {
-			t.Fatalf("read %d alone requested %v", i, r)
+			t.Fatalf("read %d is not near another read, and %v was requested, want nothing", i, r)
 		}
 	}
 }
@@ -53,7 +56,7 @@ func TestTwoReadersAreDistinguished(t *testing.T) {
 			if r := tr.read(base+i*piece, piece, far); r.to > r.from {
 				requested++
 				if (r.from < 1<<30) != (base == 0) {
-					t.Fatalf("reader at %d requested %v", base, r)
+					t.Fatalf("for the reader that began at %d, %v was requested, want a range of its own file", base, r)
 				}
 			}
 		}

@@ -15,16 +15,16 @@ import (
 // the trace.
 func TestTheNextStart(t *testing.T) {
 	r, got := recorded(false)
-	next, err := r.RecordNext(one)
+	next, err := r.RecordNext(treeOne)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RecordNext(one); !errors.Is(err, errRequested) {
+	if _, err := r.RecordNext(treeOne); !errors.Is(err, errRequested) {
 		t.Errorf("a second request: got %v, want %v", err, errRequested)
 	}
 	d, other := &fakeDevice{}, &fakeDevice{}
-	r.BeginStart(two, other)
-	r.Mounted(one, d)
+	r.BeginStart(treeTwo, other)
+	r.Mounted(treeOne, d)
 	d.read(0, 4096)
 	now := time.Now()
 	r.check(now)
@@ -42,10 +42,10 @@ func TestTheNextStart(t *testing.T) {
 			next.Trace(), *got)
 	}
 	next.End()
-	if next, err = r.RecordNext(one); err != nil {
+	if next, err = r.RecordNext(treeOne); err != nil {
 		t.Fatal(err)
 	}
-	r.Mounted(one, d)
+	r.Mounted(treeOne, d)
 	next.End()
 	if d.recording != nil || r.Stats().Active != 0 {
 		t.Error("a recording continues after End")
@@ -63,16 +63,16 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	}
 	now := time.Now()
 	r.check(now)
-	next, err := r.RecordNext(one)
+	next, err := r.RecordNext(treeOne)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := &fakeDevice{}
-	r.Mounted(one, d)
+	r.Mounted(treeOne, d)
 	if d.recording == nil || r.Stats().Active != maxAtOnce+1 {
 		t.Fatalf("the requested recording was not made: %+v", r.Stats())
 	}
-	r.BeginStart(two, &fakeDevice{})
+	r.BeginStart(treeTwo, &fakeDevice{})
 	if d.recording == nil {
 		t.Error("the requested recording was replaced")
 	}
@@ -85,12 +85,12 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r.check(now.Add(3 * startTimeout))
 	r.check(now.Add(3*startTimeout + idleTime))
 	<-next.Done()
-	other, err := r.RecordNext(one)
+	other, err := r.RecordNext(treeOne)
 	if err != nil {
 		t.Fatal(err)
 	}
 	next.End()
-	if r.Mounted(one, d); d.recording == nil {
+	if r.Mounted(treeOne, d); d.recording == nil {
 		t.Error("End of an earlier request ended the recording")
 	}
 	other.End()
@@ -106,7 +106,7 @@ func TestReportingEnds(t *testing.T) {
 		cancel()
 		return errors.New("it is gone")
 	}
-	r.report(ctx, trace.Trace{Tree: one})
+	r.report(ctx, trace.Trace{Tree: treeOne})
 	if s := r.Stats(); tried != 1 || s != (ReportStats{}) {
 		t.Errorf("tried %d times, want once; figures %+v, want zeros", tried, s)
 	}

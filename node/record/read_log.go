@@ -86,15 +86,15 @@ type span struct{ from, to int64 } // the pages in [from, to)
 // add adds the pages in [from, to). It calls fresh for each range in [from, to) that was not in the
 // set.
 func (s *spans) add(from, to int64, fresh func(from, to int64)) {
-	i, _ := slices.BinarySearchFunc(*s, from, func(one span, at int64) int { return cmp.Compare(one.to, at) })
+	i, _ := slices.BinarySearchFunc(*s, from, func(old span, at int64) int { return cmp.Compare(old.to, at) })
 	j, at, joined := i, from, span{from, to}
 	for ; j < len(*s) && (*s)[j].from <= to; j++ {
-		one := (*s)[j]
-		if at < one.from {
-			fresh(at, one.from)
+		old := (*s)[j]
+		if at < old.from {
+			fresh(at, old.from)
 		}
-		at = max(at, one.to)
-		joined = span{min(joined.from, one.from), max(joined.to, one.to)}
+		at = max(at, old.to)
+		joined = span{min(joined.from, old.from), max(joined.to, old.to)}
 	}
 	if at < to {
 		fresh(at, to)

@@ -33,7 +33,7 @@ func (d *fakeDevice) read(offset, length int64) {
 
 const kib = 1 << 10
 
-var one, two = chunk.Sum([]byte("one")), chunk.Sum([]byte("two"))
+var treeOne, treeTwo = chunk.Sum([]byte("one")), chunk.Sum([]byte("two"))
 
 // recorded returns a recorder, and the traces that it passes on.
 func recorded(on bool) (*Recorder, *[]trace.Trace) {
@@ -49,7 +49,7 @@ func ranges(t trace.Trace) (all [][2]int64) {
 }
 
 func TestPagesAreRecordedOnceInTheOrderOfReading(t *testing.T) {
-	r := newReadLog(one, time.Now())
+	r := newReadLog(treeOne, time.Now())
 	for _, read := range [][2]int64{
 		{400, 8}, {408, 4}, // continues the first read
 		{0, 4},
@@ -101,7 +101,7 @@ func TestSpans(t *testing.T) {
 
 // The trace of any reads is valid, so hubs accept it.
 func TestWhatIsRecordedIsWellFormed(t *testing.T) {
-	r := newReadLog(one, time.Now().Add(-2*time.Hour)) // a longer time than fits into a note
+	r := newReadLog(treeOne, time.Now().Add(-2*time.Hour)) // a longer time than fits into a note
 	var readers sync.WaitGroup
 	for i := range 8 {
 		readers.Go(func() {
@@ -121,13 +121,13 @@ func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 	if len(got.Reads) == 0 || len(got.Reads) > trace.MaxReads {
 		t.Fatalf("the trace has %d reads, want 1 to %d", len(got.Reads), trace.MaxReads)
 	}
-	if back, err := trace.Decode(got.Encode(), one, 1<<40); err != nil || len(back.Reads) == 0 {
+	if back, err := trace.Decode(got.Encode(), treeOne, 1<<40); err != nil || len(back.Reads) == 0 {
 		t.Errorf("decoded %d reads, error %v; want some, and no error", len(back.Reads), err)
 	}
 }
 
 func TestNotingAllocatesNothing(t *testing.T) {
-	r := newReadLog(one, time.Now())
+	r := newReadLog(treeOne, time.Now())
 	if n := testing.AllocsPerRun(100, func() { r.Observe(device.Read{Offset: 4096, Length: 4096}) }); n > 0 {
 		t.Errorf("a read costs %v allocations, want none", n)
 	}
@@ -138,7 +138,7 @@ func TestNotingAllocatesNothing(t *testing.T) {
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
-	r.BeginStart(one, d)
+	r.BeginStart(treeOne, d)
 	began := time.Now()
 	d.read(0, minBytes)
 	r.check(began)
@@ -153,11 +153,11 @@ func TestTheEndOfAStart(t *testing.T) {
 		t.Fatal("the recording ended although something was read within idleTime")
 	}
 	r.check(began.Add(2 * idleTime))
-	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one ||
+	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != treeOne ||
 		!reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * minBytes / kib}}) {
 		t.Errorf("recorded: %v, want one trace of both reads", *got)
 	}
-	r.BeginStart(two, d)
+	r.BeginStart(treeTwo, d)
 	for at := time.Duration(0); at < maxTime; at += time.Second {
 		d.read(int64(at), minBytes)
 		r.check(began.Add(at))
@@ -175,7 +175,7 @@ func TestTheEndOfAStart(t *testing.T) {
 func TestFewBytesAreNoStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
-	r.BeginStart(one, d)
+	r.BeginStart(treeOne, d)
 	began := time.Now()
 	d.read(0, 4096) // containerd looks up a user, say
 	r.check(began)
@@ -192,7 +192,7 @@ func TestFewBytesAreNoStart(t *testing.T) {
 	if len(*got) != 1 {
 		t.Fatal("the start was not recorded")
 	}
-	r.BeginStart(two, d)
+	r.BeginStart(treeTwo, d)
 	d.read(0, minBytes-4096)
 	r.check(time.Now())
 	r.check(time.Now().Add(startTimeout))
@@ -205,12 +205,12 @@ func TestFewBytesAreNoStart(t *testing.T) {
 func TestUnmountingEndsAStart(t *testing.T) {
 	r, got := recorded(true)
 	d, other := &fakeDevice{}, &fakeDevice{}
-	r.BeginStart(one, d)
-	r.BeginStart(two, other)
+	r.BeginStart(treeOne, d)
+	r.BeginStart(treeTwo, other)
 	d.read(0, minBytes)
-	r.Unmounted(one)
-	r.Unmounted(two)
-	if len(*got) != 1 || (*got)[0].Tree != one || d.recording != nil || other.recording != nil {
+	r.Unmounted(treeOne)
+	r.Unmounted(treeTwo)
+	if len(*got) != 1 || (*got)[0].Tree != treeOne || d.recording != nil || other.recording != nil {
 		t.Errorf("got traces %v, want only that of tree one, and no recording in progress", *got)
 	}
 }
@@ -220,19 +220,19 @@ func TestUnmountingEndsAStart(t *testing.T) {
 func TestWhatIsNotRecorded(t *testing.T) {
 	r, _ := recorded(true)
 	d := &fakeDevice{}
-	r.Mounted(one, d)
+	r.Mounted(treeOne, d)
 	if d.recording != nil {
 		t.Error("a mount began a recording")
 	}
-	r.BeginStart(one, d)
+	r.BeginStart(treeOne, d)
 	first := d.recording
-	r.BeginStart(one, d)
+	r.BeginStart(treeOne, d)
 	if first == nil || d.recording != first || r.Stats().Active != 1 {
 		t.Error("a second container restarted the recording")
 	}
 	r, _ = recorded(false)
 	d = &fakeDevice{}
-	r.BeginStart(one, d)
+	r.BeginStart(treeOne, d)
 	if d.recording != nil {
 		t.Error("a start is recorded although the recorder is off")
 	}
@@ -243,16 +243,16 @@ func TestWhatIsNotRecorded(t *testing.T) {
 func TestAMountEndsTheOneBefore(t *testing.T) {
 	r, got := recorded(true)
 	before, after := &fakeDevice{}, &fakeDevice{}
-	r.BeginStart(one, before)
+	r.BeginStart(treeOne, before)
 	before.recording.(*readLog).began = time.Now().Add(-time.Minute)
 	before.read(0, minBytes)
 	before.recording.(*readLog).began = time.Now().Add(-time.Second)
 	before.read(8*minBytes, minBytes)
-	r.Mounted(one, after)
+	r.Mounted(treeOne, after)
 	if before.recording != nil || len(*got) != 1 || r.Stats().Active != 0 {
 		t.Fatalf("got %d traces, figures %+v; want 1 trace, and no recording in progress", len(*got), r.Stats())
 	}
-	if _, err := trace.Decode((*got)[0].Encode(), one, 1<<40); err != nil {
+	if _, err := trace.Decode((*got)[0].Encode(), treeOne, 1<<40); err != nil {
 		t.Error(err)
 	}
 }
@@ -310,6 +310,7 @@ func reporter(h *hub, busy func() bool) *Reporter {
 
 func never() bool { return false }
 
+// A trace is sent at most maxTries times, and only once if the hub refuses it.
 func TestReportingTriesAFewTimes(t *testing.T) {
 	gone := errors.New("it is gone")
 	for _, test := range []struct {
@@ -323,7 +324,7 @@ func TestReportingTriesAFewTimes(t *testing.T) {
 	} {
 		h := &hub{fail: test.fail}
 		r := reporter(h, never)
-		r.report(t.Context(), trace.Trace{Tree: one})
+		r.report(t.Context(), trace.Trace{Tree: treeOne})
 		if s := r.Stats(); h.tried != test.tried || len(h.accepted) != test.accepted ||
 			s.Reported != int64(test.accepted) || s.Dropped != 1-int64(test.accepted) {
 			t.Errorf("errors %v: tried %d times, the hub got %d, figures %+v; want %d and %d", test.fail, h.tried,
@@ -332,11 +333,12 @@ func TestReportingTriesAFewTimes(t *testing.T) {
 	}
 }
 
+// A trace is sent when the node's readers no longer use the link.
 func TestReportingWaitsForReaders(t *testing.T) {
 	asked := 0
 	h := &hub{}
 	r := reporter(h, func() bool { asked++; return asked < 3 })
-	r.report(t.Context(), trace.Trace{Tree: one})
+	r.report(t.Context(), trace.Trace{Tree: treeOne})
 	if asked != 3 || len(h.accepted) != 1 {
 		t.Errorf("busy was called %d times, the hub got %d traces; want 3 and 1", asked, len(h.accepted))
 	}
@@ -347,7 +349,7 @@ func TestReportsAreSpread(t *testing.T) {
 	var times []time.Duration
 	for range 20 {
 		r := NewReporter((&hub{}).send, never, time.Hour, slog.New(slog.DiscardHandler))
-		r.Add(trace.Trace{Tree: one})
+		r.Add(trace.Trace{Tree: treeOne})
 		times = append(times, time.Until((<-r.queue).at))
 	}
 	slices.Sort(times)
@@ -357,7 +359,7 @@ func TestReportsAreSpread(t *testing.T) {
 	// Run waits until the time at which a trace is to be sent.
 	h := &hub{}
 	r := NewReporter(h.send, never, time.Hour, slog.New(slog.DiscardHandler))
-	r.queue <- waiting{trace.Trace{Tree: one}, time.Now().Add(time.Hour)}
+	r.queue <- waiting{trace.Trace{Tree: treeOne}, time.Now().Add(time.Hour)}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if r.Run(ctx); h.tried != 0 {
@@ -365,11 +367,12 @@ func TestReportsAreSpread(t *testing.T) {
 	}
 }
 
+// Traces that do not fit into the queue are dropped.
 func TestReportsAreBounded(t *testing.T) {
 	h := &hub{}
 	r := reporter(h, never)
 	for range maxQueued + 5 {
-		r.Add(trace.Trace{Tree: one})
+		r.Add(trace.Trace{Tree: treeOne})
 	}
 	if s := r.Stats(); s.Waiting != maxQueued || s.Dropped != 5 {
 		t.Errorf("figures %+v, want %d waiting and 5 dropped", s, maxQueued)
@@ -385,7 +388,7 @@ func TestReportsAreBounded(t *testing.T) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	r := newReadLog(one, time.Now())
+	r := newReadLog(treeOne, time.Now())
 	b.RunParallel(func(pb *testing.PB) {
 		for i := int64(0); pb.Next(); i++ {
 			if i%(trace.MaxReads/8) == 0 {
@@ -397,7 +400,7 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 func BenchmarkObserveAlone(b *testing.B) {
-	r := newReadLog(one, time.Now())
+	r := newReadLog(treeOne, time.Now())
 	for i := range b.N {
 		if i%trace.MaxReads == 0 {
 			r.noted.Store(0)

@@ -11,6 +11,7 @@ import (
 	"lighter/store/disk"
 )
 
+// A word names an image by its reference, by the part after a slash, or by six digits of an ID.
 func TestWordsForImages(t *testing.T) {
 	tree := chunk.Sum([]byte("tree"))
 	image := ImageStatus{Image: "registry.test:5000/physics/root:6.32", Chain: "sha256:" + strings.Repeat("ab", 32),
@@ -31,6 +32,7 @@ func TestWordsForImages(t *testing.T) {
 	}
 }
 
+// The details of an image have the mounts, binds, pins and causes of that image, and no other.
 func TestDetailsOfAnImage(t *testing.T) {
 	trees := []chunk.ID{chunk.Sum([]byte("a")), chunk.Sum([]byte("b"))}
 	s := Status{

@@ -27,6 +27,7 @@ func fetchHeld(t *testing.T, r *Resolver, s *index.Statement) {
 	}
 }
 
+// The tree of a chain is removed with its last holder, unless another chain has the same tree.
 func TestLastDropRemovesTheTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
@@ -65,6 +66,7 @@ func TestLastDropRemovesTheTree(t *testing.T) {
 	})
 }
 
+// Two chains with the same tree fetch it once.
 func TestTwoChainsShareAFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})
@@ -138,7 +140,7 @@ func TestClaimDuringRemoval(t *testing.T) {
 		go r.Drop(chainID(0))
 		synctest.Wait()
 		if r.Hold(chainID(3)); r.statement(chainID(3)) != nil { // does not wait for the removal
-			t.Error("another chain has a statement")
+			t.Error("a chain that was only held has a statement, want none")
 		}
 		claimed := false
 		go func() { claimed = claim(t, r, 0) }()
@@ -280,7 +282,7 @@ func TestStatementsOnDiskAreVerified(t *testing.T) {
 			var log strings.Builder
 			r = restart(t, root, h, trees, slog.NewTextHandler(&log, nil))
 			if claim(t, r, 0) {
-				t.Error("the statement was believed")
+				t.Error("the chain was claimed with a statement that cannot be verified")
 			}
 			if !strings.Contains(log.String(), "WARN") {
 				t.Errorf("log %q, want a warning", log.String())
@@ -289,6 +291,7 @@ func TestStatementsOnDiskAreVerified(t *testing.T) {
 	}
 }
 
+// A text that is not a chainID names no file, and no statement about it is kept.
 func TestInvalidChainIDs(t *testing.T) {
 	r, _ := newResolver(t, &fakeHub{answer: stack(0)})
 	for _, bad := range []string{"", "sha256:", "sha256:../../etc/passwd", strings.Repeat("a", 64),

@@ -15,6 +15,8 @@ import (
 	"lighter/wire/client"
 )
 
+// A key that was learned stays pinned when the hub has another key. No key is learned from a remote
+// hub.
 func TestKeysArePinned(t *testing.T) {
 	root := t.TempDir()
 	h := &fakeHub{key: key, local: true}

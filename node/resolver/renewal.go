@@ -86,7 +86,7 @@ func (r *Resolver) renewStatement(ctx context.Context, chain string) {
 	}
 }
 
-// holdAgain calls Hold for a chain that has a holder already.
+// holdAgain adds a holder to a chain if the chain has one, and reports whether it has.
 func (c *Chains) holdAgain(chain string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,6 +24,7 @@ import (
 // otherKey is a second key. Most tests do not pin it.
 var otherKey = ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", 32)))
 
+// A pull asks the hub once, and fetches one index. Once the tree is cached, a pull needs no hub.
 func TestOneLookupAPull(t *testing.T) {
 	h := &fakeHub{answer: stack(5)}
 	r, trees := newResolver(t, h)
@@ -189,6 +190,7 @@ func TestPullWithoutHub(t *testing.T) {
 	}
 }
 
+// Simultaneous pulls of one image share the lookup and the fetch of the index.
 func TestPullsOfOneImageAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
@@ -210,6 +212,7 @@ func TestPullsOfOneImageAskOnce(t *testing.T) {
 	})
 }
 
+// Layers above an image that the hub knows are not claimed, and the hub is not asked about them.
 func TestUnknownLayersOnKnownOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(2)}
@@ -354,6 +357,7 @@ func TestMoreLayersAbove(t *testing.T) {
 	}
 }
 
+// Mount fetches the tree of a chain that was claimed without one. It needs the hub only for that.
 func TestMountOfAClaim(t *testing.T) {
 	h := &fakeHub{answer: stack(3)}
 	h.tree = func(context.Context, string) (*index.Statement, error) { return statement(1), nil }

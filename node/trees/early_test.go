@@ -122,7 +122,7 @@ func TestStartsBeginEarly(t *testing.T) {
 }
 
 // A tree without startup packs is not opened before it is mounted.
-func TestNothingToBeginWith(t *testing.T) {
+func TestTreeWithoutStartupPacks(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
 	trees.prefetcher = prefetch.New(func() prefetch.Source { return &streamed{} }, prefetch.Options{Limit: 1 << 30},

@@ -134,6 +134,7 @@ func (h *fakeHub) Locations(ctx context.Context, id, have chunk.ID, take func(io
 	return take(bytes.NewReader(h.locations))
 }
 
+// openTrees returns an empty store whose source is the hub.
 func openTrees(t *testing.T, h *fakeHub) *Store {
 	t.Helper()
 	root := t.TempDir()
@@ -171,11 +172,13 @@ func files(t *testing.T, trees *Store) (found []string) {
 	return found
 }
 
+// whole returns what files returns for a store with only the hub's tree.
 func (h *fakeHub) whole() []string {
 	dir := h.tree.String()
 	return []string{dir, dir + "/locations", dir + "/map", dir + "/metadata"}
 }
 
+// Ensure fetches an index once. Discard removes all files of the tree.
 func TestEnsure(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)

@@ -62,9 +62,9 @@ func (l *locator) end() {
 func (l *locator) forget(tree chunk.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if one := l.trees[tree]; one != nil {
-		one.stop()
-		one.stopRetry()
+	if state := l.trees[tree]; state != nil {
+		state.stop()
+		state.stopRetry()
 		delete(l.trees, tree)
 	}
 }
@@ -123,47 +123,47 @@ func (s *Store) refreshAs(tree chunk.ID, as func(context.Context) context.Contex
 	l := s.locator
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one := l.trees[tree]
+	state := l.trees[tree]
 	switch {
 	case l.ctx.Err() != nil:
 		return l.ctx.Done()
-	case one == nil:
-		one = &locating{}
-		one.ctx, one.stop = context.WithCancel(l.ctx)
-		l.trees[tree] = one
-	case one.busy || time.Now().Before(one.next):
-		return one.tried
+	case state == nil:
+		state = &locating{}
+		state.ctx, state.stop = context.WithCancel(l.ctx)
+		l.trees[tree] = state
+	case state.busy || time.Now().Before(state.next):
+		return state.tried
 	}
-	one.busy, one.tried = true, make(chan struct{})
+	state.busy, state.tried = true, make(chan struct{})
 	l.work.Go(func() {
-		has, err := s.tryRefresh(as(one.ctx), tree)
+		has, err := s.tryRefresh(as(state.ctx), tree)
 		if err != nil {
 			s.log.Debug("cannot fetch locations", "tree", tree.Short(), "err", err)
 		}
-		s.finish(tree, one, has)
+		s.finish(tree, state, has)
 	})
-	return one.tried
+	return state.tried
 }
 
 // finish ends an attempt. If the tree has no locations and is open, finish schedules the next
 // attempt.
-func (s *Store) finish(tree chunk.ID, one *locating, has bool) {
+func (s *Store) finish(tree chunk.ID, state *locating, has bool) {
 	l := s.locator
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one.busy = false
-	close(one.tried)
-	one.stopRetry()
+	state.busy = false
+	close(state.tried)
+	state.stopRetry()
 	switch {
-	case one.ctx.Err() != nil:
+	case state.ctx.Err() != nil:
 	case has, len(s.opened(tree)) == 0:
-		one.stop()
+		state.stop()
 		delete(l.trees, tree)
 	default:
-		one.failed++
-		pause := locateBackoff.After(one.failed)
-		one.next = time.Now().Add(min(pause, repairPause))
-		one.retry = time.AfterFunc(pause, func() { s.refresh(tree) })
+		state.failed++
+		pause := locateBackoff.After(state.failed)
+		state.next = time.Now().Add(min(pause, repairPause))
+		state.retry = time.AfterFunc(pause, func() { s.refresh(tree) })
 	}
 }
 

@@ -267,15 +267,16 @@ func TestNewerLocationsForReadersThatWait(t *testing.T) {
 	})
 }
 
-// A device that was opened before newer locations arrived, and is served after that, has them.
-func TestLocationsComeBetween(t *testing.T) {
+// If newer locations arrive after a device was opened and before it is served, the served device
+// has the newer locations.
+func TestLocationsArriveBeforeServe(t *testing.T) {
 	h := newHub(t)
 	chunks := &moved{}
 	trees, m := servedOf(t, h, chunks)
 	delete(trees.served, h.tree)
 	chunks.pack = h.relocated("later")
 	if changed, err := trees.updateLocations(t.Context(), h.tree, 100); err != nil || !changed {
-		t.Fatal(changed, err)
+		t.Fatalf("changed %v, %v; want newer locations", changed, err)
 	}
 	if err := trees.serve(m); err != nil {
 		t.Fatal(err)

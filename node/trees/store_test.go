@@ -62,6 +62,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// A valid index on the disk is not fetched again when it is opened, even if the caller cancels.
 func TestWholeIndexIsNotFetchedAgain(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)

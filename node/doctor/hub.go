@@ -89,8 +89,8 @@ func observe(ctx context.Context, options client.Options) (o observation, err er
 	return o, nil
 }
 
-// pinned returns the keys that a node trusts: those that the running node reports, the configured
-// ones, or the learned ones.
+// pinned returns the keys that a node trusts: the keys that the running node reports, the
+// configured keys, or the learned keys.
 func (m *machine) pinned() []string {
 	if len(m.config.HubKeys) > 0 {
 		return m.config.HubKeys

@@ -144,8 +144,8 @@ func (r *Reporter) report(trees []chunk.ID) (wire.Held, error) {
 	if err != nil || len(name) > wire.MaxHolderName {
 		name = ""
 	}
-	// A copy of this machine's disk has the same secret, but is another node. The two must not
-	// replace each other's reports.
+	// A node on a copy of this machine's disk has the same secret. The two nodes must have
+	// different IDs, or they would replace each other's reports.
 	machine, _ := os.ReadFile("/etc/machine-id") // without this file, the host name distinguishes copies
 	id := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s", secret, machine, name))
 	slices.SortFunc(trees, func(a, b chunk.ID) int { return bytes.Compare(a[:], b[:]) })

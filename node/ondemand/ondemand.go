@@ -16,7 +16,7 @@ import (
 // Progress is the progress of a recording.
 type Progress struct {
 	Tree  chunk.ID `json:"tree"`
-	Reads int      `json:"reads"`           // number so far; at the end, without reads that continue the previous read
+	Reads int      `json:"reads"`           // number of reads so far; at the end, number of ranges in the trace
 	Bytes int64    `json:"bytes,omitempty"` // at the end: number of bytes of the device that were read
 	Over  bool     `json:"over"`            // the start has ended
 	Sent  bool     `json:"sent"`            // the trace was sent to a hub

@@ -11,7 +11,7 @@ import (
 type Yield struct {
 	Fetched int64 `json:"fetchedBytes,omitempty"` // compressed bytes received; 0 for neighbours
 	Added   int64 `json:"prefetchedBytes"`        // uncompressed bytes of the chunks that were requested ahead of reads
-	Used    int64 `json:"usedBytes"`              // uncompressed bytes of those chunks that were then read
+	Used    int64 `json:"usedBytes"`              // the part of Added that was read afterwards
 }
 
 // yield counts a Yield.

@@ -27,7 +27,7 @@ const (
 	// maxQueued bounds the queued requests of one device. Further requests are dropped.
 	maxQueued = 1024
 	// maxFetches bounds the requests in flight of all devices. maxDeviceFetches bounds those of one
-	// device, so that other devices still make progress if one is stuck.
+	// device, so that other devices still make progress if one device is stuck.
 	maxFetches       = 96
 	maxDeviceFetches = 48
 
@@ -50,17 +50,16 @@ const (
 	shortPause = time.Second
 	// maxEarly bounds the reads of a device that are kept until its triggers are known.
 	maxEarly = 256
-	// smallPart says which packs are small: those with at most 1/smallPart of the bytes of the
-	// largest pack that the same read triggers. They are fetched first, because they hardly delay
-	// the others.
+	// A pack is small if it has at most 1/smallPart of the bytes of the largest pack that the same
+	// read triggers. Small packs are fetched first, because they hardly delay the other packs.
 	smallPart = 16
 	// maxInvalid is how many units in a row may be missing or invalid. After that many, the pack is
 	// given up.
 	maxInvalid = 8
 	// startupCredit is how many uncompressed bytes of startup packs a device may fetch before any
-	// of them is read. Of the bytes beyond that, one in startupPart has to be read. When packs
-	// become wanted, they get a new credit together. The credit bounds what is fetched in vain for
-	// a start that differs from the recorded starts.
+	// of these bytes is read. Of the bytes beyond this credit, one in startupPart has to be read.
+	// Packs that become wanted at the same time get a new credit together. The credit bounds how
+	// much is fetched in vain for a start that differs from the recorded starts.
 	startupCredit = 32 << 20
 	startupPart   = 4
 	// maxLoads bounds the units of startup packs that are read from the disk into memory at a time:
@@ -77,9 +76,9 @@ const (
 	// neighbourProbe is how many units of other files are requested for a miss, as long as readers
 	// have read less than one in otherPart of the bytes that were requested of other files.
 	neighbourProbe = 4
-	// neighbourCredit is how many uncompressed bytes may be requested before any of them is read:
-	// of the file of the missing chunk, and as many of other files. Of the file's bytes beyond
-	// that, one in filePart has to be read. Of the other files' bytes beyond that, one in otherPart
+	// neighbourCredit is how many uncompressed bytes of the missing chunk's file may be requested
+	// before any of these bytes is read. As many may be requested of other files. Of the bytes
+	// beyond this credit, one in filePart of the file's and one in otherPart of the other files'
 	// has to be read.
 	neighbourCredit = 8 << 20
 	filePart        = 4

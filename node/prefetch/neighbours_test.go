@@ -10,7 +10,7 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// For a miss, the rest of its file is requested, up to the bytes that arrive in one RTT. Then some
+// For a missing chunk, the rest of its file is requested, up to the bytes of one RTT. Then some
 // units of neighbouring files are requested, and more of them if such units were read before. On a
 // short path nothing is requested.
 func TestNeighboursOfAMiss(t *testing.T) {

@@ -7,11 +7,10 @@ import (
 	"lighter/format/index"
 )
 
-// unit is one unit of a startup pack, with the extents, at least one, whose chunks it should
-// contain.
+// unit is a unit of a startup pack.
 type unit struct {
-	n       uint32
-	extents []int64
+	n       uint32  // the unit's number in the pack
+	extents []int64 // the extents, at least one, whose chunks the unit should contain
 }
 
 // unitsOf lists the units of a startup pack in order. It leaves out units that no extent's location
@@ -51,8 +50,8 @@ type trigger struct {
 	pack int
 }
 
-// newTriggers returns the triggers of packs, from the ranges of each pack number. The ranges are
-// those of extents, so any two are the same or do not overlap.
+// newTriggers returns the triggers of packs, from the ranges of each pack number. Each range is the
+// range of an extent. So any two ranges are equal or do not overlap.
 func newTriggers(packs map[int][]span) *triggers {
 	t := &triggers{}
 	for pack, ranges := range packs {

@@ -2,8 +2,8 @@
 // device.Device with three observers of its reads:
 //
 //   - sequential fetches ahead of a sequential reader, as many bytes as it has read of the file.
-//   - neighbours fetches, on a miss, the rest of its file and units of neighbouring files, if the
-//     RTT is long.
+//   - neighbours fetches, on a miss, the rest of the missing chunk's file and units of neighbouring
+//     files, if the RTT is long.
 //   - startup fetches startup packs: chunks that starts read together. The hub makes them from the
 //     starts that nodes have recorded (package record).
 //
@@ -38,8 +38,8 @@ type Source interface {
 type Cache interface {
 	// Has reports whether a chunk is probably cached.
 	Has(id chunk.ID) bool
-	// Load reads those of the chunks that are cached from the disk into memory. It returns when
-	// they are read.
+	// Load reads chunks from the disk into memory, and returns when it has read them. It skips
+	// chunks that are not cached.
 	Load(refs []chunk.Ref)
 }
 

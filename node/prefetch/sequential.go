@@ -7,9 +7,9 @@ import (
 )
 
 // sequential fetches data ahead of sequential readers. A reader is inside startup packs if the last
-// chunk that it has read belongs to one. For such a reader, sequential requests only units of
-// wanted packs. While packs are being streamed, it requests nothing: the stream contains what the
-// reader needs.
+// chunk that it has read belongs to a startup pack. For such a reader, sequential requests only
+// units of wanted packs. While packs are being streamed, it requests nothing: the stream contains
+// what the reader needs.
 type sequential struct {
 	device   *device.Device
 	cache    Cache

@@ -93,9 +93,10 @@ func (s *startup) setLocations(locations *index.Locations) {
 	}
 }
 
-// begin requests the packs that are wanted at mount. It is called when a start is likely to follow.
-// If the device is read before begin is called, the first read requests these packs. isNew reports
-// whether the device was read since the last call, hasPacks whether any pack is wanted at mount.
+// begin requests the packs that are wanted at mount, unless packs are being fetched. It is called
+// when a start is likely to follow. If the device is read before begin is called, the first read
+// requests these packs. isNew reports whether the device was read since the last call, hasPacks
+// whether any pack is wanted at mount.
 func (s *startup) begin() (isNew, hasPacks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -320,8 +320,8 @@ func TestStreamFollowsReaders(t *testing.T) {
 	})
 }
 
-// Of the packs that one read triggers, a small one is fetched first. Otherwise they are fetched in
-// the hub's order.
+// If a read triggers several packs, small packs are fetched first. The others are fetched in the
+// hub's order.
 func TestSmallPacksComeFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		bytes [2]int
@@ -378,7 +378,7 @@ func TestStreamIsReplaced(t *testing.T) {
 	})
 }
 
-// A unit that does not fit into the budget leaves the budget to smaller ones.
+// A unit that does not fit into the budget leaves the budget to smaller units.
 func TestBudgetIsLeftToSmallerUnits(t *testing.T) {
 	s := &startup{left: 100}
 	for _, c := range []struct {

@@ -257,7 +257,7 @@ func TestAMountEndsTheOneBefore(t *testing.T) {
 	}
 }
 
-// There are at most maxAtOnce recordings. A new recording replaces one without reads.
+// There are at most maxAtOnce recordings. A new recording replaces a recording without reads.
 func TestRecordingsAreBounded(t *testing.T) {
 	r, _ := recorded(true)
 	var devices []*fakeDevice

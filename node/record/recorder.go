@@ -101,7 +101,8 @@ func (r *Recorder) begin(tree chunk.ID, device Device, next *Request) {
 	}
 }
 
-// makeRoom ends the oldest recording whose start has not begun, and reports whether there was one.
+// makeRoom ends the oldest recording whose start has not begun and that RecordNext did not request.
+// It reports whether there was such a recording.
 func (r *Recorder) makeRoom() bool {
 	i := slices.IndexFunc(r.active, func(a *active) bool { return a.next == nil && a.began.IsZero() })
 	if i < 0 {

@@ -129,7 +129,7 @@ func noImage(word string, names []string) error {
 	return fmt.Errorf("%q: %w; images on this machine: %s", word, ErrNoImage, list(names))
 }
 
-// list returns the first names and the number of the others, as text for an error.
+// list returns the first names and the number of further names, as text for an error.
 func list(names []string) string {
 	const most = 20
 	slices.Sort(names)

@@ -41,7 +41,7 @@ type Status struct {
 	Domain    string                `json:"domain"`
 	CAFile    string                `json:"caFile,omitempty"`
 	HubKeys   []string              `json:"hubKeys"`
-	Signers   []resolver.Signer     `json:"signers"` // the same keys, with the statements that they have signed
+	Signers   []resolver.Signer     `json:"signers"` // the keys in HubKeys, with the statements that they have signed
 	Hubs      []origin.Health       `json:"hubs"`
 	NoHub     int64                 `json:"pullsWithoutHub"`     // failed lookups and index fetches
 	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine

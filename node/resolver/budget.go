@@ -40,9 +40,9 @@ const (
 	answerTTL  = time.Minute
 	unknownTTL = 5 * time.Second
 
-	// lastRenewal is the longest pause between requests for new statements. It is long because some
-	// statements are never renewed: a hub may lack one of the pinned keys.
-	lastRenewal = time.Hour
+	// maxRenewalPause is the longest pause between requests for new statements. It is long because
+	// some statements are never renewed: a hub may lack one of the pinned keys.
+	maxRenewalPause = time.Hour
 )
 
 // Bounds of memory.

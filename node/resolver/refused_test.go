@@ -221,7 +221,7 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 					t.Fatalf("refused %+v, want one with the hub's error", refused)
 				}
 				back.Store(true)
-				time.Sleep(2 * lastRenewal)
+				time.Sleep(2 * maxRenewalPause)
 				synctest.Wait()
 				if left := r.Refused(); len(left) != 0 {
 					t.Errorf("still refused: %+v, want none", left)

@@ -44,7 +44,7 @@ func (c *Chains) Signers() []Signer {
 // pinned. RenewStatements is called after Sweep or HoldAll.
 func (r *Resolver) RenewStatements(ctx context.Context) {
 	// Jitter spreads nodes that were restarted together.
-	backoff := sleep.Backoff{First: time.Second, Most: lastRenewal, Jitter: 0.25}
+	backoff := sleep.Backoff{First: time.Second, Most: maxRenewalPause, Jitter: 0.25}
 	for round := 1; sleep.For(ctx, backoff.After(round)); round++ {
 		for _, chain := range r.toRenew() {
 			r.renewStatement(ctx, chain)

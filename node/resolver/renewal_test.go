@@ -64,13 +64,13 @@ func TestStatementsAreRenewed(t *testing.T) {
 			t.Errorf("asked %d times in a day, want 5 to 40", asked)
 		}
 		change(func() { down, signing = errors.New("down"), append(signing, replacement) })
-		time.Sleep(2 * lastRenewal)
+		time.Sleep(2 * maxRenewalPause)
 		synctest.Wait()
 		if len(missing()) != 1 {
 			t.Errorf("the hub is down: %+v, want a missing signature", r.Signers())
 		}
 		change(func() { down = nil })
-		time.Sleep(2 * lastRenewal)
+		time.Sleep(2 * maxRenewalPause)
 		synctest.Wait()
 		if len(missing()) != 0 {
 			t.Errorf("the hub has both keys: %+v, want no missing signature", r.Signers())

@@ -177,7 +177,7 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	return nil
 }
 
-// abbreviate lists the first names, and the number of the others.
+// abbreviate lists the first names, and the number of further names.
 func abbreviate(names []string) string {
 	const shown = 3
 	text := strings.Join(names[:min(len(names), shown)], ", ")

@@ -65,10 +65,10 @@ func (c *Chains) read(chain string) (*index.Statement, error) {
 	return &s, err
 }
 
-// keep puts a verified statement on disk and into memory, if it is better than the one there
-// (isBetter). The caller holds the chain. When keep returns, the tree is not being removed, and no
-// removal begins while the chain is held. The error wraps errOtherTree if holders of the chain use,
-// or may use, another tree.
+// keep puts a verified statement on disk and into memory, if it is better than the chain's current
+// statement (isBetter). The caller holds the chain. When keep returns, the tree is not being
+// removed, and no removal begins while the chain is held. The error wraps errOtherTree if holders
+// of the chain use, or may use, another tree.
 func (c *Chains) keep(s *index.Statement) error {
 	if c.path(s.Chain) == "" {
 		return fmt.Errorf("%q is not a chainID", s.Chain)

@@ -178,7 +178,8 @@ func TestForgedClaims(t *testing.T) {
 	}
 }
 
-// Allow lets only those pulls have a known chain that may claim it.
+// With TrustImage, Allow refuses a pull whose manifest the hub does not know from the pull's
+// repository. With TrustChain, it refuses no pull.
 func TestAllow(t *testing.T) {
 	image := newImage("app", "a")
 	r, _, _ := newTrusting(t, knowing(t, image))

@@ -4,10 +4,10 @@
 //
 // An index is verified before it gets its name. When it is fetched, and whenever Serve serves the
 // tree, its metadata image is hashed, and checked for contents that could confuse a kernel.
-// (Recover does not read the metadata image: the kernel has mounted it already.) A damaged index is
-// fetched again (WithRepair), also while its device is read. Only a metadata image that is mounted
-// cannot be repaired; Scrub reports it. Missing or old locations are fetched in the background and
-// given to the open devices.
+// (Recover does not read metadata images: the kernel has mounted some already, and Serve verifies
+// the others before their next mount.) A damaged index is fetched again (WithRepair), also while
+// its device is read. Only a metadata image that is mounted cannot be repaired; Scrub reports it.
+// Missing or old locations are fetched in the background and given to the open devices.
 //
 // A tree whose chunks are all cached can have a local device: a file with the same bytes, which
 // the kernel reads without the daemon. It is made of verified chunks and verified again from the

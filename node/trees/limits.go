@@ -11,10 +11,10 @@ const (
 	// cachedPages limits the pages of extent maps in memory: 10 MB, enough to locate 170,000
 	// chunks.
 	cachedPages = 2048
-	// maxEarly limits the trees that are open before they are mounted. The oldest is closed for a
-	// new one; its start is prefetched when it is mounted.
+	// maxEarly limits the trees that are open before they are mounted. To open a further tree, the
+	// oldest one is closed; the start of that tree is prefetched when it is mounted.
 	maxEarly = 16
-	// recoverTogether is how many trees Recover opens at a time. Opening one waits for the disk.
+	// recoverTogether is how many trees Recover opens at a time. Opening a tree waits for the disk.
 	recoverTogether = 16
 
 	// fetchTimeout limits the download of one index, or of one tree's locations.

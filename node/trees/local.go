@@ -123,8 +123,8 @@ func (s *Store) DiscardLocal(tree chunk.ID) (freed int64, err error) {
 	return s.forgetLocal(tree), nil
 }
 
-// discardUnused removes the local device of a tree, if there is one that is not mounted. The
-// caller holds the tree's lock.
+// discardUnused removes the local device of a tree, if the tree has one, and its newest mount does
+// not read it. The caller holds the tree's lock.
 func (s *Store) discardUnused(tree chunk.ID) (freed int64) {
 	if _, has := s.HasLocal(tree); !has || s.isMounted(tree) {
 		return 0
@@ -136,8 +136,8 @@ func (s *Store) discardUnused(tree chunk.ID) (freed int64) {
 	return freed
 }
 
-// yieldLocal removes one local device that is not mounted, and returns how many bytes that freed.
-// It skips trees whose lock is held.
+// yieldLocal removes one local device that the newest mount of its tree does not read, and returns
+// how many bytes that freed. It skips trees whose lock is held.
 func (s *Store) yieldLocal() int64 {
 	for _, tree := range s.allLocals() {
 		unlock, free := s.TryLock(tree)
@@ -154,14 +154,14 @@ func (s *Store) yieldLocal() int64 {
 	return 0
 }
 
-// DropLocal removes the local device of a tree, if there is one that is not mounted, and returns
-// how many bytes that freed.
+// DropLocal removes the local device of a tree, if the tree has one, and its newest mount does not
+// read it. It returns how many bytes that freed.
 func (s *Store) DropLocal(tree chunk.ID) (freed int64) {
 	defer s.Lock(tree)()
 	return s.discardUnused(tree)
 }
 
-// DropLocals removes the local devices that are not mounted.
+// DropLocals removes the local devices that the newest mounts of their trees do not read.
 func (s *Store) DropLocals() {
 	for _, tree := range s.allLocals() {
 		s.DropLocal(tree)

@@ -26,7 +26,8 @@ func (p paths) removing(tree chunk.ID) string {
 // Metadata returns the path of a tree's metadata image.
 func (p paths) Metadata(tree chunk.ID) string { return filepath.Join(p.dir(tree), "metadata") }
 
-// LocalMetadata returns the other name of the metadata image, used with the local device.
+// LocalMetadata returns the second path of a tree's metadata image. Mounts of the local device use
+// this path.
 func (p paths) LocalMetadata(tree chunk.ID) string {
 	return filepath.Join(p.localDir(tree), "metadata")
 }

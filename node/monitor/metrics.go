@@ -321,7 +321,7 @@ func (s *Server) figures() (figures, bool) {
 	defer cancel()
 	status, err := n.Status(ctx)
 	if err != nil {
-		s.log.Warn("metrics of images are missing", "err", err)
+		s.log.Warn("cannot list the images: their metrics are missing", "err", err)
 	}
 	ready := s.reason.Load() == nil
 	return figures{status: status, noImages: err != nil, devices: n.Devices(), ready: ready,

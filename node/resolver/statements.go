@@ -168,6 +168,6 @@ func (c *Chains) sweepFiles() {
 		}
 	}
 	if err != nil {
-		c.log.Warn("cannot remove unused statements", "err", err)
+		c.log.Warn("cannot remove statements that belong to no chain", "err", err)
 	}
 }

@@ -64,7 +64,8 @@ func (f fetcher) fetchParts(ctx context.Context, tree chunk.ID, dir string, begu
 	if err == nil {
 		return nil
 	}
-	f.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(), "err", err)
+	f.log.Warn("a tree has no valid locations: chunks are fetched by their IDs until locations arrive",
+		"tree", tree.Short(), "err", err)
 	return removeIfExists(locations)
 }
 

@@ -174,8 +174,8 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	var locations *index.Locations
 	o.hint.file, locations, err = openLocations(s.locations(tree), tree, o.Header.Extents)
 	if err != nil {
-		s.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(),
-			"err", err)
+		s.log.Warn("a tree has no valid locations: chunks are fetched by their IDs until locations arrive",
+			"tree", tree.Short(), "err", err)
 	}
 	o.Device = s.prefetcher.Open(extents, locations, s.log)
 	o.Device.LocateWith(func() <-chan struct{} { return s.refresh(tree) })

@@ -11,8 +11,8 @@ import (
 	"lighter/hub/objects"
 )
 
-// Objects on S3 are read without S3's checksums: the SDK would print a line about each one that was
-// uploaded in parts.
+// Objects on S3 are read without S3's checksums: the SDK would print a line about each object that
+// was uploaded in parts.
 func TestReadsWithoutChecksums(t *testing.T) {
 	mode := "no object was read"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -38,6 +38,6 @@ func TestReadsWithoutChecksums(t *testing.T) {
 	}
 	defer o.Close()
 	if b, err := io.ReadAll(o); err != nil || string(b) != "bytes" || mode != "" {
-		t.Errorf("read %q, %v, with the checksum mode %q; want none", b, err, mode)
+		t.Errorf("read %q (%v) with the checksum mode %q, want %q without a mode", b, err, mode, "bytes")
 	}
 }

@@ -26,8 +26,8 @@ func NameBucket(name string, err error) error {
 
 // noBucket is the error about a bucket that does not exist.
 func noBucket(name string) error {
-	return fmt.Errorf("there is no bucket %q, or its name is not valid: correct its URL, or make it; "+
-		"if it had objects, restore them, or run lighter fsck --repair then", name)
+	return fmt.Errorf("there is no bucket %q, or its name is not valid: correct its URL, or make the bucket; "+
+		"if the bucket had objects, restore them, or run lighter fsck --repair afterwards", name)
 }
 
 // makeKinds makes the directories of the kinds of objects. If they are missing later, the file

@@ -10,7 +10,8 @@ import (
 	"lighter/hub/objects"
 )
 
-// wantUnavailable fails the test unless everything that is asked about objects gets ErrUnavailable.
+// wantUnavailable fails the test unless the methods about objects return ErrUnavailable, and Ping
+// an error.
 func wantUnavailable(t *testing.T, s *objects.Store) {
 	t.Helper()
 	id := chunk.Sum([]byte("x"))
@@ -29,16 +30,17 @@ func wantUnavailable(t *testing.T, s *objects.Store) {
 	for what, err := range map[string]error{"Open": opened, "Size": size, "OpenUnit": unit, "List": listed,
 		"Publish": published} {
 		if !errors.Is(err, objects.ErrUnavailable) || errors.Is(err, objects.ErrNotFound) {
-			t.Errorf("%s: %v, want ErrUnavailable", what, err)
+			t.Errorf("%s: error %v, want ErrUnavailable and not ErrNotFound", what, err)
 		}
 	}
 	if s.Ping(t.Context()) == nil {
-		t.Error("Ping: got no error")
+		t.Error("Ping: got no error, want one")
 	}
 }
 
-// A directory whose file system was unmounted does not say that objects are lost, and gets no new
-// ones. It is used again when the file system is back.
+// If the file system of the bucket's directory is unmounted, errors do not say that objects are
+// missing, and no object is written below the mount point. When the file system is back, it is used
+// again.
 func TestStoreWithoutItsFileSystem(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "objects")
 	s, err := objects.Open(t.Context(), "file://"+dir)
@@ -47,19 +49,19 @@ func TestStoreWithoutItsFileSystem(t *testing.T) {
 	}
 	defer s.Close()
 	if _, err := s.Size(t.Context(), objects.LayerKey("sha256:aa")); !errors.Is(err, objects.ErrNotFound) {
-		t.Errorf("an unknown object: %v, want ErrNotFound", err)
+		t.Errorf("an unknown object: error %v, want ErrNotFound", err)
 	}
 	if err := errors.Join(os.Rename(dir, dir+".away"), os.Mkdir(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	wantUnavailable(t, s)
 	if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
-		t.Fatalf("%v, want an empty directory", err)
+		t.Fatalf("cannot put the directory back: %v; want the mount point empty", err)
 	}
 	if err := s.Ping(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.Size(t.Context(), objects.LayerKey("sha256:aa")); !errors.Is(err, objects.ErrNotFound) {
-		t.Errorf("an unknown object, in the end: %v, want ErrNotFound", err)
+		t.Errorf("an unknown object, with the file system again: error %v, want ErrNotFound", err)
 	}
 }

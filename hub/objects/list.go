@@ -17,8 +17,8 @@ import (
 	"gocloud.dev/blob"
 )
 
-// kinds are the first parts of the objects' keys, sorted. A bucket may have other things beside
-// them.
+// kinds are the prefixes of the objects' keys, sorted. A bucket may also have keys with other
+// prefixes.
 var kinds = []string{"indexes/", "layers/", "locations/", "packs/"}
 
 // Info describes an object.
@@ -41,7 +41,7 @@ func (s *Store) List(ctx context.Context, after string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		for _, kind := range kinds {
 			if after >= kind && !strings.HasPrefix(after, kind) {
-				continue // all keys of the kind are before it
+				continue // the parameter after is beyond all keys of this kind
 			}
 			for info, err := range list(ctx, kind, after) {
 				if err != nil {

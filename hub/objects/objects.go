@@ -9,10 +9,10 @@
 //	locations/ID.zst      the locations of a tree, zstd-compressed; ID: SHA-256 of the plain bytes
 //	layers/DIFFID.zst     the record of a layer, zstd-compressed
 //
-// The package does not know which objects are needed. Of their contents it reads only locations,
-// and the tables of packs, which say where the units are.
+// The package does not know which objects are needed. It interprets the contents of locations and
+// packs only: locations, units, and the tables of packs, which say where the units are.
 //
-// Hazard: in a directory, objects are renamed to their places. So the scratch directory must be on
+// Hazard: if the bucket is a directory, Publish renames files into it. So these files must be on
 // the same file system.
 package objects
 
@@ -59,19 +59,20 @@ func LayerKey(diffID string) string {
 
 // Store is an open bucket. It is safe for concurrent use.
 type Store struct {
-	// Tables are the store's own, unless the caller replaces them, before the store is used, with
-	// those of the process.
+	// Tables caches the tables of packs. Each store has a cache of its own, unless the caller sets
+	// one that all stores of the process share, before the store is used.
 	Tables *Tables
 
 	bucket *blob.Bucket
-	dir    string // of the bucket; empty if it is not a directory
+	dir    string // the bucket's path; empty if the bucket is not a directory
 	// s3Bucket is the bucket's name on S3, and s3Prefix begins the keys there, for requests that
 	// package blob does not have.
 	s3Bucket, s3Prefix string
 }
 
-// Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in, with
-// prefix=PREFIX in its query if the objects are below a prefix of the bucket.
+// Open opens the bucket at a URL: file:///DIR, or a URL with the scheme of another driver that is
+// built in. If the query of such a URL has prefix=PREFIX, the objects are below that prefix of the
+// bucket.
 func Open(ctx context.Context, bucketURL string) (*Store, error) {
 	u, err := url.Parse(bucketURL)
 	if err != nil {
@@ -130,8 +131,7 @@ func (s *Store) Close() error { return s.bucket.Close() }
 // Staged is a finished file that becomes an object.
 type Staged struct{ Key, Path string }
 
-// CompressFile writes a compressed object that is small in memory to a file, syncs it, and returns
-// its size.
+// CompressFile compresses plain into a file, syncs the file, and returns its size in bytes.
 func CompressFile(path string, plain []byte) (int64, error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -151,9 +151,9 @@ func CompressFile(path string, plain []byte) (int64, error) {
 // transfersAtOnce bounds the uploads, and the deletions, of one call.
 const transfersAtOnce = 8
 
-// Publish makes objects of files and removes the files. Their writers have synced them. An existing
-// object is replaced by an equivalent one. After an error some of the objects may exist: the caller
-// deletes them.
+// Publish makes objects of files and removes the files. The caller has synced the files. An
+// existing object with the same key is replaced: both have equivalent contents. After an error some
+// of the objects may exist; the caller deletes them.
 func (s *Store) Publish(ctx context.Context, staged []Staged) error {
 	publish := s.upload
 	if s.dir != "" {
@@ -202,7 +202,7 @@ func (s *Store) move(ctx context.Context, f Staged) error {
 	return os.Rename(f.Path, to)
 }
 
-// syncDirs makes the names in a directory durable.
+// syncDirs makes the names of renamed files durable, if the bucket is a directory.
 func (s *Store) syncDirs(staged []Staged) error {
 	if s.dir == "" || len(staged) == 0 {
 		return nil
@@ -298,12 +298,13 @@ func (s *Store) openRange(ctx context.Context, key string, offset, length int64)
 var ErrUnavailable = away.New("the bucket is not available")
 
 // IsAway reports whether an error says that the bucket is not available. If the bucket answers, the
-// error is about one object, and the same will fail again.
+// error is about one object, and the same request would fail again.
 func (s *Store) IsAway(ctx context.Context, err error) bool {
 	return errors.Is(err, ErrUnavailable) && s.Ping(ctx) != nil
 }
 
-// errorOf names the object that the bucket's error is about.
+// errorOf adds an object's key to an error of the bucket. It marks the error with ErrNotFound or
+// ErrUnavailable if it means one of these.
 func (s *Store) errorOf(key string, err error) error {
 	err = NameBucket(s.s3Bucket, err)
 	switch {

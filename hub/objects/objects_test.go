@@ -13,7 +13,8 @@ import (
 	"lighter/test/testkit/objectstest"
 )
 
-// A bucket in memory stands for those that are not directories.
+// The contract holds for a directory and for a bucket in memory, which stands for all other
+// buckets.
 func TestConformance(t *testing.T) {
 	for name, url := range map[string]func(dir string) string{
 		"directory": func(dir string) string { return "file://" + dir },
@@ -34,12 +35,12 @@ func TestConformance(t *testing.T) {
 func TestOpenFails(t *testing.T) {
 	for _, url := range []string{"nonsense://x", "://", "file:///dev/null/x"} {
 		if _, err := objects.Open(t.Context(), url); err == nil {
-			t.Errorf("open %s: got no error", url)
+			t.Errorf("open %s: got no error, want one", url)
 		}
 	}
 }
 
-// A store does not have the packs of another store with which it shares the tables in memory.
+// Stores that share the cache of tables do not share packs.
 func TestSharedTables(t *testing.T) {
 	open := func() *objects.Store {
 		s, err := objects.Open(t.Context(), "mem://")
@@ -68,9 +69,9 @@ func TestSharedTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := one.CountUnits(t.Context(), id); n != 1 || err != nil {
-		t.Errorf("%d units, %v, want 1", n, err)
+		t.Errorf("the store has %d units of its pack (%v), want 1", n, err)
 	}
 	if n, err := other.CountUnits(t.Context(), id); !errors.Is(err, objects.ErrNotFound) {
-		t.Errorf("the other store has %d units, %v, want ErrNotFound", n, err)
+		t.Errorf("the other store has %d units of the pack (error %v), want ErrNotFound", n, err)
 	}
 }

@@ -20,11 +20,11 @@ import (
 // stallParameter is the parameter of a bucket's URL that replaces stallTimeout.
 const stallParameter = "stall_timeout"
 
-// OpenS3 opens the bucket at an S3 URL, as gocloud.dev reads it, without the parameter "prefix". A
-// request that stalls ends: see stallTimeout, which the parameter "stall_timeout" replaces. S3's
-// checksums are not compared, unless the URL asks for that: digests are compared anyway, and the
-// SDK writes a line to standard error for each object that was uploaded in parts. The caller closes
-// the bucket.
+// OpenS3 opens the bucket at an S3 URL as gocloud.dev reads it, except that it ignores the
+// parameter "prefix". A request that stalls for longer than stallTimeout ends. The parameter
+// "stall_timeout" replaces this limit. S3's checksums are compared only if the URL asks for that:
+// digests are compared anyway, and the SDK would write a line to standard error for each object
+// that was uploaded in parts. The caller closes the bucket.
 func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 	const checksums = "response_checksum_validation"
 	query, stall := u.Query(), stallTimeout
@@ -40,7 +40,7 @@ func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 	query.Del(stallParameter)
 	query.Del("prefix")
 	u.RawQuery = query.Encode()
-	unlimited, err := blob.OpenBucket(ctx, u.String()) // it reads the URL
+	unlimited, err := blob.OpenBucket(ctx, u.String()) // reads the other parameters
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 // deletePage is the number of objects in one request to S3, which is its maximum.
 const deletePage = 1000
 
-// deleteMany deletes objects on S3 with one request for a thousand of them.
+// deleteMany deletes objects on S3 with one request for each thousand.
 func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string) error {
 	var errs []error
 	for page := range slices.Chunk(keys, deletePage) {
@@ -88,8 +88,8 @@ func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string
 	return errors.Join(errs...)
 }
 
-// put uploads a file to S3 with one request. The library would upload parts of 8 MiB, which it
-// holds in memory and which the server puts together again.
+// put uploads a file to S3 with one request. The library would upload parts of 8 MiB, which take
+// memory here and which the server would join.
 func (s *Store) put(ctx context.Context, key string, file *os.File) error {
 	contentType := "application/octet-stream"
 	client := (*s3.Client)(nil)

@@ -53,7 +53,8 @@ func TestConformanceOfS3(t *testing.T) {
 	objectstest.Run(t, func(t *testing.T) *objects.Store { return openStore(t, newBucket(t)) }, (*testing.T).TempDir)
 }
 
-// Stores below a prefix of a bucket have objects of their own, whatever the bucket has beside them.
+// A store below a prefix of a bucket keeps the contract. It shares no objects with stores below
+// other prefixes, or with a store of the whole bucket.
 func TestConformanceOfPrefixes(t *testing.T) {
 	newBucket := openBuckets(t)
 	objectstest.Run(t, func(t *testing.T) *objects.Store { return openStore(t, newBucket(t)+"&prefix=domains/a/") },
@@ -83,12 +84,12 @@ func TestConformanceOfPrefixes(t *testing.T) {
 			got = append(got, info.Key)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("store %q has %v after the first, want %v", name, got, want)
+			t.Errorf("store %q lists %v after the first key, want %v", name, got, want)
 		}
 	}
 }
 
-// A bucket that was deleted does not say that objects are lost.
+// If the bucket was deleted, errors do not say that objects are missing.
 func TestStoreWithoutItsBucket(t *testing.T) {
 	server, err := s3.New()
 	if err != nil {
@@ -138,7 +139,7 @@ func TestDeleteTakesOneRequest(t *testing.T) {
 		t.Errorf("%d requests to delete %d objects, want 1", n, len(keys))
 	}
 	for o := range s.List(t.Context(), "") {
-		t.Errorf("%s is left", o.Key)
+		t.Errorf("object %s is left after the deletion", o.Key)
 	}
 }
 
@@ -151,13 +152,13 @@ func TestBucketsThatCannotBeUsed(t *testing.T) {
 		"other port":     "s3://bucket-1?region=us-east-1&endpoint=http://127.0.0.1:1&use_path_style=true",
 	} {
 		if _, err := objects.Open(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "open bucket s3://") {
-			t.Errorf("%s: %v, want an error that names it", name, err)
+			t.Errorf("%s: error %v, want one that names the bucket", name, err)
 		}
 	}
 }
 
-// The first of equal requests to a faulty server fails, or is slow, and is made again. Only bytes
-// that are cut off while they are read are an error.
+// Each request to a faulty server fails, hangs or is slow once. If it fails or hangs, it is made
+// again. Only an answer that is cut off while it is read is an error.
 func TestFaultyS3(t *testing.T) {
 	newBucket := openBuckets(t)
 	content := make([]byte, 16<<20)
@@ -175,12 +176,12 @@ func TestFaultyS3(t *testing.T) {
 			b, err := read(t.Context(), s, key)
 			if name == "cut" {
 				if err == nil {
-					t.Errorf("read %d of %d bytes without an error", len(b), len(content))
+					t.Errorf("read %d of %d bytes without an error, want an error", len(b), len(content))
 				}
 				b, err = read(t.Context(), s, key)
 			}
 			if err != nil || !bytes.Equal(b, content) {
-				t.Errorf("read %d bytes, %v, want %d", len(b), err, len(content))
+				t.Errorf("read %d bytes (%v), want the %d bytes of the object", len(b), err, len(content))
 			}
 			if size, err := s.Size(t.Context(), key); err != nil || size != int64(len(content)) {
 				t.Errorf("size %d, %v, want %d", size, err, len(content))

@@ -19,14 +19,14 @@ import (
 const (
 	// connectTimeout bounds the connection, and after it the TLS handshake.
 	connectTimeout = 10 * time.Second
-	// stallTimeout bounds the time in which no byte of a request moves: of its body, until its
-	// answer begins, and of the answer. A server needs some of it to delete 1,000 objects with one
-	// request. AWS's SDK for Python has the same limit for all requests.
+	// stallTimeout bounds the time in which no byte moves: while the request's body is sent, until
+	// the answer begins, and while the answer's body is read. It leaves a server time to delete
+	// 1,000 objects with one request. AWS's SDK for Python has the same limit for all requests.
 	stallTimeout = time.Minute
 	// A server that copies an object, or completes an upload, may be silent copyFactor times as
-	// long. AWS begins its answer at once, and then sends spaces. Others copy the bytes first:
-	// versitygw took 14 s for 1 GiB on a busy virtual machine, and S3 copies up to 5 GiB with one
-	// request. 15 minutes are enough for these at 6 MB/s.
+	// long. AWS begins its answer at once, and then sends spaces. Other servers copy the bytes
+	// before they answer: versitygw took 14 s for 1 GiB on a busy virtual machine. One request
+	// copies up to 5 GiB. 15 minutes are enough for 5 GiB at 6 MB/s.
 	copyFactor = 15
 )
 
@@ -40,7 +40,7 @@ func (e *stallError) Error() string {
 	return fmt.Sprintf("%s: the server has stalled: no byte moved for %v", e.method, e.limit)
 }
 
-// Timeout and Temporary make it a net.Error.
+// Timeout and Temporary make the error a net.Error.
 func (e *stallError) Timeout() bool   { return true }
 func (e *stallError) Temporary() bool { return true }
 
@@ -118,7 +118,7 @@ func (w *stallWatch) answered() {
 	w.timer.Stop()
 }
 
-// errorOf returns the reason if err is about the cancelled request.
+// errorOf returns the watch's stallError if the watch has cancelled the request, and err otherwise.
 func (w *stallWatch) errorOf(err error) error {
 	if errors.Is(context.Cause(w.ctx), w.stalled) {
 		return w.stalled
@@ -133,7 +133,7 @@ type sentBody struct {
 }
 
 func (b *sentBody) Read(p []byte) (int, error) {
-	b.watch.sent() // the bytes of the Read before
+	b.watch.sent() // the bytes of the previous Read
 	return b.ReadCloser.Read(p)
 }
 

@@ -20,7 +20,7 @@ import (
 	"lighter/hub/objects"
 )
 
-// stall is the limit of the tests' requests.
+// stall is the time after which the requests of the tests count as stalled.
 const stall = time.Second
 
 // signed sets credentials for S3.
@@ -29,8 +29,8 @@ func signed(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 }
 
-// s3URL returns the URL of a bucket at a server that answers as handler does. The kernel holds few
-// bytes that the server has not read.
+// s3URL returns the URL of a bucket at a server that answers as handler does. The kernel buffers
+// few bytes that the server has not read.
 func s3URL(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -45,7 +45,7 @@ func s3URL(t *testing.T, handler http.HandlerFunc) string {
 	return "s3://bucket?" + q.Encode()
 }
 
-// openAt opens the store at a server that answers requests about objects as handler does.
+// openAt opens a store at a server that answers requests about packs as handler does.
 func openAt(t *testing.T, handler http.HandlerFunc) *objects.Store {
 	t.Helper()
 	s, err := objects.Open(t.Context(), s3URL(t, func(w http.ResponseWriter, req *http.Request) {
@@ -82,8 +82,8 @@ func stagedFile(t *testing.T, size int) string {
 	return path
 }
 
-// A request that a server has accepted and does not answer is made three times in all. It ends
-// without the caller's context.
+// A request that a server accepts and does not answer is made three times in all. Then it fails,
+// although the caller's context has not ended.
 func TestHangingRequestsEnd(t *testing.T) {
 	large := 32 << 20 // more than the kernel's buffers
 	signed(t)
@@ -142,7 +142,7 @@ func TestHangingRequestsEnd(t *testing.T) {
 					t.Fatal("the request has not ended after a minute")
 				}
 				if (err != nil) != (hanging > 2) || tries.Load() != 3 {
-					t.Errorf("%v after %d tries, want 3, the last of which answered: %t", err, tries.Load(),
+					t.Errorf("error %v after %d tries, want 3 tries, and success: %t", err, tries.Load(),
 						hanging == 2)
 				}
 				if err != nil && (errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "stalled")) {
@@ -153,7 +153,7 @@ func TestHangingRequestsEnd(t *testing.T) {
 	}
 }
 
-// An answer that stops in the middle is an error, and not an object that ends there.
+// An answer that stops in the middle is an error, and not the end of the object.
 func TestStalledAnswerIsAnError(t *testing.T) {
 	signed(t)
 	s := openAt(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -164,17 +164,17 @@ func TestStalledAnswerIsAnError(t *testing.T) {
 	})
 	if b, err := read(t.Context(), s, "packs/a"); !errors.Is(err, objects.ErrUnavailable) ||
 		errors.Is(err, context.Canceled) {
-		t.Errorf("read %d bytes, %v, want ErrUnavailable", len(b), err)
+		t.Errorf("read %d bytes, error %v, want ErrUnavailable and not Canceled", len(b), err)
 	}
 }
 
-// A transfer that makes progress may take longer than the limit, in both directions, and its reader
-// may pause. So may a copy by the server.
+// An upload or a download that makes progress may take longer than the limit, and its reader may
+// pause for longer. The server may also take longer to copy an object.
 func TestSlowTransfersSucceed(t *testing.T) {
 	signed(t)
 	const steps = 8
 	tick := stall / 4
-	size := steps * (4 << 20) // more than the kernel holds
+	size := steps * (4 << 20) // more than the kernel buffers
 	slowly := func(w http.ResponseWriter, req *http.Request) {
 		switch req.Method {
 		case http.MethodGet:

@@ -54,13 +54,13 @@ func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
 // its table, so this is 1 to 2 MB for 32 GB of packs.
 const cachedTables = 2048
 
-// Tables are the tables of the packs that were read last, of one store or of all stores of a
+// Tables caches the tables of the packs that were read last, of one store or of all stores of a
 // process. It is safe for concurrent use.
 type Tables struct {
 	cache *lru.Cache[tableKey, *pack.Table]
 }
 
-// tableKey names the table of a pack in one store: another one may not have the pack.
+// tableKey names the table of a pack in one store. Other stores need not have the pack.
 type tableKey struct {
 	store *Store
 	pack  chunk.ID

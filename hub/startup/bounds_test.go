@@ -9,18 +9,18 @@ import (
 	"lighter/format/chunk"
 )
 
-// Domains share the bounds of what is remembered of trees. No domain sees what another one
-// remembers.
+// All domains together keep to one bound of the device sizes and of the uses in memory. A domain
+// does not see the sizes that another domain has cached.
 func TestDomainsShareBounds(t *testing.T) {
 	one, other := &trees{}, &trees{}
 	var sizes deviceSizes
 	tree := chunk.Sum([]byte("a"))
 	sizes.set(treeOf{one, tree}, 7)
 	if size, known := sizes.get(treeOf{one, tree}); size != 7 || !known {
-		t.Errorf("size %d, known: %v, want 7", size, known)
+		t.Errorf("size %d, known: %v, want 7, true", size, known)
 	}
 	if _, known := sizes.get(treeOf{other, tree}); known {
-		t.Error("a domain knows the tree of another one")
+		t.Error("a domain knows the size of a tree of another domain")
 	}
 	for n := range 2 * maxSizes {
 		sizes.set(treeOf{[]*trees{one, other}[n%2], chunk.Sum([]byte{byte(n), byte(n >> 8)})}, 1)

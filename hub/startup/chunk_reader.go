@@ -25,7 +25,7 @@ func newChunkReader(c *catalog.Catalog, o *objects.Store) *chunkReader {
 	return &chunkReader{catalog: c, objects: o, where: map[chunk.ID]chunk.Unit{}, units: map[chunk.Unit]*pack.Unit{}}
 }
 
-// lookup looks up the units of many chunks with one query.
+// lookup looks up the units of many chunks together, which is faster than one by one.
 func (r *chunkReader) lookup(ctx context.Context, ids []chunk.ID) error {
 	found, err := r.catalog.Units(ctx, ids)
 	if err != nil {

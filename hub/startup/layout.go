@@ -20,7 +20,7 @@ import (
 
 // maker makes the layouts of trees, and recompresses their startup packs. It runs the jobs of both
 // kinds. A layout is published only while the job belongs to this process, and replaces only the
-// layout that was current when it was begun.
+// layout that the tree had when the work on the new one began.
 type maker struct {
 	Config
 	trees      *trees
@@ -28,7 +28,7 @@ type maker struct {
 	quota      *quota
 	timing     *Timing
 
-	made, givenUp atomic.Int64 // layouts made, and trees given up
+	made, givenUp atomic.Int64 // layouts made, and layouts given up after maxTries failures
 }
 
 // run makes the layout of a tree.
@@ -146,7 +146,8 @@ func (m *maker) plan(ctx context.Context, t *openTree, kept []trace.Recording) (
 	return t.Layout(ctx, kept, guesses, limit/treeShare)
 }
 
-// guess returns recordings of starts that were not reported. A tree without an image has none.
+// guess returns recordings of likely starts, which no node has reported. It returns none for a tree
+// without an image.
 func (m *maker) guess(ctx context.Context, t *openTree) ([]trace.Recording, error) {
 	images, err := m.Catalog.TreeImages(ctx, t.ID())
 	if err != nil || len(images) == 0 {

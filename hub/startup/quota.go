@@ -19,7 +19,7 @@ type quota struct {
 	limit   int64 // bytes; 0: the default
 	timing  *Timing
 	log     *slog.Logger
-	room    *semaphore.Weighted // has one slot for each element of used
+	room    *semaphore.Weighted // each element of used takes a slot; all domains share the slots
 
 	mu   sync.Mutex             // guards the following
 	used map[chunk.ID]time.Time // last uses of trees that the catalog does not have yet

@@ -48,7 +48,7 @@ func (m *maker) recompress(ctx context.Context, j *jobs.Running) error {
 	defer cancel()
 	switch err := m.recompressTree(limited, j.Lease(), tree, j.Payload); {
 	case errors.Is(err, errSuperseded), errors.Is(err, catalog.ErrChanged), isMissing(err):
-		return nil // the other layout has a job of its own
+		return nil // another layout has a job of its own, and a removed tree needs none
 	case err != nil:
 		return err
 	}

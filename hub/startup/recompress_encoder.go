@@ -55,8 +55,8 @@ func (e *bestEncoder) encode(ctx context.Context, dst, content []byte) ([]byte, 
 	return e.library.EncodeAll(content, dst), nil
 }
 
-// run compresses the content with the program. It passes the length, so that decoding needs no more
-// memory than that.
+// run compresses the content with the program. It passes the content's length to the program, so
+// that decoding needs no more memory than that length.
 func (e *bestEncoder) run(ctx context.Context, content []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
@@ -87,7 +87,7 @@ func (e *bestEncoder) run(ctx context.Context, content []byte) ([]byte, error) {
 // boundedBuffer keeps what a program writes, up to a bound.
 type boundedBuffer struct {
 	all  []byte
-	most int
+	most int // bytes
 }
 
 func (b *boundedBuffer) Write(p []byte) (int, error) {

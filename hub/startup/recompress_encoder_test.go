@@ -13,7 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Whatever the zstd program does, the result can be decoded. So can the result without the program.
+// The result can be decoded, whatever the zstd program does, and also without the program.
 func TestBestEncoder(t *testing.T) {
 	content := []byte(strings.Repeat("what compresses, the better the more is tried; ", 10_000))
 	path := os.Getenv("PATH")

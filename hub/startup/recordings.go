@@ -32,8 +32,8 @@ func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t tr
 	return r.catalog.Starts.AddTrace(ctx, tree, sender, compressText(t.Encode()), delay)
 }
 
-// load returns the recordings of a tree, and their encoded form in the catalog. Unreadable
-// recordings count as none.
+// load returns the recordings of a tree, and body, their encoded form in the catalog. It returns no
+// recordings if body cannot be read.
 func (r *recordings) load(ctx context.Context, tree chunk.ID) (kept []trace.Recording, body []byte, err error) {
 	body, err = r.catalog.Starts.Recordings(ctx, tree)
 	if err != nil || body == nil {

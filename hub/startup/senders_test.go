@@ -24,8 +24,8 @@ func TestSenderFull(t *testing.T) {
 	}
 }
 
-// A sender's traces and new workloads of an image are limited. Other images and senders have limits
-// of their own.
+// A sender's traces and new workloads of a tree are limited. Other trees, senders and domains have
+// limits of their own.
 func TestSenders(t *testing.T) {
 	var s senders
 	one, other := &recordings{}, &recordings{}
@@ -58,7 +58,7 @@ func TestSenders(t *testing.T) {
 		s.count([]*recordings{one, other}[i%2].from(address, treeA), 1, 0, now)
 	}
 	if len(s.all) > maxSenders {
-		t.Errorf("%d senders in memory, want at most %d", len(s.all), maxSenders)
+		t.Errorf("%d pairs of sender and tree in memory, want at most %d", len(s.all), maxSenders)
 	}
 }
 

@@ -99,10 +99,10 @@ type Service struct {
 	maker      *maker
 
 	*Bounds
-	taken, refused atomic.Int64 // numbers of traces
+	taken, refused atomic.Int64 // calls of Take without and with an error
 }
 
-// New returns a service, and adds its kinds of jobs to the queue.
+// New returns a service, and adds its kinds of jobs to the queue c.Jobs.
 func New(c Config) *Service {
 	timing := defaultTiming
 	s := &Service{Timing: &timing, config: c, Bounds: c.Bounds}
@@ -117,8 +117,8 @@ func New(c Config) *Service {
 	return s
 }
 
-// Run records uses of trees and sweeps, until ctx ends. The queue makes layouts and recompresses
-// packs.
+// Run writes uses of trees to the catalog and calls Sweep, at intervals, until ctx ends. The jobs
+// that make layouts and recompress packs run in the queue.
 func (s *Service) Run(ctx context.Context) error {
 	sweep := time.NewTimer(0)
 	defer sweep.Stop()
@@ -149,7 +149,8 @@ func (s *Service) Run(ctx context.Context) error {
 
 // Sweep deletes startup packs that were retired before a time of the database's clock, and later
 // ones beyond keepBytes. It queues layouts without packs for trees that have had neither an image
-// nor a holder since then, and for the least recently used trees beyond the limit.
+// nor a holder since then, and for the least recently used trees if all startup packs exceed the
+// limit.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	if err := s.config.Catalog.Starts.Unserved(ctx, before); err != nil {
 		return err
@@ -169,7 +170,8 @@ func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	return nil
 }
 
-// dropRetired deletes some retired startup packs. It reports whether there were any.
+// dropRetired deletes some of the retired startup packs that Sweep deletes. It reports whether
+// there were any.
 func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64) (bool, error) {
 	c := s.config.Catalog
 	now, err := c.Now(ctx)
@@ -195,8 +197,9 @@ func (s *Service) Limit(ctx context.Context) (int64, error) { return s.quota.byt
 // Used records that a tree was used: a start of it is likely.
 func (s *Service) Used(tree chunk.ID) { s.quota.use(tree) }
 
-// Take keeps a trace of a tree that a ready image has. body is the trace as package trace encodes
-// it, sender the result of SenderOf. Errors are report.ErrInvalid, report.ErrBusy,
+// Take stores a trace of a tree that a ready image has or somebody holds. The trace is merged into
+// the tree's recordings when the tree's layout is made. body is the trace as package trace encodes
+// it. sender is the result of SenderOf. Errors are report.ErrInvalid, report.ErrBusy,
 // report.ErrSenderFull if the sender has sent enough traces of this tree, catalog.ErrFull if too
 // many traces wait to be merged, catalog.ErrNotFound and objects.ErrNotFound.
 func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
@@ -230,8 +233,8 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 	return nil
 }
 
-// Import adds exported recordings, perhaps of another image, to those of a tree. Errors are as for
-// Take.
+// Import adds exported recordings, perhaps of another image, to those of a tree. Errors are
+// report.ErrInvalid, report.ErrBusy, catalog.ErrFull and catalog.ErrNotFound, as for Take.
 func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
 	if err := enter(ctx, s.writeSlots, maxWrites); err != nil { // the text may be long
 		return err
@@ -296,8 +299,8 @@ func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 
 // Counts are the service's figures since the hub started.
 type Counts struct {
-	Taken, Refused int64 // traces of nodes
-	Laid, GivenUp  int64 // layouts made, and trees given up
+	Taken, Refused int64 // traces of nodes that were accepted, and those that were not
+	Laid, GivenUp  int64 // layouts that were made, and those that were given up after maxTries failures
 }
 
 // Counts returns the figures.
@@ -316,7 +319,8 @@ func enter(ctx context.Context, slots *semaphore.Weighted, n int64) error {
 	return nil
 }
 
-// isMissing reports whether an error of the stores means that there is no such entry.
+// isMissing reports whether an error means that the catalog has no such entry, or that an object
+// does not exist.
 func isMissing(err error) bool {
 	return errors.Is(err, catalog.ErrNotFound) || errors.Is(err, objects.ErrNotFound)
 }

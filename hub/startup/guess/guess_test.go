@@ -69,7 +69,7 @@ func open(t testing.TB, root *tree.Node, chunks map[chunk.ID]string) *Image {
 	return &Image{Metadata: image, Extents: m, Chunk: read}
 }
 
-// dir makes the directory of a path. Files have one chunk and are executable.
+// dir makes the directory of a path. Files are executable. A file is inline or has one chunk.
 func (c contents) dir(at string, chunks map[chunk.ID]string) *tree.Node {
 	var names []string
 	for name := range c {
@@ -289,7 +289,7 @@ if TYPE_CHECKING:
 	}
 }
 
-// Odd and hostile images get smaller guesses, and no errors.
+// The guess of an odd or hostile image is small, and no error.
 func TestGuessOfOddImages(t *testing.T) {
 	loop := contents{"/a": "-> b", "/b": "-> a", "/c": "-> c/c/c/c", "/d": "-> " + strings.Repeat("d/", 2000)}
 	shebangs := contents{"/s": long("#!/s"), "/e": long("#!/usr/bin/env env env"), "/n": long("#!"),
@@ -303,7 +303,7 @@ func TestGuessOfOddImages(t *testing.T) {
 	for _, c := range []struct {
 		files contents
 		argv  []string
-		most  int // entries of a guess
+		most  int // the largest allowed number of entries of the first guess
 	}{
 		{contents{}, nil, 0}, {contents{}, []string{""}, 0}, {contents{}, []string{"missing"},
 			0}, {contents{"/x/y": "z"}, []string{"/x"}, 0},

@@ -173,7 +173,7 @@ func (p *python) extension(dir, name string) bool {
 // scan adds what a source file imports at module level, outside of functions and classes. pkg is
 // the file's package.
 func (p *python) scan(source, pkg string, depth int) {
-	inside := false // a function, a class, or an import for type checkers only
+	inside := false // in a function, a class, or a block for type checkers only
 	for line := range strings.Lines(source) {
 		text := strings.TrimLeft(line, " \t")
 		first, rest, _ := strings.Cut(strings.TrimRight(text, "\r\n"), " ")

@@ -18,15 +18,17 @@ const (
 	// lose weight.
 	maxStarts = 4096
 	// A recording belongs to a workload if its similarity to the workload's first sample is at
-	// least minSimilarity: the bytes that both read, divided by the bytes that at least one reads,
-	// counted by parts of profileBlock bytes. maxProfile bounds the parts looked at, repeated ones
-	// included.
+	// least minSimilarity. The similarity of two recordings is the number of bytes that both read,
+	// divided by the number that at least one reads. Bytes are counted by parts of files, of
+	// profileBlock bytes each. maxProfile bounds the parts looked at for one recording, repeated
+	// ones included.
 	minSimilarity = 0.8
 	profileBlock  = 64 << 10
 	maxProfile    = 1 << 17
 	// A workload with less than one in outlierShare of all starts is an outlier.
 	outlierShare = 100
-	// A workload with a single start can be an outlier if others have at least minEvidence starts.
+	// A workload with a single start can be an outlier only if the other workloads have at least
+	// minEvidence starts: see discountOutliers.
 	minEvidence = 3
 	// firstGuess is the number of starts that the first guess stands for if no real start is known.
 	// Each further guess stands for one.
@@ -34,8 +36,9 @@ const (
 
 	// Groups.
 
-	// One trigger less is worth this many wasted plain bytes: it saves a round trip of some
-	// milliseconds. Fetching at mount is worth more, since no reader waits for the first chunk.
+	// If a start fetches two groups, merging them saves a trigger, and so a round trip of some
+	// milliseconds. This is worth triggerWorth wasted plain bytes. Merging with the group that is
+	// fetched at mount is worth mountWorth, since no reader waits for the first chunk.
 	triggerWorth = 1 << 20
 	mountWorth   = 4 << 20
 	// maxWaste is the part of a workload's bytes that may be fetched for it and not used, and
@@ -64,8 +67,8 @@ const (
 	firstUnit = 96 << 10
 	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
 	maxUnitChunks = 8192
-	// Each workload gives a pack up to triggersEach triggers in the pack itself: the first chunks
-	// that the workload reads there. It gives up to triggersEach more in packs that it reads
-	// earlier.
+	// For each of its workloads, a pack has up to triggersEach triggers in the pack itself: the
+	// first chunks that the workload reads there. It has up to triggersEach more triggers in packs
+	// that the workload reads earlier.
 	triggersEach = 4
 )

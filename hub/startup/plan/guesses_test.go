@@ -27,7 +27,7 @@ func TestGuessesBesideStarts(t *testing.T) {
 		t.Errorf("a file of a guess is in pack %d of %d, want another than 0", at, len(packs))
 	}
 	if alone := lay(t, tr, Keep(nil, []trace.Recording{real})); packs[0].Bytes != alone[0].Bytes {
-		t.Errorf("%d bytes are fetched at mount, without guesses %d", packs[0].Bytes, alone[0].Bytes)
+		t.Errorf("%d bytes are fetched at mount, want %d, as without guesses", packs[0].Bytes, alone[0].Bytes)
 	}
 }
 
@@ -50,7 +50,7 @@ func TestGuessesHaveNoWeight(t *testing.T) {
 		return !slices.ContainsFunc(alone, func(q Pack) bool { return reflect.DeepEqual(p, q) })
 	})
 	if len(alone) != 3 || !reflect.DeepEqual(both, alone) {
-		t.Errorf("with guesses: %d packs, which do not contain the %d of the real starts", len(both), len(alone))
+		t.Errorf("beside guesses, %d of %d packs of real starts are unchanged, want all of 3", len(both), len(alone))
 	}
 }
 
@@ -61,6 +61,6 @@ func TestGuessThatCameTrue(t *testing.T) {
 	real, guessed := reading(sizes, names[:60]...), reading(sizes, names[:90]...)
 	alone := lay(t, tr, Keep(nil, []trace.Recording{real}))
 	if both := layWithGuesses(t, tr, Keep(nil, []trace.Recording{real}), guessed); !reflect.DeepEqual(both, alone) {
-		t.Errorf("%d packs, without the guess %d", len(both), len(alone))
+		t.Errorf("with the guess there are other packs (%d) than without it (%d), want the same", len(both), len(alone))
 	}
 }

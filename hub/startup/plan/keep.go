@@ -80,7 +80,7 @@ func Workloads(kept []trace.Recording) []Workload {
 }
 
 // workload is a workload with the profile of its first sample. Other recordings are compared with
-// it.
+// this profile.
 type workload struct {
 	Workload
 	profile profile
@@ -209,12 +209,13 @@ func profileOf(r trace.Recording) profile {
 }
 
 // similar returns the bytes that both have read, divided by the bytes that at least one has read,
-// or 0 if that is below minSimilarity. It stops counting as soon as it must be below.
+// or 0 if that is below minSimilarity. It stops counting as soon as the result must be below
+// minSimilarity.
 func (p profile) similar(q profile) float64 {
 	if len(p.parts) > len(q.parts) {
 		p, q = q, p
 	}
-	most := p.all // bytes that both can have read
+	most := p.all // upper bound of the bytes that both have read
 	for key, n := range p.parts {
 		most -= n - min(n, q.parts[key])
 		if float64(most) < minSimilarity*float64(p.all+q.all-most) {

@@ -26,8 +26,8 @@ func program(files int) (map[string]int, []string) {
 	return sizes, names
 }
 
-// noisy returns the recording of a start that reads the named files, a few of them in another
-// order, and some others.
+// noisy returns the recording of a start that reads the files in names, a few of them in another
+// order, and three of the files in others.
 func noisy(r *rand.Rand, sizes map[string]int, names, others []string) trace.Recording {
 	names = slices.Clone(names)
 	for range len(names) / 10 {
@@ -58,8 +58,8 @@ func TestNoise(t *testing.T) {
 		kept = Keep(kept, []trace.Recording{noisy(r, sizes, names[:60], names[100:])})
 		all := Workloads(kept)
 		if len(all) != 1 || all[0].Starts != int64(i+1) || len(kept) > maxSamples {
-			t.Fatalf("after %d starts: %d workloads, of %d starts, %d recordings", i+1, len(all), all[0].Starts,
-				len(kept))
+			t.Fatalf("after %d starts: %d workloads, the first of %d starts, and %d recordings; "+
+				"want one of all starts, at most %d recordings", i+1, len(all), all[0].Starts, len(kept), maxSamples)
 		}
 		packs := lay(t, tr, kept)
 		if i >= maxSamples && !reflect.DeepEqual(packs, before) {
@@ -69,12 +69,13 @@ func TestNoise(t *testing.T) {
 	}
 	for i, name := range names {
 		if got := has(before, name, sizes[name]); i < 60 && got != 0 || i >= 60 && got == 0 {
-			t.Errorf("%s is in pack %d", name, got) // only one start of three read it
+			t.Errorf("%s is in pack %d, want 0 for the 60 files that all starts read, another for other files", name,
+				got)
 		}
 	}
 }
 
-// Absurd traces hardly change the packs of the others.
+// Absurd recordings hardly change the packs of other starts.
 func TestAbsurdTraces(t *testing.T) {
 	sizes, names := program(400)
 	sizes["/big/file"] = 3000
@@ -118,11 +119,11 @@ func TestNegligibleWorkload(t *testing.T) {
 	gone := trace.Recording{Starts: maxStarts, Entries: []trace.Entry{{Path: "/gone", Length: 1 << 20}}}
 	program := reading(sizes, "/d/program")
 	if packs := lay(t, tr, []trace.Recording{gone, program}); len(packs) == 0 || !packs[0].AtMount {
-		t.Errorf("recordings that name nothing in the tree gave %d packs", len(packs))
+		t.Errorf("beside a recording of missing files, a program has %d packs, want one at mount", len(packs))
 	}
 	if known, err := tr.Known(t.Context(), []trace.Recording{gone, program}); err != nil || len(known) != 1 ||
 		known[0].Entries[0].Path != "/d/program" {
-		t.Errorf("the tree knows %v, %v", known, err)
+		t.Errorf("the tree knows %v (%v), want only the recording of the program", known, err)
 	}
 	for starts, atMount := range map[int64]bool{outlierShare: false, 4 * outlierShare: true, 40 * outlierShare: true} {
 		program, page := reading(sizes, "/d/program"), reading(sizes, "/d/page", "/d/other")
@@ -134,7 +135,8 @@ func TestNegligibleWorkload(t *testing.T) {
 				atMount)
 		}
 		if at := has(packs, "/d/other", sizes["/d/other"]); at < 0 || atMount && packs[at].AtMount {
-			t.Errorf("%d starts and two of another workload: the chunks of the two are in pack %d", starts, at)
+			t.Errorf("%d starts and two of another workload: the chunks of the two are in pack %d, "+
+				"want one that is not fetched at mount", starts, at)
 		}
 	}
 }
@@ -170,7 +172,8 @@ func TestUnitsOfShortChunks(t *testing.T) {
 	}
 }
 
-// fetch returns the bytes of packs that a start fetches, and those that it uses.
+// fetch returns the bytes of the packs that a start fetches, and the bytes of the tree that the
+// start reads.
 func fetch(packs []Pack, tr *Tree, r trace.Recording) (fetched, used int64) {
 	wanted := make([]bool, len(packs))
 	all, err := tr.uses(context.Background(), []trace.Recording{r})
@@ -200,7 +203,7 @@ func TestMovedFiles(t *testing.T) {
 	tr := open(t, addDir(moved, "new", a))
 	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(sizes, "/old/c", "/old/a", "/old/b")}))
 	if len(packs) != 1 || has(packs, "/old/a", 3) != 0 || has(packs, "/old/b", 2) != 0 || packs[0].Bytes != 5*64*kib {
-		t.Errorf("%+v", packs)
+		t.Errorf("got packs %+v, want one with the chunks of a and b", packs)
 	}
 }
 
@@ -215,10 +218,11 @@ func TestKeepWithinBounds(t *testing.T) {
 		}
 		kept = Keep(kept, []trace.Recording{r, r, r, r, r})
 		if n := len(Workloads(kept)); n != min(i+1, maxWorkloads) || len(kept) > maxWorkloads*maxSamples {
-			t.Fatalf("%d workloads of %d recordings", n, len(kept))
+			t.Fatalf("after %d programs: %d workloads of %d recordings, want %d of at most %d", i+1, n, len(kept),
+				min(i+1, maxWorkloads), maxWorkloads*maxSamples)
 		}
 		if last := kept[len(kept)-1].Entries[0].Path; last != r.Entries[0].Path {
-			t.Fatalf("the newest workload is gone: %s", last)
+			t.Fatalf("the last recording begins with %s, want the newest workload, with %s", last, r.Entries[0].Path)
 		}
 	}
 	long := trace.Recording{Starts: 1}
@@ -237,15 +241,16 @@ func TestKeepWithinBounds(t *testing.T) {
 		}
 	}
 	if size > maxKept || len(kept) < 3 {
-		t.Errorf("%d recordings of %d bytes", len(kept), size)
+		t.Errorf("%d recordings of %d bytes are kept, want at least 3, and at most %d bytes", len(kept), size, maxKept)
 	}
-	// A workload that was frequent loses its weight when others are used.
+	// The number of starts that a recording stands for is bounded.
 	kept = Keep(nil, []trace.Recording{{Starts: 1 << 40, Entries: long.Entries[:10]}})
 	for range 10 {
 		kept = Keep(kept, []trace.Recording{{Starts: 1, Entries: long.Entries[20:30]}})
 	}
 	if all := Workloads(kept); len(all) != 2 || all[0].Starts > maxStarts {
-		t.Errorf("%d workloads, the first of %d starts", len(all), all[0].Starts)
+		t.Errorf("%d workloads, the first of %d starts, want 2, and at most %d starts", len(all), all[0].Starts,
+			maxStarts)
 	}
 }
 
@@ -286,7 +291,7 @@ func TestSimilar(t *testing.T) {
 		}
 	}
 	if found == 0 || found > 150 {
-		t.Fatalf("%d of 199 are similar: the test proves nothing", found)
+		t.Fatalf("%d of 199 pairs are similar, want 1 to 150: otherwise the test proves nothing", found)
 	}
 	atOnce, one := Sort(nil), []trace.Recording{}
 	atOnce.Add(all)

@@ -168,9 +168,9 @@ func itemsOf(all []planned) []*item {
 	tiers := []workloadSet{counted(all), guessed(all)}
 	for _, it := range items {
 		every := it.users
-		for _, first := range tiers {
-			if every&first != 0 {
-				it.users = every & first
+		for _, tier := range tiers {
+			if every&tier != 0 {
+				it.users = every & tier
 				break
 			}
 		}
@@ -184,8 +184,8 @@ func itemsOf(all []planned) []*item {
 // in order. The result has the places of the workloads in some, a subset of all.
 func placesOf(places []int, all, some workloadSet) (out []int) {
 	for _, at := range places {
-		first := all & -all
-		if all &^= first; some&first != 0 {
+		lowest := all & -all
+		if all &^= lowest; some&lowest != 0 {
 			out = append(out, at)
 		}
 	}

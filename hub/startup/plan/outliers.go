@@ -12,10 +12,12 @@ import (
 // workloads use. Outliers are
 //
 //   - workloads with less than a hundredth of all starts;
-//   - workloads with one start, beside minEvidence starts of workloads with several;
-//   - otherwise, if there are more than minEvidence starts: the only workload with one start that
-//     reads less than half of the bytes that each of the others reads (isOutlier). It is not an
-//     outlier if the others read most of its bytes: its start may only have ended early.
+//   - workloads with one start, if the workloads with several starts have at least minEvidence
+//     starts together;
+//   - otherwise, if there are more than minEvidence starts: a workload with one start that reads
+//     less than half of the bytes that all other workloads have in common, if there is only one
+//     such workload (isOutlier). It is not an outlier if other workloads read most of its bytes:
+//     its start may only have ended early.
 //
 // Chunks that only outliers use, and no guess has, get packs of their own. An outlier counts like
 // the other workloads as soon as enough further starts belong to it.
@@ -70,7 +72,7 @@ func findOutlier(all []planned) int {
 // are read by any other. users has the number of users of each chunk.
 func isOutlier(all []planned, i int, users map[chunk.ID]int) bool {
 	size, shared := int64(0), int64(0)
-	ofCommon := int64(0) // used by this workload and all others
+	ofCommon := int64(0) // bytes that this workload and all others use
 	uses := map[chunk.ID]bool{}
 	for _, u := range all[i].uses {
 		n := int64(u.ref.Length)
@@ -84,7 +86,7 @@ func isOutlier(all []planned, i int, users map[chunk.ID]int) bool {
 		}
 	}
 	common := ofCommon
-	for _, u := range all[(i+1)%len(all)].uses { // one is enough: each has the chunks that all others share
+	for _, u := range all[(i+1)%len(all)].uses { // any other workload: all others have these chunks
 		if users[u.ref.ID] == len(all)-1 && !uses[u.ref.ID] {
 			common += int64(u.ref.Length)
 		}

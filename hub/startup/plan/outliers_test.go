@@ -10,7 +10,8 @@ import (
 	"lighter/format/trace"
 )
 
-// absurd returns starts of an image that tell nothing about its other starts, by their description.
+// absurd returns recordings of odd starts, by their descriptions. None predicts what other starts
+// of the image read.
 func absurd(sizes map[string]int, names []string) map[string]trace.Recording {
 	r := rand.New(rand.NewPCG(2, 2))
 	random := slices.Clone(names)
@@ -35,7 +36,7 @@ func absurd(sizes map[string]int, names []string) map[string]trace.Recording {
 	}
 }
 
-// alsoIn reports whether all packs are among others, in the same order.
+// alsoIn reports whether others has all of the packs, unchanged and in the same order.
 func alsoIn(packs, others []Pack) bool {
 	for _, p := range others {
 		if len(packs) > 0 && reflect.DeepEqual(p, packs[0]) {
@@ -67,10 +68,10 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 		for what, odd := range absurd(sizes, names) {
 			packs := lay(t, tr, Keep(kept, []trace.Recording{odd}))
 			if !packs[0].AtMount || !alsoIn(alone, packs) {
-				t.Errorf("%s, and an odd start (%s): the packs of the others have changed", others, what)
+				t.Errorf("%s, and an odd start (%s): the packs of the others have changed, want the same", others, what)
 			}
 			if what == "nothing in common" && has(packs, "/big/file", sizes["/big/file"]) < 1 {
-				t.Errorf("%s, and an odd start (%s): the odd start's chunks are in pack %d", others, what,
+				t.Errorf("%s, and an odd start (%s): the odd chunks are in pack %d, want 1 or more", others, what,
 					has(packs, "/big/file", sizes["/big/file"]))
 			}
 		}
@@ -81,12 +82,12 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 	alone := layWithGuesses(t, tr, kept, guess)
 	for what, odd := range absurd(sizes, names) {
 		if packs := layWithGuesses(t, tr, Keep(kept, []trace.Recording{odd}), guess); !alsoIn(alone, packs) {
-			t.Errorf("an odd start (%s): the packs of a guess have changed", what)
+			t.Errorf("an odd start (%s): the packs of a guess have changed, want the same", what)
 		}
 	}
 	odd := reading(sizes, "/big/file")
 	if packs := lay(t, tr, Keep(nil, []trace.Recording{python, python, python, odd, odd})); packs[0].AtMount {
-		t.Error("an outlier that repeated does not count")
+		t.Error("an odd start has repeated, and chunks that it does not read are still fetched at mount")
 	}
 }
 
@@ -103,13 +104,13 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 	alone := lay(t, tr, kept)
 	for _, what := range []string{"random files", "random pages", "nothing in common"} {
 		if packs := lay(t, tr, Keep(kept, []trace.Recording{absurd(sizes, names)[what]})); !alsoIn(alone, packs) {
-			t.Errorf("beside an odd start (%s): the packs of the others have changed", what)
+			t.Errorf("beside an odd start (%s): the packs of the others have changed, want the same", what)
 		}
 	}
 	for what, odd := range absurd(sizes, names) {
 		packs := lay(t, tr, Keep(kept, []trace.Recording{odd}))
 		if what != "an early end" && !(packs[0].AtMount && has(packs[:1], names[59], sizes[names[59]]) == 0) {
-			t.Errorf("beside an odd start (%s): the common files are in pack %d", what,
+			t.Errorf("beside an odd start (%s): the common files are in pack %d, want 0, fetched at mount", what,
 				has(packs, names[59], sizes[names[59]]))
 		}
 	}
@@ -125,19 +126,19 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 	for _, at := range []int{0, 4} {
 		if packs := lay(t, tr, Keep(nil, slices.Insert(slices.Clone(shuffled), at,
 			absurd(sizes, names)["random files"]))); !alsoIn(alone, packs) {
-			t.Errorf("beside an odd start at position %d: the packs of the others have changed", at)
+			t.Errorf("beside an odd start at position %d: the packs of the others have changed, want the same", at)
 		}
 	}
-	// A start that reads a part of what others read is no outlier. Of two odd starts, neither is
-	// one.
+	// A start that reads a part of what others read is no outlier. If two starts are odd, neither
+	// is an outlier.
 	for _, all := range [][]trace.Recording{{kinds[0], kinds[1], kinds[2], reading(sizes, names[:20]...)},
 		{kinds[1], reading(sizes, names[300:390]...)},
 		{kinds[0], reading(sizes, "/big/file"), kinds[1], reading(sizes, names[300:390]...)}} {
 		last, packs := all[len(all)-1], lay(t, tr, Keep(nil, all))
 		for i, r := range all {
 			if fetched, used := fetch(packs, tr, r); fetched > used*11/10 {
-				t.Errorf("beside a start of %d files, start %d fetches %d bytes and uses %d", len(last.Entries), i,
-					fetched, used)
+				t.Errorf("beside a start of %d files, start %d fetches %d bytes and reads %d, want at most 11/10",
+					len(last.Entries), i, fetched, used)
 			}
 		}
 	}

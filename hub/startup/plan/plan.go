@@ -11,7 +11,7 @@ import (
 // group is a future pack.
 type group struct {
 	users workloadSet // workloads that fetch it
-	mount bool        // fetched at mount, by all
+	mount bool        // fetched at mount, by all starts
 	items []*item
 	bytes int64
 	used  []int64 // by workload: how many bytes of the group it uses
@@ -154,7 +154,7 @@ func (p *plan) waste(g, h *group, w int) (more int64) {
 	return more
 }
 
-// merge merges g into group to.
+// merge merges g into the group at index to.
 func (p *plan) merge(to int, g *group) {
 	h := p.groups[to]
 	for w := range p.all {

@@ -16,14 +16,14 @@ import (
 
 const kib = 1024
 
-// sampleTree returns a tree with the named files, each of that many chunks of 64 KiB. No two files
-// share a chunk. A file without chunks is an inline one.
+// sampleTree returns a tree with files. files has the number of chunks, of 64 KiB each, by path. No
+// two files share a chunk. A file without chunks is empty.
 func sampleTree(t testing.TB, files map[string]int) *Tree {
 	t.Helper()
 	return open(t, rootOf(files))
 }
 
-// rootOf makes the files' directories.
+// rootOf returns a root directory with files, as sampleTree has them.
 func rootOf(files map[string]int) *tree.Node {
 	children := map[string][]tree.Dirent{}
 	for path, chunks := range files {
@@ -78,12 +78,13 @@ func open(t testing.TB, root *tree.Node) *Tree {
 	return NewTree(image, m)
 }
 
-// reading returns the recording of a start that reads whole files, one after the other.
-func reading(tr map[string]int, paths ...string) trace.Recording {
+// reading returns the recording of a start that reads whole files, one after the other. sizes is as
+// for sampleTree.
+func reading(sizes map[string]int, paths ...string) trace.Recording {
 	r := trace.Recording{Starts: 1}
 	for i, path := range paths {
-		e := trace.Entry{At: time.Duration(i) * time.Millisecond, Path: path, Length: int64(tr[path]) * 64 * kib}
-		for j := range tr[path] {
+		e := trace.Entry{At: time.Duration(i) * time.Millisecond, Path: path, Length: int64(sizes[path]) * 64 * kib}
+		for j := range sizes[path] {
 			e.Chunks = append(e.Chunks, chunkOf(path, j))
 		}
 		r.Entries = append(r.Entries, e)
@@ -98,12 +99,14 @@ func Keep(kept, more []trace.Recording) []trace.Recording {
 	return k.Recordings()
 }
 
-// lay lays recordings out. It fails the test if a chunk is in two packs or a bound is exceeded.
+// lay returns the packs for recordings. It fails the test if a chunk is in two packs or a bound is
+// exceeded.
 func lay(t testing.TB, tr *Tree, kept []trace.Recording) []Pack {
 	t.Helper()
 	return layWithGuesses(t, tr, kept)
 }
 
+// layWithGuesses is lay with guesses.
 func layWithGuesses(t testing.TB, tr *Tree, kept []trace.Recording, guesses ...trace.Recording) []Pack {
 	t.Helper()
 	packs, err := tr.Layout(t.Context(), kept, guesses, maxLayout)
@@ -117,7 +120,7 @@ func layWithGuesses(t testing.TB, tr *Tree, kept []trace.Recording, guesses ...t
 		for _, unit := range p.Units {
 			for _, ref := range unit {
 				if seen[ref.ID] {
-					t.Fatalf("chunk %s is laid out twice", ref.ID.Short())
+					t.Fatalf("chunk %s is in the packs twice, want once", ref.ID.Short())
 				}
 				seen[ref.ID] = true
 				size += int64(ref.Length)
@@ -125,18 +128,20 @@ func layWithGuesses(t testing.TB, tr *Tree, kept []trace.Recording, guesses ...t
 		}
 		triggers += len(p.Triggers)
 		if size != p.Bytes || size == 0 || p.AtMount == (len(p.Triggers) > 0) {
-			t.Errorf("pack %d has %d bytes of %d, at mount %v, %d triggers", i, size, p.Bytes, p.AtMount,
+			t.Errorf("pack %d has %d bytes in its units, and Bytes is %d; fetched at mount: %v; %d triggers; "+
+				"want some bytes, the same Bytes, and either triggers or a fetch at mount", i, size, p.Bytes, p.AtMount,
 				len(p.Triggers))
 		}
 	}
 	if len(packs) > index.MaxStartups || triggers > index.MaxTriggers {
-		t.Errorf("%d packs, %d triggers", len(packs), triggers)
+		t.Errorf("%d packs with %d triggers, want at most %d with %d", len(packs), triggers, index.MaxStartups,
+			index.MaxTriggers)
 	}
 	return packs
 }
 
-// has returns the index of the pack with all chunks of a file; -1: none, -2: several packs have
-// some.
+// has returns the index of the pack with all chunks of a file. It returns -1 if no pack has any of
+// them, and -2 if several packs do.
 func has(packs []Pack, path string, chunks int) int {
 	at := -1
 	for i := range chunks {
@@ -181,11 +186,11 @@ func TestRecord(t *testing.T) {
 			Chunks: []chunk.ID{chunkOf("/bin/c", 0), chunkOf("/bin/c", 1)}},
 	}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%v\nwant %v", got, want)
+		t.Errorf("the trace became the recording %v\nwant %v", got, want)
 	}
 	if again, err := trace.ParseText(trace.EncodeText([]trace.Recording{got})); err != nil ||
 		fmt.Sprint(again[0]) != fmt.Sprint(got) {
-		t.Errorf("as text it is %v, error %v", again, err)
+		t.Errorf("encoded as text and parsed, the recording is %v (error %v), want %v", again, err, got)
 	}
 }
 
@@ -196,7 +201,7 @@ func TestOneWorkload(t *testing.T) {
 	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(files, "/bin/c", "/bin/gone", "/bin/inline", "/bin/a")}))
 	if len(packs) != 1 || !packs[0].AtMount || packs[0].Bytes != 5*64*kib ||
 		packs[0].Units[0][0].ID != chunkOf("/bin/c", 0) {
-		t.Errorf("%+v", packs)
+		t.Errorf("got packs %+v, want one of 5 chunks that is fetched at mount and begins with /bin/c", packs)
 	}
 }
 
@@ -235,7 +240,8 @@ func TestWhatFollowsComesAtOnce(t *testing.T) {
 	root, numbers, uproot := has(packs, "/lib/root", 200), has(packs, "/lib/numbers", 150), has(packs, "/lib/uproot",
 		120)
 	if len(packs) != 4 || root < 1 || numbers < 1 || uproot < 1 {
-		t.Fatalf("%d packs: root is in %d, numbers in %d, uproot in %d", len(packs), root, numbers, uproot)
+		t.Fatalf("%d packs: root is in %d, numbers in %d, uproot in %d; want 4 packs, and none of them in pack 0",
+			len(packs), root, numbers, uproot)
 	}
 	both := func(a, b int) (n int) {
 		for _, extent := range packs[a].Triggers {
@@ -246,10 +252,11 @@ func TestWhatFollowsComesAtOnce(t *testing.T) {
 		return n
 	}
 	if both(numbers, root) != triggersEach || len(packs[numbers].Triggers) != 2*triggersEach {
-		t.Errorf("%d of %d triggers of numbers are those of root", both(numbers, root), len(packs[numbers].Triggers))
+		t.Errorf("%d of the %d triggers of numbers are also triggers of root, want %d of %d", both(numbers, root),
+			len(packs[numbers].Triggers), triggersEach, 2*triggersEach)
 	}
 	if both(uproot, numbers) != 0 || both(uproot, root) != 0 {
-		t.Error("uproot is fetched by starts that may not need it")
+		t.Error("uproot shares triggers with another pack, want none: it is fetched by starts that may not need it")
 	}
 }
 

@@ -12,8 +12,9 @@ import (
 	storagemiddleware "github.com/distribution/distribution/v3/registry/storage/driver/middleware"
 )
 
-// The library answers 500 whatever the cause is. So its storage notes its failures in the context
-// of a request, and the answer about such a request becomes 503, which clients try again.
+// The library answers 500 whatever the cause is. So a wrapper of the storage (noting) notes the
+// storage's failures in the context of the request. The answer to such a request becomes 503, and
+// clients try again.
 
 // retrySeconds is the Retry-After of answers with status 503.
 const retrySeconds = "5"
@@ -35,8 +36,8 @@ func failureOf(ctx context.Context) *failure {
 	return f
 }
 
-// retryable makes the answers of next about requests that the storage has failed 503, and adds
-// Retry-After to all answers of that status.
+// retryable changes an answer of next from status 500 to 503 if the storage has failed while the
+// request was answered. It adds Retry-After to all answers with status 503.
 func (r *Registry) retryable(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		f := new(failure)
@@ -50,7 +51,7 @@ type retryableWriter struct {
 	http.ResponseWriter
 	failed   *failure
 	log      *slog.Logger
-	replaced bool // the library's body is not sent
+	replaced bool // 503 was sent, and the library's body is not
 }
 
 func (w *retryableWriter) WriteHeader(status int) {
@@ -92,7 +93,8 @@ func withNoting() map[string][]configuration.Middleware {
 // noting is a storage that notes its failures in the contexts of requests.
 type noting struct{ driver.StorageDriver }
 
-// note notes an error of the storage, and returns the error. Others are answers of the storage.
+// note notes err if it is a failure of the storage, and returns err. Other errors are answers of
+// the storage: a file does not exist, say.
 func note(ctx context.Context, err error) error {
 	if isOfStorage(err) {
 		failureOf(ctx).set(err)

@@ -52,7 +52,7 @@ func TestAnswersWithoutTheStorage(t *testing.T) {
 	requests := []struct {
 		method, path string
 		body         []byte
-		want         int // with the storage
+		want         int // the status while the storage works
 	}{
 		{"GET", "/v2/a/blobs/" + layer.Digest.String(), nil, 200},
 		{"HEAD", "/v2/a/blobs/" + layer.Digest.String(), nil, 200},

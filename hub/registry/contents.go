@@ -22,13 +22,15 @@ const (
 )
 
 var (
-	// linkPath matches the files of a repository that name a blob or manifest: repository, what it
-	// is, algorithm and digest in hexadecimal.
+	// linkPath matches the files of a repository that name a blob or manifest. Its groups are the
+	// repository, the kind of file, and the algorithm and hexadecimal digits of the digest.
 	linkPath = regexp.MustCompile(`^` + repositoriesPath +
 		`/(.+)/(_layers|_manifests/revisions|_manifests/tags/[^/]+/index)/([^/]+)/([^/]+)/link$`)
-	// tagPath matches the file that has the digest of a tag: repository and tag.
+	// tagPath matches the file that has the digest of a tag. Its groups are the repository and the
+	// tag.
 	tagPath = regexp.MustCompile(`^` + repositoriesPath + `/(.+)/_manifests/tags/([^/]+)/current/link$`)
-	// dataPath matches the bytes of a blob or manifest.
+	// dataPath matches the file with the bytes of a blob or manifest. Its groups are the algorithm
+	// and hexadecimal digits of the digest.
 	dataPath = regexp.MustCompile(`^` + blobsPath + `/([^/]+)/[^/]+/([^/]+)/data$`)
 )
 
@@ -36,9 +38,9 @@ var (
 type Contents struct {
 	Repository
 	Tags   []string
-	Tagged []string // digests of the manifests that tags point to
-	Err    error    // why some of the files could not be read; the contents are not complete then
-	links  map[string][]string
+	Tagged []string            // digests of the manifests that tags point to
+	Err    error               // why some of the files could not be read; the contents are not complete then
+	links  map[string][]string // directories of the files that linkPath matches, by digest
 }
 
 // Linked returns the digests of the repository's blobs and manifests.
@@ -60,8 +62,8 @@ func (c *Contents) Unlink(ctx context.Context, digest string) error {
 	return nil
 }
 
-// Each calls fn with each repository of the storage, also with those of which some files cannot be
-// read (Contents.Err). Changes that are made meanwhile may be missed.
+// Each calls fn with each repository of the storage, even if some of its files cannot be read
+// (Contents.Err). Changes that are made meanwhile may be missed.
 func (r *Registry) Each(ctx context.Context, fn func(*Contents) error) error {
 	var now *Contents
 	begin := func(name string) error { // the files of a repository follow each other
@@ -130,9 +132,9 @@ func (r *Registry) EachBlob(ctx context.Context, fn func(digest string) error) e
 	})
 }
 
-// walk calls fn with the files below dir, but those of uploads. The files of a directory follow one
-// another. It calls failed with files and directories that cannot be read; an error of failed ends
-// the walk.
+// walk calls fn with the files below dir, except the files of uploads. The files of a directory
+// follow one another. It calls failed with files and directories that cannot be read; an error of
+// failed ends the walk.
 func (r *Registry) walk(
 	ctx context.Context, dir string, failed func(file string, err error) error, fn func(file string) error,
 ) error {

@@ -23,8 +23,8 @@ func mapNotFound(err error) error {
 }
 
 // routeLogs sends the library's error messages to log. The level is debug, because the library also
-// logs clients' mistakes as errors. The messages' fields are dropped: they hold upload tokens and
-// clients' headers. The library has one logger for the process.
+// logs clients' mistakes as errors. The messages' fields are dropped: they contain upload tokens
+// and clients' headers. The library has one logger for the process.
 func routeLogs(log *slog.Logger) {
 	logrus.SetOutput(io.Discard)
 	logrus.SetLevel(logrus.ErrorLevel)
@@ -36,6 +36,6 @@ type hook struct{ log *slog.Logger }
 func (h *hook) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
 
 func (h *hook) Fire(entry *logrus.Entry) error {
-	h.log.Debug("registry library", "message", entry.Message)
+	h.log.Debug("error message of the registry library", "message", entry.Message)
 	return nil
 }

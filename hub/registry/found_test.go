@@ -16,7 +16,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// waiting counts the calls of Touch, and those that have not returned. Each waits for released.
+// waiting counts all calls of Touch, and those that have not returned yet. A call returns when
+// released is closed.
 type waiting struct {
 	calls, now atomic.Int64
 	released   chan struct{}
@@ -58,7 +59,7 @@ func putIndex(t *testing.T, r *Registry, seed string, manifests int) string {
 }
 
 // What an index names is touched once in an interval, however often clients look for the index. A
-// process does that for a few indexes at a time.
+// process touches the contents of a few indexes at a time.
 func TestIndexesThatAreFound(t *testing.T) {
 	uses := &waiting{released: make(chan struct{})}
 	close(uses.released)
@@ -87,7 +88,7 @@ func TestIndexesThatAreFound(t *testing.T) {
 		look(paths[0])
 	}
 	if n := uses.calls.Load(); once == 0 || n != once {
-		t.Errorf("touched %d times for one request, and %d times for eleven", once, n)
+		t.Errorf("touched %d times for one request and %d times for eleven, want as often, and not 0", once, n)
 	}
 	r.TouchInterval = 0
 	look(paths[0])
@@ -104,7 +105,7 @@ func TestIndexesThatAreFound(t *testing.T) {
 	for end := time.Now().Add(time.Minute); uses.now.Load() < foundAtOnce && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(100 * time.Millisecond) // others could begin
+	time.Sleep(100 * time.Millisecond) // in which further ones could begin
 	if n := uses.now.Load(); n != foundAtOnce {
 		t.Errorf("%d indexes are touched at a time, want %d", n, foundAtOnce)
 	}

@@ -16,7 +16,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Scanners and mirrors read lists page by page.
+// Lists are paginated: scanners and mirrors read them page by page.
 func TestListsArePaginated(t *testing.T) {
 	r := openTest(t)
 	for _, repository := range []string{"a/one", "b", "c"} {
@@ -98,7 +98,7 @@ func TestInvalidRepositoriesAreRefused(t *testing.T) {
 	}
 }
 
-// A manifest is accepted from a push if and only if it is from a copy.
+// A pushed manifest is accepted if and only if a copied one is.
 func TestPushesAndCopiesAreCheckedAlike(t *testing.T) {
 	r := openTest(t)
 	server := httptest.NewServer(r.Handler(&events{}))

@@ -20,8 +20,8 @@ import (
 type Events interface {
 	// Changing says that a tag is about to get a manifest, or that a tag, or a manifest with all
 	// its tags, is about to be deleted. settled is called, without the lock, after Pushed or
-	// Deleted has succeeded, or if nothing has changed. It reports whether others knew of the
-	// change until then; if not, they may have undone a part of it.
+	// Deleted has succeeded, or if nothing has changed. It reports whether the change stayed
+	// announced until then; if not, others may have undone a part of it.
 	Changing(ctx context.Context, repository, reference string) (settled func() bool, err error)
 	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())
@@ -45,16 +45,17 @@ var (
 )
 
 const (
-	// maxManifests bounds the manifests that are pushed at a time, in bytes: each is in memory
-	// several times. Further requests wait for manifestsTimeout, and as long while a part of theirs
-	// is being deleted.
+	// maxManifests bounds the bytes of the manifests that are pushed at a time: each is in memory
+	// several times. Further requests wait for up to manifestsTimeout. A push also waits for up to
+	// manifestsTimeout while its tag, its manifest or a blob of the manifest is being deleted.
 	maxManifests     = 8 * (MaxManifest + 1)
 	manifestsTimeout = 30 * time.Second
-	// manifestTimeout bounds the upload of one, which holds its share of maxManifests.
+	// manifestTimeout bounds the upload of one manifest, which has its share of maxManifests
+	// meanwhile.
 	manifestTimeout = time.Minute
-	// changeTimeout bounds a change of the storage while a repository is locked, and after it the
-	// notice to events: others wait for the lock. A request to S3 that stalls is made again in this
-	// time.
+	// changeTimeout bounds a change of the storage while a repository is locked, and after that the
+	// call of Events: other changes of the repository wait for the lock. The time is long enough to
+	// make a stalled request to S3 again.
 	changeTimeout = 2 * time.Minute
 )
 
@@ -67,8 +68,8 @@ func nameable(repository string) bool {
 	return err == nil && parsed == ref
 }
 
-// RepositoryOf returns the repository that a request is about, by its path. It is empty for other
-// requests below /v2/.
+// RepositoryOf returns the repository that a request is about, by the request's path. It returns ""
+// if the request is about no repository.
 func RepositoryOf(path string) string {
 	if found := repositoryPath.FindStringSubmatch(path); found != nil {
 		return found[1]
@@ -76,13 +77,13 @@ func RepositoryOf(path string) string {
 	return ""
 }
 
-// Handler serves the OCI distribution API below /v2/. It sends an answer about a change after
-// events has received it. If the storage is not available, the answer is 503.
+// Handler serves the OCI distribution API below /v2/. It answers a change only after events has
+// received the change. If the storage is not available, the answer is 503.
 func (r *Registry) Handler(events Events) http.Handler {
 	return r.retryable(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if path := repositoryPath.FindStringSubmatch(req.URL.Path); path != nil && !nameable(path[1]) {
 			_ = errcode.ServeJSON(w, errcode.ErrorCodeNameInvalid.WithMessage(
-				"names are lower case, with an underscore for the colon before a host's port"))
+				"names of repositories are lower case; a host's port follows an underscore, not a colon"))
 			return
 		}
 		if err := r.touchAsked(req); err != nil {
@@ -119,10 +120,12 @@ func (r *Registry) Handler(events Events) http.Handler {
 	}))
 }
 
-// maxPushes bounds how often a manifest is stored, because others change its name meanwhile.
+// maxPushes bounds how often the manifest of one push is stored, if others change the same name
+// meanwhile.
 const maxPushes = 3
 
-// changeName stores or deletes a manifest, as a request wants, and returns the answer.
+// changeName stores or deletes a manifest, as a request asks, and returns the answer. It makes a
+// push again if the push did not stay announced.
 func (r *Registry) changeName(req *http.Request, events Events, repository, ref string, body []byte) *answerBuffer {
 	for n := 1; ; n++ {
 		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
@@ -140,7 +143,7 @@ func (r *Registry) tryChange(
 ) (lasted bool) {
 	settled, err := changing(req, events, repository, ref)
 	if err != nil {
-		r.log.Error("announce a push", "repository", repository, "reference", ref, "err", err)
+		r.log.Error("cannot announce a change of a name", "repository", repository, "reference", ref, "err", err)
 		unavailableTo(answer, "the hub could not record the change; try again")
 		return true
 	}
@@ -156,7 +159,7 @@ func (r *Registry) tryChange(
 	}
 	err = r.store(answer, req, events, repository, ref, body)
 	switch {
-	case errors.Is(err, ErrNotFound) && req.Method == http.MethodPut: // it was deleted just now
+	case errors.Is(err, ErrNotFound) && req.Method == http.MethodPut: // the manifest or its tag was deleted just now
 		return false
 	case err != nil:
 		return true
@@ -167,9 +170,9 @@ func (r *Registry) tryChange(
 	return settled()
 }
 
-// touchPushed notes that a client relies on a manifest that it pushes, and on its tag. It waits
-// while one of them is being deleted, so the change was announced before. It returns the blobs that
-// exist upstream.
+// touchPushed notes that a client relies on a manifest that it pushes, and on its tag. It may wait
+// while one of them is being deleted, so the caller announces the change before. It returns the
+// sizes of the manifest's blobs that exist upstream.
 func (r *Registry) touchPushed(
 	ctx context.Context, repository, ref string, body []byte,
 ) (map[digest.Digest]int64, error) {
@@ -187,8 +190,8 @@ func (r *Registry) touchPushed(
 	return to.upstreamBlobs(ctx, m, r.present)
 }
 
-// store lets the library answer the request, and then tells events. An error is one of events; the
-// answer says it.
+// store lets the library answer the request, and then calls events. It returns the error of events,
+// which the answer reports, too.
 func (r *Registry) store(
 	answer *answerBuffer, req *http.Request, events Events, repository, ref string, body []byte,
 ) error {
@@ -209,21 +212,20 @@ func (r *Registry) store(
 	}
 	err := notify(req, events, repository, ref)
 	if err != nil {
-		r.log.Error("record a push", "repository", repository, "reference", ref, "err", err)
+		r.log.Error("cannot record a change of a name", "repository", repository, "reference", ref, "err", err)
 		*answer = answerBuffer{header: http.Header{}}
 		unavailableTo(answer, "the hub could not record the change; try again")
 	}
 	return err
 }
 
-// unavailableTo answers that a change was not made.
+// unavailableTo answers 503, with a message.
 func unavailableTo(w http.ResponseWriter, message string) {
 	_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(message))
 }
 
 // touchAsked notes that a client relies on a blob that it has found, mounts or has uploaded, or on
-// a manifest that it has found. A client that only looks gets its answer even if that cannot be
-// noted.
+// a manifest that it has found. A HEAD request is answered even if this cannot be noted.
 func (r *Registry) touchAsked(req *http.Request) error {
 	ctx, query := req.Context(), req.URL.Query()
 	switch req.Method {
@@ -237,7 +239,7 @@ func (r *Registry) touchAsked(req *http.Request) error {
 			err = r.Repository(path[1]).touchFound(ctx, path[2])
 		}
 		if err != nil {
-			r.log.Warn("note the use of a blob", "err", err)
+			r.log.Warn("cannot note that a client relies on a blob", "err", err)
 		}
 	case http.MethodPost:
 		if mount := query.Get("mount"); mount != "" {
@@ -269,8 +271,8 @@ func (r *deadlineReader) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-// changing calls events.Changing, unless the request names no tag: a part of an index that is
-// pushed later has no name.
+// changing calls events.Changing, unless the request pushes a manifest without a tag: a part of an
+// index, which is pushed later, has no name.
 func changing(req *http.Request, events Events, repository, ref string) (settled func() bool, err error) {
 	if _, err := digest.Parse(ref); err == nil && req.Method == http.MethodPut {
 		return func() bool { return true }, nil

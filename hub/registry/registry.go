@@ -1,11 +1,11 @@
 // Package registry is the hub's OCI registry. Clients get images back byte for byte, with the
 // digests with which they were pushed or copied. A blob's digest is checked before the blob is
-// stored, and a blob is stored once for all repositories. Layers that are not stored, as another
-// registry has them, are read from there (Upstream).
+// stored, and a blob is stored once for all repositories. A layer that is not stored because
+// another registry has it is read from that registry (Upstream).
 //
-// It is the registry of distribution/distribution, served over HTTP (Handler) and used in this
-// process (the methods), over the same files. It does not interpret images. It reports when a name
-// has got a new manifest (Events).
+// The package uses the registry of distribution/distribution twice, over the same files: clients
+// use it over HTTP (Handler), and this process with the methods of Registry and Repository. The
+// package does not interpret images. It reports when clients change what a name points to (Events).
 package registry
 
 import (
@@ -46,19 +46,20 @@ const (
 	MaxConfig = 8 << 20
 )
 
-// fileThreads bounds the files that are open at once, each of which may hold a thread.
+// fileThreads bounds the operations on files in a directory at a time, because each may block a
+// thread.
 const fileThreads = 64
 
 // Registry is an open registry. It is safe for concurrent use.
 type Registry struct {
-	// TouchInterval is how often at most it is noted that clients rely on a blob. It is set before
-	// the registry is used.
+	// TouchInterval is the least time between two notes that clients rely on the same blob. It is
+	// set before the registry is used.
 	TouchInterval time.Duration
 	// ReleasesLayers says that layers of pushed images are deleted when they are ingested. It is
 	// set before the registry is used.
 	ReleasesLayers bool
-	// Bounds are the registry's own, or those of the process. They are set before the registry is
-	// used.
+	// Bounds are the registry's own, unless they are replaced by those of the process before the
+	// registry is used.
 	Bounds *Bounds
 
 	app       *handlers.App
@@ -70,8 +71,8 @@ type Registry struct {
 	found     found
 }
 
-// Bounds bounds what the pushes of a process, and those who look for manifests, take for all its
-// registries.
+// Bounds bounds the memory that pushes of manifests take in a process, and the work that lookups of
+// manifests cause, for all its registries.
 type Bounds struct {
 	manifests *semaphore.Weighted // in bytes; see maxManifests
 	found     *semaphore.Weighted // see foundAtOnce
@@ -88,8 +89,8 @@ const maxCatalog = 1000
 // Open opens the registry in a storage until ctx ends. All processes that serve one registry have
 // the same secret: an upload that one of them has begun can go on at another.
 //
-// upstream has the layers that are not stored, uses knows which blobs clients rely on. Both may be
-// nil.
+// upstream has the layers that are not stored. uses records which blobs clients rely on. Both may
+// be nil.
 func Open(
 	ctx context.Context, in Storage, upstream Upstream, uses Uses, secret []byte, log *slog.Logger,
 ) (*Registry, error) {
@@ -106,7 +107,7 @@ func Open(
 		in.driver:  in.parameters,
 		"delete":   {"enabled": true},
 		"redirect": {"disable": true},
-		// EndUploads does it.
+		// EndUploads deletes unfinished uploads instead.
 		"maintenance": {"uploadpurging": map[any]any{"enabled": false}},
 	}}
 	config.HTTP.Secret = string(secret)
@@ -159,7 +160,7 @@ func blobDir(id digest.Digest) string {
 	return path.Join(blobsPath, id.Algorithm().String(), id.Encoded()[:2], id.Encoded())
 }
 
-// ErrUnavailable marks errors of the storage itself. The same may succeed later; see IsAway.
+// ErrUnavailable marks errors of the storage itself. The same call may succeed later; see IsAway.
 var ErrUnavailable = away.New("the registry's storage is not available")
 
 // pingTimeout bounds Ping.
@@ -177,7 +178,7 @@ func (r *Registry) Ping(ctx context.Context) error {
 }
 
 // IsAway reports whether an error says that the storage is not available. If the storage answers,
-// the error is about the files of one repository or blob, and the same will fail again.
+// the error is about the files of one repository or blob, and the same call would fail again.
 func (r *Registry) IsAway(ctx context.Context, err error) bool {
 	return errors.Is(err, ErrUnavailable) && r.Ping(ctx) != nil
 }
@@ -190,8 +191,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// ofStorage marks an error of the library that is one of the storage. Others are about what was
-// asked for.
+// ofStorage marks an error of the library if it comes from the storage. The library's other errors
+// are about the request.
 func ofStorage(err error) error {
 	if isOfStorage(err) {
 		return unavailable(err)
@@ -200,7 +201,7 @@ func ofStorage(err error) error {
 }
 
 func isOfStorage(err error) bool {
-	several := distribution.ErrManifestVerification(nil) // of the blobs of a manifest
+	several := distribution.ErrManifestVerification(nil) // the errors of several blobs of a manifest
 	return errors.As(err, new(driver.Error)) || errors.As(err, &several) && slices.ContainsFunc(several, isOfStorage)
 }
 

@@ -95,7 +95,7 @@ func TestBlobIsStoredWhileItIsRead(t *testing.T) {
 		"is longer than": {id, size - 1},
 	} {
 		if _, err := store(t, a, bad.blob, bad.size, whole); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want an error with %q", err, want)
+			t.Errorf("store a bad blob: error %v, want one with %q", err, want)
 		}
 	}
 	early, err := a.Store(t.Context(), id, size, io.NopCloser(bytes.NewReader(whole)))
@@ -109,10 +109,10 @@ func TestBlobIsStoredWhileItIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if linked, err := a.Link(t.Context(), id); linked || err != nil {
-		t.Errorf("a blob that was not read to its end is stored: %v, %v", linked, err)
+		t.Errorf("a blob that was not read to its end is stored: %v (%v), want it not to be", linked, err)
 	}
 	if left := uploads(t, dir); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
+		t.Errorf("files of unfinished uploads: %q, want none", left)
 	}
 	read, err := store(t, a, id, size, whole)
 	if err != nil || !bytes.Equal(read, whole) {
@@ -124,10 +124,10 @@ func TestBlobIsStoredWhileItIsRead(t *testing.T) {
 	}
 	defer stored.Close()
 	if b, err := io.ReadAll(stored); err != nil || !bytes.Equal(b, whole) {
-		t.Errorf("stored %d bytes, %v, want %d", len(b), err, size)
+		t.Errorf("read %d bytes of the stored blob (%v), want %d", len(b), err, size)
 	}
 	if left := uploads(t, dir); len(left) > 0 {
-		t.Errorf("left behind: %q", left)
+		t.Errorf("files of unfinished uploads: %q, want none", left)
 	}
 }
 
@@ -139,18 +139,18 @@ func TestBlobIsStoredOnceForAllRepositories(t *testing.T) {
 	}
 	for range 2 {
 		if there, err := r.Repository("two").Link(t.Context(), d.Digest.String()); !there || err != nil {
-			t.Fatalf("LinkBlob = %t, %v, want true", there, err)
+			t.Fatalf("Link found the blob: %t, %v, want true", there, err)
 		}
 	}
 	if b, err := r.Repository("two").read(t.Context(), d.Digest, 4); err != nil || string(b) != "blob" {
-		t.Errorf("ReadBlob = %q, %v, want %q", b, err, "blob")
+		t.Errorf("read %q, %v, want %q", b, err, "blob")
 	}
 	if _, err := r.Repository("two").read(t.Context(), d.Digest, 3); err == nil {
-		t.Error("ReadBlob beyond the limit: got no error")
+		t.Error("read a blob that is larger than the limit: got no error, want one")
 	}
 }
 
-// An error of the storage is marked, so that what needs the registry waits.
+// An error of the storage is marked with ErrUnavailable, so that jobs that need the registry wait.
 func TestErrorsOfTheStorageAreMarked(t *testing.T) {
 	dir := t.TempDir()
 	r, err := Open(t.Context(), Dir(dir), nil, nil, nil, slog.New(slog.DiscardHandler))
@@ -158,7 +158,7 @@ func TestErrorsOfTheStorageAreMarked(t *testing.T) {
 		t.Fatal(err)
 	}
 	layer, config := put(t, r, "one", []byte("layer")), put(t, r, "one", []byte("{}"))
-	// A file is where the directory of a repository has to be.
+	// The storage fails: a file is where the directory of a repository has to be.
 	if err := os.WriteFile(filepath.Join(dir, repositoriesPath, "two"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -222,8 +222,8 @@ func TestManifestsArePutAndDeleted(t *testing.T) {
 type events struct {
 	calls     []string
 	err       error
-	disturbed int  // so many changes are not announced until they are complete
-	unbounded bool // a call could last for ever
+	disturbed int  // number of further changes that do not stay announced until they are complete
+	unbounded bool // a call had no deadline
 }
 
 func (e *events) Changing(context.Context, string, string) (settled func() bool, err error) {
@@ -286,13 +286,13 @@ func TestClientsAreAnsweredAfterEvents(t *testing.T) {
 		t.Errorf("events received %q, want %q", got, want)
 	}
 	if e.unbounded {
-		t.Error("an event has no deadline: others wait for the lock of the repository meanwhile")
+		t.Error("a call of Events has no deadline, want one: others wait for the lock of the repository meanwhile")
 	}
-	// A push is made again if others did not know of it until it was complete.
+	// A push is made again if it did not stay announced until it was complete.
 	e.calls, e.disturbed = nil, 2
 	do("PUT", "/v2/a/b/manifests/1", http.StatusCreated)
 	if got, once := strings.Join(e.calls, ", "), "pushed a/b 1, settled"; got != once+", "+once+", "+once {
-		t.Errorf("events of a push that was disturbed twice: %q", got)
+		t.Errorf("events of a push that was disturbed twice: %q, want those of three pushes", got)
 	}
 	e.err = errors.New("the disk is full")
 	do("PUT", "/v2/a/b/manifests/1", http.StatusServiceUnavailable)

@@ -206,7 +206,8 @@ func (r Repository) IsReleased(ctx context.Context, blob string) bool {
 	return err == nil
 }
 
-// Link adds a blob that any repository has to this one. It reports whether such a blob exists.
+// Link adds a stored blob, which another repository may have, to this repository. It reports
+// whether the blob is stored.
 func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 	if err := r.registry.touch(ctx, blob); err != nil {
 		return false, err
@@ -241,7 +242,7 @@ func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
 	return true, nil
 }
 
-// mount is the option to link a blob of any repository, with a known descriptor.
+// mount is the library's option to link a blob, of whichever repository, with a known descriptor.
 type mount struct {
 	from reference.Canonical
 	stat v1.Descriptor
@@ -256,12 +257,12 @@ func (m mount) Apply(options any) error {
 	return nil
 }
 
-// Drop deletes the bytes of a blob for all repositories. If they were corrupt, the next push or
-// copy uploads them again; otherwise it would find that the blob exists.
+// Drop deletes the bytes of a blob for all repositories. If the bytes are corrupt, the next push or
+// copy uploads them again. Without Drop it would find that the blob exists.
 func (r Repository) Drop(ctx context.Context, blob string) error { return r.registry.Drop(ctx, blob) }
 
-// Delete deletes a tag or a manifest. It is no error if it does not exist. A manifest's tags stay,
-// so they are deleted before it.
+// Delete deletes a tag or a manifest. It is no error if the tag or manifest does not exist. A
+// manifest's tags stay, so the caller deletes them first.
 func (r Repository) Delete(ctx context.Context, ref string) error {
 	if err := r.delete(ctx, ref); err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
 		return fmt.Errorf("delete %s of %s: %w", ref, r.name, ofStorage(err))

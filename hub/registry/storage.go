@@ -17,5 +17,5 @@ func Dir(dir string) Storage {
 	return Storage{"filesystem", map[string]any{"rootdirectory": dir, "maxthreads": fileThreads}}
 }
 
-// S3 keeps the files in a bucket, below registry/. Objects of package objects have other names.
+// S3 keeps the files in a bucket, below registry/. The keys of package objects have other prefixes.
 func S3(u *url.URL) Storage { return Storage{bucket.Name, map[string]any{"url": u.String()}} }

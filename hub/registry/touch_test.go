@@ -13,7 +13,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// touched counts what clients rely on.
+// touched counts the calls of Touch, and has the digests that it got.
 type touched struct {
 	calls   int
 	digests map[string]bool
@@ -29,8 +29,8 @@ func (u *touched) Touch(_ context.Context, digests []string, _ time.Duration) er
 
 func (u *touched) IsDeleting(error) bool { return false }
 
-// All that an index names is noted, in few steps, also what indexes in it name, and beside what is
-// missing.
+// Touch notes all that an index names, in few steps. This includes what indexes in it name. A
+// missing manifest does not keep Touch from noting the rest.
 func TestTouchOfAnIndex(t *testing.T) {
 	uses := &touched{digests: map[string]bool{}}
 	r, err := Open(t.Context(), Dir(t.TempDir()), nil, uses, nil, slog.New(slog.DiscardHandler))

@@ -15,7 +15,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// uploadBuffer is large, as each write costs a few system calls.
+// uploadBuffer is the size of a write, in bytes. It is large, as each write costs a few system
+// calls.
 const uploadBuffer = 256 << 10
 
 // upload is a blob that is stored while it is read.
@@ -101,7 +102,7 @@ func (u *upload) Close() error {
 	_ = u.w.Cancel(ctx)
 	deleteErr := u.to.registry.driver.Delete(ctx, path.Dir(uploadPath(u.to.name, u.w.ID())))
 	if deleteErr != nil && !errors.Is(mapNotFound(deleteErr), ErrNotFound) {
-		u.to.registry.log.Error("delete a failed upload", "blob", u.blob, "err", deleteErr)
+		u.to.registry.log.Error("cannot delete a failed upload", "blob", u.blob, "err", deleteErr)
 	}
 	return err
 }
@@ -111,11 +112,11 @@ func uploadPath(repository, id string) string {
 	return repositoriesPath + "/" + repository + "/_uploads/" + id + "/data"
 }
 
-// EndUploads deletes the uploads that began before an age. An error may also be about an upload
-// that has ended meanwhile.
+// EndUploads deletes the uploads that began longer ago than age. An error may also be about an
+// upload that has ended meanwhile.
 func (r *Registry) EndUploads(ctx context.Context, age time.Duration) error {
 	if _, err := r.driver.Stat(ctx, repositoriesPath); errors.Is(mapNotFound(err), ErrNotFound) {
-		return nil // the library returns an error, which does not wrap the storage's
+		return nil // PurgeUploads would return an error, which does not wrap the storage's
 	}
 	ended, errs := storage.PurgeUploads(ctx, r.driver, time.Now().Add(-age), true)
 	if len(ended) > 0 {

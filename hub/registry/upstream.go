@@ -21,12 +21,12 @@ import (
 )
 
 // Upstream has the layers of images of other registries. A repository of the hub's registry serves
-// only those that are known for this repository. Errors wrap ErrNotFound, ErrDenied or
+// only the layers that are known for this repository. Errors wrap ErrNotFound, ErrDenied or
 // ErrUnavailable, and say what to do.
 type Upstream interface {
 	// Known returns the size of a layer that the repository may serve. It does not use the network.
 	Known(ctx context.Context, repository, digest string) (size int64, err error)
-	// Stat is Known for a layer that the other registry has at this moment.
+	// Stat is Known, but asks the other registry whether it still has the layer.
 	Stat(ctx context.Context, repository, digest string) (size int64, err error)
 	// Open opens a layer. The caller closes it.
 	Open(ctx context.Context, repository, digest string) (Blob, error)
@@ -35,8 +35,9 @@ type Upstream interface {
 // Blob is an open blob.
 type Blob interface {
 	Size() int64 // bytes
-	// Section reads the bytes from first to end. It waits for those that have not arrived yet. It
-	// has the last byte only after the digest of the whole blob was checked.
+	// Section returns a reader of the bytes [first, end). The reader waits for bytes that have not
+	// arrived yet. It returns the blob's last byte only after the digest of the whole blob was
+	// checked.
 	Section(first, end int64) io.Reader
 	io.Closer
 }
@@ -44,7 +45,7 @@ type Blob interface {
 // ErrDenied marks errors about blobs that another registry does not let the hub read.
 var ErrDenied = errors.New("the other registry denies access")
 
-// whole reads a blob from its begin to its end.
+// whole reads a blob from its beginning to its end.
 type whole struct {
 	io.Reader
 	io.Closer
@@ -66,8 +67,8 @@ func (r *Registry) present(ctx context.Context, repository, digest string) (int6
 	return r.upstream.Stat(ctx, repository, digest)
 }
 
-// serveUpstream answers a request for a blob that is not stored and that the repository may read
-// upstream, or that was released. It reports whether it has answered.
+// serveUpstream answers a request for a blob that is not stored: the repository may read the blob
+// upstream, or the blob was released. It reports whether it has answered.
 func (r *Registry) serveUpstream(w http.ResponseWriter, req *http.Request, repository, blob string) bool {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return false
@@ -98,7 +99,8 @@ func (r *Registry) serveUpstream(w http.ResponseWriter, req *http.Request, repos
 		}
 	}
 	if err != nil {
-		r.log.Warn("read a layer upstream", "repository", repository, "blob", blob, "err", report.Logged(err))
+		r.log.Warn("cannot read a layer from another registry", "repository", repository, "blob", blob,
+			"err", report.Logged(err))
 		serveError(w, err)
 		return true
 	}
@@ -140,8 +142,8 @@ func serveBlob(w http.ResponseWriter, req *http.Request, blob string, body Blob,
 	}
 }
 
-// parseRange parses a header with one range of a blob: bytes=FIRST-[LAST], or bytes=-LENGTH. Of
-// other headers it reports false; then first is the begin of the range, if it is known.
+// parseRange parses a header with one range of a blob: bytes=FIRST-[LAST], or bytes=-LENGTH. For
+// other headers ok is false, and first is the beginning of the range, if that is known.
 func parseRange(text string, size int64) (first, end int64, ok bool) {
 	from, to, dash := strings.Cut(strings.TrimPrefix(text, "bytes="), "-")
 	if !dash || !strings.HasPrefix(text, "bytes=") || strings.Contains(to, ",") {
@@ -165,7 +167,7 @@ func parseRange(text string, size int64) (first, end int64, ok bool) {
 	return first, min(last, size-1) + 1, true
 }
 
-// serveError answers with an error of an upstream. Clients get what is public of it.
+// serveError answers a request that has failed. Clients get the public part of the error.
 func serveError(w http.ResponseWriter, err error) {
 	code := errcode.ErrorCodeUnavailable
 	switch {
@@ -191,7 +193,7 @@ func (r Repository) stores(ctx context.Context, blob string) (bool, error) {
 }
 
 // upstreamBlobs returns the sizes of those blobs of a manifest that are not stored and that find
-// finds. The library checks that the others exist.
+// finds upstream. The library checks that the manifest's other blobs exist.
 func (r Repository) upstreamBlobs(
 	ctx context.Context, m Manifest, find func(ctx context.Context, repository, digest string) (int64, error),
 ) (map[digest.Digest]int64, error) {
@@ -220,8 +222,8 @@ func (r Repository) upstreamBlobs(
 	return found, nil
 }
 
-// blobsOf returns the digests of a manifest's blobs. It has none if the manifest is not valid, or
-// an index.
+// blobsOf returns the digests of a manifest's blobs. It returns none if the manifest is not valid,
+// or is an index.
 func blobsOf(m Manifest) (blobs []digest.Digest) {
 	var parsed v1.Manifest
 	if json.Unmarshal(m.Bytes, &parsed) != nil {

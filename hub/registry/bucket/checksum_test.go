@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Files on S3 are read without S3's checksums: the SDK would print a line about each one that was
+// Files on S3 are read without S3's checksums: the SDK would print a line about each file that was
 // uploaded in parts.
 func TestReadsWithoutChecksums(t *testing.T) {
 	mode := "no file was read"
@@ -25,6 +25,6 @@ func TestReadsWithoutChecksums(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, err := d.GetContent(t.Context(), "/a"); err != nil || string(b) != "bytes" || mode != "" {
-		t.Errorf("read %q, %v, with the checksum mode %q; want none", b, err, mode)
+		t.Errorf("read %q (%v) with the checksum mode %q, want %q without a mode", b, err, mode, "bytes")
 	}
 }

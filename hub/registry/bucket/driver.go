@@ -76,7 +76,7 @@ type files struct {
 	bucket     *blob.Bucket
 	client     *s3.Client // for what package blob does not have
 	name       string     // of the bucket, on S3
-	prefix     string     // of all keys; empty, or a domain's part of the bucket
+	prefix     string     // of all keys, before registry/; empty, or a domain's part of the bucket
 	copyAtOnce int64      // the constant maxCopy; less in tests
 }
 
@@ -86,7 +86,7 @@ var _ driver.StorageDriver = (*files)(nil)
 func (f *files) key(path string) string { return f.prefix + prefix + strings.TrimPrefix(path, "/") }
 
 // pathError returns the library's error if the bucket's error says that there is no object. If
-// there is no bucket, the error says that: nothing is known about the objects then.
+// there is no bucket, the error says that instead: nothing is known about the objects then.
 func (f *files) pathError(path string, err error) error {
 	err = objects.NameBucket(f.name, err)
 	if gcerrors.Code(err) == gcerrors.NotFound {
@@ -104,7 +104,8 @@ func (f *files) GetContent(ctx context.Context, path string) ([]byte, error) {
 	return content, f.pathError(path, err)
 }
 
-// noSniffing: nobody but the library reads the objects.
+// noSniffing sets a content type, so that package blob does not guess one: only the library reads
+// the objects.
 var noSniffing = &blob.WriterOptions{ContentType: "application/octet-stream"}
 
 // PutContent stores a file.
@@ -189,7 +190,8 @@ func (f *files) Move(ctx context.Context, from, to string) error {
 
 // copyParts copies an object of any size inside the bucket.
 func (f *files) copyParts(ctx context.Context, from, to string, size int64) error {
-	// Without checksums of the parts: versitygw says of each part that it has that of the source.
+	// The upload has no checksums of its parts: versitygw reports the checksum of the source for
+	// each part.
 	upload, err := f.beginUpload(ctx, to, "")
 	if err != nil {
 		return err
@@ -266,7 +268,8 @@ func (f *files) RedirectURL(*http.Request, string) (string, error) { return "", 
 const last = "~"
 
 // Walk calls fn for all files and directories in a directory, a directory before what is in it. The
-// order is that of the files' keys. It lists 1,000 files with a request, and holds these only.
+// order is that of the files' keys. It lists 1,000 files with each request, and has only these in
+// memory.
 func (f *files) Walk(ctx context.Context, dir string, fn driver.WalkFn, options ...func(*driver.WalkOptions)) error {
 	var o driver.WalkOptions
 	for _, set := range options {
@@ -310,14 +313,14 @@ func (f *files) Walk(ctx context.Context, dir string, fn driver.WalkFn, options 
 type walk struct {
 	fn      driver.WalkFn
 	root    string // without a slash at its end
-	dir     string // of the file before, or empty
+	dir     string // of the previous file, or empty
 	skipped string // the last directory that is not entered, with a slash at its end, or empty
 }
 
 // skips reports whether a file is in a directory that is not entered.
 func (w *walk) skips(path string) bool { return w.skipped != "" && strings.HasPrefix(path, w.skipped) }
 
-// visit calls fn for a file, and before it for the directories that have begun with it.
+// visit calls fn for a file, and before that for the directories in which it is the first file.
 func (w *walk) visit(file driver.FileInfoFields) error {
 	if w.skips(file.Path) {
 		return nil

@@ -74,7 +74,7 @@ func openFaulty(t *testing.T, n int, fault s3.Fault) *files {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxy.Close)
-	return openURL(t, through+"&stall_timeout=1s") // of copies 15s
+	return openURL(t, through+"&stall_timeout=1s") // 15 s for copies
 }
 
 func openURL(t *testing.T, url string) *files {
@@ -86,7 +86,7 @@ func openURL(t *testing.T, url string) *files {
 	return d.(*base.Base).StorageDriver.(*files)
 }
 
-// The library's suite for storage drivers.
+// The driver passes the library's suite for storage drivers.
 func TestDriver(t *testing.T) {
 	f := open(t, 1)
 	testsuites.Driver(t, func() (driver.StorageDriver, error) { return &base.Base{StorageDriver: f}, nil }, false)
@@ -114,12 +114,12 @@ func must(t *testing.T, err error) {
 func write(t *testing.T, w driver.FileWriter, b []byte) {
 	t.Helper()
 	if n, err := w.Write(b); err != nil || n != len(b) {
-		t.Fatal(n, err)
+		t.Fatalf("wrote %d bytes (%v), want %d", n, err, len(b))
 	}
 }
 
-// A writer that ends without Close, as after kill -9, leaves the file as the writer before had
-// closed it.
+// If a writer ends without Close, as after kill -9, the next writer goes on with the file as the
+// last Close left it.
 func TestLostWriter(t *testing.T) {
 	f := open(t, 2)
 	first, lost, last := random(partSize+100, 1), random(2*partSize, 2), random(2*partSize+7, 3)
@@ -140,14 +140,15 @@ func TestLostWriter(t *testing.T) {
 	must(t, w.Close())
 	got, err := f.GetContent(t.Context(), "/uploads/a/data")
 	if err != nil || !bytes.Equal(got, append(first, last...)) {
-		t.Errorf("%d bytes, %v", len(got), err)
+		t.Errorf("read %d bytes (%v), want the bytes of the first and the last writer", len(got), err)
 	}
 	if names, err := f.List(t.Context(), "/uploads/a"); err != nil || len(names) != 1 {
-		t.Errorf("left: %v, %v", names, err)
+		t.Errorf("files %v (%v), want only the committed one", names, err)
 	}
 }
 
-// To delete a directory ends the uploads in it, so that no parts stay in the bucket unseen.
+// Delete of a directory ends the uploads in it, so that no parts stay in the bucket unseen. It does
+// not end other uploads.
 func TestDeleteEndsUploads(t *testing.T) {
 	f := open(t, 3)
 	for _, path := range []string{"/uploads/a/data", "/uploads/b/data", "/uploads/ab/data"} {
@@ -163,10 +164,10 @@ func TestDeleteEndsUploads(t *testing.T) {
 	left, err := f.client.ListMultipartUploads(t.Context(), &awss3.ListMultipartUploadsInput{Bucket: &f.name})
 	must(t, err)
 	if len(left.Uploads) != 1 || aws.ToString(left.Uploads[0].Key) != "registry/uploads/ab/data" {
-		t.Errorf("uploads: %+v", left.Uploads)
+		t.Errorf("uploads %+v are left, want only that of /uploads/ab/data", left.Uploads)
 	}
 	if err := f.Delete(t.Context(), "/uploads/a"); !errors.As(err, new(driver.PathNotFoundError)) {
-		t.Errorf("delete again: %v", err)
+		t.Errorf("delete again: error %v, want PathNotFoundError", err)
 	}
 }
 
@@ -179,10 +180,10 @@ func TestMoveInParts(t *testing.T) {
 	must(t, f.Move(t.Context(), "/a/from", "/b/to"))
 	got, err := f.GetContent(t.Context(), "/b/to")
 	if err != nil || !bytes.Equal(got, content) {
-		t.Errorf("%d bytes, %v", len(got), err)
+		t.Errorf("read %d bytes (%v), want the %d bytes of the moved file", len(got), err, len(content))
 	}
 	if _, err := f.Stat(t.Context(), "/a/from"); !errors.As(err, new(driver.PathNotFoundError)) {
-		t.Errorf("the old file: %v", err)
+		t.Errorf("the old file: error %v, want PathNotFoundError", err)
 	}
 }
 
@@ -194,15 +195,16 @@ func TestWriteIsCancelled(t *testing.T) {
 	must(t, err)
 	cancel()
 	if _, err := w.Write(random(partSize, 1)); err == nil {
-		t.Error("written with a context that has ended")
+		t.Error("wrote with a context that has ended, want an error")
 	}
 	if err := w.Commit(t.Context()); err == nil {
-		t.Error("an incomplete file was committed")
+		t.Error("an incomplete file was committed, want an error")
 	}
 }
 
-// Each request to a faulty server fails once, or is slow. It is made again, so files are written,
-// moved, read and deleted as usual. Only bytes that are cut off while they are read are an error.
+// Each request to a faulty server fails, hangs or is slow once. If it fails or hangs, it is made
+// again, so files are written, moved, read and deleted as usual. Only an answer that is cut off
+// while it is read is an error.
 func TestFaultyServer(t *testing.T) {
 	n := 20
 	for name, fault := range s3.Faults {
@@ -238,17 +240,18 @@ func TestFaultyServer(t *testing.T) {
 			}
 			names, err := f.List(t.Context(), "/blobs")
 			if slices.Sort(names); err != nil || !slices.Equal(names, []string{"/blobs/large", "/blobs/moved"}) {
-				t.Errorf("files %v, %v", names, err)
+				t.Errorf("files %v (%v), want /blobs/large and /blobs/moved", names, err)
 			}
 			must(t, f.Delete(t.Context(), "/blobs"))
 			if names, err := f.List(t.Context(), "/"); err != nil || len(names) != 0 {
-				t.Errorf("left: %v, %v", names, err)
+				t.Errorf("files %v (%v) after the deletion, want none", names, err)
 			}
 		})
 	}
 }
 
-// A server that has completed an upload, and whose answer was lost, may know the upload no more.
+// If the answer to the completion of an upload is lost, the request is made again, and the server
+// may know the upload no more. This is no error.
 func TestAnswerOfCompletionIsLost(t *testing.T) {
 	completed := 0
 	f := openFaulty(t, 9, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
@@ -277,8 +280,8 @@ func TestAnswerOfCompletionIsLost(t *testing.T) {
 	}
 }
 
-// A writer that ended after it had completed a file, and before it had noted that, leaves a file
-// that a later writer can commit.
+// If a writer ends after it has completed a file and before it has deleted the rest, a later writer
+// can commit the file.
 func TestCommitIsInterrupted(t *testing.T) {
 	f, content := open(t, 6), random(partSize+7, 1)
 	w, err := f.Writer(t.Context(), "/uploads/a/data", false)
@@ -294,7 +297,7 @@ func TestCommitIsInterrupted(t *testing.T) {
 		t.Errorf("size %d, want %d", w.Size(), len(content))
 	}
 	if _, err := w.Write([]byte("more")); err == nil {
-		t.Error("wrote more to a complete file")
+		t.Error("wrote more to a complete file, want an error")
 	}
 	must(t, w.Commit(t.Context()))
 	must(t, w.Close())
@@ -302,11 +305,11 @@ func TestCommitIsInterrupted(t *testing.T) {
 		t.Errorf("%d bytes, %v, want %d", len(got), err, len(content))
 	}
 	if names, err := f.List(t.Context(), "/uploads/a"); err != nil || len(names) != 1 {
-		t.Errorf("left: %v, %v", names, err)
+		t.Errorf("files %v (%v), want only the committed one", names, err)
 	}
 }
 
-// An upload that cannot be completed is an error, also if the path has an object of the same size.
+// It is an error if an upload cannot be completed, even if the path has an object of the same size.
 func TestAnotherObjectIsNotTheUpload(t *testing.T) {
 	f := open(t, 7)
 	for seed := range uint64(2) {
@@ -317,7 +320,7 @@ func TestAnotherObjectIsNotTheUpload(t *testing.T) {
 			must(t, w.(*writer).awaitPart())
 			must(t, f.abortUpload(t.Context(), f.key("/a"), w.(*writer).Upload))
 			if err := w.Commit(t.Context()); err == nil {
-				t.Error("the commit of an upload that has ended has succeeded")
+				t.Error("the commit of an upload that has ended succeeded, want an error")
 			}
 			return
 		}
@@ -325,8 +328,8 @@ func TestAnotherObjectIsNotTheUpload(t *testing.T) {
 	}
 }
 
-// A walk sees the same as the library's, which asks for each directory and file. It takes a request
-// for 1,000 files.
+// Walk visits the same files and directories as the library's walk, which makes a request for each
+// of them. Walk makes a request for each 1,000 files.
 func TestWalk(t *testing.T) {
 	const uploads = 1200
 	var lists atomic.Int64
@@ -383,16 +386,16 @@ func TestWalk(t *testing.T) {
 		lists.Store(0)
 		got := visit(f.Walk, c.dir, c.skipped)
 		if n := lists.Load(); n > c.requests {
-			t.Errorf("a walk of %s took %d requests, want %d", c.dir, n, c.requests)
+			t.Errorf("a walk of %s took %d requests, want at most %d", c.dir, n, c.requests)
 		}
 		if want := visit(fallback, c.dir, c.skipped); !maps.Equal(got, want) {
-			t.Errorf("a walk of %s without %q has seen %d files and directories, want %d", c.dir, c.skipped,
-				len(got), len(want))
+			t.Errorf("a walk of %s without %q has visited %d files and directories, want the %d of the library's",
+				c.dir, c.skipped, len(got), len(want))
 		}
 	}
 	if err := f.Walk(t.Context(), "/none", func(driver.FileInfo) error { return nil }); !errors.As(err,
 		new(driver.PathNotFoundError)) {
-		t.Errorf("a walk of a directory that does not exist: %v", err)
+		t.Errorf("a walk of a directory that does not exist: error %v, want PathNotFoundError", err)
 	}
 	var visited []string
 	must(t, f.Walk(t.Context(), "/a", func(info driver.FileInfo) error {
@@ -402,10 +405,10 @@ func TestWalk(t *testing.T) {
 		return nil
 	}, driver.WithStartAfterHint("/a/b/_uploads/999")))
 	if want := []string{"/a/b", "/a/b/e", "/a/b/e/_m", "/a/b/e/_m/x"}; !slices.Equal(visited, want) {
-		t.Errorf("a walk from a path on has seen %v, want %v", visited, want)
+		t.Errorf("a walk from a path on has visited %v, want %v", visited, want)
 	}
 	failed := errors.New("failed")
 	if err := f.Walk(t.Context(), "/a", func(driver.FileInfo) error { return failed }); !errors.Is(err, failed) {
-		t.Errorf("a walk that fails: %v", err)
+		t.Errorf("a walk whose function fails: error %v, want that of the function", err)
 	}
 }

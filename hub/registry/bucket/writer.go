@@ -25,12 +25,12 @@ const (
 	maxParts = 10_000
 )
 
-// restSuffix ends the key of an unfinished file's rest: what its parts do not have yet. The object
-// begins with a line of JSON, see rest.
+// restSuffix ends the key of the object with the rest of an unfinished file: the bytes that are in
+// no part yet. The object begins with a line of JSON: see rest.
 const restSuffix = ".rest"
 
-// rest is what Writer needs to go on with a file. An upload may have more parts, of a writer that
-// ended before Close. They are uploaded again.
+// rest is what Writer needs to go on with a file. An upload may have more than Parts parts, from a
+// writer that ended without Close. The next writer uploads these parts again.
 type rest struct {
 	Upload string `json:"upload,omitempty"` // of S3; empty: there is none yet
 	Parts  int32  `json:"parts,omitempty"`
@@ -46,7 +46,7 @@ type writer struct {
 	rest
 	parts    []types.CompletedPart
 	size     int64
-	complete bool          // an earlier writer has completed the file, and not noted that
+	complete bool          // an earlier writer has completed the file, and has not deleted the rest
 	buffer   *bytes.Buffer // of less than a part
 	spare    *bytes.Buffer // the part in flight, or empty
 	flight   chan error    // gets the result of the part in flight; nil: there is none
@@ -282,8 +282,8 @@ func (f *files) completeUpload(
 	return fmt.Errorf("complete upload of %s: %w", key, err)
 }
 
-// isComplete reports whether there is an object of that size. If S3 says how it was uploaded, the
-// object has these parts.
+// isComplete reports whether there is an object of that size. If S3 has a composite checksum of the
+// object, it has to be the checksum of parts.
 func (f *files) isComplete(ctx context.Context, key string, parts []types.CompletedPart, size int64) bool {
 	found, err := f.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &f.name, Key: &key,
 		ChecksumMode: types.ChecksumModeEnabled})
@@ -295,8 +295,8 @@ func (f *files) isComplete(ctx context.Context, key string, parts []types.Comple
 	return !isKnown || composite == checksumOf(parts)
 }
 
-// checksumOf returns S3's composite checksum of an object: that of the checksums of its parts, and
-// their number.
+// checksumOf returns S3's composite checksum of an object: the checksum of its parts' checksums,
+// and the number of parts.
 func checksumOf(parts []types.CompletedPart) string {
 	all := crc32.NewIEEE()
 	for _, p := range parts {

@@ -14,7 +14,7 @@ import (
 )
 
 // Blobs has, for each blob, manifest and tag of the hub's registry, the time when a client last
-// relied on it. So a blob that nothing names is deleted while clients push, and no client loses a
+// relied on it. So blobs that nothing names can be deleted while clients push: no client loses a
 // blob that it has just found. A digest in its methods is that of a blob or manifest, or
 // REPOSITORY:TAG for a tag. It is safe for concurrent use.
 type Blobs struct{ db *database.DB }
@@ -94,9 +94,9 @@ type Deletion struct {
 }
 
 // Begin gives the caller the right to delete a blob, for a lease. may is false if a client has
-// touched the blob since before, a time of the database's clock, or if another process is deleting
-// the blob. A blob without a row gets one, as if a client touched it now. The caller calls Do and
-// End.
+// touched the blob at or after the time before, by the database's clock, or if another process is
+// deleting the blob. A blob without a row gets one, as if a client touched it now. The caller calls
+// Do and End.
 func (b *Blobs) Begin(
 	ctx context.Context, digest string, before time.Time, lease time.Duration,
 ) (d Deletion, may bool, err error) {
@@ -118,15 +118,15 @@ func (b *Blobs) Begin(
 	return d, may && err == nil, err
 }
 
-// BeginAny is Begin for a blob that may be deleted whenever a client has touched it. may is false
-// if another process is deleting the blob.
+// BeginAny is Begin for a blob that may be deleted however recently a client has touched it. may is
+// false if another process is deleting the blob.
 func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration) (d Deletion, may bool, err error) {
 	return b.Begin(ctx, digest, time.UnixMilli(math.MaxInt64), lease)
 }
 
-// Do calls fn, which deletes the blob. The context of fn ends after half of the lease. If that has
-// passed already, Do does not call fn: this process was stopped for so long that clients may rely
-// on the blob again. Do returns ErrSlow if that time has passed before fn ended.
+// Do calls fn, which deletes the blob. The context of fn ends after half of the lease. If that time
+// has passed already, Do does not call fn: this process was stopped for so long that clients may
+// rely on the blob again. Then, or if fn fails after that time, Do returns ErrSlow.
 func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error {
 	limited, cancel := context.WithDeadline(ctx, d.limit)
 	defer cancel()

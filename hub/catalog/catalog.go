@@ -1,6 +1,6 @@
 // Package catalog has the tables of the hub: images and their states, chains, trees, the unit of
-// each chunk, jobs, and what is known about how images start. It has no contents: package objects
-// has these.
+// each chunk, jobs, and what is known about how images start. It does not have the contents of
+// files: these are in objects (package objects).
 //
 // A row exists only after the object that it names was stored and verified. An image becomes ready
 // together with all its rows, in one transaction.
@@ -21,8 +21,8 @@
 //
 //   - images.go: names, images and their states. inspect.go: what users ask about an image.
 //     manifests.go: what nodes ask about a manifest. retention.go: when names were pushed and used.
-//   - sizes.go: the bytes that only one image has. owners.go: which image that is, of each blob and
-//     chunk.
+//   - sizes.go: the bytes that only one image has. owners.go: for each blob and chunk, the image
+//     that alone has it.
 //   - chains.go: chains and layers. signatures.go: statements about chains. chunks.go: the units of
 //     chunks.
 //   - publish.go, publish_layout.go: the rows of a new image, in one transaction.
@@ -35,8 +35,8 @@
 //   - claims.go (Claims): a publisher claims objects while it stores or deletes them.
 //   - holds.go (Claims): while a backup has a hold, nothing is deleted.
 //   - held.go (Holders): the trees that nodes and mirrors report to have. These stay.
-//   - blobs.go (Blobs): when clients last relied on a blob of the hub's registry. A blob that none
-//     has relied on lately may be deleted.
+//   - blobs.go (Blobs): when clients last relied on a blob of the hub's registry. A blob that no
+//     client has relied on lately may be deleted.
 //
 // About how images start (Starts):
 //
@@ -46,8 +46,8 @@
 // About what is removed:
 //
 //   - collect.go (Garbage): trees, chains and layers that no image needs.
-//   - marks.go (Garbage): chunks that no layer has, by mark and sweep, and the packs that have none
-//     but these. rewrite.go (Garbage): packs of which a part is needed.
+//   - marks.go (Garbage): chunks that no layer has, by mark and sweep, and the packs that have only
+//     such chunks. rewrite.go (Garbage): packs of which a part is needed.
 //   - collected.go: how removals and publications exclude each other.
 //   - derived.go: trees that were made on request. They are a cache: the least recently used go.
 //
@@ -95,8 +95,8 @@ func newCatalog(db *database.DB) *Catalog {
 // Close closes the catalog.
 func (c *Catalog) Close() error { return c.db.Close() }
 
-// Now returns the database's time. All times in the catalog are by the database's clock: those of
-// the hub's processes may differ.
+// Now returns the database's time. All times in the catalog are by the database's clock, because
+// the clocks of the hub's processes may differ.
 func (c *Catalog) Now(ctx context.Context) (time.Time, error) { return c.db.Now(ctx) }
 
 // OnFull sets the function that is called when the disk of an SQLite catalog is full. makeRoom

@@ -19,7 +19,7 @@ import (
 // interrupted, by a restart for example, goes on after Place.
 type Check struct {
 	Place  string    // key of the last object that was checked; empty: none
-	Begun  time.Time // when the current check began; when the last one did, if there is none
+	Begun  time.Time // when the current check began or, if none is running, the last one
 	Ended  time.Time // when a check was last complete; zero: never
 	Report []byte    // what the worker has stored last
 	// Sums over all checks of the kind:
@@ -268,8 +268,8 @@ func (c *Checks) brokenLayers(ctx context.Context) (map[string]int64, error) {
 	return found, nil
 }
 
-// isBroken reports whether a layer exists that names chunks that do not exist. Chunks are removed
-// after their layers. So a layer that still exists after its chunks were missing is broken.
+// isBroken reports whether a layer still exists and names chunks that do not exist. Chunks are
+// removed after their layers. So a layer that still exists after its chunks were missing is broken.
 func (c *Checks) isBroken(ctx context.Context, diffID string) (bool, error) {
 	chunksOf := func() ([][]byte, error) {
 		return database.List(ctx, c.db.Read, database.Value[[]byte],

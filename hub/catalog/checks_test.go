@@ -9,8 +9,9 @@ import (
 	"lighter/test/testkit/catalogtest"
 )
 
-// A layer that is published while the chunks are compared with the layers is not broken, even if
-// later chunks were there before. One whose chunks are missing is.
+// A layer that is published while the chunks are compared with the layers does not count as broken,
+// even if the catalog had chunks with higher numbers before. A layer whose chunks are missing
+// counts.
 func TestLayersOfAMoment(t *testing.T) {
 	c := openNew(t)
 	c.Exec(t, `INSERT INTO numbers (name, last) VALUES ('chunks', 10)
@@ -27,11 +28,11 @@ func TestLayersOfAMoment(t *testing.T) {
 		}
 	})
 	if found, err := c.Checks.Inconsistencies(t.Context()); err != nil || len(found) > 0 {
-		t.Errorf("%v, %v, want nothing", found, err)
+		t.Errorf("found %v (%v), want no inconsistency", found, err)
 	}
 	c.Exec(t, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES ('broken', 1, 1, x'0401')`)
 	found, err := c.Checks.Inconsistencies(t.Context())
 	if err != nil || len(found) != 1 || found["layers with chunks that do not exist"] != 1 {
-		t.Errorf("%v, %v, want one layer with chunks that do not exist", found, err)
+		t.Errorf("found %v (%v), want one layer with chunks that do not exist", found, err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// lookupBatch is the number of chunks in one query. More would not be faster, and databases limit
-// the number of arguments.
+// lookupBatch is the number of chunks, or of other keys, in one query. More would not be faster,
+// and databases limit the number of arguments.
 const lookupBatch = 500
 
 // Numbers returns the numbers of those of the chunks that the catalog has.
@@ -31,8 +31,8 @@ func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk
 		FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `)
 }
 
-// lookup returns the rows of those of the chunks that the catalog has, by their IDs. The query ends
-// where the list of IDs follows.
+// lookup returns the rows of those of the chunks that the catalog has, by their IDs. The list of
+// IDs is added at the end of query.
 func lookup[V any](
 	ctx context.Context, in database.Session, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
 ) (map[chunk.ID]V, error) {

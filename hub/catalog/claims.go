@@ -59,8 +59,8 @@ func (c *Claims) Acquire(ctx context.Context, claim Claim, lease time.Duration) 
 	})
 }
 
-// Extend extends the lease of a claim. The error is ErrClaimLost if another publisher has one of
-// its objects now.
+// Extend extends the lease of a claim. The error is ErrClaimLost if the claim no longer has all of
+// its objects: another publisher has claimed one since the lease ended, say.
 func (c *Claims) Extend(ctx context.Context, claim Claim, lease time.Duration) error {
 	return c.db.Update(ctx, "extend a claim of objects", func(tx database.Session) error {
 		n, err := tx.ExecCount(ctx, `UPDATE object_claims SET until = `+tx.Clock+` + ? WHERE owner = ?`,

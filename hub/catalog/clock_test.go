@@ -29,7 +29,7 @@ func TestTimesAreOfTheDatabase(t *testing.T) {
 		}
 	}
 	if lost, err := c.Starts.Lose(ctx, 0); err != nil || len(lost) == 0 {
-		t.Fatalf("lost %v, %v", lost, err)
+		t.Fatalf("trees that lose their startup packs: %v (%v), want at least one", lost, err)
 	}
 	if err := c.Remove(ctx, "image", "one", ""); err != nil {
 		t.Fatal(err)
@@ -55,8 +55,8 @@ func TestTimesAreOfTheDatabase(t *testing.T) {
 	}
 }
 
-// A hub that was off for longer than holders are kept forgets none of them for a lease: they had no
-// time to report. Those that do not report then are forgotten.
+// A hub that was off for longer than holders are kept forgets none of them for a lease, because
+// they could not report. After that it forgets those that have not reported since.
 func TestHubThatWasOff(t *testing.T) {
 	ctx, c := t.Context(), openNew(t)
 	const day, age = 24 * time.Hour, 37 * 24 * time.Hour
@@ -104,7 +104,7 @@ func TestHubThatWasOff(t *testing.T) {
 		c.SetBehind(-3 * day)
 		note()
 	}
-	wantExpired("when its age has come", "one")
+	wantExpired("37 days after the last report", "one")
 }
 
 // After the database's clock was set back, accepted jobs run at once, and a name that is pushed

@@ -11,22 +11,24 @@ import (
 
 // A collection removes chunks, layers and trees that no image needs. An ingestion may have found
 // some of them in the catalog, perhaps an hour before, so that its publication refers to them. The
-// count of removals in table meta makes both safe beside each other. Each transaction that removes
-// such rows raises the count. An ingestion reads the count before its first look into the catalog.
-// The transaction that publishes reads the count again, and keeps it from rising until it ends. If
-// the count has risen, that transaction checks that all rows exist to which the publication refers.
+// count of removals in table meta makes it safe that both run at the same time. Each transaction
+// that removes such rows raises the count. An ingestion reads the count before its first look into
+// the catalog. The transaction that publishes reads the count again, and keeps it from rising until
+// it ends. If the count has risen since, that transaction checks that all rows exist to which the
+// publication refers.
 
-// A repair also gives chunks other places, and may leave the old pack. It raises a second count, of
-// moves. The locations of a publication or of a renewal that have chunks' places from before a move
-// are checked by the next collection.
+// A repair may move chunks to other packs, and may keep the old pack. It raises a second count, of
+// moves. If the locations of a publication or of a renewal may name places from before a move, the
+// next collection checks them.
 
-// Collections is how often collection has removed something, and how often chunks got other places.
+// Collections has two counts: how often rows were removed to which a publication may refer, and how
+// often chunks were moved to other packs.
 type Collections struct{ Removals, Moves int64 }
 
 func (c *Collections) fields() []any { return []any{&c.Removals, &c.Moves} }
 
 // ErrCollected means that a collection has removed something to which a publication refers. The
-// image has to be ingested again, which stores it again.
+// image has to be ingested again, which stores what was removed.
 var ErrCollected = errors.New("a collection has removed something that the publication refers to")
 
 const (
@@ -55,9 +57,9 @@ func lockCollections(ctx context.Context, tx database.Session) (now Collections,
 	return now, err
 }
 
-// excludeCollection begins a transaction that publishes. Nothing is removed before it ends. The
-// error is ErrCollected if something is missing that the publication refers to. moved reports
-// whether chunks got other places since the publication was begun.
+// excludeCollection begins a transaction that publishes. Nothing is removed before the transaction
+// ends. The error is ErrCollected if something is missing that the publication refers to. moved
+// reports whether chunks got other places since the publication was begun.
 func excludeCollection(ctx context.Context, tx database.Session, p *Publication) (moved bool, err error) {
 	now, err := lockCollections(ctx, tx)
 	if err != nil || now == p.Collections {

@@ -31,16 +31,15 @@ var derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JO
 
 func (d *Derived) fields() []any { return []any{&d.Tree, &d.Locations, &d.stored} }
 
-// SurplusDerived returns the derived trees to remove. The others are no more than most trees, and
-// have no more than limit bytes. Trees that somebody holds stay before others, then the most
-// recently used ones.
-func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (surplus []Derived, err error) {
+// SurplusDerived returns the derived trees to remove. At most maxTrees derived trees stay, with at
+// most maxBytes bytes. Trees that somebody holds stay first, then the most recently used ones.
+func (c *Catalog) SurplusDerived(ctx context.Context, maxTrees int, maxBytes int64) (surplus []Derived, err error) {
 	kept, bytes := 0, int64(0)
 	for d, err := range database.Rows(ctx, c.db.Read, (*Derived).fields, derived) {
 		if err != nil {
 			return nil, fmt.Errorf("find derived trees: %w", err)
 		}
-		if kept++; kept > most || bytes+d.stored > limit {
+		if kept++; kept > maxTrees || bytes+d.stored > maxBytes {
 			surplus = append(surplus, d)
 		} else {
 			bytes += d.stored

@@ -16,7 +16,8 @@ func (c *Catalog) Exec(t *testing.T, query string) {
 	}
 }
 
-// SetBehind sets the database's clock back, compared with that of this process.
+// SetBehind sets the database's clock back by d, in addition to earlier calls. The clock of this
+// process stays.
 func (c *Catalog) SetBehind(d time.Duration) {
 	behind := *c.db.Write.Dialect
 	behind.Clock = fmt.Sprintf("(%s - %d)", behind.Clock, d.Milliseconds())

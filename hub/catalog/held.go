@@ -50,9 +50,9 @@ type HeldReport struct {
 }
 
 // SetHeld replaces the trees of a holder and extends its lease. Trees that are not known are
-// ignored. If the holder has more than before and a bound is exceeded, the holder keeps the trees
-// that it had and has still, and Others gets the new ones. So no holder can keep the trees of
-// another one from being held.
+// ignored. If the holder is new or has more trees than before, and a bound is exceeded, the holder
+// keeps the trees that it had and has still, and Others gets the new ones. So no holder can keep
+// the trees of another one from being held.
 func (c *Holders) SetHeld(
 	ctx context.Context, h Holder, trees []chunk.ID, bounds HeldBounds,
 ) (done HeldReport, err error) {
@@ -146,7 +146,7 @@ func holdTrees(ctx context.Context, tx database.Session, holder string, trees []
 
 // releaseTrees takes trees from a holder.
 func releaseTrees(ctx context.Context, tx database.Session, holder string, trees map[chunk.ID]bool) error {
-	for _, tree := range slices.SortedFunc(maps.Keys(trees), compareIDs) { // as others lock them
+	for _, tree := range slices.SortedFunc(maps.Keys(trees), compareIDs) { // in the order in which others lock them
 		if err := noteRelease(ctx, tx, `holder = ? AND tree = ?`, holder, tree[:]); err != nil {
 			return err
 		}
@@ -247,16 +247,18 @@ func (c *Holders) ForgetHolder(ctx context.Context, id string) error {
 	})
 }
 
-// hasExpired is the condition that holder o has not reported for longer than an age, the argument,
-// although holders could report for at least a lease: see NoteServing.
+// hasExpired is the condition that holder o has not reported for longer than an age, although
+// holders have been able to report for at least a lease: see NoteServing. The age, in milliseconds,
+// is the argument of the condition.
 func hasExpired(s database.Session) string {
 	return fmt.Sprintf(`o.seen < %s - CAST(? AS BIGINT) AND %s - %d >=
 		COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'serving_since'), 0)`,
 		s.Clock, s.Clock, wire.HeldLease.Milliseconds())
 }
 
-// NoteServing records that holders can report now. It is called more often than once in a lease. If
-// it was not, holders could not report for a while, and get a lease to do so before they expire.
+// NoteServing records that holders can report now. The hub calls it more often than once in a
+// lease. If the last call was longer ago, holders could not report meanwhile: then none expires for
+// another lease.
 func (c *Holders) NoteServing(ctx context.Context) error {
 	return c.db.Update(ctx, "note that holders can report",
 		func(tx database.Session) error { return noteServing(ctx, tx) })

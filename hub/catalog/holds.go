@@ -40,8 +40,8 @@ func (c *Claims) IsHeld(ctx context.Context) (bool, error) {
 }
 
 // Disown ends all leases of jobs, claims and holds in a copy of a catalog: their owners work on the
-// original. The holders begin anew, too: those that have reported only there must not expire in the
-// copy before they report again.
+// original. It also gives all holders time to report: those whose last reports only the original
+// got must not expire in the copy before they report to it.
 func (c *Catalog) Disown(ctx context.Context) error {
 	return c.db.Update(ctx, "end the leases of a copied catalog", func(tx database.Session) error {
 		for _, statement := range []string{`UPDATE jobs SET lease = 0 WHERE state = 'running'`,

@@ -41,8 +41,8 @@ func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
 // state, except that a failed or stored one is queued if its State in images is wire.StateQueued.
 // Name returns the images as they are now, in the same order.
 //
-// If the name has pending images then, which are queued or active, the job j is queued, whose key
-// is the name. Otherwise the open job of that kind and key is cancelled.
+// If the name then has pending images (queued or active ones), Name queues the job j, whose key is
+// the name. Otherwise it cancels the open job of that kind and key.
 func (c *Catalog) Name(ctx context.Context, name string, images []Image, j Job) (now []Image, err error) {
 	return c.NameBy(ctx, Lease{}, name, images, j)
 }

@@ -74,8 +74,8 @@ func holdUnchanged(ctx context.Context, tx database.Session, l Lease) error {
 		WHERE n = ? AND fence = ? AND state = 'running' AND request = ''`, l.Job, l.Fence)
 }
 
-// Uncount takes back that a worker's attempt counts. A worker calls it once, when it has lost its
-// lease: its process has not ended, but could not reach the database in time.
+// Uncount makes a worker's attempt not count. A worker calls it once, when it has lost its lease:
+// its process has not ended, but could not reach the database in time.
 func (q *Jobs) Uncount(ctx context.Context, l Lease) error {
 	return q.db.Exec(ctx, fmt.Sprintf("take back an attempt at job %d", l.Job),
 		`UPDATE jobs SET attempts = attempts - 1 WHERE n = ? AND fence >= ? AND attempts > 0`,

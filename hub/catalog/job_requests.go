@@ -31,8 +31,8 @@ func (q *Jobs) Get(ctx context.Context, n int64) (Job, error) {
 	return j, nil
 }
 
-// List returns open jobs in the order in which they run, or, with ended, the jobs that ended last.
-// There are at most limit of them.
+// List returns at most limit jobs: open ones in the order in which they run or, with ended, the
+// ones that ended last.
 func (q *Jobs) List(ctx context.Context, ended bool, limit int) ([]Job, error) {
 	condition := openJob + ` ORDER BY CASE state WHEN 'running' THEN 0 WHEN 'queued' THEN 1 ELSE 2 END, priority DESC,
 		run_at, n`
@@ -83,10 +83,10 @@ func (q *Jobs) request(ctx context.Context, n int64, request, state, atOnce stri
 	return now, err
 }
 
-// Retry makes a job run as soon as possible that waits, is paused or to be paused, has failed or
-// was cancelled. Its failed images are queued again. A job that has ended runs without its secret.
-// The error wraps ErrNotFound if there is no such job, if another job does its work, or if its
-// images were removed or its name refers to others now.
+// Retry makes a job run as soon as possible, if it waits, is paused or is to be paused, has failed
+// or was cancelled. Its failed images are queued again. A job that has ended runs without its
+// secret. The error wraps ErrNotFound if there is no such job, if another job does its work, or if
+// its images were removed or its name refers to others now.
 func (q *Jobs) Retry(ctx context.Context, n int64) error {
 	return q.db.Update(ctx, fmt.Sprintf("retry job %d", n), func(tx database.Session) error {
 		j, err := database.Get(ctx, tx, (*Job).fields, `SELECT `+jobColumns+` FROM jobs WHERE n = ?`+tx.Lock, n)

@@ -25,14 +25,14 @@ type Job struct {
 	Request  string // wire.JobAgain, …: what the worker of a running job is asked to do
 	Payload  []byte
 	Secret   []byte // sealed; empty when the job has ended
-	Priority int64  // higher ones run first
+	Priority int64  // jobs with higher ones run first
 	RunAt    time.Time
 	Attempts int64 // since it was requested
 	Owner    string
 	Fence    int64
-	Unsealed time.Time // since when its secret is gone; zero: it has it, or never had one
+	Unsealed time.Time // since when the secret is gone; zero: the job has it, or never had one
 	Progress []byte    // as the worker reports it
-	Result   []byte    // what it has found out, as JSON; the kind says what it is
+	Result   []byte    // what the worker has found out, as JSON; its form depends on the kind
 	Error    string    // of the last attempt
 	Created  time.Time
 	Updated  time.Time
@@ -61,9 +61,9 @@ func (j *Job) fields() []any {
 }
 
 // Add queues a job of the given Kind, Key, Root, Payload, Secret and Priority, to run after delay.
-// If there is an open one, that gets the payload: a queued job runs once, with the new payload, and
-// a running one runs again afterwards. A paused job stays paused, unless a user asks for it
-// (ByUser). Add returns the job's number.
+// If there is an open job of that kind and key, it gets the payload: a queued job runs once, with
+// the new payload, and a running job runs again afterwards. A paused job stays paused, unless a
+// user asks for it (ByUser). Add returns the job's number.
 func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, err error) {
 	err = q.db.Update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx database.Session) error {
 		n, err = addJob(ctx, tx, j, delay)
@@ -166,10 +166,10 @@ func (q *Jobs) AddDue(
 	return queued && err == nil, after, err
 }
 
-// Withdraw removes a queued job, if nobody has claimed it, or added it with another payload, since
-// it was added with j's payload. Otherwise it makes the open job of that kind and key run as soon
-// as possible, and once more if it is running. If there is no open job, Withdraw adds j. lasted
-// reports whether the job was open with j's payload until now.
+// Withdraw removes the queued job of j's kind and key if, since it was added with j's payload,
+// nobody has claimed it or added it with another payload. Otherwise it makes the open job of that
+// kind and key run as soon as possible, and once more if it is running. If there is no open job,
+// Withdraw adds j. lasted reports whether the job was open with j's payload until now.
 func (q *Jobs) Withdraw(ctx context.Context, j Job) (lasted bool, err error) {
 	err = q.db.Update(ctx, "withdraw job "+j.Kind+" "+j.Key, func(tx database.Session) error {
 		err := tx.Change(ctx, errKnown, `DELETE FROM jobs WHERE kind = ? AND key = ? AND state = 'queued' AND fence = 0
@@ -197,7 +197,7 @@ func (q *Jobs) Hurry(ctx context.Context, kind string) error {
 // Slot is room for one job of a kind.
 type Slot struct {
 	Kind     string
-	Priority int64 // of the job at least
+	Priority int64 // the least priority of the job
 }
 
 // Claim gives owner the next job to run that fits into one of the slots, for a lease. The error is

@@ -122,16 +122,16 @@ func leaveStartups(ctx context.Context, tx database.Session, tree chunk.ID) erro
 	return tx.Exec(ctx, `DELETE FROM startups WHERE tree = ?`, tree[:])
 }
 
-// Retired returns at most limit retired startup packs to delete, the longest retired first. All
-// that retired before the time before are to be deleted. Those that retired before the time later
-// are to be deleted, too, unless they and all that retired after them have no more than the given
+// Retired returns at most limit retired startup packs to delete, the longest retired first. A pack
+// is to be deleted if it retired before the time old. It is also to be deleted if it retired before
+// the time recent, and if the pack and all packs that retired after it have more than the given
 // bytes.
-func (c *Starts) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) ([]chunk.ID, error) {
+func (c *Starts) Retired(ctx context.Context, old, recent time.Time, bytes int64, limit int) ([]chunk.ID, error) {
 	return database.List(ctx, c.db.Read, database.Value[chunk.ID], `SELECT id FROM (
 			SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs
 			WHERE retired > 0) AS r
 		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired LIMIT ?`,
-		before.UnixMilli(), later.UnixMilli(), bytes, limit)
+		old.UnixMilli(), recent.UnixMilli(), bytes, limit)
 }
 
 // DropRetired removes those of the startup packs that are retired. The objects of all of them are
@@ -183,14 +183,14 @@ func requestLayout(ctx context.Context, tx database.Session, tree chunk.ID, dela
 	return err
 }
 
-// RestLayout postpones the next layout of a tree by d: new traces do not have it made before.
+// RestLayout postpones layouts that new traces cause: the next one is made after d at the earliest.
 func (c *Starts) RestLayout(ctx context.Context, tree chunk.ID, d time.Duration) error {
 	return c.db.Exec(ctx, "rest after the layout of tree "+tree.Short(),
 		`UPDATE layouts SET rest = `+c.db.Write.Clock+` + ? WHERE tree = ?`, d.Milliseconds(), tree[:])
 }
 
 // servedTree is the condition that the tree of layout l belongs to a chain of a ready image, or
-// that somebody holds it.
+// that somebody holds the tree.
 var servedTree = `(EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
 	JOIN images i ON i.n = b.image
 	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `') OR ` + isHeld("l.tree") + `)`

@@ -74,8 +74,8 @@ func (m *Marks) mark(diffID string, chunks []byte) error {
 	return nil
 }
 
-// gapJoin is the number of marked chunks that may lie between two unmarked ones that one query
-// reads.
+// gapJoin is the largest number of marked chunks between two unmarked ones that one query reads
+// together.
 const gapJoin = 1000
 
 // SuspectPacks returns the numbers of the packs that have unmarked chunks, or units without chunks,
@@ -218,7 +218,7 @@ func packUse(ctx context.Context, in database.Session, m *Marks, n int64) (PackU
 // ForgetPacks removes those of the packs that have no marked chunk, with their units and chunks,
 // except packs that stuck locations name. Before that it marks the chunks of new layers. It returns
 // the number and bytes of the removed packs. The error is ErrChanged if locations that are not
-// stuck may name one of the packs: these have to be renewed first.
+// stuck may name one of the packs: those locations have to be renewed first.
 func (c *Garbage) ForgetPacks(
 	ctx context.Context, claim Claim, l Lease, m *Marks, stuck *Stuck, packs []PackUse,
 ) (removed, bytes int64, err error) {

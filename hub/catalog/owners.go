@@ -9,7 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// The owner of a blob or a chunk is the only image that has it: a number from 1, or one of these.
+// The owner of a blob or a chunk is the number, from 1, of the only image that has it, or one of
+// these constants.
 const (
 	noImage       = 0
 	severalImages = -1

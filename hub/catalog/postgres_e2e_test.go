@@ -35,8 +35,8 @@ func TestConformanceOfSchemas(t *testing.T) {
 	})
 }
 
-// Several processes may make the schemas of one database at the same time. What one schema has,
-// others and the default one do not have.
+// Several processes may make the schemas of one database at the same time. What is in one schema is
+// in no other, and not in the default schema.
 func TestSchemasShareNothing(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)
@@ -86,16 +86,16 @@ func TestReasonsNameNoDatabase(t *testing.T) {
 	_, away := catalog.Open(t.Context(), catalog.Place{Source: at.String()})
 	for what, err := range map[string]error{"wrong password": refused, "no server": away} {
 		if catalog.IsAway(err) != (what == "no server") {
-			t.Errorf("%s: %v is marked with ErrAway: %v", what, err, catalog.IsAway(err))
+			t.Errorf("%s: error %v is ErrAway: %v, want the opposite", what, err, catalog.IsAway(err))
 		}
 		err := errors.Unwrap(err) // without the URL, which is the administrator's
 		if !strings.Contains(err.Error(), "127.0.0.1") {
-			t.Errorf("%s: the log does not name the host: %v", what, err)
+			t.Errorf("%s: the error for the log is %v, want the host in it", what, err)
 		}
 		reason := report.Reason(err)
 		if strings.Contains(reason, "127.0.0.1") || strings.Contains(reason, "user") ||
 			!strings.Contains(reason, "database") {
-			t.Errorf("%s: the reason is %q", what, reason)
+			t.Errorf("%s: the reason is %q, want the database in it, and neither host nor user", what, reason)
 		}
 	}
 }
@@ -147,11 +147,12 @@ func TestNoDeadlock(t *testing.T) {
 	})
 	work.Wait()
 	if found, err := server.Deadlocks(); found != "" || err != nil {
-		t.Errorf("%v\n%s", err, found)
+		t.Errorf("deadlocks of the server (%v), want none:\n%s", err, found)
 	}
 }
 
-// Two that add the same new job, and other rows before it, do not wait for each other.
+// Transactions that add the same new job, and other rows before it, do not block each other for
+// ever.
 func TestNoDeadlockOfNewJobs(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)
@@ -191,7 +192,7 @@ func TestNoDeadlockOfNewJobs(t *testing.T) {
 		t.Error(err)
 	}
 	if found, err := server.Deadlocks(); found != "" || err != nil {
-		t.Errorf("%v\n%s", err, found)
+		t.Errorf("deadlocks of the server (%v), want none:\n%s", err, found)
 	}
 }
 
@@ -215,8 +216,8 @@ func begin(t *testing.T, source string, statements ...string) *sql.Tx {
 	return tx
 }
 
-// whileLocked calls work, and then with tx when work waits for a lock of that or has ended. It
-// returns when work has ended.
+// whileLocked calls work. When work waits for a lock, or has ended, whileLocked calls then, and
+// commits tx. It returns when work has ended.
 func whileLocked(t *testing.T, tx *sql.Tx, work func() error, then func(*sql.Tx) error) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -280,8 +281,8 @@ func TestTreeThatGoesIsNotHeld(t *testing.T) {
 	}
 }
 
-// A process that is stopped in a transaction keeps its job for a while, but no others from the
-// queue.
+// A process that is stopped in a transaction blocks its own job for a while, but no other job of
+// the queue.
 func TestLockedJobBlocksNoQueue(t *testing.T) {
 	server := postgres.Start(t)
 	source := server.Database(t)
@@ -302,7 +303,7 @@ func TestLockedJobBlocksNoQueue(t *testing.T) {
 		return j.Key
 	}
 	if key := claim(); key != "a" {
-		t.Fatalf("claimed %s", key)
+		t.Fatalf("claimed %s, want a", key)
 	}
 	stopped, err := sql.Open("pgx", source)
 	if err != nil {
@@ -317,7 +318,7 @@ func TestLockedJobBlocksNoQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if key := claim(); key != "b" {
-		t.Errorf("claimed %s while a is locked", key)
+		t.Errorf("claimed %s while a is locked, want b", key)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
@@ -363,7 +364,7 @@ func TestPostgresOfANewerHub(t *testing.T) {
 	before := state()
 	_, err = catalog.Open(t.Context(), catalog.Place{Source: source})
 	if err == nil || !strings.Contains(err.Error(), "newer hub") {
-		t.Errorf("opened a catalog for newer hubs only: %v, want an error", err)
+		t.Errorf("open a catalog for newer hubs only: error %v, want one that names a newer hub", err)
 	}
 	if after := state(); after != before {
 		t.Errorf("the database was changed:\n%s\nwant\n%s", after, before)

@@ -23,8 +23,9 @@ type Publication struct {
 	Repository, Platform string
 
 	// Collections is the result of Catalog.Collections from before the publisher looked up chunks,
-	// layers and trees. If it is another one now, Publish checks that what the publisher has found
-	// still exists: the known layers and chunks, the packs of Located, and the tree of KnownTree.
+	// layers and trees. If the counts are others now, Publish checks that what the publisher has
+	// found still exists: the known layers and chunks, the packs of Located, and the tree of
+	// KnownTree.
 	Collections Collections
 	Located     []chunk.ID // packs that the tree's locations name
 	KnownTree   bool       // the publisher has found the tree: its objects were stored before

@@ -42,9 +42,9 @@ func publishLayout(ctx context.Context, tx database.Session, p *Publication) err
 	return requestLayout(ctx, tx, t.ID, 0)
 }
 
-// inherit gives a tree the recordings of the tree of the previous image of its repository and
-// platform, unless it has recordings, which are better. The next image inherits from this tree.
-// inherit reports whether the tree has got recordings.
+// inherit gives a tree the recordings of another tree: that of the previous image of its repository
+// and platform. A tree that has recordings keeps them, because they are better. The next image
+// inherits from this tree. inherit reports whether the tree has got recordings.
 func inherit(ctx context.Context, tx database.Session, p *Publication) (bool, error) {
 	if p.Repository == "" {
 		return false, nil

@@ -37,7 +37,7 @@ func (c *Repairs) PackChunks(ctx context.Context, pack chunk.ID) ([]PlacedChunk,
 }
 
 // LayersWith returns the layers that have some of the chunks with these numbers, and which of the
-// numbers each layer has. numbers is sorted, and so are the results.
+// numbers each layer has. numbers is sorted, and so are the numbers of each layer.
 func (c *Repairs) LayersWith(ctx context.Context, numbers []int64) (map[string][]int64, error) {
 	found := map[string][]int64{}
 	for l, err := range layersChunks(ctx, c.db.Read) {
@@ -147,9 +147,10 @@ func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error
 	return database.Get(ctx, c.db.Read, database.Value[int64], `SELECT entries FROM layers WHERE diff_id = ?`, diffID)
 }
 
-// MoveChunks places chunks that the catalog has in other packs, whose objects are stored and
-// claimed. It removes those of the old packs that have no chunk left. Afterwards all locations are
-// among MovedLayouts: they may name the old places. The error is ErrLost if the claim was lost.
+// MoveChunks records that chunks of the catalog are in other packs now. The objects of these packs
+// are stored and claimed. MoveChunks removes those of the packs old that have no chunk left.
+// Afterwards all locations are among MovedLayouts, because they may name the old packs. The error
+// is ErrLost if the claim was lost.
 func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chunks []Chunk, old []chunk.ID) error {
 	numbers, err := c.reserveFor(ctx, &Publication{Packs: packs})
 	if err != nil {
@@ -194,8 +195,8 @@ func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chu
 	return err
 }
 
-// DropLost removes a lost pack, whose object is claimed, if nothing needs it: it is a startup pack
-// that has retired, or a rewritten one while no locations are among MovedLayouts.
+// DropLost removes a lost pack, whose object is claimed, if nothing needs it: it is a retired
+// startup pack, or a rewritten pack while there are no MovedLayouts.
 func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error {
 	return c.db.Update(ctx, "drop lost pack "+id.Short(), func(tx database.Session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {

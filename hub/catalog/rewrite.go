@@ -10,7 +10,8 @@ import (
 	"lighter/hub/catalog/database"
 )
 
-// Rewriting copies the needed chunks of some packs into a new pack, which is stored already.
+// Rewriting says that the needed chunks of some packs were copied into a new pack, which is stored
+// already.
 type Rewriting struct {
 	From  []PackUse
 	To    Pack
@@ -107,7 +108,7 @@ func (c *Garbage) RewrittenPacks(ctx context.Context) (map[chunk.ID]int64, error
 type MovedLayout struct {
 	Tree      chunk.ID
 	Locations chunk.ID
-	Moved     int64 // AnyPack, or 1: only packs among RewrittenPacks
+	Moved     int64 // rewrittenPack or AnyPack
 }
 
 // Values of MovedLayout.Moved. The locations may name units that no longer have their chunks:
@@ -122,10 +123,11 @@ func (c *Garbage) MovedLayouts(ctx context.Context) ([]MovedLayout, error) {
 		`SELECT tree, locations, moved FROM layouts WHERE moved > 0 ORDER BY tree`)
 }
 
-// SettleLocations records that a tree's locations name the right units. They are those of before,
-// or new ones, which are stored already and have the length wire. It changes nothing if the tree
-// has other locations than before, or if there is another reason to check them: chunks have moved
-// since moves was counted, which was before their units were looked up.
+// SettleLocations records that a tree's locations name the right units. locations are those of
+// before, or new ones, whose object is stored already and has wire bytes. moves is the count of
+// Collections.Moves from before the chunks' units were looked up. SettleLocations changes nothing
+// if the tree's locations are not those of before any more, or if there is a new reason to check
+// them: another MovedLayout.Moved, or another count of moves.
 func (c *Garbage) SettleLocations(
 	ctx context.Context, claim Claim, l Lease, before MovedLayout, moves int64, locations chunk.ID, wire int64,
 ) error {
@@ -157,15 +159,15 @@ type Stuck struct {
 	Packs   map[chunk.ID]bool
 }
 
-// areAll reports whether all locations that have to be checked, and whose Moved is at least least,
-// are stuck.
-func (s *Stuck) areAll(ctx context.Context, tx database.Session, least int) (bool, error) {
+// areAll reports whether all locations that have to be checked, and whose Moved is at least
+// leastMoved, are stuck.
+func (s *Stuck) areAll(ctx context.Context, tx database.Session, leastMoved int) (bool, error) {
 	known := map[[2]chunk.ID]bool{}
 	for _, l := range s.Layouts {
 		known[[2]chunk.ID{l.Tree, l.Locations}] = true
 	}
 	for l, err := range database.Rows(ctx, tx, func(l *MovedLayout) []any { return []any{&l.Tree, &l.Locations} },
-		`SELECT tree, locations FROM layouts WHERE moved > 0 AND moved >= ?`, least) {
+		`SELECT tree, locations FROM layouts WHERE moved > 0 AND moved >= ?`, leastMoved) {
 		if err != nil || !known[[2]chunk.ID{l.Tree, l.Locations}] {
 			return false, err
 		}
@@ -201,8 +203,8 @@ func (c *Garbage) RetireRewritten(ctx context.Context, l Lease, stuck *Stuck) er
 	})
 }
 
-// oldRewritten returns the condition that a rewritten pack is kept no longer. The argument of the
-// condition is a duration in milliseconds: no locations have named the pack for longer.
+// oldRewritten returns the condition that no locations have named a rewritten pack for longer than
+// a duration. The duration, in milliseconds, is the argument of the condition.
 func oldRewritten(s database.Session) string {
 	return `retired > 0 AND retired <= ` + s.Clock + ` - CAST(? AS BIGINT)`
 }

@@ -11,7 +11,8 @@ import (
 	"lighter/hub/catalog/numberset"
 )
 
-// Sizes are the bytes that no other image has. Images with the same digest count as one.
+// Sizes are the bytes of an image that no other image has. Images with the same digest count as
+// one.
 type Sizes struct {
 	Chunks int64 // plain bytes of its chunks
 	Stored int64 // stored bytes of its chunks, and bytes of its blobs, as its manifest has them

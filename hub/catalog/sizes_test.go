@@ -45,7 +45,7 @@ func TestSizesAreComputedOnce(t *testing.T) {
 	catalogtest.Publish(t, c, "one", "a", "b")
 	catalogtest.Publish(t, c, "two", "a", "c")
 	expectSizes(t, c, "one", map[string]catalog.Sizes{"one": {Chunks: 1000, Stored: 400 + 100 + 7}})
-	c.Exec(t, `UPDATE image_sizes SET plain = 42, stored = 0`) // to recognize them
+	c.Exec(t, `UPDATE image_sizes SET plain = 42, stored = 0`) // rows with these values were not computed again
 	catalogtest.Publish(t, c, "three", "c", "d")
 	stop()
 	if err := c.Close(); err != nil {
@@ -91,7 +91,7 @@ func TestSizesCannotBeComputed(t *testing.T) {
 		}
 	}()
 	if line := <-failed; !strings.Contains(line, "compute the images' sizes") {
-		t.Errorf("logged %q", line)
+		t.Errorf("logged %q, want the failed computation", line)
 	}
 	if got, current, err := c.Sizes(t.Context(), ""); err != nil || current || len(got) != 0 {
 		t.Errorf("sizes %+v, current: %v, %v, want none", got, current, err)

@@ -43,8 +43,8 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
-// A catalog from before the first migration keeps its contents, and is opened as often as one
-// likes.
+// A catalog from before the first migration keeps its contents when it is opened, and when it is
+// opened again.
 func TestCatalogBeforeMigrations(t *testing.T) {
 	dump, err := os.ReadFile("testdata/schema-3.sql")
 	if err != nil {
@@ -61,10 +61,10 @@ func TestCatalogBeforeMigrations(t *testing.T) {
 		for _, image := range images {
 			if chain, err := c.Chain(t.Context(), image.Chain); image.State != wire.StateReady || err != nil ||
 				chain.Statement == nil {
-				t.Errorf("image %+v: chain %+v, %v", image, chain, err)
+				t.Errorf("image %+v: chain %+v (%v), want a ready image with a statement", image, chain, err)
 			}
 			if _, err := c.Starts.Locations(t.Context(), image.Tree); err != nil {
-				t.Errorf("image %s: %v", image.Name, err)
+				t.Errorf("locations of image %s: %v", image.Name, err)
 			}
 		}
 		inventory, err := c.Inventory(t.Context())
@@ -77,7 +77,7 @@ func TestCatalogBeforeMigrations(t *testing.T) {
 	catalogtest.Publish(t, c, "new", "a", "b")
 	if images, err := c.Images(t.Context(), "new"); err != nil || len(images) != 1 ||
 		images[0].State != wire.StateReady {
-		t.Errorf("a new image: %+v, %v", images, err)
+		t.Errorf("a new image: %+v (%v), want one ready image", images, err)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 				t.Fatalf("%s: opened, want an error", name)
 			}
 			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) {
-				t.Errorf("%s: the error is %v", name, err)
+				t.Errorf("%s: error %v, want one that names %s and %q", name, err, path, name)
 			}
 		}
 		if after, err := os.ReadFile(path); name == "newer" && (err != nil || !bytes.Equal(after, before)) {
@@ -194,7 +194,7 @@ func Example() {
 	// Output: sha256:4 0 true <nil>
 }
 
-// Trees that were to be laid out by the clock of one process have jobs after the migration.
+// After the migration, trees whose layouts were due have jobs, in the order in which they were due.
 func TestDueLayoutsBecomeJobs(t *testing.T) {
 	dump, err := os.ReadFile("testdata/schema-3.sql")
 	if err != nil {
@@ -215,7 +215,7 @@ func TestDueLayoutsBecomeJobs(t *testing.T) {
 	}
 	n, err := c.Jobs.Add(t.Context(), catalog.Job{Kind: "image", Key: "a"}, 0)
 	if err != nil || len(numbers) != 2 || numbers[n] {
-		t.Errorf("job %d after %v, %v: want numbers of their own", n, numbers, err)
+		t.Errorf("the number of a new job is %d (%v), want another than the numbers %v of two jobs", n, err, numbers)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestWatchEndsAnOlderHub(t *testing.T) {
 	}
 }
 
-// A job is to run again if its deletion was slow, or its claim of objects was lost. Neither error
+// A job runs again if its deletion was slow, or if its claim of objects was lost. Neither error
 // says that something is damaged.
 func TestErrorsThatJobsRetry(t *testing.T) {
 	c := openNew(t)

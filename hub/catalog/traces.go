@@ -53,10 +53,10 @@ func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay tim
 		if err != nil {
 			return err
 		}
-		if full, err = waitEnough(ctx, tx, tree, len(t.Body)); err != nil {
+		if full, err = tooManyWait(ctx, tx, tree, len(t.Body)); err != nil {
 			return err
 		}
-		if full { // if no job is open to merge the waiting traces, as the last one has failed, one is queued
+		if full { // a job is queued if none is open to merge the waiting traces: the last one has failed
 			idle, err := database.Get(ctx, tx, database.Value[bool],
 				`SELECT EXISTS (SELECT 1 FROM traces WHERE tree = ?) AND NOT EXISTS
 				(SELECT 1 FROM jobs WHERE kind = ? AND key = ? AND `+openJob+`)`, tree[:], LayoutJob, tree.String())
@@ -84,8 +84,8 @@ func (c *Starts) addTrace(ctx context.Context, tree chunk.ID, t Trace, delay tim
 	return err
 }
 
-// waitEnough reports whether another trace of that size would exceed a bound.
-func waitEnough(ctx context.Context, tx database.Session, tree chunk.ID, size int) (bool, error) {
+// tooManyWait reports whether another trace of that size would exceed a bound of waiting traces.
+func tooManyWait(ctx context.Context, tx database.Session, tree chunk.ID, size int) (bool, error) {
 	type waiting struct{ count, bytes, allCount, allBytes int }
 	w, err := database.Get(ctx, tx, func(w *waiting) []any {
 		return []any{&w.allCount, &w.allBytes, &w.count, &w.bytes}
@@ -160,7 +160,7 @@ func replace(ctx context.Context, tx database.Session, tree chunk.ID, before, bo
 		body, tree[:], before)
 }
 
-// StartHoldings has the numbers and sizes of what the hub keeps for starts, of all trees.
+// StartHoldings has the numbers and bytes of what the hub keeps for starts, of all trees.
 type StartHoldings struct {
 	Packs, PackBytes int64 // startup packs, including retired ones
 	Live             int64 // bytes of startup packs that are not retired

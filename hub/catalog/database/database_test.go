@@ -31,7 +31,7 @@ func open(t *testing.T) *DB {
 func TestBind(t *testing.T) {
 	const statement = `SELECT n FROM numbers WHERE n IN (?,?) LIMIT ?`
 	if got := sqliteDialect.bind(statement); got != statement {
-		t.Errorf("SQLite gets %s", got)
+		t.Errorf("SQLite gets %s, want %s", got, statement)
 	}
 	if got, want := postgresDialect.bind(statement), `SELECT n FROM numbers WHERE n IN ($1,$2) LIMIT $3`; got != want {
 		t.Errorf("PostgreSQL gets %s, want %s", got, want)
@@ -67,7 +67,8 @@ func TestInserter(t *testing.T) {
 	times, err := Map(t.Context(), db.Read, func(n *int, at *time.Time) []any { return []any{n, Stamp(at)} },
 		`SELECT n, at FROM numbers`)
 	if err != nil || len(times) != rows || !times[7].IsZero() || !times[9].Equal(time.UnixMilli(1000)) {
-		t.Errorf("%d rows, the times of 7 and 9 are %s and %s (%v)", len(times), times[7], times[9], err)
+		t.Errorf("%d rows (%v), the times of 7 and 9 are %s and %s; want %d rows, the zero time and %s", len(times),
+			err, times[7], times[9], rows, time.UnixMilli(1000))
 	}
 }
 
@@ -97,7 +98,7 @@ func TestCopyBesideAWriter(t *testing.T) {
 	defer copied.Close()
 	numbers, err := List(t.Context(), copied.Read, Value[int], `SELECT n FROM numbers ORDER BY n`)
 	if err != nil || !slices.Equal(numbers, []int{1}) {
-		t.Errorf("the copy has %v (%v), want 1", numbers, err)
+		t.Errorf("the copy has rows %v (%v), want the committed row 1", numbers, err)
 	}
 }
 
@@ -116,7 +117,7 @@ func TestUpdate(t *testing.T) {
 		return func(tx Session) error {
 			n, insertErr := tx.ExecCount(t.Context(), `INSERT INTO numbers (n, at) VALUES (?, ?)`, 1, 0)
 			if n != 1 {
-				t.Errorf("%d rows were inserted", n)
+				t.Errorf("%d rows were inserted, want 1", n)
 			}
 			return errors.Join(insertErr, err)
 		}
@@ -134,33 +135,33 @@ func TestUpdate(t *testing.T) {
 		return all
 	}
 	if n := all(); len(n) != 0 {
-		t.Errorf("rows %v after a failed transaction", n)
+		t.Errorf("rows %v after a failed transaction, want none", n)
 	}
 	if err := db.Update(t.Context(), "count again", insert(nil)); err != nil {
 		t.Fatal(err)
 	}
 	if n := all(); !slices.Equal(n, []int{1}) || !slices.Equal(commits, []string{"count again"}) {
-		t.Errorf("rows %v after commits %q", n, commits)
+		t.Errorf("rows %v, commits %q, want row 1 and the commit of \"count again\"", n, commits)
 	}
 	if err := db.Write.Change(t.Context(), wrong, `DELETE FROM numbers WHERE n = 2`); err != wrong {
-		t.Errorf("error %v of a statement that changed nothing", err)
+		t.Errorf("a statement that changed nothing: error %v, want %v", err, wrong)
 	}
 	if _, err := Get(t.Context(), db.Read, Value[int], `SELECT n FROM numbers WHERE n = 2`); err != ErrNotFound {
-		t.Errorf("error %v of a row that does not exist", err)
+		t.Errorf("a row that does not exist: error %v, want ErrNotFound", err)
 	}
 }
 
-// The context of Outlast outlasts its parent for a time, and ends with end.
+// The context of Outlast goes on for a time after its parent has ended. It ends when end is called.
 func TestOutlast(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	longer, end := Outlast(ctx)
 	cancel()
 	if err := longer.Err(); err != nil {
-		t.Errorf("it has ended with its parent: %v", err)
+		t.Errorf("the context has ended with its parent: %v", err)
 	}
 	end()
 	if longer.Err() == nil {
-		t.Error("it has not ended")
+		t.Error("the context has not ended with the call of end")
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	longer, end = outlast(ctx, time.Millisecond)

@@ -11,11 +11,11 @@ import (
 // nothing to a statement.
 type Dialect struct {
 	Clock string // an expression: the database's time, in milliseconds since 1970
-	Lock  string // ends a query: it locks its rows until the transaction ends
-	Skip  string // ends a query: it locks its rows, and skips those that others have locked
-	Share string // ends a query: nobody changes its rows before the transaction ends
-	// LockName is a statement whose argument is a name, of a row that does not exist, say. It locks
-	// the name until the transaction ends. Empty: there is only one transaction at a time.
+	Lock  string // the end of a query that locks its rows until the transaction ends
+	Skip  string // the end of a query that locks its rows, and skips rows that others have locked
+	Share string // the end of a query whose rows nobody changes before the transaction ends
+	// LockName is a statement that locks a name, its argument, until the transaction ends: the name
+	// of a row that does not exist yet, say. Empty: there is only one transaction at a time.
 	LockName string
 	// Integrity is a query that returns a line for each damage of the database's files, or the line
 	// ok. Empty: the database checks its files itself.

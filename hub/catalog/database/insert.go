@@ -5,8 +5,8 @@ import (
 	"database/sql"
 )
 
-// RowsPerInsert is the number of rows that one statement inserts: databases limit the number of its
-// arguments.
+// RowsPerInsert is the number of rows that one statement inserts. Databases limit the number of a
+// statement's arguments.
 const RowsPerInsert = 200
 
 // Inserter inserts rows into a table, RowsPerInsert with each statement. It belongs to one

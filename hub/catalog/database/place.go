@@ -37,9 +37,9 @@ func IsPostgres(source string) bool {
 
 const (
 	sqliteReaders       = 4      // connections for reading; there is one for writing
-	sqliteCache         = 32_000 // KiB that a connection keeps in memory, of all places
+	sqliteCache         = 32_000 // KiB of pages that a connection keeps in memory; the places share them
 	postgresConnections = 16
-	leastConnections    = 4 // however many places there are
+	leastConnections    = 4 // of a place with PostgreSQL, however many places there are
 	connectTimeout      = 10 * time.Second
 	// closeAfter is the time without a statement after which a connection is closed, so that idle
 	// databases need little memory, here and in the server.
@@ -108,7 +108,7 @@ func openPostgres(p Place) (*sql.DB, error) {
 func (p Place) share(all, least int) int { return max(all/max(p.Sharing, 1), least) }
 
 // schemaLock is the number of the lock under which processes make schemas, one at a time:
-// concurrent ones fail, even with IF NOT EXISTS.
+// concurrent statements CREATE SCHEMA fail, even with IF NOT EXISTS.
 const schemaLock = 0x6c696768746572 // "lighter"
 
 // makeSchema makes the place's schema.

@@ -52,22 +52,23 @@ func count(done sql.Result, err error) (int64, error) {
 	return done.RowsAffected()
 }
 
-// Change runs a statement. The error is none if the statement has changed no row.
-func (s Session) Change(ctx context.Context, none error, statement string, args ...any) error {
+// Change runs a statement. The error is ifNone if the statement has changed no row.
+func (s Session) Change(ctx context.Context, ifNone error, statement string, args ...any) error {
 	if n, err := s.ExecCount(ctx, statement, args...); err != nil || n == 0 {
-		return cmp.Or(err, none)
+		return cmp.Or(err, ifNone)
 	}
 	return nil
 }
 
-// Prepare prepares a query that runs many times. The caller closes it. Its errors are the driver's.
+// Prepare prepares a query that runs many times. The caller closes it. Errors of the prepared query
+// are the driver's own.
 func (s Session) Prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	prepared, err := s.on.PrepareContext(ctx, s.bound(ctx, query, nil))
 	return prepared, mark(err)
 }
 
-// Rows runs a query and yields the rows of its result. fields returns where the columns of a row
-// are stored. An error is the last element.
+// Rows runs a query and yields the rows of its result. fields returns pointers to where the columns
+// of a row are stored, in their order. An error is the last element.
 func Rows[T any](
 	ctx context.Context, in Session, fields func(*T) []any, query string, args ...any,
 ) iter.Seq2[T, error] {
@@ -144,7 +145,7 @@ func Value[T any](v *T) []any { return []any{v} }
 // KeyValue returns the fields of a row with a key and one more column.
 func KeyValue[K, V any](k *K, v *V) []any { return []any{k, v} }
 
-// Places returns n rows of k placeholders: (?,?),(?,?).
+// Places returns n rows of k placeholders: (?,?),(?,?) for 2 and 2.
 func Places(n, k int) string {
 	row := "(" + strings.TrimSuffix(strings.Repeat("?,", k), ",") + ")"
 	return strings.TrimSuffix(strings.Repeat(row+",", n), ",")

@@ -89,7 +89,7 @@ var ErrSlow = away.New("the deletion took too long")
 // Deletion is the right to delete a blob. It lasts until Blobs.End, or for a lease.
 type Deletion struct {
 	digest string
-	until  int64     // the end of the lease by the database's clock; no other deletion of the blob has the same
+	until  int64     // the end of the lease by the database's clock; no other deletion of the blob has the same end
 	limit  time.Time // the end of Do: after half of the lease, by the clock of this process
 }
 

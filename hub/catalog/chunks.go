@@ -15,7 +15,7 @@ import (
 // and databases limit the number of arguments.
 const lookupBatch = 500
 
-// Numbers returns the numbers of those of the chunks that the catalog has.
+// Numbers returns the numbers of chunks. It leaves out chunks that the catalog does not have.
 func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
 	return numbersOf(ctx, c.db.Read, ids)
 }
@@ -24,15 +24,15 @@ func numbersOf(ctx context.Context, in database.Session, ids []chunk.ID) (map[ch
 	return lookup(ctx, in, ids, database.KeyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
 }
 
-// Units returns the units of those of the chunks that the catalog has.
+// Units returns the units of chunks. It leaves out chunks that the catalog does not have.
 func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
 	fields := func(id *chunk.ID, u *chunk.Unit) []any { return []any{id, &u.Pack, &u.N} }
 	return lookup(ctx, c.db.Read, ids, fields, `SELECT c.id, p.id, u.place
 		FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `)
 }
 
-// lookup returns the rows of those of the chunks that the catalog has, by their IDs. The list of
-// IDs is added at the end of query.
+// lookup returns rows of chunks by the chunks' IDs. It leaves out chunks that the catalog does not
+// have. The list of IDs is added at the end of query.
 func lookup[V any](
 	ctx context.Context, in database.Session, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
 ) (map[chunk.ID]V, error) {

@@ -111,8 +111,8 @@ func (c *Claims) Expired(
 	return claim, err
 }
 
-// Among returns those of the keys that are claimed. A claim that was not released counts even if
-// its lease has ended.
+// Among returns which of the keys are claimed. A claim that was not released counts even if its
+// lease has ended.
 func (c *Claims) Among(ctx context.Context, keys []string) (map[string]bool, error) {
 	claimed := map[string]bool{}
 	for batch := range slices.Chunk(keys, lookupBatch) {

@@ -45,11 +45,11 @@ func TestTimesAreOfTheDatabase(t *testing.T) {
 		{"layouts", "unserved"}, {"layouts", "used"}, {"layouts", "lost"}, {"jobs", "updated"}, {"jobs", "run_at"}} {
 		times := c.Times(t, of[0], of[1])
 		if len(times) == 0 {
-			t.Errorf("no row of %s has a time in %s", of[0], of[1])
+			t.Errorf("no row of %s has a time in %s, want at least one", of[0], of[1])
 		}
 		for _, at := range times {
 			if at.After(now.Add(5*time.Minute)) || at.Before(now.Add(-5*time.Minute)) {
-				t.Errorf("%s.%s is %s, the database's time is %s", of[0], of[1], at, now)
+				t.Errorf("%s.%s is %s, want the database's time, which is about %s", of[0], of[1], at, now)
 			}
 		}
 	}

@@ -123,8 +123,9 @@ func (c *Garbage) removal(
 	})
 }
 
-// ForgetTrees removes those of the trees that are still dead and have the same locations, with all
-// that is known about their starts. It returns their number, and the bytes of their objects.
+// ForgetTrees removes trees, with all that is known about their starts. It leaves out trees that
+// are not dead any more, or have other locations now. It returns the number of the removed trees,
+// and the bytes of their objects.
 func (c *Garbage) ForgetTrees(
 	ctx context.Context, claim Claim, l Lease, delay time.Duration, trees []UnservedTree,
 ) (removed, bytes int64, err error) {
@@ -213,8 +214,8 @@ func (c *Garbage) DeadLayers(ctx context.Context, limit int) ([]string, error) {
 		WHERE NOT EXISTS (SELECT 1 FROM chains c WHERE c.diff_id = l.diff_id) ORDER BY l.diff_id LIMIT ?`, limit)
 }
 
-// ForgetLayers removes those of the layers that no chain has, and what is known about their blobs.
-// It returns the number of removed layers.
+// ForgetLayers removes layers, and what is known about their blobs. It leaves out layers that a
+// chain has. It returns the number of removed layers.
 func (c *Garbage) ForgetLayers(ctx context.Context, claim Claim, l Lease, diffIDs []string) (removed int64, err error) {
 	err = c.removal(ctx, "remove dead layers", l, claim, func(tx database.Session) error {
 		removed = 0

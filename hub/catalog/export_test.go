@@ -12,7 +12,7 @@ import (
 func (c *Catalog) Exec(t *testing.T, query string) {
 	t.Helper()
 	if err := c.db.Write.Exec(t.Context(), query); err != nil {
-		t.Fatal(query, err)
+		t.Fatalf("%s: %v", query, err)
 	}
 }
 

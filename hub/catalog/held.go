@@ -41,7 +41,7 @@ var ErrTooMany = errors.New("the hub has too many holders or reports of them")
 // another holder, and users see its first half: others.
 const Others = "others/others"
 
-// HeldReport is what a report has done.
+// HeldReport says what SetHeld has done with a report.
 type HeldReport struct {
 	Unknown []chunk.ID // trees that are not known, and were ignored
 	// Exceeded wraps ErrTooMany if a bound is exceeded; then Others holds the trees that the holder
@@ -129,7 +129,8 @@ func addHolder(ctx context.Context, tx database.Session, h Holder) (isNew bool, 
 		h.ID, h.Kind, h.Name, h.Sender)
 }
 
-// holdTrees adds trees, which are known and sorted, to those of a holder, and counts them all.
+// holdTrees adds trees, which are known and sorted, to a holder, and stores the new number of the
+// holder's trees.
 func holdTrees(ctx context.Context, tx database.Session, holder string, trees []chunk.ID) error {
 	add := database.Inserter{TX: tx, Into: `held (holder, tree)`, Columns: 2, Key: `holder, tree`}
 	for _, tree := range trees {
@@ -165,7 +166,7 @@ func noteRelease(ctx context.Context, tx database.Session, condition string, arg
 		WHERE `+condition+`)`, args...)
 }
 
-// knownTrees returns those of the trees that the catalog has.
+// knownTrees returns which of the trees the catalog has.
 func knownTrees(ctx context.Context, tx database.Session, trees []chunk.ID) (map[chunk.ID]bool, error) {
 	known := map[chunk.ID]bool{}
 	for batch := range slices.Chunk(trees, lookupBatch) {
@@ -221,7 +222,7 @@ func (c *Holders) All(ctx context.Context) ([]Holder, error) {
 	return c.holders(ctx, `ORDER BY seen, holder`)
 }
 
-// Of returns the holders of a tree in the same order.
+// Of returns the holders of a tree, sorted like those of All.
 func (c *Holders) Of(ctx context.Context, tree chunk.ID) ([]Holder, error) {
 	return c.holders(ctx, `WHERE holder IN (SELECT holder FROM held WHERE tree = ?) ORDER BY seen, holder`, tree[:])
 }

@@ -167,7 +167,7 @@ func (c *Catalog) Supersede(ctx context.Context, j Job, root, reason string) err
 	})
 }
 
-// failSuperseded makes the pending images of a name fail whose root is not that of images.
+// failSuperseded makes the pending images of a name fail, except those with the root of images.
 func failSuperseded(ctx context.Context, tx database.Session, name string, images []Image, reason string) error {
 	args := []any{wire.StateFailed, reason, name, wire.StateQueued, wire.StateActive}
 	others := ""

@@ -134,8 +134,8 @@ func (c *Starts) Retired(ctx context.Context, old, recent time.Time, bytes int64
 		old.UnixMilli(), recent.UnixMilli(), bytes, limit)
 }
 
-// DropRetired removes those of the startup packs that are retired. The objects of all of them are
-// claimed.
+// DropRetired removes startup packs. It leaves out packs that are not retired any more. The caller
+// has claimed the objects of all of the packs.
 func (c *Starts) DropRetired(ctx context.Context, claim Claim, ids []chunk.ID) error {
 	return c.db.Update(ctx, "drop retired packs", func(tx database.Session) error {
 		if err := holdClaim(ctx, tx, claim); err != nil {

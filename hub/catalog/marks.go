@@ -21,7 +21,7 @@ type Marks struct {
 	layers  map[string]bool // by diffID: the chunks of the layer are marked, or the layer is left out
 }
 
-// MarkChunks marks the chunks of all layers, except those of the layers without.
+// MarkChunks marks the chunks of all layers, except the layers in without.
 func (c *Garbage) MarkChunks(ctx context.Context, without []string) (*Marks, error) {
 	m := &Marks{layers: map[string]bool{}}
 	for _, diffID := range without {
@@ -215,10 +215,10 @@ func packUse(ctx context.Context, in database.Session, m *Marks, n int64) (PackU
 	return p, nil
 }
 
-// ForgetPacks removes those of the packs that have no marked chunk, with their units and chunks,
-// except packs that stuck locations name. Before that it marks the chunks of new layers. It returns
-// the number and bytes of the removed packs. The error is ErrChanged if locations that are not
-// stuck may name one of the packs: those locations have to be renewed first.
+// ForgetPacks removes packs, with their units and chunks. It leaves out packs that have a marked
+// chunk, and packs that stuck locations name. Before that it marks the chunks of new layers. It
+// returns the number and bytes of the removed packs. The error is ErrChanged if locations that are
+// not stuck may name one of the packs: those locations have to be renewed first.
 func (c *Garbage) ForgetPacks(
 	ctx context.Context, claim Claim, l Lease, m *Marks, stuck *Stuck, packs []PackUse,
 ) (removed, bytes int64, err error) {

@@ -54,7 +54,7 @@ func imageBlobs(ctx context.Context, in database.Session) ([]string, map[string]
 	return digests, blobs, nil
 }
 
-// ownerOf returns the owner of what these images have.
+// ownerOf returns the owner of a blob or a chunk that these images have.
 func ownerOf(images []int32) int32 {
 	for _, image := range images {
 		if image != images[0] {

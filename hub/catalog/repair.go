@@ -148,7 +148,7 @@ func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error
 }
 
 // MoveChunks records that chunks of the catalog are in other packs now. The objects of these packs
-// are stored and claimed. MoveChunks removes those of the packs old that have no chunk left.
+// are stored and claimed. MoveChunks removes each of the packs old that has no chunk left.
 // Afterwards all locations are among MovedLayouts, because they may name the old packs. The error
 // is ErrLost if the claim was lost.
 func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chunks []Chunk, old []chunk.ID) error {

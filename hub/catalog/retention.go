@@ -18,7 +18,7 @@ type NameUse struct {
 }
 
 // NameUses returns all names, sorted, or only the given one if it is not empty. now is the
-// database's time. A time of use is that of a tree, so names of the same image have the same.
+// database's time. Used is a time of trees, so names of the same image have the same Used.
 func (c *Catalog) NameUses(ctx context.Context, name string) (uses []NameUse, now time.Time, err error) {
 	condition, args := "", []any{wire.StateReady, wire.HolderNode}
 	if name != "" {

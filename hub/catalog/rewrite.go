@@ -217,8 +217,8 @@ func (c *Garbage) OldRewritten(ctx context.Context, keep time.Duration, limit in
 		keep.Milliseconds(), limit)
 }
 
-// DropRewritten removes those of the rewritten packs that no locations have named for longer than
-// keep. It returns their bytes.
+// DropRewritten removes rewritten packs, and returns their bytes. It leaves out packs that
+// locations may have named within the time keep.
 func (c *Garbage) DropRewritten(
 	ctx context.Context, claim Claim, l Lease, keep time.Duration, packs []StartupPack,
 ) (bytes int64, err error) {

@@ -49,8 +49,8 @@ func (c *Catalog) ForgetKeys(ctx context.Context) error {
 }
 
 // Resign signs all statements of the current format again, unless they were signed last by these
-// keys in this order. If others signed them last, and none of the keys is among these, the error is
-// ErrOtherKeys.
+// keys in this order. If other keys signed them last, and those have none of the given keys, the
+// error is ErrOtherKeys.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var public []string
 	for _, key := range keys {

@@ -117,7 +117,7 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 			}
 		}
 		if after, err := os.ReadFile(path); name == "newer" && (err != nil || !bytes.Equal(after, before)) {
-			t.Errorf("%s: the catalog was changed (%v)", name, err)
+			t.Errorf("%s: the file of the catalog was changed (%v), want the same bytes", name, err)
 		}
 	}
 }
@@ -228,7 +228,7 @@ func TestWatchEndsAnOlderHub(t *testing.T) {
 	execute(t, path, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)`)
 	select {
 	case err := <-ended:
-		t.Fatalf("Watch returned %v though the catalog is usable", err)
+		t.Fatalf("Watch returned %v while the catalog is usable, want it to go on", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	execute(t, path, `UPDATE meta SET value = '99' WHERE name = 'oldest'`)
@@ -244,7 +244,7 @@ func TestErrorsThatJobsRetry(t *testing.T) {
 	storage := away.New("the storage is not available")
 	d, may, err := c.Blobs.BeginAny(t.Context(), "slow", 40*time.Millisecond)
 	if err != nil || !may {
-		t.Fatal(may, err)
+		t.Fatalf("begin a deletion: %v, %v, want true", may, err)
 	}
 	err = d.Do(t.Context(), func(ctx context.Context) error {
 		<-ctx.Done()

@@ -44,9 +44,9 @@ func (c *Starts) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost ti
 	})
 }
 
-// Lose takes the startup packs from the least recently used trees, until those of all others have
-// at most limit bytes: it queues jobs that make the layouts of these trees without startup packs.
-// It returns these trees.
+// Lose takes the startup packs from the least recently used trees, until the startup packs of all
+// other trees have at most limit bytes. It queues jobs that make the layouts of the least recently
+// used trees without startup packs, and returns these trees.
 func (c *Starts) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
 	err = c.db.Update(ctx, "find least recently used startup packs", func(tx database.Session) error {
 		live, err := database.Get(ctx, tx, database.Value[int64],

@@ -80,7 +80,8 @@ func (s *Store) table(ctx context.Context, id chunk.ID) (*pack.Table, error) {
 	if table, cached := s.Tables.cache.Get(key); cached {
 		return table, nil
 	}
-	// Concurrent callers may read the same table: that is cheaper than to synchronize them.
+	// Concurrent callers may read the same table twice: this costs less than to synchronize the
+	// callers.
 	table, err := s.readTable(ctx, id)
 	if err == nil {
 		s.Tables.cache.Add(key, table)
@@ -101,7 +102,7 @@ func (s *Store) readTable(ctx context.Context, id chunk.ID) (*pack.Table, error)
 	return table, nil
 }
 
-// rangeReader reads ranges of one object. Its context is that of readTable.
+// rangeReader reads ranges of one object. Its ctx is the context of readTable.
 type rangeReader struct {
 	ctx   context.Context
 	store *Store

@@ -34,7 +34,7 @@ var (
 	dataPath = regexp.MustCompile(`^` + blobsPath + `/([^/]+)/[^/]+/([^/]+)/data$`)
 )
 
-// Contents is what the storage has of a repository.
+// Contents has the tags, manifests and blobs that the storage's files of a repository name.
 type Contents struct {
 	Repository
 	Tags   []string

@@ -41,7 +41,7 @@ func TestListsArePaginated(t *testing.T) {
 			err = json.NewDecoder(res.Body).Decode(&answer)
 			res.Body.Close()
 			if err != nil || res.StatusCode != http.StatusOK {
-				t.Fatalf("%s: %s, %v", path, res.Status, err)
+				t.Fatalf("%s: got %s (%v), want 200 with a list", path, res.Status, err)
 			}
 			all = append(all, strings.Join(append(answer.Repositories, answer.Tags...), " "))
 			link, _, more := strings.Cut(strings.TrimPrefix(res.Header.Get("Link"), "<"), ">")
@@ -50,7 +50,7 @@ func TestListsArePaginated(t *testing.T) {
 			}
 			path = strings.TrimPrefix(link, server.URL)
 		}
-		t.Fatalf("%s: more than 10 pages: %q", path, all)
+		t.Fatalf("%s: got more than 10 pages: %q, want 10 at most", path, all)
 		return nil
 	}
 	for path, want := range map[string][]string{

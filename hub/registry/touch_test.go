@@ -78,7 +78,7 @@ func TestTouchOfAnIndex(t *testing.T) {
 	}
 	for d := range want {
 		if !uses.digests[d] {
-			t.Errorf("%s is not noted", d)
+			t.Errorf("digest %s is not noted, want it to be", d)
 		}
 	}
 	if len(uses.digests) != len(want) {

@@ -270,7 +270,8 @@ func (statterFactory) BlobAccessController(next distribution.BlobDescriptorServi
 	return statter{next}
 }
 
-// statter finds the blobs of a repository, and those of withUpstream.
+// statter finds the blobs of a repository, and the blobs that withUpstream has put into the
+// context.
 type statter struct {
 	distribution.BlobDescriptorService
 }

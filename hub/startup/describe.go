@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// Describe returns the workloads and startup packs of a ready image. Errors are report.ErrBusy and
-// those of the stores.
+// Describe returns the workloads and startup packs of a ready image. Errors are report.ErrBusy, and
+// errors of the catalog and the bucket.
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
 	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
 		Workloads: []wire.Workload{}, Packs: []wire.StartupPack{}}

@@ -80,7 +80,8 @@ func (m *maker) run(ctx context.Context, j *jobs.Running) error {
 	return nil
 }
 
-// make merges a tree's new traces, and makes its layout unless the current layout is the same.
+// make merges a tree's new traces, and makes the tree's layout unless the tree has the same layout
+// already.
 func (m *maker) make(ctx context.Context, l catalog.Lease, tree chunk.ID) (packs []plan.Pack, changed bool, err error) {
 	use, err := m.Catalog.Starts.TreeUse(ctx, tree)
 	if err != nil {
@@ -172,7 +173,8 @@ func (m *maker) guess(ctx context.Context, t *openTree) ([]trace.Recording, erro
 	return guesses, err
 }
 
-// layoutVersion changes whenever the same packs are to be written in another way.
+// layoutVersion is a part of a layout's digest. It is changed when packs are to be written in
+// another way, so that all layouts are made again.
 const layoutVersion = 3
 
 // digestOf returns a digest that identifies a layout. It is empty without packs.

@@ -64,8 +64,8 @@ func (q *quota) store(ctx context.Context) error {
 	return q.catalog.Starts.Used(ctx, used, now.Add(-q.timing.Regain))
 }
 
-// enforce evicts startup packs of the least recently used trees until the rest is within the quota.
-// It queues layouts without packs for these trees.
+// enforce evicts the startup packs of the least recently used trees, until the packs of all other
+// trees are within the quota. It queues layouts without packs for the evicted trees.
 func (q *quota) enforce(ctx context.Context) error {
 	if err := q.store(ctx); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 	"lighter/wire"
 )
 
-// recordings keeps what is known about the starts of each tree. It is safe for concurrent use.
+// recordings reads and changes the recordings and the waiting traces of trees in the catalog. It is
+// safe for concurrent use.
 type recordings struct {
 	catalog *catalog.Catalog
 	senders *senders

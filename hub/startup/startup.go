@@ -71,7 +71,7 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Bounds bounds what a process does at a time and remembers, for all its domains.
+// Bounds bounds what a process does at a time, and what it remembers, for all its domains.
 type Bounds struct {
 	making     *semaphore.Weighted // has one slot: one layout is made at a time
 	writeSlots *semaphore.Weighted // requests with traces, and changes of recordings
@@ -269,7 +269,7 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 // Forget removes the workload whose ID begins with workload from a tree's recordings. If workload
 // is empty it removes all recordings, and traces that were not merged yet. Errors are
 // report.ErrBusy, report.ErrInvalid if several workloads match, catalog.ErrNotFound if none does,
-// and those of the stores.
+// and other errors of the catalog.
 func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
 	if err := enter(ctx, s.writeSlots, 1); err != nil {
 		return f, err

@@ -41,7 +41,7 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// All rows are inserted, in full statements and the last one, except those whose key exists.
+// All rows are inserted, with full statements and a shorter last one, except rows whose key exists.
 func TestInserter(t *testing.T) {
 	db := open(t)
 	const rows = 2*RowsPerInsert + 50

@@ -18,8 +18,8 @@ func (b *Bits) Add(first, end int64) {
 func (b *Bits) Has(n int64) bool { return int(n/64) < len(b.words) && b.words[n/64]&(1<<(n%64)) != 0 }
 
 // Gaps calls fn for ranges [first, end) of the numbers from 1 to last, in ascending order, until fn
-// returns an error. The ranges have all of these numbers that are not in the set. They also have
-// runs of the set of at most join numbers, so that there are fewer ranges.
+// returns an error. The ranges have all of these numbers that are not in the set. A range may
+// include runs of numbers in the set, of at most join numbers each, so that there are fewer ranges.
 func (b *Bits) Gaps(last, join int64, fn func(first, end int64) error) error {
 	first, end := int64(0), int64(-1) // of the current range; end < 0: there is none
 	for n := int64(1); n <= last; n++ {

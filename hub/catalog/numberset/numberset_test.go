@@ -34,7 +34,7 @@ func FuzzDecode(f *testing.F) {
 		last := int64(0)
 		_ = Decode(b, func(first, end int64) error {
 			if first < last || end < first {
-				t.Errorf("a run from %d to %d after one that ends at %d", first, end, last)
+				t.Errorf("a run from %d to %d after one that ends at %d, want ascending runs", first, end, last)
 			}
 			last = end
 			return nil
@@ -42,7 +42,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// The gaps have every number that is not in the set, and join those with few numbers between them.
+// The gaps have every number that is not in the set. Gaps with few numbers between them are joined.
 func TestGaps(t *testing.T) {
 	var set Bits
 	set.Add(1, 10)

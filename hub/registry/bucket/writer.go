@@ -32,7 +32,7 @@ const restSuffix = ".rest"
 // rest is what Writer needs to go on with a file. An upload may have more than Parts parts, from a
 // writer that ended without Close. The next writer uploads these parts again.
 type rest struct {
-	Upload string `json:"upload,omitempty"` // of S3; empty: there is none yet
+	Upload string `json:"upload,omitempty"` // ID of the upload on S3; empty: there is none yet
 	Parts  int32  `json:"parts,omitempty"`
 }
 

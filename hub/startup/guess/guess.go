@@ -32,9 +32,10 @@ type Image struct {
 // the program that the config names, unless Recordings cannot find it. Then follow programs that
 // users often run instead, and the largest Python packages. All recordings have 0 Starts.
 //
-// A recording has a program, its dynamic linker (ld.so), all its libraries, what these read when
-// they begin, and the scripts and programs that the arguments name. Recordings reads at most 8,192
-// chunks. It leaves out what it cannot find, read or understand. Its only error is the context's.
+// A recording has a program, its dynamic linker (ld.so), all its libraries, the files that such
+// programs read when they start, and the scripts and programs that the arguments name. Recordings
+// reads at most 8,192 chunks. It leaves out what it cannot find, read or understand. Its only error
+// is the context's.
 func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	g := newGuesser(newFiles(ctx, i))
 	var out []trace.Recording

@@ -32,7 +32,7 @@ func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recordi
 	for i, r := range recordings {
 		for _, e := range r.Entries {
 			if e.Length <= 0 || e.Offset+e.Length > int64(len(c[e.Path])) {
-				t.Errorf("the guess has %d bytes at %d of %s, which has %d bytes", e.Length, e.Offset, e.Path,
+				t.Errorf("the guess has %d bytes at %d of %s, want a part of its %d bytes", e.Length, e.Offset, e.Path,
 					len(c[e.Path]))
 			}
 			if i == 0 && !slices.Contains(paths, e.Path) {

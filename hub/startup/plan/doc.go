@@ -6,7 +6,7 @@
 //	Tree.Recording   a trace of one tree's device → a recording, which names files
 //	Tree.Known       recordings, perhaps of another tree → those that name something in this one
 //	Sort, Kept       the recordings of an image, and further ones → those to keep
-//	Without          the recordings of an image → those left without some of its workloads
+//	Without          the recordings of an image → those of the workloads that are not removed
 //	Tree.Layout      recordings, and guesses of unreported starts → packs, for one tree
 //	Workloads        the recordings of an image → its workloads, the most used first
 //
@@ -15,5 +15,5 @@
 //
 // A recording need not be right. An absurd, stale or invented recording only wastes bytes: chunks
 // that no other recording names get packs of their own, which only the readers of these chunks
-// fetch. Its influence on what is fetched at mount is bounded.
+// fetch. The influence of such a recording on what is fetched at mount is bounded.
 package plan

@@ -10,7 +10,7 @@ import (
 	"lighter/format/trace"
 )
 
-// Workload is a set of starts that read nearly the same.
+// Workload is a set of starts that read nearly the same files.
 type Workload struct {
 	Starts  int64             // number of starts
 	Samples []trace.Recording // recordings of some of them, the oldest first
@@ -181,7 +181,7 @@ func bounded(r trace.Recording) trace.Recording {
 }
 
 // profile is the number of bytes that a start has read of each part of each file. Two starts that
-// have read as many bytes of a part count as having read the same ones.
+// have read the same number of bytes of a part count as having read the same bytes.
 type profile struct {
 	parts map[uint64]int64 // bytes read, by the hash of file and part
 	all   int64            // bytes of all parts

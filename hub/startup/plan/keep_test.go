@@ -63,7 +63,7 @@ func TestNoise(t *testing.T) {
 		}
 		packs := lay(t, tr, kept)
 		if i >= maxSamples && !reflect.DeepEqual(packs, before) {
-			t.Errorf("start %d changed the layout", i+1)
+			t.Errorf("start %d changed the layout, want the same packs as before", i+1)
 		}
 		before = packs
 	}

@@ -91,7 +91,7 @@ func withGuesses(all []planned, guesses [][]use) []planned {
 // planned is a workload, or a guess, whose chunks were found in the tree.
 type planned struct {
 	guess bool
-	count int64 // how many starts; 0: a guess beside real starts, or an outlier
+	count int64 // number of starts; 0: an outlier, or a guess although real starts are known
 	uses  []use // in order of first use
 }
 

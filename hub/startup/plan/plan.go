@@ -54,7 +54,7 @@ func newPlan(all []planned) *plan {
 func rounded(n int64) float64 { return float64(int64(1) << (bits.Len64(uint64(max(n, 1))) - 1)) }
 
 // group puts all chunks that the same workloads use into one group. The first group is fetched at
-// mount. It exists even if it is empty, since others may be merged into it.
+// mount. It exists even if it is empty, since other groups may be merged into it.
 func (p *plan) group(items []*item) {
 	mount := &group{users: counted(p.all), mount: true, used: make([]int64, len(p.all))}
 	groups := map[workloadSet]*group{mount.users: mount}

@@ -53,7 +53,7 @@ func (t *Tree) uses(ctx context.Context, recordings []trace.Recording) ([][]use,
 	return out, r.findMoved(ctx, out)
 }
 
-// Known returns the recordings that name something in the tree.
+// Known returns the recordings that name files or chunks of the tree.
 func (t *Tree) Known(ctx context.Context, recordings []trace.Recording) (known []trace.Recording, err error) {
 	for i := range recordings { // one by one: there may be hundreds
 		uses, err := t.uses(ctx, recordings[i:i+1])
@@ -133,8 +133,8 @@ func (r *resolver) place(path string) (at span, err error) {
 	return at, nil
 }
 
-// findMoved finds the chunks of missing files in other files of the tree, and drops those that the
-// tree does not have.
+// findMoved finds the chunks of missing files in other files of the tree, and drops the chunks that
+// the tree does not have.
 func (r *resolver) findMoved(ctx context.Context, all [][]use) error {
 	moved := map[chunk.ID]use{}
 	for _, uses := range all {

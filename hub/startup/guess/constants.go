@@ -13,7 +13,7 @@ const (
 
 	maxRecordings = 16 // recordings of one image
 	maxCommands   = 16 // programs that are looked for in one script
-	maxShebangs   = 4  // interpreters that are scripts themselves
+	maxShebangs   = 4  // #! lines followed for one program
 
 	// Files.
 	maxLinks  = 40      // symbolic links followed for one path

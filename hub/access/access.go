@@ -30,8 +30,9 @@ type Policy struct {
 	origins  *http.CrossOriginProtection
 }
 
-// New returns a policy. tokenFile has the administrators' token; if it is empty there is none.
-// Without token and TLS, changes are accepted only under the hub's addresses and these host names.
+// New returns a policy. tokenFile is the path of the file with the administrators' token, or "" if
+// there is no token. Then a request without TLS may change something only if its host is an IP
+// address, localhost, or one of names.
 func New(tokenFile string, names []string) (*Policy, error) {
 	p := &Policy{names: names, origins: http.NewCrossOriginProtection()}
 	if tokenFile == "" {
@@ -46,10 +47,10 @@ func New(tokenFile string, names []string) (*Policy, error) {
 }
 
 var (
-	errReadOnly = errors.New("what the hub has is changed, and its holders are listed, at another address of it " +
-		"(admin_listen): give that address with --hub")
-	errNoToken = errors.New("a change of what the hub has, and the list of its holders, need the token of its " +
-		"admin_token_file: give it with --token-file, or as a registry's password")
+	errReadOnly = errors.New("this address of the hub accepts no changes and does not list holders: " +
+		"give the address of its admin_listen with --hub")
+	errNoToken = errors.New("to change what the hub has, or to list its holders, a client needs the token of the " +
+		"hub's admin_token_file: give it with --token-file, or as a registry's password")
 	errWrongToken = errors.New("the token is not that of the hub's admin_token_file: " +
 		"give that one with --token-file, or as a registry's password")
 )
@@ -70,7 +71,7 @@ func (p *Policy) Public(next http.Handler) http.Handler {
 	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
 		switch {
 		case p.hasToken && req.URL.Path == "/v2/":
-			challenge(w) // some registry clients look for it only here
+			challenge(w) // some registry clients look for a challenge only at this path
 		case !wire.IsForAdministrators(req.Method, req.URL.Path):
 		case p.hasToken && !p.isAuthorized(req):
 			challenge(w)

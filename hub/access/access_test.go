@@ -105,7 +105,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// A token file that others can read, or without a token, is refused.
+// A token file is refused if other users can read it, or if it has no token.
 func TestTokenFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	for text, mode := range map[string]os.FileMode{token: 0o644, "": 0o600} {

@@ -17,8 +17,8 @@ import (
 	"lighter/wire"
 )
 
-// Images adds, verifies and removes images. Add and Verify call report for each step, and end early
-// with its error.
+// Images adds, verifies and removes images. Add and Verify call report for each step. If report
+// fails, they end early with its error.
 type Images interface {
 	Add(ctx context.Context, add wire.Add, report func(wire.Progress) error) ([]catalog.Image, error)
 	// Verify returns the problems found.
@@ -28,7 +28,7 @@ type Images interface {
 
 // Checker compares the hub's stores.
 type Checker interface {
-	// Fsck calls report for each step, and ends early with its error.
+	// Fsck calls report for each step. If report fails, Fsck ends early with its error.
 	Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progress) error) (*wire.Check, error)
 }
 
@@ -44,7 +44,7 @@ type Starts interface {
 // use.
 type Server struct {
 	Domain    string
-	DomainOf  func(repository string) string // to which a repository belongs
+	DomainOf  func(repository string) string // returns the domain to which a repository belongs
 	Catalog   *catalog.Catalog
 	Images    Images
 	Jobs      Jobs

@@ -14,9 +14,9 @@ import (
 
 // Collector frees what no image needs.
 type Collector interface {
-	// Start begins a collection, unless one is running, and returns its job.
+	// Start begins a collection, unless one is running. It returns the collection's job.
 	Start(ctx context.Context) (catalog.Job, error)
-	// Await waits until that job has ended, and calls report for each step.
+	// Await waits until a collection's job has ended, and calls report for each step.
 	Await(ctx context.Context, job int64, report func(wire.Progress) error) (*wire.Collection, error)
 	// Plan returns what a collection would do.
 	Plan(ctx context.Context) (*wire.Collection, error)

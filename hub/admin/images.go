@@ -62,7 +62,8 @@ func nameIn(req *http.Request) (string, error) {
 	return ref.Name(), err
 }
 
-// named returns the images with the name that a request gives, at least one.
+// named returns the images with the name that a request gives. If there are none, it returns an
+// error.
 func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	name, err := nameIn(req)
 	if err != nil {

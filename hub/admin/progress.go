@@ -10,8 +10,9 @@ import (
 	"lighter/wire"
 )
 
-// progress is an answer of JSON objects, one in each line. Each line is sent at once. Before the
-// first line, a request can still end with another status. It is safe for concurrent use.
+// progress is an answer of JSON objects, one in each line. Each line is sent at once. Until the
+// first line is sent, the answer can still have a status other than 200. progress is safe for
+// concurrent use.
 type progress struct {
 	mu      sync.Mutex // guards the following
 	w       http.ResponseWriter

@@ -13,7 +13,8 @@ import (
 	"lighter/wire"
 )
 
-// After the first line, the last one says which status an error would have had.
+// If a request fails after its first line, its last line has the error's status: it is too late for
+// the header. Status 500 is left out.
 func TestLastLineHasTheStatusOfItsError(t *testing.T) {
 	for want, err := range map[int]error{
 		http.StatusBadRequest: answer.Invalid(errors.New("bad")), http.StatusNotFound: catalog.ErrNotFound,
@@ -33,7 +34,8 @@ func TestLastLineHasTheStatusOfItsError(t *testing.T) {
 			t.Fatal(err)
 		}
 		if w.Code != http.StatusOK || len(lines) != 2 || last.Error != err.Error() || last.Status != want {
-			t.Errorf("%v: status %d, %d lines, the last %+v, want status %d in it", err, w.Code, len(lines), last, want)
+			t.Errorf("%v: status %d, %d lines, the last %+v; want 200, 2 lines, the last with status %d", err, w.Code,
+				len(lines), last, want)
 		}
 	}
 }

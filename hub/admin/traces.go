@@ -76,8 +76,8 @@ func (s *Server) deleteTraces(_ http.ResponseWriter, req *http.Request) (any, er
 	return forgotten, nil
 }
 
-// retryLater adds Retry-After if the hub is busy. Only answers to users have it: a node
-// that gets it sends the hub no request at all until that time has passed.
+// retryLater adds a Retry-After header if the hub is busy. Only answers to users have this header:
+// a node that gets it sends the hub no requests at all until that time has passed.
 func retryLater(w http.ResponseWriter, err error) error {
 	if errors.Is(err, report.ErrBusy) {
 		w.Header().Set("Retry-After", "5")
@@ -85,7 +85,8 @@ func retryLater(w http.ResponseWriter, err error) error {
 	return err
 }
 
-// readyImages returns the ready images that the request's name and platform select, at least one.
+// readyImages returns the ready images that the request's name and platform select. If there are
+// none, it returns an error.
 func (s *Server) readyImages(req *http.Request) ([]catalog.Image, error) {
 	images, err := s.named(req)
 	if err != nil {
@@ -102,7 +103,8 @@ func (s *Server) readyImages(req *http.Request) ([]catalog.Image, error) {
 	return images, nil
 }
 
-// readyImage returns the one ready image that the request selects.
+// readyImage returns the one ready image that the request selects. If there are none or several, it
+// returns an error.
 func (s *Server) readyImage(req *http.Request) (catalog.Image, error) {
 	images, err := s.readyImages(req)
 	if err != nil {

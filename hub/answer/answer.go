@@ -2,7 +2,7 @@
 // errors, the one place where errors become statuses (docs/wire.md), and JSON answers and request
 // bodies within bounds.
 //
-// Errors are logged with the request's method and path only: other parts of it may hold secrets.
+// Errors are logged with the request's method and path only: query and headers may have secrets.
 package answer
 
 import (

@@ -31,8 +31,8 @@ func do(h http.Handler, method, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Each error has one status. Unexpected errors are logged, and so are those of a store that is
-// away; the query is not.
+// Each error has one status. Unexpected errors, and errors of a store that is away, are logged
+// without the request's query.
 func TestStatuses(t *testing.T) {
 	for want, errs := range map[int][]error{
 		400: {report.ErrInvalid, answer.Invalid(errors.New("bad"))},
@@ -61,7 +61,7 @@ func TestStatuses(t *testing.T) {
 				t.Errorf("%v: headers %v, want no-store and no ETag", err, w.Header())
 			}
 			if missing := w.Header().Get(wire.MissingHeader) != ""; missing != (want == 404) {
-				t.Errorf("%v: %s is set: %v", err, wire.MissingHeader, missing)
+				t.Errorf("%v: status %d, and %s is set: %v", err, want, wire.MissingHeader, missing)
 			}
 			logged := log.Len() > 0
 			if logged != (want == 500 || away.Is(err)) || strings.Contains(log.String(), "secret") {
@@ -80,7 +80,8 @@ func TestUnknownPaths(t *testing.T) {
 		method, path, _ := strings.Cut(request, " ")
 		w := do(mux, method, path)
 		if w.Code != 404 || w.Header().Get(wire.MissingHeader) != "" || !json.Valid(w.Body.Bytes()) {
-			t.Errorf("%s: %d %v %s", request, w.Code, w.Header(), w.Body)
+			t.Errorf("%s: %d %v %s, want 404 with JSON and without %s", request, w.Code, w.Header(), w.Body,
+				wire.MissingHeader)
 		}
 	}
 }
@@ -95,12 +96,12 @@ func TestBodies(t *testing.T) {
 	if _, _, err := read(t.Context(), "too long", 3); !errors.As(err, new(*http.MaxBytesError)) {
 		t.Errorf("a body that is too long: %v", err)
 	}
-	// A body of unknown length takes all that it may need.
+	// A body of unknown length reserves memory for its limit.
 	unknown := httptest.NewRequest("POST", "/", strings.NewReader("text"))
 	unknown.ContentLength = -1
 	body, release, err := bodies.Read(httptest.NewRecorder(), unknown, 2*trace.MaxText)
 	if err != nil || string(body) != "text" {
-		t.Fatalf("%q, %v", body, err)
+		t.Fatalf("a body of unknown length: %q, %v", body, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -3,8 +3,8 @@
 // that ends with such an error runs again later, and a request is answered with status 503.
 //
 // A mark is about one request. A bucket, for example, may fail to read a single object. The stores
-// have methods IsAway, which also ask whether the store answers now. If it does, the object is what
-// cannot be read, and waiting does not help (Final).
+// have methods IsAway, which also ask whether the store answers now. If the store answers, only the
+// object cannot be read, and waiting does not help (Final).
 package away
 
 import (
@@ -37,7 +37,7 @@ func Is(err error) bool {
 	return false
 }
 
-// Final wraps an error so that it is not marked: the same would fail again, though the store
+// Final wraps an error so that it is not marked: the operation would fail again, although the store
 // answers.
 func Final(err error) error { return &final{err} }
 
@@ -48,14 +48,14 @@ func (f *final) Away() bool    { return false }
 
 // Bounds of Retry.
 const (
-	tries = 3
-	pause = 200 * time.Millisecond
+	tries = 3                      // calls of read in a round; there are two rounds at most
+	pause = 200 * time.Millisecond // after each call that fails with a marked error
 )
 
-// Retry calls read, which reads from stores, until it succeeds, a few times at most. A marked error
-// may be about one request only. Any error may be that of a store which has just come back: then
-// isAway finds it answering, though read did not. So read is called again before its error counts
-// as one of what it reads.
+// Retry calls read, which reads from stores, until it succeeds, a few times at most. It repeats a
+// call that fails with a marked error, because the error may be about one request only. If isAway
+// then reports that the store answers, the store may have come back after the last call. So Retry
+// starts over once, after any error. An error of that second round is one of the object.
 func Retry[T any](
 	ctx context.Context, isAway func(context.Context, error) bool, read func() (T, error),
 ) (value T, err error) {

@@ -10,6 +10,7 @@ import (
 
 var errAway = New("the store is not available")
 
+// Wrapped and joined errors keep the mark. Final removes it.
 func TestMark(t *testing.T) {
 	other := errors.New("the disk is slow")
 	wrapped := fmt.Errorf("read: %w: %w", errAway, other)
@@ -29,7 +30,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// Retry ends with the first success. It reads once more if the store answers afterwards.
+// Retry ends with the first success. It starts a second round if the store answers after the first.
 func TestRetry(t *testing.T) {
 	other := errors.New("bad digest")
 	for _, c := range []struct {

@@ -2,21 +2,21 @@
 // running hub, and without one.
 //
 // It promises that a complete backup has every object that its catalog names. While it copies, it
-// has a hold in the catalog of each domain, so the hub deletes nothing. If a hold is lost, the
-// backup fails. WhileHeld gives the same hold to scripts that copy PostgreSQL and S3 with the tools
-// of these.
+// has a hold in the catalog of the domain, so the hub deletes nothing there. If the hold is lost,
+// the backup fails. WhileHeld gives such holds to scripts that copy PostgreSQL and S3 with other
+// tools.
 //
 // A backup replaces an earlier backup, and refuses to touch a directory that has anything else. It
 // needs SQLite catalogs and a directory of objects. Its directory has the layout of a hub's
 // directory (package rootdir), and one more file:
 //
 //	DIR
-//	├── backup.json   when it was complete, and its size; a backup without it is not complete
+//	├── backup.json   when the backup began, and its size; an incomplete backup does not have it
 //	├── catalog.db    a snapshot of the catalog
 //	├── objects       the objects that the snapshot names
 //	├── registry      the files of the registry
 //	├── hub.key       the signing keys (0600)
-//	└── domains/NAME  the same of another domain, but for backup.json
+//	└── domains/NAME  the same files of another domain, except backup.json
 package backup
 
 import (
@@ -43,14 +43,15 @@ const backupFile = "backup.json"
 
 // Result is the size of a backup.
 type Result struct {
-	Time    time.Time `json:"time"`
-	Objects int64     `json:"objects"`
-	Copied  int64     `json:"copied"` // of Objects; an earlier backup in the directory had the others
+	Time    time.Time `json:"time"`    // when the backup began
+	Objects int64     `json:"objects"` // number of objects
+	Copied  int64     `json:"copied"`  // those that were copied; an earlier backup there had the others
 }
 
 // Make copies the hub in root to the directory dir, with all its domains, whether the hub runs or
-// not. An earlier backup there is replaced: what it has is not copied again. On one file system,
-// objects become hard links. show gets the progress of copying the objects of each domain.
+// not. An earlier backup in dir is replaced. Its objects are not copied again. If root and dir are
+// on one file system, objects become hard links. show gets the progress of copying the objects of
+// each domain.
 func Make(ctx context.Context, root, dir string, show func(wire.Progress)) (r Result, err error) {
 	if err := checkDirectory(root, dir); err != nil {
 		return r, fmt.Errorf("back up %s to %s: %w", root, dir, err)
@@ -142,13 +143,13 @@ func copyDomain(
 	if err := rootdir.WriteKey(rootdir.Key(dir), key); err != nil {
 		return r, err
 	}
-	for _, kind := range []string{"-wal", "-shm"} { // of the snapshot's inspection
-		if err := os.RemoveAll(snapshot + kind); err != nil {
+	for _, suffix := range []string{"-wal", "-shm"} { // SQLite made them when the snapshot was read
+		if err := os.RemoveAll(snapshot + suffix); err != nil {
 			return r, err
 		}
 	}
-	// The catalog's name comes after those of all files that it names, also of those that an
-	// earlier backup has copied before it was killed.
+	// All files that the catalog names are on the disk before the catalog gets its name. This
+	// includes files that an earlier backup copied before it was killed.
 	if err := durable.SyncTree(dir); err != nil {
 		return r, err
 	}
@@ -193,10 +194,10 @@ func Restore(ctx context.Context, dir, root string) error {
 
 func restore(ctx context.Context, dir, root string) error {
 	if _, err := os.Stat(filepath.Join(dir, backupFile)); err != nil {
-		return fmt.Errorf("it is no complete backup: %w", err)
+		return fmt.Errorf("the backup is not complete: %w", err)
 	}
 	if has, err := os.ReadDir(root); err == nil && len(has) > 0 {
-		return errors.New("the directory is not empty: choose another one, or empty it")
+		return fmt.Errorf("%s is not empty: choose another directory, or empty it", root)
 	}
 	domains, err := rootdir.Domains(dir)
 	if err != nil {

@@ -55,19 +55,20 @@ func write(t *testing.T, dir, name string) {
 	}
 }
 
-// A restored directory has the catalogs and keys of all domains. It was empty before.
+// Restore makes the catalogs and keys of all domains in a new directory. It refuses a directory
+// that is not empty, and an incomplete backup.
 func TestRestore(t *testing.T) {
-	root, dir, again := newRoot(t), filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "again")
+	root, dir, restored := newRoot(t), filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "restored")
 	makeBackup(t, root, dir)
-	if err := backup.Restore(t.Context(), dir, again); err != nil {
+	if err := backup.Restore(t.Context(), dir, restored); err != nil {
 		t.Fatal(err)
 	}
 	for _, domain := range []string{wire.DefaultDomain, "team"} {
-		key, err := os.ReadFile(rootdir.Key(rootdir.Domain(again, domain)))
+		key, err := os.ReadFile(rootdir.Key(rootdir.Domain(restored, domain)))
 		if err != nil || string(key) != "key of "+domain {
 			t.Errorf("domain %s has the key %q (%v)", domain, key, err)
 		}
-		c, err := catalog.Attach(t.Context(), rootdir.Catalog(rootdir.Domain(again, domain)))
+		c, err := catalog.Attach(t.Context(), rootdir.Catalog(rootdir.Domain(restored, domain)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,8 +79,8 @@ func TestRestore(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := backup.Restore(t.Context(), dir, again); err == nil {
-		t.Error("restored into a directory that is not empty")
+	if err := backup.Restore(t.Context(), dir, restored); err == nil {
+		t.Error("a backup was restored into a directory that is not empty")
 	}
 	if err := os.Remove(filepath.Join(dir, "backup.json")); err != nil {
 		t.Fatal(err)
@@ -89,7 +90,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// A backup deletes nothing but what a backup has made.
+// A backup refuses directories that overlap the hub's, and directories with files that are not a
+// backup's. So it deletes only files of an earlier backup.
 func TestBackupIntoAnotherDirectory(t *testing.T) {
 	root, another, dir := newRoot(t), newRoot(t), t.TempDir()
 	for _, hub := range []string{root, another} {
@@ -122,8 +124,7 @@ func TestBackupIntoAnotherDirectory(t *testing.T) {
 	}
 }
 
-// A copy that loses the right to hold the hub's objects fails, and so does a copy of a catalog that
-// no hub has opened.
+// WhileHeld fails if its hold ends before the copy does, or if there is no catalog.
 func TestHoldIsLost(t *testing.T) {
 	place := catalog.Place{Source: rootdir.Catalog(newRoot(t))}
 	catalogs := map[string]catalog.Place{wire.DefaultDomain: place}
@@ -158,7 +159,7 @@ func TestHoldIsLost(t *testing.T) {
 	if held, err := c.Claims.IsHeld(t.Context()); err != nil || held {
 		t.Errorf("afterwards, objects are held: %t, %v", held, err)
 	}
-	// Another backup does not disturb this one.
+	// The hold of another backup does not prevent this one.
 	if err := c.Claims.Hold(t.Context(), "another backup", time.Hour); err != nil {
 		t.Error(err)
 	}
@@ -166,7 +167,7 @@ func TestHoldIsLost(t *testing.T) {
 		t.Error(err)
 	}
 	if err := backup.WhileHeld(t.Context(), catalogs, func(context.Context) error { return nil }); err != nil {
-		t.Errorf("beside another backup: %v", err)
+		t.Errorf("while another backup has a hold: %v", err)
 	}
 	none := map[string]catalog.Place{"none": {Source: filepath.Join(t.TempDir(), "none")}}
 	err = backup.WhileHeld(t.Context(), none, func(context.Context) error { return nil })

@@ -12,14 +12,15 @@ import (
 	"lighter/hub/rootdir"
 )
 
-// checkDirectory returns an error unless dir can have a backup of the hub in root: it does not
-// exist, is empty, or has an earlier backup, complete or not. A backup replaces files and deletes
-// objects there, which must be those of a backup.
+// checkDirectory returns an error unless dir does not exist, is empty, or has an earlier backup,
+// complete or not. dir and the hub's directory, root, must not overlap. A backup of the hub
+// replaces and deletes files in dir. So all files there must be those of a backup.
 func checkDirectory(root, dir string) error {
 	if overlap, err := overlap(root, dir); err != nil {
 		return err
 	} else if overlap {
-		return errors.New("one of the directories is in the other: choose another directory for the backup")
+		return errors.New("the two directories are the same, or one is in the other: " +
+			"choose another directory for the backup")
 	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,12 +40,12 @@ func checkDirectory(root, dir string) error {
 		return nil
 	}
 	if i := slices.IndexFunc(names, isForeign); i >= 0 {
-		return fmt.Errorf("it is no backup, and has other files (%s): choose an empty directory", names[i])
+		return fmt.Errorf("the directory has files that are not of a backup (%s): choose an empty one", names[i])
 	}
 	return nil
 }
 
-// isForeign reports whether a file is not one of an incomplete backup, nor one of an empty disk.
+// isForeign reports whether neither an incomplete backup nor an empty disk has a file of this name.
 func isForeign(name string) bool {
 	known := []string{"objects", "registry", "domains", "lost+found"}
 	return !slices.Contains(known, name) && !strings.HasPrefix(name, "catalog.db") &&

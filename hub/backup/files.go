@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// copyFile copies a file, unless the file never changes and the destination has it: a file of the
-// same size that is not older. An older one may be damaged, and the file repaired since. copyFile
-// reports whether it has copied. Files that never change become hard links, if that is possible.
+// copyFile copies a file, and reports whether it did. An immutable file is not copied if the
+// destination has a file of the same size that is not older. An older copy may be a damaged one of
+// a file that was repaired since. Immutable files become hard links, if that is possible.
 func copyFile(from, to string, immutable bool) (copied bool, err error) {
 	source, err := os.Stat(from)
 	if err != nil {
@@ -93,7 +93,8 @@ type registryCopy struct {
 // repositories returns the paths of the repositories below a directory.
 func (c *registryCopy) repositories(ctx context.Context, dir string) (all []string, err error) {
 	err = c.walk(ctx, dir, func(path string, d fs.DirEntry) error {
-		if !d.IsDir() || !strings.HasPrefix(d.Name(), "_") { // no part of a repository's name begins with it
+		// No part of a repository's name begins with an underscore.
+		if !d.IsDir() || !strings.HasPrefix(d.Name(), "_") {
 			return nil
 		}
 		all = append(all, filepath.Dir(path))
@@ -102,7 +103,8 @@ func (c *registryCopy) repositories(ctx context.Context, dir string) (all []stri
 	return slices.Compact(all), err
 }
 
-// tree copies the files below a directory. The bytes of blobs never change.
+// tree copies the files below a directory. Files named "data" are the bytes of blobs, which never
+// change.
 func (c *registryCopy) tree(ctx context.Context, dir string) error {
 	return c.walk(ctx, dir, func(path string, d fs.DirEntry) error {
 		if d.IsDir() {

@@ -27,7 +27,8 @@ func openRegistry(t *testing.T, dir string) *registry.Registry {
 	return r
 }
 
-// push pushes an image whose blobs have a text, and returns its digests: first the manifest's.
+// push pushes an image whose config and layer contain text. It returns the digests of the manifest,
+// the config and the layer.
 func push(t *testing.T, to registry.Repository, tag, text string) []string {
 	t.Helper()
 	blob := func(text string) v1.Descriptor {
@@ -60,8 +61,8 @@ func push(t *testing.T, to registry.Repository, tag, text string) []string {
 	return []string{m.Digest, image.Config.Digest.String(), image.Layers[0].Digest.String()}
 }
 
-// steps is a context that calls before with the number of each call of Err: before each file is
-// copied.
+// steps is a context that counts the calls of Err, and calls before with each number. A copy calls
+// Err before each file.
 type steps struct {
 	context.Context
 	n      int
@@ -74,7 +75,8 @@ func (s *steps) Err() error {
 	return s.Context.Err()
 }
 
-// A tag moves at any moment while a registry is copied. The copy has all that the tag needs there.
+// A push moves a tag while a registry is copied, at each step of the copy in turn. The copy has all
+// blobs of the image that the tag names in the copy.
 func TestTagMovesDuringACopy(t *testing.T) {
 	t.Parallel()
 	for at, last := 1, false; !last; at++ {
@@ -115,8 +117,8 @@ func TestTagMovesDuringACopy(t *testing.T) {
 	}
 }
 
-// What was deleted from a registry is deleted from its copy, with the remains of a killed backup.
-// Tags may have the names that the library gives to parts of a repository.
+// A second copy removes what was deleted from the registry since the first, and the remains of a
+// killed backup. Tags may have names that the registry's library uses for directories.
 func TestCopyOfARegistryForgets(t *testing.T) {
 	t.Parallel()
 	from, to := t.TempDir(), t.TempDir()

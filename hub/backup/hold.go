@@ -13,13 +13,13 @@ import (
 	"lighter/sleep"
 )
 
-// lease is how long the hub deletes nothing after a backup was killed.
+// lease bounds how long the hold of a backup that was killed lasts.
 const lease = 2 * time.Minute
 
-// WhileHeld calls fn while the processes of a hub delete no objects of any domain, whether they run
-// or not. catalogs has the places of the catalogs of all domains (hub.Config.Catalogs). So fn can
-// copy the catalogs and the bucket with the tools of these, the catalogs first. If a hold is lost,
-// the context of fn ends and WhileHeld returns an error: the copy may lack objects.
+// WhileHeld calls fn while the hub deletes no objects of any domain, whether the hub runs or not.
+// catalogs has the places of the catalogs of all domains (hub.Config.Catalogs). fn can copy first
+// the catalogs and then the bucket with any tools. If a hold is lost, the context of fn ends and
+// WhileHeld returns an error: the copy may lack objects.
 func WhileHeld(ctx context.Context, catalogs map[string]catalog.Place, fn func(ctx context.Context) error) error {
 	for _, domain := range slices.Sorted(maps.Keys(catalogs)) {
 		inner := fn
@@ -40,7 +40,8 @@ func whileDomainHeld(
 	return whileHeld(ctx, c, fn)
 }
 
-// whileHeld calls fn while the hub deletes no objects. fn fails if that right is lost.
+// whileHeld calls fn while the hub deletes no objects of the catalog's domain. If the hold is lost,
+// the context of fn ends and whileHeld returns an error.
 func whileHeld(ctx context.Context, c *catalog.Catalog, fn func(ctx context.Context) error) error {
 	owner := rand.Text()
 	if err := c.Claims.Hold(ctx, owner, lease); err != nil {
@@ -66,7 +67,7 @@ func whileHeld(ctx context.Context, c *catalog.Catalog, fn func(ctx context.Cont
 		}
 	}()
 	err := fn(ctx)
-	if err == nil { // what was copied was held until now
+	if err == nil { // fails if the hold was lost before fn ended
 		err = extend(ctx)
 	}
 	if cause := context.Cause(ctx); cause != nil {

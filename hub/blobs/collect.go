@@ -28,15 +28,16 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	r.before = now.Add(-r.Delay)
 	if !r.dry {
 		if err := r.config.Registry.EndUploads(ctx, uploadAge); err != nil { // the next run tries again
-			r.config.Log.Warn("end unfinished uploads", "err", err)
+			r.config.Log.Warn("cannot delete unfinished uploads", "err", err)
 		}
 	}
 	if err := r.readCatalog(ctx); err != nil {
 		return err
 	}
-	// Links are swept when all repositories are marked, as blobs are: a blob goes with its links.
+	// Links are swept after all repositories are marked, as blobs are. So if a mark fails, neither
+	// a blob nor a link to it is deleted.
 	var repositories []*repository
-	unlisted := map[string]bool{} // of images
+	unlisted := map[string]bool{} // repositories of images that the registry does not list
 	for name := range r.images {
 		unlisted[name] = true
 	}
@@ -59,9 +60,9 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 		}
 		marked.Add(1)
 	}
-	if 2*r.lost > r.settled {
+	if 2*r.lost > r.complete {
 		return fmt.Errorf("the registry lacks the manifests of %d of %d images, so its blobs stay: perhaps its files "+
-			"are not mounted, or are those of another hub: run lighter fsck", r.lost, r.settled)
+			"are not mounted, or are those of another hub: run lighter fsck", r.lost, r.complete)
 	}
 	if r.Marked != nil {
 		r.Marked()
@@ -69,8 +70,8 @@ func (r *run) collect(ctx context.Context, progress *report.Progress) error {
 	if r.dry {
 		return r.sweep(ctx, repositories, progress)
 	}
-	// The catalog of a backup that began before the mark may name what is not marked. That of one
-	// that begins now names only what is marked, or was pushed since.
+	// A backup that began before the mark may have a catalog that names unmarked blobs. A backup
+	// that begins now names only blobs that are marked or were pushed since.
 	held, err := r.config.Catalog.Claims.IsHeld(ctx)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (r *run) sweep(ctx context.Context, repositories []*repository, progress *r
 type repository struct {
 	*registry.Contents
 	live map[string]bool
-	lost map[string]bool // of those, manifests that the repository does not have
+	lost map[string]bool // manifests in live that the repository does not have
 }
 
 func newRepository(c *registry.Contents) *repository {
@@ -176,7 +177,7 @@ func (r *run) mark(ctx context.Context, in *repository) error {
 		if image.State != wire.StateReady && image.State != wire.StateStored {
 			continue
 		}
-		r.settled++
+		r.complete++
 		if !in.lost[image.Root] && !in.lost[image.Digest] {
 			continue
 		}
@@ -187,8 +188,9 @@ func (r *run) mark(ctx context.Context, in *repository) error {
 	return nil
 }
 
-// markLost marks what an image has whose manifest or index is lost: what the catalog knows of it,
-// and all of its repository, as the manifest may have named more.
+// markLost marks the blobs of an image whose manifest or index is lost: the blobs that the catalog
+// knows of the image, and all that its repository links to, because the manifest may have named any
+// of them.
 func (r *run) markLost(ctx context.Context, in *repository, image catalog.Image) error {
 	blobs, exists, err := r.config.Catalog.Blobs.OfImage(ctx, image.N, image.State)
 	if err != nil || !exists { // it was just removed
@@ -244,7 +246,7 @@ func (r *run) markManifest(ctx context.Context, in *repository, digest string) e
 	return nil
 }
 
-// isIngested reports whether a repository has images with a manifest, and all of these are ready.
+// isIngested reports whether a repository has images with this manifest, and all of them are ready.
 func (r *run) isIngested(repository, digest string) bool {
 	ready := false
 	for _, image := range r.images[repository] {
@@ -336,8 +338,8 @@ func (r *run) drop(ctx context.Context, digest string, count *int64) error {
 	return err
 }
 
-// release deletes those of the layers that other registries still have, for all repositories that
-// name them.
+// release deletes each layer that other registries still have, for all repositories that name the
+// layer. It asks them for AskTime at most.
 func (r *run) release(ctx context.Context, layers []string) error {
 	rand.Shuffle(len(layers), func(i, j int) { layers[i], layers[j] = layers[j], layers[i] })
 	asking, cancel := context.WithTimeout(ctx, r.AskTime)
@@ -347,7 +349,8 @@ func (r *run) release(ctx context.Context, layers []string) error {
 	for i, layer := range layers {
 		err := r.isElsewhere(asking, survey, layer)
 		if asking.Err() != nil {
-			r.config.Log.Info("the next collection asks other registries for the other layers", "layers", len(layers)-i)
+			r.config.Log.Info("no time to ask other registries for all layers: the next collection asks for the rest",
+				"layers", len(layers)-i)
 			break
 		}
 		if err != nil {
@@ -357,8 +360,8 @@ func (r *run) release(ctx context.Context, layers []string) error {
 		}
 	}
 	if kept > 0 {
-		r.config.Log.Info("layers stay stored, as they cannot be read where they came from", "layers", kept,
-			"err", first)
+		r.config.Log.Info("layers stay stored: the registries that they came from do not have them now",
+			"layers", kept, "err", first)
 	}
 	return ctx.Err()
 }

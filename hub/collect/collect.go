@@ -1,17 +1,17 @@
 // Package collect frees what no image needs any more, as a job of the hub.
 //
-// A run first forgets holders that report no more. Then it removes, in this order: trees that have
-// had no image for a while and that nobody holds, with all that is known about their starts; chains
+// A run first forgets holders that no longer report. Then it removes, in this order: trees that
+// have had no image for a while and no holder, with all that is known about their starts; chains
 // that neither an image nor a tree has; layers that no chain has; and packs without a chunk that a
 // layer has. So everything that is left is needed by something above it. If many chunks of a pack
 // are not needed, the run copies the needed ones into a new pack (rewrite.go), and renews the
-// locations that name the old pack. If locations cannot be renewed, as an object is damaged, the
-// packs that they name stay, and the result says so. The last step deletes what the hub's registry
-// does not need (package blobs).
+// locations that name the old pack. If locations cannot be renewed, because an object is damaged,
+// the packs that they name stay, and the result says so. The last step deletes what the hub's
+// registry does not need (package blobs).
 //
-// A run changes the catalog in small transactions. Each checks again that what it removes is not
-// needed. The objects are deleted after the transaction. A run has no state of its own: if it is
-// killed, the next run goes on with what is left.
+// A run changes the catalog in small transactions. Each transaction checks again that nothing needs
+// what it removes. The objects are deleted after the transaction. A run has no state of its own: if
+// it is killed, the next run goes on with what is left.
 //
 // Package catalog keeps publications and removals apart (collected.go).
 package collect
@@ -67,8 +67,8 @@ type Config struct {
 	Encoders  *encoder.Pool
 	Holders   *holders.Service
 	Blobs     *blobs.Collector
-	Room      func(bytes int64) error // an error if so many more bytes would use up the disks' reserve
-	Every     time.Duration           // between runs; 0: only on request. It is not changed afterwards.
+	Room      func(bytes int64) error // an error if this many more bytes would use up the disks' reserve
+	Every     time.Duration           // between runs; 0: only on request. A change after New has no effect.
 	Delay     time.Duration           // how long a tree stays after its last image was removed
 	Keep      time.Duration           // how long a rewritten pack stays after the locations that name it were renewed
 	Log       *slog.Logger
@@ -78,12 +78,12 @@ type Config struct {
 type Collector struct {
 	// Config may be changed before the first run.
 	Config
-	// Step is called before and after each transaction of a run, and between it and the deletion of
-	// the objects. Tests end the process there.
+	// Step is called before each step of a run (paced) and after it, and between a transaction and
+	// the deletion of its objects. Tests end the process there.
 	Step func(name string)
 
-	jobs    *jobs.Queue
-	planned sync.Mutex // held while Plan works: it reads much of the catalog
+	jobs     *jobs.Queue
+	planning sync.Mutex // held while Plan works: it reads much of the catalog
 }
 
 // New returns a collector, and adds its kind of jobs to the queue.
@@ -94,7 +94,7 @@ func New(config Config, q *jobs.Queue) *Collector {
 	return c
 }
 
-// Start makes a run begin at once, unless one is running, and returns its job.
+// Start makes a run begin at once, unless one is running. It returns the run's job.
 func (c *Collector) Start(ctx context.Context) (catalog.Job, error) {
 	j, err := c.Catalog.Jobs.Open(ctx, JobKind, jobKey)
 	if err == nil && j.State == wire.JobRunning {
@@ -132,7 +132,7 @@ func (c *Collector) Last(ctx context.Context) (*wire.Collection, error) {
 	return last, json.Unmarshal(body, last)
 }
 
-// run is one run, as a job.
+// run collects once, as a job.
 func (c *Collector) run(ctx context.Context, j *jobs.Running) error {
 	r := &run{Collector: c, job: j, lease: j.Lease()}
 	started := time.Now()
@@ -150,7 +150,7 @@ type run struct {
 	job   *jobs.Running
 	lease catalog.Lease
 	done  wire.Collection
-	stuck catalog.Stuck // as renew has left them
+	stuck catalog.Stuck // locations that renew could not renew, and the packs that they name
 }
 
 func (r *run) collect(ctx context.Context) error {
@@ -207,8 +207,8 @@ func (r *run) paced(ctx context.Context, name string, step func() error) error {
 	return err
 }
 
-// remove calls forget, which removes rows, and then deletes those of the objects that the catalog
-// no longer knows.
+// remove calls forget, which removes rows from the catalog. Then it deletes the objects with these
+// keys that the catalog no longer knows.
 func (r *run) remove(ctx context.Context, name string, keys []string, forget func(catalog.Claim) error) error {
 	return r.paced(ctx, name, func() error {
 		return r.Publisher.Delete(ctx, keys, func(claim catalog.Claim) error {
@@ -322,10 +322,10 @@ func (r *run) packs(ctx context.Context) error {
 	return r.rewrite(ctx, marks, sparse)
 }
 
-// sparsePack is a pack of which some chunks are needed and others are not. Its chunks are not among
-// the fields: in a hub from which many images were removed most packs are sparse.
+// sparsePack is a pack of which some chunks are needed and others are not. It does not list its
+// chunks, to save memory: most packs are sparse in a hub from which many images were removed.
 type sparsePack struct {
-	n    int64 // number
+	n    int64 // the pack's number in the catalog
 	size int64 // bytes
 	dead int64 // bytes of chunks that are not needed
 }

@@ -10,13 +10,13 @@ import (
 	"lighter/wire"
 )
 
-// Plan returns what a run would do now. It changes nothing. The error is report.ErrBusy if another
-// Plan works.
+// Plan returns what a run would do now. It changes nothing. The error is report.ErrBusy while
+// another call of Plan works.
 func (c *Collector) Plan(ctx context.Context) (*wire.Collection, error) {
-	if !c.planned.TryLock() {
+	if !c.planning.TryLock() {
 		return nil, report.ErrBusy
 	}
-	defer c.planned.Unlock()
+	defer c.planning.Unlock()
 	trees, err := c.Catalog.Garbage.ForeseeTrees(ctx, c.Delay, c.Holders.Age())
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (c *Collector) describe(t catalog.UnservedTree) wire.Unserved {
 	case t.Held:
 		u.Why = "a node or a mirror holds it"
 	default:
-		u.Why = "its last image or holder has gone less than " + c.Delay.String() + " ago"
+		u.Why = "it lost its last image or holder less than " + c.Delay.String() + " ago"
 	}
 	return u
 }

@@ -31,14 +31,14 @@ const (
 	// newPack is more bytes than a new pack takes in the scratch space and in the bucket together.
 	newPack = 64 << 20
 
-	rewrittenAtOnce = 16
+	rewrittenAtOnce = 16  // rewritten packs that are removed in one transaction
 	locateBatch     = 500 // chunks that are looked up with one query
 	mapPages        = 64  // cached pages of an extent map
 )
 
 // rewrite copies the needed chunks of packs into new packs, if many other chunks of the packs are
-// not needed. The old packs stay until no locations name them. So the copies take room at first.
-// The rewriting ends when there is none (Config.Room).
+// not needed. The old packs stay until no locations name them. So the copies take additional room
+// at first. If there is no room (Config.Room), the other packs are not rewritten.
 func (r *run) rewrite(ctx context.Context, marks *catalog.Marks, sparse []sparsePack) error {
 	kept, err := r.Catalog.Garbage.RewrittenPacks(ctx)
 	if err != nil {
@@ -94,7 +94,8 @@ func (r *run) giveUp(packs []sparsePack, err error) {
 	}
 }
 
-// rewriteSome makes one new pack of some packs, from the first on. It returns how many it took.
+// rewriteSome copies the needed chunks of the first packs into one new pack. It returns how many of
+// the packs are done.
 func (r *run) rewriteSome(ctx context.Context, marks *catalog.Marks, packs []sparsePack) (taken int, err error) {
 	dir, err := r.Publisher.TempDir("rewrite")
 	if err != nil {
@@ -162,8 +163,9 @@ type unit struct {
 	plain   int64 // bytes
 }
 
-// readUnits reads the needed units of a pack, and verifies them. It pauses after each, as paced
-// does. Otherwise a pack would keep a processor busy for half a second, in which nodes wait.
+// readUnits reads the needed units of a pack, and verifies them. It pauses after each unit, as
+// paced does after each step. Otherwise a pack would keep a processor busy for half a second, and
+// nodes would wait.
 func (r *run) readUnits(ctx context.Context, p catalog.PackUse) (units []unit, err error) {
 	for _, u := range p.Units {
 		if len(u.Needed) == 0 {
@@ -182,7 +184,7 @@ func (r *run) readUnits(ctx context.Context, p catalog.PackUse) (units []unit, e
 	return units, nil
 }
 
-// readUnit reads a unit. If some of its chunks are not needed, it makes a unit of the others.
+// readUnit reads a unit. If some of its chunks are not needed, it makes a unit of the needed ones.
 func (r *run) readUnit(ctx context.Context, in chunk.ID, u catalog.UnitUse) (unit, error) {
 	o, err := r.Objects.OpenUnit(ctx, chunk.Unit{Pack: in, N: u.Place})
 	if err != nil {
@@ -217,7 +219,7 @@ func (r *run) readUnit(ctx context.Context, in chunk.ID, u catalog.UnitUse) (uni
 		delete(needed, ref.ID)
 	}
 	if len(needed) > 0 {
-		return unit{}, fmt.Errorf("it does not have %d of its chunks", len(needed))
+		return unit{}, fmt.Errorf("%d chunks that the catalog lists in it are missing", len(needed))
 	}
 	if u.IsWhole() {
 		return unit{u, encoded, u.Plain}, nil
@@ -226,7 +228,7 @@ func (r *run) readUnit(ctx context.Context, in chunk.ID, u catalog.UnitUse) (uni
 	return unit{u, encoded, plain}, err
 }
 
-// renew renews locations that name units in which chunks no longer are.
+// renew renews the locations of trees whose chunks were moved to other units.
 func (r *run) renew(ctx context.Context) error {
 	r.stuck, r.done.Unrenewed = catalog.Stuck{Packs: map[chunk.ID]bool{}}, 0
 	moved, err := r.Catalog.Garbage.MovedLayouts(ctx)
@@ -255,8 +257,8 @@ func (r *run) renew(ctx context.Context) error {
 }
 
 // keepNamed notes the packs that a tree's locations name, if the locations cannot be renewed: these
-// packs stay. Locations that cannot be read may name any pack. They are not noted as stuck, so the
-// catalog forgets no pack.
+// packs stay. Locations that cannot be read may name any pack. keepNamed does not note such
+// locations as stuck, and so the catalog forgets no pack at all.
 func (r *run) keepNamed(ctx context.Context, l catalog.MovedLayout) error {
 	locations, err := r.Objects.ReadLocations(ctx, l.Locations, l.Tree, -1)
 	if err == nil {
@@ -284,7 +286,7 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 		return r.Catalog.Garbage.SettleLocations(ctx, claim, r.lease, l, count.Moves, locations, size)
 	}
 	before, err := r.Objects.ReadLocations(ctx, l.Locations, l.Tree, -1)
-	if errors.Is(err, objects.ErrNotFound) && !r.hasLocations(ctx, l) { // the tree has got other ones
+	if errors.Is(err, objects.ErrNotFound) && !r.hasLocations(ctx, l) { // the tree has newer locations
 		return nil
 	}
 	if err != nil {
@@ -328,14 +330,14 @@ func (r *run) renewOne(ctx context.Context, l catalog.MovedLayout, rewritten map
 	return r.Publisher.Publish(ctx, all, func(claim catalog.Claim) error { return settle(claim, id, size) })
 }
 
-// hasLocations reports whether a tree still has locations.
+// hasLocations reports whether a tree still has the locations l, or may have them.
 func (r *run) hasLocations(ctx context.Context, l catalog.MovedLayout) bool {
 	now, err := r.Catalog.Starts.Locations(ctx, l.Tree)
 	return now == l.Locations || err != nil && !errors.Is(err, catalog.ErrNotFound)
 }
 
-// relocate returns the locations of a tree with the current units of the chunks that before has in
-// the packs isOld. The tree's extent map is written to dir meanwhile.
+// relocate returns a tree's locations before, with the current units of all chunks that they have
+// in the packs isOld. It writes the tree's extent map to dir.
 func (r *run) relocate(
 	ctx context.Context, dir string, tree chunk.ID, before *index.Locations, isOld map[chunk.ID]bool,
 ) ([]byte, error) {

@@ -1,5 +1,5 @@
-// Package encoder bounds how many units the hub compresses at once. Images come first: while one
-// is ingested, background work pauses after each unit.
+// Package encoder bounds how many units the hub compresses at once. Ingestion goes first: while an
+// image is ingested, background work pauses after each unit.
 package encoder
 
 import (
@@ -19,7 +19,7 @@ const level = zstd.SpeedDefault
 // Pool is a fixed number of zstd encoders. It is safe for concurrent use.
 type Pool struct {
 	free      chan *zstd.Encoder
-	ingesting atomic.Int32 // images
+	ingesting atomic.Int32 // number of images that are being ingested
 }
 
 // NewPool returns a pool of n encoders.

@@ -27,14 +27,14 @@ const (
 	JobKind = "retention"
 	jobKey  = "all"
 
-	every = 24 * time.Hour
+	every = 24 * time.Hour // from the end of a job to the next one
 )
 
 // Images removes images.
 type Images interface {
-	// RemoveIf removes a name if still returns true, and no change of the name is announced. While
-	// still runs, this process does not change the repository. RemoveIf reports whether it has
-	// removed the name.
+	// RemoveIf removes a name if still returns true and no other change of the name is in progress.
+	// While still runs, this process does not change the repository. RemoveIf reports whether it
+	// has removed the name.
 	RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error)
 }
 
@@ -49,8 +49,8 @@ type Service struct {
 	removed atomic.Int64 // images
 }
 
-// New returns a service that applies a policy, and adds its kind of jobs to the queue: a daily one,
-// if there are rules.
+// New returns a service that applies a policy, and adds its kind of jobs to the queue. If there are
+// rules, the queue runs a job daily.
 func New(p retention.Policy, c *catalog.Catalog, images Images, q *jobs.Queue, log *slog.Logger) *Service {
 	s := &Service{policy: p, catalog: c, images: images, jobs: q, log: log}
 	k := jobs.Kind{Name: JobKind, Key: jobKey, AtOnce: 1, Run: s.run}
@@ -67,9 +67,9 @@ type work struct {
 	Confirmed []string `json:"confirmed,omitempty"`
 }
 
-// Start applies the rules as soon as possible, and returns the job. The rules may remove any share
-// of the confirmed repositories. The error wraps report.ErrInvalid if there is no rule, or no image
-// in a confirmed repository.
+// Start queues a job that applies the rules as soon as possible, and returns the job. In confirmed
+// repositories, the rules may remove any share of the images. The error wraps report.ErrInvalid if
+// there is no rule, or no image in a confirmed repository.
 func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, error) {
 	if len(s.policy.Rules) == 0 {
 		return catalog.Job{}, fmt.Errorf("%w: the hub has no retention rules: add [[retention]] to its configuration",
@@ -104,7 +104,8 @@ func (s *Service) Plan(ctx context.Context) ([]retention.Verdict, error) {
 	return s.policy.Judge(images, now, nil), err
 }
 
-// read returns the images of a name, or all if it is empty, and the database's time.
+// read returns the images of a name, or of all names if name is "". It also returns the database's
+// time.
 func (s *Service) read(ctx context.Context, name string) ([]retention.Image, time.Time, error) {
 	uses, now, err := s.catalog.NameUses(ctx, name)
 	images := make([]retention.Image, 0, len(uses))
@@ -119,7 +120,7 @@ func (s *Service) read(ctx context.Context, name string) ([]retention.Image, tim
 	return images, now, err
 }
 
-// run is one run, as a job.
+// run applies the rules once, as a job.
 func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	var w work
 	if len(j.Payload) > 0 {
@@ -129,8 +130,8 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	}
 	err := s.apply(ctx, w.Confirmed)
 	if err != nil && !catalog.IsAway(err) {
-		// The registry may be unable to read the files of one name. The others were removed, and
-		// the next run is soon enough for that one.
+		// The registry may be unable to read the files of one name. The other names were removed.
+		// The next daily run tries that name again, which is soon enough.
 		return away.Final(err)
 	}
 	return err
@@ -163,8 +164,8 @@ func (s *Service) apply(ctx context.Context, confirmed []string) error {
 		}
 	}
 	for repository, n := range waits {
-		s.log.Warn("retention rules would remove too many images: nothing is removed before it is confirmed "+
-			"(lighter retention)", "repository", repository, "images", n)
+		s.log.Warn("retention rules would remove too many images of a repository: they stay until an administrator "+
+			"confirms it (lighter retention)", "repository", repository, "images", n)
 	}
 	return failed
 }
@@ -178,7 +179,7 @@ func (s *Service) still(ctx context.Context, before retention.Image) (bool, erro
 // Counts are figures for metrics.
 type Counts struct {
 	Removed int64 // images, since the process started
-	Waiting int64 // images that would go, but whose removal has to be confirmed
+	Waiting int64 // images whose removal by the rules has to be confirmed
 }
 
 // Counts returns the figures.

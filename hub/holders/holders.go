@@ -1,16 +1,17 @@
-// Package holders knows what nodes and mirrors have of the hub's images. They report all their
-// trees every few hours, so the hub keeps what they have also after its image was removed.
+// Package holders records which trees of the hub nodes and mirrors have. They report all their
+// trees every few hours. The hub keeps these trees, also after their images were removed.
 //
 // A report counts for a lease of a week (wire.HeldLease), and its trees are kept for a grace period
 // after that: a machine that was off for some weeks finds what it needs. Then the next collection
-// forgets the holder. A hub that was itself off for longer than a lease forgets no holder within a
-// lease.
+// forgets the holder. A hub that was itself off for longer than a lease forgets no holder within
+// the lease after its restart.
 //
-// Any client can invent a holder. The worst that an invented one can do is to keep removed images
-// on the disk. The number of holders and of their trees is bounded. Beyond the bounds, one holder
-// (catalog.Others) stands for all others: it has what they report, so no image is lost. The number
-// of a sender's reports is bounded, too; those beyond it are refused, so only clients with the same
-// address can keep a node from reporting. An administrator can make the hub forget a holder.
+// Any client can invent a holder. At worst, an invented holder keeps removed images on the disk.
+// The number of holders and of their trees is bounded. Beyond the bounds, one holder
+// (catalog.Others) stands for all further holders: it has the trees that they report, so no image
+// is lost. The number of a sender's reports is bounded, too, and further reports are refused. So
+// only clients with the same address can keep a node from reporting. An administrator can make the
+// hub forget a holder.
 package holders
 
 import (
@@ -45,18 +46,18 @@ type Store interface {
 
 var _ Store = (*catalog.Holders)(nil)
 
-// Bounds of what the hub knows of each holder. A row of a held tree takes some 150 bytes.
+// Bounds of what the hub knows of all holders, and of those of one sender.
 const (
 	maxHolders       = 20_000
-	maxSenderHolders = 4096 // the nodes behind a proxy that is not trusted are one sender
-	maxTrees         = 2_000_000
-	maxSenderTrees   = maxTrees / 2 // so that one sender alone does not make all others exceed a bound
+	maxSenderHolders = 4096         // the nodes behind a proxy that is not trusted are one sender
+	maxTrees         = 2_000_000    // rows of the catalog, one for each tree of a holder, of some 150 bytes
+	maxSenderTrees   = maxTrees / 2 // so that one sender alone does not use up maxTrees
 	// maxReports bounds the reports of one sender in each window, to all domains of a process.
 	maxReports   = 3600
 	reportWindow = time.Hour
-	maxSenders   = 20_000 // in memory, of 100 bytes each
+	maxSenders   = 20_000 // senders whose reports are counted, in memory, of 100 bytes each
 
-	expireAtOne = 100 // holders in one transaction
+	expireBatch = 100 // holders that are forgotten in one transaction
 
 	// noteEvery is how often the service notes that holders can report.
 	noteEvery = time.Hour
@@ -64,8 +65,8 @@ const (
 
 // Service receives reports and forgets holders. It is safe for concurrent use.
 type Service struct {
-	// Senders are the service's own, or those of the process. They are set before the service is
-	// used.
+	// Senders counts the reports to this service, or to all services of the process. It is set
+	// before the service is used.
 	Senders *Senders
 
 	store  Store
@@ -73,7 +74,7 @@ type Service struct {
 	log    *slog.Logger
 	bounds catalog.HeldBounds
 
-	accepted, beyond, refused atomic.Int64
+	accepted, beyond, refused atomic.Int64 // numbers of reports: see Counts
 }
 
 // Senders counts the reports of each sender, to one service or to all of a process. It is safe for
@@ -88,8 +89,8 @@ func NewSenders() *Senders { return &Senders{all: map[string]reports{}} }
 
 // reports counts a sender's reports.
 type reports struct {
-	since time.Time
-	n     int
+	since time.Time // the begin of the current reportWindow
+	n     int       // reports since then
 }
 
 // New returns a service that keeps what a holder has for its lease and the grace period after it.
@@ -100,8 +101,8 @@ func New(store Store, grace time.Duration, log *slog.Logger) *Service {
 }
 
 // Report records what a holder has, and returns the trees that the hub does not have. Errors wrap
-// report.ErrInvalid, or catalog.ErrTooMany if the sender has sent too many reports. sender is as
-// for traces; an empty one has no bounds of its own.
+// report.ErrInvalid, or catalog.ErrTooMany if the sender has sent too many reports. sender is the
+// address or network of the client; "" is the hub's own machine, which has no bounds of its own.
 func (s *Service) Report(ctx context.Context, held wire.Held, sender string) (wire.Unknown, error) {
 	done, err := s.report(ctx, held, sender)
 	if err != nil {
@@ -112,8 +113,8 @@ func (s *Service) Report(ctx context.Context, held wire.Held, sender string) (wi
 	}
 	if done.Exceeded != nil {
 		s.beyond.Add(1)
-		s.log.Warn("holder not listed: what it has is kept with that of others", "kind", held.Kind, "name", held.Name,
-			"sender", sender, "err", done.Exceeded)
+		s.log.Warn("too many holders or trees: the trees of this holder are kept, but it is not listed",
+			"kind", held.Kind, "name", held.Name, "sender", sender, "err", done.Exceeded)
 	} else {
 		s.accepted.Add(1)
 	}
@@ -140,13 +141,13 @@ func check(held wire.Held) error {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
 	switch {
 	case !wire.IsHolderID(held.Holder):
-		return errors.New("the holder's ID is not one of 16 to 64 letters and digits")
+		return errors.New("the holder's ID is invalid: want 16 to 64 letters and digits")
 	case held.Kind != wire.HolderNode && held.Kind != wire.HolderMirror:
-		return fmt.Errorf("%q is no kind of holders", held.Kind)
+		return fmt.Errorf("the holder's kind is %q: want %s or %s", held.Kind, wire.HolderNode, wire.HolderMirror)
 	case len(held.Name) > wire.MaxHolderName || strings.ContainsFunc(held.Name, unprintable):
 		return errors.New("the holder's name is too long or not printable")
 	case len(held.Trees) > wire.MaxHeld:
-		return fmt.Errorf("%d trees, of at most %d", len(held.Trees), wire.MaxHeld)
+		return fmt.Errorf("the report has %d trees: want at most %d", len(held.Trees), wire.MaxHeld)
 	}
 	return nil
 }
@@ -159,7 +160,7 @@ func (s *Senders) count(sender string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.all) >= maxSenders {
-		clear(s.all) // so many cannot be a few senders: start again
+		clear(s.all) // all counts begin again
 	}
 	r := s.all[sender]
 	if now.Sub(r.since) > reportWindow {
@@ -173,13 +174,13 @@ func (s *Senders) count(sender string, now time.Time) bool {
 	return true
 }
 
-// List returns the holders, those that reported last at the end.
+// List returns the holders by the time of their last reports, the oldest report first.
 func (s *Service) List(ctx context.Context) ([]wire.Holder, error) {
 	holders, err := s.store.All(ctx)
 	return s.describe(holders), err
 }
 
-// Of returns the holders of any of the trees, in the same order.
+// Of returns the holders of any of the trees, each once.
 func (s *Service) Of(ctx context.Context, trees []chunk.ID) ([]wire.Holder, error) {
 	var all []catalog.Holder
 	seen := map[string]bool{}
@@ -211,7 +212,7 @@ func (s *Service) describe(holders []catalog.Holder) []wire.Holder {
 }
 
 // Forget removes the holder whose ID List shows as short. The error wraps catalog.ErrNotFound if
-// there is none, and report.ErrInvalid if there are several.
+// there is no such holder, and report.ErrInvalid if there are several.
 func (s *Service) Forget(ctx context.Context, short string) error {
 	holders, err := s.store.All(ctx)
 	if err != nil {
@@ -237,11 +238,12 @@ func (s *Service) Forget(ctx context.Context, short string) error {
 // grace period.
 func (s *Service) Age() time.Duration { return wire.HeldLease + s.grace }
 
-// Run notes from time to time that holders can report, until ctx ends.
+// Run records in the catalog every hour that holders can report, until ctx ends. So Expire knows
+// how long they could not.
 func (s *Service) Run(ctx context.Context) error {
 	for {
 		if err := s.store.NoteServing(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("cannot note that holders can report", "err", err)
+			s.log.Warn("cannot record in the catalog that holders can report", "err", err)
 		}
 		if !sleep.For(ctx, noteEvery) {
 			return nil
@@ -252,15 +254,15 @@ func (s *Service) Run(ctx context.Context) error {
 // Expire forgets the holders that have not reported for longer than Age.
 func (s *Service) Expire(ctx context.Context) error {
 	for {
-		expired, err := s.store.ExpireHolders(ctx, s.Age(), expireAtOne)
+		expired, err := s.store.ExpireHolders(ctx, s.Age(), expireBatch)
 		if err != nil {
 			return err
 		}
 		for _, h := range expired {
-			s.log.Info("holder forgotten: it reports no more", "kind", h.Kind, "name", h.Name, "trees", h.Trees,
+			s.log.Info("holder forgotten: it no longer reports", "kind", h.Kind, "name", h.Name, "trees", h.Trees,
 				"seen", h.Seen)
 		}
-		if len(expired) < expireAtOne {
+		if len(expired) < expireBatch {
 			return nil
 		}
 	}
@@ -268,7 +270,8 @@ func (s *Service) Expire(ctx context.Context) error {
 
 // Counts are figures for metrics.
 type Counts struct {
-	// Reports since the process started. Of those Beyond a bound, catalog.Others has the trees.
+	// Numbers of reports since the process started. The trees of reports Beyond a bound are held by
+	// catalog.Others.
 	Accepted, Beyond, Refused int64
 	Holders                   map[string]int64 // by state
 }

@@ -30,8 +30,8 @@ func held(n int, trees ...chunk.ID) wire.Held {
 	return wire.Held{Holder: fmt.Sprintf("%032d", n), Kind: wire.HolderNode, Name: "host", Trees: trees}
 }
 
-// The number of holders is bounded, in all and of a sender; those beyond it count as one. The hub's
-// own machine is no sender.
+// The number of all holders is bounded, and so is that of each sender's holders. All holders beyond
+// a bound count as one. The hub's own machine has no bound as a sender.
 func TestBounds(t *testing.T) {
 	s, _ := service(t, 0)
 	s.bounds = catalog.HeldBounds{Holders: 3, SenderHolders: 1, Trees: 10}
@@ -76,7 +76,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Users see a part of an ID only, by which they can make the hub forget the holder.
+// Users see only a part of a holder's ID. With this part they can make the hub forget the holder.
 func TestForget(t *testing.T) {
 	s, c := service(t, 24*time.Hour)
 	catalogtest.Publish(t, c, "one", "a")
@@ -87,7 +87,7 @@ func TestForget(t *testing.T) {
 	all, err := s.Of(t.Context(), []chunk.ID{tree, tree})
 	if err != nil || len(all) != 1 || len(all[0].ID) != 16 || all[0].Trees != 1 || all[0].State != wire.HolderPresent ||
 		all[0].Address != "192.0.2.1/32" || all[0].Until.Sub(all[0].Seen) != 8*24*time.Hour {
-		t.Fatalf("holders %+v, %v", all, err)
+		t.Fatalf("holders %+v, %v, want the node with one tree, present, until 8 days after its report", all, err)
 	}
 	if err := s.Forget(t.Context(), "other"); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("forget an unknown holder: %v, want ErrNotFound", err)
@@ -108,6 +108,6 @@ func TestForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Forget(t.Context(), "99999999"); err != nil {
-		t.Errorf("forget: %v", err)
+		t.Errorf("forget a holder by a part of its ID: %v", err)
 	}
 }

@@ -26,11 +26,11 @@ var errHubEnds = fmt.Errorf("the hub is stopping; the image is queued, and a run
 // request is what a client waits for.
 type request struct {
 	name   string
-	images []catalog.Image // requested ones, as they were; none if the manifests are only stored
-	job    int64           // that fetches them; 0 if the hub had them
+	images []catalog.Image // requested images, as they were; none if the manifests are only stored
+	job    int64           // number of the job that fetches them; 0 if the hub had them
 }
 
-// readyTimeout bounds Config.Ready.
+// readyTimeout bounds the calls of Config.Ready for one client.
 const readyTimeout = 20 * time.Second
 
 // Add adds an image and returns the requested images when each is ready, failed or stored. Until
@@ -71,8 +71,8 @@ func (s *Service) Add(
 	return images, err
 }
 
-// isOver reports whether all images of a request have ended. The error is why its job has failed,
-// if no image says it.
+// isOver reports whether all images of a request are ready, failed or stored. If no image has
+// failed, but the request's job has, the error is the job's.
 func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 	images, err := s.reload(ctx, r.images)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 	j, err := s.catalog.Jobs.Get(ctx, r.job)
 	switch {
 	case errors.Is(err, catalog.ErrNotFound):
-		return true, nil // it ended long ago
+		return true, nil // the job ended long ago
 	case err != nil:
 		return false, err
 	case j.State == wire.JobCancelled:
@@ -96,12 +96,12 @@ func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 	return jobs.Done(j)
 }
 
-// checkPaused returns an error if the job of a name is paused: its client would wait for ever.
+// checkPaused returns an error if the job of a name is paused: its clients would wait for ever.
 func (s *Service) checkPaused(ctx context.Context, name string) error {
 	j, err := s.catalog.Jobs.Open(ctx, JobKind, name)
 	switch {
 	case errors.Is(err, catalog.ErrNotFound):
-		return nil // it has just ended
+		return nil // the job has just ended
 	case err == nil && j.State == wire.JobPaused:
 		return jobs.PausedError(j)
 	}
@@ -124,8 +124,8 @@ func numbersOf(images []catalog.Image) (numbers []int64) {
 	return numbers
 }
 
-// prepareStarts calls Config.Ready for the ready ones of the images. An image is ready whatever
-// that returns.
+// prepareStarts calls Config.Ready for the ready ones of the images. It only logs errors of Ready:
+// the images are ready nevertheless.
 func (s *Service) prepareStarts(ctx context.Context, images []catalog.Image) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -134,7 +134,7 @@ func (s *Service) prepareStarts(ctx context.Context, images []catalog.Image) {
 			continue
 		}
 		if err := s.config.Ready(ctx, image); err != nil && ctx.Err() == nil {
-			s.config.Log.Warn("prepare the first start of an image", "image", image.Name, "err", err)
+			s.config.Log.Warn("a ready image has no startup packs yet", "image", image.Name, "err", err)
 		}
 	}
 }
@@ -179,8 +179,8 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	return s.beginCopy(ctx, ref, add, from, members)
 }
 
-// beginOwn queues an image that the hub's registry has, and gives it the name first if add has a
-// digest.
+// beginOwn queues an image that the hub's registry has. If add has a digest, the image with that
+// digest gets the name first.
 func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string) (*request, error) {
 	ref, err := report.ParseName(add.Name)
 	if err != nil {
@@ -192,7 +192,8 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 	which := ref.Reference()
 	if add.Digest != "" {
 		if _, err := digest.Parse(add.Digest); err != nil || ref.Digest != "" && ref.Digest != add.Digest {
-			return nil, fmt.Errorf("%w: digest %q of %s", report.ErrInvalid, add.Digest, add.Name)
+			return nil, fmt.Errorf("%w: digest %q is invalid, or not the digest in the name %s", report.ErrInvalid,
+				add.Digest, add.Name)
 		}
 		which = add.Digest
 	}
@@ -224,7 +225,7 @@ func (s *Service) beginCopy(
 	if err := s.config.Quotas.AllowName(ctx, ref.Name(), members); err != nil {
 		return nil, err
 	}
-	ctx = context.WithoutCancel(ctx) // the following is done as a whole
+	ctx = context.WithoutCancel(ctx) // the following is completed even if the client goes
 	r := &request{name: ref.Name()}
 	have, err := s.catalog.Images(ctx, r.name)
 	if err != nil {

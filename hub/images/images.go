@@ -1,13 +1,14 @@
 // Package images adds images and ingests them, as jobs of package jobs.
 //
-// Images are pushed to the hub's registry, or come from another one (add.go). One job fetches and
-// ingests all images of a name (work.go). It promises that each queued image becomes ready, fails
-// with a reason, or is only stored, whatever process of the hub ends meanwhile. Attestations,
-// signatures and images of other platforms are only stored: they stay in the registry and are not
-// ingested. What a name stands for is decided by package names.
+// Images are pushed to the hub's registry, or come from another registry (add.go). One job fetches
+// and ingests all images of a name (work.go). The package promises that each queued image becomes
+// ready, fails with a reason, or is only stored, even if processes of the hub end meanwhile.
+// Attestations, signatures and images of other platforms are only stored: they stay in the registry
+// and are not ingested. Package names decides what a name stands for.
 //
-// It refuses images of repositories that belong to another domain, and those beyond a quota
-// (package quota). It reads other registries only at public addresses, unless they are configured.
+// The package refuses images of repositories that belong to another domain, and images beyond a
+// quota (package quota). It reads other registries only at public addresses, unless they are
+// configured.
 //
 // Hazard: a job that copies an image keeps its client's login, sealed, until it ends (secret.go).
 package images
@@ -30,7 +31,7 @@ import (
 	"lighter/wire"
 )
 
-// Config says which images are ingested.
+// Config has the parts of a hub that a Service uses, and says which images are ingested.
 type Config struct {
 	Platforms []string // OS/ARCH of the images that are ingested by default
 	Sources   []string // registries, HOST or HOST:PORT, that need no public address
@@ -39,19 +40,20 @@ type Config struct {
 	// Belongs returns an error that wraps report.ErrInvalid if images of a repository are not to be
 	// added here.
 	Belongs   func(repository string) error
-	MaxBlob   int64 // bytes of a blob of another registry
+	MaxBlob   int64 // bounds the bytes of a blob of another registry
 	KeepBlobs KeepBlobs
 	ImageTime time.Duration // bounds the fetch and ingestion of all images of a name
 	Secret    []byte        // 32 bytes, which seal the logins of jobs
 	Log       *slog.Logger
 	// Upstream opens a repository of another registry without the login of any user.
 	Upstream func(ctx context.Context, repository string, plainHTTP bool) (*pull.Source, error)
-	// Ready is called with each image that has become ready, before its clients are told. The hub
-	// waits there for the image's first layout (package startup), which may be a guess.
+	// Ready is called with each image that has become ready, before the clients that wait for the
+	// image get their answer. It waits for the image's first layout (package startup), which may be
+	// a guess.
 	Ready func(ctx context.Context, image catalog.Image) error
 }
 
-// Service is safe for concurrent use.
+// Service adds and ingests the images of a domain. It is safe for concurrent use.
 type Service struct {
 	// ImageTime is Config.ImageTime. It may be changed before the jobs run.
 	ImageTime time.Duration
@@ -90,7 +92,7 @@ func (s *Service) Recover(ctx context.Context) error {
 	return nil
 }
 
-// RunConfig returns how a container of an image runs.
+// RunConfig returns the configuration with which containers of an image run, such as the command.
 func (s *Service) RunConfig(ctx context.Context, image catalog.Image) (v1.ImageConfig, error) {
 	ref, err := wire.ParseName(image.Name)
 	if err != nil {

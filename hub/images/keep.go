@@ -12,8 +12,8 @@ import (
 	"lighter/hub/registry"
 )
 
-// KeepBlobs says which layers of ready images the hub's registry stores. It always
-// stores manifests, configs, and blobs that are not ingested.
+// KeepBlobs says which layers of ready images the hub's registry stores. It always stores
+// manifests, configs, and blobs that are not ingested.
 type KeepBlobs string
 
 const (
@@ -34,8 +34,9 @@ func (k KeepBlobs) Check() error {
 	return nil
 }
 
-// leaveLayers leaves the layers of an image at its source, if they need not be stored. The hub will
-// forget the login of a job. So layers that it cannot read without that login are stored.
+// leaveLayers leaves the layers of an image at its source, if they need not be stored. The hub
+// forgets the login of a job when the job ends. So with KeepUntilUpstream, layers that it cannot
+// read without the login are stored.
 func (s *Service) leaveLayers(ctx context.Context, i *pull.Image, from *pull.Source, withLogin bool) {
 	if s.config.KeepBlobs == KeepAlways {
 		return
@@ -46,7 +47,7 @@ func (s *Service) leaveLayers(ctx context.Context, i *pull.Image, from *pull.Sou
 			err = i.CanBeReadBy(ctx, own)
 		}
 		if err != nil {
-			s.config.Log.Info("layers are stored, as the hub cannot read them again without the login of the request",
+			s.config.Log.Info("layers are stored: the hub cannot read them again without the login of the request",
 				"source", from.Repository(), "err", err)
 			return
 		}

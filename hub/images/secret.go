@@ -10,8 +10,8 @@ import (
 	"lighter/wire"
 )
 
-// login is what a source wants to know of the hub. It is in the catalog until its job has ended,
-// sealed with AES-256-GCM. All processes of a hub have the key.
+// login has the credentials that a client gave for an image's source. The catalog has them until
+// the job has ended, sealed with AES-256-GCM. All processes of a hub have the key.
 type login struct {
 	Username, Password, Token, RegistryToken string
 }
@@ -29,7 +29,7 @@ func sealer(secret []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// seal returns the sealed login of a job; nil if it has none.
+// seal returns the sealed login of a job, or nil if the login is empty.
 func (l login) seal(secret []byte, job string) ([]byte, error) {
 	if l == (login{}) {
 		return nil, nil
@@ -56,10 +56,10 @@ func unseal(secret []byte, job string, sealed []byte) (l login, err error) {
 	}
 	plain, err := aead.Open(nil, nil, sealed, []byte(job))
 	if err != nil {
-		return l, errors.New("its login was sealed with another key of the hub")
+		return l, errors.New("the job's login was sealed with another key of the hub: add the image again")
 	}
 	if err := json.Unmarshal(plain, &l); err != nil {
-		return l, fmt.Errorf("parse its login: %w", err)
+		return l, fmt.Errorf("parse the job's login: %w", err)
 	}
 	return l, nil
 }

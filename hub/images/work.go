@@ -22,13 +22,14 @@ const (
 	// JobKind is the kind of the jobs that fetch and ingest the images of a name. Their key is the
 	// name.
 	JobKind = "image"
-	// imagesAtOnce bounds the names that are worked on at a time. Pushed images are urgent: the
-	// hub has their blobs, while other images may depend on slow sources.
+	// imagesAtOnce bounds the names that a process works on at a time. urgentAtOnce of them are
+	// only for pushed images: the hub has their blobs, while other images may depend on slow
+	// sources.
 	imagesAtOnce = 4
 	urgentAtOnce = 1
-	urgent       = 1
-	// collectedTries is how often an image is ingested while collection removes what it has in
-	// common with removed images. Then its job pauses.
+	urgent       = 1 // priority of pushed images
+	// collectedTries bounds the attempts at an image while collection removes parts that it has in
+	// common with removed images. Then its job is tried again after a pause.
 	collectedTries = 3
 )
 
@@ -83,7 +84,7 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	releasing, end := catalog.Outlast(ctx)
 	defer end()
 	if releaseErr := s.catalog.Jobs.ReleaseLayers(releasing, j.Lease()); releaseErr != nil {
-		s.config.Log.Warn("release claims of layers", "err", releaseErr) // they end with the job
+		s.config.Log.Warn("a job's claims of layers were not released: they end with the job", "err", releaseErr)
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -112,12 +113,12 @@ func (s *Service) ingestAll(ctx context.Context, ref wire.Ref, j *jobs.Running) 
 	var source ingest.Source = s.registry.Repository(ref.Repository)
 	named := func() error { return nil } // the registry has the images
 	if w.Source != "" {
-		coming, err := s.open(ctx, ref, w, images, j)
+		copied, err := s.open(ctx, ref, w, images, j)
 		if err != nil {
 			return err
 		}
-		source = coming
-		named = onceOK(func() error { return s.complete(ctx, ref, coming, j) })
+		source = copied
+		named = onceOK(func() error { return s.complete(ctx, ref, copied, j) })
 	}
 	for _, image := range images {
 		if err := s.ingest(ctx, image, source, j, named); err != nil {
@@ -128,7 +129,7 @@ func (s *Service) ingestAll(ctx context.Context, ref wire.Ref, j *jobs.Running) 
 		}
 	}
 	if len(images) == 0 {
-		return named() // what is only to be stored
+		return named() // the manifests are only to be stored
 	}
 	return s.failure(ctx, images)
 }
@@ -146,7 +147,8 @@ func onceOK(fn func() error) func() error {
 	}
 }
 
-// ingest ingests an image, calls named so that it has its name in the registry, and makes it ready.
+// ingest ingests an image, calls named so that the image has its name in the registry, and makes it
+// ready.
 // An error that is only about the image is recorded with it, and not returned.
 func (s *Service) ingest(
 	ctx context.Context, image catalog.Image, from ingest.Source, j *jobs.Running, named func() error,
@@ -173,7 +175,7 @@ func (s *Service) ingest(
 	}
 	err = publish()
 	for n := 1; n < collectedTries && errors.Is(err, catalog.ErrCollected); n++ {
-		log.Info("image is ingested again, as collection has removed a part of it", "err", err)
+		log.Info("image is ingested again: collection has removed a part of it", "err", err)
 		err = publish()
 	}
 	if notImage := (*oci.NotImageError)(nil); errors.As(err, &notImage) {
@@ -220,7 +222,7 @@ func (s *Service) failure(ctx context.Context, images []catalog.Image) error {
 	return errors.Join(errs...)
 }
 
-// open returns the image of a job's source, with the platforms that the job or a pending image
+// open returns the image of a job's source, for the platforms that the job or a pending image
 // names.
 func (s *Service) open(
 	ctx context.Context, ref wire.Ref, w work, pending []catalog.Image, j *jobs.Running,

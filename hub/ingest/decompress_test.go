@@ -10,8 +10,8 @@ import (
 	"lighter/hub/oci"
 )
 
-// A layer is unpacked as containerd does it. So a tar whose first name begins like a gzip stream is
-// no gzip stream if the third byte is not that of gzip's only method.
+// A layer is recognized as gzip by the same three bytes as in containerd. A tar whose first name
+// begins with two of them is not decompressed.
 func TestDecompressRecognizesGzip(t *testing.T) {
 	archive := func(name string) []byte {
 		var b bytes.Buffer

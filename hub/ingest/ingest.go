@@ -5,10 +5,10 @@
 // files. Trees merges the records into the image's tree and makes its index and locations.
 // Everything is published in one step, after every blob, every layer and the tree were verified. A
 // layer of several images is split once, and a chunk of several layers is stored once. (longestWait
-// has an exception.)
+// describes an exception.)
 //
-// Errors are better than guesses: a layer of an unknown kind, an entry that containerd would not
-// unpack, and sizes beyond the limits fail the image.
+// An image fails if it has a layer of an unknown kind, an entry that containerd would not unpack,
+// or sizes beyond the limits.
 //
 // Hazard: the memory of each layer and unit is bounded, but the tree and the list of an image's
 // chunks are in memory while its index is made: about 500 bytes an entry and 100 a chunk.

@@ -63,8 +63,8 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 
 const (
 	claimEvery = 250 * time.Millisecond // between two tries to claim a layer
-	claimTime  = 3 * time.Second        // bound of the wait for another worker, for an empty layer
-	// splitRate is what one worker splits on two processors, in compressed bytes a second: torch,
+	claimTime  = 3 * time.Second        // bound of the wait for another worker with an empty layer
+	// splitRate is the compressed bytes a second that one worker splits on two processors: torch,
 	// of 3.24 GB, took 52 s (docs/benchmarks.md).
 	splitRate = 60e6
 )
@@ -120,7 +120,7 @@ func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLay
 	if err == nil || ctx.Err() != nil || jobs.IsRetried(err) {
 		return err
 	}
-	// If the blob is corrupt, this has caused the error.
+	// If the blob is corrupt, this may have caused any other error.
 	if cause := t.checkBlob(ctx, l); cause != nil {
 		return cause
 	}

@@ -18,8 +18,8 @@ import (
 	"lighter/hub/publish"
 )
 
-// staging holds an image's new chunks as packs in a directory, until everything is verified. It
-// lists each chunk of the image once, whichever layer has it first.
+// staging has an image's new chunks, as packs in a directory, until everything is verified. It
+// lists each chunk of the image once, even if several layers have it.
 type staging struct {
 	dir     string
 	catalog *catalog.Catalog
@@ -32,7 +32,7 @@ type staging struct {
 
 	packMu sync.Mutex // guards the following; held while a unit is written
 	packs  []catalog.Pack
-	open   *pack.Writer // writes the last of packs; nil: that is finished
+	open   *pack.Writer // writes the last of packs; nil if that pack is finished
 	file   *os.File
 }
 
@@ -161,8 +161,8 @@ func (s *staging) finish() error {
 	return s.closePack()
 }
 
-// flushed waits until all packs are on the disk. The descriptors that wrote them are synced: on
-// others the kernel may not report a write error.
+// flushed waits until all packs are on the disk. The descriptors that wrote the packs are synced:
+// the kernel may not report a write error to another descriptor.
 func (s *staging) flushed() error { return s.syncs.Wait() }
 
 // units returns the units of chunks: in the new packs, or as the catalog says.

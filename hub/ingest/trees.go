@@ -30,7 +30,7 @@ import (
 
 const (
 	mergesAtOnce = 1  // each has a tree in memory: 1 GiB and more for the largest
-	maxRequested = 32 // trees requested by nodes at a time; beyond these the hub is busy
+	maxRequested = 32 // trees requested by nodes at a time; further requests get report.ErrBusy
 )
 
 // Trees makes trees from layer records. It is safe for concurrent use.
@@ -54,7 +54,7 @@ type Trees struct {
 
 // Bounds bounds the trees that a process makes at a time, of all its domains.
 type Bounds struct {
-	merging   *semaphore.Weighted // all trees
+	merging   *semaphore.Weighted // trees that are being merged, requested or not
 	requested *semaphore.Weighted // the requested tree that is being made
 	waiting   *semaphore.Weighted // requested trees that are being made or wait
 }

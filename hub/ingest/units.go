@@ -45,7 +45,7 @@ type unitWriter struct {
 	empty    chan *batch
 	full     chan *batch
 	written  chan *unitJob // units to write, in order
-	jobs     chan *unitJob // unused ones
+	jobs     chan *unitJob // unused unitJobs
 }
 
 // unitJob is one unit from its first chunk until it is written.

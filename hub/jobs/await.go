@@ -13,17 +13,21 @@ import (
 )
 
 const (
-	progressEvery = 200 * time.Millisecond // Await looks at the progress of a job that runs here
-	otherEvery    = time.Second            // and at a job that runs nowhere or at another process
-	// ownEvery is the interval in which Await calls over for a job that runs here: Changed tells it
-	// what happens here, but not what another process does to the job.
+	// progressEvery is the interval in which Await sends the progress of a job that this process
+	// runs.
+	progressEvery = 200 * time.Millisecond
+	// otherEvery is the interval in which Await calls over and reads the progress from the store,
+	// for a job that this process does not run.
+	otherEvery = time.Second
+	// ownEvery is the interval in which Await calls over for a job that this process runs: Changed
+	// reports only what happens in this process, not what another process does to the job.
 	ownEvery = 5 * time.Second
 	// patience is how long Await waits for a store that does not answer.
 	patience = 5 * time.Minute
 )
 
-// Await waits until over reports true, and sends the progress of the job meanwhile. over is called
-// after each Changed, and a few times a minute.
+// Await waits until over reports true, and sends the progress of the job meanwhile. It calls over
+// after each Changed of the job, and every few seconds.
 func (q *Queue) Await(
 	ctx context.Context, kind, key string, s *report.Sender, over func(ctx context.Context) (bool, error),
 ) error {
@@ -38,7 +42,7 @@ func (q *Queue) Await(
 	}()
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
-	answered, looked := time.Now(), time.Time{} // when the store last did, and was last asked
+	answered, looked := time.Now(), time.Time{} // when the store last answered, and was last asked
 	for changed := true; ; {
 		q.mu.Lock()
 		here := q.runs(kind, key)
@@ -121,7 +125,7 @@ type waiter struct {
 	changed   chan struct{} // has an element if the job may have changed
 }
 
-// tell makes Await look at a job. q.mu is held.
+// tell makes all calls of Await for a job look at it. q.mu is held.
 func (q *Queue) tell(kind, key string) {
 	for w := range q.waiting {
 		if w.kind == kind && w.key == key {

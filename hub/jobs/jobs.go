@@ -1,19 +1,19 @@
 // Package jobs runs the hub's jobs: pieces of work that the catalog keeps until they have ended.
 // Any process of the hub may run any job, and one process runs a job at a time.
 //
-// A process runs a few jobs of each Kind at once. While it works it extends its lease of the job. A
-// process that cannot do so until the lease has ended stops working, and another one runs the job.
-// After a restart, a process gets back at once what it ran before.
+// A process runs a few jobs of each Kind at once. While it works on a job, it extends its lease of
+// the job. If the lease ends because the process could not extend it, the process stops the work,
+// and another process runs the job. After a restart, a process gets back its jobs at once.
 //
 // A job whose payload is replaced while it runs is interrupted, and runs again with the new one.
 //
 // A process may have several queues, of several stores (Runner).
 //
-// Jobs of other kinds than the queue has stay as they are: a process of another release may run
-// beside this one. Those of kinds that were given up are cancelled (Retire).
+// Jobs of kinds that the queue does not have stay as they are: a process of another release may run
+// them. Jobs of kinds that no release has any more are cancelled (Retire).
 //
-// Jobs of a periodic Kind are added by the queue itself. Each process looks for them, and the
-// catalog says when the last one has ended, so one of the processes adds each.
+// The queue itself adds the jobs of a periodic Kind. Each process asks the catalog whether the next
+// job is due, and the catalog lets only one process add it.
 package jobs
 
 import (
@@ -60,18 +60,19 @@ var _ Store = (*catalog.Jobs)(nil)
 type Kind struct {
 	Name   string
 	AtOnce int // jobs that one process runs at a time
-	// Urgent of these are only for jobs of a priority above 0.
+	// Urgent is the number of these jobs that are only of a priority above 0.
 	Urgent int
-	// Tries is how often a job that fails is tried, if more than once, with Pauses in between.
+	// Tries bounds the attempts at a job that fails, with Pauses in between. 0: one attempt.
 	Tries  int64
 	Pauses sleep.Backoff
-	// Every is the time from the end of a job to the next one of a periodic kind, which the queue
-	// adds with the key Key, in whichever process. 0: others add the jobs.
+	// Every is the time from the end of a periodic job to the next one, which the queue of any
+	// process adds with the key Key. 0: the kind is not periodic, and its users add the jobs.
 	Every time.Duration
 	Key   string
-	// Run does the work of a job. ctx ends when the process loses the job; its cause says why. A
-	// Run that is interrupted may leave things undone, as it is called again. An error ends the job
-	// as failed, unless IsRetried, and the images that it was to ingest fail with that reason.
+	// Run does the work of a job. ctx ends if the job is lost or interrupted, or the hub ends; its
+	// cause says why. A Run that is interrupted may leave things undone, because it is called
+	// again. After an error the job has failed, unless IsRetried or Tries allow another attempt.
+	// The images that a failed job was to ingest fail with the same reason.
 	Run Run
 }
 
@@ -90,9 +91,9 @@ type RetryError struct {
 func (e *RetryError) Error() string { return e.Err.Error() }
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// IsRetried reports whether the queue runs a job again after such an error, however often that
-// happens: after a RetryError, and after errors that say nothing about what the job is to do, as a
-// store of the hub is away, or because of the disk (IsDisk).
+// IsRetried reports whether the queue runs a job again after such an error, however often it
+// happens. These are RetryErrors, and errors that the job did not cause: a store of the hub is
+// away, or the disk is full (IsDisk).
 func IsRetried(err error) bool {
 	return errors.As(err, new(*RetryError)) || away.Is(err) || IsDisk(err)
 }
@@ -116,22 +117,24 @@ type Running struct {
 
 // Queue runs jobs. It is safe for concurrent use.
 type Queue struct {
-	// Lease is how long a process keeps a job that it no longer works on. It is set before Run.
+	// Lease is how long a job stays with a process that does not extend its lease. It is set before
+	// Run.
 	Lease time.Duration
 	// RetryDelay is the pause after an error that IsRetried. It is set before Run.
 	RetryDelay time.Duration
-	// DueInterval is the time between two looks for periodic jobs that are due. It is set before
+	// DueInterval is the time between two checks whether a periodic job is due. It is set before
 	// Run.
 	DueInterval time.Duration
 
 	runner *Runner
 	due    atomic.Bool // there may be a job to run
-	// offered is the room when the runner looked last, which only the runner uses.
+	// offered has the slots that were free when the runner last asked the store for a job. Only the
+	// runner uses it.
 	offered []catalog.Slot
 	store   Store
 	owner   string
 	kinds   []Kind
-	retired []string // names of kinds that earlier releases have
+	retired []string // names of kinds that only earlier releases have
 	log     *slog.Logger
 	work    sync.WaitGroup
 
@@ -142,14 +145,14 @@ type Queue struct {
 
 const (
 	defaultLease = 30 * time.Second
-	pollEvery    = time.Second     // for jobs that other processes have queued, or whose time comes
-	reportEvery  = time.Second     // of progress
+	pollEvery    = time.Second     // between looks for jobs that other processes queued, or that are due now
+	reportEvery  = time.Second     // between two writes of a job's progress to the store
 	storeRetry   = 2 * time.Second // after an error of the store
 	retryDelay   = 5 * time.Second // after an error that IsRetried
 	dueInterval  = time.Minute
 
-	maxAttempts = 3   // after which a job is given up
-	maxLines    = 100 // of progress in the store
+	maxAttempts = 3   // after these, a job is not run again
+	maxLines    = 100 // lines of a job's progress in the store
 )
 
 var (
@@ -162,13 +165,13 @@ var (
 // Add adds a kind. It is called before Run.
 func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
 
-// Retire names a kind of an earlier release that this one does not have. Its jobs are cancelled at
-// the start, and once an hour, as a process of that release may run beside this one. It is called
-// before Run.
+// Retire adds a kind that only earlier releases have. Its jobs are cancelled at the start, and once
+// an hour, because a process of an earlier release may add further ones. Retire is called before
+// Run.
 func (q *Queue) Retire(kind string) { q.retired = append(q.retired, kind) }
 
-// Around replaces the work of some kinds by what wrap returns for it. It is called after Add and
-// before Run.
+// Around replaces the work of some kinds by the result of wrap. It is called after Add and before
+// Run.
 func (q *Queue) Around(wrap func(Run) Run, kinds ...string) {
 	for i := range q.kinds {
 		if slices.Contains(kinds, q.kinds[i].Name) {
@@ -188,8 +191,9 @@ func (q *Queue) Kinds() (names []string) {
 // Run runs the queue's runner.
 func (q *Queue) Run(ctx context.Context) error { return q.runner.Run(ctx) }
 
-// Changed says that a job was added or changed, or that what it is about has changed. So the queue
-// looks for a job to run, the job's worker looks for a request, and Await calls over.
+// Changed reports that a job was added or changed, or that the images that the job ingests have
+// changed. So the queue looks for a job to run, the job's worker looks for a request, and Await
+// calls over.
 func (q *Queue) Changed(kind, key string) {
 	q.due.Store(true)
 	notify(q.runner.wake)
@@ -241,7 +245,8 @@ func (q *Queue) start(life context.Context, j catalog.Job) {
 	q.work.Go(func() {
 		defer cancel(nil)
 		q.run(ctx, r)
-		if errors.Is(context.Cause(ctx), catalog.ErrLost) { // attempts of processes that ended count
+		// An attempt counts only if the process ends during it. This process has only lost the job.
+		if errors.Is(context.Cause(ctx), catalog.ErrLost) {
 			_ = q.persist(life, "take back an attempt", func(ctx context.Context) error {
 				return q.store.Uncount(ctx, j.Lease())
 			})
@@ -317,16 +322,17 @@ func (q *Queue) kind(name string) Kind {
 	return Kind{Name: name}
 }
 
-// requestError is the cause of a ctx that ends because somebody asked for it. state is the state
-// that the job gets.
+// requestError is the cause of a ctx that ends because the job was cancelled, paused or given
+// another payload. state is the state that the job gets.
 type requestError struct{ state string }
 
 func (e *requestError) Error() string { return ErrInterrupted.Error() }
 func (e *requestError) Unwrap() error { return ErrInterrupted }
 
-// extend keeps the lease until ctx ends, and interrupts the job if it is lost or asked to stop.
+// extend keeps the lease until ctx ends. It interrupts the job if the lease is lost, or if a
+// request is to stop the job.
 func (q *Queue) extend(ctx context.Context, r *Running) {
-	extended := time.Now() // when the current lease began, at the latest
+	extended := time.Now() // about when the current lease began
 	var progress []byte
 	for {
 		select {
@@ -358,7 +364,7 @@ func (q *Queue) extend(ctx context.Context, r *Running) {
 			r.cancel(fmt.Errorf("%w: %w", catalog.ErrLost, err))
 			return
 		case err != nil:
-			q.log.Error("extend the lease of a job", "kind", r.Kind, "key", r.Key, "err", err)
+			q.log.Error("the lease of a job could not be extended", "kind", r.Kind, "key", r.Key, "err", err)
 		}
 	}
 }
@@ -386,7 +392,7 @@ func (q *Queue) persist(ctx context.Context, what string, write func(ctx context
 		if err == nil {
 			return nil
 		}
-		q.log.Error("write to the catalog", "operation", what, "err", err)
+		q.log.Error("the state of a job could not be written to the catalog", "operation", what, "err", err)
 		if !sleep.For(ctx, storeRetry) {
 			return err
 		}

@@ -129,6 +129,8 @@ func TestLogOfJobsWithoutSecrets(t *testing.T) {
 	}
 }
 
+// A job is tried again after a RetryError, while a store is away and when the disk is full. After
+// another error it has failed, and its reason has no secrets.
 func TestJobsGetToTheirEnd(t *testing.T) {
 	c := openJobs(t)
 	later, away, full := 5, 5, syscall.ENOSPC
@@ -189,7 +191,7 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	n := add(t, c, "a", "first", 0)
 	q.Changed(kind, "a")
 	if got := <-runs; got != "first" {
-		t.Fatalf("run with %q", got)
+		t.Fatalf("run with %q, want the first payload", got)
 	}
 	if _, err := q.Pause(t.Context(), n); err != nil {
 		t.Fatal(err)
@@ -224,7 +226,8 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	}
 }
 
-// A job that is cancelled and added again, before its worker has heard of that, is interrupted.
+// A job that is cancelled and added again is interrupted, even if its worker did not notice the
+// cancellation before.
 func TestAddAfterCancel(t *testing.T) {
 	c := openJobs(t)
 	runs := make(chan struct{}, 10)
@@ -240,17 +243,18 @@ func TestAddAfterCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := add(t, c, "a", "same", 0); again != n {
-		t.Errorf("job %d beside %d", again, n)
+		t.Errorf("added job %d, want job %d again, which still runs", again, n)
 	}
 	q.Changed(kind, "a")
 	select {
 	case <-runs:
 	case <-time.After(30 * time.Second):
-		t.Error("the worker went on")
+		t.Error("the worker was not interrupted")
 	}
 }
 
-// Await asks only when something has happened to its job, and now and then.
+// Await calls over only after a change of its own job, and every few seconds. Changes of other jobs
+// do not matter.
 func TestAwaitAsksSeldom(t *testing.T) {
 	c := openJobs(t)
 	begun, end := make(chan struct{}, 10), make(chan struct{})
@@ -282,7 +286,7 @@ func TestAwaitAsksSeldom(t *testing.T) {
 	}
 	close(end)
 	if err := <-done; err != nil || !seldom(asked.Load()) {
-		t.Errorf("%v, asked %d times in %v", err, asked.Load(), time.Since(started))
+		t.Errorf("error %v, asked %d times in %v, want about once a second", err, asked.Load(), time.Since(started))
 	}
 }
 
@@ -301,35 +305,35 @@ func TestQueueEnds(t *testing.T) {
 		<-started
 		stop()
 		if j, err := c.Get(t.Context(), n); err != nil || j.State != wire.JobQueued || j.Attempts != 0 {
-			t.Fatalf("%+v, %v, want it queued", j, err)
+			t.Fatalf("job %+v, %v, want it queued, with no attempts", j, err)
 		}
 	}
 }
 
-// deaf is a store that a process can no longer reach.
-type deaf struct {
+// outage is a store that a process cannot reach while on is set.
+type outage struct {
 	*catalog.Jobs
-	is atomic.Bool
+	on atomic.Bool
 }
 
-func (d *deaf) Claim(
+func (d *outage) Claim(
 	ctx context.Context, owner string, slots []catalog.Slot, lease time.Duration,
 ) (catalog.Job, error) {
-	if d.is.Load() {
+	if d.on.Load() {
 		return catalog.Job{}, errors.New("connection refused")
 	}
 	return d.Jobs.Claim(ctx, owner, slots, lease)
 }
 
-func (d *deaf) Extend(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (string, error) {
-	if d.is.Load() {
+func (d *outage) Extend(ctx context.Context, l catalog.Lease, lease time.Duration, progress []byte) (string, error) {
+	if d.on.Load() {
 		return "", errors.New("connection refused")
 	}
 	return d.Jobs.Extend(ctx, l, lease, progress)
 }
 
-func (d *deaf) Uncount(ctx context.Context, l catalog.Lease) error {
-	if d.is.Load() {
+func (d *outage) Uncount(ctx context.Context, l catalog.Lease) error {
+	if d.on.Load() {
 		return errors.New("connection refused")
 	}
 	return d.Jobs.Uncount(ctx, l)
@@ -342,14 +346,14 @@ func TestOutagesDoNotCount(t *testing.T) {
 	n := add(t, c, "a", "", 0)
 	var runs atomic.Int32
 	for _, owner := range []string{"a", "b"} {
-		store := &deaf{Jobs: c}
+		store := &outage{Jobs: c}
 		start(t, store, owner, jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
 			if runs.Add(1) > 4 {
 				return nil
 			}
-			store.is.Store(true)
+			store.on.Store(true)
 			<-ctx.Done()
-			time.AfterFunc(1500*time.Millisecond, func() { store.is.Store(false) }) // the other process is first
+			time.AfterFunc(1500*time.Millisecond, func() { store.on.Store(false) }) // the other process is first
 			return ctx.Err()
 		}}, 2*time.Second)
 	}
@@ -358,14 +362,13 @@ func TestOutagesDoNotCount(t *testing.T) {
 	}
 }
 
-// A process that cannot extend its lease stops working, and another one goes on. A job whose
-// processes all end that way is given up.
+// A process that cannot extend its lease stops working, and another process runs the job.
 func TestLeaseEnds(t *testing.T) {
 	c := openJobs(t)
-	first := &deaf{Jobs: c}
+	first := &outage{Jobs: c}
 	lost, working := make(chan error, 1), make(chan struct{})
 	_, stop := start(t, first, "a", jobs.Kind{Run: func(ctx context.Context, _ *jobs.Running) error {
-		first.is.Store(true)
+		first.on.Store(true)
 		close(working)
 		<-ctx.Done()
 		lost <- context.Cause(ctx)
@@ -383,6 +386,7 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
+// A job during which three processes have ended has failed, and does not run again.
 func TestJobIsGivenUp(t *testing.T) {
 	c := openJobs(t)
 	n := add(t, c, "a", "", 0)
@@ -447,41 +451,41 @@ func TestPeriodicJob(t *testing.T) {
 			<-done
 		})
 	}
-	one, other := queue("a", time.Hour), queue("b", time.Hour)
-	defer one()
-	defer other()
+	stopA, stopB := queue("a", time.Hour), queue("b", time.Hour)
+	defer stopA()
+	defer stopB()
 	if key := <-runs; key != "daily" {
-		t.Errorf("job %q", key)
+		t.Errorf("job %q ran, want the periodic one", key)
 	}
 	select {
 	case <-runs:
-		t.Error("it ran twice")
-	case <-time.After(200 * time.Millisecond): // more are looked for, a hundred times
+		t.Error("the periodic job ran twice within an hour")
+	case <-time.After(200 * time.Millisecond): // the queues check about a hundred times whether it is due
 	}
-	one()
-	other()
-	often := queue("c", time.Millisecond)
-	defer often()
+	stopA()
+	stopB()
+	stopC := queue("c", time.Millisecond)
+	defer stopC()
 	for range 3 {
 		<-runs
 	}
 }
 
-// counting counts the looks for periodic jobs.
+// counting counts the checks whether a periodic job is due.
 type counting struct {
 	*catalog.Jobs
-	looks *atomic.Int64
+	checks *atomic.Int64
 }
 
 func (c counting) AddDue(
 	ctx context.Context, j catalog.Job, every time.Duration,
 ) (queued bool, after time.Duration, err error) {
-	c.looks.Add(1)
+	c.checks.Add(1)
 	return c.Jobs.AddDue(ctx, j, every)
 }
 
-// After the end of a periodic job, nobody looks for the next one before it can be due: a look may
-// read all jobs that have ended.
+// After the end of a periodic job, the queue does not check before the next job can be due: a check
+// may read all jobs that have ended.
 func TestPeriodicJobIsLookedForWhenDue(t *testing.T) {
 	store := counting{openJobs(t), new(atomic.Int64)}
 	q := jobs.NewRunner().Queue(store, "a", slog.New(slog.DiscardHandler))
@@ -496,21 +500,21 @@ func TestPeriodicJobIsLookedForWhenDue(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- q.Run(ctx) }()
 	await(t, store.Jobs, <-numbers, wire.JobDone)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // a hundred looks
-		before := store.looks.Load()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // room for a hundred checks
+		before := store.checks.Load()
 		time.Sleep(100 * time.Millisecond)
-		if store.looks.Load() == before {
+		if store.checks.Load() == before {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("it is looked for all the time")
+			t.Fatal("the queue still checks, an hour before the job is due")
 		}
 	}
 	cancel()
 	<-done
 }
 
-// silent does not answer when a job has ended, as a database that cannot be reached.
+// silent is a store that does not answer End, like a database that cannot be reached.
 type silent struct{ *catalog.Jobs }
 
 func (silent) End(ctx context.Context, _ catalog.Lease, _ catalog.Outcome) (string, error) {
@@ -540,7 +544,7 @@ func TestQueueEndsWithoutItsStore(t *testing.T) {
 	}
 }
 
-// forgetful reports the age of the jobs that are forgotten.
+// forgetful sends the age with which Forget is called, and forgets nothing.
 type forgetful struct {
 	*catalog.Jobs
 	age chan time.Duration

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	keepEnded   = 7 * 24 * time.Hour // jobs that have ended
+	keepEnded   = 7 * 24 * time.Hour // from the end of a job until it is forgotten, at least
 	forgetEvery = time.Hour
 	forgetBatch = 1000 // jobs removed in one transaction
 )
@@ -26,7 +26,7 @@ func (q *Queue) addDue(ctx context.Context) {
 			queued, after, err := q.store.AddDue(ctx, catalog.Job{Kind: k.Name, Key: k.Key}, k.Every)
 			next[k.Name] = time.Now().Add(after)
 			if err != nil && ctx.Err() == nil {
-				q.log.Error("queue a periodic job", "kind", k.Name, "err", err)
+				q.log.Error("a periodic job could not be queued", "kind", k.Name, "err", err)
 			}
 			if queued {
 				q.Changed(k.Name, k.Key)
@@ -35,8 +35,8 @@ func (q *Queue) addDue(ctx context.Context) {
 	}
 }
 
-// forget removes jobs that ended long ago, logins of jobs that have been paused for long, and
-// claims of jobs that no longer run, and cancels jobs of retired kinds, until ctx ends. An ended
+// forget cancels jobs of retired kinds, until ctx ends. It also removes jobs that ended long ago,
+// logins of jobs that have been paused for long, and claims of jobs that no longer run. An ended
 // periodic job stays until the next one has become due, because AddDue needs its time.
 func (q *Queue) forget(ctx context.Context) {
 	keep := keepEnded
@@ -46,14 +46,14 @@ func (q *Queue) forget(ctx context.Context) {
 	for {
 		retired, err := q.store.Retire(ctx, q.retired)
 		if err != nil && ctx.Err() == nil {
-			q.log.Error("cancel jobs of earlier releases", "err", err)
+			q.log.Error("jobs of earlier releases could not be cancelled", "err", err)
 		}
 		if retired > 0 {
 			q.log.Info("jobs of earlier releases cancelled", "jobs", retired, "kinds", q.retired)
 		}
 		removed, err := q.store.Forget(ctx, keep, forgetBatch)
 		if err != nil && ctx.Err() == nil {
-			q.log.Error("remove ended jobs", "err", err)
+			q.log.Error("ended jobs could not be removed", "err", err)
 		}
 		pause := forgetEvery
 		if removed == forgetBatch {

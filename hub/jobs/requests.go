@@ -7,9 +7,9 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Cancel ends an open job: at once, or, if it runs, when its worker has noticed. Cancel does not
-// wait for that: the returned job may still be running. The error wraps catalog.ErrNotFound if
-// there is no such open job.
+// Cancel ends an open job. A running job ends when its worker has noticed. Cancel does not wait for
+// the worker: the returned job may still be running. The error wraps catalog.ErrNotFound if there
+// is no such open job.
 func (q *Queue) Cancel(ctx context.Context, n int64) (catalog.Job, error) {
 	if _, err := q.store.Cancel(ctx, n); err != nil {
 		return catalog.Job{}, err
@@ -26,9 +26,8 @@ func (q *Queue) Pause(ctx context.Context, n int64) (catalog.Job, error) {
 	return q.changedJob(ctx, n)
 }
 
-// Retry takes a job that waits, is paused, has failed or was cancelled, and makes it run as soon as
-// possible. The error wraps catalog.ErrNotFound if there is no such job, or if another one does its
-// work.
+// Retry makes a job that waits, is paused, has failed or was cancelled run as soon as possible. The
+// error wraps catalog.ErrNotFound if there is no such job, or if another job does its work.
 func (q *Queue) Retry(ctx context.Context, n int64) (catalog.Job, error) {
 	if err := q.store.Retry(ctx, n); err != nil {
 		return catalog.Job{}, err

@@ -11,12 +11,12 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Runner runs the jobs of the queues of one process. Together they run as many jobs of a kind at a
-// time as one of them would run alone. They take turns, so that none waits for the backlog of
-// another.
+// Runner runs the jobs of the queues of one process. Together, the queues run as many jobs of a
+// kind at a time as one queue would run alone. They take turns, so that no queue waits for the
+// backlog of another.
 type Runner struct {
 	queues []*Queue
-	first  int           // the queue whose turn it is
+	first  int           // the queue whose turn it is, modulo their number
 	wake   chan struct{} // has an element if a queue is due
 }
 
@@ -26,10 +26,10 @@ const claimTimeout = 10 * time.Second
 // NewRunner returns a runner without queues.
 func NewRunner() *Runner { return &Runner{wake: make(chan struct{}, 1)} }
 
-// Queue adds a queue of jobs that owner runs: a name of this process that no other one has, and
-// that it has again after a restart. It is called before Run.
+// Queue adds a queue for the jobs of a store. owner is a name of this process, which no other
+// process has, and which it has again after a restart. Queue is called before Run.
 func (r *Runner) Queue(store Store, owner string, log *slog.Logger) *Queue {
-	// Each start has a name of its own: a job that ends the process counts as one more attempt.
+	// Each start has an owner of its own: a job that ends the process counts as one more attempt.
 	owner += "/" + rand.Text()
 	q := &Queue{Lease: defaultLease, RetryDelay: retryDelay, DueInterval: dueInterval, runner: r, store: store,
 		owner: owner, log: log, running: map[int64]*Running{}, waiting: map[*waiter]bool{}}
@@ -37,7 +37,7 @@ func (r *Runner) Queue(store Store, owner string, log *slog.Logger) *Queue {
 	return q
 }
 
-// Run runs jobs until ctx ends, and then waits for those that run.
+// Run runs jobs until ctx ends, and then waits for the running ones.
 func (r *Runner) Run(ctx context.Context) error {
 	for _, q := range r.queues {
 		defer q.work.Wait()
@@ -61,8 +61,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// claim claims and starts a job of each queue that is due, or for which there is more room than
-// when it was looked at last. It reports whether there was any.
+// claim claims and starts a job of each queue that may have one: it is due, or more slots are free
+// than when its store was last asked. claim reports whether it has started a job.
 func (r *Runner) claim(ctx context.Context) (claimed bool) {
 	first, running := r.first, r.running()
 	for i := range r.queues {
@@ -86,7 +86,7 @@ func (r *Runner) claim(ctx context.Context) (claimed bool) {
 			q.start(ctx, j)
 			running = r.running()
 		case !errors.Is(err, catalog.ErrNotFound) && ctx.Err() == nil:
-			q.log.Error("read the queue of jobs", "err", err)
+			q.log.Error("no job could be read from the catalog", "err", err)
 		}
 	}
 	return claimed
@@ -104,7 +104,7 @@ func (r *Runner) running() map[string]count {
 	return counts
 }
 
-// room returns the room for further jobs.
+// room returns the free slots: one for each kind of which further jobs may run.
 func room(kinds []Kind, running map[string]count) (slots []catalog.Slot) {
 	for _, k := range kinds {
 		switch n := running[k.Name]; {
@@ -118,7 +118,7 @@ func room(kinds []Kind, running map[string]count) (slots []catalog.Slot) {
 	return slots
 }
 
-// isMore reports whether there is room for a job for which there was none before.
+// isMore reports whether a job fits into the slots now that did not fit into those before.
 func isMore(now, before []catalog.Slot) bool {
 	return slices.ContainsFunc(now, func(s catalog.Slot) bool {
 		return !slices.ContainsFunc(before, func(b catalog.Slot) bool {

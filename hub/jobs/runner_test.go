@@ -15,7 +15,7 @@ import (
 	"lighter/wire"
 )
 
-// The queues of a process run as many jobs at a time as one would alone, and take turns.
+// The queues of a process together run as many jobs at a time as one queue alone. They take turns.
 func TestQueuesShareARunner(t *testing.T) {
 	const backlog = 20
 	runner := jobs.NewRunner()
@@ -74,7 +74,7 @@ func TestQueuesShareARunner(t *testing.T) {
 	}
 }
 
-// looks counts the looks for a job.
+// looks counts how often a store is asked for a job.
 type looks struct {
 	*catalog.Jobs
 	n atomic.Int64
@@ -87,8 +87,8 @@ func (l *looks) Claim(
 	return l.Jobs.Claim(ctx, owner, slots, lease)
 }
 
-// While one queue has a backlog, the others are not looked at after each of its jobs: that would be
-// thousands of reads.
+// While one queue has a backlog, the stores of idle queues are not asked after each of its jobs:
+// that would be thousands of reads.
 func TestIdleQueuesAreLeftAlone(t *testing.T) {
 	const backlog = 50
 	runner := jobs.NewRunner()
@@ -112,7 +112,7 @@ func TestIdleQueuesAreLeftAlone(t *testing.T) {
 	<-done
 	polls := int64(time.Since(begun)/time.Second) + 1
 	if n := idle.n.Load(); n > 5+2*polls {
-		t.Errorf("the idle queue was looked at %d times in %v, during %d jobs of another", n, time.Since(begun),
-			backlog)
+		t.Errorf("the idle queue's store was asked %d times in %v, during %d jobs of another queue, want at most %d", n,
+			time.Since(begun), backlog, 5+2*polls)
 	}
 }

@@ -16,20 +16,20 @@ import (
 )
 
 // What a name stands for is in the registry and in the catalog, and no transaction changes both. So
-// a change is announced before: Changing queues a job for the name, to run after settleAfter. When
-// both have the change, the job is withdrawn. If the process ends before that, or another process
+// each change is announced first: a job is queued for the name, to run after settleAfter. When both
+// have the change, the job is withdrawn. If the process ends before that, or another process
 // changes the same name at the same time, the job runs: it makes the catalog agree with the
 // registry.
 //
-// The lock of a repository (Service.Lock) is one of a process. Between processes, an announcement
-// excludes deletions. A deletion of a tag or manifest begins in the catalog (catalog.Blobs), for a
-// lease. Then it looks for announced changes of the repository, and deletes nothing if there are
-// any. A change is announced first. Then it touches its tag and manifests, which waits for the
-// deletions that have begun.
+// The lock of a repository (Service.Lock) excludes only changes by the same process. Between
+// processes, an announcement excludes deletions. A deletion of a tag or manifest begins in the
+// catalog (catalog.Blobs), for a lease. Then it looks for announced changes of the repository, and
+// deletes nothing if there are any. A change, once it is announced, touches its tag and manifests,
+// and so waits for the deletions that have begun.
 const (
 	// jobKind is the kind of these jobs. Their key is the name.
 	jobKind     = "name"
-	jobPriority = 1 // as of pushed images: clients wait for both
+	jobPriority = 1 // that of jobs of pushed images: clients wait for both
 	settleAfter = time.Minute
 	namesAtOnce = 4
 	settleTries = 3
@@ -39,11 +39,12 @@ const (
 	deletePause = 50 * time.Millisecond
 )
 
-// change is the payload of such a job.
+// change is the payload of a job of a name (jobKind).
 type change struct {
-	Token  string `json:"token,omitempty"`  // of this change only
+	Token  string `json:"token,omitempty"`  // random; no other change has it
 	Remove bool   `json:"remove,omitempty"` // the name is to be removed
-	// Then, digests of the manifests and of the indexes that no other name may need.
+	// If Remove is set, digests of the manifests and indexes that are deleted, too, unless another
+	// name needs them.
 	Manifests []string `json:"manifests,omitempty"`
 	Indexes   []string `json:"indexes,omitempty"`
 }
@@ -53,9 +54,10 @@ func (c change) job(name string) catalog.Job {
 	return catalog.Job{Kind: jobKind, Key: name, Payload: payload, Priority: jobPriority}
 }
 
-// Changing says that a tag of the hub's registry is about to get another manifest or to be deleted,
-// or a manifest with all its tags. settled is called, without the lock, when the catalog has the
-// change, too, or nothing has changed. It reports whether the change was announced until then.
+// Changing announces that a tag of the hub's registry is about to get another manifest or to be
+// deleted, or that a manifest is about to be deleted with all its tags. The caller calls settled,
+// without the lock, when the catalog has the change, too, or if nothing has changed. settled
+// reports whether the change was announced until then.
 func (s *Service) Changing(ctx context.Context, repository, reference string) (settled func() bool, err error) {
 	if !strings.Contains(reference, ":") { // tags have no colon, digests have one
 		a, err := s.announce(ctx, wire.Ref{Repository: repository, Tag: reference}.Name())
@@ -84,7 +86,8 @@ func (s *Service) Changing(ctx context.Context, repository, reference string) (s
 	}
 	return func() bool {
 		if err := s.endDeletion(ctx, deletion); err != nil {
-			s.log.Warn("a manifest is locked for some seconds", "digest", reference, "err", err)
+			s.log.Warn("a deleted manifest cannot be unlocked: no push of it succeeds for some seconds",
+				"digest", reference, "err", err)
 		}
 		return a.settled()
 	}, nil
@@ -111,7 +114,8 @@ func (s *Service) announce(ctx context.Context, names ...string) (*announcement,
 	return a, nil
 }
 
-// settled withdraws the jobs, without the lock. It reports whether they were open until then.
+// settled withdraws the announcement's jobs. It reports whether they were open until then. The
+// repository is not locked.
 func (a *announcement) settled() bool {
 	ctx, end := catalog.Outlast(a.ctx)
 	defer end()
@@ -119,7 +123,7 @@ func (a *announcement) settled() bool {
 	for _, name := range a.names {
 		lasted, err := a.catalog.Jobs.Withdraw(ctx, change{Token: a.token}.job(name))
 		if err != nil {
-			a.log.Warn("a name is compared once more", "image", name, "err", err) // by its job
+			a.log.Warn("the job that compares a changed name cannot be withdrawn, and runs", "image", name, "err", err)
 		}
 		a.jobs.Changed(jobKind, name)
 		all = all && lasted
@@ -127,7 +131,7 @@ func (a *announcement) settled() bool {
 	return all
 }
 
-// isLast reports whether no other change of the name was announced since.
+// isLast reports whether no other change of the name was announced after this one.
 func (a *announcement) isLast(ctx context.Context, name string) (bool, error) {
 	j, err := a.catalog.Jobs.Open(ctx, jobKind, name)
 	if errors.Is(err, catalog.ErrNotFound) {
@@ -136,8 +140,8 @@ func (a *announcement) isLast(ctx context.Context, name string) (bool, error) {
 	return err == nil && bytes.Equal(j.Payload, change{Token: a.token}.job(name).Payload), err
 }
 
-// announced returns the names of a repository of which a change is announced. The removals of names
-// are no such changes; neither is the job that calls it, unless it has become one.
+// announced returns the names of a repository whose changes are announced. Removals of names do not
+// count, except the caller's own job if it is to stop or to start again.
 func (s *Service) announced(ctx context.Context, repository string, job int64) (names []string, err error) {
 	open, err := s.catalog.Jobs.OpenOf(ctx, jobKind)
 	if err != nil {
@@ -157,15 +161,16 @@ func (s *Service) announced(ctx context.Context, repository string, job int64) (
 	return names, nil
 }
 
-// beginDeletion locks a tag or manifest that is about to be deleted, or changed like that. Until
-// endDeletion is called, or for deleteLease, no change begins to rely on it.
+// beginDeletion locks a manifest by its digest, or a tag by its registry.TagKey. Either is about to
+// be deleted, or the tag to be repaired. Until endDeletion is called, or for deleteLease, no change
+// begins to rely on it.
 func (s *Service) beginDeletion(ctx context.Context, digest string) (catalog.Deletion, error) {
 	for {
 		d, may, err := s.catalog.Blobs.BeginAny(ctx, digest, deleteLease)
 		if err != nil || may {
 			return d, err
 		}
-		if !sleep.For(ctx, deletePause) { // another process deletes it
+		if !sleep.For(ctx, deletePause) { // another process is deleting it
 			return d, ctx.Err()
 		}
 	}

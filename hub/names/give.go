@@ -12,13 +12,14 @@ import (
 	"lighter/wire"
 )
 
-// maxNamings bounds how often a name is given to an image, because others change it meanwhile.
+// maxNamings bounds the attempts to give a name to an image while others change the name.
 const maxNamings = 3
 
-// NameOwn makes a name stand for an image that the hub's registry has in the name's repository by
-// which, a tag or digest. It returns the images for the platforms, or all if the manifest is none.
-// The error wraps report.ErrInvalid if there is no image for a platform, and report.ErrBusy if
-// others keep changing the name.
+// NameOwn makes a name stand for a manifest of the hub's registry. The name's repository has this
+// manifest under which, a tag or digest. NameOwn returns the images for the platforms, or all
+// entries of the catalog under the name if the manifest is not an image. The error wraps
+// report.ErrInvalid if there is no image for a platform, and report.ErrBusy if others keep changing
+// the name.
 func (s *Service) NameOwn(
 	ctx context.Context, ref wire.Ref, which string, platforms []string,
 ) (images []catalog.Image, err error) {
@@ -49,7 +50,7 @@ func (s *Service) nameOwn(
 		announced.settled() // nothing has changed
 		return nil, false, err
 	}
-	ctx = context.WithoutCancel(ctx) // the following is done as a whole
+	ctx = context.WithoutCancel(ctx) // the following is completed even if the client goes
 	images, err = s.putOwn(ctx, ref, members, ref.Tag != "" && which != ref.Tag)
 	if err != nil {
 		return nil, false, err
@@ -110,10 +111,11 @@ func (s *Service) putOwn(
 	return requested(members, now), nil
 }
 
-// NameCopy makes a name stand for an image with this root that the job of a lease has copied, but
-// for its manifests. put stores these in the registry, and points the name's tag to the root. It is
-// called while the repository is locked and the job still owned: the name may have been removed
-// meanwhile, or given to another image. Then the error is catalog.ErrLost.
+// NameCopy makes a name stand for the image with this root. The job of the lease has copied the
+// image, except its manifests. put stores the manifests in the registry, and points the name's tag
+// to the root. put is called while the repository is locked, and only if the process still owns the
+// job. Otherwise the name may have been removed, or given to another image, and the error is
+// catalog.ErrLost.
 func (s *Service) NameCopy(
 	ctx context.Context, l catalog.Lease, ref wire.Ref, root registry.Manifest, put func() error,
 ) error {
@@ -144,7 +146,7 @@ func (a *announcement) nameCopy(
 		return err
 	}
 	err = a.catalog.NameAs(ctx, l, ref.Name(), ImagesOf(members))
-	if errors.Is(err, catalog.ErrLost) { // at another process, between the two
+	if errors.Is(err, catalog.ErrLost) { // another process has changed the name after Hold
 		restoring, end := catalog.Outlast(ctx)
 		defer end()
 		return errors.Join(err, a.restore(restoring, ref))
@@ -152,10 +154,10 @@ func (a *announcement) nameCopy(
 	return err
 }
 
-// restore points the tag of a name to what the catalog has under it. It announces that as a change
-// of its own: another process that has changed the name since has withdrawn the announcement of the
-// lost change, and a process that is just changing the name begins again. The announcement stays,
-// so its job compares the two a minute later. The repository is locked.
+// restore points the tag of a name to the image that the catalog has under the name. It announces
+// this as a change of its own, because another process may have withdrawn the announcement of the
+// lost change. A process that is changing the name at this moment begins again. The announcement
+// stays, so its job compares registry and catalog a minute later. The repository is locked.
 func (s *Service) restore(ctx context.Context, ref wire.Ref) error {
 	announced, err := s.announce(ctx, ref.Name())
 	if err != nil {
@@ -165,8 +167,8 @@ func (s *Service) restore(ctx context.Context, ref wire.Ref) error {
 }
 
 // restoreTag points the tag of a name to the image that the catalog has under it, or deletes the
-// tag if there is none. It does nothing if another change of the name was announced, which decides
-// what it stands for. The repository is locked.
+// tag if there is none. It does nothing if another change of the name was announced after this one:
+// that change decides what the name stands for. The repository is locked.
 func (a *announcement) restoreTag(ctx context.Context, ref wire.Ref) error {
 	if ref.Tag == "" {
 		return nil
@@ -191,7 +193,7 @@ func (s *Service) tagAsListed(ctx context.Context, ref wire.Ref) error {
 		return repository.Delete(ctx, ref.Tag)
 	}
 	root, err := repository.Manifest(ctx, images[0].Root)
-	if errors.Is(err, registry.ErrNotFound) { // a job fetches it
+	if errors.Is(err, registry.ErrNotFound) { // a job is fetching it
 		return nil
 	}
 	if err != nil {
@@ -200,8 +202,8 @@ func (s *Service) tagAsListed(ctx context.Context, ref wire.Ref) error {
 	return repository.Tag(ctx, ref.Tag, root)
 }
 
-// ImagesOf returns the images that the catalog is to have for a name. If there are none, the root
-// stands for itself, so that it is listed and can be removed.
+// ImagesOf returns the images that the catalog is to have for a name. For an index without
+// manifests it returns the index itself, so that the name is listed and can be removed.
 func ImagesOf(members *oci.Members) []catalog.Image {
 	root := members.Root.Digest
 	images := make([]catalog.Image, 0, len(members.Manifests))

@@ -38,11 +38,12 @@ type Ingestion interface {
 	Kind() string
 	// Job returns the job that ingests the images of a name, which the hub's registry has.
 	Job(name, root string) catalog.Job
-	// IsCopy reports whether a job copies images of another registry first: it gives them the name.
+	// IsCopy reports whether a job first copies its images from another registry. Such a job gives
+	// them the name itself.
 	IsCopy(j catalog.Job) bool
 }
 
-// Service is safe for concurrent use.
+// Service gives, removes and compares the names of a domain. It is safe for concurrent use.
 type Service struct {
 	catalog   *catalog.Catalog
 	registry  *registry.Registry
@@ -65,22 +66,23 @@ func New(
 	return s
 }
 
-// Recover runs the queued jobs of names at once: a previous process may have changed such a name in
-// the registry and not in the catalog.
+// Recover makes the queued jobs of names run at once: a previous process may have changed these
+// names in the registry and not in the catalog.
 func (s *Service) Recover(ctx context.Context) error { return s.catalog.Jobs.Hurry(ctx, jobKind) }
 
 var repositorySeed = maphash.MakeSeed()
 
 // Lock locks the names of a repository in the registry and in the catalog, for this process, until
-// unlock is called. It spans both, and what is read to decide about them: between the two, no other
-// change of a name may begin. So its holder waits for requests to the hub's own stores, which may
-// be on S3 and PostgreSQL: a few for each manifest of the name, and while another process deletes
-// one of these (deleteLease, and the registry's wait for blobs of 45 s). It waits for no client and
-// no other registry, and takes no second lock.
+// unlock is called. The lock covers the changes of both, and the reads that decide about them: in
+// between, no other change of a name may begin. So the lock's owner waits for requests to the hub's
+// own stores, which may be on S3 and PostgreSQL. It makes a few requests for each manifest of the
+// name, and waits while another process deletes one of the manifests (deleteLease, and the
+// registry's wait for blobs of 45 s). It waits for no client and no other registry, and takes no
+// second lock.
 //
-// Other changes in the repository wait as long, and those of the few repositories that share its
-// lock. No time bounds that: a store that accepts requests and does not answer them stops changes
-// until their connections break.
+// Other changes in the repository wait as long, and so do changes in the few repositories that
+// share its lock. No time bounds this wait: a store that accepts requests and does not answer them
+// stops changes until their connections break.
 func (s *Service) Lock(repository string) (unlock func()) {
 	l := &s.repositories[maphash.String(repositorySeed, repository)%uint64(len(s.repositories))]
 	l.Lock()
@@ -103,7 +105,7 @@ func (s *Service) readName(ctx context.Context, l catalog.Lease, ref wire.Ref) e
 	}
 	members, err := oci.Expand(ctx, repository, root, s.platforms)
 	images := ImagesOf(members)
-	if err != nil { // the registry serves the manifest; the catalog has the reason why it fails here
+	if err != nil { // the registry serves the manifest; the catalog gets the reason why it is not ingested
 		images = []catalog.Image{{Root: root.Digest, Digest: root.Digest, State: wire.StateFailed,
 			Error: report.Reason(errorOf(ref.Name(), err))}}
 	}
@@ -144,7 +146,7 @@ func (s *Service) Deleted(ctx context.Context, repository, reference string) err
 	return nil
 }
 
-// forget removes a name from the catalog or, if digest is not empty, its images with that digest.
+// forget removes a name from the catalog or, if digest is not "", only its images with that digest.
 // The lease is that of the name's job, or none.
 func (s *Service) forget(ctx context.Context, l catalog.Lease, name, digest string) error {
 	defer s.jobs.Changed(s.ingestion.Kind(), name)

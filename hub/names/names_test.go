@@ -153,7 +153,7 @@ func expire(ctx context.Context, q *catalog.Jobs, j catalog.Job) error {
 	return err
 }
 
-// An image that the catalog cannot record is no answer.
+// If the catalog cannot record a name's images, putOwn returns an error.
 func TestNameThatTheCatalogCannotRecord(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -15,7 +15,7 @@ import (
 )
 
 // Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job
-// does it, which goes on if ctx ends. A push that comes before the job wins.
+// does the work, and goes on if ctx ends. If the name is pushed before the job runs, it stays.
 func (s *Service) Remove(ctx context.Context, name string) error {
 	_, err := s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
 		j, err := s.removal(ctx, ref)
@@ -28,8 +28,8 @@ func (s *Service) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// RemoveIf is Remove if still returns true, and nobody is just changing what the name stands for.
-// It reports whether the name was removed.
+// RemoveIf is like Remove, but does nothing if still returns false, or if another change of the
+// name is in progress. It reports whether the name was removed.
 func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
 	return s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
 		if is, err := still(); err != nil || !is {
@@ -44,9 +44,9 @@ func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool,
 	})
 }
 
-// awaitRemoval waits for a job that removes a name, and reports whether it has. request queues the
-// job, and returns its number and payload; 0: there is none. It is called while the repository is
-// locked.
+// awaitRemoval calls request, which queues a job that removes a name. It waits for the job, and
+// reports whether the job has removed the name. request returns the job's number and payload, or 0
+// if it has queued no job. It is called while the repository is locked.
 func (s *Service) awaitRemoval(
 	ctx context.Context, name string, request func(wire.Ref) (n int64, payload []byte, err error),
 ) (removed bool, err error) {
@@ -63,14 +63,14 @@ func (s *Service) awaitRemoval(
 	s.jobs.Changed(jobKind, ref.Name())
 	silent := report.NewSender(func(wire.Progress) error { return nil })
 	j, err := s.jobs.AwaitEnd(ctx, jobKind, ref.Name(), n, silent)
-	if errors.Is(err, catalog.ErrNotFound) { // a push has taken it over
+	if errors.Is(err, catalog.ErrNotFound) { // a push has replaced the job and withdrawn it
 		return false, nil
 	}
 	return err == nil && bytes.Equal(j.Payload, payload), err
 }
 
-// removal returns the job that removes a name. It has what is to be deleted, so that it can do that
-// as often as it is interrupted.
+// removal returns the job that removes a name. The job lists what is to be deleted, so that it can
+// start again after each interruption.
 func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err error) {
 	c := change{Remove: true}
 	images, err := s.catalog.Images(ctx, ref.Name())
@@ -103,7 +103,7 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err
 }
 
 // remove removes a name, and those of the manifests that no name needs. It does nothing if the job
-// is to do something else.
+// was replaced meanwhile.
 func (s *Service) remove(ctx context.Context, ref wire.Ref, c change, l catalog.Lease) error {
 	removed, err := s.removeName(ctx, ref, l)
 	if err != nil || !removed {
@@ -120,19 +120,19 @@ func (s *Service) remove(ctx context.Context, ref wire.Ref, c change, l catalog.
 func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease) (removed bool, err error) {
 	defer s.Lock(ref.Repository)()
 	err = s.deleting(ctx, registry.TagKey(ref.Repository, ref.Reference()), func(ctx context.Context) error {
-		// What is just being pushed is not to be removed.
+		// A push of the name replaces the job: then the name stays.
 		j, err := s.catalog.Jobs.Get(ctx, l.Job)
 		if err != nil || j.Fence != l.Fence || j.Request != "" {
 			return err
 		}
-		// The registry comes first: if this is interrupted, the image is still listed.
+		// The registry comes first: if the process ends in between, the image is still listed.
 		if ref.Tag != "" {
 			if err := s.registry.Repository(ref.Repository).Delete(ctx, ref.Tag); err != nil {
 				return err
 			}
 		}
 		err = s.forget(ctx, l, ref.Name(), "")
-		if removed = err == nil; errors.Is(err, catalog.ErrLost) { // only the registry has forgotten it
+		if removed = err == nil; errors.Is(err, catalog.ErrLost) { // only the registry has removed the name
 			adding, end := catalog.Outlast(ctx)
 			defer end()
 			_, addErr := s.catalog.Jobs.Add(adding, change{}.job(ref.Name()), 0)
@@ -143,12 +143,12 @@ func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease)
 	return removed, err
 }
 
-// deleteManifest deletes a manifest, unless a name in the repository needs it. If one may get it at
-// this moment, the collection of the registry's blobs deletes it later.
+// deleteManifest deletes a manifest, unless a name in the repository needs it. If a name may be
+// getting the manifest at this moment, the collection of the registry's blobs deletes it later.
 func (s *Service) deleteManifest(ctx context.Context, repository, digest string, job int64) error {
 	defer s.Lock(repository)()
 	return s.deleting(ctx, digest, func(ctx context.Context) error {
-		// In this order: an announcement ends when the catalog has the name.
+		// Announcements are read before names: an announcement ends when the catalog has the name.
 		announced, err := s.announced(ctx, repository, job)
 		if err != nil || len(announced) > 0 {
 			return err
@@ -199,7 +199,7 @@ func (s *Service) deleteIndexes(ctx context.Context, repository string, indexes 
 			return err
 		}
 	}
-	return fmt.Errorf("remove indexes of %s: too many new ones are pushed", repository)
+	return fmt.Errorf("remove indexes of %s: new indexes are pushed too fast", repository)
 }
 
 // withoutNeeded returns the indexes that a root does not need.
@@ -222,8 +222,9 @@ func (s *Service) withoutNeeded(ctx context.Context, repository, root string, in
 	}), nil
 }
 
-// deleteUnneeded deletes indexes, unless there is a root that was not seen. If a name may get one
-// of them at this moment, the collection of the registry's blobs deletes them later.
+// deleteUnneeded deletes indexes. If the repository has a root that is not in seen, it stops and
+// returns false. If a name may be getting one of the indexes at this moment, the collection of the
+// registry's blobs deletes the index later.
 func (s *Service) deleteUnneeded(
 	ctx context.Context, repository string, indexes []string, seen map[string]bool, job int64,
 ) (done bool, err error) {

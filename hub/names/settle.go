@@ -42,7 +42,7 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 }
 
 // compare copies what a name stands for from the registry to the catalog if they differ. If the
-// registry lacks only the manifest that the tag points to, the tag follows the catalog.
+// name's tag is dangling (difference), compare first repairs the tag from the catalog.
 func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) error {
 	defer s.Lock(ref.Repository)()
 	d, err := s.difference(ctx, ref)
@@ -68,7 +68,8 @@ func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) er
 }
 
 // repairTag points a dangling tag to the image that the catalog has under its name. It does nothing
-// if the name is changed meanwhile, which decides what it stands for. The repository is locked.
+// if the name was changed meanwhile: that change decides what the name stands for. The repository
+// is locked.
 func (s *Service) repairTag(ctx context.Context, l catalog.Lease, ref wire.Ref) error {
 	return s.deleting(ctx, registry.TagKey(ref.Repository, ref.Tag), func(ctx context.Context) error {
 		j, err := s.catalog.Jobs.Get(ctx, l.Job)
@@ -86,8 +87,9 @@ func (s *Service) repairTag(ctx context.Context, l catalog.Lease, ref wire.Ref) 
 type difference struct {
 	gone    bool // the registry does not have the name, or its manifest
 	changed bool // the name stands for another manifest in the registry, or is not in the catalog
-	// dangling: the registry has the tag without its manifest, and the image that the catalog has
-	// under the name. It was copied while the tag moved.
+	// dangling: the registry has the tag, lacks the manifest that the tag points to, and has the
+	// image that the catalog has under the name. A registry can be like this if its files were
+	// copied while the tag moved.
 	dangling bool
 	missing  []string // digests of ready images whose manifests the registry does not have
 }
@@ -113,7 +115,8 @@ func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, e
 	switch {
 	case errors.Is(err, registry.ErrNotFound):
 		d.dangling, err = s.isDangling(ctx, ref, images)
-		d.gone = !d.dangling && slices.ContainsFunc(images, wasNamed) // others failed before they got the name
+		// Images that are neither ready nor stored did not get the name yet.
+		d.gone = !d.dangling && slices.ContainsFunc(images, wasNamed)
 		return d, err
 	case err != nil:
 		return d, err
@@ -151,10 +154,10 @@ func (s *Service) isDangling(ctx context.Context, ref wire.Ref, images []catalog
 	return err == nil, err
 }
 
-// Difference compares what a name stands for in the catalog and in the registry. missing says which
-// of the manifests of ready images the registry lacks, unlisted which name the catalog does not
-// have, or has of other images, or whose tag is dangling. Both are empty if they agree, or if the
-// name is just being changed.
+// Difference compares what a name stands for in the catalog and in the registry. missing describes
+// the manifests that the registry lacks. unlisted is the name if the catalog does not have it or
+// has other images under it, or if its tag is dangling. Both are empty if catalog and registry
+// agree, or if a change of the name is in progress.
 func (s *Service) Difference(ctx context.Context, name string) (missing, unlisted string, err error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
@@ -183,7 +186,8 @@ func (s *Service) Difference(ctx context.Context, name string) (missing, unliste
 func wasNamed(i catalog.Image) bool { return i.State == wire.StateReady || i.State == wire.StateStored }
 
 // Settle makes the catalog agree with the registry about a name, as after a change of the registry.
-// It returns when that is done, or when another change of the name does it.
+// It returns when they agree. If another change of the name is in progress, Settle leaves it to
+// that change.
 func (s *Service) Settle(ctx context.Context, name string) error {
 	ref, err := report.ParseName(name)
 	if err != nil {
@@ -196,7 +200,7 @@ func (s *Service) Settle(ctx context.Context, name string) error {
 	s.jobs.Changed(jobKind, ref.Name())
 	silent := report.NewSender(func(wire.Progress) error { return nil })
 	_, err = s.jobs.AwaitEnd(ctx, jobKind, ref.Name(), n, silent)
-	if errors.Is(err, catalog.ErrNotFound) { // a push has taken it over
+	if errors.Is(err, catalog.ErrNotFound) { // a push has replaced the job and withdrawn it
 		return nil
 	}
 	return err

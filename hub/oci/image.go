@@ -33,7 +33,7 @@ func (e *NotImageError) Error() string { return "not an image that a container c
 // Image is what a manifest and its config say of an image.
 type Image struct {
 	Config   v1.Descriptor
-	Run      v1.ImageConfig // how a container of it runs
+	Run      v1.ImageConfig // the configuration with which its containers run
 	Layers   []Layer        // the lowest first
 	Platform string         // in the form of PlatformName
 }
@@ -145,9 +145,9 @@ func Read(ctx context.Context, from Reader, digest string) (*Image, error) {
 	return parseImage(manifest, config)
 }
 
-// checkLayerTypes refuses layers of unknown or foreign media types. The error is a *NotImageError
-// if neither an OS nor an earlier layer shows that the manifest is an image. A signature is such a
-// manifest: its manifest and config have the media types of an image.
+// checkLayerTypes refuses layers of unknown or foreign media types. For an unknown media type, the
+// error is a *NotImageError if the config names no OS and no earlier blob is a layer. An example is
+// a signature: its manifest and config have the media types of an image.
 func checkLayerTypes(manifest *v1.Manifest, os string) error {
 	layers := 0
 	for n, d := range manifest.Layers {

@@ -60,7 +60,7 @@ func (m Member) Size() int64 {
 const (
 	maxDescriptors = 1000     // in all indexes of a name
 	maxExpanded    = 16 << 20 // bytes of a name's indexes, manifests and configs
-	maxNesting     = 3        // of indexes in indexes
+	maxNesting     = 3        // levels of indexes, including the root
 )
 
 // attested is the annotation of an attestation in an index: the digest of the manifest that it is

@@ -110,7 +110,7 @@ func TestCheckPlatforms(t *testing.T) {
 	}
 }
 
-// From any manifest and config, the result is an image or an error.
+// Any manifest and config give an image within the limits, or an error.
 func FuzzParseImage(f *testing.F) {
 	digest := func(of string) string { return "sha256:" + strings.Repeat(of, 64) }
 	f.Add(`{"schemaVersion":2,`+

@@ -6,8 +6,8 @@
 // lease has ended. So no two publishers ever store or delete the same object at the same time.
 // Delete works the same way, with a commit that makes the catalog forget objects.
 //
-// While a backup is being made, nothing is deleted. Package fsck later sweeps the objects that are
-// left then, and those of a process that had lost its claim.
+// While a backup is being made, nothing is deleted. Package fsck later sweeps the objects that were
+// left because of this, and the objects of a process that had lost its claim.
 package publish
 
 import (
@@ -78,8 +78,8 @@ type Objects struct {
 
 // Publish stores objects and calls commit, which makes the catalog know them. commit has to fail if
 // the claim was lost. Afterwards Publish deletes the staged and replaced objects that the catalog
-// does not know. If storing or commit has failed, these are the new ones, otherwise the replaced
-// ones. While another publication has claimed one of the objects, Publish waits.
+// does not know. If storing or commit has failed, these are the staged objects, otherwise the
+// replaced ones. While another publication has claimed one of the objects, Publish waits.
 func (p *Publisher) Publish(ctx context.Context, o Objects, commit func(catalog.Claim) error) error {
 	keys := slices.Clone(o.Replaced)
 	for _, f := range o.Staged {
@@ -124,7 +124,7 @@ func (p *Publisher) claim(ctx context.Context, keys []string) (catalog.Claim, er
 }
 
 // cleanAgain cleans objects whose claim was lost. Another publisher has cleaned them, but perhaps
-// before the last upload of this one had ended.
+// before the last upload of this publisher had ended.
 func (p *Publisher) cleanAgain(ctx context.Context, lost catalog.Claim) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Lease)
 	defer cancel()

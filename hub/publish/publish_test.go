@@ -113,8 +113,8 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 	}
 }
 
-// The same holds for a crash while a tree's startup packs are replaced, or while retired ones are
-// deleted.
+// After a crash while a tree's startup packs are replaced, or while retired packs are deleted, the
+// objects that the catalog knows exist, and no others.
 func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 	for name, known := range map[string]bool{"before the commit": false, "after the commit": true} {
 		t.Run(name, func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestFailedPublicationLeavesNothing(t *testing.T) {
 		}
 		err := s.Publish(t.Context(), Objects{Staged: files}, fail)
 		if err == nil || fail != nil && !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: publish returned %v, want its error", name, err)
 		}
 		if n := s.published(id); n != 0 {
 			t.Errorf("%s: %d objects exist, want none", name, n)
@@ -324,7 +324,7 @@ func TestPublicationsOfTheSameObject(t *testing.T) {
 		t.Errorf("errors %v and %v, want none for the second publication and ENOSPC for the first", err, first)
 	}
 	if n := s.published(id); n != 2 {
-		t.Errorf("%d of 2 objects exist", n)
+		t.Errorf("%d objects exist, want both", n)
 	}
 }
 
@@ -357,7 +357,7 @@ func TestLateUpload(t *testing.T) {
 	s := open(t, t.TempDir())
 	files, id := staged(t, s)
 	err := s.Publish(t.Context(), Objects{Staged: files}, func(claim catalog.Claim) error {
-		if err := s.catalog.Claims.Release(t.Context(), claim); err != nil { // the other one has cleaned up
+		if err := s.catalog.Claims.Release(t.Context(), claim); err != nil { // another publisher has cleaned up
 			t.Error(err)
 		}
 		return s.catalog.Publish(t.Context(), publication(claim, id))

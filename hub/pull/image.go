@@ -35,7 +35,7 @@ type Image struct {
 	to     registry.Repository
 	blobs  map[string]v1.Descriptor // of all members, by digest
 	leave  bool                     // see LeaveLayers
-	only   map[string]bool          // by digest: whether the blob is used as a layer of wanted images only
+	only   map[string]bool          // by digest: whether the blob is used only as a layer of wanted images
 
 	mu     sync.Mutex      // guards the following
 	proven map[string]bool // by digest: layers left upstream that were read or found there
@@ -86,7 +86,7 @@ func (i *Image) LeaveLayers() { i.leave = true }
 
 func (i *Image) isLeft(digest string) bool { return i.leave && i.only[digest] }
 
-// Layers returns the blobs that are used as layers of wanted images only.
+// Layers returns the blobs that are used only as layers of wanted images.
 func (i *Image) Layers() (layers []v1.Descriptor) {
 	for digest, only := range i.only {
 		if only {

@@ -13,6 +13,7 @@ import (
 	"lighter/sleep"
 )
 
+// answering answers each request with status 200.
 type answering struct{}
 
 func (answering) RoundTrip(*http.Request) (*http.Response, error) {

@@ -1,4 +1,4 @@
-// Package report holds what the hub tells users about their requests: progress while the work
+// Package report has what the hub reports to users about their requests: progress while the work
 // runs, and afterwards the kind of an error and its reason in one printable line.
 package report
 
@@ -44,7 +44,7 @@ var (
 )
 
 // Public returns an error's text for clients. If an error in err's chain has a method Public, the
-// result of that method replaces its own text, which only the log may have.
+// result of Public replaces the text of its Error, which only the log may have.
 func Public(err error) string {
 	text := err.Error()
 	var replace func(err error)
@@ -73,7 +73,7 @@ const maxReason = 1000
 // secrets.
 func Reason(err error) string { return line(Public(err)) }
 
-// line returns a text as Reason does.
+// line makes a text one bounded, printable line without the users and queries of URLs.
 func line(text string) string {
 	text = urlQuery.ReplaceAllString(text, "$1")
 	text = urlUser.ReplaceAllString(text, "://")
@@ -90,8 +90,8 @@ func line(text string) string {
 	return text
 }
 
-// Logged wraps err for the log: its text is a line like that of Reason, and has what Public leaves
-// out.
+// Logged wraps err for the log: its text is one bounded line like that of Reason, but has the
+// details that Public leaves out.
 func Logged(err error) error { return loggedError{err} }
 
 type loggedError struct{ error }

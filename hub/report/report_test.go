@@ -33,7 +33,7 @@ func TestReasonIsOnePrintableLine(t *testing.T) {
 	}
 }
 
-// secretive is an error of which only the log may have all.
+// secretive is an error with details that only the log may have.
 type secretive struct{ error }
 
 func (e secretive) Error() string  { return "connect to db.example.org: " + e.error.Error() }
@@ -48,7 +48,7 @@ func TestReasonIsPublic(t *testing.T) {
 	}
 }
 
-// The log has all of an error but the secrets of its URLs.
+// The log has the details of an error, without the secrets of its URLs.
 func TestLoggedErrors(t *testing.T) {
 	err := Logged(fmt.Errorf("again: %w", secretive{errors.New("GET https://u:p@host/a?signature=1: refused")}))
 	if got, want := err.Error(), "again: connect to db.example.org: GET https://host/a refused"; got != want {

@@ -7,7 +7,7 @@ import (
 	"lighter/hub/retention"
 )
 
-// Of a repository's tags, releases stay for ever, and of the others the newest one.
+// A rule keeps the tags of releases for ever, and the newest tag of each repository.
 func ExamplePolicy_Judge() {
 	policy := retention.Policy{MaxPercent: 50, Rules: []retention.Rule{{
 		Repositories: []string{"ci/**"},

@@ -3,8 +3,8 @@
 // reason.
 //
 // Images that no rule is about stay. Images that are not ready stay, too. If the rules would remove
-// more than a set share of a repository's images, all of these wait until an administrator confirms
-// it.
+// more than a set share of a repository's images, no image of the repository is removed until an
+// administrator confirms it.
 package retention
 
 import (
@@ -97,7 +97,7 @@ type Image struct {
 const (
 	Stays = "stays"
 	Goes  = "goes"
-	Waits = "waits" // it would go, but that has to be confirmed
+	Waits = "waits" // it goes when an administrator has confirmed it
 )
 
 // Verdict is what becomes of an image, and why.
@@ -114,8 +114,8 @@ type Policy struct {
 	MaxPercent int64
 }
 
-// Judge returns the verdict on each image, sorted by name. Of the
-// repositories in confirmed, any share may be removed.
+// Judge returns the verdict on each image, sorted by name. In the repositories in confirmed, the
+// rules may remove any share of the images.
 func (p Policy) Judge(images []Image, now time.Time, confirmed []string) []Verdict {
 	byRepository := map[string][]Image{}
 	for _, image := range images {

@@ -31,6 +31,8 @@ func verdicts(p Policy, images []Image, confirmed ...string) string {
 	return strings.Join(all, ", ")
 }
 
+// An image goes if the first rule about its repository does not keep it. Images that are not ready
+// stay.
 func TestRules(t *testing.T) {
 	unready := image("a:0", 100, -1)
 	unready.Ready = false
@@ -69,11 +71,12 @@ func TestRules(t *testing.T) {
 			}
 		}
 		if strings.TrimSpace(goes) != test.goes {
-			t.Errorf("%s: %s go, want %s", name, goes, test.goes)
+			t.Errorf("%s: the images %q go, want %q", name, goes, test.goes)
 		}
 	}
 }
 
+// In a pattern of repositories, * stays within a part of a name; ** matches any number of parts.
 func TestPatterns(t *testing.T) {
 	for _, test := range []struct {
 		pattern, matching, others string
@@ -124,6 +127,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// The error about an invalid rule says which rule it is, and what is wrong.
 func TestCheck(t *testing.T) {
 	keep := []Keep{{Newest: 1}}
 	for want, r := range map[string]Rule{

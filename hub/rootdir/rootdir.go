@@ -14,11 +14,11 @@
 //	├── catalog.db    the database (package catalog), unless catalog is set; with -wal and -shm
 //	├── hub.key       the Ed25519 keys that sign statements, the oldest first (PEM, PKCS #8, 0600)
 //	├── scratch       unfinished objects; emptied at each start. If bucket is another directory,
-//	│                 scratch is in that, since objects are renamed
-//	├── domains/NAME  the same files of another domain, but for spare and lock
+//	│                 scratch is in that directory, because objects are renamed
+//	├── domains/NAME  the same files of another domain, except spare and lock
 //	├── spare         bytes that are given up when the disk is full (package space)
-//	└── lock          locked while a hub runs here; if bucket is another directory, that has
-//	                  bucket.lock
+//	└── lock          locked while a hub runs here; if bucket is another directory, bucket.lock in
+//	                  that directory is locked, too
 package rootdir
 
 import (
@@ -65,8 +65,8 @@ func Domain(root, domain string) string {
 	return filepath.Join(domainsDir(root), domain)
 }
 
-// Domains returns the domains that the directory of a hub or a backup has, the default one first,
-// also those that the hub does not have any more.
+// Domains returns the domains that the directory of a hub or a backup has, the default domain
+// first. It includes domains that the hub's configuration no longer has.
 func Domains(root string) ([]string, error) {
 	domains := []string{wire.DefaultDomain}
 	entries, err := os.ReadDir(domainsDir(root))

@@ -33,7 +33,7 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Prepare(root); err == nil {
-			t.Error("locked twice")
+			t.Error("a locked directory was locked a second time")
 		}
 		if err := lock.Close(); err != nil {
 			t.Fatal(err)

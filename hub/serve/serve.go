@@ -1,6 +1,6 @@
-// Package serve answers what nodes, caches and mirrors ask the hub (docs/wire.md): statements,
-// indexes, locations and units. It also receives what nodes report: traces, and the trees
-// that they have.
+// Package serve answers requests of nodes, caches and mirrors (docs/wire.md). It sends statements,
+// indexes, locations and units. It also receives what nodes report: traces, and the trees that they
+// have.
 //
 // Immutable objects are sent whole, with their length and a long lifetime, so that any HTTP cache
 // can keep them. Handlers only parse the request and call one part of the hub; they decide nothing.

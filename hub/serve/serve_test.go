@@ -122,7 +122,7 @@ func TestLocations(t *testing.T) {
 	w := do(h, "GET", path, nil, nil)
 	tag := w.Header().Get("ETag")
 	if w.Code != 200 || w.Body.String() != "locations" || tag == "" || w.Header().Get("Content-Length") != "9" {
-		t.Fatalf("%d %q %v", w.Code, w.Body, w.Header())
+		t.Fatalf("locations: %d %q %v, want 200, their 9 bytes and a tag", w.Code, w.Body, w.Header())
 	}
 	for header, want := range map[string]int{
 		"If-None-Match: " + tag:   304,
@@ -146,7 +146,7 @@ func TestLocations(t *testing.T) {
 	}
 	if w := do(h, "HEAD", path, nil, nil); w.Code != 200 || w.Body.Len() != 0 ||
 		w.Header().Get("Content-Length") != "9" {
-		t.Errorf("HEAD: %d %q %v", w.Code, w.Body, w.Header())
+		t.Errorf("HEAD: %d %q %v, want 200, no body and a length of 9", w.Code, w.Body, w.Header())
 	}
 	if len(traces.calls) != 7 {
 		t.Errorf("%d uses were recorded, want 7: all but that of the mirror: %q", len(traces.calls), traces.calls)
@@ -164,7 +164,7 @@ func TestHeld(t *testing.T) {
 		w := report(`{"holder": "` + id + `", "kind": "node", "name": "n1", ` +
 			`"trees": ["` + known + `", "` + unknown + `"], "new": 1}`)
 		if want := `{"unknown":["` + unknown + `"]}`; w.Code != 200 || strings.TrimSpace(w.Body.String()) != want {
-			t.Errorf("%d %s, want %s", w.Code, w.Body, want)
+			t.Errorf("a report of held trees: %d %s, want 200 %s", w.Code, w.Body, want)
 		}
 	}
 	for body, want := range map[string]int{
@@ -183,7 +183,7 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	if w := report(`{"holder": "` + id + `", "kind": "node", "trees": [` + many(wire.MaxHeld)); w.Code != 200 {
-		t.Errorf("a report of the largest size: %d %s", w.Code, w.Body)
+		t.Errorf("a report of the largest size: %d %s, want 200", w.Code, w.Body)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package space keeps a reserve of free bytes on the hub's disks. While a disk has less, the hub
 // takes no uploads and ingests nothing, but serves what it has. The reserve is for the catalog, and
-// for work that frees space. Other programs can use up the reserve, too. So a part of it is a file
-// (Spare).
+// for work that frees space. Other programs can use up the reserve, too. So the hub also has a file
+// whose bytes it can free (Spare).
 //
 // The free bytes are checked before each upload and each job, and repeatedly while an upload or a
 // job runs. So a fast writer may use a part of the reserve before it is stopped.
@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// A job begins only if startEighths/8 of the reserve are free, so that it is not stopped at
-	// once.
+	// A job begins only if startEighths/8 of the reserve are free, so that it is not stopped soon
+	// after.
 	startEighths = 10
 	watchEvery   = time.Second // the interval in which the disks are checked during a job
 	// Without room, a job is tried again after pause. A job that was stopped has lost its work, so
@@ -58,7 +58,7 @@ func (r *Reserve) Dirs() []Dir { return r.dirs }
 // LowError means that a disk has less free bytes than the reserve.
 type LowError struct {
 	Dir           Dir
-	Free, Reserve int64
+	Free, Reserve int64 // bytes
 }
 
 func (e *LowError) Error() string {
@@ -173,7 +173,7 @@ func refuse(w http.ResponseWriter, err error) {
 type body struct {
 	io.ReadCloser
 	reserve *Reserve
-	read    int64 // since the last check
+	read    int64 // bytes since the last check
 }
 
 // Read implements io.Reader.

@@ -21,28 +21,28 @@ func reserve(t *testing.T, bytes int64) *Reserve { return New(bytes, Dir{"object
 // disk is a disk with a changing number of free bytes.
 type disk struct{ atomic.Int64 }
 
-// reserve returns a reserve of 8 bytes of the disk, which has some more.
+// reserve returns a reserve of 8 bytes of the disk, which has 10 free bytes.
 func (d *disk) reserve() *Reserve {
 	d.Store(10)
 	return &Reserve{8, []Dir{{"objects", "/objects"}}, func(Dir) (int64, error) { return d.Load(), nil }}
 }
 
-// A disk with less than the reserve is an error that names it, and says what to do.
+// If a disk has less free bytes than the reserve, the error names the disk, and says what to do.
 func TestCheck(t *testing.T) {
 	for _, bytes := range []int64{0, 1} {
 		if err := reserve(t, bytes).Check(); err != nil {
-			t.Errorf("a reserve of %d bytes: %v", bytes, err)
+			t.Errorf("a reserve of %d bytes: %v, want no error", bytes, err)
 		}
 	}
 	low := (*LowError)(nil)
 	if err := reserve(t, huge).Check(); !errors.As(err, &low) || low.Free <= 0 ||
 		!strings.Contains(err.Error(), "objects") || !strings.Contains(err.Error(), "remove images") ||
 		!strings.Contains(err.Error(), "1.0 EiB") {
-		t.Errorf("a reserve beyond the disk: %v", err)
+		t.Errorf("a reserve larger than the disk: %v, want a LowError that names objects", err)
 	}
 	r := New(1, Dir{"objects", "/does/not/exist"})
 	if err := r.Check(); err == nil || errors.As(err, &low) {
-		t.Errorf("a directory that does not exist: %v", err)
+		t.Errorf("a directory that does not exist: %v, want an error other than a LowError", err)
 	}
 }
 
@@ -65,14 +65,14 @@ func TestJob(t *testing.T) {
 	}
 	d.Store(10)
 	if err := run(t.Context(), nil); err != nil || ran != 1 {
-		t.Errorf("with room: %v, ran %d times", err, ran)
+		t.Errorf("with room: %v, ran %d times, want once", err, ran)
 	}
 	if err := run(t.Context(), nil); !errors.As(err, &retry) || !errors.As(err, &low) || retry.After != stoppedPause {
 		t.Errorf("when the room is used up: %v, want a RetryError", err)
 	}
 }
 
-// Uploads need room. Everything else is passed.
+// Uploads need room. Other requests are passed in any case.
 func TestUploads(t *testing.T) {
 	d := new(disk)
 	r := d.reserve()
@@ -100,7 +100,7 @@ func TestUploads(t *testing.T) {
 	}
 	d.Store(8)
 	if w := do("PATCH", "/v2/a/blobs/uploads/x", make([]byte, 2*checkBytes)); w.Code != 204 || read != nil {
-		t.Errorf("with room: %d, %v", w.Code, read)
+		t.Errorf("with room: %d, %v, want 204", w.Code, read)
 	}
 	h = r.Uploads(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		d.Store(7)

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// The spare file has 1/spareShare of the reserve. It is given up in spareParts, so that a
-	// program that goes on to fill the disk does not get all of it at once.
+	// The spare file has 1/spareShare as many bytes as the reserve. It is given up in spareParts,
+	// so that a program that goes on filling the disk does not get all of them at once.
 	spareShare = 16
 	spareParts = 8
 	// spareEvery is the interval in which Run makes the file whole again.

@@ -17,7 +17,7 @@ import (
 	"lighter/hub/report"
 )
 
-// Clients see of another registry's answer only its status, and no address that it has named.
+// Clients see only the status of another registry's answer, and no address that the answer names.
 func TestErrorsOfOtherRegistriesAreEdited(t *testing.T) {
 	u := catalog.Upstream{Repository: "registry.example.org/a"}
 	redirected := &url.Error{Op: "Get", URL: "https://storage.internal:9000/b/x?X-Amz-Signature=5ec3e7",

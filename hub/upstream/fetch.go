@@ -39,8 +39,8 @@ type fetch struct {
 
 	mu      sync.Mutex    // guards the following
 	arrived int64         // bytes
-	whole   bool          // all have arrived and were checked
-	err     error         // why no more arrive
+	whole   bool          // all bytes have arrived and were checked
+	err     error         // why no more bytes arrive
 	changed chan struct{} // closed and replaced at each change
 }
 
@@ -112,7 +112,7 @@ func (r *Reader) run(ctx context.Context, f *fetch, u catalog.Upstream) {
 	}
 }
 
-// errNoRoom marks errors of Config.Room. The text follows one that names the layer.
+// errNoRoom marks errors of Config.Room. In explained, its text follows one about the layer.
 var errNoRoom = errors.New("the hub has no room for it")
 
 // room calls Config.Room. Its error wraps errNoRoom.
@@ -135,9 +135,9 @@ func (r *Reader) copy(ctx context.Context, f *fetch, u catalog.Upstream) error {
 	from := source.Blob(ctx, u.Digest, u.Size)
 	defer from.Close()
 	b := make([]byte, fetchBuffer)
-	for at, looked := int64(0), int64(0); ; {
-		if at-looked >= roomBytes {
-			looked = at
+	for at, checked := int64(0), int64(0); ; {
+		if at-checked >= roomBytes {
+			checked = at
 			if err := r.room(); err != nil {
 				return err
 			}
@@ -190,7 +190,8 @@ func (f *fetch) wait(ctx context.Context, from, end int64) (int64, error) {
 	}
 }
 
-// leave counts one reader less. A whole layer without readers is kept for keepTime.
+// leave counts one reader less. A whole layer without readers is kept for keepTime, an incomplete
+// one is not.
 func (f *fetch) leave() {
 	r := f.reader
 	r.mu.Lock()

@@ -20,7 +20,7 @@ import (
 type Survey struct {
 	reader  *Reader
 	sources map[repository]*opened
-	silent  map[string]error // by host: why it is not asked any more
+	skipped map[string]error // by host: why it is not asked any more
 }
 
 // repository is a repository of another registry.
@@ -37,7 +37,7 @@ type opened struct {
 
 // Survey begins a survey.
 func (r *Reader) Survey() *Survey {
-	return &Survey{reader: r, sources: map[repository]*opened{}, silent: map[string]error{}}
+	return &Survey{reader: r, sources: map[repository]*opened{}, skipped: map[string]error{}}
 }
 
 // Find looks for a layer in the registries from which in, a repository of the hub's registry, may
@@ -45,7 +45,7 @@ func (r *Reader) Survey() *Survey {
 func (s *Survey) Find(ctx context.Context, in, digest string) error {
 	return s.reader.first(ctx, in, digest, func(u catalog.Upstream) error {
 		host, _, _ := strings.Cut(u.Repository, "/")
-		if err := s.silent[host]; err != nil {
+		if err := s.skipped[host]; err != nil {
 			return err
 		}
 		source := s.open(ctx, u)
@@ -58,12 +58,12 @@ func (s *Survey) Find(ctx context.Context, in, digest string) error {
 		case errors.As(err, &failed):
 			switch code := failed.StatusCode; {
 			case code >= 500 || code == http.StatusTooManyRequests:
-				s.silent[host] = err
+				s.skipped[host] = err
 			case code == http.StatusUnauthorized || code == http.StatusForbidden:
 				source.err = err
 			}
 		case source.err != nil || errors.As(err, new(*url.Error)):
-			s.silent[host] = err
+			s.skipped[host] = err
 		}
 		return err
 	})

@@ -9,8 +9,8 @@
 // A layer is fetched once for all concurrent readers, into a file without a name in the hub's
 // scratch directory. Readers get bytes as they arrive. They get the last byte only after the digest
 // of the whole layer was checked, so a wrong layer ends as a broken transfer. A request for a small
-// range fetches the whole layer, too. The layer is kept for a minute after its last reader, as more
-// ranges may follow.
+// range fetches the whole layer, too. The layer is kept for a minute after its last reader has
+// gone, because requests for other ranges may follow.
 //
 // The file needs as much disk space as the layer. So a layer is fetched only while there is room
 // (Config.Room). Otherwise any reader could fill the disk by requesting layers.
@@ -118,7 +118,7 @@ func (r *Reader) Known(ctx context.Context, repository, digest string) (int64, e
 }
 
 // places returns the repositories of other registries that a layer of a repository may be read
-// from, at least one.
+// from. If there are none, it returns an error.
 func (r *Reader) places(ctx context.Context, repository, digest string) ([]catalog.Upstream, error) {
 	places, err := r.config.Catalog.Upstreams(ctx, repository, digest)
 	switch {
@@ -174,7 +174,7 @@ func (r *Reader) first(ctx context.Context, repository, digest string, try func(
 // explain returns an error for the hub's clients about a failed read from another registry. The
 // error says what to do, and wraps registry.ErrUnavailable, ErrNotFound or ErrDenied.
 func explain(u catalog.Upstream, err error) error {
-	kind, way := registry.ErrUnavailable, "try again when that registry answers"
+	kind, advice := registry.ErrUnavailable, "try again when that registry answers"
 	var failed *transport.Error
 	switch {
 	case errors.Is(err, registry.ErrNotFound):
@@ -183,24 +183,24 @@ func explain(u catalog.Upstream, err error) error {
 		kind = registry.ErrNotFound
 	case errors.As(err, &failed) &&
 		(failed.StatusCode == http.StatusUnauthorized || failed.StatusCode == http.StatusForbidden):
-		kind, way = registry.ErrDenied, "give the hub a login in upstream_logins, or push the image to the hub"
+		kind, advice = registry.ErrDenied, "give the hub a login in upstream_logins, or push the image to the hub"
 	}
 	if errors.Is(err, errNoRoom) {
-		way = "try again later"
+		advice = "try again later"
 	}
 	if kind == registry.ErrNotFound {
-		way = "push the image to the hub from where it still is"
+		advice = "push the image to the hub from where it still is"
 	}
-	return &explained{kind, u.Repository, err, way}
+	return &explained{kind, u.Repository, err, advice}
 }
 
-// explained is an error of another registry. Clients see of the registry's answers only their
-// status. Its redirects have addresses and signatures that clients of the hub must not see.
+// explained is an error of another registry. Clients of the hub see only the status of that
+// registry's answer: redirects have addresses and signatures that the clients must not see.
 type explained struct {
-	kind error  // of package registry
-	from string // a repository
-	err  error
-	way  string // what to do
+	kind   error  // of package registry
+	from   string // a repository
+	err    error
+	advice string // what to do
 }
 
 func (e *explained) Error() string { return e.text(e.err.Error()) }
@@ -222,7 +222,7 @@ func (e *explained) Unwrap() []error { return []error{e.kind, e.err} }
 
 func (e *explained) text(because string) string {
 	return fmt.Sprintf("%v: the hub does not store this layer and reads it from %s: %s (%s)", e.kind, e.from, because,
-		e.way)
+		e.advice)
 }
 
 // Source opens a repository of another registry with the hub's own login for it, if there is one.

@@ -19,7 +19,7 @@ import (
 	"lighter/hub/oci"
 )
 
-// unitCheck is a unit with the chunks that it should hold.
+// unitCheck is a unit with the chunks that it should have.
 type unitCheck struct {
 	chunk.Unit
 	refs []chunk.Ref
@@ -48,7 +48,7 @@ func (v *verification) checkChunks(ctx context.Context) error {
 	return v.noteFiles(ctx)
 }
 
-// unitsOf groups chunks, given with their lengths, by the units that should hold them.
+// unitsOf groups chunks, given with their lengths, by the units that should have them.
 func (v *verification) unitsOf(ctx context.Context, lengths map[chunk.ID]int64) ([]unitCheck, error) {
 	known, err := v.catalog.Units(ctx, slices.Collect(maps.Keys(lengths)))
 	if err != nil {
@@ -102,7 +102,7 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 	return err
 }
 
-// checkUnit returns the chunks that a unit should hold and does not.
+// checkUnit returns the chunks that a unit should have and does not have.
 func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.ID, err error) {
 	if u.IsZero() {
 		for _, ref := range u.refs {

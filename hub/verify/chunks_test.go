@@ -35,8 +35,8 @@ func (f failing) ErrorCode(error) gcerrors.ErrorCode                            
 func (f failing) ErrorAs(error, any) bool                                        { return false }
 func (f failing) Close() error                                                   { return nil }
 
-// An error of the process's disk ends the verification. It is no problem of the image, and the
-// chunks that were not read do not count as good.
+// An error of the process's disk ends the verification with that error. It is not reported as a
+// problem of the image, and chunks that were not read do not count as bad.
 func TestDiskErrorEndsVerification(t *testing.T) {
 	blob.DefaultURLMux().RegisterBucket("failing", failing{err: syscall.ENOSPC})
 	store, err := objects.Open(t.Context(), "failing://bucket")

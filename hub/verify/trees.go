@@ -56,7 +56,7 @@ func (v *verification) readIndex(ctx context.Context, id chunk.ID, file *os.File
 	return index.OpenMap(file, id, index.NewPages(1)) // read from beginning to end
 }
 
-// layoutTries bounds how often a layout is checked that changes meanwhile.
+// layoutTries bounds the checks of a layout that is replaced during each of them.
 const layoutTries = 5
 
 // checkIndex checks a tree's index and its layout: startup packs and locations.
@@ -136,7 +136,7 @@ func (v *verification) checkLayout(
 }
 
 // checkStartups reads the startup packs of a tree. It returns the unit of each of their chunks, and
-// the packs that cannot be read. These lose no data: other packs have their chunks, too.
+// the packs that cannot be read. No data is lost with such packs: other packs have the chunks, too.
 func (v *verification) checkStartups(ctx context.Context, what string, layout *catalog.Layout) (
 	units map[chunk.ID]chunk.Unit, bad map[chunk.ID]bool, err error) {
 	units, bad = map[chunk.ID]chunk.Unit{}, map[chunk.ID]bool{}

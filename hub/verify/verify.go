@@ -1,9 +1,9 @@
 // Package verify reads back everything that the hub has of an image and compares it: manifest,
 // layers, layer records, trees, indexes, locations, startup packs and chunks.
 //
-// What it reports is about the image. While the catalog, the bucket or the storage of the hub's
-// registry is away, a verification waits. A layer that the hub reads from another registry is a
-// problem if that registry does not answer: it may be away for good.
+// It reports only problems of the image. While the catalog, the bucket or the storage of the hub's
+// registry is away, a verification waits. If a layer is read from another registry, and that
+// registry does not answer, this is a problem of the image: the registry may be gone for good.
 package verify
 
 import (
@@ -37,7 +37,7 @@ import (
 const (
 	// jobKind is the kind of the jobs that verify the images of a name. Their key is the name.
 	jobKind     = "verify"
-	atOnce      = 2   // names, of one process
+	atOnce      = 2   // names that one process verifies at a time
 	maxProblems = 200 // in a report
 	batchChunks = 500 // chunks in one query of the catalog
 )
@@ -66,8 +66,8 @@ func New(
 }
 
 // Verify verifies the ready images of a name, and returns the problems that it found. It reports
-// progress to send. A job does it, in any process of the hub, which goes on if ctx ends or send
-// fails. An error means that the result is not known.
+// progress to send. A job, in any process of the hub, does the work, and goes on if ctx ends or
+// send fails. An error means that the result is not known.
 func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progress) error) ([]string, error) {
 	ref, err := report.ParseName(name)
 	if err != nil {
@@ -92,7 +92,7 @@ func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progr
 	return found, nil
 }
 
-// images returns the ready images of a name, at least one.
+// images returns the ready images of a name. If there are none, it returns an error.
 func (v *Verifier) images(ctx context.Context, name string) ([]catalog.Image, error) {
 	images, err := v.catalog.Images(ctx, name)
 	images = slices.DeleteFunc(images, func(i catalog.Image) bool { return i.State != wire.StateReady })
@@ -122,11 +122,11 @@ func (v *Verifier) run(ctx context.Context, j *jobs.Running) error {
 	return err
 }
 
-// problems collects the problems of a report.
+// problems is the list of problems in a report. It is safe for concurrent use.
 type problems struct {
 	mu   sync.Mutex
 	list []string
-	more int // beyond maxProblems
+	more int // number of problems beyond maxProblems
 }
 
 // add adds a problem, unless the report has it.
@@ -160,7 +160,7 @@ type verification struct {
 	progress *report.Progress
 	found    *problems
 	layers   []oci.Layer
-	records  []ingest.Record // of layers, not opened: new ones, or the hub's if a blob was not read
+	records  []ingest.Record // one of each layer, not opened: a new one, or the hub's if the blob was not read
 	bad      map[chunk.ID]bool
 }
 
@@ -212,8 +212,8 @@ func (v *verification) checkManifest(ctx context.Context) error {
 	return nil
 }
 
-// checkLayers reads the layers' blobs. It makes new records of them, which it compares with the
-// hub's, and the tree of these, which it compares with the catalog's.
+// checkLayers reads the layers' blobs. It makes new records from the blobs, and compares them with
+// the hub's records. It makes the tree from the new records, and compares it with the catalog's.
 func (v *verification) checkLayers(ctx context.Context) error {
 	known, err := v.catalog.ImageLayers(ctx, v.image.N)
 	if err != nil {
@@ -234,7 +234,7 @@ func (v *verification) checkLayers(ctx context.Context) error {
 		if err != nil {
 			whole = false
 			record.Open = func() (io.ReadCloser, error) { return v.openRecord(ctx, l.DiffID) }
-			if !errors.Is(err, registry.ErrReleased) { // then the record stands for the layer
+			if !errors.Is(err, registry.ErrReleased) { // the blob is stored nowhere: the hub has only the record
 				if err := v.note(ctx, l.String(), err); err != nil {
 					return err
 				}

@@ -1,5 +1,5 @@
 // Package arch checks rules for the structure of the sources: which of our packages each package
-// imports, which packages of other projects it may import, and that each package that is more than
+// imports, which packages of other projects it may import, and that each package that has more than
 // tests has a doc comment. It reads the sources and builds nothing.
 package arch
 
@@ -19,10 +19,10 @@ import (
 // root is the repository's root, seen from this package.
 const root = "../.."
 
-// table has a row for each of our own packages. A row lists exactly which of them its package
-// imports, so that a reviewer sees each new and each removed import. After a bar follow the
-// packages that only its tests import. Tests of all packages may import packages of format and
-// test/testkit; rows do not list these.
+// table has a row for each of our own packages. A row lists exactly those of our packages that the
+// row's package imports, so that a reviewer sees each new and each removed import. After a bar
+// follow the packages that only its tests import. Tests of all packages may import packages of
+// format and test/testkit; rows do not list these.
 const table = `
 bench: cmd/command node/report test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout
@@ -193,9 +193,9 @@ func parseTable(t *testing.T) map[string]row {
 	return rows
 }
 
-// confined lists packages of other projects that only a few of our packages may import, with the
-// reason, so that a change of such a package affects only those. Tests and packages below test may
-// import all of them.
+// confined lists packages of other projects (path) that only a few of our packages (only) may
+// import, with the reason. So a change of such a package affects only these few. Tests and packages
+// below test may import any package.
 var confined = []struct {
 	path, only, why string
 }{
@@ -312,7 +312,7 @@ func TestProductImportsNoBenchmarkAndNoTest(t *testing.T) {
 	var visit func(pkg, from string)
 	visit = func(pkg, from string) {
 		if within(pkg, "bench") || within(pkg, "test") {
-			t.Errorf("%s imports %s, and the product imports that", from, pkg)
+			t.Errorf("the product imports %s, which imports %s", from, pkg)
 		}
 		if seen[pkg] {
 			return
@@ -370,6 +370,6 @@ func TestEveryPackageSaysWhatItPromises(t *testing.T) {
 		}
 	}
 	if len(docs) < 10 {
-		t.Fatalf("only %d packages were seen", len(docs))
+		t.Fatalf("only %d packages were seen: this test looks in the wrong place", len(docs))
 	}
 }

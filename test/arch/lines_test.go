@@ -18,8 +18,8 @@ const (
 	maxText = 100 // columns of a comment, and of a line of a document
 )
 
-// refused are words that this repository gave up for the field's terms. The migrations of the
-// catalog and stored examples keep theirs.
+// refused has the words that this repository gave up, by the field's terms that replaced them. The
+// migrations of the catalog and the stored examples keep such words.
 var refused = map[string]*regexp.Regexp{
 	"in flight":                   regexp.MustCompile(`(?i)\bon (its|their) way\b`),
 	"background, speculative":     regexp.MustCompile(`(?i)\bfor nobody who waits\b`),

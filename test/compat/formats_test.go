@@ -183,7 +183,8 @@ func TestStatements(t *testing.T) {
 		}), &image)
 		noError(t, image.Verify(digest, pinned))
 		if !image.Allows("a.example:5000/c") || image.Allows("a.example/c") {
-			t.Errorf("key %d: the image statement allows %q", i, image.Repositories)
+			t.Errorf("key %d: the image statement names %q; want it to allow a.example:5000/c and not a.example/c", i,
+				image.Repositories)
 		}
 	}
 }

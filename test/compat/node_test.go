@@ -48,7 +48,7 @@ func nodeRoot(t *testing.T) string {
 	})
 }
 
-// node is the part of a node that needs neither root nor a kernel.
+// node has the parts of a node that need neither root's rights nor mounts.
 type node struct {
 	t       *testing.T
 	cache   *disk.Cache

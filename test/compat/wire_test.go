@@ -84,7 +84,8 @@ func (x exchange) answer(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, string(x.Answer.Body)+x.Answer.Text) // the client sees what is missing
 }
 
-// exchanges returns what a node and the commands of an earlier version said to the hub of hubRoot.
+// exchanges returns the requests of a node and of commands of an earlier version to the hub of
+// hubRoot, with the answers.
 func exchanges(t *testing.T) (all []exchange) {
 	decode(t, example.Stored(t, "wire-1.json", func() []byte {
 		hub, stop := startHub(t, hubRoot(t))
@@ -110,7 +111,8 @@ func exchanges(t *testing.T) (all []exchange) {
 	return all
 }
 
-// TestNodeOfToday speaks as a node of today does, to a hub of an earlier version.
+// TestNodeOfToday sends the requests of a node of today. It gets the answers of a hub of an earlier
+// version.
 func TestNodeOfToday(t *testing.T) {
 	all := exchanges(t)
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -185,7 +187,8 @@ func hasAll(t *testing.T, path string, got, want any) {
 	}
 }
 
-// speak asks a hub all that nodes and commands ask of an image, and checks the answers.
+// speak sends a hub all kinds of requests that nodes and commands send about an image, and checks
+// the answers.
 func speak(t *testing.T, url string) {
 	t.Helper()
 	c := newClient(t, url)

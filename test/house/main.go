@@ -29,7 +29,7 @@ type named struct {
 	n    int
 }
 
-// house holds the counts.
+// house is all counts.
 type house struct {
 	packages map[string]int // lines of code by package
 	comments int            // lines of comments in the product
@@ -150,7 +150,7 @@ func (h *house) source(path string, b []byte) error {
 	return nil
 }
 
-// tagLines returns the lines that end with the tag of a field, which has no other place.
+// tagLines returns the lines that have the tag of a field. A tag cannot be moved to another line.
 func tagLines(files *token.FileSet, file *ast.File) map[int]bool {
 	lines := map[int]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -227,10 +227,10 @@ func (h *house) print() {
 	row("lines of code (product)", total, "11,400", "22,600", "24,100", "48,800")
 	row("packages", len(packages), "11", "30", "56", "60")
 	row("lines of code per package", total/len(packages), "1,040", "750", "430", "810")
-	row("function, median", at(h.funcs, 50), "9", "6", "9", "10")
-	row("function, 95 %", at(h.funcs, 95), "46", "38", "61", "60")
-	row("function, longest", at(h.funcs, 100), "150", "230", "368", "222")
-	row("interface, median of methods", at(h.narrow, 50), "-", "1", "-", "-")
+	row("lines of a function, median", at(h.funcs, 50), "9", "6", "9", "10")
+	row("lines of a function, 95th percentile", at(h.funcs, 95), "46", "38", "61", "60")
+	row("lines of the longest function", at(h.funcs, 100), "150", "230", "368", "222")
+	row("methods of an interface, median", at(h.narrow, 50), "-", "1", "-", "-")
 	row("methods of the largest type", methods[0].n, "-", "-", "-", "19")
 	row("comment lines per line of code", fmt.Sprintf("%.2f", float64(h.comments)/float64(total)), "0.15", "0.14",
 		"0.12", "0.09")

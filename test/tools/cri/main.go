@@ -58,5 +58,5 @@ func run(args []string) error {
 		_, err := images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: image})
 		return err
 	}
-	return fmt.Errorf("there is no %q", args[1])
+	return fmt.Errorf("unknown command %q: want pull, rm or fs", args[1])
 }

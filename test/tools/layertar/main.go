@@ -7,8 +7,8 @@
 // builds images with containerd would push: times in whole seconds, and of xattrs only
 // security.capability.
 //
-// It refuses nothing and trusts UPPER to come from a mount with redirect_dir=off, metacopy=off and
-// index=off. If one of these options is on, an upper directory does not hold everything that was
+// It does not check that UPPER comes from a mount with redirect_dir=off, metacopy=off and
+// index=off. If one of these options is on, an upper directory does not have everything that was
 // changed.
 package main
 
@@ -77,7 +77,8 @@ func writeLayer(w io.Writer, lowers []string, upper string) error {
 	return buffered.Flush()
 }
 
-// isWhiteout reports whether overlayfs has hidden a lower entry of that name.
+// isWhiteout reports whether an entry is overlayfs's mark that the lower entry of its name was
+// deleted.
 func isWhiteout(info fs.FileInfo) bool {
 	return info.Mode()&fs.ModeCharDevice != 0 && info.Sys().(*syscall.Stat_t).Rdev == 0
 }

@@ -14,8 +14,7 @@ import (
 	"testing"
 )
 
-// TestWriteLayer changes an overlay by the commands that people use, and reads back what the layer
-// says.
+// TestWriteLayer changes an overlay with ordinary commands, and checks the entries of its layer.
 func TestWriteLayer(t *testing.T) {
 	dir := t.TempDir()
 	lower, upper := filepath.Join(dir, "lower"), filepath.Join(dir, "upper")
@@ -43,7 +42,7 @@ func TestWriteLayer(t *testing.T) {
 		"5 todir/",
 	}
 	if got := names(t, &layer); !slices.Equal(got, want) {
-		t.Errorf("the layer has\n%q\nand not\n%q", got, want)
+		t.Errorf("the layer has\n%q\nwant\n%q", got, want)
 	}
 }
 

@@ -65,7 +65,8 @@ func TestStatuses(t *testing.T) {
 			}
 			logged := log.Len() > 0
 			if logged != (want == 500 || away.Is(err)) || strings.Contains(log.String(), "secret") {
-				t.Errorf("%v: the log is %q", err, log.String())
+				t.Errorf("%v: the log is %q, want a line without the query for status 500 and for away.Is only", err,
+					log.String())
 			}
 		}
 	}
@@ -94,14 +95,14 @@ func TestBodies(t *testing.T) {
 		return bodies.Read(httptest.NewRecorder(), req, limit)
 	}
 	if _, _, err := read(t.Context(), "too long", 3); !errors.As(err, new(*http.MaxBytesError)) {
-		t.Errorf("a body that is too long: %v", err)
+		t.Errorf("a body that is too long: %v, want a MaxBytesError", err)
 	}
 	// A body of unknown length reserves memory for its limit.
 	unknown := httptest.NewRequest("POST", "/", strings.NewReader("text"))
 	unknown.ContentLength = -1
 	body, release, err := bodies.Read(httptest.NewRecorder(), unknown, 2*trace.MaxText)
 	if err != nil || string(body) != "text" {
-		t.Fatalf("a body of unknown length: %q, %v", body, err)
+		t.Fatalf("a body of unknown length: %q, %v, want %q", body, err, "text")
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -110,7 +111,7 @@ func TestBodies(t *testing.T) {
 	}
 	release()
 	if body, _, err := read(t.Context(), "x", 3); err != nil || string(body) != "x" {
-		t.Errorf("with room again: %q, %v", body, err)
+		t.Errorf("with room again: %q, %v, want %q", body, err, "x")
 	}
 }
 

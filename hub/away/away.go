@@ -55,7 +55,8 @@ const (
 // Retry calls read, which reads from stores, until it succeeds, a few times at most. It repeats a
 // call that fails with a marked error, because the error may be about one request only. If isAway
 // then reports that the store answers, the store may have come back after the last call. So Retry
-// starts over once, after any error. An error of that second round is one of the object.
+// starts over once, after any error. If the store answers after the second round, too, the error is
+// one of the object.
 func Retry[T any](
 	ctx context.Context, isAway func(context.Context, error) bool, read func() (T, error),
 ) (value T, err error) {

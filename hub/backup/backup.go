@@ -1,10 +1,10 @@
 // Package backup copies a hub to a directory and makes a hub of such a copy. It works beside a
 // running hub, and without one.
 //
-// It promises that a complete backup has every object that its catalog names. While it copies, it
-// has a hold in the catalog of the domain, so the hub deletes nothing there. If the hold is lost,
-// the backup fails. WhileHeld gives such holds to scripts that copy PostgreSQL and S3 with other
-// tools.
+// It promises that a complete backup has every object that its catalog names. While it copies a
+// domain, it has a hold in the domain's catalog, so the hub deletes nothing there. If the hold is
+// lost, the backup fails. WhileHeld gives such holds to scripts that copy PostgreSQL and S3 with
+// other tools.
 //
 // A backup replaces an earlier backup, and refuses to touch a directory that has anything else. It
 // needs SQLite catalogs and a directory of objects. Its directory has the layout of a hub's

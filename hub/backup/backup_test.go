@@ -66,14 +66,14 @@ func TestRestore(t *testing.T) {
 	for _, domain := range []string{wire.DefaultDomain, "team"} {
 		key, err := os.ReadFile(rootdir.Key(rootdir.Domain(restored, domain)))
 		if err != nil || string(key) != "key of "+domain {
-			t.Errorf("domain %s has the key %q (%v)", domain, key, err)
+			t.Errorf("domain %s has the key %q (%v), want %q", domain, key, err, "key of "+domain)
 		}
 		c, err := catalog.Attach(t.Context(), rootdir.Catalog(rootdir.Domain(restored, domain)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if held, err := c.Claims.IsHeld(t.Context()); err != nil || held {
-			t.Errorf("the catalog of domain %s is held: %t, %v", domain, held, err)
+			t.Errorf("the restored catalog of domain %s has a hold: %t, %v, want none", domain, held, err)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -141,7 +141,7 @@ func TestHoldIsLost(t *testing.T) {
 		c := open()
 		defer c.Close()
 		if held, err := c.Claims.IsHeld(ctx); err != nil || !held {
-			t.Errorf("the objects are held: %t, %v", held, err)
+			t.Errorf("during the copy the catalog has a hold: %t, %v, want one", held, err)
 		}
 		return wrong
 	})
@@ -157,7 +157,7 @@ func TestHoldIsLost(t *testing.T) {
 	}
 	c := open()
 	if held, err := c.Claims.IsHeld(t.Context()); err != nil || held {
-		t.Errorf("afterwards, objects are held: %t, %v", held, err)
+		t.Errorf("after the copy the catalog has a hold: %t, %v, want none", held, err)
 	}
 	// The hold of another backup does not prevent this one.
 	if err := c.Claims.Hold(t.Context(), "another backup", time.Hour); err != nil {

@@ -101,7 +101,7 @@ func TestTagMovesDuringACopy(t *testing.T) {
 		copied := openRegistry(t, to).Repository("a")
 		m, err := copied.Manifest(t.Context(), "latest")
 		if err != nil {
-			t.Errorf("pushed before step %d: %v", at, err)
+			t.Errorf("pushed before step %d: the copy lacks the tag: %v", at, err)
 			continue
 		}
 		for _, blob := range pushed[m.Digest][1:] {
@@ -111,7 +111,7 @@ func TestTagMovesDuringACopy(t *testing.T) {
 				_ = r.Close()
 			}
 			if err != nil {
-				t.Errorf("pushed before step %d: %v", at, err)
+				t.Errorf("pushed before step %d: the copy lacks a blob of its tag: %v", at, err)
 			}
 		}
 	}

@@ -8,9 +8,9 @@
 //
 // A run marks first: it reads what tags and images name. Then it sweeps: it deletes what is not
 // marked, unless a client has relied on it within the day before the run. The catalog has the time
-// when a client last pushed, mounted, copied or looked for a blob (catalog.Blobs), and a deletion
-// begins with a comparison with that time. A client that looks for a blob while it is being deleted
-// waits, and then finds that the blob is missing. So a client that has found a blob can rely on it.
+// when a client last pushed, mounted, copied or looked for a blob (catalog.Blobs). A deletion first
+// compares this time. A client that looks for a blob while it is being deleted waits, and then
+// finds that the blob is missing. So a client that has found a blob can rely on it.
 //
 // If an image's manifest is lost, the blobs that the catalog knows of the image stay. All blobs
 // that its repository links to stay, too. If the manifests of most images are lost, the registry's
@@ -19,9 +19,9 @@
 // While a backup is made, no blobs are deleted: the backup's snapshot of the catalog may name blobs
 // that the catalog no longer names. The next run deletes them.
 //
-// Before a run deletes layers that other registries should have, it asks these registries. It does
-// so in random order and for a limited time, so that registries which answer slowly or not at all
-// neither delay the run nor keep it from asking others. The next run asks again.
+// Before a run deletes layers that other registries should have, it asks these registries. It asks
+// in random order and for a limited time. So a registry that answers slowly or not at all neither
+// delays the run, nor prevents questions to other registries in each run.
 //
 // A run that was interrupted begins again; what was deleted stays deleted.
 //

@@ -360,7 +360,7 @@ func (r *run) release(ctx context.Context, layers []string) error {
 		}
 	}
 	if kept > 0 {
-		r.config.Log.Info("layers stay stored: the registries that they came from do not have them now",
+		r.config.Log.Info("layers stay stored: they cannot be read from the registries that they came from",
 			"layers", kept, "err", first)
 	}
 	return ctx.Err()

@@ -51,9 +51,9 @@ const (
 	layersAtOnce = 64
 	packsAtOnce  = 8
 
-	// After each transaction a run pauses for restFactor times as long as it took, within these
-	// bounds, so that ingestion and nodes have the catalog and the disk for themselves most of the
-	// time.
+	// After each transaction a run pauses for restFactor times as long as the transaction took,
+	// within these bounds. So ingestion and nodes have the catalog and the disk for themselves most
+	// of the time.
 	restFactor = 4
 	leastRest  = 10 * time.Millisecond
 	mostRest   = 2 * time.Second
@@ -195,7 +195,7 @@ func (r *run) keepResult(ctx context.Context) error {
 	return r.Catalog.Garbage.SetLastCollection(ctx, r.lease, body)
 }
 
-// paced calls a step, and then pauses in proportion to the time that it took.
+// paced calls a step, and then pauses in proportion to the time that the step took.
 func (r *run) paced(ctx context.Context, name string, step func() error) error {
 	begun := time.Now()
 	r.Step("before " + name)

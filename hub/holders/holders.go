@@ -46,7 +46,7 @@ type Store interface {
 
 var _ Store = (*catalog.Holders)(nil)
 
-// Bounds of what the hub knows of all holders, and of those of one sender.
+// Bounds of the holders that the hub knows: in all, and of each sender.
 const (
 	maxHolders       = 20_000
 	maxSenderHolders = 4096         // the nodes behind a proxy that is not trusted are one sender

@@ -37,12 +37,12 @@ func TestBounds(t *testing.T) {
 	s.bounds = catalog.HeldBounds{Holders: 3, SenderHolders: 1, Trees: 10}
 	for n, sender := range []string{"192.0.2.1/32", "", ""} {
 		if _, err := s.Report(t.Context(), held(n), sender); err != nil {
-			t.Errorf("holder %d: %v", n, err)
+			t.Errorf("report of holder %d: %v", n, err)
 		}
 	}
 	for _, sender := range []string{"192.0.2.1/32", "192.0.2.2/32", ""} {
 		if _, err := s.Report(t.Context(), held(9), sender); err != nil {
-			t.Errorf("one more holder from %q: %v", sender, err)
+			t.Errorf("report of one more holder from %q: %v", sender, err)
 		}
 	}
 	if c, err := s.Counts(t.Context()); err != nil || c.Accepted != 3 || c.Beyond != 3 || c.Refused != 0 ||
@@ -53,7 +53,7 @@ func TestBounds(t *testing.T) {
 		t.Error("a client can report as catalog.Others")
 	}
 	if err := s.Forget(t.Context(), "others"); err != nil {
-		t.Errorf("forget the holders beyond the bounds: %v", err)
+		t.Errorf("forget the holder that stands for the holders beyond the bounds: %v", err)
 	}
 }
 

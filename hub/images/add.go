@@ -134,7 +134,8 @@ func (s *Service) prepareStarts(ctx context.Context, images []catalog.Image) {
 			continue
 		}
 		if err := s.config.Ready(ctx, image); err != nil && ctx.Err() == nil {
-			s.config.Log.Warn("a ready image has no startup packs yet", "image", image.Name, "err", err)
+			s.config.Log.Warn("cannot wait for the first startup packs of a ready image", "image", image.Name,
+				"err", err)
 		}
 	}
 }

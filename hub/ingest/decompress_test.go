@@ -46,14 +46,14 @@ func TestDecompressRecognizesGzip(t *testing.T) {
 	} {
 		r, err := decompress(bytes.NewReader(c.blob), oci.CompressedTar)
 		if err != nil {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: decompress returned %v", what, err)
 			continue
 		}
 		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, c.want) {
 			t.Errorf("%s: got %d bytes, %v, want %d", what, len(got), err, len(c.want))
 		}
 		if err := r.Close(); err != nil {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: close: %v", what, err)
 		}
 	}
 }

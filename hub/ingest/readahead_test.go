@@ -36,7 +36,7 @@ func TestReadAheadGivesAllBytesAndTheError(t *testing.T) {
 			t.Errorf("%s: a read after the end returned no error", name)
 		}
 		if err := <-filled; err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: fill returned %v", name, err)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func (w *unitWriter) close() {
 	close(w.full)
 }
 
-// fill drops the chunks that the hub has and fills units with the others.
+// fill drops the chunks that the hub already has, and fills units with the new ones.
 func (w *unitWriter) fill() error {
 	defer close(w.written)
 	var job *unitJob

@@ -60,7 +60,7 @@ var _ Store = (*catalog.Jobs)(nil)
 type Kind struct {
 	Name   string
 	AtOnce int // jobs that one process runs at a time
-	// Urgent is the number of these jobs that are only of a priority above 0.
+	// Urgent of the AtOnce jobs can only be jobs of a priority above 0.
 	Urgent int
 	// Tries bounds the attempts at a job that fails, with Pauses in between. 0: one attempt.
 	Tries  int64
@@ -79,7 +79,7 @@ type Kind struct {
 // Run does the work of a job.
 type Run func(ctx context.Context, j *Running) error
 
-// Low is the priority of jobs that all others precede.
+// Low is the lowest priority: jobs of every other priority run first.
 const Low = -1
 
 // RetryError ends an attempt at a job that is to be tried again after a pause.
@@ -151,7 +151,7 @@ const (
 	retryDelay   = 5 * time.Second // after an error that IsRetried
 	dueInterval  = time.Minute
 
-	maxAttempts = 3   // after these, a job is not run again
+	maxAttempts = 3   // attempts at a job; it has failed if its process ends during each of them
 	maxLines    = 100 // lines of a job's progress in the store
 )
 

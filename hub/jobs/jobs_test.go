@@ -396,7 +396,7 @@ func TestJobIsGivenUp(t *testing.T) {
 		}
 	}
 	start(t, c, "a", jobs.Kind{
-		Run: func(context.Context, *jobs.Running) error { t.Error("it ran once more"); return nil },
+		Run: func(context.Context, *jobs.Running) error { t.Error("the job ran a fourth time"); return nil },
 	}, 0)
 	if j := await(t, c, n, wire.JobFailed); j.Error == "" {
 		t.Error("a job that was given up has no reason")
@@ -419,13 +419,13 @@ func TestUrgentJobsHaveRoom(t *testing.T) {
 	seen := map[string]bool{<-running: true, <-running: true}
 	select {
 	case key := <-running:
-		t.Errorf("job %s runs as the third", key)
+		t.Errorf("job %s, which is not urgent, takes the slot of urgent jobs", key)
 	case <-time.After(100 * time.Millisecond):
 	}
 	add(t, c, "urgent", "", 1)
 	q.Changed(kind, "a")
 	if key := <-running; key != "urgent" || !seen["0"] || !seen["1"] {
-		t.Errorf("job %s runs beside %v", key, seen)
+		t.Errorf("job %s runs beside %v, want the urgent job beside 0 and 1", key, seen)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestQueuesShareARunner(t *testing.T) {
 			mu.Lock()
 			order = append(order, name)
 			if running++; running > 1 {
-				t.Errorf("%d jobs run at a time", running)
+				t.Errorf("%d jobs run at a time, want one", running)
 			}
 			mu.Unlock()
 			<-begin
@@ -70,7 +70,7 @@ func TestQueuesShareARunner(t *testing.T) {
 		at++
 	}
 	if at > 3 {
-		t.Errorf("the other queue's job ran after %d of the backlog: %v", at, order)
+		t.Errorf("the other queue's job ran after %d jobs of the backlog, want at most 3: %v", at, order)
 	}
 }
 

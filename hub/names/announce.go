@@ -86,7 +86,7 @@ func (s *Service) Changing(ctx context.Context, repository, reference string) (s
 	}
 	return func() bool {
 		if err := s.endDeletion(ctx, deletion); err != nil {
-			s.log.Warn("a deleted manifest cannot be unlocked: no push of it succeeds for some seconds",
+			s.log.Warn("a manifest could not be unlocked after its deletion: pushes of it wait for some seconds",
 				"digest", reference, "err", err)
 		}
 		return a.settled()
@@ -123,7 +123,8 @@ func (a *announcement) settled() bool {
 	for _, name := range a.names {
 		lasted, err := a.catalog.Jobs.Withdraw(ctx, change{Token: a.token}.job(name))
 		if err != nil {
-			a.log.Warn("the job that compares a changed name cannot be withdrawn, and runs", "image", name, "err", err)
+			a.log.Warn("the job that compares a changed name could not be withdrawn, and will run",
+				"image", name, "err", err)
 		}
 		a.jobs.Changed(jobKind, name)
 		all = all && lasted

@@ -1,14 +1,15 @@
 // Package names knows what an image name stands for in the hub's registry and in its catalog, and
 // makes the two agree.
 //
-// It promises that both agree again after each change, also if the process is killed in between, or
-// if two processes change one name at the same time: each change is announced in the catalog
-// (announce.go), and a job compares the two if it was not completed (settle.go). Names get images
-// from pushes (Pushed), from users (NameOwn) and from jobs that copy them (NameCopy). A name is
-// removed by a job, with those of its manifests that no other name needs (remove.go).
+// The package promises that both agree again after each change, even if the process is killed in
+// between, or two processes change one name at the same time. Each change is announced in the
+// catalog (announce.go). If a change is not completed, a job compares registry and catalog
+// (settle.go). Names get images from pushes (Pushed), from users (NameOwn) and from jobs that copy
+// images (NameCopy). A job removes a name, with those of its manifests that no other name needs
+// (remove.go).
 //
-// It refuses to delete a tag, manifest or index that a name needs, or may just be getting. It does
-// not ingest images: a name in the catalog queues a job that does (Ingestion).
+// The package does not delete a tag, manifest or index that a name needs, or may be getting at this
+// moment. It does not ingest images: a name in the catalog queues a job that does (Ingestion).
 //
 // Hazards: the lock of a repository is held during requests to the hub's own stores (Service.Lock).
 // A removal reads the indexes of up to maxRoots other names of its repository.

@@ -87,7 +87,7 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err
 		return j, errorOf(ref.Name(), catalog.ErrNotFound)
 	case err == nil:
 		c.Manifests = append(c.Manifests, root.Digest)
-		members, _ := oci.Expand(ctx, from, root, nil) // if a part cannot be read, the others are removed
+		members, _ := oci.Expand(ctx, from, root, nil) // what can be read is removed
 		for _, index := range members.Indexes {
 			c.Indexes = append(c.Indexes, index.Digest)
 		}

@@ -137,8 +137,8 @@ func (s *Service) difference(ctx context.Context, ref wire.Ref) (d difference, e
 	return d, nil
 }
 
-// isDangling reports whether the registry has the tag of a name, lacks the manifest that the tag
-// points to, and has the catalog's image of the name.
+// isDangling reports whether the registry has the tag of a name and the image that the catalog has
+// under the name. The caller has found that the manifest that the tag points to is missing.
 func (s *Service) isDangling(ctx context.Context, ref wire.Ref, images []catalog.Image) (bool, error) {
 	if ref.Tag == "" || len(images) == 0 {
 		return false, nil

@@ -312,7 +312,7 @@ func TestPublicationsOfTheSameObject(t *testing.T) {
 	go func() {
 		failed <- s.Publish(t.Context(), Objects{Staged: again}, func(catalog.Claim) error {
 			close(committing)
-			time.Sleep(3 * claimEvery) // the other one waits
+			time.Sleep(3 * claimEvery) // the other publication waits meanwhile
 			return syscall.ENOSPC
 		})
 	}()

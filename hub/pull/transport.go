@@ -14,9 +14,9 @@ import (
 	"lighter/wire"
 )
 
-// publicTransport connects to registries on behalf of users. So that a user cannot explore the
-// hub's own network, it connects only to public addresses and to hosts that the hub's
-// configuration allows, and it drops the bodies of error responses.
+// publicTransport connects to registries on behalf of users. It connects only to public addresses
+// and to hosts that the hub's configuration allows, and drops the bodies of error responses. So a
+// user cannot explore the hub's own network.
 type publicTransport struct {
 	allowed   []string // HOST or HOST:PORT
 	plainHTTP bool     // plain HTTP is allowed for other hosts than this machine, too

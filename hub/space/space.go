@@ -169,7 +169,7 @@ func refuse(w http.ResponseWriter, err error) {
 		"errors": []map[string]string{{"code": "DENIED", "message": err.Error()}}})
 }
 
-// body is the body of an upload. It ends with an error when there is no more room.
+// body is the body of an upload. It ends with an error when the room is used up.
 type body struct {
 	io.ReadCloser
 	reserve *Reserve

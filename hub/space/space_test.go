@@ -46,7 +46,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A job does not begin without room, and is stopped when there is no more.
+// A job does not begin without room. It is stopped when the room is used up.
 func TestJob(t *testing.T) {
 	d, ran := new(disk), 0
 	run := d.reserve().Job(func(ctx context.Context, _ *jobs.Running) error {

@@ -24,7 +24,7 @@ func TestSpare(t *testing.T) {
 			got = info.Size()
 		}
 		if got != bytes {
-			t.Errorf("%s, it has %d bytes, want %d", when, got, bytes)
+			t.Errorf("%s, the file has %d bytes, want %d", when, got, bytes)
 		}
 	}
 	fill := func(s *Spare) {
@@ -35,7 +35,7 @@ func TestSpare(t *testing.T) {
 	}
 	s := open(reserve)
 	if s.GiveUp() {
-		t.Error("gave up a file that does not exist")
+		t.Error("a part of a file that does not exist was given up")
 	}
 	d.Store(reserve + whole - 1)
 	fill(s)
@@ -48,12 +48,12 @@ func TestSpare(t *testing.T) {
 	want("at a start on a full disk", whole*7/8)
 	for left := int64(6); left >= 0; left-- {
 		if !s.GiveUp() {
-			t.Error("did not give up a part")
+			t.Error("a whole part of the file was not given up")
 		}
 		want("after a part", whole*left/8)
 	}
 	if s.GiveUp() {
-		t.Error("gave up more than there is")
+		t.Error("a part of an empty file was given up")
 	}
 	fill(s)
 	want("on the full disk", 0)

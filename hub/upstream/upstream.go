@@ -2,7 +2,7 @@
 // has them.
 //
 // A repository may serve a layer only from the registries that the layer's own image was added
-// from, even if the hub knows another registry that has a layer with this digest: a manifest that
+// from. Other registries that have the digest for other repositories are not read: a manifest that
 // names a digest does not prove that its author may read the bytes. The hub reads with its own
 // logins (Config.LoginFile). It does not keep the logins with which users have added images.
 //

@@ -143,7 +143,7 @@ func (p *problems) add(format string, args ...any) {
 	}
 }
 
-// report returns the problems, and how many others there are.
+// report returns the problems, and a line with the number of those beyond maxProblems.
 func (p *problems) report() []string {
 	if p.more == 0 {
 		return p.list

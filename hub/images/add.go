@@ -20,7 +20,7 @@ import (
 )
 
 // errHubEnds is the error of waiting clients when the hub ends.
-var errHubEnds = fmt.Errorf("the hub is stopping; the image is queued, and a running hub ingests it (%w)",
+var errHubEnds = fmt.Errorf("the hub is stopping: the image stays queued, and is ingested when the hub runs again (%w)",
 	context.Canceled)
 
 // request is what a client waits for.

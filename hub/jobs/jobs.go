@@ -146,7 +146,7 @@ type Queue struct {
 const (
 	defaultLease = 30 * time.Second
 	pollEvery    = time.Second     // between looks for jobs that other processes queued, or that are due now
-	reportEvery  = time.Second     // between two writes of a job's progress to the store
+	reportEvery  = time.Second     // interval in which a job's progress is stored if it has changed
 	storeRetry   = 2 * time.Second // after an error of the store
 	retryDelay   = 5 * time.Second // after an error that IsRetried
 	dueInterval  = time.Minute
@@ -245,7 +245,7 @@ func (q *Queue) start(life context.Context, j catalog.Job) {
 	q.work.Go(func() {
 		defer cancel(nil)
 		q.run(ctx, r)
-		// An attempt counts only if the process ends during it. This process has only lost the job.
+		// A lost attempt counts only if its process has ended. This process goes on.
 		if errors.Is(context.Cause(ctx), catalog.ErrLost) {
 			_ = q.persist(life, "take back an attempt", func(ctx context.Context) error {
 				return q.store.Uncount(ctx, j.Lease())

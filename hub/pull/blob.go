@@ -47,7 +47,8 @@ func (c *checkedReader) Read(p []byte) (int, error) {
 func (c *checkedReader) Close() error { return c.from.Close() }
 
 const (
-	// blobTries bounds the requests for a blob in which, together, less than stallBytes arrive.
+	// blobTries bounds the successive requests for a blob in which, together, less than stallBytes
+	// arrive.
 	blobTries = 5
 	// A blob is requested again if less than stallBytes arrive in a stallWindow, so that a stalled
 	// transfer does not keep other images waiting.
@@ -75,7 +76,7 @@ type blobReader struct {
 	cancel   context.CancelCauseFunc
 	stall    *time.Timer // ends the request if it stalls
 	offset   int64
-	progress int64 // the offset when stallBytes had last arrived
+	progress int64 // the offset when the last stallBytes had arrived; sets tries to 0
 	tries    int   // failed requests since then
 }
 

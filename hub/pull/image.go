@@ -159,7 +159,7 @@ func (i *Image) Open(ctx context.Context, digest string) (io.ReadCloser, error) 
 	return i.to.Store(ctx, digest, d.Size, i.source.blob(ctx, digest, nil))
 }
 
-// provenReader notes a layer as read when it ends.
+// provenReader marks a layer as proven when all of it was read.
 type provenReader struct {
 	io.ReadCloser
 	image  *Image

@@ -22,7 +22,7 @@ import (
 // a repository decides about it.
 type Rule struct {
 	Repositories []string `toml:"repositories" comment:"Patterns of names without tag, as lighter images shows them: registry.example.org/ci/*. * is any part of a name without /, ** any number of parts."`
-	KeepTags     []Keep   `toml:"keep_tags" comment:"An image stays if one of these keeps its tag. If there is none, all tags stay."`
+	KeepTags     []Keep   `toml:"keep_tags" comment:"An image stays if one of these keeps its tag. If the list is empty, all tags stay."`
 	UntaggedDays int64    `toml:"untagged_days" comment:"Images without a tag (NAME@sha256:...) go when they were neither pushed nor used for this many days. 0: they stay."`
 }
 

@@ -9,9 +9,9 @@ import (
 	"lighter/hub/startup"
 )
 
-// senderOf names the sender of a request, for the limits of package startup. Requests from this
-// machine have no sender. The exception is a local proxy that forwards for an unknown client: it
-// counts as one sender.
+// senderOf names the sender of a request, for the limits of packages startup and holders. Requests
+// from this machine have no sender (""). The exception is a local proxy that is not trusted and
+// forwards for a client: all its clients count as one sender.
 func senderOf(req *http.Request, proxies []netip.Prefix) string {
 	client := clientOf(req, proxies)
 	if client.IsLoopback() && req.Header.Get("X-Forwarded-For") != "" {

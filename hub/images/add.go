@@ -20,8 +20,8 @@ import (
 )
 
 // errHubEnds is the error of waiting clients when the hub ends.
-var errHubEnds = fmt.Errorf("the hub is stopping: the image stays queued, and is ingested when the hub runs again (%w)",
-	context.Canceled)
+var errHubEnds = fmt.Errorf("the hub is stopping: the image stays queued, and a running process of the hub ingests it "+
+	"(%w)", context.Canceled)
 
 // request is what a client waits for.
 type request struct {

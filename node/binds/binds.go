@@ -146,7 +146,10 @@ func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Imag
 		if platform != "" && image.Platform != platform {
 			continue
 		}
-		state = fmt.Sprintf(" (it is %s there: %s)", image.State, image.Error)
+		state = fmt.Sprintf(" (it is %s there)", image.State)
+		if image.Error != "" {
+			state = fmt.Sprintf(" (it is %s there: %s)", image.State, image.Error)
+		}
 		if image.State == wire.StateReady && image.Chain != "" {
 			found = append(found, image)
 		}

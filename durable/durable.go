@@ -3,8 +3,8 @@
 // Publish has returned. A tree of files that were written otherwise is whole once SyncTree has
 // returned. Paths that could not be cleaned up are listed (Leftovers) and stop nothing.
 //
-// It knows nothing of the contents. If two goroutines write the same name at the same time, the
-// name gets the contents of one of them, or they get an error.
+// The package knows nothing of the contents. If two goroutines write the same name at the same
+// time, the name gets the contents of one of them, or they get an error.
 package durable
 
 import (
@@ -81,8 +81,8 @@ func SyncTree(path string) error {
 	})
 }
 
-// MkdirAll makes a directory that only its owner may use, with the missing ones above it. The names
-// of those that it makes are durable.
+// MkdirAll makes a directory that only its owner may use, and the missing directories above it. The
+// names of the directories that it makes are durable.
 func MkdirAll(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {

@@ -14,8 +14,8 @@ type Backoff struct {
 	Jitter float64
 }
 
-// After returns the pause after that many failures in a row. After the first failure, and any
-// number below 1, it is First less the jitter.
+// After returns the pause after that many failures in a row. After the first failure the pause is
+// First less the jitter. A number below 1 counts as 1.
 func (b Backoff) After(failures int) time.Duration {
 	pause := b.Most
 	if doublings := max(failures, 1) - 1; b.First <= b.Most>>doublings {

@@ -32,8 +32,8 @@ const (
 	// one answer.
 	maxBytes = 64 << 20
 	// maxUnstored bounds the memory, in bytes, of answers that have arrived and are not stored yet.
-	// It is little more than their plain bytes. If the cache is slower than the network, it gets
-	// fewer chunks; readers do not wait for it.
+	// (An answer takes little more than its plain bytes.) If the cache is slower than the network,
+	// answers beyond the bound are not stored: readers do not wait for the cache.
 	maxUnstored = 32 << 20
 	// While more than maxStreamUnstored bytes have arrived and are not stored yet, streams request
 	// no further units. The limit is far below maxUnstored, so that a stream waits for the disk

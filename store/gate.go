@@ -20,12 +20,12 @@ import (
 //
 // It is safe for concurrent use; the zero value is ready to use.
 type gate struct {
-	faultEnded func() // called when a flight ends that hasFault counted; may be nil
+	faultEnded func() // called when a flight that hasFault counted has ended; may be nil
 
 	mu      sync.Mutex // guards all that follows, tickets, and the gate's part of shares
 	running counts
-	queues  []*Share      // the shares with waiting flights, each once; it is the first one's turn
-	freed   chan struct{} // closed when there may be room for bytes; nil if no flight waits for it
+	queues  []*Share      // the shares with waiting flights, each once; the first one has the next turn
+	freed   chan struct{} // closed when there may be room for bytes; nil if no flight waits for room
 }
 
 // counts has the numbers of admitted flights, and the encoded bytes of the answers that they are
@@ -48,7 +48,7 @@ type ticket struct {
 	urgent  bool     // a reader waits for it
 	running bool
 	ended   bool
-	bytes   int64
+	bytes   int64 // encoded bytes of the answer that is being received; 0: none yet
 }
 
 func newTicket() ticket { return ticket{admitted: make(chan struct{})} }
@@ -160,7 +160,7 @@ func (g *gate) enter(ctx context.Context, t *ticket) error {
 	return context.Cause(ctx)
 }
 
-// hasFault reports whether there is a flight that a reader of the share asked for before the flight
+// hasFault reports whether a flight has not ended that a reader of the share asked for before it
 // was admitted. The flight counts until it ends, even if that reader has left.
 func (g *gate) hasFault(s *Share) bool {
 	g.mu.Lock()
@@ -238,7 +238,8 @@ func (g *gate) admitOne(urgent bool) bool {
 	return false
 }
 
-// next returns the share's first waiting ticket of that kind, or nil.
+// next returns the share's first waiting ticket that is urgent, or that is not; nil if there is
+// none.
 func (s *Share) next(urgent bool) *ticket {
 	for _, t := range s.waiting {
 		if t.urgent == urgent {

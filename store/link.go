@@ -38,7 +38,7 @@ type link struct {
 
 	// room.go has these.
 	drained time.Time     // when the queue last began to drain
-	queue   []*waiter     // waiting shares that have nothing in flight; it is the first one's turn
+	queue   []*waiter     // waiting shares that have nothing in flight; the first one has the next turn
 	freed   chan struct{} // closed when there may be room; nil if no share waits
 }
 
@@ -296,12 +296,12 @@ func (l *link) stats() LinkStats {
 // recent is the highest of the recent samples, which are positive. It is 0 if there was no sample.
 // While no new samples arrive, it keeps the last ones.
 type recent struct {
-	now, before float64
-	since       time.Time
+	now, before float64   // the highest samples since the time since, and in the period before it
+	since       time.Time // when the current period began
 }
 
-// add adds a sample, which counts for at least keep. It counts for at most twice keep, or, if no
-// sample is added in that time, until the next one is.
+// add adds a sample, which counts for at least the duration keep. It counts for at most twice keep,
+// or, if no sample is added in that time, until the next one is.
 func (r *recent) add(x float64, keep time.Duration) {
 	if t := time.Now(); t.Sub(r.since) > keep {
 		r.now, r.before, r.since = 0, r.now, t

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// waiter is a place in the queue of shares that have nothing in flight.
+// waiter is a place in the queue of shares that have nothing in flight. since is when it was
+// queued.
 type waiter struct{ since time.Time }
 
 // hasRoom reports whether a background request may start now. While a reader waits, fewer bytes may

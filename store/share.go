@@ -52,9 +52,9 @@ func (s *Share) Load(refs []chunk.Ref) { s.fetcher.cache.Load(refs) }
 
 // Read fills dst with the chunk's bytes from offset on, from the source. It is for chunks that
 // Cached did not have. It retries until ctx ends, or until all origins have answered for
-// missingTime that they do not have the chunk; further reads of it then fail at once. Read calls
-// missed, if it is not nil, each time that the source answers without the chunk: ref.Unit may be
-// out of date.
+// missingTime that they do not have the chunk. Further reads of the chunk then fail at once, for up
+// to maxPause. Read calls missed, if it is not nil, each time that the source answers without the
+// chunk, and when Read fails at once: ref.Unit may be out of date.
 func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if offset < 0 || offset+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of chunk %s, which has %d",
@@ -71,12 +71,13 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte,
 	return retry.do(ctx, ref, func() error { return s.try(ctx, ref, offset, dst, missed) })
 }
 
-// try asks for the unit that ref names, then for any unit that holds the chunk.
+// try asks for the unit that ref names. If that unit is missing or wrong, try asks for any unit
+// that holds the chunk.
 func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if key := s.fetcher.keyOf(ref); !key.unit.IsZero() {
 		err := s.fetch(ctx, key, ref, offset, dst)
-		var some Unavailable
-		if err == nil || ctx.Err() != nil || !isAnswer(err) && !(errors.As(err, &some) && some.Missed()) {
+		var unavailable Unavailable
+		if err == nil || ctx.Err() != nil || !isAnswer(err) && !(errors.As(err, &unavailable) && unavailable.Missed()) {
 			return err
 		}
 		if isAnswer(err) {

@@ -24,8 +24,8 @@ const (
 	// loaded: the number of concurrent writes (maxWrites), and some more.
 	unsure = 8
 	// pieceBlocks is the number of blocks that are read at a time, so that reads that wait for a
-	// slow disk hold little memory. Most reads are not larger. (Reading 512 KiB at a time would take a
-	// quarter less time, and eight times the memory.)
+	// slow disk hold little memory. Most reads are not larger. (Reading 512 KiB at a time would
+	// take a quarter less time, and eight times the memory.)
 	pieceBlocks = 16
 	// readAhead is how many bytes are read from disk at least. Records lie in the order in which
 	// they arrived, so the next ones are likely to be read soon, and a large read takes hardly

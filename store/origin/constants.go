@@ -10,13 +10,14 @@ const (
 	stallTimeout = 3 * time.Second
 	beginTimeout = time.Second
 	lastTimeout  = 15 * time.Second
-	// minProgress is how many bytes of a body have to arrive within these times. Without it, an
+	// minProgress is how many bytes of a body have to arrive in each stallTimeout or lastTimeout.
+	// Without this bound, an
 	// origin that sends single bytes could block a reader for unitTimeout, and a pull for
 	// indexTimeout.
 	minProgress = 4 << 10
 	// lookupTimeout is how long a lookup waits for silent origins, for all of them together. It is
-	// longer than the second after which TCP sends a lost SYN again. It waits for the last origin
-	// up to lookupLongest, if that origin is not silent.
+	// longer than the second after which TCP sends a lost SYN again. A lookup waits for the last
+	// origin up to lookupLongest, if that origin is not silent.
 	lookupTimeout = 1500 * time.Millisecond
 	lookupLongest = 20 * time.Second
 	// grace is how long after its last byte or accepted connection an origin does not count as

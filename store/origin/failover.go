@@ -26,7 +26,7 @@ import (
 // concurrent use.
 //
 // An error wraps chunk.ErrNotFound only if hubs say that they do not have the object. It is an
-// *Unavailable if an origin failed that may have the object. It wraps a *chunk.InvalidError if an
+// *Unavailable if an origin that may have the object failed. It wraps a *chunk.InvalidError if an
 // answer was wrong, or something else answered in a hub's place.
 type Failover struct {
 	all     []*origin
@@ -83,11 +83,11 @@ func newOrigin(log *slog.Logger, options client.Options) (*origin, error) {
 	return o, nil
 }
 
-// Unavailable means that no origin gave the object, and that at least one failed that may have it.
+// Unavailable means that no origin gave the object, and that an origin that may have it failed.
 type Unavailable struct {
 	Err    error
 	After  time.Duration // how long until the first origin accepts requests again; 0: now
-	missed bool
+	missed bool          // see Missed
 }
 
 func (e *Unavailable) Error() string { return e.Err.Error() }
@@ -105,7 +105,7 @@ func (e *Unavailable) Missed() bool { return e.missed }
 type effort bool
 
 const (
-	quick    effort = false // only as a probe, or after an origin that was up has failed: a pull waits
+	quick    effort = false // only as a probe, or after another origin has failed: a pull waits
 	thorough effort = true  // always, after the origins that are up
 )
 

@@ -88,7 +88,7 @@ func (f *Failover) indexPatience(others int) patience {
 }
 
 // Chain returns what is known of a chain. A pull waits for the answer. So an origin that is down is
-// asked only as a probe, or after an origin that was up has failed. All silent origins together get
+// asked only as a probe, or after another origin has failed. All silent origins together get
 // about lookupTimeout. The last origin gets lookupLongest if it is not silent (see Watch).
 func (f *Failover) Chain(ctx context.Context, chain string) (answer *wire.Chain, err error) {
 	err = f.lookup(ctx, func(ctx context.Context, c *client.Client) (err error) {

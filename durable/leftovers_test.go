@@ -21,8 +21,8 @@ func TestLeftovers(t *testing.T) {
 	immutable.Dir(t, below)
 	for range 3 {
 		l.Remove(dir)
-		if left := l.List(); len(left) != 1 || left[0].Path != dir || !strings.Contains(left[0].Cause, "below") {
-			t.Errorf("got %+v, want one leftover", left)
+		if list := l.List(); len(list) != 1 || list[0].Path != dir || !strings.Contains(list[0].Cause, "below") {
+			t.Errorf("got %+v, want one leftover", list)
 		}
 	}
 	if n := strings.Count(log.String(), dir); n == 0 || strings.Count(log.String(), "\n") != 1 {
@@ -30,21 +30,21 @@ func TestLeftovers(t *testing.T) {
 	}
 	immutable.Set(t, below, false)
 	l.Remove(dir)
-	if left := l.List(); len(left) != 0 {
-		t.Errorf("after the removal: got %+v, want none", left)
+	if list := l.List(); len(list) != 0 {
+		t.Errorf("after the removal: got %+v, want none", list)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l.Note(file, errors.New("it is empty"))
-	if left := l.List(); len(left) != 1 || left[0] != (Leftover{file, "it is empty"}) {
-		t.Errorf("got %+v, want one leftover", left)
+	if list := l.List(); len(list) != 1 || list[0] != (Leftover{file, "it is empty"}) {
+		t.Errorf("got %+v, want one leftover", list)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if left := l.List(); len(left) != 0 {
-		t.Errorf("after the file is gone: got %+v, want none", left)
+	if list := l.List(); len(list) != 0 {
+		t.Errorf("after the file is gone: got %+v, want none", list)
 	}
 }

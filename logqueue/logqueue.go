@@ -69,7 +69,7 @@ type queue struct {
 	done   chan struct{} // closed when run has ended
 
 	dropped atomic.Int64 // lines, since the start
-	held    atomic.Int64 // bytes in the queue
+	queued  atomic.Int64 // bytes in the queue
 
 	mu     sync.Mutex // guards closed, and sending to lines
 	closed bool
@@ -79,13 +79,13 @@ type queue struct {
 func (q *queue) Write(line []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.held.Load()+int64(len(line)) > maxBytes {
+	if q.closed || q.queued.Load()+int64(len(line)) > maxBytes {
 		q.dropped.Add(1)
 		return len(line), nil
 	}
 	select {
 	case q.lines <- bytes.Clone(line):
-		q.held.Add(int64(len(line)))
+		q.queued.Add(int64(len(line)))
 	default:
 		q.dropped.Add(1)
 	}
@@ -98,7 +98,7 @@ func (q *queue) run() {
 	var reported int64
 	for line := range q.lines {
 		_, err := q.out.Write(line)
-		q.held.Add(-int64(len(line)))
+		q.queued.Add(-int64(len(line)))
 		if err != nil {
 			q.dropped.Add(1)
 			continue

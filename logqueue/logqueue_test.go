@@ -37,10 +37,9 @@ func TestLogThatNobodyReads(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if held := h.queue.held.Load(); held > maxBytes || len(h.queue.lines) > maxLines {
-				t.Errorf("got %d bytes in %d lines in the queue, want at most %d and %d", held, len(h.queue.lines),
-					maxBytes,
-					maxLines)
+			if queued := h.queue.queued.Load(); queued > maxBytes || len(h.queue.lines) > maxLines {
+				t.Errorf("got %d bytes in %d lines in the queue, want at most %d and %d",
+					queued, len(h.queue.lines), maxBytes, maxLines)
 			}
 			dropped := Dropped(log.With("a", "b"))
 			if dropped == 0 {
@@ -48,7 +47,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 			}
 			h.Close(time.Millisecond)
 			log.Info("too late")
-			lines, said := int64(0), int64(0)
+			lines, reported := int64(0), int64(0)
 			go func() {
 				h.Close(time.Minute)
 				write.Close()
@@ -64,15 +63,14 @@ func TestLogThatNobodyReads(t *testing.T) {
 					if _, err := fmt.Sscan(after, &n); err != nil {
 						t.Error(err)
 					}
-					said += n
+					reported += n
 					continue
 				}
 				lines++
 			}
-			if want := int64(4*c.count + 1); lines+said != want || said != dropped+1 {
-				t.Errorf("got %d lines and %d reported as dropped (%d before the end), want %d in total", lines, said,
-					dropped,
-					want)
+			if want := int64(4*c.count + 1); lines+reported != want || reported != dropped+1 {
+				t.Errorf("got %d lines and %d reported as dropped (%d before the end), want %d in total",
+					lines, reported, dropped, want)
 			}
 		})
 	}

@@ -199,12 +199,13 @@ func (f files) addChains(domain string, known map[string]wire.Link, links []wire
 	return nil
 }
 
-// chainsAbove lists the chains above a chain, the nearest first. on has those directly above each.
-func chainsAbove(chain string, on map[string][]wire.Link) (all []wire.Link) {
+// chainsAbove lists the chains above a chain, the nearest first. directly maps each chain to the
+// chains directly above it.
+func chainsAbove(chain string, directly map[string][]wire.Link) (all []wire.Link) {
 	for level := []string{chain}; len(level) > 0 && len(all) < wire.MaxAbove; {
 		var next []string
 		for _, below := range level {
-			for _, l := range on[below] {
+			for _, l := range directly[below] {
 				all = append(all, l)
 				next = append(next, l.Chain)
 			}

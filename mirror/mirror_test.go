@@ -130,7 +130,7 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 				return fs.SkipDir
 			}
 			if err == nil && !entry.IsDir() {
-				t.Errorf("%s was written", path)
+				t.Errorf("%s was written, want nothing outside of %s", path, dir)
 			}
 			return err
 		})

@@ -28,10 +28,10 @@ type Value[T any] struct {
 
 	mu      sync.Mutex // guards what follows
 	value   T
-	seen    []os.FileInfo // of the files from which value was read
-	checked time.Time
-	busy    bool // a goroutine checks the files
-	broken  bool // the current files have no valid value
+	infos   []os.FileInfo // of the files, when value was read from them
+	checked time.Time     // when the files were last checked
+	busy    bool          // a goroutine checks the files
+	broken  bool          // the current files have no valid value
 }
 
 // Read reads a value from files for the first time. When the files have changed, read is called
@@ -39,7 +39,7 @@ type Value[T any] struct {
 func Read[T any](log *slog.Logger, read func() (T, error), files ...string) (*Value[T], error) {
 	v := &Value[T]{files: files, read: read, log: log, checked: time.Now()}
 	var err error
-	if v.seen, err = v.stat(); err != nil {
+	if v.infos, err = v.stat(); err != nil {
 		return nil, err
 	}
 	if v.value, err = read(); err != nil {
@@ -74,11 +74,11 @@ func (v *Value[T]) Get(ctx context.Context) T {
 // renew reads the value again if the files have changed. One goroutine calls it at a time.
 func (v *Value[T]) renew() {
 	v.mu.Lock()
-	seen, broken := v.seen, v.broken
+	before, broken := v.infos, v.broken
 	v.mu.Unlock()
 	var value T
 	now, err := v.stat()
-	changed := err != nil || broken || !same(seen, now)
+	changed := err != nil || broken || !same(before, now)
 	if changed && err == nil {
 		value, err = v.read()
 	}
@@ -92,7 +92,7 @@ func (v *Value[T]) renew() {
 	defer v.mu.Unlock()
 	v.busy, v.checked, v.broken = false, time.Now(), err != nil
 	if changed && err == nil {
-		v.value, v.seen = value, now
+		v.value, v.infos = value, now
 	}
 }
 

@@ -99,6 +99,7 @@ func newFetcher(source Source, cache Cache) *Fetcher {
 	return u
 }
 
+// where is the unit of the tests' chunks.
 var where = chunk.Unit{Pack: chunk.ID{7}, N: 3}
 
 var encoder, _ = zstd.NewWriter(nil)

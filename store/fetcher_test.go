@@ -68,6 +68,7 @@ func TestReadersShareARequest(t *testing.T) {
 	}
 }
 
+// A request is cancelled when the last reader that waits for it gives up.
 func TestLastWaiterCancels(t *testing.T) {
 	cancelled := make(chan struct{})
 	src := &source{unit: func(ctx context.Context, _ chunk.Unit) ([]byte, error) {
@@ -153,6 +154,7 @@ func (s slow) Put(ref chunk.Ref, plain []byte) {
 	s.memory.Put(ref, plain)
 }
 
+// Readers get their chunks while the cache stores nothing. Answers beyond maxUnstored are dropped.
 func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 	const size, fit = chunk.MaxLength, maxUnstored / chunk.MaxLength
 	const n = 2 * fit
@@ -165,8 +167,7 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 		units[r[0].Unit], refs = unit, append(refs, r[0])
 	}
 	u := newFetcher(&source{unit: func(_ context.Context, w chunk.Unit) ([]byte, error) {
-		return units[w],
-			nil
+		return units[w], nil
 	}}, cache)
 	for _, ref := range refs {
 		if _, err := fetch(t, u, ref); err != nil {
@@ -186,7 +187,8 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 	}
 }
 
-func TestWarmStores(t *testing.T) {
+// Prefetch returns when all chunks of the unit are stored.
+func TestPrefetchStoresTheUnit(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	cache := newMemory()
 	u := newFetcher(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, cache)
@@ -199,7 +201,7 @@ func TestWarmStores(t *testing.T) {
 }
 
 // While the source fails, background requests are not sent, but requests of readers are.
-func TestWarmPausesWhileTheSourceFails(t *testing.T) {
+func TestPrefetchPausesWhileTheSourceFails(t *testing.T) {
 	unit, refs := encode(t, "one")
 	broken := true
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) {

@@ -12,14 +12,15 @@ import (
 	"lighter/format/pack"
 )
 
-// hold is a Source whose units with N below stuck never arrive. It counts requests in flight.
-type hold struct {
+// stuckSource is a Source whose units with N below stuck never arrive. It counts requests in
+// flight.
+type stuckSource struct {
 	answer       []byte
 	stuck        uint32
 	running, max atomic.Int64
 }
 
-func (h *hold) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
+func (h *stuckSource) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
 	if n := h.running.Add(1); n > h.max.Load() {
 		h.max.Store(n)
 	}
@@ -31,7 +32,7 @@ func (h *hold) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) er
 	return take(unitAnswer(h.answer, ""))
 }
 
-func (h *hold) Fetch(context.Context, chunk.Ref, func(Answer) error) error {
+func (h *stuckSource) Fetch(context.Context, chunk.Ref, func(Answer) error) error {
 	return chunk.ErrNotFound
 }
 
@@ -49,7 +50,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 			const each = 150
 			unit, refs := encode(t, "one")
 			synctest.Test(t, func(t *testing.T) {
-				src := &hold{answer: unit, stuck: uint32(shares * each)}
+				src := &stuckSource{answer: unit, stuck: uint32(shares * each)}
 				u := NewFetcher(src, noCache{})
 				ctx, cancel := context.WithCancel(t.Context())
 				for i := range shares {
@@ -140,7 +141,7 @@ func TestReadersGoFirst(t *testing.T) {
 			g.leave(&full[i])
 			synctest.Wait()
 			if n := admitted(waiting); n != i+1 || admitted(waiting[want:want+1]) != 1 {
-				t.Errorf("after %d left: %d admitted, want %d, and flight %d among them", i+1, n, i+1, want)
+				t.Errorf("after %d flights left: got %d admitted, want %d, and flight %d among them", i+1, n, i+1, want)
 			}
 		}
 	})
@@ -197,7 +198,7 @@ func TestWantedByTwoShares(t *testing.T) {
 	unit, refs := encode(t, "one")
 	for _, ahead := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			u := NewFetcher(&hold{answer: unit, stuck: stuck}, noCache{})
+			u := NewFetcher(&stuckSource{answer: unit, stuck: stuck}, noCache{})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer u.Wait()
 			defer cancel()

@@ -13,6 +13,7 @@ import (
 	"lighter/format/pack"
 )
 
+// If the unit that a reference names does not have the chunk, the chunk is asked for by its ID.
 func TestWrongHintFallsBackToTheID(t *testing.T) {
 	right, refs := encode(t, "wanted")
 	wrong, _ := encode(t, "something else")
@@ -161,8 +162,8 @@ func TestNobodyHasItAndTheCacheLoads(t *testing.T) {
 	}
 }
 
-// A source that lies for a while costs retries. One that always lies costs an error at the reader's
-// deadline. Neither costs a wrong byte.
+// If a source lies for a while, reads are retried. If it always lies, a read fails at its deadline.
+// No reader gets a wrong byte.
 func TestLiesCostRetries(t *testing.T) {
 	const tries = 3
 	unit, refs := encode(t, "one", "two")
@@ -293,6 +294,7 @@ func TestUnitThatOneOriginLacks(t *testing.T) {
 	}
 }
 
+// missed is the error of a source of which one origin fails and another lacks the unit.
 type missed struct{}
 
 func (missed) Error() string             { return "one is down, one does not have it" }

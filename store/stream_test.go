@@ -19,7 +19,7 @@ type path struct {
 	rtt    time.Duration
 
 	mu      sync.Mutex // guards what follows
-	busy    time.Time  // the queue is empty then
+	busy    time.Time  // when the queue will be empty
 	arrived []arrival
 	asked   map[uint32]int
 }
@@ -87,10 +87,10 @@ func (w *path) Fetch(context.Context, chunk.Ref, func(Answer) error) error {
 
 // crossed is an answer that arrives at the link's rate.
 type crossed struct {
-	w      *path
-	left   []byte
-	came   int
-	begins time.Time
+	w        *path
+	left     []byte
+	received int
+	begins   time.Time
 }
 
 func (c *crossed) Read(b []byte) (int, error) {
@@ -99,8 +99,8 @@ func (c *crossed) Read(b []byte) (int, error) {
 		return 0, io.EOF
 	}
 	c.left = c.left[n:]
-	c.came += n
-	time.Sleep(time.Until(c.begins.Add(c.w.takes(c.came))))
+	c.received += n
+	time.Sleep(time.Until(c.begins.Add(c.w.takes(c.received))))
 	return n, nil
 }
 
@@ -150,8 +150,8 @@ func TestStreamFillsTheLink(t *testing.T) {
 						t.Fatal(err)
 					}
 					waits.Go(func() {
-						if came, err := wait(t.Context()); err != nil || came != int64(len(unit)) {
-							t.Errorf("unit %d: got %d bytes, %v; want %d", n, came, err, len(unit))
+						if received, err := wait(t.Context()); err != nil || received != int64(len(unit)) {
+							t.Errorf("unit %d: got %d bytes, %v; want %d", n, received, err, len(unit))
 						}
 					})
 					if n > link.units/2 && n%10 == 0 {
@@ -340,7 +340,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 	unit, refs := encode(t, noise(large, 1))
 	synctest.Test(t, func(t *testing.T) {
 		w := &path{rate: 10e6, rtt: 100 * time.Millisecond, asked: map[uint32]int{}}
-		holds, answer := int64(w.rate*w.rtt.Seconds()), make(chan struct{})
+		bdp, answer := int64(w.rate*w.rtt.Seconds()), make(chan struct{})
 		w.answer = func(u chunk.Unit) []byte {
 			if u.N == late {
 				<-answer
@@ -368,8 +368,8 @@ func TestReadersMeetNoQueue(t *testing.T) {
 			}
 			return most
 		}
-		if most := stream(0, 400); most < holds*6/5 {
-			t.Errorf("while no reader waits: got %d bytes in flight, want at least %d", most, holds*6/5)
+		if most := stream(0, 400); most < bdp*6/5 {
+			t.Errorf("while no reader waits: got %d bytes in flight, want at least %d", most, bdp*6/5)
 		}
 		waits.Go(func() {
 			if err := s.Read(t.Context(), at(refs[0], late), 0, make([]byte, 10), nil); err != nil {
@@ -377,8 +377,8 @@ func TestReadersMeetNoQueue(t *testing.T) {
 			}
 		})
 		before := w.arrivals()
-		if most := stream(400, 800); most > holds+large+typicalUnit {
-			t.Errorf("while a reader waits: got %d bytes in flight, want at most %d", most, holds+large+typicalUnit)
+		if most := stream(400, 800); most > bdp+large+typicalUnit {
+			t.Errorf("while a reader waits: got %d bytes in flight, want at most %d", most, bdp+large+typicalUnit)
 		}
 		if used := w.used(before); used < 0.9 {
 			t.Errorf("%.2f of the link was used while a reader waited, want at least 0.9", used)

@@ -9,7 +9,8 @@ import (
 )
 
 // External files count within the limit. An external file is refused if there is no room for it
-// without an eviction. If bytes are short, external files are removed before chunks are evicted.
+// without an eviction. If the cache needs room, external files are removed before chunks are
+// evicted.
 func TestExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)

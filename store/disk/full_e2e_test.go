@@ -20,7 +20,7 @@ func TestLimitOnFileSystems(t *testing.T) {
 	}
 }
 
-// A full disk costs chunks, and the cache works again once there is room.
+// On a full disk chunks are not stored. The cache works again once there is room.
 func TestFullDisk(t *testing.T) {
 	small, _ := ext4(t, 16, "", "")
 	for name, dir := range map[string]string{"tmpfs": ram(t, "size=8m"), "ext4": small} {
@@ -41,7 +41,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// The cache keeps to its low and high marks, and evicts when others fill the disk.
+// The cache leaves its low mark free. When other data fills the disk, it evicts until its high mark
+// is free.
 func TestDiskRunsShort(t *testing.T) {
 	dir := ram(t, "size=64m")
 	const MB = 1 << 20

@@ -22,7 +22,7 @@ func fill(t *testing.T, dir string) (*Cache, []chunk.Ref) {
 	return c, refs
 }
 
-// closeBreaker lets a disk whose writes failed be written at once.
+// closeBreaker ends the pause after failed writes, so that the next Put writes.
 func (c *Cache) closeBreaker() { c.writes.until.Store(0) }
 
 // countThere returns how many of the chunks can be read.
@@ -55,6 +55,8 @@ func TestDiskThatCannotBeWrittenIsRead(t *testing.T) {
 	}
 }
 
+// If a write fails because the disk is full, the cache evicts a segment. The breaker of writes
+// opens only when nothing can be evicted.
 func TestFullDiskEvicts(t *testing.T) {
 	c, refs := fill(t, t.TempDir())
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
@@ -78,6 +80,7 @@ func TestFullDiskEvicts(t *testing.T) {
 	}
 }
 
+// The bytes of segments whose files cannot be removed stay counted, and their chunks can be read.
 func TestSegmentsThatCannotBeRemovedCount(t *testing.T) {
 	c, refs := fill(t, t.TempDir())
 	used := c.Stats().Used

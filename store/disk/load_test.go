@@ -30,8 +30,8 @@ func leftBy(t *testing.T) (dir string, chunks int) {
 	return dir, chunks
 }
 
-// Chunks that are not loaded yet are missing, and can be put. A chunk that was there and was put
-// counts once.
+// Chunks that are not loaded yet are missing, and can be put. A chunk that the previous process
+// stored and that is put again counts once.
 func TestCacheIsUsedWhileItLoads(t *testing.T) {
 	dir, chunks := leftBy(t)
 	c := newSmall(dir, Limits{Size: 16 << 20}, 1<<20)
@@ -129,7 +129,7 @@ func TestCloseWhileLoading(t *testing.T) {
 	}
 	c.start(func(context.Context) { l.run(ended) })
 	if n := len(c.leftovers); n == 0 {
-		t.Fatal("got loaded, want loading")
+		t.Fatal("got a loaded cache, want one that still loads")
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)

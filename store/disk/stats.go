@@ -44,10 +44,11 @@ func (s *Stats) Off() string {
 	case s.Absent != "":
 		return "there is no cache; the node tries to open it every minute: " + s.Absent
 	case !s.ReadsHang.IsZero():
-		return "its disk does not answer reads: nothing is read from it since " +
+		return "its disk does not answer reads: nothing has been read from it since " +
 			s.ReadsHang.Local().Format(time.TimeOnly)
 	case !s.WritesHang.IsZero():
-		return "its disk does not answer writes: nothing is stored since " + s.WritesHang.Local().Format(time.TimeOnly)
+		return "its disk does not answer writes: nothing has been stored since " +
+			s.WritesHang.Local().Format(time.TimeOnly)
 	case !s.NoReads.IsZero():
 		return "its disk fails reads: nothing is read from it until " + s.NoReads.Local().Format(time.TimeOnly)
 	case !s.OffUntil.IsZero():

@@ -12,7 +12,7 @@ import (
 // BenchmarkStream puts a working set that does not fit into a full cache: each chunk evicts
 // another. It also reports how long one Put takes, because the other chunks of a unit wait for it.
 func BenchmarkStream(b *testing.B) {
-	for name, pinned := range map[string]int64{"": 0, "half-pinned": 1 << 28} {
+	for name, pinned := range map[string]int64{"": 0, "quarter-pinned": 1 << 28} {
 		b.Run(name, func(b *testing.B) {
 			c := open(b, b.TempDir(), 1<<30)
 			_, plain := data(1, 64<<10)

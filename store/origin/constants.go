@@ -11,9 +11,8 @@ const (
 	beginTimeout = time.Second
 	lastTimeout  = 15 * time.Second
 	// minProgress is how many bytes of a body have to arrive in each stallTimeout or lastTimeout.
-	// Without this bound, an
-	// origin that sends single bytes could block a reader for unitTimeout, and a pull for
-	// indexTimeout.
+	// Without this bound, an origin that sends single bytes could block a reader for unitTimeout,
+	// and a pull for indexTimeout.
 	minProgress = 4 << 10
 	// lookupTimeout is how long a lookup waits for silent origins, for all of them together. It is
 	// longer than the second after which TCP sends a lost SYN again. A lookup waits for the last

@@ -40,11 +40,12 @@ func (c *counted) server(t *testing.T) *httptest.Server {
 	return s
 }
 
+// await fails the test with the text what unless is returns true within 10 s.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal(what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }

@@ -163,7 +163,7 @@ func TestRetryAfter(t *testing.T) {
 				t.Errorf("Retry-After %q: got %v, %+v; want a pause of about %s", text, err, down, want)
 			}
 		}
-		if left := asked.Load() == 1; left != (want > 0) {
+		if pauses := asked.Load() == 1; pauses != (want > 0) {
 			t.Errorf("Retry-After %q: got %d requests, want one only if there is a pause", text, asked.Load())
 		}
 	}

@@ -126,7 +126,8 @@ func TestFaults(t *testing.T) {
 			}
 			s.all[0].again = time.Now().Add(time.Hour)
 			if _, err := fetchUnit(t, s, takeRight); err != nil || s.Health()[0].Requests != 1 {
-				t.Errorf("the failed origin was asked again, or: %v", err)
+				t.Errorf("the next unit: got %v, %d requests to the failed origin; want no error and 1 request",
+					err, s.Health()[0].Requests)
 			}
 			s = origins(t, fault)
 			isWrong := strings.Contains("page empty half more flipped longer than promised", name)

@@ -64,11 +64,11 @@ func stranger(t *testing.T, uid uint32, address string) string {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	})
-	var said string
-	if _, err := fmt.Fscanln(out, &said); err != nil || !strings.ContainsAny(said, ":/") {
-		t.Fatalf("the hub of user %d says %q, %v; want its address", uid, said, err)
+	var printed string
+	if _, err := fmt.Fscanln(out, &printed); err != nil || !strings.ContainsAny(printed, ":/") {
+		t.Fatalf("the hub of user %d says %q, %v; want its address", uid, printed, err)
 	}
-	return said
+	return printed
 }
 
 // The key of a process of another user, which listens on the hub's port or at the path of its

@@ -62,7 +62,7 @@ func TestWatch(t *testing.T) {
 		stop()
 		time.Sleep(2 * longest)
 	})
-	synctest.Test(t, func(t *testing.T) { // stop returns after the last look, and before the call
+	synctest.Test(t, func(t *testing.T) { // stop is called after heard, before giveUp
 		stops := make(chan func(), 1)
 		heard := func() time.Time {
 			(<-stops)()

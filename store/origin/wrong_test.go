@@ -170,7 +170,7 @@ func TestLateBytesOfAWrongAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	var served sync.WaitGroup
-	again := make(chan bool, 1) // whether the first connection carried a second request
+	reused := make(chan bool, 1) // whether the first connection carried a second request
 	serve := func(conn net.Conn, first bool) {
 		defer conn.Close()
 		in := bufio.NewReader(conn)
@@ -183,7 +183,7 @@ func TestLateBytesOfAWrongAnswer(t *testing.T) {
 		}
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong")
 		_, err := http.ReadRequest(in)
-		again <- err == nil
+		reused <- err == nil
 		_, _ = io.WriteString(conn, "late bytes\r\n\r\n")
 	}
 	served.Go(func() {
@@ -207,7 +207,7 @@ func TestLateBytesOfAWrongAnswer(t *testing.T) {
 	if _, err := fetchUnit(t, s, takeRight); err != nil {
 		t.Error(err)
 	}
-	if <-again {
+	if <-reused {
 		t.Error("the second request used the connection of the first")
 	}
 }

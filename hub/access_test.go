@@ -55,7 +55,7 @@ func TestStrangersCannotChangeTheHub(t *testing.T) {
 		config.PlainHTTP = true
 		err := config.Check()
 		if c.refused != (err != nil) {
-			t.Errorf("%+v: %v, want it to be accepted", c, err)
+			t.Errorf("%+v: %v, want an error: %t", c, err, c.refused)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "set admin_token_file") ||
 			strings.Contains(err.Error(), "\n")) {
@@ -64,7 +64,8 @@ func TestStrangersCannotChangeTheHub(t *testing.T) {
 	}
 }
 
-// changing has requests that change what the hub has, with their status if they are allowed.
+// changing has requests that only administrators may make, with the status of the answer to an
+// administrator.
 var changing = map[string]int{
 	"POST /lighter/1/default/images":                    400,
 	"DELETE /lighter/1/default/images?name=a:1":         404,
@@ -81,7 +82,7 @@ var changing = map[string]int{
 
 var noDigest = strings.Repeat("0", 64)
 
-// Changes need the token, if there is one. Requests of nodes do not.
+// If the hub has a token, changes need it, and requests of nodes do not.
 func TestChangesNeedTheToken(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.AdminTokenFile = tokenFile(t) })
@@ -113,7 +114,7 @@ func TestChangesNeedTheToken(t *testing.T) {
 		"HEAD /lighter/1/default/key": 200, "GET /v2/": 200, "POST " + trace: 404} {
 		method, path, _ := strings.Cut(request, " ")
 		if status, body, _ := h.do(method, path, nil); status != want {
-			t.Errorf("%s without a token: %d %s, want it answered", request, status, body)
+			t.Errorf("%s without a token: %d %s, want %d", request, status, body, want)
 		}
 	}
 	// Some registry clients look for the challenge only at /v2/.
@@ -122,20 +123,20 @@ func TestChangesNeedTheToken(t *testing.T) {
 	}
 }
 
-// The client sends the token, and only with changes.
+// A client with the token can change the hub. Without it, the error says how to give it.
 func TestClientsGiveTheToken(t *testing.T) {
 	t.Parallel()
 	file := tokenFile(t)
 	h := startHub(t, func(c *hub.Config) { c.AdminTokenFile = file })
 	if err := h.client.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "--token-file") {
-		t.Errorf("without a token: %v", err)
+		t.Errorf("remove an image without a token: %v, want an error that mentions --token-file", err)
 	}
 	client, err := client.New(client.Options{URL: h.url, TokenFile: file})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := client.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") {
-		t.Errorf("with the token: %v", err)
+		t.Errorf("remove a missing image with the token: %v, want not found", err)
 	}
 	_, _, transport := client.Registry()
 	req, err := http.NewRequest("POST", h.url+"/v2/a/blobs/uploads/", nil)
@@ -144,13 +145,13 @@ func TestClientsGiveTheToken(t *testing.T) {
 	}
 	res, err := transport.RoundTrip(req)
 	if err != nil || res.StatusCode != http.StatusAccepted {
-		t.Fatalf("a push with the token: %v, %v", res, err)
+		t.Fatalf("a push with the token: %v, %v, want 202", res, err)
 	}
 	res.Body.Close()
 }
 
-// At an address for administrators, /v2/ itself asks for the token: some registry clients remember
-// that answer.
+// At an address for administrators, GET /v2/ needs the token: some registry clients send a password
+// later only if /v2/ has asked for it.
 func TestAdminAddressAsksForTheToken(t *testing.T) {
 	t.Parallel()
 	socket := hub.UnixPrefix + filepath.Join(t.TempDir(), "admin.sock")
@@ -171,7 +172,7 @@ func TestAdminAddressAsksForTheToken(t *testing.T) {
 		req, w := httptest.NewRequest("GET", "/v2/", nil), httptest.NewRecorder()
 		req.Header.Set("Authorization", with)
 		if handler.ServeHTTP(w, req); w.Code != want || w.Header().Get("WWW-Authenticate") == "" {
-			t.Errorf("/v2/ with %q: %d, %v", with, w.Code, w.Header())
+			t.Errorf("/v2/ with %q: %d, %v, want %d with a challenge", with, w.Code, w.Header(), want)
 		}
 	}
 }
@@ -195,7 +196,7 @@ func TestBadTokens(t *testing.T) {
 		if err := os.WriteFile(file, []byte(c.text), c.mode); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(file, c.mode); err != nil { // whatever the umask
+		if err := os.Chmod(file, c.mode); err != nil { // the umask may have changed the mode
 			t.Fatal(err)
 		}
 		config := hubConfig(t)
@@ -272,14 +273,14 @@ func TestWebPagesChangeNothing(t *testing.T) {
 		fmt.Sprintf("POST /lighter/1/default/traces/%s", noDigest)} {
 		method, path, _ := strings.Cut(request, " ")
 		if status := send(method, path, "any.example.com", "Content-Type", json); status == 403 {
-			t.Errorf("%s: %d", request, status)
+			t.Errorf("%s at any.example.com: %d, want it allowed", request, status)
 		}
 	}
 }
 
-// A client that adds images cannot make the hub connect to its own network, whatever names,
-// redirects and token servers say, except to configured registries. The error says what to
-// configure.
+// A client that adds images cannot make the hub connect to other servers of the hub's own network
+// than the configured registries, whatever host names, redirects and token servers it uses. The
+// error says what to configure.
 func TestSourcesInTheHubsNetwork(t *testing.T) {
 	t.Parallel()
 	const secret = "what the hub's network says of itself"

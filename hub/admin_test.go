@@ -16,7 +16,7 @@ import (
 	"lighter/hub"
 )
 
-// With admin_listen, changes are refused at the address for nodes.
+// With admin_listen, changes are refused at listen, and accepted at admin_listen.
 func TestAdminListen(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "admin.sock")
@@ -74,8 +74,9 @@ func TestAdminListen(t *testing.T) {
 	}
 }
 
-// A machine that reports absurd starts does not push out the workloads of others, and its traces
-// are refused in the end. A trusted proxy says which machine it is.
+// Absurd traces of one machine do not replace the workloads of other machines, and further traces
+// of that machine are refused. If the machine is behind a trusted proxy, the hub takes its address
+// from the header of the proxy.
 func TestSendersAreLimited(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -101,7 +102,7 @@ func TestSendersAreLimited(t *testing.T) {
 	// Eight workloads, with one start each.
 	for i := range 8 {
 		if code := send(fmt.Sprintf("192.0.2.%d", i), "", all[i], all[i+1]); code != 204 {
-			t.Fatal(code)
+			t.Fatalf("trace of machine %d: %d, want 204", i, code)
 		}
 	}
 	known := func() int {
@@ -118,7 +119,7 @@ func TestSendersAreLimited(t *testing.T) {
 	// Another machine, behind the proxy, reports another workload each time.
 	for i := range 12 {
 		if code := send("10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.0.2", all[i%6], all[2+i%6+i/6]); code != 204 {
-			t.Fatal(code)
+			t.Fatalf("trace %d of another machine: %d, want 204", i, code)
 		}
 	}
 	shown, err := h.client.Starts(t.Context(), "a:1", "")
@@ -128,7 +129,7 @@ func TestSendersAreLimited(t *testing.T) {
 	ids := fmt.Sprint(shown[0].Workloads)
 	for _, w := range first[0].Workloads {
 		if !strings.Contains(ids, w.ID) {
-			t.Errorf("workload %+v was pushed out", w)
+			t.Errorf("workload %+v of the first machines was replaced", w)
 		}
 	}
 	// The traces of known workloads are limited, too: for a machine, for an untrusted proxy on the

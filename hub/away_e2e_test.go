@@ -20,12 +20,11 @@ import (
 	"lighter/wire"
 )
 
-// While the bucket is away, clients of the hub's registry get 503 with Retry-After, and never that
-// an image does not exist.
+// While the bucket is away, clients of the hub's registry get 503 with Retry-After, never 404.
 func TestRegistryWithoutTheBucket(t *testing.T) {
 	t.Parallel()
 	const (
-		here int32 = iota
+		reachable int32 = iota
 		overloaded
 		cut
 	)
@@ -43,15 +42,15 @@ func TestRegistryWithoutTheBucket(t *testing.T) {
 	h.idle()
 	lower, _ := layerOf(lowerTar)
 	paths := []string{"/v2/a/manifests/1", "/v2/a/manifests/" + pushed.String(), "/v2/a/blobs/" + lower.String()}
-	for _, now := range []int32{overloaded, cut, here} {
+	for _, now := range []int32{overloaded, cut, reachable} {
 		state.Store(now)
 		for _, path := range paths {
 			for _, method := range []string{http.MethodGet, http.MethodHead} {
 				status, _, header := h.do(method, path, nil, "Accept", v1.MediaTypeImageManifest)
 				switch {
-				case now == here && status != http.StatusOK:
+				case now == reachable && status != http.StatusOK:
 					t.Errorf("%s %s: %d, want 200", method, path, status)
-				case now != here && (status != http.StatusServiceUnavailable || header.Get("Retry-After") == ""):
+				case now != reachable && (status != http.StatusServiceUnavailable || header.Get("Retry-After") == ""):
 					t.Errorf("%s %s without the bucket (%d): %d %v, want 503 with Retry-After", method, path, now,
 						status, header)
 				}
@@ -63,7 +62,7 @@ func TestRegistryWithoutTheBucket(t *testing.T) {
 	}
 }
 
-// awayTime is how long a store is away: longer than the leases.
+// awayTime is how long the tests keep a store away: longer than the leases.
 func awayTime() time.Duration {
 	if soak {
 		return time.Minute
@@ -71,8 +70,8 @@ func awayTime() time.Duration {
 	return 2 * processLease
 }
 
-// While the database is away, what is in the bucket is served. Images that were accepted become
-// ready when it is back.
+// While the database is away, objects in the bucket are served. Accepted images become ready when
+// the database is back.
 func TestDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	database := postgres.Start(t)
@@ -96,7 +95,7 @@ func TestDatabaseIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-added; err != nil {
-		t.Errorf("the waiting client: %v", err)
+		t.Errorf("the client that waits for the image: %v", err)
 	}
 	p.wantReady("a:1", r.manifest)
 	undisturbed := startProcess(t, hubConfig(t))
@@ -108,8 +107,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	wantSame(t, p.config, undisturbed.config)
 }
 
-// A process whose database does not answer ends after SIGTERM. What it was doing is done when it is
-// started again.
+// A process whose database does not answer ends after SIGTERM. The next process completes its work.
 func TestEndWithoutADatabase(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -136,7 +134,7 @@ func TestEndWithoutADatabase(t *testing.T) {
 	again.wantReady("a:1", r.manifest)
 }
 
-// While the bucket is away, accepted images wait.
+// While the bucket is away, accepted images wait. They become ready when it is back.
 func TestBucketIsAway(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
@@ -150,7 +148,7 @@ func TestBucketIsAway(t *testing.T) {
 	time.Sleep(awayTime())
 	away.Store(false)
 	if err := <-added; err != nil {
-		t.Errorf("the waiting client: %v", err)
+		t.Errorf("the client that waits for the image: %v", err)
 	}
 	p.wantReady("a:1", r.manifest)
 	undisturbed := startProcess(t, hubConfig(t))
@@ -166,8 +164,9 @@ func TestBucketIsAway(t *testing.T) {
 func TestVerificationWaitsForTheBucket(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex        // guards the following
-	var from, refused string // parts of paths: the bucket is away from such a request on; refuses it
+	var from, refused string // parts of paths; see refuses
 	away := false
+	// The bucket is away as soon as a path has from in it. A path with refused in it is refused.
 	refuses := func(req *http.Request) bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -198,7 +197,7 @@ func TestVerificationWaitsForTheBucket(t *testing.T) {
 		p.awaitRetry("verify", because)
 		set("", "")
 		if got := <-done; got != "" {
-			t.Errorf("away from %s on: problems %s", part, got)
+			t.Errorf("the bucket was away from a request with %s on: problems %s, want none", part, got)
 		}
 	}
 	set("", "/packs/")

@@ -14,8 +14,8 @@ import (
 	"lighter/wire"
 )
 
-// A bucket that does not exist, or a directory whose file system is not mounted, says nothing about
-// the objects: none counts as lost, and all is as before when the store is back.
+// If the bucket does not exist, or the file system of the directory is not mounted, no object
+// counts as lost. When the store is back, everything is as before.
 func TestStoreIsGone(t *testing.T) {
 	t.Parallel()
 	opened := openHub(t, hubConfig(t))
@@ -67,7 +67,7 @@ func TestStoreIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-verified; err != nil {
-		t.Errorf("verification: %v", err)
+		t.Errorf("the verification: %v, want no problems", err)
 	}
 	h.wantClean("in the end", "a:1")
 	for kind, n := range jobs {
@@ -81,12 +81,12 @@ func TestStoreIsGone(t *testing.T) {
 		}
 	}
 	if got := files(t, dir); strings.Join(got, "\n") != strings.Join(before, "\n") {
-		t.Errorf("files\n%s\nbefore\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
+		t.Errorf("files\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
 	}
 }
 
-// If most objects are missing, sweep and scrub make none of them again: perhaps the bucket is the
-// wrong one. A user decides that they are lost.
+// If most objects are missing, neither sweep nor scrub makes them again: the bucket may be the
+// wrong one. A repair (lighter fsck) that a user requests makes them again.
 func TestSweepSparesMostlyEmptyBucket(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.ScrubDays = 1 })
@@ -111,7 +111,7 @@ func TestSweepSparesMostlyEmptyBucket(t *testing.T) {
 		h.idle()
 		j, err := h.Catalog().Jobs.Get(t.Context(), n)
 		if err != nil || j.State != wire.JobFailed || !strings.Contains(j.Error, "run lighter fsck") {
-			t.Errorf("the %s is %s: %s (%v), want it failed, with the way out", kind, j.State, j.Error, err)
+			t.Errorf("the %s is %s: %s (%v), want it failed, with a hint at lighter fsck", kind, j.State, j.Error, err)
 		}
 	}
 	if check := h.fsck(wire.Fsck{}); check.Left() < int64(len(lost)/2) {

@@ -16,8 +16,8 @@ import (
 	"lighter/test/testkit/faultfs"
 )
 
-// The names of all copies are durable before the catalog that needs them is part of a backup: a
-// backup whose directories cannot be synced is not complete.
+// A backup gets its catalog only after the directories of all copied files were synced. If a
+// directory cannot be synced, the backup is not complete.
 func TestBackupIsDurable(t *testing.T) {
 	t.Parallel()
 	h := startLocalHub(t)
@@ -28,7 +28,7 @@ func TestBackupIsDurable(t *testing.T) {
 		disk, backing := faultyDir(t, filepath.Join(dir, part))
 		disk.Fail(syscall.EIO, faultfs.SyncDir)
 		if _, err := backup.Make(t.Context(), h.config.Root, dir, silent); !errors.Is(err, syscall.EIO) {
-			t.Errorf("%s: the backup ended with %v, want an error", part, err)
+			t.Errorf("%s: the backup ended with %v, want EIO", part, err)
 		}
 		for _, name := range []string{"catalog.db", "backup.json"} {
 			if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
@@ -36,9 +36,9 @@ func TestBackupIsDurable(t *testing.T) {
 			}
 		}
 		disk.Fail(0, faultfs.SyncDir)
-		again := makeBackup(h, dir) // it finds all objects, and syncs them nevertheless
+		again := makeBackup(h, dir) // all objects have been copied, but not synced
 		if part == "objects" && again.Copied != 0 {
-			t.Errorf("%+v were copied again", again)
+			t.Errorf("the second backup: %+v, want no object copied again", again)
 		}
 		if got, want := disk.SyncedDirs(), dirs(t, backing); !slices.Equal(got, want) {
 			t.Errorf("%s: the directories %q were synced, want %q", part, got, want)
@@ -67,7 +67,8 @@ func faultyDir(t *testing.T, dir string) (disk *faultfs.FS, backing string) {
 	return disk, backing
 }
 
-// dirs returns the directory and all below it, seen from there, sorted.
+// dirs returns the paths of a directory and all directories below it, relative to the directory,
+// sorted.
 func dirs(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -25,13 +25,13 @@ func localConfig(t *testing.T) hub.Config {
 	return c
 }
 
-// startLocalHub starts such a hub.
+// startLocalHub runs a hub with localConfig.
 func startLocalHub(t *testing.T) *testHub {
 	t.Helper()
 	return runHub(t, openHub(t, localConfig(t)))
 }
 
-// restored runs a hub from a backup.
+// restored restores a backup into a new directory and runs a hub there.
 func restored(h *testHub, dir string) *testHub {
 	h.t.Helper()
 	config := h.config
@@ -53,13 +53,13 @@ func makeBackup(h *testHub, dir string) backup.Result {
 		h.t.Fatal(err)
 	}
 	if last.Bytes == 0 || last.Bytes != last.Total {
-		h.t.Errorf("at the end, the progress is %+v", last)
+		h.t.Errorf("at the end, the progress is %+v, want all bytes done", last)
 	}
 	return r
 }
 
-// A hub from a backup has everything, has the same key, and ingests further images. A second backup
-// copies what is new.
+// A hub restored from a backup has the same images and key, and ingests further images. A second
+// backup into the same directory copies only new objects.
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
@@ -67,21 +67,21 @@ func TestBackupAndRestore(t *testing.T) {
 	h.idle()
 	first := makeBackup(h, dir)
 	if first.Objects == 0 || first.Copied != first.Objects {
-		t.Errorf("first backup: %+v", first)
+		t.Errorf("the first backup: %+v, want all objects copied", first)
 	}
 	if info, err := os.Stat(rootdir.Key(dir)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key in the backup: %v, %v, want mode 0600", info, err)
 	}
 	if again := makeBackup(h, dir); again.Copied != 0 {
-		t.Errorf("backup of what has not changed: %+v", again)
+		t.Errorf("a backup of an unchanged hub: %+v, want no object copied", again)
 	}
 	h.pushReady("b:1", image(lowerTar, upperTar))
 	h.idle()
 	if second := makeBackup(h, dir); second.Copied == 0 || second.Copied >= second.Objects {
-		t.Errorf("second backup: %+v", second)
+		t.Errorf("the second backup: %+v, want some of the objects copied", second)
 	}
 	if held, err := h.Catalog().Claims.IsHeld(t.Context()); err != nil || held {
-		t.Errorf("after the backup, objects are held (%v)", err)
+		t.Errorf("after the backup, deletions are still held back (%v)", err)
 	}
 	before, err := h.Catalog().Inventory(t.Context())
 	if err != nil {
@@ -100,7 +100,8 @@ func TestBackupAndRestore(t *testing.T) {
 	h.wantClean("the first hub", "a:1", "b:1")
 }
 
-// An image that was removed before the second backup into a directory does not come back.
+// If an image is removed between two backups into one directory, a restore of the second one does
+// not have it.
 func TestBackupForgetsRemovedImages(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
@@ -125,7 +126,8 @@ func TestBackupForgetsRemovedImages(t *testing.T) {
 	}
 }
 
-// An object that was damaged when a backup was made, and repaired since, is whole in the next one.
+// An object that is damaged during the first backup, and repaired before the second one, is whole
+// in the second one.
 func TestBackupOfRepairedObjects(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
@@ -147,14 +149,14 @@ func TestBackupOfRepairedObjects(t *testing.T) {
 	}
 	makeBackup(h, dir)
 	if check := h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 || damaged == 0 {
-		t.Fatalf("%d objects are damaged: %s", damaged, findings(check))
+		t.Fatalf("%d objects were damaged, and not all repaired: %s", damaged, findings(check))
 	}
 	h.idle()
 	makeBackup(h, dir)
 	restored(h, dir).wantClean("after the restore", "a:1")
 }
 
-// Backups that are made while images come and go are whole, each time.
+// A backup that is made while images are pushed and removed can be restored and repaired.
 func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")
@@ -180,7 +182,7 @@ func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	work.Wait()
 	again := restored(h, dir)
 	again.idle()
-	// Images may have come or gone between the copies of the catalog and of the registry.
+	// Images may have been pushed or removed between the copies of the catalog and of the registry.
 	if check := again.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() > 0 {
 		t.Errorf("the restored hub: %s", findings(check))
 	}
@@ -190,7 +192,7 @@ func TestBackupWhileImagesComeAndGo(t *testing.T) {
 	}
 }
 
-// A backup of a hub that has lost objects is not complete, and cannot be restored.
+// A backup of a hub that has lost objects fails, and cannot be restored.
 func TestIncompleteBackup(t *testing.T) {
 	t.Parallel()
 	h, dir := startLocalHub(t), filepath.Join(t.TempDir(), "backup")

@@ -20,7 +20,7 @@ import (
 	"lighter/wire"
 )
 
-// badImage is an image that cannot be ingested, and what the reason must mention.
+// badImage is an image that cannot be ingested, with texts that the reason must mention.
 type badImage struct {
 	image   fakeImage
 	reasons []string
@@ -103,6 +103,7 @@ func manyFiles(n int) []tarball.Item {
 	return items
 }
 
+// small configures low limits of images.
 func small(c *hub.Config) { c.Limits.LayerBytes, c.Limits.Entries = 1<<20, 1000 }
 
 // An image that cannot be ingested fails with a reason, and leaves nothing behind.
@@ -131,14 +132,15 @@ func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 		h.unchanged(name, before)
 		if _, err := h.add(wire.Add{Name: repository + ":1"}); err == nil ||
 			!strings.Contains(err.Error(), bad.reasons[0]) {
-			t.Errorf("%s, pushed again: %v", name, err)
+			t.Errorf("%s, requested again: %v, want an error with %q", name, err, bad.reasons[0])
 		}
 		h.unchanged(name+", once more", before)
 	}
 	h.pushReady("good:2", image(lowerTar, upperTar))
 }
 
-// unchanged checks that the hub has what it had before, and that no other file is left.
+// unchanged checks that the hub has the same objects and rows as before, and that neither scratch
+// files nor uploads are left.
 func (h *testHub) unchanged(what string, before holdings) {
 	h.t.Helper()
 	if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(before) {
@@ -147,7 +149,7 @@ func (h *testHub) unchanged(what string, before holdings) {
 	if left := files(h.t, rootdir.Scratch(h.config.Root)); len(left) > 0 {
 		h.t.Errorf("%s: left in the scratch space: %v", what, left)
 	}
-	// A copy that is ended cleans up in the background.
+	// A cancelled copy cleans up in the background.
 	for range 500 {
 		if h.uploads() == "" {
 			return
@@ -182,8 +184,8 @@ func TestBadManifestsAreRefused(t *testing.T) {
 	}
 }
 
-// A damaged blob in the registry is found when an image needs it, and deleted: the next push
-// uploads it again.
+// A damaged blob in the registry is found and deleted when an image with it is ingested. So the
+// next push uploads it again.
 func TestDamagedBlobIsReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -208,7 +210,7 @@ func TestDamagedBlobIsReplaced(t *testing.T) {
 		images := h.settled("a:1")
 		if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, bad.want) ||
 			strings.Contains(images[0].Error, "\n") {
-			t.Errorf("%s: %+v, want one failed image", name, images)
+			t.Errorf("%s: %+v, want one failed image with the reason %q", name, images, bad.want)
 		}
 		h.unchanged(name, before)
 		if status, _, _ := h.do("HEAD", "/v2/a/blobs/"+layer.String(), nil); status != http.StatusNotFound {
@@ -220,7 +222,7 @@ func TestDamagedBlobIsReplaced(t *testing.T) {
 	}
 }
 
-// An image that crashes the hub is given up after some tries.
+// An image during whose ingestion the hub ends three times fails.
 func TestImageThatCrashesTheHub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -235,7 +237,7 @@ func TestImageThatCrashesTheHub(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := c.Catalog().Jobs.Claim(ctx, c.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour) // and the hub dies
+		_, err := c.Catalog().Jobs.Claim(ctx, c.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour) // and the hub ends
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,6 +247,6 @@ func TestImageThatCrashesTheHub(t *testing.T) {
 	}
 	images := runHub(t, openHub(t, h.config)).settled("a:1")
 	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "the hub ended") {
-		t.Errorf("images %+v, want it failed", images)
+		t.Errorf("images %+v, want one failed image with the reason that the hub ended", images)
 	}
 }

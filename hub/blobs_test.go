@@ -22,13 +22,13 @@ import (
 	"lighter/wire"
 )
 
-// collectBlobs collects the registry's blobs twice: the first run sees some of them for the first
-// time. Nothing is kept for a while.
+// collectBlobs collects the registry's blobs twice, without a delay: the first run only notes blobs
+// that are new to it.
 func (h *testHub) collectBlobs() (all blobs.Result) {
 	h.t.Helper()
 	h.Blobs().Delay = 0
 	for range 2 {
-		time.Sleep(2 * time.Millisecond) // what was touched is older than the run, by a millisecond
+		time.Sleep(2 * time.Millisecond) // so that all blobs were touched at least a millisecond before the run
 		plan, err := h.Blobs().Plan(h.t.Context())
 		if err != nil {
 			h.t.Fatal(err)
@@ -37,11 +37,11 @@ func (h *testHub) collectBlobs() (all blobs.Result) {
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		sure, upTo := plan, plan // without and with the layers for which other registries are asked
-		sure.Released, sure.Bytes = result.Released, result.Bytes
-		upTo.Released, upTo.Bytes = result.Released, result.Bytes
-		if result != sure || result.Released > plan.Released || result.Bytes > plan.Bytes {
-			h.t.Errorf("the dry run says %+v, the collection has done %+v", plan, result)
+		// Plan asks no other registries: it counts layers that Collect may not release.
+		same := plan
+		same.Released, same.Bytes = result.Released, result.Bytes
+		if result != same || result.Released > plan.Released || result.Bytes > plan.Bytes {
+			h.t.Errorf("the collection has done %+v, want at most what the dry run says, %+v", result, plan)
 		}
 		all.Links += result.Links
 		all.Blobs += result.Blobs
@@ -51,8 +51,8 @@ func (h *testHub) collectBlobs() (all blobs.Result) {
 	return all
 }
 
-// What no image and no tag names is deleted from the registry, with all its links. Everything else
-// stays.
+// Blobs and manifests that no image and no tag names are deleted from the registry, with all their
+// links. All others stay.
 func TestUnnamedBlobsAreCollected(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -69,10 +69,10 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 	}
 	before := files(t, registryDir(h.config))
 	if result, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err != nil || result != (blobs.Result{}) {
-		t.Errorf("collected %+v within the day, %v", result, err)
+		t.Errorf("collected %+v within a day, %v, want nothing", result, err)
 	}
 	if now := files(t, registryDir(h.config)); len(now) != len(before) {
-		t.Errorf("%d files of the registry remain of %d", len(now), len(before))
+		t.Errorf("%d files of the registry are left, want %d", len(now), len(before))
 	}
 	h.collectBlobs()
 	if h.stores(digest.FromString("nothing names it")) || h.stores(loose) || !h.stores(lower) || !h.stores(upper) {
@@ -97,7 +97,7 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Errorf("verify: %s", problems)
 	}
-	// All of it can be pushed again.
+	// The deleted image can be pushed again.
 	h.pushReady("a:2", image(lowerTar, upperTar))
 	h.collectBlobs()
 	if problems := h.problems("a:2"); problems != "" {
@@ -105,7 +105,7 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 	}
 }
 
-// Children of an index, attestations and images that are not ingested stay as long as the name.
+// All members of an index stay as long as its name, also images that are not ingested.
 func TestMembersOfAnIndexAreKept(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -127,11 +127,11 @@ func TestMembersOfAnIndexAreKept(t *testing.T) {
 	}
 	h.collectBlobs()
 	if left := h.registryFiles("blobs/sha256"); len(left) > 0 {
-		t.Errorf("left in the registry: %q, of index %s", left, root)
+		t.Errorf("after the removal of index %s, the registry has %q, want nothing", root, left)
 	}
 }
 
-// A push whose client has found a blob can rely on it, whenever the collection runs.
+// If a client finds a blob while a collection runs, between mark and sweep, the blob stays.
 func TestPushesRelyOnWhatTheyFound(t *testing.T) {
 	t.Parallel()
 	manifest, config, parts := image(lowerTar).build()
@@ -167,17 +167,17 @@ func TestPushesRelyOnWhatTheyFound(t *testing.T) {
 			h.pushBlob("b", config)
 			h.Blobs().Marked = func() {
 				if got := find.find(h); got != find.want {
-					t.Errorf("%d, want %d", got, find.want)
+					t.Errorf("the client got %d, want %d", got, find.want)
 				}
 				h.do("HEAD", "/v2/"+repository+"/blobs/"+digest.FromBytes(config).String(), nil)
 			}
 			h.Blobs().Delay = 0
-			time.Sleep(2 * time.Millisecond) // what was touched is older than the run
+			time.Sleep(2 * time.Millisecond) // so that all blobs were touched before the run
 			if _, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err != nil {
 				t.Fatal(err)
 			}
 			if found := find.want < 300; h.stores(layer) != found {
-				t.Errorf("stored: %t, want %t", h.stores(layer), found)
+				t.Errorf("the blob is stored: %t, want %t", h.stores(layer), found)
 			} else if !found {
 				return
 			}
@@ -190,8 +190,8 @@ func TestPushesRelyOnWhatTheyFound(t *testing.T) {
 	}
 }
 
-// A manifest that is pushed between mark and sweep keeps its blobs, also if its client had found
-// them long ago.
+// A manifest that is pushed between mark and sweep keeps its blobs, also if its client found them
+// long before.
 func TestManifestPushedDuringCollection(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -200,7 +200,7 @@ func TestManifestPushedDuringCollection(t *testing.T) {
 	for _, b := range append(parts, config) {
 		h.pushBlob("a", b)
 	}
-	// The same for a manifest that has lost its name, and gets another one.
+	// The same for a manifest that has lost its tag and gets another tag.
 	old := h.push("b:1", image(upperTar))
 	h.ready("b:1")
 	_, body, header := h.do("GET", "/v2/b/manifests/1", nil, "Accept", v1.MediaTypeImageManifest)
@@ -209,7 +209,7 @@ func TestManifestPushedDuringCollection(t *testing.T) {
 		h.pushManifest("a", "1", manifest.MediaType, manifest)
 		mediaType := header.Get("Content-Type")
 		if status, _, _ := h.do("PUT", "/v2/b/manifests/2", body, "Content-Type", mediaType); status != 201 {
-			t.Errorf("push manifest %s again: %d", old, status)
+			t.Errorf("push manifest %s again: %d, want 201", old, status)
 		}
 	}
 	h.Blobs().Delay = 0
@@ -238,7 +238,7 @@ func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
 	}
 	deletion, may, err := catalog.Begin(t.Context(), layer.String(), now.Add(time.Hour), time.Minute)
 	if err != nil || !may {
-		t.Fatalf("%t, %v", may, err)
+		t.Fatalf("begin the deletion: %t, %v, want true", may, err)
 	}
 	answers := make(chan int, 2)
 	for range 2 {
@@ -255,7 +255,7 @@ func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
 	}
 	select {
 	case status := <-answers:
-		t.Errorf("answered %d for a blob that is being deleted", status)
+		t.Errorf("answered %d for a blob that is being deleted, want the client to wait", status)
 	case <-time.After(300 * time.Millisecond):
 	}
 	if err := h.Registry().Drop(t.Context(), layer.String()); err != nil {
@@ -266,15 +266,15 @@ func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
 	}
 	for range 2 {
 		if status := <-answers; status != http.StatusNotFound {
-			t.Errorf("the blob was deleted: %d, want 404", status)
+			t.Errorf("after the deletion: %d, want 404", status)
 		}
 	}
 	h.pushBlob("a", []byte("layer"))
 	h.expectBlob("a", layer, []byte("layer"))
 }
 
-// Layers that a hub stores although they need not be stored are released, if their registry still
-// has them.
+// With keep_blobs = until-upstream, the collection deletes (releases) stored layers of added images
+// that their registry still has.
 func TestLayersAreReleased(t *testing.T) {
 	t.Parallel()
 	lower, lowerBytes := layerOf(lowerTar)
@@ -284,7 +284,7 @@ func TestLayersAreReleased(t *testing.T) {
 	h.added(wire.Add{Source: r.source(), Name: "a:1"})
 	h.pushReady("b:1", image(upperTar))
 	if result := h.collectBlobs(); result != (blobs.Result{}) || !h.stores(lower) {
-		t.Errorf("collected %+v, stored: %t", result, h.stores(lower))
+		t.Errorf("with keep_blobs = always, collected %+v, want nothing; layer stored: %t", result, h.stores(lower))
 	}
 	h.config.KeepBlobs = "until-upstream"
 	h = h.restart()
@@ -292,11 +292,11 @@ func TestLayersAreReleased(t *testing.T) {
 	delete(r.blobs, lower)
 	h.collectBlobs()
 	if !h.stores(lower) {
-		t.Error("a layer that nobody else has was released")
+		t.Error("a layer that no other registry has was released")
 	}
 	r.blobs[lower] = gone
 	if result := h.collectBlobs(); result.Released != 1 || h.stores(lower) || !h.stores(upper) {
-		t.Errorf("collected %+v; stored: lower layer %t, want not; upper layer, which was pushed, too, %t",
+		t.Errorf("collected %+v; stored: lower layer %t, upper layer %t, want only the pushed, upper one",
 			result, h.stores(lower), h.stores(upper))
 	}
 	h.expectBlob("a", lower, lowerBytes)
@@ -306,10 +306,10 @@ func TestLayersAreReleased(t *testing.T) {
 	}
 	h.collectBlobs()
 	if h.stores(upper) {
-		t.Error("a layer that only the other registry needs to have is stored")
+		t.Error("after the pushed image was removed, its layer, which the other registry has, is stored")
 	}
 	h.expectBlob("a", upper, upperBytes)
-	// When the image is removed, nothing is left of it.
+	// When the image is removed, its layers and their sources are forgotten.
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
 	}
@@ -318,12 +318,12 @@ func TestLayersAreReleased(t *testing.T) {
 		t.Errorf("a layer of a removed image: %d, want 404", status)
 	}
 	if left, err := h.Catalog().Blobs.AllUpstreams(t.Context()); err != nil || len(left) > 0 {
-		t.Errorf("left in the catalog: %+v, %v", left, err)
+		t.Errorf("sources left in the catalog: %+v, %v, want none", left, err)
 	}
 }
 
-// A hub that keeps no layers serves those of pushed images until they are ingested, and then says
-// so.
+// With keep_blobs = never, the hub serves layers of a pushed image until the image is ingested.
+// Afterwards it answers 404 with the reason.
 func TestKeepNever(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.KeepBlobs = "never" })
@@ -333,7 +333,7 @@ func TestKeepNever(t *testing.T) {
 	h.collectBlobs()
 	lower, lowerBytes := layerOf(lowerTar)
 	if h.stores(lower) {
-		t.Error("a layer is stored")
+		t.Error("a layer of a ready image is stored")
 	}
 	status, _, body, _ := h.getBlob("a", lower)
 	if status != 404 || !strings.Contains(string(body), "keep_blobs") {
@@ -345,12 +345,12 @@ func TestKeepNever(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Errorf("verify: %s", problems)
 	}
-	// It can be pushed again.
+	// The image can be pushed again.
 	h.pushReady("a:2", image(lowerTar, upperTar))
 	h.expectBlob("a", lower, lowerBytes)
 }
 
-// Uploads that nobody finishes end after a day, and others do not.
+// Uploads that began more than a day ago are deleted. Younger ones stay.
 func TestUnfinishedUploadsEnd(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -361,7 +361,7 @@ func TestUnfinishedUploadsEnd(t *testing.T) {
 	}
 	begun := h.registryFiles("startedat")
 	if len(begun) != 2 {
-		t.Fatalf("%d uploads", len(begun))
+		t.Fatalf("%d uploads have begun, want 2", len(begun))
 	}
 	old := time.Now().Add(-25 * time.Hour).UTC().Format(time.RFC3339)
 	file := filepath.Join(registryDir(h.config), begun[0])
@@ -376,7 +376,7 @@ func TestUnfinishedUploadsEnd(t *testing.T) {
 	}
 }
 
-// A mark that is not complete deletes nothing.
+// If a manifest cannot be read, the collection fails and deletes nothing.
 func TestUnreadableManifestStopsTheCollection(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -395,15 +395,15 @@ func TestUnreadableManifestStopsTheCollection(t *testing.T) {
 		t.Error("the layer was deleted")
 	}
 	if _, err := os.Stat(h.blobFile(digest.FromString("loose"))); err != nil {
-		t.Errorf("deleted with an incomplete mark: %v", err)
+		t.Errorf("a blob that nothing names was deleted: %v", err)
 	}
 }
 
-// collectOnce collects the registry's blobs once. Nothing is kept for a while.
+// collectOnce collects the registry's blobs once, without a delay.
 func (h *testHub) collectOnce() (blobs.Result, error) {
 	h.t.Helper()
 	h.Blobs().Delay = 0
-	time.Sleep(2 * time.Millisecond) // what was touched is older than the run, by a millisecond
+	time.Sleep(2 * time.Millisecond) // so that all blobs were touched at least a millisecond before the run
 	return h.Blobs().Collect(h.t.Context(), &report.Progress{})
 }
 
@@ -426,7 +426,7 @@ func TestBlobsOfALostManifestStay(t *testing.T) {
 			index.SchemaVersion = 2
 			root := h.pushManifest("index", "1", index.MediaType, index)
 			h.ready("index:1")
-			for i := range 3 { // so that not most images are lost
+			for i := range 3 { // so that most images are not lost
 				h.pushReady(fmt.Sprintf("other:%d", i), image(lowerTar, upperTar))
 			}
 			loose := h.pushBlob("other", []byte("nothing names it"))
@@ -465,7 +465,7 @@ func TestBlobsOfALostManifestStay(t *testing.T) {
 	}
 }
 
-// If the registry's files are not there, or are those of another hub, nothing is deleted.
+// If the registry's files are missing, the collection fails and deletes no blob.
 func TestBlobsOfAnotherRegistryStay(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -492,8 +492,9 @@ func TestBlobsOfAnotherRegistryStay(t *testing.T) {
 	h.wantClean("with the registry", "a0:1", "a1:1", "a2:1")
 }
 
-// A collection asks another registry once if it wants a login or does not answer, however many
-// layers came from there. It asks for a limited time, and its dry run does not ask.
+// If another registry refuses access or fails, a collection sends it one request only, however many
+// layers came from there. A collection asks other registries for a limited time. Its dry run sends
+// no requests.
 func TestOtherRegistriesAreAskedOnce(t *testing.T) {
 	t.Parallel()
 	for what, status := range map[string]int{
@@ -529,7 +530,7 @@ func TestOtherRegistriesAreAskedOnce(t *testing.T) {
 				}
 			}
 			away.Store(true)
-			for range 2 { // the first run sees some blobs for the first time
+			for range 2 { // the first run only notes blobs that are new to it
 				collect("while it "+what, 0, 1)
 			}
 			away.Store(false)
@@ -538,7 +539,7 @@ func TestOtherRegistriesAreAskedOnce(t *testing.T) {
 			h.Blobs().AskTime = time.Minute
 			collect("when it answers again", 0, 4)
 			asked.Store(0)
-			time.Sleep(2 * time.Millisecond) // as collectOnce does
+			time.Sleep(2 * time.Millisecond) // so that all blobs were touched before the plan
 			plan, err := h.Blobs().Plan(t.Context())
 			if n := asked.Load(); err != nil || plan.Released != 4 || n != 0 {
 				t.Errorf("the dry run says %+v, %v, after %d requests, want 4 layers and no request", plan, err, n)

@@ -34,7 +34,7 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	r := startRegistry(t, image(lowerTar, upperTar))
 	slow := digest.FromBytes(gzipped(upperTar))
 	ended := make(chan struct{})
-	t.Cleanup(func() { close(ended) }) // before the registry's server is
+	t.Cleanup(func() { close(ended) }) // before the registry's server is closed
 	r.spoil = func(w http.ResponseWriter, req *http.Request, d digest.Digest, _ []byte) bool {
 		if d != slow {
 			return false
@@ -48,23 +48,23 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	}
 	_, err := h.add(wire.Add{Source: r.source(), Name: "slow:1"})
 	if err == nil || !strings.Contains(err.Error(), "image_minutes") {
-		t.Fatalf("add ended with %v", err)
+		t.Fatalf("add ended with %v, want an error that mentions image_minutes", err)
 	}
 	images := h.settled("slow:1")
 	if len(images) != 1 || images[0].State != wire.StateFailed ||
 		!strings.Contains(images[0].Error, "took longer than") {
-		t.Fatalf("images %+v", images)
+		t.Fatalf("images %+v, want one failed image with the reason that it took too long", images)
 	}
 	h.stop()
 	again := runHub(t, openHub(t, c)) // with as much time as usual
 	if images := again.settled("slow:1"); len(images) != 1 || images[0].State != wire.StateFailed {
-		t.Errorf("after a restart: %+v, want it failed still", images)
+		t.Errorf("after a restart: %+v, want it still failed", images)
 	}
 	again.pushReady("next:1", image(lowerTar))
 }
 
-// stuck replaces a file by a pipe: readers that open it wait until release is called. release waits
-// until done returns true.
+// stuck replaces a file by a pipe, so readers that open it wait until release is called. release
+// puts the file back, and returns when done returns true.
 func stuck(t *testing.T, file string) (release func(done func() bool)) {
 	t.Helper()
 	aside, fifo := file+".aside", file+".fifo"
@@ -80,9 +80,9 @@ func stuck(t *testing.T, file string) (release func(done func() bool)) {
 			}
 		}
 		for !done() {
-			if writer, err := os.OpenFile(fifo, os.O_RDWR, 0); err == nil { // lets those in who wait
+			if writer, err := os.OpenFile(fifo, os.O_RDWR, 0); err == nil { // lets waiting readers open the pipe
 				time.Sleep(5 * time.Millisecond)
-				writer.Close() // and has them read nothing
+				writer.Close() // they read nothing
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func (h *testHub) get(path string, statuses chan<- *http.Response) {
 	statuses <- res
 }
 
-// Requests that show traces are bounded apart from those that report traces.
+// Requests that show traces and requests that report traces have separate bounds.
 func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -120,7 +120,7 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	for range readers {
 		go h.get("/lighter/1/default/traces?name=a:1", answers)
 	}
-	first := <-answers // when all places are taken, and have been for a while
+	first := <-answers // arrives when the requests have filled the bound for a while
 	if first.StatusCode != http.StatusServiceUnavailable || first.Header.Get("Retry-After") == "" {
 		t.Errorf("a request beyond the bound: %s, %v, want 503 with Retry-After", first.Status, first.Header)
 	}
@@ -133,7 +133,7 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	release(func() bool { return len(answers) == readers-1 })
 }
 
-// Open connections are bounded. A waiting connection is accepted when another one is closed.
+// Open connections are bounded. A further connection waits until another one is closed.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
@@ -210,8 +210,8 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 	release(func() bool { return len(answers) == 32 })
 }
 
-// Trees of chains that are not the top of an image are made on request. A bounded number of them is
-// kept, the most recently used. Others are made again on request.
+// Trees of chains that are not the top of an image are made on request. The most recently used ones
+// are kept, up to a bound. Others are made again on request.
 func TestDerivedTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
@@ -233,7 +233,7 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 		}
 	}
 	if n := len(files(t, filepath.Join(objectsDir(h.config), "indexes"))); n != before+3 {
-		t.Errorf("%d indexes are kept for the %d chains of an image", n, all)
+		t.Errorf("%d indexes are kept for the %d chains of an image, want %d", n, all, before+3)
 	}
 	if problems, err := h.Verifier().Verify(t.Context(), "a:1",
 		func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
@@ -250,6 +250,6 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if n := len(files(t, filepath.Join(objectsDir(h.config), "indexes"))); n != before+1+3 {
-		t.Errorf("%d indexes are kept for the %d chains of two images", n, all)
+		t.Errorf("%d indexes are kept for the %d chains of two images, want %d", n, all, before+1+3)
 	}
 }

@@ -28,7 +28,7 @@ import (
 )
 
 // countRequests returns the configuration of a hub whose requests to its bucket are counted. counts
-// returns the number of lists and of other requests since its last call.
+// returns the numbers of list requests and of other requests since its last call.
 func countRequests(t *testing.T, c hub.Config) (through hub.Config, counts func() (lists, others int64)) {
 	t.Helper()
 	var lists, others atomic.Int64
@@ -43,8 +43,8 @@ func countRequests(t *testing.T, c hub.Config) (through hub.Config, counts func(
 	return through, func() (int64, int64) { return lists.Swap(0), others.Swap(0) }
 }
 
-// A collection that finds nothing asks S3 for lists of 1,000 files, and for tags and manifests. It
-// does not ask about each file.
+// A collection that finds nothing lists files on S3, 1,000 at a time, and reads tags and manifests.
+// It sends no request for each file.
 func TestCollectionTakesFewRequests(t *testing.T) {
 	t.Parallel()
 	const images = 40
@@ -63,12 +63,13 @@ func TestCollectionTakesFewRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if lists, others := counts(); lists > mostLists || others > mostOthers {
-		t.Errorf("%d lists and %d other requests for %d images, want %d and %d at most", lists, others, images,
+		t.Errorf("%d list requests and %d other requests for %d images, want %d and %d at most", lists, others, images,
 			mostLists, mostOthers)
 	}
 }
 
-// All repositories are on some page, whatever the order of their files is.
+// Each repository is on exactly one page, also if the order of names differs from the order of
+// their files.
 func TestPagesOfRepositories(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -95,11 +96,11 @@ func TestPagesOfRepositories(t *testing.T) {
 	}
 }
 
-// retryable is a client's transport that notes answers that are failures of the hub, and not
-// requests to try again later.
+// retryable is a transport of a client. It notes answers with a 5xx status that do not ask the
+// client to try again later.
 type retryable struct {
 	mu  sync.Mutex
-	bad []string
+	bad []string // METHOD PATH: STATUS
 }
 
 func (r *retryable) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -113,10 +114,11 @@ func (r *retryable) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// While each kind of fault of S3 happens now and then, a push succeeds, or is answered that it may
-// be tried again and then succeeds. In the end the hub has the same as without faults.
+// For each kind of fault, S3 fails every fifth request. A push then succeeds, or gets 503 with
+// Retry-After and succeeds when it is tried again. In the end the hub has the same as without
+// faults.
 func TestPushToAFaultyBucket(t *testing.T) {
-	const faultOf = 5 // requests
+	const faultEvery = 5 // requests
 	var layers []ggcr.Layer
 	for _, b := range [][]byte{lowerTar, upperTar, tarball.Of(tarball.File("large", noise(1, 18<<20)))} {
 		layers = append(layers, static.NewLayer(b, types.OCIUncompressedLayer))
@@ -147,7 +149,7 @@ func TestPushToAFaultyBucket(t *testing.T) {
 			t.Parallel()
 			c := hubConfig(t)
 			var faulty atomic.Bool
-			fault := s3.Every(faultOf, s3.Faults[fault])
+			fault := s3.Every(faultEvery, s3.Faults[fault])
 			through, proxy, err := s3.Proxy(c.Bucket, func(w http.ResponseWriter, req *http.Request,
 				forward http.HandlerFunc) {
 				if faulty.Load() {
@@ -169,7 +171,7 @@ func TestPushToAFaultyBucket(t *testing.T) {
 				tries++
 			}
 			if err != nil || len(client.bad) > 0 {
-				t.Fatalf("after %d tries: %v, with the answers %v", tries, err, client.bad)
+				t.Fatalf("after %d tries: %v, with the answers %v, want none but 503", tries, err, client.bad)
 			}
 			h.ready("a:1")
 			faulty.Store(false)

@@ -36,8 +36,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// A hub uses the current certificate in its files. If that is unusable, it logs an error and keeps
-// the last good one.
+// A hub uses the current certificate in its files. If the new files are unusable, the hub logs an
+// error and keeps the last good certificate.
 func TestCertificatesAreRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -67,7 +67,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		}
 	})
 	shown := func() string {
-		// what is shown is looked at
+		// The test checks the certificate's name only.
 		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		}
 	}
 	if name := shown(); name != "first" {
-		t.Fatalf("the hub uses the certificate of %q", name)
+		t.Fatalf("the hub uses the certificate of %q, want first", name)
 	}
 	second.Write(t, c.TLSCert, c.TLSKey)
 	until("the second certificate is used", func() bool { return shown() == "second" })
@@ -97,8 +97,8 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	})
 	first.Write(t, c.TLSCert, c.TLSKey)
 	until("the first certificate is used again", func() bool { return shown() == "first" })
-	// once between the writing of the two files
+	// It may be logged once more, between the writing of the two files.
 	if n := strings.Count(log.String(), "cannot use changed files"); n > 2 {
-		t.Errorf("it is logged %d times, want once", n)
+		t.Errorf("the unusable pair is logged %d times, want at most twice", n)
 	}
 }

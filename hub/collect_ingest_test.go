@@ -16,7 +16,7 @@ import (
 	"lighter/wire"
 )
 
-// prepare ingests an image up to its publication, which the returned function is.
+// prepare ingests an image up to its publication. publish publishes it.
 func (h *testHub) prepare(name string, i fakeImage) (publish func() error) {
 	h.t.Helper()
 	ctx, c := h.t.Context(), h.Catalog()
@@ -47,8 +47,8 @@ func (h *testHub) prepare(name string, i fakeImage) (publish func() error) {
 	}
 }
 
-// A collection that has removed chunks and layers while an image is ingested, which needs them,
-// makes the ingestion begin again.
+// If a collection removes chunks and layers that an image in ingestion needs, the publication
+// fails, so the ingestion begins again.
 func TestCollectionDuringIngestion(t *testing.T) {
 	t.Parallel()
 	for name, i := range map[string]fakeImage{
@@ -68,18 +68,18 @@ func TestCollectionDuringIngestion(t *testing.T) {
 			h.remove("goes:1")
 			prepared := h.prepare("new:1", i)
 			if done := h.collect(0); done.Trees != 1 || done.Layers != 1 || done.Packs != 1 {
-				t.Fatalf("the collection has done %+v", done)
+				t.Fatalf("the collection has done %+v, want one tree, layer and pack freed", done)
 			}
 			if err := prepared(); err == nil || !strings.Contains(err.Error(), catalog.ErrCollected.Error()) {
-				t.Errorf("error %v, want one that says that collection has removed something", err)
+				t.Errorf("error %v, want one that says that a collection has removed something", err)
 			}
 			h.consistent()
 		})
 	}
 }
 
-// An image that is published while a collection runs keeps all that it needs, also what the
-// collection was about to remove.
+// An image that is published while a collection runs keeps everything that it needs, also objects
+// that the collection was about to remove.
 func TestIngestionDuringCollection(t *testing.T) {
 	t.Parallel()
 	for step, i := range map[string]fakeImage{
@@ -105,7 +105,7 @@ func TestIngestionDuringCollection(t *testing.T) {
 			}
 			h.collect(0)
 			if !published {
-				t.Fatal("the collection has not come to that step")
+				t.Fatalf("the collection has not reached the step %q", step)
 			}
 			h.collect(0)
 			h.fetchTree(h.settled("new:1")[0].Chain)
@@ -113,8 +113,8 @@ func TestIngestionDuringCollection(t *testing.T) {
 	}
 }
 
-// Of two images that are ingested at the same time and have chunks in common, the second one stores
-// these once more. The collection frees them.
+// If two images with common chunks are ingested at the same time, both store these chunks. The
+// collection frees one copy.
 func TestChunksThatWereStoredTwiceAreFreed(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

@@ -28,24 +28,24 @@ import (
 	"lighter/wire"
 )
 
-// soak says that the long form of a test runs.
+// soak is true if the long form of tests runs.
 var soak = os.Getenv("LIGHTER_SOAK") != ""
 
 // model makes random changes of a hub, and knows which trees and blobs the hub has to serve.
 type model struct {
 	h       *testHub
 	random  *rand.Rand
-	broken  string        // what the hub's mark overlooks
-	delay   time.Duration // how long trees stay that no image has
+	broken  string        // kind of needed rows that the hub's mark overlooks; empty: none
+	delay   time.Duration // how long trees of removed images stay
 	layers  [][]byte
 	images  map[string]fakeImage
-	trees   map[string][]chunk.ID                      // that the images need, by name
-	held    map[string]chunk.ID                        // by holder
-	kept    map[chunk.ID]bool                          // of removed images, if they stay for a while
-	earlier map[chunk.ID]map[chunk.ID]*index.Locations // that nodes may have, by tree and digest
+	trees   map[string][]chunk.ID                      // that images need, by name of the image
+	held    map[string]chunk.ID                        // tree of each holder
+	kept    map[chunk.ID]bool                          // trees of removed images, if delay is set
+	earlier map[chunk.ID]map[chunk.ID]*index.Locations // that nodes may still have, by tree and digest of the locations
 }
 
-// newModel returns a model. With every second seed, trees of removed images stay for a while.
+// newModel returns a model. With odd seeds, trees of removed images stay for an hour.
 func newModel(t *testing.T, seed uint64, broken string) *model {
 	m := &model{random: rand.New(rand.NewPCG(seed, 1)),
 		broken: broken, images: map[string]fakeImage{}, trees: map[string][]chunk.ID{}, held: map[string]chunk.ID{},
@@ -56,7 +56,7 @@ func newModel(t *testing.T, seed uint64, broken string) *model {
 	m.h = startHub(t, func(c *hub.Config) {
 		c.GC = hub.GC{DelayMinutes: int64(m.delay / time.Minute), KeepMinutes: 60}
 	})
-	for range 10 { // with many chunks in common
+	for range 10 { // the layers have many chunks in common
 		files := seeds(1, 30)
 		m.random.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
 		m.layers = append(m.layers, layer(files[:1+m.random.IntN(20)]...))
@@ -76,7 +76,7 @@ func (m *model) step() (string, error) {
 	case n < 11 && len(m.images) > 0:
 		return "request the tree of a lower chain", m.lower()
 	case n < 12 && len(m.images) > 0:
-		return "lay out", m.layOut()
+		return "report a start", m.reportStart()
 	case n < 14 && len(m.images) > 0:
 		return "hold", m.hold()
 	case n < 15:
@@ -93,7 +93,8 @@ func (m *model) step() (string, error) {
 	return "collect", m.collect()
 }
 
-// choose sets for how long the next collection keeps rewritten packs.
+// choose waits until the hub is idle, and chooses how long the next collection keeps rewritten
+// packs.
 func (m *model) choose() {
 	m.h.idle()
 	m.h.Collector().Keep = []time.Duration{0, time.Hour}[m.random.IntN(2)]
@@ -106,7 +107,7 @@ func (m *model) choose() {
 func (m *model) collect() error {
 	m.choose()
 	m.h.Blobs().Delay = 0
-	time.Sleep(2 * time.Millisecond) // what was touched is older than the run
+	time.Sleep(2 * time.Millisecond) // so that all blobs were touched before the run
 	overlooks := map[string]func() (back func()){
 		"chunks": m.overlookChunks,
 		"images": func() func() {
@@ -231,8 +232,8 @@ func (m *model) lower() error {
 	return nil
 }
 
-// layOut reports a start of an image.
-func (m *model) layOut() error {
+// reportStart reports a start of an image, and waits for the layout.
+func (m *model) reportStart() error {
 	name := m.anyImage()
 	e := m.h.extents(m.trees[name][0].String())
 	files := len(filesOf(m.h.t, e))
@@ -243,6 +244,7 @@ func (m *model) layOut() error {
 	return nil
 }
 
+// hold reports that a node has the tree of an image.
 func (m *model) hold() error {
 	holder, tree := fmt.Sprint("node-", m.random.IntN(3)), m.trees[m.anyImage()][0]
 	m.held[holder] = tree
@@ -252,6 +254,7 @@ func (m *model) hold() error {
 	return err
 }
 
+// release forgets a holder.
 func (m *model) release() error {
 	for holder := range m.held {
 		delete(m.held, holder)
@@ -281,6 +284,7 @@ func (m *model) collectAndKill() error {
 	return nil
 }
 
+// collectBeside starts a collection, pushes an image meanwhile, and collects again.
 func (m *model) collectBeside() error {
 	m.choose()
 	if _, err := m.h.Collector().Start(m.h.t.Context()); err != nil {
@@ -360,7 +364,8 @@ func (m *model) check() error {
 	return nil
 }
 
-// checkLocations reads every chunk of a tree at the places in its present and earlier locations.
+// checkLocations reads every chunk of a tree at the places in its earlier locations, and notes its
+// present locations.
 func (m *model) checkLocations(tree chunk.ID) error {
 	extents := m.h.extents(tree.String())
 	now, sum := fetchNewer(m.h.t, m.h.origins(), extents.Header, chunk.ID{})
@@ -406,7 +411,7 @@ func (m *model) checkBlobs(name string, i fakeImage) error {
 	}
 	status, got, _ := m.h.do("GET", "/v2/"+repository+"/manifests/"+tag, nil, "Accept", manifest.MediaType)
 	if status != 200 || !bytes.Equal(got, want) {
-		return fmt.Errorf("its manifest: %d %s", status, got)
+		return fmt.Errorf("manifest: %d %s, want 200 and %s", status, got, want)
 	}
 	for _, want := range append(blobs, config) {
 		d := digest.FromBytes(want)
@@ -426,8 +431,8 @@ func idOf(t *testing.T, text string) chunk.ID {
 	return id
 }
 
-// modelSeeds returns the seeds of the models that run, and the number of their steps. In the long
-// form the seeds are random. LIGHTER_SEED runs one again.
+// modelSeeds returns the seeds of the models that run, and the number of their steps. The long form
+// adds random seeds and more steps. LIGHTER_SEED=N runs only seed N.
 func modelSeeds(t *testing.T) (seeds []uint64, steps int) {
 	seeds, steps = []uint64{0, 1}, 40
 	if soak {
@@ -446,9 +451,9 @@ func modelSeeds(t *testing.T) (seeds []uint64, steps int) {
 	return seeds, steps
 }
 
-// Whatever happens in which order, every tree that an image has or a node holds can be read, also
-// with locations that a node has had for a while, and every image can be pulled. In the end nothing
-// is left.
+// After any sequence of changes, every tree that an image has or a node holds can be read, also
+// with earlier locations, and every image can be pulled. After the removal of all images and
+// holders, nothing is left.
 func TestCollectionModel(t *testing.T) {
 	t.Parallel()
 	seeds, steps := modelSeeds(t)
@@ -457,7 +462,7 @@ func TestCollectionModel(t *testing.T) {
 			t.Parallel()
 			defer func() {
 				if t.Failed() {
-					t.Logf("again: LIGHTER_SEED=%d, with LIGHTER_SOAK as it is: %t", seed, soak)
+					t.Logf("to run this again, set LIGHTER_SEED=%d; LIGHTER_SOAK is set: %t", seed, soak)
 				}
 			}()
 			m := newModel(t, seed, "")
@@ -482,17 +487,17 @@ func TestCollectionModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			if left := m.h.holdings(); len(left.objects) > 0 || left.inventory != (catalog.Inventory{}) {
-				t.Errorf("without images, the hub has %+v", left)
+				t.Errorf("without images, the hub has %+v, want nothing", left)
 			}
 			m.h.collectBlobs()
 			if left := m.h.registryFiles("blobs/sha256"); len(left) > 0 {
-				t.Errorf("without images, the registry has %q", left)
+				t.Errorf("without images, the registry has %q, want nothing", left)
 			}
 		})
 	}
 }
 
-// The model finds out if the mark overlooks one kind of what is needed.
+// If the mark of a collection overlooks one kind of needed rows, the model finds the loss.
 func TestCollectionModelFindsABrokenMark(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []string{"images", "held", "recent", "chunks"} {
@@ -505,7 +510,7 @@ func TestCollectionModelFindsABrokenMark(t *testing.T) {
 					return
 				}
 			}
-			t.Error("the model has found nothing")
+			t.Error("the model has found no loss in 300 steps")
 		})
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"lighter/wire"
 )
 
-// collect runs the collection and returns what it has done. delay is how long trees stay.
+// collect runs a collection and returns its result. delay is how long trees of removed images stay.
 func (h *testHub) collect(delay time.Duration) *wire.Collection {
 	h.t.Helper()
 	h.Collector().Delay = delay
@@ -66,7 +66,7 @@ func layer(seeds ...uint64) []byte {
 	return tarball.Of(entries...)
 }
 
-// After the collection of a removed image, the hub has what one has that never had the image.
+// After an image is removed and collected, the hub stores the same as before it had the image.
 func TestCollectionFreesARemovedImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -79,17 +79,17 @@ func TestCollectionFreesARemovedImage(t *testing.T) {
 	}
 	both := h.holdings()
 	if h.collect(0); fmt.Sprint(h.holdings()) != fmt.Sprint(both) {
-		t.Errorf("with both images, the collection leaves\n%v\nof\n%v", h.holdings(), both)
+		t.Errorf("with both images, the collection leaves\n%v\nwant\n%v", h.holdings(), both)
 	}
 	h.remove("goes:1")
 	if h.collect(time.Hour); fmt.Sprint(h.holdings()) != fmt.Sprint(both) {
-		t.Errorf("just after the removal, the collection leaves\n%v\nof\n%v", h.holdings(), both)
+		t.Errorf("just after the removal, the collection leaves\n%v\nwant\n%v", h.holdings(), both)
 	}
 	plan, err := h.Collector().Plan(t.Context())
 	if err != nil || plan.Trees != 0 || len(plan.Unserved) != 1 || plan.Unserved[0].Tree != goes.Tree ||
 		plan.Unserved[0].Name != "goes:1" ||
 		plan.Unserved[0].Goes || !strings.Contains(plan.Unserved[0].Why, "less than 1h0m0s ago") {
-		t.Errorf("plan %+v, %v", plan, err)
+		t.Errorf("plan %+v, %v, want goes:1 to stay, as it was removed less than an hour ago", plan, err)
 	}
 	h.Collector().Delay = 0
 	if plan, err = h.Collector().Plan(t.Context()); err != nil {
@@ -103,7 +103,7 @@ func TestCollectionFreesARemovedImage(t *testing.T) {
 		plan.Bytes <= plan.PackBytes || !plan.DryRun ||
 		[6]int64{plan.Trees, plan.Chains, plan.Layers, plan.Packs, plan.PackBytes, plan.Bytes} !=
 			[6]int64{done.Trees, done.Chains, done.Layers, done.Packs, done.PackBytes, done.Bytes} {
-		t.Errorf("the dry run says %+v, the collection has done %+v", plan, done)
+		t.Errorf("the dry run says %+v, the collection has done %+v, want the same", plan, done)
 	}
 	h.fetchTree(keeps.Chain)
 	for path, want := range map[string]int{"indexes/" + goes.Tree: 404, "locations/" + goes.Tree: 404,
@@ -114,7 +114,7 @@ func TestCollectionFreesARemovedImage(t *testing.T) {
 	// The same image can be pushed again.
 	again := h.laid("goes:2", image(layer(1, 2), layer(4, 5)))
 	if again.Tree != goes.Tree {
-		t.Errorf("the tree is %s now, and was %s", again.Tree, goes.Tree)
+		t.Errorf("the tree of the image that was pushed again is %s, want %s", again.Tree, goes.Tree)
 	}
 	h.fetchTree(again.Chain)
 	h.consistent()
@@ -127,7 +127,8 @@ func TestCollectionFreesARemovedImage(t *testing.T) {
 	}
 }
 
-// A tree stays as long as any image has it, under whatever name and as part of a longer chain.
+// A tree stays as long as an image has it, also under another name. The layers of a chain stay as
+// long as a longer chain has them.
 func TestCollectionKeepsWhatAnotherImageHas(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -137,13 +138,13 @@ func TestCollectionKeepsWhatAnotherImageHas(t *testing.T) {
 	h.remove("a:1")
 	before := h.holdings()
 	if h.collect(0); fmt.Sprint(h.holdings()) != fmt.Sprint(before) {
-		t.Errorf("the collection leaves\n%v\nof\n%v", h.holdings(), before)
+		t.Errorf("the collection leaves\n%v\nwant\n%v", h.holdings(), before)
 	}
 	above := h.laid("above:1", image(layer(1), layer(2), layer(3)))
 	h.remove("b:1") // its chain is below the other image
 	before = h.holdings()
 	if h.collect(0); fmt.Sprint(h.holdings()) != fmt.Sprint(before) {
-		t.Errorf("the collection leaves\n%v\nof\n%v", h.holdings(), before)
+		t.Errorf("the collection leaves\n%v\nwant\n%v", h.holdings(), before)
 	}
 	h.fetchTree(above.Chain)
 }
@@ -156,7 +157,7 @@ func seeds(first, last uint64) (all []uint64) {
 	return all
 }
 
-// What a node holds stays when its image is removed, until the node holds it no longer.
+// A tree that a node holds stays when its image is removed, until no node holds it.
 func TestCollectionKeepsWhatNodesHold(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -170,7 +171,7 @@ func TestCollectionKeepsWhatNodesHold(t *testing.T) {
 	h.remove("a:1")
 	before := h.holdings()
 	if h.collect(0); fmt.Sprint(h.holdings()) != fmt.Sprint(before) {
-		t.Errorf("the collection leaves\n%v\nof\n%v", h.holdings(), before)
+		t.Errorf("the collection leaves\n%v\nwant\n%v", h.holdings(), before)
 	}
 	if err := readTree(t, h.origins(), tree, true); err != nil {
 		t.Error(err)
@@ -180,12 +181,12 @@ func TestCollectionKeepsWhatNodesHold(t *testing.T) {
 	}
 	h.collect(0)
 	if left := h.holdings(); len(left.objects) > 0 || left.inventory != (catalog.Inventory{}) {
-		t.Errorf("the collection leaves %+v", left)
+		t.Errorf("the collection leaves %+v, want nothing", left)
 	}
 }
 
-// A collection forgets holders that report no more, and frees what they had. It also deletes what
-// the registry does not need.
+// A collection forgets holders that have stopped reporting, and frees their trees. It also deletes
+// blobs of the registry that nothing needs.
 func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -197,7 +198,7 @@ func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 	h.report(strings.Repeat("7", 32), tree)
 	h.remove("a:1")
 	if done := h.collect(0); done.Trees != 0 || len(h.holders("")) != 1 {
-		t.Errorf("the collection has removed what a node has: %+v", done)
+		t.Errorf("the collection has done %+v, want the tree of a holder to stay", done)
 	}
 	h.Collector().Blobs.Delay = 0
 	// The node has reported long ago.
@@ -205,21 +206,21 @@ func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 	time.Sleep(2 * time.Millisecond)
 	plan, err := h.client.PlanCollection(t.Context())
 	if err != nil || plan.Collection.Blobs == 0 || plan.Collection.BlobBytes < 20_000 {
-		t.Errorf("plan %+v, %v", plan.Collection, err)
+		t.Errorf("plan %+v, %v, want the image's blobs in it", plan.Collection, err)
 	}
 	if done := h.collect(0); done.Trees != 1 || len(h.holders("")) != 0 {
-		t.Errorf("the collection has not removed what a forgotten node had: %+v", done)
+		t.Errorf("the collection has done %+v, want the holder forgotten and its tree freed", done)
 	} else if p := plan.Collection; done.Blobs != p.Blobs || done.BlobBytes != p.BlobBytes ||
 		[5]int64{p.Trees, p.Chains, p.Layers, p.Packs, p.Bytes} !=
 			[5]int64{done.Trees, done.Chains, done.Layers, done.Packs, done.Bytes} {
-		t.Errorf("the collection has deleted %+v, its plan was %+v", done, plan.Collection)
+		t.Errorf("the collection has done %+v, want its plan, %+v", done, plan.Collection)
 	}
 	if left := h.registryFiles("blobs/sha256"); len(left) > 0 {
 		t.Errorf("left in the registry: %q", left)
 	}
 }
 
-// Startup packs that several trees have go with the last of these, also if one step of a collection
+// A startup pack of several trees is deleted with the last of these trees, also if one collection
 // removes all of them.
 func TestCollectionFreesSharedStartupPacks(t *testing.T) {
 	t.Parallel()
@@ -241,6 +242,6 @@ func TestCollectionFreesSharedStartupPacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := h.holdings(); len(left.objects) > 0 || left.inventory != (catalog.Inventory{}) {
-		t.Errorf("the collection leaves %+v", left)
+		t.Errorf("the collection leaves %+v, want nothing", left)
 	}
 }

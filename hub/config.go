@@ -30,7 +30,7 @@ type Config struct {
 	Root   string `toml:"root" comment:"Directory for all files of the hub."`
 	Listen string `toml:"listen" comment:"Address to listen on, HOST:PORT."`
 
-	AdminListen string `toml:"admin_listen" comment:"The only address for changes: to add, push, remove and verify images, and to import and remove traces; and for the list of holders. HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). Everything else is answered there, too. Empty: changes are made at listen."`
+	AdminListen string `toml:"admin_listen" comment:"The only address at which images are added, pushed, removed and verified, traces are imported and removed, and holders are listed: HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). All other requests are answered there, too. Empty: changes are made at listen."`
 
 	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes and the list of holders need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. The file is read when the hub starts."`
 	Open           bool     `toml:"open" comment:"Allow changes by everybody who can reach the hub, from other machines too, without a token."`
@@ -40,7 +40,7 @@ type Config struct {
 
 	UpstreamLogins string `toml:"upstream_logins" comment:"File with the hub's own logins for other registries, as in Docker's config.json: {\"auths\": {\"HOST\": {\"auth\": \"BASE64\"}}}. With them the hub reads layers that it does not store (keep_blobs). They are not used to add images. Only the hub's user should be able to read the file. A changed file is read again."`
 
-	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, and containerd without the snapshotter cannot pull them. The collection deletes what is not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
+	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, and containerd without the snapshotter cannot pull them. The collection deletes layers that are not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
 
 	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace, or of a report of what a node has, from their header X-Forwarded-For."`
 
@@ -63,21 +63,21 @@ type Config struct {
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
-	DiskReserve bytesize.Size `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks: 10GiB or 500MB. With less it takes no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
+	DiskReserve bytesize.Size `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks: 10GiB or 500MB. With fewer free bytes the hub accepts no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
 
-	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. Beyond it nothing of the repository is removed until that is confirmed (lighter retention)."`
+	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. If they would remove more, they remove nothing of the repository until an administrator confirms it (lighter retention)."`
 
 	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule for its repository, an image stays until it is removed by hand. The rules are applied once a day."`
 
 	Quota []quota.Quota `toml:"quota" comment:"Quotas, as tables [[quota]] with domain, prefix and bytes. An image that would exceed a quota is refused when it is pushed or added."`
 
-	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Nothing is stored together, and a node reads one domain. All other images are in the domain \"default\"."`
+	Domains []Domain `toml:"domain" comment:"Domains, as tables [[domain]] with name and repositories: sets of images that the hub keeps apart from all others. Two domains share no stored data, and a node reads one domain. All other images are in the domain \"default\"."`
 
-	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
+	Limits Limits `toml:"limits" comment:"An image that exceeds a limit fails."`
 	GC     GC     `toml:"gc" comment:"Collection: the hub frees what no image needs any more, also in its registry."`
 }
 
-// GC says when the hub frees what.
+// GC says when the hub deletes what no image needs any more.
 type GC struct {
 	EveryMinutes int64 `toml:"every_minutes" comment:"Minutes between two collections. 0: only on request (lighter gc)."`
 	DelayMinutes int64 `toml:"delay_minutes" comment:"Minutes that everything of an image stays after its removal: a node may have pulled it just before."`
@@ -130,7 +130,7 @@ const (
 	maxMinutes = maxDays * 24 * 60
 )
 
-// Check returns an error of one line if the configuration is invalid.
+// Check returns an error if the configuration is invalid. The error has one line.
 func (c *Config) Check() error {
 	_, _, err := net.SplitHostPort(c.Listen)
 	switch {
@@ -141,7 +141,7 @@ func (c *Config) Check() error {
 	case (c.TLSCert == "") != (c.TLSKey == ""):
 		return errors.New("tls_cert and tls_key: set both or none")
 	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0 || c.Limits.ImageMinutes <= 0:
-		return errors.New("limits must be above zero")
+		return errors.New("limits: layer_bytes, entries and image_minutes must be above zero")
 	case c.KeepHeldDays < 0 || c.KeepHeldDays > maxDays:
 		return fmt.Errorf("keep_held_days is %d: want 0 to %d", c.KeepHeldDays, maxDays)
 	case c.DiskReserve < 0 || c.DiskReserve > maxReserve:
@@ -149,10 +149,10 @@ func (c *Config) Check() error {
 	case c.RetentionMaxPercent < 0 || c.RetentionMaxPercent > 100:
 		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
 	case c.Limits.ImageMinutes > maxMinutes:
-		return fmt.Errorf("image_minutes is %d: want 1 to %d", c.Limits.ImageMinutes, maxMinutes)
+		return fmt.Errorf("limits: image_minutes is %d: want 1 to %d", c.Limits.ImageMinutes, maxMinutes)
 	case min(c.GC.EveryMinutes, c.GC.DelayMinutes, c.GC.KeepMinutes) < 0,
 		max(c.GC.EveryMinutes, c.GC.DelayMinutes, c.GC.KeepMinutes) > maxMinutes:
-		return fmt.Errorf("gc: a time is below zero or above %d minutes", maxMinutes)
+		return fmt.Errorf("gc: every_minutes, delay_minutes and keep_minutes: want 0 to %d", maxMinutes)
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
 	case c.ScrubDays < 0 || c.ScrubDays > maxDays:
@@ -170,8 +170,8 @@ func (c *Config) Check() error {
 		return errors.New("catalog: want the URL of a database, postgres://USER@HOST:PORT/DATABASE")
 	}
 	if c.Catalog != "" && !strings.HasPrefix(c.Bucket, "s3://") {
-		return errors.New("catalog is a database, which several processes may use, and bucket is a directory, which " +
-			"one process has: set bucket = \"s3://BUCKET?region=REGION\", too, or leave catalog empty")
+		return errors.New("several processes may use the database that catalog names, but only one process may use " +
+			"a bucket that is a directory: set bucket = \"s3://BUCKET?region=REGION\", too, or leave catalog empty")
 	}
 	if err := images.KeepBlobs(c.KeepBlobs).Check(); err != nil {
 		return err
@@ -209,8 +209,8 @@ func (c *Config) Check() error {
 // unixPrefix marks an admin_listen that is a Unix socket.
 const unixPrefix = "unix:"
 
-// checkAddresses returns an error if other machines can reach an address that serves plain HTTP, or
-// where everybody could make changes, unless that is configured.
+// checkAddresses returns an error if other machines can reach an address with plain HTTP or without
+// a token for changes, unless the configuration allows that (plain_http, open).
 func (c *Config) checkAddresses() error {
 	settings, changes := [][2]string{{"listen", c.Listen}}, c.Listen
 	if c.AdminListen != "" {

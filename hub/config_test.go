@@ -27,7 +27,8 @@ func TestKeyIsKept(t *testing.T) {
 	}
 }
 
-// A hub that has signed statements does not make another key if its own is missing.
+// If the key of a hub that has signed statements is missing, the hub does not start, and makes no
+// other key.
 func TestLostKeyIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -45,7 +46,7 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 	}
 }
 
-// The key of a hub may have been pinned before it has signed anything.
+// The same for a hub that has signed nothing yet: nodes may have pinned its key.
 func TestLostKeyOfAnEmptyHubIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -62,7 +63,8 @@ func TestLostKeyOfAnEmptyHubIsNotReplaced(t *testing.T) {
 	}
 }
 
-// Objects are renamed to their place, so the scratch directory is on the same file system.
+// The scratch directory is in the bucket, if that is a directory: objects are renamed from it to
+// their place.
 func TestScratchIsBesideTheObjects(t *testing.T) {
 	t.Parallel()
 	bucket := t.TempDir()
@@ -72,7 +74,7 @@ func TestScratchIsBesideTheObjects(t *testing.T) {
 		t.Error("there is a scratch directory in the root, too")
 	}
 	if got := files(t, bucket+"/packs"); len(got) == 0 {
-		t.Error("no pack in the bucket")
+		t.Error("the bucket has no pack")
 	}
 }
 
@@ -118,13 +120,13 @@ func TestConfigIsChecked(t *testing.T) {
 		"an absolute path":           func(c *hub.Config) { c.AdminListen = "unix:x" },
 		"neither an address":         func(c *hub.Config) { c.Proxies = []string{"10.0.0.0/8", "x"} },
 		"startup_bytes is below":     func(c *hub.Config) { c.StartupBytes = -1 },
-		"a time is below zero or":    func(c *hub.Config) { c.GC.DelayMinutes = 1 << 40 },
+		"gc: every_minutes, delay":   func(c *hub.Config) { c.GC.DelayMinutes = 1 << 40 },
 		"scrub_days is":              func(c *hub.Config) { c.ScrubDays = 1 << 40 },
 		"image_minutes is":           func(c *hub.Config) { c.Limits.ImageMinutes = 1 << 40 },
 		"is no registry":             func(c *hub.Config) { c.Sources = []string{"https://registry.example.org"} },
 		"want OS/ARCH":               func(c *hub.Config) { c.Platforms = []string{"amd64"} },
 		"such as file":               func(c *hub.Config) { c.Bucket = "/srv" },
-		"bucket is a directory": func(c *hub.Config) {
+		"only one process may use": func(c *hub.Config) {
 			c.Catalog, c.Bucket = "postgres://db.example.org/hub", "file:///srv"
 		},
 	} {
@@ -133,13 +135,13 @@ func TestConfigIsChecked(t *testing.T) {
 		err := c.Check()
 		if want == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "\n")) {
-			t.Errorf("error %v, want %q", err, want)
+			t.Errorf("error %v, want one line with %q, or none if that is empty", err, want)
 		}
 	}
 	open := hub.DefaultConfig()
 	open.Listen, open.PlainHTTP, open.Open = "0.0.0.0:7070", true, true
 	if err := open.Check(); err != nil {
-		t.Errorf("plain HTTP with plain_http: %v", err)
+		t.Errorf("a public address with plain_http and open: %v, want no error", err)
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// connections is a listener that bounds the open connections of a server. Further ones wait in the
-// kernel's queue.
+// connections is a listener that bounds the open connections of a server. Further connections wait
+// in the kernel's queue.
 type connections struct {
 	net.Listener
 	open chan struct{} // has an element for each open connection
@@ -15,7 +15,8 @@ type connections struct {
 	done chan struct{} // closed by Close
 }
 
-// newConnections returns a listener for a server. It sets the server's ConnState.
+// newConnections returns a listener for a server. It sets the server's ConnState, to count closed
+// connections.
 func newConnections(server *http.Server, listener net.Listener, limit int) *connections {
 	c := &connections{Listener: listener, open: make(chan struct{}, limit), done: make(chan struct{})}
 	// Connections are not wrapped: the kernel could not copy files to wrapped ones (sendfile).
@@ -27,7 +28,7 @@ func newConnections(server *http.Server, listener net.Listener, limit int) *conn
 	return c
 }
 
-// Accept waits for room, then for a connection.
+// Accept waits until fewer connections than the limit are open, then for a connection.
 func (c *connections) Accept() (net.Conn, error) {
 	select {
 	case c.open <- struct{}{}:

@@ -19,28 +19,28 @@ import (
 
 var armTar = tarball.Of(tarball.File("arm", noise(5, 5000)))
 
-// Platforms of an image that are added one by one are all kept.
+// If the platforms of an image are added one by one, all of them are kept.
 func TestPlatformsAccumulate(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image())
 	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
-	for _, add := range []struct{ platform, came string }{
+	for _, add := range []struct{ platform, want string }{
 		{"", "linux/amd64=ready"}, {"linux/arm64", "linux/arm64/v8=ready"}, {"linux/amd64",
 			"linux/amd64=ready"}, {"linux/arm64/v8", "linux/arm64/v8=ready"}} {
 		last, err := h.add(wire.Add{Source: r.source(), Name: "a:1", Platform: add.platform})
-		if err != nil || states(last.Images) != add.came {
-			t.Errorf("%q: %s, %v", add.platform, states(last.Images), err)
+		if err != nil || states(last.Images) != add.want {
+			t.Errorf("platform %q: %s, %v, want %s", add.platform, states(last.Images), err, add.want)
 		}
 	}
 	images := h.settled("a:1")
 	if got := states(images); got != "linux/amd64=ready linux/arm64/v8=ready" {
-		t.Errorf("the name refers to %s", got)
+		t.Errorf("the name refers to %s, want both platforms ready", got)
 	}
 	for _, i := range images {
 		h.fetchTree(i.Chain)
 	}
-	// An invalid platform fails, and does not affect the others.
+	// If the image of one platform is invalid, those of other platforms can be added.
 	r.serveIndex(t, part{image: image(tarball.Of(tarball.Link("a", "b"))), platform: amd64},
 		part{image: image(armTar), platform: arm64})
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "b:1"}); err == nil {
@@ -48,7 +48,7 @@ func TestPlatformsAccumulate(t *testing.T) {
 	}
 	if last, err := h.add(wire.Add{Source: r.source(), Name: "b:1", Platform: "linux/arm64"}); err != nil ||
 		states(last.Images) != "linux/arm64/v8=ready" {
-		t.Errorf("a platform beside an invalid one: %s, %v", states(last.Images), err)
+		t.Errorf("a platform beside an invalid one: %s, %v, want it ready", states(last.Images), err)
 	}
 }
 
@@ -64,11 +64,12 @@ func TestMissingPlatform(t *testing.T) {
 		}
 	}
 	if images := h.settled("a:1"); len(images) > 0 {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want none", images)
 	}
 }
 
-// If a known image gets another root, the name moves without any ingestion.
+// If a name gets an index with the image that it refers to, the image is ready without ingestion,
+// and the registry has the index.
 func TestNameMovesToAnIndexWithTheSameImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -80,7 +81,7 @@ func TestNameMovesToAnIndexWithTheSameImage(t *testing.T) {
 	}
 	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
 	if last, err := h.add(add); err != nil || states(last.Images) != "linux/amd64=ready" {
-		t.Errorf("%s, %v", states(last.Images), err)
+		t.Errorf("the index: %s, %v, want linux/amd64=ready", states(last.Images), err)
 	}
 	if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept",
 		v1.MediaTypeImageIndex); string(body) != string(r.manifest) {
@@ -97,12 +98,12 @@ func TestIndexThatNamesAManifestTwice(t *testing.T) {
 	for range 2 {
 		if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || len(last.Images) != 1 ||
 			last.Images[0].State != wire.StateReady {
-			t.Errorf("%+v, %v, want it ready", last, err)
+			t.Errorf("added %+v, %v, want one ready image", last, err)
 		}
 	}
 }
 
-// Deeply nested indexes are not followed.
+// An index with more than 1,000 manifests, here in nested indexes, fails.
 func TestIndexBombIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -125,7 +126,7 @@ func TestIndexBombIsRefused(t *testing.T) {
 	images := h.settled("bomb:1")
 	if len(images) != 1 || images[0].State != wire.StateFailed ||
 		!strings.Contains(images[0].Error, "more than 1000 manifests") {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want one failed image with the reason", images)
 	}
 }
 
@@ -142,18 +143,19 @@ func TestDescriptorsBeyondTheLimitsAreRefused(t *testing.T) {
 		r := startRegistry(t, fakeImage{layers: image(lowerTar).layers, change: change})
 		if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
 			!strings.Contains(err.Error(), "limit") && !strings.Contains(err.Error(), "size") {
-			t.Errorf("%v", err)
+			t.Errorf("added an image beyond the limits: %v, want an error", err)
 		}
 		if n := r.asked[digest.FromBytes(gzipped(lowerTar)).String()]; n > 0 {
 			t.Errorf("the blob was requested %d times, want none", n)
 		}
 	}
 	if images := h.settled(""); len(images) > 0 {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want none", images)
 	}
 }
 
-// endless makes the transfer of one blob endless, and delays the others until it has begun.
+// endless makes the transfer of blob endless, and delays that of the blob others until it has
+// begun. begun and ended are closed when the endless transfer begins and is cancelled.
 func (r *fakeRegistry) endless(blob, others digest.Digest) (begun, ended chan struct{}) {
 	begun, ended = make(chan struct{}), make(chan struct{})
 	r.spoil = func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool {
@@ -173,7 +175,7 @@ func (r *fakeRegistry) endless(blob, others digest.Digest) (begun, ended chan st
 	return begun, ended
 }
 
-// A copy ends when its image has failed or was removed.
+// A copy from another registry is cancelled when its image fails or is removed.
 func TestCopyEndsWithItsImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -183,7 +185,7 @@ func TestCopyEndsWithItsImage(t *testing.T) {
 	_, ended := r.endless(held, digest.FromBytes(bad))
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
 		!strings.Contains(err.Error(), "layer 1 of 2") {
-		t.Errorf("%v", err)
+		t.Errorf("added an image with a bad layer: %v, want an error about layer 1 of 2", err)
 	}
 	<-ended
 
@@ -201,10 +203,10 @@ func TestCopyEndsWithItsImage(t *testing.T) {
 	}
 	<-ended
 	if err := <-added; err == nil || !strings.Contains(err.Error(), "removed") {
-		t.Errorf("%v", err)
+		t.Errorf("the client of a removed image: %v, want an error that says so", err)
 	}
 	if images := h.settled("b:1"); len(images) > 0 {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want none", images)
 	}
 }
 
@@ -231,8 +233,8 @@ func TestPushesDoNotWaitForASource(t *testing.T) {
 	h.fetchTree(h.ready("slow:1").Chain)
 }
 
-// If two clients add different images under a name, the later request wins, whichever copy ends
-// first.
+// If a name is added, and added or pushed with another image meanwhile, the name refers to the
+// later image.
 func TestLaterAddWins(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"added", "pushed"} {
@@ -261,7 +263,7 @@ func TestLaterAddWins(t *testing.T) {
 			images := h.settled("a:1")
 			if len(images) != 1 || images[0].State != wire.StateReady ||
 				images[0].Digest != digest.FromBytes(now.manifest).String() {
-				t.Errorf("the name refers to %+v", images)
+				t.Errorf("the name refers to %+v, want the later image, ready", images)
 			}
 			if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept",
 				v1.MediaTypeImageManifest); string(body) != string(now.manifest) {
@@ -279,10 +281,10 @@ func TestAddByDigest(t *testing.T) {
 		part{image: image(armTar), platform: arm64})
 	last, err := h.add(wire.Add{Name: "a:1", Digest: digests[2].String(), Platform: "linux/arm64"})
 	if err != nil || states(last.Images) != "linux/arm64/v8=ready" {
-		t.Errorf("%s, %v", states(last.Images), err)
+		t.Errorf("added by digest: %s, %v, want linux/arm64/v8=ready", states(last.Images), err)
 	}
 	if got := states(h.settled("a:1")); got != "linux/amd64=stored linux/arm64/v8=ready" {
-		t.Errorf("the name refers to %s", got)
+		t.Errorf("the name refers to %s, want linux/amd64 stored and linux/arm64/v8 ready", got)
 	}
 	h.expect("/v2/a/manifests/1", http.StatusOK)
 	for _, bad := range []wire.Add{{Name: "a:1", Digest: "1"}, {Name: "a:1",
@@ -332,7 +334,7 @@ func TestRegistryAndCatalogAgree(t *testing.T) {
 		case status == http.StatusOK && (len(named) != 1 || named[0].Digest != digest.FromBytes(body).String()):
 			t.Errorf("tag %s is %s in the registry, %+v in the catalog", tag, digest.FromBytes(body), named)
 		case status != http.StatusOK && len(named) > 0:
-			t.Errorf("tag %s: %d in the registry, %+v in the catalog", tag, status, named)
+			t.Errorf("tag %s: %d in the registry, %+v in the catalog, want none", tag, status, named)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"lighter/hub"
 )
 
-// A process that was stopped while it deletes from the registry, for longer than it has the right
-// to, does not delete what was pushed meanwhile.
+// If a process is stopped while it deletes a blob, for longer than its claim of the blob lasts, it
+// does not delete the blob that was pushed again meanwhile.
 func TestCollectionWakesUp(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -32,7 +32,7 @@ func TestCollectionWakesUp(t *testing.T) {
 		t.Fatal("the collection has not deleted from the registry")
 	}
 	b.signal(syscall.SIGCONT)
-	b.idle() // it has done the collection, but for what the other one is deleting
+	b.idle() // it has done the collection, except the blob that the other process is deleting
 	b.pushReady("a:1", pushed)
 	a.signal(syscall.SIGCONT)
 	a.idle()

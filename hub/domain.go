@@ -46,10 +46,10 @@ import (
 // these.
 type domain struct {
 	name    string
-	config  Config // with the places and quotas of this domain
+	config  Config // the hub's, with the places and quotas of this domain
 	log     *slog.Logger
-	closers []io.Closer // in the order of opening
-	end     context.CancelFunc
+	closers []io.Closer        // in the order of opening
+	end     context.CancelFunc // ends the background work
 
 	objects   *objects.Store
 	catalog   *catalog.Catalog
@@ -101,8 +101,8 @@ func newShared(c *Config, log *slog.Logger) (*shared, error) {
 		spare:   space.OpenSpare(rootdir.Spare(c.Root), catalogDisk, log), proxies: proxies}, err
 }
 
-// openDomain opens a domain, and makes what is missing in its places. The caller calls Close. ctx
-// must last as long as the domain.
+// openDomain opens a domain. It makes directories, a catalog and a signing key if they are missing.
+// The caller calls Close. ctx must last as long as the domain.
 func openDomain(ctx context.Context, name string, c Config, with *shared, log *slog.Logger) (*domain, error) {
 	own, err := c.ofDomain(name)
 	if err != nil {
@@ -154,7 +154,7 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	}
 	d.registry.Bounds = with.manifests
 	d.registry.ReleasesLayers = images.KeepBlobs(c.KeepBlobs) == images.KeepNever
-	// The previous process in this directory has ended.
+	// The previous process in this directory has ended, so its jobs may be claimed at once.
 	if err := d.catalog.Jobs.DropLeases(ctx, with.owner+"/"); err != nil {
 		return err
 	}
@@ -203,12 +203,12 @@ func (d *domain) serveStores(ctx context.Context, with *shared) {
 	d.jobs.Around(with.reserve.Job, images.JobKind, catalog.LayoutJob, startup.RecompressJob)
 }
 
-// imageIsReady prepares the first start of a new image: it waits for the image's startup packs.
+// imageIsReady waits until the first layout of a new image is made or has failed, or ctx ends.
 func (d *domain) imageIsReady(ctx context.Context, image catalog.Image) error {
 	return d.starts.Await(ctx, image.Tree)
 }
 
-// Close closes the domain's files.
+// Close ends the domain's background work and closes its stores.
 func (d *domain) Close() error {
 	d.end()
 	var errs []error
@@ -218,10 +218,11 @@ func (d *domain) Close() error {
 	return errors.Join(errs...)
 }
 
-// watchEvery is the time between two looks whether a newer hub still lets this one use the catalog.
+// watchEvery is the time between two checks whether this hub may still use its catalog: a newer hub
+// may have migrated it.
 const watchEvery = time.Minute
 
-// run adds the domain's background work to a group, until ctx ends.
+// run starts the domain's background work in a group. The work ends when ctx ends.
 func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.publisher.Run(ctx) })
 	group.Go(d.trees.Run)
@@ -231,13 +232,13 @@ func (d *domain) run(ctx context.Context, group *errgroup.Group) {
 	group.Go(func() error { return d.holders.Run(ctx) })
 }
 
-// registryUses records in the catalog which blobs of the registry clients rely on.
+// registryUses records in the catalog on which blobs clients of the registry rely.
 type registryUses struct{ *catalog.Blobs }
 
 // IsDeleting implements registry.Uses.
 func (registryUses) IsDeleting(err error) bool { return errors.Is(err, catalog.ErrDeleting) }
 
-// registryEvents receives the changes that the registry's clients make.
+// registryEvents receives the changes that clients of the registry make.
 type registryEvents struct {
 	*names.Service
 	*quota.Checker
@@ -245,7 +246,7 @@ type registryEvents struct {
 
 var _ registry.Events = registryEvents{}
 
-// userImages answers what users ask about images.
+// userImages shows, adds, verifies and removes images for package admin.
 type userImages struct {
 	*images.Service
 	*verify.Verifier

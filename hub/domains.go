@@ -37,8 +37,8 @@ func checkDomains(domains []Domain) error {
 			return fmt.Errorf("domain %d: name: %w", i+1, err)
 		}
 		if d.Name == wire.DefaultDomain {
-			return fmt.Errorf("domain %d: every hub has a domain %s, of all images that belong to no other", i+1,
-				d.Name)
+			return fmt.Errorf("domain %d: every hub has a domain %s, for images that belong to no other domain: "+
+				"choose another name", i+1, d.Name)
 		}
 		if len(d.Repositories) == 0 {
 			return fmt.Errorf("domain %q: repositories is empty: name some", d.Name)
@@ -50,13 +50,13 @@ func checkDomains(domains []Domain) error {
 		}
 		for _, before := range domains[:i] {
 			if before.Name == d.Name {
-				return fmt.Errorf("domain %q is there twice", d.Name)
+				return fmt.Errorf("domain %q is configured twice", d.Name)
 			}
 			for _, p := range d.Repositories {
 				for _, other := range before.Repositories {
 					if pattern.Match(other, p) || pattern.Match(p, other) {
-						return fmt.Errorf("repositories belong to two domains, %q (%s) and %q (%s): change a pattern",
-							before.Name, other, d.Name, p)
+						return fmt.Errorf("a repository would belong to two domains, %q (%s) and %q (%s): "+
+							"change a pattern", before.Name, other, d.Name, p)
 					}
 				}
 			}
@@ -112,7 +112,7 @@ func (c *Config) ofDomain(domain string) (Config, error) {
 	}
 	u, err := url.Parse(c.Bucket)
 	if err != nil {
-		return of, errors.New("bucket: its URL is not valid")
+		return of, errors.New("bucket is not a valid URL")
 	}
 	if u.Scheme == "file" {
 		u.Path = rootdir.Domain(u.Path, domain)
@@ -136,8 +136,8 @@ func (c *Config) catalogPlace(domain string) catalog.Place {
 	return p
 }
 
-// Catalogs returns the places of the catalogs of all domains, by domain. With SQLite, domains that
-// the hub's directory has and the configuration does not are among them.
+// Catalogs returns the places of the catalogs of all domains, by domain. With SQLite, this includes
+// domains that the hub's directory has and the configuration lacks.
 func (c *Config) Catalogs() (map[string]catalog.Place, error) {
 	names := c.domainNames()
 	if c.Catalog == "" { // the configuration may lack domains that the directory has

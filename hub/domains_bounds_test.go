@@ -10,8 +10,8 @@ import (
 	"lighter/wire"
 )
 
-// All domains of a process together keep as much as one of them would alone: layers of other
-// registries on the disk, tables of packs and counts of senders in memory.
+// All domains of a process share one bound for layers of other registries on the disk, one for
+// tables of packs, and one for counts of senders in memory.
 func TestDomainsShareBounds(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam)
@@ -19,7 +19,7 @@ func TestDomainsShareBounds(t *testing.T) {
 	if h.Tables() != team.Tables() || h.Senders() != team.Senders() {
 		t.Error("the domains have caches of their own")
 	}
-	const layers, keptLayers = 12, 16 // of each domain; of the process
+	const layers, keptLayers = 12, 16 // layers of each domain; layers that the process keeps
 	var i fakeImage
 	for n := range uint64(layers) {
 		i.layers = append(i.layers, fakeLayer{tar: layer(n)})
@@ -42,8 +42,8 @@ func TestDomainsShareBounds(t *testing.T) {
 	t.Errorf("%d layers without a reader are kept, want %d at most", n, keptLayers)
 }
 
-// fetchedLayers returns how many layers of other registries this process has in files below a
-// directory: they have no names.
+// fetchedLayers returns how many layers of other registries this process has in open files below a
+// directory. The files were unlinked, so only /proc shows them.
 func fetchedLayers(t *testing.T, root string) (n int) {
 	t.Helper()
 	open, err := filepath.Glob("/proc/self/fd/*")
@@ -51,7 +51,7 @@ func fetchedLayers(t *testing.T, root string) (n int) {
 		t.Fatal(err)
 	}
 	for _, fd := range open {
-		file, _ := os.Readlink(fd) // it may have been closed
+		file, _ := os.Readlink(fd) // fd may have been closed
 		if strings.HasPrefix(file, root+"/") && strings.Contains(file, "/upstream-") {
 			n++
 		}

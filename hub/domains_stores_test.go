@@ -11,7 +11,7 @@ import (
 	"lighter/wire"
 )
 
-// A key that is added to a domain signs what that domain has, and nothing else.
+// A key that is added to a domain signs the statements of that domain only.
 func TestKeysOfDomains(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam)
@@ -50,8 +50,8 @@ func TestKeysOfDomains(t *testing.T) {
 	}
 }
 
-// While a hub is copied with other tools, no domain deletes anything: those of the configuration,
-// and those that only the directory shows.
+// During a hold, no domain deletes anything, also if the configuration lacks the domain and only
+// the directory has it.
 func TestNoDomainDeletesWhileHeld(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam)
@@ -65,18 +65,18 @@ func TestNoDomainDeletesWhileHeld(t *testing.T) {
 	before := all()
 	config := h.config
 	if config.Catalog == "" {
-		config.Domains = nil // as of lighter backup hold --root
+		config.Domains = nil // lighter backup hold --root has no configuration
 	}
 	err := whileHeld(t, config, func(context.Context) error {
 		team.remove("team/goes:1")
-		time.Sleep(2 * time.Millisecond) // what was touched is older than the run, by a millisecond
+		time.Sleep(2 * time.Millisecond) // so that all blobs were touched at least a millisecond before the run
 		team.Collector().Delay = 0
 		j, err := team.Collector().Start(t.Context())
 		if err == nil {
 			_, err = team.Collector().Await(t.Context(), j.N, func(wire.Progress) error { return nil })
 		}
 		if now := all(); !slices.Equal(now, before) {
-			t.Errorf("during a copy, there are\n%v\nof\n%v", now, before)
+			t.Errorf("during a hold, there are\n%v\nwant\n%v", now, before)
 		}
 		return err
 	})
@@ -85,11 +85,11 @@ func TestNoDomainDeletesWhileHeld(t *testing.T) {
 	}
 	team.collectBlobs()
 	if now := team.registryFiles("/blobs/sha256/"); len(now) > 0 {
-		t.Errorf("afterwards, there are %v", now)
+		t.Errorf("after the hold and a collection, the registry has %v, want no blobs", now)
 	}
 }
 
-// A check compares the stores of one domain. It finds and repairs what that domain has lost, from
+// A check compares the stores of one domain. A repair makes the domain's lost objects again from
 // the domain's own registry.
 func TestFsckOfDomains(t *testing.T) {
 	t.Parallel()

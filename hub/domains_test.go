@@ -38,7 +38,7 @@ func (h *testHub) in(domain string) *testHub {
 	return of
 }
 
-// pathsOf returns the paths of everything that a node asks a domain for about an image.
+// pathsOf returns the paths of all requests that a node sends about an image.
 func (h *testHub) pathsOf(i wire.Image) (paths []string) {
 	h.t.Helper()
 	domain := h.client.Domain()
@@ -63,7 +63,8 @@ func (h *testHub) pathsOf(i wire.Image) (paths []string) {
 	return paths
 }
 
-// What one domain has, another one does not answer for, whatever names it.
+// A domain answers 404 for the chains, objects and chunks of other domains, and an error for their
+// images.
 func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam)
@@ -81,11 +82,11 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 			there := strings.Replace(path, own.client.Domain(), other.client.Domain(), 1)
 			if status, _, header := other.do("GET", there, nil); status != http.StatusNotFound ||
 				header.Get(wire.MissingHeader) == "" {
-				t.Errorf("%s: %d, want 404: domain %s has it", there, status, own.client.Domain())
+				t.Errorf("%s: %d, want 404, as only domain %s has it", there, status, own.client.Domain())
 			}
 		}
 		if found, err := other.client.Images(t.Context(), ""); err != nil || len(found) != 1 || found[0].Name == name {
-			t.Errorf("domain %s lists %+v, %v", other.client.Domain(), found, err)
+			t.Errorf("domain %s lists %+v, %v, want its own image", other.client.Domain(), found, err)
 		}
 		_, inspected := other.client.Inspect(t.Context(), name)
 		_, verified := other.client.Verify(t.Context(), name, silent)
@@ -110,7 +111,7 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 	}
 	chain, err := team.client.Chain(t.Context(), digest.FromBytes(lowerTar).String())
 	if err != nil || len(chain.Above) != 1 || chain.Above[0].Statement.Verify(chain.Above[0].Chain, keys) == nil {
-		t.Errorf("the other domain's key has signed %+v, %v", chain, err)
+		t.Errorf("the chain %+v, %v, want it signed by its own domain's key only", chain, err)
 	}
 	_, metrics, _ := h.do("GET", "/metrics", nil)
 	for _, domain := range []string{wire.DefaultDomain, "team"} {
@@ -121,12 +122,12 @@ func TestDomainsAnswerForTheirImagesOnly(t *testing.T) {
 	}
 	if _, body, _ := h.do("GET", "/v2/_catalog", nil); strings.Contains(string(body), "team/secret") ||
 		!strings.Contains(string(body), "ours") {
-		t.Errorf("the list of repositories is %s", body)
+		t.Errorf("the list of repositories is %s, want those of the default domain", body)
 	}
 }
 
-// The same image in two domains is stored twice. What is removed and collected in one stays in the
-// other.
+// The same image in two domains is stored twice. If it is removed and collected in one domain, it
+// stays in the other.
 func TestDomainsStoreTheSameTwice(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam)
@@ -137,7 +138,7 @@ func TestDomainsStoreTheSameTwice(t *testing.T) {
 	ours := h.holdings()
 	teams := team.laid("team/a:1", i)
 	if teams.Tree != got.Tree {
-		t.Errorf("trees %s and %s of one image", got.Tree, teams.Tree)
+		t.Errorf("one image has trees %s and %s, want the same", got.Tree, teams.Tree)
 	}
 	if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(ours) {
 		t.Errorf("after a push to another domain, the default one has\n%v\nwant\n%v", now, ours)
@@ -151,12 +152,12 @@ func TestDomainsStoreTheSameTwice(t *testing.T) {
 	h.remove("a:1")
 	h.collect(0)
 	if now := h.holdings(); fmt.Sprint(now.objects) != fmt.Sprint(empty.objects) {
-		t.Errorf("after the collection, the default domain has %v", now.objects)
+		t.Errorf("after the collection, the default domain has %v, want %v", now.objects, empty.objects)
 	}
 	h.collectBlobs()
 	team.wantClean("collected in the other domain", "team/a:1")
 	if found := h.registryFiles("/blobs/"); len(found) > 0 {
-		t.Errorf("the registry of the default domain has %v", found)
+		t.Errorf("the registry of the default domain has %v, want no blobs", found)
 	}
 	for _, b := range [][]byte{gzipped(lowerTar), gzipped(upperTar)} {
 		team.expectBlob("team/a", digest.FromBytes(b), b)
@@ -165,8 +166,8 @@ func TestDomainsStoreTheSameTwice(t *testing.T) {
 	again.wantClean("after a restart", "team/a:1")
 }
 
-// A digest that somebody names is no proof of having its bytes: across domains no blob is mounted,
-// linked or skipped.
+// A client that knows a digest need not have its bytes. So no blob of another domain is mounted or
+// linked, and none is skipped when an image is copied.
 func TestDigestsAcrossDomains(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam)
@@ -202,7 +203,7 @@ func TestDigestsAcrossDomains(t *testing.T) {
 	}
 	last, err := h.add(wire.Add{Source: r.source(), Name: "b:1"})
 	if err != nil || last.Images[0].State != wire.StateReady {
-		t.Errorf("inside a domain, layers are linked: %+v, %v", last, err)
+		t.Errorf("an image whose layers the same domain has: %+v, %v, want it ready", last, err)
 	}
 }
 
@@ -214,7 +215,7 @@ func TestUnknownAndWrongDomains(t *testing.T) {
 	status, body, header := h.do("GET", "/lighter/1/other/key", nil)
 	if status != http.StatusNotFound || header.Get(wire.MissingHeader) != "" ||
 		!strings.Contains(string(body), `no domain \"other\"`) || !strings.Contains(string(body), "[[domain]]") {
-		t.Errorf("a domain that is not configured: %d %s", status, body)
+		t.Errorf("a domain that is not configured: %d %s, want 404 and what to do", status, body)
 	}
 	if _, err := client.New(client.Options{URL: h.url, Domain: "../x"}); err == nil {
 		t.Error("a client accepts a domain of any name")
@@ -227,14 +228,14 @@ func TestUnknownAndWrongDomains(t *testing.T) {
 	}
 	if _, err := h.in("team").add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
 		!strings.Contains(err.Error(), "--domain default") {
-		t.Errorf("added to another domain: %v", err)
+		t.Errorf("added to another domain: %v, want an error that names the right one", err)
 	}
 	if _, err := h.in("team").add(wire.Add{Source: r.source(), Name: "team/a:1"}); err == nil ||
 		!strings.Contains(err.Error(), "quota") {
-		t.Errorf("beyond the domain's quota: %v", err)
+		t.Errorf("beyond the domain's quota: %v, want an error", err)
 	}
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil {
-		t.Errorf("within no quota: %v", err)
+		t.Errorf("in the domain without a quota: %v, want no error", err)
 	}
 }
 
@@ -248,7 +249,7 @@ func TestConfigOfDomains(t *testing.T) {
 		"every hub has":           {of("default", "a")},
 		"repositories is empty":   {of("a")},
 		"is no pattern":           {of("a", "[")},
-		"is there twice":          {of("a", "a"), of("a", "b")},
+		"is configured twice":     {of("a", "a"), of("a", "b")},
 		`"a" (a/**) and "b" (a/`:  {of("a", "a/**"), of("b", "a/x")},
 		`"a" (*/x) and "b" (*/*)`: {of("a", "*/x"), of("b", "*/*")},
 	} {
@@ -262,11 +263,11 @@ func TestConfigOfDomains(t *testing.T) {
 	c := hub.DefaultConfig()
 	c.Quota = []quota.Quota{{Domain: "none", Bytes: 1}}
 	if err := c.Check(); err == nil || !strings.Contains(err.Error(), `no domain "none"`) {
-		t.Errorf("a quota of a domain that is not configured: %v", err)
+		t.Errorf("a quota of a domain that is not configured: %v, want an error", err)
 	}
 }
 
-// A backup has all domains, each with its keys.
+// A backup contains all domains, each with its keys.
 func TestBackupOfDomains(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, withTeam, func(c *hub.Config) { c.Catalog, c.Bucket = "", "" })
@@ -277,7 +278,7 @@ func TestBackupOfDomains(t *testing.T) {
 	h.idle()
 	h.in("team").idle()
 	if r := makeBackup(h, dir); r.Copied != int64(len(h.holdings().objects)+len(h.in("team").holdings().objects)) {
-		t.Errorf("backup %+v", r)
+		t.Errorf("backup %+v, want the objects of both domains", r)
 	}
 	again := restored(h, dir)
 	again.wantClean("restored", "a:1")

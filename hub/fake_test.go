@@ -106,7 +106,7 @@ func runHub(t *testing.T, h *hub.Hub) *testHub {
 		stopped = true
 		_ = h.Catalog().Close()
 		cancel()
-		<-done // with an error about that
+		<-done // the error is about the closed catalog
 	}
 	t.Cleanup(th.stop)
 	if th.client, err = client.New(client.Options{URL: th.url}); err != nil {
@@ -196,11 +196,11 @@ type fakeLayer struct {
 // fakeImage is an image made by a test.
 type fakeImage struct {
 	layers   []fakeLayer
-	platform v1.Platform // default: linux/amd64
-	docker   bool        // with the media types of Docker's schema 2
-	config   []byte      // instead of one that fits
-	runs     v1.ImageConfig
-	change   func(*v1.Manifest)
+	platform v1.Platform        // default: linux/amd64
+	docker   bool               // with the media types of Docker's schema 2
+	config   []byte             // instead of the config that the layers imply
+	runs     v1.ImageConfig     // what the config says of the process to run
+	change   func(*v1.Manifest) // changes the manifest before it is pushed
 }
 
 // image returns an image with these layers.
@@ -214,7 +214,7 @@ func image(tars ...[]byte) fakeImage {
 
 func gzipped(b []byte) []byte {
 	var out bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&out, gzip.HuffmanOnly) // quick, and most of it is noise
+	z, _ := gzip.NewWriterLevel(&out, gzip.HuffmanOnly) // fast; most of the bytes are incompressible
 	_, _ = z.Write(b)                                   // to memory
 	_ = z.Close()
 	return out.Bytes()
@@ -275,7 +275,8 @@ func (h *testHub) push(name string, i fakeImage) digest.Digest {
 	return h.pushManifest(repository, tag, manifest.MediaType, manifest)
 }
 
-// add adds an image, and returns the last line of the answer: the image is ready or failed.
+// add adds an image, waits until it is ready or has failed, and returns the last line of the
+// answer.
 func (h *testHub) add(add wire.Add) (wire.Progress, error) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)

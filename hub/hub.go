@@ -40,9 +40,9 @@ import (
 const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
-	maxHeader         = 64 << 10
-	// maxConnections bounds the open connections, of some 20 KB each. A node has at most 512, and
-	// mostly far fewer. Further connections wait in the kernel's queue.
+	maxHeader         = 64 << 10 // bytes of a request's header
+	// maxConnections bounds the open connections of each address. One takes some 20 KB. A node has
+	// at most 512, and mostly far fewer. Further connections wait in the kernel's queue.
 	maxConnections = 16_384
 	// shutdownTimeout bounds how long requests in flight may take when the hub ends.
 	shutdownTimeout = 5 * time.Second
@@ -60,14 +60,15 @@ type Hub struct {
 	view    *view
 	end     context.CancelFunc // ends the background work
 
-	maxConnections int // the constant; fewer in tests
+	maxConnections int // the constant of this name; fewer in tests
 }
 
 // memoryTarget is the soft memory limit of the Go runtime, in bytes. While the tree of an image of
-// a million files is made, half of it is in use.
+// a million files is made, half of this memory is in use.
 const memoryTarget = 896 << 20
 
-// Run runs a hub until ctx ends. It sets the memory limit of the process.
+// Run runs a hub until ctx ends. It sets the soft memory limit of the process, unless GOMEMLIMIT is
+// set.
 func Run(ctx context.Context, c Config, log *slog.Logger) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryTarget)
@@ -135,7 +136,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close closes the hub's files.
+// Close ends the hub's background work and closes its stores and locks.
 func (h *Hub) Close() error {
 	h.end()
 	var errs []error
@@ -158,7 +159,7 @@ func (h *Hub) handler() http.Handler {
 			"add it to the hub's configuration, as a table [[domain]] with name and repositories, "+
 			"or use another one (--domain; domain in a node's configuration)", req.PathValue("domain")))
 	})
-	mux.Handle("/", answer.NewMux(wire.DefaultDomain, h.log)) // of unknown paths
+	mux.Handle("/", answer.NewMux(wire.DefaultDomain, h.log)) // answers 404 for unknown paths
 	return mux
 }
 
@@ -178,8 +179,8 @@ func (h *Hub) registries() http.Handler {
 	})
 }
 
-// public answers at the address for everybody. Changes are made there, too, unless they have an
-// address of their own.
+// public returns the handler of the address listen. It accepts changes only if there is no
+// admin_listen.
 func (h *Hub) public(all http.Handler) http.Handler {
 	if h.config.AdminListen != "" {
 		return h.watched(h.access.ReadOnly(all))
@@ -187,7 +188,8 @@ func (h *Hub) public(all http.Handler) http.Handler {
 	return h.watched(h.access.Public(all))
 }
 
-// admin answers at admin_listen. The file mode of a Unix socket decides who can connect to it.
+// admin returns the handler of the address admin_listen. The file mode of a Unix socket decides who
+// can connect to it.
 func (h *Hub) admin(all http.Handler) http.Handler {
 	if strings.HasPrefix(h.config.AdminListen, unixPrefix) {
 		return h.watched(all)
@@ -243,7 +245,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// answer adds goroutines to the group that answer on a listener until ctx ends.
+// answer starts an HTTP server on a listener, in the group. The server ends when ctx ends.
 func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Listener, handler http.Handler) {
 	server := h.server(handler)
 	isUnix := listener.Addr().Network() == "unix"
@@ -260,7 +262,7 @@ func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Li
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		if err := server.Shutdown(end); err != nil {
-			return server.Close() // requests that still wait for an image are cut
+			return server.Close() // ends requests that still wait for an image
 		}
 		return nil
 	})

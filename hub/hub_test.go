@@ -70,7 +70,8 @@ func fetchTree(t *testing.T, hub *client.Client, chain string, byID bool) (index
 	return header, chunks
 }
 
-// readTree reads all chunks of a tree. With byID it requests each chunk by its ID, too.
+// readTree reads all chunks of a tree by their units. With byID it requests each chunk by its ID,
+// too.
 func readTree(t *testing.T, from *origin.Failover, tree chunk.ID, byID bool) error {
 	t.Helper()
 	_, _, err := readTreeOf(t, from, tree, byID)
@@ -145,8 +146,8 @@ func fetchLocations(t *testing.T, from *origin.Failover, header index.Header) (l
 	return locations
 }
 
-// fetchNewer returns a tree's locations and their SHA-256, or nothing if the caller has the current
-// ones.
+// fetchNewer returns a tree's locations and their SHA-256. It returns nil if have is the SHA-256 of
+// the current locations.
 func fetchNewer(t *testing.T, from *origin.Failover, header index.Header, have chunk.ID) (locations *index.Locations,
 	sum chunk.ID) {
 	t.Helper()
@@ -170,7 +171,7 @@ func TestPushedImageCanBeRead(t *testing.T) {
 	digest := h.push("foo/bar:1", image(lowerTar, upperTar))
 	got := h.ready("foo/bar:1")
 	if got.Name != "foo/bar:1" || got.Digest != digest.String() || got.Platform != "linux/amd64" || got.Error != "" {
-		t.Errorf("image %+v", got)
+		t.Errorf("image %+v, want foo/bar:1 for linux/amd64 with digest %s and no error", got, digest)
 	}
 	header, chunks := h.fetchTree(got.Chain)
 	if header.ID().String() != got.Tree {
@@ -228,7 +229,7 @@ func TestNothingIsStoredTwice(t *testing.T) {
 	} {
 		h.push(name, i)
 		if got := h.ready(name); got.Tree != first.Tree || got.Chain != first.Chain {
-			t.Errorf("%s is tree %s of chain %s", name, got.Tree, got.Chain)
+			t.Errorf("%s has tree %s of chain %s, want %s of %s", name, got.Tree, got.Chain, first.Tree, first.Chain)
 		}
 		if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(once) {
 			t.Errorf("%s: the hub has\n%v\nwant\n%v", name, now, once)
@@ -239,11 +240,12 @@ func TestNothingIsStoredTwice(t *testing.T) {
 	now := h.holdings()
 	if now.inventory.Chunks != once.inventory.Chunks || now.inventory.Packs != once.inventory.Packs ||
 		now.inventory.Layers != once.inventory.Layers+1 {
-		t.Errorf("the hub has %+v, before %+v", now.inventory, once.inventory)
+		t.Errorf("the hub has %+v after %+v, want one more layer and no more chunks", now.inventory, once.inventory)
 	}
 }
 
-// The tree ID depends only on the image.
+// The tree ID depends only on the image: not on other images of the hub, on the number of
+// processors, or on the manifest's media type.
 func TestTreeIDIsReproducible(t *testing.T) {
 	i := image(lowerTar, upperTar)
 	empty := startHub(t)
@@ -275,7 +277,7 @@ func TestTreesOnRequest(t *testing.T) {
 	if chain.DiffID != lower || chain.Parent != "" || chain.Statement != nil || !chain.Complete ||
 		len(chain.Above) != 1 ||
 		chain.Above[0].Chain != top.Chain || chain.Above[0].Parent != lower || chain.Above[0].Statement == nil {
-		t.Errorf("the lower chain is %+v", chain)
+		t.Errorf("the lower chain is %+v, want it complete, without statement and below the top chain", chain)
 	}
 	header, _ := h.fetchTree(lower)
 
@@ -283,7 +285,7 @@ func TestTreesOnRequest(t *testing.T) {
 	if want := other.pushReady("b:1", image(lowerTar)).Tree; header.ID().String() != want {
 		t.Errorf("the lower chain has tree %s, want that of an image of that layer, %s", header.ID(), want)
 	}
-	// The tree is made now, but only tops of images are announced.
+	// The tree exists now, but the chain is announced without a statement: it is no image's top.
 	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement != nil {
 		t.Errorf("the lower chain is %+v, %v, want no statement", chain, err)
 	}
@@ -353,10 +355,11 @@ func TestImmutableObjects(t *testing.T) {
 	} {
 		status, body, header := h.do("GET", path, nil)
 		if status != 200 || header.Get("Content-Length") != fmt.Sprint(len(body)) {
-			t.Errorf("%s: %d, %d bytes of %s", path, status, len(body), header.Get("Content-Length"))
+			t.Errorf("%s: %d, %d bytes with Content-Length %s, want 200 and all bytes", path, status, len(body),
+				header.Get("Content-Length"))
 		}
-		if says := strings.Contains(header.Get("Cache-Control"), "immutable"); says != immutable {
-			t.Errorf("%s: Cache-Control is %q", path, header.Get("Cache-Control"))
+		if isMarked := strings.Contains(header.Get("Cache-Control"), "immutable"); isMarked != immutable {
+			t.Errorf("%s: Cache-Control is %q, want immutable in it: %t", path, header.Get("Cache-Control"), immutable)
 		}
 		if tag := header.Get("ETag"); immutable {
 			if status, body, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified ||
@@ -366,7 +369,8 @@ func TestImmutableObjects(t *testing.T) {
 		}
 		if _, body, head := h.do("HEAD", path, nil); len(body) > 0 ||
 			head.Get("Content-Length") != header.Get("Content-Length") {
-			t.Errorf("%s: HEAD answers with Content-Length %q", path, head.Get("Content-Length"))
+			t.Errorf("%s: HEAD answers %d bytes with Content-Length %q, want no bytes and that of GET", path, len(body),
+				head.Get("Content-Length"))
 		}
 	}
 }
@@ -384,7 +388,7 @@ func TestUniqueSizes(t *testing.T) {
 	for end := time.Now().Add(time.Minute); len(images) == 0 || images[0].SizesPending; time.Sleep(time.Millisecond) {
 		var err error
 		if images, err = h.client.Images(t.Context(), ""); err != nil || len(images) != 3 || time.Now().After(end) {
-			t.Fatalf("%+v, %v", images, err)
+			t.Fatalf("after at most a minute: images %+v, %v, want three with their sizes", images, err)
 		}
 	}
 	if images[0].Unique != 0 {
@@ -392,17 +396,17 @@ func TestUniqueSizes(t *testing.T) {
 	}
 	for _, i := range images[1:] { // the same image under two names
 		if i.Unique != 30_000 || i.Blobs < 30_000+int64(len(gzipped(upperTar))) || i.Blobs > 90_000 {
-			t.Errorf("%s has %d unique bytes, %d stored", i.Name, i.Unique, i.Blobs)
+			t.Errorf("%s has %d unique bytes, %d bytes of blobs, want 30,000 unique bytes", i.Name, i.Unique, i.Blobs)
 		}
 	}
 	found, err := h.client.Inspect(t.Context(), "b:1")
 	if err != nil || len(found) != 1 {
-		t.Fatalf("%+v, %v", found, err)
+		t.Fatalf("inspect b:1: %+v, %v, want one image", found, err)
 	}
 	if i := found[0]; len(i.Layers) != 2 || i.Layers[1].DiffID != digest.FromBytes(upperTar).String() ||
 		i.Layers[1].Entries != 3 ||
 		i.Layers[0].Bytes != int64(len(lowerTar)) || i.Files != 4 || i.Chunks == 0 || i.Packs == 0 || i.Units == 0 ||
 		i.IndexSize == 0 || i.IndexWire == 0 {
-		t.Errorf("inspect shows %+v", i)
+		t.Errorf("inspect shows %+v, want two layers, 4 files, and sizes above zero", i)
 	}
 }

@@ -42,7 +42,8 @@ func (k signingKeys) text() (all []string) {
 	return all
 }
 
-// derive returns 32 secret bytes for a purpose, which all processes with these keys have.
+// derive returns 32 secret bytes for a purpose. All processes with the same oldest key get the same
+// bytes.
 func (k signingKeys) derive(purpose string) []byte {
 	secret, err := hkdf.Key(sha256.New, k[0].Seed(), nil, "lighter: "+purpose, 32)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"lighter/socket"
 )
 
-// listenAdmin listens at admin_listen. It returns nil if that is not configured: changes are then
-// made at the public address.
+// listenAdmin listens at admin_listen. It returns nil if admin_listen is not configured: changes
+// are then made at listen.
 func (c *Config) listenAdmin() (net.Listener, error) {
 	if c.AdminListen == "" {
 		return nil, nil

@@ -43,8 +43,8 @@ func newView(domains []*domain, reserve *space.Reserve, log *slog.Logger) *view 
 			[]string{"endpoint"})}
 }
 
-// endpoints are the values of the label "endpoint": the first path elements below a domain, the
-// registry, and all others.
+// endpoints are the values of the label "endpoint": the first path elements below a domain,
+// "registry", and "other" for all other paths.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
 	"fsck", "jobs", "gc", "traces", "held", "holders", "retention", "registry", "other"}
 
@@ -201,7 +201,8 @@ func (f figures) collectChecks(ctx context.Context, to sink) error {
 		if !state.Ended.IsZero() {
 			completed = state.Ended.Unix()
 		}
-		to.gauge("check_completed_seconds", "When the last complete check ended, since 1970.", completed, labels)
+		to.gauge("check_completed_seconds", "When the last complete check ended, in seconds since 1970.", completed,
+			labels)
 		to.counter("check_objects_total", "Objects that checks have compared or read.", state.Objects, labels)
 		to.counter("check_read_bytes_total", "Bytes of objects that checks have read.", state.Bytes, labels)
 		to.counter("check_errors_total", "Problems that checks have found.", state.Errors, labels)
@@ -215,7 +216,7 @@ func byResult(result string) prometheus.Labels { return prometheus.Labels{"resul
 // collectStarts collects the metrics of traces, layouts and startup packs.
 func (f figures) collectStarts(ctx context.Context, to sink) error {
 	counts := f.starts.Counts()
-	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, made or given up."
+	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, by result."
 	to.counter("traces_total", traces, counts.Taken, byResult("taken"))
 	to.counter("traces_total", traces, counts.Refused, byResult("refused"))
 	to.counter("layouts_total", layouts, counts.Laid, byResult("made"))

@@ -10,7 +10,7 @@ import (
 // clients are served; silent ones must not keep connections and files open for ever.
 const stallTimeout = time.Minute
 
-// stallPiece is how many bytes of a file a client has to receive within the timeout.
+// stallPiece is the number of bytes of a file that a client has to receive within the timeout.
 const stallPiece = 1 << 20
 
 // unstalled ends requests whose clients stall. The timeout does not run while next neither reads
@@ -21,7 +21,7 @@ func unstalled(next http.Handler, timeout time.Duration) http.Handler {
 		control := http.NewResponseController(w)
 		steady := &steadyWriter{w, control, timeout}
 		steady.deadline(0) // an earlier request on this connection may have set one
-		defer func() {     // for what the server still reads and flushes
+		defer func() {     // the server still reads the rest of the body and flushes
 			_ = control.SetReadDeadline(time.Now().Add(timeout))
 			steady.deadline(timeout)
 		}()
@@ -51,7 +51,7 @@ type steadyWriter struct {
 	timeout time.Duration
 }
 
-// deadline sets the time for writing; 0: no limit.
+// deadline bounds the time of further writes from now on; 0: no limit.
 func (w *steadyWriter) deadline(after time.Duration) {
 	var at time.Time
 	if after > 0 {
@@ -80,19 +80,20 @@ func (w *steadyWriter) FlushError() error {
 // ReadFrom writes a file piece by piece. The kernel copies each piece (sendfile).
 func (w *steadyWriter) ReadFrom(from io.Reader) (n int64, err error) {
 	defer w.deadline(0)
-	// sendfile accepts a file or one LimitedReader of a file, not a LimitedReader of another one.
-	whole, cut := from.(*io.LimitedReader)
+	// sendfile accepts a file, or a LimitedReader of a file, but not a LimitedReader of a
+	// LimitedReader.
+	limited, isLimited := from.(*io.LimitedReader)
 	for {
 		piece := &io.LimitedReader{R: from, N: stallPiece}
-		if cut {
-			piece.R, piece.N = whole.R, min(whole.N, stallPiece)
+		if isLimited {
+			piece.R, piece.N = limited.R, min(limited.N, stallPiece)
 		}
 		size := piece.N
 		w.deadline(w.timeout)
 		k, err := io.Copy(w.ResponseWriter, piece)
 		n += k
-		if cut {
-			whole.N -= k
+		if isLimited {
+			limited.N -= k
 		}
 		if err != nil || k < size || size == 0 {
 			return n, err

@@ -11,7 +11,7 @@ import (
 	"lighter/wire"
 )
 
-// nodeImages answers what nodes ask about images, with statements that the domain's keys sign. A
+// nodeImages answers nodes' questions about images with statements that the domain's keys sign. A
 // statement about a chain is signed when its tree is made (ingest.Trees), and one about an image's
 // manifest when a node asks for it: the image's names may have changed.
 type nodeImages struct {
@@ -23,9 +23,9 @@ type nodeImages struct {
 
 var _ serve.Images = nodeImages{}
 
-// Manifest returns what a node needs to know of an image by its manifest, signed: its chain, and
-// the repositories of the image's names and of its sources. The error is catalog.ErrNotFound if no
-// ready image has the manifest.
+// Manifest returns the signed statement about the image with a manifest: its chain, and the
+// repositories of its names and sources. The image's diffIDs and its chain's statement come with
+// it. The error is catalog.ErrNotFound if no ready image has the manifest.
 func (n nodeImages) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
 	known, err := n.catalog.Manifest(ctx, digest)
 	if err != nil {

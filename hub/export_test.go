@@ -28,7 +28,7 @@ import (
 	"lighter/hub/verify"
 )
 
-// External tests see a hub's parts through these.
+// Tests of package hub_test reach a hub's parts through the following functions.
 
 // In returns the hub with one of its domains only.
 func (h *Hub) In(name string) *Hub {
@@ -52,7 +52,8 @@ func (h *Hub) Log() *slog.Logger               { return h.log }
 // Paths returns the paths of the routes about a domain.
 func (h *Hub) Paths() []string { return h.domains[0].api(h.shared).Paths() }
 
-// Endpoints are the values of the metrics' label endpoint, and EndpointOf returns that of a path.
+// Endpoints are the values of the label "endpoint" of metrics. EndpointOf returns the value of a
+// path.
 var (
 	Endpoints  = endpoints
 	EndpointOf = endpointOf
@@ -64,15 +65,16 @@ func (h *Hub) Jobs() *jobs.Queue { return h.domains[0].jobs }
 // Blobs returns the collector of the registry's blobs.
 func (h *Hub) Blobs() *blobs.Collector { return h.domains[0].collector.Blobs }
 
-// SetLeases sets how long a process that has stopped keeps its jobs, and its claims of objects.
+// SetLeases sets how long a process that has stopped still owns its jobs, and its claims of
+// objects.
 func (h *Hub) SetLeases(jobs, claims time.Duration) {
 	h.domains[0].jobs.Lease, h.domains[0].publisher.Lease = jobs, claims
 }
 
-// SetDueInterval sets the time between two looks for periodic jobs, before Serve.
+// SetDueInterval sets the time between two searches for due periodic jobs. Call it before Serve.
 func (h *Hub) SetDueInterval(d time.Duration) { h.domains[0].jobs.DueInterval = d }
 
-// Owner is a name under which the hub could run jobs and publish.
+// Owner returns a new name under which this hub may run jobs and publish.
 func (h *Hub) Owner() string { return h.shared.owner + "/" + rand.Text() }
 
 func (h *Hub) Tables() *objects.Tables   { return h.domains[0].objects.Tables }
@@ -90,15 +92,15 @@ func (h *Hub) Config() Config               { return h.config }
 func (h *Hub) PublicHandler() http.Handler { return h.public(h.handler()) }
 func (h *Hub) AdminHandler() http.Handler  { return h.access.Admin(h.handler()) }
 
-// Collectors are the hub's own metrics.
+// Collectors returns the collectors of the hub's own metrics.
 func (h *Hub) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{h.view, figures{h.domains[0]}, h.view.requests, h.view.seconds}
 }
 
-// SetStopping makes the hub unready, as at its end.
+// SetStopping makes the hub not ready, as when it shuts down.
 func (h *Hub) SetStopping() { h.view.stopping.Store(true) }
 
-// SetMaxConnections sets the bound of open connections, before Serve.
+// SetMaxConnections sets the bound of open connections of each address. Call it before Serve.
 func (h *Hub) SetMaxConnections(n int) { h.maxConnections = n }
 
 func (c *Config) ParseProxies() ([]netip.Prefix, error) { return c.proxies() }

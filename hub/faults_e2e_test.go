@@ -21,11 +21,11 @@ import (
 	"lighter/wire"
 )
 
-// cutOf is how many transactions there are for one whose answer is cut off.
+// One in cutOf transactions, at random, gets no answer to its COMMIT.
 const cutOf = 20
 
-// The answers of some transactions are cut off after they have committed, so that the hub does not
-// know whether they have happened. In the end it has the same as if all had arrived.
+// The answers to the COMMIT of some transactions are cut off, so the hub does not know whether they
+// have committed. In the end it has the same as if all answers had arrived.
 func TestAnswersOfCommitsAreCut(t *testing.T) {
 	t.Parallel()
 	const images = 4
@@ -48,7 +48,7 @@ func TestAnswersOfCommitsAreCut(t *testing.T) {
 	}
 	cutting.Store(false)
 	if proxy.Cuts() < images {
-		t.Errorf("%d answers were cut off, want more", proxy.Cuts())
+		t.Errorf("%d answers were cut off, want at least %d", proxy.Cuts(), images)
 	}
 	t.Logf("%d answers were cut off", proxy.Cuts())
 	undisturbed := hubConfig(t)
@@ -71,8 +71,8 @@ func cutScene(t *testing.T) scene {
 	}, all["collect"]}}
 }
 
-// smallDisk mounts a file system of 48 MiB at a directory until the test ends. fill uses up all of
-// it until free is called.
+// smallDisk mounts a file system of 48 MiB at a directory until the test ends. fill fills it up.
+// free removes the file that fills it.
 func smallDisk(t *testing.T, dir string) (fill func() (free func())) {
 	t.Helper()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {
@@ -105,8 +105,8 @@ func smallDisk(t *testing.T, dir string) (fill func() (free func())) {
 	}
 }
 
-// While one of the hub's disks is full, images that it has are served. What it has accepted becomes
-// ready when there is room again.
+// While one of the hub's disks is full, ready images are served. Accepted images become ready when
+// there is room again.
 func TestDiskIsFull(t *testing.T) {
 	for _, setup := range []string{setupSQLite, setupPostgres} {
 		t.Run(setup, func(t *testing.T) {
@@ -131,13 +131,13 @@ func TestDiskIsFull(t *testing.T) {
 				<-held
 				free := fill()
 				release()
-				for range 20 { // while it fails
+				for range 20 { // meanwhile, attempts to ingest the image fail
 					p.fetchTree(chain)
 					time.Sleep(100 * time.Millisecond)
 				}
 				free()
 				if err := <-added; err != nil {
-					t.Errorf("%s: the waiting client: %v", disk, err)
+					t.Errorf("disk %s: the client that waits for the image: %v", disk, err)
 				}
 				p.wantReady(name, r.manifest)
 				if _, err := undisturbed.add(wire.Add{Source: r.source(), Name: name}); err != nil {
@@ -152,8 +152,8 @@ func TestDiskIsFull(t *testing.T) {
 	}
 }
 
-// On a disk that others have filled, images can be removed, and a collection frees their bytes,
-// also after a restart.
+// On a disk that other programs have filled, images can be removed, and a collection frees their
+// bytes, also after a restart of the hub.
 func TestRemovalOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	c := sceneConfig(t, scene{}, setupSQLite)
@@ -185,7 +185,7 @@ func TestRemovalOnAFullDisk(t *testing.T) {
 		}
 		done, err := p.client.AwaitCollection(t.Context(), job.N, silent)
 		if err != nil || done.Collection.Bytes < 100_000 {
-			t.Errorf("round %d: collected %+v, %v", round, done.Collection, err)
+			t.Errorf("round %d: collected %+v, %v, want at least 100,000 bytes", round, done.Collection, err)
 		}
 		free()
 	}
@@ -193,14 +193,14 @@ func TestRemovalOnAFullDisk(t *testing.T) {
 	p.wantClean("in the end", roundName(2, 1))
 }
 
-// Two processes work for one hub, and the clock of one of them is wrong. Neither takes the other's
-// jobs, and nothing is deleted too early.
+// A hub has two processes, and the clock of one of them is wrong. Neither process takes over the
+// other's jobs, and nothing is deleted too early.
 func TestClockOfOneProcessIsWrong(t *testing.T) {
 	for _, by := range []time.Duration{-10 * time.Minute, 10 * time.Minute} {
 		t.Run(by.String(), func(t *testing.T) {
 			t.Parallel()
 			c := hubConfig(t)
-			c.GC.DelayMinutes = 5 // less than the difference
+			c.GC.DelayMinutes = 5 // less than the difference of the clocks
 			a := startProcess(t, c)
 			b := startProcess(t, further(t, c), clockEnv+"="+by.String())
 			if got := b.clock() - a.clock(); got < by-time.Minute || got > by+time.Minute {

@@ -13,9 +13,9 @@ import (
 	"lighter/wire"
 )
 
-// Names differ after a restore, if catalog and registry were copied at different times. The catalog
-// then follows the registry: it forgets names whose manifests are missing, and gets those that it
-// lacks.
+// After a restore, the names in the catalog and in the registry differ if the two were copied at
+// different times. A repair changes the catalog to match the registry: it removes names whose
+// manifests are missing, and adds names that the catalog lacks.
 func TestFsckComparesNames(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -49,7 +49,7 @@ func TestFsckComparesNames(t *testing.T) {
 		images = append(images, f.Images...)
 	}
 	if slices.Sort(images); !slices.Equal(images, []string{"gone:1", "index:1", "moved:1", "moved:new"}) {
-		t.Errorf("images %v in %s", images, findings(check))
+		t.Errorf("the findings name %v, want gone:1, index:1, moved:1 and moved:new: %s", images, findings(check))
 	}
 	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
 		t.Errorf("not repaired: %s", findings(check))
@@ -66,9 +66,9 @@ func TestFsckComparesNames(t *testing.T) {
 	}
 }
 
-// A tag was copied when it had moved, and the manifests before that: it points to a manifest that
-// the registry lacks. A repair points it to the image of the catalog again. Tags that were deleted
-// stay deleted, also if their manifest is left.
+// If a copy of the registry has its manifests from before a tag was moved, and its tags from after
+// that, the tag points to a missing manifest. A repair makes it point to the catalog's image again.
+// Deleted tags stay deleted, also if their manifest is left.
 func TestFsckRepairsDanglingTags(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -104,8 +104,8 @@ func TestFsckRepairsDanglingTags(t *testing.T) {
 	}
 }
 
-// A repair does not remove the names of a hub whose registry is not there, before a user confirms
-// it.
+// If the registry lacks most manifests of the catalog, a repair removes the names only if a user
+// confirms it.
 func TestFsckSparesNamesWithoutARegistry(t *testing.T) {
 	t.Parallel()
 	for _, images := range []int{1, 3, 10} {
@@ -135,7 +135,7 @@ func testNamesAreSpared(t *testing.T, images int) {
 	const warning = "if this is the right registry"
 	for _, w := range []wire.Fsck{{}, {Repair: true}} {
 		if text := findings(h.fsck(w)); !strings.Contains(text, warning) || !strings.Contains(text, "--confirm") {
-			t.Errorf("%+v: findings %s, want the names with a warning", w, text)
+			t.Errorf("%+v: findings %s, want the names, with the warning and --confirm", w, text)
 		}
 	}
 	names("without the registry", images)
@@ -162,7 +162,7 @@ func testNamesAreSpared(t *testing.T, images int) {
 	h.wantClean("in the end", fmt.Sprintf("a:%d", images-1))
 }
 
-// A name that is just being changed does not differ.
+// A check reports no difference of a name that is being changed.
 func TestFsckSparesChangingNames(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -177,10 +177,10 @@ func TestFsckSparesChangingNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if check := h.fsck(wire.Fsck{Repair: true}); len(check.Findings) != 0 {
-		t.Errorf("during the change: %s", findings(check))
+		t.Errorf("during the change: %s, want no findings", findings(check))
 	}
 	settled()
 	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 || len(check.Findings) != 1 {
-		t.Errorf("after the change: %s", findings(check))
+		t.Errorf("after the change: %s, want one repaired finding", findings(check))
 	}
 }

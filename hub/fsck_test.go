@@ -15,7 +15,7 @@ import (
 	"lighter/wire"
 )
 
-// fsck compares the stores of a hub, and repairs them if w says so.
+// fsck compares the stores of a hub, and repairs them if w.Repair is set.
 func (h *testHub) fsck(w wire.Fsck) wire.Check {
 	h.t.Helper()
 	last, err := h.client.Fsck(h.t.Context(), w, silent)
@@ -25,7 +25,8 @@ func (h *testHub) fsck(w wire.Fsck) wire.Check {
 	return *last.Check
 }
 
-// wantClean fails the test unless the stores are consistent, and all of an image can be read.
+// wantClean fails the test unless the stores are consistent and the images with these names can be
+// read completely.
 func (h *testHub) wantClean(when string, names ...string) {
 	h.t.Helper()
 	h.idle()
@@ -55,7 +56,8 @@ func findings(check wire.Check) string {
 	return b.String()
 }
 
-// Each object that is lost or damaged is found, and made again from the others.
+// fsck finds each missing or damaged object. A repair makes it again from other objects and the
+// registry.
 func TestFsckRepairs(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -70,7 +72,7 @@ func TestFsckRepairs(t *testing.T) {
 	for _, kind := range []string{"indexes/", "layers/", "locations/", "packs/", ""} {
 		for name, c := range map[string]struct {
 			change func(file string) error
-			deep   bool // needed to find it
+			deep   bool // only a deep check finds the change
 		}{
 			"missing":   {os.Remove, false},
 			"truncated": {func(file string) error { return os.Truncate(file, 10) }, kind == "layers/"},
@@ -96,9 +98,9 @@ func TestFsckRepairs(t *testing.T) {
 			if !slices.ContainsFunc(check.Findings, names) {
 				t.Errorf("%s: the image is not named: %+v", what, check.Findings)
 			}
-			for _, f := range check.Findings { // the remedy has to find it again
+			for _, f := range check.Findings { // the remedy has to find the object again
 				if wants := strings.Contains(f.Remedy, "--deep --repair"); wants != (c.deep || kind == "") {
-					t.Errorf("%s: the remedy is %q", what, f.Remedy)
+					t.Errorf("%s: the remedy is %q, want --deep in it: %t", what, f.Remedy, c.deep || kind == "")
 				}
 			}
 			if check = h.fsck(wire.Fsck{Deep: true, Repair: true}); check.Left() != 0 {
@@ -109,7 +111,8 @@ func TestFsckRepairs(t *testing.T) {
 	}
 }
 
-// What cannot be made again is named with its images and a remedy, and can be repaired after that.
+// An object that cannot be made again is reported with its images and a remedy. The remedy is a
+// push of the images: then a repair succeeds.
 func TestFsckNamesWhatIsLost(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -131,7 +134,7 @@ func TestFsckNamesWhatIsLost(t *testing.T) {
 		}
 	}
 	if check.Left() == 0 || !slices.Contains(check.Findings[0].Images, "a:1") {
-		t.Errorf("%d problems are left, in %+v", check.Left(), check.Findings)
+		t.Errorf("%d problems are left, in %+v, want some, of a:1", check.Left(), check.Findings)
 	}
 	h.pushReady("a:1", both)
 	if check = h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 {
@@ -140,7 +143,8 @@ func TestFsckNamesWhatIsLost(t *testing.T) {
 	h.wantClean("after the push", "a:1")
 }
 
-// An object that the catalog does not know is deleted if it is old and nobody has claimed it.
+// An object that the catalog does not know is deleted if it is older than a day, nobody has claimed
+// it, and no backup is being made.
 func TestFsckDeletesUnknownObjects(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -177,20 +181,20 @@ func TestFsckDeletesUnknownObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 1 || !strings.Contains(findings(check), "a backup") {
-		t.Errorf("during a backup: %s", findings(check))
+		t.Errorf("during a backup: %s, want the object left because of the backup", findings(check))
 	}
 	has("during a backup", "old", "claimed", "young")
 	if err := h.Catalog().Claims.EndHold(t.Context(), "backup"); err != nil {
 		t.Fatal(err)
 	}
 	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 || len(check.Findings) != 1 {
-		t.Errorf("after the repair: %s", findings(check))
+		t.Errorf("the repair: %s, want one finding, repaired", findings(check))
 	}
 	has("after the repair", "claimed", "young")
 }
 
-// A lost pack has chunks that an image needs, and others that no image needs any more. The former
-// are made again, and a collection forgets the pack.
+// A lost pack has chunks that an image needs, and chunks that no image needs any more. A repair
+// makes the needed chunks again in another pack. A collection forgets the lost pack.
 func TestFsckOfPackWithUnneededChunks(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -220,7 +224,8 @@ func TestFsckOfPackWithUnneededChunks(t *testing.T) {
 	h.wantClean("after the collection", "keeps:1")
 }
 
-// A lost pack that was kept for nodes with older locations is forgotten: it cannot be made again.
+// A lost pack that was kept only for nodes with older locations cannot be made again. A repair
+// forgets it.
 func TestFsckForgetsLostRewrittenPacks(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -246,7 +251,8 @@ func TestFsckForgetsLostRewrittenPacks(t *testing.T) {
 	h.wantClean("after the repair", "keeps:1")
 }
 
-// A repair that is interrupted at any point goes on at the next start of the hub.
+// A repair that is interrupted by the end of the hub, at any point, can be completed after the next
+// start.
 func TestRepairIsInterrupted(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -257,9 +263,9 @@ func TestRepairIsInterrupted(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = h.client.Fsck(t.Context(), wire.Fsck{Repair: true}, silent) // it is cut
+			_, _ = h.client.Fsck(t.Context(), wire.Fsck{Repair: true}, silent) // the end of the hub cuts the request
 		}()
-		time.Sleep(delay) // the test holds wherever this ends
+		time.Sleep(delay) // the repair may have come to any point
 		h.stop()
 		<-ended
 		h = runHub(t, openHub(t, h.config))
@@ -271,8 +277,8 @@ func TestRepairIsInterrupted(t *testing.T) {
 	}
 }
 
-// Blobs of the registry are read, too. A damaged blob is deleted: then the hub reads it from the
-// registry that it came from, or it can be pushed again.
+// Deep checks and scrubs read the blobs of the registry, too. A repair deletes a damaged blob: then
+// the hub reads it from the registry that it came from, or it can be pushed again.
 func TestDamagedBlobsAreFound(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.KeepBlobs, c.ScrubDays = "always", 1 })
@@ -282,7 +288,7 @@ func TestDamagedBlobsAreFound(t *testing.T) {
 	h.pushReady("pushed:2", image(upperTar)) // its layer counts once
 	h.config.KeepBlobs = "until-upstream"
 	h = h.restart()
-	h.Blobs().AskTime = 0 // the collection records where the layer came from, and does not delete it
+	h.Blobs().AskTime = 0 // without time to ask, the collection does not delete the layer
 	if _, err := h.collectOnce(); err != nil {
 		t.Fatal(err)
 	}
@@ -295,13 +301,13 @@ func TestDamagedBlobsAreFound(t *testing.T) {
 		h.runCheck("scrub")
 		if state, err := h.Catalog().Checks.Get(t.Context(), "scrub"); err != nil || !state.Ended.IsZero() {
 			if err != nil || state.Errors != 2 {
-				t.Errorf("the scrub has found %+v (%v), want two blobs", state, err)
+				t.Errorf("the scrub has found %+v (%v), want two errors", state, err)
 			}
 			break
 		}
 	}
 	if check := h.fsck(wire.Fsck{}); check.Left() != 0 {
-		t.Errorf("found without reading: %s", findings(check))
+		t.Errorf("a check that reads nothing: %s, want no problems", findings(check))
 	}
 	deep := h.fsck(wire.Fsck{Deep: true})
 	if text := findings(deep); deep.Left() != 2 || !strings.Contains(text, lower.String()+" is damaged") ||
@@ -311,7 +317,7 @@ func TestDamagedBlobsAreFound(t *testing.T) {
 	if !h.stores(lower) || !h.stores(upper) {
 		t.Error("deleted without a repair")
 	}
-	h.loseObjects() // these are made again from what the other registry has
+	h.loseObjects() // a repair makes them again from the layer of the other registry
 	check := h.fsck(wire.Fsck{Deep: true, Repair: true})
 	if f := check.Findings[0]; f.Count != 2 || f.Repaired != 1 ||
 		!slices.Equal(f.Images, []string{"pushed:1", "pushed:2"}) ||

@@ -34,7 +34,8 @@ func (h *testHub) holders(name string) []wire.Holder {
 	return holders
 }
 
-// While a node has an image that was removed, the hub serves all of it, and lists it no more.
+// While a node holds the tree of a removed image, the hub serves the tree and its chain, but does
+// not list the image.
 func TestHeldImageStaysServed(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -48,16 +49,16 @@ func TestHeldImageStaysServed(t *testing.T) {
 	}
 	node, never := strings.Repeat("7", 32), chunk.ID{1}
 	if unknown := h.report(node, tree, never); !slices.Equal(unknown, []chunk.ID{never}) {
-		t.Errorf("unknown trees %v, want one", unknown)
+		t.Errorf("unknown trees %v, want %v", unknown, never)
 	}
 	for _, name := range []string{"", "a:1"} {
 		if all := h.holders(name); len(all) != 1 || all[0].ID != node[:16] || all[0].Trees != 1 ||
 			all[0].Name != "node" {
-			t.Errorf("holders of %q: %+v", name, all)
+			t.Errorf("holders of %q: %+v, want the node with one tree", name, all)
 		}
 	}
 	if all := h.holders("b:1"); len(all) != 0 {
-		t.Errorf("holders of an image that nobody has: %+v", all)
+		t.Errorf("holders of an image that no node has: %+v, want none", all)
 	}
 	for _, name := range []string{"a:1", "b:1"} {
 		if err := h.client.Remove(t.Context(), name); err != nil {
@@ -71,7 +72,7 @@ func TestHeldImageStaysServed(t *testing.T) {
 	h.expect("/lighter/1/default/chains/"+b.Chain, 404)
 	chain, err := h.client.Chain(t.Context(), a.Chain)
 	if err != nil || chain.Statement == nil || chain.Statement.Tree != tree {
-		t.Errorf("the chain of a held tree: %+v, %v", chain, err)
+		t.Errorf("the chain of a held tree: %+v, %v, want it with its statement", chain, err)
 	}
 	if got, chunks := h.fetchTree(a.Chain); got != want || !maps.EqualFunc(chunks, wanted, slices.Equal) {
 		t.Errorf("the held tree is %+v, want %+v with the same chunks", got, want)
@@ -81,11 +82,11 @@ func TestHeldImageStaysServed(t *testing.T) {
 	}
 	h.expect("/lighter/1/default/chains/"+a.Chain, 404)
 	if all := h.holders(""); len(all) != 0 {
-		t.Errorf("holders after the last was forgotten: %+v", all)
+		t.Errorf("holders after the last one was forgotten: %+v, want none", all)
 	}
 }
 
-// A mirror is a holder of all that its directory has.
+// A mirror is a holder of all trees in its directory.
 func TestMirrorHolds(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

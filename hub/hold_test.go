@@ -11,7 +11,7 @@ import (
 	"lighter/wire"
 )
 
-// whileHeld calls fn while the processes of a hub delete nothing.
+// whileHeld calls fn during a hold of all domains of a hub.
 func whileHeld(t *testing.T, c hub.Config, fn func(ctx context.Context) error) error {
 	t.Helper()
 	catalogs, err := c.Catalogs()
@@ -21,8 +21,8 @@ func whileHeld(t *testing.T, c hub.Config, fn func(ctx context.Context) error) e
 	return backup.WhileHeld(t.Context(), catalogs, fn)
 }
 
-// While a hub is copied with other tools, its processes delete neither objects nor blobs, whatever
-// is removed.
+// During a hold, a hub deletes neither objects nor blobs, also if an image is removed and
+// collected.
 func TestNothingIsDeletedWhileHeld(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -49,7 +49,7 @@ func TestNothingIsDeletedWhileHeld(t *testing.T) {
 		}
 		now := slices.Concat(files(t, objectsDir(h.config)), h.registryFiles("/blobs/sha256/"))
 		if !slices.Equal(now, before) {
-			t.Errorf("during a copy, there are\n%v\nof\n%v", now, before)
+			t.Errorf("during a hold, there are\n%v\nwant\n%v", now, before)
 		}
 		return nil
 	})
@@ -58,6 +58,6 @@ func TestNothingIsDeletedWhileHeld(t *testing.T) {
 	}
 	h.collectBlobs()
 	if now := h.registryFiles("/blobs/sha256/"); !slices.Equal(now, stays) {
-		t.Errorf("afterwards, there are\n%v\nwant\n%v", now, stays)
+		t.Errorf("after the hold and a collection, there are\n%v\nwant\n%v", now, stays)
 	}
 }

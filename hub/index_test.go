@@ -22,12 +22,12 @@ var (
 type part struct {
 	image    fakeImage
 	platform *v1.Platform
-	about    int // 1: an attestation about the first part
-	absent   bool
+	about    int  // 1: an attestation about the first part, 2: the second; 0: no attestation
+	absent   bool // the index names a manifest that is not pushed
 }
 
-// pushIndex pushes parts, and an index of them under NAME. It returns the digests of the parts,
-// then that of the index.
+// pushIndex pushes parts, and an index of them as REPOSITORY:TAG or REPOSITORY. It returns the
+// digests of the parts, then that of the index.
 func (h *testHub) pushIndex(name string, parts ...part) []digest.Digest {
 	h.t.Helper()
 	repository, tag, _ := strings.Cut(name, ":")
@@ -84,20 +84,20 @@ func TestImagesOfAnIndex(t *testing.T) {
 		part{image: image(upperTar), platform: &v1.Platform{OS: "windows", Architecture: "amd64"}, absent: true})
 	images := h.settled("multi:1")
 	if got := states(images); got != "=stored linux/amd64=ready linux/arm64/v8=stored" {
-		t.Errorf("states: %s (%+v)", got, images)
+		t.Errorf("states: %s (%+v), want amd64 ready, and arm64 and the attestation stored", got, images)
 	}
 	// Everything is served as it was pushed.
 	for _, d := range append(digests[:3:3], digests[4]) {
 		status, body, _ := h.do("GET", "/v2/multi/manifests/"+d.String(), nil, "Accept",
 			v1.MediaTypeImageIndex+", "+v1.MediaTypeImageManifest)
 		if status != 200 || digest.FromBytes(body) != d {
-			t.Errorf("%s: %d, digest %s", d, status, digest.FromBytes(body))
+			t.Errorf("manifest %s: %d with digest %s, want it as it was pushed", d, status, digest.FromBytes(body))
 		}
 	}
 	// The other platform is ingested on request.
 	last, err := h.add(wire.Add{Name: "multi:1", Platform: "linux/arm64"})
 	if err != nil || !strings.Contains(states(last.Images), "linux/arm64/v8=ready") {
-		t.Errorf("%s, %v", states(last.Images), err)
+		t.Errorf("the other platform: %s, %v, want it ready", states(last.Images), err)
 	}
 	if _, err := h.add(wire.Add{Name: "multi:1", Platform: "linux/riscv64"}); err == nil ||
 		!strings.Contains(err.Error(), "linux/arm64/v8") {
@@ -108,7 +108,7 @@ func TestImagesOfAnIndex(t *testing.T) {
 	}
 	for _, d := range append(digests[:3:3], digests[4]) {
 		if status, _, _ := h.do("GET", "/v2/multi/manifests/"+d.String(), nil); status != 404 {
-			t.Errorf("%s is served after its removal: %d", d, status)
+			t.Errorf("manifest %s after its removal: %d, want 404", d, status)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestNestedIndexAndMissingPlatforms(t *testing.T) {
 	outer.SchemaVersion = 2
 	h.pushManifest("nested", "1", outer.MediaType, outer)
 	if got := states(h.settled("nested:1")); got != "linux/amd64=ready linux/arm64/v8=stored" {
-		t.Errorf("states: %s", got)
+		t.Errorf("states: %s, want linux/amd64 ready and linux/arm64/v8 stored", got)
 	}
 }
 
@@ -152,20 +152,20 @@ func TestArtifactsAreStored(t *testing.T) {
 		d := h.push(name, i)
 		images := h.settled(name)
 		if len(images) != 1 || images[0].State != wire.StateStored || images[0].Error != "" {
-			t.Errorf("%s: %+v", name, images)
+			t.Errorf("%s: %+v, want one image, stored", name, images)
 		}
 		repository, tag, _ := strings.Cut(name, ":")
 		if status, body, _ := h.do("GET", "/v2/"+repository+"/manifests/"+tag, nil, "Accept",
 			v1.MediaTypeImageManifest); status != 200 || digest.FromBytes(body) != d {
-			t.Errorf("%s: %d %s", name, status, body)
+			t.Errorf("manifest of %s: %d %s, want it as it was pushed", name, status, body)
 		}
 	}
 	if inventory := h.holdings().inventory; inventory.Layers != 0 || inventory.Chains != 0 {
-		t.Errorf("the hub has %+v", inventory)
+		t.Errorf("the hub has %+v, want neither layers nor chains", inventory)
 	}
 	// A manifest pushed by digest is no image before an index names it.
 	h.push("parts", image(lowerTar))
 	if images := h.settled("parts"); len(images) != 0 {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want none", images)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"lighter/hub"
 )
 
-// adding adds an image in the background.
+// adding adds an image in the background. The channel gets the result.
 func (h *testHub) adding(add wire.Add) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -34,7 +34,8 @@ func (h *testHub) wantReady(name string, manifest []byte) {
 	}
 }
 
-// A restart loses no image that was accepted for a name that refers to another one.
+// If an image is accepted for a name that refers to another image, a restart of the hub does not
+// lose it.
 func TestRestartWhileANameIsCopied(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -51,7 +52,8 @@ func TestRestartWhileANameIsCopied(t *testing.T) {
 	again.wantReady("a:1", r.manifest)
 }
 
-// The index behind a tag changes while it is copied, and a manifest in it stays.
+// The index behind a tag changes while it is copied, and its second version is added: it becomes
+// ready.
 func TestIndexChangesWhileItIsCopied(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -64,14 +66,14 @@ func TestIndexChangesWhileItIsCopied(t *testing.T) {
 	r.serveIndex(t, part{image: image(lowerTar), platform: amd64},
 		part{image: image(armTar, upperTar), platform: arm64})
 	second := h.adding(add)
-	<-held // the job runs again
+	<-held // the job has begun again with the new index
 	release()
 	if err := <-second; err != nil {
 		t.Error(err)
 	}
 }
 
-// A second platform of an image is added while the first one is copied: both become ready.
+// If a platform of an image is added while another one is copied, both become ready.
 func TestPlatformIsAddedWhileAnotherIsCopied(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -89,12 +91,12 @@ func TestPlatformIsAddedWhileAnotherIsCopied(t *testing.T) {
 		}
 	}
 	if got := states(h.settled("a:1")); got != "linux/amd64=ready linux/arm64/v8=ready" {
-		t.Errorf("the name refers to %s", got)
+		t.Errorf("the name refers to %s, want both platforms ready", got)
 	}
 }
 
-// A cancelled job fails its image, and a retry makes it ready. After a removal there is nothing to
-// retry.
+// If a job is cancelled, its image fails. A retry of the job makes the image ready. Ended and
+// unknown jobs cannot be changed.
 func TestCancelAndRetry(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -104,7 +106,7 @@ func TestCancelAndRetry(t *testing.T) {
 	<-held
 	jobs, err := h.client.Jobs(t.Context(), false)
 	if err != nil || len(jobs) != 1 || jobs[0].Key != "a:1" || jobs[0].State != wire.JobRunning {
-		t.Fatalf("jobs %+v, %v", jobs, err)
+		t.Fatalf("jobs %+v, %v, want one running job of a:1", jobs, err)
 	}
 	if _, err := h.client.CancelJob(t.Context(), jobs[0].N); err != nil {
 		t.Fatal(err)
@@ -125,12 +127,13 @@ func TestCancelAndRetry(t *testing.T) {
 		"pause of an unknown job": func() error { _, err := h.client.PauseJob(t.Context(), 1<<40); return err },
 	} {
 		if err := change(); err == nil {
-			t.Errorf("%s: no error", what)
+			t.Errorf("%s succeeded, want an error", what)
 		}
 	}
 }
 
-// A pushed image does not wait for long for another one that splits a common layer.
+// If two images have a layer in common, the second one does not wait until the first one, which a
+// slow registry delays, is ready.
 func TestPushDoesNotWaitForACommonLayer(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -140,7 +143,7 @@ func TestPushDoesNotWaitForACommonLayer(t *testing.T) {
 	done := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
 	<-held
 	h.push("b:1", image(small))
-	h.ready("b:1") // while the other one is held
+	h.ready("b:1") // the registry still holds the blobs of a:1
 	release()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -167,7 +170,7 @@ func TestCommonLayerOfPlatforms(t *testing.T) {
 	one := bytes(part{image: image(big), platform: amd64})
 	two := bytes(part{image: image(big), platform: amd64}, part{image: image(big, armTar), platform: arm64})
 	if two > one+20_000 {
-		t.Errorf("%d bytes of packs for two platforms, %d for one", two, one)
+		t.Errorf("%d bytes of packs for two platforms, want about %d, as for one", two, one)
 	}
 }
 
@@ -186,7 +189,8 @@ func TestSignatureIsCopied(t *testing.T) {
 	h.expect("/v2/a/manifests/1", http.StatusOK)
 }
 
-// An image is added again right after its removal, before the worker has heard of that.
+// An image that is added again right after its removal becomes ready: the worker does not go on
+// with the removed image.
 func TestAddAfterRemoval(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -213,8 +217,8 @@ func TestAddAfterRemoval(t *testing.T) {
 	h.wantReady("a:1", r.manifest)
 }
 
-// What happens to a name while the worker that brings an image to it waits for the name's lock
-// counts, not the worker.
+// A worker that is to give an image a name waits for the name's lock. If the name is deleted or
+// pushed meanwhile, the worker does not undo this.
 func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(h *testHub) (tag string){
@@ -249,7 +253,7 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 			<-held
 			unlock := h.Names().Lock("a")
 			release()
-			time.Sleep(500 * time.Millisecond) // it gets to the lock
+			time.Sleep(500 * time.Millisecond) // the worker reaches the lock
 			want := change(h)
 			unlock()
 			h.idle()
@@ -260,14 +264,14 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 			}
 			images := h.settled("a:1")
 			if got != want || (len(images) > 0) != (want != "") || want != "" && images[0].Digest != want {
-				t.Errorf("the tag is %q, the images %+v, want %q", got, images, want)
+				t.Errorf("the tag is %q, the images %+v, want %q for both", got, images, want)
 			}
 		})
 	}
 }
 
-// A job of a kind that was given up ends. One of a kind that this release does not know stays, and
-// is shown as such.
+// A job of a kind that only earlier releases have is cancelled. A job of a kind that this release
+// does not know stays queued, is shown as such, and can be cancelled.
 func TestJobsOfOtherReleases(t *testing.T) {
 	t.Parallel()
 	opened := openHub(t, hubConfig(t))
@@ -304,13 +308,13 @@ func TestJobsOfOtherReleases(t *testing.T) {
 		t.Errorf("job %+v, want it queued, of a kind that the hub does not know", j)
 	}
 	if j, err := h.client.CancelJob(t.Context(), numbers["later"]); err != nil || j.State != wire.JobCancelled {
-		t.Errorf("the job that was cancelled: %+v, %v", j, err)
+		t.Errorf("cancel a job of an unknown kind: %+v, %v, want it cancelled", j, err)
 	}
 	h.pushReady("a:1", image(lowerTar))
 	h.idle()
 	for _, j := range list(true) {
 		if j.Foreign != (j.N == numbers["blobs"] || j.N == numbers["later"]) {
-			t.Errorf("job %+v: foreign %t", j, j.Foreign)
+			t.Errorf("job %+v is foreign: %t, want %t", j, j.Foreign, !j.Foreign)
 		}
 	}
 }

@@ -45,8 +45,8 @@ func signers(t *testing.T, client *client.Client, chain string, keys []string) (
 	return all
 }
 
-// While one key replaces another, new and old statements are signed by all keys that the hub has
-// now.
+// While a new key replaces an old one, each start of the hub signs all statements with the keys
+// that the hub has then.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -54,7 +54,7 @@ func TestKeyRotation(t *testing.T) {
 	root := h.config.Root
 	keys, err := hub.Keys(root)
 	if err != nil || len(keys) != 1 {
-		t.Fatalf("keys: %q, %v", keys, err)
+		t.Fatalf("keys: %q, %v, want one", keys, err)
 	}
 	added, err := hub.AddKey(root)
 	if err != nil {
@@ -93,8 +93,8 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
-// A hub does not sign with the key of another hub, unless that is requested. With its own key, it
-// goes on as before.
+// A hub does not start with the key of another hub, unless an administrator requests it (lighter
+// hub key use). When its own key is back, the hub signs as before.
 func TestKeyOfAnotherHubIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -144,7 +144,7 @@ func TestKeyOfAnotherHubIsRefused(t *testing.T) {
 	}
 	h = h.restart()
 	if got := signers(t, h.client, chain, all); !slices.Equal(got, []string{added}) {
-		t.Errorf("with keys that it was to use, the hub signs with %q, want %q", got, added)
+		t.Errorf("after lighter hub key use, the hub signs with %q, want %q", got, added)
 	}
 }
 
@@ -155,8 +155,8 @@ func text(keys []ed25519.PublicKey) (all []string) {
 	return all
 }
 
-// A mirror that is made again has the signatures of both keys. It trusts both only if it was given
-// both.
+// After a key is added, the next run of a mirror copies the signatures of both keys. The mirror
+// serves both keys only if both were given to it.
 func TestMirrorOfTwoKeys(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -182,7 +182,7 @@ func TestMirrorOfTwoKeys(t *testing.T) {
 	mirror := serveFiles(t, dir)
 	h.mirror(dir)
 	if served, err := mirror.Keys(t.Context()); err != nil || !slices.Equal(text(served), keys[:1]) {
-		t.Errorf("the mirror trusts the keys %q, %v, but was given none", text(served), err)
+		t.Errorf("a mirror without given keys serves the keys %q, %v, want %q", text(served), err, keys[:1])
 	}
 	again := mirrorOf(t, h.client, dir, given, silent)
 	if _, err := again.Copy(t.Context(), []string{"a:1"}); err != nil {
@@ -227,6 +227,6 @@ func TestKeyFileIsChecked(t *testing.T) {
 		}
 	}
 	if left, err := filepath.Glob(path + "-*"); err != nil || len(left) > 0 {
-		t.Errorf("files left: %q, %v", left, err)
+		t.Errorf("temporary key files left: %q, %v, want none", left, err)
 	}
 }

@@ -32,16 +32,17 @@ func (h *testHub) repositoriesOf(manifest string) []string {
 	return said.Image.Repositories
 }
 
-func (h *testHub) names(manifest string, want ...string) {
+// wantRepositories fails the test unless the statement about a manifest has these repositories.
+func (h *testHub) wantRepositories(manifest string, want ...string) {
 	h.t.Helper()
 	slices.Sort(want)
 	if got := h.repositoriesOf(manifest); !slices.Equal(got, want) {
-		h.t.Errorf("repositories %q, want %q", got, want)
+		h.t.Errorf("repositories of manifest %s: %q, want %q", manifest, got, want)
 	}
 }
 
-// The statement about a manifest is signed. It has the chain, and the repositories of all names and
-// sources of the image.
+// The statement about a manifest is signed, and names the chain and the repositories of all names
+// and sources of the image.
 func TestManifestsOfImages(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -52,16 +53,16 @@ func TestManifestsOfImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	manifest := last.Images[0].Digest
-	h.names(manifest, repository, "registry.test:5000/renamed")
+	h.wantRepositories(manifest, repository, "registry.test:5000/renamed")
 	said, err := h.client.Manifest(t.Context(), manifest)
 	if want := []string{digest.FromBytes(lowerTar).String(), digest.FromBytes(upperTar).String()}; err != nil ||
 		!slices.Equal(said.DiffIDs, want) ||
 		said.Image.Chain != last.Images[0].Chain || said.Statement.Tree.String() != last.Images[0].Tree {
-		t.Errorf("statement %+v, %v", said, err)
+		t.Errorf("statement %+v, %v, want the diffIDs %q and the image's chain and tree", said, err, want)
 	}
 
-	// Added from another registry under the same name, which copies no blob, and under two other
-	// names.
+	// The image is added from another registry under the same name, which copies no blob, and from
+	// the first one under its default name, and pushed.
 	again := startRegistry(t, image(lowerTar, upperTar))
 	other := strings.TrimSuffix(again.name(), ":1")
 	for _, add := range []wire.Add{{Source: again.source(), Name: "registry.test:5000/renamed:1"},
@@ -72,15 +73,15 @@ func TestManifestsOfImages(t *testing.T) {
 	}
 	h.pushReady("pushed/here:1", image(lowerTar, upperTar))
 	all := []string{repository, other, "registry.test:5000/renamed", "pushed/here"}
-	h.names(manifest, all...)
+	h.wantRepositories(manifest, all...)
 
-	// The repositories are the same after a restart, and go with the names.
+	// The repositories are the same after a restart. A repository is dropped with its last name.
 	h = h.restart()
-	h.names(manifest, all...)
+	h.wantRepositories(manifest, all...)
 	if err := h.client.Remove(t.Context(), "registry.test:5000/renamed:1"); err != nil {
 		t.Fatal(err)
 	}
-	h.names(manifest, repository, "pushed/here")
+	h.wantRepositories(manifest, repository, "pushed/here")
 	for _, name := range []string{r.name(), "pushed/here:1"} {
 		if err := h.client.Remove(t.Context(), name); err != nil {
 			t.Fatal(err)
@@ -90,7 +91,7 @@ func TestManifestsOfImages(t *testing.T) {
 		t.Errorf("a removed image: %v, want not found", err)
 	}
 	h.pushReady("pushed/here:1", image(lowerTar, upperTar))
-	h.names(manifest, "pushed/here")
+	h.wantRepositories(manifest, "pushed/here")
 }
 
 // Manifests of failed and missing images, and invalid digests, are not found.
@@ -104,12 +105,13 @@ func TestUnknownManifests(t *testing.T) {
 	for _, path := range []string{failed.String(), digest.FromString("x").String(), "sha256:zz", "x"} {
 		if status, body, header := h.do("GET", wire.Prefix+"/"+wire.DefaultDomain+"/manifests/"+path,
 			nil); status != http.StatusNotFound || header.Get("Cache-Control") != "no-store" {
-			t.Errorf("%s: %d %s, %q", path, status, body, header.Get("Cache-Control"))
+			t.Errorf("%s: %d %s, %v, want 404 and Cache-Control no-store", path, status, body, header)
 		}
 	}
 }
 
-// The repositories of the hub's own registry are named by the configured hosts.
+// The statement about a manifest names each repository of the hub's own registry under all
+// configured registry_hosts.
 func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.RegistryHosts = []string{"hub.test", "hub.test:5000"} })
@@ -122,7 +124,7 @@ func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.names(last.Images[0].Digest, strings.TrimSuffix(r.name(), ":1"), "hub.test/"+ref.Repository,
+	h.wantRepositories(last.Images[0].Digest, strings.TrimSuffix(r.name(), ":1"), "hub.test/"+ref.Repository,
 		"hub.test:5000/"+ref.Repository)
 	for _, host := range []string{"", "hub.test/", "https://hub.test", "Hub.test", "hub.test:", "hub.test:x", "a b"} {
 		c := hub.DefaultConfig()
@@ -146,7 +148,7 @@ func TestMirrorHasManifests(t *testing.T) {
 	said, err := mirror.Manifest(t.Context(), a.Digest)
 	if err != nil || said.Image.Verify(a.Digest, h.PublicKeys()) != nil || said.Image.Chain != a.Chain ||
 		said.Statement == nil {
-		t.Errorf("the mirror answers %+v, %v", said, err)
+		t.Errorf("the mirror answers %+v, %v, want the hub's statements", said, err)
 	}
 	if _, err := mirror.Manifest(t.Context(), b.Digest); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("an image that was not mirrored: %v, want not found", err)

@@ -14,7 +14,7 @@ import (
 	"lighter/hub"
 )
 
-// The label endpoint of the requests' metrics has few values, whatever paths clients request.
+// Unknown paths and domains do not add values to the label "endpoint" of the metrics.
 func TestMetrics(t *testing.T) {
 	h := startHub(t)
 	h.pushReady("tools/shell:1", image(lowerTar))
@@ -43,18 +43,19 @@ func TestMetrics(t *testing.T) {
 	registry.MustRegister(h.Collectors()...)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
-		t.Errorf("lint: %v, %v", problems, err)
+		t.Errorf("lint: %v, %v, want no problems", problems, err)
 	}
 }
 
-// Each route has an endpoint of its first path element, and docs/metrics.md names all endpoints.
+// Each route is counted under the endpoint of its first path element, and docs/metrics.md names all
+// endpoints.
 func TestEachRouteHasAnEndpoint(t *testing.T) {
 	h := startHub(t)
 	got := []string{hub.EndpointOf("/v2/a/manifests/1"), hub.EndpointOf("/x")}
 	for _, path := range h.Paths() {
 		endpoint := hub.EndpointOf(path)
 		if endpoint == "other" {
-			t.Errorf("the requests to %s are counted as others", path)
+			t.Errorf("requests to %s are counted under the endpoint other, want one of their own", path)
 		}
 		got = append(got, endpoint)
 	}
@@ -89,7 +90,7 @@ func documented(t *testing.T, exposed string) {
 	want := names("(?m)^\\| `("+hub.MetricPrefix+"\\w+)` \\| (\\w+)", string(text))
 	if got := names("(?m)^# TYPE ("+hub.MetricPrefix+"\\w+) (\\w+)", exposed); !slices.Equal(got, want) ||
 		len(got) < 3 {
-		t.Errorf("exposed %v, documented %v", got, want)
+		t.Errorf("the hub has the metrics %v, want those of docs/metrics.md, %v", got, want)
 	}
 }
 

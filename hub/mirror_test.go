@@ -24,7 +24,8 @@ import (
 	"lighter/wire/client"
 )
 
-// mirror copies images of the hub into dir.
+// mirror copies images of the hub into dir: those with these names, or all. It returns the result
+// and all reports of progress.
 func (h *testHub) mirror(dir string, names ...string) (mirror.Result, []wire.Progress) {
 	h.t.Helper()
 	var said []wire.Progress
@@ -38,7 +39,7 @@ func (h *testHub) mirror(dir string, names ...string) (mirror.Result, []wire.Pro
 	return done, said
 }
 
-// mirrorOf returns a mirror in dir of a client's hub.
+// mirrorOf returns a mirror in dir of the hub that a client uses.
 func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.PublicKey,
 	report func(wire.Progress)) *mirror.Mirror {
 	t.Helper()
@@ -49,7 +50,7 @@ func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.Publi
 	return m
 }
 
-// originsOf returns a node's client for a client's hub.
+// originsOf returns a node's client of the hub that a client uses.
 func originsOf(t *testing.T, hub *client.Client) *origin.Failover {
 	t.Helper()
 	f, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: hub.URL(), Domain: hub.Domain()})
@@ -71,8 +72,8 @@ func serveFiles(t *testing.T, dir string) *client.Client {
 	return client
 }
 
-// A mirror has every chain of its images, and names only images that it has. Its answers are never
-// complete. It does not fetch existing files again.
+// A mirror has every chain of its images, and names only images that it has. Its answers about
+// chains never say that they are complete. It does not fetch existing files again.
 func TestMirror(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -85,7 +86,7 @@ func TestMirror(t *testing.T) {
 	done, said := h.mirror(dir, "a:1")
 	if done.Trees != 2 || done.Fetched == 0 || done.Bytes == 0 || len(said) == 0 ||
 		said[len(said)-1].Bytes != said[len(said)-1].Total {
-		t.Errorf("%+v, %+v", done, said)
+		t.Errorf("mirror: %+v with progress %+v, want two trees, and all bytes at the end", done, said)
 	}
 	mirror := serveFiles(t, dir)
 	a, b, c := h.ready("a:1"), h.ready("b:1"), h.ready("c:1")
@@ -113,7 +114,7 @@ func TestMirror(t *testing.T) {
 		slices.Sort(want)
 		if answer.Complete || answer.Chain != lower || answer.DiffID != lower || answer.Statement != nil ||
 			!slices.Equal(tops, want) {
-			t.Errorf("the mirror answers %+v", answer)
+			t.Errorf("the mirror answers %+v, want an incomplete answer with the tops %q", answer, want)
 		}
 	}
 	above(a.Chain)
@@ -121,10 +122,10 @@ func TestMirror(t *testing.T) {
 		t.Errorf("an image that was not mirrored: %v, want not found", err)
 	}
 	if again, _ := h.mirror(dir, "a:1"); again.Fetched != 0 || again.Kept != done.Fetched+done.Kept {
-		t.Errorf("second run: %+v, first run %+v", again, done)
+		t.Errorf("second run: %+v, first run %+v, want all files kept", again, done)
 	}
 	if rest, _ := h.mirror(dir, "b:1"); rest.Kept == 0 || rest.Fetched == 0 {
-		t.Errorf("run with another image: %+v", rest)
+		t.Errorf("run with another image: %+v, want some files kept and some fetched", rest)
 	}
 	above(a.Chain, b.Chain)
 	// After a crash that has lost the lowest chain, the mirror still knows all images.
@@ -134,16 +135,16 @@ func TestMirror(t *testing.T) {
 	h.mirror(dir, "b:1")
 	above(a.Chain, b.Chain)
 	if all, _ := h.mirror(dir); len(all.Images) != 3 {
-		t.Errorf("images after the crash: %+v", all)
+		t.Errorf("a run for all images: %+v, want three", all)
 	}
 	above(a.Chain, b.Chain, c.Chain)
 	if _, err := os.Stat(filepath.Join(dir, ".new")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("files left: %v", err)
+		t.Errorf("the directory of unfinished files: %v, want none", err)
 	}
 }
 
-// Answers that cannot be verified or were cut off are not mirrored, nor anything that refers to
-// them. The next run repairs the mirror.
+// Neither damaged answers nor answers that refer to damaged ones are mirrored. The next run
+// completes the mirror.
 func TestMirrorOfABadHub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -177,7 +178,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 		}
 		for _, name := range []string{absent, "chains"} {
 			if files, err := os.ReadDir(filepath.Join(domain, name)); len(files) > 0 || err == nil {
-				t.Errorf("%s: %s has %v, %v", spoil, name, files, err)
+				t.Errorf("damaged %s: directory %s has %v, %v, want no such directory", spoil, name, files, err)
 			}
 		}
 	}
@@ -187,17 +188,17 @@ func TestMirrorOfABadHub(t *testing.T) {
 	fetchTree(t, serveFiles(t, dir), a.Chain, false)
 	for _, names := range [][]string{{"b:1"}, {"a:1", "b:1"}} {
 		if _, err := mirrorOf(t, h.client, dir, nil, silent).Copy(t.Context(), names); err == nil {
-			t.Errorf("images %v were mirrored", names)
+			t.Errorf("images %v, one of which is missing, were mirrored, want an error", names)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(domain, "chains", a.Chain), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := copyFrom(""); err == nil || !strings.Contains(err.Error(), a.Chain) {
-		t.Errorf("run over a damaged chain: %v", err)
+		t.Errorf("run over a damaged chain: %v, want an error that names it", err)
 	}
 	b, err := os.ReadFile(filepath.Join(domain, "trees", a.Chain))
 	if err != nil || !json.Valid(b) {
-		t.Errorf("statement %q, %v", b, err)
+		t.Errorf("statement %q, %v, want JSON", b, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"lighter/wire"
 )
 
-// putManifest pushes the manifest of an image, whose blobs are there, and returns the status.
+// putManifest pushes the manifest of an image whose blobs the registry has, and returns the status.
 func (p *process) putManifest(repository, tag string, i fakeImage) int {
 	p.t.Helper()
 	manifest, _, _ := i.build()
@@ -26,7 +26,8 @@ func (p *process) putManifest(repository, tag string, i fakeImage) int {
 	return status
 }
 
-// wantPushed fails the test unless the registry and the catalog have a name, for all processes.
+// wantPushed fails the test unless all processes serve the manifest of a name and its tree, and the
+// registry and the catalog agree.
 func wantPushed(t *testing.T, name string, of ...*process) {
 	t.Helper()
 	ref, err := wire.ParseName(name)
@@ -44,8 +45,8 @@ func wantPushed(t *testing.T, name string, of ...*process) {
 	}
 }
 
-// A push that another process accepts while an image is removed is not lost, whatever the removal
-// is just deleting: the tag that is pushed, or the manifest that gets another tag.
+// A push that one process accepts while another one removes an image is not lost, whether the
+// removal is deleting the pushed tag, or the manifest that the push gives another tag.
 func TestRemovalBesideAPush(t *testing.T) {
 	for what, deleted := range map[string]struct{ path, tag string }{
 		"same name":     {"/_manifests/tags/1/", "1"},
@@ -87,8 +88,8 @@ func TestRemovalBesideAPush(t *testing.T) {
 	}
 }
 
-// A worker that was stopped in a removal for longer than its leases does not remove what was pushed
-// meanwhile.
+// A worker that is stopped during a removal for longer than its leases does not remove the image
+// that was pushed meanwhile.
 func TestRemovalWakesUp(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -104,7 +105,7 @@ func TestRemovalWakesUp(t *testing.T) {
 		t.Fatal("the removal did not reach its transaction")
 	}
 	b.signal(syscall.SIGCONT)
-	b.idle() // it has done the removal
+	b.idle() // b has done the removal
 	if status := b.putManifest("a", "1", pushed); status != http.StatusCreated {
 		t.Fatalf("the push: %d, want 201", status)
 	}
@@ -114,8 +115,8 @@ func TestRemovalWakesUp(t *testing.T) {
 	wantPushed(t, "a:1", b, a)
 }
 
-// Removals and pushes of one manifest under two names, at two processes at the same time: registry
-// and catalog agree in the end, and have what a push has added that ended after the removal.
+// If one process removes a name while another one pushes its manifest under two names, registry and
+// catalog agree in the end. A name whose push ended after the removal exists.
 func TestRemovalsBesidePushes(t *testing.T) {
 	t.Parallel()
 	a, b := startProcesses(t)
@@ -126,7 +127,7 @@ func TestRemovalsBesidePushes(t *testing.T) {
 		rounds = 200
 	}
 	for round := range rounds {
-		ended := map[string]time.Time{} // by tag; that of the removal is empty
+		ended := map[string]time.Time{} // by tag; "" is the removal's
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		end := func(tag string) {

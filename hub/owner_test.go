@@ -9,8 +9,9 @@ import (
 	"lighter/hub/rootdir"
 )
 
-// A process in the same directory gets the name of the previous one. A process in a copy of the
-// directory does not: both may run, and the second would end what the first has begun.
+// A hub's process in a directory gets the name of the previous process there. A process in a copy
+// of the directory gets another name: both may run, and with one name each would end the other's
+// work.
 func TestOwnerOfACopiedDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -27,7 +28,7 @@ func TestOwnerOfACopiedDirectory(t *testing.T) {
 			t.Error(err)
 		}
 		if err != nil || len(name) < 16 {
-			t.Fatalf("name %q, %v", name, err)
+			t.Fatalf("name %q, %v, want at least 16 characters", name, err)
 		}
 		return name
 	}

@@ -10,7 +10,8 @@ import (
 	"lighter/wire"
 )
 
-// Work whose job is paused runs when a user asks for it: the client would wait for ever otherwise.
+// A paused check or collection runs when a user requests it. Otherwise the client would wait for
+// ever.
 func TestPausedWorkRunsOnRequest(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -31,7 +32,7 @@ func TestPausedWorkRunsOnRequest(t *testing.T) {
 	h.collect(0)
 }
 
-// A client that waits for a job gets an error when somebody pauses it, whatever the job is about.
+// A client that waits for a job of any kind gets an error when the job is paused.
 func TestPausedWorkEndsTheWait(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -84,7 +85,7 @@ func TestPausedWorkEndsTheWait(t *testing.T) {
 		}
 		if err := <-done; err == nil || !strings.Contains(err.Error(), "is paused") ||
 			!strings.Contains(err.Error(), "lighter jobs retry") {
-			t.Errorf("%s: the client got %v", c.kind, err)
+			t.Errorf("%s: the client got %v, want an error that says how to go on", c.kind, err)
 		}
 	}
 }

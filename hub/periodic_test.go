@@ -10,7 +10,7 @@ import (
 	"lighter/wire"
 )
 
-// The hub's periodic jobs run by themselves, once in their time, also after a restart.
+// Each periodic job runs by itself, once in its period, also if the hub is restarted.
 func TestPeriodicJobs(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -30,7 +30,7 @@ func TestPeriodicJobs(t *testing.T) {
 		}
 		for _, j := range jobs {
 			if j.State != wire.JobDone {
-				t.Errorf("job %+v", j)
+				t.Errorf("job %+v, want it done", j)
 			}
 			kinds = append(kinds, j.Kind)
 		}
@@ -46,7 +46,7 @@ func TestPeriodicJobs(t *testing.T) {
 	}
 	h.stop()
 	h = run()
-	time.Sleep(100 * time.Millisecond) // a hundred looks, at most
+	time.Sleep(100 * time.Millisecond) // the hub searches for due jobs up to a hundred times
 	if got := ended(h); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("jobs of the kinds %v have run, want %v", got, want)
 	}

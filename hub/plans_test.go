@@ -15,7 +15,7 @@ import (
 	"lighter/test/testkit/catalogtest"
 )
 
-// Figures of a large hub.
+// The numbers of images and jobs of a large hub.
 const (
 	largeImages = 1000
 	largeJobs   = 100_000
@@ -23,8 +23,8 @@ const (
 
 const base = "/lighter/1/default"
 
-// ran has the statements that a catalog has run, with the arguments of the first time: those of
-// requests, and those of the hub's work.
+// ran has the statements that a catalog has run for requests and for the hub's own work, each with
+// the arguments of its first run.
 type ran struct {
 	mu             sync.Mutex
 	requests, work map[string][]any
@@ -51,8 +51,8 @@ func (r *ran) take() (requests, work map[string][]any) {
 	return requests, work
 }
 
-// requestsOf returns requests for each route, about a copy of an image. Each comes with the
-// tables that it may read as a whole, because its answer has all their rows.
+// requestsOf returns requests for each route, about a copy of an image. The value of a request is
+// the tables that it may scan, because its answer has all their rows.
 func requestsOf(chain string) map[string]string {
 	chain = catalogtest.CopyOf(chain, 7)
 	id, name := catalogtest.CopyID(7), "?name=fill/7:1"
@@ -89,13 +89,13 @@ func requestsOf(chain string) map[string]string {
 	}
 }
 
-// workScans are the tables that the hub's work reads as a whole: to count the bytes that only one
-// image has (Catalog.KeepSizes), and to know how many bytes startup packs may take. layouts has a
-// row for each tree, and no index by the digest of its locations.
+// workScans are the tables that the hub's own work may scan: to count the bytes that only one image
+// has (Catalog.KeepSizes), and to know how many bytes startup packs may take. layouts has a row for
+// each tree, and no index by the digest of its locations.
 var workScans = strings.Fields("images image_blobs chains layers image_sizes packs layouts")
 
-// No request makes the database read a large table from one end to the other, unless its answer has
-// all of the table's rows. Neither does the hub's work, but for a few statements.
+// No request makes the database scan a large table, unless the answer has all of the table's rows.
+// The hub's own work scans only the tables of workScans.
 func TestNoRequestScansATable(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -126,9 +126,9 @@ func TestNoRequestScansATable(t *testing.T) {
 	for request, scanned := range requestsOf(a.Chain) {
 		method, path, _ := strings.Cut(request, " ")
 		h.do(method, base+path, []byte(`{"name":"a:1"}`), "Content-Type", "application/json")
-		here, _ := r.take()
-		expectNoScan(t, plans, request, here, strings.Fields(scanned)...)
-		for statement, args := range here {
+		statements, _ := r.take()
+		expectNoScan(t, plans, request, statements, strings.Fields(scanned)...)
+		for statement, args := range statements {
 			all[statement] = args
 		}
 	}
@@ -139,7 +139,7 @@ func TestNoRequestScansATable(t *testing.T) {
 	expectNoScan(t, plans, "work", more, workScans...)
 	expectRoutes(t)
 
-	// Without an index the same statements scan more.
+	// The test notices a missing index: without it, the same statements scan more tables.
 	before := scans(t, plans, all)
 	for _, index := range []string{"jobs_ended", "image_blobs_chain", "chains_parent"} {
 		if err := large.Execute(ctx, "DROP INDEX "+index); err != nil {
@@ -166,7 +166,7 @@ func scans(t *testing.T, p *catalogtest.Plans, ran map[string][]any) (n int) {
 	return n
 }
 
-// expectNoScan checks the plans of statements. The excepted tables may be scanned.
+// expectNoScan checks that the plans of statements scan no tables but the excepted ones.
 func expectNoScan(t *testing.T, p *catalogtest.Plans, what string, ran map[string][]any, excepted ...string) {
 	t.Helper()
 	for statement, args := range ran {

@@ -23,7 +23,8 @@ import (
 	"lighter/wire"
 )
 
-// What one process has, the other one serves. An upload that begins at one ends at the other.
+// Each process of a hub serves images that the other one has ingested. An upload can go on at the
+// other process.
 func TestProcessesAreOneHub(t *testing.T) {
 	t.Parallel()
 	a, b := startProcesses(t)
@@ -58,12 +59,12 @@ func TestProcessesAreOneHub(t *testing.T) {
 	}
 	if status, body, _ = b.do("GET", "/v2/two/blobs/"+d.String(), nil); status != http.StatusOK ||
 		!bytes.Equal(body, blob) {
-		t.Errorf("the blob at the other process: %d, %d bytes", status, len(body))
+		t.Errorf("the blob at the other process: %d, %d bytes, want 200 and %d", status, len(body), len(blob))
 	}
 }
 
-// A process with other keys would sign what nodes of the first one refuse. One without a key makes
-// none.
+// A process with other keys than the hub's does not start, because nodes would refuse its
+// signatures. A process without a key does not make one.
 func TestProcessWithAnotherKey(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -90,8 +91,8 @@ func TestProcessWithAnotherKey(t *testing.T) {
 	}
 }
 
-// If a process is killed, or stopped for longer than its lease, the other one goes on with what it
-// has accepted. One that wakes up again changes nothing.
+// If a process is killed, or stopped for longer than its lease, another process completes the
+// images that the first one has accepted. If the stopped process continues, it changes nothing.
 func TestProcessesTakeOver(t *testing.T) {
 	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +134,7 @@ func TestProcessesTakeOver(t *testing.T) {
 }
 
 // A process that is stopped while it publishes, for longer than its leases, does not publish when
-// it wakes up: another process has done it.
+// it continues: another process has published the image.
 func TestStoppedWhileItPublishes(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -157,7 +158,7 @@ func TestStoppedWhileItPublishes(t *testing.T) {
 	wantSame(t, b.config, undisturbed.config)
 }
 
-// Two processes ingest images with a common new layer at once: it is split once.
+// If two processes ingest images with a common new layer at the same time, the layer is split once.
 func TestProcessesShareALayer(t *testing.T) {
 	t.Parallel()
 	a, b := startProcesses(t)

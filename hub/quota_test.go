@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// A quota bounds the images below a prefix, pushed or added. An image that is there already takes
-// no more room under another name.
+// A quota bounds the bytes of pushed and added images below a prefix. Another name of an image
+// there takes no more of the quota.
 func TestImageQuota(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.Quota = []quota.Quota{{Prefix: "ci", Bytes: 60_000}} })
@@ -44,7 +44,7 @@ func TestImageQuota(t *testing.T) {
 	}
 	if jobs, err := h.client.Jobs(t.Context(), false); err != nil ||
 		slices.ContainsFunc(jobs, func(j wire.Job) bool { return j.Kind == "name" && j.Key == "ci/b:3" }) {
-		t.Errorf("after a refused push, the jobs are %+v, %v", jobs, err)
+		t.Errorf("after a refused push, the jobs are %+v, %v, want none for ci/b:3", jobs, err)
 	}
 	if status, body := pushed("ci/b", "again", 1); status != 201 {
 		t.Errorf("another name of an image: %d %s, want 201", status, body)
@@ -59,14 +59,14 @@ func TestImageQuota(t *testing.T) {
 	}
 	h.ready("ci/a:1")
 	h.ready("ci/a:2")
-	// A tag that moves frees what it referred to.
+	// A tag that moves frees the bytes of its previous image.
 	if status, body := pushed("ci/a", "1", 3); status != 201 {
 		t.Errorf("a tag that moves to another image: %d %s, want 201", status, body)
 	}
 	h.ready("ci/a:1")
 }
 
-// The error of a quota without a prefix says what it is about.
+// The error of a quota without a prefix names the domain.
 func TestQuotaOfADomain(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.Quota = []quota.Quota{{Bytes: 100}} })

@@ -8,6 +8,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
+// expect checks the status of a GET request.
 func (h *testHub) expect(path string, want int) {
 	h.t.Helper()
 	if status, body, _ := h.do("GET", path, nil, "Accept", v1.MediaTypeImageManifest); status != want {
@@ -30,7 +31,7 @@ func TestRemovedImage(t *testing.T) {
 	}
 	h.expect("/v2/a/manifests/1", 404)
 	h.expect("/v2/a/manifests/2", 200)
-	h.expect("/v2/a/manifests/"+both.String(), 200) // a:2 is the same
+	h.expect("/v2/a/manifests/"+both.String(), 200) // a:2 has the same manifest
 	h.expect("/lighter/1/default/chains/"+top.Chain, 200)
 
 	if err := h.client.Remove(t.Context(), "a:2"); err != nil {
@@ -59,14 +60,14 @@ func TestRemovedImageIsAddedAgain(t *testing.T) {
 	}
 	h.push("a:1", image(lowerTar, upperTar))
 	if got := h.ready("a:1"); got.Tree != top.Tree || fmt.Sprint(h.holdings()) != fmt.Sprint(before) {
-		t.Errorf("added again as %+v; the hub has %v, before %v", got, h.holdings(), before)
+		t.Errorf("added again as %+v, want tree %s; the hub has %v, want %v", got, top.Tree, h.holdings(), before)
 	}
 	// Deleting the manifest in the registry removes the image from the hub.
 	if status, body, _ := h.do("DELETE", "/v2/a/manifests/"+digest.String(), nil); status != http.StatusAccepted {
 		t.Fatalf("delete: %d %s, want 202", status, body)
 	}
 	if images := h.settled("a:1"); len(images) != 0 {
-		t.Errorf("images after the deletion: %+v", images)
+		t.Errorf("images after the deletion: %+v, want none", images)
 	}
 }
 
@@ -76,7 +77,7 @@ func TestMovedTagRemovesPreviousImage(t *testing.T) {
 	old := h.pushReady("a:1", image(upperTar))
 	now := h.pushReady("a:1", image(lowerTar))
 	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != now.Digest {
-		t.Errorf("the name refers to %+v", images)
+		t.Errorf("the name refers to %+v, want %s", images, now.Digest)
 	}
 	if _, err := h.client.Chain(t.Context(), old.Chain); err == nil {
 		t.Error("the previous image's chain is still known")

@@ -28,8 +28,8 @@ func TestKilledHubGoesOn(t *testing.T) {
 	h.pushReady("before:1", image(upperTar))
 	h.stop()
 
-	// This hub receives a push, takes the image from the queue, and stops. leaveUnpublished adds
-	// the files that a kill would leave.
+	// This hub receives a push, claims the job of the image, and stops. leaveUnpublished adds the
+	// files that a kill would leave.
 	dying := openHub(t, h.config)
 	server := httptest.NewServer(dying.PublicHandler())
 	pushing := &testHub{Hub: dying, t: t, url: server.URL, config: h.config}
@@ -37,7 +37,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	pushing.push("a:1", image(lowerTar, upperTar))
 	j, err := dying.Catalog().Jobs.Claim(t.Context(), dying.Owner(), []catalog.Slot{{Kind: "image"}}, time.Hour)
 	if err != nil || j.Key != "a:1" {
-		t.Fatalf("%+v, %v", j, err)
+		t.Fatalf("claimed job %+v, %v, want that of a:1", j, err)
 	}
 	known, fresh := leaveUnpublished(t, dying, before.objects)
 	server.Close()
@@ -58,7 +58,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	}
 	again.await(again.extents(got.Tree).ID()) // an image is ready before its layout is made
 	if left := files(t, rootdir.Scratch(h.config.Root)); len(left) > 0 {
-		t.Errorf("files in the scratch directory: %v", left)
+		t.Errorf("files in the scratch directory: %v, want none", left)
 	}
 	// The hub has the same objects and rows as one that was never killed.
 	other := startHub(t)
@@ -206,7 +206,7 @@ func TestOverlappingPushesOfATag(t *testing.T) {
 	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != second {
 		t.Errorf("the name refers to %+v, want %s, as in the registry", images, second)
 	}
-	// A push that nobody disturbs needs no job.
+	// A push that overlaps with no other change needs no job.
 	done, err := h.Names().Changing(t.Context(), "a", "1")
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func firstWith(list []string, prefix string) string {
 	return ""
 }
 
-// Ingestion continues after the client has gone.
+// The ingestion of an added image continues after its client has closed the connection.
 func TestWorkGoesOnWithoutTheClient(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -273,6 +273,6 @@ func TestWorkGoesOnWithoutTheClient(t *testing.T) {
 	}
 	release()
 	if images := h.settled("a:1"); len(images) != 1 || images[0].State != wire.StateReady {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want one that is ready", images)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"lighter/wire/client"
 )
 
-// retained returns the names of all images.
+// retained returns the names of all images, separated by spaces.
 func (h *testHub) retained() string {
 	h.t.Helper()
 	images, err := h.client.Images(h.t.Context(), "")
@@ -43,7 +43,7 @@ func (h *testHub) applyRetention(confirmed ...string) {
 		}
 		for _, e := range ended {
 			if e.N == j.N && e.State != wire.JobDone {
-				h.t.Fatalf("job %+v", e)
+				h.t.Fatalf("job %+v, want it done", e)
 			}
 			if e.N == j.N {
 				return
@@ -54,7 +54,8 @@ func (h *testHub) applyRetention(confirmed ...string) {
 	h.t.Fatal("the rules were not applied within a minute")
 }
 
-// The rules remove what they name, and only after a confirmation if it is too much of a repository.
+// The rules remove images that they do not keep. If these are too many of a repository's images,
+// they are removed only after a confirmation.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) {
@@ -73,7 +74,8 @@ func TestRetention(t *testing.T) {
 	for _, v := range verdicts {
 		got += fmt.Sprintf("%s %s;", v.Name, v.Then)
 	}
-	// Of ci/a the tag keep is protected and the newest.
+	// The tag keep of ci/a matches a pattern and is the newest, so the rules keep no other tag of
+	// ci/a.
 	want := "ci/a:1 waits;ci/a:2 waits;ci/a:keep stays;ci/b:1 waits;ci/b:2 waits;ci/b:3 stays;other:1 stays;"
 	if got != want {
 		t.Errorf("verdicts %s, want %s", got, want)
@@ -103,7 +105,7 @@ func TestRetention(t *testing.T) {
 	}
 	h.expect("/v2/ci/b/manifests/1", 404)
 	h.expect("/v2/ci/b/manifests/3", 200)
-	// One more push makes one of two images go: that is not too much.
+	// After one more push, one of two images of ci/b goes: that is not more than 50 %.
 	h.pushReady("ci/b:4", image(upperTar))
 	h.applyRetention()
 	if got, want := h.retained(), "ci/a:1 ci/a:2 ci/a:keep ci/b:4 other:1"; got != want {
@@ -115,24 +117,24 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// A hub without rules removes nothing, and says how to have some.
+// A hub without rules refuses to apply them, and says how to configure some.
 func TestNoRetention(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	var failed *client.Error
 	if _, err := h.client.ApplyRetention(t.Context(), nil); !errors.As(err, &failed) || failed.Status != 400 ||
 		!strings.Contains(failed.Message, "[[retention]]") {
-		t.Errorf("apply no rules: %v, want a reason", err)
+		t.Errorf("apply rules without any: %v, want 400 and a hint at [[retention]]", err)
 	}
 }
 
-// An image that is just being pushed is not removed in place of the one that the rules let go,
-// whenever the push is announced.
+// If an image is pushed under a name while retention removes the name, the pushed image stays,
+// whether the push is announced before or during the removal.
 func TestRetentionBesideAPush(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	is := func() (bool, error) { return true, nil }
-	push := func(before func()) { // a push of another process, which does not have the lock
+	push := func(before func()) { // as another process does, without the lock of this one
 		t.Helper()
 		settled, err := h.Names().Changing(t.Context(), "a", "1")
 		if err != nil {
@@ -148,7 +150,7 @@ func TestRetentionBesideAPush(t *testing.T) {
 	h.pushReady("a:1", image(lowerTar))
 	push(func() {
 		if removed, err := h.Names().RemoveIf(t.Context(), "a:1", is); removed || err != nil {
-			t.Errorf("removed while a push is announced: %t, %v", removed, err)
+			t.Errorf("removed while a push is announced: %t, %v, want false", removed, err)
 		}
 	})
 	unlock := h.Names().Lock("a")
@@ -164,8 +166,8 @@ func TestRetentionBesideAPush(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	push(unlock) // it is announced when the removal runs, and waits for the lock
+	push(unlock) // the push is announced while the removal runs and waits for the lock
 	if removed, err := h.Names().RemoveIf(t.Context(), "a:1", is); !removed || err != nil || h.retained() != "" {
-		t.Errorf("removed in the end: %t, %v, the hub has %q", removed, err, h.retained())
+		t.Errorf("removed in the end: %t, %v, want true; the hub has %q, want nothing", removed, err, h.retained())
 	}
 }

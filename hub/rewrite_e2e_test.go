@@ -8,8 +8,8 @@ import (
 	"lighter/hub"
 )
 
-// A collection whose packs do not fit on the disk leaves them as they are, and completes its other
-// steps. The next one rewrites them.
+// If the disk has no room for rewritten packs, a collection leaves the packs as they are, and
+// completes its other steps. The next collection rewrites the packs.
 func TestRewritingFillsTheDisk(t *testing.T) {
 	t.Parallel()
 	c := sceneConfig(t, scene{}, setupPostgres) // the disk has little but the scratch space

@@ -32,15 +32,15 @@ func (h *testHub) packsOf(tree string) map[chunk.ID]bool {
 	return packs
 }
 
-// A pack of which little is needed is replaced by a smaller one. Nodes with older locations go on
-// to read the old one for a while.
+// A pack that has few needed chunks is rewritten as a smaller one. Nodes with older locations can
+// read the old pack for a while.
 func TestSparsePacksAreRewritten(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.laid("goes:1", image(layer(seeds(1, 40)...)))
 	keeps := h.laid("keeps:1", image(layer(3, 4)))
 	before := h.packsOf(keeps.Tree)
-	size := h.packBytes()
+	size := h.objectBytes()
 	h.Collector().Keep = time.Hour
 	h.remove("goes:1")
 	if done := h.collect(0); done.Rewritten != 1 || done.DeadBytes != 0 {
@@ -56,8 +56,8 @@ func TestSparsePacksAreRewritten(t *testing.T) {
 	h.fetchTree(keeps.Chain)
 	h.Collector().Keep = 0
 	h.collect(0)
-	if now := h.packBytes(); now > size/3 {
-		t.Errorf("packs of %d bytes are left of %d", now, size)
+	if now := h.objectBytes(); now > size/3 {
+		t.Errorf("%d bytes of objects are left of %d, want a third at most", now, size)
 	}
 	for pack := range before {
 		h.expect(fmt.Sprintf("/lighter/1/default/packs/%s/0", pack), 404)
@@ -66,7 +66,7 @@ func TestSparsePacksAreRewritten(t *testing.T) {
 	if problems := h.problems("keeps:1"); problems != "" {
 		t.Error(problems)
 	}
-	// What was removed comes back in packs of its own.
+	// The removed image can be pushed again: its chunks get packs of their own.
 	again := h.laid("again:1", image(layer(seeds(1, 40)...)))
 	h.fetchTree(again.Chain)
 	h.remove("keeps:1")
@@ -74,8 +74,8 @@ func TestSparsePacksAreRewritten(t *testing.T) {
 	h.fetchTree(again.Chain)
 }
 
-// checkLocations makes the next collection check all locations, as a repair does that has moved
-// chunks.
+// checkLocations makes the next collection check all locations, as it does after a repair that has
+// moved chunks.
 func (h *testHub) checkLocations() {
 	h.t.Helper()
 	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{objects.PackKey(chunk.Sum([]byte("repaired")))}}
@@ -88,7 +88,8 @@ func (h *testHub) checkLocations() {
 	}
 }
 
-// While locations are lost, no pack is freed, and the result says so.
+// While the locations of a tree are lost, a collection frees no pack, and its result counts the
+// tree.
 func TestLostLocationsKeepPacks(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -124,7 +125,8 @@ func TestLostLocationsKeepPacks(t *testing.T) {
 	h.wantClean("after the collection", "stuck:1")
 }
 
-// Locations that cannot be renewed keep no packs but those that they name. The result says so.
+// If locations cannot be renewed, the collection keeps only the packs that they name, and its
+// result counts the tree.
 func TestStuckLocationsKeepOnlyTheirPacks(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -142,13 +144,13 @@ func TestStuckLocationsKeepOnlyTheirPacks(t *testing.T) {
 	}
 	h.idle()
 	if done := h.collect(0); done.Unrenewed != 0 {
-		t.Errorf("after the repair, the collection has done %+v", done)
+		t.Errorf("after the repair, the collection has done %+v, want all locations renewed", done)
 	}
 	h.wantClean("after the collection", "stuck:1")
 }
 
-// After the removal of half of an image's versions, the hub is about as large as one that never had
-// them.
+// After half of an image's versions are removed and collected, the hub is about as large as one
+// that never had them.
 func TestDeadBytesComeBack(t *testing.T) {
 	t.Parallel()
 	const versions, packages, files, changed = 12, 24, 8, 12 // files of a package, packages of a version
@@ -171,7 +173,7 @@ func TestDeadBytesComeBack(t *testing.T) {
 			fresh.laid(fmt.Sprint("a:", i), image(l))
 		}
 	}
-	before := h.packBytes()
+	before := h.objectBytes()
 	for i := range all {
 		if i%2 == 0 {
 			h.remove(fmt.Sprint("a:", i))
@@ -179,12 +181,12 @@ func TestDeadBytesComeBack(t *testing.T) {
 	}
 	h.Collector().Keep = 0
 	h.collect(0)
-	after, ideal := h.packBytes(), fresh.packBytes()
-	back := float64(before-after) / float64(before-ideal)
-	t.Logf("%d bytes before, %d after, %d in a hub that never had them: %.3f of the dead bytes are back",
-		before, after, ideal, back)
-	if back < 0.95 {
-		t.Errorf("%.3f of the dead bytes are back, want 0.95", back)
+	after, ideal := h.objectBytes(), fresh.objectBytes()
+	freed := float64(before-after) / float64(before-ideal)
+	t.Logf("%d bytes before, %d after, %d in a hub that never had them: %.3f of the dead bytes are freed",
+		before, after, ideal, freed)
+	if freed < 0.95 {
+		t.Errorf("%.3f of the dead bytes are freed, want 0.95 at least", freed)
 	}
 	for i := range all {
 		if i%2 == 1 {

@@ -17,8 +17,9 @@ import (
 	"lighter/wire"
 )
 
-// wantSame fails the test unless two hubs have the same in the end, and the bucket of the first one
-// has what its catalog knows and nothing else. A process may still be cleaning up.
+// wantSame fails the test unless two hubs have the same in their catalogs, and the bucket of the
+// first one has no object that its catalog does not know. It waits for a while, because a process
+// may still be cleaning up.
 func wantSame(t *testing.T, got, want hub.Config) {
 	t.Helper()
 	var err error
@@ -31,6 +32,7 @@ func wantSame(t *testing.T, got, want hub.Config) {
 	t.Error(err)
 }
 
+// compare returns an error unless wantSame is satisfied now.
 func compare(t *testing.T, got, want hub.Config) error {
 	t.Helper()
 	has, size := inventoryOf(t, got)
@@ -69,8 +71,8 @@ func inventoryOf(t *testing.T, c hub.Config) (catalog.Inventory, int64) {
 	return inventory, size
 }
 
-// wantUndisturbed fails the test unless a hub has what one has that did the same rounds
-// undisturbed, and its stores are consistent.
+// wantUndisturbed does the same rounds in a new hub with configuration c, undisturbed. It fails the
+// test unless h has the same in the end, and the stores of h are consistent.
 func wantUndisturbed(t *testing.T, s scene, rounds int, c hub.Config, h *process) {
 	t.Helper()
 	undisturbed := startProcess(t, c)
@@ -99,15 +101,15 @@ func wantUndisturbed(t *testing.T, s scene, rounds int, c hub.Config, h *process
 	if check := h.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
 		t.Errorf("the stores differ: %s", findings(check))
 	}
-	t.Logf("%d steps", rounds)
+	t.Logf("%d rounds", rounds)
 }
 
-// stored returns the files of the registry, but for uploads.
+// stored returns the files of the registry, except those of uploads.
 func (h *testHub) stored() []string {
 	return slices.DeleteFunc(h.registryFiles(""), func(file string) bool { return strings.Contains(file, "_uploads") })
 }
 
-// trees returns the trees and states of all images, by name.
+// trees returns STATE TREE of all images, by NAME@DIGEST.
 func (h *testHub) trees() map[string]string {
 	h.t.Helper()
 	images, err := h.client.Images(h.t.Context(), "")
@@ -121,5 +123,5 @@ func (h *testHub) trees() map[string]string {
 	return trees
 }
 
-// catalogOf returns what opens the catalog of a hub.
+// catalogOf returns the URL or the file of the catalog of a hub.
 func catalogOf(c hub.Config) string { return cmp.Or(c.Catalog, filepath.Join(c.Root, "catalog.db")) }

@@ -138,8 +138,8 @@ func damage(t *testing.T, file string) {
 	write(t, file, b)
 }
 
-// packBytes returns the bytes of all objects.
-func (h *testHub) packBytes() (bytes int64) {
+// objectBytes returns the bytes of all objects.
+func (h *testHub) objectBytes() (bytes int64) {
 	h.t.Helper()
 	for _, key := range files(h.t, objectsDir(h.config)) {
 		info, err := os.Stat(filepath.Join(objectsDir(h.config), key))

@@ -29,28 +29,28 @@ import (
 	"lighter/wire"
 )
 
-// scene is some work of a hub. It is done once for each of its steps, as round 1, 2, …
+// scene is some work of a hub. Tests repeat it in rounds: each round has images of its own.
 type scene struct {
 	name string
-	kind string // of jobs whose steps are looked at beside those of requests; others are of other scenes
+	kind string // jobs of this kind have steps that the tests stop at, beside those of requests and stores
 	// configure changes the configuration.
 	configure func(c *hub.Config)
-	// accepts are the kinds of the jobs that requests of the work add. If a request was not
-	// answered, the hub has accepted it if there is such a job.
+	// accepts are the kinds of the jobs that requests of the work add. If a request gets no answer,
+	// the hub has accepted it if it has such a job.
 	accepts []string
-	// prepare makes what the work needs.
+	// prepare pushes the images that the work needs, and damages or removes some.
 	prepare func(h *process, round int)
 	// ask sends the requests of the work to one of the processes. A request that the hub has not
 	// accepted is repeated, as clients do.
 	ask func(ctx context.Context, h *process, round int) error
-	// done returns an error unless the hub has done what it has accepted. If it is nil, the jobs
-	// say that.
+	// done returns an error unless the hub has completed the accepted work. If done is nil, the
+	// states of the jobs show that.
 	done func(ctx context.Context, h *process, round int) error
-	// parts are scenes that are played one after the other in each round, instead of the above.
+	// parts are scenes that are played one after the other in each round, instead of ask and done.
 	parts []scene
 }
 
-// scenes are all kinds of work.
+// scenes returns a scene for each kind of work.
 func scenes(t *testing.T) []scene {
 	sources := map[int]*fakeRegistry{}
 	return []scene{{
@@ -73,7 +73,7 @@ func scenes(t *testing.T) []scene {
 		accepts: []string{"image"},
 		prepare: func(h *process, round int) {
 			h.pushReady(roundName(round, 1), imageOfRound(round, 1))
-			h.push(roundName(round, 2), imageOfRound(round, 2)) // so that only the tag is left to be pushed
+			h.push(roundName(round, 2), imageOfRound(round, 2)) // so that only the manifest is left to be pushed
 			h.ready(roundName(round, 2))
 		},
 		ask: func(ctx context.Context, h *process, round int) error {
@@ -139,7 +139,7 @@ func scenes(t *testing.T) []scene {
 		name: "collect", kind: "collect",
 		accepts:   []string{"collect"},
 		configure: func(c *hub.Config) { c.GC = hub.GC{} }, // nothing stays
-		prepare: func(h *process, round int) { // an image of its own goes, and one whose pack is rewritten
+		prepare: func(h *process, round int) { // two images are removed: one pack is deleted, one is rewritten
 			first := uint64(2000 + round*30)
 			h.pushReady(roundName(round, 1), image(layer(first, first+1)))
 			h.pushReady(roundName(round, 2), image(layer(seeds(first+2, first+20)...)))
@@ -151,10 +151,10 @@ func scenes(t *testing.T) []scene {
 			if err := h.collectOnce(ctx); err != nil {
 				return err
 			}
-			return h.collectOnce(ctx) // which drops rewritten packs
+			return h.collectOnce(ctx) // the second collection deletes rewritten packs
 		},
 		done: func(ctx context.Context, h *process, _ int) error {
-			return h.collectOnce(ctx) // perhaps only the first one was accepted
+			return h.collectOnce(ctx) // perhaps only the first collection was accepted
 		},
 	}, {
 		name: "repair", kind: "fsck",
@@ -220,7 +220,7 @@ func scenes(t *testing.T) []scene {
 			damage(t, filepath.Join(objectsDir(h.config), "indexes", tree+".zst"))
 		},
 		ask: func(ctx context.Context, h *process, _ int) error { return h.check(ctx, "scrub") },
-		done: func(ctx context.Context, h *process, _ int) error { // further ones read the rest
+		done: func(ctx context.Context, h *process, _ int) error { // further scrubs read the remaining objects
 			for range 8 {
 				last, err := h.client.Fsck(ctx, wire.Fsck{Deep: true}, silent)
 				if err != nil || last.Check.Left() == 0 {
@@ -258,7 +258,7 @@ func scenes(t *testing.T) []scene {
 	}}
 }
 
-// has returns an error unless the image that has a name is this one, and ready.
+// has returns an error unless a name refers to this image only, and the image is ready.
 func (p *process) has(ctx context.Context, name string, i fakeImage) error {
 	manifest, _, _ := i.build()
 	b, err := json.Marshal(manifest)
@@ -273,8 +273,8 @@ func (p *process) has(ctx context.Context, name string, i fakeImage) error {
 	return err
 }
 
-// hasOnly returns an error unless a round's images have these names, in the catalog and in the
-// registry.
+// hasOnly returns an error unless, of a round's names, the catalog and the registry have these and
+// no others.
 func (p *process) hasOnly(ctx context.Context, round int, names ...string) error {
 	images, err := p.client.Images(ctx, "")
 	if err != nil {
@@ -290,14 +290,14 @@ func (p *process) hasOnly(ctx context.Context, round int, names ...string) error
 		status, _, _ := p.do(http.MethodHead, "/v2/"+repository+"/manifests/"+tag, nil, "Accept",
 			v1.MediaTypeImageManifest)
 		if (status == http.StatusOK) != want {
-			return fmt.Errorf("the manifest of %s: %d, want it there: %t", name, status, want)
+			return fmt.Errorf("the manifest of %s: %d, want 200: %t", name, status, want)
 		}
 	}
 	return nil
 }
 
-// isRepaired returns an error unless nothing is left to be repaired, once all claims of objects
-// have ended: a process that was stopped has lost the claim of what it was about to delete.
+// isRepaired returns an error if problems are left after all claims of objects have ended. An
+// object that a stopped process was about to delete stays claimed until then.
 func (p *process) isRepaired(ctx context.Context) error {
 	for end := time.Now().Add(2 * stepsClaimLease); ; time.Sleep(stepsClaimLease / 10) {
 		last, err := p.client.Fsck(ctx, wire.Fsck{}, silent)
@@ -312,7 +312,7 @@ func (p *process) isRepaired(ctx context.Context) error {
 	}
 }
 
-// collectOnce collects.
+// collectOnce starts a collection and waits for its end.
 func (p *process) collectOnce(ctx context.Context) error {
 	job, err := p.client.Collect(ctx)
 	if err == nil {
@@ -321,7 +321,7 @@ func (p *process) collectOnce(ctx context.Context) error {
 	return err
 }
 
-// check adds the job of a check, as the hub does at times, and waits for its end.
+// check adds the job of a sweep or scrub, as the hub does periodically, and waits for its end.
 func (p *process) check(ctx context.Context, kind string) error {
 	c, err := catalog.Open(ctx, catalog.Place{Source: catalogOf(p.config)})
 	if err != nil {
@@ -335,8 +335,8 @@ func (p *process) check(ctx context.Context, kind string) error {
 	return p.ended(ctx, n)
 }
 
-// isComplete returns an error unless the bucket has the index of a round's image, and not the
-// object that nobody knows.
+// isComplete returns an error unless the bucket has the index of a round's image, and no longer the
+// unknown object.
 func (p *process) isComplete(ctx context.Context, round int, unknown string) error {
 	images, err := p.client.Images(ctx, roundName(round, 1))
 	if err != nil || len(images) != 1 {
@@ -349,7 +349,8 @@ func (p *process) isComplete(ctx context.Context, round int, unknown string) err
 	return nil
 }
 
-// wantRecorded returns an error unless the hub has startup packs of a start of the round's image.
+// wantRecorded returns an error unless the hub has a workload and startup packs of the round's
+// image.
 func wantRecorded(ctx context.Context, h *process, round int) error {
 	starts, err := h.client.Starts(ctx, roundName(round, 1), "")
 	if err == nil && (len(starts) != 1 || len(starts[0].Workloads) != 1 || len(starts[0].Packs) == 0) {
@@ -358,7 +359,7 @@ func wantRecorded(ctx context.Context, h *process, round int) error {
 	return err
 }
 
-// sendTrace reports a start of a round's image, and waits for its layout and the recompression.
+// sendTrace reports a start of a round's image.
 func sendTrace(ctx context.Context, h *process, round int) error {
 	images, err := h.client.Images(ctx, roundName(round, 1))
 	if err != nil || len(images) != 1 {
@@ -387,8 +388,8 @@ func imageOfRound(round, n int) fakeImage { return image(lowerTar, layerOfRound(
 
 func roundName(round, n int) string { return fmt.Sprintf("r%d/a:%d", round, n) }
 
-// work does a round at one of some processes, until nothing is left to do. What the hub has not
-// accepted is requested again.
+// work does a round: it sends the requests to the processes in turn until one is accepted, and
+// waits until the hub is idle.
 func work(t *testing.T, s scene, round int, at ...*process) {
 	t.Helper()
 	for _, part := range s.parts {
@@ -414,9 +415,9 @@ func work(t *testing.T, s scene, round int, at ...*process) {
 	}
 }
 
-// completed waits until nothing is left to do, and reports whether the hub has accepted a request
-// of a round: it has answered without an error, or has a job of it after the job number before.
-// Then all of it has to be done now, without another request.
+// completed waits until the hub is idle, and reports whether it has accepted the request of a
+// round: it has answered without an error, or has a job of the round with a number above before. It
+// fails the test if accepted work is not done.
 func completed(t *testing.T, s scene, round int, before int64, answer error, h *process) bool {
 	t.Helper()
 	h.idle()
@@ -427,7 +428,7 @@ func completed(t *testing.T, s scene, round int, before int64, answer error, h *
 		}
 		ofRound := slices.Contains(s.accepts, j.Kind)
 		accepted = accepted || ofRound
-		if j.State != wire.JobDone && (ofRound || j.State != wire.JobQueued) { // others may wait for their time
+		if j.State != wire.JobDone && (ofRound || j.State != wire.JobQueued) { // jobs of other kinds may not be due
 			t.Errorf("round %d: job %d (%s, %s) is %s: %s", round, j.N, j.Kind, j.Key, j.State, j.Error)
 		}
 	}
@@ -439,7 +440,7 @@ func completed(t *testing.T, s scene, round int, before int64, answer error, h *
 	return accepted
 }
 
-// allJobs returns the hub's jobs, of the ended ones the latest.
+// allJobs returns the hub's open jobs and the last ones that have ended.
 func (p *process) allJobs() []wire.Job {
 	p.t.Helper()
 	open, err := p.client.Jobs(p.t.Context(), false)
@@ -453,7 +454,7 @@ func (p *process) allJobs() []wire.Job {
 	return append(open, ended...)
 }
 
-// lastJob returns the number of the hub's last job.
+// lastJob returns the highest number of the hub's jobs.
 func (p *process) lastJob() (last int64) {
 	p.t.Helper()
 	for _, j := range p.allJobs() {
@@ -462,10 +463,11 @@ func (p *process) lastJob() (last int64) {
 	return last
 }
 
-// scenesAtOnce bounds the scenes that are played at the same time, of two or three processes each.
+// scenesAtOnce bounds the scenes that are played at the same time. Each has two or three processes.
 const scenesAtOnce = 4
 
-// eachScene plays all scenes, some of them at the same time: they mostly wait for processes.
+// eachScene plays all scenes, up to scenesAtOnce at the same time: a scene mostly waits for its
+// processes.
 func eachScene(t *testing.T, setup string, play func(t *testing.T, s scene, c hub.Config)) {
 	var all errgroup.Group
 	all.SetLimit(scenesAtOnce)
@@ -479,7 +481,7 @@ func eachScene(t *testing.T, setup string, play func(t *testing.T, s scene, c hu
 			return nil
 		})
 	}
-	_ = all.Wait() // there are no errors
+	_ = all.Wait() // always nil
 }
 
 const (

@@ -9,7 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// loseScratch deletes the scratch directory of a hub, whatever is written to it meanwhile.
+// loseScratch deletes the scratch directory of a hub. It tries again if files are written
+// meanwhile.
 func (h *testHub) loseScratch() {
 	h.t.Helper()
 	err := os.RemoveAll(rootdir.Scratch(h.config.Root))
@@ -22,7 +23,7 @@ func (h *testHub) loseScratch() {
 	h.t.Fatal(err)
 }
 
-// If the scratch directory is deleted, whatever works there begins again.
+// If the scratch directory is deleted, work that uses it begins again and succeeds.
 func TestScratchIsLost(t *testing.T) {
 	t.Parallel()
 	opened := openHub(t, hubConfig(t))
@@ -37,7 +38,7 @@ func TestScratchIsLost(t *testing.T) {
 	h.loseScratch()
 	release()
 	if err := <-added; err != nil {
-		t.Fatalf("the waiting client: %v", err)
+		t.Fatalf("the client that waits for the image: %v", err)
 	}
 	h.wantReady("a:1", r.manifest)
 	h.idle()

@@ -19,19 +19,20 @@ import (
 	"lighter/wire"
 )
 
-// fakeRegistry is another registry. A test can spoil its blobs.
+// fakeRegistry is another registry, with one image or index under the tag some/image:1.
 type fakeRegistry struct {
 	server   *httptest.Server
-	user     string // to ask for
+	user     string // whose login is needed; empty: none
 	password string // of the user
+	// spoil, if set, may answer a request for a blob with the bytes b. It reports whether it has.
 	spoil    func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool
-	manifest []byte
-	kind     string
+	manifest []byte // under the tag
+	kind     string // media type of manifest
 	blobs    map[digest.Digest][]byte
-	parts    map[string]registryPart // manifests that are asked for by digest
+	parts    map[string]registryPart // manifests of an index, by digest
 
 	mu    sync.Mutex
-	asked map[string]int // GET requests, by last part of their path
+	asked map[string]int // number of GET requests, by last element of the path
 }
 
 func startRegistry(t *testing.T, i fakeImage) *fakeRegistry {
@@ -134,38 +135,38 @@ func TestAddFromARegistry(t *testing.T) {
 	r := startRegistry(t, image(lowerTar, upperTar))
 	r.user, r.password = "somebody", "secret"
 	if _, err := h.add(wire.Add{Source: r.source()}); err == nil || !strings.Contains(err.Error(), "401") {
-		t.Errorf("without a password: %v, want an error", err)
+		t.Errorf("add without a password: %v, want an error with 401", err)
 	}
 	add := wire.Add{Source: r.source(), Username: "somebody", Password: "secret"}
 	last, err := h.add(add)
 	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady ||
 		last.Images[0].Name != r.name() {
-		t.Fatalf("%+v, %v", last, err)
+		t.Fatalf("added %+v, %v, want one ready image %s", last, err, r.name())
 	}
 	h.fetchTree(last.Images[0].Chain)
 	// The hub's registry has it, under a name without a colon.
 	ref, err := wire.ParseName(r.name())
 	if err != nil || strings.Contains(ref.Repository, ":") {
-		t.Fatalf("%+v, %v", ref, err)
+		t.Fatalf("reference %+v, %v, want a repository without a colon", ref, err)
 	}
 	for path, want := range map[string][]byte{"manifests/1": r.manifest,
 		"blobs/" + digest.FromBytes(gzipped(upperTar)).String(): gzipped(upperTar)} {
 		if status, body, _ := h.do("GET", "/v2/"+ref.Repository+"/"+path, nil, "Accept", r.kind); status != 200 ||
 			!bytes.Equal(body, want) {
-			t.Errorf("%s: %d, %d bytes of %d", path, status, len(body), len(want))
+			t.Errorf("%s: %d, %d bytes, want 200 and %d bytes", path, status, len(body), len(want))
 		}
 	}
-	// Added again, and under another name: no blob is downloaded again.
+	// When the image is added again, or under another name, no layer is downloaded again.
 	r.asked = map[string]int{}
 	for _, name := range []string{"", "mine:1"} {
 		add.Name = name
 		if last, err := h.add(add); err != nil || last.Images[0].State != wire.StateReady {
-			t.Errorf("%+v, %v", last, err)
+			t.Errorf("added again as %q: %+v, %v, want it ready", name, last, err)
 		}
 	}
 	for d := range r.blobs {
 		if n := r.asked[d.String()]; n > 0 && len(r.blobs[d]) > 1000 {
-			t.Errorf("blob %s was requested %d more times", d, n)
+			t.Errorf("blob %s was requested %d more times, want none", d, n)
 		}
 	}
 }
@@ -192,18 +193,18 @@ func TestAddResumesDownloads(t *testing.T) {
 		return true // the server sees that bytes are missing, and breaks the connection
 	}
 	if last, err := h.add(wire.Add{Source: r.source()}); err != nil || last.Images[0].State != wire.StateReady {
-		t.Fatalf("%+v, %v", last, err)
+		t.Fatalf("added %+v, %v, want it ready", last, err)
 	}
 }
 
-// badSource is a registry that misbehaves, and what the error must mention.
+// badSource makes a registry misbehave. want is a text that the error must mention.
 type badSource struct {
 	change  func(r *fakeRegistry)
 	want    string
-	noImage bool // it fails before anything is known of an image
+	noImage bool // the add fails before the hub knows an image
 }
 
-// badSources returns registries that misbehave, mostly with the spoilt blob.
+// badSources returns registries that misbehave, most of them with the blob spoilt.
 func badSources(spoilt digest.Digest) map[string]badSource {
 	answer := func(with func(b []byte) []byte) func(r *fakeRegistry) {
 		return func(r *fakeRegistry) {
@@ -243,12 +244,12 @@ func TestAddFromBadSources(t *testing.T) {
 		}
 		images := h.settled("bad:1")
 		if bad.noImage != (len(images) == 0) || len(images) > 0 && images[0].State != wire.StateFailed {
-			t.Errorf("%s: %+v", name, images)
+			t.Errorf("%s: images %+v, want a failed one: %t", name, images, !bad.noImage)
 		}
 		h.unchanged(name, before)
 		if len(images) > 0 {
 			if status, _, _ := h.do("GET", "/v2/bad/manifests/1", nil); status != 404 {
-				t.Errorf("%s: the hub's registry serves it: %d", name, status)
+				t.Errorf("%s: the manifest in the hub's registry: %d, want 404", name, status)
 			}
 			if err := h.client.Remove(t.Context(), "bad:1"); err != nil {
 				t.Fatal(err)
@@ -279,7 +280,7 @@ func TestInvalidSources(t *testing.T) {
 		"docker://localhost:1/a:1@bad": "invalid",
 	} {
 		if _, err := h.add(wire.Add{Source: source}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error", source, err)
+			t.Errorf("add %s: %v, want an error with %q", source, err, want)
 		}
 	}
 	if _, err := h.add(wire.Add{Name: "not/there:1"}); err == nil ||
@@ -287,7 +288,7 @@ func TestInvalidSources(t *testing.T) {
 		t.Errorf("a missing name: %v, want an error", err)
 	}
 	if images := h.settled(""); len(images) != 0 {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want none", images)
 	}
 }
 
@@ -299,7 +300,7 @@ func TestAddOfAnArtifact(t *testing.T) {
 		change: func(m *v1.Manifest) { m.ArtifactType = "application/vnd.example" }})
 	last, err := h.add(wire.Add{Source: r.source(), Name: "artifact:1"})
 	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateStored {
-		t.Errorf("%+v, %v", last, err)
+		t.Errorf("added %+v, %v, want it stored", last, err)
 	}
 	h.expect("/v2/artifact/blobs/"+digest.FromString("data").String(), http.StatusOK)
 }

@@ -10,8 +10,8 @@ import (
 	"lighter/wire"
 )
 
-// A hub whose disk has less than its reserve reads no layers for clients from other registries:
-// they would take the rest of the disk.
+// If the free bytes of its disk are below the reserve, a hub reads no layers from other registries
+// for clients: the layers would take disk space.
 func TestUpstreamLayersNeedRoom(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -32,8 +32,8 @@ func TestUpstreamLayersNeedRoom(t *testing.T) {
 	h.expectBlob("a", lower, lowerBytes)
 }
 
-// A hub whose disk has less than its reserve serves what it has, and takes nothing more. What it
-// has accepted before goes on when there is room.
+// If the free bytes of its disk are below the reserve, a hub serves its images, refuses uploads,
+// and ingests nothing. Added images wait until there is room.
 func TestDiskReserve(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -56,7 +56,7 @@ func TestDiskReserve(t *testing.T) {
 	_, metrics, _ := h.do("GET", "/metrics", nil)
 	if !strings.Contains(string(metrics), `lighter_hub_disk_free_bytes{dir="objects"}`) &&
 		!strings.Contains(string(metrics), `lighter_hub_disk_free_bytes{dir="scratch"}`) {
-		t.Errorf("no free bytes in the metrics")
+		t.Errorf("the metrics have no free bytes of the directory objects or scratch")
 	}
 	ended := h.adding(wire.Add{Source: r.source(), Name: "b:1"})
 	waiting := func() wire.Job {
@@ -85,14 +85,15 @@ func TestDiskReserve(t *testing.T) {
 
 	c.DiskReserve = 0
 	h = runHub(t, openHub(t, c))
-	if _, err := h.client.RetryJob(t.Context(), waiting().N); err != nil { // the pause is half a minute
+	if _, err := h.client.RetryJob(t.Context(), waiting().N); err != nil { // otherwise the job runs half a minute later
 		t.Fatal(err)
 	}
 	h.wantReady("b:1", r.manifest)
 }
 
-// A hub whose disk has less than its reserve frees what nothing needs, but does not rewrite packs
-// or recompress startup packs: that takes room first. It does so when there is room.
+// If the free bytes of its disk are below the reserve, a hub deletes objects that nothing needs,
+// but does not rewrite packs or recompress startup packs, because this takes room first. It does
+// both when there is room.
 func TestMaintenanceNeedsRoom(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -125,7 +126,7 @@ func TestMaintenanceNeedsRoom(t *testing.T) {
 				return j
 			}
 		}
-		t.Fatal("there is no recompression")
+		t.Fatal("there is no job of the recompression")
 		return wire.Job{}
 	}
 	retry := func() {
@@ -154,12 +155,13 @@ func TestMaintenanceNeedsRoom(t *testing.T) {
 	if done := h.collect(0); done.DeadBytes != 0 {
 		t.Errorf("with room, the collection has done %+v, want no dead bytes left", done)
 	}
-	retry() // the pause is half a minute
+	retry() // otherwise the job runs half a minute later
 	h.recompressed("starts:1")
 	h.wantClean("in the end", "keeps:1", "starts:1")
 }
 
-// A repair without room makes nothing again, and says so.
+// If the free bytes of its disk are below the reserve, a repair makes no objects again, and says
+// why.
 func TestRepairNeedsRoom(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)

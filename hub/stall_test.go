@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Requests of clients that neither send nor receive are ended.
+// If a client stops sending or receiving, its request is ended.
 func TestStalledClients(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error)
@@ -41,7 +41,7 @@ func TestStalledClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%q: %v", request, err)
+			t.Errorf("request %q ended with %v, want ErrDeadlineExceeded", request, err)
 		}
 		conn.Close()
 	}
@@ -51,7 +51,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// Pauses between pieces, of the hub or of the client, lose no bytes.
+// An answer whose handler pauses between pieces, or that is longer than a piece, arrives complete.
 func TestSlowAnswersAreWhole(t *testing.T) {
 	t.Parallel()
 	want := bytes.Repeat([]byte("0123456789abcdef"), (2*stallPiece+999)/16)
@@ -89,7 +89,7 @@ func TestSlowAnswersAreWhole(t *testing.T) {
 		got, err := io.ReadAll(res.Body)
 		res.Body.Close()
 		if err != nil || !bytes.Equal(got, want[:size]) {
-			t.Errorf("%s: %d bytes of %d, %v", path, len(got), size, err)
+			t.Errorf("%s: %d bytes, %v, want %d bytes", path, len(got), err, size)
 		}
 	}
 }

@@ -17,7 +17,8 @@ import (
 	"lighter/wire"
 )
 
-// Exported recordings have the same effect for an image with these files on another hub.
+// Recordings that are exported from one hub and imported for an image with the same files on
+// another hub lead to the same startup packs.
 func TestTracesAreShownExportedAndImported(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -27,16 +28,16 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	h.traced(m, 0, 2)
 	shown, err := h.client.Starts(t.Context(), "a:1", "")
 	if err != nil || len(shown) != 1 || len(shown[0].Workloads) != 2 || len(shown[0].Packs) == 0 {
-		t.Fatalf("%+v, %v", shown, err)
+		t.Fatalf("starts %+v, %v, want two workloads with packs", shown, err)
 	}
 	first := shown[0].Workloads[0]
 	if first.Starts != 2 || first.Files != 3 || first.Ranges != 3 || first.Bytes < 600_000 ||
 		first.First[0] != "/d/f2" || len(first.Packs) == 0 {
-		t.Errorf("first workload %+v", first)
+		t.Errorf("first workload %+v, want two starts that read three files, d/f2 first", first)
 	}
 	text, err := h.client.ExportTraces(t.Context(), "a:1", "")
 	if err != nil || !strings.Contains(string(text), " /d/f7 ") {
-		t.Fatalf("exported:\n%s\n%v", text, err)
+		t.Fatalf("exported:\n%s\n%v, want /d/f7 in it", text, err)
 	}
 
 	other := startsHub(t)
@@ -51,7 +52,7 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	}
 	again, err := other.client.ExportTraces(t.Context(), "b:1", "")
 	if err != nil || string(again) != string(text) {
-		t.Errorf("exported again:\n%s\n%v", again, err)
+		t.Errorf("exported from the second hub:\n%s\n%v, want\n%s", again, err, text)
 	}
 
 	for path, status := range map[string]int{
@@ -63,7 +64,7 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	for body, status := range map[string]int{"": 400, "lighter trace 1\n": 204, "lighter trace 1\nstarts 0\n": 400,
 		strings.Repeat("x", trace.MaxText+1): 413} {
 		if got, said, _ := h.do("POST", "/lighter/1/default/traces/import?name=a:1", []byte(body)); got != status {
-			t.Errorf("import of %.40q: %d %s, want an error", body, got, said)
+			t.Errorf("import of %.40q: %d %s, want %d", body, got, said, status)
 		}
 	}
 }
@@ -85,19 +86,19 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 	write(t, file, bad)
 	if problems := h.problems("a:1"); !strings.HasPrefix(problems, "startup pack "+packs[0].Pack.String()) ||
 		strings.Contains(problems, "locations") {
-		t.Errorf("verify: %q", problems)
+		t.Errorf("verify: %q, want the startup pack and no other problem", problems)
 	}
 	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 ||
 		len(shown[0].Workloads[0].Packs) == 0 {
-		t.Errorf("%+v, %v: want the description without reading packs", shown, err)
+		t.Errorf("starts %+v, %v, want the workload with its packs, also with a damaged pack", shown, err)
 	}
 	write(t, file, good)
 	if problems := h.problems("a:1"); problems != "" {
-		t.Errorf("verify: %q", problems)
+		t.Errorf("verify after the repair: %q", problems)
 	}
 }
 
-// Verification reports no problem if layouts change meanwhile.
+// A verification reports no problem if the layout changes meanwhile.
 func TestVerifyWhileLayoutsChange(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -112,7 +113,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 	sender.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			reads := []trace.Read{all[i%10], all[(i/10+i)%10], all[i*7%10]}
-			_ = h.Starts().Take(ctx, m.ID(), "", trace.Trace{Reads: reads}.Encode()) // too many may wait
+			_ = h.Starts().Take(ctx, m.ID(), "", trace.Trace{Reads: reads}.Encode()) // refused if too many traces wait
 			time.Sleep(time.Millisecond)
 		}
 	})
@@ -124,7 +125,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 	}
 }
 
-// A mirror has the startup packs, and after the next run the current ones.
+// After each run, a mirror has the current startup packs.
 func TestMirrorHasStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -140,13 +141,13 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 	files := originsOf(t, mirror)
 	locations, sum := fetchNewer(t, files, m.Header, chunk.ID{})
 	if fmt.Sprint(locations.Startups()) != fmt.Sprint(packs) {
-		t.Errorf("the mirror has %+v, the hub %+v", locations.Startups(), packs)
+		t.Errorf("the mirror has the startup packs %+v, want those of the hub, %+v", locations.Startups(), packs)
 	}
 	if again, same := fetchNewer(t, files, m.Header, sum); again == nil || same != sum {
-		t.Error("the mirror's locations are not recognized as current")
+		t.Errorf("a second request for locations got those with digest %s, want %s again", same, sum)
 	}
 	if len(packs[0].Units) < 2 {
-		t.Error("a pack has one unit only: its order is not tested")
+		t.Error("the pack has one unit, want several, to test their order")
 	}
 	for n, size := range packs[0].Units {
 		unit, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs",
@@ -155,13 +156,13 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 			t.Errorf("unit %d has %d bytes, want the length in the locations: %v", n, size, err)
 		}
 	}
-	// Nodes may have chunks of ordinary units, and older locations.
+	// The hub also serves the units one by one.
 	if status, _, _ := h.do("GET", "/lighter/1/default/packs/"+packs[0].Pack.String()+"/0", nil); status != 200 {
-		t.Error("the hub does not have the ordinary unit")
+		t.Errorf("the first unit of the pack: %d, want 200", status)
 	}
 }
 
-// A removed workload loses its startup packs. The others keep theirs.
+// If a workload is removed, its startup packs go. Other workloads keep theirs.
 func TestTracesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -173,12 +174,12 @@ func TestTracesAreRemoved(t *testing.T) {
 	h.traced(m, 6, 7, 8, 9)
 	shown, err := h.client.Starts(t.Context(), "a:1", "")
 	if err != nil || len(shown) != 1 || len(shown[0].Workloads) != 2 {
-		t.Fatalf("%+v, %v", shown, err)
+		t.Fatalf("starts %+v, %v, want two workloads", shown, err)
 	}
 	bad := shown[0].Workloads[1].ID
 	got, err := h.client.ForgetTraces(t.Context(), "a:1", "linux/amd64", bad[:6])
 	if err != nil || len(got.Workloads) != 1 || got.Workloads[0] != bad || got.Starts != 1 {
-		t.Fatalf("removed %+v, %v", got, err)
+		t.Fatalf("removed %+v, %v, want workload %s with one start", got, err, bad)
 	}
 	h.await(m.ID())
 	if after, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(after) != string(before) {
@@ -190,25 +191,25 @@ func TestTracesAreRemoved(t *testing.T) {
 	for query, status := range map[string]int{"": 400, "?name=b:1": 404, "?name=a:1&workload=" + bad: 404,
 		"?name=a:1&platform=linux/s390x": 404} {
 		if got, said, _ := h.do("DELETE", "/lighter/1/default/traces"+query, nil); got != status {
-			t.Errorf("%q: %d %s, want %d", query, got, said, status)
+			t.Errorf("DELETE /traces%s: %d %s, want %d", query, got, said, status)
 		}
 	}
 	h.traced(m, 4, 5)
 	if got, err := h.client.ForgetTraces(t.Context(), "a:1", "", ""); err != nil || len(got.Workloads) != 2 ||
 		got.Starts != 3 {
-		t.Errorf("removed %+v, %v", got, err)
+		t.Errorf("removed %+v, %v, want two workloads with three starts", got, err)
 	}
 	h.await(m.ID())
 	if packs, in := h.startups(m); slices.Max(in) >= 0 {
-		t.Errorf("startup packs %+v with the files %v", packs, in)
+		t.Errorf("startup packs %+v with the files %v, want no files in them", packs, in)
 	}
 	if text, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(text) != "lighter trace 1\n" {
-		t.Errorf("recordings after the removal of all: %q, %v", text, err)
+		t.Errorf("recordings after the removal of all: %q, %v, want none", text, err)
 	}
-	// The next image in the repository does not inherit it.
+	// The next image in the repository inherits no removed recordings.
 	h.pushReady("a:2", image(startsTar(10), startsTar(40)))
 	if text, err := h.client.ExportTraces(t.Context(), "a:2", ""); err != nil || string(text) != "lighter trace 1\n" {
-		t.Errorf("recordings of the next image: %q, %v", text, err)
+		t.Errorf("recordings of the next image: %q, %v, want none", text, err)
 	}
 	h.traced(m, 1)
 	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 {

@@ -14,7 +14,8 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Absurd traces waste a bounded number of bytes of their own image, and do not affect others.
+// Absurd traces of an image make the hub store a bounded number of bytes, and do not affect other
+// images.
 func TestAbsurdTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -40,7 +41,7 @@ func TestAbsurdTraces(t *testing.T) {
 	h.await(m.ID())
 	h.fetchTree(got.Chain)
 
-	// Hundreds at once, while the image is removed and pushed again.
+	// Hundreds of traces at the same time, while the image is removed and pushed again.
 	var senders sync.WaitGroup
 	statuses := make([]int, 600)
 	body := trace.Trace{Reads: filesOf(t, m)[:3]}.Encode()
@@ -59,7 +60,7 @@ func TestAbsurdTraces(t *testing.T) {
 	h.ready("a:1")
 	for _, status := range statuses {
 		if status != 204 && status != 404 && status != 429 {
-			t.Fatalf("statuses are %v", statuses)
+			t.Fatalf("the traces got %v, want 204, 404 and 429 only", statuses)
 		}
 	}
 	h.await(m.ID())
@@ -72,12 +73,12 @@ func TestAbsurdTraces(t *testing.T) {
 	}
 	if held, err := h.Catalog().Starts.StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 ||
 		held.PackBytes > 32<<20 {
-		t.Errorf("kept: %+v, %v", held, err)
+		t.Errorf("the hub keeps %+v, %v, want at most 1 MiB of traces and 32 MiB of packs", held, err)
 	}
 }
 
-// Retired startup packs are served for a while and then deleted, with the traces of removed images.
-// Packs that are in use again stay.
+// Retired startup packs are served for a while and then deleted. If a removed image is pushed again
+// meanwhile, it has its startup packs again. Later they are deleted with the recordings.
 func TestRetiredStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -85,12 +86,12 @@ func TestRetiredStartupPacks(t *testing.T) {
 	m := h.extents(got.Tree)
 	h.traced(m, 1, 2)
 	first, _ := h.startups(m)
-	for range 3 { // another way to start, more often
+	for range 3 { // another workload, with more starts
 		h.traced(m, 2, 6, 7, 8, 9)
 	}
 	second, _ := h.startups(m)
 	if len(first) != 1 || slices.ContainsFunc(second, func(s index.Startup) bool { return s.Pack == first[0].Pack }) {
-		t.Fatalf("startup packs before %+v, after %+v, want others", first, second)
+		t.Fatalf("startup packs %+v, after more traces %+v, want one, then others", first, second)
 	}
 	unit := func(s index.Startup) string { return "/lighter/1/default/packs/" + s.Pack.String() + "/0" }
 	sweep := func(before time.Time) {
@@ -121,12 +122,12 @@ func TestRetiredStartupPacks(t *testing.T) {
 	sweep(time.Now().Add(time.Hour))
 	h.expect(unit(second[0]), 404)
 	if held, err := h.Catalog().Starts.StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
-		t.Errorf("kept: %+v, %v, want nothing", held, err)
+		t.Errorf("the hub keeps %+v, %v, want nothing", held, err)
 	}
 }
 
-// Clients that announce traces and do not send them reserve a bounded number of bytes. Other
-// requests get 503 meanwhile.
+// Clients that announce traces and do not send them reserve a bounded number of bytes. Meanwhile
+// other traces get 503.
 func TestAnnouncedTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -147,7 +148,7 @@ func TestAnnouncedTraces(t *testing.T) {
 		silent = append(silent, c)
 	}
 	status := 0
-	for range 10 { // until all of them are known
+	for range 10 { // until the hub has read the headers of the silent clients
 		if status, _, _ = h.do("POST", path, body); status == 503 {
 			break
 		}
@@ -163,5 +164,5 @@ func TestAnnouncedTraces(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("after they have gone: %d, want 204", status)
+	t.Errorf("after these clients have closed their connections: %d, want 204", status)
 }

@@ -24,25 +24,25 @@ func words(seed uint64, n int) string {
 	return b.String()[:n]
 }
 
-// recompressed waits until no layout of the image is due, and its startup packs are recompressed.
+// recompressed waits until neither a layout nor a recompression of the image is pending.
 func (h *testHub) recompressed(name string) {
 	h.t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		all, err := h.client.Starts(h.t.Context(), name, "")
 		if err != nil || len(all) != 1 {
-			h.t.Fatalf("%+v, %v", all, err)
+			h.t.Fatalf("starts of %s: %+v, %v, want those of one image", name, all, err)
 		}
 		if !all[0].Pending {
 			return
 		}
 		if time.Now().After(end) {
-			h.t.Fatal("its startup packs are still not recompressed")
+			h.t.Fatalf("the startup packs of %s are not recompressed after 30 s", name)
 		}
 	}
 }
 
-// Startup packs become smaller once their layout stays the same, with the same chunks. The previous
-// ones are still served.
+// When a layout has not changed for a while, its startup packs are recompressed: they get smaller,
+// and have the same chunks. The previous packs are still served.
 func TestStartupPacksAreRecompressed(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
@@ -59,7 +59,7 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 	th.recompressed("a:1")
 	packs, in := th.startups(m)
 	if len(packs) != 1 || fmt.Sprint(in) != "[-1 0 0 -1 0 -1]" {
-		t.Fatalf("startup packs %+v with the files %v", packs, in)
+		t.Fatalf("startup packs %+v with the files %v, want one with the files 1, 2 and 4", packs, in)
 	}
 	previous := ""
 	for _, name := range files(t, objectsDir(h.Config())) {
@@ -86,11 +86,11 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 	th.traced(m, 4, 2, 1)
 	th.recompressed("a:1")
 	if again, _ := th.startups(m); h.Starts().Counts().Laid != laid || again[0].Pack != packs[0].Pack {
-		t.Error("the same trace again leads to another layout")
+		t.Errorf("the same trace again leads to another layout: packs %+v, want %+v", again, packs)
 	}
 }
 
-// Recompression does not replace a newer layout.
+// A recompression that finds a newer layout does not replace it.
 func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
@@ -133,7 +133,7 @@ func TestRecompressionAfterRestart(t *testing.T) {
 	th = runHub(t, h)
 	j, err := h.Catalog().Jobs.Open(t.Context(), "recompress", m.ID().String())
 	if err == nil {
-		err = h.Catalog().Jobs.Retry(t.Context(), j.N) // an hour later
+		err = h.Catalog().Jobs.Retry(t.Context(), j.N) // otherwise the job runs after an hour
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestRecompressionAfterRestart(t *testing.T) {
 	th.recompressed("a:1")
 	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes() >= before[0].Bytes() ||
 		h.Starts().Counts().Laid != 0 {
-		t.Errorf("startup packs before %+v, after %+v", before, after)
+		t.Errorf("startup packs before %+v, after %+v, want as many smaller ones, and no new layout", before, after)
 	}
 }
 
@@ -168,13 +168,13 @@ func TestLayoutsDoNotWaitForRecompression(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("recompression does not begin")
+			t.Fatal("the recompression has not begun within 10 s")
 		}
 	}
 	m := th.extents(th.pushReady("b:1", image(startsTar(40))).Tree)
 	th.traced(m, 3)
 	if packs, in := th.startups(m); len(packs) != 1 || in[3] != 0 {
-		t.Errorf("while a tree is recompressed, another one has the packs %+v with the files %v", packs, in)
+		t.Errorf("while a tree is recompressed, another has packs %+v with files %v, want file 3", packs, in)
 	}
 	if err := h.Starts().Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
 		t.Error(err)

@@ -22,7 +22,8 @@ import (
 	"lighter/wire"
 )
 
-// startsTar returns a layer with the files f0 to f9, of a few chunks each.
+// startsTar returns a layer with the files d/f0 to d/f9, of 200,000 bytes each. The seeds of their
+// bytes are first to first+9.
 func startsTar(first uint64) []byte {
 	entries := []tarball.Item{tarball.Dir("d")}
 	for i := range uint64(10) {
@@ -61,6 +62,7 @@ func (h *testHub) extents(tree string) *index.Map {
 	return m
 }
 
+// origins returns a node's client of the hub.
 func (h *testHub) origins() *origin.Failover {
 	return originsOf(h.t, h.client)
 }
@@ -98,6 +100,7 @@ func (h *testHub) traced(m *index.Map, which ...int) {
 	h.await(m.ID())
 }
 
+// await waits until the layout of a tree is up to date.
 func (h *testHub) await(tree chunk.ID) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
@@ -107,8 +110,8 @@ func (h *testHub) await(tree chunk.ID) {
 	}
 }
 
-// startups returns the startup packs of a tree, and for each file the pack that has it: -1 if none
-// has it, -2 if several have parts.
+// startups returns the startup packs of a tree, and for each file the position of the pack that has
+// its chunks: -1 if no pack has them, -2 if they are in different packs.
 func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 	h.t.Helper()
 	locations := fetchLocations(h.t, h.origins(), m.Header)
@@ -133,8 +136,8 @@ func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 	return packs, in
 }
 
-// After a trace, a startup pack has the chunks that the start has read. The image's other figures
-// stay.
+// After a trace, a startup pack has the chunks that the start has read. Other figures of the image
+// do not change.
 func TestTraceBecomesStartupPack(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -150,7 +153,7 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	packs, in := h.startups(m)
 	if len(packs) != 1 || !packs[0].AtMount || len(packs[0].Triggers) != 0 ||
 		fmt.Sprint(in) != "[-1 -1 0 -1 0 -1 -1 0 -1 -1]" {
-		t.Fatalf("%d packs of the guess; after the trace %+v with the files %v", guess, packs, in)
+		t.Fatalf("startup packs %+v with the files %v, want one with 2, 4 and 7; the guess had %d", packs, in, guess)
 	}
 	h.fetchTree(got.Chain)
 	if problems := h.problems("a:1"); problems != "" {
@@ -164,7 +167,7 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	after.StartupPacks, after.StartupBytes, after.IndexWire = inspected.StartupPacks, inspected.StartupBytes,
 		inspected.IndexWire
 	if fmt.Sprintf("%+v", after) != fmt.Sprintf("%+v", inspected) {
-		t.Errorf("inspect showed\n%+v, now\n%+v", inspected, after)
+		t.Errorf("inspect shows\n%+v\nwant, as before,\n%+v", after, inspected)
 	}
 	_, _, now := h.do("GET", path, nil)
 	if status, _, _ := h.do("GET", path, nil, "If-None-Match", before.Get("ETag")); status != 200 ||
@@ -187,14 +190,14 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	h.traced(m, 7, 2, 4)
 	if again := files(t, objectsDir(h.config)); !slices.Equal(list, again) ||
 		h.Starts().Counts().Laid != laid {
-		t.Errorf("after the same trace: objects\n%q, before\n%q", list, again)
+		t.Errorf("after the same trace: objects\n%q\nwant\n%q", again, list)
 	}
 	h = h.restart()
 	if packs, again := h.startups(m); len(packs) != 1 || fmt.Sprint(in) != fmt.Sprint(again) {
-		t.Errorf("after a restart: %+v, %v", packs, again)
+		t.Errorf("after a restart: packs %+v with the files %v, want %v", packs, again, in)
 	}
 	if n := countWith(list, "locations/"); n != 1 {
-		t.Errorf("%d locations of one tree: %q", n, list)
+		t.Errorf("the bucket has %d locations of one tree, want one: %q", n, list)
 	}
 }
 
@@ -203,7 +206,7 @@ func (h *testHub) inspect(name string) wire.Inspection {
 	for range 100 {
 		found, err := h.client.Inspect(h.t.Context(), name)
 		if err != nil || len(found) != 1 {
-			h.t.Fatalf("%+v, %v", found, err)
+			h.t.Fatalf("inspect %s: %+v, %v, want one image", name, found, err)
 		}
 		if found[0].Blobs != 0 { // counted
 			return found[0]
@@ -239,13 +242,13 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	if err != nil || time.Until(j.RunAt) < time.Minute {
 		t.Fatalf("layout job %+v, %v, want it queued", j, err)
 	}
-	if err := next.Catalog().Jobs.Retry(t.Context(), j.N); err != nil { // an hour later
+	if err := next.Catalog().Jobs.Retry(t.Context(), j.N); err != nil { // otherwise the job runs after an hour
 		t.Fatal(err)
 	}
 	h = runHub(t, next)
 	h.await(m.ID())
 	if packs, in := h.startups(m); len(packs) != 1 || in[3] != 0 {
-		t.Errorf("%+v, %v", packs, in)
+		t.Errorf("packs %+v with the files %v, want one with file 3", packs, in)
 	}
 }
 
@@ -259,13 +262,13 @@ func TestNextImageInheritsTraces(t *testing.T) {
 	change := tarball.Of(tarball.Dir("c"), tarball.File("c/moved", noise(15, 200_000)), tarball.Whiteout("d/f5"),
 		tarball.File("d/f8", noise(99, 200_000)))
 	next := h.extents(h.pushReady("a:2", image(startsTar(10), change)).Tree)
-	// c/moved, d/f0 to f4, d/f6 to f9
+	// The files of the next image are c/moved, d/f0 to d/f4, and d/f6 to d/f9.
 	packs, in := h.startups(next)
 	if len(packs) != 1 || fmt.Sprint(in) != "[0 -1 0 -1 -1 -1 -1 -1 0 -1]" {
-		t.Errorf("%+v, %v", packs, in)
+		t.Errorf("packs %+v with the files %v, want one with c/moved, d/f1 and d/f8", packs, in)
 	}
 	if packs, in := h.startups(h.extents(h.pushReady("b:1", image(startsTar(30))).Tree)); slices.Contains(in, 0) {
-		t.Errorf("another repository: %+v, %v", packs, in)
+		t.Errorf("an image of another repository has packs %+v with the files %v, want none", packs, in)
 	}
 }
 

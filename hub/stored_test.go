@@ -19,8 +19,9 @@ import (
 	"lighter/hub/rootdir"
 )
 
-// newStores sets the catalog and the bucket of a new hub, if they are not to be the usual ones.
-// bucketDir returns the directory of such a bucket.
+// newStores sets the catalog and the bucket of a new hub. By default it leaves them empty: SQLite
+// and a directory. bucketDir returns the directory with the files of a bucket that newStores has
+// set.
 var (
 	newStores = func(*testing.T, *hub.Config) {}
 	bucketDir = func(string) string { return "" }
@@ -67,7 +68,7 @@ func files(t *testing.T, dir string) []string {
 			return err
 		}
 		name := strings.TrimPrefix(path, dir+"/")
-		// These are beside the objects in a bucket.
+		// A bucket has these directories beside its objects.
 		if d.IsDir() && (name == "registry" || name == "domains" || name == ".sgwtmp") {
 			return filepath.SkipDir
 		}
@@ -88,7 +89,7 @@ func (h *testHub) blobFile(d digest.Digest) string {
 		d.Encoded(), "data")
 }
 
-// registryFiles returns the files of the registry that have a text in their paths.
+// registryFiles returns the files of the registry whose paths contain a text.
 func (h *testHub) registryFiles(text string) (found []string) {
 	for _, file := range files(h.t, registryDir(h.config)) {
 		if strings.Contains(file, text) {
@@ -109,7 +110,8 @@ func (h *testHub) loseObjects() {
 	}
 }
 
-// storeUnknown stores an object that the catalog does not know, as if that were some time ago.
+// storeUnknown stores an object that the catalog does not know, with a modification time in the
+// past.
 func (h *testHub) storeUnknown(key string, ago time.Duration) {
 	h.t.Helper()
 	file := filepath.Join(objectsDir(h.config), key)
@@ -179,7 +181,7 @@ func (h *testHub) consistent() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	// One that was rewritten may have been made again: it counts once.
+	// A rewritten pack may have been made again. It counts once.
 	packs, err := c.Checks.Objects(ctx, catalog.Packs, chunk.ID{}, 1<<20)
 	if err != nil {
 		h.t.Fatal(err)
@@ -193,10 +195,10 @@ func (h *testHub) consistent() {
 		kind, _, _ := strings.Cut(key, "/")
 		got[kind]++
 		if known, err := knows(ctx, c, key); err != nil || !known {
-			h.t.Errorf("the bucket has %s, and the catalog does not, %v", key, err)
+			h.t.Errorf("the bucket has %s, which the catalog does not know (%v)", key, err)
 		}
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		h.t.Errorf("the bucket has %v objects, the catalog %v", got, want)
+		h.t.Errorf("the bucket has the numbers of objects %v, want those of the catalog, %v", got, want)
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"lighter/test/testkit/s3"
 )
 
-// TestMain runs all tests of hubs with catalogs in PostgreSQL and buckets on S3.
+// TestMain runs all tests with PostgreSQL and S3 as the stores of hubs. In a process that a test
+// has started as a hub, it runs the hub.
 func TestMain(m *testing.M) {
 	if config := os.Getenv(processEnv); config != "" {
 		err := shiftClock()
@@ -64,7 +65,7 @@ func run(m *testing.M) (status int, err error) {
 	status = m.Run()
 	found, err := database.Deadlocks()
 	if found != "" {
-		err = fmt.Errorf("transactions have waited for each other:\n%s", found)
+		err = fmt.Errorf("the database has found deadlocks, want none:\n%s", found)
 	}
 	return status, err
 }

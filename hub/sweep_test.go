@@ -24,7 +24,8 @@ func (h *testHub) runCheck(kind string) {
 	h.idle()
 }
 
-// A sweep deletes unknown objects and repairs missing ones. It goes on where the last one was.
+// A sweep deletes unknown objects and makes missing ones again. It continues after the last key of
+// the previous sweep.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -51,42 +52,42 @@ func TestSweep(t *testing.T) {
 	h.sweptUntil(objects.LayerKey(""))
 	h.runCheck("sweep")
 	if !has(first) || has(last) {
-		t.Errorf("the sweep began elsewhere: the bucket has the first one: %t, and the last one: %t",
-			has(first), has(last))
+		t.Errorf("a sweep from the layer records on: the bucket has %s: %t, %s: %t, want only the first one",
+			first, has(first), last, has(last))
 	}
 	h.runCheck("sweep")
 	if has(first) {
-		t.Error("the next sweep has not begun anew")
+		t.Errorf("the next sweep has not deleted %s, so it has not begun at the first key", first)
 	}
 	h.wantClean("in the end", "a:1")
 }
 
-// sweptUntil makes the next sweep go on after a key.
+// sweptUntil makes the next sweep continue after a key.
 func (h *testHub) sweptUntil(place string) {
 	h.t.Helper()
-	ctx, checks := h.t.Context(), h.Catalog()
-	n, err := checks.Jobs.Add(ctx, catalog.Job{Kind: "another kind", Key: "x"}, 0)
+	ctx, c := h.t.Context(), h.Catalog()
+	n, err := c.Jobs.Add(ctx, catalog.Job{Kind: "another kind", Key: "x"}, 0)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	j, err := checks.Jobs.Claim(ctx, h.Owner(), []catalog.Slot{{Kind: "another kind"}}, time.Hour)
+	j, err := c.Jobs.Claim(ctx, h.Owner(), []catalog.Slot{{Kind: "another kind"}}, time.Hour)
 	if err != nil || j.N != n {
 		h.t.Fatal(j, err)
 	}
-	state, err := checks.Checks.Get(ctx, "sweep")
+	state, err := c.Checks.Get(ctx, "sweep")
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	state.Place = place
-	if err := checks.Checks.Set(ctx, j.Lease(), "sweep", state); err != nil {
+	if err := c.Checks.Set(ctx, j.Lease(), "sweep", state); err != nil {
 		h.t.Fatal(err)
 	}
-	if _, err := checks.Jobs.End(ctx, j.Lease(), catalog.Outcome{State: wire.JobDone}); err != nil {
+	if _, err := c.Jobs.End(ctx, j.Lease(), catalog.Outcome{State: wire.JobDone}); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// A sweep goes on after the last key that it has compared, also if that was no object's.
+// A sweep continues after the last key of the previous sweep, also if no object can have that key.
 func TestSweepGoesOnAfterAnyKey(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -117,7 +118,8 @@ func TestSweepGoesOnAfterAnyKey(t *testing.T) {
 	}
 }
 
-// A sweep does not empty a bucket of which the catalog knows little: it may be another hub's.
+// If the catalog does not know most objects of the bucket, a sweep deletes none of these: the
+// bucket may be another hub's.
 func TestSweepSparesAnotherBucket(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -140,19 +142,19 @@ func TestSweepSparesAnotherBucket(t *testing.T) {
 	}
 	h.runCheck("sweep")
 	if n := left(); n != len(unknown) {
-		t.Errorf("the sweep has left %d of %d objects that another catalog may know", n, len(unknown))
+		t.Errorf("the sweep has left %d of %d objects that another catalog may know, want all", n, len(unknown))
 	}
 	if check := h.fsck(wire.Fsck{}); check.Left() != int64(len(unknown)) ||
 		!strings.Contains(findings(check), "if this is the right catalog") {
 		t.Errorf("findings %s, want the objects with a warning", findings(check))
 	}
 	if check := h.fsck(wire.Fsck{Repair: true}); check.Left() != 0 || left() != 0 {
-		t.Errorf("after the repair: %d objects, %s", left(), findings(check))
+		t.Errorf("after the repair, %d unknown objects are left, want none: %s", left(), findings(check))
 	}
 	h.wantClean("after the repair", "a:1")
 }
 
-// A scrub finds damage that sizes do not show, and repairs it. It reads every object in its turn.
+// A scrub reads every object, in several jobs, and repairs damage that sizes do not show.
 func TestScrub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.ScrubDays = 1 })
@@ -180,7 +182,8 @@ func TestScrub(t *testing.T) {
 			continue
 		}
 		if state.Objects < int64(damaged) || state.Errors == 0 || read == 0 {
-			t.Errorf("the scrub has read %d objects in several jobs, and found %d errors", state.Objects, state.Errors)
+			t.Errorf("the scrub has read %d objects and found %d errors, want %d objects in several jobs, and errors",
+				state.Objects, state.Errors, damaged)
 		}
 		h.wantClean("after the scrub", "a:1")
 		return

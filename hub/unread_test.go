@@ -16,8 +16,9 @@ import (
 	"lighter/wire"
 )
 
-// If the files of one repository cannot be read, a check of the stores, the jobs of its names and
-// retention end, and say so. Other repositories are checked and repaired as usual.
+// If the files of one repository cannot be read, a repair reports it, and a collection of blobs,
+// retention and the jobs of its names fail with the reason. Other repositories are checked and
+// repaired as usual.
 func TestRepositoryCannotBeRead(t *testing.T) {
 	t.Parallel()
 	c := localConfig(t)
@@ -33,7 +34,7 @@ func TestRepositoryCannotBeRead(t *testing.T) {
 	lower, _ := layerOf(lowerTar)
 	tag := filepath.Join(registryDir(h.config), "docker/registry/v2/repositories/bad/_manifests/tags/1/current/link")
 	blob := h.blobFile(lower)
-	for _, file := range []string{tag, blob} { // a link to itself cannot be read
+	for _, file := range []string{tag, blob} { // a symbolic link to itself cannot be read
 		if err := errors.Join(os.Rename(file, file+".away"), os.Symlink(file, file)); err != nil {
 			t.Fatal(err)
 		}

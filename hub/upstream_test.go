@@ -25,7 +25,7 @@ import (
 	"lighter/hub"
 )
 
-// layerOf returns the digest and the bytes of the layer that image makes of a tar file.
+// layerOf returns the digest and the bytes of the blob that image makes of a tar file.
 func layerOf(tar []byte) (digest.Digest, []byte) {
 	b := gzipped(tar)
 	return digest.FromBytes(b), b
@@ -64,22 +64,22 @@ func (h *testHub) getBlob(repository string, d digest.Digest, header ...string) 
 func (h *testHub) expectBlob(repository string, d digest.Digest, want []byte) {
 	h.t.Helper()
 	if status, _, b, err := h.getBlob(repository, d); status != 200 || err != nil || !bytes.Equal(b, want) {
-		h.t.Errorf("blob %s of %s: %d, %d bytes of %d, %v", d, repository, status, len(b), len(want), err)
+		h.t.Errorf("blob %s of %s: %d, %d bytes, %v, want %d bytes", d, repository, status, len(b), err, len(want))
 	}
 }
 
-// added adds the image of a registry.
+// added adds an image, and fails the test unless it becomes ready.
 func (h *testHub) added(add wire.Add) wire.Image {
 	h.t.Helper()
 	last, err := h.add(add)
 	if err != nil || len(last.Images) == 0 || last.Images[0].State != wire.StateReady {
-		h.t.Fatalf("add %+v: %+v, %v", add, last, err)
+		h.t.Fatalf("add %+v: %+v, %v, want a ready image", add, last, err)
 	}
 	return last.Images[0]
 }
 
-// The layers of an added image are ingested and not stored. The hub serves them from the other
-// registry, also after a restart.
+// The layers of an added image are ingested, but not stored in the hub's registry. The hub reads
+// them from the other registry when a client wants them, also after a restart.
 func TestLayersOfAddedImagesStayUpstream(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -103,7 +103,7 @@ func TestLayersOfAddedImagesStayUpstream(t *testing.T) {
 	status, _, header := h.do("HEAD", "/v2/a/blobs/"+lower.String(), nil)
 	if status != 200 || header.Get("Content-Length") != strconv.Itoa(len(lowerBytes)) ||
 		header.Get("Docker-Content-Digest") != lower.String() {
-		t.Errorf("HEAD: %d, %v", status, header)
+		t.Errorf("HEAD: %d, %v, want 200 with the layer's length and digest", status, header)
 	}
 	size := len(lowerBytes)
 	for asked, want := range map[string][2]int{"bytes=5-9": {5, 10}, "bytes=-7": {size - 7, size},
@@ -111,7 +111,8 @@ func TestLayersOfAddedImagesStayUpstream(t *testing.T) {
 		status, header, b, err := h.getBlob("a", lower, "Range", asked)
 		if status != 206 || err != nil || !bytes.Equal(b, lowerBytes[want[0]:want[1]]) ||
 			header.Get("Content-Range") != fmt.Sprintf("bytes %d-%d/%d", want[0], want[1]-1, size) {
-			t.Errorf("%s: %d, %d bytes, %q, %v", asked, status, len(b), header.Get("Content-Range"), err)
+			t.Errorf("range %s: %d, %d bytes, %q, %v, want 206 with the bytes %d to %d", asked, status, len(b),
+				header.Get("Content-Range"), err, want[0], want[1]-1)
 		}
 	}
 	if status, _, _, _ := h.getBlob("a", lower, "Range", fmt.Sprintf("bytes=%d-", size)); status != 416 {
@@ -121,19 +122,19 @@ func TestLayersOfAddedImagesStayUpstream(t *testing.T) {
 		t.Errorf("verify: %s", problems)
 	}
 	if n := r.asked[lower.String()]; n != 2 {
-		t.Errorf("the lower layer was requested %d times, want once more for all its readers", n-1)
+		t.Errorf("the lower layer was requested %d times after the add, want once for all readers", n-1)
 	}
-	// Added again, and under another name: nothing is downloaded.
+	// When the image is added again, or under another name, no layer is downloaded.
 	h.added(wire.Add{Source: r.source(), Name: "a:1"})
 	h.added(wire.Add{Source: r.source(), Name: "b:1"})
 	if n := r.asked[upper.String()]; n != 2 {
-		t.Errorf("the upper layer was requested %d times, want no more", n)
+		t.Errorf("the upper layer was requested %d times, want 2, as before", n)
 	}
 	h.expectBlob("b", upper, upperBytes)
 }
 
-// A layer is readable in the repositories whose images came with it from its registry, and in no
-// other.
+// A layer that only another registry has can be read in those repositories to which images with the
+// layer were added from there, and in no others.
 func TestUpstreamLayersKeepToTheirRepositories(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -145,7 +146,8 @@ func TestUpstreamLayersKeepToTheirRepositories(t *testing.T) {
 		t.Errorf("another repository: %d, want 404", status)
 	}
 	h.expect("/v2/b/blobs/"+lower.String(), http.StatusNotFound)
-	// A mount says that the bytes have to be uploaded, and a manifest without them is refused.
+	// A mount into another repository fails, so the client has to upload the layer. A manifest
+	// pushed there without the layer is refused.
 	if status, _, _ := h.do("POST", "/v2/b/blobs/uploads/?mount="+lower.String()+"&from=a", nil); status != 202 {
 		t.Errorf("mount: %d, want 202", status)
 	}
@@ -163,16 +165,17 @@ func TestUpstreamLayersKeepToTheirRepositories(t *testing.T) {
 		t.Errorf("a manifest whose layer is upstream: %d, want 201", status)
 	}
 	if got := h.ready("a:2"); got.Chain == "" || h.stores(lower) {
-		t.Errorf("%+v, stored: %t", got, h.stores(lower))
+		t.Errorf("image %+v, layer stored: %t, want a ready image and no stored layer", got, h.stores(lower))
 	}
-	// A client that uploads it in another repository gets it stored there, and there only.
+	// If a client uploads the layer to another repository, the registry stores it. Both
+	// repositories serve it.
 	h.pushReady("c:1", image(lowerTar))
 	h.expectBlob("c", lower, lowerBytes)
 	h.expectBlob("a", lower, lowerBytes)
 	if !h.stores(lower) {
 		t.Error("a pushed layer is not stored")
 	}
-	// What is stored is there for all repositories, as always.
+	// An image whose stored layer its source lacks can be added.
 	liar := startRegistry(t, image(lowerTar, upperTar))
 	delete(liar.blobs, lower)
 	if _, err := h.add(wire.Add{Source: liar.source(), Name: "d:1"}); err != nil {
@@ -180,8 +183,8 @@ func TestUpstreamLayersKeepToTheirRepositories(t *testing.T) {
 	}
 }
 
-// A manifest of another registry that names a layer that only a third one has does not give it
-// away.
+// If an image of one registry names a layer that only another registry has, adding the image does
+// not make the layer readable in the image's repository.
 func TestNamingADigestIsNoAccess(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -192,7 +195,7 @@ func TestNamingADigestIsNoAccess(t *testing.T) {
 	delete(liar.blobs, lower)
 	if _, err := h.add(wire.Add{Source: liar.source(), Name: "b:1"}); err == nil ||
 		!strings.Contains(err.Error(), "404") {
-		t.Errorf("add: %v, want an error", err)
+		t.Errorf("add an image with a missing layer: %v, want an error with 404", err)
 	}
 	liar.blobs[lower] = []byte("a lie")
 	if _, err := h.add(wire.Add{Source: liar.source(), Name: "b:1"}); err == nil {
@@ -203,17 +206,18 @@ func TestNamingADigestIsNoAccess(t *testing.T) {
 			t.Errorf("%s serves the layer: %d, want 404", name, status)
 		}
 	}
-	// The hub does not need the layer, so a registry that seems to have it can give it a name. Its
-	// repository reads what that registry has.
+	// The hub has ingested the layer, so it does not read it again when a registry claims to have
+	// it. Clients of the new repository get an error, because that registry's bytes are wrong.
 	liar.blobs[lower] = make([]byte, len(good))
 	h.added(wire.Add{Source: liar.source(), Name: "b:1"})
 	if status, _, b, err := h.getBlob("b", lower); err == nil && status < 300 {
-		t.Errorf("b serves the layer: %d, %d bytes", status, len(b))
+		t.Errorf("b serves the layer: %d, %d bytes, want an error", status, len(b))
 	}
 	h.expectBlob("a", lower, good)
 }
 
-// faultyUpstreams are registries that had a layer and cannot give it now, with the answer about it.
+// faultyUpstreams returns changes after which a registry does not send a layer any more, each with
+// the status and the text of the hub's answer.
 func faultyUpstreams(t *testing.T, lower digest.Digest) map[string]struct {
 	change func(r *fakeRegistry)
 	status int
@@ -239,8 +243,8 @@ func faultyUpstreams(t *testing.T, lower digest.Digest) map[string]struct {
 	}
 }
 
-// If another registry cannot give a layer, a pull without the snapshotter gets an error that says
-// what to do. Nodes read the ingested image.
+// If another registry does not send a layer, a pull without the snapshotter gets an error that says
+// what to do. Nodes still read the ingested image.
 func TestUpstreamIsAway(t *testing.T) {
 	t.Parallel()
 	lower, lowerBytes := layerOf(lowerTar)
@@ -254,23 +258,23 @@ func TestUpstreamIsAway(t *testing.T) {
 			status, _, body, err := h.getBlob("a", lower)
 			if status != c.status || err != nil || !bytes.Contains(body, []byte(c.want)) ||
 				!bytes.Contains(body, []byte(`"errors"`)) || !bytes.Contains(body, []byte("some/image")) {
-				t.Errorf("%d %s, %v, want %d with %q", status, body, err, c.status, c.want)
+				t.Errorf("the layer: %d %s, %v, want %d with %q", status, body, err, c.status, c.want)
 			}
 			if status, _, _ := h.do("HEAD", "/v2/a/blobs/"+lower.String(), nil); status != c.status {
 				t.Errorf("HEAD: %d, want %d", status, c.status)
 			}
 			h.fetchTree(got.Chain)
 			if problems := h.problems("a:1"); !strings.Contains(problems, c.want) {
-				t.Errorf("verify: %s", problems)
+				t.Errorf("verify: %s, want %q", problems, c.want)
 			}
-			// A push repairs it.
+			// A push of the image makes the layer readable again.
 			h.push("a:2", image(lowerTar, upperTar))
 			h.expectBlob("a", lower, lowerBytes)
 		})
 	}
 }
 
-// A wrong layer of another registry is never a complete answer.
+// If another registry sends a wrong layer, no client of the hub gets a complete answer.
 func TestUpstreamLies(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -301,8 +305,8 @@ func TestUpstreamLies(t *testing.T) {
 	h.expectBlob("a", lower, good)
 }
 
-// Many clients read a layer by one request, while it arrives. A client that leaves does not disturb
-// the others.
+// Many clients that read a layer at the same time share one request to the other registry, and read
+// the bytes while they arrive. A client that closes its connection does not disturb the others.
 func TestUpstreamLayerIsFetchedOnceForManyReaders(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -343,11 +347,11 @@ func TestUpstreamLayerIsFetchedOnceForManyReaders(t *testing.T) {
 			begun.Done()
 			rest, restErr := io.ReadAll(res.Body)
 			if err := errors.Join(err, restErr); err != nil || !bytes.Equal(append(begin, rest...), good) {
-				t.Errorf("%d bytes of %d, %v", len(begin)+len(rest), len(good), err)
+				t.Errorf("a client received %d bytes of %d, %v", len(begin)+len(rest), len(good), err)
 			}
 		})
 	}
-	begun.Wait() // all have the begin of what arrives
+	begun.Wait() // all clients have received the first bytes
 	leave()
 	release()
 	all.Wait()
@@ -355,18 +359,19 @@ func TestUpstreamLayerIsFetchedOnceForManyReaders(t *testing.T) {
 		t.Errorf("the layer was requested %d times, want once", n)
 	}
 	if left, _ := filepath.Glob(filepath.Join(h.config.Root, "scratch", "upstream-*")); len(left) > 0 {
-		t.Errorf("left in scratch: %q", left)
+		t.Errorf("files in the scratch directory: %q, want none", left)
 	}
 }
 
-// Layers that only a user's login can read are stored. The hub's own login makes that unnecessary.
+// Layers that the hub can read only with a user's login are stored by default. They are not if the
+// hub has a login of its own.
 func TestLayersBehindALogin(t *testing.T) {
 	t.Parallel()
 	lower, good := layerOf(lowerTar)
 	for name, c := range map[string]struct {
 		keep  string
-		login bool // of the hub
-		want  bool // stored
+		login bool // the hub has its own login
+		want  bool // the layer is stored
 	}{
 		"by default":       {"until-upstream", false, true},
 		"with a login":     {"until-upstream", true, false},
@@ -388,11 +393,11 @@ func TestLayersBehindALogin(t *testing.T) {
 				}
 			})
 			if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil {
-				t.Error("the hub has used its own login to add an image")
+				t.Error("an image was added without the user's login, want an error")
 			}
 			h.added(wire.Add{Source: r.source(), Name: "a:1", Username: "somebody", Password: "secret"})
 			if h.stores(lower) != c.want {
-				t.Errorf("stored: %t, want %t", h.stores(lower), c.want)
+				t.Errorf("the layer is stored: %t, want %t", h.stores(lower), c.want)
 			}
 			if !c.want && !c.login {
 				if status, _, body, _ := h.getBlob("a", lower); status != 403 ||
@@ -406,7 +411,8 @@ func TestLayersBehindALogin(t *testing.T) {
 	}
 }
 
-// An image that is added from another registry, too, is read from the one that still has it.
+// If an image was added from two registries, and one of them does not answer, the hub reads its
+// layers from the other one.
 func TestSecondUpstream(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -425,7 +431,7 @@ func TestSecondUpstream(t *testing.T) {
 	}
 }
 
-// All images of an index are served, also one that could not be ingested.
+// The hub serves the layers of all images of an added index, also those of an image that failed.
 func TestLayersOfAnIndexStayUpstream(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.Platforms = []string{"linux/amd64", "linux/arm64"} })
@@ -434,7 +440,7 @@ func TestLayersOfAnIndexStayUpstream(t *testing.T) {
 	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(bad), platform: arm64})
 	_, _ = h.add(wire.Add{Source: r.source(), Name: "a:1"}) // one of them fails
 	if got := states(h.settled("a:1")); got != "linux/amd64=ready linux/arm64/v8=failed" {
-		t.Errorf("the name refers to %s", got)
+		t.Errorf("the name refers to %s, want linux/amd64 ready and linux/arm64/v8 failed", got)
 	}
 	for _, tar := range [][]byte{lowerTar, bad} {
 		d, want := layerOf(tar)
@@ -445,8 +451,8 @@ func TestLayersOfAnIndexStayUpstream(t *testing.T) {
 	}
 }
 
-// An image that is ready, and is added again while one of its layers is being deleted, waits for
-// the deletion.
+// If a ready image is added again while one of its layers is being deleted, the add waits for the
+// deletion, and succeeds.
 func TestAddWaitsForADeletion(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -455,7 +461,7 @@ func TestAddWaitsForADeletion(t *testing.T) {
 	lower, _ := layerOf(lowerTar)
 	_, may, err := h.Catalog().Blobs.BeginAny(t.Context(), lower.String(), time.Second)
 	if err != nil || !may {
-		t.Fatal(may, err)
+		t.Fatalf("begin a deletion: %t, %v, want true", may, err)
 	}
 	h.added(wire.Add{Source: r.source(), Name: "a:1"})
 }

@@ -20,6 +20,7 @@ import (
 	"lighter/wire"
 )
 
+// problems verifies an image, and returns the problems, one a line.
 func (h *testHub) problems(name string) string {
 	h.t.Helper()
 	last, err := h.client.Verify(h.t.Context(), name, silent)
@@ -27,7 +28,7 @@ func (h *testHub) problems(name string) string {
 		h.t.Fatal(err)
 	}
 	if left := files(h.t, rootdir.Scratch(h.config.Root)); len(left) > 0 {
-		h.t.Errorf("files in the scratch directory: %v", left)
+		h.t.Errorf("files in the scratch directory: %v, want none", left)
 	}
 	return strings.Join(last.Problems, "\n")
 }
@@ -111,7 +112,7 @@ func TestVerifyReadsEverything(t *testing.T) {
 	}
 }
 
-// A report names a lost pack once, and says how many problems it does not list.
+// The result of a verification names a lost pack once, and says how many problems it does not list.
 func TestReportOfALostPack(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -130,7 +131,7 @@ func TestReportOfALostPack(t *testing.T) {
 	problems := h.problems("a:1")
 	for pack := range strings.Lines(problems) {
 		if strings.HasPrefix(pack, "packs/") && strings.Count(problems, pack) > 1 {
-			t.Errorf("%s more than once in %s", pack, problems)
+			t.Errorf("%s is more than once in %s, want once", pack, problems)
 		}
 	}
 	for _, want := range []string{" is missing\n", `file "/file`, "\nand "} {
@@ -140,8 +141,8 @@ func TestReportOfALostPack(t *testing.T) {
 	}
 }
 
-// A verification goes on without its client, at any process, and its result stays with its job. It
-// can be cancelled.
+// A verification is a job: it can be cancelled, it goes on without its client and in another
+// process, and the job keeps its result.
 func TestVerificationIsAJob(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -161,7 +162,7 @@ func TestVerificationIsAJob(t *testing.T) {
 				return j.N, done
 			}
 		}
-		t.Fatal("no job")
+		t.Fatal("there is no job of the verification after 30 s")
 		return 0, nil
 	}
 	n, done := begin(t.Context())
@@ -169,7 +170,7 @@ func TestVerificationIsAJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "cancelled") {
-		t.Errorf("a cancelled verification ended with %v", err)
+		t.Errorf("a cancelled verification ended with %v, want an error that says so", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	n, done = begin(ctx)
@@ -193,8 +194,8 @@ func TestVerificationIsAJob(t *testing.T) {
 	}
 }
 
-// While the registry's files cannot be read, a verification waits. One blob that cannot be read is
-// a problem of the image.
+// While no file of the registry can be read, a verification waits. If one blob cannot be read, that
+// is a problem of the image.
 func TestVerificationWaitsForTheRegistry(t *testing.T) {
 	t.Parallel()
 	opened := openHub(t, localConfig(t))
@@ -202,7 +203,7 @@ func TestVerificationWaitsForTheRegistry(t *testing.T) {
 	h := runHub(t, opened)
 	h.pushReady("a:1", image(lowerTar, upperTar))
 	h.idle()
-	// A file is where a directory has to be.
+	// block replaces a directory by a file, so nothing below it can be read.
 	block := func(dir string) (unblock func()) {
 		t.Helper()
 		if err := os.Rename(dir, dir+".away"); err != nil {
@@ -228,7 +229,7 @@ func TestVerificationWaitsForTheRegistry(t *testing.T) {
 	h.awaitRetry("verify", registry.ErrUnavailable)
 	unblock()
 	if err := <-done; err != nil {
-		t.Errorf("after the registry was away: %v", err)
+		t.Errorf("the verification, after the registry can be read again: %v, want no problems", err)
 	}
 	manifest, _, _ := image(lowerTar, upperTar).build()
 	unblock = block(filepath.Dir(h.blobFile(manifest.Layers[0].Digest)))
@@ -237,11 +238,11 @@ func TestVerificationWaitsForTheRegistry(t *testing.T) {
 	}
 	unblock()
 	if problems := h.problems("a:1"); problems != "" {
-		t.Errorf("in the end: %s", problems)
+		t.Errorf("after all files can be read again: %s, want no problems", problems)
 	}
 }
 
-// awaitRetry waits until a job of a kind is to run again because of an error.
+// awaitRetry waits until an open job of a kind has failed with an error and is to run again.
 func (h *testHub) awaitRetry(kind string, because error) {
 	h.t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -255,5 +256,5 @@ func (h *testHub) awaitRetry(kind string, because error) {
 			return
 		}
 	}
-	h.t.Errorf("no job of kind %s waits because %v", kind, because)
+	h.t.Errorf("after a minute, no job of kind %s is to run again because of %v", kind, because)
 }

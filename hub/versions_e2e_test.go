@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// besideToday is the oldest commit whose hubs may run beside today's: its newest migration, the
-	// tenth, is "oldest" in table meta, so no hub with fewer migrations may use today's database.
-	// The two schemas differ if today's hub has further migrations.
+	// besideToday is the oldest commit whose hub may run beside today's hub. Its newest migration
+	// is the tenth, which is "oldest" in table meta: no hub with fewer migrations may use today's
+	// database. The two schemas differ if today's hub has further migrations.
 	besideToday = "c53a2cda0e4b"
-	// refusedToday is a commit before that.
+	// refusedToday is a commit before besideToday: its hub may not use today's database.
 	refusedToday = "50460199f05f"
 )
 
-// earlier builds the program of a commit.
+// earlier builds the program of a commit, and returns its path.
 func earlier(t *testing.T, commit string) string {
 	t.Helper()
 	program := history.Build(t, commit)
 	if program == "" {
-		t.Skipf("history without commit %s", commit)
+		t.Skipf("the repository's history lacks commit %s", commit)
 	}
 	return program
 }
@@ -56,9 +56,9 @@ func command(t *testing.T, program string, c hub.Config) *exec.Cmd {
 	return exec.Command(program, "hub", "--config", file)
 }
 
-// A hub of an earlier version and one of today's work on one catalog and one bucket, which the
-// earlier one has made. Each serves what the other one has ingested, and goes on with what the
-// other one has accepted.
+// A hub of an earlier version and today's hub use one catalog and one bucket, which the earlier hub
+// has made. Each serves images that the other one has ingested. Today's hub completes an image that
+// the earlier one has accepted.
 func TestHubsOfTwoVersions(t *testing.T) {
 	program := earlier(t, besideToday)
 	c := hubConfig(t)
@@ -66,7 +66,7 @@ func TestHubsOfTwoVersions(t *testing.T) {
 	old.pushReady("before:1", image(upperTar))
 	schema := schemaOf(t, c)
 	today := startProcess(t, further(t, c))
-	t.Logf("the schema was %d, and is %d beside today's hub", schema, schemaOf(t, c))
+	t.Logf("the schema was %d, and is %d with today's hub", schema, schemaOf(t, c))
 	undisturbed := startProcess(t, hubConfig(t))
 	undisturbed.pushReady("before:1", image(upperTar))
 	for round := range 6 {
@@ -82,20 +82,21 @@ func TestHubsOfTwoVersions(t *testing.T) {
 		}
 		check, err := pair[0].client.Verify(t.Context(), "before:1", silent)
 		if err != nil || len(check.Problems) > 0 {
-			t.Errorf("round %d: %+v, %v", round, check, err)
+			t.Errorf("round %d: verification of before:1: %+v, %v, want no problems", round, check, err)
 		}
 	}
-	// The earlier one is killed while it copies an image.
+	// The earlier hub is killed while it copies an image.
 	r := startRegistry(t, image(lowerTar, startsTar(10)))
 	held, release := r.holdBlobs(t)
 	add := wire.Add{Source: r.source(), Name: "after:1"}
-	go func() { _, _ = old.client.Add(context.Background(), add, silent) }() // its process is killed
+	go func() { _, _ = old.client.Add(context.Background(), add, silent) }() // fails, because its process is killed
 	<-held
 	old.kill()
 	release()
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // its lease has to end
+	// Today's hub goes on when the lease of the killed hub has ended.
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if images, err := today.client.Images(t.Context(), "after:1"); err != nil || time.Now().After(end) {
-			t.Fatalf("images %+v, %v", images, err)
+			t.Fatalf("images %+v, %v, want after:1 ready", images, err)
 		} else if len(images) == 1 && images[0].State == wire.StateReady {
 			break
 		}
@@ -126,7 +127,7 @@ func schemaOf(t *testing.T, c hub.Config) (n int64) {
 	return n
 }
 
-// A hub that is too old for a catalog refuses it, and changes nothing.
+// A hub that is too old for a catalog does not start, and does not change the catalog.
 func TestTooOldHubIsRefused(t *testing.T) {
 	t.Parallel()
 	program := earlier(t, refusedToday)

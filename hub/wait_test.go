@@ -17,11 +17,12 @@ import (
 	"lighter/wire"
 )
 
-// holdBlobs makes a registry send half of each large blob, and the rest after release was called.
+// holdBlobs makes a registry send the first half of each large blob, and the second half after
+// release is called. held gets an element for each held request.
 func (r *fakeRegistry) holdBlobs(t *testing.T) (held chan struct{}, release func()) {
 	held, released := make(chan struct{}, 100), make(chan struct{})
 	release = sync.OnceFunc(func() { close(released) })
-	t.Cleanup(release) // or the server does not end
+	t.Cleanup(release) // otherwise the server would not end
 	r.spoil = func(w http.ResponseWriter, req *http.Request, _ digest.Digest, b []byte) bool {
 		if len(b) < 10_000 {
 			return false
@@ -55,14 +56,14 @@ func (h *testHub) known(name string) {
 	h.t.Fatalf("%s is still unknown", name)
 }
 
-// isBusy reports whether there is a job that does not wait for its time.
+// isBusy reports whether a job runs, is paused, or is due within 5 s.
 func isBusy(jobs []wire.Job) bool {
 	return slices.ContainsFunc(jobs, func(j wire.Job) bool {
 		return j.State != wire.JobQueued || time.Until(j.RunAt) <= 5*time.Second
 	})
 }
 
-// idle waits until the hub has no open job, but for those that wait for their time.
+// idle waits until each open job of the hub is queued and not due within 5 s.
 func (h *testHub) idle() {
 	h.t.Helper()
 	for range 3000 {
@@ -90,17 +91,17 @@ func TestConcurrentAddsCopyOnce(t *testing.T) {
 		all.Go(func() {
 			last, err := h.client.Add(t.Context(), wire.Add{Source: r.source()}, func(wire.Progress) { waits() })
 			if err != nil || last.Images[0].State != wire.StateReady {
-				t.Errorf("%+v, %v", last, err)
+				t.Errorf("added %+v, %v, want it ready", last, err)
 			}
 			waits()
 		})
 	}
-	waiting.Wait() // all have heard of its progress
+	waiting.Wait() // all clients have received a report of progress
 	release()
 	all.Wait()
 	for d, b := range r.blobs {
 		if n := r.asked[d.String()]; n > 1 && len(b) > 10_000 {
-			t.Errorf("blob %s was downloaded %d times", d, n)
+			t.Errorf("blob %s was downloaded %d times, want once", d, n)
 		}
 	}
 }
@@ -124,10 +125,10 @@ func TestRemovalDuringCopy(t *testing.T) {
 	}
 	// The waiting request ends at once, although the blobs are still held.
 	if err := <-added; err == nil || !strings.Contains(err.Error(), "removed") {
-		t.Errorf("the waiting request: %v, want an error", err)
+		t.Errorf("the waiting request: %v, want an error that says removed", err)
 	}
 	h.idle()
-	h.unchanged("taken away", before)
+	h.unchanged("after the removal", before)
 	go add()
 	h.known("a:1")
 	release()
@@ -137,9 +138,8 @@ func TestRemovalDuringCopy(t *testing.T) {
 	h.fetchTree(h.ready("a:1").Chain)
 }
 
-// A hub that ends while it copies an image goes on after its restart, with the login that it was
-// given. The login is not in the catalog in plain text, and no longer at all when the image is
-// ready.
+// If a hub ends while it copies an image with a login, it copies the image after its restart. The
+// login is not in the catalog in plain text, and is removed when the image is ready.
 func TestHubEndsWhileItCopies(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -154,7 +154,7 @@ func TestHubEndsWhileItCopies(t *testing.T) {
 	<-held
 	h.stop()
 	if err := <-ended; err == nil {
-		t.Error("the waiting request got no answer when the hub ended")
+		t.Error("the waiting request succeeded when the hub ended, want an error")
 	}
 	if found := grepFiles(t, h.config.Root, r.password); found != "" {
 		t.Errorf("the password is in %s", found)
@@ -174,7 +174,7 @@ func TestHubEndsWhileItCopies(t *testing.T) {
 	}
 }
 
-// grepFiles returns a file below dir that contains text, or "".
+// grepFiles returns the path of a file below dir that contains text, or "" if there is none.
 func grepFiles(t *testing.T, dir, text string) string {
 	t.Helper()
 	for _, name := range files(t, dir) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// These are promises of docs/wire.md that no other test has.
+// The hub keeps promises of docs/wire.md that no other test checks.
 func TestWirePage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -23,15 +23,15 @@ func TestWirePage(t *testing.T) {
 	} {
 		status, body, header := h.do("GET", path, nil)
 		if status != http.StatusOK || header.Get("Cache-Control") != want {
-			t.Errorf("%s: %d, %s", path, status, header)
+			t.Errorf("%s: %d, %s, want 200 with Cache-Control %q", path, status, header, want)
 		}
 		if status, none, head := h.do("HEAD", path, nil); status != http.StatusOK || len(none) != 0 ||
 			head.Get("Content-Length") != header.Get("Content-Length") {
-			t.Errorf("HEAD %s: %d, %d bytes, %s", path, status, len(none), head)
+			t.Errorf("HEAD %s: %d, %d bytes, %s, want the header of GET only", path, status, len(none), head)
 		}
 		tag := header.Get("ETag")
 		if (tag != "") != strings.Contains(want, "public") {
-			t.Errorf("%s has the ETag %q", path, tag)
+			t.Errorf("%s has the ETag %q, want one only for public answers", path, tag)
 		}
 		if tag != "" {
 			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified {
@@ -50,7 +50,7 @@ func TestWirePage(t *testing.T) {
 	h.pushReady("b:1", image(lowerTar))
 	_, all, _ := h.do("GET", base+"/images", nil)
 	if _, empty, _ := h.do("GET", base+"/images?name=", nil); string(empty) != string(all) {
-		t.Errorf("the list with an empty name is %s, without one %s", empty, all)
+		t.Errorf("the list with an empty name is %s, want that without a name, %s", empty, all)
 	}
 	long := `{"name":"` + strings.Repeat("a", 64<<10) + `"}`
 	for _, c := range []struct {
@@ -87,12 +87,12 @@ func TestWirePage(t *testing.T) {
 		status, body, header := h.do(c.method, c.path, []byte(c.body))
 		if status != c.status || status >= 400 && (!strings.HasPrefix(string(body), `{"error":"`) ||
 			header.Get("Cache-Control") != "no-store") {
-			t.Errorf("%s %s: %d, %.200s", c.method, c.path, status, body)
+			t.Errorf("%s %s: %d, %.200s, want %d", c.method, c.path, status, body, c.status)
 		}
 	}
 	if status, _, header := h.do("POST", base+"/images", []byte(`{"name":"a:1"}`)); status != 200 ||
 		header.Get("Content-Type") != "application/x-ndjson" {
-		t.Errorf("stream of progress: %d, %s", status, header)
+		t.Errorf("stream of progress: %d, %s, want 200 and application/x-ndjson", status, header)
 	}
 	if status, body, _ := h.do("DELETE", base+"/images?name=a:1", nil); status != http.StatusNoContent ||
 		len(body) != 0 {

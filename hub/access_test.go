@@ -28,8 +28,8 @@ func tokenFile(t *testing.T) string {
 	return file
 }
 
-// A hub that strangers can reach and change does not start, unless its configuration allows that.
-// The error says in one line what to do.
+// If everybody could reach and change a hub, it starts only if its configuration allows that. The
+// error says in one line what to do.
 func TestStrangersCannotChangeTheHub(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -160,7 +160,7 @@ func TestAdminAddressAsksForTheToken(t *testing.T) {
 	if status, _, _ := h.do("POST", "/v2/a/blobs/uploads/", nil, "Authorization", "Bearer "+testToken); status != 403 {
 		t.Errorf("a push at the public address: %d, want 403", status)
 	}
-	admin, err := client.New(client.Options{URL: socket}) // whoever can open the socket is an administrator
+	admin, err := client.New(client.Options{URL: socket}) // clients that can open the socket are administrators
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,6 +341,6 @@ func TestSourcesInTheHubsNetwork(t *testing.T) {
 		}
 	}
 	if n := asked.Load(); n > 0 {
-		t.Errorf("a server that is not configured was asked %d times", n)
+		t.Errorf("a server that is not configured got %d requests, want none", n)
 	}
 }

@@ -58,7 +58,7 @@ func TestAdminListen(t *testing.T) {
 		host, plain, transport := admin.Registry()
 		req, err := http.NewRequest("POST", "http://"+host+"/v2/a/blobs/uploads/", nil)
 		if err != nil || !plain {
-			t.Fatal(err, plain)
+			t.Fatalf("the registry's client uses plain HTTP: %t, %v, want true", plain, err)
 		}
 		if res, err := transport.RoundTrip(req); err != nil || res.StatusCode != 202 {
 			t.Errorf("a push at the socket: %v, %v, want 202", res, err)
@@ -116,7 +116,7 @@ func TestSendersAreLimited(t *testing.T) {
 		t.Fatalf("%d workloads are known, want 8", known())
 	}
 	first, _ := h.client.Starts(t.Context(), "a:1", "")
-	// Another machine, behind the proxy, reports another workload each time.
+	// Another machine, behind the proxy, reports a trace of a new workload each time.
 	for i := range 12 {
 		if code := send("10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.0.2", all[i%6], all[2+i%6+i/6]); code != 204 {
 			t.Fatalf("trace %d of another machine: %d, want 204", i, code)

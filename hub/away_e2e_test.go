@@ -95,7 +95,7 @@ func TestDatabaseIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-added; err != nil {
-		t.Errorf("the client that waits for the image: %v", err)
+		t.Errorf("the client that waits for the image got %v, want no error", err)
 	}
 	p.wantReady("a:1", r.manifest)
 	undisturbed := startProcess(t, hubConfig(t))
@@ -148,7 +148,7 @@ func TestBucketIsAway(t *testing.T) {
 	time.Sleep(awayTime())
 	away.Store(false)
 	if err := <-added; err != nil {
-		t.Errorf("the client that waits for the image: %v", err)
+		t.Errorf("the client that waits for the image got %v, want no error", err)
 	}
 	p.wantReady("a:1", r.manifest)
 	undisturbed := startProcess(t, hubConfig(t))

@@ -147,7 +147,7 @@ func (h *testHub) unchanged(what string, before holdings) {
 		h.t.Errorf("%s: the hub has\n%v\nwant\n%v", what, now, before)
 	}
 	if left := files(h.t, rootdir.Scratch(h.config.Root)); len(left) > 0 {
-		h.t.Errorf("%s: left in the scratch space: %v", what, left)
+		h.t.Errorf("%s: files in the scratch directory: %v, want none", what, left)
 	}
 	// A cancelled copy cleans up in the background.
 	for range 500 {
@@ -156,7 +156,7 @@ func (h *testHub) unchanged(what string, before holdings) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	h.t.Errorf("%s: left in the registry: %s", what, h.uploads())
+	h.t.Errorf("%s: uploads in the registry: %s, want none", what, h.uploads())
 }
 
 // uploads lists the files of unfinished uploads to the registry.
@@ -218,7 +218,7 @@ func TestDamagedBlobIsReplaced(t *testing.T) {
 		}
 	}
 	if got := h.pushReady("a:1", image(lowerTar, upperTar)); got.Error != "" {
-		t.Errorf("a ready image has the error %q", got.Error)
+		t.Errorf("the ready image has the error %q, want none", got.Error)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestUnnamedBlobsAreCollected(t *testing.T) {
 	}
 	for _, left := range []string{upper.Encoded(), loose.Encoded(), "b/c/_layers/", "b/c/_manifests/revisions/"} {
 		if found := h.registryFiles(left); len(found) > 0 {
-			t.Errorf("left in the registry: %q", found)
+			t.Errorf("the registry has %q, want no file with %s", found, left)
 		}
 	}
 	h.expectBlob("a", lower, lowerBytes)
@@ -221,7 +221,7 @@ func TestManifestPushedDuringCollection(t *testing.T) {
 	for _, name := range []string{"a:1", "b:2"} {
 		h.ready(name)
 		if problems := h.problems(name); problems != "" {
-			t.Errorf("%s: %s", name, problems)
+			t.Errorf("verify %s: %s", name, problems)
 		}
 	}
 }
@@ -356,7 +356,7 @@ func TestUnfinishedUploadsEnd(t *testing.T) {
 	h := startHub(t)
 	for range 2 {
 		if status, _, _ := h.do("POST", "/v2/a/blobs/uploads/", nil); status != http.StatusAccepted {
-			t.Fatal(status)
+			t.Fatalf("begin an upload: %d, want 202", status)
 		}
 	}
 	begun := h.registryFiles("startedat")
@@ -445,7 +445,7 @@ func TestBlobsOfALostManifestStay(t *testing.T) {
 			arms, _ := layerOf(armTar)
 			for _, d := range []digest.Digest{manifest.Layers[0].Digest, manifest.Config.Digest, second, arms} {
 				if d != lost && !h.stores(d) {
-					t.Errorf("blob %s was deleted", d)
+					t.Errorf("blob %s of an image whose manifest is lost was deleted", d)
 				}
 			}
 			if h.stores(loose) {
@@ -454,7 +454,7 @@ func TestBlobsOfALostManifestStay(t *testing.T) {
 			left := h.registryFiles("/link")
 			for _, link := range before {
 				if strings.Contains(link, "repositories/"+of+"/") && !slices.Contains(left, link) {
-					t.Errorf("link %s was deleted", link)
+					t.Errorf("link %s in the repository of the lost manifest was deleted", link)
 				}
 			}
 			h.loseObjects()

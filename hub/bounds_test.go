@@ -237,7 +237,7 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 	}
 	if problems, err := h.Verifier().Verify(t.Context(), "a:1",
 		func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
-		t.Errorf("verify the image afterwards: %q, %v", problems, err)
+		t.Errorf("verify the image afterwards: %q, %v, want no problems", problems, err)
 	}
 	h.fetchTree(top.Chain)
 	// A tree that becomes the top of an image is kept.

@@ -216,7 +216,7 @@ func TestCollectionForgetsHoldersAndBlobs(t *testing.T) {
 		t.Errorf("the collection has done %+v, want its plan, %+v", done, plan.Collection)
 	}
 	if left := h.registryFiles("blobs/sha256"); len(left) > 0 {
-		t.Errorf("left in the registry: %q", left)
+		t.Errorf("the registry has the blobs %q, want none", left)
 	}
 }
 

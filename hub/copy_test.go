@@ -154,9 +154,10 @@ func TestDescriptorsBeyondTheLimitsAreRefused(t *testing.T) {
 	}
 }
 
-// endless makes the transfer of blob endless, and delays that of the blob others until it has
-// begun. begun and ended are closed when the endless transfer begins and is cancelled.
-func (r *fakeRegistry) endless(blob, others digest.Digest) (begun, ended chan struct{}) {
+// endless makes the registry never complete the transfer of one blob. The blob with digest delayed
+// is sent after that transfer has begun. begun and ended are closed when the endless transfer
+// begins and is cancelled.
+func (r *fakeRegistry) endless(blob, delayed digest.Digest) (begun, ended chan struct{}) {
 	begun, ended = make(chan struct{}), make(chan struct{})
 	r.spoil = func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool {
 		switch d {
@@ -167,7 +168,7 @@ func (r *fakeRegistry) endless(blob, others digest.Digest) (begun, ended chan st
 			<-req.Context().Done()
 			close(ended)
 			return true
-		case others:
+		case delayed:
 			<-begun
 		}
 		return false
@@ -315,7 +316,7 @@ func TestRegistryAndCatalogAgree(t *testing.T) {
 					status, body, _ := h.do("PUT", "/v2/a/manifests/"+tag, manifest, "Content-Type",
 						v1.MediaTypeImageManifest)
 					if status != http.StatusCreated {
-						t.Errorf("push %d to %s: %d %s", i, tag, status, body)
+						t.Errorf("push manifest %d to tag %s: %d %s, want 201", i, tag, status, body)
 					}
 				}
 			})
@@ -332,7 +333,7 @@ func TestRegistryAndCatalogAgree(t *testing.T) {
 		status, body, _ := h.do("GET", "/v2/a/manifests/"+tag, nil, "Accept", v1.MediaTypeImageManifest)
 		switch {
 		case status == http.StatusOK && (len(named) != 1 || named[0].Digest != digest.FromBytes(body).String()):
-			t.Errorf("tag %s is %s in the registry, %+v in the catalog", tag, digest.FromBytes(body), named)
+			t.Errorf("tag %s is %s in the registry, but %+v in the catalog", tag, digest.FromBytes(body), named)
 		case status != http.StatusOK && len(named) > 0:
 			t.Errorf("tag %s: %d in the registry, %+v in the catalog, want none", tag, status, named)
 		}

@@ -145,7 +145,7 @@ func TestDomainsStoreTheSameTwice(t *testing.T) {
 	}
 	isPack := func(key string) bool { return strings.HasPrefix(key, "packs/") }
 	if objects := team.holdings().objects; !slices.ContainsFunc(objects, isPack) {
-		t.Errorf("the other domain has no pack of its own: %v", objects)
+		t.Errorf("the other domain has the objects %v, want a pack of its own", objects)
 	}
 	h.wantClean("both", "a:1")
 	team.wantClean("both", "team/a:1")
@@ -190,7 +190,7 @@ func TestDigestsAcrossDomains(t *testing.T) {
 	}
 	if status, body, _ := h.do("PUT", "/v2/team/b/manifests/1", text, "Content-Type", manifest.MediaType); status !=
 		http.StatusBadRequest {
-		t.Errorf("a manifest of another domain's layers was accepted: %d %s", status, body)
+		t.Errorf("push a manifest with layers of another domain: %d %s, want 400", status, body)
 	}
 	// Another registry names the layers, too, and does not have them.
 	r := startRegistry(t, victim)
@@ -199,7 +199,7 @@ func TestDigestsAcrossDomains(t *testing.T) {
 	}
 	if last, err := h.in("team").add(wire.Add{Source: r.source(), Name: "team/b:1"}); err == nil &&
 		last.Images[0].State == wire.StateReady {
-		t.Errorf("another domain's layers have made an image: %+v", last.Images[0])
+		t.Errorf("an image with layers of another domain: %+v, want it not ready", last.Images[0])
 	}
 	last, err := h.add(wire.Add{Source: r.source(), Name: "b:1"})
 	if err != nil || last.Images[0].State != wire.StateReady {

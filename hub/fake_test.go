@@ -151,7 +151,7 @@ func (h *testHub) pushBlob(repository string, b []byte) digest.Digest {
 	d := digest.FromBytes(b)
 	status, body, header := h.do("POST", "/v2/"+repository+"/blobs/uploads/", nil)
 	if status != http.StatusAccepted {
-		h.t.Fatalf("begin to push a blob: %d %s", status, body)
+		h.t.Fatalf("begin to push a blob: %d %s, want 202", status, body)
 	}
 	to, err := url.Parse(header.Get("Location"))
 	if err != nil {
@@ -161,7 +161,7 @@ func (h *testHub) pushBlob(repository string, b []byte) digest.Digest {
 	q.Set("digest", d.String())
 	status, body, _ = h.do("PUT", to.Path+"?"+q.Encode(), b, "Content-Type", "application/octet-stream")
 	if status != http.StatusCreated {
-		h.t.Fatalf("push a blob: %d %s", status, body)
+		h.t.Fatalf("push a blob: %d %s, want 201", status, body)
 	}
 	return d
 }
@@ -179,7 +179,7 @@ func (h *testHub) pushManifest(repository, reference, mediaType string, m any) d
 	}
 	status, body, _ := h.do("PUT", "/v2/"+repository+"/manifests/"+reference, b, "Content-Type", mediaType)
 	if status != http.StatusCreated {
-		h.t.Fatalf("push a manifest: %d %s", status, body)
+		h.t.Fatalf("push a manifest: %d %s, want 201", status, body)
 	}
 	return d
 }
@@ -289,14 +289,14 @@ func (h *testHub) ready(name string) wire.Image {
 	h.t.Helper()
 	last, err := h.add(wire.Add{Name: name})
 	if err != nil {
-		h.t.Fatalf("%s: %v", name, err)
+		h.t.Fatalf("wait for %s: %v", name, err)
 	}
 	for _, i := range last.Images {
 		if i.State == wire.StateReady {
 			return i
 		}
 	}
-	h.t.Fatalf("%s is not ready: %+v", name, last.Images)
+	h.t.Fatalf("images of %s: %+v, want one that is ready", name, last.Images)
 	return wire.Image{}
 }
 
@@ -323,7 +323,7 @@ func (h *testHub) settled(name string) []wire.Image {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	h.t.Fatalf("%s is still queued or active", name)
+	h.t.Fatalf("after 12 s, an image of %s is still queued or active", name)
 	return nil
 }
 

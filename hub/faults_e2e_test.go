@@ -137,7 +137,7 @@ func TestDiskIsFull(t *testing.T) {
 				}
 				free()
 				if err := <-added; err != nil {
-					t.Errorf("disk %s: the client that waits for the image: %v", disk, err)
+					t.Errorf("disk %s: the client that waits for the image got %v, want no error", disk, err)
 				}
 				p.wantReady(name, r.manifest)
 				if _, err := undisturbed.add(wire.Add{Source: r.source(), Name: name}); err != nil {

@@ -56,7 +56,7 @@ func TestFsckComparesNames(t *testing.T) {
 	}
 	h.wantClean("after the repair", "stays:1", "moved:1", "moved:new", "index:1", "index:root")
 	if images := h.settled("gone:1"); len(images) != 0 {
-		t.Errorf("the catalog still has %+v", images)
+		t.Errorf("the catalog still has %+v, want no image", images)
 	}
 	if images := h.settled("index:1"); len(images) != 1 || images[0].Digest != parts[1].String() {
 		t.Errorf("the index stands for %+v, want %s", images, parts[1])
@@ -100,7 +100,7 @@ func TestFsckRepairsDanglingTags(t *testing.T) {
 		t.Errorf("the tag points to %s (%v), want %s", m.Digest, err, stays)
 	}
 	if images := h.settled("a:deleted"); len(images) != 0 {
-		t.Errorf("the catalog still has %+v", images)
+		t.Errorf("the catalog still has %+v, want no image", images)
 	}
 }
 

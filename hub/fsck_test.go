@@ -35,7 +35,7 @@ func (h *testHub) wantClean(when string, names ...string) {
 	}
 	for _, name := range names {
 		if problems := h.problems(name); problems != "" {
-			h.t.Errorf("%s: %s: %s", when, name, problems)
+			h.t.Errorf("%s: verify %s: %s", when, name, problems)
 		}
 		images, err := h.client.Images(h.t.Context(), name)
 		if err != nil || len(images) != 1 {
@@ -96,7 +96,7 @@ func TestFsckRepairs(t *testing.T) {
 			}
 			names := func(f wire.Finding) bool { return slices.Contains(f.Images, "a:1") }
 			if !slices.ContainsFunc(check.Findings, names) {
-				t.Errorf("%s: the image is not named: %+v", what, check.Findings)
+				t.Errorf("%s: findings %+v, want one that names a:1", what, check.Findings)
 			}
 			for _, f := range check.Findings { // the remedy has to find the object again
 				if wants := strings.Contains(f.Remedy, "--deep --repair"); wants != (c.deep || kind == "") {

@@ -327,7 +327,7 @@ func TestNotFound(t *testing.T) {
 		}
 		served := strings.HasPrefix(path, "/lighter/1/default/") && !strings.Contains(path, "..")
 		if own := header.Get(wire.MissingHeader) != ""; own != (want == 404 && served) {
-			t.Errorf("%s: the header that marks the hub's own 404 is set: %v", path, own)
+			t.Errorf("%s: the header that marks the hub's own 404 is set: %t, want %t", path, own, !own)
 		}
 	}
 	for path, want := range map[string]int{"DELETE /lighter/1/default/images?name=b": 404,

@@ -24,7 +24,7 @@ func (h *testHub) adding(add wire.Add) <-chan error {
 	return done
 }
 
-// wantReady fails the test unless a name refers to one image, with that manifest, which is ready.
+// wantReady fails the test unless a name refers to one image, which has this manifest and is ready.
 func (h *testHub) wantReady(name string, manifest []byte) {
 	h.t.Helper()
 	images := h.settled(name)
@@ -209,7 +209,7 @@ func TestAddAfterRemoval(t *testing.T) {
 		case <-time.After(30 * time.Second):
 			t.Fatal("the worker goes on with the removed image")
 		case err := <-done:
-			t.Fatalf("added again: %v", err)
+			t.Fatalf("the add ended with %v, want the copy to begin again", err)
 		}
 	}
 	release()

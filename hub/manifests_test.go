@@ -129,7 +129,7 @@ func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	for _, host := range []string{"", "hub.test/", "https://hub.test", "Hub.test", "hub.test:", "hub.test:x", "a b"} {
 		c := hub.DefaultConfig()
 		if c.RegistryHosts = []string{host}; c.Check() == nil {
-			t.Errorf("%q is accepted as a host", host)
+			t.Errorf("registry_hosts %q is accepted, want an error", host)
 		}
 	}
 }

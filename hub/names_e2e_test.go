@@ -137,7 +137,7 @@ func TestRemovalsBesidePushes(t *testing.T) {
 		}
 		all.Go(func() {
 			if err := a.client.Remove(t.Context(), "a:1"); err != nil {
-				t.Errorf("round %d: %v", round, err)
+				t.Errorf("round %d: remove a:1: %v", round, err)
 			}
 			end("")
 		})

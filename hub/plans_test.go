@@ -147,7 +147,7 @@ func TestNoRequestScansATable(t *testing.T) {
 		}
 		after := scans(t, plans, all)
 		if after <= before {
-			t.Errorf("without index %s: %d scans, with it %d: this test would not notice its absence",
+			t.Errorf("without index %s: %d scans, with it %d, want more without it",
 				index, after, before)
 		}
 		before = after
@@ -196,7 +196,7 @@ func expectRoutes(t *testing.T) {
 				found = found || strings.HasPrefix(request, m[1]+" "+m[2])
 			}
 			if !found {
-				t.Errorf("no request for %s %s of %s", m[1], m[2], file)
+				t.Errorf("the test has no request for the route %s %s of %s", m[1], m[2], file)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func TestProcessesAreOneHub(t *testing.T) {
 	d := digest.FromBytes(blob)
 	status, body, header := a.do("POST", "/v2/two/blobs/uploads/", nil)
 	if status != http.StatusAccepted {
-		t.Fatalf("begin an upload: %d %s", status, body)
+		t.Fatalf("begin an upload at one process: %d %s, want 202", status, body)
 	}
 	to, err := url.Parse(header.Get("Location"))
 	if err != nil {
@@ -46,7 +46,7 @@ func TestProcessesAreOneHub(t *testing.T) {
 	status, body, header = b.do("PATCH", to.RequestURI(), blob[:8000], "Content-Type", "application/octet-stream",
 		"Content-Range", "0-7999")
 	if status != http.StatusAccepted {
-		t.Fatalf("go on at the other process: %d %s", status, body)
+		t.Fatalf("continue the upload at the other process: %d %s, want 202", status, body)
 	}
 	if to, err = url.Parse(header.Get("Location")); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestProcessesAreOneHub(t *testing.T) {
 	q.Set("digest", d.String())
 	if status, body, _ = a.do("PUT", to.Path+"?"+q.Encode(), blob[8000:], "Content-Type",
 		"application/octet-stream"); status != http.StatusCreated {
-		t.Fatalf("end it at the first one: %d %s", status, body)
+		t.Fatalf("end the upload at the first process: %d %s, want 201", status, body)
 	}
 	if status, body, _ = b.do("GET", "/v2/two/blobs/"+d.String(), nil); status != http.StatusOK ||
 		!bytes.Equal(body, blob) {
@@ -118,7 +118,7 @@ func TestProcessesTakeOver(t *testing.T) {
 			if signal == syscall.SIGSTOP {
 				a.signal(syscall.SIGCONT)
 				if err := <-answered; err != nil {
-					t.Errorf("the client of the process that was stopped: %v", err)
+					t.Errorf("the client of the process that was stopped got %v, want no error", err)
 				}
 				a.fetchTree(a.ready("a:1").Chain)
 			}

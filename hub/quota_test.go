@@ -33,7 +33,7 @@ func TestImageQuota(t *testing.T) {
 	}
 	for i, tag := range []string{"1", "2"} {
 		if status, body := pushed("ci/a", tag, uint64(i)); status != 201 {
-			t.Fatalf("push of image %s: %d %s", tag, status, body)
+			t.Fatalf("push ci/a:%s: %d %s, want 201", tag, status, body)
 		}
 	}
 	status, body := pushed("ci/b", "3", 3)

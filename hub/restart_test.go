@@ -167,8 +167,8 @@ func TestKilledHubCompletesARemoval(t *testing.T) {
 	}
 }
 
-// Two pushes of one tag overlap, as at two processes: the one that is first in the registry is last
-// in the catalog. The catalog then follows the registry.
+// Two pushes of one tag overlap, as they may at two processes: the first push in the registry is
+// the last one in the catalog. The catalog then follows the registry.
 func TestOverlappingPushesOfATag(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

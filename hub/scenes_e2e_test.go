@@ -95,7 +95,7 @@ func scenes(t *testing.T) []scene {
 			}
 			_ = res.Body.Close()
 			if res.StatusCode != http.StatusCreated {
-				return fmt.Errorf("push: %s", res.Status)
+				return fmt.Errorf("push: %s, want 201", res.Status)
 			}
 			return nil
 		},
@@ -121,7 +121,7 @@ func scenes(t *testing.T) []scene {
 		ask: func(ctx context.Context, h *process, round int) error {
 			last, err := h.client.Verify(ctx, roundName(round, 1), silent)
 			if err == nil && len(last.Problems) > 0 {
-				t.Errorf("problems %q", last.Problems)
+				t.Errorf("verify: problems %q, want none", last.Problems)
 			}
 			return err
 		},
@@ -238,7 +238,7 @@ func scenes(t *testing.T) []scene {
 		ask: func(ctx context.Context, h *process, round int) error {
 			images, err := h.client.Images(ctx, roundName(round, 1))
 			if err != nil || len(images) != 1 {
-				return errors.Join(err, fmt.Errorf("%d images", len(images)))
+				return errors.Join(err, fmt.Errorf("%s has %d images, want 1", roundName(round, 1), len(images)))
 			}
 			tree, err := chunk.ParseID(images[0].Tree)
 			if err != nil {
@@ -340,7 +340,7 @@ func (p *process) check(ctx context.Context, kind string) error {
 func (p *process) isComplete(ctx context.Context, round int, unknown string) error {
 	images, err := p.client.Images(ctx, roundName(round, 1))
 	if err != nil || len(images) != 1 {
-		return errors.Join(err, fmt.Errorf("%d images", len(images)))
+		return errors.Join(err, fmt.Errorf("%s has %d images, want 1", roundName(round, 1), len(images)))
 	}
 	all := files(p.t, objectsDir(p.config))
 	if index := "indexes/" + images[0].Tree + ".zst"; !slices.Contains(all, index) || slices.Contains(all, unknown) {
@@ -363,7 +363,7 @@ func wantRecorded(ctx context.Context, h *process, round int) error {
 func sendTrace(ctx context.Context, h *process, round int) error {
 	images, err := h.client.Images(ctx, roundName(round, 1))
 	if err != nil || len(images) != 1 {
-		return errors.Join(err, fmt.Errorf("%d images", len(images)))
+		return errors.Join(err, fmt.Errorf("%s has %d images, want 1", roundName(round, 1), len(images)))
 	}
 	tree, err := chunk.ParseID(images[0].Tree)
 	if err != nil {
@@ -409,7 +409,7 @@ func work(t *testing.T, s scene, round int, at ...*process) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("round %d: %v", round, err)
+			t.Fatalf("round %d: no request was accepted within 2 minutes: %v", round, err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -429,7 +429,7 @@ func completed(t *testing.T, s scene, round int, before int64, answer error, h *
 		ofRound := slices.Contains(s.accepts, j.Kind)
 		accepted = accepted || ofRound
 		if j.State != wire.JobDone && (ofRound || j.State != wire.JobQueued) { // jobs of other kinds may not be due
-			t.Errorf("round %d: job %d (%s, %s) is %s: %s", round, j.N, j.Kind, j.Key, j.State, j.Error)
+			t.Errorf("round %d: job %d (%s, %s) is %s, want it done: %s", round, j.N, j.Kind, j.Key, j.State, j.Error)
 		}
 	}
 	if accepted && s.done != nil {

@@ -38,7 +38,7 @@ func TestScratchIsLost(t *testing.T) {
 	h.loseScratch()
 	release()
 	if err := <-added; err != nil {
-		t.Fatalf("the client that waits for the image: %v", err)
+		t.Fatalf("the client that waits for the image got %v, want no error", err)
 	}
 	h.wantReady("a:1", r.manifest)
 	h.idle()

@@ -51,7 +51,7 @@ type steadyWriter struct {
 	timeout time.Duration
 }
 
-// deadline bounds the time of further writes from now on; 0: no limit.
+// deadline sets how long from now writes may take; 0: no limit.
 func (w *steadyWriter) deadline(after time.Duration) {
 	var at time.Time
 	if after > 0 {

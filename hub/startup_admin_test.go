@@ -120,7 +120,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 	for h.Starts().Counts().Laid < before+5 {
 		problems, err := h.Verifier().Verify(t.Context(), "a:1", func(wire.Progress) error { return nil })
 		if err != nil || len(problems) != 0 {
-			t.Fatalf("verify: %q, %v", problems, err)
+			t.Fatalf("verify: %q, %v, want no problems", problems, err)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 		unit, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs",
 			chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String()))
 		if err != nil || unit.Size() != int64(size) {
-			t.Errorf("unit %d has %d bytes, want the length in the locations: %v", n, size, err)
+			t.Errorf("file of unit %d: %v (%v), want %d bytes", n, unit, err, size)
 		}
 	}
 	// The hub also serves the units one by one.
@@ -183,7 +183,7 @@ func TestTracesAreRemoved(t *testing.T) {
 	}
 	h.await(m.ID())
 	if after, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(after) != string(before) {
-		t.Errorf("recordings after the removal\n%s\n%v, before\n%s", after, err, before)
+		t.Errorf("recordings after the removal\n%s\n%v, want\n%s", after, err, before)
 	}
 	if _, in := h.startups(m); fmt.Sprint(in) != fmt.Sprint(want) {
 		t.Errorf("startup packs with the files %v, want %v", in, want)

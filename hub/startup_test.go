@@ -84,7 +84,8 @@ func filesOf(t *testing.T, m *index.Map) (files []trace.Read) {
 	return files
 }
 
-// traced reports a trace of these files of the tree, and waits for the layout.
+// traced reports a trace of reads of these files of a tree, in this order, and waits for the
+// layout.
 func (h *testHub) traced(m *index.Map, which ...int) {
 	h.t.Helper()
 	files := filesOf(h.t, m)
@@ -161,7 +162,7 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	}
 	after := h.inspect("a:1")
 	if after.StartupPacks != 1 || after.StartupBytes < packs[0].Bytes() || after.StartupBytes > packs[0].Bytes()+1000 {
-		t.Errorf("inspect shows %d startup packs of %d bytes, the locations have %+v", after.StartupPacks,
+		t.Errorf("inspect shows %d startup packs of %d bytes, want those of the locations, %+v", after.StartupPacks,
 			after.StartupBytes, packs)
 	}
 	after.StartupPacks, after.StartupBytes, after.IndexWire = inspected.StartupPacks, inspected.StartupBytes,
@@ -285,10 +286,10 @@ func TestGuess(t *testing.T) {
 	m := h.extents(h.pushReady("a:1", i).Tree)
 	packs, in := h.startups(m)
 	if len(packs) != 1 || !packs[0].AtMount || fmt.Sprint(in) != "[-1 0 0]" {
-		t.Errorf("packs of the guess: %+v with the files %v", packs, in)
+		t.Errorf("packs of the guess: %+v with the files %v, want one with bin/run and bin/tool", packs, in)
 	}
 	h.traced(m, 0)
 	if packs, in = h.startups(m); in[0] != 0 || !packs[0].AtMount || in[1] == 0 || in[2] == 0 {
-		t.Errorf("after a start the files are in the packs %v of %+v", in, packs)
+		t.Errorf("after a start, packs %+v with the files %v, want only bin/other in the first", packs, in)
 	}
 }

@@ -72,7 +72,7 @@ func (h *testHub) sweptUntil(place string) {
 	}
 	j, err := c.Jobs.Claim(ctx, h.Owner(), []catalog.Slot{{Kind: "another kind"}}, time.Hour)
 	if err != nil || j.N != n {
-		h.t.Fatal(j, err)
+		h.t.Fatalf("claimed job %+v, %v, want job %d", j, err, n)
 	}
 	state, err := c.Checks.Get(ctx, "sweep")
 	if err != nil {
@@ -176,7 +176,7 @@ func TestScrub(t *testing.T) {
 		}
 		if state.Ended.IsZero() {
 			if state.Place == "" || state.Objects <= read {
-				t.Fatalf("the scrub does not go on: %+v", state)
+				t.Fatalf("the scrub has the state %+v, want more than %d objects read", state, read)
 			}
 			read = state.Objects
 			continue

@@ -53,7 +53,7 @@ func (h *testHub) known(name string) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	h.t.Fatalf("%s is still unknown", name)
+	h.t.Fatalf("after 30 s, the hub has no image %s", name)
 }
 
 // isBusy reports whether a job runs, is paused, or is due within 5 s.
@@ -133,7 +133,7 @@ func TestRemovalDuringCopy(t *testing.T) {
 	h.known("a:1")
 	release()
 	if err := <-added; err != nil {
-		t.Errorf("added again: %v", err)
+		t.Errorf("add the image again: %v", err)
 	}
 	h.fetchTree(h.ready("a:1").Chain)
 }
@@ -157,7 +157,7 @@ func TestHubEndsWhileItCopies(t *testing.T) {
 		t.Error("the waiting request succeeded when the hub ended, want an error")
 	}
 	if found := grepFiles(t, h.config.Root, r.password); found != "" {
-		t.Errorf("the password is in %s", found)
+		t.Errorf("the file %s has the password in plain text", found)
 	}
 	again := runHub(t, openHub(t, h.config))
 	release()

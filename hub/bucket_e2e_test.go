@@ -25,6 +25,7 @@ import (
 	"lighter/hub/report"
 	"lighter/test/testkit/s3"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // countRequests returns the configuration of a hub whose requests to its bucket are counted. counts
@@ -173,8 +174,22 @@ func TestPushToAFaultyBucket(t *testing.T) {
 			if err != nil || len(client.bad) > 0 {
 				t.Fatalf("after %d tries: %v, with the answers %v, want none but 503", tries, err, client.bad)
 			}
-			h.ready("a:1")
+			for { // a request fails while the bucket does; the image does not
+				_, err := h.add(wire.Add{Name: "a:1"})
+				images, listErr := h.client.Images(t.Context(), "a:1")
+				failed := func(i wire.Image) bool { return i.State == wire.StateFailed }
+				if listErr != nil || slices.ContainsFunc(images, failed) {
+					t.Fatalf("the images are %+v, %v, want none that has failed", images, listErr)
+				}
+				if err == nil {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatal(err)
+				}
+			}
 			faulty.Store(false)
+			h.ready("a:1")
 			h.idle()
 			t.Logf("%d tries", tries)
 			wantSame(t, h.config, undisturbed.config)

@@ -14,6 +14,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -224,8 +225,9 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	for _, d := range h.domains[1:] {
 		h.log.Info("domain opened", "domain", d.name, "keys", d.keys.text())
 	}
-	if h.config.Open {
-		h.log.Warn("everybody who reaches the hub may make changes (open)", "address", listener.Addr())
+	if h.config.Open && h.config.AdminTokenFile == "" {
+		h.log.Warn("everybody who reaches the hub may make changes (open)",
+			"address", cmp.Or(h.config.AdminListen, listener.Addr().String()))
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	defer context.AfterFunc(ctx, h.end)()

@@ -26,6 +26,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.pushReady("before:1", image(upperTar))
+	h.idle() // the image's job has ended
 	h.stop()
 
 	// This hub receives a push, claims the job of the image, and stops. leaveUnpublished adds the

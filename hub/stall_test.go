@@ -59,7 +59,7 @@ func TestSlowAnswersAreWhole(t *testing.T) {
 	if err := os.WriteFile(file, want, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const timeout = 30 * time.Millisecond
+	const timeout = 300 * time.Millisecond
 	server := httptest.NewServer(unstalled(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		f, err := os.Open(file)
 		if err != nil {

@@ -4,8 +4,9 @@ package wire
 type Fsck struct {
 	Repair bool `json:"repair,omitempty"`
 	Deep   bool `json:"deep,omitempty"` // read every object
-	// Confirm lets a repair remove any number of names. Without it, the hub keeps all names whose
-	// manifests its registry lacks if they are more than half of its names, and more than 8.
+	// Confirm lets a repair remove any number of names whose manifests the hub's registry lacks.
+	// Without it, the hub removes none of these names if they are more than half of all its names,
+	// and more than 8.
 	Confirm bool `json:"confirm,omitempty"`
 }
 
@@ -21,10 +22,10 @@ type Check struct {
 type Finding struct {
 	Problem  string   `json:"problem"`
 	Count    int64    `json:"count"`
-	Repaired int64    `json:"repaired"`           // of Count
-	Examples []string `json:"examples,omitempty"` // some of them
+	Repaired int64    `json:"repaired"`           // how many of Count were repaired
+	Examples []string `json:"examples,omitempty"` // some of the problems
 	Images   []string `json:"images,omitempty"`   // some of the images with parts that were not repaired
-	Remedy   string   `json:"remedy,omitempty"`   // what to do about the rest
+	Remedy   string   `json:"remedy,omitempty"`   // what to do about problems that were not repaired
 }
 
 // Left returns the number of problems that were not repaired.

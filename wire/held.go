@@ -12,12 +12,13 @@ const (
 	HeldLease = 7 * 24 * time.Hour
 	// HeldInterval is the longest time between two reports of a node to a hub that accepts them.
 	HeldInterval = 6 * time.Hour
-	// MaxHeld bounds the trees of one report, and MaxHeldBytes its body.
+	// MaxHeld bounds the trees of one report, and MaxHeldBytes its body, in bytes.
 	MaxHeld      = 16_384
 	MaxHeldBytes = 2 << 20
-	// MaxHolderID, MaxHolderName bound these fields, in bytes.
+	// MaxHolderID bounds Held.Holder, and MaxHolderName bounds Held.Name, in bytes.
 	MaxHolderID, MaxHolderName = 64, 253
-	// minHolderID is the shortest ID. A hub shows only the first half of an ID.
+	// minHolderID is the minimal length of an ID, in bytes. A hub shows only the first half of an
+	// ID.
 	minHolderID = 16
 )
 
@@ -45,7 +46,7 @@ type Unknown struct {
 // States of a holder.
 const (
 	HolderPresent = "present" // the holder has reported within its lease
-	HolderOverdue = "overdue" // it has not; its trees are kept until Holder.Until
+	HolderOverdue = "overdue" // the lease has ended; the hub keeps the holder's trees until Holder.Until
 )
 
 // Holder is a node or a mirror that has reported what it has.

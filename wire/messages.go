@@ -53,7 +53,7 @@ type Image struct {
 
 	// The fields from Size to Tree are zero until the image is ready. Unique and Blobs are computed
 	// in the background, which takes seconds on a large hub. Until then SizesPending is true, and
-	// they are out of date, or zero for a new image.
+	// both are out of date, or zero for a new image.
 
 	Size   int64  `json:"size"`           // bytes of the compressed layers and the config
 	Bytes  int64  `json:"bytes"`          // of all files, plain
@@ -118,21 +118,21 @@ type Collection struct {
 
 	PackBytes int64 `json:"packBytes"` // of Packs; they count in Bytes
 
-	// Rewritten packs were replaced by smaller ones. They are deleted later, and count in Bytes
-	// then.
+	// Rewritten is the number of packs that were replaced by smaller ones. A later collection
+	// deletes the old packs, and counts them in its Bytes.
 	Rewritten int64 `json:"rewritten"`
 
-	// Unrenewed trees have locations that could not be renewed, because an object is lost or
-	// damaged. The packs that these locations name stay.
+	// Unrenewed is the number of trees whose locations could not be renewed, because an object is
+	// lost or damaged. The packs that these locations name stay.
 	Unrenewed int64 `json:"unrenewed,omitempty"`
 
-	DeadBytes int64 `json:"deadBytes"`          // in packs that stay, because other parts of them are needed
-	AllBytes  int64 `json:"allBytes,omitempty"` // of all collections until now
+	DeadBytes int64 `json:"deadBytes"`          // not needed, but in packs that stay, because other chunks of them are needed
+	AllBytes  int64 `json:"allBytes,omitempty"` // freed by all collections until now
 
 	// Of the hub's registry.
-	Links     int64 `json:"links"`     // a repository's links to blobs and manifests that nothing in it names
+	Links     int64 `json:"links"`     // a repository's links to blobs and manifests that nothing in the repository names
 	Blobs     int64 `json:"blobs"`     // blobs and manifests that nothing names
-	Released  int64 `json:"released"`  // layers that need not be stored (keep_blobs); of a dry run: at most
+	Released  int64 `json:"released"`  // layers that need not be stored (keep_blobs); of a dry run: the maximum
 	BlobBytes int64 `json:"blobBytes"` // of Blobs and Released
 
 	// Only of a dry run: trees that no image has, and images that the retention rules would remove.
@@ -186,8 +186,8 @@ type Job struct {
 	//	sweep       looks for objects that only the bucket or only the catalog has
 	//	scrub       reads all objects
 	Kind string `json:"kind"`
-	// Foreign says that the process that answers does not run jobs of that kind. Those of another
-	// release may.
+	// Foreign says that the process that answers does not run jobs of that kind. A hub's process of
+	// another release may run them.
 	Foreign  bool       `json:"foreign,omitempty"`
 	Key      string     `json:"key"` // what the job is about: for example the name of an image, or a tree
 	State    string     `json:"state"`
@@ -255,7 +255,7 @@ type Starts struct {
 // one of these starts.
 type Workload struct {
 	ID     string   `json:"id"`     // unique within the image
-	Starts int64    `json:"starts"` // recent ones
+	Starts int64    `json:"starts"` // number of recent starts
 	Files  int64    `json:"files"`  // read
 	Ranges int64    `json:"ranges"` // of these files
 	Bytes  int64    `json:"bytes"`  // of these ranges, plain

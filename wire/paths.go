@@ -12,15 +12,16 @@ const (
 	// Prefix begins every path and is followed by the domain. It ends with the version of the API.
 	// A hub may serve several versions.
 	Prefix = "/lighter/1"
-	// DefaultDomain is the domain of every hub, and has all images that belong to no other one.
+	// DefaultDomain is the domain that every hub has. It has all images that belong to no other
+	// domain.
 	DefaultDomain = "default"
 )
 
 // maxDomain bounds a domain's name, in bytes.
 const maxDomain = 32
 
-// CheckDomain returns an error if a name is not one of a domain: lower-case letters, digits and
-// hyphens, at most 32, with a letter or digit at each end.
+// CheckDomain returns an error unless name is valid for a domain: 1 to 32 lower-case letters,
+// digits and hyphens, with a letter or digit at each end.
 func CheckDomain(name string) error {
 	if len(name) > maxDomain || !domainPattern.MatchString(name) {
 		return fmt.Errorf("%q is no name of a domain: want lower-case letters, digits and hyphens, %d at most", name,
@@ -63,8 +64,8 @@ var domainPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 //	/held POST             Held → Unknown: what a node or a mirror has; the answer names the
 //	                       trees that the hub does not have
 //	/retention             []Verdict: what the retention rules say about each image
-//	/retention POST        Job: applies the rules;  ?confirm=REPOSITORY: removes more than the set
-//	                       share of this repository's images, too
+//	/retention POST        Job: applies the rules;  ?confirm=REPOSITORY: the job may remove any
+//	                       share of this repository's images
 //	/holders               []Holder;  ?name=NAME: those that have an image of the name
 //	/holders?holder=ID DELETE   forgets a holder: ID is as /holders shows it
 //

@@ -45,13 +45,13 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// IsForAdministrators reports whether a request to a hub needs the administrators' token. These are
-// requests that change something or start work, and the list of holders, which has the names and
-// addresses of machines. Reports of nodes and mirrors, which are traces to TracePath and the trees
-// of a holder to HeldPath, need no token.
+// IsForAdministrators reports whether a request to a hub needs the administrators' token. Requests
+// that change something or start work need the token. The list of holders needs it, too, because
+// the list has the names and addresses of machines. Reports of nodes and mirrors, which are traces
+// to TracePath and the trees of a holder to HeldPath, need no token.
 //
 // Hub and clients share the rule: a hub refuses such requests without the token (package access),
-// and a client sends the token with no others.
+// and a client sends the token with no other requests.
 func IsForAdministrators(method, path string) bool {
 	rest, ok := strings.CutPrefix(path, Prefix+"/")
 	_, word, _ := strings.Cut(rest, "/")

@@ -107,7 +107,7 @@ func Group(cmd *cobra.Command, args []string) error {
 // Exactly requires one argument for each name. Its error names a missing argument.
 func Exactly(names ...string) cobra.PositionalArgs { return AtLeast(len(names), names...) }
 
-// AtLeast requires the first least of the named arguments. The others are optional.
+// AtLeast requires as many arguments as least says, and accepts one argument for each name.
 func AtLeast(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {

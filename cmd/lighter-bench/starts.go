@@ -45,9 +45,9 @@ The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`
 	f.StringSliceVar(&o.Snapshotters, "snapshotters", nil,
 		"measure only these `SNAPSHOTTERS`: overlayfs, lighter-first (no traces), lighter, "+
 			"lighter-local (the floor), and the configuration's peers")
-	f.IntVar(&o.Rounds, "rounds", 0, "rounds of each cell; 0: as in the configuration")
+	f.IntVar(&o.Rounds, "rounds", 0, "repetitions of each measurement; 0: as in the configuration")
 	f.BoolVar(&merge, "merge", false,
-		"measure nothing, and merge the results in FILE...; the latest result of a cell counts")
+		"measure nothing, and merge the results in FILE...; if several have a measurement, the latest counts")
 	out := outFlag(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if merge && len(args) == 0 {

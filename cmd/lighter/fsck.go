@@ -26,8 +26,9 @@ know, and make lost or damaged objects again: chunks and layer records from the 
 blobs, indexes and locations from layer records. With --repair --deep, also delete damaged
 blobs, so that they can be pushed again or are read from the registry that the image was
 added from. If an object cannot be made again, the command names its images and a remedy.
-A name whose manifest the registry does not have is removed. If that would be most names, all
-of them stay, as the registry's files may be missing: put them back, or add --confirm.
+A name whose manifest the registry does not have is removed. If that would remove most names,
+no name is removed, because the registry's files may be missing: put the files back, or add
+--confirm.
 
 The comparison is a job of the hub (lighter jobs), which goes on if the command ends. The exit
 code is 0 if no problem is left, and 3 otherwise. "lighter verify" reads one image end to end.`,

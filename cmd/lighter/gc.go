@@ -26,7 +26,7 @@ then --wait waits for that one.
 
 The data of a removed image stays for a while (gc.delay_minutes), because a node may have
 pulled the image just before. It also stays as long as nodes or mirrors have the image.
-Blobs stay for a day after a client has last relied on them.
+Blobs stay for a day after a client has last pushed, mounted or looked for them.
 
 --dry-run lists the trees without an image, each with the name of the image that had it
 last. It also shows the images that the retention rules of the hub would remove. The

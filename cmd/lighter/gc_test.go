@@ -19,7 +19,7 @@ func TestRewrittenPacksArePrinted(t *testing.T) {
 			}
 		})
 		if !strings.Contains(out, want) || want == "" && strings.Contains(out, "rewritten") {
-			t.Errorf("%d rewritten packs: printed\n%s", rewritten, out)
+			t.Errorf("%d rewritten packs: printed\n%s\nwant %q", rewritten, out, want)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestKeysOfADomain(t *testing.T) {
 	}
 	added := strings.TrimSpace(printedBy(t, "hub", "key", "add", "--config", file, "--domain", "team"))
 	if now := show("--config", file, "--domain", "team"); !slices.Equal(now, append(teams, added)) {
-		t.Errorf("after one was added: %q", now)
+		t.Errorf("after one was added: %q, want %q and %q", now, teams, added)
 	}
 	printedBy(t, "hub", "key", "remove", "--root", root, "--domain", "team", teams[0])
 	if now := show("--root", root, "--domain", "team"); !slices.Equal(now, []string{added}) {

@@ -156,7 +156,7 @@ func TestAddAsksBeforeItPushes(t *testing.T) {
 		}
 	}
 	if n := uploads.Load(); n > 0 {
-		t.Errorf("%d blobs were pushed before the hub refused the image", n)
+		t.Errorf("%d blobs were pushed before the hub refused the image, want none", n)
 	}
 	add := func(args ...string) (pushed int64) {
 		t.Helper()
@@ -169,7 +169,7 @@ func TestAddAsksBeforeItPushes(t *testing.T) {
 	}
 	for _, name := range []string{"a:1", "a:2"} {
 		if n := add(name); n > 0 {
-			t.Errorf("%d blobs of an image that the hub has were pushed for %s", n, name)
+			t.Errorf("%d blobs of an image that the hub has were pushed for %s, want none", n, name)
 		}
 	}
 	if n := add("team/a:1", "--domain", "team"); n != 2 {

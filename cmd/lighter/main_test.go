@@ -38,7 +38,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	}
 	visit(rootCommand())
 	if seen < 12 {
-		t.Errorf("only %d commands were seen", seen)
+		t.Errorf("%d commands were checked, want at least 12", seen)
 	}
 	if code, out, _ := lighter(t, "add", "--help"); code != 0 || !strings.Contains(out, "docker-archive:") {
 		t.Errorf("add --help: exit %d, %q; want exit 0 and the help", code, out)
@@ -76,7 +76,7 @@ func TestWrongArguments(t *testing.T) {
 func TestErrorsAreOneLine(t *testing.T) {
 	err := errors.New("connect to `x`:\n\tfirst: refused\n\tsecond: refused\n")
 	if got := command.OneLine(err); got != "connect to `x`: first: refused; second: refused" {
-		t.Errorf("one line: %q", got)
+		t.Errorf("OneLine returned %q, want the two causes, separated by a semicolon", got)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestKeysHaveFlags(t *testing.T) {
 			}
 		}
 		if keys < 5 {
-			t.Errorf("config %s has %d keys", name, keys)
+			t.Errorf("config %s has %d keys, want at least 5", name, keys)
 		}
 	}
 }
@@ -283,6 +283,6 @@ func TestSizesAreReadable(t *testing.T) {
 		"x                     3.0 MiB\n" +
 		"sha256:0123456789ab   5\n"
 	if out.String() != want {
-		t.Errorf("table:\n%s", out.String())
+		t.Errorf("got the table\n%s\nwant\n%s", out.String(), want)
 	}
 }

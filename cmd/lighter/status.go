@@ -87,7 +87,7 @@ func printStatus(s report.Status) error {
 	return printTables(s)
 }
 
-// printTables prints what a node has several of.
+// printTables prints the tables of mounts, images, broken trees, refused statements and leftovers.
 func printTables(s report.Status) error {
 	return errors.Join(
 		section("MOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS", s.Mounts, mountRow),

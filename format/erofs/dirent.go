@@ -148,7 +148,7 @@ func dirEntries(b []byte) iter.Seq2[dirEntry, error] {
 	}
 }
 
-// checkName returns an error for what cannot be the name of a child.
+// checkName returns an error unless name is valid for a child of a directory.
 func checkName(name []byte) error {
 	switch {
 	case len(name) == 0 || len(name) > maxName:

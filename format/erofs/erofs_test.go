@@ -101,7 +101,8 @@ func TestEndOfBlock(t *testing.T) {
 		}
 		if (size <= room) != (s.format == inline && s.blocks == 0) ||
 			(size > room) != (s.format == plain && s.blocks == 1) {
-			t.Errorf("link of %d bytes has format %d and %d blocks", size, s.format, s.blocks)
+			t.Errorf("link of %d bytes has format %d and %d blocks, want it inline: %t", size, s.format, s.blocks,
+				size <= room)
 		}
 		roundTrip(t, dirOf(name("a", file("a")), name("d", dirOf(names4k(int64(size))...)), name("s", link),
 			name("z", file("z"))))
@@ -170,7 +171,7 @@ func TestRandomTrees(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		roundTrip(t, randomTree(r, r.IntN(1<<r.IntN(10))))
 		if t.Failed() {
-			t.Fatalf("seed %d", seed)
+			t.Fatalf("the tree of seed %d failed, as reported above", seed)
 		}
 	}
 }
@@ -294,7 +295,7 @@ func TestWriteRefusesPlaces(t *testing.T) {
 		size, offset uint64
 	}{{8191, 0}, {4096, 0}, {12288, 1}, {12288, 8192}, {12288, 1 << 63}, {1 << 44, 0}} {
 		if _, err := Write(&bytes.Buffer{}, root, c.size, at(c.offset)); err == nil {
-			t.Errorf("a file at %d of a device of %d is accepted", c.offset, c.size)
+			t.Errorf("a file at %d of a device of %d bytes was accepted, want an error", c.offset, c.size)
 		}
 	}
 	if _, err := Write(&bytes.Buffer{}, root, 1<<44-BlockSize, at(1<<44-3*BlockSize)); err != nil {
@@ -317,7 +318,7 @@ func TestWriteReturnsTheWritersError(t *testing.T) {
 	for _, left := range []int{0, 300 << 10} {
 		_, err := Write(&failingWriter{left}, &tree.Tree{Root: root}, d.size, d.place)
 		if !errors.Is(err, os.ErrClosed) {
-			t.Errorf("error is %v", err)
+			t.Errorf("a writer that fails after %d bytes: got %v, want its error", left, err)
 		}
 	}
 }
@@ -333,11 +334,11 @@ func TestWalkStops(t *testing.T) {
 		return nil
 	})
 	if err != os.ErrExist || seen != 3 {
-		t.Errorf("error is %v after %d", err, seen)
+		t.Errorf("got %v after %d names, want visit's error after 3", err, seen)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := m.Walk(ctx, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("error is %v", err)
+		t.Errorf("with a cancelled context: got %v, want context.Canceled", err)
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Find finds no path that does not exist. roundTrip tests that it agrees with Walk.
+// Find returns fs.ErrNotExist for a path that does not exist. roundTrip tests that Find and Walk
+// agree about the other paths.
 func TestFindNothing(t *testing.T) {
 	m, _, _ := image(t, dirOf(
 		name("d", dirOf(append(names4k(3*BlockSize), name("zz", file("z")))...)),
@@ -15,7 +16,7 @@ func TestFindNothing(t *testing.T) {
 	for _, path := range []string{"/x", "/d/x", "/d/0", "/d/zzz", "/file/x", "/link/zz", "/d/../file", "/./file",
 		"/fil", "/filet", "/\x00", "/d/."} {
 		if in, err := f.Find(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%q: %+v, error %v", path, in, err)
+			t.Errorf("%q: got %+v, error %v; want ErrNotExist", path, in, err)
 		}
 	}
 	for _, path := range []string{"/", "", "/d", "/d/zz", "d/zz", "/link"} {
@@ -35,11 +36,11 @@ func TestNames(t *testing.T) {
 	}{{"/d", 10_000, len(many)}, {"/d", 30, 30}, {"/", 10, 3}, {"/file", 10, 0}, {"/link", 10, 0}} {
 		names, err := f.Names(c.path, c.limit)
 		if err != nil || len(names) != c.want {
-			t.Errorf("%s: %d names, error %v", c.path, len(names), err)
+			t.Errorf("%s: got %d names, error %v; want %d names", c.path, len(names), err, c.want)
 		}
 		for i, got := range names {
 			if c.path == "/d" && got != many[i].Name {
-				t.Errorf("name %d is %q", i, got)
+				t.Errorf("name %d is %q, want %q", i, got, many[i].Name)
 			}
 		}
 	}

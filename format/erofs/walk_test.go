@@ -39,7 +39,7 @@ func edit(t *testing.T, root *tree.Node) *edited {
 func (e *edited) at(path string) []byte {
 	nid, ok := e.nids[path]
 	if !ok {
-		e.Fatalf("no %s", path)
+		e.Fatalf("the image has no %s", path)
 	}
 	return e.b[nid*nidUnit:]
 }
@@ -310,7 +310,7 @@ func TestWalkReturnsTheReadersError(t *testing.T) {
 			_, err = m.Walk(context.Background(), nil)
 		}
 		if !errors.Is(err, io.ErrClosedPipe) || errors.Is(err, ErrInvalid) {
-			t.Errorf("truncated at %d: error is %v", from, err)
+			t.Errorf("unreadable from byte %d on: got %v, want the reader's error", from, err)
 		}
 	}
 }
@@ -441,7 +441,7 @@ func TestDamage(t *testing.T) {
 		}
 	}
 	if accepted == 0 || accepted == rounds {
-		t.Errorf("%d of %d damaged images were accepted", accepted, rounds)
+		t.Errorf("%d of %d damaged images were accepted, want some and not all", accepted, rounds)
 	}
 	t.Logf("%d of %d damaged images were accepted", accepted, rounds)
 }

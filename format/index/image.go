@@ -16,7 +16,7 @@ type ImageStatement struct {
 	Manifest string `json:"manifest"` // digest, "sha256:…"
 	Chain    string `json:"chain"`    // the OCI chainID of all layers, "sha256:…"
 	// Repositories are HOST[:PORT]/PATH, sorted, each once, at most MaxRepositories. A repository
-	// of the hub's own registry may have no host; it then matches no reference.
+	// of the hub's own registry may have no host. Such a repository matches no reference.
 	Repositories []string `json:"repositories"`
 	Signatures   [][]byte `json:"signatures"` // Ed25519, of message(); 1 to MaxKeys
 }

@@ -81,7 +81,8 @@ func TestMakeLaysFilesOut(t *testing.T) {
 		t.Errorf("the header counts %d files of %d bytes, want 7 of %d", m.Files, m.Bytes, 2*4203+78392+5000+65536+3)
 	}
 	if m.Extents != 5 || m.DistinctChunks != 5 || m.DistinctBytes != 4203+200+5000 {
-		t.Errorf("%d extents, %d chunks of %d bytes", m.Extents, m.DistinctChunks, m.DistinctBytes)
+		t.Errorf("%d extents, %d chunks of %d bytes; want 5, and 5 of %d", m.Extents, m.DistinctChunks, m.DistinctBytes,
+			4203+200+5000)
 	}
 }
 
@@ -109,7 +110,7 @@ func TestReceiveAndRead(t *testing.T) {
 	}
 	for i, ref := range refs {
 		if e, err := x.Extent(int64(i)); err != nil || e.ID != ref.ID || e.Length != ref.Length {
-			t.Errorf("extent %d is %v, error %v", i, e, err)
+			t.Errorf("extent %d is %v, error %v; want chunk %v", i, e, err, ref)
 		}
 	}
 	if _, err := x.Extent(5); !errors.Is(err, chunk.ErrNotFound) {
@@ -236,8 +237,8 @@ func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		m, whole := made(t, dir(t, map[string]*tree.Node{names[0]: listed, names[1]: spelled}))
 		if want := int64(4*pageSize + pageSize); m.DeviceSize != want || m.Extents != 5 || m.DistinctChunks != 5 {
-			t.Errorf("%v: a device of %d bytes, %d extents and %d chunks", names, m.DeviceSize, m.Extents,
-				m.DistinctChunks)
+			t.Errorf("%v: a device of %d bytes, %d extents and %d chunks; want %d, 5 and 5", names, m.DeviceSize,
+				m.Extents, m.DistinctChunks, want)
 		}
 		var extents bytes.Buffer
 		if _, err := Receive(bytes.NewReader(whole), m.ID(), &extents, io.Discard); err != nil {
@@ -272,8 +273,8 @@ func TestReserveCountsInodes(t *testing.T) {
 	l := newMapMaker()
 	l.reserve(dir(t, names))
 	if cap(l.pages) > pageSize || cap(l.table) > pageEntrySize || len(l.linked) != 0 {
-		t.Errorf("%d bytes of pages for 4 extents, %d of the table; %d nodes count as met", cap(l.pages),
-			cap(l.table), len(l.linked))
+		t.Errorf("reserved %d bytes of pages and %d of the table for 4 extents, want one page and one entry; "+
+			"%d nodes count as met, want none", cap(l.pages), cap(l.table), len(l.linked))
 	}
 }
 

@@ -27,8 +27,8 @@ const (
 	atMount     = 1          // flag of a startup pack: fetch it at mount
 	maxPacks    = 1 << 20    // packs of one tree; a reader has up to 32 MiB of IDs in memory
 
-	// MaxStartups limits the startup packs of one tree, MaxTriggers and MaxUnits the triggers and
-	// units of all of them.
+	// MaxStartups limits the startup packs of one tree. MaxTriggers and MaxUnits limit the triggers
+	// and units of all these packs together.
 	MaxStartups = 64
 	MaxTriggers = 4096
 	MaxUnits    = 65_536 // also the limit of one pack, in format/pack

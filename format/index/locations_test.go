@@ -180,7 +180,7 @@ func TestEachLocation(t *testing.T) {
 	if err != nil || next != n {
 		t.Errorf("%d extents of %d, error %v", next, n, err)
 	}
-	for pack := range 4 { // one of them is missing
+	for pack := range 4 { // the locations do not name the last pack
 		var got, want []int64
 		for i := range int64(n) {
 			if i%3 == int64(pack) {
@@ -189,12 +189,12 @@ func TestEachLocation(t *testing.T) {
 		}
 		err := l.In(id(1+pack), func(extent int64, unit uint32) {
 			if int64(unit) != extent {
-				t.Errorf("extent %d is in unit %d", extent, unit)
+				t.Errorf("extent %d is in unit %d, want the unit of the same number", extent, unit)
 			}
 			got = append(got, extent)
 		})
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("pack %d has %d extents, not %d: %v", pack, len(got), len(want), err)
+			t.Errorf("pack %d: got %d extents, error %v; want its %d extents", pack, len(got), err, len(want))
 		}
 	}
 	enough := errors.New("enough")
@@ -235,7 +235,8 @@ func TestLocationsWithinBounds(t *testing.T) {
 		triggers += len(s.Triggers)
 	}
 	if len(got) != MaxStartups || triggers != MaxTriggers || len(got[0].Triggers) != 100 {
-		t.Errorf("%d startup packs with %d triggers, %d of the first", len(got), triggers, len(got[0].Triggers))
+		t.Errorf("%d startup packs with %d triggers, %d of the first; want %d, %d and 100", len(got), triggers,
+			len(got[0].Triggers), MaxStartups, MaxTriggers)
 	}
 
 	b.startups = nil

@@ -82,10 +82,11 @@ type mapMaker struct {
 	pages  []byte // the last page is not padded yet
 	table  []byte
 
-	// The offsets of contents: singles has files of exactly one chunk by its ID, lists has all
-	// others. One map for both would not do: the content of a file can be the very bytes that keyOf
-	// hashes for another file's list, and both would have the same key. A chunk that is only a part
-	// of files is in singles with the value partOnly, so that it is counted once.
+	// The offsets of contents: singles has contents of exactly one chunk, by the chunk's ID; lists
+	// has all other contents. One map for both would not do: the content of a file can be the very
+	// bytes that keyOf hashes for another file's list, and both would have the same key. A chunk
+	// that is only a part of files is in singles with the value partOnly, so that it is counted
+	// once.
 	singles map[chunk.ID]int64
 	lists   map[listKey]int64
 	linked  map[*tree.Node]struct{} // nodes with several names that the walk has met

@@ -107,10 +107,10 @@ func TestStatementOfSeveralKeys(t *testing.T) {
 		t.Error("another tree was accepted")
 	}
 	if many := SignAll(keys, chain, id(2)); many.Verify(chain, public) == nil {
-		t.Errorf("%d signatures are accepted", len(keys))
+		t.Errorf("%d signatures were accepted, want an error", len(keys))
 	}
 	if most := SignAll(keys[:MaxKeys], chain, id(2)); most.Verify(chain, public[MaxKeys-1:MaxKeys]) != nil {
-		t.Errorf("%d signatures are refused", MaxKeys)
+		t.Errorf("%d signatures were refused, want no error", MaxKeys)
 	}
 }
 

@@ -251,7 +251,7 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if plain, err := u.Chunk(0); err != nil || string(plain) != "the second unit" {
-		t.Errorf("Chunk(0) of the second unit : got %q, %v; want \"the second unit\"", plain, err)
+		t.Errorf("Chunk(0) of the second unit: got %q, %v; want \"the second unit\"", plain, err)
 	}
 }
 

@@ -2,8 +2,8 @@
 // its units. A unit lists its chunks, so that it can be read without the rest of the pack.
 //
 // The chunks of a unit are compressed together, as one zstd frame. So small files compress with
-// their neighbours, and a node that requests one of them gets them all. docs/decisions/units.md and
-// bytes.md have the measurements.
+// their neighbours, and a node that fetches a unit for one chunk also gets the others.
+// docs/decisions/units.md and bytes.md have the measurements.
 //
 // Callers decide which chunk is in which unit, and store the bytes. A Unit returns only chunks
 // whose bytes match their IDs.
@@ -71,8 +71,8 @@ func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 	return dst
 }
 
-// EncodeWith does what Encode does with another compressor, which appends content to dst as one
-// zstd frame. The error is the compressor's.
+// EncodeWith does what Encode does, but compresses with compressor, which appends content to dst as
+// one zstd frame. The error is the compressor's.
 func (b *UnitBuilder) EncodeWith(
 	dst []byte, compressor func(dst, content []byte) ([]byte, error),
 ) (_ []byte, err error) {

@@ -96,14 +96,14 @@ func TestFilesOfATrace(t *testing.T) {
 		}
 	}
 	if r.Starts != 1 || r.Entries[1].Chunks[0] != piece("large", 0) || r.Entries[1].Chunks[1] != piece("large", 1) {
-		t.Errorf("%d starts, chunks %v", r.Starts, r.Entries[1].Chunks)
+		t.Errorf("%d starts, chunks %v; want 1 and the first two chunks of /bin/large", r.Starts, r.Entries[1].Chunks)
 	}
 	if back, err := ParseText(EncodeText([]Recording{r})); err != nil || len(back) != 1 ||
 		len(back[0].Entries) != len(r.Entries) {
-		t.Errorf("as text: %v, error %v", back, err)
+		t.Errorf("encoded as text and parsed: got %v, error %v; want the same %d entries", back, err, len(r.Entries))
 	}
 	if short, err := traced.Recording(t.Context(), image, extents, r.Entries[0].Size()); err != nil ||
 		len(short.Entries) != 1 {
-		t.Errorf("within the size of the first entry: %v, error %v", short, err)
+		t.Errorf("limited to the size of the first entry: got %v, error %v; want one entry", short, err)
 	}
 }

@@ -24,7 +24,7 @@ import (
 const (
 	// MaxReads bounds the reads of a trace.
 	MaxReads = 32_768
-	// MaxBytes bounds a trace on the wire.
+	// MaxBytes bounds the JSON of a trace, in bytes.
 	MaxBytes = 1 << 20
 	// MaxTime bounds the time from the beginning of a recording to a read.
 	MaxTime = time.Hour

@@ -29,7 +29,7 @@ func TestTrace(t *testing.T) {
 		t.Errorf("%v, error %v; want %v", got, err, want)
 	}
 	if got, err := Decode(Trace{}.Encode(), want.Tree, device); err != nil || len(got.Reads) != 0 {
-		t.Errorf("an empty trace: %v, error %v", got, err)
+		t.Errorf("an empty trace: got %v, error %v; want no reads and no error", got, err)
 	}
 	golden.Compare(t, "trace.golden", string(enc)+"\n")
 }
@@ -143,8 +143,9 @@ func TestRecordingsWithinBounds(t *testing.T) {
 	}
 	if len(got[0].Entries) != 2 || len(got[1].Entries) != MaxEntries || len(got[2].Entries) < 400 ||
 		got[2].Starts != 1 {
-		t.Errorf("%d recordings, with %d, %d and %d entries", len(got), len(got[0].Entries), len(got[1].Entries),
-			len(got[2].Entries))
+		t.Errorf("the recordings have %d, %d and %d entries, the third has %d starts; "+
+			"want 2, %d and at least 400 entries, and 1 start", len(got[0].Entries), len(got[1].Entries),
+			len(got[2].Entries), got[2].Starts, MaxEntries)
 	}
 }
 

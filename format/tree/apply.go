@@ -68,7 +68,7 @@ func (b *budget) keep(n int64) error {
 
 // Apply merges the layers of a chain, the lowest first. It reads each layer once, to its end,
 // before the next. The error is an *EntryError for an entry that containerd would not unpack, and
-// wraps a *LimitError if the chain exceeds a limit. Errors of a LayerSource are returned.
+// wraps a *LimitError if the chain exceeds a limit. An error of a LayerSource is wrapped, too.
 //
 // The tree takes about 260 bytes of memory an entry, and at most 1 GiB for names, link targets,
 // attributes, inline contents and lists of chunks. Limits bounds the number of entries.

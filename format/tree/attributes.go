@@ -21,7 +21,7 @@ const (
 	maxKeptValue  = 1<<16 - 1 // bytes of a value, in EROFS
 
 	xattrMemory   = 64               // bytes of an attribute in memory, without its name and value
-	maxXattrs     = 1024             // of an inode
+	maxXattrs     = 1024             // attributes of an inode
 	maxXattrsSize = 12 + 4*(1<<16-2) // bytes of an inode's attributes, in EROFS
 )
 

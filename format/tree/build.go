@@ -6,8 +6,8 @@ import (
 )
 
 // NewDir returns n as a directory with these children. It sets the type and the link count, and
-// keeps and sorts the slice. The names must be distinct and valid. It is for trees that no layers
-// make: those of trial mounts, and of tests.
+// keeps and sorts the slice. The names must be distinct and valid. It is for trees that are not
+// made from layers: those of trial mounts, and of tests.
 func NewDir(n Node, children []Dirent) *Node {
 	n.Mode = ModeDir | n.Mode&^ModeType
 	n.Nlink = 2

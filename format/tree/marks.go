@@ -16,7 +16,7 @@ type marks struct {
 // marksMemory is the size of one path's marks in bytes, without the path.
 const marksMemory = 100
 
-// markUnpacked notes that an entry was unpacked at a path that does not exist.
+// markUnpacked notes that an entry was unpacked at a path that does not exist now.
 func (u *unpacker) markUnpacked(p string) error {
 	m, err := u.marksAt(p)
 	if err == nil {
@@ -41,7 +41,7 @@ func (u *unpacker) marksAt(p string) (*marks, error) {
 	return m, nil
 }
 
-// wasUnpacked reports whether an entry was unpacked at a path that does not exist.
+// wasUnpacked reports whether an entry was unpacked at a path that does not exist now.
 func (u *unpacker) wasUnpacked(p string) bool {
 	m := u.marks[p]
 	return m != nil && m.unpacked

@@ -56,8 +56,8 @@ func (m *merger) merge(dirs []*Node) (err error) {
 	return err
 }
 
-// visible returns the children without the whiteouts among them, and merges the directories below.
-// Their directory is in one layer only.
+// visible returns the children, without whiteouts, of a directory that is in one layer only. It
+// merges the directories below, too.
 func (m *merger) visible(children []Dirent) ([]Dirent, error) {
 	kept := children[:0]
 	for _, child := range children {
@@ -74,6 +74,7 @@ func (m *merger) visible(children []Dirent) ([]Dirent, error) {
 	return kept, nil
 }
 
+// union returns the merged children of directories that several layers have at one path.
 func (m *merger) union(dirs []*Node) ([]Dirent, error) {
 	total := 0
 	for _, dir := range dirs {

@@ -249,7 +249,7 @@ func checkTree(t *testing.T, n *Node, dirs map[*Node]struct{}) {
 	for _, child := range n.Children() {
 		if child.Name <= last || len(child.Name) > 255 || strings.ContainsAny(child.Name, "/\x00") ||
 			child.Name == "." || child.Name == ".." {
-			t.Fatalf("%q after %q", child.Name, last)
+			t.Fatalf("name %q after %q, want valid names in order", child.Name, last)
 		}
 		last = child.Name
 		switch child.Node.Mode & ModeType {
@@ -260,7 +260,7 @@ func checkTree(t *testing.T, n *Node, dirs map[*Node]struct{}) {
 				t.Fatalf("%q has no links", child.Name)
 			}
 		default:
-			t.Fatalf("%q has mode %#o", child.Name, child.Node.Mode)
+			t.Fatalf("%q has mode %#o, which is of no known file type", child.Name, child.Node.Mode)
 		}
 	}
 }

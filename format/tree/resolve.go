@@ -91,8 +91,8 @@ func (v *volume) step(dir *Node, name string) (*Node, error) {
 }
 
 // followLinks replaces the symlinks of a path by their targets, in one pass. Symlinks within a
-// target are replaced in the next pass, or never if ".." follows them. The kernel would resolve
-// such a path differently, but containerd does this.
+// target are replaced in the next pass, or never if ".." follows them. containerd does the same;
+// the kernel would resolve such a path differently.
 func (v *volume) followLinks(p string, links *int) (string, error) {
 	reached := ""
 	if strings.HasPrefix(p, "/") {

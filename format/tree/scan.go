@@ -29,9 +29,9 @@ const maxFileSize = 1<<44 - 4096
 // empty files, without a call of content.
 //
 // archive/tar parses the headers, as in containerd: ustar, GNU and PAX, with sparse files expanded.
-// Its errors are returned. The error is io.ErrUnexpectedEOF if the stream ends within an entry, and
-// a *LimitError if it exceeds the limits. Errors of content and emit are returned. Scan also reads
-// the bytes after the end of the archive, so that a hash of the stream covers all of it.
+// The error wraps an error of archive/tar, content or emit. It wraps io.ErrUnexpectedEOF if the
+// stream ends within an entry, and a *LimitError if it exceeds the limits. Scan also reads the
+// bytes after the end of the archive, so that a hash of the stream covers all of it.
 func Scan(r io.Reader, limits Limits, content func(e *Entry, r io.Reader) error, emit func(e *Entry) error) error {
 	in := &meter{r: r, limit: limits.Bytes}
 	s := scanner{tar: tar.NewReader(in), limits: limits, content: content}

@@ -14,15 +14,15 @@ import (
 	"lighter/wire"
 )
 
-// Chain returns what the hub knows of a chain, or chunk.ErrNotFound. Every 404 counts as
-// chunk.ErrNotFound, even without wire.MissingHeader, because the web server of a mirror does not
-// send that header. If the 404 was wrong, an image is unpacked as usual.
+// Chain returns what the hub knows of a chain, or chunk.ErrNotFound. Every answer 404 or 410 counts
+// as chunk.ErrNotFound, even without wire.MissingHeader, because the web server of a mirror does
+// not send that header. If such an answer was wrong, the image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
 	return lookup[wire.Chain](ctx, c, wire.ChainPath(c.Domain(), chain))
 }
 
 // Manifest returns what the hub knows of the image with a manifest, or chunk.ErrNotFound.
-// Every 404 counts, as for Chain.
+// Every answer 404 or 410 counts as chunk.ErrNotFound, as for Chain.
 func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
 	return lookup[wire.Manifest](ctx, c, wire.ManifestPath(c.Domain(), digest))
 }

@@ -70,7 +70,8 @@ func TestOnlyReadsAreRedirected(t *testing.T) {
 			err := call(t.Context())
 			isRead := name == "unit" || name == "images"
 			if followed := len(asked) > 0; followed != isRead || followed != (err == nil) {
-				t.Errorf("%s after %d: followed %v, %v; want %v", name, status, followed, err, isRead)
+				t.Errorf("%s, redirected with status %d: followed: %t, error %v; want followed: %t, otherwise an error",
+					name, status, followed, err, isRead)
 			}
 			if len(asked) > 0 {
 				<-asked
@@ -146,7 +147,8 @@ func TestProgressIsCut(t *testing.T) {
 	}
 }
 
-// An error in the last line of a stream is the same error as that of an answer with this status.
+// If the last line of a stream has an error with an HTTP status, the client returns the same error
+// as for an answer with this status.
 func TestProgressEndsWithAStatus(t *testing.T) {
 	for line, want := range map[string]int{
 		`"status":400`: http.StatusBadRequest, `"status":404`: http.StatusNotFound, `"images":[]`: 0,
@@ -164,7 +166,7 @@ func TestProgressEndsWithAStatus(t *testing.T) {
 	}
 }
 
-// A context can mark its requests as ones that do not count as starts.
+// Requests with a context of AsCopy have the header CopyHeader, and other requests do not.
 func TestAsCopy(t *testing.T) {
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -183,6 +185,6 @@ func TestAsCopy(t *testing.T) {
 		res.Body.Close()
 	}
 	if !slices.Equal(got, []string{"", "1"}) {
-		t.Errorf("headers %q, want the second one only", got)
+		t.Errorf("got the headers %q, want none in the first request and 1 in the second", got)
 	}
 }

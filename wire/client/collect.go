@@ -9,7 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// Collect makes the hub free what no image needs, unless it does so already. It returns the job.
+// Collect starts a collection, which frees what no image needs, unless one is running. It returns
+// the job of the collection.
 func (c *Client) Collect(ctx context.Context) (wire.Job, error) {
 	return ask[wire.Job](ctx, c, c.collection(""), 0)
 }
@@ -24,7 +25,7 @@ func (c *Client) AwaitCollection(
 	return c.watch(ctx, r, report)
 }
 
-// PlanCollection says what a collection would free. It changes nothing.
+// PlanCollection returns what a collection would free. It changes nothing.
 func (c *Client) PlanCollection(ctx context.Context) (wire.Progress, error) {
 	return c.watch(ctx, c.collection("/plan"), func(wire.Progress) {})
 }

@@ -18,7 +18,8 @@ type Error struct {
 	Message string // from the body, at most a few kilobytes
 	// RetryAfter is how long the hub asks the client to wait; 0: it does not say.
 	RetryAfter time.Duration
-	// Missing says that the hub itself does not have the object (wire.MissingHeader).
+	// Missing says that the hub itself does not have the object (wire.MissingHeader). Chain and
+	// Manifest set it for every 404 and 410.
 	Missing bool
 }
 
@@ -34,7 +35,7 @@ func (c *Client) errorOf(res *http.Response) *Error {
 
 func (e *Error) Error() string { return e.Message }
 
-// Is makes a hub's own 404 a chunk.ErrNotFound.
+// Is makes an error with Missing a chunk.ErrNotFound.
 func (e *Error) Is(target error) bool { return target == chunk.ErrNotFound && e.Missing }
 
 // IsRefusal reports whether the hub works and would give the same answer again: the object

@@ -9,7 +9,7 @@ import (
 	"lighter/wire"
 )
 
-// SendHeld reports what a holder has. It returns the trees that the hub does not have.
+// SendHeld reports what a holder has. It returns the reported trees that the hub does not have.
 func (c *Client) SendHeld(ctx context.Context, held wire.Held) (wire.Unknown, error) {
 	body, err := json.Marshal(held)
 	if err != nil {

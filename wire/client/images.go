@@ -22,7 +22,7 @@ func byName(name string) url.Values {
 // Images lists the hub's images, or those of one name.
 func (c *Client) Images(ctx context.Context, name string) ([]wire.Image, error) {
 	var limit int64
-	if name != "" { // nodes use only this form, and bound their answers
+	if name != "" { // a node lists only one name, and bounds the answer
 		limit = maxAnswer
 	}
 	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Domain()), query: byName(name)}
@@ -66,7 +66,7 @@ func (c *Client) Fsck(ctx context.Context, w wire.Fsck, report func(wire.Progres
 	return c.watch(ctx, request{method: http.MethodPost, path: wire.FsckPath(c.Domain()), body: body}, report)
 }
 
-// seeJobs is the end of the error if the answer ends before the operation has.
+// seeJobs ends the error about an answer that has ended before its operation.
 const seeJobs = "`lighter jobs` shows whether the hub goes on with it"
 
 // failure returns the error of an operation's last line.

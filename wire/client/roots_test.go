@@ -53,7 +53,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("%s: not within a minute: %v", what, err)
+				t.Fatalf("want that %s, within a minute; the last request: %v", what, err)
 			}
 		}
 	}
@@ -61,7 +61,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	until("the first is trusted", works)
 	show(second)
 	if err := ask(); err == nil {
-		t.Fatal("a certificate is trusted that is not in the file")
+		t.Fatal("a certificate that is not in the file is trusted, want an error")
 	}
 	trust(second.Cert)
 	until("the second is trusted", works)

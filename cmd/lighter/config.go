@@ -115,7 +115,7 @@ func configCommand() *cobra.Command {
   lighter config hub --config /etc/lighter/hub.toml`,
 		Args: command.Exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			return command.Usage(fmt.Errorf("say which: lighter config node or lighter config hub"))
+			return command.Usage(fmt.Errorf("name the configuration: lighter config node or lighter config hub"))
 		},
 	}
 	nodeConfig, hubConfig := node.DefaultConfig(), hub.DefaultConfig()

@@ -222,7 +222,7 @@ func TestParseID(t *testing.T) {
 	}
 	for _, bad := range []string{"", "ab", strings.ToUpper(id.String()), id.String() + "0", strings.Repeat("g", 64)} {
 		if _, err := ParseID(bad); err == nil {
-			t.Errorf("ParseID(%q): got no error", bad)
+			t.Errorf("ParseID(%q): got no error, want one", bad)
 		}
 	}
 }

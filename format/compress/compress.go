@@ -31,7 +31,8 @@ func UnitEncoder(level zstd.EncoderLevel, size int) *zstd.Encoder {
 // concurrent use.
 func UnitDecoder(size int) *zstd.Decoder { return blockDecoder(size, 0) }
 
-// TextEncoder returns an encoder for small texts. Its EncodeAll is safe for concurrent use.
+// TextEncoder returns an encoder for texts, such as recordings. Its EncodeAll is safe for
+// concurrent use.
 func TextEncoder() *zstd.Encoder { return encoder(nil, zstd.WithEncoderConcurrency(2)) }
 
 // TextDecoder returns a decoder for texts of at most size plain bytes. Its DecodeAll is safe for

@@ -116,7 +116,8 @@ func TestEndOfBlock(t *testing.T) {
 	}
 }
 
-// names4k returns names that, with "." and "..", take size bytes of directory blocks.
+// names4k returns names of empty files. With "." and "..", they take size bytes of directory
+// blocks.
 func names4k(size int64) (children []tree.Dirent) {
 	size -= direntSize + 1 + direntSize + 2
 	for i := 0; size > 0; i++ {
@@ -134,7 +135,7 @@ func names4k(size int64) (children []tree.Dirent) {
 
 func TestDirectoryBlocks(t *testing.T) {
 	for _, c := range []struct {
-		used, blocks int64 // separate blocks
+		used, blocks int64 // bytes of the names; number of separate blocks
 		format       uint16
 	}{
 		{BlockSize - inodeSize, 0, inline},

@@ -61,7 +61,7 @@ func (e *edited) put64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, v)
 func (e *edited) replace(old, with string) {
 	i := bytes.Index(e.b, []byte(old))
 	if i < 0 || len(old) != len(with) {
-		e.Fatalf("cannot put %q for %q", with, old)
+		e.Fatalf("replace %q by %q: want the first in the image, and both of one length", old, with)
 	}
 	copy(e.b[i:], with)
 }
@@ -224,7 +224,7 @@ func TestWalkBoundsItsMemory(t *testing.T) {
 		name("a", dirOf(name("cc", two), name("deep", dirOf(name("f", file("f")))))),
 		name("b", dirOf(name("two", two))),
 	))
-	// The maximum, after deep was met: b, the link and deep.
+	// The walk needs the most memory when it has met deep: for b, for the link and for deep.
 	const need = dirMemory + int64(len("b")) + linkMemory + dirMemory + int64(len("deep"))
 	for bound, want := range map[int64]bool{need: true, need - 1: false} {
 		c := m.checker(nil)

@@ -54,7 +54,7 @@ func TestDecodePageRefuses(t *testing.T) {
 		"something behind these": page(func(b []byte) { b[2*extentSize] = 1 }, one, two),
 	} {
 		if _, err := decodePage(b, 2, first, end); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: accepted, want an error", name)
 		}
 	}
 	// At the end of the device.
@@ -106,7 +106,7 @@ func TestDecodeHeaderRefuses(t *testing.T) {
 		"a device of 2⁶³":                 put(deviceSize, 1<<63),
 	} {
 		if _, err := decodeHeader(b); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: accepted, want an error", name)
 		}
 	}
 	for name, b := range map[string][]byte{

@@ -64,13 +64,13 @@ func TestImageStatement(t *testing.T) {
 			c.Signatures = [][]byte{ed25519.Sign(signers[0], c.message())}
 		}
 		if err := c.Verify(digestOf(1), keys); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: accepted, want an error", name)
 		}
 	}
 	for name, keys := range map[string][]ed25519.PublicKey{"another key": {other}, "no key": nil,
 		"a short key": {other[:5]}} {
 		if err := s.Verify(digestOf(1), keys); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: accepted, want an error", name)
 		}
 	}
 	var many []string

@@ -296,7 +296,7 @@ func TestMakeRefuses(t *testing.T) {
 	long := file(chunk.MaxLength + 1)
 	for name, n := range map[string]*tree.Node{"extents that do not add up": bad, "a chunk that is too long": long} {
 		if _, err := Make(&tree.Tree{Root: dir(t, map[string]*tree.Node{"f": n})}, io.Discard); err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: accepted, want an error", name)
 		}
 	}
 }
@@ -306,7 +306,7 @@ func TestGolden(t *testing.T) {
 	golden.Compare(t, "index.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:m.MapSize()])))
 	// A map of several pages.
 	if m, whole = made(t, many(t, 100)); m.Pages < 3 {
-		t.Fatalf("only %d pages", m.Pages)
+		t.Fatalf("the map has %d pages, want at least 3", m.Pages)
 	}
 	golden.Compare(t, "pages.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:headerSize+len(m.table)])))
 }

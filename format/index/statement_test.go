@@ -41,7 +41,7 @@ func TestStatement(t *testing.T) {
 		"no format":     none.Verify(chain, []ed25519.PublicKey{public}),
 	} {
 		if err == nil {
-			t.Errorf("%s: accepted", name)
+			t.Errorf("%s: accepted, want an error", name)
 		}
 	}
 	var tooNew *NewerFormatError
@@ -58,7 +58,7 @@ func TestStatement(t *testing.T) {
 	for _, bad := range []string{"", "ed25519:", "ed25519:AAAA", strings.TrimPrefix(text, "ed25519:"), text + "=",
 		text + "\n", text[:len(text)-2] + "1="} {
 		if _, err := ParseKey(bad); err == nil {
-			t.Errorf("ParseKey(%q) succeeded", bad)
+			t.Errorf("ParseKey(%q): got no error, want one", bad)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func TestScanCallsContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Join(asked, " "); got != "a c/../d/ e/.wh/g" {
-		t.Errorf("content was called for %s", got)
+		t.Errorf("content was called for %q, want the files a, c/../d/ and e/.wh/g", got)
 	}
 }
 

@@ -24,8 +24,8 @@ const maxDomain = 32
 // digits and hyphens, with a letter or digit at each end.
 func CheckDomain(name string) error {
 	if len(name) > maxDomain || !domainPattern.MatchString(name) {
-		return fmt.Errorf("%q is no name of a domain: want lower-case letters, digits and hyphens, %d at most", name,
-			maxDomain)
+		return fmt.Errorf("%q is no name of a domain: want 1 to %d lower-case letters, digits and hyphens, "+
+			"with a letter or digit at each end", name, maxDomain)
 	}
 	return nil
 }

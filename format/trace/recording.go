@@ -53,12 +53,12 @@ func EncodeText(recordings []Recording) []byte {
 		out = append(out, head...)
 		last, count := time.Duration(0), 0
 		for _, e := range r.Entries {
+			if e.check() != nil || e.At < last {
+				continue
+			}
 			line := e.text()
 			if count == MaxEntries || len(out)+len(line) > MaxText {
 				break
-			}
-			if e.check() != nil || e.At < last {
-				continue
 			}
 			out = append(out, line...)
 			last, count = e.At, count+1

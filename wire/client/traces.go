@@ -45,6 +45,9 @@ func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byt
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: read the traces: %w", c.url, err)
 	}
+	if len(text) > trace.MaxText {
+		return nil, fmt.Errorf("hub %s: the traces are longer than %d bytes", c.url, trace.MaxText)
+	}
 	return text, nil
 }
 

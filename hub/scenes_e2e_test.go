@@ -339,17 +339,23 @@ func (p *process) check(ctx context.Context, kind string) error {
 }
 
 // isComplete returns an error unless the bucket has the index of a round's image, and no longer the
-// unknown object.
+// unknown object. An object that a stopped process was about to delete stays until its claim has
+// ended.
 func (p *process) isComplete(ctx context.Context, round int, unknown string) error {
 	images, err := p.client.Images(ctx, roundName(round, 1))
 	if err != nil || len(images) != 1 {
 		return errors.Join(err, fmt.Errorf("%s has %d images, want 1", roundName(round, 1), len(images)))
 	}
-	all := files(p.t, objectsDir(p.config))
-	if index := "indexes/" + images[0].Tree + ".zst"; !slices.Contains(all, index) || slices.Contains(all, unknown) {
-		return fmt.Errorf("the bucket has %q, want %s, and not %s", all, index, unknown)
+	index := "indexes/" + images[0].Tree + ".zst"
+	for end := time.Now().Add(2 * stepsClaimLease); ; time.Sleep(stepsClaimLease / 10) {
+		all := files(p.t, objectsDir(p.config))
+		switch {
+		case slices.Contains(all, index) && !slices.Contains(all, unknown):
+			return nil
+		case time.Now().After(end):
+			return fmt.Errorf("the bucket has %q, want %s, and not %s", all, index, unknown)
+		}
 	}
-	return nil
 }
 
 // wantRecorded returns an error unless the hub has a workload and startup packs of the round's

@@ -1,11 +1,14 @@
 package fsck
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/hub/catalog"
 )
 
 // The objects after a key are those whose IDs are after lastUpTo.
@@ -32,5 +35,14 @@ func TestLastUpTo(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A lost claim of objects says nothing about the layer that was being restored: the check has to
+// run again, and not to report that the layer is lost.
+func TestLostClaimIsTransient(t *testing.T) {
+	err := errors.Join(errors.New("another blob is damaged"), fmt.Errorf("restore a blob: %w", catalog.ErrClaimLost))
+	if got := (&Checker{}).transient(t.Context(), err); !errors.Is(got, catalog.ErrClaimLost) {
+		t.Errorf("transient returned %v, want the lost claim", got)
 	}
 }

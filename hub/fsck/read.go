@@ -3,6 +3,7 @@ package fsck
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 
@@ -14,13 +15,13 @@ import (
 	"lighter/hub/objects"
 )
 
-// transient returns err if it says nothing about what was read: the job was interrupted, or a store
-// is away. Otherwise it returns nil.
+// transient returns err if it says nothing about what was read: the job was interrupted, it was
+// stopped until its claim of objects had ended, or a store is away. Otherwise it returns nil.
 func (c *Checker) transient(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case c.isAway(ctx, err):
+	case errors.Is(err, catalog.ErrClaimLost), c.isAway(ctx, err):
 		return err
 	}
 	return nil

@@ -35,12 +35,12 @@ test:
 	$(MAKE) build check
 	test/e2e/run
 
-# The long form of the tests of which `make test` runs a short form. It takes half an hour.
+# The long form of the tests of which `make test` runs a short form. It takes an hour.
 soak:
 	test/setup all base python
 	test/setup postgres s3
 	$(MAKE) build
-	LIGHTER_SOAK=1 $(GO) test -tags e2e -count=1 -p 1 -timeout 30m -v -exec 'unshare --mount --propagation private' \
+	LIGHTER_SOAK=1 $(GO) test -tags e2e -count=1 -p 1 -timeout 60m -v -exec 'unshare --mount --propagation private' \
 		$$(grep -rl LIGHTER_SOAK hub node store test --include='*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 demo:

@@ -11,13 +11,14 @@ import (
 	"lighter/store"
 )
 
-// lengths of the tests' chunks, in bytes: the extremes, and values around the block size of disks.
+// lengths has the lengths of the tests' chunks, in bytes: the shortest and the longest, lengths
+// around a disk's block of 4 KiB, and one in between.
 var lengths = []int{1, 4095, 4096, 4097, 100_000, chunk.MaxLength}
 
 // Run runs the suite. open returns an empty cache with room for 8 MiB of chunks.
 func Run(t *testing.T, open func(t *testing.T) store.Cache) {
 	for name, test := range map[string]func(*testing.T, store.Cache){
-		"Empty": empty, "PutAndRead": putAndRead, "PutKeepsNothing": putKeepsNothing,
+		"Empty": empty, "PutAndRead": putAndRead, "PutCopies": putCopies,
 		"PutTwice": putTwice, "Load": load, "Concurrent": concurrent,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
@@ -70,17 +71,18 @@ func putAndRead(t *testing.T, c store.Cache) {
 		ref, plain := random(n, uint64(i))
 		check(t, c, ref, plain)
 	}
-	other, _ := random(100, 99)
-	if c.Has(other.ID) || c.Read(other, 0, make([]byte, 100)) {
+	missing, _ := random(100, 99)
+	if c.Has(missing.ID) || c.Read(missing, 0, make([]byte, 100)) {
 		t.Error("Has or Read of a chunk that was not put: got true, want false")
 	}
 }
 
-func putKeepsNothing(t *testing.T, c store.Cache) {
+// putCopies checks that the caller of Put may change its bytes later.
+func putCopies(t *testing.T, c store.Cache) {
 	ref, plain := random(5000, 1)
-	own := bytes.Clone(plain)
-	c.Put(ref, own)
-	clear(own)
+	buffer := bytes.Clone(plain)
+	c.Put(ref, buffer)
+	clear(buffer)
 	check(t, c, ref, plain)
 }
 
@@ -99,7 +101,7 @@ func load(t *testing.T, c store.Cache) {
 	c.Load([]chunk.Ref{missing, ref})
 	check(t, c, ref, plain)
 	if c.Has(missing.ID) {
-		t.Error("Load of a missing chunk: Has got true, want false")
+		t.Error("Has after Load of a missing chunk: got true, want false")
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package certificate makes self-signed certificates for test servers on 127.0.0.1. They are valid
-// for a day.
+// Package certificate makes self-signed certificates for test servers on 127.0.0.1. A certificate
+// is valid for a day.
 package certificate
 
 import (
@@ -20,7 +20,7 @@ import (
 // Certificate is a certificate and its key, both in PEM form.
 type Certificate struct{ Cert, Key []byte }
 
-// New makes a certificate for 127.0.0.1 with the common name.
+// New makes a certificate for 127.0.0.1, with name as its common name.
 func New(tb testing.TB, name string) Certificate {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,6 +1,6 @@
-// Package example reads stored examples of formats. Earlier versions have written them, and every
-// later version must read them. The name of an example ends in the version of its format. A new
-// version of a format adds an example; existing examples never change.
+// Package example reads stored examples of formats. Each example was written by some version of
+// Lighter, and every later version must be able to read it. The name of an example ends in the
+// version of its format. A new version of a format adds an example; existing examples never change.
 package example
 
 import (
@@ -31,7 +31,7 @@ func Stored(t *testing.T, name string, write func() []byte) []byte {
 	if errors.Is(err, fs.ErrNotExist) && *update {
 		b = write()
 		if len(b) > maxSize {
-			t.Fatalf("the example has %d bytes, the limit is %d", len(b), maxSize)
+			t.Fatalf("the example %s has %d bytes, want at most %d", name, len(b), maxSize)
 		}
 		if err = os.WriteFile(path, b, 0o644); err == nil {
 			t.Logf("wrote the new example %s", path)
@@ -43,8 +43,8 @@ func Stored(t *testing.T, name string, write func() []byte) []byte {
 	return b
 }
 
-// StoredDir extracts an example of a directory into a new one and returns its path. With -update,
-// an example that does not exist is made of the directory that write returns.
+// StoredDir extracts an example of a directory into a new directory, and returns the new path. With
+// -update, an example that does not exist is made from the directory that write returns.
 func StoredDir(t *testing.T, name string, write func() (dir string)) string {
 	t.Helper()
 	packed := Stored(t, name, func() []byte {

@@ -1,8 +1,8 @@
 // Package faultfs simulates a disk that fails or hangs. It is a FUSE file system that forwards
 // operations to another directory. A test chooses the operations that fail or hang, and when.
 //
-// It needs root. The kernel does not cache its data, so each read and write of a process reaches
-// it.
+// It needs root. The kernel does not cache its files, so each read and write of a process reaches
+// the file system.
 package faultfs
 
 import (
@@ -43,13 +43,13 @@ type FS struct {
 	mu     sync.Mutex // guards the fields below
 	errnos map[Op]syscall.Errno
 	failed map[Op]int
-	synced map[string]bool // directories, seen from the root
-	hang   *hang           // or nil
+	synced map[string]bool // paths of synced directories, relative to the root
+	hang   *hang           // nil if no operations have to hang
 }
 
 // hang describes operations that wait until released is closed.
 type hang struct {
-	suffix   string // of the names of the files concerned
+	suffix   string // the operations on files whose names end so wait
 	ops      []Op
 	waiting  map[Op]int
 	released chan struct{}
@@ -86,14 +86,14 @@ func (f *FS) Failed(op Op) int {
 	return f.failed[op]
 }
 
-// SyncedDirs returns the directories that were synced, seen from the root, sorted.
+// SyncedDirs returns the sorted paths of the directories that were synced, relative to the root.
 func (f *FS) SyncedDirs() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Keys(f.synced))
 }
 
-// Hang makes operations on files whose names end with suffix wait until Release or Close, two
+// Hang makes operations on files whose names end with suffix wait until Release or Close, for two
 // minutes at most. It first releases the operations of an earlier Hang.
 func (f *FS) Hang(suffix string, ops ...Op) {
 	f.Release()
@@ -145,12 +145,13 @@ func (f *FS) await(op Op, name string) {
 	}
 }
 
-// Close unmounts the file system, also while it is in use. It releases all operations, and later
-// ones fail at once. Otherwise a process that waits for its own file system would never end.
+// Close unmounts the file system from dir, also while it is in use. It releases hanging operations,
+// and later operations fail at once. Otherwise a process that waits for its own file system would
+// never end.
 func (f *FS) Close(dir string) error {
 	f.Release()
 	err := syscall.Unmount(dir, syscall.MNT_FORCE|syscall.MNT_DETACH)
-	if errors.Is(err, syscall.EINVAL) {
+	if errors.Is(err, syscall.EINVAL) { // it is not mounted any more
 		return nil
 	}
 	return err

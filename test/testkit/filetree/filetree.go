@@ -16,9 +16,9 @@ import (
 // Tree is a tree of files.
 type Tree struct {
 	Extents *index.Map
-	Image   []byte              // the content of its device
-	Chunks  map[chunk.ID][]byte // the contents of its chunks
-	Half    map[chunk.ID]bool   // for each chunk, whether it is in a random half of the chunks
+	Image   []byte              // the bytes of its device
+	Chunks  map[chunk.ID][]byte // the plain bytes of its chunks
+	Half    map[chunk.ID]bool   // the chunks by a random bit: true for about half of them
 }
 
 // New makes a tree with a number of files. Each file has 1 to 5 extents: chunks of at most largest

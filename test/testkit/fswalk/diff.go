@@ -8,15 +8,15 @@ import (
 
 // Options select what Diff compares.
 type Options struct {
-	// ComparesTime reports whether to compare the modification times at a path. If it is nil, all
-	// are compared.
+	// ComparesTime reports whether to compare the modification times at a path. If it is nil, Diff
+	// compares them at all paths.
 	ComparesTime func(path string, a, b Entry) bool
 	// IgnoreNlink ignores the link counts of files.
 	IgnoreNlink bool
 }
 
 // Diff returns one line for each difference between a and b: first the paths that only a has, then
-// those that b has, each in their order.
+// the differences at paths that b has, both in bytewise order of the paths.
 func Diff(a, b Listing, o Options) []string {
 	var lines []string
 	for _, path := range slices.Sorted(maps.Keys(a)) {

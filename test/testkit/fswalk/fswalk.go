@@ -25,15 +25,15 @@ type Entry struct {
 	Mode   uint32 // as in st_mode
 	UID    uint32
 	GID    uint32
-	Nlink  uint64 // 0 for directories
-	Rdev   uint64 // of devices
+	Nlink  uint64 // number of hard links; 0 for directories
+	Rdev   uint64 // device number of a character or block device
 	Size   int64  // of files and symlinks, in bytes
 	Sec    int64  // modification time
 	Nsec   int64
 	Link   string            // target of a symlink
 	SHA256 string            // of a file's content, hexadecimal
 	Xattrs map[string]string // if a value cannot be read: "!" and the error
-	Group  string            // the first path with the same inode; empty for files with one link
+	Group  string            // the first path that Walk found with the same inode; empty if Nlink is 1
 }
 
 // IsDir reports whether the entry is a directory.
@@ -89,7 +89,7 @@ func (w *walker) walk(p string) error {
 	return nil
 }
 
-// fill sets the attributes that Lstat does not return, or returns only for some types.
+// fill sets the attributes that only some types have, and those that Lstat does not return.
 func (w *walker) fill(e *Entry, p string, st *unix.Stat_t) (err error) {
 	full := w.root + "/" + p
 	if !e.IsDir() {

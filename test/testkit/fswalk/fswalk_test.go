@@ -39,21 +39,23 @@ func TestWalk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(got) != 7 || !got["."].IsDir() {
-		t.Fatalf("got %v", got)
+		t.Fatalf("got %v, want the root, which is a directory, and 6 entries", got)
 	}
 	f := got["d/f"]
 	const sum = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 	if f.SHA256 != sum || f.Size != 5 || f.Nlink != 3 || f.Sec != 5 || f.Nsec != 7 || f.Mode != unix.S_IFREG|0o640 {
-		t.Errorf("got %+v", f)
+		t.Errorf("file d/f: got %+v, want mode %#o, 5 bytes, 3 links, time 5.000000007 and SHA-256 %s",
+			f, unix.S_IFREG|0o640, sum)
 	}
 	if f.Group != "a" || got["d/g"].Group != "a" || got["a"].Group != "a" || got["p"].Group != "" {
-		t.Errorf("groups %q, %q, %q", f.Group, got["d/g"].Group, got["a"].Group)
+		t.Errorf("groups of d/f, d/g, a and p: got %q, %q, %q, %q; want %q three times, and none",
+			f.Group, got["d/g"].Group, got["a"].Group, got["p"].Group, "a")
 	}
 	if l := got["l"]; l.Link != "d/f" || l.Size != 3 || l.SHA256 != "" {
-		t.Errorf("got %+v", l)
+		t.Errorf("symlink l: got %+v, want the target d/f, size 3 and no SHA-256", l)
 	}
 	if x := got["d"].Xattrs; len(x) != 1 || x["user.x"] != "1" {
-		t.Errorf("got %q", x)
+		t.Errorf("attributes of d: got %q, want only user.x with the value 1", x)
 	}
 }
 
@@ -83,7 +85,7 @@ func TestDiffReportsEveryAttribute(t *testing.T) {
 		change(&e)
 		b["d/f"] = e
 		if lines := Diff(a, b, Options{}); len(lines) != 1 || !strings.HasPrefix(lines[0], `"d/f": `+word) {
-			t.Errorf("%s: %q", word, lines)
+			t.Errorf("differences after %s of d/f has changed: got %q, want one, which names it", word, lines)
 		}
 	}
 	b := maps.Clone(a)
@@ -91,7 +93,7 @@ func TestDiffReportsEveryAttribute(t *testing.T) {
 	b["q"] = Entry{}
 	if lines := Diff(a, b, Options{}); len(lines) != 2 || !strings.Contains(lines[0], `"p": only in the first`) ||
 		!strings.Contains(lines[1], `"q": only in the second`) {
-		t.Errorf("got %q", lines)
+		t.Errorf("got differences %q, want: p only in the first, q only in the second", lines)
 	}
 }
 
@@ -100,6 +102,6 @@ func TestDiffOptions(t *testing.T) {
 	b := Listing{"f": {Sec: 2, Nlink: 1}}
 	o := Options{IgnoreNlink: true, ComparesTime: func(string, Entry, Entry) bool { return false }}
 	if lines := Diff(a, b, o); len(lines) != 0 {
-		t.Errorf("got %q", lines)
+		t.Errorf("got differences %q of ignored link counts and times, want none", lines)
 	}
 }

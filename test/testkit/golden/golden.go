@@ -1,5 +1,5 @@
-// Package golden compares what tests make with files in their directories testdata. If the
-// environment variable UPDATE_GOLDEN is set, it writes these files.
+// Package golden compares the output of a test with a file in the testdata directory of the test's
+// package. If the environment variable UPDATE_GOLDEN is set, it writes that file first.
 package golden
 
 import (
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Compare fails the test unless a file in testdata has the content got. It shows the first line
-// that differs.
+// Compare fails the test unless the file testdata/name has the content got. The failure shows the
+// first line that differs.
 func Compare(t testing.TB, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -34,5 +34,5 @@ func Compare(t testing.TB, name, got string) {
 			return
 		}
 	}
-	t.Errorf("%s: %d bytes, want %d", path, len(got), len(want))
+	t.Errorf("%s: got %d bytes, want %d; the lines that both have are equal", path, len(got), len(want))
 }

@@ -33,7 +33,7 @@ func Build(t *testing.T, commit string) (lighter string) {
 	return Compile(t, source)
 }
 
-// Git returns a git command that runs in this repository, also if another user owns it.
+// Git returns a git command that runs in this repository, even if another user owns the repository.
 func Git(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	return exec.Command("git", append([]string{"-c", "safe.directory=*", "-C", Module(t)}, args...)...)

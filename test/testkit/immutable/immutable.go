@@ -13,8 +13,8 @@ import (
 // immutableFlag is FS_IMMUTABLE_FL.
 const immutableFlag = 0x10
 
-// Dir makes a directory that contains a file. Until the test ends, neither can be deleted or moved,
-// not even by root.
+// Dir makes a directory that contains a file. Until the test ends, neither the directory nor the
+// file can be deleted, not even by root.
 func Dir(t *testing.T, path string) {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
@@ -32,7 +32,7 @@ func Dir(t *testing.T, path string) {
 }
 
 // Set sets or clears the immutable flag of a directory. Without root, it removes or restores write
-// permission, which has the same effect.
+// permission instead, so that entries of the directory cannot be deleted either.
 func Set(t *testing.T, path string, immutable bool) {
 	t.Helper()
 	if os.Geteuid() != 0 {

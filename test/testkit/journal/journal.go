@@ -1,6 +1,6 @@
-// Package journal makes a connection to the kernel look as if the kernel could not resend requests
-// (before Linux 6.9), so that the connection's next server keeps a journal. The kernel itself
-// behaves as before: it resends requests only if a server asks for that.
+// Package journal makes a FUSE connection look as if the kernel was older than Linux 6.9, and could
+// not resend requests. So the connection's next server keeps a journal. The kernel itself behaves
+// as before: it resends requests only if a server asks it to.
 package journal
 
 import (
@@ -15,7 +15,8 @@ import (
 	"lighter/node/fuse"
 )
 
-// size is a whole number of slots, in bytes. Only used slots take memory.
+// size is the size of a journal in bytes, a multiple of the size of a slot. Only used slots take
+// memory.
 const size = 16 << 20
 
 // New returns an empty journal, as a server keeps it beside its connection.
@@ -28,13 +29,14 @@ func New() (*os.File, error) {
 	return file, file.Truncate(size)
 }
 
-// State returns the state that the connection would have if the kernel could not resend.
+// State returns the state that a connection in state s would have if the kernel could not resend
+// requests.
 func State(s fuse.State) fuse.State {
 	s.Flags &^= gofuse.CAP_HAS_RESEND
 	return s
 }
 
-// Note changes the state in a keeper's note to the one that State returns.
+// Note returns a copy of a keeper's note, with the connection's state changed as by State.
 func Note(note []byte) ([]byte, error) {
 	fields := map[string]any{}
 	var kept struct{ State fuse.State }

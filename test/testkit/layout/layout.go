@@ -1,8 +1,7 @@
-// Package layout makes an OCI layout from another one by adding a layer. It takes milliseconds,
-// because existing layers are hard links. The result is reproducible.
+// Package layout makes an OCI layout from another one by adding a layer. This takes milliseconds,
+// because the new layout has hard links to the existing layers. The result is reproducible.
 //
-// It reads only layouts as test/setup makes them: with one image, whose layers are compressed with
-// gzip.
+// The package reads only layouts with a single image, such as those of test/setup.
 package layout
 
 import (
@@ -43,8 +42,8 @@ func (l *Layer) File(name string, content []byte) error {
 	return err
 }
 
-// Extend makes an OCI layout in the directory to. It has the image of the OCI layout from, with one
-// more layer, to which the function write adds the entries.
+// Extend makes an OCI layout in the directory to. Its image is the image of the OCI layout from,
+// with one more layer. The function write adds the entries of that layer.
 func Extend(from, to string, write func(*Layer) error) error {
 	if err := os.MkdirAll(filepath.Join(to, "blobs/sha256"), 0o755); err != nil {
 		return err
@@ -71,7 +70,8 @@ func Extend(from, to string, write func(*Layer) error) error {
 	return Write(to, manifest, config)
 }
 
-// WriteLayer writes a gzip-compressed layer into the layout, and returns its descriptor and diffID.
+// WriteLayer writes a layer, compressed with gzip, into the layout, and returns the layer's
+// descriptor and diffID. The function write adds the entries.
 func WriteLayer(layout string, write func(*Layer) error) (ocispec.Descriptor, digest.Digest, error) {
 	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}
 	temporary := filepath.Join(layout, "layer")
@@ -96,7 +96,7 @@ func WriteLayer(layout string, write func(*Layer) error) (ocispec.Descriptor, di
 	return d, digest.NewDigest(digest.SHA256, plain), os.Rename(temporary, Blob(layout, d))
 }
 
-// Write writes the config, the manifest and the index.
+// Write writes the config, the manifest and the index of a layout with one image.
 func Write(layout string, manifest ocispec.Manifest, config ocispec.Image) error {
 	var err error
 	if manifest.Config, err = writeBlob(layout, ocispec.MediaTypeImageConfig, config); err != nil {

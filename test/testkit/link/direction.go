@@ -17,13 +17,13 @@ type direction struct {
 	mu        sync.Mutex
 	changed   sync.Cond
 	ring      []byte
-	sentBytes int64     // bytes that were sent so far
-	received  int64     // bytes that arrived so far
-	segments  []segment // in flight, in order of arrival
+	sentBytes int64     // number of bytes that were sent so far
+	received  int64     // number of bytes that arrived so far
+	segments  []segment // segments in flight, in order of arrival
 	stopped   bool
 }
 
-// A segment is a run of bytes that arrived together.
+// A segment is a run of bytes that arrived at the proxy together.
 type segment struct {
 	end int64 // offset of the first byte after it, in the whole stream
 	due time.Time
@@ -58,8 +58,8 @@ func (d *direction) space() []byte {
 	}
 }
 
-// grow doubles a full ring, if its limits allow that. It does not modify the old ring, from which
-// bytes may still be sent.
+// grow doubles a full ring if maxBuffer and sharedBuffer allow it, and reports whether it did. It
+// does not modify the old ring, because bytes of the old ring may still be sent.
 func (d *direction) grow() bool {
 	size := int64(len(d.ring))
 	if 2*size > maxBuffer {

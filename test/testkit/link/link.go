@@ -1,11 +1,11 @@
 // Package link simulates the latency of a long network path on one machine. A TCP proxy forwards
-// each byte half a round trip after it arrived, in both directions. The first bytes of a connection
-// take one more round trip, like a TCP handshake.
+// each byte half a round trip after it arrived, in both directions. The first bytes that a client
+// sends take one more round trip, like a TCP handshake.
 //
-// It does not limit the bandwidth: its buffers (see the constants) hold more bytes than a link of 1
-// Gbit/s transfers in 25 ms. It models neither packet loss nor TCP slow start, so a real link is
-// slower in its first round trips. Timers fire within about 0.1 ms. BenchmarkProxy measures the CPU
-// time.
+// The proxy does not limit the bandwidth: the buffer of one direction (see the constants) can have
+// more bytes in flight than a link of 1 Gbit/s transfers in 25 ms. The proxy simulates neither
+// packet loss nor TCP slow start, so a real link is slower in its first round trips. Timers fire
+// within about 0.1 ms. BenchmarkProxy measures the CPU time.
 package link
 
 import (
@@ -22,7 +22,7 @@ const (
 	maxConnections = 4096      // at once; further clients wait to be accepted
 	minBuffer      = 64 << 10  // guaranteed buffer of one direction of a connection, in bytes
 	maxBuffer      = 8 << 20   // largest buffer of one direction of a connection
-	sharedBuffer   = 256 << 20 // for all buffers together, in addition to the guaranteed ones
+	sharedBuffer   = 256 << 20 // for the buffers of all connections, in addition to minBuffer of each
 )
 
 // dialTimeout bounds the connection to a server.

@@ -19,8 +19,8 @@ import (
 	"lighter/hub/objects"
 )
 
-// Run runs the suite. open returns an empty store; the suite closes it. scratch returns a directory
-// for files before they are published.
+// Run runs the suite. open returns an empty store, which the suite closes. scratch returns a
+// directory in which the suite stages files: Publish moves or deletes them.
 func Run(t *testing.T, open func(t *testing.T) *objects.Store, scratch func(t *testing.T) string) {
 	for name, test := range map[string]func(*suite){
 		"PublishAndRead": publishAndRead, "Replace": replace, "Delete": deleteObjects, "List": list,
@@ -45,7 +45,7 @@ type suite struct {
 	scratch string
 }
 
-// stage writes a file that is published under key.
+// stage writes b to a file that can be published under key.
 func (s *suite) stage(key string, b []byte) objects.Staged {
 	s.Helper()
 	file, err := os.CreateTemp(s.scratch, "staged")
@@ -125,7 +125,8 @@ func deleteObjects(s *suite) {
 	s.want(o, err, "c")
 }
 
-// list lists objects in the order of their keys, from any key on.
+// list checks that List returns the hub's objects in order of their keys, beginning after any key,
+// and no objects of other programs.
 func list(s *suite) {
 	want := []string{objects.IndexKey(chunk.Sum([]byte("b"))), objects.IndexKey(chunk.Sum([]byte("a"))),
 		objects.LayerKey("sha256:aa"), objects.LocationsKey(chunk.Sum([]byte("x"))), objects.PackKey(chunk.Sum(nil))}
@@ -146,7 +147,8 @@ func list(s *suite) {
 				s.Fatal(err)
 			}
 			if size := slices.Index(want, o.Key) + 1; o.Size != int64(size) || o.Time.Before(begun) {
-				s.Errorf("%s has %d bytes and is from %v, want %d", o.Key, o.Size, o.Time, size)
+				s.Errorf("%s has %d bytes and the time %v, want %d bytes and a time after %v", o.Key, o.Size, o.Time,
+					size, begun)
 			}
 			got = append(got, o.Key)
 		}
@@ -155,11 +157,11 @@ func list(s *suite) {
 		}
 	}
 	for range s.List(s.Context(), "") {
-		return // the caller may stop
+		return // a caller may stop before the end of the list
 	}
 }
 
-// deleteMany lists and deletes more objects than one request has.
+// deleteMany lists and deletes more objects than one request to a bucket can list or delete.
 func deleteMany(s *suite) {
 	const n = 1005
 	var files []objects.Staged
@@ -241,7 +243,7 @@ func units(s *suite) {
 	want := []string{"first unit", "second", "3"}
 	id, b := s.newPack(want...)
 	s.publish(objects.PackKey(id), b)
-	for range 2 { // with and without a cached table
+	for range 2 { // first without the pack's table in memory, then with it
 		if n, err := s.CountUnits(s.Context(), id); n != len(want) || err != nil {
 			s.Errorf("CountUnits = %d, %v, want %d", n, err, len(want))
 		}

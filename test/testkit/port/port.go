@@ -1,8 +1,8 @@
 // Package port chooses TCP ports for servers that tests start as other processes.
 //
-// Such a server listens only some time after its port was chosen. A port that the kernel chooses
-// can go to another socket meanwhile: to another test's server, or to an outgoing connection. This
-// package's ports are outside of the range from which the kernel chooses.
+// Such a server begins to listen some time after its port was chosen. If the kernel has chosen the
+// port, the kernel can meanwhile choose it for another socket, too: for another test's server, or
+// for an outgoing connection. This package's ports are outside of the kernel's range.
 package port
 
 import (
@@ -13,29 +13,30 @@ import (
 	"sync/atomic"
 )
 
-// Free ports are from first to last; net.ipv4.ip_local_port_range begins at 32768.
+// Ports are at least lowest and less than end. The kernel's range (net.ipv4.ip_local_port_range)
+// begins at 32768 by default.
 const (
-	first = 10_000
-	last  = 32_000
+	lowest = 10_000
+	end    = 32_000
 )
 
-// next begins at a random place, so that test processes that run at the same time choose different
-// ports.
+// next counts the ports that were tried. It begins at a random number, so that test processes that
+// run at the same time choose different ports.
 var next atomic.Uint32
 
-func init() { next.Store(rand.Uint32N(last - first)) }
+func init() { next.Store(rand.Uint32N(end - lowest)) }
 
-// Loopback returns an address on the loopback, HOST:PORT, at which nothing listens. It returns no
-// address twice, unless it has been called thousands of times.
+// Loopback returns an address on the loopback, HOST:PORT, at which nothing listens. A process gets
+// no address twice before it has tried all ports.
 func Loopback() (string, error) {
 	var failed error
 	for range 1000 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+int(next.Add(1)%(last-first))))
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(lowest+int(next.Add(1)%(end-lowest))))
 		l, err := net.Listen("tcp", address)
 		if err == nil {
 			return address, l.Close()
 		}
 		failed = err
 	}
-	return "", errors.Join(errors.New("no port is free"), failed)
+	return "", errors.Join(errors.New("find a free port: none of 1000 ports can be used"), failed)
 }

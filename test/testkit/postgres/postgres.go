@@ -1,7 +1,7 @@
-// Package postgres runs Debian's PostgreSQL 15 for tests, as "test/setup postgres" installs it. The
-// server is a real one, with its usual settings but for the number of connections, on a loopback
-// port and in a directory of its own. The package needs root: PostgreSQL refuses to run as root, so
-// the package starts it as another user.
+// Package postgres runs Debian's PostgreSQL 15 for tests, as "test/setup postgres" installs it.
+// Each server has its own directory, and listens on its own loopback port. Its settings are the
+// defaults, but it accepts more connections. The package needs root: PostgreSQL refuses to run as
+// root, so the package starts it as another user.
 package postgres
 
 import (
@@ -29,8 +29,8 @@ import (
 
 const (
 	programs     = "/usr/lib/postgresql/15/bin"
-	startTimeout = time.Minute
-	// maxConnections suffices for some twenty processes of hubs.
+	startTimeout = time.Minute // until a started server has to answer
+	// maxConnections suffices for about twenty processes of hubs.
 	maxConnections = "400"
 )
 
@@ -60,7 +60,7 @@ func New() (s *Server, err error) {
 	if s.user, err = account(); err != nil {
 		return nil, err
 	}
-	if s.dir, err = os.MkdirTemp("", "postgres-"); err != nil { // T.TempDir is closed to other users
+	if s.dir, err = os.MkdirTemp("", "postgres-"); err != nil { // other users cannot enter T.TempDir
 		return nil, err
 	}
 	defer func() {
@@ -95,12 +95,12 @@ func New() (s *Server, err error) {
 // Close ends the server and deletes its databases.
 func (s *Server) Close() {
 	s.Kill()
-	_ = os.RemoveAll(s.dir) // in a temporary directory
+	_ = os.RemoveAll(s.dir) // leftovers in the system's temporary directory do no harm
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-// account returns the user of the server: the one that Debian's package has made.
+// account returns the user that runs the server: Debian's package has made this user.
 func account() (*syscall.Credential, error) {
 	u, err := user.Lookup("postgres")
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Server) command(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run starts the server after Kill, and waits until it answers.
+// Run starts the server, also again after Kill, and waits until it answers.
 func (s *Server) Run() error {
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -156,12 +156,13 @@ func (s *Server) ping() error {
 	return db.PingContext(ctx)
 }
 
-// Kill ends the server at once, as a crash of its machine would. Run recovers its databases.
+// Kill ends the server at once, without a checkpoint, as a crash does. When Run starts the server
+// again, the server recovers its databases.
 func (s *Server) Kill() {
 	if s.cmd == nil || s.cmd.Process == nil {
 		return
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGQUIT) // its children end with it; SIGKILL would leave them
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT) // also ends the server's children, unlike SIGKILL
 	_ = s.cmd.Wait()
 	s.cmd = nil
 }
@@ -208,7 +209,7 @@ func execute(database, statements string) error {
 	return nil
 }
 
-// Deadlocks returns what the server's log says of deadlocks that the server has found.
+// Deadlocks returns the lines of the server's log that report deadlocks.
 func (s *Server) Deadlocks() (string, error) {
 	log, err := os.ReadFile(filepath.Join(s.dir, "log"))
 	if err != nil {

@@ -12,9 +12,10 @@ import (
 	"testing"
 )
 
-// Proxy is between hubs and a server. It can cut a connection after the server has committed a
-// transaction and before the client hears of it: the client cannot know whether it has happened. It
-// can also be silent, as a network that loses all packets.
+// Proxy is a TCP proxy between hubs and a server. It can close a connection after the server has
+// committed a transaction and before the client has the answer: then the client cannot know whether
+// the transaction was committed. It can also forward nothing more, like a network that loses all
+// packets.
 type Proxy struct {
 	// Source is the database's URL through the proxy.
 	Source string
@@ -26,8 +27,9 @@ type Proxy struct {
 	ended  chan struct{} // closed when the test ends
 }
 
-// StartProxy starts a proxy for a database, which runs until the test ends. cut is called for each
-// COMMIT, and says whether its answer is cut off.
+// StartProxy starts a proxy for a database. The proxy runs until the test ends. It calls cut for
+// each COMMIT. If cut returns true, the proxy closes the connection instead of forwarding the
+// answer to the COMMIT.
 func StartProxy(t testing.TB, source string, cut func() bool) *Proxy {
 	t.Helper()
 	u, err := url.Parse(source)
@@ -57,7 +59,7 @@ func StartProxy(t testing.TB, source string, cut func() bool) *Proxy {
 	return p
 }
 
-// Cuts returns how many answers were cut off.
+// Cuts returns the number of COMMITs for which cut has returned true.
 func (p *Proxy) Cuts() int64 { return p.cuts.Load() }
 
 // Silence makes the proxy forward nothing more.
@@ -71,7 +73,7 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	var cutting atomic.Bool // the server's next bytes are the answer that is cut off
+	var cutting atomic.Bool // whether to close the connection when the server answers
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -93,10 +95,10 @@ func (p *Proxy) serve(client net.Conn) {
 }
 
 const (
-	sslRequest  = 80877103 // codes in messages without a type
-	maxMessage  = 64 << 20
-	queryType   = 'Q'
-	headerBytes = 5 // of a message: type and length
+	sslRequest  = 80877103 // the code in the message SSLRequest, which has no type
+	maxMessage  = 64 << 20 // longest message of a client, in bytes
+	queryType   = 'Q'      // the type of a message with SQL
+	headerBytes = 5        // length of a message's header: one byte for the type, four for the length
 )
 
 // forward copies the client's messages to the server.
@@ -111,7 +113,7 @@ func (p *Proxy) forward(client io.Reader, server io.Writer, cutting *atomic.Bool
 		}
 		length := binary.BigEndian.Uint32(header[len(header)-4:])
 		if length < 4 || length > maxMessage {
-			return fmt.Errorf("a message of %d bytes", length)
+			return fmt.Errorf("read a client's message: its length is %d bytes, want 4 to %d", length, maxMessage)
 		}
 		body := make([]byte, length-4)
 		if _, err := io.ReadFull(client, body); err != nil {
@@ -133,7 +135,7 @@ func (p *Proxy) forward(client io.Reader, server io.Writer, cutting *atomic.Bool
 	}
 }
 
-// isSilent reports whether nothing more is forwarded. Then it waits for the end of the test.
+// isSilent reports whether Silence was called. If so, it returns only when the test has ended.
 func (p *Proxy) isSilent() bool {
 	if p.silent.Load() {
 		<-p.ended

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// By runs fn and returns what it printed.
+// By runs fn and returns what was printed meanwhile.
 func By(t testing.TB, fn func()) (stdout, stderr string) {
 	t.Helper()
 	outs := [2]*os.File{os.Stdout, os.Stderr}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Faults are the faults of a server, by name.
+// Faults has each kind of fault by its name.
 var Faults = map[string]Fault{"unavailable": unavailable, "cut": cut, "lost": lost, "hangs": hang, "slow": slow}
 
 // unavailable answers 503.
@@ -18,7 +18,8 @@ func unavailable(w http.ResponseWriter, _ *http.Request, _ http.HandlerFunc) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// cut sends half of the answer's body. An answer without a body is lost.
+// cut sends half of the answer's body, and closes the connection. If the body is shorter than 2
+// bytes, cut sends nothing.
 func cut(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
 	answer := httptest.NewRecorder()
 	forward(answer, req)
@@ -30,24 +31,24 @@ func cut(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
 	panic(http.ErrAbortHandler)
 }
 
-// lost does what a request asks for, and loses the answer.
+// lost forwards a request to the server, and closes the connection instead of answering.
 func lost(_ http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
 	forward(httptest.NewRecorder(), req)
 	panic(http.ErrAbortHandler)
 }
 
-// hang accepts a request and never answers it.
+// hang reads a request and never answers it.
 func hang(_ http.ResponseWriter, req *http.Request, _ http.HandlerFunc) {
 	_, _ = io.Copy(io.Discard, req.Body)
 	<-req.Context().Done()
 }
 
-// The rate of slow, in bytes per second, and the pause between two pieces. The kernel holds up to
-// 3 MB that the proxy has not read, which takes less than half a second.
+// The kernel buffers up to 3 MB that a client has sent and the proxy has not read. At slowRate the
+// proxy reads them in less than half a second.
 const (
-	slowRate  = 8 << 20
-	slowPause = 50 * time.Millisecond
-	slowPiece = int(slowRate * slowPause / time.Second)
+	slowRate  = 8 << 20                                 // of slow, in bytes per second
+	slowPause = 50 * time.Millisecond                   // between two pieces
+	slowPiece = int(slowRate * slowPause / time.Second) // longest piece, in bytes
 )
 
 // slow transfers bodies slowly, in both directions.
@@ -80,17 +81,18 @@ func (w slowAnswer) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// First returns a fault that happens to the first of equal requests.
+// First returns a Fault that applies fault to the first request with each method and URL, and
+// forwards later requests.
 func First(fault Fault) Fault {
 	var mu sync.Mutex
-	seen := map[string]bool{}
+	requested := map[string]bool{} // by method and URL
 	return func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
 		key := req.Method + " " + req.RequestURI
 		mu.Lock()
-		again := seen[key]
-		seen[key] = true
+		isRepeated := requested[key]
+		requested[key] = true
 		mu.Unlock()
-		if again {
+		if isRepeated {
 			forward(w, req)
 			return
 		}
@@ -98,7 +100,7 @@ func First(fault Fault) Fault {
 	}
 }
 
-// Every returns a fault that happens to each nth request.
+// Every returns a Fault that applies fault to every nth request, and forwards the others.
 func Every(n int64, fault Fault) Fault {
 	var requests atomic.Int64
 	return func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {

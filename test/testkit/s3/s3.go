@@ -26,7 +26,7 @@ const (
 	accessKey    = "lighter"
 	secretKey    = "secret of the test's server"
 	region       = "us-east-1"
-	startTimeout = time.Minute
+	startTimeout = time.Minute // until a started server has to answer
 )
 
 // Server is an S3 server.
@@ -117,13 +117,13 @@ func (s *Server) Close() {
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
 	}
-	_ = os.RemoveAll(s.dir) // in a temporary directory
+	_ = os.RemoveAll(s.dir) // leftovers in the system's temporary directory do no harm
 }
 
-// Bucket makes an empty bucket and returns its URL.
+// Bucket makes the empty bucket number n and returns its URL.
 func (s *Server) Bucket(n int) (string, error) {
 	name := "bucket-" + strconv.Itoa(n)
-	if err := os.Mkdir(s.Dir(name), 0o755); err != nil { // the server's bucket is a directory
+	if err := os.Mkdir(s.Dir(name), 0o755); err != nil { // the server stores a bucket as a directory
 		return "", err
 	}
 	q := url.Values{"region": {region}, "endpoint": {"http://" + s.address}, "use_path_style": {"true"}}
@@ -134,7 +134,7 @@ func (s *Server) Bucket(n int) (string, error) {
 // answer to w.
 type Fault func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc)
 
-// proxyBuffer bounds the bytes of a connection that a Proxy has not read.
+// proxyBuffer is the size in bytes of the kernel's receive buffer of a connection to a Proxy.
 const proxyBuffer = 64 << 10
 
 // Proxy starts an HTTP proxy in front of a bucket's server, and returns the bucket's URL through
@@ -152,15 +152,15 @@ func Proxy(bucket string, fault Fault) (through string, proxy *httptest.Server, 
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(server)
-			r.Out.Host = r.In.Host // which the client has signed
+			r.Out.Host = r.In.Host // the client's signature covers the host
 		},
-		ErrorLog: log.New(io.Discard, "", 0), // about clients that have gone
+		ErrorLog: log.New(io.Discard, "", 0), // the errors are about closed connections
 	}
 	proxy = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		fault(w, req, forward.ServeHTTP)
 	}))
 	proxy.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		_ = conn.(*net.TCPConn).SetReadBuffer(proxyBuffer) // with a larger one, slow may be too slow
+		_ = conn.(*net.TCPConn).SetReadBuffer(proxyBuffer) // a large buffer makes the fault slow even slower
 		return ctx
 	}
 	proxy.Start()

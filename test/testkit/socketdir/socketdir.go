@@ -1,4 +1,5 @@
-// Package socketdir makes temporary directories for Unix sockets, whose paths may have 107 bytes.
+// Package socketdir makes temporary directories for Unix sockets. The path of a Unix socket has at
+// most 107 bytes.
 package socketdir
 
 import (
@@ -6,7 +7,8 @@ import (
 	"testing"
 )
 
-// New is t.TempDir with a short path, which does not contain the test's name.
+// New makes a directory as t.TempDir does, but its path is short: it does not contain the test's
+// name.
 func New(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")

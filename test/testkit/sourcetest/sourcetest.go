@@ -38,8 +38,8 @@ type fixture struct {
 	chunks [][]byte
 }
 
-// lookup reads an answer, and returns an error unless it holds the chunk.
-func lookup(a store.Answer, ref chunk.Ref, want []byte) error {
+// checkAnswer reads an answer, and returns an error unless the answer contains the chunk.
+func checkAnswer(a store.Answer, ref chunk.Ref, want []byte) error {
 	b, err := io.ReadAll(a.Body)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func lookup(a store.Answer, ref chunk.Ref, want []byte) error {
 		}
 	}
 	if !bytes.Equal(b, want) {
-		return errors.New("the answer holds other bytes than the chunk's")
+		return errors.New("the answer contains other bytes than the chunk's")
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func lookup(a store.Answer, ref chunk.Ref, want []byte) error {
 func (f fixture) fetch(t *testing.T) {
 	for i, ref := range f.refs {
 		ref.Unit = chunk.Unit{}
-		err := f.source.Fetch(t.Context(), ref, func(a store.Answer) error { return lookup(a, ref, f.chunks[i]) })
+		err := f.source.Fetch(t.Context(), ref, func(a store.Answer) error { return checkAnswer(a, ref, f.chunks[i]) })
 		if err != nil {
 			t.Errorf("Fetch of chunk %d: %v", i, err)
 		}
@@ -79,7 +79,7 @@ func (f fixture) fetchUnit(t *testing.T) {
 	}
 	for i, ref := range f.refs {
 		err := source.FetchUnit(t.Context(), ref.Unit,
-			func(a store.Answer) error { return lookup(a, ref, f.chunks[i]) })
+			func(a store.Answer) error { return checkAnswer(a, ref, f.chunks[i]) })
 		if err != nil {
 			t.Errorf("FetchUnit of the unit of chunk %d: %v", i, err)
 		}
@@ -98,7 +98,8 @@ func (f fixture) missing(t *testing.T) {
 	}
 }
 
-// refused checks that Fetch returns an InvalidError if take refuses every answer.
+// refused checks that Fetch returns an InvalidError if its callback take returns one for every
+// answer.
 func (f fixture) refused(t *testing.T) {
 	wrong := &chunk.InvalidError{What: "the answer", Err: errors.New("wrong")}
 	err := f.source.Fetch(t.Context(), f.refs[0], func(store.Answer) error { return wrong })
@@ -107,7 +108,8 @@ func (f fixture) refused(t *testing.T) {
 	}
 }
 
-// ended checks that Fetch returns any other error of take at once.
+// ended checks that Fetch calls take no more after take has returned any other error, and returns
+// this error.
 func (f fixture) ended(t *testing.T) {
 	full, calls := errors.New("no memory"), 0
 	err := f.source.Fetch(t.Context(), f.refs[0], func(store.Answer) error { calls++; return full })
@@ -122,7 +124,7 @@ func (f fixture) concurrent(t *testing.T) {
 		for range 8 {
 			work.Go(func() {
 				err := f.source.Fetch(t.Context(), ref,
-					func(a store.Answer) error { return lookup(a, ref, f.chunks[i]) })
+					func(a store.Answer) error { return checkAnswer(a, ref, f.chunks[i]) })
 				if err != nil {
 					t.Errorf("Fetch of chunk %d: %v", i, err)
 				}
@@ -154,6 +156,6 @@ func (f fixture) units(t *testing.T) {
 	cancel()
 	if err := units.Share().Read(ctx, f.refs[0], 0, make([]byte, 1), nil); err != nil &&
 		!errors.Is(err, context.Canceled) {
-		t.Errorf("Read with a context that has ended: got %v, want %v", err, context.Canceled)
+		t.Errorf("Read with a context that has ended: got %v, want no error or %v", err, context.Canceled)
 	}
 }

@@ -66,7 +66,7 @@ func oddNames() []Chain {
 func oddLinks() []Chain {
 	loop := Of(Symlink("a", "b"), Symlink("b", "a"))
 	// pathOf returns a layer with a file whose path leads through n links. containerd follows at
-	// most 255.
+	// most 255 links.
 	pathOf := func(n int) []byte {
 		items := []Item{Dir("end")}
 		for i := range n - 1 {
@@ -75,7 +75,7 @@ func oddLinks() []Chain {
 		return Of(append(items, Symlink(fmt.Sprint("l", n-1), "end"), File("l0/f", "x"))...)
 	}
 	// lookup returns a layer with a path in which the kernel itself has to follow n links. The
-	// kernel follows at most 40.
+	// kernel follows at most 40 links.
 	lookup := func(n int) []byte {
 		items := []Item{Dir("end/l"), Symlink("a", "k0/l")}
 		for i := range n {
@@ -172,7 +172,7 @@ func oddHardLinks() []Chain {
 	}
 }
 
-// capV2 is a value of security.capability: cap_net_raw, effective.
+// capV2 returns a value of security.capability in version 2: cap_net_raw, effective.
 func capV2() string {
 	return "\x01\x00\x00\x02\x00\x20\x00\x00" + strings.Repeat("\x00", 12)
 }

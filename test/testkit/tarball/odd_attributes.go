@@ -71,6 +71,7 @@ type ace struct {
 	id        uint32
 }
 
+// Tags of entries of a POSIX ACL, as in linux/posix_acl.h.
 const (
 	userObj = 1 << iota
 	user
@@ -80,6 +81,7 @@ const (
 	other
 )
 
+// list returns the value of an extended attribute that contains an ACL.
 func list(entries ...ace) string {
 	b := []byte{2, 0, 0, 0}
 	for _, e := range entries {

@@ -1,5 +1,5 @@
-// Package tarball writes arbitrary tar streams for tests, also invalid ones: Of(Dir("a"),
-// File("a/b", "hello"), Whiteout("a/c")).
+// Package tarball writes tar streams for tests, valid and invalid ones. For example,
+// Of(Dir("a"), File("a/b", "hello"), Whiteout("a/c")) is a layer with three entries.
 //
 // It does not use archive/tar, which refuses to write the entries of hostile layers: numbers that
 // overflow their field, wrong sizes, names outside the root. It validates nothing.
@@ -66,7 +66,7 @@ type Entry struct {
 	Records  [][2]string // PAX records: key, value
 	Content  string
 	Long     bool // write long names as GNU's L and K entries, not as PAX records
-	Sparse   bool // has GNU.sparse records: the header has the size of Content
+	Sparse   bool // for an entry with GNU.sparse records: the header has the length of Content, not Size
 }
 
 // An Option changes an entry.
@@ -97,7 +97,7 @@ func PAX(key, value string) Option {
 // Xattr adds an extended attribute.
 func Xattr(name, value string) Option { return PAX("SCHILY.xattr."+name, value) }
 
-// Claim sets the size in the header, which may differ from the size of the content.
+// Claim sets the size in the header. The size may differ from the length of the content.
 func Claim(size int64) Option { return func(e *Entry) { e.Size = size } }
 
 // Device sets the device number of an entry of any type.

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestArchiveTarReadsIt checks with archive/tar the entries that archive/tar can read but not
-// write.
+// TestArchiveTarReadsIt checks that archive/tar reads from a stream what a test has put into its
+// entries. archive/tar could not write all of these entries.
 func TestArchiveTarReadsIt(t *testing.T) {
 	long := strings.Repeat("long/", 40) + "name"
 	r := tar.NewReader(bytes.NewReader(Of(
@@ -30,27 +30,27 @@ func TestArchiveTarReadsIt(t *testing.T) {
 	h := next()
 	if h.Name != "a" || h.Mode != 0o4755 || h.Uid != 1<<40 || h.Gid != -5 || h.ModTime.Unix() != -3 ||
 		h.PAXRecords["SCHILY.xattr.user.x"] != "=\n" {
-		t.Errorf("got %+v", h)
+		t.Errorf("file a: got %+v, want mode 4755, owner 1<<40:-5, time -3 and the attribute user.x", h)
 	}
 	if content, err := io.ReadAll(r); err != nil || string(content) != "hello" {
-		t.Errorf("got %q, %v", content, err)
+		t.Errorf("content of file a: got %q (%v), want %q", content, err, "hello")
 	}
 	if h = next(); h.Typeflag != tar.TypeDir || h.Name != "d/" || h.ModTime.UnixNano() != 7e9+9 {
-		t.Errorf("got %+v", h)
+		t.Errorf("directory d: got %+v, want the name d/ and the time 7.000000009", h)
 	}
 	for range 2 {
 		if h = next(); h.Name != long || h.Linkname != long {
-			t.Errorf("got %+v", h)
+			t.Errorf("link with long names: got %+v, want %q twice", h, long)
 		}
 	}
 	if h = next(); h.Devmajor != -1 || h.Devminor != 1<<40 {
-		t.Errorf("got %+v", h)
+		t.Errorf("device c: got %+v, want the number -1, 1<<40", h)
 	}
 	if h = next(); h.Name != "d/.wh.e" {
-		t.Errorf("got %+v", h)
+		t.Errorf("whiteout: got %+v, want the name d/.wh.e", h)
 	}
 	if _, err := r.Next(); err != io.EOF {
-		t.Errorf("got %v", err)
+		t.Errorf("read after the last entry: got %v, want %v", err, io.EOF)
 	}
 }
 

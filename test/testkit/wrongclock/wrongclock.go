@@ -1,8 +1,9 @@
 // Package wrongclock makes the clock of a process wrong, as on a machine whose clock nobody has
 // set. Other processes are not affected, and neither is the monotonic clock.
 //
-// A Go program asks the vDSO for the time: code that the kernel maps into each process. Shift
-// replaces that code in this process. It contains machine code for amd64 only.
+// A Go program reads the time with a function of the vDSO: code that the kernel maps into each
+// process. Shift replaces this function in its own process. The replacement is machine code for
+// amd64, so Shift fails on other architectures.
 package wrongclock
 
 import (
@@ -57,7 +58,7 @@ func Shift(by time.Duration) error {
 	return errors.New("the vDSO has no clock_gettime")
 }
 
-// vdso returns the addresses between which the vDSO is.
+// vdso returns the range of addresses of the process's vDSO.
 func vdso() (start, end int64, err error) {
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"lighter/hub/catalog"
 )
 
-// A repository has the upstream layers that were added to it, each once for a source.
+// A repository has the upstream layers that were added to it, each of them once for each source.
 func testUpstreams(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	one := catalog.Upstream{Repository: "example.org/one", Digest: "layer", Size: 7}
@@ -33,8 +33,8 @@ func testUpstreams(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A blob is deleted only if nobody has touched it. One process deletes it, and meanwhile nobody can
-// touch it.
+// A process may delete a blob only if the blob was not touched since a given time. Meanwhile no
+// other process may delete the blob, and nobody can touch it.
 func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	b := c.Blobs
@@ -72,10 +72,10 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	begin("a", before, long, false)
 	a, may, err := b.BeginAny(ctx, "a", long) // whenever it was touched, but one process at a time
 	if err != nil || !may {
-		t.Errorf("begin to delete a touched blob: %t, %v", may, err)
+		t.Errorf("begin to delete a touched blob: got %t (%v), want true", may, err)
 	}
 	if _, may, err := b.BeginAny(ctx, "a", long); err != nil || may {
-		t.Errorf("begin to delete a blob at two processes: %t, %v", may, err)
+		t.Errorf("begin to delete a blob that another process is deleting: got %t (%v), want false", may, err)
 	}
 	must(t, b.End(ctx, a))
 	testLostDeletion(t, c)
@@ -83,7 +83,7 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	begin("b", later(), -time.Second, true)
 	must(t, b.Touch(ctx, []string{"b"}, 0))
 	begin("b", before, long, false)
-	// A touch within the interval changes nothing, but a forgotten blob is noted again.
+	// A touch within the interval does not update a blob's time, but it records a forgotten blob.
 	must(t, b.Forget(ctx, later()))
 	must(t, b.Touch(ctx, []string{"a"}, long))
 	begin("a", before, long, false)
@@ -108,8 +108,8 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A process that was stopped for longer than its right to delete a blob does not delete it, and
-// does not end the deletion by another process.
+// A process whose lease to delete a blob has ended does not delete the blob, and does not end the
+// deletion by another process.
 func testLostDeletion(t *testing.T, c *catalog.Catalog) {
 	t.Helper()
 	ctx := t.Context()

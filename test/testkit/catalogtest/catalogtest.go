@@ -116,10 +116,10 @@ func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) ca
 	return image
 }
 
-// TreeOf returns the tree of a chain that Publish has made.
+// TreeOf returns the ID of the tree that Publish gives to a chain.
 func TreeOf(chain string) chunk.ID { return chunk.Sum([]byte(chain)) }
 
-// begin queues an image and makes it active.
+// begin queues an image, claims its job, and makes the image active.
 func begin(t *testing.T, c *catalog.Catalog, name string) (catalog.Image, catalog.Job) {
 	t.Helper()
 	images, err := c.Name(t.Context(), name, []catalog.Image{queued(name)}, jobOf(name))
@@ -176,7 +176,7 @@ func publication(t *testing.T, c *catalog.Catalog, image catalog.Image, layers .
 
 func packOf(image string) chunk.ID { return chunk.Sum([]byte("pack of " + image)) }
 
-// states returns the digests and states of a name's images.
+// states returns the names, digests and states of a name's images, or of all images if name is "".
 func states(t *testing.T, c *catalog.Catalog, name string) string {
 	t.Helper()
 	images, err := c.Images(t.Context(), name)

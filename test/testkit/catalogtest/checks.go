@@ -13,7 +13,8 @@ import (
 	"lighter/wire"
 )
 
-// An interrupted check goes on where it stopped. A worker that has lost its job changes nothing.
+// An interrupted check continues at the place where it stopped. A worker that has lost its job
+// changes nothing.
 func testChecks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	job := func() catalog.Job {
@@ -65,7 +66,7 @@ func testObjects(t *testing.T, c *catalog.Catalog) {
 		{catalog.Records, map[chunk.ID]int64{x: -1, y: -1}},
 		{catalog.Locations, map[chunk.ID]int64{chunk.Sum([]byte("new")): 7,
 			chunk.Sum([]byte("locations of sha256:" + x.String() + "/sha256:" + y.String())): 0}},
-		{catalog.Packs, map[chunk.ID]int64{packOf("a"): 500, packOf("b"): 500, x: 9}}, // one is both
+		{catalog.Packs, map[chunk.ID]int64{packOf("a"): 500, packOf("b"): 500, x: 9}}, // pack a is a startup pack, too
 	} {
 		var got []chunk.ID
 		after := chunk.ID{}
@@ -104,7 +105,7 @@ func testObjects(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// While a backup has its lease, objects are held.
+// Objects are held while at least one backup has a lease.
 func testHolds(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	held := func(want bool) {
@@ -128,8 +129,8 @@ func testHolds(t *testing.T, c *catalog.Catalog) {
 	held(false)
 }
 
-// Locations that were made with the places of chunks from before a move are to be checked after it:
-// those of a publication, and those that were just renewed.
+// If chunks move after their places were read, the locations that were made from these places have
+// to be checked: locations of a publication, and locations that were just renewed.
 func testMovedMeanwhile(t *testing.T, c *catalog.Catalog) {
 	ctx, g := t.Context(), c.Garbage
 	l, claim := collecting(t, c)
@@ -159,7 +160,8 @@ func testMovedMeanwhile(t *testing.T, c *catalog.Catalog) {
 		}
 		must(t, g.SettleLocations(ctx, claim, l, moved[0], count.Moves, moved[0].Locations, 1))
 		if left := len(toCheck()); (left == 1) != isLate {
-			t.Errorf("a move after the look-up %t: %d locations to check after the renewal", isLate, left)
+			t.Errorf("chunks moved after the look-up: %t; locations to check after the renewal: %d, want 1 only if so",
+				isLate, left)
 		}
 	}
 
@@ -177,12 +179,14 @@ func testMovedMeanwhile(t *testing.T, c *catalog.Catalog) {
 		must(t, c.Publish(ctx, p))
 		isToCheck := slices.ContainsFunc(toCheck(), func(l catalog.MovedLayout) bool { return l.Tree == TreeOf(name) })
 		if isToCheck != isLate {
-			t.Errorf("a move after the look-up %t: new locations are to be checked: %t", isLate, isToCheck)
+			t.Errorf("chunks moved after the look-up: %t; new locations are to be checked: %t, want the same",
+				isLate, isToCheck)
 		}
 	}
 }
 
-// Another tree of the same format does not replace the tree of a chain, which a node may hold.
+// A publication cannot replace the tree of a chain by another tree of the same format, because a
+// node may hold the chain's tree.
 func testOtherTree(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -206,7 +210,7 @@ func testOtherTree(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// The number of a chunk, a pack or a unit is not used again when its row was removed. The marks of
+// The number of a chunk, a pack or a unit is not used again after its row was removed: the marks of
 // a collection, and the rows of layers, name chunks by their numbers.
 func testNumbers(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
@@ -224,7 +228,7 @@ func testNumbers(t *testing.T, c *catalog.Catalog) {
 			t.Fatalf("packs to remove: %+v, want one with one unit", packs)
 		}
 		numbers = [3]int64{known[id], packs[0].N, packs[0].Units[0].N}
-		if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, none, packs); n != 1 || err != nil {
+		if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, noneStuck, packs); n != 1 || err != nil {
 			t.Fatalf("removed %d packs, %v, want one", n, err)
 		}
 		return numbers

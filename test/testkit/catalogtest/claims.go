@@ -10,7 +10,8 @@ import (
 	"lighter/hub/catalog"
 )
 
-// An object is claimed by one publication. When its lease has ended, another one gets it.
+// An object is claimed by one publication at a time. When the lease of the claim has ended, another
+// publication can claim the object.
 func testObjectClaims(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	one := catalog.Claim{Owner: "p1/a", Keys: []string{"packs/1", "packs/2"}}
@@ -20,7 +21,7 @@ func testObjectClaims(t *testing.T, c *catalog.Catalog) {
 	if err := c.Claims.Acquire(ctx, two, long); !errors.Is(err, catalog.ErrClaimed) {
 		t.Errorf("claimed an object twice: %v, want ErrClaimed", err)
 	}
-	must(t, c.Claims.Acquire(ctx, three, long)) // nothing of two was claimed
+	must(t, c.Claims.Acquire(ctx, three, long)) // the refused claim two has claimed no object
 	must(t, c.Claims.Extend(ctx, one, -time.Second))
 	must(t, c.Claims.Release(ctx, three))
 	must(t, c.Claims.Acquire(ctx, two, long))
@@ -46,9 +47,9 @@ func testObjectClaims(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A transaction whose context ends has either happened, and reports no error, or has not happened.
-// Claims show it: a claim that was made in spite of an error would block others until its lease
-// ends.
+// A transaction whose context ends was either committed, and reports no error, or changes nothing.
+// The test uses claims: a claim that was committed in spite of an error would block later claims
+// until its lease ends.
 func testInterrupted(t *testing.T, c *catalog.Catalog) {
 	const lease, longest = time.Hour, 20 * time.Millisecond
 	interrupted := 0

@@ -13,10 +13,10 @@ import (
 	"lighter/wire"
 )
 
-// none says that no locations are stuck.
-var none = &catalog.Stuck{}
+// noneStuck says that no locations are stuck.
+var noneStuck = &catalog.Stuck{}
 
-// collecting returns the lease of a job that collects, and a claim of an object.
+// collecting returns the lease of a job for a collection, and a claim of an object.
 func collecting(t *testing.T, c *catalog.Catalog) (catalog.Lease, catalog.Claim) {
 	t.Helper()
 	ctx := t.Context()
@@ -35,7 +35,7 @@ func remove(t *testing.T, c *catalog.Catalog, names ...string) {
 	}
 }
 
-// consistent fails the test if the catalog contradicts itself.
+// consistent fails the test if the catalog finds inconsistencies between its tables.
 func consistent(t *testing.T, c *catalog.Catalog) {
 	t.Helper()
 	if found, err := c.Checks.Inconsistencies(t.Context()); err != nil || len(found) > 0 {
@@ -61,7 +61,8 @@ func removeDead(t *testing.T, c *catalog.Catalog, l catalog.Lease, claim catalog
 	must(t, errorOf(c.Garbage.ForgetLayers(ctx, claim, l, dead)))
 }
 
-// suspects returns the marks of all layers, and the use of the packs that have other chunks.
+// suspects returns the marks of the chunks of all layers, and the use of the packs that have
+// chunks without a mark, or units without chunks.
 func suspects(t *testing.T, c *catalog.Catalog) (*catalog.Marks, []catalog.PackUse) {
 	t.Helper()
 	marks, err := c.Garbage.MarkChunks(t.Context(), nil)
@@ -77,8 +78,8 @@ func suspects(t *testing.T, c *catalog.Catalog) (*catalog.Marks, []catalog.PackU
 	return marks, packs
 }
 
-// Collection removes what no image needs, from the top down, and nothing else. Before it removes
-// what was found dead, it checks again that it is dead.
+// A collection removes the trees, chains, layers and packs that no image needs, in this order, and
+// nothing else. Before it removes something that was found dead, it checks again that it is dead.
 func testCollection(t *testing.T, c *catalog.Catalog) {
 	ctx, g := t.Context(), c.Garbage
 	Publish(t, c, "keeps", "a", "b")
@@ -149,7 +150,7 @@ func testCollection(t *testing.T, c *catalog.Catalog) {
 	if n, _, err := g.ForgetPacks(ctx, claim, l, marks, stuck, packs); n != 0 || err != nil {
 		t.Errorf("removed %d packs, %v, want none: stuck locations name it", n, err)
 	}
-	if n, bytes, err := g.ForgetPacks(ctx, claim, l, marks, none, packs); n != 1 || bytes != 500 || err != nil {
+	if n, bytes, err := g.ForgetPacks(ctx, claim, l, marks, noneStuck, packs); n != 1 || bytes != 500 || err != nil {
 		t.Errorf("removed %d packs of %d bytes, %v", n, bytes, err)
 	}
 	if _, packs = suspects(t, c); len(packs) != 0 {
@@ -166,8 +167,8 @@ func testCollection(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A publication that refers to what collection has removed meanwhile fails, and changes nothing. A
-// pack whose chunks a new layer has is not removed.
+// A publication that refers to something that a collection has removed meanwhile fails, and changes
+// nothing. A pack is not removed if a new layer has one of its chunks.
 func testCollected(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	x := chunk.Sum([]byte("x"))
@@ -198,7 +199,7 @@ func testCollected(t *testing.T, c *catalog.Catalog) {
 	}
 	removeDead(t, c, l, claim)
 	marks, packs := suspects(t, c)
-	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, none, packs); n != 1 || err != nil {
+	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, noneStuck, packs); n != 1 || err != nil {
 		t.Fatalf("removed %d packs, %v, want one", n, err)
 	}
 	if after, err := c.Collections(ctx); err != nil || after.Removals <= before.Removals || after.Moves != 0 {
@@ -231,7 +232,8 @@ func testCollected(t *testing.T, c *catalog.Catalog) {
 	must(t, err)
 	p.Layers[0].Known = []int64{known[x]}
 	must(t, c.Publish(ctx, p))
-	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, none, packs); n != 0 || err != nil || len(packs) != 1 {
+	if n, _, err := c.Garbage.ForgetPacks(ctx, claim, l, marks, noneStuck, packs); n != 0 || err != nil ||
+		len(packs) != 1 {
 		t.Errorf("removed %d of %d packs, %v, want none: a new layer has the chunk", n, len(packs), err)
 	}
 	if unit, err := c.Unit(ctx, x); err != nil || unit.Pack != packOf("goes again") {
@@ -240,7 +242,8 @@ func testCollected(t *testing.T, c *catalog.Catalog) {
 	consistent(t, c)
 }
 
-// sparse returns the marks and the use of a pack of which one of two chunks is needed.
+// sparse makes a pack with two chunks, one of which is needed. It returns the marks, and the use of
+// the pack.
 func sparse(
 	t *testing.T, c *catalog.Catalog, l catalog.Lease, claim catalog.Claim,
 ) (*catalog.Marks, catalog.PackUse) {
@@ -269,8 +272,8 @@ func rewriting(from catalog.PackUse, claim catalog.Claim) *catalog.Rewriting {
 	return r
 }
 
-// The needed chunks of a rewritten pack are in the new pack at once. The old pack stays until no
-// locations name it, and then for a time.
+// When a pack was rewritten, its needed chunks are in the new pack at once. The old pack stays
+// until no locations name it, and for a given time after that.
 func testRewriting(t *testing.T, c *catalog.Catalog) {
 	ctx, g := t.Context(), c.Garbage
 	l, claim := collecting(t, c)
@@ -307,7 +310,7 @@ func testRewriting(t *testing.T, c *catalog.Catalog) {
 	for what, stuck := range map[string]*catalog.Stuck{
 		"other locations": {Layouts: []catalog.MovedLayout{other}},
 		"the pack":        {Layouts: layouts, Packs: map[chunk.ID]bool{pack.ID: true}},
-		"nothing":         none,
+		"nothing":         noneStuck,
 	} {
 		must(t, g.RetireRewritten(ctx, l, stuck))
 		if len(old(0)) > 0 {
@@ -318,7 +321,7 @@ func testRewriting(t *testing.T, c *catalog.Catalog) {
 	if got, err := c.Starts.Locations(ctx, TreeOf("a")); err != nil || got != renewed {
 		t.Errorf("locations %s, %v, want the renewed ones", got, err)
 	}
-	must(t, g.RetireRewritten(ctx, l, none))
+	must(t, g.RetireRewritten(ctx, l, noneStuck))
 	if len(old(long)) > 0 || len(old(0)) != 1 {
 		t.Errorf("packs that are no longer kept: %v within the time, %v after it", old(long), old(0))
 	}
@@ -367,7 +370,7 @@ func testLostCollection(t *testing.T, c *catalog.Catalog) {
 			return errorOf(g.ForgetLayers(ctx, claim, l, []string{"x"}))
 		},
 		"packs": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
-			return errorOf2(g.ForgetPacks(ctx, claim, l, marks, none, []catalog.PackUse{pack}))
+			return errorOf2(g.ForgetPacks(ctx, claim, l, marks, noneStuck, []catalog.PackUse{pack}))
 		},
 		"rewriting": func(ctx context.Context, l catalog.Lease, claim catalog.Claim) error {
 			return g.Rewrite(ctx, l, marks, rewriting(pack, claim))
@@ -388,7 +391,7 @@ func testLostCollection(t *testing.T, c *catalog.Catalog) {
 	}
 	for what, err := range map[string]error{
 		"note trees":  g.NoteUnserved(ctx, lost),
-		"retire":      g.RetireRewritten(ctx, lost, none),
+		"retire":      g.RetireRewritten(ctx, lost, noneStuck),
 		"keep result": g.SetLastCollection(ctx, lost, []byte(`{}`)),
 	} {
 		if !errors.Is(err, catalog.ErrLost) {

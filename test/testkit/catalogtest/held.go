@@ -85,8 +85,9 @@ func testHolders(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A report that exceeds a bound keeps what the holder had, and Others gets the rest. A known holder
-// can report as many trees as before.
+// If a report exceeds a bound, the holder keeps the trees that it had, and the holder
+// catalog.Others gets the other reported trees. A known holder can always report as many trees as
+// it has.
 func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -150,13 +151,13 @@ func testHeldBounds(t *testing.T, c *catalog.Catalog) {
 	}
 	must(t, report(catalog.HeldBounds{}, "n1", two))
 	if got, want := holders(), "[n1[b] "+catalog.Others+"[b c]]"; got != want {
-		t.Errorf("holders %s, want %s: what was replaced is not held", got, want)
+		t.Errorf("holders %s, want %s: a report replaces the trees of its holder", got, want)
 	}
 	must(t, report(catalog.HeldBounds{Holders: 2, Trees: 2}, "n2", three)) // Others does not count
 }
 
-// Invented holders that reach all bounds cannot keep a real one from holding a new tree, also after
-// the image was removed, nor from extending its lease.
+// If invented holders reach all bounds, a real holder can still extend its lease, and a new tree
+// that it reports is kept, even after the tree's image was removed.
 func testInventedHolders(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -198,8 +199,8 @@ func testInventedHolders(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// No holder expires within a lease after a time in which the hub did not run, or in a copy of the
-// catalog.
+// After a time in which the hub did not run, and in a copy of the catalog, no holder expires until
+// the length of a lease has passed.
 func testExpiryAfterAGap(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -226,8 +227,8 @@ func testExpiryAfterAGap(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A tree without an image stays for a while after its last holder was removed: until then the hub
-// announced it, so other nodes may have it.
+// A tree without an image stays for a while after its last holder was removed. Until the removal
+// the hub announced the tree, so other nodes may have it.
 func testReleasedTrees(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -235,10 +236,10 @@ func testReleasedTrees(t *testing.T, c *catalog.Catalog) {
 	setHeld(t, c, "n1", tree)
 	must(t, c.Remove(ctx, kind, "one", ""))
 	for what, release := range map[string]func(){
-		"a report":    func() { setHeld(t, c, "n1") },
-		"an expiry":   func() { must(t, errorOf(c.Holders.ExpireHolders(ctx, -time.Hour, 10))) },
-		"an oblivion": func() { must(t, c.Holders.ForgetHolder(ctx, "n1")) },
-		"no change":   nil,
+		"a report":  func() { setHeld(t, c, "n1") },
+		"an expiry": func() { must(t, errorOf(c.Holders.ExpireHolders(ctx, -time.Hour, 10))) },
+		"a removal": func() { must(t, c.Holders.ForgetHolder(ctx, "n1")) },
+		"no change": nil,
 	} {
 		setHeld(t, c, "n1", tree)
 		before, err := c.Garbage.UnservedTrees(ctx, 0)
@@ -258,7 +259,7 @@ func testReleasedTrees(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// The trees that are foreseen are those that are there when holders have expired.
+// ForeseeTrees returns the trees that UnservedTrees returns after the holders have expired.
 func testForeseenTrees(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	for _, key := range []string{"held", "free", "stays"} {
@@ -296,7 +297,8 @@ func testForeseenTrees(t *testing.T, c *catalog.Catalog) {
 		must(t, c.Garbage.NoteUnserved(ctx, l))
 		after := all(now)
 		if len(after) != 4 || !slices.Equal(after, foreseen) || slices.Equal(after, before) == expires {
-			t.Errorf("age %v: foreseen were\n%q, there are\n%q, before\n%q", age, foreseen, after, before)
+			t.Errorf("age %v: trees without an image are\n%q, foreseen were\n%q, and before there were\n%q",
+				age, after, foreseen, before)
 		}
 	}
 }

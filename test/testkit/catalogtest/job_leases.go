@@ -8,20 +8,20 @@ import (
 	"lighter/wire"
 )
 
-// When a lease has ended, another worker gets the job, and the first one can change nothing.
+// When a lease has ended, another worker gets the job, and the first worker can change nothing.
 func testLeases(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0)
 	first := claim(t, c, "x", "a")
 	must(t, errorOf(c.Jobs.Extend(ctx, first.Lease(), long, []byte("half"))))
 	if open, err := c.Jobs.Open(ctx, kind, "a"); err != nil || string(open.Progress) != "half" {
-		t.Errorf("open job %+v, %v", open, err)
+		t.Errorf("the open job: got %+v (%v), want the progress half", open, err)
 	}
 	wantNoJob(t, c, slots)
 	lose(t, c, first)
 	second := claim(t, c, "y", "a")
 	if second.Attempts != 2 || second.Fence <= first.Fence {
-		t.Errorf("claimed %+v after %+v", second, first)
+		t.Errorf("claimed %+v after %+v, want attempt 2 and a higher fence", second, first)
 	}
 	name := []catalog.Image{queued("a")}
 	now, _, err := c.Expect(ctx, name, "example.org/a", "superseded", catalog.Job{Kind: "other", Key: "a"})
@@ -86,8 +86,8 @@ func testAttempts(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// The worker of a job about a name changes the name only if the job was not added again, and has
-// no other owner.
+// The worker of a job about a name can change the name only if the job was not added again
+// meanwhile, and if no other worker has the job.
 func testNamesByJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	const about = "name"
@@ -123,7 +123,7 @@ func testNamesByJobs(t *testing.T, c *catalog.Catalog) {
 	change(catalog.Lease{}, nil) // a request has no job
 }
 
-// A layer is split by one worker.
+// A layer is claimed by at most one job, whose worker splits it.
 func testClaims(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0)
@@ -146,8 +146,8 @@ func testClaims(t *testing.T, c *catalog.Catalog) {
 	expect(a, "one", true)
 }
 
-// The images of a job end with it. A worker whose job is to be cancelled, or is about another root,
-// changes nothing.
+// The images of a job end with the job. A worker changes nothing if its job is to be cancelled, or
+// was added again for another root.
 func testJobImages(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	want := func(name, state string) {

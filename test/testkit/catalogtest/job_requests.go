@@ -10,19 +10,19 @@ import (
 	"lighter/wire"
 )
 
-// Jobs are cancelled, paused and resumed, whether they run or not.
+// Queued and running jobs can be cancelled, paused and resumed.
 func testJobRequests(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0)
 	if state, err := c.Jobs.Pause(ctx, n); err != nil || state != wire.JobPaused {
-		t.Fatalf("paused: %s, %v", state, err)
+		t.Fatalf("pause a queued job: got state %s (%v), want %s", state, err, wire.JobPaused)
 	}
 	wantNoJob(t, c, slots)
 	addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0) // it stays paused
 	wantNoJob(t, c, slots)
 	must(t, c.Jobs.Retry(ctx, n))
 	j := claim(t, c, "x", "a")
-	again := func(payload string, byUser bool) func() (string, error) {
+	add := func(payload string, byUser bool) func() (string, error) {
 		return func() (string, error) {
 			_, err := c.Jobs.Add(ctx, catalog.Job{Kind: kind, Key: "a", Payload: []byte(payload), ByUser: byUser}, 0)
 			return wire.JobRunning, err
@@ -36,34 +36,35 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 		want string
 	}{
 		{pause, wire.JobPause}, {retry, wire.JobAgain}, {pause, wire.JobPauseAgain}, {pause, wire.JobPauseAgain},
-		{again("", false), wire.JobPauseAgain}, {again("", true), wire.JobAgain}, {again("", false), wire.JobAgain},
-		{again("other", false), wire.JobRestart}, {again("other", true), wire.JobRestart}, {cancel, wire.JobCancel},
-		{pause, wire.JobCancel}, {again("other", false), wire.JobRestart}, {cancel, wire.JobCancel},
-	} { // the last request counts, although the worker has gone
+		{add("", false), wire.JobPauseAgain}, {add("", true), wire.JobAgain}, {add("", false), wire.JobAgain},
+		{add("other", false), wire.JobRestart}, {add("other", true), wire.JobRestart}, {cancel, wire.JobCancel},
+		{pause, wire.JobCancel}, {add("other", false), wire.JobRestart}, {cancel, wire.JobCancel},
+	} {
 		if state, err := step.ask(); err != nil || state != wire.JobRunning {
-			t.Errorf("request %d of a running job: %s, %v", i, state, err)
+			t.Errorf("state after request %d of a running job: got %s (%v), want %s", i, state, err, wire.JobRunning)
 		}
 		if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != step.want {
-			t.Errorf("request %d: %q, %v, want %s", i, request, err, step.want)
+			t.Errorf("what the worker is told after request %d: got %q (%v), want %s", i, request, err, step.want)
 		}
 	}
-	lose(t, c, j)
+	lose(t, c, j) // the last request, to cancel, is carried out without the worker
 	wantNoJob(t, c, slots)
 	if j, err := c.Jobs.Get(ctx, n); err != nil || j.State != wire.JobCancelled {
 		t.Errorf("job %+v, %v, want it cancelled", j, err)
 	}
 	if _, err := c.Jobs.Cancel(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
-		t.Errorf("cancelled an ended job: %v", err)
+		t.Errorf("cancel an ended job: %v, want ErrNotFound", err)
 	}
 	must(t, c.Jobs.Retry(ctx, n))
 	claim(t, c, "x", "a")
 	if err := c.Jobs.Retry(ctx, n); !errors.Is(err, catalog.ErrNotFound) {
-		t.Errorf("retried a running job: %v", err)
+		t.Errorf("retry a running job: %v, want ErrNotFound", err)
 	}
 }
 
-// A request for a paused job makes it run only if it comes from a user. A job that was requested
-// while it was asked to pause does not end with that attempt.
+// A paused job runs when it is added again only if a user adds it. If a running job is to be paused
+// and is added again, it is paused when its attempt has ended. If it is not added again, it ends
+// with the attempt.
 func testPausedJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	job := catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}
@@ -88,8 +89,8 @@ func testPausedJobs(t *testing.T, c *catalog.Catalog) {
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 }
 
-// A job that has ended, or was paused for long, loses its secret. The catalog knows that the job
-// had one.
+// A job that has ended, or was paused for long, loses its secret. The catalog remembers that the
+// job had a secret.
 func testSecrets(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	want := func(n int64, secret string, gone bool) {
@@ -119,7 +120,8 @@ func testSecrets(t *testing.T, c *catalog.Catalog) {
 	want(n, "", false)
 }
 
-// A job is withdrawn only if nobody else has added or claimed it. Otherwise it runs afterwards.
+// Withdraw removes a job only if, since it was added, nobody has claimed it or added it with another
+// payload. Otherwise the job runs as soon as possible, or once more if it is running.
 func testWithdrawnJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	one := catalog.Job{Kind: kind, Key: "a", Payload: []byte("1"), Postpones: true}
@@ -183,7 +185,7 @@ func testRetiredJobs(t *testing.T, c *catalog.Catalog) {
 		}
 	}
 	if n, err := c.Jobs.Retire(ctx, nil); n != 0 || err != nil {
-		t.Errorf("without kinds, %d jobs were cancelled (%v)", n, err)
+		t.Errorf("without kinds, %d jobs were cancelled (%v), want none", n, err)
 	}
 	for key, want := range map[string]string{"works": wire.JobRunning, "stopped": wire.JobCancelled,
 		"ended": wire.JobDone, "paused": wire.JobCancelled, "queued": wire.JobCancelled, "known": wire.JobQueued} {

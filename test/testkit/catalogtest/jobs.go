@@ -50,13 +50,13 @@ func end(t *testing.T, c *catalog.Catalog, j catalog.Job, o catalog.Outcome, wan
 	}
 }
 
-// lose makes a worker lose its job.
+// lose ends the lease of a job's worker.
 func lose(t *testing.T, c *catalog.Catalog, j catalog.Job) {
 	t.Helper()
 	must(t, errorOf(c.Jobs.Extend(t.Context(), j.Lease(), -time.Second, nil)))
 }
 
-// Jobs run by priority, then by time.
+// Jobs run in order of their priority, and those with equal priority in order of their time.
 func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	addJob(t, c, catalog.Job{Kind: kind, Key: "first", Payload: []byte("x"), Secret: []byte("s")}, 0)
 	addJob(t, c, catalog.Job{Kind: kind, Key: "later"}, long)
@@ -68,56 +68,55 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	claim(t, c, "a", "urgent")
 	first := claim(t, c, "a", "first")
 	if string(first.Payload) != "x" || string(first.Secret) != "s" || first.Attempts != 1 {
-		t.Errorf("claimed %+v", first)
+		t.Errorf("claimed %+v, want the payload x, the secret s and attempt 1", first)
 	}
 	claim(t, c, "a", "second")
 	c.ObserveCommits(func(context.Context, string, bool) {
-		t.Error("a look for jobs that finds none is a transaction")
+		t.Error("Claim without a job that can run has made a transaction, want none")
 	})
 	wantNoJob(t, c, slots)
 	c.ObserveCommits(func(context.Context, string, bool) {})
 	open, err := c.Jobs.List(t.Context(), false, 3)
 	if err != nil || len(open) != 3 || open[0].Key != "urgent" || open[0].State != wire.JobRunning {
-		t.Errorf("open jobs %+v, %v", open, err)
+		t.Errorf("open jobs: got %+v (%v), want three, the running job urgent first", open, err)
 	}
 	counts, err := c.Jobs.Count(t.Context())
 	if err != nil || counts[[2]string{kind, wire.JobRunning}] != 3 || counts[[2]string{kind, wire.JobQueued}] != 1 ||
 		counts[[2]string{"other", wire.JobQueued}] != 1 {
-		t.Errorf("counts %v, %v", counts, err)
+		t.Errorf("counts: got %v (%v), want 3 running and 1 queued, and 1 queued of another kind", counts, err)
 	}
 	// An ended job is no longer open, and has lost its secret.
 	end(t, c, first, catalog.Outcome{State: wire.JobFailed, Error: "reason"}, wire.JobFailed)
 	if j, err := c.Jobs.Get(t.Context(), first.N); err != nil || j.Error != "reason" || len(j.Secret) > 0 ||
 		string(j.Payload) != "x" {
-		t.Errorf("ended job %+v, %v", j, err)
+		t.Errorf("ended job: got %+v (%v), want the error reason, the payload x and no secret", j, err)
 	}
 	if _, err := c.Jobs.Open(t.Context(), kind, "first"); !errors.Is(err, catalog.ErrNotFound) {
-		t.Errorf("open job: %v, want ErrNotFound", err)
+		t.Errorf("look up an ended job among the open ones: %v, want ErrNotFound", err)
 	}
 	if ended, err := c.Jobs.List(t.Context(), true, 10); err != nil || len(ended) != 1 || ended[0].N != first.N {
-		t.Errorf("ended jobs %+v, %v", ended, err)
+		t.Errorf("ended jobs: got %+v (%v), want only job %d", ended, err, first.N)
 	}
 	if n, err := c.Jobs.Forget(t.Context(), long, 10); err != nil || n != 0 {
-		t.Errorf("forgot %d young jobs, %v", n, err)
+		t.Errorf("forgot %d jobs that ended within the hour (%v), want none", n, err)
 	}
 	if n, err := c.Jobs.Forget(t.Context(), -long, 10); err != nil || n != 1 {
 		t.Errorf("forgot %d old jobs, %v, want 1", n, err)
 	}
 }
 
-// There is one open job of a kind and key. A running job that is requested again runs a second
-// time.
+// A kind and key has at most one open job. A running job that is added again runs a second time.
 func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}, long)
 	if again := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("2"), Priority: 1}, 0); again != n {
-		t.Errorf("a second job %d beside %d", again, n)
+		t.Errorf("added a queued job again: got job %d, want %d", again, n)
 	}
 	j := claim(t, c, "x", "a")
 	if string(j.Payload) != "2" || j.Priority != 1 {
 		t.Errorf("claimed %+v, want the last payload and the highest priority", j)
 	}
 	if again := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("3")}, 0); again != n {
-		t.Errorf("a second job %d beside %d, which runs", again, n)
+		t.Errorf("added a running job again: got job %d, want %d", again, n)
 	}
 	wantNoJob(t, c, slots)
 	if request, err := c.Jobs.Extend(t.Context(), j.Lease(), long, nil); err != nil || request != wire.JobRestart {
@@ -125,7 +124,7 @@ func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 	}
 	end(t, c, j, catalog.Outcome{State: wire.JobFailed, Error: "old"}, wire.JobQueued)
 	if j = claim(t, c, "x", "a"); string(j.Payload) != "3" || j.Attempts != 1 {
-		t.Errorf("claimed again %+v", j)
+		t.Errorf("claimed again %+v, want the payload 3 and attempt 1", j)
 	}
 	end(t, c, j, catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 	if next := addJob(t, c, catalog.Job{Kind: kind, Key: "a"}, 0); next == n {
@@ -133,7 +132,7 @@ func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// Each job is given to one worker.
+// If several workers claim jobs at the same time, each job is given to one worker.
 func testContention(t *testing.T, c *catalog.Catalog) {
 	const jobs, workers = 40, 8
 	for i := range jobs {
@@ -170,8 +169,9 @@ func testContention(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A periodic job is queued once in each interval, however many processes look for it at the same
-// moment, and whatever the outcome of the last one was. It is not queued while one is paused.
+// A periodic job is queued once in each interval, however many processes call AddDue at the same
+// time, and whatever the outcome of the previous job was. It is not queued while the previous job
+// is paused.
 func testDueJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	waits := false
@@ -180,7 +180,7 @@ func testDueJobs(t *testing.T, c *catalog.Catalog) {
 		queued, after, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "daily"}, every)
 		must(t, err)
 		if (after > 0) != waits || waits && after > every {
-			t.Errorf("due after %v, want a time before the interval has passed: %t", after, waits)
+			t.Errorf("the next job is due after %v; want more than 0, and at most %v: %t", after, every, waits)
 		}
 		return queued
 	}
@@ -210,7 +210,7 @@ func testDueJobs(t *testing.T, c *catalog.Catalog) {
 		end(t, c, j, catalog.Outcome{State: outcome}, outcome)
 		waits = true
 		if add(time.Hour) {
-			t.Errorf("queued again before the interval has passed since one was %s", outcome)
+			t.Errorf("queued again before the interval has passed since the state %s of the previous job", outcome)
 		}
 		waits = false
 	}
@@ -220,9 +220,9 @@ func testDueJobs(t *testing.T, c *catalog.Catalog) {
 	open, err := c.Jobs.Open(ctx, kind, "daily")
 	must(t, err)
 	if _, err := c.Jobs.Pause(ctx, open.N); err != nil || add(-time.Hour) {
-		t.Errorf("queued beside a paused one (%v)", err)
+		t.Errorf("queued while the previous job is paused (%v)", err)
 	}
 	if other, _, err := c.Jobs.AddDue(ctx, catalog.Job{Kind: kind, Key: "other"}, time.Hour); err != nil || !other {
-		t.Errorf("a job with another key is queued: %t, %v", other, err)
+		t.Errorf("whether a job with another key is queued: got %t (%v), want true", other, err)
 	}
 }

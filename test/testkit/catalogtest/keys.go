@@ -9,8 +9,9 @@ import (
 	"lighter/hub/catalog"
 )
 
-// testKeys: of two processes that start together with keys of their own, the catalog accepts one.
-// It accepts other keys only together with one that has signed, or if it is told to forget those.
+// testKeys shows that the catalog accepts the keys of only one of two processes that start at the
+// same time with different keys. Later it accepts other keys only together with a key that it
+// knows, or after ForgetKeys.
 func testKeys(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	key := func(n byte) ed25519.PrivateKey {
@@ -21,11 +22,11 @@ func testKeys(t *testing.T, c *catalog.Catalog) {
 	known := func(want bool) {
 		t.Helper()
 		if got, err := c.HasKeys(ctx); err != nil || got != want {
-			t.Errorf("the catalog knows keys: %t, %v, want %t", got, err, want)
+			t.Errorf("whether the catalog knows keys: got %t (%v), want %t", got, err, want)
 		}
 	}
 	known(false)
-	first := 0 // the process whose key was accepted last
+	accepted := 0 // the process whose key was accepted in the last round
 	for range 10 {
 		must(t, c.ForgetKeys(ctx))
 		known(false)
@@ -36,16 +37,16 @@ func testKeys(t *testing.T, c *catalog.Catalog) {
 		}
 		both.Wait()
 		if errs[0] != nil {
-			first = 1
+			accepted = 1
 		} else {
-			first = 0
+			accepted = 0
 		}
-		if errs[first] != nil || !errors.Is(errs[1-first], catalog.ErrOtherKeys) {
-			t.Fatalf("two processes with keys of their own: %v, want ErrOtherKeys for one", errs)
+		if errs[accepted] != nil || !errors.Is(errs[1-accepted], catalog.ErrOtherKeys) {
+			t.Fatalf("two processes with different keys: got the errors %v, want one ErrOtherKeys", errs)
 		}
 		known(true)
 	}
-	ours, other := key(byte(first)), key(byte(1-first))
+	ours, other := key(byte(accepted)), key(byte(1-accepted))
 	for _, keys := range [][]ed25519.PrivateKey{{ours}, {ours, other}, {other}, {key(2), other}, {key(2)}} {
 		must(t, c.Resign(ctx, keys))
 	}

@@ -11,8 +11,8 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Large adds many rows to a catalog's database without the work that a hub would do for them. A hub
-// may run meanwhile. The rows are copies of others, with different keys.
+// Large adds many rows to a catalog's database without the work that a hub would do for them. The
+// rows are copies of existing rows, with different keys. A hub may run meanwhile.
 type Large struct {
 	db       *sql.DB
 	postgres bool
@@ -30,8 +30,8 @@ func OpenLarge(source string) (*Large, error) {
 			return nil, err
 		}
 		q := u.Query()
-		for _, way := range []string{"enable_seqscan", "enable_mergejoin", "enable_hashjoin"} {
-			q.Set(way, "off")
+		for _, method := range []string{"enable_seqscan", "enable_mergejoin", "enable_hashjoin"} {
+			q.Set(method, "off")
 		}
 		u.RawQuery = q.Encode()
 		driver, source = "pgx", u.String()
@@ -48,8 +48,8 @@ func (l *Large) Close() error { return l.db.Close() }
 
 // Fill adds copies of one ready image and of one ended job. images and jobs are the numbers of
 // copies. The catalog must have fewer than 1,000 images before. The image's copies are named
-// fill/1:1, fill/2:1 and so on. They share its objects, and have the digests, chains and trees that
-// CopyOf and CopyID return.
+// fill/1:1, fill/2:1 and so on. The copies share the image's objects, and have the digests, chains
+// and trees that CopyOf and CopyID return.
 func (l *Large) Fill(ctx context.Context, images, jobs int) error {
 	image := `(SELECT n FROM images WHERE name NOT LIKE 'fill/%' AND state = 'ready' ORDER BY n LIMIT 1)`
 	chains := `chain IN (SELECT chain FROM image_blobs WHERE chain <> '' AND image = ` + image + `)`

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// A table with at least manyRows rows is large.
+// A table is large if it has at least manyRows rows. A partial index is small if it has fewer.
 const manyRows = 1000
 
-// Plans says which statements read large tables as a whole.
+// Plans finds the statements for which the database reads all rows of a large table.
 type Plans struct {
 	*Large
-	tables []string            // large ones
-	small  map[string]struct{} // partial indexes of few rows
+	tables []string            // the large tables
+	small  map[string]struct{} // the small partial indexes
 }
 
-// Plans looks for the large tables and the small indexes of the database as it is now.
+// Plans returns the Plans for the large tables and small partial indexes that the database has now.
 func (l *Large) Plans(ctx context.Context) (*Plans, error) {
 	p := &Plans{Large: l, small: map[string]struct{}{}}
 	query := `SELECT name FROM sqlite_master WHERE type = 'table'`
@@ -39,6 +39,7 @@ func (l *Large) Plans(ctx context.Context) (*Plans, error) {
 	return p, p.findSmall(ctx)
 }
 
+// isLarge reports whether at least manyRows rows match. rows is the FROM clause of the query.
 func (l *Large) isLarge(ctx context.Context, rows string) (bool, error) {
 	n := 0
 	err := l.db.QueryRowContext(ctx, `SELECT COUNT(*) FROM (SELECT 1 FROM `+rows+
@@ -92,8 +93,8 @@ func (l *Large) texts(ctx context.Context, query string, args ...any) (texts []s
 	return texts, rows.Err()
 }
 
-// Scans returns the large tables that the database reads from one end to the other for a statement,
-// and its whole plan. A query that reads an index in order and ends at its LIMIT does not count.
+// Scans returns the large tables of which the database reads all rows for a statement, and the
+// statement's plan. A query that reads an index in order and ends at its LIMIT does not count.
 func (p *Plans) Scans(ctx context.Context, statement string, args []any) (tables []string, plan string, err error) {
 	if args == nil { // the statement was prepared
 		args = make([]any, strings.Count(statement, "?"))

@@ -9,8 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// For each name the catalog has the time when the name was last given to an image, even if the
-// image had it before, and the time when a node last used the image's tree.
+// For each name the catalog has two times: when the name was last given to an image, even if the
+// image had the name before; and when a node last used the image's tree.
 func testNameUses(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")

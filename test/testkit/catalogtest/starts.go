@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// layOut sets the startup packs of a tree, of 100 bytes each.
-func layOut(t *testing.T, c *catalog.Catalog, tree chunk.ID, packs ...chunk.ID) {
+// setLayout sets the startup packs of a tree, of 100 bytes each.
+func setLayout(t *testing.T, c *catalog.Catalog, tree chunk.ID, packs ...chunk.ID) {
 	t.Helper()
 	l := &catalog.Layout{Tree: tree, Locations: chunk.Sum(fmt.Append(nil, packs))}
 	for _, id := range packs {
@@ -34,18 +34,18 @@ func testLocations(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("locations of an unknown tree: %v, want ErrNotFound", err)
 	}
 	pack := chunk.Sum([]byte("pack"))
-	layOut(t, c, tree, pack)
+	setLayout(t, c, tree, pack)
 	second, err := c.Starts.Locations(ctx, tree)
 	must(t, err)
 	// Publishing a known tree again does not replace its locations.
 	Publish(t, c, "two", "a")
 	if got, err := c.Starts.Layout(ctx, tree); err != nil || got.Locations != second || len(got.Packs) != 1 ||
 		got.Packs[0].ID != pack {
-		t.Errorf("layout: %+v, %v", got, err)
+		t.Errorf("layout: got %+v (%v), want the locations %s and pack %s", got, err, second.Short(), pack.Short())
 	}
 	stale := &catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("stale")), Before: first}
 	if err := c.Starts.SetLayout(ctx, stale); !errors.Is(err, catalog.ErrChanged) {
-		t.Errorf("a layout instead of one that was replaced: %v, want ErrChanged", err)
+		t.Errorf("set a layout in place of a layout that was already replaced: %v, want ErrChanged", err)
 	}
 	for id, want := range map[chunk.ID]bool{first: false, second: true} {
 		if got, err := c.Starts.HasLocations(ctx, id); err != nil || got != want {
@@ -53,12 +53,13 @@ func testLocations(t *testing.T, c *catalog.Catalog) {
 		}
 	}
 	if known, err := c.HasPack(ctx, pack); err != nil || !known {
-		t.Errorf("the startup pack is known: %v, %v", known, err)
+		t.Errorf("whether the startup pack is known: got %v (%v), want true", known, err)
 	}
 }
 
-// Retired packs are dropped by age and, beyond a number of bytes, in the order in which they were
-// retired.
+// Retired returns the packs that were retired before a given time. If the other retired packs have
+// more than a given number of bytes, it also returns those that were retired first, but none that
+// were retired after a second given time.
 func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -68,7 +69,7 @@ func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 	var after []time.Time // after[i] is between the retirement of pack i-1 and that of pack i
 	for i := range byte(4) {
 		ids = append(ids, chunk.Sum([]byte{i}))
-		layOut(t, c, tree, ids[i])
+		setLayout(t, c, tree, ids[i])
 		time.Sleep(3 * time.Millisecond) // times have a resolution of a millisecond
 		after = append(after, time.Now())
 		time.Sleep(3 * time.Millisecond)
@@ -92,16 +93,16 @@ func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("case %d: %v, %v, want %v", i, got, err, test.want)
 		}
 	}
-	layOut(t, c, tree, ids[2]) // in use again
+	setLayout(t, c, tree, ids[2]) // in use again
 	if got, err := c.Starts.Retired(ctx, after[3], never, 1000, 10); err != nil || !slices.Equal(got, ids[:2]) {
-		t.Errorf("after one came back: %v, %v, want %v", got, err, ids[:2])
+		t.Errorf("retired packs after pack 2 is used again: got %v (%v), want %v", got, err, ids[:2])
 	}
-	layOut(t, c, TreeOf("b"), ids[2])
-	layOut(t, c, tree) // another tree still has the pack
+	setLayout(t, c, TreeOf("b"), ids[2])
+	setLayout(t, c, tree) // another tree still has the pack
 	must(t, c.Starts.DropRetired(ctx, catalog.Claim{}, ids))
 	if held, err := c.Starts.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 ||
 		held.Live != 100 {
-		t.Errorf("kept: %+v, %v, want one pack", held, err)
+		t.Errorf("packs after DropRetired: got %+v (%v), want one of 100 bytes, which is in use", held, err)
 	}
 }
 
@@ -114,8 +115,8 @@ func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
 	used := map[chunk.ID]time.Time{}
 	for i, name := range []string{"a", "b", "c"} {
 		Publish(t, c, name, name)
-		laidOut(t, c, TreeOf(name))
-		layOut(t, c, TreeOf(name), chunk.Sum([]byte("own "+name)), shared)
+		endLayout(t, c, TreeOf(name))
+		setLayout(t, c, TreeOf(name), chunk.Sum([]byte("own "+name)), shared)
 		used[TreeOf(name)] = begin.Add(time.Duration(i+1) * time.Hour)
 	}
 	must(t, c.Starts.Used(ctx, used, time.UnixMilli(0)))
@@ -129,9 +130,9 @@ func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
 	if use, err := c.Starts.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
 		t.Errorf("the evicted tree: %+v, %v, want it without startup packs", use, err)
 	}
-	laidOut(t, c, TreeOf("a"))
+	endLayout(t, c, TreeOf("a"))
 	use := map[chunk.ID]time.Time{TreeOf("a"): begin.Add(9 * time.Hour)}
-	must(t, c.Starts.Used(ctx, use, time.UnixMilli(1))) // lost too recently
+	must(t, c.Starts.Used(ctx, use, time.UnixMilli(1))) // the tree lost its packs too recently
 	if use, err := c.Starts.TreeUse(ctx, TreeOf("a")); err != nil || use.Lost.IsZero() {
 		t.Errorf("used too soon: %+v, %v, want no startup packs", use, err)
 	}
@@ -140,7 +141,7 @@ func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
 	if use, err := c.Starts.TreeUse(ctx, TreeOf("a")); err != nil || !use.Lost.IsZero() {
 		t.Errorf("used again: %+v, %v, want it with startup packs", use, err)
 	}
-	laidOut(t, c, TreeOf("a"))
+	endLayout(t, c, TreeOf("a"))
 }
 
 var layoutSlot = []catalog.Slot{{Kind: catalog.LayoutJob}}
@@ -155,21 +156,21 @@ func claimLayout(t *testing.T, c *catalog.Catalog, tree chunk.ID) catalog.Job {
 	return j
 }
 
-// laidOut ends the job that makes a tree's layout.
-func laidOut(t *testing.T, c *catalog.Catalog, tree chunk.ID) {
+// endLayout claims and ends the job that makes a tree's layout.
+func endLayout(t *testing.T, c *catalog.Catalog, tree chunk.ID) {
 	t.Helper()
 	end(t, c, claimLayout(t, c, tree), catalog.Outcome{State: wire.JobDone}, wire.JobDone)
 }
 
-// New trees and those with new traces are laid out, by one worker at a time. A worker that has lost
-// its job changes nothing.
+// A new tree, and a tree with a new trace, gets a job that makes its layout. One worker at a time
+// has the job. A worker that has lost its job changes nothing.
 func testLayoutJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	wantNoJob(t, c, layoutSlot)
 	Publish(t, c, "one", "a")
 	Publish(t, c, "two", "b")
 	j := claimLayout(t, c, TreeOf("a"))
-	laidOut(t, c, TreeOf("b"))
+	endLayout(t, c, TreeOf("b"))
 	must(t, c.Starts.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
 	wantNoJob(t, c, layoutSlot)
 	layout := catalog.Layout{Tree: TreeOf("a"), Startup: []byte("made"), Lease: j.Lease()}
@@ -178,11 +179,11 @@ func testLayoutJobs(t *testing.T, c *catalog.Catalog) {
 	if err := c.Starts.SetLayout(ctx, &layout); !errors.Is(err, catalog.ErrLost) {
 		t.Errorf("set a layout after the end of its job: %v, want ErrLost", err)
 	}
-	laidOut(t, c, TreeOf("a"))
+	endLayout(t, c, TreeOf("a"))
 	must(t, c.Starts.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), long)) // waits for further ones
 	wantNoJob(t, c, layoutSlot)
 	must(t, c.Starts.AddRecordings(ctx, TreeOf("a"), []byte("recordings")))
-	laidOut(t, c, TreeOf("a"))
+	endLayout(t, c, TreeOf("a"))
 	must(t, c.Starts.RestLayout(ctx, TreeOf("a"), long))
 	must(t, c.Starts.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), 0))
 	wantNoJob(t, c, layoutSlot)
@@ -192,14 +193,14 @@ func testLayoutJobs(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A tree without an image loses its traces and recordings.
+// A tree that has been without an image for a while loses its traces and recordings.
 func testUnserved(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
 	tree := TreeOf("a")
 	must(t, c.Starts.AddTrace(ctx, tree, "", []byte("trace"), 0))
 	must(t, c.Starts.SetLayout(ctx, &catalog.Layout{Tree: tree, Startup: []byte("startup")}))
-	laidOut(t, c, tree)
+	endLayout(t, c, tree)
 	must(t, c.Remove(ctx, kind, "one", ""))
 	must(t, c.Starts.Unserved(ctx, time.Now().Add(-time.Hour)))
 	use, err := c.Starts.TreeUse(ctx, tree)
@@ -212,7 +213,7 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	if traces, err := c.Starts.Traces(ctx, tree); err != nil || len(traces) != 0 {
 		t.Errorf("removed for a long time: %d traces, %v, want none", len(traces), err)
 	}
-	laidOut(t, c, tree)
+	endLayout(t, c, tree)
 	Publish(t, c, "one", "a")
 	must(t, c.Starts.Unserved(ctx, time.Now()))
 	if use, err = c.Starts.TreeUse(ctx, tree); err != nil || !use.Served || !use.Unserved.IsZero() {
@@ -220,7 +221,8 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// Trees made on request are evicted, unless they have become the top of an image.
+// Derived trees, which are made on request, are evicted, but not those that have become the top of
+// an image.
 func testDerived(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a", "b", "c")
@@ -272,12 +274,12 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	most := fill(t, add)
 	must(t, c.Starts.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), 0))
 	// A trace that does not fit queues the layout again.
-	laidOut(t, c, tree)
-	laidOut(t, c, TreeOf("b"))
+	endLayout(t, c, tree)
+	endLayout(t, c, TreeOf("b"))
 	if err := add(); !errors.Is(err, catalog.ErrFull) {
 		t.Errorf("one more trace: %v, want ErrFull", err)
 	}
-	laidOut(t, c, tree)
+	endLayout(t, c, tree)
 	must(t, c.Remove(ctx, kind, "one", ""))
 	for _, id := range []chunk.ID{tree, TreeOf("none")} {
 		if err := c.Starts.AddTrace(ctx, id, "", []byte("trace"), 0); !errors.Is(err, catalog.ErrNotFound) {
@@ -297,8 +299,8 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// Pending traces are also bounded in bytes: for each tree, except that its first trace may be
-// longer, and for all trees together.
+// The bytes of pending traces are bounded, too: for all trees together, and for each tree. Only the
+// first trace of a tree may be longer than the bound for the tree.
 func testLongTraces(t *testing.T, c *catalog.Catalog) {
 	long := make([]byte, 32<<20)
 	trees := 0
@@ -320,7 +322,8 @@ func testLongTraces(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// Recordings are replaced only if neither they nor their traces have changed since they were read.
+// Recordings are replaced only if neither the recordings nor the tree's traces have changed since
+// they were read.
 func testRecordings(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -348,7 +351,7 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("remove outdated recordings: %v, want ErrChanged", err)
 		}
 	}
-	laidOut(t, c, tree)
+	endLayout(t, c, tree)
 	add()
 	if n, err := c.Starts.CutRecordings(ctx, tree, []byte("some"), []byte("less"), false); err != nil || n != 0 {
 		t.Fatal(n, err)
@@ -356,7 +359,7 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 	if kept, err := c.Starts.Recordings(ctx, tree); err != nil || string(kept) != "less" {
 		t.Errorf("recordings %q, %v, want %q", kept, err, "less")
 	}
-	laidOut(t, c, tree)
+	endLayout(t, c, tree)
 }
 
 // An image inherits the recordings of the previous image in its repository.

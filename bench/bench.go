@@ -1,6 +1,6 @@
-// Package bench has what the measurements share: their configuration, cold starts with a duration
-// for each phase, medians and tables. A Bench is a site (package site) with images in its registry
-// and its hubs, and a machine that can be wiped.
+// Package bench has the common parts of all measurements: their configuration, the measurement of
+// a cold start with a duration for each phase, medians and tables. A Bench is a site (package site)
+// with images in its registry and its hubs, and a machine that can be wiped.
 //
 // starts/ compares snapshotters with HelloBench's method, figures/ measures what that method does
 // not show, many/ measures a hub while many nodes start, hubs/ measures hubs alone, and plot/
@@ -148,7 +148,7 @@ func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T
 		return said, err
 	}
 	if len(all) != 1 {
-		return said, fmt.Errorf("the hub has %d images with the name %s, want one", len(all), image)
+		return said, fmt.Errorf("the hub has %d images with the name %s:latest, want one", len(all), image)
 	}
 	return all[0], nil
 }
@@ -161,9 +161,9 @@ func (b *Bench) Wipe(ctx context.Context) error {
 	return site.DropCaches()
 }
 
-// AssertLazy returns an error unless the node's status lists at least one image, and all that it
-// lists are lazy. It is called after a pull on a wiped machine, so that no full pull is measured.
-// The name of the pulled image is for the errors.
+// AssertLazy returns an error unless the node's status lists at least one image, and all listed
+// images are lazy. After a pull on a wiped machine, it ensures that the pull was not a full one.
+// image is the name of the pulled image, for the errors.
 func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	var status struct {
 		Images []struct {
@@ -175,12 +175,12 @@ func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 		return err
 	}
 	if len(status.Images) == 0 {
-		return fmt.Errorf("%s was pulled without a request to the node", image)
+		return fmt.Errorf("image %s was pulled, but the node lists no image: containerd did not ask the node", image)
 	}
 	var errs []error
 	for _, event := range status.Images {
 		if !event.Lazy {
-			errs = append(errs, fmt.Errorf("%s is not lazy: chain %s: %s", image, event.Chain, event.Why))
+			errs = append(errs, fmt.Errorf("image %s is not lazy: chain %s: %s", image, event.Chain, event.Why))
 		}
 	}
 	return errors.Join(errs...)

@@ -18,7 +18,7 @@ func TestMedian(t *testing.T) {
 			t.Errorf("median of %v: got %v, want %v", c.values, got, c.want)
 		}
 		if !slices.Equal(before, c.values) {
-			t.Errorf("median sorted its argument: %v", c.values)
+			t.Errorf("Median changed its argument to %v, want %v", c.values, before)
 		}
 	}
 }
@@ -40,7 +40,7 @@ func TestTheDefaultConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(c.Workloads()); n < 12 {
-		t.Errorf("got %d workloads, want 12", n)
+		t.Errorf("got %d workloads, want at least 12", n)
 	}
 	var serving int
 	for _, w := range c.Workloads() {
@@ -49,7 +49,7 @@ func TestTheDefaultConfiguration(t *testing.T) {
 		}
 	}
 	if serving < 4 {
-		t.Errorf("got %d servers, want 4", serving)
+		t.Errorf("got %d workloads that are servers, want at least 4", serving)
 	}
 	for i, want := range []string{"1gbit 500µs", "1gbit 10ms", "1gbit 50ms", "100mbit 10ms"} {
 		rtt, err := c.Links[i].RTT.MarshalText()
@@ -71,7 +71,7 @@ func TestInvalidConfigurations(t *testing.T) {
 		image + "argv = [\"x\"]\nready_path = \"y\"":                  "needs a ready_port",
 		image + "argv = [\"x\"]\nready_port = 80000":                  "ready_port is 80000, want 1 to 65535",
 		image + "argv = [\"x\"]\nready_port = -1":                     "ready_port is -1, want 1 to 65535",
-		image + "argv = [\"x\"]\n" + image + "argv = [\"x\"]":         "image a is there twice",
+		image + "argv = [\"x\"]\n" + image + "argv = [\"x\"]":         "image a is configured twice",
 		"[[image]]\nname = \"../a\"":                                  "lower-case letters",
 		"[[link]]\nname = \"l\"\nworkloads = [\"a/w\"]":               "there is no workload a/w",
 		"[[link]]\nname = \"l\"\nrtt = \"-1s\"":                       "-1s is negative",

@@ -205,7 +205,7 @@ func (c Config) check() error {
 			}
 		}
 		if i > 0 && all[i-1] == name {
-			return fmt.Errorf("%s is there twice", name)
+			return fmt.Errorf("%s is configured twice", name)
 		}
 	}
 	return nil

@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// layoutLimit is how long a hub may take to lay out and recompress its startup packs. The
-	// startup packs of PyTorch with CUDA took six minutes on two cores.
+	// layoutLimit bounds the time until a hub has made and recompressed an image's startup packs.
+	// For PyTorch with CUDA this took six minutes on two cores.
 	layoutLimit = 20 * time.Minute
-	// The packs must then stay unchanged for layoutStable. layoutInterval is the interval of the
-	// checks.
+	// layoutStable is the time for which the packs must not change.
 	layoutStable   = 6 * time.Second
-	layoutInterval = 200 * time.Millisecond
+	layoutInterval = 200 * time.Millisecond // between two requests to the hub
 )
 
 // AwaitLayout waits until a hub has made and recompressed an image's startup packs, and returns
-// their description. With starts > 0 it waits until the hub uses so many recorded starts. With 0,
-// the hub may use its guess. If the hub has no guess, there are no packs.
+// their description. It waits until the hub uses at least starts recorded starts of the image. With
+// starts = 0, the hub may use its guess; without a guess, there are no packs.
 func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
 	var last string
 	var since time.Time
@@ -30,20 +29,20 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 		if err != nil {
 			return "", err
 		}
-		var seen int64
+		var recorded int64
 		for _, w := range known.Workloads {
-			seen += w.Starts
+			recorded += w.Starts
 		}
 		if now := describe(known); now != last {
 			last, since = now, time.Now()
 		}
 		switch {
-		case seen >= starts && !known.Pending && time.Since(since) >= layoutStable:
+		case recorded >= starts && !known.Pending && time.Since(since) >= layoutStable:
 			return last, nil
 		case time.Now().After(end):
 			return "",
 				fmt.Errorf("startup packs of %s: not made within %s: %d of %d recorded starts are used, pending: %v",
-					image, layoutLimit, seen, starts, known.Pending)
+					image, layoutLimit, recorded, starts, known.Pending)
 		}
 		select {
 		case <-ctx.Done():
@@ -55,13 +54,13 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 
 // describe describes the workloads and startup packs of an image.
 func describe(s wire.Starts) string {
-	var bytes, first int64
+	var bytes, atMount int64
 	for _, p := range s.Packs {
 		bytes += p.Bytes
 		if p.AtMount {
-			first += p.Bytes
+			atMount += p.Bytes
 		}
 	}
 	return fmt.Sprintf("%d workloads, %d startup packs of %s, of which %s are fetched at each mount",
-		len(s.Workloads), len(s.Packs), Size(bytes), Size(first))
+		len(s.Workloads), len(s.Packs), Size(bytes), Size(atMount))
 }

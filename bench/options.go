@@ -7,23 +7,24 @@ import (
 	"strings"
 )
 
-// Options select what a set of figures measures.
+// Options select the measurements of the packages figures and hubs.
 type Options struct {
 	Lighter string   // the lighter binary
 	Out     string   // the directory of the results
 	Rounds  int      // repetitions of each measurement
-	Only    []string // figures; empty: all
+	Only    []string // names of the figures to measure; empty: all
 
 	// Of package hubs only.
 	Before string // another build, to compare ingestion with; empty: none
 	JSON   bool   // print the results as JSON, instead of a table
 }
 
-// Check returns an error if the options are invalid. names are those of all figures of the set.
+// Check returns an error if the options are invalid. names are the names of all figures of the
+// package.
 func (o Options) Check(names []string) error {
 	for _, name := range o.Only {
 		if !slices.Contains(names, name) {
-			return fmt.Errorf("there is no figure %q: there are %s", name, strings.Join(names, ", "))
+			return fmt.Errorf("there is no figure %q; the figures are %s", name, strings.Join(names, ", "))
 		}
 	}
 	if o.Rounds < 1 {

@@ -18,8 +18,8 @@ type Start struct {
 	Run    float64 `json:"run_s"`   // from the start of the task until it ended
 
 	// Figures of a second container, right after the first: the time of create and run, the time of
-	// create alone, and the time until it was ready. Bytes are those received over the link
-	// meanwhile.
+	// create alone, the time from the start of the task until it was ready, and the bytes that were
+	// received over the link meanwhile.
 	Second       float64 `json:"second_s"`
 	SecondCreate float64 `json:"second_create_s"`
 	SecondReady  float64 `json:"second_ready_s"`
@@ -57,8 +57,8 @@ func (b *Bench) Pull(ctx context.Context, pull Puller, snapshotter, ref string) 
 	return p, err
 }
 
-// Before returns p as if the pull had just been made: with its time and bytes, and with later bytes
-// counted from now on.
+// Before returns a copy of p for another Run after the same pull: Run counts the pull's bytes, and
+// the bytes that are received from now on.
 func (b *Bench) Before(p Pulled) (Pulled, error) {
 	now, err := b.Site.Machine.Bytes()
 	p.began = now - p.start.PullBytes

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	apiImages   = 1000
-	apiJobs     = 100_000
-	apiAtMost   = 0.05 // target for one request, in seconds
-	apiRequests = 20
+	apiImages   = 1000    // images that are added to a hub
+	apiJobs     = 100_000 // ended jobs that are added to a hub
+	apiAtMost   = 0.05    // target for one request, in seconds
+	apiRequests = 20      // requests to each path
 )
 
 // api measures requests to hubs with many images and ended jobs.

@@ -81,7 +81,7 @@ func (r *run) domainsOf(ctx context.Context, name string, one, many *large) (err
 	return nil
 }
 
-// stopAll stops those of the hubs that run.
+// stopAll stops the running hubs.
 func stopAll(hubs []*large) (err error) {
 	for _, h := range hubs {
 		if h.process != nil {
@@ -91,10 +91,10 @@ func stopAll(hubs []*large) (err error) {
 	return err
 }
 
-// idleShares starts hubs again, with everything due that a hub does periodically, and measures the
-// share of a processor that each uses while it is idle.
+// idleShares restarts hubs, makes their collections and checks due, and returns the share of a
+// processor that each hub then uses in idleTime.
 func (r *run) idleShares(ctx context.Context, hubs []*large) (shares []float64, err error) {
-	// What a hub does periodically begins a minute after its start.
+	// Periodic jobs begin a minute after a hub's start, so idleTime includes them.
 	for _, h := range hubs {
 		if err := r.restart(ctx, h); err != nil {
 			return nil, fmt.Errorf("%s: %w", h.name, err)

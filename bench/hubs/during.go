@@ -26,12 +26,12 @@ import (
 
 const (
 	duringImage = "sci"
-	duringRatio = 1.1 // target: ingestion during a collection : without one
+	duringRatio = 1.1 // target: time of an ingestion during a collection : without a collection
 
 	faultsRatio = 1.2                   // target: p99 of a fault during a collection : without one
-	readers     = 8                     // that fault at the same time
+	readers     = 8                     // concurrent readers
 	readPause   = 40 * time.Millisecond // of a reader between two faults
-	readTime    = 10 * time.Second      // less if the collection ends before
+	readTime    = 10 * time.Second      // of all readers; shorter if the collection ends before
 )
 
 // collection is a running collection.
@@ -55,7 +55,7 @@ func (p *process) begin(ctx context.Context) *collection {
 	return c
 }
 
-// end stops waiting for the collection. It returns for which share of the time after since the
+// end stops waiting for the collection. It returns the share of the time since since in which the
 // collection ran.
 func (c *collection) end(since time.Time) (share float64, err error) {
 	all := time.Since(since)
@@ -70,7 +70,7 @@ func (c *collection) end(since time.Time) (share float64, err error) {
 	return share, err
 }
 
-// during compares the ingestion of an image while a collection rewrites packs with an ingestion
+// during compares two ingestions of an image: one while a collection rewrites packs, and one
 // without a collection.
 func (r *run) during(ctx context.Context) error {
 	var shares []float64
@@ -91,7 +91,7 @@ func (r *run) during(ctx context.Context) error {
 	return err
 }
 
-// ingestDuring ingests an image into a hub with garbage, beside a collection or without one.
+// ingestDuring ingests an image into a hub with garbage, while a collection runs or without one.
 func (r *run) ingestDuring(ctx context.Context, collects bool) (took cost, share float64, err error) {
 	layout, err := r.config.Layout(duringImage)
 	if err != nil {
@@ -129,8 +129,8 @@ func (r *run) ingestDuring(ctx context.Context, collects bool) (took cost, share
 	return took, share, err
 }
 
-// faults compares nodes' faults while a collection rewrites packs with their faults before it. The
-// reader is a node's client: it fetches units and decodes them, each unit once.
+// faults compares the faults of nodes while a collection rewrites packs with faults before the
+// collection. A fault is simulated with a node's client, which fetches a unit and decodes it.
 func (r *run) faults(ctx context.Context) error {
 	var all, base, shares []float64
 	for range r.Rounds {
@@ -161,7 +161,7 @@ func (r *run) faultsOnce(ctx context.Context) (with, without, share float64, err
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	if _, err := readUnits(ctx, hub, units, nil); err != nil { // from now on the hub reads them from memory
+	if _, err := readUnits(ctx, hub, units, nil); err != nil { // loads the units into the hub's page cache
 		return 0, 0, 0, err
 	}
 	if without, err = readUnits(ctx, hub, units, nil); err != nil {
@@ -217,8 +217,8 @@ func unitsOf(ctx context.Context, p *process, hub *origin.Failover) ([]chunk.Uni
 	return units, nil
 }
 
-// readUnits reads units for readTime, or until done is closed. It returns the 99th percentile of
-// the times in seconds.
+// readUnits reads units, repeatedly if need be, for readTime or until done is closed. It returns
+// the 99th percentile of the times of all reads, in seconds.
 func readUnits(
 	ctx context.Context, hub *origin.Failover, units []chunk.Unit, done <-chan struct{},
 ) (p99 float64, err error) {

@@ -16,20 +16,20 @@ import (
 	"lighter/bench"
 )
 
-// An image of packages: each version replaces some of the version before. Half of the versions are
-// removed and collected.
+// The measured image consists of packages. Each version replaces some packages of the previous
+// version. Half of the versions are removed and collected.
 const (
 	versions     = 12
-	packages     = 24
-	packageFiles = 8
-	replaced     = 12        // packages
+	packages     = 24        // of each version
+	packageFiles = 8         // of each package
+	replaced     = 12        // packages that a version replaces
 	packageFile  = 768 << 10 // bytes of a file
 
-	deadBack = 0.95 // target: bytes that come back : dead bytes
+	deadBack = 0.95 // target: bytes that a collection frees : bytes that only removed versions need
 )
 
 // Settings of hubs that collect only on request, and then remove without delay what no image needs.
-// With keepNothing they also delete rewritten packs at once; otherwise these stay for nodes.
+// With keepNothing a hub also deletes rewritten packs at once; otherwise the packs stay for nodes.
 const (
 	onRequest   = "[gc]\nevery_minutes = 0\ndelay_minutes = 0\n"
 	keepNothing = "keep_minutes = 0\n"
@@ -69,7 +69,7 @@ func (r *run) layouts() (dirs []string, err error) {
 	return dirs, group.Wait()
 }
 
-// pushVersions starts a hub and pushes versions to it, from the first one on in steps.
+// pushVersions starts a hub and pushes the versions first, first + step, and so on.
 func (r *run) pushVersions(ctx context.Context, first, step int) (p *process, err error) {
 	dirs, err := r.layouts()
 	if err != nil {
@@ -92,9 +92,9 @@ func (r *run) pushVersions(ctx context.Context, first, step int) (p *process, er
 	return p, nil
 }
 
-// withGarbage starts a hub that had all versions, and from which half of them have just been
-// removed. The first one is made by pushes, and the others from its backup. settings are further
-// lines of its configuration.
+// withGarbage starts a hub with all versions, and removes half of the versions. The first call
+// makes the hub by pushes, and backs it up; later calls restore this backup. settings are further
+// lines of the hub's configuration.
 func (r *run) withGarbage(ctx context.Context, settings string) (p *process, err error) {
 	backup := filepath.Join(r.dir, "backup")
 	if !r.hasBackup {
@@ -135,8 +135,8 @@ func (r *run) lighter(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// dead measures the share of the bytes of removed images, and of no other image, that comes back.
-// It compares the hub with one that never had the removed images.
+// dead measures which share of the bytes that only removed images need is freed by a collection. It
+// compares the hub with a hub that never had the removed images.
 func (r *run) dead(ctx context.Context) (err error) {
 	p, err := r.withGarbage(ctx, keepNothing)
 	if err != nil {

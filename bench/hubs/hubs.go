@@ -71,12 +71,12 @@ type run struct {
 	config  bench.Config
 	dir     string
 	results Results
-	starts  int // of hubs, until now
+	roots   int // number of directories for hubs that nextRoot has named
 
-	hasLayouts, hasBackup bool // of the versions of an image, in dir
+	hasLayouts, hasBackup bool // whether dir has the layouts and the backup of the versions of the image
 }
 
-// Run measures the figures, and writes the results, also if some failed.
+// Run measures the figures, and writes the results, even if some figures failed.
 func Run(ctx context.Context, o bench.Options) error {
 	config, err := bench.ReadConfig("")
 	if err != nil {

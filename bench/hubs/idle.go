@@ -19,27 +19,28 @@ import (
 // family is some versions of an image, which share the layers of their base.
 type family struct {
 	versions int
-	// The files of each layer of the base, and of the further layers of each version.
-	base, further []int
+	base     []int // the number of files in each layer of the base
+	further  []int // the number of files in each further layer of a version
 }
 
 // The images of a large hub.
 const (
 	families       = 20
-	familiesAtOnce = 4
-	smallBytes     = 2000 // of each file
+	familiesAtOnce = 4    // families that are pushed at the same time
+	smallBytes     = 2000 // bytes of each file
 )
 
 var largeFamily = family{versions: 50, base: []int{1500, 1000, 500}, further: []int{150, 5}}
 
 const (
-	startup   = 15 * time.Second // after which a hub is idle
-	idleTime  = time.Minute
-	idleShare = 0.05 // target: processor time : time
-	nothing   = 10.0 // target: seconds of a collection that finds nothing
+	startup   = 15 * time.Second // from a hub's start until the measurement begins
+	idleTime  = time.Minute      // length of the measurement
+	idleShare = 0.05             // target: processor time of an idle hub : elapsed time
+	nothing   = 10.0             // target: seconds of a collection that finds nothing
 )
 
-// idle measures an idle hub with many images, and its collections that find nothing.
+// idle measures the processor time of an idle hub with many images, and the time of collections
+// that find nothing.
 func (r *run) idle(ctx context.Context) (err error) {
 	shared, end, err := startShared()
 	if err != nil {
@@ -93,7 +94,7 @@ type large struct {
 	store      store
 	families   int
 	family     family
-	domains    int     // each has one family; 0: the default domain has all
+	domains    int     // domains besides the default one, with one family each; 0: the default one has all
 	started    float64 // the seconds that the last start took
 	*process
 }
@@ -119,7 +120,7 @@ func (h *large) domainNames() []string {
 	return names
 }
 
-// in returns the hub's process as it is seen in a domain.
+// in returns the hub's process with a client of a domain.
 func (h *large) in(domain string) (*process, error) {
 	of := *h.process
 	var err error
@@ -127,7 +128,7 @@ func (h *large) in(domain string) (*process, error) {
 	return &of, err
 }
 
-// fill starts a hub and pushes the images.
+// fill starts a hub, pushes its images, and waits until all are ready.
 func (r *run) fill(ctx context.Context, h *large) (err error) {
 	defer func() {
 		if err != nil {

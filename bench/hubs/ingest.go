@@ -10,10 +10,10 @@ import (
 	"lighter/test/testkit/s3"
 )
 
-// Targets.
+// Targets: ratios of the times of an ingestion.
 const (
-	beforeRatio = 1.05
-	storesRatio = 1.3
+	beforeRatio = 1.05 // by this build : by the other build
+	storesRatio = 1.3  // with PostgreSQL and S3 : with SQLite and a directory
 )
 
 var ingested = []string{"python", "sci", "ml"}
@@ -60,7 +60,8 @@ func processors(all []cost) (list []float64) {
 	return list
 }
 
-// compare measures ingestion in two ways, which alternate.
+// compare measures the ingestion of an image with the functions one and other, which take turns. It
+// adds the ratios of the medians, of one's to other's.
 func (r *run) compare(ctx context.Context, figure, what, image string, target float64,
 	one, other func(image string) (cost, error),
 ) error {

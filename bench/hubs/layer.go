@@ -28,8 +28,8 @@ func (r *run) median(figure, what string, all []float64, target float64) {
 	r.add(Result{Figure: figure, What: what, Value: bench.Median(all), Unit: "s", All: all}, target)
 }
 
-// layer measures the time from the push of a manifest until its image is ready. The image is one
-// that the hub has, with one more layer of one file. All blobs are pushed before.
+// layer measures the time from the push of a manifest until its image is ready. The image has the
+// layers of an image of the hub, and one more layer with one file. All blobs are pushed before.
 func (r *run) layer(ctx context.Context) (err error) {
 	const image = "sci"
 	from, err := r.config.Layout(image)
@@ -108,8 +108,8 @@ func (p *process) pushManifest(ctx context.Context, dir, name string) (float64, 
 	})
 }
 
-// pushBlobs pushes a layout's config and its layers, except the lowest ones, which the repository
-// has.
+// pushBlobs pushes a layout's config and its layers, except the has lowest layers, which the
+// repository already has.
 func (p *process) pushBlobs(ctx context.Context, dir, repository string, has int) error {
 	manifest, err := layout.Manifest(dir)
 	if err != nil {
@@ -167,7 +167,8 @@ func (p *process) pushBlob(ctx context.Context, repository, path string, d ocisp
 	return err
 }
 
-// send sends a request, whose answer has to be a success, and returns its header.
+// send sends a request and returns the answer's header. An answer with a status of 300 or more is
+// an error.
 func (p *process) send(ctx context.Context, method, to, contentType string, body []byte) (http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, method, to, bytes.NewReader(body))
 	if err != nil {

@@ -44,7 +44,7 @@ func (m *made) write() error {
 	return layout.Write(m.dir, manifest, config)
 }
 
-// noise returns n bytes that compress to half of that and are different for each seed.
+// noise returns n bytes (n is even), different for each seed. They compress to about n/2 bytes.
 func noise(seed uint64, n int) []byte {
 	random := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)})
 	half := make([]byte, n/2)

@@ -18,7 +18,8 @@ import (
 	"lighter/wire/client"
 )
 
-// store is where hubs keep their state. The zero value is an SQLite file and a directory.
+// store names the catalog and the bucket of a hub. The zero value means: an SQLite file and a
+// directory below the hub's root.
 type store struct{ catalog, bucket string }
 
 // process is a running hub process.
@@ -28,12 +29,12 @@ type process struct {
 	cmd           *exec.Cmd
 }
 
-const startTimeout = time.Minute
+const startTimeout = time.Minute // until a started hub has to answer
 
 // nextRoot returns the name of a directory for a hub.
 func (r *run) nextRoot() string {
-	r.starts++
-	return filepath.Join(r.dir, fmt.Sprintf("hub-%d", r.starts))
+	r.roots++
+	return filepath.Join(r.dir, fmt.Sprintf("hub-%d", r.roots))
 }
 
 // start starts a process of a hub, in an empty directory.
@@ -144,7 +145,7 @@ func (p *process) processor() (float64, error) {
 	return (user + system) / 100, err
 }
 
-// seconds measures fn.
+// seconds calls fn, and returns the seconds that the call took.
 func seconds(fn func() error) (float64, error) {
 	started := time.Now()
 	err := fn()

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	processRatio = 1.5       // target: the least throughput of two processes : that of one
+	processRatio = 1.5       // target, at least: throughput of two processes : throughput of one
 	manyImages   = 20        // images that are added
 	imageBytes   = 40 << 20  // of each image
 	connection   = 100e6 / 8 // bytes a second of one connection
@@ -39,7 +39,8 @@ type source struct {
 	dir string
 }
 
-// newSource serves the layouts below dir. rate limits each connection, in bytes a second; 0: none.
+// newSource serves the layouts below dir. rate limits each connection, in bytes a second; 0: no
+// limit.
 func newSource(dir string, rate float64) *source {
 	s := &source{dir: dir}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.answer))
@@ -116,8 +117,8 @@ func (c *limitedConn) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// processes compares one process with two, which share PostgreSQL and S3, when they add images from
-// a source that is slow for each connection.
+// processes compares the throughput of one process of a hub with that of two processes, which share
+// PostgreSQL and S3. They add images from a source that limits the rate of each connection.
 func (r *run) processes(ctx context.Context) error {
 	dir := filepath.Join(r.dir, "images")
 	for n := range manyImages {
@@ -151,7 +152,8 @@ func (r *run) processes(ctx context.Context) error {
 	return nil
 }
 
-// makeImage makes an OCI layout with one layer of random files, which shares nothing with others.
+// makeImage makes the OCI layout of image n. The image has one layer of random files, which no
+// other image has.
 func makeImage(dir string, n int) error {
 	m, err := makeLayout(dir)
 	if err != nil {
@@ -228,7 +230,7 @@ func (r *run) startNext(ctx context.Context, s store, others []*process) (*proce
 }
 
 // disk compares the disk space of the benchmark's images after they were added from a registry with
-// their disk space after they were pushed: then the hub keeps all blobs.
+// their disk space after they were pushed. A hub stores all blobs of a pushed image.
 func (r *run) disk(ctx context.Context) error {
 	images := []string{"base", "python", "sci", "ml", "torch"}
 	dir := filepath.Join(r.dir, "registry")
@@ -269,7 +271,7 @@ func (r *run) disk(ctx context.Context) error {
 }
 
 // diskOf returns the bytes that images take in an empty hub, including the startup packs of
-// guesses.
+// guesses. bring pushes or adds an image.
 func (r *run) diskOf(
 	ctx context.Context, how string, images []string, bring func(p *process, image string) error,
 ) (bytes float64, err error) {

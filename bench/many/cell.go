@@ -30,7 +30,8 @@ const (
 // Positions lists all positions.
 var Positions = []string{Direct, NearNodes, NearHub}
 
-// Cell holds the figures of a number of nodes that started a workload with one position of Squid.
+// Cell holds the figures of one measurement: a number of nodes start a workload, with Squid in one
+// position.
 type Cell struct {
 	Workload string        `json:"workload"` // IMAGE/WORKLOAD
 	Position string        `json:"position"` // of Squid
@@ -56,7 +57,7 @@ type Cell struct {
 	Error        string           `json:"error,omitempty"`
 
 	Wall     float64 `json:"wall"`     // seconds from the first start to the end of the last fetch
-	NodesCPU float64 `json:"nodesCPU"` // seconds of processor time, as the next two
+	NodesCPU float64 `json:"nodesCPU"` // seconds of processor time, as HubCPU and DelayCPU
 	HubCPU   float64 `json:"hubCPU"`
 	DelayCPU float64 `json:"delayCPU"` // of the proxy that delays the link
 	Busy     float64 `json:"busy"`     // share of the host's processor time used by all processes, 0 to 1
@@ -157,14 +158,14 @@ func (c *Cell) sum(o Outcome, before, after view) {
 	}
 }
 
-// view holds counters of the processes and the link, each since its start.
+// view holds counters of the hub, this process, the link and the host.
 type view struct {
-	link      int64 // bytes to the machine
-	requests  map[string]int64
-	errors    int64
-	hubCPU    float64
-	own       float64 // processor time of this process, which delays the link, in seconds
-	all, idle float64 // time of the processors, in ticks
+	link      int64            // bytes to the machine
+	requests  map[string]int64 // to the hub, by endpoint
+	errors    int64            // the hub's responses with a status of 400 or more
+	hubCPU    float64          // processor time of the hub, in seconds
+	own       float64          // processor time of this process, which delays the link, in seconds
+	all, idle float64          // time of the processors, in ticks
 }
 
 func (r *run) look(ctx context.Context) (v view, err error) {

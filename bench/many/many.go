@@ -65,7 +65,8 @@ func (o Options) plan() ([]bench.Workload, error) {
 	}
 	for _, position := range o.Positions {
 		if !slices.Contains(Positions, position) {
-			return nil, fmt.Errorf("there is no position %q: there are %s", position, strings.Join(Positions, ", "))
+			return nil, fmt.Errorf("there is no position %q; the positions are %s", position,
+				strings.Join(Positions, ", "))
 		}
 	}
 	if len(all) == 0 || len(o.Nodes) == 0 || len(o.Positions) == 0 {
@@ -91,7 +92,8 @@ type run struct {
 	starts  map[string]int64 // starts that were reported to the hub, by image
 }
 
-// Run measures, and writes many.json and many.md to Options.Out, also if a part failed.
+// Run measures, and writes many.json and many.md to Options.Out. After an error it writes what was
+// measured before, and ends.
 func Run(ctx context.Context, o Options) error {
 	workloads, err := o.plan()
 	if err != nil {

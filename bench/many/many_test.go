@@ -42,7 +42,7 @@ type slow struct {
 	takes time.Duration
 	reads []trace.Read // with the time of their arrival
 	begun time.Time
-	fails int64 // reads at this offset fail; -1: none
+	fails int64 // the read at this offset waits until its context ends; -1: no read does
 }
 
 func (s *slow) ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
@@ -88,15 +88,15 @@ func TestReplayEndsAtFirstFailedRead(t *testing.T) {
 		d := &slow{begun: time.Now(), fails: 0}
 		took, err := replay(t.Context(), d, recorded, nil)
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "8192 bytes at 0") {
-			t.Errorf("error %v", err)
+			t.Errorf("got error %v, want DeadlineExceeded of the read of 8192 bytes at 0", err)
 		}
 		if len(took) != 1 || time.Since(d.begun) != ms(10)+readTimeout {
-			t.Errorf("%d reads succeeded in %s", len(took), time.Since(d.begun))
+			t.Errorf("%d reads succeeded in %s, want 1 in %s", len(took), time.Since(d.begun), ms(10)+readTimeout)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := replay(ctx, d, recorded, nil); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled: %v", err)
+			t.Errorf("replay with an ended context: got %v, want Canceled", err)
 		}
 	})
 }

@@ -21,7 +21,7 @@ type Parameters struct {
 	Squid    float64 // seconds of Squid's processor time for a start; Squid uses one processor
 }
 
-// Load holds the time that each resource is busy when a number of nodes start at once.
+// Load says for how long each resource is busy when a number of nodes start at once.
 type Load struct {
 	Nodes, Squids int
 	Resources     []Resource
@@ -70,7 +70,9 @@ func (l Load) Slowest() Resource {
 // measured.
 func (r Result) Parameters(workload string) (p Parameters, ok bool) {
 	p = Parameters{Workload: workload, Link: r.bits()}
-	most := map[string]int{} // the figures of the largest number of nodes are the most precise
+	// Of each position, the figures of the largest number of nodes are used: they are the most
+	// precise.
+	most := map[string]int{}
 	for _, c := range r.Cells {
 		if c.Workload != workload || c.FailedStarts > 0 {
 			continue

@@ -33,7 +33,7 @@ type node struct {
 	prefetcher *prefetch.Prefetcher
 	trees      *trees.Store
 	chains     *resolver.Resolver
-	open       func() error // replaces chains by a new resolver, which remembers no failed lookup
+	open       func() error // sets chains to a new resolver, which remembers no failed lookup
 }
 
 // lazyTrees implements the resolver's store of trees and mounts.
@@ -80,8 +80,8 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	return n, nil
 }
 
-// maxPulls bounds the pulls of a node that would unpack the image because the hub did not answer in
-// time. pullPause is the time between them.
+// A node repeats a pull after which a real node would unpack the image, because the hub did not
+// answer in time: at most maxPulls times, with pullPause between two pulls.
 const (
 	maxPulls  = 60
 	pullPause = time.Second
@@ -168,8 +168,8 @@ func (noKernel) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", n
 func (noKernel) Remove(chunk.ID) error                            { return nil }
 
 const (
-	// settlePoll is the interval of checks for fetches. The wait ends after settled checks in a row
-	// without a fetch, and after settleLongest in any case.
+	// settlePoll is the interval at which settle checks for fetches. settle returns after settled
+	// successive checks without a fetch, and in any case after settleLongest.
 	settlePoll    = 10 * time.Millisecond
 	settled       = 5
 	settleLongest = time.Minute

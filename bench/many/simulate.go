@@ -48,7 +48,7 @@ func Simulate(ctx context.Context, plan string, out io.Writer) error {
 	return json.NewEncoder(out).Encode(o)
 }
 
-// openNodes makes the plan's nodes. If it fails, it returns those that it has made.
+// openNodes makes the plan's nodes. If it fails, it also returns the nodes that it has made.
 func openNodes(p Plan) (nodes []*node, err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	for i := range p.Nodes {

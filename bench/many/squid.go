@@ -46,14 +46,14 @@ shutdown_lifetime 0 seconds
 
 // Counters are the counters of a Squid.
 type Counters struct {
-	Requests       int64   `json:"requests"` // of clients
-	Hits           int64   `json:"hits"`     // among Requests
-	Errors         int64   `json:"errors"`   // among Requests
-	Bytes          int64   `json:"bytes"`    // to clients
-	ServerRequests int64   `json:"serverRequests"`
-	ServerErrors   int64   `json:"serverErrors"`
-	ServerBytes    int64   `json:"serverBytes"` // from servers
-	CPU            float64 `json:"cpu"`         // seconds
+	Requests       int64   `json:"requests"`       // of clients
+	Hits           int64   `json:"hits"`           // requests of clients that were hits
+	Errors         int64   `json:"errors"`         // requests of clients that failed
+	Bytes          int64   `json:"bytes"`          // sent to clients
+	ServerRequests int64   `json:"serverRequests"` // to servers
+	ServerErrors   int64   `json:"serverErrors"`   // requests to servers that failed
+	ServerBytes    int64   `json:"serverBytes"`    // received from servers
+	CPU            float64 `json:"cpu"`            // processor time, in seconds
 }
 
 // HitRatio returns the share of requests answered without a server.

@@ -6,18 +6,19 @@ import (
 	"strings"
 )
 
-// paired compares a figure of two builds in the rounds of a cell: the geometric mean of the rounds'
-// ratios, and its standard error as a factor minus one. Both builds are measured right after each
-// other, so other load on the machine affects both.
+// paired compares a figure of two builds in the rounds of a cell. In a round the builds are
+// measured at nearly the same time, so other load on the machine affects both.
 type paired struct {
-	rounds      int
-	mean, error float64
+	rounds int
+	mean   float64 // the geometric mean of the rounds' ratios
+	error  float64 // the standard error of mean, as a factor minus one
 }
 
 func (p paired) String() string { return fmt.Sprintf("%.3f ± %.3f", p.mean, p.error) }
 
-// pairs compares the two builds' rounds of one workload over one link. It skips rounds that only
-// one build has, and rounds with a zero figure.
+// pairs compares a figure of a workload over a link by this build (lighter) with that by the other
+// build (lighter-before), round by round. It skips rounds that only one build has, and rounds in
+// which the figure is zero.
 func (s summary) pairs(link string, w workload, part func(Sample) float64) paired {
 	other := map[int]float64{}
 	for _, x := range s.Samples {

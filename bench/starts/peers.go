@@ -13,8 +13,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// present removes peers whose programs are missing.
-func (r *run) present() error {
+// removeMissing removes the ways of peers whose programs are missing.
+func (r *run) removeMissing() error {
 	for _, p := range r.Peers {
 		for _, line := range [][]string{p.Command, p.Convert, p.Pull} {
 			words, err := r.words(line, nil)
@@ -56,8 +56,8 @@ func (r *run) words(line []string, names map[string]string) ([]string, error) {
 	return words, nil
 }
 
-// convertAll converts an image for the peers. It returns the ways to measure, without peers whose
-// conversion failed, and the number of failures.
+// convertAll converts an image for the peers. It returns the ways to measure, without the peers
+// whose conversion failed, and the number of failed conversions.
 func (r *run) convertAll(ctx context.Context, image string) (ways []string, failed int) {
 	ways = slices.Clone(r.ways)
 	for _, p := range r.Peers {

@@ -29,8 +29,8 @@ func TestMissingPeersAreRemoved(t *testing.T) {
 	if !r.needsRecordings() {
 		t.Error("needsRecordings with the way lighter: got false, want true")
 	}
-	if err := r.present(); err != nil || !slices.Equal(r.ways, []string{Lighter, "here", "built-in"}) {
-		t.Errorf("remaining ways: %v: %v", r.ways, err)
+	if err := r.removeMissing(); err != nil || !slices.Equal(r.ways, []string{Lighter, "here", "built-in"}) {
+		t.Errorf("remaining ways: got %v (%v), want lighter, here and built-in", r.ways, err)
 	}
 	if r.ways = []string{"here", "unable"}; !r.needsRecordings() {
 		t.Error("needsRecordings with a peer converted with recordings: got false, want true")

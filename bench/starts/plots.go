@@ -8,7 +8,7 @@ import (
 	"lighter/bench/plot"
 )
 
-// plots draws the result. The keys are file names without extensions.
+// plots returns the plots of the result as SVG, by their file names without the extension.
 func (s summary) plots() map[string][]byte {
 	all := map[string][]byte{}
 	for _, l := range s.Links {

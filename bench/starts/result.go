@@ -43,12 +43,13 @@ type Sample struct {
 	Way      string `json:"snapshotter"`
 	Round    int    `json:"round"`
 	bench.Start
-	// compressed bytes of units until the first container's end; only for Lighter
+	// Until the end of the first container, only of Lighter's ways: the compressed bytes of the
+	// units that the node has fetched, and the bytes that the kernel has read from the device.
 	Fetched int64 `json:"fetched_bytes,omitempty"`
-	Read    int64 `json:"read_bytes,omitempty"` // bytes that the kernel read from the device by then
+	Read    int64 `json:"read_bytes,omitempty"`
 }
 
-// cell identifies what was measured. Its samples are the rounds.
+// cell identifies what was measured. A cell has one sample for each round.
 type cell struct{ link, image, workload, way string }
 
 func (s Sample) cell() cell { return cell{s.Link, s.Image, s.Workload, s.Way} }
@@ -103,7 +104,8 @@ func Merge(all ...Result) (Result, error) {
 	return m, nil
 }
 
-// union adds new elements. Elements with the same name must be equal.
+// union adds to have the elements of more whose name have does not contain. For an element whose
+// name have contains, it adds an error to errs unless what returns equal values for both elements.
 func union[T any](kind string, have, more []T, name func(T) string, what func(T) T, errs []error) ([]T, []error) {
 	for _, one := range more {
 		i := slices.IndexFunc(have, func(other T) bool { return name(other) == name(one) })
@@ -111,14 +113,13 @@ func union[T any](kind string, have, more []T, name func(T) string, what func(T)
 		case i < 0:
 			have = append(have, one)
 		case !reflect.DeepEqual(what(have[i]), what(one)):
-			errs = append(errs, fmt.Errorf("merge results: %s %s differs between them", kind,
-				name(one)))
+			errs = append(errs, fmt.Errorf("merge results: %s %s is not the same in all results", kind, name(one)))
 		}
 	}
 	return have, errs
 }
 
-// Write writes the results, the table and the plots to a directory, and creates it.
+// Write writes the results, the table and the plots to a directory, which it creates if necessary.
 func (r Result) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -25,13 +25,13 @@ import (
 // measured; each peer is one more.
 const (
 	Overlayfs    = "overlayfs"     // a full pull
-	LighterFirst = "lighter-first" // Lighter at the first start of an image: the hub has no traces of it
-	Lighter      = "lighter"       // Lighter with traces of earlier starts
+	LighterFirst = "lighter-first" // Lighter, and the hub has no recordings of the image
+	Lighter      = "lighter"       // Lighter, and the hub has recordings of earlier starts
 	LighterLocal = "lighter-local" // Lighter with the whole image on the disk, but not yet pulled
 )
 
-// LighterBefore is Lighter with the node of another build, Options.Before. It is measured if there
-// is one.
+// LighterBefore is the way Lighter with the node of another build, Options.Before. It is measured
+// if Options.Before is set.
 const LighterBefore = "lighter-before"
 
 // Options select what to measure.
@@ -69,7 +69,7 @@ func (o Options) plan() (p plan, err error) {
 	all := p.Workloads()
 	for _, name := range o.Only {
 		if !slices.ContainsFunc(all, func(w bench.Workload) bool { return w.Image == name || w.String() == name }) {
-			return p, fmt.Errorf("there is no image or workload %q: there are %s", name, joined(all))
+			return p, fmt.Errorf("there is no image or workload %q; the workloads are %s", name, joined(all))
 		}
 	}
 	for _, w := range all {
@@ -111,7 +111,7 @@ func chosen(kind string, all, wanted []string) ([]string, error) {
 	}
 	for _, name := range wanted {
 		if !slices.Contains(all, name) {
-			return nil, fmt.Errorf("there is no %s %q: there are %s", kind, name, strings.Join(all, ", "))
+			return nil, fmt.Errorf("there is no %s %q; there are %s", kind, name, strings.Join(all, ", "))
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(wanted, name) }), nil
@@ -156,10 +156,10 @@ type run struct {
 	recorded *site.Hub // the hub with recordings; nil: not needed
 	result   Result
 	pulls    map[int]bench.Pulled // overlayfs' pulls of the current image over the current link, by round
-	done     int                  // samples
+	done     int                  // number of measured samples
 }
 
-// turnLimit bounds a turn, so that a hanging peer does not block the others.
+// turnLimit bounds a turn (see visit), so that a hanging peer does not block other measurements.
 const turnLimit = 30 * time.Minute
 
 func (r *run) turn(ctx context.Context, v visit) error {
@@ -168,7 +168,7 @@ func (r *run) turn(ctx context.Context, v visit) error {
 	return r.visit(ctx, v)
 }
 
-// Run measures, and writes the results to Options.Out, also if a part failed.
+// Run measures, and writes the results to Options.Out, even if some turns failed.
 func Run(ctx context.Context, o Options) error {
 	p, err := o.plan()
 	if err != nil {
@@ -185,7 +185,7 @@ func Run(ctx context.Context, o Options) error {
 		defer func() { err = errors.Join(err, s.Close()) }()
 		r := &run{Bench: bench.New(s, p.Config), plan: p, options: o,
 			result: Result{Format: resultFormat, Links: p.Links, Runs: []bench.About{bench.AboutRun()}}}
-		if err := r.present(); err != nil {
+		if err := r.removeMissing(); err != nil {
 			return err
 		}
 		if p.needsRecordings() {
@@ -250,7 +250,7 @@ func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 		}
 		for round := range r.Rounds {
 			for n := range ways {
-				// Each round begins with another way, because each way may affect the one after it.
+				// Each round begins with another way, because a way may affect the next one.
 				v := visit{link: link, way: ways[(n+round)%len(ways)], image: image, workloads: workloads, round: round}
 				if err := r.turn(ctx, v); err != nil && ctx.Err() == nil {
 					bench.Say("%s of %s over %s: %v", v.way, image, link.Name, err)

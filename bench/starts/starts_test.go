@@ -71,11 +71,12 @@ func TestFloorAndVerdicts(t *testing.T) {
 	near := s.line("near", echo, Lighter)
 	if near.rounds != 3 || !equal(near.total.median, 0.51) || !equal(near.total.least, 0.5) ||
 		!equal(near.total.most, 0.52) {
-		t.Errorf("rounds %d, total %+v", near.rounds, near.total)
+		t.Errorf("lighter: got %d rounds, total %+v; want 3 rounds, median 0.51, least 0.5, most 0.52",
+			near.rounds, near.total)
 	}
 	// The workload reads 4 MB of an image of 160 MB, 60 MB compressed.
 	if got := s.touchedCompressed(echo); got != 1.5e6 {
-		t.Errorf("got %v compressed bytes touched", got)
+		t.Errorf("compressed bytes touched: got %v, want 1.5e6", got)
 	}
 	if got, want := s.floor(s.Links[0], echo), 0.41+1.5e6/125e6+3*0.0005; !equal(got, want) {
 		t.Errorf("floor: got %v, want %v", got, want)
@@ -89,18 +90,20 @@ func TestFloorAndVerdicts(t *testing.T) {
 	verdicts := s.verdicts(s.Links[0], echo)
 	if len(verdicts) != 6 || verdicts[1].target != otherRatio || verdicts[5].target != firstNear ||
 		verdicts[4].missed() {
-		t.Errorf("verdicts %+v", verdicts)
+		t.Errorf("got the verdicts %+v, want six, with the targets %v in the second and %v in the last, the fifth met",
+			verdicts, otherRatio, firstNear)
 	}
 	r := results(day)
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == "peer" || x.Way == LighterFirst })
 	s = summarize(r)
 	if v := s.verdicts(s.Links[0], echo); len(v) != 5 || v[1].target != slowRatio {
-		t.Errorf("with only a slow other: %+v", v)
+		t.Errorf("verdicts if all other ways are slow: got %+v, want five, with the target %v in the second", v,
+			slowRatio)
 	}
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == LighterLocal })
 	s = summarize(r)
 	if v := s.verdicts(s.Links[0], echo); len(v) != 1 {
-		t.Errorf("without lighter-local: %+v", v)
+		t.Errorf("verdicts without lighter-local: got %+v, want one", v)
 	}
 }
 
@@ -120,13 +123,14 @@ func TestMergeKeepsTheLatest(t *testing.T) {
 	}
 	s := summarize(m)
 	if l := s.line("near", workload{"base", "echo"}, Lighter); l.rounds != 2 || l.pull.median != 9 {
-		t.Errorf("measured twice: %d rounds, pull %+v", l.rounds, l.pull)
+		t.Errorf("a cell of both results: got %d rounds, pull %+v; want the 2 rounds of the later one, pull 9",
+			l.rounds, l.pull)
 	}
 	if l := s.line("far", workload{"base", "echo"}, Lighter); l.rounds != 3 || l.pull.median == 9 {
-		t.Errorf("measured once: %d rounds, pull %+v", l.rounds, l.pull)
+		t.Errorf("a cell of one result: got %d rounds, pull %+v; want its 3 rounds", l.rounds, l.pull)
 	}
 	if len(m.Runs) != 2 || len(m.Links) != 2 || len(m.Images) != 2 {
-		t.Errorf("%d runs, %d links, %d images", len(m.Runs), len(m.Links), len(m.Images))
+		t.Errorf("got %d runs, %d links, %d images, want 2 of each", len(m.Runs), len(m.Links), len(m.Images))
 	}
 	if again, err := Merge(m, m); err != nil || len(again.Samples) != len(m.Samples) || len(again.Runs) != 2 {
 		t.Errorf("merged with itself: got %d samples, want %d: %v", len(again.Samples), len(m.Samples), err)
@@ -148,11 +152,11 @@ func TestResultsAreReadBack(t *testing.T) {
 	got, err := Read(filepath.Join(dir, "starts.json"))
 	if err != nil || len(got.Samples) != len(r.Samples) || got.Samples[7] != r.Samples[7] ||
 		got.Links[1].RTT != r.Links[1].RTT {
-		t.Errorf("read back: %d samples of %d: %v", len(got.Samples), len(r.Samples), err)
+		t.Errorf("read back: got %d samples (%v), want the %d that were written", len(got.Samples), err, len(r.Samples))
 	}
 	for _, name := range []string{"starts.md", "starts-near.svg", "again-near.svg", "bytes-far.svg", "read.svg"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("stat %s: %v, want a file that is not empty", name, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "other.json"), []byte("{}"), 0o644); err != nil {
@@ -199,14 +203,14 @@ func TestPairsOfTwoBuilds(t *testing.T) {
 	s := summarize(r)
 	total := s.pairs("near", workload{"base", "echo"}, func(x Sample) float64 { return x.Total() })
 	if total.rounds != 3 || !equal(total.mean, 0.5) || !equal(total.error, 0) {
-		t.Errorf("a build that takes half as long: %+v", total)
+		t.Errorf("a build that takes half as long: got %+v, want 3 rounds and a mean of 0.5", total)
 	}
 	if bytes := s.pairs("near", workload{"base", "echo"},
 		func(x Sample) float64 { return float64(x.Bytes) }); bytes.rounds != 2 || !equal(bytes.mean, 1) {
-		t.Errorf("as many bytes: %+v", bytes)
+		t.Errorf("builds with equal bytes, known in 2 rounds: got %+v, want 2 rounds and a mean of 1", bytes)
 	}
 	if none := s.pairs("far", workload{"base", "echo"}, func(x Sample) float64 { return x.Total() }); none.rounds != 0 {
-		t.Errorf("pairs without figures of the other build: %+v", none)
+		t.Errorf("pairs without figures of the other build: got %+v, want none", none)
 	}
 	if text := s.markdown(); !strings.Contains(text, "Ratios of lighter to lighter-before") ||
 		strings.Count(text, "0.500 ± 0.000") != 3 {

@@ -26,7 +26,7 @@ type line struct {
 	pull, create, ready, run          stat
 	total                             stat
 	pullBytes, readyBytes, bytes      stat
-	second, secondCreate, secondReady stat // zero in older results
+	second, secondCreate, secondReady stat // in older results, secondCreate and secondReady are zero
 	secondBytes                       stat
 	fetched, read                     stat
 }
@@ -114,8 +114,8 @@ func (s summary) image(name string) Image {
 	return s.Images[slices.IndexFunc(s.Images, func(i Image) bool { return i.Name == name })]
 }
 
-// touched returns the bytes that a workload reads of its image: the kernel's reads of the device in
-// the way LighterLocal. 0: unknown.
+// touched returns the bytes that a workload reads of its image: the bytes that the kernel read from
+// the device in the way LighterLocal. 0: unknown.
 func (s summary) touched(w workload) float64 {
 	for _, l := range s.Links {
 		if local := s.line(l.Name, w, LighterLocal); local != nil {
@@ -172,9 +172,9 @@ const (
 	floorRatio = 1.3 // total : floor
 	otherRatio = 1.0 // total : total of the best other snapshotter
 	slowRatio  = 0.8 // the same, if the best other takes more than slowOther times the floor
-	runRatio   = 1.2 // run : overlayfs' run with local data, or the transfer time if that is longer
+	runRatio   = 1.2 // run : the longer of overlayfs' run with local data, and the transfer time
 	bytesRatio = 1.3 // compressed bytes fetched : compressed bytes touched
-	firstNear  = 2.0 // first start : start with traces, at an RTT up to nearRTT
+	firstNear  = 2.0 // first start : start with recordings, at an RTT up to nearRTT
 	firstFar   = 4.0 // the same, at an RTT from farRTT on
 
 	slowOther = 2.0

@@ -77,8 +77,8 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	markdownTable(b, tableHead, rows)
 }
 
-// units returns the bytes received as units. Most other bytes over the link are the index; the rest
-// are locations, statements, manifests and headers.
+// units returns the bytes that were received as units, or "" for ways without that figure. The
+// other bytes over the link are mostly the index, and locations, statements, manifests and headers.
 func units(x *line) string {
 	if !slices.Contains([]string{Lighter, LighterBefore, LighterFirst}, x.way) {
 		return ""
@@ -137,7 +137,7 @@ func markdownTable(b *strings.Builder, head string, rows [][]string) {
 	}
 }
 
-// known returns "" for figures that results of older versions do not have.
+// known returns text, or "" if x is from an older result, which does not have the figure.
 func known(x *line, text string) string {
 	if x.secondCreate.median == 0 {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// visit is one turn of a way, with the workloads of one image.
+// visit is one turn of a way: the starts of one image's workloads over one link in one round.
 type visit struct {
 	link      bench.Link
 	way       string
@@ -164,8 +164,8 @@ func (r *run) keep(ctx context.Context, v visit) error {
 // disk returns the name of the saved disk of a visit's rounds.
 func (v visit) disk() string { return strings.Join([]string{v.way, v.image, v.link.Name}, "-") }
 
-// keeping is a namespace of containerd that keeps an image, so that the node keeps its index. The
-// measured pulls use another namespace.
+// keeping is a namespace of containerd that has the image, so that the node does not remove the
+// image's index. The measured pulls use another namespace.
 const keeping = "keeping"
 
 // local measures with the whole image and its index on the node's disk. The image is neither in

@@ -120,8 +120,8 @@ func testSecrets(t *testing.T, c *catalog.Catalog) {
 	want(n, "", false)
 }
 
-// Withdraw removes a job only if, since it was added, nobody has claimed it or added it with another
-// payload. Otherwise the job runs as soon as possible, or once more if it is running.
+// Withdraw removes a job only if, since it was added, nobody has claimed it or added it with
+// another payload. Otherwise the job runs as soon as possible, or once more if it is running.
 func testWithdrawnJobs(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	one := catalog.Job{Kind: kind, Key: "a", Payload: []byte("1"), Postpones: true}

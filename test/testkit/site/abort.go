@@ -33,12 +33,13 @@ func abortConnections() {
 	}
 }
 
-// watchHang aborts the enclosure's FUSE connections if its program is dead but does not end.
+// watchHang aborts the enclosure's FUSE connections if the main thread of the enclosure's program
+// has ended, but the process has not.
 func watchHang(child int) {
 	for dead := 0; ; time.Sleep(time.Second) {
 		if !proc.IsDead(child) {
 			dead = 0
-		} else if dead++; dead > 2 { // for three seconds; before, it may just be ending
+		} else if dead++; dead > 2 { // in the first seconds, the process may still end by itself
 			abortConnections()
 		}
 	}

@@ -88,7 +88,7 @@ func (m *Machine) removeContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return errors.Join(task, err)
 	}
-	return nil // the error of the task is ignored: a container may have none
+	return nil // the task's error is ignored, because a container may have no task
 }
 
 // removeContainers removes all containers of the machine's namespace.

@@ -3,9 +3,9 @@
 // use it.
 //
 // The test program runs in an enclosure (Enclosed): process, mount and network namespaces, and one
-// directory. When the program ends, also by an interrupt or kill -9, the kernel removes all its
-// processes, mounts and links. The host never sees them. A site needs no free port or address of
-// the host, and several sites can run at the same time.
+// directory. When the program ends, even by an interrupt or kill -9, the kernel removes the
+// enclosure's processes, mounts and links. The host never sees them. A site needs no free port or
+// address of the host, and several sites can run at the same time.
 //
 //	enclosure                                    10.64.0.0/30
 //	┌────────────────────────────────┐  1 Gbit/s  ┌──────────────────────────────┐

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The program starts itself twice: as process 1 of the enclosure, which only reaps processes, and
-// as the process that runs the tests. These variables name the stage, and the enclosure's
-// directory.
+// The program starts itself twice: as process 1 of the enclosure, which reaps processes and
+// forwards signals, and as the process that runs the tests. These environment variables have the
+// stage, and the enclosure's directory.
 const (
 	stageVariable = "LIGHTER_SITE_STAGE"
 	dirVariable   = "LIGHTER_SITE_DIR"
@@ -29,7 +29,7 @@ const (
 // and the kernel limits their paths to 107 bytes.
 const workInside = "/run/work"
 
-// endTimeout bounds the end of the program in an enclosure after a signal.
+// endTimeout is the time from a signal until the program in the enclosure is killed.
 const endTimeout = 2 * stopTimeout
 
 // enclosure is the enclosure's directory; empty outside.

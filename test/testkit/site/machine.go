@@ -146,7 +146,7 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	if err := m.node.await(ctx, dial("unix", m.nodeSocket())); err != nil {
 		return err
 	}
-	return m.node.await(ctx, dial("unix", filepath.Join(m.NodeRoot(), "control.sock"))) // for commands that follow
+	return m.node.await(ctx, dial("unix", filepath.Join(m.NodeRoot(), "control.sock"))) // later commands use it
 }
 
 // StopNode stops the node with SIGTERM.

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Ready is the condition for a container to be ready. Zero value: its process has ended.
+// Ready is the condition for a container to be ready. The zero value means: its process has ended.
 type Ready struct {
 	Line *regexp.Regexp // matches a line of its standard output or standard error
 	Port int            // or: GET http://127.0.0.1:Port/Path in its network returns 200
@@ -115,15 +115,16 @@ func (m *Machine) untilReady(ctx context.Context, id string, ready Ready, r *Ran
 	return errors.Join(err, read.Close())
 }
 
-// watch detects that a container is ready. text is the beginning of its output.
+// watch detects that a container is ready.
 type watch struct {
 	readied chan struct{} // closed when the container is ready
 	once    sync.Once
-	text    strings.Builder
+	text    strings.Builder // the beginning of the container's output
 }
 
 func (w *watch) ready() { w.once.Do(func() { close(w.readied) }) }
 
+// lines reads a container's output to its end. The container is ready if a line matches wanted.
 func (w *watch) lines(from io.Reader, wanted *regexp.Regexp) {
 	const enough = 64 << 10
 	lines := bufio.NewReader(from)

@@ -45,8 +45,8 @@ type Options struct {
 	// Domain is the hub's domain that the node, and commands against the hub, use; empty: the
 	// default one. Options.HubArgs configure it.
 	Domain string
-	// Unlabelled switches containerd's remote snapshot annotations off, which is containerd's
-	// default. The node then trusts chains.
+	// Unlabelled leaves containerd's remote snapshot annotations switched off, as they are by
+	// default. The node then runs with trust = "chain".
 	Unlabelled bool
 	// Containerd selects the machine's containerd: Ours (the default) or Debian.
 	Containerd string
@@ -168,7 +168,7 @@ http: {addr: %q}
 		return err
 	}
 	var err error
-	// Otherwise the registry tries to connect to a trace collector.
+	// Without this variable, the registry tries to connect to a collector of OpenTelemetry.
 	s.registry, err = s.startProcess("registry", []string{filepath.Join(s.tools, "registry"), "serve", config},
 		"OTEL_TRACES_EXPORTER=none")
 	if err != nil {

@@ -66,14 +66,14 @@ func TestRunWipeKeepAndRestore(t *testing.T) {
 	}
 	ran, err := s.Machine.Run(t.Context(), Overlayfs, Reference("base"), "echo", "hello")
 	if err != nil || ran.Output != "hello\n" {
-		t.Fatalf("echo printed %q: %v", ran.Output, err)
+		t.Fatalf("echo printed %q (%v), want %q", ran.Output, err, "hello\n")
 	}
 	c, err := s.Machine.StartContainer(t.Context(), Overlayfs, Reference("base"), "sleep", "infinity")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if out, err := c.Exec(t.Context(), "cat", "/etc/debian_version"); err != nil || !strings.HasPrefix(out, "12") {
-		t.Errorf("exec printed %q: %v", out, err)
+		t.Errorf("cat /etc/debian_version printed %q (%v), want a version 12", out, err)
 	}
 	if _, err := os.Stat(filepath.Join(c.Root, "etc/debian_version")); err != nil {
 		t.Error(err)
@@ -101,7 +101,7 @@ func TestRunWipeKeepAndRestore(t *testing.T) {
 	}
 	if ran, err := s.Machine.Run(t.Context(), Overlayfs, Reference("base"), "echo", "hello"); err != nil ||
 		ran.Output != "hello\n" {
-		t.Errorf("echo after Restore printed %q: %v", ran.Output, err)
+		t.Errorf("echo after Restore printed %q (%v), want %q", ran.Output, err, "hello\n")
 	}
 }
 
@@ -133,7 +133,7 @@ func TestKilledEnclosureLeavesNothing(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	var dir, id string
 	if _, scan := fmt.Sscanf(line, "running in %s %s", &dir, &id); err != nil || scan != nil {
-		t.Fatalf("first line of the child: %q: %v", line, err)
+		t.Fatalf("first line of the child: got %q (%v), want its directory and a container", line, err)
 	}
 	if pids, err := processes("", dir); err != nil || len(pids) == 0 {
 		t.Fatalf("processes of the child: %v, %v, want some", pids, err)
@@ -153,7 +153,7 @@ func TestKilledEnclosureLeavesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s still exists: %v", dir, err)
+		t.Errorf("stat of %s after another enclosure has started: %v, want ErrNotExist", dir, err)
 	}
 }
 

@@ -17,8 +17,8 @@ type figure struct {
 	measure func(*run, context.Context) error
 }
 
-// allFigures returns the figures in the order of measurement. million is the last one, because its
-// files would change the hub for the others.
+// allFigures returns the figures in the order of measurement. million is the last one, because a
+// hub with its files would change the other figures.
 func allFigures() []figure {
 	return []figure{
 		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*run).ratios},
@@ -118,8 +118,8 @@ func (r *run) write() error {
 		bench.WriteJSON(filepath.Join(r.Out, "bench-figures.json"), r.verdicts))
 }
 
-// bothModes calls fn for both modes in each round. The order alternates, because each mode may
-// affect the one after it.
+// bothModes calls fn for both modes in each round. The order of the modes alternates, because the
+// first mode of a round may affect the second.
 func (r *run) bothModes(fn func(round int, mode string) error) error {
 	for round := range r.Rounds {
 		order := slices.Clone(modes)

@@ -47,7 +47,7 @@ func TestEveryTargetHasAWorkload(t *testing.T) {
 	}
 	workloads := judged(config)
 	if len(workloads) != len(targets) {
-		t.Errorf("%d workloads, %d targets", len(workloads), len(targets))
+		t.Errorf("%d workloads of the configuration have a target, want %d", len(workloads), len(targets))
 	}
 	for _, name := range demoWorkloads {
 		if !slices.ContainsFunc(workloads, func(w bench.Workload) bool { return w.String() == name }) {
@@ -74,11 +74,11 @@ func TestBarLengths(t *testing.T) {
 
 func TestLongCommandsAreTruncated(t *testing.T) {
 	if got := shown([]string{"bash", "-c", "true"}); got != "bash -c true" {
-		t.Errorf("shown as %q", got)
+		t.Errorf("a short command is shown as %q, want it whole", got)
 	}
 	long := shown([]string{"python3", "-c", strings.Repeat("import é; ", 20)})
 	if n := utf8.RuneCountInString(long); n != 42 || !strings.HasPrefix(long, "python3 -c 'import é;") {
-		t.Errorf("shown as %q, %d letters", long, n)
+		t.Errorf("a long command is shown as %q, %d characters, want its first 42", long, n)
 	}
 }
 
@@ -131,10 +131,12 @@ func TestDedupCountsDuplicatesOnce(t *testing.T) {
 	}
 	a, c := int64(len(first)), int64(len(second))
 	if s.all != 4*a+c || s.layers != 2*a+c || s.files != a+c {
-		t.Errorf("all %d, layers %d, files %d; want %d, %d, %d", s.all, s.layers, s.files, 4*a+c, 2*a+c, a+c)
+		t.Errorf("bytes of all files, of distinct layers and of distinct files: got %d, %d, %d, want %d, %d, %d",
+			s.all, s.layers, s.files, 4*a+c, 2*a+c, a+c)
 	}
 	if s.chunks <= 0 || s.chunks >= s.files-a/2 {
-		t.Errorf("%d bytes of chunks for files of %d, which share half of their bytes", s.chunks, s.files)
+		t.Errorf("bytes of distinct chunks: got %d, want 1 to %d, because the files share half of their bytes",
+			s.chunks, s.files-a/2-1)
 	}
 }
 
@@ -171,7 +173,7 @@ func TestSharesOfAProfile(t *testing.T) {
 `
 	got, err := sharesOf([]byte(top))
 	if err != nil || got["SHA-256"] != 27.5 || got["CRC32C"] != 1.5 {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("shares: got %v (%v), want SHA-256 27.5 and CRC32C 1.5", got, err)
 	}
 	if _, err := sharesOf([]byte("Type: cpu\n")); err == nil {
 		t.Error("an invalid profile was accepted")
@@ -187,9 +189,10 @@ func TestOptions(t *testing.T) {
 	o := bench.Options{Rounds: 7, Only: []string{"walk", "reads"}}
 	if err := o.Check(Names()); err != nil || !o.Selects("walk") || o.Selects("memory") ||
 		!(bench.Options{}).Selects("walk") {
-		t.Errorf("%v; selected: walk %t, memory %t, want walk only", err, o.Selects("walk"), o.Selects("memory"))
+		t.Errorf("check: %v; selected of walk and memory: got %t and %t, want only walk; without names, all figures",
+			err, o.Selects("walk"), o.Selects("memory"))
 	}
 	if len(modes) != 2 || modes[0] != site.Overlayfs {
-		t.Errorf("modes %v", modes)
+		t.Errorf("modes: got %v, want two, overlayfs first", modes)
 	}
 }

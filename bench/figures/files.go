@@ -10,14 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A small file has smallFile bytes at most. smallFiles of them are read.
 const (
-	smallFile  = 32 << 10
-	smallFiles = 5000
+	smallFile  = 32 << 10 // bytes that a small file has at most
+	smallFiles = 5000     // small files that are read
 )
 
 // walk calls stat on every name below dir like `find -ls`: relative to the open directory, without
-// following symlinks. each may be nil.
+// following symlinks. It calls each with each name's path, unless each is nil.
 func walk(dir string, each func(path string, stat *unix.Stat_t)) (names int, err error) {
 	d, err := os.Open(dir)
 	if err != nil {

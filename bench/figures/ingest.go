@@ -88,7 +88,7 @@ func (r *run) judgeIngest(image string, times map[string][]float64) {
 	r.verdicts = append(r.verdicts, v)
 }
 
-// The synthetic image of the figure million, and its target.
+// The image of the figure million, and the figure's target.
 const (
 	millionFiles = 1_000_000
 	millionDirs  = 10_000

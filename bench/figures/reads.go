@@ -12,17 +12,19 @@ import (
 
 // Targets of the figures reads, walk and first.
 const (
-	readRatio  = 1.15 // reads, relative to overlayfs
-	coldWalk   = 0.8  // a walk without page cache, relative to overlayfs
-	hotWalk    = 1.1  // a walk right afterwards, relative to overlayfs
-	linkShare  = 0.7  // share of the link's rate that a first read uses at least
-	busyEnough = 0.9  // or the share of the processor time that other processes leave
+	readRatio = 1.15 // reads, relative to overlayfs
+	coldWalk  = 0.8  // a walk without page cache, relative to overlayfs
+	hotWalk   = 1.1  // a walk right afterwards, relative to overlayfs
+
+	// A first read passes if it meets one of these targets, which are minimums.
+	linkShare  = 0.7 // rate of the read : rate of the link
+	busyEnough = 0.9 // share of the site's processes in the processor time that others leave
 )
 
 const largestImage = "ml"
 
-// both runs a container of ml in each mode on one machine, and calls fn with their root
-// directories, which fn reads directly.
+// both runs a container of ml in each mode on one machine, and calls fn with the paths of the
+// containers' root directories on the host.
 func (r *run) both(ctx context.Context, fn func(roots map[string]string) error) (err error) {
 	if err := r.Need(ctx, largestImage); err != nil {
 		return err

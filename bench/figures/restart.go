@@ -52,8 +52,8 @@ func (r *run) restarts(ctx context.Context) error {
 		func() error { return r.reboot(ctx) })
 }
 
-// restartRounds ends the node and measures its next start. mounts is the number of trees that the
-// node must then serve.
+// restartRounds ends the node and measures its next start, once in each round. mounts is the number
+// of trees that the node must serve after its start.
 func (r *run) restartRounds(ctx context.Context, what string, mounts int, end func() error) error {
 	var times []float64
 	for range r.Rounds {

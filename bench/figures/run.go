@@ -1,5 +1,6 @@
-// Package figures measures Lighter's targets other than the starts of package starts, compares them
-// with a full pull into overlayfs, and reports which are reached. It also runs the demo.
+// Package figures measures the figures for which Lighter has targets, except those of package
+// starts. It compares them with a full pull into overlayfs, and reports which targets are reached.
+// It also runs the demo.
 package figures
 
 import (
@@ -27,7 +28,7 @@ const linkSpeed = 1e9 / 8
 // modes are the two compared snapshotters.
 var modes = []string{site.Overlayfs, site.Lighter}
 
-// Run measures the figures, and writes the results, also if some failed.
+// Run measures the figures, and writes the results, even if some figures failed.
 func Run(ctx context.Context, o bench.Options) error { return measure(ctx, o, (*run).figures) }
 
 // Demo runs three commands in both modes and prints a table.

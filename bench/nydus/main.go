@@ -1,17 +1,17 @@
 // Command nydus is the nydus snapshotter for the benchmark: a peer that is compared with Lighter.
-// The programs are the peer's own: containerd-nydus-grpc, nydusd and nydus-image, built from Go's
-// module proxy and crates.io, in the directory of this command. The newest nydusd on crates.io is
-// 2.2.0. Results name this version, because the project has newer ones.
+// It runs the peer's own programs, containerd-nydus-grpc, nydusd and nydus-image, which are in the
+// directory of this command. They are built from Go's module proxy and crates.io. The newest nydusd
+// on crates.io is 2.2.0. Results name this version, because the project has newer versions.
 //
 //   - nydus snapshotter writes the peer's configuration into its root and executes
 //     containerd-nydus-grpc in its place. The configuration is the one that the
 //     peer ships for FUSE, which prefetches the whole image in the background;
-//     --no-prefetch disables that. These parts are disabled: cgroups of its own,
-//     the listeners for metrics and for control of its daemons, and recovery of
-//     daemons. When it ends, it unmounts everything. nydusd is started so that it
-//     does not change the limit of open files: it would not start if it could not
-//     raise the limit.
-//   - nydus convert makes a nydus image (RAFS 6) of another image, by the peer's
+//     --no-prefetch disables that. The configuration disables these parts of the
+//     peer: its own cgroups, the listeners for metrics and for control of its
+//     daemons, and recovery of daemons. When the peer ends, it unmounts
+//     everything. nydusd is started so that it does not change the limit of open
+//     files: it would not start if it could not raise the limit.
+//   - nydus convert makes a nydus image (RAFS 6) from another image, by the peer's
 //     own functions, with its default compression and chunks.
 //
 // It is a separate module, so that none of this becomes a dependency of Lighter.

@@ -14,12 +14,12 @@ func TestInvalidCommandLines(t *testing.T) {
 	for _, line := range []string{"", "pull", "snapshotter --root /r", "snapshotter --root /r --address /a more",
 		"convert a", "convert --trace t a b"} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {
-			t.Errorf("nydus %s: %v", line, err)
+			t.Errorf("nydus %s: got %v, want a usageError", line, err)
 		}
 	}
 	for _, line := range []string{"help", "convert --help", "snapshotter -h"} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.Is(err, flag.ErrHelp) {
-			t.Errorf("nydus %s: %v", line, err)
+			t.Errorf("nydus %s: got %v, want ErrHelp", line, err)
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestNoPrefetch(t *testing.T) {
 		}
 		if err := json.Unmarshal(text, &settings); err != nil || settings.Prefetch.Enable == off ||
 			settings.Prefetch.All == off {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("configuration of nydusd with noPrefetch %t: got %s (%v), want both settings %t", off, text, err, !off)
 		}
 	}
 }

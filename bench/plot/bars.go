@@ -118,7 +118,7 @@ func (c *canvas) text(x, y int, weight, text string) {
 	c.printf(`<text x="%d" y="%d"%s>%s</text>`, x, y, weight, escape(text))
 }
 
-// keyRows lays out a legend. It returns the x coordinate of each name's colour, row by row.
+// keyRows divides a legend into rows, and returns the x coordinates of the names' colours, by row.
 func keyRows(names []string) [][]int {
 	rows, x := [][]int{nil}, keyLeft
 	for _, name := range names {

@@ -59,7 +59,7 @@ func wellFormed(t *testing.T, name string, svg []byte) {
 		if _, err := d.Token(); errors.Is(err, io.EOF) {
 			return
 		} else if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s is not well-formed XML: %v", name, err)
 			return
 		}
 	}

@@ -28,7 +28,7 @@ type compressor struct {
 	open   func(w io.Writer) (io.WriteCloser, error)
 }
 
-// compressors has those of common image builders. BuildKit, containerd and docker use Go's gzip at
+// compressors has the compressors of image builders. BuildKit, containerd and docker use Go's gzip at
 // level 6, go-containerregistry (crane, ko, kaniko) at level 1. containers/image (skopeo, Podman,
 // Buildah) uses pgzip at its default level, 5, in blocks of 1 MiB, and umoci in blocks of 256 KiB.
 // All of them use klauspost's zstd, at its default level or at one that the user has chosen. zlib

@@ -1,8 +1,8 @@
 // Command rebuild measures whether the layers of OCI layouts could be made again bit by bit, from
 // what a hub stores of them anyway. It decompresses each layer, compresses it with one compressor
 // after the other, and stops a compressor at its first byte that differs from the blob. It also
-// measures what a hub would have to store besides chunks: the bytes of the tar stream that are not
-// contents of files.
+// measures what a hub would have to store in addition to chunks: the bytes of the tar stream that
+// are not contents of files.
 //
 // docs/decisions/blobs.md has the results. It needs pigz, gzip, zstd and python3, whose compressors
 // it tries, too. It is a separate module, so that none of its compressors becomes a dependency of

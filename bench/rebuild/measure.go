@@ -26,9 +26,9 @@ type report struct {
 	Tar        int64   `json:"tar"`
 	Skeleton   int64   `json:"skeleton"`  // the tar stream without contents of files, compressed
 	TarSplit   int64   `json:"tar_split"` // the metadata of tar-split, compressed as docker does
-	Header     string  `json:"header"`    // of gzip
+	Header     string  `json:"header"`    // the header of the gzip stream
 	Compressor string  `json:"compressor,omitempty"`
-	Same       int64   `json:"same"` // equal bytes at the start, of this compressor or else of the best one
+	Same       int64   `json:"same"` // bytes at the start that Compressor, or else the best compressor, makes equal
 	Decompress float64 `json:"decompress_s"`
 	Compress   float64 `json:"compress_s,omitempty"` // of the compressor that makes the same blob
 }

@@ -71,7 +71,7 @@ func writeLayout(t *testing.T, layer []byte, mediaType string) string {
 	return dir
 }
 
-// Each compressor is recognized by what it writes, also behind a header of another program.
+// Each compressor is recognized by its output, even if the gzip header is that of another program.
 func TestCompressorsAreRecognized(t *testing.T) {
 	stream := archive(t)
 	for _, c := range compressors {
@@ -95,23 +95,24 @@ func TestCompressorsAreRecognized(t *testing.T) {
 			layout := writeLayout(t, layer, "application/vnd.oci.image.layer.v1.tar+"+string(c.format))
 			blobs, err := findLayers([]string{layout})
 			if err != nil || len(blobs) != 1 {
-				t.Fatalf("%d layers, %v", len(blobs), err)
+				t.Fatalf("layers: got %d (%v), want 1", len(blobs), err)
 			}
 			r, err := blobs[0].measure([]compressor{c})
 			if err != nil || r.Compressor != c.name || r.Tar != int64(len(stream)) {
-				t.Errorf("%+v, %v", r, err)
+				t.Errorf("measure: got %+v (%v), want compressor %s and %d bytes of tar", r, err, c.name, len(stream))
 			}
 			other := slices.IndexFunc(compressors, func(o compressor) bool {
 				return o.format == c.format && o.name != c.name
 			})
 			if r, err := blobs[0].measure(compressors[other : other+1]); err != nil || r.Compressor != "" {
-				t.Errorf("another compressor: %+v, %v", r, err)
+				t.Errorf("measure with another compressor: got %+v (%v), want no compressor", r, err)
 			}
 		})
 	}
 }
 
-// A blob that differs in one bit, is shorter or is longer is not taken for the compressor's.
+// A blob is not recognized as the compressor's output if it differs in one bit, or has one byte
+// less or one byte more.
 func TestDifferentBlobs(t *testing.T) {
 	stream := archive(t)
 	var b bytes.Buffer
@@ -126,21 +127,21 @@ func TestDifferentBlobs(t *testing.T) {
 	} {
 		_, equal, err := compare(goGzip(6), bytes.NewReader(stream), bufio.NewReader(bytes.NewReader(blob)))
 		if equal || err != nil {
-			t.Errorf("%s: %v, %v", name, equal, err)
+			t.Errorf("blob %s: got equal %t (%v), want false", name, equal, err)
 		}
 	}
 }
 
-// From the skeleton and the contents the same stream can be made again.
+// The stream can be made again from the skeleton and the contents.
 func TestSkeleton(t *testing.T) {
 	stream := archive(t)
 	var parts, contents bytes.Buffer
 	total, err := skeleton(bytes.NewReader(stream), &parts, &contents)
 	if err != nil || total != int64(len(stream)) {
-		t.Fatalf("%d bytes, %v", total, err)
+		t.Fatalf("length of the stream: got %d (%v), want %d", total, err, len(stream))
 	}
 	if parts.Len() > 60_000 {
-		t.Errorf("the skeleton has %d bytes", parts.Len())
+		t.Errorf("the skeleton has %d bytes, want at most 60,000", parts.Len())
 	}
 	var again bytes.Buffer
 	for parts.Len() > 0 {
@@ -153,6 +154,6 @@ func TestSkeleton(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(again.Bytes(), stream) {
-		t.Error("the stream differs")
+		t.Error("the stream that was made again differs from the original")
 	}
 }

@@ -8,9 +8,10 @@ import (
 
 // skeleton reads a tar stream to its end, and writes contents of files to contents and all other
 // bytes to w: headers, padding, and what follows the archive. From both the same stream can be made
-// again. w gets, for each entry: the number of bytes before its content as a uvarint, these bytes,
-// and the number of bytes of its content as a uvarint. The last entry has no content. It returns
-// the length of the stream.
+// again. For each entry of the archive, skeleton writes to w: the number of bytes before the
+// content as a uvarint, these bytes, and the number of bytes of the content as a uvarint. At the
+// end it writes the same for the rest of the stream, which has no content. It returns the length of
+// the stream.
 func skeleton(r io.Reader, w, contents io.Writer) (int64, error) {
 	in := &tap{r: r}
 	archive := tar.NewReader(in)
@@ -44,8 +45,8 @@ func skeleton(r io.Reader, w, contents io.Writer) (int64, error) {
 type tap struct {
 	r        io.Reader
 	contents io.Writer // nil: these bytes are not content
-	other    []byte    // since the last flush
-	content  uint64    // bytes, since the last flush
+	other    []byte    // bytes since the last flush that are not content
+	content  uint64    // number of content bytes since the last flush
 	total    int64
 }
 

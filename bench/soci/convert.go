@@ -21,7 +21,7 @@ import (
 
 // convert adds a SOCI index to an image, for this machine's platform. The layers stay the same.
 func convert(ctx context.Context, source, destination string, plainHTTP bool) (err error) {
-	// The peer prints its progress to os.Stdout, which is meant for the result.
+	// The peer prints its progress to os.Stdout, but this program prints only the result there.
 	out := os.Stdout
 	os.Stdout = os.Stderr
 	dir, err := os.MkdirTemp("", "soci")
@@ -70,8 +70,8 @@ func fetch(ctx context.Context, registry remotes.Resolver, blobs content.Store, 
 	return image, images.Dispatch(ctx, images.Handlers(remotes.FetchHandler(blobs, fetcher), children), nil, image)
 }
 
-// index adds the SOCI index. Its blobs go to the same directory, because the peer's store and
-// containerd's both name a file by its digest.
+// index adds the SOCI index. The index's blobs are stored in the directory of the image's blobs:
+// the stores of the peer and of containerd both name a file by its digest.
 func index(ctx context.Context, dir string, blobs content.Store, image ocispec.Descriptor) (*ocispec.Descriptor,
 	error) {
 	parts, err := store.NewSociStore(dir)

@@ -1,6 +1,7 @@
 // Command soci is the SOCI snapshotter for the benchmark: a peer that is compared with Lighter. The
-// modules of its daemon and converter cannot be imported as dependencies. So this command combines
-// their packages, which can be imported. It makes the peer neither faster nor slower:
+// programs of the peer, its daemon and its converter, cannot be dependencies of another module. So
+// this command combines the packages that these programs use. It makes the peer neither faster nor
+// slower:
 //
 //   - soci snapshotter serves containerd as a proxy plugin on a socket. Its
 //     settings are those of the peer's daemon with an empty configuration, and it

@@ -105,7 +105,8 @@ func fetch(ctx context.Context, registry remotes.Resolver, store content.Store, 
 	return image, images.Dispatch(ctx, images.Handlers(remotes.FetchHandler(store, fetcher), children), nil, image)
 }
 
-// convertLayer converts a layer like the peer's converter. The files that first lists come first.
+// convertLayer converts a layer like the peer's converter. The files in first are at the beginning
+// of the converted layer.
 func convertLayer(ctx context.Context, store content.Store, kind string, layer ocispec.Descriptor,
 	first []string) (*ocispec.Descriptor, error) {
 	var options []estargz.Option

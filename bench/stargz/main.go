@@ -1,17 +1,17 @@
 // Command stargz is the stargz snapshotter for the benchmark: a peer that is compared with Lighter.
-// The programs of the peer, its daemon and its converter, are in a module that cannot be a
-// dependency of another one. So this command is made of the library packages that these programs
-// use, which are in another module. It makes the peer neither faster nor slower:
+// The peer's daemon and converter are in a module that cannot be a dependency of another module. So
+// this command combines the library packages of the daemon and the converter, which are in a module
+// of their own. It makes the peer neither faster nor slower:
 //
 //   - stargz snapshotter serves containerd as a proxy plugin on a socket. Its
 //     settings are those of the peer's daemon with an empty configuration, and it
 //     takes the same configuration file. This process itself serves FUSE, as the
 //     peer's daemon does by default. It has no credentials. Unlike the peer's daemon, it
 //     unmounts everything on SIGTERM as well as on SIGINT.
-//   - stargz convert makes an eStargz or zstd:chunked image of another image, by
-//     the peer's own functions, at the levels that its converter has by default:
-//     gzip 9, zstd 3. With traces, the files in them are at the beginning of their
-//     layers, followed by a landmark. The snapshotter prefetches these files
+//   - stargz convert makes an eStargz or zstd:chunked image from another image, by
+//     the peer's own functions, at the default levels of its converter: gzip 9,
+//     zstd 3. With traces, the files that the traces name are at the beginning of
+//     their layers, followed by a landmark. The snapshotter prefetches these files
 //     before a container starts, as after the peer's `ctr-remote image optimize`.
 //     Without traces, a landmark disables prefetching, as after the peer's
 //     `ctr-remote image convert`.

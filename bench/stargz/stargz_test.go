@@ -28,12 +28,12 @@ func TestInvalidCommandLines(t *testing.T) {
 		"convert --kind estargz a", "convert a b", "convert --kind gzip a b",
 	} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {
-			t.Errorf("stargz %s: %v", line, err)
+			t.Errorf("stargz %s: got %v, want a usageError", line, err)
 		}
 	}
 	for _, line := range []string{"help", "convert --help", "snapshotter -h"} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.Is(err, flag.ErrHelp) {
-			t.Errorf("stargz %s: %v", line, err)
+			t.Errorf("stargz %s: got %v, want ErrHelp", line, err)
 		}
 	}
 }
@@ -51,13 +51,13 @@ func write(t *testing.T, text string) (path string) {
 func TestConfiguration(t *testing.T) {
 	defaults, err := readConfig("")
 	if err != nil || !defaults.Direct || defaults.NoPrefetch || defaults.PassThrough {
-		t.Errorf("the defaults are %+v, %v", defaults, err)
+		t.Errorf("defaults: got %+v (%v), want Direct, with prefetching and without PassThrough", defaults, err)
 	}
 	config,
 		err := readConfig(write(t,
 		"no_background_fetch = true\n[blob]\nchunk_size = 7\n[directory_cache]\ndirect = false\n"))
 	if err != nil || !config.NoBackgroundFetch || config.ChunkSize != 7 || config.Direct {
-		t.Errorf("configuration of a file: %+v, %v", config, err)
+		t.Errorf("configuration of a file: got %+v (%v), want the three settings of the file", config, err)
 	}
 	for _, text := range []string{"no_backgroundfetch = true\n", "noprefetch = 3\n", "["} {
 		if _, err := readConfig(write(t, text)); err == nil {
@@ -66,7 +66,7 @@ func TestConfiguration(t *testing.T) {
 	}
 	usePlainHTTP(&config, "registry:5000")
 	if mirrors := config.Host["registry:5000"].Mirrors; len(mirrors) != 1 || !mirrors[0].Insecure {
-		t.Errorf("the mirrors are %+v", mirrors)
+		t.Errorf("mirrors: got %+v, want one, which is insecure", mirrors)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestTracesAreMergedInTheOrderOfFirstUse(t *testing.T) {
 func TestTracesOfLighter(t *testing.T) {
 	paths, err := readTraces([]string{"../../format/trace/testdata/recordings.golden"})
 	if err != nil || len(paths) < 2 {
-		t.Errorf("got %q, %v", paths, err)
+		t.Errorf("paths: got %q (%v), want at least two", paths, err)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestPathsGoToTheUppermostLayerThatHasThem(t *testing.T) {
 		[]string{"c", "usr/b", "d", "gone", "usr/a"})
 	if err != nil || !slices.Equal(first[lower.Digest], []string{"c", "usr/a"}) ||
 		!slices.Equal(first[upper.Digest], []string{"usr/b"}) || len(first) != 2 {
-		t.Errorf("got %q, %v", first, err)
+		t.Errorf("got %q (%v), want c and usr/a of the lower layer, and usr/b of the upper one", first, err)
 	}
 }
 
@@ -160,21 +160,24 @@ func TestLayersAreConvertedOnce(t *testing.T) {
 		}
 		plain, traced := do(), do("b")
 		if plain.Digest == traced.Digest || plain.Annotations[estargz.TOCJSONDigestAnnotation] == "" {
-			t.Errorf("%s: without a trace %+v, with one %+v", kind, plain, traced)
+			t.Errorf("%s: got %+v without and %+v with a trace, want two layers with a table of contents", kind, plain,
+				traced)
 		}
 		blobs := count(t, store)
 		if blobs != 3 {
 			t.Errorf("%s: got %d blobs, want a layer and its two conversions", kind, blobs)
 		}
 		if again := do("b"); again.Digest != traced.Digest || count(t, store) != blobs {
-			t.Errorf("%s: digest of the second conversion: %s", kind, again.Digest)
+			t.Errorf("%s: digest of the second conversion: got %s, want %s, and no further blob", kind, again.Digest,
+				traced.Digest)
 		}
 		// A deleted blob is made again.
 		if err := store.Delete(t.Context(), plain.Digest); err != nil {
 			t.Fatal(err)
 		}
 		if again := do(); again.Digest != plain.Digest || count(t, store) != blobs {
-			t.Errorf("%s: digest of the conversion after the deletion: %s", kind, again.Digest)
+			t.Errorf("%s: digest of the conversion after the deletion: got %s, want %s, stored again", kind,
+				again.Digest, plain.Digest)
 		}
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockStore locks a store until the file is closed. Images share layers, and two processes must not
-// write the same layer.
+// lockStore locks a store until the returned file is closed, so that two processes do not write the
+// same layer at the same time: images share layers.
 func lockStore(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -36,8 +36,8 @@ func lockStore(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// kept converts layers and keeps the converted layers in the store. Images share layers, and the
-// conversion of a layer takes minutes.
+// kept converts layers and keeps the converted layers in the store, because images share layers and
+// the conversion of a layer takes minutes.
 type kept struct {
 	store string // directory of the store
 	kind  string
@@ -127,7 +127,7 @@ func (l labels) Update(blob digest.Digest, changes map[string]string) (map[strin
 	return values, l.Set(blob, values)
 }
 
-// readJSON does not change the value if the file does not exist.
+// readJSON decodes a file. If the file does not exist, it leaves into unchanged.
 func readJSON(path string, into any) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -76,7 +76,7 @@ type sums struct {
 	seenFile, seenChunk       map[chunk.ID]bool
 	splitter                  chunk.Splitter
 	compressor                *zstd.Encoder
-	content, compressed       []byte // buffers
+	content, compressed       []byte // buffers of one file's bytes
 }
 
 func newSums() (*sums, error) {

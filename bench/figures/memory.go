@@ -102,7 +102,7 @@ func (r *run) pageCacheRound(ctx context.Context, mode string, images []string) 
 		if _, err := m.Pull(ctx, mode, site.Reference(image)); err != nil {
 			return 0, 0, err
 		}
-		// One complete run fetches the data.
+		// This run fetches the data that the measured container reads.
 		if _, err := m.Run(ctx, mode, site.Reference(image), "python3", "-c", `print("hello")`); err != nil {
 			return 0, 0, err
 		}

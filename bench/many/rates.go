@@ -24,16 +24,16 @@ type Rate struct {
 	Bytes    float64 `json:"bytes"`    // a second
 	CPU      float64 `json:"cpu"`      // processor time of the process, seconds a request
 	P99      float64 `json:"p99"`      // seconds until the end of an answer
-	Errors   int64   `json:"errors"`
+	Errors   int64   `json:"errors"`   // failed requests
 }
 
 const (
-	rateClients = 64
-	rateTime    = 5 * time.Second
+	rateClients = 64              // clients that request at the same time
+	rateTime    = 5 * time.Second // duration of a measurement
 )
 
-// rates measures the throughput of the hub, and of a Squid in front of it, for the objects of a
-// workload.
+// rates measures the throughput of the hub for lookups and units of a workload, and that of a Squid
+// in front of the hub for the units.
 func (r *run) rates(ctx context.Context, w *workload) error {
 	paths := map[string][]string{"chains": {"/chains/" + w.chains[0]}, "units": w.units}
 	for _, what := range []string{"chains", "units"} {
@@ -82,7 +82,8 @@ func (r *run) addRate(w *workload, of, what string, rate Rate) {
 	r.result.Rates = append(r.result.Rates, rate)
 }
 
-// ask runs rateClients clients for rateTime. They request the paths in turn.
+// ask runs rateClients clients for rateTime, which request the paths in turn. If proxy is not
+// empty, they send their requests to the proxy.
 func ask(ctx context.Context, hub, proxy string, paths []string) (rate Rate, err error) {
 	transport := &http.Transport{MaxIdleConnsPerHost: rateClients, DisableCompression: true}
 	if proxy != "" {

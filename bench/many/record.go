@@ -27,8 +27,8 @@ type workload struct {
 	name    string // IMAGE/WORKLOAD
 	chains  []string
 	tree    chunk.ID
-	trace   []byte
-	touched int64    // bytes of the device in the trace
+	trace   []byte   // as package trace encodes it
+	touched int64    // bytes of the device that the trace's reads have
 	units   []string // paths, below the domain, that a node requested
 }
 
@@ -42,9 +42,10 @@ type listener struct {
 	units []string   // paths, below the domain, that nodes requested
 }
 
+// report is a trace that a node has reported.
 type report struct {
 	tree chunk.ID
-	body []byte
+	body []byte // the encoded trace
 }
 
 // listen starts a listener at site.SpareAddress.
@@ -88,8 +89,8 @@ func listen(hub string) (*listener, error) {
 
 func (l *listener) close() error { return l.server.Close() }
 
-// traceTimeout bounds the time until a node reports a start. The node first waits until the reads
-// become few.
+// traceTimeout bounds the time until a node reports a start. The node reports it when nothing was
+// read for 10 s.
 const traceTimeout = 3 * time.Minute
 
 // next waits for the next trace.
@@ -104,7 +105,8 @@ func (l *listener) next(ctx context.Context) (report, error) {
 	}
 }
 
-// keeping is a namespace of containerd that keeps an image, so that the node keeps its index.
+// keeping is a namespace of containerd that has the image, so that the node does not remove the
+// image's index.
 const keeping = "keeping"
 
 // record starts a workload in a real container twice: first on a wiped machine, then with all

@@ -23,7 +23,7 @@ func TestClockJumpsBetweenStarts(t *testing.T) {
 		t.Run(fmt.Sprintf("from %s to %s", jump[0], jump[1]), func(t *testing.T) {
 			t.Parallel()
 			configure := func(c *hub.Config) {
-				c.GC.DelayMinutes = 5 // less than the jump
+				c.GC.EveryMinutes, c.GC.DelayMinutes = 6, 5 // less than the jump
 				c.RetentionMaxPercent = 100
 				c.Retention = []retention.Rule{
 					{Repositories: []string{"old"}, KeepTags: []retention.Keep{{Newest: 1}}},

@@ -97,11 +97,6 @@ func wantUndisturbed(t *testing.T, s scene, rounds int, c hub.Config, h *process
 			break
 		}
 		work(t, s, rounds, h)
-		for _, p := range []*process{h, undisturbed} { // perhaps only one has had its periodic collection
-			if err := p.collectOnce(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
 	}
 	if check := h.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
 		t.Errorf("the stores differ: %s", findings(check))

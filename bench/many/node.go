@@ -23,8 +23,8 @@ import (
 	"lighter/wire/client"
 )
 
-// node is a node without containerd's socket and the kernel: its connections, cache, lookups,
-// indexes and devices.
+// node has the parts of a real node except containerd's socket and the kernel's mounts:
+// connections, cache, resolver, indexes and devices.
 type node struct {
 	plan       Plan
 	hubs       *origin.Failover
@@ -80,8 +80,8 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	return n, nil
 }
 
-// A node repeats a pull after which a real node would unpack the image, because the hub did not
-// answer in time: at most maxPulls times, with pullPause between two pulls.
+// A node repeats a failed pull, after which a real node would unpack the image: at most maxPulls
+// times, with pullPause between two pulls.
 const (
 	maxPulls  = 60
 	pullPause = time.Second
@@ -145,8 +145,8 @@ func (n *node) pull(ctx context.Context) error {
 	return nil
 }
 
-// read replays the trace and calls done. Then it continues to fetch in the background, like a node
-// with a running container.
+// read replays the trace and calls done. It stops serving the tree when background fetches have
+// ended (settle).
 func (n *node) read(ctx context.Context, t trace.Trace, took []float64, done func()) ([]float64, error) {
 	unlock := n.trees.Lock(n.plan.Tree)
 	defer unlock()
@@ -168,8 +168,8 @@ func (noKernel) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", n
 func (noKernel) Remove(chunk.ID) error                            { return nil }
 
 const (
-	// settlePoll is the interval at which settle checks for fetches. settle returns after settled
-	// successive checks without a fetch, and in any case after settleLongest.
+	// settle checks for fetches every settlePoll. It returns after `settled` successive
+	// checks without a fetch, and after settleLongest in any case.
 	settlePoll    = 10 * time.Millisecond
 	settled       = 5
 	settleLongest = time.Minute

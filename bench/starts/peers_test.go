@@ -27,7 +27,7 @@ func TestMissingPeersAreRemoved(t *testing.T) {
 		{Name: "built-in"},
 	}
 	if !r.needsRecordings() {
-		t.Error("needsRecordings with the way lighter: got false, want true")
+		t.Errorf("needsRecordings if %s is measured: got false, want true", Lighter)
 	}
 	if err := r.removeMissing(); err != nil || !slices.Equal(r.ways, []string{Lighter, "here", "built-in"}) {
 		t.Errorf("remaining ways: got %v (%v), want lighter, here and built-in", r.ways, err)

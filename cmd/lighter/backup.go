@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,13 +26,16 @@ catalog, the objects that the snapshot names, the registry and the signing keys.
 Run it on the hub's machine, as the hub's user.
 
 If DIR is on the hub's file system, it gets hard links to the objects: copy DIR to another disk
-afterwards. If DIR has an earlier backup, only new files are copied. The hub deletes nothing
-meanwhile.
+afterwards. If DIR has an earlier backup, the objects and blobs that it has are not copied again,
+and what the hub no longer has is deleted from DIR. While a domain is copied, the hub deletes no
+objects and no blobs of it.
 
-DIR has the signing keys in hub.key (mode 0600): any reader of that file can sign as the hub.
+DIR has the signing keys in the file hub.key of each domain (mode 0600): any reader of that file
+can sign as the hub.
 
-To copy a hub with a catalog in PostgreSQL or a bucket on S3, use the tools of PostgreSQL and
-S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps.`,
+If the hub's configuration names a catalog or a bucket, copy the hub with the tools of the
+database and bucket, in a script that "lighter backup hold" runs: docs/operating.md has the
+steps.`,
 		Example: `  lighter backup --root /srv/lighter /backup/lighter
   lighter restore --root /srv/again /backup/lighter`,
 		Args: command.Exactly("DIR"),
@@ -45,9 +49,8 @@ S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps
 			return err
 		}
 		if config.Catalog != "" || config.Bucket != "" {
-			return command.Usage(fmt.Errorf("the hub's catalog or bucket is not below %s: "+
-				"copy both with the tools of the database and bucket, in a script (lighter backup hold -- SCRIPT)",
-				config.Root))
+			return command.Usage(errors.New("the hub's configuration names a catalog or a bucket, which this " +
+				"command does not copy: copy the hub in a script, the catalog first (lighter backup hold -- SCRIPT)"))
 		}
 		r, err := watch(func(show func(wire.Progress)) (backup.Result, error) {
 			return backup.Make(cmd.Context(), config.Root, args[0], show)
@@ -65,7 +68,7 @@ S3, in a script that "lighter backup hold" runs: docs/operating.md has the steps
 	return cmd
 }
 
-// holdEnd is how long the command may take to end after SIGTERM, when the hold was lost or
+// holdEnd is the time from SIGTERM to SIGKILL for COMMAND, if the hold is lost or `backup hold` is
 // interrupted.
 const holdEnd = 10 * time.Second
 
@@ -74,8 +77,8 @@ func backupHoldCommand() *cobra.Command {
 		Use:   "hold [flags] -- COMMAND [ARG]...",
 		Short: "Run a command that copies a hub, while the hub deletes nothing",
 		Long: `Run a command that copies a hub with the tools of its database and bucket. While it runs, no
-process of the hub deletes objects of any domain; everything else goes on. The command has to
-copy the catalog first, and then the bucket: docs/operating.md has an example.
+process of the hub deletes objects or blobs of any domain; everything else goes on. The command
+has to copy the catalog first, and then the bucket: docs/operating.md has an example.
 
 The exit code is not 0 if COMMAND fails, or if the hub may have deleted objects meanwhile: the
 copy may then lack objects, and has to be made again. This machine must reach the database.`,
@@ -119,7 +122,7 @@ func restoreCommand() *cobra.Command {
 		Short: "Make the directory of a hub from a backup",
 		Long: `Make the directory of a hub from a backup that "lighter backup" has made. The hub's directory
 must be empty, or not exist. Run it as the hub's user. Start the hub afterwards, and run
-"lighter fsck --deep --repair".`,
+"lighter fsck --deep --repair" for each domain (--domain).`,
 		Example: "  lighter restore --root /srv/lighter /backup/lighter",
 		Args:    command.Exactly("DIR"),
 	}
@@ -128,7 +131,8 @@ must be empty, or not exist. Run it as the hub's user. Start the hub afterwards,
 		if err := backup.Restore(cmd.Context(), args[0], *root); err != nil {
 			return err
 		}
-		fmt.Printf("%s is restored: start the hub, and run lighter fsck --deep --repair\n", *root)
+		fmt.Printf("%s is restored: start the hub, and run lighter fsck --deep --repair for each domain (--domain)\n",
+			*root)
 		return nil
 	}
 	return cmd

@@ -9,7 +9,7 @@ import (
 	"lighter/wire"
 )
 
-// AddSource records that the images were copied from a repository of another registry.
+// AddSource records that the images were added from a repository of another registry.
 func (c *Catalog) AddSource(ctx context.Context, images []Image, repository string) error {
 	return c.db.Update(ctx, "add source "+repository, func(tx database.Session) error {
 		return addSource(ctx, tx, images, repository)
@@ -31,7 +31,7 @@ func addSource(ctx context.Context, tx database.Session, images []Image, reposit
 // Manifest is what the catalog knows of a manifest, from all ready images with it.
 type Manifest struct {
 	Names     []string // of the images
-	Sources   []string // repositories that they were copied from, HOST[:PORT]/PATH
+	Sources   []string // repositories that they were added from, HOST[:PORT]/PATH
 	DiffIDs   []string // of the layers, the lowest first
 	Statement *index.Statement
 }

@@ -9,8 +9,8 @@ import (
 	"lighter/wire"
 )
 
-// The owner of a blob or a chunk is the number, from 1, of the only image that has it, or one of
-// these constants.
+// The owner of a blob or a chunk is the only image that has it, as a number from 1 (imageBlobs), or
+// one of these constants.
 const (
 	noImage       = 0
 	severalImages = -1

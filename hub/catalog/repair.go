@@ -148,9 +148,9 @@ func (c *Repairs) LayerEntries(ctx context.Context, diffID string) (int64, error
 }
 
 // MoveChunks records that chunks of the catalog are in other packs now. The objects of these packs
-// are stored and claimed. MoveChunks removes each of the packs old that has no chunk left.
+// are stored and claimed. Of the packs in old, MoveChunks removes those that have no chunk left.
 // Afterwards all locations are among MovedLayouts, because they may name the old packs. The error
-// is ErrLost if the claim was lost.
+// is ErrClaimLost if the claim was lost.
 func (c *Catalog) MoveChunks(ctx context.Context, claim Claim, packs []Pack, chunks []Chunk, old []chunk.ID) error {
 	numbers, err := c.reserveFor(ctx, &Publication{Packs: packs})
 	if err != nil {
@@ -215,8 +215,8 @@ func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error 
 }
 
 // RenewTree replaces a tree's locations by those of t, which name no startup packs, and queues the
-// job that makes the tree's layout. The objects of t are stored and claimed. The error is ErrLost
-// if the claim was lost.
+// job that makes the tree's layout. The objects of t are stored and claimed. The error is
+// ErrClaimLost if the claim was lost.
 func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
 	return c.db.Update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx database.Session) error {
 		if err := lockLayout(ctx, tx, t.ID); err != nil {

@@ -16,7 +16,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Lists are paginated: scanners and mirrors read them page by page.
+// Lists are paginated: vulnerability scanners and tools that copy registries read them page by
+// page.
 func TestListsArePaginated(t *testing.T) {
 	r := openTest(t)
 	for _, repository := range []string{"a/one", "b", "c"} {
@@ -67,7 +68,8 @@ func TestListsArePaginated(t *testing.T) {
 	}
 }
 
-// A repository whose images cannot have names is refused before an upload begins.
+// A request about a repository is refused at once, before an upload for example, if
+// REPOSITORY:TAG would not be a valid name of an image (wire.ParseName).
 func TestInvalidRepositoriesAreRefused(t *testing.T) {
 	r := openTest(t)
 	server := httptest.NewServer(r.Handler(&events{}))
@@ -98,7 +100,8 @@ func TestInvalidRepositoriesAreRefused(t *testing.T) {
 	}
 }
 
-// A pushed manifest is accepted if and only if a copied one is.
+// A client's push of a manifest is accepted if and only if PutManifest accepts the manifest. The
+// hub copies images with PutManifest.
 func TestPushesAndCopiesAreCheckedAlike(t *testing.T) {
 	r := openTest(t)
 	server := httptest.NewServer(r.Handler(&events{}))
@@ -129,7 +132,8 @@ func TestPushesAndCopiesAreCheckedAlike(t *testing.T) {
 	}
 }
 
-// slowBody is a body whose first Read blocks until ended is closed.
+// slowBody is a body whose Reads block until ended is closed, and then fail. Each sends to begun
+// first.
 type slowBody struct{ begun, ended chan struct{} }
 
 func (b *slowBody) Read([]byte) (int, error) {

@@ -7,7 +7,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// flightKey names what a request asks for: a unit, or a chunk whose unit is not known.
+// flightKey names what a request asks for: a unit, or a chunk in any unit that holds it.
 type flightKey struct {
 	unit chunk.Unit
 	id   chunk.ID
@@ -58,8 +58,9 @@ type flights struct {
 }
 
 // join returns the flight for what a caller wants, and reports whether join started it. It returns
-// nil if the chunk is cached by now. A caller calls leave once for each flight that it has joined.
-// The gate admits the flight only after a call of gate.want.
+// nil if there was no flight and the chunk is cached by now, unless w.uncached is set. A caller
+// calls leave once for each flight that it has joined. The gate admits the flight only after a call
+// of gate.want.
 func (fs *flights) join(w wanted) (f *flight, started bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -1,14 +1,16 @@
 // Package record records which ranges of a tree's device a container start reads, and in which
-// order. A recording lasts from BeginStart, just before the start, until nothing was read for 10 s.
-// The result is a trace. The package reports it to a hub, which makes startup packs for later
-// starts from it. Recording adds some tens of nanoseconds to a read. If it fails, only the trace is
-// lost.
+// order. A recording begins just before the start (BeginStart). It ends when nothing was read for
+// 10 s, or two minutes after the first read; constants.go has the exceptions. It also ends after
+// trace.MaxReads reads, and when the tree is unmounted or mounted again. The result is a trace. The
+// package reports it to a hub, which makes startup packs for later starts from it. Recording adds
+// some tens of nanoseconds to a read. If it fails, only the trace is lost.
 //
 // It records only the first container on a fresh mount. The page cache then has nothing of the
 // tree, so the container reads everything that it uses through the device. A later container reads
-// only data that is not in memory yet, so its trace would lack data. The same is true for a device
-// that has served earlier mounts, and for administrative mounts. RecordNext can record a later
-// start if the caller mounts the tree once more.
+// only data that is not in memory yet, so its trace would lack data. A start on a device that has
+// served earlier mounts is not recorded for the same reason. An administrative mount, of
+// `lighter mount`, is not a container start. RecordNext can record a later start: the recording
+// begins when the caller mounts the tree once more.
 //
 // A trace has ranges, and times since the recording began. It does not say what ran, where or when.
 package record
@@ -34,8 +36,8 @@ type Device interface {
 type Stats struct {
 	On       bool  `json:"on"`
 	Active   int   `json:"inWork"`   // recordings in progress
-	Recorded int64 `json:"recorded"` // starts that were recorded to their end
-	Skipped  int64 `json:"skipped"`  // recordings without a result: too many at a time, or too few bytes
+	Recorded int64 `json:"recorded"` // recordings with enough reads for a trace
+	Skipped  int64 `json:"skipped"`  // recordings refused, replaced, cancelled, or too short
 }
 
 // Recorder records starts. It is safe for concurrent use.
@@ -66,9 +68,10 @@ func New(on bool, done func(trace.Trace)) *Recorder {
 	return &Recorder{on: on, done: done, requests: map[chunk.ID]*Request{}}
 }
 
-// BeginStart begins a recording, unless the recorder is off, a recording of the tree is in
-// progress, or too many others are. It is called when a container is about to start from a tree,
-// and nothing of the tree was read since its mount.
+// BeginStart begins a recording, unless the recorder is off or a recording of the tree is in
+// progress. If there are maxAtOnce others, the recording replaces one (makeRoom) or does not begin.
+// It is called when a container is about to start from a tree, and nothing of the tree was read
+// since its mount.
 func (r *Recorder) BeginStart(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,11 +130,12 @@ func (r *Recorder) end(tree chunk.ID) {
 	}
 }
 
-// finish ends a recording. complete says whether it contains a complete start.
-func (r *Recorder) finish(a *active, complete bool) {
+// finish ends a recording. enough says whether it has enough reads for a trace. A request gets its
+// trace in any case.
+func (r *Recorder) finish(a *active, enough bool) {
 	a.stop()
 	r.active = slices.DeleteFunc(r.active, func(other *active) bool { return other == a })
-	if !complete {
+	if !enough {
 		r.stats.Skipped++
 	} else {
 		r.stats.Recorded++
@@ -141,7 +145,7 @@ func (r *Recorder) finish(a *active, complete bool) {
 		delete(r.requests, a.log.tree)
 		a.next.trace = a.log.trace()
 		close(a.next.done)
-	case complete:
+	case enough:
 		r.done(a.log.trace())
 	}
 }
@@ -165,14 +169,14 @@ func (r *Recorder) check(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range slices.Clone(r.active) {
-		if over, complete := a.check(now); over {
-			r.finish(a, complete)
+		if over, enough := a.check(now); over {
+			r.finish(a, enough)
 		}
 	}
 }
 
-// check reports whether a recording is over, and whether it contains a complete start.
-func (a *active) check(now time.Time) (over, complete bool) {
+// check reports whether a recording is over, and whether it has enough reads for a trace.
+func (a *active) check(now time.Time) (over, enough bool) {
 	if n := a.log.count(); n != a.reads {
 		a.reads, a.lastRead = n, now
 		if a.began.IsZero() {

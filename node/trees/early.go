@@ -5,7 +5,9 @@ import "lighter/format/chunk"
 // prefetchStart opens a tree that is not mounted yet and prefetches the chunks of its start.
 func (s *Store) prefetchStart(tree chunk.ID) {
 	if _, local := s.HasLocal(tree); local || len(s.opened(tree)) > 0 {
-		return // a local device needs no prefetched chunks; an open tree prefetches them already
+		// A local device needs no prefetched chunks. An open tree prefetches at its next mount at
+		// the latest.
+		return
 	}
 	o, err := s.open(tree)
 	if err != nil {
@@ -27,7 +29,9 @@ func (s *Store) closeEarly(tree chunk.ID) {
 	}
 }
 
-// EndStreams ends the prefetching of starts for good.
+// EndStreams ends the fetches of startup packs for all open trees. From then on, prefetchStart
+// keeps no tree open. EndStreams is called when the node ends: a tree that is mounted later would
+// fetch its packs.
 func (s *Store) EndStreams() {
 	for _, o := range s.endEarly() {
 		o.close()

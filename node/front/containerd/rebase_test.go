@@ -48,8 +48,8 @@ func TestParallelUnpackOfKnownLayers(t *testing.T) {
 	}
 }
 
-// Unknown layers on a known layer are unpacked in parallel, in overlays. The known layer's tree is
-// mounted before, and Commit sets the parents without a hub.
+// Unknown layers on a known layer are unpacked in parallel, in overlays. Prepare mounts the known
+// layer's tree before the unpacking, so that Commit can set the parents without asking a hub.
 func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	one, two, three := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, one)
@@ -66,7 +66,7 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 		// containerd's differ records whiteouts only on an overlay mount.
 		if m[0].Type != "overlay" || option(t, m, "lowerdir") != filepath.Join(sn.dir, emptyDir) ||
 			option(t, m, "workdir") == "" {
-			t.Errorf("mounts to unpack to %v, want an overlay on the empty directory", m)
+			t.Errorf("Prepare returned mounts %v, want an overlay on the empty directory", m)
 		}
 	}
 	again := must[[]mount.Mount](t)(sn.Mounts(ctx, "extract 2"))

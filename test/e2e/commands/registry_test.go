@@ -45,7 +45,7 @@ func serve(t *testing.T, ip string, secure bool, handler http.Handler) string {
 type fakeRegistry struct {
 	host string // HOST:PORT
 	back http.Handler
-	open string // address without the handler
+	open string // HOST:PORT of the same registry, not behind the handler
 }
 
 func startRegistry(t *testing.T, secure bool, guard func(next http.Handler) http.Handler) *fakeRegistry {
@@ -64,7 +64,7 @@ const (
 	withTLS   = true
 )
 
-// push pushes an image or an index to the registry as NAME:1.
+// push pushes an image or an index to the registry as REPOSITORY:1.
 func (r *fakeRegistry) push(t *testing.T, repository string, what any) {
 	t.Helper()
 	tag, err := name.NewTag(r.open + "/" + repository + ":1")

@@ -30,11 +30,11 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// patience bounds the progress of a reader once all disturbances have ended.
+// patience is how long the tests wait for anything that must happen, such as a reader's next round.
 const patience = 3 * time.Minute
 
-// wholeReader is a container that reads its whole image in an endless loop, and compares the hash
-// of each file.
+// wholeReader is a container that reads the files of its image (see hashes) again and again, and
+// compares the hash of each, until a round finds a wrong file.
 type wholeReader struct {
 	container *site.Container
 	rounds    string // path of a file that grows by a byte in each round
@@ -59,7 +59,8 @@ echo ended >>/wrong; sleep infinity`
 	return &wholeReader{c, filepath.Join(c.Root, "rounds"), filepath.Join(c.Root, "wrong")}
 }
 
-// hashes returns the hashes of an image's files, computed from its layers.
+// hashes returns the hashes of an image's regular files, computed from its layers. It leaves out
+// hard links, the files in changed, and names with a backslash or a line break.
 func hashes(t *testing.T, dir string) []byte {
 	t.Helper()
 	image, err := imageOf(dir)
@@ -69,8 +70,8 @@ func hashes(t *testing.T, dir string) []byte {
 	stream := mutate.Extract(image)
 	defer stream.Close()
 	var sums bytes.Buffer
-	files := 0
-	for layers := tar.NewReader(stream); ; files++ {
+	entries := 0
+	for layers := tar.NewReader(stream); ; entries++ {
 		h, err := layers.Next()
 		if err == io.EOF {
 			break
@@ -84,8 +85,8 @@ func hashes(t *testing.T, dir string) []byte {
 			t.Fatal(err)
 		}
 	}
-	if files < 1000 {
-		t.Fatalf("%s has only %d files, want more for a long round", dir, files)
+	if entries < 1000 {
+		t.Fatalf("the layers in %s have only %d entries, want at least 1000 for a long round", dir, entries)
 	}
 	return sums.Bytes()
 }
@@ -186,7 +187,8 @@ func imageOf(dir string) (v1.Image, error) {
 	return index.Image(manifest.Manifests[0].Digest)
 }
 
-// startFio starts fio, which verifies blocks, and stops it when ctx ends.
+// startFio starts fio on self-describing blocks, which it verifies when it reads them. wait waits
+// for fio, and stops it when ctx ends.
 func startFio(ctx context.Context, jobs int, args ...string) (wait func() error) {
 	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync",
 		"--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0",
@@ -211,7 +213,8 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 				return errors.New("fio hangs in a read")
 			}
 		}
-		// The exit code is also not 0 if fio was stopped by a signal.
+		// The exit code is not 0 either if the signal has stopped fio. So the errors in the output
+		// count.
 		if good, all := strings.Count(out.String(), "err= 0"), strings.Count(out.String(), "err="); good != jobs ||
 			all != jobs {
 			return fmt.Errorf("fio: %v\n%s", err, out.String())
@@ -220,8 +223,8 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 	}
 }
 
-// randomReader is fio on the host, reading at random offsets in a container's root. It verifies
-// each block.
+// randomReader is fio on the host, reading the file /data of a container's root at random offsets.
+// It verifies each block.
 type randomReader struct {
 	cancel context.CancelFunc
 	ended  chan error

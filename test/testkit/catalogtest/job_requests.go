@@ -10,7 +10,7 @@ import (
 	"lighter/wire"
 )
 
-// Queued and running jobs can be cancelled, paused and resumed.
+// Queued and running jobs can be paused and resumed, and running jobs can be cancelled.
 func testJobRequests(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Secret: []byte("s")}, 0)
@@ -132,7 +132,7 @@ func testWithdrawnJobs(t *testing.T, c *catalog.Catalog) {
 	withdraw := func(j catalog.Job, want bool) {
 		t.Helper()
 		if lasted, err := c.Jobs.Withdraw(ctx, j); err != nil || lasted != want {
-			t.Errorf("withdrawn: %t, %v; want %t", lasted, err, want)
+			t.Errorf("Withdraw: lasted is %t (%v), want %t", lasted, err, want)
 		}
 	}
 	withdraw(one, true)

@@ -28,7 +28,7 @@ const (
 	duringImage = "sci"
 	duringRatio = 1.1 // target: time of an ingestion during a collection : without a collection
 
-	faultsRatio = 1.2                   // target: p99 of a fault during a collection : without one
+	faultsRatio = 1.2                   // target: p99 of a fault during a collection : before it
 	readers     = 8                     // concurrent readers
 	readPause   = 40 * time.Millisecond // of a reader between two faults
 	readTime    = 10 * time.Second      // of all readers; shorter if the collection ends before
@@ -74,7 +74,7 @@ func (c *collection) end(since time.Time) (share float64, err error) {
 // without a collection.
 func (r *run) during(ctx context.Context) error {
 	var shares []float64
-	err := r.compare(ctx, "during", "without a collection", duringImage, duringRatio,
+	err := r.compare(ctx, "during", "during a collection : without one", duringImage, duringRatio,
 		func(string) (cost, error) {
 			took, share, err := r.ingestDuring(ctx, true)
 			shares = append(shares, share)
@@ -85,7 +85,7 @@ func (r *run) during(ctx context.Context) error {
 			return took, err
 		})
 	if err == nil {
-		r.add(Result{Figure: "during", What: "share of that time in which the collection ran",
+		r.add(Result{Figure: "during", What: "share of the ingestion's time in which the collection ran",
 			Value: bench.Median(shares), Unit: "ratio", All: shares}, 0)
 	}
 	return err
@@ -140,9 +140,9 @@ func (r *run) faults(ctx context.Context) error {
 		}
 		all, base, shares = append(all, with), append(base, without), append(shares, share)
 	}
-	r.ratio("faults", "p99 of a fault : without a collection", all, base, faultsRatio)
-	r.median("faults", "p99 of a fault without a collection", base, 0)
-	r.add(Result{Figure: "faults", What: "share of that time in which the collection ran",
+	r.ratio("faults", "p99 of a fault, during a collection : before it", all, base, faultsRatio)
+	r.median("faults", "p99 of a fault before the collection", base, 0)
+	r.add(Result{Figure: "faults", What: "share of the readers' time in which the collection ran",
 		Value: bench.Median(shares), Unit: "ratio", All: shares}, 0)
 	return nil
 }

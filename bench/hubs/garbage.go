@@ -166,8 +166,8 @@ func (r *run) dead(ctx context.Context) (err error) {
 	}
 	bench.Say("%s before the collection, %s after it (%s), %s in a hub that never had the removed images",
 		bench.Size(before), bench.Size(after), bench.Seconds(took), bench.Size(least))
-	r.add(Result{Figure: "dead", What: "bytes that come back : dead bytes", Unit: "ratio",
-		Value: float64(before-after) / float64(before-least),
-		All:   []float64{float64(before - after)}, Base: []float64{float64(before - least)}}, -deadBack)
+	r.add(Result{Figure: "dead", What: "bytes that the collection freed : bytes that only removed images need",
+		Unit: "ratio", Value: float64(before-after) / float64(before-least),
+		All: []float64{float64(before - after)}, Base: []float64{float64(before - least)}}, -deadBack)
 	return nil
 }

@@ -20,8 +20,8 @@ var ingested = []string{"python", "sci", "ml"}
 
 // cost is what the ingestion of an image takes, in seconds.
 type cost struct {
-	time      float64 // from the start of a push to an empty hub until the image is ready
-	processor float64 // of the hub
+	time      float64 // from the start of a push until the image is ready
+	processor float64 // processor time of the hub: ingestOnce includes the hub's start
 }
 
 func (r *run) ingestOnce(ctx context.Context, lighter string, s store, image string) (c cost, err error) {
@@ -61,8 +61,8 @@ func processors(all []cost) (list []float64) {
 }
 
 // compare measures the ingestion of an image with the functions one and other, which take turns. It
-// adds the ratios of the medians, of one's to other's.
-func (r *run) compare(ctx context.Context, figure, what, image string, target float64,
+// adds the ratios of the medians, of one's to other's. sides names both: "one : other".
+func (r *run) compare(ctx context.Context, figure, sides, image string, target float64,
 	one, other func(image string) (cost, error),
 ) error {
 	var all, base []cost
@@ -80,13 +80,14 @@ func (r *run) compare(ctx context.Context, figure, what, image string, target fl
 			}
 		}
 	}
-	r.ratio(figure, image+" : "+what, times(all), times(base), target)
-	r.ratio(figure, image+" : "+what+", the hub's processor time", processors(all), processors(base), 0)
+	r.ratio(figure, image+", "+sides, times(all), times(base), target)
+	r.ratio(figure, image+", "+sides+", the hub's processor time", processors(all), processors(base), 0)
 	return nil
 }
 
 // ingest compares ingestion by this build with ingestion by another build (Options.Before). Without
-// another build, the figure is measured only if it was selected: stores has the same times.
+// another build, the figure is measured only if it was selected, because the figure stores measures
+// the same times.
 func (r *run) ingest(ctx context.Context) error {
 	if r.Before == "" && len(r.Only) == 0 {
 		return nil
@@ -94,7 +95,7 @@ func (r *run) ingest(ctx context.Context) error {
 	for _, image := range ingested {
 		now := func(image string) (cost, error) { return r.ingestOnce(ctx, r.Lighter, store{}, image) }
 		if r.Before != "" {
-			err := r.compare(ctx, "ingest", "the build before", image, beforeRatio, now,
+			err := r.compare(ctx, "ingest", "this build : the build before", image, beforeRatio, now,
 				func(image string) (cost, error) { return r.ingestOnce(ctx, r.Before, store{}, image) })
 			if err != nil {
 				return err
@@ -123,7 +124,7 @@ func (r *run) stores(ctx context.Context) error {
 	}
 	defer end()
 	for _, image := range ingested {
-		err := r.compare(ctx, "stores", "SQLite and a directory", image, storesRatio,
+		err := r.compare(ctx, "stores", "PostgreSQL and S3 : SQLite and a directory", image, storesRatio,
 			func(image string) (cost, error) {
 				s, err := shared()
 				if err != nil {

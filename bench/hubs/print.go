@@ -17,7 +17,7 @@ func (r *run) print() error {
 		e.SetIndent("", "  ")
 		return e.Encode(r.results)
 	}
-	fmt.Printf("\n%s\nMedians of %d rounds. All measured values: %s/hubs.json.\n\n", r.results.Run, r.Rounds, r.Out)
+	fmt.Printf("\n%s\n%s All measured values: %s/hubs.json.\n\n", r.results.Run, r.results.medians(), r.Out)
 	bench.PrintTable(heads, r.results.rows(), "llrrl")
 	return nil
 }
@@ -28,12 +28,17 @@ func (r Results) write(dir string) error {
 		return err
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s\nMedians of %d rounds.\n\n|%s|\n|---|---|--:|--:|---|\n", r.Run, r.Rounds,
-		strings.Join(heads, "|"))
+	fmt.Fprintf(&text, "%s\n%s\n\n|%s|\n|---|---|--:|--:|---|\n", r.Run, r.medians(), strings.Join(heads, "|"))
 	for _, row := range r.rows() {
 		fmt.Fprintf(&text, "|%s|\n", strings.Join(row, "|"))
 	}
 	return os.WriteFile(filepath.Join(dir, "hubs.md"), []byte(text.String()), 0o644)
+}
+
+// medians says what the values are medians of.
+func (r Results) medians() string {
+	return fmt.Sprintf("Medians of %d rounds; api: of %d requests; dead, disk and the processor shares of idle: "+
+		"one measurement.", r.Rounds, apiRequests)
 }
 
 var heads = []string{"figure", "what", "value", "target", "result"}

@@ -2,7 +2,7 @@ package wire
 
 import "time"
 
-// What the retention rules do with an image.
+// What the retention rules do with a name and its images.
 const (
 	VerdictStays = "stays"
 	VerdictGoes  = "goes"  // it will be removed
@@ -13,11 +13,11 @@ const (
 type Verdict struct {
 	Name       string    `json:"name"`
 	Repository string    `json:"repository"`
-	Then       string    `json:"then"` // VerdictStays, VerdictGoes, VerdictWaits
+	Then       string    `json:"then"` // what the rules do: VerdictStays, VerdictGoes, VerdictWaits
 	Why        string    `json:"why"`
 	Pushed     time.Time `json:"pushed"`
-	Used       time.Time `json:"used,omitzero"` // zero: never
-	Bytes      int64     `json:"bytes"`         // of its images in the registry; other images may share them
+	Used       time.Time `json:"used,omitzero"` // last use or publication of an image; zero: none is ready
+	Bytes      int64     `json:"bytes"`         // of configs and layers of its images, as the manifests have them
 }
 
 // RetentionPath is the path of the verdicts.

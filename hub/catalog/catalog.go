@@ -2,11 +2,11 @@
 // each chunk, jobs, and what is known about how images start. It does not have the contents of
 // files: these are in objects (package objects).
 //
-// A row exists only after the object that it names was stored and verified. An image becomes ready
-// together with all its rows, in one transaction.
+// A row exists only after the contents of the object that it names were verified, and the object
+// was stored. An image becomes ready together with all its rows, in one transaction.
 //
-// The package holds all statements of the hub, and the migrations of its schema. Package database
-// runs the statements, and only this package imports it. Package numberset has the sets of numbers
+// The package holds all SQL statements of the hub, and the migrations of its schema. Package
+// database runs them, and only this package imports it. Package numberset has the sets of numbers
 // that some columns hold.
 //
 // The package is large because there is one schema, and transactions reach across its tables. To
@@ -17,7 +17,8 @@
 // methods in an interface, Store. All other packages that read or change the catalog hold a
 // *Catalog.
 //
-// catalog.go and open.go open a catalog. The other files are, about images and their layers:
+// catalog.go and open.go open a catalog, and clock.go sets back its times that are in the future.
+// The other files are, about images and their layers:
 //
 //   - images.go: names, images and their states. inspect.go: what users ask about an image.
 //     manifests.go: what nodes ask about a manifest. retention.go: when names were pushed and used.
@@ -33,10 +34,10 @@
 //   - jobs.go, job_requests.go, job_leases.go, job_ends.go (Jobs): the queue of the hub's work. A
 //     worker owns a job for a lease.
 //   - claims.go (Claims): a publisher claims objects while it stores or deletes them.
-//   - holds.go (Claims): while a backup has a hold, nothing is deleted.
+//   - holds.go (Claims): while a backup has a hold, no object or blob is deleted.
 //   - held.go (Holders): the trees that nodes and mirrors report to have. These stay.
-//   - blobs.go (Blobs): when clients last relied on a blob of the hub's registry. A blob that no
-//     client has relied on lately may be deleted.
+//   - blobs.go (Blobs): when clients last relied on a blob, manifest or tag of the hub's registry.
+//     A blob that nothing names, and no client has relied on lately, may be deleted.
 //
 // About how images start (Starts):
 //
@@ -80,7 +81,7 @@ type Catalog struct {
 	Repairs *Repairs
 
 	changes changes
-	sized   atomic.Int64 // changes that image_sizes includes; -1: unknown
+	sized   atomic.Int64 // value of changes.n that table image_sizes is up to date with; -1: not known
 }
 
 func newCatalog(db *database.DB) *Catalog {
@@ -100,18 +101,18 @@ func (c *Catalog) Close() error { return c.db.Close() }
 func (c *Catalog) Now(ctx context.Context) (time.Time, error) { return c.db.Now(ctx) }
 
 // OnFull sets the function that is called when the disk of an SQLite catalog is full. makeRoom
-// reports whether it has made room: then the transaction runs again. OnFull is called before others
-// use the catalog.
+// reports whether it has made room: then the transaction runs again. Call OnFull before others use
+// the catalog.
 func (c *Catalog) OnFull(makeRoom func() bool) { c.db.OnFull(makeRoom) }
 
-// Observe sets the observer of statements. It is called before others use the catalog.
+// Observe sets the observer of SQL statements. Call it before others use the catalog.
 func (c *Catalog) Observe(o database.Observer) { c.db.Observe(o) }
 
-// ObserveCommits sets the observer of commits. It is called before others use the catalog.
+// ObserveCommits sets the observer of commits. Call it before others use the catalog.
 func (c *Catalog) ObserveCommits(o database.CommitObserver) { c.db.ObserveCommits(o) }
 
-// Snapshot writes a copy of an SQLite catalog, as it is now, to a new file. Others use the catalog
-// meanwhile.
+// Snapshot writes a copy of an SQLite catalog, as it is now, to a new file. Others may use the
+// catalog meanwhile.
 func (c *Catalog) Snapshot(ctx context.Context, path string) error {
 	if err := c.db.CopyTo(ctx, path); err != nil {
 		return fmt.Errorf("copy the catalog: %w", err)

@@ -13,7 +13,7 @@ type NameUse struct {
 	Name   string
 	Ready  bool      // all images of the name are ready
 	Pushed time.Time // when the name was last pushed, added or became ready
-	Used   time.Time // when a node last pulled, started or reported to have a tree of the name
+	Used   time.Time // when a tree of the name was last used or published, or a node that has it last reported
 	Bytes  int64     // of configs and layers of its images, as the manifests have them
 }
 

@@ -20,22 +20,24 @@ import (
 )
 
 // errHubEnds is the error of waiting clients when the hub ends.
-var errHubEnds = fmt.Errorf("the hub is stopping: the image stays queued, and a running process of the hub ingests it "+
-	"(%w)", context.Canceled)
+var errHubEnds = fmt.Errorf("the hub is stopping: the image stays queued, and another process of the hub, or its next "+
+	"start, ingests it (%w)", context.Canceled)
 
 // request is what a client waits for.
 type request struct {
 	name   string
-	images []catalog.Image // requested images, as they were; none if the manifests are only stored
+	images []catalog.Image // requested images as they were at first; none if only manifests are to be stored
 	job    int64           // number of the job that fetches them; 0 if the hub had them
 }
 
 // readyTimeout bounds the calls of Config.Ready for one client.
 const readyTimeout = 20 * time.Second
 
-// Add adds an image and returns the requested images when each is ready, failed or stored. Until
-// then it reports progress to send. The work goes on if ctx ends or send fails. Errors are
-// report.ErrBusy, report.ErrInvalid, registry.ErrQuota, pull.ErrSource and those of the stores.
+// Add adds an image and returns the requested images when each is ready, failed or stored. If only
+// manifests are to be stored, it returns all images of the name. Until then it reports progress to
+// send. The work goes on if ctx ends or send fails. Errors are report.ErrBusy, report.ErrInvalid,
+// registry.ErrQuota, pull.ErrSource, and those of the stores, of send and of the end of ctx. Others
+// say that the hub stops, that an image was removed, or that the job has failed or is paused.
 func (s *Service) Add(
 	ctx context.Context, add wire.Add, send func(wire.Progress) error,
 ) (images []catalog.Image, err error) {
@@ -71,8 +73,9 @@ func (s *Service) Add(
 	return images, err
 }
 
-// isOver reports whether all images of a request are ready, failed or stored. If no image has
-// failed, but the request's job has, the error is the job's.
+// isOver reports whether all images of a request are ready, failed or stored and, unless one has
+// failed, the request's job is done. The error says that an image was removed, or that the job has
+// failed or is paused.
 func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 	images, err := s.reload(ctx, r.images)
 	if err != nil {

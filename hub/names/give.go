@@ -15,17 +15,17 @@ import (
 // maxNamings bounds the attempts to give a name to an image while others change the name.
 const maxNamings = 3
 
-// NameOwn makes a name stand for a manifest of the hub's registry. The name's repository has this
-// manifest under which, a tag or digest. NameOwn returns the images for the platforms, or all
-// entries of the catalog under the name if the manifest is not an image. The error wraps
-// report.ErrInvalid if there is no image for a platform, and report.ErrBusy if others keep changing
-// the name.
+// NameOwn makes a name stand for a manifest of the hub's registry: the one that the name's
+// repository has under reference, a tag or digest. NameOwn returns the images for the platforms, or
+// all entries of the catalog under the name if the manifest is not an image. The error wraps
+// report.ErrInvalid if there is no image for a platform, and report.ErrBusy if the name stood for
+// another image at the last of maxNamings attempts.
 func (s *Service) NameOwn(
-	ctx context.Context, ref wire.Ref, which string, platforms []string,
+	ctx context.Context, ref wire.Ref, reference string, platforms []string,
 ) (images []catalog.Image, err error) {
 	lasted := false
 	for range maxNamings {
-		if images, lasted, err = s.nameOwn(ctx, ref, which, platforms); err != nil || lasted {
+		if images, lasted, err = s.nameOwn(ctx, ref, reference, platforms); err != nil || lasted {
 			return images, err
 		}
 	}
@@ -36,22 +36,23 @@ func (s *Service) NameOwn(
 	return images, nil
 }
 
-// nameOwn is one attempt of NameOwn. It reports whether the change was announced until it was
-// complete.
+// nameOwn is one attempt of NameOwn. lasted is false if the name stood for another image, and so
+// was not changed. It is also false if the announcement was gone or replaced when the change was
+// complete: another process may have changed the name at the same time.
 func (s *Service) nameOwn(
-	ctx context.Context, ref wire.Ref, which string, platforms []string,
+	ctx context.Context, ref wire.Ref, reference string, platforms []string,
 ) (images []catalog.Image, lasted bool, err error) {
 	announced, err := s.announce(ctx, ref.Name())
 	if err != nil {
 		return nil, false, err
 	}
-	members, err := s.touchOwn(ctx, ref, which, platforms)
+	members, err := s.touchOwn(ctx, ref, reference, platforms)
 	if err != nil {
 		announced.settled() // nothing has changed
 		return nil, false, err
 	}
 	ctx = context.WithoutCancel(ctx) // the following is completed even if the client goes
-	images, err = s.putOwn(ctx, ref, members, ref.Tag != "" && which != ref.Tag)
+	images, err = s.putOwn(ctx, ref, members, ref.Tag != "" && reference != ref.Tag)
 	if err != nil {
 		return nil, false, err
 	}
@@ -61,7 +62,7 @@ func (s *Service) nameOwn(
 // touchOwn reads an image of the hub's registry that is to get a name. It waits while a part of the
 // image, or the tag, is being deleted.
 func (s *Service) touchOwn(
-	ctx context.Context, ref wire.Ref, which string, platforms []string,
+	ctx context.Context, ref wire.Ref, reference string, platforms []string,
 ) (*oci.Members, error) {
 	repository := s.registry.Repository(ref.Repository)
 	if ref.Tag != "" {
@@ -69,7 +70,7 @@ func (s *Service) touchOwn(
 			return nil, err
 		}
 	}
-	root, err := repository.Manifest(ctx, which)
+	root, err := repository.Manifest(ctx, reference)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +147,7 @@ func (a *announcement) nameCopy(
 		return err
 	}
 	err = a.catalog.NameAs(ctx, l, ref.Name(), ImagesOf(members))
-	if errors.Is(err, catalog.ErrLost) { // another process has changed the name after Hold
+	if errors.Is(err, catalog.ErrLost) { // the job was lost after Hold
 		restoring, end := catalog.Outlast(ctx)
 		defer end()
 		return errors.Join(err, a.restore(restoring, ref))
@@ -156,8 +157,9 @@ func (a *announcement) nameCopy(
 
 // restore points the tag of a name to the image that the catalog has under the name. It announces
 // this as a change of its own, because another process may have withdrawn the announcement of the
-// lost change. A process that is changing the name at this moment begins again. The announcement
-// stays, so its job compares registry and catalog a minute later. The repository is locked.
+// lost change. The new announcement replaces that of a change in progress, so NameOwn and pushes
+// begin again. It stays, so its job compares registry and catalog a minute later. The repository is
+// locked.
 func (s *Service) restore(ctx context.Context, ref wire.Ref) error {
 	announced, err := s.announce(ctx, ref.Name())
 	if err != nil {
@@ -221,7 +223,8 @@ func ImagesOf(members *oci.Members) []catalog.Image {
 	return images
 }
 
-// requested returns the wanted ones of the images of ImagesOf, or all if none is wanted.
+// requested returns the images for wanted platforms, or all if none is wanted. images has the order
+// of ImagesOf.
 func requested(members *oci.Members, images []catalog.Image) []catalog.Image {
 	if !members.HasWanted() {
 		return images

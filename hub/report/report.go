@@ -16,9 +16,10 @@ import (
 var (
 	// ErrSenderFull marks traces that the hub refuses because of their sender's limit.
 	ErrSenderFull = errors.New("this sender has sent enough traces of this image")
-	// ErrBusy marks requests that the hub refuses because too many others are pending.
-	ErrBusy = errors.New("the hub is busy: too many requests are pending")
-	// ErrInvalid marks requests that no hub can fulfil.
+	// ErrBusy marks requests that the hub refuses because of other work. Repeated later, they may
+	// succeed.
+	ErrBusy = errors.New("the hub is busy with other work")
+	// ErrInvalid marks requests that are wrong as they are: repeating them does not help.
 	ErrInvalid = errors.New("invalid request")
 )
 
@@ -31,11 +32,11 @@ func ParseName(name string) (wire.Ref, error) {
 	return ref, err
 }
 
-// TooLongError ends work on an image that has taken longer than the limit.
+// TooLongError ends work on the images of a name that has taken longer than the limit.
 type TooLongError struct{ Limit time.Duration }
 
 func (e *TooLongError) Error() string {
-	return fmt.Sprintf("took longer than %v, the limit for an image (limits.image_minutes)", e.Limit)
+	return fmt.Sprintf("took longer than %v, the limit for all images of a name (limits.image_minutes)", e.Limit)
 }
 
 var (
@@ -43,8 +44,8 @@ var (
 	urlUser  = regexp.MustCompile(`://[^/\s"'@]*@`)
 )
 
-// Public returns an error's text for clients. If an error in err's chain has a method Public, the
-// result of Public replaces the text of its Error, which only the log may have.
+// Public returns an error's text for clients. An error in err's chain may have a method Public.
+// Then the result of that method replaces the error's own text, which only the log may have.
 func Public(err error) string {
 	text := err.Error()
 	var replace func(err error)
@@ -65,12 +66,12 @@ func Public(err error) string {
 	return text
 }
 
-// maxReason bounds a reason, in bytes.
+// maxReason bounds a reason, in bytes. A longer one is cut, and gets an ellipsis.
 const maxReason = 1000
 
 // Reason returns an error's text as one bounded, printable line for the catalog and terminals.
-// Other registries choose parts of that text. URLs lose their users and queries, which may be
-// secrets.
+// Parts of that text come from other registries and are not trusted. URLs lose their users and
+// queries, which may be secrets.
 func Reason(err error) string { return line(Public(err)) }
 
 // line makes a text one bounded, printable line without the users and queries of URLs.

@@ -13,7 +13,7 @@ import (
 )
 
 // retryBackoff has the pauses between two tries of a reader. It has jitter because readers that
-// failed together must not return together.
+// failed together must not try again at the same time.
 var retryBackoff = sleep.Backoff{First: 100 * time.Millisecond, Most: maxPause, Jitter: 0.5}
 
 // retry repeats a reader's request.
@@ -24,8 +24,9 @@ type retry struct {
 	absent    absences
 }
 
-// do calls try until it succeeds, ctx ends, or all origins have answered for missingTime that
-// they do not have the chunk, in this call or in others for the same chunk just before.
+// do calls try until it succeeds or ctx ends. It also ends when all origins have answered for
+// missingTime that they do not have the chunk. Answers to other calls for the same chunk just
+// before count, too.
 func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
 	var before error
 	var missing time.Time // since when all origins answer that they do not have the chunk; zero: some may have it
@@ -63,7 +64,8 @@ func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
 	}
 }
 
-// endOf returns why ctx ended, with the error of the last try.
+// endOf returns why ctx ended, with err, the error of the last try that ended before ctx. If err
+// wraps the cause, endOf returns only err.
 func endOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
 		return fmt.Errorf("%w; before that: %w", cause, err)
@@ -71,7 +73,7 @@ func endOf(ctx context.Context, err error) error {
 	return err
 }
 
-// isAnswer reports whether err means that the source works, and did not answer with the chunk.
+// isAnswer reports whether err means that the source has answered, but not with the chunk.
 func isAnswer(err error) bool {
 	return errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError))
 }

@@ -16,16 +16,18 @@ func releaseCommand() *cobra.Command {
 		Short: "Give up the devices of a node that will not come back, so that no read waits for it",
 		Long: `Give up the devices of a node that will not come back, so that no read waits for it.
 
-While a node is replaced, or after it was killed, containers' reads of its images wait
-for the next node. This command ends the waiting: these reads fail, and all later reads
-that miss the page cache fail, too. The node's mounts are removed. Use it to remove Lighter,
-or if no node can be started again. It refuses to run while a node runs. Files on the disk
-stay, and a later node serves new containers.
+While a node is replaced, or after it was killed, containers' reads that miss the page
+cache wait for the next node. This command ends the waiting: these reads fail, and all
+later ones fail, too. Only containers whose image is on a local device (local_device) read
+on. The node's mounts are removed. Use it to remove Lighter, or if no node can be started
+again. It refuses to run while a node runs. Files on the disk stay, and a later node serves
+new containers.
 
-Under systemd, stop the service first. "systemctl clean --what=fdstore lighter-node"
-drops the descriptors that systemd holds for the node.`,
-		Example: "  systemctl stop lighter-node\n  lighter release\n  lighter release --root /data/lighter",
-		Args:    command.Exactly(),
+Under systemd, stop the service first. Afterwards run the systemctl clean of the example:
+it drops the descriptors that systemd still holds for the node.`,
+		Example: "  systemctl stop lighter-node\n  lighter release\n" +
+			"  systemctl clean --what=fdstore lighter-node\n\n  lighter release --root /data/lighter",
+		Args: command.Exactly(),
 	}
 	root := rootFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

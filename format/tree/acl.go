@@ -34,7 +34,7 @@ type aclEntry struct {
 	id        uint32 // of aclUser and aclGroup
 }
 
-// errACLVersion does not fail the entry: containerd drops such an ACL.
+// errACLVersion does not fail the layer's tar entry: containerd drops such an ACL.
 var errACLVersion = errors.New("ACL of an unknown version")
 
 // parseACL parses an ACL. The result is nil if there are no entries.
@@ -84,8 +84,9 @@ func (a acl) encode() []byte {
 	return b
 }
 
-// check checks what the kernel requires: tags in ascending order; one entry each for the owner, the
-// group and others; and at most one mask. An ACL that names users or groups must have a mask.
+// check checks what the kernel requires: permissions of 7 at most; tags in ascending order; one
+// entry each for the owner, the group and others; and at most one mask. An ACL that names users or
+// groups must have a mask.
 func (a acl) check() error {
 	var count [aclOther + 1]int
 	for i, e := range a {
@@ -122,7 +123,8 @@ func (a acl) group() *aclEntry {
 	return a.find(aclGroupObj)
 }
 
-// chmod sets the entries for the owner, the group and others to the permissions of a mode.
+// chmod sets the entries for the owner, the mask (without a mask: the group) and others to the
+// permissions of a mode.
 func (a acl) chmod(mode uint32) {
 	a.find(aclUserObj).perm = uint16(mode >> 6 & 7)
 	a.group().perm = uint16(mode >> 3 & 7)

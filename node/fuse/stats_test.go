@@ -49,8 +49,8 @@ func TestLatencyQuantiles(t *testing.T) {
 	}
 }
 
-// remote is a Reader of a device with bytes on this machine only up to the offset local. It fails
-// if fail is set.
+// remote is a Reader of a device. Only the bytes before the offset in its field local are on this
+// machine. ReadAt returns fail if that is set.
 type remote struct {
 	local int64
 	fail  error
@@ -65,8 +65,8 @@ func (r *remote) ReadAt(ctx context.Context, dst []byte, off int64) (missed int6
 	return missed, err
 }
 
-// The server counts each answered read once: as cached, or as fetched. A device's own figures count
-// its reads in the same way.
+// The server counts each successful read once: as cached, or as fetched. It counts failed reads by
+// reason. A device's own figures count its reads, too.
 func TestReadsAreCounted(t *testing.T) {
 	server, k, _ := connect(t, resending)
 	reader := &remote{local: 40 << 10}

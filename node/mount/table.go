@@ -12,7 +12,9 @@ import (
 
 // tableEntry is one mount in the kernel's mount table.
 type tableEntry struct {
-	source string // of a tree: its metadata image, even if that is behind a loop device; of devices/: "lighter"
+	// For a tree, source is the path of its metadata image, even behind a loop device. For the FUSE
+	// file system on devices/ it is "lighter".
+	source string
 	mode   Mode   // Loop if the mount's source is a loop device, else File
 	number string // MAJOR:MINOR of the file system
 }

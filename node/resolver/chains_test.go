@@ -27,7 +27,8 @@ func fetchHeld(t *testing.T, r *Resolver, s *index.Statement) {
 	}
 }
 
-// The tree of a chain is removed with its last holder, unless another chain has the same tree.
+// When the last user of a chain drops it, its tree is removed, unless another chain has the same
+// tree.
 func TestLastDropRemovesTheTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
@@ -49,7 +50,7 @@ func TestLastDropRemovesTheTree(t *testing.T) {
 		}
 		r.Hold(chainID(1))
 		if bytes, _ := r.Usage(chainID(1)); bytes != 0 {
-			t.Errorf("usage of a tree with two holders: %d bytes, want 0", bytes)
+			t.Errorf("usage of a tree with two users: %d bytes, want 0", bytes)
 		}
 		r.Drop(chainID(1))
 		if !trees.Has(treeID(0)) {
@@ -79,8 +80,11 @@ func TestTwoChainsShareAFetch(t *testing.T) {
 		synctest.Wait()
 		close(arrived)
 		synctest.Wait()
-		if len(trees.takeCalls()) != 1 || len(r.Statements()) != 2 {
-			t.Errorf("statements %v, want two; or the tree was not fetched exactly once", r.Statements())
+		if calls := trees.takeCalls(); len(calls) != 1 {
+			t.Errorf("fetches of the tree: got %v, want one", calls)
+		}
+		if s := r.Statements(); len(s) != 2 {
+			t.Errorf("got statements %v, want two", s)
 		}
 	})
 }
@@ -139,7 +143,8 @@ func TestClaimDuringRemoval(t *testing.T) {
 		trees.removal = func() { <-unmounted }
 		go r.Drop(chainID(0))
 		synctest.Wait()
-		if r.Hold(chainID(3)); r.statement(chainID(3)) != nil { // does not wait for the removal
+		// Hold of another chain does not wait for the removal.
+		if r.Hold(chainID(3)); r.statement(chainID(3)) != nil {
 			t.Error("a chain that was only held has a statement, want none")
 		}
 		claimed := false
@@ -158,7 +163,7 @@ func TestClaimDuringRemoval(t *testing.T) {
 }
 
 // During concurrent mounts and drops, a held chain has its tree. At the end, the tree without
-// holders is removed.
+// users is removed.
 func TestMountsAgainstDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{tree: func(_ context.Context, chain string) (*index.Statement, error) {
@@ -192,7 +197,7 @@ func TestMountsAgainstDrops(t *testing.T) {
 	})
 }
 
-// After a restart, Sweep removes chains without holders, trees without statements, and partly
+// After a restart, Sweep removes chains without users, trees without statements, and partly
 // written files. The statement and the tree of a held chain stay.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -319,7 +319,7 @@ func TestRefusedStatementIsRemovedWithItsChain(t *testing.T) {
 	}
 }
 
-// A refused statement of a chain without holders is removed by Sweep.
+// A refused statement of a chain without users is removed by Sweep.
 func TestRefusedStatementWithoutHolder(t *testing.T) {
 	h := &fakeHub{answer: stack(-1)}
 	for name, refuse := range refusals {

@@ -35,8 +35,8 @@ func ExampleFailover() {
 		if err != nil {
 			return err
 		}
-		// An answer that fails verification is an error that wraps a *chunk.InvalidError. The
-		// next origin is asked then.
+		// If the answer fails verification, return an error that wraps a *chunk.InvalidError. Then
+		// the next origin is asked.
 		fmt.Println(string(body))
 		return nil
 	})

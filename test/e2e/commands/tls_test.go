@@ -90,7 +90,7 @@ func TestTLS(t *testing.T) {
 	good(t, append(mount, "--ca-file", hubTrust.file, "over/tls:1", at)...)
 	text, err := os.ReadFile(filepath.Join(at, "text"))
 	if err != nil || string(text) != "over TLS" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("the file text of the mounted image: got %q, %v, want \"over TLS\"", text, err)
 	}
 	good(t, lighter, "unmount", at)
 }

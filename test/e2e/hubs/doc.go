@@ -1,5 +1,6 @@
-// Package hubs tests what a hub promises to nodes over time, with real nodes, containerd,
-// PostgreSQL, S3 and nginx: removed images stay served while nodes have them, packs are rewritten
-// while containers read, other registries go away, one process of several is killed, and a hub is
-// copied while it runs.
+// Package hubs tests that containers read on and images stay usable while the hub changes, with
+// real nodes, containerd, PostgreSQL, S3 and nginx. Images are removed, packs are rewritten, other
+// registries go away, one process of several is killed, and the hub is copied. Other tests are
+// about a node of another domain, and about one that comes back after its image was collected: its
+// reads of missing chunks fail.
 package hubs

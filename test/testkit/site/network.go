@@ -101,9 +101,9 @@ func (s *Site) shape(ctx context.Context, m *Machine, rate string) error {
 	if err != nil {
 		return err
 	}
-	// The burst must hold the 64 KB that the kernel sends at once. A larger burst would make short
-	// transfers faster than the link. The limit is a queue of 25 ms, or 256 KiB if that is more:
-	// enough for TCP to keep the link busy without loss.
+	// The burst of 128 KiB has room for the 64 KB that the kernel sends at once. A much larger one
+	// would make short transfers faster than the link. The limit is a queue of 25 ms, or 256 KiB if
+	// that is more: enough for TCP to keep the link busy without loss.
 	shape := fmt.Sprintf(" root tbf rate %s burst 128k limit %d", rate, max(int64(256<<10), bits/8/40))
 	return s.commands(ctx, s.farEnd("tc qdisc replace dev "+s.linkName()+shape),
 		m.inside("tc qdisc replace dev eth0"+shape))

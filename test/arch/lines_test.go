@@ -62,7 +62,7 @@ func TestLines(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && (e.Name() == "work" || e.Name() == ".git"):
+		case e.IsDir() && (e.Name() == "work" || e.Name() == "out" || e.Name() == ".git"):
 			return filepath.SkipDir
 		case filepath.Ext(path) != ".md":
 			return nil

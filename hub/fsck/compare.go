@@ -272,31 +272,30 @@ func (c *Checker) confirm(
 	ctx context.Context, o object, look func(size int64) (why string, err error),
 ) (string, error) {
 	lease := c.Publisher.Lease
-	for end := time.Now().Add(2 * lease); ; {
-		before, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
-		if errors.Is(err, catalog.ErrNotFound) {
-			return "", nil
+	size, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
+	for end := time.Now().Add(2 * lease); err == nil; {
+		why, lookErr := look(size)
+		if why == "" || lookErr != nil {
+			return "", lookErr
 		}
+		claimed, claimErr := c.Catalog.Claims.Among(ctx, []string{o.key})
+		if claimErr != nil {
+			return "", claimErr
+		}
+		before := size
+		size, err = c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
 		if err != nil {
-			return "", err
+			break
 		}
-		why, err := look(before)
-		if why == "" || err != nil {
-			return "", err
-		}
-		claimed, err := c.Catalog.Claims.Among(ctx, []string{o.key})
-		if err != nil {
-			return "", err
-		}
-		now, err := c.Catalog.Checks.ObjectSize(ctx, o.kind, o.id)
-		if err == nil && (!claimed[o.key] && now == before || time.Now().After(end)) {
+		if !claimed[o.key] && size == before || time.Now().After(end) {
 			return why, nil
-		}
-		if err != nil && !errors.Is(err, catalog.ErrNotFound) {
-			return "", err
 		}
 		if !sleep.For(ctx, lease/60) {
 			return "", context.Cause(ctx)
 		}
 	}
+	if errors.Is(err, catalog.ErrNotFound) {
+		return "", nil
+	}
+	return "", err
 }

@@ -170,8 +170,8 @@ func (c *containerdConfig) judgeTransfer() []Finding {
 }
 
 // judgeCRI judges CRI, which the kubelet uses. Since containerd 2.1, CRI pulls images through the
-// transfer service by default. The proxy plugin's exports then say whether the node is told the
-// names of images.
+// transfer service by default. In that case containerd passes the names of images to the node only
+// if an export of the proxy plugin enables this.
 func (c *containerdConfig) judgeCRI(version int, n nodeSettings) []Finding {
 	if c.disables("io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri") {
 		return nil

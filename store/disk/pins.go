@@ -80,7 +80,7 @@ type Pin struct {
 
 // Pin keeps a set of chunks from being evicted, under an ID and across restarts: cached chunks and
 // those that are put later. It replaces an earlier pin of that ID. All pins together may take half
-// of what external files leave of the cache's limit.
+// of the room for chunks, which is the cache's limit without the size of external files.
 func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	if cause := c.isAbsent(); cause != nil {
 		return fmt.Errorf("there is no cache: %w", cause)

@@ -44,7 +44,7 @@ func testJobRequests(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("state after request %d of a running job: got %s (%v), want %s", i, state, err, wire.JobRunning)
 		}
 		if request, err := c.Jobs.Extend(ctx, j.Lease(), long, nil); err != nil || request != step.want {
-			t.Errorf("what the worker is told after request %d: got %q (%v), want %s", i, request, err, step.want)
+			t.Errorf("after request %d, Extend returned the request %q (%v), want %s", i, request, err, step.want)
 		}
 	}
 	lose(t, c, j) // the last request, to cancel, is carried out without the worker

@@ -81,7 +81,7 @@ func (p *process) await(ctx context.Context, ready func() error) error {
 		case <-p.ended:
 			return fmt.Errorf("%s ended (%v): %s", p.name, p.err, p.tail())
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w: %s", p.name, err, p.tail())
+			return fmt.Errorf("%s is not ready: %w: %s\n%s", p.name, err, p.tail(), p.threads())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -129,6 +129,27 @@ func (p *process) tail() string {
 		return err.Error()
 	}
 	return "its log ends with:\n" + strings.TrimSpace(string(b))
+}
+
+// threads returns what each thread of the process does in the kernel: its state, and the functions
+// that it is in.
+func (p *process) threads() string {
+	dirs, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.pid()))
+	if err != nil {
+		return err.Error()
+	}
+	var said strings.Builder
+	said.WriteString("its threads:")
+	for _, dir := range dirs {
+		for _, name := range []string{"stat", "stack"} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				text = []byte(err.Error()) // the thread has ended
+			}
+			said.WriteString("\n" + strings.TrimSpace(string(text)))
+		}
+	}
+	return said.String()
 }
 
 // dial returns a function that succeeds once a server listens on the address.

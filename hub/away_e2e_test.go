@@ -104,7 +104,7 @@ func TestDatabaseIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.idle()
-	wantSame(t, p.config, undisturbed.config)
+	wantSame(t, p.testHub, undisturbed.testHub)
 }
 
 // A process whose database does not answer ends after SIGTERM. The next process completes its work.
@@ -156,7 +156,7 @@ func TestBucketIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.idle()
-	wantSame(t, p.config, undisturbed.config)
+	wantSame(t, p.testHub, undisturbed.testHub)
 }
 
 // While the bucket is away, a verification waits. An object that cannot be read from a bucket that

@@ -192,7 +192,7 @@ func TestPushToAFaultyBucket(t *testing.T) {
 			h.ready("a:1")
 			h.idle()
 			t.Logf("%d tries", tries)
-			wantSame(t, h.config, undisturbed.config)
+			wantSame(t, h, undisturbed)
 		})
 	}
 }

@@ -128,7 +128,7 @@ func TestProcessesTakeOver(t *testing.T) {
 			if _, err := undisturbed.add(add); err != nil {
 				t.Fatal(err)
 			}
-			wantSame(t, b.config, undisturbed.config)
+			wantSame(t, b.testHub, undisturbed.testHub)
 		})
 	}
 }
@@ -155,7 +155,7 @@ func TestStoppedWhileItPublishes(t *testing.T) {
 	}
 	undisturbed := startProcess(t, hubConfig(t))
 	undisturbed.pushReady("a:1", image(lowerTar, upperTar))
-	wantSame(t, b.config, undisturbed.config)
+	wantSame(t, b.testHub, undisturbed.testHub)
 }
 
 // If two processes ingest images with a common new layer at the same time, the layer is split once.
@@ -177,5 +177,5 @@ func TestProcessesShareALayer(t *testing.T) {
 		name := fmt.Sprintf("image-%d:1", i)
 		undisturbed.pushReady(name, image(lowerTar, tarball.Of(tarball.File("own", noise(uint64(20+i), 30_000)))))
 	}
-	wantSame(t, a.config, undisturbed.config)
+	wantSame(t, a.testHub, undisturbed.testHub)
 }

@@ -17,22 +17,44 @@ import (
 	"lighter/wire"
 )
 
-// wantSame fails the test unless two hubs have the same in their catalogs, and the bucket of the
-// first one has no object that its catalog does not know. It waits for a while, because a process
-// may still be cleaning up.
-func wantSame(t *testing.T, got, want hub.Config) {
+// wantSame fails the test unless two hubs have the same, and the stores of got are consistent. want is
+// a hub that nothing has disturbed.
+func wantSame(t *testing.T, got, want *testHub) {
+	t.Helper()
+	wantSameCatalog(t, got, want)
+	wantConsistent(t, got)
+}
+
+// wantSameCatalog fails the test unless two hubs have the same number of rows and the same images with
+// the same trees in their catalogs, and the catalog of got knows all objects of its bucket. It waits
+// for a while, because a process may still be cleaning up.
+func wantSameCatalog(t *testing.T, got, want *testHub) {
 	t.Helper()
 	var err error
 	for range 100 {
-		if err = compare(t, got, want); err == nil {
-			return
+		if err = compare(t, got.config, want.config); err == nil {
+			break
 		}
 		time.Sleep(processLease / 10)
 	}
-	t.Error(err)
+	if err != nil {
+		t.Error(err)
+	}
+	if has, wanted := got.trees(), want.trees(); !maps.Equal(has, wanted) {
+		t.Errorf("the images have trees %v, want %v", has, wanted)
+	}
 }
 
-// compare returns an error unless wantSame is satisfied now.
+// wantConsistent fails the test unless the catalog and the stores of a hub agree, in both directions
+// and byte by byte.
+func wantConsistent(t *testing.T, h *testHub) {
+	t.Helper()
+	if check := h.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
+		t.Errorf("the stores differ: %s", findings(check))
+	}
+}
+
+// compare returns an error unless the numbers of rows and the bucket are as wantSameCatalog wants them.
 func compare(t *testing.T, got, want hub.Config) error {
 	t.Helper()
 	has, size := inventoryOf(t, got)
@@ -82,10 +104,7 @@ func wantUndisturbed(t *testing.T, s scene, rounds int, c hub.Config, h *process
 		work(t, s, round, undisturbed)
 	}
 	h.idle()
-	wantSame(t, h.config, undisturbed.config)
-	if got, want := h.trees(), undisturbed.trees(); !maps.Equal(got, want) {
-		t.Errorf("the images have trees %v, want %v", got, want)
-	}
+	wantSameCatalog(t, h.testHub, undisturbed.testHub)
 	// A blob whose deletion was interrupted is locked for less than a minute.
 	for end := time.Now().Add(90 * time.Second); ; time.Sleep(time.Second) {
 		got, want := h.stored(), undisturbed.stored()
@@ -98,9 +117,7 @@ func wantUndisturbed(t *testing.T, s scene, rounds int, c hub.Config, h *process
 		}
 		work(t, s, rounds, h)
 	}
-	if check := h.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
-		t.Errorf("the stores differ: %s", findings(check))
-	}
+	wantConsistent(t, h.testHub)
 	t.Logf("%d rounds", rounds)
 }
 

@@ -23,10 +23,11 @@ name = "team"
 repositories = ["team/**"]
 `
 
-// inDefault are the flags of a command about the default domain, at a site that uses another one.
+// inDefault are the flags that make a command use the default domain, at a site whose commands
+// otherwise use another domain.
 var inDefault = []string{"--domain", wire.DefaultDomain}
 
-// stored returns the keys of the objects in a directory of them.
+// stored returns the keys of the objects in a directory. A key is the object's path below dir.
 func stored(t *testing.T, dir string) (keys []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -41,7 +42,8 @@ func stored(t *testing.T, dir string) (keys []string) {
 	return keys
 }
 
-// pathsOf returns the paths, below a domain, of the objects with these keys and of an image.
+// pathsOf returns the paths, below a domain's path, at which a hub serves the packs and indexes
+// with the given keys, and an image's manifest, chain, statement and locations.
 func pathsOf(keys []string, i wire.Image) []string {
 	paths := []string{"manifests/" + i.Digest, "chains/" + i.Chain, "trees/" + i.Chain, "locations/" + i.Tree}
 	for _, key := range keys {
@@ -56,7 +58,8 @@ func pathsOf(keys []string, i wire.Image) []string {
 	return paths
 }
 
-// onlyIn fails the test unless a hub answers a path below one domain, and with 404 below another.
+// onlyIn fails the test unless the hub with a URL serves a path in the domain own, and answers 404
+// in the domain other.
 func onlyIn(t *testing.T, hub, path, own, other string) {
 	t.Helper()
 	for domain, want := range map[string]int{own: http.StatusOK, other: http.StatusNotFound} {
@@ -66,19 +69,20 @@ func onlyIn(t *testing.T, hub, path, own, other string) {
 		}
 		res.Body.Close()
 		if res.StatusCode != want || want == http.StatusNotFound && res.Header.Get(wire.MissingHeader) == "" {
-			t.Errorf("%s in domain %s: %s, want %d", path, domain, res.Status, want)
+			t.Errorf("%s in domain %s: %s, header %s %q; want %d, and a 404 only with this header", path, domain,
+				res.Status, wire.MissingHeader, res.Header.Get(wire.MissingHeader), want)
 		}
 	}
 }
 
-// A node reads the domain "team", and a mount on the same machine the domain "default". Both have
-// the same image, and share nothing: what one domain has cannot be read through the other, and when
-// an image is removed and collected in one, containers and mounts of the other read on. The node
-// pulls, records, prefetches, caches and reports in its own domain only.
+// A node uses the domain "team", and a mount on the same machine uses the domain "default". Both
+// domains have the same image, and share nothing: what one domain has cannot be read through the
+// other domain. When an image is removed and collected in one domain, containers and mounts of the
+// other domain read on. The node pulls, records, prefetches and reports in its own domain only.
 func TestNodeOfADomain(t *testing.T) {
 	s := start(t, site.Options{Domain: "team", Hubs: []string{site.ProxyURL}},
 		fmt.Sprintf("registry_hosts = [%q]\n", site.ProxyAddress)+collectsAtOnce+withTeam)
-	s.SetNodeArgs("--held-delay", "1s") // starts are recorded
+	s.SetNodeArgs("--held-delay", "1s") // without --record=false: the node records starts
 	proxy := startProxy(t, s, s.Hub)
 	keyOf := func(domain string) string {
 		t.Helper()
@@ -86,81 +90,83 @@ func TestNodeOfADomain(t *testing.T) {
 	}
 	defaultKey := keyOf(wire.DefaultDomain)
 	if keyOf("team") != s.Hub.Key || defaultKey == s.Hub.Key {
-		t.Errorf("keys of the domains: %q and %q, the node has pinned %q", keyOf("team"), defaultKey, s.Hub.Key)
+		t.Errorf("key of the domain team: %q, want %q, which the node has pinned; key of the default domain: %q, "+
+			"want another key", keyOf("team"), s.Hub.Key, defaultKey)
 	}
 	objects, teamObjects := filepath.Join(s.Hub.Root, "objects"), filepath.Join(s.Hub.Root, "domains/team/objects")
 	pushDefault := func(layout, name string) {
 		t.Helper()
-		copyTo(t, layout, name)
+		startPush(t, layout, name)
 		eventually(t, name+" to be ready", func() bool { return isReady(t, s.Hub, name+":latest", inDefault...) })
 	}
 
-	// Each domain ingests the same image by itself, and does not have another one's.
+	// Each domain ingests the image by itself, and does not have the other domain's objects.
 	layout := image(t, 0, 12)
 	push(t, s.Hub, layout, "team/app")
 	if before := stored(t, objects); len(before) > 0 {
-		t.Errorf("after a push to another domain, the default one has %v", before)
+		t.Errorf("after a push to the domain team, the default domain has the objects %v, want none", before)
 	}
 	pushDefault(layout, "app")
 	for _, key := range stored(t, objects) {
-		one, err := os.Stat(filepath.Join(objects, key))
-		other, otherErr := os.Stat(filepath.Join(teamObjects, key))
-		if err != nil || otherErr == nil && os.SameFile(one, other) {
-			t.Errorf("two domains share %s (%v)", key, err)
+		info, err := os.Stat(filepath.Join(objects, key))
+		teamInfo, teamErr := os.Stat(filepath.Join(teamObjects, key))
+		if err != nil || teamErr == nil && os.SameFile(info, teamInfo) {
+			t.Errorf("the object %s is one file for both domains, or its file cannot be found: %v", key, err)
 		}
 	}
 	pushDefault(image(t, 20, 22), "secret")
 	push(t, s.Hub, image(t, 30, 32), "team/own")
 	imageOf := func(name string, flags ...string) wire.Image {
 		t.Helper()
-		all := asked[[]wire.Image](t, s.Hub, "images", flags...)
+		all := hubJSON[[]wire.Image](t, s.Hub, "images", flags...)
 		return all[slices.IndexFunc(all, func(i wire.Image) bool { return i.Name == name })]
 	}
-	mine := func(all, others []string) []string {
+	without := func(all, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(all), func(key string) bool { return slices.Contains(others, key) })
 	}
-	// Packs are named by their bytes: the pack of the same image has the same name in both domains.
-	inBoth := stored(t, teamObjects)
-	for _, path := range pathsOf(mine(stored(t, objects), inBoth), imageOf("secret:latest", inDefault...)) {
+	// A pack is named by the digest of its bytes, so the packs of the image app have the same keys
+	// in both domains. without leaves such keys out.
+	teamKeys := stored(t, teamObjects)
+	for _, path := range pathsOf(without(stored(t, objects), teamKeys), imageOf("secret:latest", inDefault...)) {
 		onlyIn(t, site.ProxyURL, path, wire.DefaultDomain, "team")
 	}
-	for _, path := range pathsOf(mine(inBoth, stored(t, objects)), imageOf("team/own:latest")) {
+	for _, path := range pathsOf(without(teamKeys, stored(t, objects)), imageOf("team/own:latest")) {
 		onlyIn(t, site.ProxyURL, path, "team", wire.DefaultDomain)
 	}
 
-	// The node reads, records and prefetches in team's domain alone.
-	ofDefault := len(lines(t, proxy.Log, "/lighter/1/default/"))
+	// The node reads, records and prefetches in the domain team only.
+	defaultRequests := len(lines(t, proxy.Log, "/lighter/1/default/"))
 	ref := balanced("team/app")
 	c := run(t, s, ref)
 	reads(t, c, 0, 4)
 	if st := status(t, s); st.Domain != "team" {
-		t.Errorf("the node says that its domain is %q", st.Domain)
+		t.Errorf("the domain in the node's status: %q, want team", st.Domain)
 	}
 	holder(t, s.Hub, "one tree", func(h wire.Holder) bool { return h.Trees == 1 })
-	if others := asked[[]wire.Holder](t, s.Hub, "holders", inDefault...); len(others) > 0 {
-		t.Errorf("holders of the other domain: %+v, want none", others)
+	if others := hubJSON[[]wire.Holder](t, s.Hub, "holders", inDefault...); len(others) > 0 {
+		t.Errorf("holders in the default domain: %+v, want none", others)
 	}
-	ofOther := balanced("secret")
-	if _, err := s.Machine.Pull(t.Context(), site.Lighter, ofOther); err != nil {
-		t.Errorf("pull an image of the other domain: %v", err)
+	secret := balanced("secret")
+	if _, err := s.Machine.Pull(t.Context(), site.Lighter, secret); err != nil {
+		t.Errorf("pull an image that only the default domain has: %v", err)
 	}
 	for _, i := range status(t, s).Images {
-		if i.Image == ofOther && i.Lazy {
-			t.Errorf("the other domain's image is lazy: %s", i.Why)
+		if i.Image == secret && i.Lazy {
+			t.Errorf("an image that only the default domain has is lazy: %s", i.Why)
 		}
 	}
-	if err := s.Machine.RemoveImage(t.Context(), ofOther); err != nil {
+	if err := s.Machine.RemoveImage(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
 
-	// What the start has read becomes a startup pack, which the next start fetches.
-	eventually(t, "a recorded start", func() bool {
-		shown := asked[[]wire.Starts](t, s.Hub, "trace show", "team/app:latest")
+	// The chunks that the start has read become a startup pack. The next start fetches it.
+	eventually(t, "a startup pack of the recorded start", func() bool {
+		shown := hubJSON[[]wire.Starts](t, s.Hub, "trace show", "team/app:latest")
 		return len(shown) == 1 && len(shown[0].Workloads) == 1 && len(shown[0].Workloads[0].Packs) > 0
 	})
-	others := asked[[]wire.Starts](t, s.Hub, "trace show", append(inDefault, "app:latest")...)
+	others := hubJSON[[]wire.Starts](t, s.Hub, "trace show", append(inDefault, "app:latest")...)
 	if len(others) != 1 || len(others[0].Workloads) > 0 {
-		t.Errorf("starts of the other domain's image: %+v, want none reported", others)
+		t.Errorf("starts of the image in the default domain: %+v, want the image, without a workload", others)
 	}
 	if err := c.Remove(t.Context()); err != nil {
 		t.Fatal(err)
@@ -168,27 +174,30 @@ func TestNodeOfADomain(t *testing.T) {
 	if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
 		t.Fatal(err)
 	}
-	holds := func(trees int64) {
+	awaitTrees := func(trees int64) {
 		t.Helper()
 		holder(t, s.Hub, fmt.Sprint(trees, " trees"), func(h wire.Holder) bool { return h.Trees == trees })
 	}
-	holds(0)
+	awaitTrees(0)
 	forget(t, s)
 	fetched := status(t, s).Ahead.Startup.Fetched
 	c = run(t, s, ref)
-	eventually(t, "startup packs", func() bool { return status(t, s).Ahead.Startup.Fetched >= fetched+4*fileBytes })
+	eventually(t, "the node to fetch the startup pack", func() bool {
+		return status(t, s).Ahead.Startup.Fetched >= fetched+4*fileBytes
+	})
 	reads(t, c, 0, 4)
-	holds(1)
+	awaitTrees(1)
 
-	// The image is removed from the default domain, and then from team's, while the node has it.
-	good(t, s.Hub, "rm", append(inDefault, "app:latest")...)
-	if done := asked[wire.Collection](t, s.Hub, "gc --wait", inDefault...); done.Trees != 1 {
-		t.Errorf("the collection in the default domain: %+v, want a tree", done)
+	// The image is removed from the default domain, and then from the domain team, while the node
+	// has it.
+	hubCommand(t, s.Hub, "rm", append(inDefault, "app:latest")...)
+	if done := hubJSON[wire.Collection](t, s.Hub, "gc --wait", inDefault...); done.Trees != 1 {
+		t.Errorf("the collection in the default domain: %+v, want one tree freed", done)
 	}
 	reads(t, c, 4, 6)
-	good(t, s.Hub, "rm", "team/app:latest")
+	hubCommand(t, s.Hub, "rm", "team/app:latest")
 	if done := collect(t, s.Hub); done.Layers > 0 || done.Packs > 0 {
-		t.Errorf("the collection of a held image: %+v, want nothing of it freed", done)
+		t.Errorf("the collection while the node holds the image: %+v, want no layer record and no pack freed", done)
 	}
 	reads(t, c, 6, 8)
 	forget(t, s)
@@ -196,21 +205,21 @@ func TestNodeOfADomain(t *testing.T) {
 
 	for _, kind := range []string{"packs", "indexes", "traces", "held"} {
 		if len(lines(t, proxy.Log, "/lighter/1/team/"+kind)) == 0 {
-			t.Errorf("the node has made no request for %s", kind)
+			t.Errorf("the node has made no request for %s in the domain team, want some", kind)
 		}
 	}
-	if n := len(lines(t, proxy.Log, "/lighter/1/default/")); n != ofDefault {
-		t.Errorf("the node has made %d requests to the other domain", n-ofDefault)
+	if n := len(lines(t, proxy.Log, "/lighter/1/default/")); n != defaultRequests {
+		t.Errorf("the node has made %d requests in the default domain, want none", n-defaultRequests)
 	}
 
 	// The image is pushed to the default domain again. Once the node has removed its image, a
-	// collection empties team's domain, and the default domain still has all of the image.
+	// collection empties the domain team, and the default domain still has all of the image.
 	pushDefault(layout, "app")
 	if dir, err := tryMount(t, s, site.ProxyURL, s.Hub.Key, "app:latest"); err == nil {
-		t.Errorf("%s has a mount that the key of another domain has signed", dir)
+		t.Errorf("an image of the default domain was mounted on %s with the key of the domain team, want an error", dir)
 	}
 	if dir, err := tryMount(t, s, site.ProxyURL, defaultKey, "app:latest", "--domain", "team"); err == nil {
-		t.Errorf("%s has a mount of an image that another domain has", dir)
+		t.Errorf("an image that only the default domain has was mounted on %s in the domain team, want an error", dir)
 	}
 	dir := mount(t, s, site.ProxyURL, defaultKey, "app:latest")
 	readsMount(t, dir, 0, 4)
@@ -220,22 +229,23 @@ func TestNodeOfADomain(t *testing.T) {
 	if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
 		t.Fatal(err)
 	}
-	good(t, s.Hub, "rm", "team/own:latest")
-	holds(0)
+	hubCommand(t, s.Hub, "rm", "team/own:latest")
+	awaitTrees(0)
 	collect(t, s.Hub)
 	if left := stored(t, teamObjects); len(left) > 0 {
-		t.Errorf("objects of the node's domain that are left: %v", left)
+		t.Errorf("objects of the domain team after its last collection: %v, want none", left)
 	}
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
 	}
 	readsMount(t, dir, 0, 12)
 	for _, flags := range [][]string{nil, inDefault} {
-		good(t, s.Hub, "fsck", append(flags, "--deep")...)
+		hubCommand(t, s.Hub, "fsck", append(flags, "--deep")...)
 	}
 }
 
-// runLighter runs a command on the machine, which must succeed.
+// runLighter runs a lighter command on the machine, and returns its output. The command must
+// succeed.
 func runLighter(t *testing.T, s *site.Site, args ...string) string {
 	t.Helper()
 	lighter, err := site.Binary()
@@ -249,7 +259,8 @@ func runLighter(t *testing.T, s *site.Site, args ...string) string {
 	return out
 }
 
-// mount mounts an image of a hub on the machine, beside its node, until the test ends.
+// mount mounts an image of a hub on the machine until the test ends. The mount has a root of its
+// own, and does not use the machine's node.
 func mount(t *testing.T, s *site.Site, hub, key, name string, flags ...string) (dir string) {
 	t.Helper()
 	dir, err := tryMount(t, s, hub, key, name, flags...)
@@ -282,13 +293,14 @@ func tryMount(t *testing.T, s *site.Site, hub, key, name string, flags ...string
 	return dir, err
 }
 
-// readsMount fails the test unless a mount has the right bytes in the files first to end-1 of data.
+// readsMount fails the test unless the mount on dir has the right bytes in the files first to end-1
+// of the directory data.
 func readsMount(t *testing.T, dir string, first, end int) {
 	t.Helper()
 	for n := first; n < end; n++ {
 		got, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("data/%03d", n)))
 		if err != nil || !slices.Equal(got, content(n)) {
-			t.Errorf("file %d: %d bytes (%v), want the right ones", n, len(got), err)
+			t.Errorf("file %d: got %d bytes (%v), want the %d bytes of content(%d)", n, len(got), err, fileBytes, n)
 		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"lighter/wire"
 )
 
-// database and storage are the servers of all tests.
+// database and storage are the PostgreSQL server and the S3 server that all tests share.
 var (
 	database *postgres.Server
 	storage  *s3.Server
@@ -43,14 +43,16 @@ func prepare() (stop func() error, err error) {
 	return func() error { storage.Close(); database.Close(); return nil }, nil
 }
 
-// collectsAtOnce is the configuration of a hub that collects on request, and keeps nothing.
+// collectsAtOnce is the configuration of a hub that collects only on request. Its collections free
+// at once everything that no image and no holder needs.
 const collectsAtOnce = `[gc]
 every_minutes = 0
 delay_minutes = 0
 keep_minutes = 0
 `
 
-// start starts a site whose hub has a configuration. The node reports within seconds what it has.
+// start starts a site. config is the text of the hub's configuration file. The node reports its
+// trees within seconds after they change.
 func start(t *testing.T, options site.Options, config string) *site.Site {
 	t.Helper()
 	var err error
@@ -87,11 +89,11 @@ func configFile(t *testing.T, config string) string {
 	return file
 }
 
-// fileBytes is the size of a file of data. The file fills several units, so that one of them has no
-// bytes of another file.
+// fileBytes is the size of each file in the directory data. A file fills several units, so at least
+// one unit has no bytes of another file: a read of the file fetches this unit.
 const fileBytes = 300_000
 
-// content returns the bytes of a file of data.
+// content returns the bytes of file n in the directory data.
 func content(n int) []byte {
 	var seed [32]byte
 	copy(seed[:], fmt.Sprint("file ", n))
@@ -100,7 +102,8 @@ func content(n int) []byte {
 	return b
 }
 
-// image makes an OCI layout of the image base with the files first to end-1 of data.
+// image makes an OCI layout of the image base with another layer, which has the files first to
+// end-1 in the directory data.
 func image(t *testing.T, first, end int) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "layout")
@@ -134,7 +137,7 @@ func add(t *testing.T, s *site.Site, layout, name string) {
 	}
 }
 
-// run pulls an image, and runs a container of it that only waits.
+// run pulls an image, which must be lazy, and starts a container of it that only waits.
 func run(t *testing.T, s *site.Site, ref string) *site.Container {
 	t.Helper()
 	if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
@@ -152,8 +155,8 @@ func run(t *testing.T, s *site.Site, ref string) *site.Container {
 	return c
 }
 
-// reads fails the test unless a container reads the right bytes from the files first to end-1 of
-// data.
+// reads fails the test unless a container reads the right bytes from the files first to end-1 in
+// the directory data.
 func reads(t *testing.T, c *site.Container, first, end int) {
 	t.Helper()
 	if err := read(t, c, first, end); err != nil {
@@ -161,6 +164,7 @@ func reads(t *testing.T, c *site.Container, first, end int) {
 	}
 }
 
+// read does what reads does, and returns an error instead of failing the test.
 func read(t *testing.T, c *site.Container, first, end int) error {
 	t.Helper()
 	sum := sha256.New()
@@ -199,7 +203,7 @@ func status(t *testing.T, s *site.Site) (st report.Status) {
 	return st
 }
 
-// eventually waits until ok returns true.
+// eventually waits until ok returns true, for two minutes at most.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !ok(); {
@@ -210,8 +214,9 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// good runs a command against a hub, which must succeed.
-func good(t *testing.T, h *site.Hub, command string, args ...string) string {
+// hubCommand runs a lighter command against a hub, and returns its output. The command must
+// succeed.
+func hubCommand(t *testing.T, h *site.Hub, command string, args ...string) string {
 	t.Helper()
 	out, err := h.Lighter(t.Context(), command, args...)
 	if err != nil {
@@ -220,22 +225,22 @@ func good(t *testing.T, h *site.Hub, command string, args ...string) string {
 	return out
 }
 
-// asked runs a command with --json against a hub, and decodes what it prints.
-func asked[T any](t *testing.T, h *site.Hub, command string, args ...string) (answer T) {
+// hubJSON runs a lighter command with --json against a hub, and decodes its output.
+func hubJSON[T any](t *testing.T, h *site.Hub, command string, args ...string) (answer T) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(good(t, h, command, append(args, "--json")...)), &answer); err != nil {
+	if err := json.Unmarshal([]byte(hubCommand(t, h, command, append(args, "--json")...)), &answer); err != nil {
 		t.Fatalf("%s: %v", command, err)
 	}
 	return answer
 }
 
-// holder waits until the only holder of a hub fulfils a condition, and returns it.
+// holder waits until a hub has exactly one holder and ok accepts it, and returns this holder.
 func holder(t *testing.T, h *site.Hub, what string, ok func(wire.Holder) bool) (found wire.Holder) {
 	t.Helper()
 	eventually(t, "a holder with "+what, func() bool {
-		all := asked[[]wire.Holder](t, h, "holders")
+		all := hubJSON[[]wire.Holder](t, h, "holders")
 		if len(all) > 1 {
-			t.Fatalf("holders %+v, want one", all)
+			t.Fatalf("the hub has the holders %+v, want one at most", all)
 		}
 		if len(all) == 1 {
 			found = all[0]
@@ -245,18 +250,20 @@ func holder(t *testing.T, h *site.Hub, what string, ok func(wire.Holder) bool) (
 	return found
 }
 
+// collect runs a collection in the site's domain, and returns its result.
 func collect(t *testing.T, h *site.Hub) wire.Collection {
 	t.Helper()
-	return asked[wire.Collection](t, h, "gc --wait")
+	return hubJSON[wire.Collection](t, h, "gc --wait")
 }
 
-// isReady reports whether the only image of a name is ready.
+// isReady reports whether the hub has an image with a name, and the image is ready. It fails the
+// test if the image could not be ingested.
 func isReady(t *testing.T, h *site.Hub, name string, flags ...string) bool {
 	t.Helper()
-	for _, i := range asked[[]wire.Image](t, h, "images", flags...) {
+	for _, i := range hubJSON[[]wire.Image](t, h, "images", flags...) {
 		if i.Name == name {
 			if i.State == wire.StateFailed {
-				t.Fatalf("%s has failed: %s", name, i.Error)
+				t.Fatalf("the hub could not ingest %s: %s", name, i.Error)
 			}
 			return i.State == wire.StateReady
 		}
@@ -264,7 +271,7 @@ func isReady(t *testing.T, h *site.Hub, name string, flags ...string) bool {
 	return false
 }
 
-// lines returns the lines of a file that have all the words.
+// lines returns the lines of a file that contain all words.
 func lines(t *testing.T, path string, words ...string) (found []string) {
 	t.Helper()
 	b, err := os.ReadFile(path)

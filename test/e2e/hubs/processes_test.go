@@ -17,6 +17,7 @@ import (
 	"lighter/wire"
 )
 
+// buckets is the number of buckets that newBucket has made.
 var buckets atomic.Int64
 
 // newBucket makes an empty bucket.
@@ -29,7 +30,8 @@ func newBucket(t *testing.T) string {
 	return bucket
 }
 
-// newCatalog makes an empty database, and returns its URL with a file for the password.
+// newCatalog makes an empty database, and returns its URL. Instead of the password, the URL has the
+// path of a file with the password.
 func newCatalog(t *testing.T) string {
 	t.Helper()
 	u, err := url.Parse(database.Database(t))
@@ -46,7 +48,7 @@ func newCatalog(t *testing.T) string {
 	return u.String()
 }
 
-// bucketDir returns the directory of the S3 server that has a bucket.
+// bucketDir returns the directory in which the S3 server stores a bucket.
 func bucketDir(t *testing.T, bucket string) string {
 	t.Helper()
 	u, err := url.Parse(bucket)
@@ -56,13 +58,14 @@ func bucketDir(t *testing.T, bucket string) string {
 	return storage.Dir(u.Host)
 }
 
-// production is the configuration of all processes of a hub, as docs/operating.md has it.
+// production returns the configuration of each process of a hub with PostgreSQL and S3, as
+// docs/operating.md shows it, with collectsAtOnce.
 func production(catalog, bucket string) string {
 	return fmt.Sprintf("catalog = %q\nbucket = %q\nregistry_hosts = [%q]\n", catalog, bucket, site.ProxyAddress) +
 		collectsAtOnce
 }
 
-// startProcesses starts two processes of a hub, and a load balancer before them.
+// startProcesses starts a site whose hub has two processes behind a load balancer.
 func startProcesses(t *testing.T, config string) (s *site.Site, second *site.Hub, balancer *site.Proxy) {
 	t.Helper()
 	s = start(t, site.Options{Hubs: []string{site.ProxyURL}}, config)
@@ -70,6 +73,8 @@ func startProcesses(t *testing.T, config string) (s *site.Site, second *site.Hub
 	return s, second, startProxy(t, s, s.Hub, second)
 }
 
+// startSecond starts another process of a hub, with the keys of the site's hub and the arguments of
+// the last SetHubArgs.
 func startSecond(t *testing.T, s *site.Site) *site.Hub {
 	t.Helper()
 	second, err := s.StartSecondProcess(t.Context())
@@ -78,7 +83,7 @@ func startSecond(t *testing.T, s *site.Site) *site.Hub {
 	}
 	t.Cleanup(func() {
 		if log, err := os.ReadFile(second.Log()); err == nil && t.Failed() {
-			t.Logf("the second process:\n%s", log)
+			t.Logf("the log of the hub's second process:\n%s", log)
 		}
 		if err := second.Close(); err != nil {
 			t.Error(err)
@@ -90,24 +95,25 @@ func startSecond(t *testing.T, s *site.Site) *site.Hub {
 // balanced is the reference of an image that was pushed through the load balancer.
 func balanced(name string) string { return site.ProxyAddress + "/" + name + ":latest" }
 
-// push pushes an image through the load balancer, and waits until it is ready.
+// push pushes an image through the load balancer, and waits until it is ready according to h.
 func push(t *testing.T, h *site.Hub, layout, name string) {
 	t.Helper()
-	copyTo(t, layout, name)
+	startPush(t, layout, name)
 	eventually(t, name+" to be ready", func() bool { return isReady(t, h, name+":latest") })
 }
 
-// copyTo pushes an image through the load balancer.
-func copyTo(t *testing.T, layout, name string) {
+// startPush pushes an image through the load balancer. It does not wait until the image is ready.
+func startPush(t *testing.T, layout, name string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "skopeo", "copy", "--quiet", "--insecure-policy", "--preserve-digests",
 		"--dest-tls-verify=false", "oci:"+layout+":latest", "docker://"+balanced(name)).CombinedOutput()
 	if err != nil {
-		t.Fatalf("skopeo: %v: %s", err, out)
+		t.Fatalf("push %s with skopeo: %v: %s", name, err, out)
 	}
 }
 
-// uploadProcesses returns the most processes that have received requests of one upload.
+// uploadProcesses returns how many of the hub's processes have received requests of the same
+// upload, according to the load balancer's log: the largest number over all uploads.
 func uploadProcesses(t *testing.T, log string) (most int) {
 	t.Helper()
 	processes := map[string][]string{}
@@ -123,15 +129,15 @@ func uploadProcesses(t *testing.T, log string) (most int) {
 	return most
 }
 
-// Two processes of a hub with PostgreSQL and S3 are behind a load balancer. An upload begins at one
-// of them and ends at the other. When one is killed, containers read on, and images are pushed,
-// pulled and removed as before.
+// A hub with PostgreSQL and S3 has two processes behind a load balancer. An upload begins at one
+// process and ends at the other. When one process is killed, containers read on, and images are
+// pushed, pulled and removed as before.
 func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	bucket := newBucket(t)
 	s, second, balancer := startProcesses(t, production(newCatalog(t), bucket))
 	push(t, second, image(t, 0, 12), "prod")
 	if n := uploadProcesses(t, balancer.Log); n != 2 {
-		t.Errorf("the requests of each upload have gone to %d processes, want 2 for some", n)
+		t.Errorf("the requests of an upload have gone to %d processes at most, want 2 for at least one upload", n)
 	}
 	c := run(t, s, balanced("prod"))
 	reads(t, c, 0, 4)
@@ -141,17 +147,17 @@ func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	go func() { reading <- read(t, c, 4, 8) }()
 	s.Hub.Kill()
 	if err := <-reading; err != nil {
-		t.Errorf("while a process was killed: %v", err)
+		t.Errorf("a read while one of the hub's processes was killed: %v", err)
 	}
 	reads(t, c, 8, 12)
 	forget(t, s)
 	reads(t, c, 0, 12)
 	push(t, second, image(t, 6, 14), "after")
-	again := run(t, s, balanced("after"))
-	reads(t, again, 6, 14)
-	good(t, second, "rm", "prod:latest")
+	later := run(t, s, balanced("after"))
+	reads(t, later, 6, 14)
+	hubCommand(t, second, "rm", "prod:latest")
 	if done := collect(t, second); done.Trees != 0 {
-		t.Errorf("the collection of a held image: %+v, want nothing freed", done)
+		t.Errorf("the collection while the node holds the image: %+v, want no tree freed", done)
 	}
 	forget(t, s)
 	reads(t, c, 0, 12)
@@ -159,13 +165,13 @@ func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	if err := s.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the first process", func() bool { return isReady(t, s.Hub, "after:latest") })
-	good(t, s.Hub, "fsck", "--deep")
+	eventually(t, "the restarted process to list the image", func() bool { return isReady(t, s.Hub, "after:latest") })
+	hubCommand(t, s.Hub, "fsck", "--deep")
 }
 
-// A hub with PostgreSQL and S3 is copied with the tools of both while it runs, as
-// docs/operating.md says. Images are removed and pushed meanwhile. A hub from the copy has
-// everything that the dump names in each domain, under the same keys.
+// A running hub with PostgreSQL and S3 is copied as docs/operating.md says: first its database is
+// dumped, and then its bucket is copied. Images are removed and pushed meanwhile. A hub that starts
+// from the copy has every image that the dump names, in each domain, and the same keys.
 func TestHubIsCopiedWhileItRuns(t *testing.T) {
 	catalog, bucket := newCatalog(t), newBucket(t)
 	config := production(catalog, bucket) + withTeam
@@ -174,7 +180,7 @@ func TestHubIsCopiedWhileItRuns(t *testing.T) {
 	push(t, second, image(t, 4, 8), "goes")
 	const ofTeam = "team/goes:latest"
 	inTeam := []string{"--domain", "team"}
-	copyTo(t, image(t, 4, 8), "team/goes")
+	startPush(t, image(t, 4, 8), "team/goes")
 	eventually(t, ofTeam+" to be ready", func() bool { return isReady(t, second, ofTeam, inTeam...) })
 
 	dir := t.TempDir()
@@ -207,19 +213,19 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 	eventually(t, "the dump", func() bool {
 		select {
 		case err := <-copied:
-			t.Fatalf("the copy has ended: %v", err)
+			t.Fatalf("lighter backup hold has ended before the database was dumped: %v", err)
 		default:
 		}
 		_, err := os.Stat(dumped)
 		return err == nil
 	})
-	good(t, second, "rm", "goes:latest")
+	hubCommand(t, second, "rm", "goes:latest")
 	if done := collect(t, s.Hub); done.Trees != 1 {
-		t.Errorf("the collection during the copy: %+v, want a tree", done)
+		t.Errorf("the collection during the copy: %+v, want one tree freed", done)
 	}
-	good(t, second, "rm", append(inTeam, ofTeam)...)
-	if done := asked[wire.Collection](t, s.Hub, "gc --wait", inTeam...); done.Trees != 1 {
-		t.Errorf("the collection in the other domain during the copy: %+v, want a tree", done)
+	hubCommand(t, second, "rm", append(inTeam, ofTeam)...)
+	if done := hubJSON[wire.Collection](t, s.Hub, "gc --wait", inTeam...); done.Trees != 1 {
+		t.Errorf("the collection in the domain team during the copy: %+v, want one tree freed", done)
 	}
 	push(t, second, image(t, 8, 10), "comes")
 	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
@@ -232,48 +238,52 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
 	}
-	restored, to := newCatalog(t), newBucket(t)
+	restoredCatalog, restoredBucket := newCatalog(t), newBucket(t)
 	for _, argv := range [][]string{
-		{"/usr/lib/postgresql/15/bin/pg_restore", "--no-owner", "--exit-on-error", "--dbname=" + restored,
+		{"/usr/lib/postgresql/15/bin/pg_restore", "--no-owner", "--exit-on-error", "--dbname=" + restoredCatalog,
 			filepath.Join(dir, "catalog.dump")},
-		{"cp", "-a", filepath.Join(dir, "bucket") + "/.", bucketDir(t, to)},
+		{"cp", "-a", filepath.Join(dir, "bucket") + "/.", bucketDir(t, restoredBucket)},
 	} {
 		if out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", argv[0], err, out)
 		}
 	}
-	s.SetHubArgs("--config", configFile(t, production(restored, to)+withTeam))
-	again := startSecond(t, s)
-	if again.Key != s.Hub.Key {
-		t.Errorf("the hub from the copy has the key %s, want %s", again.Key, s.Hub.Key)
+	s.SetHubArgs("--config", configFile(t, production(restoredCatalog, restoredBucket)+withTeam))
+	restored := startSecond(t, s)
+	if restored.Key != s.Hub.Key {
+		t.Errorf("the hub from the copy has the key %s, want %s", restored.Key, s.Hub.Key)
 	}
 	for name, flags := range map[string][]string{"stays:latest": nil, "goes:latest": nil, ofTeam: inTeam} {
-		if !isReady(t, again, name, flags...) {
+		if !isReady(t, restored, name, flags...) {
 			t.Errorf("the hub from the copy does not have %s", name)
 		}
 	}
-	out, err := again.Lighter(t.Context(), "fsck", "--deep", "--json")
+	out, err := restored.Lighter(t.Context(), "fsck", "--deep", "--json")
 	for _, name := range []string{"goes:latest", "comes:latest"} {
 		if err == nil || !strings.Contains(fmt.Sprint(out, err), name) {
-			t.Errorf("the check of the hub from the copy does not name %s: %v\n%s", name, err, out)
+			t.Errorf("fsck of the hub from the copy: %v\n%s\nwant an error, and %s in the output", err, out, name)
 		}
 	}
-	good(t, again, "verify", "stays:latest")
-	// Nodes read the images that have been removed from the first hub.
-	teamKey := strings.TrimSpace(runLighter(t, s, "hub", "key", "show", "--root", again.Root, "--domain", "team"))
-	if teamKey == again.Key {
-		t.Error("two domains have one key")
+	hubCommand(t, restored, "verify", "stays:latest")
+	// Images that were removed from the copied hub after the dump can be read from the hub from the
+	// copy.
+	teamKey := strings.TrimSpace(runLighter(t, s, "hub", "key", "show", "--root", restored.Root, "--domain", "team"))
+	if teamKey == restored.Key {
+		t.Errorf("the default domain and the domain team both have the key %s, want different keys", teamKey)
 	}
-	readsMount(t, mount(t, s, again.URL, again.Key, "goes:latest"), 4, 8)
-	readsMount(t, mount(t, s, again.URL, teamKey, ofTeam, inTeam...), 4, 8)
-	// After the repair, the catalog has what the registry has.
-	good(t, again, "fsck", "--deep", "--repair")
-	eventually(t, "the image that was pushed during the copy", func() bool { return isReady(t, again, "comes:latest") })
-	if isReady(t, again, "goes:latest") {
+	readsMount(t, mount(t, s, restored.URL, restored.Key, "goes:latest"), 4, 8)
+	readsMount(t, mount(t, s, restored.URL, teamKey, ofTeam, inTeam...), 4, 8)
+	// After the repair, the catalog has the same images as the registry.
+	hubCommand(t, restored, "fsck", "--deep", "--repair")
+	eventually(t, "the image that was pushed during the copy", func() bool {
+		return isReady(t, restored, "comes:latest")
+	})
+	if isReady(t, restored, "goes:latest") {
 		t.Error("the image that was removed during the copy is still listed")
 	}
-	good(t, again, "fsck", append(inTeam, "--deep", "--repair", "--confirm")...) // its only name is removed
-	if isReady(t, again, ofTeam, inTeam...) {
-		t.Error("the other domain's image that was removed during the copy is still listed")
+	// Without --confirm, the repair would not remove the only name of the domain.
+	hubCommand(t, restored, "fsck", append(inTeam, "--deep", "--repair", "--confirm")...)
+	if isReady(t, restored, ofTeam, inTeam...) {
+		t.Error("the image of the domain team that was removed during the copy is still listed")
 	}
 }

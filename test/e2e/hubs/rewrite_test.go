@@ -16,15 +16,17 @@ import (
 	"lighter/wire"
 )
 
-// requests counts a node's requests to its hub by kind: chunks, packs, locations, …, and those that
-// do not count as starts: copies.
-type requests struct {
+// requestCounter counts a node's requests to its hub.
+type requestCounter struct {
 	mu sync.Mutex // guards n
-	n  map[string]int
+	// n has the number of requests by the kind of object in their path: "chunks", "packs",
+	// "locations" and so on. Requests with wire.CopyHeader, which a hub does not count as starts,
+	// also count as "copies".
+	n map[string]int
 }
 
-// serve starts a proxy in front of the hub, which counts requests, and returns the proxy's URL.
-func (r *requests) serve(t *testing.T) string {
+// serve starts a proxy in front of the hub, and returns the proxy's URL. The proxy counts requests.
+func (r *requestCounter) serve(t *testing.T) string {
 	t.Helper()
 	r.reset()
 	address, end, err := site.Intercept(func(_ http.ResponseWriter, req *http.Request) bool {
@@ -45,33 +47,33 @@ func (r *requests) serve(t *testing.T) string {
 	return address
 }
 
-func (r *requests) of(kind string) int {
+func (r *requestCounter) of(kind string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.n[kind]
 }
 
-func (r *requests) reset() {
+func (r *requestCounter) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.n = map[string]int{}
 }
 
-// Packs are rewritten while a container reads from them: no read fails, and no chunk is requested
-// by its ID. A day later the node renews the locations, though it mounts nothing. So it reads units
-// when the old packs are gone, too.
+// A collection rewrites packs while a container reads from them. No read fails, and the node
+// requests no chunk by its ID. A day later the node fetches newer locations, although it mounts
+// nothing. So it fetches units, and no single chunks, when the old packs are deleted, too.
 func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
-	var asked requests
+	var counter requestCounter
 	const keeps = "[gc]\nevery_minutes = 0\ndelay_minutes = 0\nkeep_minutes = 60\n"
-	s := start(t, site.Options{Hubs: []string{asked.serve(t)}}, keeps)
+	s := start(t, site.Options{Hubs: []string{counter.serve(t)}}, keeps)
 	add(t, s, base(t), "base")
 	add(t, s, image(t, 0, 24), "goes")
 	add(t, s, image(t, 4, 8), "keeps")
 	c := run(t, s, site.Reference("keeps"))
 	reads(t, c, 4, 8)
-	good(t, s.Hub, "rm", "goes:latest")
+	hubCommand(t, s.Hub, "rm", "goes:latest")
 
-	asked.reset()
+	counter.reset()
 	collected := make(chan error, 1)
 	var out string
 	go func() {
@@ -98,12 +100,12 @@ func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	if done.Rewritten == 0 || done.Trees != 1 {
 		t.Fatalf("the collection: %+v, want a tree freed, and packs rewritten", done)
 	}
-	if asked.of("chunks") > 0 || asked.of("packs") == 0 {
-		t.Errorf("while the old packs are kept, requests %v, want units only", asked.n)
+	if counter.of("chunks") > 0 || counter.of("packs") == 0 {
+		t.Errorf("requests while the old packs are kept: %v, want some for packs, and none for chunks", counter.n)
 	}
 
-	// The locations get old while the container runs. The node looks for such locations every hour,
-	// and soon after its start.
+	// The locations look 25 hours old while the container runs. The node looks for such locations
+	// every hour, and within seconds after its start.
 	files, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees", "*", "locations"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("locations on the disk: %v (%v), want one file", files, err)
@@ -112,16 +114,16 @@ func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	if err := os.Chtimes(files[0], before, before); err != nil {
 		t.Fatal(err)
 	}
-	asked.reset()
+	counter.reset()
 	if err := s.Machine.RestartNode(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "newer locations", func() bool {
 		info, err := os.Stat(files[0])
-		return err == nil && info.ModTime().After(before.Add(time.Hour)) && asked.of("locations") > 0
+		return err == nil && info.ModTime().After(before.Add(time.Hour)) && counter.of("locations") > 0
 	})
-	if asked.of("copies") != 1 || asked.of("locations") != 1 {
-		t.Errorf("requests %v, want locations once, and not as a start", asked.n)
+	if counter.of("copies") != 1 || counter.of("locations") != 1 {
+		t.Errorf("requests of the renewal: %v, want one for locations, which is marked as a copy", counter.n)
 	}
 
 	s.Hub.Kill()
@@ -132,10 +134,11 @@ func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	if done := collect(t, s.Hub); done.Bytes == 0 {
 		t.Fatalf("the collection that deletes the old packs: %+v, want bytes freed", done)
 	}
-	asked.reset()
+	counter.reset()
 	forget(t, s)
 	reads(t, c, 4, 8)
-	if asked.of("chunks") > 0 || asked.of("locations") > 0 || asked.of("packs") == 0 {
-		t.Errorf("when the old packs are gone, requests %v, want units only", asked.n)
+	if counter.of("chunks") > 0 || counter.of("locations") > 0 || counter.of("packs") == 0 {
+		t.Errorf("requests after the old packs were deleted: %v, want some for packs, none for chunks and locations",
+			counter.n)
 	}
 }

@@ -1,4 +1,5 @@
-// Package network tests failures of the network. Containers wait for an unreachable hub without an
-// error, a mirror takes over, and hanging requests for one image do not delay another. Hubs, nodes,
-// containers and the mirror's web server are real.
+// Package network tests failures of the network. Containers wait without an error for a hub that
+// does not answer, a mirror replaces the hub, and hanging requests for one image do not delay
+// readers of another image. The hub, the node, containerd and the mirror's web server are real
+// programs.
 package network

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// outage returns the duration of a hub's outage.
+// outage returns how long the hub is away in TestHubOutage.
 func outage() time.Duration {
 	if os.Getenv("LIGHTER_SOAK") != "" {
 		return time.Minute
@@ -29,16 +29,16 @@ func outage() time.Duration {
 	return 3 * time.Second
 }
 
-// reading returns a command that reads all files below directories, and prints their digest.
+// reading returns a command that reads all files below dirs, and prints their digest. Spaces
+// separate the directories.
 func reading(dirs string) []string {
 	return []string{"sh", "-c", "find " + dirs + " -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum"}
 }
 
-// much lists directories that a container reads during an outage.
-var much = reading("/usr/lib /etc")
+// readMuch is a command that reads so many files that the hub can go away meanwhile.
+var readMuch = reading("/usr/lib /etc")
 
-// start starts a site whose hub has the images base and python. Its link is slow, so that reads
-// take a while.
+// start starts a site whose hub has the images base and python.
 func start(t *testing.T, options site.Options) *site.Site {
 	t.Helper()
 	var err error
@@ -78,7 +78,7 @@ func pull(t *testing.T, s *site.Site, snapshotter, name string) {
 	}
 }
 
-// run runs a container, which must succeed, and returns its output.
+// run runs a container, and returns its output. The test fails if the container fails.
 func run(t *testing.T, s *site.Site, snapshotter, name string, argv ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -98,7 +98,7 @@ func status(t *testing.T, s *site.Site) (st report.Status) {
 	return st
 }
 
-// until waits until ok accepts the status.
+// until waits until ok accepts the node's status, for two minutes at most.
 func until(t *testing.T, s *site.Site, what string, ok func(report.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
@@ -107,19 +107,19 @@ func until(t *testing.T, s *site.Site, what string, ok func(report.Status) bool)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("timeout: waiting for %s: %+v", what, status(t, s))
+	t.Fatalf("timeout: waiting for %s: the node's status is %+v", what, status(t, s))
 }
 
-// during runs a container that reads much of python, and calls fn meanwhile. It returns the
-// container's output.
+// during runs readMuch in a container of python, and calls fn once the node has fetched 4 MiB
+// meanwhile. It returns the container's output.
 func during(t *testing.T, s *site.Site, fn func()) string {
 	t.Helper()
 	before := status(t, s).Fetched.Bytes
-	said := make(chan string)
-	go func() { said <- run(t, s, site.Lighter, "python", much...) }()
-	until(t, s, "a fetch of some megabytes", func(st report.Status) bool { return st.Fetched.Bytes > before+4<<20 })
+	output := make(chan string)
+	go func() { output <- run(t, s, site.Lighter, "python", readMuch...) }()
+	until(t, s, "the node to fetch 4 MiB", func(st report.Status) bool { return st.Fetched.Bytes > before+4<<20 })
 	fn()
-	return <-said
+	return <-output
 }
 
 // forget empties the node's cache and the page cache.
@@ -138,13 +138,15 @@ func dropCaches(t *testing.T) {
 	}
 }
 
-// During a container's start the hub crashes or hangs for a while. The start takes longer, but does
-// not fail, and cached images need no hub. A mirror on an ordinary web server makes pulls lazy
-// without the hub, and takes over when the hub dies. The node uses the hub again when it is back.
+// The hub crashes or hangs for a while, while a container reads. The reads take longer, but do not
+// fail, and a container of a cached image needs no hub. With a mirror on an ordinary web server, a
+// pull is lazy without the hub, and the node reads from the mirror when the hub has crashed or
+// hangs. When the hub is back, the node uses it again.
 func TestHubOutage(t *testing.T) {
+	// On this slow link, readMuch still has to fetch chunks when the outage begins.
 	s := start(t, site.Options{Link: "300mbit", Hubs: []string{site.HubURL, site.WebURL}})
 	pull(t, s, site.Overlayfs, "python")
-	want := run(t, s, site.Overlayfs, "python", much...)
+	want := run(t, s, site.Overlayfs, "python", readMuch...)
 	pull(t, s, site.Lighter, "base")
 	pull(t, s, site.Lighter, "python")
 	freeze := func() {
@@ -152,14 +154,14 @@ func TestHubOutage(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for name, way := range map[string]struct {
-		gone func()
-		back func() error
+	for name, fault := range map[string]struct {
+		begin func()
+		end   func() error
 	}{
 		"crashed": {s.Hub.Kill, func() error { return s.Hub.Restart(t.Context()) }},
 		"silent":  {freeze, s.Hub.Thaw},
 	} {
-		t.Run(name, func(t *testing.T) { survivesOutage(t, s, want, way.gone, way.back) })
+		t.Run(name, func(t *testing.T) { survivesOutage(t, s, want, fault.begin, fault.end) })
 	}
 
 	web, err := s.StartWeb(t.Context())
@@ -178,30 +180,34 @@ func TestHubOutage(t *testing.T) {
 	t.Run("mirror", func(t *testing.T) { takesOver(t, s, want, freeze) })
 }
 
-func survivesOutage(t *testing.T, s *site.Site, want string, gone func(), back func() error) {
+// survivesOutage runs readMuch in a container of python during an outage of the hub. The command
+// must print want.
+func survivesOutage(t *testing.T, s *site.Site, want string, begin func(), end func() error) {
 	forget(t, s)
 	hello := func() {
 		t.Helper()
 		if got := run(t, s, site.Lighter, "base", "echo", "hello"); got != "hello\n" {
-			t.Errorf("base prints %q", got)
+			t.Errorf("a container of base prints %q, want hello", got)
 		}
 	}
 	hello()
 	got := during(t, s, func() {
-		gone()
+		begin()
 		wait := time.After(outage())
 		dropCaches(t)
 		hello() // needs only cached chunks
 		<-wait
-		if err := back(); err != nil {
+		if err := end(); err != nil {
 			t.Error(err)
 		}
 	})
 	if got != want {
-		t.Errorf("python reads %q, on overlayfs %q", got, want)
+		t.Errorf("digest of python's files, read during the outage: got %q, want %q, as on overlayfs", got, want)
 	}
 }
 
+// takesOver uses a mirror of python while the hub has crashed, then the restarted hub, and then the
+// mirror again while the hub hangs.
 func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 	if err := errors.Join(s.Machine.RemoveImage(t.Context(), site.Reference("base")),
 		s.Machine.RemoveImage(t.Context(), site.Reference("python"))); err != nil {
@@ -213,17 +219,18 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 		t.Helper()
 		forget(t, s)
 		if got := run(t, s, site.Lighter, "python", "python3", "-c", "print('hello')"); got != "hello\n" {
-			t.Errorf("python prints %q", got)
+			t.Errorf("a container of python prints %q, want hello", got)
 		}
 	}
 	hello()
 	st := status(t, s)
 	if len(st.Images) != 1 || !st.Images[0].Lazy || st.Hubs[0].Up || !st.Hubs[1].Up {
-		t.Errorf("without the hub: %+v, %+v", st.Images, st.Hubs)
+		t.Errorf("after a pull without the hub: images %+v, hubs %+v; want one lazy image, no hub, and the mirror",
+			st.Images, st.Hubs)
 	}
-	pull(t, s, site.Lighter, "base") // the mirror has base only as a part of python
+	pull(t, s, site.Lighter, "base") // the mirror has no such image, but its layer is one of python's
 	if got := run(t, s, site.Lighter, "base", "echo", "hello"); got != "hello\n" {
-		t.Errorf("base prints %q", got)
+		t.Errorf("a container of base prints %q, want hello", got)
 	}
 	if err := s.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -235,31 +242,34 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 	})
 	hello()
 	if status(t, s).Hubs[0].Bytes == before {
-		t.Error("the hub is back, but the node does not use it")
+		t.Error("the node has received no bytes from the restarted hub, want some")
 	}
 
 	forget(t, s)
 	before = status(t, s).Hubs[1].Bytes
 	got := during(t, s, freeze)
 	if got != want || status(t, s).Hubs[1].Bytes == before {
-		t.Errorf("with a hanging hub python reads %q, on overlayfs %q; %+v", got, want, status(t, s).Hubs)
+		t.Errorf("digest of python's files, read while the hub hangs: got %q, want %q, as on overlayfs, "+
+			"and bytes from the mirror: %+v", got, want, status(t, s).Hubs)
 	}
 	if err := s.Hub.Thaw(); err != nil {
 		t.Error(err)
 	}
 }
 
-// middle is a proxy between the node and its hub that can stall requests for units.
-type middle struct {
-	mu    sync.Mutex
-	seen  map[string]bool // requested units
-	hold  bool            // stall units that were not requested before
-	freed chan struct{}
-	stuck atomic.Int32
-	gone  atomic.Int32 // stalled requests that were cancelled
+// stallingProxy is a proxy between the node and its hub. It can stall requests for units.
+type stallingProxy struct {
+	mu        sync.Mutex      // guards requested and stalling
+	requested map[string]bool // paths of the units that were requested before stalling was set
+	stalling  bool            // requests for units that are not in requested are stalled
+
+	released  chan struct{} // closed when stalled requests continue
+	stalled   atomic.Int32  // number of requests that are stalled now
+	cancelled atomic.Int32  // number of stalled requests that the node has cancelled
 }
 
-func (m *middle) serve(t *testing.T) string {
+// serve starts the proxy, and returns its URL.
+func (m *stallingProxy) serve(t *testing.T) string {
 	t.Helper()
 	address, end, err := site.Intercept(func(_ http.ResponseWriter, req *http.Request) bool {
 		m.wait(req)
@@ -272,45 +282,46 @@ func (m *middle) serve(t *testing.T) string {
 	return address
 }
 
-func (m *middle) wait(req *http.Request) {
+// wait records a request for a unit, or stalls it until released is closed or the node cancels it.
+func (m *stallingProxy) wait(req *http.Request) {
 	if !strings.Contains(req.URL.Path, "/packs/") {
 		return
 	}
 	m.mu.Lock()
-	held := m.hold && !m.seen[req.URL.Path]
-	if !m.hold {
-		m.seen[req.URL.Path] = true
+	stall := m.stalling && !m.requested[req.URL.Path]
+	if !m.stalling {
+		m.requested[req.URL.Path] = true
 	}
 	m.mu.Unlock()
-	if held {
-		m.stuck.Add(1)
-		defer m.stuck.Add(-1)
+	if stall {
+		m.stalled.Add(1)
+		defer m.stalled.Add(-1)
 		select {
-		case <-m.freed:
+		case <-m.released:
 		case <-req.Context().Done():
-			m.gone.Add(1)
+			m.cancelled.Add(1)
 		}
 	}
 }
 
-// Hanging readers of one image do not delay readers of another.
+// Hanging readers of one image do not delay readers of another image.
 func TestStuckReadersDelayOnlyTheirImage(t *testing.T) {
-	const readers = 29
-	m := &middle{seen: map[string]bool{}, freed: make(chan struct{})}
+	const readers = 29 // each reads one file of python
+	m := &stallingProxy{requested: map[string]bool{}, released: make(chan struct{})}
 	s := start(t, site.Options{Hubs: []string{m.serve(t)}})
 	pull(t, s, site.Lighter, "base")
-	run(t, s, site.Lighter, "base", reading("/usr")...) // all files that both images share
+	run(t, s, site.Lighter, "base", reading("/usr")...) // so that the proxy never stalls units of these files
 	want := run(t, s, site.Lighter, "base", reading("/usr/sbin")...)
 	pull(t, s, site.Lighter, "python")
-	forget(t, s) // shared files are now fetched in units of python's startup packs
+	forget(t, s) // the next run requests units of python's startup packs, before the proxy stalls requests
 	find := "find /usr/lib/python3* /usr/local -type f -size +16k"
 	if got := run(t, s, site.Lighter, "python", "sh", "-c",
 		find+" | head -1; cat /dev/null; echo hello"); !strings.HasSuffix(got, "hello\n") {
-		t.Fatalf("python prints %q", got)
+		t.Fatalf("a container of python prints %q, want hello at the end", got)
 	}
 	forget(t, s)
 	m.mu.Lock()
-	m.hold = true
+	m.stalling = true
 	m.mu.Unlock()
 	stuck := make(chan string)
 	go func() {
@@ -318,28 +329,29 @@ func TestStuckReadersDelayOnlyTheirImage(t *testing.T) {
 			"for f in $(%s | head -%d); do cat $f >/dev/null & done; wait; echo done", find, readers))
 	}()
 	for range 3000 {
-		if m.stuck.Load() >= readers/2 { // several small files share a unit
+		if m.stalled.Load() >= readers/2 { // several small files share a unit
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if n := m.stuck.Load(); n < readers/2 {
-		t.Errorf("%d requests are stuck", n)
+	if n := m.stalled.Load(); n < readers/2 {
+		t.Errorf("the proxy stalls %d requests, want at least %d", n, readers/2)
 	}
 	if got := run(t, s, site.Lighter, "base", reading("/usr/sbin")...); got != want {
-		t.Errorf("base reads %q, before %q", got, want)
+		t.Errorf("digest of base's files, read while readers of python hang: got %q, want %q", got, want)
 	}
-	if n := m.gone.Load(); n > 0 {
-		t.Errorf("base waited until %d of the stalled requests were cancelled", n)
+	if n := m.cancelled.Load(); n > 0 {
+		t.Errorf("%d of the stalled requests were cancelled before base had read its files, want none", n)
 	}
-	close(m.freed)
+	close(m.released)
 	if got := <-stuck; got != "done\n" {
-		t.Errorf("the stuck readers print %q", got)
+		t.Errorf("the hanging readers print %q after their requests continue, want done", got)
 	}
 }
 
-// A hub refuses an image's locations during the pull, and the node fetches them later. A running
-// container then continues with a mirror, which cannot serve chunks by their ID.
+// The hub refuses an image's locations during the pull. The node fetches them later, from a mirror.
+// So a running container reads from the mirror when the hub is away, although a mirror cannot serve
+// chunks by their ID.
 func TestLocationsComeLater(t *testing.T) {
 	var refused atomic.Int32
 	address, end, err := site.Intercept(func(w http.ResponseWriter, req *http.Request) bool {
@@ -359,7 +371,7 @@ func TestLocationsComeLater(t *testing.T) {
 	t.Cleanup(end)
 	s := start(t, site.Options{Hubs: []string{address, site.WebURL}})
 	pull(t, s, site.Overlayfs, "python")
-	want := run(t, s, site.Overlayfs, "python", much...)
+	want := run(t, s, site.Overlayfs, "python", readMuch...)
 	pull(t, s, site.Lighter, "python")
 	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
 	if err != nil {
@@ -367,7 +379,8 @@ func TestLocationsComeLater(t *testing.T) {
 	}
 	located := filepath.Join(s.Machine.NodeRoot(), "trees", "*", "locations")
 	if found, err := filepath.Glob(located); err != nil || len(found) > 0 || refused.Load() == 0 {
-		t.Fatalf("the hub refused locations %d times, and the node has %q (%v)", refused.Load(), found, err)
+		t.Fatalf("the hub refused locations %d times, want at least once; the node's locations: %q (%v), want none",
+			refused.Load(), found, err)
 	}
 	web, err := s.StartWeb(t.Context())
 	if err != nil {
@@ -383,17 +396,17 @@ func TestLocationsComeLater(t *testing.T) {
 	}
 	s.Hub.Kill()
 	forget(t, s)
-	if got, err := c.Exec(t.Context(), much...); err != nil || got != want {
-		t.Errorf("python reads %q, on overlayfs %q (%v)", got, want, err)
+	if got, err := c.Exec(t.Context(), readMuch...); err != nil || got != want {
+		t.Errorf("digest of python's files, got from the mirror: %q, want %q, as on overlayfs (%v)", got, want, err)
 	}
 	if found, err := filepath.Glob(located); err != nil || len(found) != 1 {
-		t.Errorf("the locations on the disk: %q (%v)", found, err)
+		t.Errorf("locations on the disk: %q (%v), want one file", found, err)
 	}
 	mounts := status(t, s).Mounts
 	if len(mounts) != 1 || mounts[0].Device.Failed > 0 {
-		t.Fatalf("mounted: %+v", mounts)
+		t.Fatalf("the node's mounts: %+v, want one, without failed reads", mounts)
 	}
 	if r := mounts[0].Device.Received; len(r) != 2 || r[address] == 0 || r[site.WebURL] < 10<<20 {
-		t.Errorf("received: %v", r)
+		t.Errorf("bytes received by origin: %v, want some from the hub, and at least 10 MiB from the mirror", r)
 	}
 }

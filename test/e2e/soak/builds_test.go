@@ -32,8 +32,8 @@ func buildOlder(t *testing.T) (lighter string) {
 	return lighter
 }
 
-// buildNewer builds a lighter binary whose takeover state has a version. Daemons of version oldest
-// and newer ones can read that state.
+// buildNewer builds a lighter binary that keeps state of a given version. oldest is the oldest
+// version of daemons that can read this state.
 func buildNewer(t *testing.T, version, oldest string) (lighter string) {
 	t.Helper()
 	return history.Compile(t, history.Module(t), "-ldflags",

@@ -22,17 +22,17 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// foreign answers requests in place of the hub, like captive portals and broken load balancers.
+// foreign answers requests in place of the hub, as captive portals and broken load balancers do.
 type foreign struct {
-	on    atomic.Bool
-	given atomic.Int64
+	on      atomic.Bool  // if false, requests reach the hub
+	answers atomic.Int64 // number of answers so far
 }
 
 func (f *foreign) handle(w http.ResponseWriter, _ *http.Request) (answered bool) {
 	if !f.on.Load() {
 		return false
 	}
-	f.given.Add(1)
+	f.answers.Add(1)
 	switch rand.IntN(5) {
 	case 0:
 		http.NotFound(w, nil)
@@ -57,9 +57,14 @@ type hostile struct {
 	*disturbed
 	foreign *foreign
 	disk    *faultfs.FS
-	group   string // a cgroup with a memory limit of 0
+	group   string // path of a cgroup with a memory limit of 0
 
-	floods, hangs, slowLoads, outOfMemory, refused int
+	// How often each disturbance has happened.
+	floods      int
+	hangs       int // of the disk
+	slowLoads   int // starts of a daemon while the cache's index could not be opened
+	outOfMemory int // daemons that the OOM killer has ended
+	refused     int // starts of a daemon that refused a damaged statement
 }
 
 func startHostile(t *testing.T) *hostile {
@@ -93,7 +98,7 @@ func startHostile(t *testing.T) *hostile {
 	}
 	h.disturbed = disturb(t, site.Options{NodeRoot: root, Hubs: []string{address}}, unprepared)
 	t.Cleanup(h.disk.Release) // before the site is closed
-	// More pages than a node's limit of queued reads.
+	// The file has more pages than a node's limit of queued reads.
 	addFile(t, h.Site, "python", "flood", "big", strings.Repeat(noise(1<<20), 300))
 	if _, err := h.Machine.Pull(t.Context(), site.Lighter, site.Reference("flood")); err != nil {
 		t.Fatal(err)
@@ -108,8 +113,8 @@ func noise(n int) string {
 	return string(b)
 }
 
-// flood starts a container in which an ordinary user requests read-ahead of its image in an endless
-// loop.
+// flood starts a container in which an ordinary user requests read-ahead of a large file again and
+// again. stop removes the container.
 func (h *hostile) flood() (stop func()) {
 	h.t.Helper()
 	const loop = `import os
@@ -132,7 +137,8 @@ while True:
 	}
 }
 
-// exhaust makes the kernel's OOM killer end the daemon.
+// exhaust makes the kernel's OOM killer end the daemon. If that has not happened after five
+// seconds, it kills the daemon.
 func (h *hostile) exhaust() {
 	h.t.Helper()
 	// The group's limit counts memory that the daemon allocates from now on.
@@ -154,7 +160,7 @@ func (h *hostile) damage() {
 	h.t.Helper()
 	paths, err := filepath.Glob(filepath.Join(h.Machine.NodeRoot(), "chains", "*"))
 	if err != nil || len(paths) == 0 {
-		h.t.Fatalf("no statements: %v", err)
+		h.t.Fatalf("found no statements on the disk (%v), want some", err)
 	}
 	for _, path := range paths {
 		b, err := os.ReadFile(path)
@@ -177,8 +183,9 @@ func (h *hostile) status() report.Status {
 	return s
 }
 
-// round starts each kind of disturbance with a probability of one half, all at the same time, and
-// ends the daemon meanwhile. No outage is longer than half a minute.
+// round starts each kind of disturbance with a probability of one half, so that several kinds
+// overlap. It ends the daemon meanwhile, and starts another one. The outages are short, because
+// reads fail if no hub answers for 100 s.
 func (h *hostile) round() {
 	h.t.Helper()
 	chance := func() bool { return rand.IntN(2) == 0 }
@@ -205,7 +212,7 @@ func (h *hostile) round() {
 		h.damage()
 	}
 	if slow {
-		h.disk.Hang(".table", faultfs.Open) // the cache's index cannot be loaded
+		h.disk.Hang(".table", faultfs.Open) // the files of the cache's index cannot be opened
 		h.slowLoads++
 	}
 	h.start("")
@@ -220,7 +227,7 @@ func (h *hostile) round() {
 	h.random.check(h.t)
 }
 
-// progress waits until reads are answered. Other problems may remain.
+// progress waits until the daemon has received 100 more reads. The cache's files may still hang.
 func (h *hostile) progress() {
 	h.t.Helper()
 	faults := func() (n int64) {
@@ -234,13 +241,14 @@ func (h *hostile) progress() {
 	}
 	for before, end := faults(), time.Now().Add(patience); faults() < before+100; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			h.t.Fatal("no reads are answered")
+			h.t.Fatalf("the daemon has received only %d reads in %v, want 100", faults()-before, patience)
 		}
 	}
 }
 
-// Invalid statements, floods, foreign answers, a hanging disk, a cache that cannot be loaded, and
-// the OOM killer occur at the same time. No read fails, hangs or returns wrong bytes.
+// Damaged statements, floods of reads, foreign answers in place of the hub's, a hanging disk, a
+// cache that cannot be loaded, and the OOM killer occur at the same time. No read fails, hangs or
+// returns wrong bytes.
 func TestSoakHostile(t *testing.T) {
 	h := startHostile(t)
 	for range times(3, 30) {
@@ -248,13 +256,14 @@ func TestSoakHostile(t *testing.T) {
 	}
 	for end := time.Now().Add(patience); len(h.status().Refused) > 0; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("statements are still refused: %+v", h.status().Refused)
+			t.Fatalf("the node still refuses statements after %v: %+v, want none: the hub has the right ones", patience,
+				h.status().Refused)
 		}
 	}
 	t.Logf("%d foreign answers, %d floods, %d hanging disks, %d caches not loaded, %d OOM kills, %d refused statements",
-		h.foreign.given.Load(), h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused)
-	if long && (h.foreign.given.Load() == 0 || min(h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused) == 0) {
-		t.Error("a kind of disturbance did not occur")
+		h.foreign.answers.Load(), h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused)
+	if long && (h.foreign.answers.Load() == 0 || min(h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused) == 0) {
+		t.Error("a kind of disturbance did not occur: see the numbers above, want at least 1 of each")
 	}
 	h.end()
 }

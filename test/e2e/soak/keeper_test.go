@@ -14,8 +14,8 @@ import (
 	"lighter/node/control"
 )
 
-// A keeper is killed while its daemon runs. The daemon starts another one before the daemon is
-// killed, too.
+// A keeper is killed while its daemon runs. The daemon starts another keeper. So when the daemon is
+// killed later, reads wait for the next daemon.
 func TestKeeperAloneIsKilled(t *testing.T) {
 	s, c := contained(t)
 	root := s.Machine.NodeRoot()
@@ -32,7 +32,7 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatalf("round %d: the keeper was not replaced: %+v", round, status.Keeper)
+				t.Fatalf("round %d: the keeper's status: %+v, want one replacement, no error", round, status.Keeper)
 			}
 		}
 		s.Machine.KillNode()
@@ -41,7 +41,7 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-read; err != nil {
-			t.Fatalf("round %d: %v", round, err)
+			t.Fatalf("round %d: a read while the daemon was killed and started again: %v", round, err)
 		}
 	}
 	if err := c.Remove(t.Context()); err != nil {
@@ -49,8 +49,8 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 	}
 }
 
-// keeperOf returns the keeper of a root's devices. (The peer credentials of its socket name the
-// process that started it.)
+// keeperOf returns the PID of the keeper of a node's root. (The peer credentials of the keeper's
+// socket would name the daemon that started the keeper.)
 func keeperOf(t *testing.T, root string) (pid int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -64,7 +64,7 @@ func keeperOf(t *testing.T, root string) (pid int) {
 		}
 	}
 	if pid == 0 {
-		t.Fatal("there is no keeper")
+		t.Fatalf("found no keeper process of root %s", root)
 	}
 	return pid
 }

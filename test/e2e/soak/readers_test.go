@@ -33,11 +33,11 @@ import (
 // patience is how long the tests wait for anything that must happen, such as a reader's next round.
 const patience = 3 * time.Minute
 
-// wholeReader is a container that reads the files of its image (see hashes) again and again, and
-// compares the hash of each, until a round finds a wrong file.
+// wholeReader is a container that reads the files of its image (see hashes) round after round, and
+// compares their hashes. It stops after a round that finds a wrong file.
 type wholeReader struct {
 	container *site.Container
-	rounds    string // path of a file that grows by a byte in each round
+	rounds    string // path of a file that grows by a byte after each round
 	wrong     string // path of a file that lists wrong files
 }
 
@@ -59,8 +59,9 @@ echo ended >>/wrong; sleep infinity`
 	return &wholeReader{c, filepath.Join(c.Root, "rounds"), filepath.Join(c.Root, "wrong")}
 }
 
-// hashes returns the hashes of an image's regular files, computed from its layers. It leaves out
-// hard links, the files in changed, and names with a backslash or a line break.
+// hashes returns the hashes of an image's regular files, in the format of sha256sum. It computes
+// them from the layers of the OCI layout in dir. It leaves out hard links, the files in changed,
+// and names with a backslash or a line break.
 func hashes(t *testing.T, dir string) []byte {
 	t.Helper()
 	image, err := imageOf(dir)
@@ -91,14 +92,15 @@ func hashes(t *testing.T, dir string) []byte {
 	return sums.Bytes()
 }
 
-// changed lists files that the runtime mounts over the image's.
+// changed lists files of an image over which the container runtime mounts other files.
 var changed = map[string]bool{"etc/hostname": true, "etc/hosts": true, "etc/resolv.conf": true}
 
-// check fails the test if the container read a wrong byte or an error.
+// check fails the test if the container has read a wrong byte, or a read has failed. It returns the
+// number of finished rounds.
 func (r *wholeReader) check(t *testing.T) (rounds int64) {
 	t.Helper()
 	if wrong, err := os.ReadFile(r.wrong); err != nil && !errors.Is(err, fs.ErrNotExist) || len(wrong) > 0 {
-		t.Fatalf("the container found wrong files (%v):\n%s", err, wrong)
+		t.Fatalf("the container has found wrong files, or the list of them cannot be read (%v):\n%s", err, wrong)
 	}
 	info, err := os.Stat(r.rounds)
 	if err != nil {
@@ -107,12 +109,13 @@ func (r *wholeReader) check(t *testing.T) (rounds int64) {
 	return info.Size()
 }
 
-// anotherRound waits until the container has read the whole image once more.
+// anotherRound waits until the container has read the whole image once more. The current round may
+// have begun earlier, so two rounds must end.
 func (r *wholeReader) anotherRound(t *testing.T) {
 	t.Helper()
 	for before, end := r.check(t), time.Now().Add(patience); r.check(t) < before+2; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("the container makes no progress with reading its image")
+			t.Fatalf("the container has finished %d rounds in %v, want 2", r.check(t)-before, patience)
 		}
 	}
 }
@@ -120,8 +123,8 @@ func (r *wholeReader) anotherRound(t *testing.T) {
 // dataSize is the size of the file that fio reads, in bytes.
 const dataSize = 48 << 20
 
-// addData makes an image of the base image and a file of self-describing blocks, as fio writes
-// them, and adds it to the hub.
+// addData adds an image to the hub, and returns its name. The image has the files of the image
+// base, and the file /data: blocks with their own checksums, as fio writes them.
 func addData(t *testing.T, s *site.Site) (name string) {
 	t.Helper()
 	data := filepath.Join(t.TempDir(), "data")
@@ -136,7 +139,7 @@ func addData(t *testing.T, s *site.Site) (name string) {
 	return "data"
 }
 
-// addFile makes an image by adding a file to another one, and adds it to the hub.
+// addFile adds an image to the hub that has the layers of the image from, and one more file.
 func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -175,6 +178,7 @@ func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	}
 }
 
+// imageOf returns the first image in an OCI layout.
 func imageOf(dir string) (v1.Image, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
@@ -187,8 +191,8 @@ func imageOf(dir string) (v1.Image, error) {
 	return index.Image(manifest.Manifests[0].Digest)
 }
 
-// startFio starts fio on self-describing blocks, which it verifies when it reads them. wait waits
-// for fio, and stops it when ctx ends.
+// startFio starts fio. fio writes a checksum into each block, and verifies it when it reads the
+// block. wait waits until fio ends, and stops it when ctx ends.
 func startFio(ctx context.Context, jobs int, args ...string) (wait func() error) {
 	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync",
 		"--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0",
@@ -213,7 +217,7 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 				return errors.New("fio hangs in a read")
 			}
 		}
-		// The exit code is not 0 either if the signal has stopped fio. So the errors in the output
+		// If the signal has stopped fio, its exit code is not 0 either. So the errors in its output
 		// count.
 		if good, all := strings.Count(out.String(), "err= 0"), strings.Count(out.String(), "err="); good != jobs ||
 			all != jobs {
@@ -223,16 +227,17 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 	}
 }
 
-// randomReader is fio on the host, reading the file /data of a container's root at random offsets.
-// It verifies each block.
+// randomReader is fio on the host. It reads the file /data in a container's root at random offsets,
+// and verifies each block.
 type randomReader struct {
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-// randomReaders is the number of reads that it has in flight.
+// randomReaders is the number of fio's threads. Each has one read in flight.
 const randomReaders = 4
 
+// readRandomly starts a container of an image of addData, and a randomReader of it.
 func readRandomly(t *testing.T, s *site.Site, name string) *randomReader {
 	t.Helper()
 	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference(name), "sleep", "infinity")
@@ -247,7 +252,7 @@ func readRandomly(t *testing.T, s *site.Site, name string) *randomReader {
 	return r
 }
 
-// stop ends fio, and fails the test if it read a wrong byte, got an error or hangs.
+// stop ends fio. It fails the test if fio has read a wrong byte, a read has failed, or fio hangs.
 func (r *randomReader) stop(t *testing.T) {
 	t.Helper()
 	r.cancel()
@@ -256,12 +261,13 @@ func (r *randomReader) stop(t *testing.T) {
 	}
 }
 
+// check fails the test if fio has ended.
 func (r *randomReader) check(t *testing.T) {
 	t.Helper()
 	select {
 	case err := <-r.ended:
 		r.ended <- err
-		t.Fatalf("the random reader ended: %v", err)
+		t.Fatalf("fio has ended (%v), want it to read on", err)
 	default:
 	}
 }

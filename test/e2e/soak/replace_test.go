@@ -15,8 +15,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// A daemon cannot take over a state of a newer version. It prints what to do, and reads wait for a
-// daemon that can read the state. After `lighter release`, reads fail.
+// A daemon that is too old for the kept state does not start, and prints what to do. Reads wait for
+// a daemon that can read the state. After `lighter release`, the waiting reads fail.
 func TestTooNewADaemon(t *testing.T) {
 	newer := buildNewer(t, "99", "99")
 	s, c := contained(t)
@@ -25,10 +25,10 @@ func TestTooNewADaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := s.Machine.Lighter(t.Context(), "release"); err == nil || !strings.Contains(err.Error(), "stop it") {
-		t.Errorf("release while a node runs: %q, %v", out, err)
+		t.Errorf("lighter release while a node runs: output %q, error %v; want an error with \"stop it\"", out, err)
 	}
 	path := filepath.Join(c.Root, "data")
-	for _, giveUp := range []bool{false, true} {
+	for _, release := range []bool{false, true} {
 		s.Machine.KillNode()
 		read := readAll(path)
 		err := s.Machine.StartNode(t.Context())
@@ -42,12 +42,12 @@ func TestTooNewADaemon(t *testing.T) {
 			t.Fatalf("the read ended before the release: %v", err)
 		case <-time.After(100 * time.Millisecond):
 		}
-		if !giveUp {
+		if !release {
 			if err := s.Machine.LaunchNode(t.Context(), site.Launch{Lighter: newer}); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-read; err != nil {
-				t.Error(err)
+				t.Errorf("a read that waited for a newer daemon: %v", err)
 			}
 			continue
 		}
@@ -55,7 +55,7 @@ func TestTooNewADaemon(t *testing.T) {
 			t.Error(err)
 		}
 		if err := <-read; !errors.Is(err, unix.EIO) {
-			t.Errorf("a read after the release: %v, want an error", err)
+			t.Errorf("a waiting read after lighter release: %v, want EIO", err)
 		}
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {
@@ -66,7 +66,7 @@ func TestTooNewADaemon(t *testing.T) {
 	}
 	if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("data"), "wc", "-c", "/data"); err != nil ||
 		!strings.HasPrefix(ran.Output, "50331648 ") {
-		t.Errorf("a new container: %q, %v", ran.Output, err)
+		t.Errorf("wc in a new container: output %q, error %v; want %d bytes", ran.Output, err, dataSize)
 	}
 }
 
@@ -88,7 +88,7 @@ func startSite(t *testing.T) *site.Site {
 	return s
 }
 
-// contained is a site with a container of an image with a large file, /data.
+// contained starts a site, and a container whose image has a large file, /data.
 func contained(t *testing.T) (*site.Site, *site.Container) {
 	t.Helper()
 	s := startSite(t)
@@ -103,7 +103,8 @@ func contained(t *testing.T) (*site.Site, *site.Container) {
 	return s, c
 }
 
-// readAll reads a file in the background, and returns the result.
+// readAll empties the page cache and reads a file, in the background. The channel gets the error of
+// the read, or nil.
 func readAll(path string) <-chan error {
 	read := make(chan error, 1)
 	go func() {

@@ -31,10 +31,10 @@ type manager struct {
 	t    *testing.T
 	path string
 
-	mu    sync.Mutex
-	names []string // of the stored files
-	files []*os.File
-	said  []string
+	mu       sync.Mutex // guards the fields below
+	names    []string   // of the stored files
+	files    []*os.File // the stored files
+	received []string   // all lines that the service has sent
 }
 
 func startManager(t *testing.T) *manager {
@@ -55,6 +55,7 @@ func startManager(t *testing.T) *manager {
 	return m
 }
 
+// listen receives messages until the socket is closed.
 func (m *manager) listen(socket *net.UnixConn) {
 	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(16*4))
 	for {
@@ -66,11 +67,12 @@ func (m *manager) listen(socket *net.UnixConn) {
 		if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) > 0 {
 			fds, _ = unix.ParseUnixRights(&messages[0])
 		}
-		m.hear(strings.Split(string(b[:n]), "\n"), fds)
+		m.receive(strings.Split(string(b[:n]), "\n"), fds)
 	}
 }
 
-func (m *manager) hear(lines []string, fds []int) {
+// receive handles a message of the service: its lines, and the descriptors that came with it.
+func (m *manager) receive(lines []string, fds []int) {
 	var name string
 	for _, line := range lines {
 		if value, ok := strings.CutPrefix(line, "FDNAME="); ok {
@@ -82,7 +84,7 @@ func (m *manager) hear(lines []string, fds []int) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.said = append(m.said, lines...)
+	m.received = append(m.received, lines...)
 	for _, fd := range fds {
 		if !slices.Contains(lines, "FDSTORE=1") || slices.ContainsFunc(m.files,
 			func(f *os.File) bool { return same(int(f.Fd()), fd) }) {
@@ -94,7 +96,8 @@ func (m *manager) hear(lines []string, fds []int) {
 	}
 }
 
-// same reports whether two descriptors refer to the same open file, as systemd determines it.
+// same reports whether two descriptors refer to the same open file. It uses kcmp(2), as systemd
+// does.
 func same(a, b int) bool {
 	const kcmpFile = 0
 	pid := uintptr(os.Getpid())
@@ -102,32 +105,33 @@ func same(a, b int) bool {
 	return errno == 0 && order == 0
 }
 
-func (m *manager) drop(which func(name string) bool) {
+// drop removes and closes each stored file for whose name match returns true.
+func (m *manager) drop(match func(name string) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := len(m.names) - 1; i >= 0; i-- {
-		if which(m.names[i]) {
+		if match(m.names[i]) {
 			m.files[i].Close()
 			m.names, m.files = slices.Delete(m.names, i, i+1), slices.Delete(m.files, i, i+1)
 		}
 	}
 }
 
-// holds returns the names in the store.
-func (m *manager) holds() []string {
+// stored returns the sorted names of the stored files.
+func (m *manager) stored() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(slices.Values(m.names))
 }
 
-// heard waits until the service has sent a line once more than before.
-func (m *manager) heard(line string) {
+// awaitLine waits until the service sends another line with a prefix.
+func (m *manager) awaitLine(prefix string) {
 	m.t.Helper()
 	count := func() (n int) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		for _, said := range m.said {
-			if strings.HasPrefix(said, line) {
+		for _, line := range m.received {
+			if strings.HasPrefix(line, prefix) {
 				n++
 			}
 		}
@@ -135,20 +139,20 @@ func (m *manager) heard(line string) {
 	}
 	for before, end := count(), time.Now().Add(patience); count() == before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			m.t.Fatalf("the node did not send %s: %s", line, m.said)
+			m.t.Fatalf("the node has not sent %s within %v; it has sent %q", prefix, patience, m.received)
 		}
 	}
 }
 
-// useJournal makes the next node keep a journal, as on a kernel that cannot resend requests. No
-// reads are in flight.
+// useJournal makes the next node keep a journal, as on a kernel that cannot resend requests. It
+// must be called while no node runs and no reads are in flight.
 func (m *manager) useJournal() {
 	m.t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	held := m.files[slices.Index(m.names, "lighter-note")]
+	kept := m.files[slices.Index(m.names, "lighter-note")]
 	page := make([]byte, 4096) // padded with zeros
-	_, err := held.ReadAt(page, 0)
+	_, err := kept.ReadAt(page, 0)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -158,7 +162,7 @@ func (m *manager) useJournal() {
 	}
 	clear(page)
 	copy(page, note)
-	if _, err := held.WriteAt(page, 0); err != nil {
+	if _, err := kept.WriteAt(page, 0); err != nil {
 		m.t.Fatal(err)
 	}
 	empty, err := journal.New()
@@ -180,8 +184,8 @@ func (m *manager) launch() site.Launch {
 	}
 }
 
-// Under a service manager with a descriptor store there is no keeper. Reads of a killed node wait
-// for the next node. The node reports its state to the manager.
+// Under a service manager with a descriptor store, a node starts no keeper. When the node is
+// killed, reads wait for the next node. The node reports its state to the manager.
 func TestServiceManager(t *testing.T) {
 	s, c := contained(t)
 	if err := c.Remove(t.Context()); err != nil {
@@ -189,8 +193,8 @@ func TestServiceManager(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			said, _ := os.ReadFile(s.Machine.NodeLog())
-			t.Logf("the nodes' log:\n%s", said)
+			log, _ := os.ReadFile(s.Machine.NodeLog()) // for information only
+			t.Logf("the log of all nodes:\n%s", log)
 		}
 	})
 	for _, journalled := range []bool{false, true} {
@@ -218,27 +222,27 @@ func TestServiceManager(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if got := m.holds(); !slices.Equal(got, want) {
-				t.Errorf("the manager holds %v, want %v", got, want)
+			if got := m.stored(); !slices.Equal(got, want) {
+				t.Errorf("the manager stores %v, want %v", got, want)
 			}
-			m.heard("WATCHDOG=1")
+			m.awaitLine("WATCHDOG=1")
 			s.Machine.KillNode()
 			read := readAll(filepath.Join(c.Root, "data"))
 			select {
 			case err := <-read:
-				t.Fatalf("a read was answered without a node: %v", err)
+				t.Fatalf("a read ended while no node ran (%v), want it to wait", err)
 			case <-time.After(200 * time.Millisecond):
 			}
 			if err := s.Machine.LaunchNode(t.Context(), m.launch()); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-read; err != nil {
-				t.Errorf("with a journal (%t): %v", journalled, err)
+				t.Errorf("a read that waited for the next node (with a journal: %t): %v", journalled, err)
 			}
 		}
 		if _, _, err := (keeper.Process{Root: s.Machine.NodeRoot()}).Take(t.Context()); !errors.Is(err,
 			fs.ErrNotExist) {
-			t.Errorf("there is a keeper although the manager stores descriptors: %v", err)
+			t.Errorf("ask for a keeper while the manager stores descriptors: %v, want %v", err, fs.ErrNotExist)
 		}
 		if err := c.Remove(t.Context()); err != nil {
 			t.Error(err)
@@ -247,12 +251,12 @@ func TestServiceManager(t *testing.T) {
 			t.Error(err)
 		}
 		for _, line := range []string{"READY=1", "STOPPING=1"} {
-			if !slices.Contains(m.said, line) {
-				t.Errorf("the manager got %s, want %s", m.said, line)
+			if !slices.Contains(m.received, line) {
+				t.Errorf("the manager has received %q, want the line %s among them", m.received, line)
 			}
 		}
-		if got := m.holds(); len(got) > 0 {
-			t.Errorf("after all unmounts the manager holds %v", got)
+		if got := m.stored(); len(got) > 0 {
+			t.Errorf("after the node has unmounted everything, the manager stores %v, want nothing", got)
 		}
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {
@@ -260,9 +264,9 @@ func TestServiceManager(t *testing.T) {
 	}
 }
 
-// A node stops while other processes query its device file system, as its watchdog and df do. None
-// of them may hang: a waiting process keeps the file system mounted.
-func TestStopWhileAsked(t *testing.T) {
+// A node stops while another process queries the file system of the node's devices, as the watchdog
+// and df do. The query must not hang: a waiting process would keep the file system mounted.
+func TestStopWhileQueried(t *testing.T) {
 	s := startSite(t)
 	m := startManager(t)
 	for range 5 {
@@ -273,22 +277,22 @@ func TestStopWhileAsked(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stopped atomic.Bool
-		asked := make(chan int, 1)
+		queries := make(chan int, 1)
 		go func() {
 			var n int
 			for ; !stopped.Load() && health.Probe(s.Machine.NodeRoot()) == nil; n++ {
 				time.Sleep(200 * time.Microsecond)
 			}
-			asked <- n
+			queries <- n
 		}()
 		time.Sleep(10 * time.Millisecond)
 		err := s.Machine.StopNode()
 		stopped.Store(true)
-		if got := m.holds(); err != nil || len(got) > 0 {
-			t.Fatalf("%v: the devices are unused, but the manager holds %v", err, got)
+		if got := m.stored(); err != nil || len(got) > 0 {
+			t.Fatalf("stop of a node without containers: error %v, and the manager stores %v; want neither", err, got)
 		}
-		if n := <-asked; n == 0 {
-			t.Error("no process has queried the file system")
+		if n := <-queries; n == 0 {
+			t.Error("the file system was not queried before the node stopped, want at least one query")
 		}
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {

@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// long reports whether the test runs in `make soak`.
+// long is true in `make soak`: the tests run in their long form.
 var long = os.Getenv("LIGHTER_SOAK") != ""
 
-// times returns a number of repetitions: short, or soak in `make soak`.
+// times returns a number of repetitions: soak in `make soak`, and otherwise short.
 func times(short, soak int) int {
 	if long {
 		return soak
@@ -39,8 +39,9 @@ type disturbed struct {
 	t      *testing.T
 	whole  *wholeReader
 	random *randomReader
-	held   int // kills of a daemon with reads in flight
-	kills  int
+
+	kills     int // number of times that a daemon was killed
+	busyKills int // number of kills while reads were in flight
 }
 
 // disturb starts a site and its readers. It calls prepare before the first read.
@@ -59,8 +60,8 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 	d := &disturbed{Site: s, t: t}
 	t.Cleanup(func() {
 		if t.Failed() {
-			said, _ := os.ReadFile(s.Machine.NodeLog())
-			t.Logf("the nodes' log:\n%s", said)
+			log, _ := os.ReadFile(s.Machine.NodeLog()) // for information only
+			t.Logf("the log of all daemons:\n%s", log)
 			d.abort()
 		}
 		if err := s.Close(); err != nil {
@@ -89,11 +90,12 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 	return d
 }
 
-// unprepared is for disturb without preparations.
+// unprepared is the argument prepare of disturb if a test needs no preparations.
 func unprepared(*site.Site) {}
 
-// useJournal makes the node keep a journal, as on a kernel that cannot resend requests. No reads
-// are in flight.
+// useJournal kills the daemon, and starts one that keeps a journal, as on a kernel that cannot
+// resend requests. It must be called while no reads are in flight, because the journal begins
+// empty.
 func useJournal(t *testing.T, s *site.Site) {
 	t.Helper()
 	s.Machine.KillNode()
@@ -140,19 +142,21 @@ func (d *disturbed) kill() {
 	d.endDaemon(d.Machine.KillNode)
 }
 
-// endDaemon ends the daemon, and counts the kill if it had reads in flight.
+// endDaemon ends the daemon with kill. It counts the kill, and also whether reads were in flight.
 func (d *disturbed) endDaemon(kill func()) {
-	// Reads that arrive after its end do not count, so the number before its end counts, too.
+	// Requests that wait after the kill may have arrived after it, and requests that waited before
+	// the kill may have been answered before it. So only the smaller number counts.
 	before := d.waiting()
 	kill()
-	held := min(before, d.waiting())
+	inFlight := min(before, d.waiting())
 	d.kills++
-	if held > 0 {
-		d.held++
+	if inFlight > 0 {
+		d.busyKills++
 	}
 }
 
-// start starts a daemon of this or another build, and checks that readers make progress.
+// start starts a daemon, and checks that no reader has failed. lighter is the path of another
+// build, or empty.
 func (d *disturbed) start(lighter string) {
 	d.t.Helper()
 	if err := d.Machine.LaunchNode(d.t.Context(), site.Launch{Lighter: lighter}); err != nil {
@@ -162,12 +166,12 @@ func (d *disturbed) start(lighter string) {
 	d.random.check(d.t)
 }
 
-// abort fails all requests in flight. A process that waits for a lost request could not be killed,
-// and sync on this host would hang.
+// abort ends the FUSE connection, so that all requests in flight fail. Otherwise a process that
+// waits for a lost request could not be killed, and sync on this host would hang.
 func (d *disturbed) abort() {
 	if number, err := mount.Connection(d.Machine.NodeRoot()); err == nil && number != "" {
 		_, minor, _ := strings.Cut(number, ":")
-		// an error does not matter: the test has already failed
+		// An error does not matter, because the test has already failed.
 		_ = os.WriteFile(filepath.Join(connections(d.t), minor, "abort"), []byte("1"), 0)
 	}
 }
@@ -191,7 +195,8 @@ func (d *disturbed) waiting() int {
 	return n
 }
 
-// connections returns the mount point of fusectl, which shows the FUSE connections.
+// connections returns the mount point of fusectl, which has a directory for each FUSE connection.
+// It mounts fusectl if necessary.
 func connections(t *testing.T) string {
 	t.Helper()
 	const dir = "/sys/fs/fuse/connections"
@@ -205,7 +210,8 @@ func connections(t *testing.T) string {
 	return dir
 }
 
-// end checks that the site works normally after the disturbances.
+// end checks that the site works normally after the disturbances, and that at least half of the
+// kills happened while reads were in flight.
 func (d *disturbed) end() {
 	d.t.Helper()
 	d.whole.anotherRound(d.t)
@@ -216,17 +222,16 @@ func (d *disturbed) end() {
 	}
 	for end := time.Now().Add(patience); d.waiting() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			d.t.Fatalf("%d requests hang", d.waiting())
+			d.t.Fatalf("%d requests are unanswered %v after the readers' end, want none", d.waiting(), patience)
 		}
 	}
 	if _, err := d.Machine.Run(d.t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
 		"import json"); err != nil {
-		d.t.Errorf("a new container: %v", err)
+		d.t.Errorf("a new container after the disturbances: %v", err)
 	}
-	d.t.Logf("%d kills, %d of them with reads in flight", d.kills, d.held)
-	if d.held*2 < d.kills {
-		d.t.Errorf("only %d of %d kills were with reads in flight, want more", d.held,
-			d.kills)
+	d.t.Logf("%d kills, %d of them with reads in flight", d.kills, d.busyKills)
+	if d.busyKills*2 < d.kills {
+		d.t.Errorf("reads were in flight at only %d of %d kills, want at least half", d.busyKills, d.kills)
 	}
 }
 
@@ -244,14 +249,14 @@ func TestSoakDaemon(t *testing.T) {
 			}
 		}
 	}
-	others := []string{newer, older}
+	builds := []string{newer, older}
 	if older == "" {
-		others = others[:1]
+		builds = builds[:1]
 	}
 	for range times(1, 5) {
-		for _, other := range others {
+		for _, build := range builds {
 			d.kill()
-			d.start(other)
+			d.start(build)
 			d.kill()
 			d.start("")
 		}
@@ -259,7 +264,8 @@ func TestSoakDaemon(t *testing.T) {
 	d.end()
 }
 
-// On a kernel that cannot resend, the requests that a killed daemon had received are in a journal.
+// A daemon with a journal is killed, as on a kernel that cannot resend requests. The next daemon
+// finds the unanswered requests in the journal. No read fails, hangs or returns wrong bytes.
 func TestSoakJournal(t *testing.T) {
 	d := disturb(t, site.Options{}, func(s *site.Site) { useJournal(t, s) })
 	for range times(4, 20) {

@@ -48,19 +48,20 @@ func TestSystemdAcceptsUnits(t *testing.T) {
 	}
 }
 
-// The node works with the capabilities that its unit allows.
+// The node needs no other capabilities than those that its unit allows.
 func TestCapabilities(t *testing.T) {
-	var set []string
+	var allowed []string
 	for line := range strings.Lines(unit(t, "lighter-node.service")) {
 		if value, ok := strings.CutPrefix(line, "CapabilityBoundingSet="); ok {
-			set = strings.Fields(strings.ToLower(strings.ReplaceAll(value, "CAP_", "+")))
+			allowed = strings.Fields(strings.ToLower(strings.ReplaceAll(value, "CAP_", "+")))
 		}
 	}
-	if len(set) == 0 {
+	if len(allowed) == 0 {
 		t.Fatal("the unit does not restrict the node's capabilities")
 	}
-	few := site.Launch{Wrap: []string{"setpriv", "--no-new-privs", "--bounding-set", "-all," + strings.Join(set, ",")}}
-	s, c := contained(t) // its node has all capabilities, and is replaced now
+	restricted := site.Launch{Wrap: []string{"setpriv", "--no-new-privs", "--bounding-set",
+		"-all," + strings.Join(allowed, ",")}}
+	s, c := contained(t) // its node has all capabilities; a restricted node replaces it below
 	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
@@ -70,11 +71,11 @@ func TestCapabilities(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Machine.KillNode()
-	if err := s.Machine.LaunchNode(t.Context(), few); err != nil {
+	if err := s.Machine.LaunchNode(t.Context(), restricted); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-readAll(filepath.Join(c.Root, "data")); err != nil {
-		t.Error(err)
+		t.Errorf("a read from the restricted node: %v", err)
 	}
 	if err := c.Remove(t.Context()); err != nil {
 		t.Error(err)
@@ -83,11 +84,11 @@ func TestCapabilities(t *testing.T) {
 		t.Error(err)
 	}
 	for _, mode := range []string{"loop", "file"} {
-		few.Args = []string{"--mount-mode", mode}
+		restricted.Args = []string{"--mount-mode", mode}
 		if err := s.Machine.StopNode(); err != nil { // so that the restricted node mounts the devices
 			t.Error(err)
 		}
-		if err := s.Machine.LaunchNode(t.Context(), few); err != nil {
+		if err := s.Machine.LaunchNode(t.Context(), restricted); err != nil {
 			t.Fatal(err)
 		}
 		useImages(t, s)
@@ -105,19 +106,19 @@ func TestCapabilities(t *testing.T) {
 	for _, pattern := range []string{"[0-9]*", "rm-*", "new-*"} {
 		if left, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots", pattern)); err != nil ||
 			len(left) > 0 {
-			t.Errorf("snapshots are left: %v, %v", left, err)
+			t.Errorf("directories of snapshots after all images were removed: %v (%v), want none", left, err)
 		}
 	}
-	if said, err := os.ReadFile(s.Machine.NodeLog()); err != nil || strings.Contains(string(said), "level=ERROR") ||
+	if log, err := os.ReadFile(s.Machine.NodeLog()); err != nil || strings.Contains(string(log), "level=ERROR") ||
 		t.Failed() {
-		t.Errorf("the nodes' log (%v):\n%s", err, said)
+		t.Errorf("the log of all nodes (%v), which must have no errors:\n%s", err, log)
 	}
 }
 
 // useImages pulls, runs and removes a lazy image and an ordinary one.
 func useImages(t *testing.T, s *site.Site) {
 	t.Helper()
-	// Containers leave files of other users, without read permission.
+	// The container leaves files of another user, without read permission, in its writable layer.
 	const odd = "mkdir /odd && touch /odd/file && mkdir -m 1777 /odd/sticky && touch /odd/sticky/file && " +
 		"chown -R 1000:1000 /odd && chmod 0 /odd/file /odd"
 	for _, name := range []string{"data", "base"} {

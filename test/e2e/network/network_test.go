@@ -269,10 +269,10 @@ type stallingProxy struct {
 }
 
 // serve starts the proxy, and returns its URL.
-func (m *stallingProxy) serve(t *testing.T) string {
+func (p *stallingProxy) serve(t *testing.T) string {
 	t.Helper()
 	address, end, err := site.Intercept(func(_ http.ResponseWriter, req *http.Request) bool {
-		m.wait(req)
+		p.wait(req)
 		return false
 	})
 	if err != nil {
@@ -283,23 +283,23 @@ func (m *stallingProxy) serve(t *testing.T) string {
 }
 
 // wait records a request for a unit, or stalls it until released is closed or the node cancels it.
-func (m *stallingProxy) wait(req *http.Request) {
+func (p *stallingProxy) wait(req *http.Request) {
 	if !strings.Contains(req.URL.Path, "/packs/") {
 		return
 	}
-	m.mu.Lock()
-	stall := m.stalling && !m.requested[req.URL.Path]
-	if !m.stalling {
-		m.requested[req.URL.Path] = true
+	p.mu.Lock()
+	stall := p.stalling && !p.requested[req.URL.Path]
+	if !p.stalling {
+		p.requested[req.URL.Path] = true
 	}
-	m.mu.Unlock()
+	p.mu.Unlock()
 	if stall {
-		m.stalled.Add(1)
-		defer m.stalled.Add(-1)
+		p.stalled.Add(1)
+		defer p.stalled.Add(-1)
 		select {
-		case <-m.released:
+		case <-p.released:
 		case <-req.Context().Done():
-			m.cancelled.Add(1)
+			p.cancelled.Add(1)
 		}
 	}
 }
@@ -307,8 +307,8 @@ func (m *stallingProxy) wait(req *http.Request) {
 // Hanging readers of one image do not delay readers of another image.
 func TestStuckReadersDelayOnlyTheirImage(t *testing.T) {
 	const readers = 29 // each reads one file of python
-	m := &stallingProxy{requested: map[string]bool{}, released: make(chan struct{})}
-	s := start(t, site.Options{Hubs: []string{m.serve(t)}})
+	p := &stallingProxy{requested: map[string]bool{}, released: make(chan struct{})}
+	s := start(t, site.Options{Hubs: []string{p.serve(t)}})
 	pull(t, s, site.Lighter, "base")
 	run(t, s, site.Lighter, "base", reading("/usr")...) // so that the proxy never stalls units of these files
 	want := run(t, s, site.Lighter, "base", reading("/usr/sbin")...)
@@ -320,30 +320,30 @@ func TestStuckReadersDelayOnlyTheirImage(t *testing.T) {
 		t.Fatalf("a container of python prints %q, want hello at the end", got)
 	}
 	forget(t, s)
-	m.mu.Lock()
-	m.stalling = true
-	m.mu.Unlock()
+	p.mu.Lock()
+	p.stalling = true
+	p.mu.Unlock()
 	stuck := make(chan string)
 	go func() {
 		stuck <- run(t, s, site.Lighter, "python", "sh", "-c", fmt.Sprintf(
 			"for f in $(%s | head -%d); do cat $f >/dev/null & done; wait; echo done", find, readers))
 	}()
 	for range 3000 {
-		if m.stalled.Load() >= readers/2 { // several small files share a unit
+		if p.stalled.Load() >= readers/2 { // several small files share a unit
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if n := m.stalled.Load(); n < readers/2 {
+	if n := p.stalled.Load(); n < readers/2 {
 		t.Errorf("the proxy stalls %d requests, want at least %d", n, readers/2)
 	}
 	if got := run(t, s, site.Lighter, "base", reading("/usr/sbin")...); got != want {
 		t.Errorf("digest of base's files, read while readers of python hang: got %q, want %q", got, want)
 	}
-	if n := m.cancelled.Load(); n > 0 {
+	if n := p.cancelled.Load(); n > 0 {
 		t.Errorf("%d of the stalled requests were cancelled before base had read its files, want none", n)
 	}
-	close(m.released)
+	close(p.released)
 	if got := <-stuck; got != "done\n" {
 		t.Errorf("the hanging readers print %q after their requests continue, want done", got)
 	}

@@ -17,7 +17,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// shipped returns the text of a configuration that we ship.
+// shipped returns the text of a configuration in deploy/containerd.
 func shipped(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("../../../deploy/containerd", name))
@@ -27,26 +27,26 @@ func shipped(t *testing.T, name string) string {
 	return string(b)
 }
 
-// Debian's containerd and ours accept the configurations that we ship for 1.x and for 2.x, and know
-// all of their keys.
+// Debian's containerd accepts the configurations in deploy/containerd for 1.x, and our containerd
+// those for 2.x. Each containerd knows all keys of its configurations.
 func TestShippedConfigurations(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, whose := range map[string]string{"config-1.6.toml": site.Debian, "config-1.7.toml": site.Debian,
+	for name, binaries := range map[string]string{"config-1.6.toml": site.Debian, "config-1.7.toml": site.Debian,
 		"config-2.0.toml": site.Ours, "config-2.1.toml": site.Ours} {
 		path := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(path, []byte(shipped(t, name)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(filepath.Join(work, whose, "containerd"), "--config", path, "config",
+		out, err := exec.Command(filepath.Join(work, binaries, "containerd"), "--config", path, "config",
 			"dump").CombinedOutput()
 		text := strings.ReplaceAll(string(out), "'", `"`)
 		for _, want := range []string{"[proxy_plugins.lighter]", `address = "/run/lighter/lighter.sock"`,
 			`snapshotter = "lighter"`} {
 			if err != nil || !strings.Contains(text, want) {
-				t.Errorf("%s: %v: %q is not in\n%s", name, err, want, out)
+				t.Errorf("containerd's dump of %s: %v: want %s in\n%s", name, err, want, out)
 			}
 		}
 		if strings.Contains(text, "unknown key") {
@@ -55,8 +55,8 @@ func TestShippedConfigurations(t *testing.T) {
 	}
 }
 
-// The kubelet's pulls are lazy with each version of containerd and each of its pull modes: no layer
-// is downloaded, and a container of the image uses a tree.
+// Pulls through CRI, as by the kubelet, are lazy with Debian's containerd, and with ours in both of
+// its pull modes: no layer is downloaded, and a container of the image uses a tree.
 func TestCRI(t *testing.T) {
 	modern := shipped(t, "config-2.1.toml")
 	for name, o := range map[string]site.Options{
@@ -71,14 +71,14 @@ func TestCRI(t *testing.T) {
 			moved := received(t, s, func() {
 				if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil ||
 					!strings.HasPrefix(out, "sha256:") {
-					t.Fatalf("%q, %v", out, err)
+					t.Fatalf("CRI pull: output %q, error %v; want a digest", out, err)
 				}
 			})
 			if moved > 3<<20 {
-				t.Errorf("the pull received %d bytes", moved)
+				t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 			}
 			runLazily(t, s, "k8s.io", ref)
-			if o.Containerd != site.Debian { // with Debian's version, this test's client would add the SELinux label
+			if o.Containerd != site.Debian { // with Debian's version, the test's client itself adds the SELinux label
 				labelled(t, s, "k8s.io", ref)
 			}
 			root := s.Machine.NodeRoot()
@@ -90,10 +90,10 @@ func TestCRI(t *testing.T) {
 				t.Errorf("file system that the kubelet watches: got %q, want %s: %v", out, root, err)
 			}
 			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("rm", ref)...); err != nil {
-				t.Errorf("%q, %v", out, err)
+				t.Errorf("CRI removal of the image: output %q, error %v", out, err)
 			}
-			// If a Go client pulls (clientPulls), Debian's containerd sets no labels that name the
-			// image: the node has to trust chains.
+			// When a Go client pulls (clientPulls), Debian's containerd sets no labels that name
+			// the image. So the node needs --trust chain.
 			if o.Containerd == site.Debian {
 				if err := s.Machine.StopNode(); err != nil {
 					t.Fatal(err)
@@ -109,33 +109,33 @@ func TestCRI(t *testing.T) {
 }
 
 // runLazily runs a container of a pulled image in a namespace of containerd. It checks that the
-// container uses a tree, and fetches only some of its chunks.
+// container uses a tree, and that the node fetches only some of the tree's chunks.
 func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	t.Helper()
 	moved := received(t, s, func() {
 		out := ctr(t, s, "--namespace", namespace, "run", "--rm", "--cgroup", cgroup(t, s),
 			"--snapshotter", site.Lighter, ref, "c1", "python3", "-c", `print("hello")`)
 		if out != "hello\n" {
-			t.Errorf("python printed %q", out)
+			t.Errorf("python printed %q, want hello", out)
 		}
 	})
 	if moved > 10<<20 {
-		t.Errorf("running python received %d bytes", moved)
+		t.Errorf("running python received %d bytes, want at most 10 MiB", moved)
 	}
 	st := status(t, s)
 	if len(st.Mounts) != 1 || st.Mounts[0].Device.Faults == 0 || len(st.Images) != 1 || !st.Images[0].Lazy {
-		t.Errorf("the status: %+v, %+v", st.Mounts, st.Images)
+		t.Errorf("the status: mounts %+v, images %+v; want one mount with reads, one lazy image", st.Mounts, st.Images)
 	}
 }
 
-// cgroup returns the cgroup for a container that is not in Machine.Namespace, the namespace of
-// containerd that the machine uses. The end of the enclosure removes it.
+// cgroup returns the path of a cgroup for a container outside of the namespace of containerd that
+// the machine uses. The cgroup is removed at the end of the enclosure.
 func cgroup(t *testing.T, s *site.Site) string {
 	return "/" + filepath.Base(filepath.Dir(s.Dir)) + "/" + t.Name()
 }
 
-// clientPulls pulls with containerd's Go client, which unpacks during the pull. Such a pull is also
-// lazy with Debian's containerd, whose ctr fetches all layers first.
+// clientPulls pulls with containerd's Go client, which unpacks during the pull. So the pull is lazy
+// with Debian's containerd, too. (Debian's ctr fetches all layers before it unpacks.)
 func clientPulls(t *testing.T, s *site.Site, ref string) {
 	t.Helper()
 	client, err := containerd.New(s.Machine.ContainerdSocket())
@@ -151,12 +151,12 @@ func clientPulls(t *testing.T, s *site.Site, ref string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lazy, err := pulled.IsUnpacked(ctx, site.Lighter); err != nil || !lazy {
-		t.Errorf("unpacked: %v, %v", lazy, err)
+	if unpacked, err := pulled.IsUnpacked(ctx, site.Lighter); err != nil || !unpacked {
+		t.Errorf("the pulled image is unpacked in the snapshotter: %t (%v), want true", unpacked, err)
 	}
 	if err := client.ContentStore().Walk(ctx, func(info content.Info) error {
 		if info.Size > 1<<20 {
-			t.Errorf("containerd holds a layer: %s of %d bytes", info.Digest, info.Size)
+			t.Errorf("containerd's content store has a layer: %s of %d bytes", info.Digest, info.Size)
 		}
 		return nil
 	}); err != nil {

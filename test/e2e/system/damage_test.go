@@ -10,7 +10,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// The cache is damaged while a container runs. The container reads the right bytes.
+// The cache's segments are damaged while a container runs. The container reads the right bytes, and
+// the status shows the damage.
 func TestDamagedCache(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	pull(t, s, site.Lighter, "python")
@@ -25,7 +26,7 @@ func TestDamagedCache(t *testing.T) {
 	}
 	segments, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "cache/*.segment"))
 	if err != nil || len(segments) == 0 {
-		t.Fatalf("no cache: %v", err)
+		t.Fatalf("found no segments of the cache (%v), want some", err)
 	}
 	for i, name := range segments {
 		damage(t, name, i%2 == 0)
@@ -38,11 +39,11 @@ func TestDamagedCache(t *testing.T) {
 		t.Errorf("digest of the files with a damaged cache: got %q, want %q (%v)", got, want, err)
 	}
 	if status(t, s).Cache.Damaged == 0 {
-		t.Error("the status does not show the damage")
+		t.Error("the status shows no damaged chunks in the cache, want some")
 	}
 }
 
-// damage flips a bit in every 64 KiB of a file, or cuts it in half.
+// damage flips a bit in every 64 KiB of a file, or removes the file's second half.
 func damage(t testing.TB, name string, flip bool) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)

@@ -1,3 +1,3 @@
-// Package system tests a whole site against the README: a hub, a registry, and a machine behind a
-// link with the real containerd and a node.
+// Package system tests a whole site as the README describes it: a hub, a registry, and a machine
+// with a node and the real containerd behind a network link.
 package system

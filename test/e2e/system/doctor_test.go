@@ -42,8 +42,8 @@ func examine(t *testing.T, s *site.Site, args ...string) ([]doctor.Finding, int)
 	return findings, code
 }
 
-// finds checks that there is a finding with an area, a level and words, and that it says how to
-// repair the problem.
+// finds checks that there is a finding of a level in an area that contains words, and that says how
+// to repair the problem.
 func finds(t *testing.T, findings []doctor.Finding, area string, level doctor.Level, words string) {
 	t.Helper()
 	for _, f := range findings {
@@ -51,9 +51,11 @@ func finds(t *testing.T, findings []doctor.Finding, area string, level doctor.Le
 			return
 		}
 	}
-	t.Errorf("no %s of %s with %q in:\n%s", level, area, words, listed(findings))
+	t.Errorf("want a finding %q in area %s with %q and a repair; the findings are\n%s", level, area, words,
+		listed(findings))
 }
 
+// listed returns the findings as text, one on a line.
 func listed(findings []doctor.Finding) string {
 	var b strings.Builder
 	for _, f := range findings {
@@ -70,22 +72,22 @@ func TestDoctor(t *testing.T) {
 	root := s.Machine.NodeRoot()
 	findings, code := examine(t, s)
 	for _, f := range findings {
-		// this host's disk may be full
+		// This host's disk may be nearly full, so a warning about the disk is allowed.
 		if f.Area != "disk" && f.Level != doctor.OK || f.Level == doctor.Problem {
 			t.Errorf("finding on a healthy machine: %+v", f)
 		}
 	}
 	for _, area := range []string{"kernel", "root", "disk", "hub", "node", "cache", "containerd"} {
 		if !slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Area == area }) {
-			t.Errorf("got no finding about %s", area)
+			t.Errorf("got no finding in area %s, want one", area)
 		}
 	}
 	if code != 0 {
-		t.Errorf("exit %d, findings:\n%s", code, listed(findings))
+		t.Errorf("exit code on a healthy machine: got %d, want 0; findings:\n%s", code, listed(findings))
 	}
 	for _, pattern := range []string{root + "/doctor-*", filepath.Dir(root) + "/doctor-*"} {
 		if names, err := filepath.Glob(pattern); err != nil || len(names) > 0 {
-			t.Errorf("left: %v, %v", names, err)
+			t.Errorf("files that the doctor's probes have left: %v (%v), want none", names, err)
 		}
 	}
 
@@ -105,7 +107,7 @@ func TestDoctor(t *testing.T) {
 		finds(t, findings, "containerd", doctor.Problem, "is called lazy")
 		finds(t, findings, "containerd", doctor.Problem, "no unpack_config for lighter")
 		if code != 3 {
-			t.Errorf("exit %d", code)
+			t.Errorf("exit code: got %d, want 3", code)
 		}
 	})
 	t.Run("owner", func(t *testing.T) {
@@ -134,7 +136,7 @@ func TestDoctor(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "setpriv", "--reuid=65534", "--clear-groups", binary(t), "doctor",
 			"--root", root).CombinedOutput()
 		if !strings.Contains(string(out), "unchecked") || !strings.Contains(string(out), "sudo lighter doctor") {
-			t.Errorf("%v: %s", err, out)
+			t.Errorf("the doctor without root: %v: %s\nwant \"unchecked\" and \"sudo lighter doctor\"", err, out)
 		}
 	})
 	if err := s.Machine.StopNode(); err != nil {
@@ -145,7 +147,7 @@ func TestDoctor(t *testing.T) {
 		finds(t, findings, "node", doctor.Problem, "no node runs")
 		finds(t, findings, "containerd", doctor.Problem, "no node listens")
 		if code != 3 {
-			t.Errorf("exit %d", code)
+			t.Errorf("exit code: got %d, want 3", code)
 		}
 	})
 	t.Run("wrong key", func(t *testing.T) {

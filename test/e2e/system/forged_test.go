@@ -15,15 +15,15 @@ import (
 )
 
 // forge makes an OCI layout whose config has the diffIDs of an image, but whose layers have other
-// content. claim holds the annotations of the layers in its manifest.
-func forge(t *testing.T, image string, claim map[string]string) string {
+// content. In the manifest, each layer has the given annotations.
+func forge(t *testing.T, image string, annotations map[string]string) string {
 	t.Helper()
 	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
 	}
 	from := filepath.Join(work, "images", image)
-	victim, err := layout.Manifest(from)
+	genuine, err := layout.Manifest(from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,17 +35,16 @@ func forge(t *testing.T, image string, claim map[string]string) string {
 	if err := os.MkdirAll(filepath.Join(to, "blobs/sha256"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	forged := victim
+	forged := genuine
 	forged.Layers = nil
-	for n := range victim.Layers {
+	for n := range genuine.Layers {
 		layer, _, err := layout.WriteLayer(to, func(l *layout.Layer) error {
-			return l.File("invented",
-				fmt.Appendln(nil, n))
+			return l.File("invented", fmt.Appendln(nil, n))
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		layer.Annotations = claim
+		layer.Annotations = annotations
 		forged.Layers = append(forged.Layers, layer)
 	}
 	if err := layout.Write(to, forged, config); err != nil {
@@ -54,7 +53,7 @@ func forge(t *testing.T, image string, claim map[string]string) string {
 	return to
 }
 
-// manifestOf returns the digest of an image's manifest in the hub.
+// manifestOf returns the digest of the manifest that the hub has for the image NAME:latest.
 func manifestOf(t *testing.T, s *site.Site, name string) string {
 	t.Helper()
 	out, err := s.Hub.Lighter(t.Context(), "images", "--json")
@@ -74,37 +73,38 @@ func manifestOf(t *testing.T, s *site.Site, name string) string {
 	return ""
 }
 
-// A node uses an image of the hub only for a pull of the image's manifest from its repository. A
-// forged config with the same diffIDs results in the same chains. Such an image is unpacked as an
-// ordinary image, which fails: in another or the same repository, and although the annotations in
-// its manifest name the genuine image.
+// An image is lazy only if the hub knows its manifest from the repository of the pull. The config
+// of a forged image has the diffIDs of a genuine image, so both have the same chainIDs. The pull of
+// the forged image is an ordinary pull, and fails, because its layers have other diffIDs. The test
+// pushes the forged image to another repository, and to that of the genuine image. Annotations in
+// the forged manifest name the genuine image, and have no effect.
 func TestForgedImage(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
-	claim := map[string]string{
+	annotations := map[string]string{
 		"containerd.io/snapshot/cri.image-ref":       site.Reference("python"),
 		"containerd.io/snapshot/cri.manifest-digest": manifestOf(t, s, "python"),
 	}
-	forged := forge(t, "python", claim)
-	copied, err := site.Work()
+	forged := forge(t, "python", annotations)
+	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tag := range []string{"evil", "python"} { // the second replaces the image's tag
+	for _, tag := range []string{"evil", "python"} { // the second push replaces the genuine image
 		if err := s.Push(t.Context(), forged, tag); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(tag)); err == nil ||
 			!strings.Contains(err.Error(), "wrong diff id") {
-			t.Errorf("%s: pull of a forged image: %v, want an error", tag, err)
+			t.Errorf("%s: pull of a forged image: %v, want an error with \"wrong diff id\"", tag, err)
 		}
 		if st := status(t, s); len(st.Mounts) != 0 {
-			t.Errorf("%s: mounted: %+v", tag, st.Mounts)
+			t.Errorf("%s: mounts after the pull of a forged image: %+v, want none", tag, st.Mounts)
 		}
 	}
 
-	// The same manifest from a repository that the hub does not know is an ordinary image: the hub
-	// cannot know whether the repository has the layers.
-	if err := s.Push(t.Context(), filepath.Join(copied, "images", "python"), "copy"); err != nil {
+	// The genuine manifest is pulled from a repository that the hub does not know. The image is an
+	// ordinary image, because the hub cannot know whether this repository has the layers.
+	if err := s.Push(t.Context(), filepath.Join(work, "images", "python"), "copy"); err != nil {
 		t.Fatal(err)
 	}
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "copy") }); moved < 30<<20 {
@@ -113,20 +113,20 @@ func TestForgedImage(t *testing.T) {
 	why := details(t, s, "copy:latest").Why
 	if !strings.Contains(why, "not from this repository") || !strings.Contains(why, "/python") ||
 		!strings.Contains(why, "/copy") {
-		t.Errorf("the reason in the status: %q", why)
+		t.Errorf("the reason in the status: %q, want \"not from this repository\", and both repositories", why)
 	}
 	removeImage(t, s, "copy")
 
-	if err := s.Push(t.Context(), filepath.Join(copied, "images", "python"), "python"); err != nil {
+	if err := s.Push(t.Context(), filepath.Join(work, "images", "python"), "python"); err != nil {
 		t.Fatal(err)
 	}
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
-		t.Errorf("the pull of the genuine image received %d bytes", moved)
+		t.Errorf("the pull of the genuine image received %d bytes, want at most 3 MiB: no layer", moved)
 	}
 	removeImage(t, s, "python")
 
-	// With trust in chains, all images with the same chain get the files. The operator must enable
-	// it.
+	// With trust = "chain", which an administrator must set, every image with the chain gets the
+	// files of the genuine image.
 	if err := s.Machine.StopNode(); err != nil {
 		t.Fatal(err)
 	}
@@ -136,12 +136,13 @@ func TestForgedImage(t *testing.T) {
 	reconnect(t, s)
 	pull(t, s, site.Lighter, "evil")
 	if st := status(t, s); st.Trust.Trust != "chain" || len(st.Images) != 1 || !st.Images[0].Lazy {
-		t.Errorf("status with trust in chains: %+v, %+v", st.Trust, st.Images)
+		t.Errorf("status with trust = \"chain\": %+v, %+v; want this trust, and one lazy image", st.Trust, st.Images)
 	}
 }
 
-// Without enable_remote_snapshot_annotations, containerd does not name the image of a snapshot. The
-// annotations of a manifest do not replace this, and the doctor reports the setting.
+// Without enable_remote_snapshot_annotations, containerd does not tell the snapshotter the image of
+// a snapshot. With trust = "image" the image is then pulled as an ordinary image. Status and doctor
+// name the missing setting.
 func TestDoctorFindsMissingAnnotations(t *testing.T) {
 	s := start(t, site.Options{Unlabelled: true, NodeArgs: []string{"--trust", "image"}}, "+base")
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
@@ -149,12 +150,12 @@ func TestDoctorFindsMissingAnnotations(t *testing.T) {
 	}
 	for _, image := range status(t, s).Images {
 		if image.Lazy || !strings.Contains(image.Why, "enable_remote_snapshot_annotations") {
-			t.Errorf("the status: %+v", image)
+			t.Errorf("the status: %+v, want an image that is not lazy, and the missing setting as the reason", image)
 		}
 	}
 	findings, code := examine(t, s)
 	finds(t, findings, "containerd", "problem", "does not export enable_remote_snapshot_annotations")
 	if code != 3 {
-		t.Errorf("exit %d", code)
+		t.Errorf("exit code of the doctor: got %d, want 3", code)
 	}
 }

@@ -14,22 +14,22 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// middle is a proxy between a node and its hub. It forwards a request to the hub unless spoil
-// answers it.
-type middle struct {
+// proxy stands between a node and its hub. It forwards a request to the hub unless spoil answers
+// the request.
+type proxy struct {
 	spoil   atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
-	lookups atomic.Int32
+	lookups atomic.Int32 // requests about chains, manifests and trees since setSpoil
 }
 
 // serve starts the proxy, and returns the hub URLs for the node.
-func (m *middle) serve(t *testing.T) []string {
+func (p *proxy) serve(t *testing.T) []string {
 	t.Helper()
 	address, end, err := site.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/manifests/") ||
 			strings.Contains(r.URL.Path, "/trees/") {
-			m.lookups.Add(1)
+			p.lookups.Add(1)
 		}
-		spoil := m.spoil.Load()
+		spoil := p.spoil.Load()
 		return spoil != nil && (*spoil)(w, r)
 	})
 	if err != nil {
@@ -39,17 +39,18 @@ func (m *middle) serve(t *testing.T) []string {
 	return []string{address}
 }
 
-// with replaces m.spoil, and sets m.lookups to 0. If spoil is nil, all requests are forwarded.
-func (m *middle) with(spoil func(w http.ResponseWriter, r *http.Request) bool) {
-	m.lookups.Store(0)
-	m.spoil.Store(nil)
+// setSpoil replaces p.spoil, and sets p.lookups to 0. If spoil is nil, all requests are forwarded.
+func (p *proxy) setSpoil(spoil func(w http.ResponseWriter, r *http.Request) bool) {
+	p.lookups.Store(0)
+	p.spoil.Store(nil)
 	if spoil != nil {
-		m.spoil.Store(&spoil)
+		p.spoil.Store(&spoil)
 	}
 }
 
-// of returns a function that calls spoil only for requests whose paths contain a word.
-func of(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w http.ResponseWriter,
+// onPath returns a function that calls spoil for requests whose paths contain word, and forwards
+// other requests.
+func onPath(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w http.ResponseWriter,
 	r *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, word) {
@@ -67,6 +68,7 @@ func stall(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
+// garbage answers with bytes that are no object of a hub.
 func garbage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(strings.Repeat("<html>please log in</html>\n", 1000)))
 }
@@ -79,11 +81,11 @@ func runsPlain(t *testing.T, s *site.Site) {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
-		t.Errorf("python printed %q", out)
+		t.Errorf("python printed %q, want hello", out)
 	}
 	for _, e := range status(t, s).Images {
 		if e.Lazy || e.Why == "" {
-			t.Errorf("the status: %+v", e)
+			t.Errorf("the status: %+v, want an image that is not lazy, and the reason", e)
 		}
 	}
 }
@@ -91,32 +93,32 @@ func runsPlain(t *testing.T, s *site.Site) {
 // If a hub fails or returns wrong answers, an image of several layers is pulled as an ordinary
 // image and runs. The node makes one lookup.
 func TestBadHub(t *testing.T) {
-	var m middle
-	s := start(t, site.Options{Hubs: m.serve(t), Unlabelled: true}, "+python")
+	var p proxy
+	s := start(t, site.Options{Hubs: p.serve(t), Unlabelled: true}, "+python")
 	for _, c := range []struct {
 		name  string
 		spoil func(w http.ResponseWriter, r *http.Request) bool
 	}{
-		{"lookups never end", of("/chains/", stall)},
-		{"indexes never end", of("/indexes/", stall)},
-		{"indexes are garbage", of("/indexes/", garbage)},
+		{"lookups never end", onPath("/chains/", stall)},
+		{"indexes never end", onPath("/indexes/", stall)},
+		{"indexes are garbage", onPath("/indexes/", garbage)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m.with(c.spoil)
+			p.setSpoil(c.spoil)
 			runsPlain(t, s)
-			if n := m.lookups.Load(); n != 1 {
-				t.Errorf("the hub got %d requests", n)
+			if n := p.lookups.Load(); n != 1 {
+				t.Errorf("the hub got %d lookups, want 1", n)
 			}
 			if err := s.Machine.Wipe(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		})
 	}
-	m.with(nil)
+	p.setSpoil(nil)
 	pull(t, s, site.Lighter, "python")
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" ||
 		len(status(t, s).Mounts) != 1 {
-		t.Errorf("python printed %q, or is not lazy with a working hub", out)
+		t.Errorf("with a working hub python printed %q, want hello; mounts %+v, want one", out, status(t, s).Mounts)
 	}
 }
 
@@ -127,7 +129,7 @@ func TestForgedHub(t *testing.T) {
 	runsPlain(t, s)
 	for _, e := range status(t, s).Images {
 		if !strings.Contains(e.Why, "refused") {
-			t.Errorf("the reason in the status: %q", e.Why)
+			t.Errorf("the reason in the status: %q, want \"refused\" in it", e.Why)
 		}
 	}
 	log, err := os.ReadFile(s.Machine.NodeLog())
@@ -136,30 +138,33 @@ func TestForgedHub(t *testing.T) {
 	}
 }
 
-// Locations are optional: without them the image is lazy, too.
+// Locations are optional: an image is also lazy if the hub never ends its answer with the
+// locations.
 func TestHubWithoutLocations(t *testing.T) {
-	var m middle
-	s := start(t, site.Options{Hubs: m.serve(t)}, "+python")
-	m.with(of("/locations/", stall))
+	var p proxy
+	s := start(t, site.Options{Hubs: p.serve(t)}, "+python")
+	p.setSpoil(onPath("/locations/", stall))
 	pull(t, s, site.Lighter, "python")
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" ||
 		len(status(t, s).Mounts) != 1 {
-		t.Errorf("python printed %q, or is not lazy", out)
+		t.Errorf("without locations python printed %q, want hello; mounts %+v, want one", out, status(t, s).Mounts)
 	}
 }
 
-// In each unpack mode of containerd, no layer is downloaded. A claimed image survives the node and
-// needs no hub. Another namespace can use it, and it is removed with its last namespace.
+// In each unpack mode of containerd, the pull of a claimed image downloads no layer. After the node
+// was killed, the next node still has the image, and asks the hub only for units. Another namespace
+// of containerd can use the image. The node removes the image's tree when the last namespace
+// removes the image.
 func TestLifeOfALazyImage(t *testing.T) {
 	for _, o := range []site.Options{{}, {Unlabelled: true}, {Unpacks: 3}, {Unlabelled: true, Unpacks: 3}} {
 		t.Run(fmt.Sprintf("unlabelled %v unpacks %d", o.Unlabelled, o.Unpacks), func(t *testing.T) {
-			var m middle
-			o.Hubs = m.serve(t)
+			var p proxy
+			o.Hubs = p.serve(t)
 			s := start(t, o, "+python")
 			if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
-				t.Errorf("the pull received %d bytes", moved)
+				t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 			}
-			m.with(func(w http.ResponseWriter, r *http.Request) bool {
+			p.setSpoil(func(w http.ResponseWriter, r *http.Request) bool {
 				if strings.Contains(r.URL.Path, "/packs/") {
 					return false
 				}
@@ -172,38 +177,39 @@ func TestLifeOfALazyImage(t *testing.T) {
 			}
 			reconnect(t, s)
 			if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
-				t.Errorf("python printed %q", out)
+				t.Errorf("python printed %q, want hello", out)
 			}
 			ref := site.Reference("python")
 			ctr(t, s, "--namespace", "two", "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref)
-			if n := m.lookups.Load(); n != 0 {
-				t.Errorf("the hub got %d requests about local trees", n)
+			if n := p.lookups.Load(); n != 0 {
+				t.Errorf("the hub got %d requests about a tree that the node has, want none", n)
 			}
 			if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
 				t.Fatal(err)
 			}
 			if trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*")); err != nil ||
 				len(trees) != 1 {
-				t.Errorf("trees while another namespace has the image: %v (%v)", trees, err)
+				t.Errorf("trees while another namespace has the image: %v (%v), want one", trees, err)
 			}
 			ctr(t, s, "--namespace", "two", "images", "rm", "--sync", ref)
 			if found := left(t, s); len(found) > 0 {
-				t.Errorf("left behind: %s", strings.Join(found, "\n"))
+				t.Errorf("files and mounts after the image was removed, want none:\n%s", strings.Join(found, "\n"))
 			}
 		})
 	}
 }
 
-// A container on a claimed, but not fetched base waits for the hub. containerd's garbage collector
-// waits for the container, and all others wait for the collector. A hub that never ends its answer
-// delays them only for a short time.
+// The creation of a container waits for the hub if the image was claimed and its index is not
+// fetched yet. containerd's garbage collector waits for this creation, and other requests to
+// containerd wait for the garbage collector. If the hub never ends its answer, the creation fails
+// soon, and all continue.
 func TestSilentHubDuringGarbageCollection(t *testing.T) {
-	var m middle
-	s := start(t, site.Options{Hubs: m.serve(t), NodeArgs: []string{"--trust", "chain"}}, "+python", "base")
+	var p proxy
+	s := start(t, site.Options{Hubs: p.serve(t), NodeArgs: []string{"--trust", "chain"}}, "+python", "base")
 	pull(t, s, site.Lighter, "python")
 	pull(t, s, site.Lighter, "base") // the node finds base among python's layers
 	waiting := make(chan struct{}, 1)
-	m.with(of("/trees/", func(w http.ResponseWriter, r *http.Request) {
+	p.setSpoil(onPath("/trees/", func(w http.ResponseWriter, r *http.Request) {
 		waiting <- struct{}{}
 		stall(w, r)
 	}))
@@ -221,16 +227,16 @@ func TestSilentHubDuringGarbageCollection(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-created; err == nil || !strings.Contains(err.Error(), "try again when") {
-		t.Errorf("a container whose tree cannot be fetched: %v", err)
+		t.Errorf("a container whose tree cannot be fetched: %v, want an error with \"try again when\"", err)
 	}
-	m.with(nil)
+	p.setSpoil(nil)
 	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
-		t.Errorf("echo printed %q", out)
+		t.Errorf("echo printed %q, want hello", out)
 	}
 	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
 		t.Error(err)
 	}
 	if found := left(t, s); len(found) > 0 {
-		t.Errorf("left behind: %s", strings.Join(found, "\n"))
+		t.Errorf("files and mounts after the image was removed, want none:\n%s", strings.Join(found, "\n"))
 	}
 }

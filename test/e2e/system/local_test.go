@@ -13,15 +13,15 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Once an image is completely cached, a new container reads a local device. It continues when node
-// and keeper are killed; an older container does not. Once the tree is not mounted, `lighter cache
-// prune` removes the local device.
+// Once an image is completely cached and has a local device, a new container reads the local
+// device. This container reads on when node and keeper are killed. A container that started earlier
+// does not. Once the tree is not mounted any more, `lighter cache prune` removes the local device.
 func TestContainerWithALocalDevice(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--complete", "--local-device"}}, "+python")
 	const sum = "find /usr/lib/python3 /usr/bin -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"
 	pull(t, s, site.Lighter, "python")
 	want := run(t, s, site.Lighter, "python", "sh", "-c", sum)
-	begin := func() *site.Container {
+	startSleep := func() *site.Container {
 		t.Helper()
 		c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
 		if err != nil {
@@ -29,11 +29,11 @@ func TestContainerWithALocalDevice(t *testing.T) {
 		}
 		return c
 	}
-	before := begin()
+	before := startSleep()
 	device := awaitLocal(t, s)
-	after := begin()
+	after := startSleep()
 	if m := status(t, s).Mounts; len(m) != 1 || !m[0].Local {
-		t.Errorf("mounted: %+v", m)
+		t.Errorf("mounts: %+v, want one with the local device", m)
 	}
 	s.Machine.KillNode()
 	if err := (keeper.Process{Root: s.Machine.NodeRoot()}).Drop(t.Context()); err != nil {
@@ -46,7 +46,7 @@ func TestContainerWithALocalDevice(t *testing.T) {
 		t.Errorf("digest of the files without a node: got %q, want %q (%v)", got, want, err)
 	}
 	if got, err := before.Exec(t.Context(), "sh", "-c", sum); err == nil && got == want {
-		t.Error("the older container also reads without a node")
+		t.Error("without a node, the container from before the local device reads all files, want it to fail")
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestContainerWithALocalDevice(t *testing.T) {
 		t.Errorf("digest of the files with the next node: got %q, want %q", got, want)
 	}
 	if m := status(t, s).Mounts; len(m) != 1 || !m[0].Local {
-		t.Errorf("mounted by the next node: %+v", m)
+		t.Errorf("mounts of the next node: %+v, want one with the local device", m)
 	}
 	for _, c := range []*site.Container{before, after} {
 		if err := c.Remove(t.Context()); err != nil {
@@ -73,13 +73,14 @@ func TestContainerWithALocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := s.Machine.Lighter(t.Context(), "cache", "prune"); err != nil || !strings.Contains(out, "freed") {
-		t.Errorf("prune printed %q, %v", out, err)
+		t.Errorf("lighter cache prune: output %q, error %v; want \"freed\" in the output", out, err)
 	}
 	if _, err := os.Stat(device); err == nil || status(t, s).Cache.External != 0 {
-		t.Errorf("an unused local device was not removed: %v", err)
+		t.Errorf("after lighter cache prune, the local device exists (%v) or counts in the cache, want neither", err)
 	}
 }
 
+// awaitLocal waits until the node has a local device, and returns its path.
 func awaitLocal(t *testing.T, s *site.Site) (device string) {
 	t.Helper()
 	await(t, "a local device", func() bool {
@@ -92,6 +93,7 @@ func awaitLocal(t *testing.T, s *site.Site) (device string) {
 	return device
 }
 
+// await waits until ok returns true, for a minute at most.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for range 6000 {

@@ -14,7 +14,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// onTmpfs makes a root on tmpfs.
+// onTmpfs mounts a tmpfs, and returns a path on it for the node's root.
 func onTmpfs(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tmpfs")
@@ -27,7 +27,8 @@ func onTmpfs(t *testing.T) string {
 	return unmountAtEnd(t, dir)
 }
 
-// onDisk makes a root on a file system of a type, in a loop device.
+// onDisk returns a function that mounts a new file system of a type from a loop device, and returns
+// a path on it for the node's root.
 func onDisk(fstype string) func(*testing.T) string {
 	return func(t *testing.T) string {
 		t.Helper()
@@ -45,8 +46,8 @@ func onDisk(fstype string) func(*testing.T) string {
 	}
 }
 
-// unmountAtEnd returns a root below the mount at dir. When the test ends it unmounts dir, which
-// fails if the node left mounts there.
+// unmountAtEnd returns a path below the mount on dir for the node's root. When the test ends, it
+// unmounts dir. This fails if the node has left mounts there.
 func unmountAtEnd(t *testing.T, dir string) string {
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
@@ -57,7 +58,7 @@ func unmountAtEnd(t *testing.T, dir string) string {
 	return filepath.Join(dir, "node")
 }
 
-// The node's root may be on other file systems than ext4. The kernel cannot mount files on tmpfs,
+// The node's root may be on tmpfs, XFS or btrfs. The kernel cannot mount EROFS from files on tmpfs,
 // so the node uses loop devices there.
 func TestRoots(t *testing.T) {
 	for name, root := range map[string]struct {
@@ -68,22 +69,22 @@ func TestRoots(t *testing.T) {
 			s := start(t, site.Options{NodeRoot: root.on(t)}, "+base")
 			moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
 			if moved > 3<<20 {
-				t.Errorf("the pull received %d bytes", moved)
+				t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 			}
 			write := []string{"sh", "-c",
 				"mv /etc/debian_version /etc/moved && cat /etc/moved && echo more >>/etc/moved"}
 			for range 2 {
 				if out := run(t, s, site.Lighter, "base", write...); len(out) < 3 || out[:3] != "12." {
-					t.Errorf("read %q", out)
+					t.Errorf("a container reads /etc/debian_version: %q, want \"12.\" at its beginning", out)
 				}
 				if mode(t, s) != root.mode {
-					t.Errorf("mode %q, want %q", mode(t, s), root.mode)
+					t.Errorf("mount mode %q, want %q", mode(t, s), root.mode)
 				}
 				restartNode(t, s)
 			}
 			removeImage(t, s, "base")
 			if files := append(loops(t, s), left(t, s)...); len(files) != 0 {
-				t.Errorf("left: %v", files)
+				t.Errorf("loop devices, files and mounts after the image was removed: %v, want none", files)
 			}
 		})
 	}

@@ -19,10 +19,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// labelled creates containers with an SELinux label like the kubelet, one on an active snapshot and
-// one on a view of a lazy image. It checks that containerd mounts an overlay with that label,
-// because bind mounts have no such option. A kernel without SELinux refuses the mount, and its
-// error shows the options.
+// labelled creates containers of a lazy image with an SELinux label, as the kubelet does: one on an
+// active snapshot, and one on a view. It checks that containerd mounts an overlay with this label,
+// because a bind mount cannot have the label. A kernel without SELinux refuses the mount; then
+// containerd's error shows the mount's options.
 func labelled(t *testing.T, s *site.Site, namespace, ref string) {
 	t.Helper()
 	const label = "system_u:object_r:container_file_t:s0:c1,c2"
@@ -36,7 +36,7 @@ func labelled(t *testing.T, s *site.Site, namespace, ref string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	with := func(ctx context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
+	withLabel := func(ctx context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		spec.Linux.MountLabel = label
 		spec.Linux.CgroupsPath = cgroup(t, s)
 		return nil
@@ -46,26 +46,26 @@ func labelled(t *testing.T, s *site.Site, namespace, ref string) {
 	} {
 		id := "labelled-" + kind
 		c, err := client.NewContainer(ctx, id, containerd.WithSnapshotter(site.Lighter), snapshot(id, image),
-			containerd.WithNewSpec(oci.WithImageConfig(image), oci.WithProcessArgs("true"), with))
+			containerd.WithNewSpec(oci.WithImageConfig(image), oci.WithProcessArgs("true"), withLabel))
 		if err != nil {
 			t.Fatal(err)
 		}
 		task, err := c.NewTask(ctx, cio.NullIO)
-		said := fmt.Sprint(err)
+		options := fmt.Sprint(err)
 		if err == nil {
 			mounts, err := os.ReadFile("/proc/self/mountinfo")
 			if err != nil {
 				t.Error(err)
 			}
-			said = string(mounts)
+			options = string(mounts)
 			if _, err := task.Delete(ctx, containerd.WithProcessKill); err != nil {
 				t.Error(err)
 			}
-		} else if !strings.Contains(said, "fstype: overlay,") {
-			t.Errorf("%s: %s", kind, said)
+		} else if !strings.Contains(options, "fstype: overlay,") {
+			t.Errorf("%s: the failed mount was not an overlay: %s", kind, options)
 		}
-		if !strings.Contains(strings.ReplaceAll(said, `\`, ""), fmt.Sprintf("context=%q", label)) {
-			t.Errorf("%s: the label is not in %s", kind, said)
+		if !strings.Contains(strings.ReplaceAll(options, `\`, ""), fmt.Sprintf("context=%q", label)) {
+			t.Errorf("%s: the label is not among the options of the mount: %s", kind, options)
 		}
 		if err := c.Delete(ctx, containerd.WithSnapshotCleanup); err != nil {
 			t.Error(err)

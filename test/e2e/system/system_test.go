@@ -77,7 +77,8 @@ func status(t testing.TB, s *site.Site) report.Status {
 	return st
 }
 
-// received runs fn and returns the bytes that the machine received over the link meanwhile.
+// received runs fn, and returns the number of bytes that the machine received over the link
+// meanwhile.
 func received(t testing.TB, s *site.Site, fn func()) int64 {
 	t.Helper()
 	before, err := s.Machine.Bytes()
@@ -99,6 +100,7 @@ func pull(t testing.TB, s *site.Site, snapshotter, name string) {
 	}
 }
 
+// run runs a container of a pulled image, and returns its output.
 func run(t testing.TB, s *site.Site, snapshotter, name string, argv ...string) string {
 	t.Helper()
 	ran, err := s.Machine.Run(t.Context(), snapshotter, site.Reference(name), argv...)
@@ -113,28 +115,28 @@ func TestPullIsLazy(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	pulled := received(t, s, func() { pull(t, s, site.Lighter, "python") })
 	if pulled > 3<<20 {
-		t.Errorf("the pull received %d bytes", pulled)
+		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", pulled)
 	}
 	for _, line := range strings.Split(ctr(t, s, "content", "ls"), "\n") {
 		if strings.Contains(line, "MB") || strings.Contains(line, "MiB") {
-			t.Errorf("containerd holds a layer: %s", line)
+			t.Errorf("containerd's content store has a layer: %s", line)
 		}
 	}
 	moved := received(t, s, func() {
 		if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
-			t.Errorf("python printed %q", out)
+			t.Errorf("python printed %q, want hello", out)
 		}
 	})
 	if moved > 10<<20 {
-		t.Errorf("running python received %d bytes", moved)
+		t.Errorf("the first run of python received %d bytes, want at most 10 MiB", moved)
 	}
 	again := received(t, s, func() { run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`) })
 	if again > moved/20 {
-		t.Errorf("the second run received %d bytes, the first %d", again, moved)
+		t.Errorf("the second run received %d bytes, want at most a twentieth of the first run's %d", again, moved)
 	}
 	st := status(t, s)
 	if len(st.Mounts) != 1 || len(st.Images) == 0 || st.Cache.Chunks == 0 {
-		t.Errorf("the status: %+v", st)
+		t.Errorf("the status: %+v, want one mount, an image, and cached chunks", st)
 	}
 	for _, e := range st.Images {
 		if !e.Lazy {
@@ -164,10 +166,10 @@ func TestContainerSeesTheSameFiles(t *testing.T) {
 			}
 		}
 		if len(listings[0]) < 5000 {
-			t.Fatalf("%s: found only %d entries", name, len(listings[0]))
+			t.Fatalf("%s: found only %d entries on overlayfs, want at least 5000", name, len(listings[0]))
 		}
-		// The root, and directories without an entry in the layer that changes them, get the time
-		// of unpacking from containerd.
+		// containerd gives some directories the time of unpacking: the root, and directories in
+		// which a layer changes files without an entry for the directory itself.
 		unpacked := func(path string, a, _ fswalk.Entry) bool { return !a.IsDir() || a.Sec < began }
 		for i, d := range fswalk.Diff(listings[0], listings[1], fswalk.Options{ComparesTime: unpacked}) {
 			if t.Errorf("%s: %s", name, d); i > 20 {
@@ -199,11 +201,11 @@ func fsck(t testing.TB, s *site.Site) {
 	t.Helper()
 	images, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*/metadata"))
 	if err != nil || len(images) == 0 {
-		t.Fatalf("no metadata image: %v", err)
+		t.Fatalf("found no metadata image (%v), want some", err)
 	}
 	for _, image := range images {
 		if out, err := exec.Command("fsck.erofs", "--device=/dev/zero", image).CombinedOutput(); err != nil {
-			t.Errorf("fsck.erofs: %v: %s", err, out)
+			t.Errorf("fsck.erofs %s: %v: %s", image, err, out)
 		}
 	}
 }
@@ -216,19 +218,20 @@ func TestUnknownImage(t *testing.T) {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
-		t.Errorf("echo printed %q", out)
+		t.Errorf("echo printed %q, want hello", out)
 	}
 	st := status(t, s)
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || st.Images[0].Lazy || st.Images[0].Why == "" {
-		t.Errorf("the status: %+v", st)
+		t.Errorf("the status: %+v, want no mounts, and an image that is not lazy, with the reason", st)
 	}
 	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "the hub knows no image with manifest") ||
 		!d.Tree.IsZero() {
-		t.Errorf("status of an image that the hub does not know: %+v", d)
+		t.Errorf("status of the image: %+v, want no tree, because the hub does not know the manifest", d)
 	}
 }
 
-// left lists a node's files and mounts, except its cache and its keys.
+// left lists what a node keeps for images and containers: files of trees, chains and snapshots,
+// devices, and mounts. It does not list the cache.
 func left(t testing.TB, s *site.Site) []string {
 	t.Helper()
 	var found []string
@@ -251,6 +254,7 @@ func left(t testing.TB, s *site.Site) []string {
 	return found
 }
 
+// When all images are removed, the node keeps no files and mounts for them.
 func TestRemovingLeavesNothing(t *testing.T) {
 	s := start(t, site.Options{}, "+base", "+python")
 	for _, name := range []string{"base", "python"} {
@@ -266,11 +270,11 @@ func TestRemovingLeavesNothing(t *testing.T) {
 		}
 	}
 	if found := left(t, s); len(found) > 0 {
-		t.Errorf("left behind: %s", strings.Join(found, "\n"))
+		t.Errorf("files and mounts after the removal, want none:\n%s", strings.Join(found, "\n"))
 	}
 }
 
-// lighter mount works with the running node, and with a separate node.
+// `lighter mount` mounts an image on the running node, or without it if --root names another root.
 func TestMountCommand(t *testing.T) {
 	s := start(t, site.Options{}, "+base")
 	images, err := s.Hub.Lighter(t.Context(), "images", "--json")
@@ -278,46 +282,47 @@ func TestMountCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := between(images, `"name": "`, `"`)
-	for _, own := range []bool{false, true} {
+	for _, ownRoot := range []bool{false, true} {
 		dir := t.TempDir()
 		args := []string{"--hub", s.Hub.URL, "--hub-key", s.Hub.Key, "--plain-http"}
-		if own {
+		if ownRoot {
 			args = append(args, "--root", t.TempDir())
 		} else {
 			args = append(args, "--root", s.Machine.NodeRoot())
 		}
 		mount := append(append([]string{binary(t), "mount"}, args...), name, dir)
 		if out, err := s.Machine.Command(t.Context(), mount...); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("lighter mount: %v: %s", err, out)
 		}
 		b, err := os.ReadFile(filepath.Join(dir, "etc/debian_version"))
 		if err != nil || !strings.HasPrefix(string(b), "12") {
-			t.Errorf("read %q, %v", b, err)
+			t.Errorf("/etc/debian_version in the mount: %q (%v), want \"12\" at its beginning", b, err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err == nil {
-			t.Error("the mount can be written")
+			t.Error("a file was written into the mount, want an error")
 		}
 		if out, err := s.Machine.Command(t.Context(), binary(t), "unmount", "--root", s.Machine.NodeRoot(),
 			dir); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("lighter unmount: %v: %s", err, out)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-			t.Errorf("still mounted: %v", err)
+			t.Errorf("after lighter unmount the directory has %v (%v), want it empty", entries, err)
 		}
 	}
 	if found := left(t, s); len(found) > 0 {
-		t.Errorf("left behind: %s", strings.Join(found, "\n"))
+		t.Errorf("files and mounts after the removal, want none:\n%s", strings.Join(found, "\n"))
 	}
 }
 
+// between returns the text between the first occurrence of before and the next one of after.
 func between(s, before, after string) string {
 	_, s, _ = strings.Cut(s, before)
 	s, _, _ = strings.Cut(s, after)
 	return s
 }
 
-// The node's restart loses no snapshot, and a container that starts afterwards fetches almost
-// nothing.
+// No snapshot is lost when the node is killed and started again. A container that starts afterwards
+// fetches almost nothing.
 func TestNodeRestart(t *testing.T) {
 	s := start(t, site.Options{}, "+base")
 	pull(t, s, site.Lighter, "base")
@@ -336,14 +341,14 @@ func TestNodeRestart(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	if after != before {
-		t.Errorf("snapshots after a restart:\n%s\nbefore:\n%s", after, before)
+		t.Errorf("snapshots after the restart:\n%s\nwant the same as before:\n%s", after, before)
 	}
 	moved := received(t, s, func() {
 		if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
-			t.Errorf("echo printed %q", out)
+			t.Errorf("echo printed %q, want hello", out)
 		}
 	})
 	if moved > 300<<10 {
-		t.Errorf("with a full cache the second start moved %d bytes", moved)
+		t.Errorf("the second container received %d bytes, want at most 300 KiB: its chunks are cached", moved)
 	}
 }

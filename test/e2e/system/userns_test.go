@@ -14,8 +14,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// userns runs a container in a user namespace. It maps length IDs from 0 on to the host's IDs from
-// uid and gid on.
+// userns runs a container in a user namespace. The namespace's IDs from 0 to length-1 are the
+// host's user IDs from uid on, and group IDs from gid on. Before the command, argv may have the
+// flag --read-only. The command sleep runs in the background.
 func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, argv ...string) string {
 	t.Helper()
 	args := []string{"run", "--uidmap", fmt.Sprintf("0:%d:%d", uid, length), "--gidmap",
@@ -30,13 +31,13 @@ func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, a
 	return ctr(t, s, append(append(args, site.Reference(name), id), argv...)...)
 }
 
-// upper checks the owners, on the host, of the files /etc/written in the containers' upper
-// directories, in any order.
+// upper checks the files /etc/written in the containers' upper directories: their owners on the
+// host must be owners, in any order. An owner is written as UID:GID.
 func upper(t *testing.T, s *site.Site, owners ...string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots/[0-9]*/fs/etc/written"))
 	if err != nil || len(found) != len(owners) {
-		t.Fatalf("written: %v, %v", found, err)
+		t.Fatalf("files /etc/written in upper directories: %v (%v), want %d files", found, err, len(owners))
 	}
 	var got []string
 	for _, path := range found {
@@ -49,13 +50,13 @@ func upper(t *testing.T, s *site.Site, owners ...string) {
 	}
 	for _, owner := range owners {
 		if strings.Count(strings.Join(got, " "), owner) != 1 {
-			t.Errorf("%v belong to %v, want %v", found, got, owners)
+			t.Errorf("owners of %v: got %v, want %v", found, got, owners)
 		}
 	}
 }
 
-// noClones checks that no ID-mapped mounts of containers are left: n trees are mounted, each of
-// them once.
+// noClones checks that no ID-mapped mount of a container is left: the site has n mounts of trees,
+// and none is ID-mapped.
 func noClones(t *testing.T, s *site.Site, n int) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -73,17 +74,17 @@ func noClones(t *testing.T, s *site.Site, n int) {
 			trees = append(trees, line)
 		}
 		if mapped {
-			t.Errorf("left: %s", line)
+			t.Errorf("an ID-mapped mount is left: %s", line)
 		}
 	}
 	if len(trees) != n {
-		t.Errorf("%d trees are mounted, but there are\n%s", n, strings.Join(trees, "\n"))
+		t.Errorf("got the mounts of trees\n%s\nwant %d", strings.Join(trees, "\n"), n)
 	}
 }
 
-// In a user namespace, files have the owners of the image, and new files belong, on the host, to
-// the namespace's root. The test uses an unpacked image, a lazy one, and one with lazy lower
-// layers.
+// In a user namespace, files have the owners that the image gives them. On the host, new files
+// belong to the namespace's root. The test uses an unpacked image, a lazy image, and an image whose
+// lower layers are lazy.
 func TestUserNamespaces(t *testing.T) {
 	s := start(t, site.Options{RemapIDs: true}, "base")
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
@@ -95,9 +96,9 @@ func TestUserNamespaces(t *testing.T) {
 	if err := s.Hub.Add(t.Context(), "base"); err != nil {
 		t.Fatal(err)
 	}
-	restartNode(t, s) // the node has cached that the hub does not know the image
+	restartNode(t, s) // the running node remembers that the hub does not know the image
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
-		t.Errorf("the pull received %d bytes", moved)
+		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 	}
 	seesOwners(t, s, "base")
 	differentMaps(t, s)
@@ -117,7 +118,7 @@ func TestUserNamespaces(t *testing.T) {
 	pull(t, s, site.Lighter, "mine")
 	seesOwners(t, s, "mine")
 	if st := status(t, s); len(st.Mounts) != 1 {
-		t.Errorf("mounted: %+v", st.Mounts)
+		t.Errorf("mounts: %+v, want one, of the lazy lower layers", st.Mounts)
 	}
 	removeImage(t, s, "mine")
 	removeImage(t, s, "base")
@@ -125,43 +126,44 @@ func TestUserNamespaces(t *testing.T) {
 		t.Error(err)
 	}
 	if files := left(t, s); len(files) != 0 {
-		t.Errorf("left: %v", files)
+		t.Errorf("files and mounts after the images were removed: %v, want none", files)
 	}
 }
 
-// seesOwners runs a container of an image in a user namespace, and then one without, which sees the
-// original owners.
+// seesOwners runs containers of an image in a user namespace, and then a container without a user
+// namespace. All see the image's owners.
 func seesOwners(t *testing.T, s *site.Site, name string) {
 	t.Helper()
 	const look = "stat -c %u:%g /etc/passwd /etc/shadow /usr/bin/env && head -c 5 /etc/passwd && echo x " +
 		">/etc/written && " +
 		"chown 1:1 /etc/group && stat -c %u:%g /etc/group && find /etc /usr /var -xdev -uid 65534 | wc -l"
 	id := "mapped-" + name
-	if got := userns(t, s, name, id, 100000, 200000, 65536, "sh", "-c", look); got != "0:0\n0:42\n0:0\nroot:1:1\n0\n" {
-		t.Errorf("%s: the container sees %q", name, got)
+	want := "0:0\n0:42\n0:0\nroot:1:1\n0\n"
+	if got := userns(t, s, name, id, 100000, 200000, 65536, "sh", "-c", look); got != want {
+		t.Errorf("%s: the container sees %q, want %q", name, got, want)
 	}
 	upper(t, s, "100000:200000")
 	ctr(t, s, "containers", "rm", id)
-	// With --read-only, the container's root is a view.
+	// With --read-only, the container's root is a view snapshot.
 	if got := userns(t, s, name, id, 100000, 200000, 65536, "--read-only", "stat", "-c", "%u:%g", "/etc/shadow",
 		"/etc/group"); got != "0:42\n0:0\n" {
-		t.Errorf("%s: a view shows %q", name, got)
+		t.Errorf("%s: a container on a view sees the owners %q, want \"0:42\\n0:0\\n\"", name, got)
 	}
 	ctr(t, s, "containers", "rm", id)
 	if out := run(t, s, site.Lighter, name, "stat", "-c", "%u:%g", "/etc/passwd", "/etc/group"); out != "0:0\n0:0\n" {
-		t.Errorf("%s without a user namespace: %q", name, out)
+		t.Errorf("%s: a container without a user namespace sees the owners %q, want \"0:0\\n0:0\\n\"", name, out)
 	}
 }
 
-// differentMaps runs containers of a lazy image with different mappings at the same time. The node
-// is killed meanwhile, and then the containers are removed one after the other.
+// differentMaps runs containers of a lazy image at the same time, each with a different mapping of
+// IDs. The node is killed meanwhile. Then the containers are removed one after the other.
 func differentMaps(t *testing.T, s *site.Site) {
 	t.Helper()
 	const write = "stat -c %u:%g /etc/shadow; echo x >/etc/written"
 	exec := func(id, script, want string) {
 		t.Helper()
 		if out := ctr(t, s, "tasks", "exec", "--exec-id", "x", id, "sh", "-c", script); out != want {
-			t.Errorf("%s: %q, want %q", id, out, want)
+			t.Errorf("container %s: %s printed %q, want %q", id, script, out, want)
 		}
 	}
 	userns(t, s, "base", "one", 100000, 200000, 65536, "sleep", "infinity")
@@ -171,12 +173,13 @@ func differentMaps(t *testing.T, s *site.Site) {
 	exec("two", write, "0:42\n")
 	upper(t, s, "100000:200000", "300000:400000")
 	noClones(t, s, 1)
-	// Files with unmapped IDs belong to nobody, as on every overlay of ID-mapped layers.
+	// Files whose ID is not mapped belong to nobody (65534), as on every overlay of ID-mapped
+	// layers.
 	few := userns(t, s, "base", "few", 500000, 600000, 42, "sh", "-c",
 		"stat -c %u:%g /etc/shadow; head -c 4 /etc/passwd; (cat /etc/shadow || echo x >>/etc/shadow) 2>/dev/null || "+
 			"echo :no")
 	if few != "0:65534\nroot:no\n" {
-		t.Errorf("with 42 IDs: %q", few)
+		t.Errorf("a container with 42 mapped IDs prints %q, want \"0:65534\\nroot:no\\n\"", few)
 	}
 	ctr(t, s, "containers", "rm", "few")
 	restartNode(t, s)

@@ -1,4 +1,5 @@
-// Package versions tests hubs and nodes of this version together with those of an earlier version,
-// in both directions. This version takes over the state that the earlier one has left on disk, and
-// a node also takes over the mounts of running containers.
+// Package versions tests a hub of an earlier version with a node of this version, and a hub of this
+// version with a node of the earlier version. Then this version replaces the earlier one. It uses
+// the state that the earlier version has left on the disk, and a node also takes over the mounts of
+// running containers.
 package versions

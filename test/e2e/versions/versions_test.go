@@ -12,12 +12,13 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// firstKept is the commit from which on formats are kept.
+// firstKept is the commit of the earlier version. Today's version must read what this commit and
+// all later ones have written.
 const firstKept = "50460199f05f"
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// Hub and node have different versions. While a container runs, both are replaced by today's.
+// Hub and node have different versions. While a container runs, today's version replaces both.
 func TestVersionsWorkTogether(t *testing.T) {
 	earlier := history.Build(t, firstKept)
 	if earlier == "" {
@@ -31,14 +32,15 @@ func TestVersionsWorkTogether(t *testing.T) {
 	t.Run("node of an earlier version", func(t *testing.T) { update(t, today, today, earlier) })
 }
 
-// update starts a hub and a node of two versions, and replaces both by today's.
+// update starts the given builds of a hub and a node, and replaces both by today's build.
+// Containers must read the right files before and after.
 func update(t *testing.T, today, hub, node string) {
 	s := start(t, today, hub, node)
 	if want == "" {
 		want = read(t, s, site.Overlayfs)
 	}
 	if got := read(t, s, site.Lighter); got != want {
-		t.Errorf("got files %s, want %s", got, want)
+		t.Errorf("before a replacement: digest of the files: got %s, want %s", got, want)
 	}
 	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, image, "sleep", "infinity")
 	if err != nil {
@@ -53,7 +55,7 @@ func update(t *testing.T, today, hub, node string) {
 		t.Fatal(err)
 	}
 	if got, err := c.Exec(t.Context(), reading...); err != nil || got != want {
-		t.Errorf("after the node was replaced: got files %s, want %s, error %v", got, want, err)
+		t.Errorf("after the node was replaced: digest of the files: got %s, want %s (%v)", got, want, err)
 	}
 
 	s.Hub.Kill()
@@ -71,16 +73,18 @@ func update(t *testing.T, today, hub, node string) {
 		t.Fatal(err)
 	}
 	if got := read(t, s, site.Lighter); got != want {
-		t.Errorf("after the hub was replaced: got files %s, want %s", got, want)
+		t.Errorf("after the hub was replaced: digest of the files: got %s, want %s", got, want)
 	}
 }
 
 var (
-	want    string // a digest of the image's files
-	image   = site.Reference("base")
+	want  string // the digest that reading prints on overlayfs; set by the first update
+	image = site.Reference("base")
+	// reading is a command that prints a digest of many of the image's files.
 	reading = []string{"sh", "-c", "find /usr/bin /etc -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum"}
 )
 
+// start starts a site with the given builds of hub and node, and adds the image base to the hub.
 func start(t *testing.T, today, hub, node string) *site.Site {
 	t.Helper()
 	s, err := site.Start(t.Context(), site.Options{Lighter: today, Hub: hub, Node: node})
@@ -109,7 +113,8 @@ func start(t *testing.T, today, hub, node string) *site.Site {
 	return s
 }
 
-// read pulls the image and returns a digest of its files, as a container sees them.
+// read pulls the image, and returns the output of reading in a container. With the snapshotter
+// lighter, the pull must be lazy.
 func read(t *testing.T, s *site.Site, snapshotter string) string {
 	t.Helper()
 	if _, err := s.Machine.Pull(t.Context(), snapshotter, image); err != nil {
@@ -121,7 +126,7 @@ func read(t *testing.T, s *site.Site, snapshotter string) string {
 	}
 	if snapshotter == site.Lighter {
 		if trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*/map")); len(trees) != 1 {
-			t.Errorf("got trees %q, want that of the image, error %v: was it unpacked?", trees, err)
+			t.Errorf("extent maps on the node's disk: %q (%v), want one: the image is not lazy", trees, err)
 		}
 	}
 	return ran.Output

@@ -2,14 +2,13 @@
 //
 //	layertar LOWER[:LOWER...] UPPER > layer.tar
 //
-// LOWER are the directories below UPPER, topmost first, as the mount option lowerdir has them.
-// Entries are written by containerd's own archive.ChangeWriter, so the result is what a client that
-// builds images with containerd would push: times in whole seconds, and of xattrs only
+// The directories LOWER are below UPPER, topmost first, as in the mount option lowerdir.
+// containerd's archive.ChangeWriter writes the entries. So the layer is like a layer of a client
+// that builds images with containerd: it has times in whole seconds, and no xattrs but
 // security.capability.
 //
-// It does not check that UPPER comes from a mount with redirect_dir=off, metacopy=off and
-// index=off. If one of these options is on, an upper directory does not have everything that was
-// changed.
+// Layertar does not check that UPPER comes from a mount with redirect_dir=off, metacopy=off and
+// index=off. With other values of these options, the upper directory lacks some of the changes.
 package main
 
 import (
@@ -39,10 +38,10 @@ func main() {
 	}
 }
 
-// writeLayer walks upper in lexical order, so that the same directory gives the same tar.
-// containerd's own walk of an upper directory (continuity's DiffDirChanges) is not used: it looks
-// for the deleted file with a stat that follows links, and writes the whiteout of a dangling link
-// as a device 0/0.
+// writeLayer writes the entries of upper in lexical order, so that the same directory gives the
+// same tar. It does not use containerd's own walk of an upper directory (continuity's
+// DiffDirChanges): that function follows links when it looks for a deleted file, and so writes the
+// whiteout of a dangling link as a device 0/0.
 func writeLayer(w io.Writer, lowers []string, upper string) error {
 	buffered := bufio.NewWriterSize(w, 1<<20)
 	layer := archive.NewChangeWriter(buffered, upper)
@@ -77,14 +76,14 @@ func writeLayer(w io.Writer, lowers []string, upper string) error {
 	return buffered.Flush()
 }
 
-// isWhiteout reports whether an entry is overlayfs's mark that the lower entry of its name was
-// deleted.
+// isWhiteout reports whether an entry is a whiteout of overlayfs: the lower entry with the same
+// name was deleted.
 func isWhiteout(info fs.FileInfo) bool {
 	return info.Mode()&fs.ModeCharDevice != 0 && info.Sys().(*syscall.Stat_t).Rdev == 0
 }
 
 // hidesLower reports whether a directory is opaque and hides a lower directory. Overlayfs also
-// marks new directories as opaque, to save a lookup. Such a directory needs no marker in the layer.
+// marks new directories as opaque, to save a lookup, but these need no marker in the layer.
 func hidesLower(lowers []string, path, name string, info fs.FileInfo) (bool, error) {
 	if !info.IsDir() {
 		return false, nil

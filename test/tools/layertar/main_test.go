@@ -46,6 +46,7 @@ func TestWriteLayer(t *testing.T) {
 	}
 }
 
+// shell runs a shell script in a directory. The script must succeed.
 func shell(t *testing.T, dir, script string) {
 	t.Helper()
 	command := exec.Command("sh", "-euc", script)
@@ -55,7 +56,7 @@ func shell(t *testing.T, dir, script string) {
 	}
 }
 
-// names gives each entry as its type flag, name and target.
+// names returns the entries of a layer, each as its type flag, its name, and the target of a link.
 func names(t *testing.T, layer io.Reader) []string {
 	t.Helper()
 	var all []string

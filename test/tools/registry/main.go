@@ -1,5 +1,5 @@
-// Command registry is distribution's registry with the one storage driver that the tests use. The
-// other drivers, for clouds, would take two processors a minute to compile.
+// Command registry is the registry of the project distribution, with only the storage driver that
+// the tests use. The drivers for clouds would take two processors a minute to compile.
 package main
 
 import (

@@ -58,8 +58,8 @@ func pathsOf(keys []string, i wire.Image) []string {
 	return paths
 }
 
-// onlyIn fails the test unless the hub with a URL serves a path in the domain own, and answers 404
-// in the domain other.
+// onlyIn fails the test unless the hub at the URL hub serves a path in the domain own, and answers
+// 404 in the domain other.
 func onlyIn(t *testing.T, hub, path, own, other string) {
 	t.Helper()
 	for domain, want := range map[string]int{own: http.StatusOK, other: http.StatusNotFound} {
@@ -125,7 +125,7 @@ func TestNodeOfADomain(t *testing.T) {
 		return slices.DeleteFunc(slices.Clone(all), func(key string) bool { return slices.Contains(others, key) })
 	}
 	// A pack is named by the digest of its bytes, so the packs of the image app have the same keys
-	// in both domains. without leaves such keys out.
+	// in both domains. The function without leaves such keys out.
 	teamKeys := stored(t, teamObjects)
 	for _, path := range pathsOf(without(stored(t, objects), teamKeys), imageOf("secret:latest", inDefault...)) {
 		onlyIn(t, site.ProxyURL, path, wire.DefaultDomain, "team")
@@ -280,6 +280,8 @@ func mount(t *testing.T, s *site.Site, hub, key, name string, flags ...string) (
 	return dir
 }
 
+// tryMount mounts an image of a hub on a new directory on the machine, as mount does, and returns
+// the error of `lighter mount`.
 func tryMount(t *testing.T, s *site.Site, hub, key, name string, flags ...string) (dir string, err error) {
 	t.Helper()
 	lighter, err := site.Binary()

@@ -112,8 +112,8 @@ func startPush(t *testing.T, layout, name string) {
 	}
 }
 
-// uploadProcesses returns how many of the hub's processes have received requests of the same
-// upload, according to the load balancer's log: the largest number over all uploads.
+// uploadProcesses reads the load balancer's log, and returns the largest number of the hub's
+// processes that have received requests of one upload.
 func uploadProcesses(t *testing.T, log string) (most int) {
 	t.Helper()
 	processes := map[string][]string{}

@@ -85,7 +85,7 @@ func run(t *testing.T, s *site.Site, snapshotter, name string, argv ...string) s
 	defer cancel()
 	ran, err := s.Machine.Run(ctx, snapshotter, site.Reference(name), argv...)
 	if err != nil {
-		t.Errorf("%s: %v", name, err)
+		t.Errorf("run a container of %s: %v", name, err)
 	}
 	return ran.Output
 }
@@ -110,8 +110,8 @@ func until(t *testing.T, s *site.Site, what string, ok func(report.Status) bool)
 	t.Fatalf("timeout: waiting for %s: the node's status is %+v", what, status(t, s))
 }
 
-// during runs readMuch in a container of python, and calls fn once the node has fetched 4 MiB
-// meanwhile. It returns the container's output.
+// during runs readMuch in a container of python. Once the node has fetched 4 MiB, it calls fn while
+// the container runs. It returns the container's output.
 func during(t *testing.T, s *site.Site, fn func()) string {
 	t.Helper()
 	before := status(t, s).Fetched.Bytes
@@ -138,10 +138,10 @@ func dropCaches(t *testing.T) {
 	}
 }
 
-// The hub crashes or hangs for a while, while a container reads. The reads take longer, but do not
-// fail, and a container of a cached image needs no hub. With a mirror on an ordinary web server, a
-// pull is lazy without the hub, and the node reads from the mirror when the hub has crashed or
-// hangs. When the hub is back, the node uses it again.
+// While a container reads, the hub crashes or hangs for some time. The reads take longer, but do
+// not fail, and a container of a cached image needs no hub. With a mirror on an ordinary web
+// server, a pull is lazy without the hub, and the node reads from the mirror when the hub has
+// crashed or hangs. When the hub is back, the node uses it again.
 func TestHubOutage(t *testing.T) {
 	// On this slow link, readMuch still has to fetch chunks when the outage begins.
 	s := start(t, site.Options{Link: "300mbit", Hubs: []string{site.HubURL, site.WebURL}})
@@ -175,7 +175,7 @@ func TestHubOutage(t *testing.T) {
 	})
 	if out, err := s.Hub.Lighter(t.Context(), "mirror", web.Dir, "python:latest"); err != nil ||
 		!strings.Contains(out, "1 image ") {
-		t.Fatalf("mirror: %q, %v", out, err)
+		t.Fatalf("lighter mirror: output %q, error %v; want \"1 image \" in the output", out, err)
 	}
 	t.Run("mirror", func(t *testing.T) { takesOver(t, s, want, freeze) })
 }
@@ -225,7 +225,7 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 	hello()
 	st := status(t, s)
 	if len(st.Images) != 1 || !st.Images[0].Lazy || st.Hubs[0].Up || !st.Hubs[1].Up {
-		t.Errorf("after a pull without the hub: images %+v, hubs %+v; want one lazy image, no hub, and the mirror",
+		t.Errorf("after a pull without the hub: images %+v, hubs %+v; want one lazy image, the hub down, the mirror up",
 			st.Images, st.Hubs)
 	}
 	pull(t, s, site.Lighter, "base") // the mirror has no such image, but its layer is one of python's

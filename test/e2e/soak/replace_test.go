@@ -34,12 +34,12 @@ func TestTooNewADaemon(t *testing.T) {
 		err := s.Machine.StartNode(t.Context())
 		for _, word := range []string{"99", "newer lighter", "lighter release --root"} {
 			if err == nil || !strings.Contains(err.Error(), word) {
-				t.Fatalf("the error of an older daemon does not contain %q: %v", word, err)
+				t.Fatalf("start of a daemon that is too old: %v, want an error with %q", err, word)
 			}
 		}
 		select {
 		case err := <-read:
-			t.Fatalf("the read ended before the release: %v", err)
+			t.Fatalf("a read ended while no daemon ran (%v), want it to wait", err)
 		case <-time.After(100 * time.Millisecond):
 		}
 		if !release {

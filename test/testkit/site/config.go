@@ -7,17 +7,18 @@ import (
 	"strings"
 )
 
-// Directories of containerd below Work: the one built by test/setup, or Debian's.
+// Directories below Work with the programs of containerd.
 const (
-	Ours   = "tools"
-	Debian = "debian/usr/bin"
+	Ours   = "tools"          // built by test/setup
+	Debian = "debian/usr/bin" // of Debian's package
 )
 
 // tool returns the path of one of containerd's programs.
 func (m *Machine) tool(name string) string { return filepath.Join(m.site.path[0], name) }
 
 // completeConfig adapts an administrator's configuration of containerd to this machine: all of
-// containerd's state lies below the machine's directory, and the registry is accessed without TLS.
+// containerd's state lies below the machine's directory, the node's root and socket are the
+// machine's, and the registry is accessed without TLS.
 func (m *Machine) completeConfig(text string) (string, error) {
 	hosts := m.path("hosts")
 	host := filepath.Join(hosts, registryURL)
@@ -57,8 +58,8 @@ disabled_plugins = [
 	return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.cri.v1.images", hosts), nil
 }
 
-// CRI returns the command line of a CRI client for the machine's containerd, with the command
-// "pull", "rm" or "fs".
+// CRI returns the command line of a CRI client, test/tools/cri, for the machine's containerd. args
+// are a command of the client ("pull", "rm" or "fs") and its arguments.
 func (m *Machine) CRI(args ...string) []string {
 	return append([]string{filepath.Join(m.site.tools, "cri"), m.ContainerdSocket()}, args...)
 }

@@ -16,23 +16,23 @@ import (
 )
 
 // The program starts itself twice: as process 1 of the enclosure, which reaps processes and
-// forwards signals, and as the process that runs the tests. These environment variables have the
-// stage, and the enclosure's directory.
+// forwards signals, and as the process that runs the tests. Environment variables tell each process
+// its stage, and the path of the enclosure's directory.
 const (
 	stageVariable = "LIGHTER_SITE_STAGE"
 	dirVariable   = "LIGHTER_SITE_DIR"
-	stageInit     = "init"
-	stageInside   = "inside"
+	stageInit     = "init"   // the stage of process 1
+	stageInside   = "inside" // the stage of the process that runs the tests
 )
 
 // workInside is the mount point of WORK in an enclosure. It is short because sockets lie below it,
 // and the kernel limits their paths to 107 bytes.
 const workInside = "/run/work"
 
-// endTimeout is the time from a signal until the program in the enclosure is killed.
+// endTimeout is the time from the first signal until the program in the enclosure is killed.
 const endTimeout = 2 * stopTimeout
 
-// enclosure is the enclosure's directory; empty outside.
+// enclosure is the path of the enclosure's directory. It is empty outside of an enclosure.
 var enclosure string
 
 // EnclosedWith does what Enclosed does, for tests that share a fixture: prepare makes the fixture
@@ -58,7 +58,8 @@ func EnclosedWith(prepare func() (stop func() error, err error), run func() int)
 //
 //	func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 //
-// Call Enclosed first: everything before the call runs again in the enclosure.
+// Call Enclosed first: the program runs three times, and each time it executes what precedes the
+// call.
 func Enclosed(run func() int) int {
 	var code int
 	var err error
@@ -135,7 +136,7 @@ func makeDirectory(work string) (*os.File, error) {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return nil, err
 	}
-	// Another process must not remove a directory before it is locked.
+	// While .sites is locked, no other program removes the new directory, which is not locked yet.
 	lock, err := os.OpenFile(filepath.Join(work, ".sites"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
@@ -196,7 +197,8 @@ func exitCode(err error) (int, error) {
 
 // beInit prepares the namespaces, starts the program in them, and waits for it. Meanwhile it reaps
 // orphans, containerd's shims for example. When process 1 ends, the kernel kills all other
-// processes, except those that wait for a dead FUSE server; therefore it aborts FUSE connections.
+// processes. SIGKILL does not end processes that wait for a dead FUSE server, so beInit aborts all
+// FUSE connections before it returns.
 func beInit() (int, error) {
 	signals := make(chan os.Signal, 8) // first of all: the kernel ignores signals to process 1 without a handler
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -248,10 +250,10 @@ func passSignals(child int, signals <-chan os.Signal) {
 // prepareNamespaces makes mounts private and mounts a new /proc and /run. containerd and runc keep
 // some sockets and states below /run whatever their configuration is.
 func prepareNamespaces() error {
-	// Open it before /run is hidden: an outer enclosure's directory is below /run.
+	// Open WORK before the new /run hides it: inside another enclosure, WORK is below /run.
 	work, err := unix.Open(filepath.Dir(os.Getenv(dirVariable)), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("open the enclosure's directory: %w", err)
+		return fmt.Errorf("open the directory that contains the enclosure's: %w", err)
 	}
 	defer unix.Close(work)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -296,8 +298,8 @@ func removeCgroups(parent string) error {
 	return errors.Join(errs...)
 }
 
-// Work returns the directory with tools/ and images/, which the tests need. It is $LIGHTER_WORK, or
-// work/ in the module of the current directory.
+// Work returns the path of the directory WORK: $LIGHTER_WORK, or work/ in the module of the current
+// directory. Its subdirectories tools/ and images/ have what the tests need.
 func Work() (string, error) {
 	if dir := os.Getenv("LIGHTER_WORK"); dir != "" {
 		return filepath.Abs(dir)

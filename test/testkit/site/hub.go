@@ -23,7 +23,7 @@ type Hub struct {
 	site    *Site
 	address string // the address that it listens on
 	process *process
-	prefix  []string // of command lines that run in the hub's network namespace
+	prefix  []string // starts a command in the hub's network namespace; empty: the enclosure's
 }
 
 // launchHub starts a hub on the registry's side of the link.
@@ -55,8 +55,8 @@ func (s *Site) StartSecondHub(ctx context.Context) (*Hub, error) {
 }
 
 // StartSecondProcess starts a second process of the site's hub on SpareAddress, with the hub's
-// keys. Options.HubArgs name the database and the bucket that both processes use. The caller closes
-// the second process before the site.
+// keys. Options.HubArgs have to name the database and the bucket that both processes use. The
+// caller closes the second process before the site.
 func (s *Site) StartSecondProcess(ctx context.Context) (*Hub, error) {
 	const name = "hub2"
 	if err := copyKeys(s.Hub.Root, filepath.Join(s.Dir, name)); err != nil {
@@ -69,7 +69,7 @@ func (s *Site) StartSecondProcess(ctx context.Context) (*Hub, error) {
 	return h, nil
 }
 
-// copyKeys gives a further process of a hub the keys of all domains.
+// copyKeys copies the keys of all domains from one root directory of a hub to another.
 func copyKeys(from, to string) error {
 	const file = "hub.key"
 	domains, err := filepath.Glob(filepath.Join(from, "domains", "*", file))
@@ -89,10 +89,10 @@ func copyKeys(from, to string) error {
 	return nil
 }
 
-// UseHub makes h the only hub of nodes that are started from now on.
+// UseHub makes h the only hub, and h.Key the pinned key, of nodes that are started from now on.
 func (s *Site) UseHub(h *Hub) { s.options.Hubs, s.options.HubKey = []string{h.URL}, h.Key }
 
-// StartHub starts an empty hub on the machine. It ingests images from the registry over the link.
+// StartHub starts an empty hub on the machine. The hub reads images of the registry over the link.
 func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 	const address = "127.0.0.1:7071"
 	h := &Hub{URL: "http://" + address, Root: filepath.Join(m.site.Dir, name), site: m.site, address: address,
@@ -128,8 +128,8 @@ func (h *Hub) Close() error {
 // Kill kills the hub with SIGKILL, like a crash.
 func (h *Hub) Kill() { h.process.kill() }
 
-// Freeze stops the hub's process until Thaw. To nodes it looks like a network that drops all
-// packets.
+// Freeze stops the hub's process until Thaw. Nodes can still connect, because the kernel accepts
+// connections, but they get no answers.
 func (h *Hub) Freeze() error { return h.process.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Thaw undoes Freeze.

@@ -9,8 +9,8 @@ import (
 )
 
 // Intercept starts an HTTP proxy between nodes and the site's hub. The proxy forwards a request to
-// the hub unless handle answers it. Intercept returns the proxy's URL for Options.Hubs, because it
-// is called before Start. The caller calls end.
+// the hub unless handle answers it. Call Intercept before Start: address is the proxy's URL, for
+// Options.Hubs. The caller calls end, which stops the proxy.
 func Intercept(handle func(w http.ResponseWriter, r *http.Request) (answered bool)) (address string, end func(),
 	err error) {
 	hub, err := url.Parse(HubURL)

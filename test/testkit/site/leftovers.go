@@ -28,8 +28,8 @@ func (s *Site) leftovers() ([]string, error) {
 	return append(left, loops...), errors.Join(err, err2, err3)
 }
 
-// processes lists the processes whose executable is exe (any, if empty) and whose command line
-// contains word.
+// processes lists the other processes whose executable is exe (any, if empty) and whose command
+// line contains word.
 func processes(exe, word string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -76,7 +76,7 @@ func mountsBelow(dir string) ([]string, error) {
 	return mounts, nil
 }
 
-// mountPoint returns the mount point in a line of mountinfo.
+// mountPoint returns the mount point in the fields of a line of mountinfo.
 func mountPoint(fields []string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
 }
@@ -105,7 +105,7 @@ func loopsBelow(dir string) ([]string, error) {
 	var loops []string
 	for _, file := range files {
 		b, err := os.ReadFile(file)
-		if err == nil && strings.HasPrefix(string(b), dir+"/") { // else the device has just been freed
+		if err == nil && strings.HasPrefix(string(b), dir+"/") { // on an error, the device has just been freed
 			loops = append(loops, "loop device of "+strings.TrimSpace(string(b)))
 		}
 	}

@@ -31,8 +31,8 @@ type Machine struct {
 	node       *process
 	peer       *process // the snapshotter of Site.SetPeer
 	containerd *process
-	namespace  string // in containerd; also the name of the containers' cgroup
-	containers atomic.Int64
+	namespace  string       // containerd's namespace; also the name of the cgroup above the containers'
+	containers atomic.Int64 // number of the IDs that were given to containers and to Exec's processes
 }
 
 // newMachine makes the link and the machine's network.
@@ -52,10 +52,10 @@ func (s *Site) newMachine(ctx context.Context) (*Machine, error) {
 }
 
 // inside returns the command line that runs line in the machine's network namespace. `ip netns
-// exec` does not fit: it would hide the mounts of the test's mount namespace.
+// exec` does not fit: it makes a mount namespace, so the test would not see the node's mounts.
 func (m *Machine) inside(line string) string { return insideOf(m.holder, line) }
 
-// start starts the node, then containerd, which would fail without its snapshotter.
+// start starts the node and the peer, and then containerd, which uses them as snapshotters.
 func (m *Machine) start(ctx context.Context) error {
 	if err := os.MkdirAll(m.path("tmp"), 0o755); err != nil {
 		return err
@@ -100,17 +100,17 @@ func (m *Machine) RestartContainerd(ctx context.Context) error {
 	return m.startContainerd(ctx)
 }
 
-// StartNode starts the node, with additional flags: first when the machine starts, and again after
-// StopNode or KillNode.
+// StartNode starts the node again after StopNode or KillNode, with additional flags. Each start of
+// the machine also starts the node.
 func (m *Machine) StartNode(ctx context.Context, more ...string) error {
 	return m.LaunchNode(ctx, Launch{Args: more})
 }
 
-// Launch holds the options of one start of the node. The zero value is the usual start.
+// Launch has the options of one start of the node. The zero value is the usual start.
 type Launch struct {
 	Lighter string     // another binary, for example of an older version
-	Wrap    []string   // a command that executes the node, with its arguments
-	Env     []string   // additional variables
+	Wrap    []string   // a command, with its arguments, that executes the node's command line
+	Env     []string   // additional environment variables
 	Files   []*os.File // inherited files, from descriptor 3 on
 	Args    []string   // additional flags
 }
@@ -146,7 +146,7 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	if err := m.node.await(ctx, dial("unix", m.nodeSocket())); err != nil {
 		return err
 	}
-	return m.node.await(ctx, dial("unix", filepath.Join(m.NodeRoot(), "control.sock"))) // later commands use it
+	return m.node.await(ctx, dial("unix", filepath.Join(m.NodeRoot(), "control.sock"))) // for later commands
 }
 
 // StopNode stops the node with SIGTERM.
@@ -167,7 +167,7 @@ func (m *Machine) NodeRoot() string { return cmp.Or(m.site.options.NodeRoot, m.p
 // NodeLog returns the path of the node's log.
 func (m *Machine) NodeLog() string { return m.node.log }
 
-// Namespace returns containerd's namespace that Ctr uses.
+// Namespace returns the name of the namespace of containerd that Ctr uses.
 func (m *Machine) Namespace() string { return m.namespace }
 
 // ContainerdSocket returns the path of containerd's socket.
@@ -276,9 +276,9 @@ func (m *Machine) Restore(ctx context.Context, name string) error {
 func (m *Machine) kept(name string) string { return filepath.Join(m.site.Dir, "kept", name) }
 
 // Reboot simulates a restart without shutdown: it ends all processes and mounts of the machine,
-// removes its runtime state, and starts it again. Data that was not synced is not lost.
+// removes its runtime state, and starts it again. Unlike a real crash, it loses no unsynced data.
 func (m *Machine) Reboot(ctx context.Context) error {
-	pids, err := filepath.Glob(m.bundle("*") + "/init.pid")
+	pidFiles, err := filepath.Glob(m.bundle("*") + "/init.pid")
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 		return err
 	}
 	victims := append(shims, keepers...)
-	for _, path := range pids {
+	for _, path := range pidFiles {
 		text, err := os.ReadFile(path)
 		pid, malformed := strconv.Atoi(strings.TrimSpace(string(text)))
 		if err := errors.Join(err, malformed); err != nil {
@@ -327,7 +327,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 func (m *Machine) stop(ctx context.Context) error {
 	var errs []error
 	if m.node != nil && m.node.hasEnded() {
-		// No node will take over from its keeper, so waiting readers would hang.
+		// No next node takes over from the keeper. Without Drop, readers would wait forever.
 		errs = append(errs, keeper.Process{Root: m.NodeRoot()}.Drop(ctx))
 	}
 	if m.containerd != nil {

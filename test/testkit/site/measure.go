@@ -20,7 +20,7 @@ import (
 )
 
 // Bytes returns the number of bytes that the machine has received over the link. It includes packet
-// headers as the kernel counts them: once for a large packet that was not segmented.
+// headers, as the kernel counts them: one header for a large packet that was not segmented.
 func (m *Machine) Bytes() (int64, error) {
 	path := fmt.Sprintf("/proc/%d/net/dev", m.holder.pid())
 	text, err := os.ReadFile(path)
@@ -61,18 +61,19 @@ func (s *Site) ResetPeaks() error {
 }
 
 func memoryOf(p *process) (Memory, error) {
-	fields, err := kilobytes(fmt.Sprintf("/proc/%d/status", p.pid()))
+	fields, err := memoryFields(fmt.Sprintf("/proc/%d/status", p.pid()))
 	return Memory{Now: fields["VmRSS"], Most: fields["VmHWM"]}, err
 }
 
 // PageCache returns the size of the whole host's page cache, in bytes, without tmpfs.
 func PageCache() (int64, error) {
-	fields, err := kilobytes("/proc/meminfo")
+	fields, err := memoryFields("/proc/meminfo")
 	return fields["Cached"] + fields["Buffers"] - fields["Shmem"], err
 }
 
-// kilobytes reads a file with lines like "Name: 12 kB"; it returns the values in bytes.
-func kilobytes(path string) (map[string]int64, error) {
+// memoryFields reads a file of /proc with lines like "Name: 12 kB". It returns the values in
+// bytes.
+func memoryFields(path string) (map[string]int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -103,8 +104,8 @@ func (m *Machine) NodeStatus(ctx context.Context, into any) error {
 	return err
 }
 
-// NodeProfile returns a profile of the node, by its name below /debug/pprof/:
-// "heap", "goroutine?debug=1", "profile?seconds=5".
+// NodeProfile returns a profile of the node. name is a path below /debug/pprof/, for example
+// "heap", "goroutine?debug=1" or "profile?seconds=5".
 func (m *Machine) NodeProfile(ctx context.Context, name string) ([]byte, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", control.Socket(m.NodeRoot()))

@@ -40,7 +40,7 @@ func (s *Site) newNetwork(ctx context.Context, name string) (*process, error) {
 // networkOf returns the path of a process's network namespace.
 func networkOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
-// insideOf returns the command line that runs line in the namespace that holder holds.
+// insideOf returns the command line that runs line in the network namespace that holder holds.
 func insideOf(holder *process, line string) string {
 	return "nsenter --net=" + networkOf(holder.pid()) + " " + line
 }
@@ -67,8 +67,8 @@ func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 		lines = append(lines, fmt.Sprintf("ip link set %s netns %d", here, s.router.pid()),
 			"ip addr add "+HubIP+"/32 dev lo")
 	}
-	lines = append(lines, s.farEnd("ip link set "+here+" addrgenmode none"),
-		s.farEnd("ip addr add "+HubIP+"/30 dev "+here), s.farEnd("ip link set "+here+" up"))
+	lines = append(lines, s.hubSide("ip link set "+here+" addrgenmode none"),
+		s.hubSide("ip addr add "+HubIP+"/30 dev "+here), s.hubSide("ip link set "+here+" up"))
 	if err := errors.Join(s.commands(ctx, lines...), s.shape(ctx, m, s.options.Link)); err != nil ||
 		!s.options.Delayed {
 		return err
@@ -84,11 +84,12 @@ func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 	return nil
 }
 
-// linkName returns the interface's name at the far end of the link.
+// linkName returns the name of the link's interface on the hub's side.
 func (s *Site) linkName() string { return "lighter" + filepath.Base(s.Dir) }
 
-// farEnd returns the command line that runs line in the namespace of the link's far end.
-func (s *Site) farEnd(line string) string {
+// hubSide returns the command line that runs line in the network namespace of the link's interface
+// on the hub's side.
+func (s *Site) hubSide(line string) string {
 	if s.router == nil {
 		return line
 	}
@@ -101,11 +102,12 @@ func (s *Site) shape(ctx context.Context, m *Machine, rate string) error {
 	if err != nil {
 		return err
 	}
-	// The burst of 128 KiB has room for the 64 KB that the kernel sends at once. A much larger one
-	// would make short transfers faster than the link. The limit is a queue of 25 ms, or 256 KiB if
-	// that is more: enough for TCP to keep the link busy without loss.
+	// The burst of 128 KiB has room for the 64 KB that the kernel sends at once. A much larger
+	// burst would make short transfers faster than the link. The queue is limited to the bytes that
+	// the link sends in 25 ms, or to 256 KiB if that is more: enough for TCP to keep the link busy
+	// without loss.
 	shape := fmt.Sprintf(" root tbf rate %s burst 128k limit %d", rate, max(int64(256<<10), bits/8/40))
-	return s.commands(ctx, s.farEnd("tc qdisc replace dev "+s.linkName()+shape),
+	return s.commands(ctx, s.hubSide("tc qdisc replace dev "+s.linkName()+shape),
 		m.inside("tc qdisc replace dev eth0"+shape))
 }
 

@@ -20,7 +20,8 @@ type Peer struct {
 	Exports      map[string]string // of the proxy plugin, in addition to root
 }
 
-// SetPeer makes the machine run this snapshotter, too, from its next Wipe on; nil: none.
+// SetPeer makes the machine run this snapshotter, too, from its next start on, by Wipe for example;
+// nil: none.
 func (s *Site) SetPeer(p *Peer) { s.peer = p }
 
 func (m *Machine) peerSocket() string { return m.path("peer.sock") }

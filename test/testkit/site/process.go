@@ -29,11 +29,12 @@ type process struct {
 	err   error         // from Wait; set before ended is closed
 }
 
-// startProcess starts argv[0] with its output in DIR/logs/NAME.log.
+// startProcess starts argv[0]. Its output goes to logs/NAME.log in the site's directory.
 func (s *Site) startProcess(name string, argv []string, env ...string) (*process, error) {
 	return s.startProcessWith(name, argv, env, nil)
 }
 
+// startProcessWith does what startProcess does, with inherited files, from descriptor 3 on.
 func (s *Site) startProcessWith(name string, argv, env []string, files []*os.File) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), log: filepath.Join(s.Dir, "logs", name+".log"),
 		ended: make(chan struct{})}
@@ -45,7 +46,7 @@ func (s *Site) startProcessWith(name string, argv, env []string, files []*os.Fil
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = log, log, files
 	p.cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
 	p.cmd.Env = append(p.cmd.Env, env...)
-	// Ctrl-C in the terminal signals only the test, which then stops the processes in order.
+	// In a process group of its own, the process gets no signal on Ctrl-C in the terminal.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -115,14 +116,14 @@ func (p *process) kill() {
 
 // tail returns the end of the process's log, for error messages.
 func (p *process) tail() string {
-	const enough = 2000
+	const maxTail = 2000 // bytes
 	file, err := os.Open(p.log)
 	if err != nil {
 		return err.Error()
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > enough {
-		_, _ = file.Seek(-enough, io.SeekEnd) // if it fails, the whole log is returned
+	if info, err := file.Stat(); err == nil && info.Size() > maxTail {
+		_, _ = file.Seek(-maxTail, io.SeekEnd) // if it fails, the whole log is returned
 	}
 	b, err := io.ReadAll(file)
 	if err != nil {

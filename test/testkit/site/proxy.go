@@ -16,9 +16,9 @@ const (
 
 // Proxy is a running HTTP proxy in front of hubs: nginx.
 type Proxy struct {
-	// Log is the path of the proxy's access log. A line has the request's method, path, status and
-	// length, the addresses of the hubs that were asked, and what the cache did: HIT, MISS, or - if
-	// it was not used.
+	// Log is the path of the proxy's access log. A line has the request's method and path, the
+	// answer's status and length, the addresses of the hubs that were asked, and the state of the
+	// cache: HIT or MISS, for example, or - if the cache was not used.
 	Log string
 
 	process *process

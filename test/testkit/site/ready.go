@@ -28,12 +28,12 @@ type Ready struct {
 type Ran struct {
 	Create     time.Duration // ctr containers create
 	Ready      time.Duration // from ctr tasks start until the container is ready
-	Start      time.Duration // from ctr tasks start until the end of the process
+	Start      time.Duration // from ctr tasks start until the end of the process; see RunUntil
 	ReadyBytes int64         // Machine.Bytes when the container was ready
-	Output     string        // standard output; with a Ready condition, standard error as well
+	Output     string        // standard output; with a Ready condition, the first 64 KiB of both outputs
 }
 
-// Total is the time that a user waits for the container.
+// Total is the sum of Create and Start.
 func (r Ran) Total() time.Duration { return r.Create + r.Start }
 
 // Run creates a container of a pulled image, runs argv in it to its end, and removes it.
@@ -41,8 +41,8 @@ func (m *Machine) Run(ctx context.Context, snapshotter, ref string, argv ...stri
 	return m.RunUntil(ctx, Ready{}, snapshotter, ref, argv...)
 }
 
-// RunUntil does what Run does, for a process that does not end by itself. It kills the container
-// once it is ready.
+// RunUntil does what Run does, for a process that does not end by itself. It kills the container's
+// process once the container is ready.
 func (m *Machine) RunUntil(ctx context.Context, ready Ready, snapshotter, ref string, argv ...string) (Ran, error) {
 	id := m.nextContainer()
 	var r Ran
@@ -126,11 +126,11 @@ func (w *watch) ready() { w.once.Do(func() { close(w.readied) }) }
 
 // lines reads a container's output to its end. The container is ready if a line matches wanted.
 func (w *watch) lines(from io.Reader, wanted *regexp.Regexp) {
-	const enough = 64 << 10
+	const maxText = 64 << 10 // bytes
 	lines := bufio.NewReader(from)
 	for {
 		line, err := lines.ReadString('\n')
-		if w.text.Len() < enough {
+		if w.text.Len() < maxText {
 			w.text.WriteString(line)
 		}
 		if wanted != nil && wanted.MatchString(strings.TrimRight(line, "\r\n")) {

@@ -18,8 +18,8 @@ import (
 // are the same in every enclosure.
 const HubIP = "10.64.0.1"
 
-// SpareAddress is a second address on the hub's side of the link. Only the hub of StartSecondHub
-// listens there.
+// SpareAddress is a second address on the hub's side of the link. The hubs of StartSecondHub and
+// StartSecondProcess listen there.
 const SpareAddress = HubIP + ":" + secondHubPort
 
 const (
@@ -42,8 +42,8 @@ type Options struct {
 	Node     string   // another binary for the node; empty: Lighter
 	Hubs     []string // URLs of the node's hubs; empty: the site's hub
 	HubKey   string   // the key that the node pins; empty: the hub's
-	// Domain is the hub's domain that the node, and commands against the hub, use; empty: the
-	// default one. Options.HubArgs configure it.
+	// Domain is the hub's domain that the node and Hub.Lighter use; empty: the domain default.
+	// HubArgs have to configure any other domain.
 	Domain string
 	// Unlabelled leaves containerd's remote snapshot annotations switched off, as they are by
 	// default. The node then runs with trust = "chain".
@@ -71,10 +71,10 @@ type Site struct {
 	tools    string
 	path     []string // directories that are searched for programs before $PATH
 	registry *process
-	// holds the network namespace of the link's far end; nil: the link ends in the enclosure's
-	// namespace
+	// router holds the network namespace of the link's end on the hub's side. If router is nil, the
+	// link ends in the enclosure's namespace.
 	router *process
-	proxy  *link.Proxy // the proxy in the router's namespace
+	proxy  *link.Proxy // listens in the router's namespace; nil without Options.Delayed
 	peer   *Peer       // see SetPeer
 }
 
@@ -168,7 +168,7 @@ http: {addr: %q}
 		return err
 	}
 	var err error
-	// Without this variable, the registry tries to connect to a collector of OpenTelemetry.
+	// Without this variable, the registry tries to connect to an OpenTelemetry collector.
 	s.registry, err = s.startProcess("registry", []string{filepath.Join(s.tools, "registry"), "serve", config},
 		"OTEL_TRACES_EXPORTER=none")
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(Enclosed(m.Run)) }
 
+// startOverlay starts a site without hub and node. Its registry has the image base.
 func startOverlay(t *testing.T) *Site {
 	t.Helper()
 	s, err := Start(t.Context(), Options{})
@@ -42,6 +43,7 @@ func startOverlay(t *testing.T) *Site {
 	return s
 }
 
+// pull pulls base, and returns the number of bytes that the machine has received meanwhile.
 func pull(t *testing.T, m *Machine) int64 {
 	t.Helper()
 	before, err := m.Bytes()
@@ -58,6 +60,8 @@ func pull(t *testing.T, m *Machine) int64 {
 	return after - before
 }
 
+// A machine runs containers of a pulled image. Wipe and Keep empty the machine's disk, and Restore
+// brings back the disk that Keep saved.
 func TestRunWipeKeepAndRestore(t *testing.T) {
 	s := startOverlay(t)
 	whole := pull(t, s.Machine)
@@ -105,7 +109,8 @@ func TestRunWipeKeepAndRestore(t *testing.T) {
 	}
 }
 
-// startedVariable is set in the child process that a test below starts.
+// startedVariable is set in the child processes that the tests below start: the child enters an
+// enclosure and runs the same test.
 const startedVariable = "LIGHTER_SITE_TEST_KILLED"
 
 func TestKilledEnclosureLeavesNothing(t *testing.T) {
@@ -144,7 +149,7 @@ func TestKilledEnclosureLeavesNothing(t *testing.T) {
 	_ = cmd.Wait() // always an error after SIGKILL
 	awaitNothing(t, dir)
 
-	// The next enclosure removes its directory.
+	// The next enclosure removes the killed enclosure's directory.
 	made, err := makeDirectory(filepath.Dir(dir))
 	if err != nil {
 		t.Fatal(err)
@@ -157,8 +162,8 @@ func TestKilledEnclosureLeavesNothing(t *testing.T) {
 	}
 }
 
-// A dead program whose thread waits for its own FUSE server does not prevent the end of the
-// enclosure.
+// A program ends while one of its threads waits for the program's own FUSE server. Its enclosure
+// ends, too, with the program's exit code.
 func TestProgramWaitingForItself(t *testing.T) {
 	const status = 7
 	if os.Getenv(startedVariable) != "" {
@@ -223,9 +228,10 @@ func awaitNothing(t *testing.T, dir string) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("left behind: %s", strings.Join(left, "; "))
+	t.Errorf("the killed enclosure has left behind: %s", strings.Join(left, "; "))
 }
 
+// leftovers lists the processes and mounts of a running site.
 func TestLeftovers(t *testing.T) {
 	s := startOverlay(t)
 	left, err := s.leftovers()

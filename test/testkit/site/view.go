@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// View mounts the lower layers of the container's root again, without its writable layer. dir must
-// be empty. The caller calls unmount.
+// View mounts the lower layers of the container's root again, without its writable layer. The mount
+// point, root, is made in dir, which must be empty. The caller calls unmount.
 func (c *Container) View(dir string) (root string, unmount func() error, err error) {
 	lower, err := lowerOf(c.Root)
 	if err != nil {

@@ -26,7 +26,7 @@ type Web struct {
 }
 
 // StartWeb starts a web server. It serves files as text/html, except .gif and .jpg, and compresses
-// them if the client accepts that. The machine does not reach it if Options.Delayed is set. The
+// them if the client accepts gzip. The machine does not reach it if Options.Delayed is set. The
 // caller closes it.
 func (s *Site) StartWeb(ctx context.Context) (*Web, error) {
 	dir := filepath.Join(s.Dir, "web")
@@ -48,7 +48,7 @@ func (s *Site) StartWeb(ctx context.Context) (*Web, error) {
 }
 
 // startNginx starts nginx with its files in a directory, and waits until it listens at the address.
-// http is its configuration of HTTP.
+// http has the directives of the http block of nginx's configuration.
 func (s *Site) startNginx(ctx context.Context, name, dir, http, address string) (*process, error) {
 	config := filepath.Join(dir, "nginx.conf")
 	text := fmt.Sprintf(`daemon off;

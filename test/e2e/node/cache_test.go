@@ -20,12 +20,12 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// cache runs a cache command and decodes its JSON output.
+// cache runs a command of `lighter cache` and decodes its JSON output.
 func cache[T any](t *testing.T, d *daemon, args ...string) (answer T) {
 	t.Helper()
 	out := run(t, append(append([]string{"cache"}, args...), "--root", d.root, "--json")...)
 	if out.code != 0 {
-		t.Fatalf("%s: %s", out.line, out.stderr)
+		t.Fatalf("%s: exit code %d, want 0: %s", out.line, out.code, out.stderr)
 	}
 	if err := json.Unmarshal([]byte(out.stdout), &answer); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,9 @@ func cache[T any](t *testing.T, d *daemon, args ...string) (answer T) {
 	return answer
 }
 
-// The cache commands (pin, unpin, evict, prune, scrub) accept each name of an image.
+// The cache commands (pin, unpin, evict, prune, scrub) accept each name of an image: its reference,
+// its chain, its tree, and the first digits of the tree. Pinned chunks are not pruned, and pins
+// last across a restart. scrub finds damaged chunks, and readers then get fetched ones.
 func TestCacheCommands(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, both := t.TempDir(), t.TempDir()
@@ -50,24 +52,24 @@ func TestCacheCommands(t *testing.T) {
 	pinned := cache[imagecache.Status](t, d, "pin", "tools:1")
 	if len(pinned.Pins) != 1 || pinned.Pins[0].Label != "tools:1" || pinned.Pins[0].Bytes < int64(len(large)) ||
 		pinned.Pins[0].Cached > 0 {
-		t.Errorf("pins: %+v", pinned.Pins)
+		t.Errorf("pins: %+v, want tools:1 with at least %d bytes, none of them cached", pinned.Pins, len(large))
 	}
 	pinned = cache[imagecache.Status](t, d, "pin", "--fetch", tools.Chain)
 	if len(pinned.Pins) != 1 || pinned.Pins[0].Cached != pinned.Pins[0].Bytes {
-		t.Errorf("fetched: %+v", pinned.Pins)
+		t.Errorf("pins after pin --fetch: %+v, want one with all bytes cached", pinned.Pins)
 	}
 	id := pinned.Pins[0].ID
 	if fetched := status(t, d.root).Fetched; fetched.Bytes < int64(len(large)) {
-		t.Errorf("fetched %+v", fetched)
+		t.Errorf("fetched %+v, want at least %d bytes", fetched, len(large))
 	}
 	pruned := cache[imagecache.Freed](t, d, "prune")
 	if pruned.Pins[0].Cached != pruned.Pins[0].Bytes {
-		t.Errorf("pruned %+v", pruned)
+		t.Errorf("after prune: %+v, want all pinned bytes cached", pruned)
 	}
 	d.end(syscall.SIGKILL)
 	d.start()
 	if pins := cache[imagecache.Status](t, d).Pins; len(pins) != 1 || pins[0] != pinned.Pins[0] {
-		t.Errorf("after a restart: %+v", pins)
+		t.Errorf("pins after a restart: %+v, want %+v", pins, pinned.Pins[:1])
 	}
 	text := run(t, "cache", "--root", d.root).good()
 	for _, word := range []string{"pinned", "tools:1", id.Short()} {
@@ -75,19 +77,19 @@ func TestCacheCommands(t *testing.T) {
 			t.Errorf("the output of cache does not contain %q: %s", word, text)
 		}
 	}
-	// The first 12 digits of the ID name an image, the last 12 do not.
+	// The first 12 digits of a tree ID name an image, the last 12 do not.
 	run(t, "cache", "unpin", "--root", d.root, id.String()[52:]).bad(1, "tools:1")
 	if left := cache[imagecache.Status](t, d, "unpin", id.Short()); len(left.Pins) > 0 {
-		t.Errorf("unpinned: %+v", left.Pins)
+		t.Errorf("pins after unpin: %+v, want none", left.Pins)
 	}
-	// The other image also has the large file, so evicting this one frees almost nothing.
+	// The mounted image both:1 has the same large file, so evicting tools:1 frees almost nothing.
 	if freed := cache[imagecache.Freed](t, d, "evict", id.String()); freed.Freed.Chunks > 3 ||
 		freed.Used < int64(len(large)) {
-		t.Errorf("freed %+v", freed)
+		t.Errorf("evict with a shared file: %+v, want at most 3 chunks freed, %d bytes used", freed, len(large))
 	}
 	run(t, "unmount", "--root", d.root, both).good()
 	if freed := cache[imagecache.Freed](t, d, "evict", "tools:1"); freed.Freed.Bytes < int64(len(large)) {
-		t.Errorf("freed %+v", freed)
+		t.Errorf("evict: %+v, want at least %d bytes freed", freed, len(large))
 	}
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
@@ -95,7 +97,7 @@ func TestCacheCommands(t *testing.T) {
 	shows(t, dir)
 	scrubbed := cache[imagecache.Scrubbed](t, d, "scrub")
 	if scrubbed.Found.Bytes < int64(len(large)) || scrubbed.Found.Damaged > 0 {
-		t.Errorf("scrubbed %+v", scrubbed)
+		t.Errorf("scrub: %+v, want at least %d bytes read and none damaged", scrubbed, len(large))
 	}
 	segments, _ := filepath.Glob(filepath.Join(d.root, "cache/*.segment"))
 	for _, segment := range segments {
@@ -103,19 +105,19 @@ func TestCacheCommands(t *testing.T) {
 	}
 	if scrubbed := cache[imagecache.Scrubbed](t, d, "scrub"); scrubbed.Found.Damaged == 0 ||
 		scrubbed.Damaged != scrubbed.Found.Damaged {
-		t.Errorf("scrubbed %+v", scrubbed)
+		t.Errorf("scrub after bits were flipped: %+v, want damaged chunks, counted also in the status", scrubbed)
 	}
 	shows(t, dir)
 	for _, out := range []string{run(t, "cache", "prune", "--root", d.root).good(),
 		run(t, "cache", "scrub", "--root", d.root).good()} {
 		if !strings.Contains(out, "freed") && !strings.Contains(out, "verified") {
-			t.Errorf("printed %q", out)
+			t.Errorf("prune or scrub printed %q, want freed or verified", out)
 		}
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// flipEvery flips a bit of a file every few bytes.
+// flipEvery flips one bit in each run of every bytes of a file.
 func flipEvery(t *testing.T, path string, every int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -140,7 +142,7 @@ func flipEvery(t *testing.T, path string, every int64) {
 }
 
 // The disk of the cache fails in several ways while a tree is mounted. Readers of the tree see no
-// error. The status shows flipped bits, cut files and a full disk.
+// error. The status shows flipped bits, truncated files and a full disk.
 func TestDiskFailsUnderAMount(t *testing.T) {
 	d := &daemon{t: t, root: newRoot(t)}
 	disk := filepath.Join(d.root, "cache")
@@ -171,7 +173,7 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 		return cache[imagecache.Status](t, d)
 	}
 	s := reread()
-	check("what was read", s.Used > int64(len(large)))
+	check("the bytes that were read", s.Used > int64(len(large)))
 
 	segments, _ := filepath.Glob(filepath.Join(disk, "*.segment"))
 	for _, segment := range segments {
@@ -185,8 +187,8 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cut := reread()
-	check("cut files", cut.Damaged > s.Damaged)
+	truncated := reread()
+	check("truncated files", truncated.Damaged > s.Damaged)
 
 	cache[imagecache.Freed](t, d, "prune")
 	out, _ := exec.Command("dd", "if=/dev/zero", "of="+filepath.Join(disk, "full"), "bs=64k").CombinedOutput()
@@ -199,6 +201,7 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	// ext4 makes itself read-only after an error.
 	device, err := exec.Command("findmnt", "-no", "SOURCE", disk).Output()
 	if err != nil {
 		t.Fatal(err)
@@ -210,20 +213,21 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	s = reread()
 	reread()
 
+	// ext4 is shut down: each operation fails.
 	f, err := os.Open(disk)
 	if err != nil {
 		t.Fatal(err)
 	}
-	how := uint32(2)                                                // EXT4_GOING_FLAGS_NOLOGFLUSH
+	flags := uint32(2)                                              // EXT4_GOING_FLAGS_NOLOGFLUSH
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0x8004587d, /* EXT4_IOC_SHUTDOWN */
-		uintptr(unsafe.Pointer(&how)))
+		uintptr(unsafe.Pointer(&flags)))
 	f.Close()
 	if errno != 0 {
-		t.Fatal(errno)
+		t.Fatalf("shut ext4 down: %v", errno)
 	}
 	reread()
 
-	// The disk disappears under the node.
+	// The disk is unmounted under the node.
 	if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
@@ -231,8 +235,8 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// The disk of the cache fails reads, like a disk with bad sectors. Later the cache cannot be
-// opened.
+// The disk of the cache fails reads, like a disk with bad sectors. Later a new node cannot open the
+// cache. Both times, readers get the right bytes and the status shows the failure.
 func TestBadSectors(t *testing.T) {
 	root := newRoot(t)
 	dir, disk := t.TempDir(), filepath.Join(root, "cache")
@@ -256,7 +260,7 @@ func TestBadSectors(t *testing.T) {
 		faulty.Fail(0, faultfs.Read)
 	}
 	if s := cache[imagecache.Status](t, d); s.Unread == 0 || s.Damaged > 0 {
-		t.Errorf("the status does not show the failure: %+v", s)
+		t.Errorf("cache: %+v, want failed reads and no damage", s)
 	}
 	faulty.Fail(unix.EROFS, faultfs.Open)
 	d.end(syscall.SIGTERM)
@@ -266,19 +270,19 @@ func TestBadSectors(t *testing.T) {
 	}
 	shows(t, dir)
 	if s := cache[imagecache.Status](t, d); !strings.Contains(s.Absent, "read-only") {
-		t.Errorf("the status does not show that there is no cache: %+v", s)
+		t.Errorf("cache: %+v, want absent because the disk is read-only", s)
 	}
 	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "cache off: there is no cache") ||
 		!strings.Contains(d.said(), "without a cache") {
-		t.Errorf("printed %q", out)
+		t.Errorf("without a cache, cache printed %q; the node's log:\n%s", out, d.said())
 	}
 	run(t, "cache", "pin", "--root", d.root, "tools:1").bad(1, "no cache")
 	faulty.Fail(0, faultfs.Open)
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// The disk of the cache hangs, for reads and then for writes. Containers read from the hub, and the
-// node still ends on SIGTERM.
+// The disk of the cache hangs. Reads do not wait for it, but get their bytes from the hub. When the
+// disk answers again, the cache is read again.
 func TestDiskHangsUnderAMount(t *testing.T) {
 	root := newRoot(t)
 	dir, disk := t.TempDir(), filepath.Join(root, "cache")
@@ -291,7 +295,7 @@ func TestDiskHangsUnderAMount(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = hanging.Close(disk) })
 	d := startNode(t, root, "--address", "", "--cache-size", "64MiB")
-	t.Cleanup(hanging.Release) // before the node is stopped
+	t.Cleanup(hanging.Release) // runs before the cleanup that stops the node
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
 	shows(t, dir)
 	hanging.Hang("", faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink)
@@ -300,13 +304,13 @@ func TestDiskHangsUnderAMount(t *testing.T) {
 	}
 	shows(t, dir)
 	if hanging.Hanging(faultfs.Read) == 0 {
-		t.Error("the read waited for the disk")
+		t.Error("no read of the disk hangs, want one that the answered reader did not wait for")
 	}
 	if s := status(t, d.root).Cache; s.Hung == 0 || s.Damaged+s.Unread > 0 {
-		t.Errorf("the status does not show the failure: %+v", s)
+		t.Errorf("cache: %+v, want unanswered operations, no damage and no failed reads", s)
 	}
 	hanging.Release()
-	eventually(t, "a new attempt to read the disk", func() bool {
+	eventually(t, "a cache that uses its disk", func() bool {
 		s := status(t, d.root).Cache
 		return s.Off() == ""
 	})
@@ -316,7 +320,7 @@ func TestDiskHangsUnderAMount(t *testing.T) {
 	}
 	shows(t, dir)
 	if s := status(t, d.root).Cache; s.Hits == hits {
-		t.Errorf("the cache is not read again: %+v", s)
+		t.Errorf("cache: %+v, want more than %d hits", s, hits)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }

@@ -37,6 +37,7 @@ func localFiles(t *testing.T, root string) []string {
 	return found
 }
 
+// awaitLocal waits for the only local device below the node's root, and returns its path.
 func awaitLocal(t *testing.T, d *daemon) (device string) {
 	t.Helper()
 	eventually(t, "a local device", func() bool {
@@ -49,8 +50,8 @@ func awaitLocal(t *testing.T, d *daemon) (device string) {
 	return device
 }
 
-// A mounted image is fetched completely: within the schedule, no faster than the rate. After a kill
-// the fetch continues where it was.
+// A mounted image is fetched completely: within the schedule, and no faster than the rate. After a
+// kill, the next node fetches only what is missing.
 func TestImageIsCompleted(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "", "--complete", "--complete-rate", "2MiB", "--complete-schedule",
 		window(3))
@@ -61,21 +62,21 @@ func TestImageIsCompleted(t *testing.T) {
 			"schedule")
 	})
 	if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "waits: the schedule is") {
-		t.Errorf("the status:\n%s", text)
+		t.Errorf("the status does not say that the completion waits for the schedule:\n%s", text)
 	}
 	if s := status(t, d.root); s.Fetched.Requests > 0 || s.Cache.Chunks > 0 {
-		t.Errorf("fetched outside of the schedule: %+v", s.Fetched)
+		t.Errorf("fetched outside of the schedule: %+v, want nothing", s.Fetched)
 	}
 	d.end(syscall.SIGKILL)
 
 	d.args[len(d.args)-1] = window(-1)
-	open := d.args
-	d.args = append(slices.Clone(open), "--hub", "http://127.0.0.1:9") // no hub listens there
+	inSchedule := d.args
+	d.args = append(slices.Clone(inSchedule), "--hub", "http://127.0.0.1:9") // no hub listens there
 	d.start()
 	eventually(t, "a failure of the completion", func() bool { return status(t, d.root).Completion.Failed != "" })
 	d.end(syscall.SIGKILL)
 
-	d.args = open
+	d.args = inSchedule
 	begun := time.Now()
 	d.start()
 	eventually(t, "a part of the image", func() bool { return status(t, d.root).Completion.Fetched > 1<<20 })
@@ -87,32 +88,32 @@ func TestImageIsCompleted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		here := images[0].Content
-		return s.Fetched > 0 && here.CachedBytes == here.Bytes && here.Bytes >= int64(len(large))
+		content := images[0].Content
+		return s.Fetched > 0 && content.CachedBytes == content.Bytes && content.Bytes >= int64(len(large))
 	}
 	eventually(t, "the whole image", whole)
 	if took := time.Since(begun); took < 1500*time.Millisecond { // 5 MiB at 2 MiB/s, minus the burst
-		t.Errorf("the image was complete after %s, faster than the rate", took)
+		t.Errorf("the image was complete after %s, want at least 1.5s at this rate", took)
 	}
 	if again := status(t, d.root).Completion.Fetched; again > int64(len(large))-1<<19 {
-		t.Errorf("fetched %d bytes after the kill, want only missing ones", again)
+		t.Errorf("fetched %d bytes after the kill, want at most the missing %d", again, len(large)-1<<19)
 	}
 	if left := localFiles(t, d.root); len(left) > 0 {
-		t.Errorf("local devices without --local-device: %v", left)
+		t.Errorf("local devices without --local-device: %v, want none", left)
 	}
 	d.end(syscall.SIGKILL)
-	d.args = append(d.args, "--local-device") // the local device shows that the node has checked the image
+	d.args = append(d.args, "--local-device") // it is made after the node has checked that the image is complete
 	d.start()
 	awaitLocal(t, d)
 	if s := status(t, d.root); s.Fetched.Requests > 0 {
-		t.Errorf("fetched although all chunks are cached: %+v", s.Fetched)
+		t.Errorf("fetched although all chunks are cached: %+v, want nothing", s.Fetched)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
 // Once an image is completely cached, its next mount reads a local device and works without a node.
-// The next node uses the local device, too. The scrub detects a flipped bit in it, and mounts then
-// read the node's device again.
+// The next node uses the local device, too. While a start is recorded, a new mount reads the node's
+// device. So does a new mount after the scrub has found flipped bits in the local device.
 func TestLocalDevice(t *testing.T) {
 	for _, mode := range []string{"file", "loop"} {
 		t.Run(mode, func(t *testing.T) {
@@ -121,23 +122,23 @@ func TestLocalDevice(t *testing.T) {
 			run(t, "mount", "--root", d.root, "tools:1", served).good()
 			device := awaitLocal(t, d)
 			if m := status(t, d.root).Mounts[0]; m.Local {
-				t.Errorf("before a new mount: %+v", m)
+				t.Errorf("the mount from before the local device: %+v, want one of the node's device", m)
 			}
 			run(t, "mount", "--root", d.root, "tools:1", local).good()
-			faults := status(t, d.root).Mounts[0]
-			if !faults.Local || string(faults.Mode) != mode {
-				t.Errorf("after a new mount: %+v", faults)
+			before := status(t, d.root).Mounts[0]
+			if !before.Local || string(before.Mode) != mode {
+				t.Errorf("a new mount: %+v, want one of the local device with mode %s", before, mode)
 			}
 			if err := site.DropCaches(); err != nil {
 				t.Fatal(err)
 			}
 			shows(t, local)
-			if m := status(t, d.root).Mounts[0]; m.Device.Faults != faults.Device.Faults {
-				t.Errorf("reads of the local device caused %d faults, want none", m.Device.Faults-faults.Device.Faults)
+			if m := status(t, d.root).Mounts[0]; m.Device.Faults != before.Device.Faults {
+				t.Errorf("reads of the local device caused %d faults, want none", m.Device.Faults-before.Device.Faults)
 			}
 			if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "mode local") ||
 				!strings.Contains(text, "without the node") {
-				t.Errorf("the status:\n%s", text)
+				t.Errorf("the status does not say that the mount reads a local device:\n%s", text)
 			}
 			shows(t, served)
 
@@ -150,7 +151,7 @@ func TestLocalDevice(t *testing.T) {
 				func() bool { return !status(t, d.root).Mounts[0].Local })
 			run(t, "mount", "--root", d.root, "tools:1", again).good()
 			if m := status(t, d.root).Mounts[0]; m.Local {
-				t.Errorf("a mount during a recording: %+v", m)
+				t.Errorf("a mount during a recording: %+v, want one of the node's device", m)
 			}
 			run(t, "unmount", "--root", d.root, again).good()
 			stop()
@@ -164,7 +165,7 @@ func TestLocalDevice(t *testing.T) {
 			d.end(syscall.SIGKILL)
 			d.start()
 			if m := status(t, d.root).Mounts[0]; !m.Local {
-				t.Errorf("after a takeover: %+v", m)
+				t.Errorf("after a takeover: %+v, want a mount of the local device", m)
 			}
 			d.lose()
 			if err := site.DropCaches(); err != nil {
@@ -173,7 +174,7 @@ func TestLocalDevice(t *testing.T) {
 			shows(t, local)
 			d.start()
 			if m := status(t, d.root).Mounts[0]; !m.Local {
-				t.Errorf("after a restart: %+v", m)
+				t.Errorf("after a restart: %+v, want a mount of the local device", m)
 			}
 
 			flipEvery(t, device, 3<<20)
@@ -181,7 +182,8 @@ func TestLocalDevice(t *testing.T) {
 			s := status(t, d.root)
 			if found.Files != 1 || len(localFiles(t, d.root)) > 1 || len(s.Lost) != 1 ||
 				!strings.Contains(s.Lost[0].Cause, "wrong bytes") {
-				t.Errorf("found damage %+v, lost %+v, local files %v", found, s.Lost, localFiles(t, d.root))
+				t.Errorf("the scrub found %+v, lost %+v, local devices %v; want one damaged file, one lost tree",
+					found, s.Lost, localFiles(t, d.root))
 			}
 			run(t, "mount", "--root", d.root, "tools:1", again).good()
 			if err := site.DropCaches(); err != nil {
@@ -192,14 +194,14 @@ func TestLocalDevice(t *testing.T) {
 				run(t, "unmount", "--root", d.root, dir).good()
 			}
 			if left := localFiles(t, d.root); len(left) > 0 {
-				t.Errorf("left: %v", left)
+				t.Errorf("local devices of an unmounted image: %v, want none", left)
 			}
 		})
 	}
 }
 
-// A node that is killed while it writes a local device, or that runs out of disk space, removes the
-// unfinished file, and writes the device later.
+// A node is killed while it writes a local device, and the next node has no space to write it. That
+// node removes the unfinished file. A later node writes the local device.
 func TestLocalDeviceIsNotFinished(t *testing.T) {
 	root := newRoot(t)
 	if err := os.MkdirAll(root, 0o700); err != nil {
@@ -221,31 +223,31 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	if err != nil || len(trees) != 1 {
 		t.Fatal(trees, err)
 	}
-	fresh, whole := filepath.Join(trees[0], "local.new"), filepath.Join(trees[0], "local")
-	is := func(path string) bool { _, err := os.Stat(path); return err == nil }
+	unfinished, finished := filepath.Join(trees[0], "local.new"), filepath.Join(trees[0], "local")
+	exists := func(path string) bool { _, err := os.Stat(path); return err == nil }
 	d.args = append(d.args, "--local-device")
 	killed := false
 	for range 20 {
 		d.start()
-		// without a pause, to catch the short moment
-		for end := time.Now().Add(time.Minute); !is(fresh) && !is(whole); {
+		// The loop has no pause, because the unfinished file exists only for a short time.
+		for end := time.Now().Add(time.Minute); !exists(unfinished) && !exists(finished); {
 			if time.Now().After(end) {
-				t.Fatalf("no local device was started: %s", d.said())
+				t.Fatalf("the node has not begun a local device within a minute: %s", d.said())
 			}
 		}
 		d.end(syscall.SIGKILL)
-		if killed = is(fresh); killed {
+		if killed = exists(unfinished); killed {
 			break
 		}
-		if err := os.RemoveAll(whole); err != nil {
+		if err := os.RemoveAll(finished); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if !killed {
-		t.Fatal("the node was never killed during the write")
+		t.Fatal("none of 20 kills came while the node wrote the local device")
 	}
-	// The unfinished file is still there, and takes no space.
-	if err := os.Truncate(filepath.Join(fresh, "device"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// The disk gets full without the bytes of the unfinished file, so its removal frees nothing.
+	if err := os.Truncate(filepath.Join(unfinished, "device"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
 	full := filepath.Join(root, "full")
@@ -261,11 +263,11 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 		return strings.Contains(status(t, root).Completion.Failed,
 			"no space")
 	})
-	if left := localFiles(t, root); len(left) > 0 || is(fresh) {
-		t.Errorf("left: %v", left)
+	if left := localFiles(t, root); len(left) > 0 || exists(unfinished) {
+		t.Errorf("local devices on the full disk: %v, want none", left)
 	}
 	if got := status(t, root).Cache.External; got != 0 {
-		t.Errorf("%d bytes are counted for a missing local device", got)
+		t.Errorf("%d bytes are counted for a missing local device, want 0", got)
 	}
 	shows(t, dir)
 	d.end(syscall.SIGKILL)
@@ -275,7 +277,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	d.start()
 	awaitLocal(t, d)
 	if got := status(t, root).Cache.External; got < int64(len(large)) {
-		t.Errorf("%d bytes are counted for the local device", got)
+		t.Errorf("%d bytes are counted for the local device, want at least %d", got, len(large))
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 	d.end(syscall.SIGTERM)

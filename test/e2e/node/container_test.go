@@ -63,16 +63,17 @@ func restart(t *testing.T, s *site.Site) {
 	}
 }
 
+// greet runs echo in a container of the named image, and checks its output.
 func greet(t *testing.T, s *site.Site, name string) {
 	t.Helper()
 	ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference(name), "echo", "hello")
 	if err != nil || ran.Output != "hello\n" {
-		t.Errorf("%s: %q, %v", name, ran.Output, err)
+		t.Errorf("echo in %s printed %q (%v), want %q", name, ran.Output, err, "hello\n")
 	}
 }
 
-// A node is killed while a container runs. With the next node, new containers of the same image and
-// of others run.
+// A node is killed while a container runs. With the next node, new containers of this image and of
+// another one run. When all are removed, no image and no mount is left.
 func TestNodeRestartsUnderARunningContainer(t *testing.T) {
 	s := startSite(t, "base", "python")
 	pull(t, s, "base")
@@ -95,7 +96,7 @@ func TestNodeRestartsUnderARunningContainer(t *testing.T) {
 		}
 	}
 	if st := nodeStatus(t, s); len(st.Images)+len(st.Mounts) != 0 {
-		t.Errorf("left: %+v, %+v", st.Images, st.Mounts)
+		t.Errorf("images %+v and mounts %+v are left", st.Images, st.Mounts)
 	}
 }
 
@@ -107,12 +108,12 @@ func nodeStatus(t *testing.T, s *site.Site) (st report.Status) {
 	return st
 }
 
-// The status has one entry for each image, with its name, whether it is lazy, and why. It is the
-// same after a restart.
+// The status has one entry for each image: its name, whether it is lazy, and why. The next node
+// shows the same entries.
 func TestStatusOfImages(t *testing.T) {
 	s := startSite(t, "base")
 	pull(t, s, "base")
-	pull(t, s, "python") // which extends base, and is unknown to the hub
+	pull(t, s, "python") // the hub does not know this image, which extends base
 	check := func() []report.ImageStatus {
 		t.Helper()
 		got := map[string]report.ImageStatus{}
@@ -122,21 +123,21 @@ func TestStatusOfImages(t *testing.T) {
 		}
 		base, python := got[site.Reference("base")], got[site.Reference("python")]
 		if len(images) != 2 || !base.Lazy || base.Tree.IsZero() || base.Why == "" {
-			t.Errorf("images: %+v", images)
+			t.Errorf("images: %+v, want two, base lazy with a tree", images)
 		}
 		if python.Lazy || !python.Tree.IsZero() || !strings.Contains(python.Why,
 			"the hub knows no image with manifest") || python.Chain == "" {
-			t.Errorf("python: %+v", python)
+			t.Errorf("python: %+v, want an image that is not lazy, because the hub does not know it", python)
 		}
 		return images
 	}
 	before := check()
 	restart(t, s)
 	if after := check(); !slices.Equal(after, before) {
-		t.Errorf("images after the restart: %+v, before: %+v", after, before)
+		t.Errorf("images after the restart: %+v, want %+v", after, before)
 	}
 	out, err := s.Machine.Lighter(t.Context(), "status")
 	if err != nil || !strings.Contains(out, site.Reference("python")) || !strings.Contains(out, "not lazy") {
-		t.Errorf("status: %v\n%s", err, out)
+		t.Errorf("the status does not show that python is not lazy (%v):\n%s", err, out)
 	}
 }

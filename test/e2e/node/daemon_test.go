@@ -32,25 +32,27 @@ func TestSockets(t *testing.T) {
 	for _, path := range []string{address, filepath.Join(d.root, "control.sock")} {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
-			t.Errorf("stat the socket of a ready node: %v", err)
+			t.Errorf("connect to a socket of a ready node: %v", err)
 			continue
 		}
 		conn.Close()
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+			t.Errorf("%s has mode %v (%v), want 0600", path, info.Mode(), err)
 		}
 	}
 	for _, dir := range []string{d.root, filepath.Dir(address)} {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", dir, info.Mode(), err)
+			t.Errorf("%s has mode %v (%v), want 0700", dir, info.Mode(), err)
 		}
 	}
 	d.end(syscall.SIGTERM)
 	if entries, err := os.ReadDir(filepath.Dir(address)); err != nil || len(entries) > 0 {
-		t.Errorf("left: %v, %v", entries, err)
+		t.Errorf("%s of an ended node contains %v (%v), want nothing", filepath.Dir(address), entries, err)
 	}
 }
 
+// A second node is refused if it has the root of a running node, also through a symlink, or the
+// socket of one.
 func TestSecondNodeIsRefused(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	link := filepath.Join(t.TempDir(), "link")
@@ -67,7 +69,7 @@ func TestSecondNodeIsRefused(t *testing.T) {
 	run(t, "node", "--root", newRoot(t), "--address", address).bad(1, address, "another process listens")
 }
 
-// A node refuses a root directory that other users can write to.
+// A node refuses a root directory that other users own or can write to.
 func TestRootOfOthers(t *testing.T) {
 	root := newRoot(t)
 	if err := errors.Join(os.Mkdir(root, 0o755), os.Chmod(root, 0o770)); err != nil {
@@ -79,7 +81,7 @@ func TestRootOfOthers(t *testing.T) {
 	}
 	run(t, "node", "--root", root, "--address", "").bad(1, root, "chown root")
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
-		t.Errorf("files in the refused root: %v, %v", entries, err)
+		t.Errorf("files in the refused root: %v (%v), want none", entries, err)
 	}
 }
 
@@ -100,6 +102,8 @@ func TestCommandsWithoutRightsOrNode(t *testing.T) {
 	run(t, "unmount", "--root", none, dir).bad(1, "not mounted by lighter")
 }
 
+// `lighter status` shows mounts, reads and fetched bytes. `lighter cache prune` removes all chunks,
+// and reads fill the cache again.
 func TestStatusAndCache(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -111,12 +115,13 @@ func TestStatusAndCache(t *testing.T) {
 	}
 	if len(s.Mounts) != 1 || len(s.Binds) != 1 || s.Binds[0].Dir != dir || s.Binds[0].Name != "tools:1" ||
 		s.Binds[0].Chain != s.Mounts[0].Chains[0] {
-		t.Errorf("mounted: %+v, %+v", s.Mounts, s.Binds)
+		t.Errorf("mounts %+v, user-facing mounts %+v; want tools:1, once each", s.Mounts, s.Binds)
 	}
 	device := s.Mounts[0].Device
 	if device.Faults == 0 || device.Missed == 0 || device.Missed > device.Bytes || s.Fetched.Bytes == 0 ||
 		s.Cache.Used < int64(len(large)) {
-		t.Errorf("figures: %+v, %+v, %+v", device, s.Fetched, s.Cache)
+		t.Errorf("device %+v, fetched %+v, cache %+v; want faults, misses, fetched bytes and a filled cache", device,
+			s.Fetched, s.Cache)
 	}
 	text := run(t, "status", "--root", d.root).good()
 	for _, word := range []string{"node " + d.root, "fetched", "cache", "MOUNTED", "MISSED", s.Mounts[0].Tree.Short(),
@@ -127,10 +132,10 @@ func TestStatusAndCache(t *testing.T) {
 	}
 	if out := run(t, "cache", "--root", d.root).good(); !strings.HasPrefix(out, "cache ") ||
 		!strings.Contains(out, "20 GiB") || strings.Contains(out, " 0 chunks") {
-		t.Errorf("cache: %s", out)
+		t.Errorf("cache printed %q, want some chunks and the limit of 20 GiB", out)
 	}
 	if out := run(t, "cache", "prune", "--root", d.root).good(); !strings.Contains(out, " 0 chunks") {
-		t.Errorf("cache prune: %s", out)
+		t.Errorf("cache prune printed %q, want no chunk left", out)
 	}
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
@@ -139,7 +144,7 @@ func TestStatusAndCache(t *testing.T) {
 	var cache disk.Stats
 	if err := json.Unmarshal([]byte(run(t, "cache", "--json", "--root", d.root).good()), &cache); err != nil ||
 		cache.Used < int64(len(large)) {
-		t.Errorf("cache --json: %+v, %v", cache, err)
+		t.Errorf("cache --json: %+v (%v), want at least %d bytes", cache, err, len(large))
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }
@@ -171,7 +176,7 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, merged := used(t, d)
 	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
-		if i == 2 { // the next node has no cached chunks either
+		if i == 2 { // the next node has to fetch the chunks
 			run(t, "cache", "prune", "--root", d.root).good()
 		}
 		d.end(signal)
@@ -193,7 +198,7 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 		}
 		d.start()
 		if err := <-read; err != nil {
-			t.Errorf("%s: %v", signal, err)
+			t.Errorf("the read after the node's end by %s: %v", signal, err)
 		}
 		shows(t, dir)
 		other := t.TempDir()
@@ -201,14 +206,15 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 		shows(t, other)
 		run(t, "unmount", "--root", d.root, other).good()
 		if n := mountsOn(t, dir); n != 1 {
-			t.Errorf("got %d mounts, want 1", n)
+			t.Errorf("%d mounts on %s, want 1", n, dir)
 		}
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// A node and its keeper are killed while the node's trees are in use. The next node mounts the same
-// trees again, and serves others.
+// A node and its keeper are killed while a tree is in use. Reads of the container fail. The next
+// node mounts the tree again where a user had mounted it, and also at another directory. It leaves
+// directories of others alone.
 func TestNodeAndKeeperAreKilled(t *testing.T) {
 	for _, mode := range []mount.Mode{mount.File, mount.Loop} {
 		t.Run(string(mode), func(t *testing.T) { nodeAndKeeperAreKilled(t, mode) })
@@ -218,7 +224,7 @@ func TestNodeAndKeeperAreKilled(t *testing.T) {
 func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 	d := startNode(t, newRoot(t), "--address", "", "--mount-mode", string(mode))
 	dir, merged := used(t, d)
-	// This directory among the node's mount points is not the node's.
+	// The node has not made this directory, which lies among its mount points.
 	foreign := filepath.Join(d.root, "mounts", "foreign")
 	if err := errors.Join(os.Mkdir(foreign, 0o700),
 		os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {
@@ -230,12 +236,12 @@ func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 			t.Fatal(err)
 		}
 		if _, err := os.ReadFile(filepath.Join(merged, "large")); err == nil {
-			t.Error("a read was answered without node and keeper")
+			t.Error("a read without node and keeper succeeded, want an error")
 		}
 		d.start()
 		shows(t, dir) // mounted again
 		if s := status(t, d.root); len(s.Mounts) != 1 || s.Mounts[0].Mode != mode {
-			t.Errorf("mounted: %+v", s.Mounts)
+			t.Errorf("mounts %+v, want one with mode %s", s.Mounts, mode)
 		}
 		other := t.TempDir()
 		run(t, "mount", "--root", d.root, "tools:1", other).good()
@@ -243,7 +249,7 @@ func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 		run(t, "unmount", "--root", d.root, other).good()
 	}
 	if n := mountsOn(t, dir); n != 1 {
-		t.Errorf("got %d mounts, want 1", n)
+		t.Errorf("%d mounts on %s, want 1", n, dir)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 	if _, err := os.Stat(filepath.Join(foreign, "file")); err != nil {
@@ -251,7 +257,8 @@ func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 	}
 }
 
-// `lighter unmount` works after the node was killed.
+// `lighter unmount` works after the node was killed. The next node does not mount the image again,
+// and removes its tree.
 func TestUnmountAfterTheNodeWasKilled(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -259,14 +266,14 @@ func TestUnmountAfterTheNodeWasKilled(t *testing.T) {
 	d.end(syscall.SIGKILL)
 	run(t, "unmount", "--root", d.root, dir).good()
 	if n := mountsOn(t, dir); n != 0 {
-		t.Errorf("%d mounts are left", n)
+		t.Errorf("%d mounts on %s, want none", n, dir)
 	}
 	d.start()
 	if s := status(t, d.root); len(s.Binds)+len(s.Mounts) != 0 || mountsOn(t, dir) != 0 {
-		t.Errorf("mounted again: %+v", s.Binds)
+		t.Errorf("after the restart: user-facing mounts %+v, mounts %+v; want none", s.Binds, s.Mounts)
 	}
 	if trees, err := filepath.Glob(filepath.Join(d.root, "trees/*")); err != nil || len(trees) > 0 {
-		t.Errorf("unused trees: %s, %v", trees, err)
+		t.Errorf("trees on the disk: %s (%v), want none", trees, err)
 	}
 }
 
@@ -296,13 +303,13 @@ func TestDamagedIndex(t *testing.T) {
 		d.start()
 		shows(t, dir)
 		if !strings.Contains(d.said(), "is damaged on the disk") {
-			t.Errorf("%s: the node's log:\n%s", name, d.said())
+			t.Errorf("%s: the node's log does not say that the tree is damaged:\n%s", name, d.said())
 		}
 		run(t, "unmount", "--root", d.root, dir).good()
 	}
 }
 
-// flip changes the last byte of a part of an index.
+// flip returns a function that flips a bit in the last byte of a named file of a tree.
 func flip(name string) func(path string) error {
 	return func(path string) error {
 		path = filepath.Join(path, name)
@@ -322,13 +329,13 @@ func TestDevicesAreUnmounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.cmd.Wait(); err == nil || !strings.Contains(d.said(), "devices unmounted?") {
-		t.Errorf("the node ended with %v: %s", err, d.said())
+		t.Errorf("the node ended with %v, want an error that names the cause: %s", err, d.said())
 	}
 	d.start()
 }
 
-// A node starts although a mount cannot be restored. The mount is not forgotten: the next node
-// tries again.
+// A node starts although it cannot mount a damaged tree again where a user had mounted it. The next
+// node, which has a hub, mounts the tree there.
 func TestDamagedIndexWithoutAHub(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -338,20 +345,21 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	if err := flip("metadata")(filepath.Join(d.root, "trees", tree)); err != nil {
 		t.Fatal(err)
 	}
-	with := d.args
+	withHub := d.args
 	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
 	d.start()
 	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 ||
 		!strings.Contains(d.said(), "is not mounted any more") {
-		t.Errorf("%+v, %d mounts; the node's log:\n%s", s.Binds, mountsOn(t, dir), d.said())
+		t.Errorf("user-facing mounts %+v, %d mounts on %s; want one lost, none mounted; the node's log:\n%s", s.Binds,
+			mountsOn(t, dir), dir, d.said())
 	}
 	d.end(syscall.SIGTERM)
-	d.args = with
+	d.args = withHub
 	d.start()
 	shows(t, dir)
 	run(t, "unmount", "--root", d.root, dir).good()
 	if s := status(t, d.root); len(s.Binds) != 0 {
-		t.Errorf("%+v", s.Binds)
+		t.Errorf("user-facing mounts after unmount: %+v, want none", s.Binds)
 	}
 }
 
@@ -371,22 +379,22 @@ func TestLostTree(t *testing.T) {
 	s := status(t, d.root)
 	if len(s.Lost) != 1 || s.Lost[0].Tree.String() != tree || len(s.Lost[0].Chains) != 1 ||
 		len(s.Lost[0].Images) != 1 || s.Lost[0].Images[0] != "tools:1" || s.Lost[0].Cause == "" {
-		t.Errorf("lost: %+v", s.Lost)
+		t.Errorf("lost trees: %+v, want that of tools:1 with a cause", s.Lost)
 	}
 	if !strings.Contains(d.said(), "tools:1") || !strings.Contains(d.said(), "could not be recovered") {
-		t.Errorf("the node's log:\n%s", d.said())
+		t.Errorf("the node's log does not say that the tree of tools:1 could not be recovered:\n%s", d.said())
 	}
 	if out := run(t, "status", "--root", d.root).good(); !strings.Contains(out, "BROKEN TREE") {
-		t.Errorf("status:\n%s", out)
+		t.Errorf("the status does not show the lost tree:\n%s", out)
 	}
 	if got, err := os.ReadFile(filepath.Join(other, "large")); err != nil || !bytes.Equal(got, large) {
-		t.Errorf("read of another image: %d bytes, %v", len(got), err)
+		t.Errorf("read of another image: %d bytes (%v), want the %d of its file", len(got), err, len(large))
 	}
 	again := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", again).good()
 	shows(t, again)
 	if s := status(t, d.root); len(s.Lost) != 0 {
-		t.Errorf("still lost: %+v", s.Lost)
+		t.Errorf("lost trees after a new mount: %+v, want none", s.Lost)
 	}
 	for _, dir := range []string{dir, other, again} {
 		run(t, "unmount", "--root", d.root, dir).good()

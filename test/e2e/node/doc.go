@@ -1,3 +1,3 @@
-// Package node tests the node and its commands against their help texts. After a kill, the next
-// node or a command must be able to clean up.
+// Package node tests the node and its commands against their help texts, on a real kernel. Whenever
+// a node is killed, the next node or a command must be able to clean up.
 package node

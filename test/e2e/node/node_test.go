@@ -32,13 +32,13 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// All tests share a hub at the default address, in an enclosure. It has the image tools:1 for one
-// platform, and both:1 for two.
-var lighter string // path of the binary of `make build`
+// lighter is the path of the binary that `make build` makes.
+var lighter string
 
 // large is the content of a file that is stored in chunks, not in the metadata image.
 var large = noise(5 << 20)
 
+// noise returns n bytes of a fixed pseudorandom sequence, which cannot be compressed.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never fails
@@ -47,6 +47,8 @@ func noise(n int) []byte {
 
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
 
+// prepare starts a hub at the default address. All tests that start no site use it. The hub has the
+// images tools:1 for linux/amd64, and both:1 for linux/amd64 and linux/arm64.
 func prepare() (stop func() error, err error) {
 	if lighter, err = site.Binary(); err != nil {
 		return nil, err
@@ -55,7 +57,8 @@ func prepare() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Separate nodes of single mounts have their roots here, invisible to the host.
+	// A node that `lighter mount` starts has its root in ownRoots. The bind mount hides these roots
+	// from the host.
 	own := filepath.Join(dir, "own")
 	if err := errors.Join(os.MkdirAll(ownRoots, 0o700), os.Mkdir(own, 0o700),
 		syscall.Mount(own, ownRoots, "", syscall.MS_BIND, "")); err != nil {
@@ -79,7 +82,8 @@ func prepare() (stop func() error, err error) {
 	return stop, nil
 }
 
-// add makes an image for each platform, and adds all of them to the hub under one name.
+// add makes an image for each platform, as an OCI layout in dir, and adds all of them to the hub
+// under one name.
 func add(dir, name string, platforms []string) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, platform := range platforms {
@@ -115,6 +119,8 @@ func add(dir, name string, platforms []string) error {
 	return err
 }
 
+// makeImage makes an image of four files: text, which names the platform, large, the set-user-ID
+// program id, and the device null.
 func makeImage(p *v1.Platform) (v1.Image, error) {
 	id, err := os.ReadFile("/usr/bin/id")
 	if err != nil {
@@ -160,18 +166,19 @@ func background(log string, args ...string) (*exec.Cmd, error) {
 type daemon struct {
 	t    *testing.T
 	root string
-	log  string
-	args []string
-	cmd  *exec.Cmd
+	log  string    // path of the log of its last start
+	args []string  // flags of its next start, after --root
+	cmd  *exec.Cmd // nil after its end
 }
 
-// newRoot makes a node's root. When the test ends, it unmounts everything below the root.
+// newRoot returns an unused path for a node's root. If anything is mounted below the root when the
+// test ends, the test fails, and the mounts are detached.
 func newRoot(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(socketdir.New(t), "node")
 	t.Cleanup(func() {
 		for _, point := range mountsBelow(t, root) {
-			t.Errorf("left mounted: %s", point)
+			t.Errorf("%s is still mounted", point)
 			_ = syscall.Unmount(point, 2) // MNT_DETACH
 		}
 	})
@@ -194,6 +201,7 @@ func startNode(t *testing.T, root string, args ...string) *daemon {
 	return d
 }
 
+// start starts the node and waits until it is ready.
 func (d *daemon) start() {
 	d.t.Helper()
 	var err error
@@ -208,6 +216,7 @@ func (d *daemon) start() {
 	})
 }
 
+// said returns the log of the node's last start.
 func (d *daemon) said() string {
 	b, err := os.ReadFile(d.log)
 	if err != nil {
@@ -226,12 +235,12 @@ func (d *daemon) end(signal syscall.Signal) int {
 	code := d.cmd.ProcessState.ExitCode()
 	d.cmd = nil
 	if signal == syscall.SIGTERM && code != 0 {
-		d.t.Errorf("the node ended with %d: %s", code, d.said())
+		d.t.Errorf("the node ended with exit code %d, want 0: %s", code, d.said())
 	}
 	return code
 }
 
-// lose kills the node, and makes its keeper close the devices.
+// lose kills the node, and ends its keeper, so that no process has the connection to the kernel.
 func (d *daemon) lose() {
 	d.t.Helper()
 	d.end(syscall.SIGKILL)
@@ -240,6 +249,7 @@ func (d *daemon) lose() {
 	}
 }
 
+// eventually waits for half a minute until ok returns true, or fails the test.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for range 3000 {
@@ -254,20 +264,21 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // result is the result of a command.
 type result struct {
 	t              *testing.T
-	line           string
-	code           int
+	line           string // the command's arguments
+	code           int    // exit code
 	stdout, stderr string
 }
 
 // run runs a lighter command to its end.
 func run(t *testing.T, args ...string) result { t.Helper(); return runAs(t, nil, args...) }
 
-// runAs runs a lighter command with a prefix that changes the user, for example setpriv.
-func runAs(t *testing.T, who []string, args ...string) result {
+// runAs does what run does, with a prefix that executes the command, for example setpriv, which
+// changes the user.
+func runAs(t *testing.T, prefix []string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	argv := append(append(who, lighter), args...)
+	argv := append(append(prefix, lighter), args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -279,20 +290,22 @@ func runAs(t *testing.T, who []string, args ...string) result {
 	return result{t, strings.Join(args, " "), cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// good checks that the command succeeded, and returns its standard output.
+// good checks that the command succeeded without a message on standard error, and returns its
+// standard output.
 func (r result) good() string {
 	r.t.Helper()
 	if r.code != 0 || r.stderr != "" {
-		r.t.Fatalf("%s: exit %d: %s", r.line, r.code, r.stderr)
+		r.t.Fatalf("%s: exit code %d, want 0 without a message: %s", r.line, r.code, r.stderr)
 	}
 	return r.stdout
 }
 
-// bad checks that the command failed with an exit code, and printed one line that contains words.
+// bad checks that the command failed with an exit code, and that its message is one line that
+// contains words.
 func (r result) bad(code int, words ...string) {
 	r.t.Helper()
 	if r.code != code || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "lighter: ") {
-		r.t.Errorf("%s: exit %d, want %d: %q", r.line, r.code, code, r.stderr)
+		r.t.Errorf("%s: exit code %d with %q, want %d with one line", r.line, r.code, r.stderr, code)
 	}
 	for _, word := range words {
 		if !strings.Contains(r.stderr, word) {
@@ -301,7 +314,7 @@ func (r result) bad(code int, words ...string) {
 	}
 }
 
-// mountsBelow lists the mount points below dir, the last first.
+// mountsBelow lists the mount points below dir, the last mounted first.
 func mountsBelow(t *testing.T, dir string) (points []string) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mountinfo")
@@ -316,16 +329,16 @@ func mountsBelow(t *testing.T, dir string) (points []string) {
 	return points
 }
 
-// shows checks that the tree of an image is mounted at dir, and served.
+// shows checks that dir has the files of tools:1 with their contents, in the mounted tree.
 func shows(t *testing.T, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "text"))
 	if err != nil || !strings.HasPrefix(string(text), "linux/amd64") {
-		t.Errorf("%s/text: %q, %v", dir, text, err)
+		t.Errorf("%s/text is %q (%v), want linux/amd64", dir, text, err)
 	}
 	got, err := os.ReadFile(filepath.Join(dir, "large"))
 	if err != nil || !bytes.Equal(got, large) {
-		t.Errorf("%s/large: %d bytes, %v", dir, len(got), err)
+		t.Errorf("%s/large: read %d bytes (%v), want the %d bytes of large", dir, len(got), err, len(large))
 	}
 }
 

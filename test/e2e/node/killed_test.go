@@ -22,12 +22,13 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// stalling is a TCP proxy to the hub that can be stalled.
+// stalling is a TCP proxy in front of the hub. A test can make it hold back the hub's answers.
 type stalling struct {
 	url  string
-	gate sync.RWMutex // held for writing while the proxy stalls
+	gate sync.RWMutex // locked for writing while the proxy forwards no answers
 }
 
+// startStalling starts a proxy that serves until the test ends.
 func startStalling(t *testing.T) *stalling {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +56,7 @@ func (p *stalling) serve(conn net.Conn) {
 		return
 	}
 	defer hub.Close()
-	go func() { _, _ = io.Copy(hub, conn); hub.Close() }() // the client sees the end of the connection
+	go func() { _, _ = io.Copy(hub, conn); hub.Close() }() // Close ends the loop below
 	for b := make([]byte, 4096); ; {
 		n, err := hub.Read(b)
 		p.gate.RLock()
@@ -67,9 +68,9 @@ func (p *stalling) serve(conn net.Conn) {
 	}
 }
 
-// A daemon is killed while it unmounts a tree with a read in flight. It cannot end until the read
-// is answered. The next daemon takes over and answers the read. If the keeper is killed, too, the
-// read fails.
+// A daemon is killed while it unmounts a tree with a read in flight. The killed daemon cannot end
+// until the read ends. The next daemon takes over and answers the read. If the keeper has ended,
+// too, the read fails.
 func TestKilledWhileUnmounting(t *testing.T) {
 	t.Run("the daemon", func(t *testing.T) { testKilledWhileUnmounting(t, false) })
 	t.Run("its keeper too", func(t *testing.T) { testKilledWhileUnmounting(t, true) })
@@ -78,7 +79,7 @@ func TestKilledWhileUnmounting(t *testing.T) {
 func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 	hub := startStalling(t)
 	root := newRoot(t)
-	// If the read were lost, its reader could not be killed.
+	// If no daemon answered the read, the killed daemon could not end, and the test would hang.
 	guard := time.AfterFunc(30*time.Second, func() { _ = mount.Release(root) })
 	t.Cleanup(func() {
 		if guard.Stop() && t.Failed() {
@@ -109,12 +110,12 @@ func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 			t.Fatal(err)
 		}
 		d.start()
-		_ = killed.Wait() // the daemon ends because its read has failed
+		_ = killed.Wait() // the killed daemon ends because the read has failed
 		open()
 	} else {
 		d.start()
 		open()
-		_ = killed.Wait() // the daemon ends because its read was answered
+		_ = killed.Wait() // the killed daemon ends because the read was answered
 	}
 	again := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", again).good()
@@ -147,7 +148,7 @@ func abandonRead(t *testing.T, d *daemon, hub *stalling) (dir string, open func(
 	return dir, open
 }
 
-// A tree can be removed while a read of it is in flight, if its reader is gone.
+// `lighter unmount` unmounts a tree while a read of the tree is in flight, if the reader is gone.
 func TestRemovedWithAReadInFlight(t *testing.T) {
 	hub := startStalling(t)
 	d := startNode(t, newRoot(t), "--address", "", "--hub", hub.url)
@@ -159,7 +160,7 @@ func TestRemovedWithAReadInFlight(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if s := status(t, d.root); len(s.Mounts) != 0 {
-		t.Errorf("still mounted: %+v", s.Mounts)
+		t.Errorf("mounts after unmount: %+v, want none", s.Mounts)
 	}
 }
 
@@ -187,10 +188,10 @@ func TestStoppedWithAReadInFlight(t *testing.T) {
 	case <-time.After(time.Minute): // shorter than the 100 s after which reads fail
 		open()
 		<-ended
-		t.Fatal("the node waits for the hub")
+		t.Fatal("the node has not ended within a minute, because it waits for the hub")
 	}
 	if !strings.Contains(d.said(), "stays mounted") {
-		t.Errorf("no read was in flight; the node's log:\n%s", d.said())
+		t.Errorf("the node's log does not say that a tree stays mounted, so no read was in flight:\n%s", d.said())
 	}
 	d.start()
 	open()
@@ -216,8 +217,8 @@ func unmounting(t *testing.T, pid int) bool {
 	return false
 }
 
-// `lighter release` unmounts user-facing mounts of a node that is gone. The next node does not know
-// them.
+// `lighter release` is refused while the node runs. After the node's end it unmounts all mounts of
+// the node. The next node does not know the user-facing ones.
 func TestRelease(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -229,10 +230,10 @@ func TestRelease(t *testing.T) {
 	run(t, "release", "--root", d.root).good()
 	table, err := os.ReadFile("/proc/self/mounts")
 	if err != nil || strings.Contains(string(table), d.root) || strings.Contains(string(table), dir) {
-		t.Errorf("%v: mounts are left:\n%s", err, table)
+		t.Errorf("mounts are left after release (%v):\n%s", err, table)
 	}
 	d.start()
 	if text := run(t, "status", "--root", d.root).good(); strings.Contains(text, dir) {
-		t.Errorf("the next node's status:\n%s", text)
+		t.Errorf("the next node's status shows %s, which was unmounted:\n%s", dir, text)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// reads checks that a container reads the right bytes, fetched from the hub.
+// reads checks that a container whose root is merged reads the right bytes, with an empty cache.
 func reads(t *testing.T, d *daemon, merged string) {
 	t.Helper()
 	run(t, "cache", "prune", "--root", d.root).good()
@@ -29,11 +29,12 @@ func reads(t *testing.T, d *daemon, merged string) {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(merged, "large")); err != nil || !bytes.Equal(got, large) {
-		t.Errorf("the container read %d bytes (%v)", len(got), err)
+		t.Errorf("the container read %d bytes (%v), want the %d of its file", len(got), err, len(large))
 	}
 }
 
-func leftPaths(s report.Status) (paths []string) {
+// leftoverPaths returns the sorted paths of the leftovers in a status.
+func leftoverPaths(s report.Status) (paths []string) {
 	for _, left := range s.Leftovers {
 		paths = append(paths, left.Path)
 	}
@@ -41,20 +42,20 @@ func leftPaths(s report.Status) (paths []string) {
 	return paths
 }
 
-// A node starts although some files cannot be deleted and a small file cannot be read. Containers
-// and user-facing mounts keep working. The status names the leftovers, and the node removes them
-// once that is possible.
+// A node starts although some files cannot be deleted, and its list of user-facing mounts cannot be
+// parsed. Containers and user-facing mounts keep working. The status and the doctor name the
+// leftovers. The first node that can delete them does so.
 func TestNodeStartsWithLeftovers(t *testing.T) {
 	address := filepath.Join(socketdir.New(t), "s.sock")
 	d := startNode(t, newRoot(t), "--address", address)
 	dir, merged := used(t, d)
 	tree := filepath.Join(d.root, "trees", status(t, d.root).Mounts[0].Tree.String())
-	other := filepath.Base(tree)
-	var stubborn []string
-	for _, path := range []string{"snapshots/rm-1", "trees/new-" + other, "trees/rm-" + other, tree[len(d.root)+1:] +
+	id := filepath.Base(tree)
+	var undeletable []string
+	for _, path := range []string{"snapshots/rm-1", "trees/new-" + id, "trees/rm-" + id, tree[len(d.root)+1:] +
 		"/local.new", tree[len(d.root)+1:] + "/local.rm"} {
 		path = filepath.Join(d.root, path)
-		stubborn = append(stubborn, path)
+		undeletable = append(undeletable, path)
 		immutable.Dir(t, filepath.Join(path, "below"))
 	}
 	binds := filepath.Join(d.root, "binds.json")
@@ -62,11 +63,11 @@ func TestNodeStartsWithLeftovers(t *testing.T) {
 	if err := os.WriteFile(binds, []byte("[{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want := slices.Sorted(slices.Values(append(slices.Clone(stubborn), binds+".broken")))
+	want := slices.Sorted(slices.Values(append(slices.Clone(undeletable), binds+".broken")))
 	for range 2 {
 		d.start()
-		if got := leftPaths(status(t, d.root)); !slices.Equal(got, want) {
-			t.Errorf("left: %q, want %q", got, want)
+		if got := leftoverPaths(status(t, d.root)); !slices.Equal(got, want) {
+			t.Errorf("leftovers: %q, want %q", got, want)
 		}
 		reads(t, d, merged)
 		shows(t, dir)
@@ -76,10 +77,10 @@ func TestNodeStartsWithLeftovers(t *testing.T) {
 	text, doctor := run(t, "status", "--root", d.root).good(), run(t, "doctor", "--root", d.root).stdout
 	for _, path := range want {
 		if !strings.Contains(text, path) || !strings.Contains(doctor, path) {
-			t.Errorf("status or doctor do not contain %q:\n%s\n%s", path, text, doctor)
+			t.Errorf("status or doctor does not contain %q:\n%s\n%s", path, text, doctor)
 		}
 	}
-	for _, path := range stubborn {
+	for _, path := range undeletable {
 		immutable.Set(t, filepath.Join(path, "below"), false)
 	}
 	if err := errors.Join(syscall.Unmount(dir, 0), os.Remove(binds+".broken")); err != nil {
@@ -88,7 +89,7 @@ func TestNodeStartsWithLeftovers(t *testing.T) {
 	d.end(syscall.SIGTERM)
 	d.start()
 	if left := status(t, d.root).Leftovers; len(left) > 0 {
-		t.Errorf("left: %+v", left)
+		t.Errorf("leftovers that can be deleted: %+v, want none", left)
 	}
 }
 
@@ -115,7 +116,7 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 	dir, merged := used(t, d)
 	chain := status(t, root).Binds[0].Chain
 	d.end(syscall.SIGKILL)
-	// The node rewrites its list of user-facing mounts, which takes several blocks.
+	// The next node rewrites its list of user-facing mounts, which needs many blocks.
 	lost := binds.Bind{Dir: t.TempDir(), Name: strings.Repeat("x", 1<<18), Chain: "sha256:" + strings.Repeat("a", 64),
 		Lost: "a test"}
 	text, err := json.Marshal([]binds.Bind{{Dir: dir, Name: "tools:1", Chain: chain}, lost})
@@ -128,8 +129,8 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 	fill(t, disk)
 	for n := range 3 {
 		d.start()
-		if left := leftPaths(status(t, root)); n == 0 && !slices.Contains(left, filepath.Join(root, "binds.json")) {
-			t.Errorf("left: %q", left)
+		if left := leftoverPaths(status(t, root)); n == 0 && !slices.Contains(left, filepath.Join(root, "binds.json")) {
+			t.Errorf("leftovers: %q, want the list of user-facing mounts", left)
 		}
 		shows(t, dir)
 		reads(t, d, merged)
@@ -144,7 +145,7 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 		run(t, "unmount", "--root", root, at).good()
 	}
 	if left := status(t, root).Leftovers; len(left) > 0 {
-		t.Errorf("left after space was freed: %+v", left)
+		t.Errorf("leftovers after space was freed: %+v, want none", left)
 	}
 }
 

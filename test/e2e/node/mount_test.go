@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownRoots is the directory with the roots of nodes that serve a single mount.
+// ownRoots is the directory with the roots of separate nodes, each of which serves one mount.
 const ownRoots = "/var/lib/lighter-mounts"
 
-// ownNodes lists these roots.
+// ownNodes lists the roots of separate nodes.
 func ownNodes(t *testing.T) []string {
 	t.Helper()
 	roots, err := filepath.Glob(ownRoots + "/*")
@@ -35,17 +35,18 @@ func both(t *testing.T, test func(t *testing.T, root string)) {
 		d := startNode(t, newRoot(t), "--address", "")
 		test(t, d.root)
 		if s := status(t, d.root); len(s.Binds)+len(s.Mounts) != 0 {
-			t.Errorf("left: %+v, %+v", s.Binds, s.Mounts)
+			t.Errorf("user-facing mounts %+v and mounts %+v are left", s.Binds, s.Mounts)
 		}
 	})
 	t.Run("own", func(t *testing.T) {
 		test(t, filepath.Join(t.TempDir(), "no node"))
 		if left := append(ownNodes(t), mountsBelow(t, ownRoots)...); len(left) > 0 {
-			t.Errorf("left: %s", left)
+			t.Errorf("roots and mounts of separate nodes are left: %s", left)
 		}
 	})
 }
 
+// A mounted image is read-only. A directory is mounted and unmounted under each of its paths.
 func TestMount(t *testing.T) {
 	both(t, func(t *testing.T, root string) {
 		dir := t.TempDir()
@@ -54,7 +55,7 @@ func TestMount(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 			t.Errorf("write to the mount: %v, want a read-only error", err)
 		}
-		// A second mount on the same directory fails, under any name, and the first one stays.
+		// A second mount on the directory fails, under each of its paths, and the first one stays.
 		link := filepath.Join(t.TempDir(), "link")
 		if err := os.Symlink(dir, link); err != nil {
 			t.Fatal(err)
@@ -65,7 +66,7 @@ func TestMount(t *testing.T) {
 		shows(t, dir)
 		run(t, "unmount", "--root", root, link).good()
 		if n := mountsOn(t, dir); n != 0 {
-			t.Errorf("%d mounts are left", n)
+			t.Errorf("%d mounts on %s, want none", n, dir)
 		}
 		run(t, "unmount", "--root", root, dir).bad(1, dir, "not mounted by lighter")
 	})
@@ -81,12 +82,12 @@ func TestMountOnASymbolicLink(t *testing.T) {
 		shows(t, dir)
 		run(t, "unmount", "--root", root, dir).good()
 		if n := mountsOn(t, dir); n != 0 {
-			t.Errorf("%d mounts are left", n)
+			t.Errorf("%d mounts on %s, want none", n, dir)
 		}
 	})
 }
 
-// Other mounts are neither covered nor unmounted.
+// `lighter mount` does not cover mounts of others, and `lighter unmount` does not unmount them.
 func TestMountPointsOfOthers(t *testing.T) {
 	both(t, func(t *testing.T, root string) {
 		dir := t.TempDir()
@@ -99,7 +100,7 @@ func TestMountPointsOfOthers(t *testing.T) {
 		run(t, "mount", "--root", root, "tools:1", dir).bad(1, dir, "something is mounted")
 		run(t, "unmount", "--root", root, dir).bad(1, "not mounted by lighter")
 		if n := mountsOn(t, dir); n != 1 {
-			t.Fatalf("got %d mounts, want 1", n)
+			t.Fatalf("%d mounts on %s, want only the test's own", n, dir)
 		}
 		if err := unix.Unmount(dir, 0); err != nil {
 			t.Fatal(err)
@@ -108,7 +109,7 @@ func TestMountPointsOfOthers(t *testing.T) {
 		mine() // on top of the image's mount
 		run(t, "unmount", "--root", root, dir).good()
 		if n := mountsOn(t, dir); n != 2 {
-			t.Errorf("got %d mounts: the mount on top of the image's was removed", n)
+			t.Errorf("%d mounts on %s, want the image's and the test's own on top of it", n, dir)
 		}
 		for range mountsOn(t, dir) {
 			if err := unix.Unmount(dir, 0); err != nil {
@@ -118,6 +119,7 @@ func TestMountPointsOfOthers(t *testing.T) {
 	})
 }
 
+// Errors of mount and unmount name the cause. An image for several platforms needs --platform.
 func TestMountErrors(t *testing.T) {
 	both(t, func(t *testing.T, root string) {
 		dir := t.TempDir()
@@ -132,7 +134,7 @@ func TestMountErrors(t *testing.T) {
 		run(t, "mount", "--root", root, "both:1", dir).bad(1, "--platform")
 		run(t, "mount", "--root", root, "--platform", "linux/arm64", "both:1", dir).good()
 		if b, err := os.ReadFile(filepath.Join(dir, "text")); err != nil || string(b) != "linux/arm64" {
-			t.Errorf("%q, %v", b, err)
+			t.Errorf("text is %q (%v), want linux/arm64", b, err)
 		}
 		run(t, "unmount", "--root", root, dir).good()
 	})
@@ -148,15 +150,15 @@ func TestMountGivesNobodyRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := int64(unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV); stat.Flags&want != want {
-			t.Errorf("flags %#x", stat.Flags)
+			t.Errorf("the mount has flags %#x, want %#x: read-only, nosuid and nodev", stat.Flags, want)
 		}
 		id := filepath.Join(dir, "id")
 		out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", id, "-u").CombinedOutput()
 		if err != nil || string(out) != "1000\n" {
-			t.Errorf("a set-user-ID program runs as %q, %v", out, err)
+			t.Errorf("a set-user-ID program of user 1000 runs as user %q (%v), want 1000", out, err)
 		}
 		if _, err := os.ReadFile(filepath.Join(dir, "null")); !errors.Is(err, unix.EACCES) {
-			t.Errorf("a device node: %v", err)
+			t.Errorf("read of a device in the image: %v, want EACCES", err)
 		}
 		run(t, "unmount", "--root", root, dir).good()
 	})
@@ -200,7 +202,7 @@ func silentHub(t *testing.T) (url string, asked func() bool) {
 	return "http://" + listener.Addr().String(), func() bool { return n.Load() > 0 }
 }
 
-// An interrupt at any moment leaves nothing behind.
+// An interrupt of `lighter mount` at any moment leaves no node, no root and no mount behind.
 func TestMountInterrupted(t *testing.T) {
 	ownHas := func(name string) func() bool {
 		return func() bool {
@@ -210,14 +212,14 @@ func TestMountInterrupted(t *testing.T) {
 	}
 	for name, when := range map[string]func() bool{"at the start": ownHas("node.log"),
 		"when the node answers": ownHas("control.sock"), "in the middle": nil} {
-		url, asked := silentHub(t) // one hub each: a connection is the moment for the interrupt
+		url, asked := silentHub(t) // a new hub for each case, because asked stays true after a connection
 		if when == nil {
 			when = asked
 		}
 		dir := t.TempDir()
 		interrupt(t, when, "--root", filepath.Join(dir, "no node"), "--hub", url, "tools:1", dir)
 		if left := append(ownNodes(t), mountsBelow(t, ownRoots)...); len(left)+mountsOn(t, dir) > 0 {
-			t.Errorf("%s: left: %s", name, left)
+			t.Errorf("%s: left behind: %s, and %d mounts on %s", name, left, mountsOn(t, dir), dir)
 		}
 		for _, cmdline := range commandLines(t) {
 			if strings.Contains(cmdline, ownRoots) {
@@ -230,7 +232,7 @@ func TestMountInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	interrupt(t, asked, "--root", d.root, "tools:1", dir)
 	if s := status(t, d.root); len(s.Binds) != 0 || mountsOn(t, dir) != 0 {
-		t.Errorf("mounts of the running node: %+v", s.Binds)
+		t.Errorf("user-facing mounts of the running node: %+v, and %d on %s; want none", s.Binds, mountsOn(t, dir), dir)
 	}
 }
 
@@ -246,10 +248,11 @@ func interrupt(t *testing.T, when func() bool, args ...string) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 {
-		t.Errorf("an interrupted mount ended with %v", err)
+		t.Errorf("an interrupted mount ended with %v, want exit code 1", err)
 	}
 }
 
+// commandLines returns the command lines of all processes.
 func commandLines(t *testing.T) (lines []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -264,7 +267,7 @@ func commandLines(t *testing.T) (lines []string) {
 	return lines
 }
 
-// The separate node of a mount is killed.
+// The separate node of a mount is killed. The mount can be unmounted, or be mounted again.
 func TestMountWhoseOwnNodeIsKilled(t *testing.T) {
 	for _, next := range []string{"unmount", "mount"} {
 		dir, none := t.TempDir(), filepath.Join(t.TempDir(), "no node")
@@ -276,27 +279,27 @@ func TestMountWhoseOwnNodeIsKilled(t *testing.T) {
 		}
 		run(t, "unmount", "--root", none, dir).good()
 		if left := append(ownNodes(t), mountsBelow(t, ownRoots)...); len(left)+mountsOn(t, dir) > 0 {
-			t.Errorf("%s: left: %s", next, left)
+			t.Errorf("%s: left behind: %s, and %d mounts on %s", next, left, mountsOn(t, dir), dir)
 		}
 	}
 }
 
-// killOwn kills the one node that serves one mount.
+// killOwn kills the only separate node.
 func killOwn(t *testing.T) {
 	t.Helper()
 	roots := ownNodes(t)
 	if len(roots) != 1 {
-		t.Fatalf("nodes: %s", roots)
+		t.Fatalf("separate nodes: %s, want one", roots)
 	}
-	pid := holder(t, filepath.Join(roots[0], "lock"))
+	pid := opener(t, filepath.Join(roots[0], "lock"))
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the end of a killed node", func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
-// holder returns the process that has a file open.
-func holder(t *testing.T, path string) int {
+// opener returns a process that has a file open.
+func opener(t *testing.T, path string) int {
 	t.Helper()
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// locationsOfHub returns a tree's current locations from the hub.
+// locationsOfHub returns a tree's current locations from the hub, decompressed.
 func locationsOfHub(t *testing.T, tree chunk.ID) []byte {
 	t.Helper()
 	decoder, err := zstd.NewReader(nil)
@@ -31,7 +31,8 @@ func locationsOfHub(t *testing.T, tree chunk.ID) []byte {
 	return b
 }
 
-// startupsOf returns the startup packs in a tree's locations on the node's disk.
+// startupsOf returns the startup packs in a tree's locations on the node's disk. dir is the tree's
+// directory.
 func startupsOf(t *testing.T, dir string, tree chunk.ID) []index.Startup {
 	t.Helper()
 	extents, err := os.Open(filepath.Join(dir, "map"))
@@ -55,8 +56,8 @@ func startupsOf(t *testing.T, dir string, tree chunk.ID) []index.Startup {
 }
 
 // After a start was recorded, the hub has new locations with startup packs. The next start on the
-// same node, with an empty cache, fetches the new locations and prefetches the startup packs. So
-// does a start on a node that has the old locations and was restarted before the start.
+// same node, with an empty cache, fetches the new locations and prefetches the startup packs. A
+// node that was restarted with the old locations fetches the new ones at its first start.
 func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	s := startSite(t, "python")
 	pull(t, s, "python")
@@ -65,7 +66,7 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
 			"print('hello')")
 		if err != nil || ran.Output != "hello\n" {
-			t.Errorf("%q, %v", ran.Output, err)
+			t.Errorf("python3 printed %q (%v), want %q", ran.Output, err, "hello\n")
 		}
 	}
 	python()
@@ -78,9 +79,10 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	eventually(t, "new locations on the hub", func() bool { return !bytes.Equal(old, locationsOfHub(t, tree)) })
 	python()
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, old) {
-		t.Errorf("recent locations were replaced, or %v", err)
+		t.Errorf("locations that are younger than a minute were replaced (%v), want them kept", err)
 	}
 
+	// later runs python with an empty cache and with locations that are two minutes old.
 	later := func() {
 		t.Helper()
 		ago := time.Now().Add(-2 * time.Minute)

@@ -33,8 +33,8 @@ func readable(t *testing.T, paths []string) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// letIn makes all parents of path searchable for all users, so that only the permissions below path
-// count.
+// letIn makes all parents of path searchable for all users, so that only the permissions of path
+// and below count.
 func letIn(t *testing.T, path string) {
 	t.Helper()
 	for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
@@ -60,7 +60,8 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-// pathsOf lists all files of a node, except the content of mounted images.
+// pathsOf lists all files below a node's root. It checks that only root has permissions for them.
+// Files of mounted images may have other permissions.
 func pathsOf(t *testing.T, root string) (paths []string) {
 	t.Helper()
 	trees := filepath.Join(root, "mounts") + "/"
@@ -71,7 +72,7 @@ func pathsOf(t *testing.T, root string) (paths []string) {
 		paths = append(paths, path)
 		info, err := entry.Info()
 		if err == nil && info.Mode().Perm()&0o077 != 0 && path != root && !strings.HasPrefix(path, trees) {
-			t.Errorf("%s: mode %v", path, info.Mode())
+			t.Errorf("%s has mode %v, want permissions only for root", path, info.Mode())
 		}
 		return err
 	})
@@ -92,7 +93,7 @@ func TestOthersReadNothingOfTheNode(t *testing.T) {
 	shows(t, dir)
 	paths := append(pathsOf(t, d.root), address)
 	if len(paths) < 20 {
-		t.Fatalf("the node has only the files %q", paths)
+		t.Fatalf("the node has the files %q, want at least 20", paths)
 	}
 	process := fmt.Sprintf("/proc/%d", d.cmd.Process.Pid)
 	for _, path := range paths[:len(paths):len(paths)] {
@@ -100,12 +101,12 @@ func TestOthersReadNothingOfTheNode(t *testing.T) {
 	}
 	open, err := filepath.Glob(process + "/fd/*")
 	if err != nil || len(open) < 10 {
-		t.Fatalf("open files of the node: %q, %v", open, err)
+		t.Fatalf("open files of the node: %q (%v), want at least 10", open, err)
 	}
 	paths = append(append(paths, open...), process+"/mem", process+"/environ", process+"/cwd")
 	permitted := []string{filepath.Join(dir, "text"), "/etc/passwd"} // control: files that all users may read
 	if got := readable(t, append(permitted, paths...)); strings.Join(got, " ") != strings.Join(permitted, " ") {
-		t.Errorf("other users can read %q", got)
+		t.Errorf("other users can read %q, want %q", got, permitted)
 	}
 	t.Run("past the root", func(t *testing.T) { pastTheRoot(t, d) })
 	t.Run("by mounting", func(t *testing.T) { byMounting(t, d.root, status(t, d.root).Mounts[0]) })
@@ -136,7 +137,7 @@ func pastTheRoot(t *testing.T, d *daemon) {
 	}
 	paths = append(paths, devices, filepath.Join(devices, tree))
 	if got := readable(t, append(paths, "/etc/passwd")); strings.Join(got, " ") != "/etc/passwd" {
-		t.Errorf("other users can read %q", got)
+		t.Errorf("other users can read %q, want only /etc/passwd", got)
 	}
 }
 
@@ -157,7 +158,7 @@ func byMounting(t *testing.T, root string, m report.MountStatus) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		out, err := cmd.CombinedOutput()
 		if (err == nil) != (name == "an empty tmpfs") {
-			t.Errorf("%s: %v: %s", name, err, out)
+			t.Errorf("a user mounts %s: %v, want success only for a tmpfs: %s", name, err, out)
 		}
 	}
 }

@@ -24,9 +24,9 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// A node whose program lies on a lazy image would wait for itself. It refuses to start from a
-// mounted tree and from a container's root. The same program starts from a disk, and from an EROFS
-// image that no node serves.
+// A node whose program lies on a lazy image would wait for itself. So a node refuses to start from
+// a mounted tree and from a container's root. The same program starts from a disk, and from an
+// EROFS image that no node serves.
 func TestProgramOnALazyImage(t *testing.T) {
 	program, err := os.ReadFile(lighter)
 	if err != nil {
@@ -50,10 +50,10 @@ func TestProgramOnALazyImage(t *testing.T) {
 		cancel()
 		if err == nil || !bytes.Contains(out, []byte("lies on an image that a lighter node serves")) ||
 			bytes.Count(out, []byte("\n")) != 1 {
-			t.Errorf("at %s: %v, %s", at, err, out)
+			t.Errorf("a node from %s: %v, want an error of one line that names the cause: %s", at, err, out)
 		}
 		if _, err := os.Stat(root); err == nil {
-			t.Errorf("at %s: the node created its root", at)
+			t.Errorf("a node from %s made its root, want no files of a refused node", at)
 		}
 	}
 	if err := unix.Unmount(merged, 0); err != nil {
@@ -65,8 +65,8 @@ func TestProgramOnALazyImage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(plain, "lighter"), program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	served := lighter
-	t.Cleanup(func() { lighter = served })
+	built := lighter
+	t.Cleanup(func() { lighter = built })
 	lighter = filepath.Join(plain, "lighter")
 	startNode(t, newRoot(t), "--address", "")
 	erofs := t.TempDir()

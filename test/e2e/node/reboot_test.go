@@ -9,13 +9,13 @@ import (
 )
 
 // After a reboot there are no mounts and no keeper. In this test the hub ends once the node is
-// ready. Images and snapshots of containerd work again. Existing containers start with the files
-// that they had written, and new ones run.
+// ready. containerd's images and snapshots can be used again: existing containers start with the
+// files that they had written, and new containers run.
 func TestReboot(t *testing.T) {
 	s := startSite(t, "base")
 	ref := site.Reference("base")
 	pull(t, s, "base")
-	pull(t, s, "python") // which is unknown to the hub, and extends base
+	pull(t, s, "python") // the hub does not know this image, which extends base
 	greet(t, s, "base")
 	greet(t, s, "python")
 	const line = "test -e /file || echo kept >/file; sleep infinity"
@@ -35,7 +35,7 @@ func TestReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st := nodeStatus(t, s); len(st.Images) != 2 || len(st.Mounts) != 0 || len(st.Lost) != 0 {
-		t.Errorf("after the reboot: %+v", st)
+		t.Errorf("status after the reboot: %+v, want two images, no mount and no lost tree", st)
 	}
 	if err := s.Hub.Close(); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestReboot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if out, err := c.Exec(t.Context(), "cat", "/file"); err != nil || out != "kept\n" {
-			t.Errorf("%s: %q, %v", c.ID, out, err)
+			t.Errorf("/file in container %s is %q (%v), want %q", c.ID, out, err, "kept\n")
 		}
 	}
 	greet(t, s, "base")
@@ -61,6 +61,6 @@ func TestReboot(t *testing.T) {
 		}
 	}
 	if st := nodeStatus(t, s); len(st.Images)+len(st.Mounts) != 0 {
-		t.Errorf("left: %+v, %+v", st.Images, st.Mounts)
+		t.Errorf("images %+v and mounts %+v are left", st.Images, st.Mounts)
 	}
 }

@@ -20,14 +20,14 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// reports collects the traces of starts that nodes report to the hub.
+// reports has the traces that nodes have reported to the hub.
 type reports struct {
 	mu     sync.Mutex
-	bodies map[string][]string // by tree
-	header http.Header         // of the last request
+	bodies map[string][]string // of the requests, by tree ID
+	header http.Header         // of the last request with a trace
 }
 
-// listen records a request and lets the proxy forward it to the hub.
+// listen remembers a request with a trace. It lets the proxy forward all requests to the hub.
 func (s *reports) listen(_ http.ResponseWriter, req *http.Request) (answered bool) {
 	if req.Method != http.MethodPost || path.Base(path.Dir(req.URL.Path)) != "traces" {
 		return false
@@ -45,13 +45,15 @@ func (s *reports) listen(_ http.ResponseWriter, req *http.Request) (answered boo
 	return false
 }
 
+// of returns the bodies of the reports about a tree.
 func (s *reports) of(tree chunk.ID) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bodies[tree.String()]
 }
 
-// heardSite is startSite with a proxy that records the reports to the hub.
+// heardSite starts a site whose hub has both images. The node reaches the hub through a proxy that
+// remembers the reported traces.
 func heardSite(t *testing.T) (*site.Site, *reports) {
 	t.Helper()
 	heard := &reports{bodies: map[string][]string{}}
@@ -64,7 +66,7 @@ func heardSite(t *testing.T) (*site.Site, *reports) {
 }
 
 // look makes a view of a chain and removes it, like an image scanner. The view has no lease, so
-// containerd may already have collected it.
+// containerd's garbage collection may remove it first.
 func look(t *testing.T, s *site.Site, chain string) {
 	t.Helper()
 	snapshots := func(args ...string) error {
@@ -85,10 +87,10 @@ func recording(t *testing.T, s *site.Site) report.Recording {
 }
 
 // The first start of an image is reported to the hub: the ranges that it reads, and nothing else. A
-// start with a warm page cache is not reported.
+// start with a warm page cache is not recorded.
 func TestStartsAreRecorded(t *testing.T) {
 	s, heard := heardSite(t)
-	// A view is not a start. A container that ends at once is one.
+	// A view is not a start. A container is a start, even if it ends at once.
 	pull(t, s, "base")
 	for _, image := range nodeStatus(t, s).Images {
 		if image.Image == site.Reference("base") {
@@ -96,7 +98,7 @@ func TestStartsAreRecorded(t *testing.T) {
 		}
 	}
 	if st := nodeStatus(t, s); st.Recording.Active != 0 || len(st.Mounts) != 1 {
-		t.Errorf("a view is recorded: %+v, %d mounts", st.Recording, len(st.Mounts))
+		t.Errorf("a view: %+v, %d mounts; want no recording, one mount", st.Recording, len(st.Mounts))
 	}
 	greet(t, s, "base")
 	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
@@ -106,25 +108,26 @@ func TestStartsAreRecorded(t *testing.T) {
 
 	pull(t, s, "python")
 	if r := recording(t, s); !r.On || r.Active != 0 {
-		t.Errorf("before a start: %+v", r)
+		t.Errorf("before a start: %+v, want no recording in progress", r)
 	}
 	python := func() {
 		t.Helper()
 		if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
 			"print(6 * 7)"); err != nil || ran.Output != "42\n" {
-			t.Fatalf("%q, %v", ran.Output, err)
+			t.Fatalf("python3 printed %q (%v), want %q", ran.Output, err, "42\n")
 		}
 	}
 	python()
 	if r := recording(t, s); r.Active != 1 || r.Recorded != 1 {
-		t.Errorf("after a start: %+v", r)
+		t.Errorf("after a start: %+v, want one recording in progress, one ended", r)
 	}
 	eventually(t, "the report", func() bool { return recording(t, s).Reported == 2 })
 	m := nodeStatus(t, s).Mounts[0]
-	if heard := heard.of(m.Tree); len(heard) != 1 {
-		t.Fatalf("the hub got %d reports", len(heard))
+	bodies := heard.of(m.Tree)
+	if len(bodies) != 1 {
+		t.Fatalf("the hub got %d reports about python, want 1", len(bodies))
 	}
-	got, err := trace.Decode([]byte(heard.of(m.Tree)[0]), m.Tree, 1<<40) // Decode accepts only ranges and times
+	got, err := trace.Decode([]byte(bodies[0]), m.Tree, 1<<40) // Decode accepts only ranges and times
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,23 +135,23 @@ func TestStartsAreRecorded(t *testing.T) {
 	for _, r := range got.Reads {
 		sum += r.Length
 	}
-	// A range that was read twice is in the trace once. Concurrent tests drop the page cache of the
-	// whole host.
+	// Concurrent tests drop the page cache of the whole host, so the start may read a range twice.
+	// The trace has each range once.
 	if sum == 0 || sum > m.Device.Bytes || sum < m.Device.Bytes/2 {
-		t.Errorf("the trace has %d bytes, the start read %d", sum, m.Device.Bytes)
+		t.Errorf("the trace has %d bytes, want %d, or at least half of them", sum, m.Device.Bytes)
 	}
 	for name := range heard.header {
 		if !slices.Contains([]string{"Accept", "Accept-Encoding", "Content-Length", "Content-Type", "User-Agent"},
 			name) {
-			t.Errorf("the hub got another report: %s", name)
+			t.Errorf("the report has an unexpected header: %s", name)
 		}
 	}
 	python()
 	if r := recording(t, s); r.Active != 0 || r.Recorded != 2 {
-		t.Errorf("a warm start was recorded: %+v", r)
+		t.Errorf("after a start with a warm page cache: %+v, want 2 recordings as before", r)
 	}
 
-	// A daemon that is killed loses its recording, and the next one does not report a part of it.
+	// A daemon that is killed loses its recording. The next daemon reports no part of it.
 	pull(t, s, "base")
 	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
 	if err != nil {
@@ -160,28 +163,29 @@ func TestStartsAreRecorded(t *testing.T) {
 		t.Error(err)
 	}
 	if r := recording(t, s); r.Active != 0 || r.Recorded != 0 {
-		t.Errorf("a recording of the previous daemon continues: %+v", r)
+		t.Errorf("after a restart: %+v, want no recording", r)
 	}
 
 	// Without a hub nothing is reported, and everything else works.
-	forget := func(image string) {
+	remove := func(image string) {
 		t.Helper()
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference(image)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	forget("python") // which extends base
-	forget("base")
+	remove("python") // first, because it extends base
+	remove("base")
 	pull(t, s, "base")
 	s.Hub.Kill()
 	greet(t, s, "base")
-	forget("base")
+	remove("base")
 	if r := recording(t, s); r.Recorded != 1 || r.Reported != 0 {
-		t.Errorf("without a hub: %+v", r)
+		t.Errorf("without a hub: %+v, want one recording and no report", r)
 	}
 }
 
-// `lighter trace record` records reads of a running image, also if automatic recording is off.
+// `lighter trace record` records the next start of an image, even if the image was started before
+// and automatic recording is off. It sends the trace to the hub, or writes it to a file.
 func TestTraceRecord(t *testing.T) {
 	s, heard := heardSite(t)
 	s.SetNodeArgs("--record=false")
@@ -191,19 +195,19 @@ func TestTraceRecord(t *testing.T) {
 		greet(t, s, image)
 	}
 	if r := recording(t, s); r.On || r.Active != 0 {
-		t.Errorf("recording is off: %+v", r)
+		t.Errorf("with --record=false: %+v, want no recording", r)
 	}
 	file := filepath.Join(t.TempDir(), "python.trace")
-	type said struct {
+	type printed struct {
 		text string
 		err  error
 	}
-	record := func(args ...string) chan said {
-		ended := make(chan said, 1)
+	record := func(args ...string) chan printed {
+		ended := make(chan printed, 1)
 		go func() {
 			text, err := s.Machine.Command(t.Context(),
 				append([]string{lighter, "trace", "record", "--root", s.Machine.NodeRoot()}, args...)...)
-			ended <- said{text, err}
+			ended <- printed{text, err}
 		}()
 		return ended
 	}
@@ -216,11 +220,11 @@ func TestTraceRecord(t *testing.T) {
 	for _, image := range []string{"base", "python"} {
 		greet(t, s, image)
 	}
-	if one := <-toHub; one.err != nil || !strings.Contains(one.text, `"sent": true`) {
-		t.Errorf("%q, %v", one.text, one.err)
+	if r := <-toHub; r.err != nil || !strings.Contains(r.text, `"sent": true`) {
+		t.Errorf("trace record --json printed %q (%v), want a trace that was sent", r.text, r.err)
 	}
-	if one := <-toFile; one.err != nil || !strings.Contains(one.text, file) {
-		t.Fatalf("%q, %v", one.text, one.err)
+	if r := <-toFile; r.err != nil || !strings.Contains(r.text, file) {
+		t.Fatalf("trace record --output printed %q (%v), want the file's name", r.text, r.err)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -228,7 +232,7 @@ func TestTraceRecord(t *testing.T) {
 	}
 	recordings, err := trace.ParseText(text)
 	if err != nil || len(recordings) != 1 || !strings.Contains(string(text), "/libc.so.6 ") {
-		t.Errorf("%v\n%s", err, text)
+		t.Errorf("the file has %d recordings (%v), want one, with libc.so.6:\n%s", len(recordings), err, text)
 	}
 	if _, err := s.Machine.Command(t.Context(), lighter, "trace", "import", "--hub", s.Hub.URL, "--plain-http",
 		"python", file); err != nil {
@@ -237,10 +241,10 @@ func TestTraceRecord(t *testing.T) {
 	for _, m := range nodeStatus(t, s).Mounts {
 		if n := len(heard.of(m.Tree)); n > 0 {
 			if n != 1 {
-				t.Errorf("the hub got %d reports", n)
+				t.Errorf("the hub got %d reports about base, want 1", n)
 			}
 			return
 		}
 	}
-	t.Error("the hub got no report")
+	t.Error("the hub got no report, want one about base")
 }

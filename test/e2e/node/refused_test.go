@@ -18,8 +18,8 @@ import (
 )
 
 // The next node cannot verify the statement about a tree that a container uses, with and without a
-// hub. The container still reads all bytes, and the status names the statement. Once the statement
-// can be verified again, none is refused.
+// hub. The container still reads all bytes, and the status names the statement. Once a statement
+// about the tree can be verified again, no statement is refused.
 func TestRefusedStatement(t *testing.T) {
 	for name, refuse := range map[string]func(t *testing.T, d *daemon) (undo func()){"bit": flipStatement,
 		"key": replaceKey} {
@@ -30,21 +30,21 @@ func TestRefusedStatement(t *testing.T) {
 					dir, merged := used(t, d)
 					shows(t, merged)
 					eventually(t, "the complete image", func() bool { return isCached(t, d) })
-					with := d.args
+					withHub := d.args
 					d.end(signal)
 					undo := refuse(t, d)
-					d.args = append(slices.Clone(with), args...)
+					d.args = append(slices.Clone(withHub), args...)
 					d.start()
 					showsAnew(t, merged)
 					if !strings.Contains(d.said(), "a statement is refused") || !strings.Contains(d.said(), "tools:1") {
-						t.Errorf("it said\n%s", d.said())
+						t.Errorf("the node's log does not name the refused statement of tools:1:\n%s", d.said())
 					}
-					if name == "key" || hub == "no-hub" { // otherwise the hub's statement replaces it
+					if name == "key" || hub == "no-hub" { // otherwise the hub's statement replaces the damaged one
 						refused(t, d)
 					}
 					d.end(syscall.SIGTERM)
 					undo()
-					d.args = with
+					d.args = withHub
 					d.start()
 					showsAnew(t, merged)
 					showsAnew(t, dir)
@@ -62,12 +62,13 @@ func isCached(t *testing.T, d *daemon) bool {
 	t.Helper()
 	images, err := control.New(d.root).Images(t.Context(), "tools:1")
 	if err != nil || len(images) != 1 {
-		t.Fatalf("images: %+v, %v", images, err)
+		t.Fatalf("images that tools:1 names: %+v (%v), want one", images, err)
 	}
 	return images[0].Content.CachedChunks == images[0].Content.Chunks
 }
 
-// refused checks that the one statement on this machine is refused and named.
+// refused checks that the node refuses the statement of tools:1 and no other one, and that the
+// status and the doctor name it.
 func refused(t *testing.T, d *daemon) {
 	t.Helper()
 	s := status(t, d.root)
@@ -75,11 +76,11 @@ func refused(t *testing.T, d *daemon) {
 		len(s.Refused[0].Trees) != 1 ||
 		!slices.Equal(s.Refused[0].Images, []string{"tools:1"}) || s.Refused[0].Cause == "" ||
 		s.Refused[0].Repair == "" {
-		t.Errorf("refused: %+v, mounted: %+v", s.Refused, s.Binds)
+		t.Errorf("refused %+v, user-facing mounts %+v; want the statement of tools:1, refused", s.Refused, s.Binds)
 	}
 	for line, words := range map[string][]string{"status": {"REFUSED STATEMENT", "tools:1", "what to do"},
 		"doctor": {"the statement of tools:1 is refused"}} {
-		out := run(t, line, "--root", d.root).stdout // doctor exits with an error
+		out := run(t, line, "--root", d.root).stdout // doctor exits with code 1
 		for _, word := range words {
 			if !strings.Contains(out, word) {
 				t.Errorf("the output of %s does not contain %q:\n%s", line, word, out)
@@ -88,7 +89,8 @@ func refused(t *testing.T, d *daemon) {
 	}
 }
 
-// After a reboot without a hub, a tree with a refused statement is mounted again.
+// Node and keeper were killed. The next node has no hub, and mounts a tree again although its
+// statement is refused. After unmount, neither the tree nor the statement is left.
 func TestRefusedStatementIsMounted(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -104,12 +106,12 @@ func TestRefusedStatementIsMounted(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 	for _, kind := range []string{"trees", "chains"} {
 		if left, err := os.ReadDir(filepath.Join(d.root, kind)); err != nil || len(left) > 0 {
-			t.Errorf("left in %s: %v, %v", kind, left, err)
+			t.Errorf("%s/ contains %v (%v), want nothing", kind, left, err)
 		}
 	}
 }
 
-// showsAnew is shows with an empty page cache.
+// showsAnew does what shows does, with an empty page cache.
 func showsAnew(t *testing.T, dir string) {
 	t.Helper()
 	if err := site.DropCaches(); err != nil {
@@ -118,12 +120,13 @@ func showsAnew(t *testing.T, dir string) {
 	shows(t, dir)
 }
 
-// flipStatement flips a bit of the signature in the one statement on the disk.
+// flipStatement flips a bit of the signature in the only statement on the disk. undo does nothing,
+// because the hub's statement replaces the damaged one.
 func flipStatement(t *testing.T, d *daemon) (undo func()) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(d.root, "chains", "*"))
 	if err != nil || len(paths) != 1 {
-		t.Fatalf("statements: %v, %v", paths, err)
+		t.Fatalf("statements on the disk: %v (%v), want one", paths, err)
 	}
 	b, err := os.ReadFile(paths[0])
 	if err == nil {
@@ -136,7 +139,7 @@ func flipStatement(t *testing.T, d *daemon) (undo func()) {
 	return func() {}
 }
 
-// replaceKey pins another key than the one that signed.
+// replaceKey pins a key that has signed nothing, instead of the hub's key.
 func replaceKey(t *testing.T, d *daemon) (undo func()) {
 	t.Helper()
 	path := filepath.Join(d.root, "hub.keys")

@@ -24,7 +24,7 @@ func TestRootTooLong(t *testing.T) {
 	run(t, "node", "--root", root, "--address", "").bad(2, root, "control.sock", "107", "--root")
 	run(t, "status", "--root", root).bad(1, root, "107", "--root")
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Errorf("files in the refused root: %v, %v", entries, err)
+		t.Errorf("files of a refused node: %v (%v), want none", entries, err)
 	}
 	link := filepath.Join(dir, "link")
 	if err := errors.Join(os.Mkdir(root, 0o700), os.Symlink(root, link)); err != nil {
@@ -32,7 +32,7 @@ func TestRootTooLong(t *testing.T) {
 	}
 	run(t, "node", "--root", link, "--address", "").bad(1, root, "107", "--root")
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
-		t.Errorf("files in the refused root: %v, %v", entries, err)
+		t.Errorf("files of a refused node: %v (%v), want none", entries, err)
 	}
 }
 
@@ -75,8 +75,8 @@ func TestRootTurnsReadOnly(t *testing.T) {
 	}
 }
 
-// On overlayfs, as in a container without a volume, no snapshots can be made. The node says so when
-// it starts. `lighter mount` works there, with loop devices.
+// On overlayfs, as in a container without a volume, no snapshots can be made. So a node for
+// containerd refuses to start. A node for `lighter mount` works there, with loop devices.
 func TestRootOnOverlayfs(t *testing.T) {
 	dir := socketdir.New(t)
 	merged := filepath.Join(dir, "merged")
@@ -91,7 +91,7 @@ func TestRootOnOverlayfs(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(merged, 0); err != nil {
-			t.Errorf("the node left files: %v", err)
+			t.Errorf("the ended node still uses the overlay: %v", err)
 		}
 	})
 	root := filepath.Join(merged, "node")
@@ -101,7 +101,7 @@ func TestRootOnOverlayfs(t *testing.T) {
 	run(t, "mount", "--root", root, "tools:1", at).good()
 	shows(t, at)
 	if s := status(t, root); len(s.Mounts) != 1 || s.Mounts[0].Mode != mount.Loop {
-		t.Errorf("mounted: %+v", s.Mounts)
+		t.Errorf("mounts: %+v, want one with mode loop", s.Mounts)
 	}
 	d.end(syscall.SIGKILL)
 	d.start()

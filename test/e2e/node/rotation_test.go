@@ -25,6 +25,7 @@ func TestKeyRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// works checks that the running container and new ones read chunks from the hub.
 	works := func(step string) {
 		t.Helper()
 		if _, err := s.Machine.Command(t.Context(), lighter, "cache", "prune", "--root",
@@ -47,11 +48,11 @@ func TestKeyRotation(t *testing.T) {
 		}
 		for _, image := range now.Images {
 			if !image.Lazy || image.Tree.IsZero() {
-				t.Errorf("%s: %+v", step, image)
+				t.Errorf("%s: %+v, want a lazy image with a tree", step, image)
 			}
 		}
 		if len(now.Lost) > 0 {
-			t.Errorf("%s: lost: %+v", step, now.Lost)
+			t.Errorf("%s: lost trees: %+v, want none", step, now.Lost)
 		}
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
 			t.Fatal(err)
@@ -73,6 +74,7 @@ func TestKeyRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// pin restarts the node with pinned keys.
 	pin := func(keys ...string) {
 		t.Helper()
 		s.UseHub(&site.Hub{URL: s.Hub.URL, Key: strings.Join(keys, ",")})
@@ -90,14 +92,14 @@ func TestKeyRotation(t *testing.T) {
 		signers = nodeStatus(t, s).Signers
 		return len(signers) == 2 && signers[1].Key == added && signers[1].Signed > 0 && len(signers[1].Missing) == 0
 	})
-	works("both have both keys")
+	works("hub and node have both keys")
 	hubKey("remove", old)
 	restartHub()
 	works("the hub has the new key, the node both")
 	pin(added)
-	works("both have the new key")
+	works("hub and node have the new key")
 	if got := hubKey("show"); got != added {
-		t.Errorf("the hub has the keys %q, want %q", got, added)
+		t.Errorf("the hub has the keys %q, want only %q", got, added)
 	}
 	if err := running.Remove(t.Context()); err != nil {
 		t.Error(err)

@@ -19,20 +19,21 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// starts is a proxy in front of a hub. It records the units that a start requests, and can then
-// make and serve a startup pack of them.
-type starts struct {
-	mu        sync.Mutex // guards the fields below
-	asked     []string   // paths of requested units, in order
-	locations map[string][]byte
-	units     map[string][]byte
-	hold      chan struct{} // requests for the startup pack wait until it is closed; nil: no wait
+// startupProxy is a proxy in front of a hub. It records the units that a start requests, and
+// can then make and serve a startup pack of them.
+type startupProxy struct {
+	mu        sync.Mutex        // guards the fields below
+	requested []string          // paths of requested units, in order
+	locations map[string][]byte // by path: locations that name the startup pack, instead of the hub's
+	units     map[string][]byte // by path: units of the startup pack
+	hold      chan struct{}     // requests for the startup pack wait until it is closed; nil: no wait
 }
 
-func (s *starts) handle(w http.ResponseWriter, r *http.Request) bool {
+// handle answers requests for the startup pack, and for the locations that name it.
+func (s *startupProxy) handle(w http.ResponseWriter, r *http.Request) bool {
 	s.mu.Lock()
 	if strings.Contains(r.URL.Path, "/packs/") {
-		s.asked = append(s.asked, r.URL.Path)
+		s.requested = append(s.requested, r.URL.Path)
 	}
 	b, hold := s.locations[r.URL.Path], (chan struct{})(nil)
 	if b == nil {
@@ -52,13 +53,13 @@ func (s *starts) handle(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// count returns the number of requested units of the startup pack, and the largest number of
-// requests for one of them.
-func (s *starts) count() (units, most int) {
+// count returns how many different units of the startup pack were requested, and the largest number
+// of requests for one unit.
+func (s *startupProxy) count() (units, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	times := map[string]int{}
-	for _, path := range s.asked {
+	for _, path := range s.requested {
 		if s.units[path] != nil {
 			times[path]++
 			most = max(most, times[path])
@@ -68,7 +69,7 @@ func (s *starts) count() (units, most int) {
 }
 
 // setHold makes requests for the startup pack wait, or releases them.
-func (s *starts) setHold(on bool) {
+func (s *startupProxy) setHold(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hold != nil {
@@ -81,23 +82,24 @@ func (s *starts) setHold(on bool) {
 }
 
 // forget clears the recorded requests, and returns their paths without duplicates.
-func (s *starts) forget() (asked []string) {
+func (s *startupProxy) forget() (paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen := map[string]bool{}
-	for _, path := range s.asked {
+	for _, path := range s.requested {
 		if !seen[path] {
-			asked = append(asked, path)
+			paths = append(paths, path)
 		}
 		seen[path] = true
 	}
-	s.asked = nil
-	return asked
+	s.requested = nil
+	return paths
 }
 
-// layOut serves the chunks of the units as one startup pack of a tree, in units of about 512 KiB,
-// the first few smaller. It returns the number of units.
-func (s *starts) layOut(t *testing.T, tree chunk.ID, paths []string) int {
+// serveStartup makes one startup pack of a tree from the chunks of the hub's units at paths, and
+// serves it. The pack's units have about 512 KiB, the first three less. serveStartup returns the
+// number of these units.
+func (s *startupProxy) serveStartup(t *testing.T, tree chunk.ID, paths []string) int {
 	t.Helper()
 	const base = "/lighter/1/default/"
 	encoder, err := zstd.NewWriter(nil)
@@ -211,36 +213,36 @@ func ofHub(t *testing.T, path string) []byte {
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s, %v", path, res.Status, err)
+		t.Fatalf("GET %s from the hub: %s (%v), want 200", path, res.Status, err)
 	}
 	return b
 }
 
-// The hub knows the chunks that a start reads. The node fetches all of them after the pull, before
-// a container starts. Then hardly any read waits, and nothing is fetched twice. Containers also run
-// if the node is killed or the image is removed meanwhile.
+// The hub has a startup pack with the chunks that a start reads. The node fetches all of it after
+// the pull, before a container starts. Then hardly any read waits, and no unit is fetched twice.
+// Containers also run if the node is killed or the image is removed during this fetch.
 func TestStartThatIsKnown(t *testing.T) {
-	var known starts
-	between, end, err := site.Intercept(known.handle)
+	var proxy startupProxy
+	address, end, err := site.Intercept(proxy.handle)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(end)
-	t.Cleanup(func() { known.setHold(false) })
-	s := startSiteWith(t, site.Options{Hubs: []string{between}, NodeArgs: []string{"--prefetch=false"}}, "python")
+	t.Cleanup(func() { proxy.setHold(false) })
+	s := startSiteWith(t, site.Options{Hubs: []string{address}, NodeArgs: []string{"--prefetch=false"}}, "python")
 	run := func(t *testing.T) {
 		t.Helper()
 		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
 			"print('hello')")
 		if err != nil || ran.Output != "hello\n" {
-			t.Errorf("%q, %v", ran.Output, err)
+			t.Errorf("python3 printed %q (%v), want %q", ran.Output, err, "hello\n")
 		}
 	}
 	mounted := func(t *testing.T) report.MountStatus {
 		t.Helper()
 		st := nodeStatus(t, s)
 		if len(st.Mounts) != 1 {
-			t.Fatalf("mounted: %+v", st.Mounts)
+			t.Fatalf("mounts: %+v, want one", st.Mounts)
 		}
 		return st.Mounts[0]
 	}
@@ -249,37 +251,37 @@ func TestStartThatIsKnown(t *testing.T) {
 		if err := s.Machine.Wipe(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		known.forget()
+		proxy.forget()
 	}
 	pull(t, s, "python")
 	run(t)
-	first := mounted(t)
-	if first.Device.Waited.Fetched < 10 { // some reads find units that another read has requested
-		t.Fatalf("without a startup pack %d reads waited", first.Device.Waited.Fetched)
+	withoutPack := mounted(t)
+	if withoutPack.Device.Waited.Fetched < 10 { // some reads find units that another read has requested
+		t.Fatalf("without a startup pack %d reads waited, want at least 10", withoutPack.Device.Waited.Fetched)
 	}
-	units := known.layOut(t, first.Tree, known.forget())
+	units := proxy.serveStartup(t, withoutPack.Tree, proxy.forget())
 	s.SetNodeArgs()
 
 	t.Run("start", func(t *testing.T) {
 		wipe(t)
 		pull(t, s, "python")
 		eventually(t, "the startup pack", func() bool {
-			n, _ := known.count()
+			n, _ := proxy.count()
 			st := nodeStatus(t, s).Fetched
 			return n == units && st.InFlight.Background == 0 && st.Storing == 0
 		})
 		run(t)
 		if m := mounted(t).Device; m.Waited.Fetched > 5 {
-			t.Errorf("%d of %d reads waited for the hub", m.Waited.Fetched, m.Faults)
+			t.Errorf("%d of %d reads waited for the hub, want at most 5", m.Waited.Fetched, m.Faults)
 		}
-		if _, most := known.count(); most != 1 {
+		if _, most := proxy.count(); most != 1 {
 			t.Errorf("a unit was requested %d times, want once", most)
 		}
 		if y := nodeStatus(t, s).Ahead.Startup; y.Fetched == 0 || y.Used < y.Added/2 {
-			t.Errorf("yield %+v", y)
+			t.Errorf("yield of startup packs: %+v, want at least half of the prefetched bytes used", y)
 		}
 	})
-	t.Run("here", func(t *testing.T) {
+	t.Run("cached", func(t *testing.T) {
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
 			t.Fatal(err)
 		}
@@ -287,26 +289,26 @@ func TestStartThatIsKnown(t *testing.T) {
 		want := nodeStatus(t, s).Ahead.Startup.Added
 		eventually(t, "the startup pack from the disk", func() bool { return nodeStatus(t, s).Ahead.Loaded >= want })
 		run(t)
-		if n, most := known.count(); n != units || most != 1 {
-			t.Errorf("%d of %d units were requested, one of them %d times", n, units, most)
+		if n, most := proxy.count(); n != units || most != 1 {
+			t.Errorf("%d units were requested, one of them %d times; want all %d once", n, most, units)
 		}
 	})
 	t.Run("killed", func(t *testing.T) {
 		wipe(t)
-		known.setHold(true)
+		proxy.setHold(true)
 		pull(t, s, "python")
-		eventually(t, "a request for the startup pack", func() bool { n, _ := known.count(); return n > 0 })
+		eventually(t, "a request for the startup pack", func() bool { n, _ := proxy.count(); return n > 0 })
 		s.Machine.KillNode()
-		known.setHold(false)
+		proxy.setHold(false)
 		restart(t, s)
 		run(t)
-		eventually(t, "the startup pack", func() bool { n, _ := known.count(); return n == units })
+		eventually(t, "the startup pack", func() bool { n, _ := proxy.count(); return n == units })
 	})
 	t.Run("removed", func(t *testing.T) {
 		wipe(t)
-		known.setHold(true)
+		proxy.setHold(true)
 		pull(t, s, "python")
-		eventually(t, "a request for the startup pack", func() bool { n, _ := known.count(); return n > 0 })
+		eventually(t, "a request for the startup pack", func() bool { n, _ := proxy.count(); return n > 0 })
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
 			t.Error(err)
 		}
@@ -314,7 +316,7 @@ func TestStartThatIsKnown(t *testing.T) {
 			st := nodeStatus(t, s).Fetched
 			return st.InFlight.Background == 0 && st.Link.InFlight == 0
 		})
-		known.setHold(false)
+		proxy.setHold(false)
 		pull(t, s, "python")
 		run(t)
 	})

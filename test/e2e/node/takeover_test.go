@@ -32,12 +32,12 @@ func TestTakeOverFailsForNow(t *testing.T) {
 		}
 		read <- err
 	}()
-	fails := func(cause string, who ...string) {
+	fails := func(cause string, prefix ...string) {
 		t.Helper()
-		r := runAs(t, who, "node", "--root", d.root, "--address", "")
+		r := runAs(t, prefix, "node", "--root", d.root, "--address", "")
 		for _, word := range []string{cause, "stay kept", "lighter release"} {
 			if r.code != 1 || !strings.Contains(r.stderr, word) {
-				t.Errorf("exit %d, and the output does not contain %q: %s", r.code, word, r.stderr)
+				t.Errorf("exit code %d, want 1 and an error that contains %q: %s", r.code, word, r.stderr)
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func TestTakeOverFailsForNow(t *testing.T) {
 	if err := syscall.Kill(keeper, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	// The list of mounts cannot be read.
+	// The node cannot read the list of mounts.
 	fails("mountinfo", "unshare", "--mount", "--propagation", "private",
 		"sh", "-c", `mount --bind /proc/$$/mem /proc/$$/mountinfo && exec "$@"`, "sh")
 	select {
@@ -68,7 +68,7 @@ func TestTakeOverFailsForNow(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// keeperOf returns the keeper of a root's devices.
+// keeperOf returns the process ID of the keeper of a node's root.
 func keeperOf(t *testing.T, root string) (pid int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -82,7 +82,7 @@ func keeperOf(t *testing.T, root string) (pid int) {
 		}
 	}
 	if pid == 0 {
-		t.Fatal("there is no keeper")
+		t.Fatalf("no keeper runs for %s", root)
 	}
 	return pid
 }

@@ -37,7 +37,8 @@ func get(t *testing.T, address, path string) (status int, body string) {
 	return res.StatusCode, string(b)
 }
 
-// metric returns the value of a metric. name includes the labels as they are printed.
+// metric returns the value of the metric lighter_node_NAME. name includes the labels as they are
+// printed.
 func metric(t *testing.T, address, name string) float64 {
 	t.Helper()
 	_, body := get(t, address, "/metrics")
@@ -50,10 +51,11 @@ func metric(t *testing.T, address, name string) float64 {
 			return value
 		}
 	}
-	t.Fatalf("there is no %s in:\n%s", name, body)
+	t.Fatalf("the metrics do not contain lighter_node_%s:\n%s", name, body)
 	return 0
 }
 
+// freeAddress returns a TCP address on which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -70,7 +72,7 @@ func TestMetrics(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "", "--http-address", address)
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if status, body := get(t, address, path); status != 200 || body != "ok\n" {
-			t.Errorf("%s: %d %q", path, status, body)
+			t.Errorf("%s answers %d %q, want 200 ok", path, status, body)
 		}
 	}
 	dir := t.TempDir()
@@ -84,19 +86,19 @@ func TestMetrics(t *testing.T) {
 		`unit_received_bytes_total`: 1 << 20, `ready`: 1,
 	} {
 		if got := metric(t, address, name); got < atLeast {
-			t.Errorf("%s is %v, want %v at least", name, got, atLeast)
+			t.Errorf("%s is %v, want at least %v", name, got, atLeast)
 		}
 	}
 	for _, name := range []string{`failed_reads_total{reason="origin"}`, "verification_failures_total",
 		"reads_in_flight", "taken_over"} {
 		if got := metric(t, address, name); got != 0 {
-			t.Errorf("%s is %v", name, got)
+			t.Errorf("%s is %v, want 0", name, got)
 		}
 	}
 	d.end(syscall.SIGKILL)
 	startNode(t, d.root, "--address", "", "--http-address", address)
 	if got := metric(t, address, "taken_over"); got != 1 {
-		t.Errorf("taken_over is %v", got)
+		t.Errorf("taken_over is %v, want 1", got)
 	}
 }
 
@@ -126,7 +128,7 @@ func TestReadiness(t *testing.T) {
 			d.end(syscall.SIGKILL)
 		}
 	})
-	eventually(t, "the address", func() bool {
+	eventually(t, "the HTTP address", func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
@@ -138,7 +140,7 @@ func TestReadiness(t *testing.T) {
 		t.Error("the node is ready before it has recovered its trees")
 	}
 	if status, body := get(t, address, "/healthz"); status != 200 {
-		t.Errorf("/healthz during recovery: %d %q", status, body)
+		t.Errorf("/healthz answers %d %q during recovery, want 200", status, body)
 	}
 	lock.Close()
 	eventually(t, "readiness", ready)
@@ -170,18 +172,18 @@ func TestReadiness(t *testing.T) {
 		var entry struct{ Time, Level, Msg string }
 		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" ||
 			entry.Msg == "" {
-			t.Errorf("no line of a JSON log: %q (%v)", line, err)
+			t.Errorf("the log has the line %q (%v), want JSON with time, level and msg", line, err)
 		}
 	}
 }
 
-// Neither the log nor the status nor an error shows the password in a hub's URL, even if the hub
-// redirects or fails.
+// The password in a hub's URL is not in the log, the status, the metrics or an error, even if the
+// hub redirects or fails.
 func TestNoSecretIsSaid(t *testing.T) {
 	const secret = "the-secret-password"
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != secret && r.URL.Path != "/elsewhere" {
-			t.Errorf("the hub got the password %q", password)
+			t.Errorf("the hub got the password %q, want that of its URL", password)
 		}
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/key"):
@@ -209,14 +211,14 @@ func TestNoSecretIsSaid(t *testing.T) {
 	for _, text := range append(said, d.said()) {
 		for _, s := range []string{secret, base64.StdEncoding.EncodeToString([]byte("somebody:" + secret))} {
 			if strings.Contains(text, s) {
-				t.Errorf("%q is in %s", s, text)
+				t.Errorf("%q is in the output %s", s, text)
 			}
 		}
 	}
 }
 
 // A daemon that answers HTTP but not the kernel is not healthy. In this test another reader takes
-// the kernel's requests. So the daemon has no unanswered read, and only its probe finds the fault.
+// the kernel's requests. So the daemon has no unanswered read, and only its probe fails.
 func TestHealthIsTheKernels(t *testing.T) {
 	address := freeAddress(t)
 	d := startNode(t, newRoot(t), "--address", "", "--http-address", address)

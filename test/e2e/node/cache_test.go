@@ -35,7 +35,7 @@ func cache[T any](t *testing.T, d *daemon, args ...string) (answer T) {
 
 // The cache commands (pin, unpin, evict, prune, scrub) accept each name of an image: its reference,
 // its chain, its tree, and the first digits of the tree. Pinned chunks are not pruned, and pins
-// last across a restart. scrub finds damaged chunks, and readers then get fetched ones.
+// last across a restart. Chunks that scrub finds damaged are fetched again for readers.
 func TestCacheCommands(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, both := t.TempDir(), t.TempDir()
@@ -117,8 +117,8 @@ func TestCacheCommands(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// flipEvery flips one bit in each run of every bytes of a file.
-func flipEvery(t *testing.T, path string, every int64) {
+// flipEvery flips one bit of a file in each interval, which is a number of bytes.
+func flipEvery(t *testing.T, path string, interval int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -129,7 +129,7 @@ func flipEvery(t *testing.T, path string, every int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for at := min(every, info.Size()) / 2; at < info.Size(); at += every {
+	for at := min(interval, info.Size()) / 2; at < info.Size(); at += interval {
 		var b [1]byte
 		if _, err := f.ReadAt(b[:], at); err != nil {
 			t.Fatal(err)
@@ -152,7 +152,7 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	image := filepath.Join(t.TempDir(), "ext4")
 	script := "truncate -s 24M $1 && mkfs.ext4 -q -F -m 0 $1 && mount -o loop,errors=remount-ro $1 $2"
 	if out, err := exec.Command("sh", "-ec", script, "sh", image, disk).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("make an ext4 disk: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 	d = startNode(t, d.root, "--address", "", "--cache-size", "64MiB", "--disk-free-low", "0")

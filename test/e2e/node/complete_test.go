@@ -210,7 +210,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	image := filepath.Join(t.TempDir(), "ext4")
 	script := "truncate -s 40M $1 && mkfs.ext4 -q -F -m 0 $1 && mount -o loop $1 $2"
 	if out, err := exec.Command("sh", "-ec", script, "sh", image, root).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("make an ext4 disk: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
 	d := startNode(t, root, "--address", "", "--cache-size", "64MiB", "--disk-free-low", "0")
@@ -221,7 +221,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 
 	trees, err := filepath.Glob(filepath.Join(root, "trees/*"))
 	if err != nil || len(trees) != 1 {
-		t.Fatal(trees, err)
+		t.Fatalf("trees on the disk: %v (%v), want one", trees, err)
 	}
 	unfinished, finished := filepath.Join(trees[0], "local.new"), filepath.Join(trees[0], "local")
 	exists := func(path string) bool { _, err := os.Stat(path); return err == nil }
@@ -246,7 +246,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	if !killed {
 		t.Fatal("none of 20 kills came while the node wrote the local device")
 	}
-	// The disk gets full without the bytes of the unfinished file, so its removal frees nothing.
+	// The unfinished file is emptied first, so that its removal frees no space on the full disk.
 	if err := os.Truncate(filepath.Join(unfinished, "device"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}

@@ -51,8 +51,8 @@ func TestSockets(t *testing.T) {
 	}
 }
 
-// A second node is refused if it has the root of a running node, also through a symlink, or the
-// socket of one.
+// A second node is refused if a running node has the same root, also through a symlink, or the same
+// socket.
 func TestSecondNodeIsRefused(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	link := filepath.Join(t.TempDir(), "link")
@@ -298,7 +298,7 @@ func TestDamagedIndex(t *testing.T) {
 		tree := status(t, d.root).Mounts[0].Tree.String()
 		d.lose() // the next node mounts the same trees again
 		if err := damage(filepath.Join(d.root, "trees", tree)); err != nil {
-			t.Fatal(name, err)
+			t.Fatalf("make %s: %v", name, err)
 		}
 		d.start()
 		shows(t, dir)
@@ -363,8 +363,8 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	}
 }
 
-// A new node reports a tree that it cannot serve, and serves all others. Another mount of the image
-// repairs the tree.
+// The next node reports a tree that it cannot serve, and serves all other trees. Another mount of
+// the image repairs the tree.
 func TestLostTree(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, other := t.TempDir(), t.TempDir()

@@ -22,7 +22,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// stalling is a TCP proxy in front of the hub. A test can make it hold back the hub's answers.
+// stalling is a TCP proxy in front of the hub. A test can stop it from forwarding the hub's
+// answers.
 type stalling struct {
 	url  string
 	gate sync.RWMutex // locked for writing while the proxy forwards no answers
@@ -56,7 +57,7 @@ func (p *stalling) serve(conn net.Conn) {
 		return
 	}
 	defer hub.Close()
-	go func() { _, _ = io.Copy(hub, conn); hub.Close() }() // Close ends the loop below
+	go func() { _, _ = io.Copy(hub, conn); hub.Close() }() // hub.Close ends the loop below
 	for b := make([]byte, 4096); ; {
 		n, err := hub.Read(b)
 		p.gate.RLock()
@@ -157,7 +158,7 @@ func TestRemovedWithAReadInFlight(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // shorter than the 100 s after which reads fail
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, lighter, "unmount", "--root", d.root, dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("lighter unmount: %v: %s", err, out)
 	}
 	if s := status(t, d.root); len(s.Mounts) != 0 {
 		t.Errorf("mounts after unmount: %+v, want none", s.Mounts)

@@ -44,7 +44,7 @@ func leftoverPaths(s report.Status) (paths []string) {
 
 // A node starts although some files cannot be deleted, and its list of user-facing mounts cannot be
 // parsed. Containers and user-facing mounts keep working. The status and the doctor name the
-// leftovers. The first node that can delete them does so.
+// leftovers. Once the files can be deleted, the next node deletes them.
 func TestNodeStartsWithLeftovers(t *testing.T) {
 	address := filepath.Join(socketdir.New(t), "s.sock")
 	d := startNode(t, newRoot(t), "--address", address)
@@ -108,7 +108,7 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 	disk := filepath.Join(base, "disk")
 	if out, err := exec.Command("sh", "-ec", "mkdir $2 && "+script, "sh", filepath.Join(base, "image"),
 		disk).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("mount a disk: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
 	root := filepath.Join(disk, "node")

@@ -155,7 +155,7 @@ func TestMountGivesNobodyRights(t *testing.T) {
 		id := filepath.Join(dir, "id")
 		out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", id, "-u").CombinedOutput()
 		if err != nil || string(out) != "1000\n" {
-			t.Errorf("a set-user-ID program of user 1000 runs as user %q (%v), want 1000", out, err)
+			t.Errorf("a set-user-ID program that user 1000 runs has the user ID %q (%v), want 1000", out, err)
 		}
 		if _, err := os.ReadFile(filepath.Join(dir, "null")); !errors.Is(err, unix.EACCES) {
 			t.Errorf("read of a device in the image: %v, want EACCES", err)

@@ -82,7 +82,7 @@ func prepare() (stop func() error, err error) {
 	return stop, nil
 }
 
-// add makes an image for each platform, as an OCI layout in dir, and adds all of them to the hub
+// add writes an image for each platform to an OCI layout in dir, and adds all of them to the hub
 // under one name.
 func add(dir, name string, platforms []string) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)

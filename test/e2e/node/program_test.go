@@ -72,7 +72,7 @@ func TestProgramOnALazyImage(t *testing.T) {
 	erofs := t.TempDir()
 	if out, err := exec.Command("sh", "-ec", "mkfs.erofs --quiet $1 $2 && mount -t erofs -o loop $1 $3", "sh", image,
 		plain, erofs).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("make an EROFS image: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(erofs, unix.MNT_DETACH) })
 	lighter = filepath.Join(erofs, "lighter")
@@ -116,6 +116,6 @@ func addProgram(t *testing.T, program []byte) {
 		t.Fatal(err)
 	}
 	if added := run(t, "add", "oci:"+dir+":1", "program:1"); added.code != 0 {
-		t.Fatal(added.stderr)
+		t.Fatalf("add program:1: exit code %d: %s", added.code, added.stderr)
 	}
 }

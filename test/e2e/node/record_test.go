@@ -104,7 +104,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the first report", func() bool { return recording(t, s).Reported == 1 })
+	eventually(t, "the report about base", func() bool { return recording(t, s).Reported == 1 })
 
 	pull(t, s, "python")
 	if r := recording(t, s); !r.On || r.Active != 0 {
@@ -121,7 +121,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	if r := recording(t, s); r.Active != 1 || r.Recorded != 1 {
 		t.Errorf("after a start: %+v, want one recording in progress, one ended", r)
 	}
-	eventually(t, "the report", func() bool { return recording(t, s).Reported == 2 })
+	eventually(t, "the report about python", func() bool { return recording(t, s).Reported == 2 })
 	m := nodeStatus(t, s).Mounts[0]
 	bodies := heard.of(m.Tree)
 	if len(bodies) != 1 {
@@ -138,7 +138,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	// Concurrent tests drop the page cache of the whole host, so the start may read a range twice.
 	// The trace has each range once.
 	if sum == 0 || sum > m.Device.Bytes || sum < m.Device.Bytes/2 {
-		t.Errorf("the trace has %d bytes, want %d, or at least half of them", sum, m.Device.Bytes)
+		t.Errorf("the trace has %d bytes, want at most %d and at least half of that", sum, m.Device.Bytes)
 	}
 	for name := range heard.header {
 		if !slices.Contains([]string{"Accept", "Accept-Encoding", "Content-Length", "Content-Type", "User-Agent"},
@@ -212,7 +212,7 @@ func TestTraceRecord(t *testing.T) {
 		return ended
 	}
 	toFile, toHub := record("--output", file, site.Reference("python")), record("--json", "base:latest")
-	eventually(t, "recording", func() bool { return recording(t, s).Active == 2 })
+	eventually(t, "two active recordings", func() bool { return recording(t, s).Active == 2 })
 	if again := <-record("base:latest"); again.err == nil ||
 		!strings.Contains(again.err.Error(), "already being recorded") {
 		t.Errorf("a second recording at the same time: %v, want an error", again)

@@ -62,7 +62,7 @@ func TestTakeOverFailsForNow(t *testing.T) {
 		t.Error(err)
 	}
 	if !strings.Contains(d.said(), "are taken over") {
-		t.Errorf("the node's log:\n%s", d.said())
+		t.Errorf("the node's log does not say that mounts are taken over:\n%s", d.said())
 	}
 	shows(t, dir)
 	run(t, "unmount", "--root", d.root, dir).good()

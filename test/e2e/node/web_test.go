@@ -128,7 +128,7 @@ func TestReadiness(t *testing.T) {
 			d.end(syscall.SIGKILL)
 		}
 	})
-	eventually(t, "the HTTP address", func() bool {
+	eventually(t, "a listener at the HTTP address", func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()

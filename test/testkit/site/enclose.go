@@ -200,7 +200,7 @@ func exitCode(err error) (int, error) {
 // processes. SIGKILL does not end processes that wait for a dead FUSE server, so beInit aborts all
 // FUSE connections before it returns.
 func beInit() (int, error) {
-	signals := make(chan os.Signal, 8) // first of all: the kernel ignores signals to process 1 without a handler
+	signals := make(chan os.Signal, 8) // first, because the kernel drops signals that process 1 does not handle
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if err := prepareNamespaces(); err != nil {
 		return 0, err
@@ -248,7 +248,7 @@ func passSignals(child int, signals <-chan os.Signal) {
 }
 
 // prepareNamespaces makes mounts private and mounts a new /proc and /run. containerd and runc keep
-// some sockets and states below /run whatever their configuration is.
+// some sockets and states below /run even if they are configured to use other directories.
 func prepareNamespaces() error {
 	// Open WORK before the new /run hides it: inside another enclosure, WORK is below /run.
 	work, err := unix.Open(filepath.Dir(os.Getenv(dirVariable)), unix.O_PATH|unix.O_CLOEXEC, 0)

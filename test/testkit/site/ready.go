@@ -24,7 +24,7 @@ type Ready struct {
 	Path string
 }
 
-// Ran holds the durations of a container's phases, and its output.
+// Ran has the durations of a container's phases, and its output.
 type Ran struct {
 	Create     time.Duration // ctr containers create
 	Ready      time.Duration // from ctr tasks start until the container is ready
@@ -137,7 +137,7 @@ func (w *watch) lines(from io.Reader, wanted *regexp.Regexp) {
 			w.ready()
 		}
 		if err != nil {
-			return // the container has closed its output
+			return // the container's output has ended
 		}
 	}
 }

@@ -17,17 +17,17 @@ import (
 	"lighter/wire"
 )
 
-// wantSame fails the test unless two hubs have the same, and the stores of got are consistent. want is
-// a hub that nothing has disturbed.
+// wantSame fails the test unless two hubs have the same, and the stores of got are consistent.
+// Nothing has disturbed the hub want.
 func wantSame(t *testing.T, got, want *testHub) {
 	t.Helper()
 	wantSameCatalog(t, got, want)
 	wantConsistent(t, got)
 }
 
-// wantSameCatalog fails the test unless two hubs have the same number of rows and the same images with
-// the same trees in their catalogs, and the catalog of got knows all objects of its bucket. It waits
-// for a while, because a process may still be cleaning up.
+// wantSameCatalog fails the test unless two hubs have the same numbers of rows in their catalogs,
+// and the same images with the same trees, and the catalog of got knows all objects of its bucket.
+// It waits for a while, because a process may still be cleaning up.
 func wantSameCatalog(t *testing.T, got, want *testHub) {
 	t.Helper()
 	var err error
@@ -45,8 +45,8 @@ func wantSameCatalog(t *testing.T, got, want *testHub) {
 	}
 }
 
-// wantConsistent fails the test unless the catalog and the stores of a hub agree, in both directions
-// and byte by byte.
+// wantConsistent fails the test unless the catalog and the stores of a hub agree, in both
+// directions and byte by byte.
 func wantConsistent(t *testing.T, h *testHub) {
 	t.Helper()
 	if check := h.fsck(wire.Fsck{Deep: true}); check.Left() != 0 {
@@ -54,7 +54,7 @@ func wantConsistent(t *testing.T, h *testHub) {
 	}
 }
 
-// compare returns an error unless the numbers of rows and the bucket are as wantSameCatalog wants them.
+// compare returns an error unless the rows and the bucket are as wantSameCatalog wants them.
 func compare(t *testing.T, got, want hub.Config) error {
 	t.Helper()
 	has, size := inventoryOf(t, got)

@@ -35,7 +35,7 @@ func earlier(t *testing.T, commit string) string {
 	t.Helper()
 	program := history.Build(t, commit)
 	if program == "" {
-		t.Skipf("the repository's history lacks commit %s", commit)
+		t.Skipf("history without commit %s", commit)
 	}
 	return program
 }

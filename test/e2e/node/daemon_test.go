@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -36,18 +37,27 @@ func TestSockets(t *testing.T) {
 			continue
 		}
 		conn.Close()
-		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s has mode %v (%v), want 0600", path, info.Mode(), err)
-		}
+		wantMode(t, path, 0o600)
 	}
 	for _, dir := range []string{d.root, filepath.Dir(address)} {
-		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s has mode %v (%v), want 0700", dir, info.Mode(), err)
-		}
+		wantMode(t, dir, 0o700)
 	}
 	d.end(syscall.SIGTERM)
 	if entries, err := os.ReadDir(filepath.Dir(address)); err != nil || len(entries) > 0 {
 		t.Errorf("%s of an ended node contains %v (%v), want nothing", filepath.Dir(address), entries, err)
+	}
+}
+
+// wantMode fails the test unless a file has these permissions.
+func wantMode(t *testing.T, path string, want fs.FileMode) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if got := info.Mode().Perm(); got != want {
+		t.Errorf("%s has mode %v, want %v", path, got, want)
 	}
 }
 

@@ -124,13 +124,18 @@ func (m *manager) stored() []string {
 	return slices.Sorted(slices.Values(m.names))
 }
 
+// lines returns all lines that the service has sent.
+func (m *manager) lines() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.received)
+}
+
 // awaitLine waits until the service sends another line with a prefix.
 func (m *manager) awaitLine(prefix string) {
 	m.t.Helper()
 	count := func() (n int) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		for _, line := range m.received {
+		for _, line := range m.lines() {
 			if strings.HasPrefix(line, prefix) {
 				n++
 			}
@@ -139,7 +144,7 @@ func (m *manager) awaitLine(prefix string) {
 	}
 	for before, end := count(), time.Now().Add(patience); count() == before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			m.t.Fatalf("the node has not sent %s within %v; it has sent %q", prefix, patience, m.received)
+			m.t.Fatalf("the node has not sent %s within %v; it has sent %q", prefix, patience, m.lines())
 		}
 	}
 }
@@ -251,8 +256,8 @@ func TestServiceManager(t *testing.T) {
 			t.Error(err)
 		}
 		for _, line := range []string{"READY=1", "STOPPING=1"} {
-			if !slices.Contains(m.received, line) {
-				t.Errorf("the manager has received %q, want the line %s among them", m.received, line)
+			if got := m.lines(); !slices.Contains(got, line) {
+				t.Errorf("the manager has received %q, want the line %s among them", got, line)
 			}
 		}
 		if got := m.stored(); len(got) > 0 {

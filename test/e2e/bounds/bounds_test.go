@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// size returns the size of a test: short, or soak in `make soak`.
+// size returns the size of a test: soak if LIGHTER_SOAK is set, as in `make soak`, otherwise short.
 func size(short, soak int) int {
 	if os.Getenv("LIGHTER_SOAK") != "" {
 		return soak
@@ -25,7 +25,7 @@ func size(short, soak int) int {
 	return short
 }
 
-// start starts a site.
+// start starts a site with the binary that `make build` made. The site runs until the test ends.
 func start(t *testing.T, options site.Options) *site.Site {
 	t.Helper()
 	var err error
@@ -54,8 +54,8 @@ func image(t *testing.T, name string) string {
 	return filepath.Join(work, "images", name)
 }
 
-// derive makes n images by adding a layer with one file to another image. Each has its own chain
-// and tree. It returns their layouts.
+// derive makes n images: each is the image from, with one more layer that has one file, /number.
+// Each has its own chain and tree. derive returns the directories of their layouts.
 func derive(t *testing.T, s *site.Site, from string, n int) []string {
 	t.Helper()
 	dirs := make([]string, n)
@@ -71,8 +71,8 @@ func derive(t *testing.T, s *site.Site, from string, n int) []string {
 	return dirs
 }
 
-// ingest adds layouts to the hub, each under the name of its directory, and returns the names of
-// the images.
+// ingest adds the images of layouts to the hub. It names each image after the layout's directory,
+// and returns the names.
 func ingest(t *testing.T, s *site.Site, layouts ...string) (images []string) {
 	t.Helper()
 	var group errgroup.Group

@@ -16,34 +16,35 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// seen is the state of an idle node and its containerd.
-type seen struct {
+// state is what an idle node and its containerd have.
+type state struct {
 	containerd []string // its images, containers, snapshots, blobs and leases
-	files      []string // below the node's root, without the cache
-	mounts     []string // on the machine
-	loops      []string
-	use        use
+	files      []string // below the node's root, without the contents of the directories cache and devices
+	mounts     []string // mount points on the machine
+	loops      []string // backing files of loop devices
+	usage      usage
 }
 
-// use holds the resources of the node's process.
-type use struct {
-	Descriptors int // without sockets
+// usage counts the resources of the node's process, and its keepers.
+type usage struct {
+	Descriptors int // without those of sockets
 	Sockets     int
 	Goroutines  int // without those of connections
 	Heap        int // bytes in use
-	Keepers     int
+	Keepers     int // processes
 }
 
-// Limits of the growth of use between two looks. They do not depend on the number of rounds between
-// the looks.
+// Limits of the later of two usages, however many rounds lie between the two. Those that begin with
+// more limit the growth.
 const (
 	moreDescriptors = 4
-	maxSockets      = 64 + 16 // idle connections to the hub, and a few others
+	maxSockets      = 64 + 16 // idle connections to the hub, and a few other sockets
 	moreGoroutines  = 4
-	moreHeap        = 14 << 20 // up to 10 MB of pages of extent maps are cached
+	moreHeap        = 14 << 20 // in bytes; up to 10 MB of pages of extent maps are cached
 )
 
-func look(t *testing.T, s *site.Site) (found seen) {
+// look returns the state of a site's node, which must be idle, and of its containerd.
+func look(t *testing.T, s *site.Site) (found state) {
 	t.Helper()
 	for _, list := range [][]string{
 		{"images", "ls", "-q"}, {"containers", "ls", "-q"}, {"content", "ls", "-q"}, {"leases", "ls", "-q"},
@@ -70,23 +71,23 @@ func look(t *testing.T, s *site.Site) (found seen) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found.mounts = lines(t, "/proc/self/mountinfo", filepath.Dir(root))
+	found.mounts = mountPoints(t, "/proc/self/mountinfo", filepath.Dir(root))
 	backing, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range backing {
-		// otherwise the device has just been freed
-		if b, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(b), s.Dir) {
+		b, err := os.ReadFile(file) // fails if the device has just been freed
+		if err == nil && strings.HasPrefix(string(b), s.Dir) {
 			found.loops = append(found.loops, string(b))
 		}
 	}
-	found.use = lookInside(t, s)
+	found.usage = usageOf(t, s)
 	return found
 }
 
-// lines returns the mount points below dir in a mountinfo file.
-func lines(t *testing.T, file, dir string) (points []string) {
+// mountPoints returns the mount points below dir that a mountinfo file lists.
+func mountPoints(t *testing.T, file, dir string) (points []string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -102,7 +103,8 @@ func lines(t *testing.T, file, dir string) (points []string) {
 
 var heapInUse = regexp.MustCompile(`# HeapAlloc = (\d+)`)
 
-func lookInside(t *testing.T, s *site.Site) (u use) {
+// usageOf measures the usage of a site's node.
+func usageOf(t *testing.T, s *site.Site) (u usage) {
 	t.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", s.Machine.NodePID()))
 	if err != nil {
@@ -125,7 +127,7 @@ func lookInside(t *testing.T, s *site.Site) (u use) {
 	}
 	found := heapInUse.FindSubmatch(text)
 	if found == nil {
-		t.Fatal("the heap profile has no figure of the heap in use")
+		t.Fatal("the heap profile of the node has no line with HeapAlloc")
 	}
 	if u.Heap, err = strconv.Atoi(string(found[1])); err != nil {
 		t.Fatal(err)
@@ -135,7 +137,7 @@ func lookInside(t *testing.T, s *site.Site) (u use) {
 		t.Fatal(err)
 	}
 	for _, file := range commands {
-		b, _ := os.ReadFile(file) // the process may just have ended
+		b, _ := os.ReadFile(file) // fails if the process has just ended
 		if strings.HasSuffix(string(b), "\x00keeper\x00"+s.Machine.NodeRoot()+"\x00") {
 			u.Keepers++
 		}
@@ -143,8 +145,9 @@ func lookInside(t *testing.T, s *site.Site) (u use) {
 	return u
 }
 
-// alike matches the first line of a profile's entry for goroutines with the same stack.
-var alike = regexp.MustCompile(`(?m)^(\d+) @ `)
+// sameStack matches the first line of a profile's entry: it has the number of goroutines that have
+// the same stack.
+var sameStack = regexp.MustCompile(`(?m)^(\d+) @ `)
 
 // goroutines counts the node's goroutines without those of connections, whose number varies.
 func goroutines(t *testing.T, s *site.Site) (n int) {
@@ -154,53 +157,54 @@ func goroutines(t *testing.T, s *site.Site) (n int) {
 		t.Fatal(err)
 	}
 	for stack := range strings.SplitSeq(string(text), "\n\n") {
-		found := alike.FindStringSubmatch(stack)
+		found := sameStack.FindStringSubmatch(stack)
 		if found == nil || strings.Contains(stack, "net/http.(*") ||
 			strings.Contains(stack, "grpc/internal/transport") {
 			continue
 		}
-		one, err := strconv.Atoi(found[1])
+		count, err := strconv.Atoi(found[1])
 		if err != nil {
 			t.Fatal(err)
 		}
-		n += one
+		n += count
 	}
 	if n == 0 {
-		t.Fatalf("no goroutines:\n%s", text)
+		t.Fatalf("the goroutine profile of the node lists no goroutine:\n%s", text)
 	}
 	return n
 }
 
-// wantEmpty checks that nothing of images and containers is left.
-func (found seen) wantEmpty(t *testing.T) {
+// wantEmpty fails the test if anything of an image or a container is left.
+func (found state) wantEmpty(t *testing.T) {
 	t.Helper()
 	if len(found.containerd) > 0 {
-		t.Errorf("containerd has\n%s", strings.Join(found.containerd, "\n"))
+		t.Errorf("containerd still has\n%s", strings.Join(found.containerd, "\n"))
 	}
 	if len(found.loops) > 0 {
 		t.Errorf("loop devices of %q are left", found.loops)
 	}
-	if len(found.mounts) != 1 || found.use.Keepers != 1 {
-		t.Errorf("%d keepers, mounts %q, want one keeper and the mount of the devices", found.use.Keepers, found.mounts)
+	if len(found.mounts) != 1 || found.usage.Keepers != 1 {
+		t.Errorf("got %d keepers and the mounts %q, want one keeper and the mount of the devices", found.usage.Keepers,
+			found.mounts)
 	}
 }
 
-// wantFiles checks that there are no files that were not there before.
-func (found seen) wantFiles(t *testing.T, before seen) {
+// wantFiles fails the test if the node has a file that it did not have before.
+func (found state) wantFiles(t *testing.T, before state) {
 	t.Helper()
 	for _, path := range found.files {
 		if !slices.Contains(before.files, path) {
-			t.Errorf("left behind: %s", path)
+			t.Errorf("the node left the file %s", path)
 		}
 	}
 }
 
-// wantUse checks that the resources of the node's process have not grown beyond the limits.
-func (found seen) wantUse(t *testing.T, before seen) {
+// wantUsage fails the test if the node's usage is beyond the limits.
+func (found state) wantUsage(t *testing.T, before state) {
 	t.Helper()
-	a, b := before.use, found.use
+	a, b := before.usage, found.usage
 	if b.Descriptors > a.Descriptors+moreDescriptors || b.Sockets > maxSockets ||
 		b.Goroutines > a.Goroutines+moreGoroutines || b.Heap > a.Heap+moreHeap {
-		t.Errorf("the node has grown from %+v to %+v", a, b)
+		t.Errorf("the node's usage has grown beyond the limits, from %+v to %+v", a, b)
 	}
 }

@@ -13,15 +13,16 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// everything prints the digest of all files of an image, in sorted order.
-const everything = "find /usr /etc/debian_version -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum"
+// digestFiles is a shell command. It prints a digest of an image's files: those in /usr, sorted by
+// path, and /etc/debian_version.
+const digestFiles = "find /usr /etc/debian_version -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum"
 
-// compare fails unless the output of everything equals its argument. It reports by its exit code,
-// because ctr may lose a container's last output if many end at once.
-const compare = `found=$(` + everything + `) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
+// compare is a shell command. It fails unless digestFiles prints the command's argument. The exit
+// code is the result, because ctr may lose the last output of a container if many end at once.
+const compare = `found=$(` + digestFiles + `) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
 
-// Containers of one image start at once on a machine without cached chunks, and all of them read
-// the whole image. The node fetches each unit and the index once.
+// Containers of one image start at once on a machine without cached chunks, and each of them reads
+// nearly the whole image. The node fetches each unit, the index and the locations once.
 func TestContainersStartedAtOnce(t *testing.T) {
 	counter := count(t)
 	s := start(t, site.Options{Hubs: []string{counter.url}})
@@ -30,9 +31,9 @@ func TestContainersStartedAtOnce(t *testing.T) {
 	if _, err := m.Pull(t.Context(), site.Overlayfs, site.Reference("base")); err != nil {
 		t.Fatal(err)
 	}
-	unpacked, err := m.Run(t.Context(), site.Overlayfs, site.Reference("base"), "sh", "-c", everything)
+	unpacked, err := m.Run(t.Context(), site.Overlayfs, site.Reference("base"), "sh", "-c", digestFiles)
 	if err != nil || !strings.HasSuffix(unpacked.Output, "  -\n") {
-		t.Fatalf("overlayfs: %q, %v", unpacked.Output, err)
+		t.Fatalf("run with overlayfs: got %q (%v), want a digest", unpacked.Output, err)
 	}
 	if _, err := m.Pull(t.Context(), site.Lighter, site.Reference("base")); err != nil {
 		t.Fatal(err)
@@ -50,12 +51,12 @@ func TestContainersStartedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if images := status(t, s).Images; len(images) != 1 || !images[0].Lazy {
-		t.Fatalf("images: %+v", images)
+		t.Fatalf("images of the node: got %+v, want one, which is lazy", images)
 	}
 	if m := memory(t, s); m.Most > maxMemory {
-		t.Errorf("the node had %d bytes resident, the most is %d", m.Most, int64(maxMemory))
+		t.Errorf("the node had up to %d bytes resident, want %d at most", m.Most, int64(maxMemory))
 	} else {
-		t.Logf("%d containers: %d MB at most", n, m.Most/1e6)
+		t.Logf("%d containers: the node had up to %d MB resident", n, m.Most/1e6)
 	}
 	counter.check(t, status(t, s).Fetched.Requests)
 }
@@ -77,18 +78,18 @@ func push(t *testing.T, s *site.Site, names ...string) {
 type counter struct {
 	url string
 
-	mu    sync.Mutex // guards asked
-	asked map[string]int64
+	mu       sync.Mutex       // guards requests
+	requests map[string]int64 // by path
 }
 
-// count runs a proxy in front of the site's hub until the test ends.
+// count runs a proxy in front of the site's hub until the test ends, and counts its requests.
 func count(t *testing.T) *counter {
 	t.Helper()
-	c := &counter{asked: map[string]int64{}}
+	c := &counter{requests: map[string]int64{}}
 	address, end, err := site.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.asked[r.URL.Path]++
+		c.requests[r.URL.Path]++
 		return false
 	})
 	if err != nil {
@@ -99,14 +100,14 @@ func count(t *testing.T) *counter {
 	return c
 }
 
-// check checks that each unit and each index was requested once, and that the node's status has the
-// same number of units.
-func (c *counter) check(t *testing.T, requests int64) {
+// check checks that each unit, the index and the locations were requested once. fetched is the
+// number of requests for units in the node's status; it must be the number of units.
+func (c *counter) check(t *testing.T, fetched int64) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var units, indexes int64
-	for path, n := range c.asked {
+	for path, n := range c.requests {
 		unit := strings.Contains(path, "/packs/") || strings.Contains(path, "/chunks/")
 		index := strings.Contains(path, "/indexes/") || strings.Contains(path, "/locations/")
 		if (unit || index) && n > 1 {
@@ -119,9 +120,9 @@ func (c *counter) check(t *testing.T, requests int64) {
 			indexes += n
 		}
 	}
-	t.Logf("%d units, %d indexes and locations", units, indexes)
-	if units < 100 || units != requests || indexes != 2 {
-		t.Errorf("%d units were requested, the status has %d; %d indexes and locations: %v", units, requests, indexes,
-			c.asked)
+	t.Logf("%d requests for units, %d for indexes and locations", units, indexes)
+	if units < 100 || units != fetched || indexes != 2 {
+		t.Errorf("got %d requests for units, %d by the node's status, and %d for indexes and locations; want at least "+
+			"100 for units, the same number in the status, and 2: %v", units, fetched, indexes, c.requests)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"lighter/test/testkit/journal"
 )
 
-// BenchmarkDeviceRead measures reads of 4 KiB from a device, with and without the kernel's
-// FUSE_RESEND.
+// BenchmarkDeviceRead measures random reads of 4 KiB from a device: on a connection whose requests
+// the kernel can resend, and on one with a journal.
 func BenchmarkDeviceRead(b *testing.B) {
 	type mounter func(dir string, log *slog.Logger) (*fuse.Server, error)
 	for name, mount := range map[string]mounter{"resend": fuse.Mount, "journal": journal.Mount} {
@@ -41,7 +41,7 @@ func BenchmarkDeviceRead(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
-				// not os.Open: this process serves the file (see openDevice)
+				// not os.Open, because this process serves the file (see openDevice)
 				fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 				if err != nil {
 					b.Error(err)
@@ -51,7 +51,7 @@ func BenchmarkDeviceRead(b *testing.B) {
 				buffer := make([]byte, 4096)
 				for pb.Next() {
 					if n, err := unix.Pread(fd, buffer, rand.Int64N(size/4096)*4096); n != 4096 || err != nil {
-						b.Errorf("read %d bytes (%v)", n, err)
+						b.Errorf("got %d bytes (%v), want 4096", n, err)
 						return
 					}
 				}
@@ -60,9 +60,10 @@ func BenchmarkDeviceRead(b *testing.B) {
 	}
 }
 
-// BenchmarkReadDuringFlood measures the latency of a page that the daemon has in memory while other
-// processes flood another image with read-ahead: no process, one process once, or one or four
-// processes without end. The other image hangs, or the daemon has its bytes.
+// BenchmarkReadDuringFlood measures how long reads of a page take if the server has the page in
+// memory. Meanwhile processes flood another image with read-ahead: none, one that floods it once,
+// or one or four that flood it without end. Reads of the flooded image hang (stuck), or the server
+// has its bytes in memory (cached).
 func BenchmarkReadDuringFlood(b *testing.B) {
 	for _, c := range []struct {
 		name           string
@@ -83,11 +84,11 @@ func benchmarkDuringFlood(b *testing.B, floods int, endless, stuck bool) {
 		b.Fatal(err)
 	}
 	b.Cleanup(startServing(b, s))
-	flooded, other := makeFloodImage(b), makeTestImage(b, map[string][]byte{"file": noise(2, 64<<20)})
+	flooded, measured := makeFloodImage(b), makeTestImage(b, map[string][]byte{"file": noise(2, 64<<20)})
 	h := newHanging(flooded.data)
 	_, floodedPath := addDevice(b, s, "flooded", len(flooded.data), h)
-	_, otherPath := addDevice(b, s, "other", len(other.data), inMemory(other.data))
-	floodedTree, otherTree := mountImage(b, flooded, floodedPath), mountImage(b, other, otherPath)
+	_, measuredPath := addDevice(b, s, "measured", len(measured.data), inMemory(measured.data))
+	floodedTree, measuredTree := mountImage(b, flooded, floodedPath), mountImage(b, measured, measuredPath)
 	release := sync.OnceFunc(func() { close(h.released) })
 	b.Cleanup(release) // before the trees are unmounted
 	if !stuck {
@@ -102,11 +103,11 @@ func benchmarkDuringFlood(b *testing.B, floods int, endless, stuck bool) {
 		b.Cleanup(func() {
 			cmd.Process.Kill()
 			release()
-			wait() // always an error after SIGKILL
+			wait() // returns an error, because the process was killed
 		})
 	}
 	for b.Loop() {
-		cmd := exec.Command("/proc/self/exe", filepath.Join(otherTree, "file"), "1000")
+		cmd := exec.Command("/proc/self/exe", filepath.Join(measuredTree, "file"), "1000")
 		cmd.Env = append(os.Environ(), deviceHelper+"=pages")
 		out, err := cmd.Output()
 		var took []time.Duration
@@ -124,10 +125,11 @@ func benchmarkDuringFlood(b *testing.B, floods int, endless, stuck bool) {
 	}
 	st := s.Stats()
 	b.ReportMetric(float64(st.Queued), "queued")
-	b.ReportMetric(float64(st.Failed["overload"]), "refused")
+	b.ReportMetric(float64(st.Failed["overload"]), "evicted")
 }
 
-// helpPages reads single uncached pages of a file, and prints the duration of each read.
+// helpPages reads random pages of a file that are not in the page cache. It prints the durations of
+// the reads as JSON. pages is the number of reads.
 func helpPages(path, pages string) error {
 	n, err := strconv.Atoi(pages)
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 	"lighter/test/testkit/journal"
 )
 
-// A server stops during a read. Another server in the same process takes over its connection.
+// A server stops during a read. Another server in the same process takes over its connection, and
+// answers the read.
 func TestDetachAndAdopt(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
@@ -52,12 +53,13 @@ func TestDetachAndAdopt(t *testing.T) {
 	}
 	stop := adopt(t, kept, dir, first.State(), "a", inMemory(data))
 	if out, err := wait(); err != nil || out != string(data) {
-		t.Errorf("the read returned %d bytes (%v)", len(out), err)
+		t.Errorf("the read returned %d bytes (%v), want the %d bytes of the device", len(out), err, len(data))
 	}
 	stop()
 }
 
-// adopt takes over a connection and serves one device until stop is called.
+// adopt takes over a connection, of which it gets the descriptors and the state. It serves one
+// device until stop is called.
 func adopt(t *testing.T, kept []*os.File, dir string, state fuse.State, name string, data inMemory) (stop func()) {
 	t.Helper()
 	s, err := fuse.Adopt(kept, dir, state, slog.New(slog.DiscardHandler))
@@ -71,9 +73,9 @@ func adopt(t *testing.T, kept []*os.File, dir string, state fuse.State, name str
 	return startServing(t, s)
 }
 
-// deviceHelper is an environment variable. If it is set, the test program runs no tests. It runs a
-// helper of a test with the program's arguments: "serve" (helpDevices), "compare" (helpCompare),
-// "flood" (helpFlood) or "pages" (helpPages).
+// deviceHelper is an environment variable. If it is set, the test program runs no tests. It calls a
+// function with the program's arguments: helpDevices for "serve", helpCompare for "compare",
+// helpFlood for "flood", or helpPages for "pages".
 const deviceHelper = "LIGHTER_E2E_DEVICE_HELPER"
 
 func init() {
@@ -101,12 +103,14 @@ func init() {
 
 // serverMessage is a message from helpDevices to the test.
 type serverMessage struct {
-	State fuse.State
-	Reads int32
+	State fuse.State // of the connection
+	Reads int32      // number of reads that the device has received
 }
 
-// helpDevices serves a directory with one device. It never answers reads of the device. Its first
-// inherited descriptor is a socket to the test.
+// helpDevices serves a directory with one device, and never answers a read of it. resend is "true"
+// if the kernel resends requests, and "false" if the server has a journal instead. Descriptor 3 is
+// a socket to the test. helpDevices sends a message every 5 ms, the first one with the connection's
+// descriptors.
 func helpDevices(dir, deviceSize, resend string) error {
 	size, err := strconv.ParseInt(deviceSize, 10, 64)
 	if err != nil {
@@ -140,11 +144,11 @@ func helpDevices(dir, deviceSize, resend string) error {
 	}
 	rights := unix.UnixRights(fds...)
 	for {
-		news, err := json.Marshal(serverMessage{s.State(), h.reads.Load()})
+		message, err := json.Marshal(serverMessage{s.State(), h.reads.Load()})
 		if err != nil {
 			return err
 		}
-		if _, _, err := socket.(*net.UnixConn).WriteMsgUnix(news, rights, nil); err != nil {
+		if _, _, err := socket.(*net.UnixConn).WriteMsgUnix(message, rights, nil); err != nil {
 			return err
 		}
 		rights = nil
@@ -179,31 +183,31 @@ func startDeviceServer(t *testing.T, dir string, size int, resend bool) (cmd *ex
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { socket.Close() })
-	receive = func() (news serverMessage) {
+	receive = func() (message serverMessage) {
 		b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(2*4))
 		n, nOOB, _, _, err := socket.(*net.UnixConn).ReadMsgUnix(b, oob)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if messages, err := unix.ParseSocketControlMessage(oob[:nOOB]); err == nil && len(messages) > 0 {
-			got, err := unix.ParseUnixRights(&messages[0])
+		if controls, err := unix.ParseSocketControlMessage(oob[:nOOB]); err == nil && len(controls) > 0 {
+			fds, err := unix.ParseUnixRights(&controls[0])
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, fd := range got {
+			for _, fd := range fds {
 				kept = append(kept, os.NewFile(uintptr(fd), "kept"))
 			}
 		}
-		if err := json.Unmarshal(b[:n], &news); err != nil {
+		if err := json.Unmarshal(b[:n], &message); err != nil {
 			t.Fatal(err)
 		}
-		return news
+		return message
 	}
 	receive()
 	return cmd, kept, receive
 }
 
-// The serving process is killed while reads of many processes are in flight. Another process takes
+// The serving process is killed while reads of ten processes are in flight. Another process takes
 // over the connection, and all reads succeed.
 func TestServerIsKilled(t *testing.T) {
 	for name, resend := range map[string]bool{"resend": true, "journal": false} {
@@ -227,26 +231,26 @@ func testServerIsKilled(t *testing.T, resend bool) {
 		_, wait := run(t, "cmp", filepath.Join(image.source, name), filepath.Join(tree, name))
 		waits = append(waits, wait)
 	}
-	news := receive()
-	for news.Reads < 10 {
-		news = receive()
+	message := receive()
+	for message.Reads < 10 {
+		message = receive()
 	}
 	if err := helper.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if err := helper.Wait(); err == nil {
-		t.Error("the helper ended without a signal")
+		t.Error("the helper has ended without an error, want it killed")
 	}
-	stop = adopt(t, kept, dir, news.State, "a", image.data)
+	stop = adopt(t, kept, dir, message.State, "a", image.data)
 	for _, wait := range waits {
 		if out, err := wait(); err != nil {
-			t.Errorf("%v %s", err, out)
+			t.Errorf("a reader during the take-over: %v %s", err, out)
 		}
 	}
 }
 
-// A server whose connection was not kept leaves a dead mount. The next server replaces it, although
-// a tree is still mounted from one of its devices.
+// A server dies, and no other process has its connection. It leaves a dead mount. The next server
+// replaces that mount, although a tree is still mounted from a device of the dead server.
 func TestDeadMountIsReplaced(t *testing.T) {
 	image := makeTestImage(t, map[string][]byte{"file": noise(8, 1<<20)})
 	dir := t.TempDir()
@@ -258,9 +262,9 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	if err := errors.Join(helper.Process.Kill(), kept[0].Close()); err != nil {
 		t.Fatal(err)
 	}
-	helper.Wait() // always an error after SIGKILL
+	helper.Wait() // returns an error, because the helper was killed
 	if _, err := os.ReadFile(filepath.Join(tree, "file")); !errors.Is(err, unix.EIO) {
-		t.Errorf("read through a dead server: %v", err)
+		t.Errorf("read through the dead mount: %v, want EIO", err)
 	}
 	s, err := fuse.Mount(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -269,10 +273,10 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	stop := startServing(t, s)
 	addDevice(t, s, "a", len(image.data), inMemory(image.data))
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
-		t.Errorf("%v, %v", names, err)
+		t.Errorf("the directory lists %v (%v), want the new server's device", names, err)
 	}
 	stop()
 	if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("a mount is left: %v", err)
+		t.Errorf("unmount once more: %v, want EINVAL, because no mount is left", err)
 	}
 }

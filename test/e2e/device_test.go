@@ -34,12 +34,12 @@ func (m inMemory) ReadAt(_ context.Context, dst []byte, off int64) (missed int64
 	return 0, nil
 }
 
-// hanging is a device whose reads wait until it is released.
+// hanging is a device whose reads wait until released is closed.
 type hanging struct {
 	inMemory
-	reads    atomic.Int32
-	stopped  atomic.Int32
-	released chan struct{}
+	reads     atomic.Int32 // number of reads that have begun
+	cancelled atomic.Int32 // number of reads that were cancelled while they waited
+	released  chan struct{}
 }
 
 func newHanging(data []byte) *hanging {
@@ -52,13 +52,13 @@ func (h *hanging) ReadAt(ctx context.Context, dst []byte, off int64) (missed int
 	case <-h.released:
 		return h.inMemory.ReadAt(ctx, dst, off)
 	case <-ctx.Done():
-		h.stopped.Add(1)
+		h.cancelled.Add(1)
 		return 0, ctx.Err()
 	}
 }
 
-// serveDevices mounts a directory of devices and serves it until the test ends. The test must have
-// unmounted its devices by then.
+// serveDevices mounts a directory of devices and serves it until the test ends. By then the test
+// must have closed the devices, and unmounted the trees that use them.
 func serveDevices(t *testing.T) (*fuse.Server, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func serveDevices(t *testing.T) (*fuse.Server, string) {
 	return s, dir
 }
 
-// startServing runs a server. The returned function stops it.
+// startServing runs a server until stop is called. stop unmounts the server's directory.
 func startServing(t testing.TB, s *fuse.Server) (stop func()) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background()) }()
@@ -82,7 +82,7 @@ func startServing(t testing.TB, s *fuse.Server) (stop func()) {
 		if err := <-served; err != nil {
 			t.Error("serve:", err)
 		}
-		for range 2 { // a second call has no effect
+		for range 2 { // further calls have no effect
 			if err := errors.Join(s.Unmount(0), s.Detach()); err != nil {
 				t.Error(err)
 			}
@@ -90,6 +90,8 @@ func startServing(t testing.TB, s *fuse.Server) (stop func()) {
 	}
 }
 
+// addDevice adds a device of size bytes, whose content r reads. It returns the device's ID, which
+// is the digest of name, and its path.
 func addDevice(t testing.TB, s *fuse.Server, name string, size int, r fuse.Reader) (chunk.ID, string) {
 	t.Helper()
 	id := chunk.Sum([]byte(name))
@@ -100,20 +102,22 @@ func addDevice(t testing.TB, s *fuse.Server, name string, size int, r fuse.Reade
 	return id, path
 }
 
+// noise returns random bytes. The same seed gives the same bytes.
 func noise(seed uint64, size int) []byte {
 	b := make([]byte, size)
 	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
 	return b
 }
 
-// run starts a process and returns a function that waits for its output.
+// run starts a process. wait waits for its end, and returns what it has printed.
 func run(t *testing.T, name string, args ...string) (cmd *exec.Cmd, wait func() (string, error)) {
 	t.Helper()
 	cmd = exec.Command(name, args...)
 	return cmd, start(t, cmd)
 }
 
-// start starts a process and returns a function that waits for its output.
+// start starts a process. wait waits for its end, and returns what it has printed. After a minute,
+// wait kills the process and returns an error.
 func start(t testing.TB, cmd *exec.Cmd) (wait func() (string, error)) {
 	t.Helper()
 	var out bytes.Buffer
@@ -133,11 +137,12 @@ func start(t testing.TB, cmd *exec.Cmd) (wait func() (string, error)) {
 	}
 }
 
+// eventually waits up to 30 s until ok returns true. what is the awaited event, for the failure.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("timeout: ", what)
+			t.Fatalf("waited 30 s for %s", what)
 		}
 	}
 }
@@ -152,6 +157,7 @@ func openDevice(path string, flags int) (int, error) {
 	return fd, nil
 }
 
+// readDevice reads a whole device.
 func readDevice(path string) ([]byte, error) {
 	fd, err := openDevice(path, unix.O_RDONLY)
 	if err != nil {
@@ -169,6 +175,7 @@ func readDevice(path string) ([]byte, error) {
 	}
 }
 
+// A device is a file that only root can read, at any offset, and that no process can write.
 func TestDeviceIsAFile(t *testing.T) {
 	s, dir := serveDevices(t)
 	data := noise(1, 3<<20+4096)
@@ -176,10 +183,10 @@ func TestDeviceIsAFile(t *testing.T) {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() != int64(len(data)) || info.Mode() != 0o400 ||
 		path != filepath.Join(dir, id.String()) {
-		t.Fatalf("%v, %v", info, err)
+		t.Fatalf("stat %s: %+v (%v), want %d bytes, mode 0400 and the name %s", path, info, err, len(data), id)
 	}
 	if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("read %d bytes, %v", len(got), err)
+		t.Fatalf("read %d bytes (%v), want the %d bytes of the device", len(got), err, len(data))
 	}
 	fd, err := openDevice(path, unix.O_RDONLY)
 	if err != nil {
@@ -191,23 +198,25 @@ func TestDeviceIsAFile(t *testing.T) {
 		b := make([]byte, at.size)
 		n, err := unix.Pread(fd, b, int64(at.offset))
 		if err != nil || n != at.want || !bytes.Equal(b[:n], data[at.offset:at.offset+n]) {
-			t.Errorf("read %d bytes at %d: got %d (%v)", at.size, at.offset, n, err)
+			t.Errorf("read %d bytes at %d: got %d (%v), want %d, as in the device", at.size, at.offset, n, err, at.want)
 		}
 	}
 	if _, err := openDevice(path, unix.O_RDWR); !errors.Is(err, unix.EROFS) {
-		t.Errorf("open to write: %v", err)
+		t.Errorf("open to write: %v, want EROFS", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "unknown")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("stat of a missing device: %v", err)
+		t.Errorf("stat of a missing device: %v, want ENOENT", err)
 	}
 	if out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", "cat", path).CombinedOutput(); err == nil {
 		t.Errorf("read as another user: got %.100q, want an error", out)
 	}
 	if err := s.Unmount(0); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("unmount while a device is open: %v", err)
+		t.Errorf("unmount while a device is open: %v, want EBUSY", err)
 	}
 }
 
+// Once a device is removed, reads through a descriptor that is still open fail. They succeed again
+// when the device was added again.
 func TestDeviceRemovedWhileOpen(t *testing.T) {
 	s, dir := serveDevices(t)
 	data := noise(2, 1<<20)
@@ -221,7 +230,7 @@ func TestDeviceRemovedWhileOpen(t *testing.T) {
 		b := make([]byte, 8192)
 		_, err := unix.Pread(fd, b, 4096)
 		if err == nil && !bytes.Equal(b, data[4096:4096+8192]) {
-			t.Error("read of a removed device through an open descriptor: wrong bytes")
+			t.Error("read through the open descriptor: got wrong bytes")
 		}
 		return err
 	}
@@ -232,20 +241,20 @@ func TestDeviceRemovedWhileOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := read(); !errors.Is(err, unix.ESTALE) {
-		t.Errorf("read of a removed device: %v", err)
+		t.Errorf("read of the removed device: %v, want ESTALE", err)
 	}
 	if _, err := openDevice(path, unix.O_RDONLY); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("open of a removed device: %v", err)
+		t.Errorf("open of the removed device: %v, want ENOENT", err)
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
-		t.Errorf("%v, %v", names, err)
+		t.Errorf("the directory lists %v (%v), want no device", names, err)
 	}
 	addDevice(t, s, "a", len(data), inMemory(data))
 	if err := read(); err != nil {
-		t.Errorf("read of a removed and added device: %v", err)
+		t.Errorf("read through the open descriptor after the device was added again: %v", err)
 	}
 	if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
-		t.Errorf("%d bytes, %v", len(got), err)
+		t.Errorf("read %d bytes (%v) of the device that was added again, want its %d bytes", len(got), err, len(data))
 	}
 }
 
@@ -258,22 +267,23 @@ func TestManyDevices(t *testing.T) {
 		id, path := addDevice(t, s, strconv.Itoa(i), len(data), inMemory(data))
 		ids = append(ids, id)
 		if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
-			t.Fatalf("device %d: read %d bytes (%v)", i, len(got), err)
+			t.Fatalf("device %d: read %d bytes (%v), want its %d bytes", i, len(got), err, len(data))
 		}
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != n {
-		t.Errorf("%d names, %v", len(names), err)
+		t.Errorf("the directory lists %d names (%v), want %d", len(names), err, n)
 	}
 	for _, id := range ids {
 		if err := s.Remove(id); err != nil {
 			t.Error(err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, id.String())); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("stat of a removed device: %v", err)
+			t.Errorf("stat of a removed device: %v, want ENOENT", err)
 		}
 	}
 }
 
+// A server that was unmounted leaves no goroutine and no descriptor in its process.
 func TestCloseLeavesNothing(t *testing.T) {
 	count := func() (int, int) {
 		fds, err := os.ReadDir("/proc/self/fd")
@@ -294,7 +304,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			}
 		})
 	}
-	run() // allocates what stays for the process's lifetime
+	run() // the first run also starts what stays until the process ends
 	goroutines, fds := count()
 	for range 5 {
 		run()

@@ -18,13 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testImage is a tree of files, with the metadata image and the device's content made by
-// mkfs.erofs.
+// testImage is a directory of files, and what mkfs.erofs has made of it: a metadata image and the
+// content of its device.
 type testImage struct {
-	source, metadata string
-	data             []byte
+	source   string // the directory
+	metadata string // the file of the metadata image
+	data     []byte // the device's content
 }
 
+// makeTestImage makes an image of files, given by path.
 func makeTestImage(t testing.TB, files map[string][]byte) testImage {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,6 +50,7 @@ func makeTestImage(t testing.TB, files map[string][]byte) testImage {
 	return image
 }
 
+// mountImage mounts an image until the test ends, and returns the mount point.
 func mountImage(t testing.TB, image testImage, devicePath string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -78,18 +81,18 @@ func TestDeviceReaderIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := wait(); err == nil || strings.Contains(err.Error(), "still running") {
-			t.Errorf("%s: %v", file, err)
+			t.Errorf("the killed reader of %s: %v, want it killed at once", file, err)
 		}
 	}
-	eventually(t, "the end of the device's read", func() bool { return h.stopped.Load() == 1 })
+	eventually(t, "the cancellation of the direct read", func() bool { return h.cancelled.Load() == 1 })
 	close(h.released)
 	if got, err := os.ReadFile(filepath.Join(tree, "file")); err != nil || !bytes.Equal(got, noise(3, 1<<20)) {
-		t.Errorf("afterwards: %d bytes, %v", len(got), err)
+		t.Errorf("read of the file after the release: got %d bytes (%v), want its %d bytes", len(got), err, 1<<20)
 	}
 }
 
-// Processes read trees like containers: concurrently, the same and different files, as root and as
-// another user.
+// Eight processes read all files of a tree at the same time, as containers do: four as root, and
+// four as another user. Each gets the right bytes.
 func TestTreeOverDevice(t *testing.T) {
 	s, _ := serveDevices(t)
 	files := map[string][]byte{"large": noise(4, 40<<20), "empty": nil}
@@ -118,8 +121,9 @@ func TestTreeOverDevice(t *testing.T) {
 	}
 }
 
-// 29 readers of one device hang. Each of their reads reaches the device: none waits for another.
-// Reads of another device are not delayed. Once the bytes arrive, all readers get them.
+// 29 processes read from a device that hangs. All of their reads reach the device, so no read waits
+// for another. A read of another device succeeds meanwhile. Once the device answers, all processes
+// get their bytes.
 func TestStuckDevice(t *testing.T) {
 	s, _ := serveDevices(t)
 	stuckFiles := map[string][]byte{}
@@ -139,10 +143,10 @@ func TestStuckDevice(t *testing.T) {
 	}
 	eventually(t, "29 reads that hang", func() bool { return h.reads.Load() >= 29 })
 	if got, err := os.ReadFile(filepath.Join(otherTree, "file")); err != nil || !bytes.Equal(got, noise(99, 20<<20)) {
-		t.Errorf("read of the other device: %d bytes (%v)", len(got), err)
+		t.Errorf("read of the other device: got %d bytes (%v), want the %d bytes of its file", len(got), err, 20<<20)
 	}
-	if h.stopped.Load() != 0 {
-		t.Error("a read was cancelled")
+	if n := h.cancelled.Load(); n != 0 {
+		t.Errorf("%d reads were cancelled, want none", n)
 	}
 	close(h.released)
 	for i, wait := range waits {
@@ -152,7 +156,7 @@ func TestStuckDevice(t *testing.T) {
 	}
 }
 
-// failing is a device whose reads fail in a range.
+// failing is a device whose reads fail if they include a byte of [from, to).
 type failing struct {
 	inMemory
 	from, to int64
@@ -160,24 +164,24 @@ type failing struct {
 
 func (f failing) ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error) {
 	if off < f.to && f.from < off+int64(len(dst)) {
-		return 0, errors.New("broken here")
+		return 0, errors.New("this part of the device is broken")
 	}
 	return f.inMemory.ReadAt(ctx, dst, off)
 }
 
-// The kernel fills the rest of a short read with zeros. So for reads of any size, each page must be
-// either correct or an error.
+// The kernel would fill the rest of a short answer with zeros. So whatever the size of a read, each
+// of its pages must either be correct or fail.
 func TestErrorIsNeverZeros(t *testing.T) {
 	s, _ := serveDevices(t)
 	content := noise(5, 16<<20)
 	image := makeTestImage(t, map[string][]byte{"file": content})
 	_, path := addDevice(t, s, "a", len(image.data), failing{image.data, 5 << 20, 5<<20 + 1})
 	file := filepath.Join(mountImage(t, image, path), "file")
-	// Map it in another process: this process must not fault in pages that it serves.
+	// Another process maps the file, because this process must not fault in pages that it serves.
 	cmd := exec.Command("/proc/self/exe", file, filepath.Join(image.source, "file"))
 	cmd.Env = append(os.Environ(), deviceHelper+"=compare")
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "some pages could not be read\n" {
-		t.Errorf("mapped: %v\n%.1000s", err, out)
+		t.Errorf("compare the mapped file: %v, want unreadable pages, and no other difference\n%.1000s", err, out)
 	}
 	failed := 0
 	fd, err := openDevice(file, unix.O_RDONLY)
@@ -190,15 +194,16 @@ func TestErrorIsNeverZeros(t *testing.T) {
 		if _, err := unix.Pread(fd, page, int64(at)); errors.Is(err, unix.EIO) {
 			failed++
 		} else if err != nil || !bytes.Equal(page, content[at:at+4096]) {
-			t.Fatalf("wrong bytes at %d: %v", at, err)
+			t.Fatalf("read the page at %d: got wrong bytes or an error (%v), want the right bytes or EIO", at, err)
 		}
 	}
 	if failed == 0 || failed > 512 {
-		t.Errorf("%d reads failed", failed)
+		t.Errorf("%d reads of a page failed, want 1 to 512", failed)
 	}
 }
 
-// helpCompare compares a mapped file with another one.
+// helpCompare maps a file, and compares each page with the original. It prints whether some pages
+// could not be read.
 func helpCompare(mapped, original string) error {
 	want, err := os.ReadFile(original)
 	if err != nil {
@@ -214,7 +219,7 @@ func helpCompare(mapped, original string) error {
 		return err
 	}
 	defer unix.Munmap(view)
-	if err := unix.Madvise(view, unix.MADV_HUGEPAGE); err != nil { // the kernel reads 2 MiB in two requests
+	if err := unix.Madvise(view, unix.MADV_HUGEPAGE); err != nil { // makes the kernel read 2 MiB in two requests
 		return err
 	}
 	failed := false
@@ -231,7 +236,8 @@ func helpCompare(mapped, original string) error {
 	return nil
 }
 
-// samePage compares a mapped page. fault reports that the page cannot be read.
+// samePage reports whether a mapped page has the bytes want. fault reports that the page cannot be
+// read.
 func samePage(mapped, want []byte) (same, fault bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -21,7 +21,8 @@ import (
 	"lighter/format/erofs"
 )
 
-// If Walk accepts an image, then the kernel mounts it and reads all of it without an error.
+// Images are corrupted. The kernel mounts each of them that Walk accepts, and reads it without an
+// error.
 func TestErofsBrokenImages(t *testing.T) {
 	accepted, rounds := 0, 400
 	if os.Getenv("LIGHTER_SOAK") != "" {
@@ -58,17 +59,18 @@ func TestErofsBrokenImages(t *testing.T) {
 			rounds/4, 7*rounds/4)
 	}
 	for _, line := range log.lines(t) {
-		// Other tests may meanwhile mount files without a superblock. All images of this test have
-		// a valid one.
+		// Messages about the superblock are about other tests, which may mount files without one
+		// meanwhile. breakImage does not change the superblock.
 		if strings.Contains(line, "erofs") && !strings.Contains(line, "mounted with root inode") &&
 			!strings.Contains(line, "superblock") {
-			t.Errorf("kernel log: %s", line)
+			t.Errorf("the kernel logged: %s", line)
 		}
 	}
 }
 
-// breakImage corrupts inodes, names and attributes. It writes bytes from elsewhere in the image,
-// and numbers at bounds.
+// breakImage corrupts one to three places after the block of the superblock, mostly fields of
+// inodes. It copies bytes from elsewhere in the image, flips a bit, changes a byte by at most two,
+// or writes a number at a bound of an integer type.
 func breakImage(r *rand.Rand, b []byte) {
 	bounds := []uint64{0, 1, 1 << 12, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1<<63 - 1, 1<<64 - 1}
 	for range 1 + r.IntN(3) {
@@ -91,7 +93,7 @@ func breakImage(r *rand.Rand, b []byte) {
 }
 
 // readMounted mounts an image and reads all names, attributes, extended attributes and links, and
-// the start and the end of each file.
+// 4 KiB at the start, in the middle and at the end of each file.
 func readMounted(t *testing.T, image []byte, data string) error {
 	t.Helper()
 	meta := filepath.Join(t.TempDir(), "meta")
@@ -148,7 +150,7 @@ func readEntry(path string) error {
 	return err
 }
 
-// kernelLog reads the kernel's log messages from some moment on.
+// kernelLog reads the messages that the kernel logs after openKernelLog.
 type kernelLog struct{ fd int }
 
 func openKernelLog(t *testing.T) kernelLog {
@@ -164,13 +166,14 @@ func openKernelLog(t *testing.T) kernelLog {
 	return kernelLog{fd}
 }
 
+// lines returns the messages that no call of lines has returned before.
 func (l kernelLog) lines(t *testing.T) (lines []string) {
 	t.Helper()
 	b := make([]byte, 16<<10)
 	for {
 		n, err := unix.Read(l.fd, b)
 		switch {
-		case errors.Is(err, unix.EPIPE): // messages were overwritten meanwhile
+		case errors.Is(err, unix.EPIPE): // the next messages were overwritten: read the oldest that is left
 		case errors.Is(err, unix.EAGAIN):
 			return lines
 		case err != nil:

@@ -52,7 +52,7 @@ func (l *goErofsLister) list(p string) error {
 	e := fswalk.Entry{Mode: unixMode(st.Mode), UID: st.UID, GID: st.GID, Sec: int64(st.Mtime), Nsec: int64(st.MtimeNs),
 		Xattrs: goErofsXattrs(st)}
 	if value, ok := e.Xattrs["security.capability"]; ok && value == "" {
-		e.Xattrs["security.capability"] = "!EINVAL" // the kernel does not return it
+		e.Xattrs["security.capability"] = "!EINVAL" // as in fswalk: the kernel fails to return an empty one
 	}
 	if e.IsDir() {
 		l.found[p] = e
@@ -98,7 +98,7 @@ func (l *goErofsLister) sum(p string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// unixMode converts Go's file mode to st_mode.
+// unixMode converts a mode of Go to the value that stat(2) returns in st_mode.
 func unixMode(m fs.FileMode) uint32 {
 	mode := uint32(m.Perm())
 	for _, bit := range []struct {

@@ -24,7 +24,8 @@ import (
 	"lighter/format/tree"
 )
 
-// The kernel, fsck.erofs and go-erofs accept each image and show the same tree.
+// Package erofs, fsck.erofs, the kernel and go-erofs accept each image. The kernel and go-erofs
+// show the tree from which the image was made.
 func TestErofsImages(t *testing.T) {
 	for name, c := range map[string]*erofsCase{"odd": erofsOdd(), "giant": erofsGiant(), "wide": erofsWide(),
 		"deep": erofsDeep(), "empty": {root: erofsDir()}} {
@@ -38,7 +39,7 @@ func TestErofsImages(t *testing.T) {
 	}
 }
 
-// write makes the metadata image and the device file.
+// write writes the metadata image and the device to files.
 func (c *erofsCase) write(t *testing.T) (meta, data string) {
 	t.Helper()
 	var size uint64
@@ -76,6 +77,7 @@ func (c *erofsCase) write(t *testing.T) (meta, data string) {
 	return meta, data
 }
 
+// erofsCheck checks a metadata image with Walk.
 func erofsCheck(t *testing.T, meta string) {
 	f, err := os.Open(meta)
 	if err != nil {
@@ -95,11 +97,12 @@ func erofsCheck(t *testing.T, meta string) {
 	}
 }
 
+// erofsFsck checks an image with fsck.erofs.
 func erofsFsck(t testing.TB, meta, data string) {
 	t.Helper()
 	args := []string{"-d3", "--device=" + data, meta}
 	if info, err := os.Stat(data); err != nil || info.Size() < 1<<30 {
-		args = append(args, "--extract") // reads every file
+		args = append(args, "--extract") // also reads every file
 	}
 	out, err := exec.Command("fsck.erofs", args...).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "No errors found") {
@@ -107,6 +110,7 @@ func erofsFsck(t testing.TB, meta, data string) {
 	}
 }
 
+// erofsMount mounts an image until the test ends, and returns the mount point.
 func erofsMount(t testing.TB, meta, data string) string {
 	t.Helper()
 	dir := scratch(t)
@@ -121,7 +125,7 @@ func erofsMount(t testing.TB, meta, data string) string {
 	return dir
 }
 
-// compareMounted compares the tree with the mounted image.
+// compareMounted compares the image that is mounted at dir with the case's tree.
 func (c *erofsCase) compareMounted(t *testing.T, dir string) {
 	inos := map[*tree.Node]uint64{}
 	nodes := map[uint64]*tree.Node{}
@@ -137,7 +141,7 @@ func (c *erofsCase) compareMounted(t *testing.T, dir string) {
 			return
 		}
 		if other := nodes[st.Ino]; other != nil && other != n || inos[n] != 0 && inos[n] != st.Ino {
-			t.Errorf("%q: inode %d does not correspond to one node", path, st.Ino)
+			t.Errorf("%q: inode %d belongs to several nodes, or its node has several inodes", path, st.Ino)
 		}
 		nodes[st.Ino], inos[n] = n, st.Ino
 		got := tree.Node{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink), Rdev: st.Rdev, Size: st.Size,
@@ -148,7 +152,7 @@ func (c *erofsCase) compareMounted(t *testing.T, dir string) {
 			want.Size = st.Size
 		}
 		if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
-			t.Errorf("%q: stat says %s, want %s", path, g, w)
+			t.Errorf("%q: the kernel shows %s, want %s", path, g, w)
 		}
 		c.compareContent(t, root, path, n)
 	})
@@ -156,26 +160,26 @@ func (c *erofsCase) compareMounted(t *testing.T, dir string) {
 
 func (c *erofsCase) compareContent(t *testing.T, root int, path string, n *tree.Node) {
 	at := fmt.Sprintf("/proc/self/fd/%d/%s", root, path)
-	if len(path) > 3900 { // the path is too long for the kernel
+	if len(path) > 3900 { // the kernel refuses paths of 4096 bytes or more
 		return
 	}
 	if got, want := erofsReadXattrs(t, at), xattrMap(n); !maps.Equal(got, want) {
-		t.Errorf("%q: xattrs are %.200q, want %.200q", path, got, want)
+		t.Errorf("%q: the kernel shows the xattrs %.200q, want %.200q", path, got, want)
 	}
 	switch n.Mode & tree.ModeType {
 	case tree.ModeSymlink:
 		if got, err := os.Readlink(at); err != nil || got != n.Link {
-			t.Errorf("%q: target is %q, %v", path, got, err)
+			t.Errorf("%q: got the target %q (%v), want %q", path, got, err, n.Link)
 		}
 	case tree.ModeDir:
 		got, err := os.ReadDir(at)
 		if err != nil || !slices.EqualFunc(got, n.Children(),
 			func(a fs.DirEntry, b tree.Dirent) bool { return a.Name() == b.Name }) {
-			t.Errorf("%q: %d names, want %d: %v", path, len(got), len(n.Children()), err)
+			t.Errorf("%q: got %d names (%v), want the %d of the tree", path, len(got), err, len(n.Children()))
 		}
 		for _, missing := range []string{"\x01\x01", "nothing", "\xff\xff"} {
 			if _, err := os.Lstat(at + "/" + missing); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("%q: lookup of the missing name %q: %v", path, missing, err)
+				t.Errorf("%q: look up the missing name %q: %v, want ENOENT", path, missing, err)
 			}
 		}
 	case tree.ModeRegular:
@@ -189,8 +193,8 @@ func (c *erofsCase) compareContent(t *testing.T, root int, path string, n *tree.
 	}
 }
 
-// compareBytes compares a file's content. Of a large file it compares only the data, the start and
-// the end.
+// compareBytes compares a file's content and its end with the case's file. Of a file beyond 1 GiB
+// it compares only the data, and two pages of a hole.
 func (c *erofsCase) compareBytes(t *testing.T, path string, n *tree.Node, r io.ReaderAt) {
 	data := c.data[n]
 	if len(n.Content.Extents) == 0 {
@@ -210,11 +214,11 @@ func (c *erofsCase) compareBytes(t *testing.T, path string, n *tree.Node, r io.R
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(io.NewSectionReader(r, offset, int64(len(want))), got); err != nil ||
 			string(got) != want {
-			t.Errorf("%q: %d bytes at %d differ: %v", path, len(want), offset, err)
+			t.Errorf("%q: the %d bytes at %d are not those of the case (%v)", path, len(want), offset, err)
 		}
 	}
 	if k, err := r.ReadAt(make([]byte, 1), n.Size); k != 0 || err != io.EOF {
-		t.Errorf("%q: read %d bytes beyond its end: %v", path, k, err)
+		t.Errorf("%q: read %d bytes at the end (%v), want 0 and EOF", path, k, err)
 	}
 }
 
@@ -248,7 +252,7 @@ func erofsReadXattrs(t *testing.T, path string) map[string]string {
 	return m
 }
 
-// compareGoErofs compares the tree with the image as go-erofs reads it.
+// compareGoErofs compares the image, as go-erofs reads it, with the case's tree.
 func (c *erofsCase) compareGoErofs(t *testing.T, meta, data string) {
 	files := make([]*os.File, 2)
 	for i, name := range []string{meta, data} {
@@ -280,13 +284,14 @@ func (c *erofsCase) compareGoErofs(t *testing.T, meta, data string) {
 			t.Errorf("%q: go-erofs shows %s, want %s", path, g, w)
 		}
 		if got, want := goErofsXattrs(st), xattrMap(n); !maps.Equal(got, want) {
-			t.Errorf("%q: xattrs are %.200q, want %.200q", path, got, want)
+			t.Errorf("%q: go-erofs shows the xattrs %.200q, want %.200q", path, got, want)
 		}
 		c.compareGoErofsContent(t, img, path, n)
 	})
 }
 
-// goErofsXattrs removes the dot that go-erofs 0.3.1 appends to the names of the two ACLs.
+// goErofsXattrs returns the extended attributes that go-erofs has read. It removes the dot that
+// go-erofs 0.3.1 appends to the names of the two ACLs.
 func goErofsXattrs(st *goerofs.Stat) map[string]string {
 	m := map[string]string{}
 	for name, value := range st.Xattrs {
@@ -302,17 +307,17 @@ func (c *erofsCase) compareGoErofsContent(t *testing.T, img fs.FS, path string, 
 	switch n.Mode & tree.ModeType {
 	case tree.ModeSymlink:
 		if got, err := img.(fs.ReadLinkFS).ReadLink(path); err != nil || got != n.Link {
-			t.Errorf("%q: target is %q, %v", path, got, err)
+			t.Errorf("%q: go-erofs shows the target %q (%v), want %q", path, got, err, n.Link)
 		}
 	case tree.ModeDir:
 		got, err := img.(fs.ReadDirFS).ReadDir(path)
 		if err != nil || !slices.EqualFunc(got, n.Children(),
 			func(a fs.DirEntry, b tree.Dirent) bool { return a.Name() == b.Name }) {
-			t.Errorf("%q: %d names, want %d: %v", path, len(got), len(n.Children()), err)
+			t.Errorf("%q: go-erofs shows %d names (%v), want the %d there are", path, len(got), err, len(n.Children()))
 		}
 	case tree.ModeRegular:
 		if n.Size > 8<<20 {
-			return // go-erofs can only read a file from its start
+			return // go-erofs would read the whole file: it can read only from the start
 		}
 		b, err := fs.ReadFile(img, path)
 		if err != nil {
@@ -323,8 +328,8 @@ func (c *erofsCase) compareGoErofsContent(t *testing.T, img fs.FS, path string, 
 	}
 }
 
-// A device node has the same number as after mknod(2) on another file system, which takes 12 bits
-// of the major and 20 bits of the minor number.
+// EROFS shows the same device numbers as another file system after mknod(2). mknod keeps 12 bits of
+// the major number and 20 bits of the minor number.
 func TestErofsDeviceNumbers(t *testing.T) {
 	c := &erofsCase{}
 	var children []any

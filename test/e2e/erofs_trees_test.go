@@ -14,12 +14,13 @@ import (
 	"lighter/format/tree"
 )
 
-// erofsCase is a tree, and the content of the device: bytes by offset, zeros elsewhere.
+// erofsCase is a tree, with the contents of its files on the device.
 type erofsCase struct {
 	root *tree.Node
-	data map[*tree.Node]map[int64]string
+	data map[*tree.Node]map[int64]string // bytes of each file, by their offset in it; zeros elsewhere
 }
 
+// file returns a file that is inline, or on the device if content is too long for that.
 func (c *erofsCase) file(content string) *tree.Node {
 	n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(len(content)),
 		Mtime: tree.Time{Sec: 1700000000, Nsec: 987654321}}
@@ -30,6 +31,7 @@ func (c *erofsCase) file(content string) *tree.Node {
 	return c.sparse(n.Size, map[int64]string{0: content})
 }
 
+// sparse returns a file on the device that has data, by offset, and zeros elsewhere.
 func (c *erofsCase) sparse(size int64, data map[int64]string) *tree.Node {
 	n := &tree.Node{Mode: tree.ModeRegular | 0o600, Nlink: 1, Size: size}
 	n.Content.Extents = []tree.Extent{{ID: chunk.Sum(nil), Length: size}}
@@ -40,10 +42,12 @@ func (c *erofsCase) sparse(size int64, data map[int64]string) *tree.Node {
 	return n
 }
 
+// erofsNode returns a symlink, a FIFO, a socket or a device.
 func erofsNode(mode uint32, rdev uint64, link string) *tree.Node {
 	return &tree.Node{Mode: mode, Nlink: 1, Rdev: rdev, Link: link, Size: int64(len(link)), Mtime: tree.Time{Sec: 1}}
 }
 
+// erofsXattrs gives a node extended attributes: each name in pairs is followed by its value.
 func erofsXattrs(n *tree.Node, pairs ...string) *tree.Node {
 	for i := 0; i < len(pairs); i += 2 {
 		n.Xattrs = append(n.Xattrs, tree.Xattr{Name: pairs[i], Value: []byte(pairs[i+1])})
@@ -52,6 +56,7 @@ func erofsXattrs(n *tree.Node, pairs ...string) *tree.Node {
 	return n
 }
 
+// erofsDir returns a directory: each name in children is followed by its node.
 func erofsDir(children ...any) *tree.Node {
 	var dirents []tree.Dirent
 	for i := 0; i < len(children); i += 2 {
@@ -60,12 +65,14 @@ func erofsDir(children ...any) *tree.Node {
 	return tree.NewDir(tree.Node{Mode: 0o755, Mtime: tree.Time{Sec: 1600000000, Nsec: 1}}, dirents)
 }
 
-// An ACL that is valid because the kernel parses it: user::rwx, user:1000:r-x, group::r-x,
-// mask::r-x, other::r--.
+// erofsACL is an ACL: user::rwx, user:1000:r-x, group::r-x, mask::r-x, other::r--. The kernel
+// parses ACLs, so it has to be valid.
 const erofsACL = "\x02\x00\x00\x00" +
 	"\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x05\x00\xe8\x03\x00\x00" + "\x04\x00\x05\x00\xff\xff\xff\xff" +
 	"\x10\x00\x05\x00\xff\xff\xff\xff" + "\x20\x00\x04\x00\xff\xff\xff\xff"
 
+// erofsOdd has nodes of all types, with names, sizes, owners, times, device numbers and extended
+// attributes at or near their limits.
 func erofsOdd() *erofsCase {
 	c := &erofsCase{}
 	shared := c.file("three names")
@@ -111,7 +118,7 @@ func erofsOdd() *erofsCase {
 	return c
 }
 
-// erofsGiant has files with more than 32 bits of bytes and of pages.
+// erofsGiant has files of 5 GiB and 1 TiB, whose sizes and offsets need more than 32 bits.
 func erofsGiant() *erofsCase {
 	c := &erofsCase{}
 	c.root = erofsDir(
@@ -122,7 +129,8 @@ func erofsGiant() *erofsCase {
 	return c
 }
 
-// erofsWide has directories of many sizes, up to 50,000 names.
+// erofsWide has directories of up to 50,000 names. At about 150 names, a directory needs a second
+// block.
 func erofsWide() *erofsCase {
 	c := &erofsCase{}
 	var dirs []any
@@ -137,6 +145,7 @@ func erofsWide() *erofsCase {
 	return c
 }
 
+// erofsDeep has 15 levels of directories with long names.
 func erofsDeep() *erofsCase {
 	c := &erofsCase{}
 	c.root = erofsDir()
@@ -146,7 +155,7 @@ func erofsDeep() *erofsCase {
 	return c
 }
 
-// each calls visit with each path of the tree. The root is ".".
+// each calls visit for each path of the tree. The root's path is ".".
 func (c *erofsCase) each(visit func(path string, n *tree.Node)) {
 	var walk func(path string, n *tree.Node)
 	walk = func(path string, n *tree.Node) {

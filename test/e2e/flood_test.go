@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floodPages is four times the number of background requests (16,384) after which the kernel blocks
-// the processes of all images. It is also more than the largest number that the kernel can be
-// configured for (65,535).
+// floodPages is more than four times the largest number of unanswered background requests (16,384)
+// that a server allows the kernel. If more were unanswered, the kernel would block the processes of
+// all images. floodPages is also more than any limit that the kernel accepts (65,535).
 const floodPages = 68_000
 
 // makeFloodImage makes an image with one file of floodPages pages. Its device is small because
@@ -33,8 +33,9 @@ func makeFloodImage(t testing.TB) testImage {
 }
 
 // helpFlood requests read-ahead of a file page by page, as user 1000, once or in an endless loop.
-// The kernel sends a request for each page, and the process waits for none of them.
-func helpFlood(path string, again bool) error {
+// The kernel makes a request of each page. The process does not wait for the answers, but the
+// kernel may block it while many requests are unread.
+func helpFlood(path string, endless bool) error {
 	fd, err := openDevice(path, unix.O_RDONLY)
 	if err != nil {
 		return err
@@ -49,7 +50,7 @@ func helpFlood(path string, again bool) error {
 				return fmt.Errorf("advise page %d: %w", page, err)
 			}
 		}
-		if !again {
+		if !endless {
 			return nil
 		}
 		if err := unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED); err != nil {
@@ -59,16 +60,16 @@ func helpFlood(path string, again bool) error {
 }
 
 // startFlood runs helpFlood in another process.
-func startFlood(t testing.TB, path string, again bool) (cmd *exec.Cmd, wait func() (string, error)) {
+func startFlood(t testing.TB, path string, endless bool) (cmd *exec.Cmd, wait func() (string, error)) {
 	t.Helper()
-	cmd = exec.Command("/proc/self/exe", path, strconv.FormatBool(again))
+	cmd = exec.Command("/proc/self/exe", path, strconv.FormatBool(endless))
 	cmd.Env = append(os.Environ(), deviceHelper+"=flood")
 	return cmd, start(t, cmd)
 }
 
-// An unprivileged process requests more pages of a hanging image than the kernel sends requests.
-// Readers of another image are not delayed. Once the device answers, the file of the hanging image
-// is correct.
+// An unprivileged process requests read-ahead of a hanging image: more pages than the kernel may
+// have unanswered requests. A process can still read another image. Once the device answers, a
+// process reads the right bytes of the hanging image.
 func TestFloodDoesNotBlockOtherImages(t *testing.T) {
 	s, _ := serveDevices(t)
 	flooded := makeFloodImage(t)
@@ -81,12 +82,13 @@ func TestFloodDoesNotBlockOtherImages(t *testing.T) {
 	t.Cleanup(release) // before the trees are unmounted
 
 	_, flood := startFlood(t, filepath.Join(floodedTree, "file"), false)
-	eventually(t, "the flood", func() bool {
+	eventually(t, "65,000 reads of the flood", func() bool {
 		st := s.Stats()
 		return int64(st.Active+st.Queued)+st.Failed["overload"] >= 65_000
 	})
 	if st := s.Stats(); st.InKernel < int64(st.Queued) || st.Failed["overload"] == 0 {
-		t.Errorf("%d requests in the kernel, %d queued reads, %v failed", st.InKernel, st.Queued, st.Failed)
+		t.Errorf("got %d unanswered requests in the kernel, %d queued reads and the failures %v; want at least as "+
+			"many requests as queued reads, and failures by overload", st.InKernel, st.Queued, st.Failed)
 	}
 	_, read := run(t, "cmp", filepath.Join(other.source, "file"), filepath.Join(otherTree, "file"))
 	if out, err := read(); err != nil {
@@ -96,8 +98,8 @@ func TestFloodDoesNotBlockOtherImages(t *testing.T) {
 		t.Errorf("the flood: %v %s", err, out)
 	}
 	release()
-	// The daemon refused the oldest requests, for the first pages. The kernel now reads these pages
-	// one by one.
+	// The server has failed the oldest reads, which are those of the first pages. The kernel now
+	// reads these pages one by one.
 	_, read = run(t, "cmp", "--bytes=64M", filepath.Join(flooded.source, "file"), filepath.Join(floodedTree, "file"))
 	if out, err := read(); err != nil {
 		t.Errorf("a reader of the flooded image after the release: %v %s", err, out)
@@ -108,8 +110,8 @@ func TestFloodDoesNotBlockOtherImages(t *testing.T) {
 	})
 }
 
-// The kernel blocks processes that flood a device without end before many of their requests precede
-// those of another image.
+// Four processes flood a device without end. The kernel blocks them, so only few of their requests
+// precede a request for another image.
 func TestEndlessFloodsAreBlocked(t *testing.T) {
 	for name, stuck := range map[string]bool{"stuck": true, "cached": false} {
 		t.Run(name, func(t *testing.T) {
@@ -135,21 +137,21 @@ func TestEndlessFloodsAreBlocked(t *testing.T) {
 			defer func() { // before the trees are unmounted
 				release()
 				for _, end := range wait {
-					end() // always an error after SIGKILL
+					end() // returns an error, because the process was killed
 				}
 			}()
-			eventually(t, "the floods", func() bool {
+			eventually(t, "a failed read, or 10,000 answered pages, of the floods", func() bool {
 				st := s.Stats()
 				return st.Failed["overload"] > 0 || st.CachedBytes > 10_000*4096
 			})
-			var unread []int64 // a busy machine has high peaks
+			var unread []int64 // compared by its median, because a busy machine has high peaks
 			for range 500 {
 				st := s.Stats()
 				unread = append(unread, st.InKernel-int64(st.Active+st.Queued))
 				time.Sleep(time.Millisecond)
 			}
 			if slices.Sort(unread); unread[len(unread)/2] > 2000 {
-				t.Errorf("mostly %d requests are unread or blocked, want few", unread[len(unread)/2])
+				t.Errorf("the median of unread and blocked requests is %d, want 2000 at most", unread[len(unread)/2])
 			}
 			_, read := run(t, "cmp", filepath.Join(other.source, "file"), filepath.Join(otherTree, "file"))
 			if out, err := read(); err != nil {

@@ -27,9 +27,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// TestGuessOfAnImage compares the guess of a start with the pages that the start reads, which are
-// in the page cache afterwards. The required recall and precision leave room for other versions of
-// the image's packages. The program must also run if all files that were not guessed contain zeros.
+// TestGuessOfAnImage compares the guess of a start with the pages that the start reads. These are
+// the pages in the page cache after the start. The required recall and precision leave room for
+// other versions of the image's packages. The program must also run if all files on the device that
+// were not guessed contain zeros.
 func TestGuessOfAnImage(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {
@@ -46,7 +47,7 @@ func TestGuessOfAnImage(t *testing.T) {
 	dir := scratch(t)
 	root := filepath.Join(dir, "root")
 	if text, err := exec.Command("cp", "-a", merged, root).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v", text, err)
+		t.Fatalf("copy the image's files: %v: %s", err, text)
 	}
 	image := openImage(t, layers)
 	for _, c := range []struct {
@@ -60,7 +61,7 @@ func TestGuessOfAnImage(t *testing.T) {
 		for try := 1; ; try++ {
 			evict(t, root)
 			if got := runIn(t, root, c.argv); got != "hello\n" {
-				t.Errorf("%q prints %q", c.argv, got)
+				t.Errorf("%q prints %q, want hello", c.argv, got)
 			}
 			recall, precision := compareReads(t, root, guessed)
 			t.Logf("%q: recall %.3f, precision %.3f", c.argv, recall, precision)
@@ -68,26 +69,28 @@ func TestGuessOfAnImage(t *testing.T) {
 				break
 			}
 			if try == 3 { // other tests may drop the page cache during earlier tries
-				t.Errorf("want a recall of %.2f and a precision of %.2f at least", c.recall, c.precision)
+				t.Errorf("%q: got a recall of %.3f and a precision of %.3f, want %.2f and %.2f at least", c.argv,
+					recall, precision, c.recall, c.precision)
 				break
 			}
 		}
-		few := filepath.Join(dir, c.argv[0])
-		linkGuessed(t, root, few, guessed)
-		if got := runIn(t, few, c.argv); got != "hello\n" {
-			t.Errorf("with guessed files only, %q prints %q", c.argv, got)
+		guessedRoot := filepath.Join(dir, c.argv[0])
+		linkGuessed(t, root, guessedRoot, guessed)
+		if got := runIn(t, guessedRoot, c.argv); got != "hello\n" {
+			t.Errorf("with zeros in files that were not guessed, %q prints %q, want hello", c.argv, got)
 		}
 	}
 }
 
-// guessedImage is an image prepared for guesses.
+// guessedImage is an image as package guess reads it.
 type guessedImage struct {
 	metadata *erofs.Image
 	extents  *index.Map
-	store    *os.File // all chunks, one after the other
-	offsets  map[chunk.ID]int64
+	store    *os.File           // all chunks, one after the other
+	offsets  map[chunk.ID]int64 // of the chunks in store
 }
 
+// openImage makes the index of an image, and stores the image's chunks in a file.
 func openImage(t *testing.T, layers []layer) *guessedImage {
 	t.Helper()
 	store, err := os.Create(filepath.Join(scratch(t), "chunks"))
@@ -140,7 +143,7 @@ func openImage(t *testing.T, layers []layer) *guessedImage {
 	return &guessedImage{image, extentMap, store, offsets}
 }
 
-// guess returns the first guess.
+// guess returns the first recording that package guess makes for a start with config.
 func (g *guessedImage) guess(t *testing.T, config guess.Config) trace.Recording {
 	t.Helper()
 	image := guess.Image{Metadata: g.metadata, Extents: g.extents, Config: config}
@@ -151,12 +154,12 @@ func (g *guessedImage) guess(t *testing.T, config guess.Config) trace.Recording 
 	}
 	all, err := image.Recordings(t.Context())
 	if err != nil || len(all) == 0 {
-		t.Fatalf("got %d guesses (%v)", len(all), err)
+		t.Fatalf("got %d guesses (%v), want one at least", len(all), err)
 	}
 	return all[0]
 }
 
-// runIn runs a program in a root directory and returns its output.
+// runIn runs a program with root as its root directory, and returns its output.
 func runIn(t *testing.T, root string, argv []string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/usr/bin/"+argv[0], argv[1:]...)
@@ -166,7 +169,7 @@ func runIn(t *testing.T, root string, argv []string) string {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Errorf("%q: %q %q, %v", argv, out, &stderr, err)
+		t.Errorf("run %q: %v, stdout %q, stderr %q", argv, err, out, &stderr)
 	}
 	return string(out)
 }
@@ -195,7 +198,7 @@ func eachFile(t *testing.T, root string, fn func(file *os.File, size int64)) {
 	}
 }
 
-// evict drops the files below root from the page cache.
+// evict drops the pages of all files below root from the page cache.
 func evict(t *testing.T, root string) {
 	t.Helper()
 	unix.Sync()
@@ -206,12 +209,12 @@ func evict(t *testing.T, root string) {
 	})
 }
 
-// compareReads returns the share of cached pages that were guessed (recall), and the share of
-// guessed pages that are cached (precision).
+// compareReads returns the share of the pages in the page cache that were guessed (recall), and the
+// share of the guessed pages that are in the page cache (precision).
 func compareReads(t *testing.T, root string, guessed trace.Recording) (recall, precision float64) {
 	t.Helper()
 	pages := map[string]map[int64]bool{}
-	wanted := 0
+	guessedPages := 0
 	for _, e := range guessed.Entries {
 		if pages[e.Path] == nil {
 			pages[e.Path] = map[int64]bool{}
@@ -219,27 +222,27 @@ func compareReads(t *testing.T, root string, guessed trace.Recording) (recall, p
 		for p := e.Offset / 4096; p*4096 < e.Offset+e.Length; p++ {
 			if !pages[e.Path][p] {
 				pages[e.Path][p] = true
-				wanted++
+				guessedPages++
 			}
 		}
 	}
 	read, hit := 0, 0
 	eachFile(t, root, func(file *os.File, size int64) {
 		guessed := pages[strings.TrimPrefix(file.Name(), root)]
-		for p, there := range resident(t, file, size) {
-			if there {
+		for p, inCache := range resident(t, file, size) {
+			if inCache {
 				read++
 			}
-			if there && guessed[int64(p)] {
+			if inCache && guessed[int64(p)] {
 				hit++
 			}
 		}
 	})
-	if read == 0 || wanted == 0 {
-		t.Logf("%d pages read, %d guessed", read, wanted)
+	if read == 0 || guessedPages == 0 {
+		t.Logf("%d pages read, %d guessed", read, guessedPages)
 		return 0, 0
 	}
-	return float64(hit) / float64(read), float64(hit) / float64(wanted)
+	return float64(hit) / float64(read), float64(hit) / float64(guessedPages)
 }
 
 // resident reports for each page of a file whether it is in the page cache.
@@ -262,13 +265,13 @@ func resident(t *testing.T, file *os.File, size int64) []bool {
 	return out
 }
 
-// linkGuessed makes a root directory with all names. Small files and guessed files have their
-// content, and all others contain zeros.
+// linkGuessed makes a root directory at to, with the directories, symlinks and files below root.
+// Inline files and guessed files have their content. All other files contain zeros.
 func linkGuessed(t *testing.T, root, to string, guessed trace.Recording) {
 	t.Helper()
-	wanted := map[string]bool{}
+	guessedPaths := map[string]bool{}
 	for _, e := range guessed.Entries {
-		wanted[e.Path] = true
+		guessedPaths[e.Path] = true
 	}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -291,7 +294,7 @@ func linkGuessed(t *testing.T, root, to string, guessed trace.Recording) {
 		if err != nil {
 			return err
 		}
-		if info.Size() <= tree.InlineLimit || wanted[name] {
+		if info.Size() <= tree.InlineLimit || guessedPaths[name] {
 			return os.Link(path, to+name)
 		}
 		if err := os.WriteFile(to+name, nil, info.Mode()); err != nil {

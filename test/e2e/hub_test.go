@@ -32,10 +32,11 @@ import (
 // runningHub is a hub that runs in this process.
 type runningHub struct {
 	t       *testing.T
-	address string
+	address string // HOST:PORT
 	client  *client.Client
 }
 
+// startHub starts a hub that runs until the test ends.
 func startHub(t *testing.T) *runningHub {
 	t.Helper()
 	c := hub.DefaultConfig()
@@ -74,7 +75,7 @@ func skopeo(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// ready waits until the image is ready.
+// ready waits until an image of this name is ready, and returns it.
 func (r *runningHub) ready(name string) wire.Image {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
@@ -88,7 +89,7 @@ func (r *runningHub) ready(name string) wire.Image {
 			return image
 		}
 	}
-	r.t.Fatalf("%s is not ready: %+v", name, last.Images)
+	r.t.Fatalf("images of %s: got %+v, want one that is ready", name, last.Images)
 	return wire.Image{}
 }
 
@@ -122,8 +123,8 @@ func blobsOf(t *testing.T, layout string) map[string]bool {
 	return blobs
 }
 
-// An image that was pushed with an ordinary client can be pulled unchanged, and its data in the hub
-// verifies.
+// A client pushes an image, and pulls it unchanged. The hub finds no problem when it verifies the
+// image.
 func TestHubReturnsPushedImage(t *testing.T) {
 	r := startHub(t)
 	work, err := site.Work()
@@ -149,7 +150,7 @@ func TestHubReturnsPushedImage(t *testing.T) {
 	}
 	verified, err := r.client.Verify(t.Context(), "lang/python:3", func(wire.Progress) {})
 	if err != nil || len(verified.Problems) > 0 {
-		t.Errorf("verify: %v, %q", err, verified.Problems)
+		t.Errorf("verify the image: %v, problems %q, want none", err, verified.Problems)
 	}
 	// Another hub that copies the image from this one makes the same tree.
 	other := startHub(t)
@@ -157,7 +158,8 @@ func TestHubReturnsPushedImage(t *testing.T) {
 		func(wire.Progress) {})
 	if err != nil || len(last.Images) != 1 || last.Images[0].Tree != image.Tree ||
 		last.Images[0].Digest != image.Digest {
-		t.Errorf("the other hub: %v, %+v, want tree %s", err, last.Images, image.Tree)
+		t.Errorf("images of the other hub: got %+v (%v), want one with tree %s and digest %s", last.Images, err,
+			image.Tree, image.Digest)
 	}
 }
 
@@ -167,6 +169,7 @@ type layoutWriter struct {
 	dir string
 }
 
+// blob writes a blob, and returns its descriptor.
 func (l layoutWriter) blob(mediaType string, b []byte) v1.Descriptor {
 	l.t.Helper()
 	d := v1.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(b), Size: int64(len(b))}
@@ -185,6 +188,7 @@ func (l layoutWriter) file(name string, b []byte) {
 	}
 }
 
+// json writes v as a blob.
 func (l layoutWriter) json(mediaType string, v any) v1.Descriptor {
 	l.t.Helper()
 	b, err := json.Marshal(v)
@@ -194,7 +198,7 @@ func (l layoutWriter) json(mediaType string, v any) v1.Descriptor {
 	return l.blob(mediaType, b)
 }
 
-// image writes the manifest of an image with one plain layer.
+// image writes an image with one uncompressed layer, and returns the descriptor of its manifest.
 func (l layoutWriter) image(p v1.Platform, layerType string, layer []byte) v1.Descriptor {
 	l.t.Helper()
 	blob := l.blob(layerType, layer)
@@ -207,8 +211,8 @@ func (l layoutWriter) image(p v1.Platform, layerType string, layer []byte) v1.De
 	return d
 }
 
-// writeBuildKitLayout writes a layout as BuildKit makes it: images of two platforms, each with its
-// attestation. It returns the descriptor of their index.
+// writeBuildKitLayout writes a layout as BuildKit makes it: images of two platforms, each with an
+// attestation. It returns the descriptor of the index of all four.
 func writeBuildKitLayout(t *testing.T, dir string) v1.Descriptor {
 	t.Helper()
 	l := layoutWriter{t, dir}
@@ -236,7 +240,8 @@ func writeBuildKitLayout(t *testing.T, dir string) v1.Descriptor {
 	return top
 }
 
-// The hub keeps attestations and other platforms of an image, returns them, and can run the image.
+// The hub stores the attestations of an image and its variants for other platforms, and returns
+// them unchanged. Only the variant for the hub's own platform becomes ready.
 func TestHubKeepsAttestations(t *testing.T) {
 	r := startHub(t)
 	layout := filepath.Join(t.TempDir(), "layout")
@@ -245,16 +250,16 @@ func TestHubKeepsAttestations(t *testing.T) {
 		"docker://"+r.address+"/built:1")
 	image := r.ready("built:1")
 	if image.Platform != "linux/amd64" {
-		t.Errorf("the ready image: %+v", image)
+		t.Errorf("the ready image is %+v, want one for linux/amd64", image)
 	}
 	images, err := r.client.Images(t.Context(), "built:1")
 	if err != nil || len(images) != 4 {
-		t.Errorf("%v, %+v", err, images)
+		t.Errorf("images of the hub: got %+v (%v), want 4", images, err)
 	}
 	for _, i := range images {
 		if ready := i.State == wire.StateReady; ready != (i.Platform == "linux/amd64") || !ready &&
 			i.State != wire.StateStored {
-			t.Errorf("state of %s: %s", i.Platform, i.State)
+			t.Errorf("state of the image for %s: got %s, want ready for linux/amd64, else stored", i.Platform, i.State)
 		}
 	}
 	back := filepath.Join(t.TempDir(), "back")
@@ -262,7 +267,8 @@ func TestHubKeepsAttestations(t *testing.T) {
 		"oci:"+back+":latest")
 	given, got := blobsOf(t, layout), blobsOf(t, back)
 	if len(given) != len(got) || !got[top.Digest.Encoded()] {
-		t.Errorf("pulled %d of %d blobs, with the index: %v", len(got), len(given), got[top.Digest.Encoded()])
+		t.Errorf("pulled %d of %d blobs, want all; the index is among them: %t", len(got), len(given),
+			got[top.Digest.Encoded()])
 	}
 	// Another hub copies only the image for its platform, with its attestation, and keeps the index
 	// unchanged.
@@ -270,10 +276,10 @@ func TestHubKeepsAttestations(t *testing.T) {
 	last, err := other.client.Add(t.Context(), wire.Add{Source: "docker://" + r.address + "/built:1", Name: "built:1"},
 		func(wire.Progress) {})
 	if err != nil || len(last.Images) != 1 || last.Images[0].Tree != image.Tree {
-		t.Errorf("the other hub: %v, %+v", err, last.Images)
+		t.Errorf("images that the other hub added: got %+v (%v), want one with tree %s", last.Images, err, image.Tree)
 	}
 	if images, err := other.client.Images(t.Context(), "built:1"); err != nil || len(images) != 2 {
-		t.Errorf("images of the other hub: %+v, %v", images, err)
+		t.Errorf("images of the other hub: got %+v (%v), want 2", images, err)
 	}
 	if raw := skopeo(t, "inspect", "--raw", "--tls-verify=false",
 		"docker://"+other.address+"/built:1"); digest.FromString(raw) != top.Digest {

@@ -241,7 +241,7 @@ func writeBuildKitLayout(t *testing.T, dir string) v1.Descriptor {
 }
 
 // The hub stores the attestations of an image and its variants for other platforms, and returns
-// them unchanged. Only the variant for the hub's own platform becomes ready.
+// them unchanged. Only the variant for the hub's configured platform becomes ready.
 func TestHubKeepsAttestations(t *testing.T) {
 	r := startHub(t)
 	layout := filepath.Join(t.TempDir(), "layout")

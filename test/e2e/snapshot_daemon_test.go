@@ -30,10 +30,10 @@ import (
 // requests for layers. All their files are below dir.
 type snapshotDaemon struct {
 	*snapshotWorld
-	dir    string // short, for sockets
-	image  string // reference
-	layers atomic.Int32
-	stop   func() error // the snapshotter
+	dir    string       // a short path, because sockets are in it
+	image  string       // the image's reference
+	layers atomic.Int32 // number of requests for layers
+	stop   func() error // stops the snapshotter
 }
 
 const snapshotDaemonConfig = `version = 4
@@ -59,6 +59,7 @@ disabled_plugins = [
   snapshotter = "lighter"
 `
 
+// snapshotTool returns the path of a program that test/setup has built.
 func snapshotTool(t *testing.T, name string) string {
 	t.Helper()
 	work := os.Getenv("LIGHTER_WORK")
@@ -75,8 +76,9 @@ func snapshotTool(t *testing.T, name string) string {
 	return tool
 }
 
-// newSnapshotDaemon starts containerd, the snapshotter and the registry. The hub knows the first
-// layers of the image.
+// newSnapshotDaemon starts containerd, the snapshotter and the registry. known is the
+// number of layers that the hub knows, from the bottom. unpacks is the number of layers that
+// containerd unpacks at the same time.
 func newSnapshotDaemon(t *testing.T, known, unpacks int) *snapshotDaemon {
 	t.Helper()
 	d := &snapshotDaemon{snapshotWorld: newSnapshotWorld(t, known)}
@@ -85,7 +87,7 @@ func newSnapshotDaemon(t *testing.T, known, unpacks int) *snapshotDaemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// A test that failed leaves mounts.
+		// A failed test may have left mounts.
 		if err := errors.Join(mount.UnmountRecursive(d.dir, 0), os.RemoveAll(d.dir)); err != nil {
 			t.Error(err)
 		}
@@ -104,7 +106,8 @@ func newSnapshotDaemon(t *testing.T, known, unpacks int) *snapshotDaemon {
 	return d
 }
 
-// startContainerd returns when containerd reports, with systemd's protocol, that it is ready.
+// startContainerd starts containerd, and waits until it reports that it is ready. containerd
+// reports this with systemd's protocol.
 func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(d.dir, "config.toml"), []byte(config), 0o600); err != nil {
@@ -126,7 +129,7 @@ func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
-		cmd.Wait() // the error is that of the signal
+		cmd.Wait() // an error would only say that the signal ended containerd
 		if t.Failed() {
 			t.Logf("containerd's log:\n%s", &log)
 		}
@@ -134,16 +137,16 @@ func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 	if err := notify.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	said := make([]byte, 256)
-	if n, err := notify.Read(said); err != nil || !strings.Contains(string(said[:n]), "READY=1") {
-		t.Fatalf("containerd is not ready: %q, %v", said[:n], err)
+	report := make([]byte, 256)
+	if n, err := notify.Read(report); err != nil || !strings.Contains(string(report[:n]), "READY=1") {
+		t.Fatalf("wait for containerd: got %q (%v), want READY=1", report[:n], err)
 	}
 }
 
 // start starts the snapshotter, or starts it again.
 func (d *snapshotDaemon) start(t *testing.T) {
 	t.Helper()
-	d.hub.holds = nil // of the previous snapshotter
+	d.hub.holds = nil // forgets those of the previous snapshotter, which has ended
 	sn, err := containerd.New(containerd.Config{Dir: d.snapshotWorld.dir, Log: discard}, d.hub)
 	if err != nil {
 		t.Fatal(err)
@@ -191,8 +194,8 @@ func (d *snapshotDaemon) ctr(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// check runs garbage collection, mounts the image in a namespace, and compares its files. (ctr
-// looks up each layer's snapshot before it mounts.)
+// check runs garbage collection, mounts the image in a namespace, and compares its files with the
+// whole image. Before ctr mounts the image, it looks up each layer's snapshot.
 func (d *snapshotDaemon) check(t *testing.T, namespace string) {
 	t.Helper()
 	d.ctr(t, "-n", namespace, "content", "prune", "references")
@@ -209,17 +212,18 @@ func (d *snapshotDaemon) check(t *testing.T, namespace string) {
 	compareSnapshot(t, d.whole, found)
 }
 
+// pullWithCtr pulls the image. It checks how many layers containerd fetches.
 func (d *snapshotDaemon) pullWithCtr(t *testing.T, namespace string, layers int32) {
 	t.Helper()
 	d.layers.Store(0)
 	d.ctr(t, "-n", namespace, "images", "pull", "--snapshotter", "lighter", "--plain-http", d.image)
 	if n := d.layers.Load(); n != layers {
-		t.Errorf("%d layers fetched, want %d", n, layers)
+		t.Errorf("containerd fetched %d layers, want %d", n, layers)
 	}
 }
 
-// An image is pulled with a real containerd, mounted, used after a restart of the snapshotter,
-// and removed. The client sets no labels.
+// A real containerd pulls an image, mounts it before and after a restart of the snapshotter, pulls
+// it in a second namespace, and removes it. It sends no labels that describe the image.
 func TestSnapshotDaemon(t *testing.T) {
 	for _, unpacks := range []int{1, 3} {
 		for _, known := range []int{0, 2, 4} {
@@ -232,7 +236,8 @@ func TestSnapshotDaemon(t *testing.T) {
 				}
 				d.start(t)
 				d.check(t, "one")
-				d.setGone(known == len(d.chains)) // another namespace finds all layers in containerd
+				// If all layers are lazy, a pull in another namespace gets them without the hub.
+				d.setGone(known == len(d.chains))
 				d.pullWithCtr(t, "two", int32(len(d.chains)-known))
 				d.setGone(false)
 				d.check(t, "two")

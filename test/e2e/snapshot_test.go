@@ -33,7 +33,8 @@ var discard = slog.New(slog.DiscardHandler)
 
 // The snapshotter passes containerd's conformance suite over its socket.
 func TestSnapshotSuite(t *testing.T) {
-	// The suite skips renames of directories only for a snapshotter of this name.
+	// The suite skips its test of renamed directories only for a snapshotter with the name
+	// overlayfs.
 	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter,
 		func() error, error) {
 		sn, err := containerd.New(containerd.Config{Dir: root, Log: discard}, &snapshotHub{})
@@ -45,7 +46,7 @@ func TestSnapshotSuite(t *testing.T) {
 	})
 }
 
-// serveSnapshots serves sn on a socket, and returns a client of the socket.
+// serveSnapshots serves sn on a socket until stop is called, and returns a client of the socket.
 func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Snapshotter, stop func() error,
 	err error) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -63,25 +64,25 @@ func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Sna
 	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "lighter"), stop, err
 }
 
-// snapshotHub stands in for the hub and the node's mounts. Its trees were made by containerd's
-// overlay snapshotter. It knows only the chains in trees.
+// snapshotHub stands in for the hub and the node's mounts. containerd's overlay snapshotter has
+// made its trees.
 type snapshotHub struct {
 	t     *testing.T
-	trees map[string]string // mount points by chain
+	trees map[string]string // the mount point of each chain's tree
 
-	mu       sync.Mutex // guards the fields below
-	known    map[string]bool
-	gone     bool // Claim returns an error and fails the test
-	mounted  map[string]bool
-	released map[string]bool
-	holds    map[string]int
+	mu       sync.Mutex      // guards the fields below
+	known    map[string]bool // the chains that Claim claims
+	gone     bool            // the hub is unreachable: Mount fails, and a call of Claim fails the test
+	mounted  map[string]bool // chains that Mount has mounted, until the last Drop
+	released map[string]bool // chains after the last Drop, until Mount mounts them again
+	holds    map[string]int  // users of each chain: calls of Hold without a Drop
 }
 
 func (h *snapshotHub) Claim(_ context.Context, layer resolver.Request) (why string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gone {
-		h.t.Errorf("chain %s is claimed, want no claim", layer.Chain)
+		h.t.Errorf("Claim was called for chain %s, want no call while the hub is unreachable", layer.Chain)
 	}
 	if !h.known[layer.Chain] {
 		return "", errors.New("the chain is not known")
@@ -127,7 +128,7 @@ func (h *snapshotHub) NoteStart(string) {}
 
 func (h *snapshotHub) Usage(string) (size, inodes int64) { return 1 << 20, 1 }
 
-// snapshotLayers returns layers with whiteouts, opaque directories, replaced files and hard links.
+// snapshotLayers are layers with whiteouts, opaque directories, replaced files and hard links.
 var snapshotLayers = [][]byte{
 	tarball.Of(
 		tarball.Dir("etc", tarball.Mode(0o755)), tarball.File("etc/a", "a one"), tarball.File("etc/b", "b one"),
@@ -153,7 +154,7 @@ var snapshotLayers = [][]byte{
 	),
 }
 
-// listMounted lists the files in the mounted snapshot.
+// listMounted mounts a snapshot and lists its files.
 func listMounted(t *testing.T, mounts []mount.Mount) fswalk.Listing {
 	t.Helper()
 	var found fswalk.Listing
@@ -167,8 +168,8 @@ func listMounted(t *testing.T, mounts []mount.Mount) fswalk.Listing {
 	return found
 }
 
-// compareSnapshot compares all attributes except the times of directories, which depend on when
-// they were unpacked.
+// compareSnapshot compares the files of two snapshots. It ignores the times of directories, because
+// they depend on when the layers were unpacked.
 func compareSnapshot(t *testing.T, want, got fswalk.Listing) {
 	t.Helper()
 	for _, line := range fswalk.Diff(want, got, fswalk.Options{ComparesTime: func(_ string, a,
@@ -179,7 +180,7 @@ func compareSnapshot(t *testing.T, want, got fswalk.Listing) {
 	}
 }
 
-// inMounted runs f in the mounted snapshot.
+// inMounted mounts a snapshot and calls f with the mount point.
 func inMounted(t *testing.T, mounts []mount.Mount, f func(root string) error) {
 	t.Helper()
 	if err := mount.WithTempMount(t.Context(), mounts, f); err != nil {
@@ -187,8 +188,8 @@ func inMounted(t *testing.T, mounts []mount.Mount, f func(root string) error) {
 	}
 }
 
-// A container writes to a lazy image and is committed. New containers start from the result, and
-// the tree below does not change.
+// Two containers write to a lazy image, and one of them is committed. A new container starts from
+// the result. A view of the image is unchanged, and cannot be written.
 func TestSnapshotCommitOnTree(t *testing.T) {
 	w := newSnapshotWorld(t, 4)
 	w.pull(t, "default", "lighter", false)
@@ -216,10 +217,10 @@ func TestSnapshotCommitOnTree(t *testing.T) {
 	}
 	inMounted(t, mounts, func(root string) error {
 		if b, err := os.ReadFile(filepath.Join(root, "etc/b")); string(b) != "changed by first" || err != nil {
-			t.Errorf("the new container reads %q (%v)", b, err)
+			t.Errorf("the new container reads %q (%v), want the changed file", b, err)
 		}
 		if _, err := os.Lstat(filepath.Join(root, "etc/a")); !os.IsNotExist(err) {
-			t.Errorf("the deleted file: %v", err)
+			t.Errorf("the deleted file in the new container: %v, want ENOENT", err)
 		}
 		return nil
 	})
@@ -236,7 +237,8 @@ func TestSnapshotCommitOnTree(t *testing.T) {
 	})
 }
 
-// The snapshot of a container in a user namespace has mapped owners.
+// In the snapshot of a container in a user namespace, the owners of files are mapped into the
+// namespace.
 func TestSnapshotInUserNamespace(t *testing.T) {
 	chain := "sha256:" + strings.Repeat("1", 64)
 	tree := t.TempDir()
@@ -272,7 +274,7 @@ func TestSnapshotInUserNamespace(t *testing.T) {
 	found := listMounted(t, mounts)
 	for _, path := range []string{".", "file"} {
 		if e := found[path]; e.UID != 100000 || e.GID != 200000 {
-			t.Errorf("owner of %s: %d:%d", path, e.UID, e.GID)
+			t.Errorf("owner of %s: got %d:%d, want 100000:200000", path, e.UID, e.GID)
 		}
 	}
 }

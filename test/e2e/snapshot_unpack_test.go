@@ -35,19 +35,20 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// snapshotWorld runs containerd's metadata store and unpacker in this process, on top of the
-// snapshotter behind its socket. It also has an image.
+// snapshotWorld runs containerd's metadata store and unpacker in this process. They use the
+// snapshotter through its socket. A world also has an image.
 type snapshotWorld struct {
 	db     *metadata.DB
 	hub    *snapshotHub
-	dir    string // of the snapshotter
-	blobs  map[digest.Digest][]byte
-	image  ocispec.Descriptor
-	chains []string       // of the image's layers, bottom first
-	whole  fswalk.Listing // the image's files as containerd shows them
+	dir    string                   // of the snapshotter
+	blobs  map[digest.Digest][]byte // of the image
+	image  ocispec.Descriptor       // of the image's manifest
+	chains []string                 // of the image's layers, bottom first
+	whole  fswalk.Listing           // the image's files as containerd shows them
 }
 
-// newSnapshotWorld returns a world whose hub knows the first layers of the image.
+// newSnapshotWorld returns a world. known is the number of layers of the image that its hub knows,
+// from the bottom.
 func newSnapshotWorld(t *testing.T, known int) *snapshotWorld {
 	t.Helper()
 	w := &snapshotWorld{blobs: map[digest.Digest][]byte{}, dir: filepath.Join(t.TempDir(), "snapshots")}
@@ -137,7 +138,8 @@ func asJSON(t *testing.T, v any) []byte {
 	return b
 }
 
-// in returns a context with the namespace, and with a lease for its resources.
+// in returns a context with a namespace of containerd, and with a lease for the resources that a
+// call makes in the namespace.
 func (w *snapshotWorld) in(t *testing.T, namespace string) context.Context {
 	t.Helper()
 	ctx := namespaces.WithNamespace(t.Context(), namespace)
@@ -170,6 +172,7 @@ func (w *snapshotWorld) leave(t *testing.T, namespace string) {
 	}
 }
 
+// setGone makes the hub unreachable, or reachable again.
 func (w *snapshotWorld) setGone(gone bool) {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
@@ -210,7 +213,7 @@ func (w *snapshotWorld) pull(t *testing.T, namespace, snapshotter string, parall
 	return int(fetched.Load())
 }
 
-// run prepares a container's snapshot of the image, and compares its files with those of
+// run prepares a container's snapshot of the image, and compares the snapshot's files with those of
 // containerd's overlay snapshotter.
 func (w *snapshotWorld) run(t *testing.T, namespace, snapshotter string) {
 	t.Helper()
@@ -225,7 +228,7 @@ func (w *snapshotWorld) run(t *testing.T, namespace, snapshotter string) {
 	}
 }
 
-// empty fails the test if files or mounts of a snapshot are left.
+// empty fails the test if a file of a snapshot, or a mount of a chain, is left.
 func (w *snapshotWorld) empty(t *testing.T) {
 	t.Helper()
 	left, err := os.ReadDir(w.dir)
@@ -238,14 +241,16 @@ func (w *snapshotWorld) empty(t *testing.T) {
 		}
 	}
 	for chain := range w.hub.mounted {
-		t.Errorf("chain %s is still mounted", chain)
+		t.Errorf("chain %s is still mounted, want it released", chain)
 	}
 }
 
-// With any number of layers known to the hub, unpacked one by one or in parallel, a container sees
-// the whole image, and containerd fetches only the necessary layers.
+// The hub knows some layers of an image. containerd unpacks the image, layer by layer or in
+// parallel, and fetches only the layers from the first unknown one on. A container sees the whole
+// image.
 func TestSnapshotUnpack(t *testing.T) {
 	for _, parallel := range []bool{false, true} {
+		// Each string has the number of each known layer, and a dash for each unknown one.
 		for _, known := range []string{"----", "12--", "1234", "--34", "-2--", "1-34"} {
 			t.Run(fmt.Sprintf("%s parallel %v", known, parallel), func(t *testing.T) {
 				w := newSnapshotWorld(t, 0)
@@ -253,11 +258,11 @@ func TestSnapshotUnpack(t *testing.T) {
 				for i, c := range known {
 					w.hub.known[w.chains[i]] = c != '-'
 					if c == '-' && fetched == 0 {
-						fetched = len(known) - i // containerd fetches all layers from the first unknown one on
+						fetched = len(known) - i
 					}
 				}
 				if got := w.pull(t, "default", "lighter", parallel); got != fetched {
-					t.Errorf("%d layers fetched, want %d", got, fetched)
+					t.Errorf("containerd fetched %d layers, want %d", got, fetched)
 				}
 				w.run(t, "default", "lighter")
 				w.leave(t, "default")
@@ -267,6 +272,9 @@ func TestSnapshotUnpack(t *testing.T) {
 	}
 }
 
+// Namespaces of containerd share lazy layers. The namespace plain pulls the image before the hub
+// knows it. The namespaces lazy and second pull it later. second gets the layers that lazy has,
+// without the hub, and keeps them when lazy removes its own.
 func TestSnapshotTwoNamespaces(t *testing.T) {
 	for _, parallel := range []bool{false, true} {
 		t.Run(fmt.Sprint("parallel ", parallel), func(t *testing.T) {
@@ -305,7 +313,8 @@ func TestSnapshotTwoNamespaces(t *testing.T) {
 	}
 }
 
-// This checks the oracle itself: containerd's overlay snapshotter passes the same comparison.
+// containerd's overlay snapshotter passes the comparison that the snapshotter has to pass in the
+// other tests.
 func TestSnapshotOracle(t *testing.T) {
 	w := newSnapshotWorld(t, 0)
 	w.pull(t, "default", "overlayfs", false)

@@ -15,14 +15,15 @@ import (
 	"lighter/format/tree"
 )
 
-// TestMillionEntriesFit makes an index of a million files, and measures the heap at its peak: when
-// the first byte of the metadata image is written, and the tree, the map and the plan exist.
+// TestMillionEntriesFit makes an index of a million files. It measures the heap when the first byte
+// of the metadata image is written. The heap is largest then: it has the tree, the extent map and
+// the plan of the metadata image.
 func TestMillionEntriesFit(t *testing.T) {
-	const most = 1 << 30
+	const most = 1 << 30 // bytes of heap
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	made, err := tree.Apply(context.Background(), []tree.LayerSource{&manyFiles{left: 1_000_000}}, tree.Limits{})
+	made, err := tree.Apply(context.Background(), []tree.LayerSource{&manyFiles{total: 1_000_000}}, tree.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,17 +33,17 @@ func TestMillionEntriesFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	live := int64(w.live) - int64(before.HeapAlloc)
-	t.Logf("%d files, %d entries a MiB", m.Files, m.Files<<20/live)
+	t.Logf("%d files, %d files for each MiB of heap", m.Files, m.Files<<20/live)
 	if m.Files != 1_000_000 || w.live == 0 {
-		t.Fatalf("the index has %d files", m.Files)
+		t.Fatalf("the index has %d files, want a million; heap at the first write: %d bytes", m.Files, w.live)
 	}
 	if live > most {
-		t.Errorf("the heap has %d bytes, want %d at most", live, int64(most))
+		t.Errorf("the index took %d bytes of heap, want %d at most", live, int64(most))
 	}
 }
 
 // heapProbe measures the heap at its first Write.
-type heapProbe struct{ live uint64 }
+type heapProbe struct{ live uint64 } // in bytes; 0 before the first Write
 
 func (w *heapProbe) Write(b []byte) (int, error) {
 	if w.live == 0 {
@@ -54,11 +55,11 @@ func (w *heapProbe) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// manyFiles is a layer of files of one chunk each, twenty in a directory.
-type manyFiles struct{ left, done int }
+// manyFiles is a layer of total files. Each file has one chunk, and each directory 20 files.
+type manyFiles struct{ total, done int }
 
 func (m *manyFiles) Next() (*tree.Entry, error) {
-	if m.done == m.left {
+	if m.done == m.total {
 		return nil, io.EOF
 	}
 	i := m.done

@@ -21,9 +21,10 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// listThroughKernel lists layers as a container sees them. It splits their files into chunks, makes
-// an index of their tree, and mounts its metadata image with a file as the device. All readers of
-// EROFS must show the same files.
+// listThroughKernel lists the files of layers as the kernel shows them to a container. It splits
+// the files into chunks, makes the index of the tree, and mounts the metadata image with a file as
+// the device. fsck.erofs must accept the image, and go-erofs must show the same files as the
+// kernel.
 func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
 	t.Helper()
 	dir := scratch(t)
@@ -37,7 +38,7 @@ func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
 		return nil, err
 	}
 	meta, device := filepath.Join(dir, "metadata"), filepath.Join(dir, "device")
-	if err := chunks.layOut(made, meta, device); err != nil {
+	if err := chunks.writeImage(made, meta, device); err != nil {
 		return nil, err
 	}
 	listing, err := fswalk.Walk(erofsMount(t, meta, device))
@@ -45,12 +46,12 @@ func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
 		t.Fatal(err)
 	}
 	erofsFsck(t, meta, device)
-	others, err := listGoErofs(meta, device)
+	byGoErofs, err := listGoErofs(meta, device)
 	if err != nil {
 		t.Fatalf("go-erofs: %v", err)
 	}
-	for _, d := range fswalk.Diff(listing, others, fswalk.Options{}) {
-		t.Errorf("the kernel and go-erofs: %s", d)
+	for _, d := range fswalk.Diff(listing, byGoErofs, fswalk.Options{}) {
+		t.Errorf("the kernel and go-erofs differ: %s", d)
 	}
 	return listing, nil
 }
@@ -58,8 +59,8 @@ func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
 // A chunkFile stores chunks in a file, like a hub without packs.
 type chunkFile struct {
 	file     *os.File
-	places   map[chunk.ID]int64
-	end      int64
+	places   map[chunk.ID]int64 // the offset of each chunk in file
+	end      int64              // the offset of the next chunk
 	splitter chunk.Splitter
 }
 
@@ -68,7 +69,7 @@ func newChunkFile(path string) (*chunkFile, error) {
 	return &chunkFile{file: file, places: map[chunk.ID]int64{}}, err
 }
 
-// content splits a file into chunks and stores them.
+// content stores a file of a layer: in its entry if the file is small, otherwise as chunks.
 func (c *chunkFile) content(e *tree.Entry, r io.Reader) error {
 	if e.Size <= tree.InlineLimit {
 		e.Content.Inline = make([]byte, e.Size)
@@ -91,9 +92,9 @@ func (c *chunkFile) content(e *tree.Entry, r io.Reader) error {
 	})
 }
 
-// layOut makes the index of a tree. It writes the metadata image to one file, and the device that
-// its extent map describes to another.
-func (c *chunkFile) layOut(t *tree.Tree, meta, device string) error {
+// writeImage makes the index of a tree. It writes the metadata image to the file meta, and the
+// bytes of the device to the file device.
+func (c *chunkFile) writeImage(t *tree.Tree, meta, device string) error {
 	var image, whole, extents bytes.Buffer
 	made, err := index.Make(t, &image)
 	if err != nil {
@@ -142,9 +143,10 @@ func (c *chunkFile) fill(device *os.File, m *index.Map) error {
 	return device.Truncate(m.DeviceSize)
 }
 
-// TestContents compares files that the index stores in different ways: at the size limits of each
-// way, with holes, equal, hard-linked and replaced. Some contain the list that package index hashes
-// for another file.
+// TestContents compares files at the sizes at which their storage changes, files with holes, equal
+// files, hard links and replaced files. To find equal files, package index hashes the list of a
+// file's chunks. Some files consist of the very list of another file, and must not be mistaken for
+// it.
 func TestContents(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("0123456789abcde\n", n/16+1)[:n] }
 	noise := func(seed byte, n int) string {
@@ -184,14 +186,14 @@ func TestContents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if compareTrees(t, layers, unpackImage, listThroughKernel) {
-				t.Error("the layers are refused")
+				t.Error("containerd and Lighter refuse the layers, want both to accept them")
 			}
 		})
 	}
 }
 
-// spellOut returns the list of a file's chunks, as package index hashes it to find equal files: 32
-// bytes of ID and 8 bytes of length each.
+// spellOut returns the list of a file's chunks that package index hashes to find equal files. It
+// has 40 bytes for each chunk: the ID and the length.
 func spellOut(t *testing.T, content string) string {
 	var list []byte
 	var s chunk.Splitter
@@ -201,7 +203,7 @@ func spellOut(t *testing.T, content string) string {
 		return nil
 	})
 	if err != nil || len(list) <= tree.InlineLimit {
-		t.Fatalf("a list of %d bytes, %v", len(list), err)
+		t.Fatalf("the list has %d bytes (%v), want more than %d", len(list), err, tree.InlineLimit)
 	}
 	return string(list)
 }

@@ -51,6 +51,7 @@ func (l layer) read(fn func(io.Reader) error) error {
 	return fn(stream)
 }
 
+// memoryLayers returns layers whose blobs are these tar streams.
 func memoryLayers(streams [][]byte) []layer {
 	layers := make([]layer, len(streams))
 	for i, stream := range streams {
@@ -67,7 +68,7 @@ type blobReader struct{ *bytes.Reader }
 
 func (blobReader) Close() error { return nil }
 
-// layersOf returns the layers of the one image in an OCI layout.
+// layersOf returns the layers of the image in an OCI layout, which must have a single image.
 func layersOf(dir string) ([]layer, error) {
 	var index ocispec.Index
 	if err := readJSON(filepath.Join(dir, "index.json"), &index); err != nil {
@@ -98,8 +99,8 @@ func readJSON(file string, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// unpackImage unpacks layers with containerd's components, and returns the mount point of a view of
-// them.
+// unpackImage unpacks layers with containerd's snapshotter and applier. It mounts a view of them
+// until the test ends, and returns the mount point. An error means that containerd refuses a layer.
 func unpackImage(t testing.TB, layers []layer) (string, error) {
 	t.Helper()
 	ctx := context.Background()
@@ -164,7 +165,8 @@ func scratch(t testing.TB) string {
 	return dir
 }
 
-// unpackQuickly does what unpackImage does, without containerd's metadata database.
+// unpackQuickly does what unpackImage does, without containerd's snapshotter, which writes a
+// database.
 func unpackQuickly(t testing.TB, layers []layer) (string, error) {
 	t.Helper()
 	root := scratch(t)

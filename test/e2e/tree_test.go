@@ -22,17 +22,18 @@ import (
 
 // The oracle of package tree is containerd: its overlayfs snapshotter and its applier unpack a
 // chain of layers on disk, and the kernel mounts it. Lighter's tree must have exactly the same
-// entries. Lighter must refuse the layers that containerd refuses. Lighter's tree is mounted like a
-// container's root (listThroughKernel). If there are very many trees, it is listed in memory
-// (listTree).
+// entries. Lighter must refuse the layers that containerd refuses, and no others. Most tests mount
+// Lighter's tree with EROFS, as a node does (listThroughKernel). TestRandomTrees has many trees,
+// and lists them in memory (listTree).
 
+// TestTreeMatchesContainerd compares the trees of odd layers.
 func TestTreeMatchesContainerd(t *testing.T) {
 	for _, c := range tarball.Odd() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			if refused := compareTrees(t, memoryLayers(c.Layers), unpackImage,
 				listThroughKernel); refused != c.Refused {
-				t.Errorf("Lighter refuses it: %v", refused)
+				t.Errorf("containerd and Lighter refuse the layers: got %t, want %t", refused, c.Refused)
 			}
 		})
 	}
@@ -52,28 +53,28 @@ func TestTreeOfImages(t *testing.T) {
 				t.Fatal(err)
 			}
 			if compareTrees(t, layers, unpackImage, listThroughKernel) {
-				t.Error("the layers are refused")
+				t.Error("containerd and Lighter refuse the layers, want both to accept them")
 			}
 		})
 	}
 }
 
-// compareTrees unpacks layers with containerd, and reports all differences from Lighter's tree. It
-// reports whether both refuse the layers.
+// compareTrees unpacks layers with containerd, lists Lighter's tree of them, and fails the test for
+// each difference. It returns whether both refuse the layers.
 func compareTrees(t *testing.T, layers []layer, unpack func(testing.TB, []layer) (string, error),
 	list func(testing.TB, []layer) (fswalk.Listing, error)) (bothRefuse bool) {
 	t.Helper()
 	start := time.Now().Unix()
-	ours, refused := list(t, layers)
-	dir, failed := unpack(t, layers)
+	ours, ourErr := list(t, layers)
+	dir, theirErr := unpack(t, layers)
 	switch {
-	case refused != nil && failed != nil:
-		t.Logf("both refuse it: %v; containerd: %v", refused, failed)
+	case ourErr != nil && theirErr != nil:
+		t.Logf("both refuse the layers; Lighter: %v; containerd: %v", ourErr, theirErr)
 		return true
-	case refused != nil:
-		t.Fatalf("Lighter refuses layers that containerd unpacks: %v", refused)
-	case failed != nil:
-		t.Fatalf("Lighter accepts layers that containerd refuses: %v", failed)
+	case ourErr != nil:
+		t.Fatalf("Lighter refuses layers that containerd accepts: %v", ourErr)
+	case theirErr != nil:
+		t.Fatalf("Lighter accepts layers that containerd refuses: %v", theirErr)
 	}
 	theirs, err := fswalk.Walk(dir)
 	if err != nil {
@@ -85,15 +86,15 @@ func compareTrees(t *testing.T, layers []layer, unpack func(testing.TB, []layer)
 	return false
 }
 
-// setTimes excludes times of directories that containerd has not set. They depend on when the
-// layers were unpacked.
+// setTimes returns a function that selects the times to compare: all but those of the root and of
+// directories that got their time when they were unpacked, at start or later. start is in seconds.
 func setTimes(start int64) func(string, fswalk.Entry, fswalk.Entry) bool {
 	return func(p string, theirs, _ fswalk.Entry) bool {
 		return p != "." && !(theirs.IsDir() && theirs.Sec >= start-1)
 	}
 }
 
-// listTree lists Lighter's tree of the layers in memory, like fswalk.Walk.
+// listTree makes Lighter's tree of layers in memory, and lists it like fswalk.Walk.
 func listTree(_ testing.TB, layers []layer) (fswalk.Listing, error) {
 	made, err := applyLayers(layers, digestContent)
 	if err != nil {
@@ -104,6 +105,8 @@ func listTree(_ testing.TB, layers []layer) (fswalk.Listing, error) {
 	return l.found, nil
 }
 
+// applyLayers makes Lighter's tree of layers. It writes and reads their layer records, as a hub
+// does. content stores the content of each file in the file's entry.
 func applyLayers(layers []layer, content func(*tree.Entry, io.Reader) error) (*tree.Tree, error) {
 	sources := make([]tree.LayerSource, len(layers))
 	for i, layer := range layers {
@@ -121,7 +124,7 @@ func applyLayers(layers []layer, content func(*tree.Entry, io.Reader) error) (*t
 	return tree.Apply(context.Background(), sources, tree.Limits{})
 }
 
-// digestContent stores a file as a single chunk, whatever its size.
+// digestContent stores a file inline if it is small, otherwise as a single chunk of any size.
 func digestContent(e *tree.Entry, r io.Reader) error {
 	if e.Size <= tree.InlineLimit {
 		e.Content.Inline = make([]byte, e.Size)
@@ -139,7 +142,7 @@ func digestContent(e *tree.Entry, r io.Reader) error {
 
 type lister struct {
 	found fswalk.Listing
-	first map[*tree.Node]string
+	first map[*tree.Node]string // the first path of each file with several links
 }
 
 func (l *lister) list(p string, n *tree.Node) {
@@ -169,7 +172,7 @@ func (l *lister) list(p string, n *tree.Node) {
 		}
 		e.Xattrs[x.Name] = string(x.Value)
 		if x.Name == "security.capability" && len(x.Value) == 0 {
-			e.Xattrs[x.Name] = "!EINVAL" // the kernel does not return it
+			e.Xattrs[x.Name] = "!EINVAL" // as in fswalk: the kernel fails to return an empty one
 		}
 	}
 	l.found[p] = e

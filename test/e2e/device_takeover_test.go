@@ -244,7 +244,7 @@ func testServerIsKilled(t *testing.T, resend bool) {
 	stop = adopt(t, kept, dir, message.State, "a", image.data)
 	for _, wait := range waits {
 		if out, err := wait(); err != nil {
-			t.Errorf("a reader during the take-over: %v %s", err, out)
+			t.Errorf("a reader during the take-over: %v %s, want no difference", err, out)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func startServing(t testing.TB, s *fuse.Server) (stop func()) {
 			return
 		}
 		if err := <-served; err != nil {
-			t.Error("serve:", err)
+			t.Error("serve the devices:", err)
 		}
 		for range 2 { // further calls have no effect
 			if err := errors.Join(s.Unmount(0), s.Detach()); err != nil {
@@ -230,7 +230,7 @@ func TestDeviceRemovedWhileOpen(t *testing.T) {
 		b := make([]byte, 8192)
 		_, err := unix.Pread(fd, b, 4096)
 		if err == nil && !bytes.Equal(b, data[4096:4096+8192]) {
-			t.Error("read through the open descriptor: got wrong bytes")
+			t.Error("read through the open descriptor: got wrong bytes, want those of the device")
 		}
 		return err
 	}

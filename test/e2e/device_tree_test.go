@@ -116,7 +116,7 @@ func TestTreeOverDevice(t *testing.T) {
 	}
 	for i, wait := range waits {
 		if out, err := wait(); err != nil {
-			t.Errorf("reader %d: %v\n%.500s", i, err, out)
+			t.Errorf("reader %d: %v, want no difference\n%.500s", i, err, out)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestStuckDevice(t *testing.T) {
 	close(h.released)
 	for i, wait := range waits {
 		if out, err := wait(); err != nil {
-			t.Errorf("reader %d: %v %s", i, err, out)
+			t.Errorf("reader %d of the hanging device: %v %s, want no difference", i, err, out)
 		}
 	}
 }
@@ -226,7 +226,7 @@ func helpCompare(mapped, original string) error {
 	for at := 0; at < len(want); at += 4096 {
 		same, fault := samePage(view[at:at+4096], want[at:at+4096])
 		if !fault && !same {
-			return fmt.Errorf("wrong bytes at %d", at)
+			return fmt.Errorf("the mapped page at %d has wrong bytes", at)
 		}
 		failed = failed || fault
 	}

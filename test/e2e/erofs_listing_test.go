@@ -82,7 +82,7 @@ func (l *goErofsLister) list(p string) error {
 	}
 	l.found[p] = e
 	if err != nil {
-		return fmt.Errorf("%q: %w", p, err)
+		return fmt.Errorf("read %q: %w", p, err)
 	}
 	return nil
 }

@@ -185,7 +185,7 @@ func (c *erofsCase) compareContent(t *testing.T, root int, path string, n *tree.
 	case tree.ModeRegular:
 		f, err := os.Open(at)
 		if err != nil {
-			t.Errorf("%q: %v", path, err)
+			t.Errorf("open %q: %v", path, err)
 			return
 		}
 		defer f.Close()
@@ -270,7 +270,7 @@ func (c *erofsCase) compareGoErofs(t *testing.T, meta, data string) {
 	c.each(func(path string, n *tree.Node) {
 		info, err := img.(fs.ReadLinkFS).Lstat(path)
 		if err != nil {
-			t.Errorf("%q: %v", path, err)
+			t.Errorf("stat %q with go-erofs: %v", path, err)
 			return
 		}
 		st := info.Sys().(*goerofs.Stat)
@@ -321,7 +321,7 @@ func (c *erofsCase) compareGoErofsContent(t *testing.T, img fs.FS, path string, 
 		}
 		b, err := fs.ReadFile(img, path)
 		if err != nil {
-			t.Errorf("%q: %v", path, err)
+			t.Errorf("read %q with go-erofs: %v", path, err)
 			return
 		}
 		c.compareBytes(t, path, n, bytes.NewReader(b))
@@ -352,7 +352,7 @@ func TestErofsDeviceNumbers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.Rdev != want.Rdev {
-			t.Errorf("device %#x: EROFS shows %#x, mknod gives %#x", children[2*i+1].(*tree.Node).Rdev, got.Rdev,
+			t.Errorf("device %#x: got %#x, want %#x as after mknod", children[2*i+1].(*tree.Node).Rdev, got.Rdev,
 				want.Rdev)
 		}
 	}

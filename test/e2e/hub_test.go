@@ -112,7 +112,7 @@ func blobsOf(t *testing.T, layout string) map[string]bool {
 				return err
 			}
 			if got := hex.EncodeToString(sum.Sum(nil)); got != d.Name() {
-				t.Errorf("blob %s has the digest %s", d.Name(), got)
+				t.Errorf("the content of blob %s has the digest %s", d.Name(), got)
 			}
 			blobs[d.Name()] = true
 			return nil

@@ -299,12 +299,12 @@ func TestSnapshotTwoNamespaces(t *testing.T) {
 			top := w.chains[len(w.chains)-1]
 			w.leave(t, "lazy")
 			if w.hub.released[top] {
-				t.Error("the chain was released while another namespace uses it")
+				t.Error("the top chain was released while the namespace second still uses it")
 			}
 			w.run(t, "second", "lighter")
 			w.leave(t, "second")
 			if !w.hub.released[top] {
-				t.Error("the chain was not released with the last namespace")
+				t.Error("the top chain was not released when the namespace second had removed it")
 			}
 			w.run(t, "plain", "lighter")
 			w.leave(t, "plain")

@@ -48,7 +48,7 @@ func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
 	erofsFsck(t, meta, device)
 	byGoErofs, err := listGoErofs(meta, device)
 	if err != nil {
-		t.Fatalf("go-erofs: %v", err)
+		t.Fatalf("list the image with go-erofs: %v", err)
 	}
 	for _, d := range fswalk.Diff(listing, byGoErofs, fswalk.Options{}) {
 		t.Errorf("the kernel and go-erofs differ: %s", d)

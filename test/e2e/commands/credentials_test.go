@@ -23,13 +23,15 @@ const (
 	theSignature     = "the-secret-signature"
 )
 
-// secrets returns the texts that only a registry may see.
+// secrets returns the texts that must not be in the hub's files or log, or in the output of
+// commands.
 func secrets() []string {
 	return []string{thePassword, theIdentityToken, theRegistryToken, theSignature,
 		base64.StdEncoding.EncodeToString([]byte(theUser + ":" + thePassword))}
 }
 
-// dockerConfig writes docker's configuration, and returns the environment for commands.
+// dockerConfig writes a configuration of docker with a login for a host, and returns the
+// environment of commands that use it.
 func dockerConfig(t *testing.T, host string, login map[string]string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,46 +45,51 @@ func dockerConfig(t *testing.T, host string, login map[string]string) []string {
 	return []string{"DOCKER_CONFIG=" + dir}
 }
 
+// password returns a login with user and password.
 func password() map[string]string {
 	return map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(theUser + ":" + thePassword))}
 }
 
-// kept fails the test if a secret is in the hub's files or log, or in the output of commands.
-func kept(t *testing.T, said ...string) {
+// wantNoSecret fails the test if a secret is in the hub's files or log, or in the output of
+// commands.
+func wantNoSecret(t *testing.T, outputs ...string) {
 	t.Helper()
-	said = append(said, good(t, lighter, "images", "--json"))
-	look := func(where string, b []byte) {
+	outputs = append(outputs, good(t, lighter, "images", "--json"))
+	search := func(where string, b []byte) {
 		for _, secret := range secrets() {
 			if bytes.Contains(b, []byte(secret)) {
-				t.Errorf("%s has %q", where, secret)
+				t.Errorf("%s contains the secret %q", where, secret)
 			}
 		}
 	}
-	look("the output of commands", []byte(strings.Join(said, "\n")))
+	search("the output of commands", []byte(strings.Join(outputs, "\n")))
 	files := 0
 	err := filepath.WalkDir(filepath.Dir(hubRoot), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		b, err := os.ReadFile(path)
-		look(path, b)
+		search(path, b)
 		files++
 		return err
 	})
 	if err != nil || files < 10 {
-		t.Errorf("searched %d files of the hub, %v", files, err)
+		t.Errorf("searched %d files of the hub (%v), want 10 at least", files, err)
 	}
 }
 
+// The hub reads a private image with the credentials that docker's configuration has for the
+// image's registry. No secret is in the hub's files or log, or in the output
+// of commands.
 func TestCredentialsOfDocker(t *testing.T) {
-	server := &witness{next: http.HandlerFunc(tokens)}
-	_, port, _ := strings.Cut(serve(t, "127.0.0.1", withTLS, server), ":")
+	tokenServer := &witness{next: http.HandlerFunc(tokens)}
+	_, port, _ := strings.Cut(serve(t, "127.0.0.1", withTLS, tokenServer), ":")
 	bearer := wantBearer("https://" + nearName + ":" + port + "/token")
 	for what, c := range map[string]struct {
 		guard  func(http.Handler) http.Handler
 		login  map[string]string
 		secure bool
-		method string // of the token request; empty: no token is needed
+		method string // of the request for a token; empty: none is sent
 	}{
 		"basic":          {wantBasic, password(), plainHTTP, ""},
 		"basic-tls":      {wantBasic, password(), withTLS, ""},
@@ -99,29 +106,33 @@ func TestCredentialsOfDocker(t *testing.T) {
 			refused.bad(t, 1, r.host)
 			// Credentials for another registry are not used.
 			run(t, dockerConfig(t, "127.0.0.1:1", c.login), add...).bad(t, 1, r.host)
-			before := len(server.saw())
-			taken := run(t, dockerConfig(t, r.host, c.login), add...)
-			if taken.code != 0 || !strings.Contains(taken.stdout, digestOf(t, image)+" linux/amd64 ready") {
-				t.Errorf("exit %d: %s%s", taken.code, taken.stdout, taken.stderr)
+			before := len(tokenServer.requests())
+			added := run(t, dockerConfig(t, r.host, c.login), add...)
+			if added.code != 0 || !strings.Contains(added.stdout, digestOf(t, image)+" linux/amd64 ready") {
+				t.Errorf("add with the credentials: exit %d, want 0 and a ready image: %s%s", added.code, added.stdout,
+					added.stderr)
 			}
-			// Without credentials the hub asks whether it can read the layers again later.
-			asked := slices.DeleteFunc(slices.Clone(server.saw()[before:]), func(req string) bool {
+			// Requests without credentials do not count: by them the hub finds out whether it can
+			// read the layers again later.
+			requests := slices.DeleteFunc(slices.Clone(tokenServer.requests()[before:]), func(req string) bool {
 				return req == "GET /token "
 			})
-			if (len(asked) > 0) != (c.method != "") || len(asked) > 0 && !strings.HasPrefix(asked[0], c.method+" ") {
-				t.Errorf("token requests: %q", asked)
+			if (len(requests) > 0) != (c.method != "") ||
+				len(requests) > 0 && !strings.HasPrefix(requests[0], c.method+" ") {
+				t.Errorf("requests for a token: got %q, want the method %q", requests, c.method)
 			}
-			kept(t, refused.stderr, taken.stdout, taken.stderr)
+			wantNoSecret(t, refused.stderr, added.stdout, added.stderr)
 		})
 	}
 }
 
-// A registry may redirect the hub to other hosts for blobs and tokens. The password is not sent
-// there, and nothing is sent unencrypted to another machine.
+// A registry may redirect the hub to another host for blobs, and name another host for tokens. The
+// host of the blobs gets no credentials. The host of the tokens gets the password by HTTPS. Nothing
+// is sent unencrypted to another machine.
 func TestCredentialsStayWithTheirRegistry(t *testing.T) {
-	store, leak := &witness{}, &witness{next: http.HandlerFunc(tokens)}
-	elsewhere := "http://" + serve(t, "127.0.0.2", plainHTTP, store)
-	unencrypted := "http://" + serve(t, foreignIP, plainHTTP, leak)
+	blobHost, foreignHost := &witness{}, &witness{next: http.HandlerFunc(tokens)}
+	elsewhere := "http://" + serve(t, "127.0.0.2", plainHTTP, blobHost)
+	unencrypted := "http://" + serve(t, foreignIP, plainHTTP, foreignHost)
 	_, port, _ := strings.Cut(unencrypted, foreignIP)
 	unencryptedTokens := "http://" + foreignName + port + "/token"
 	_, port, _ = strings.Cut(serve(t, "127.0.0.1", withTLS, http.HandlerFunc(tokens)), ":")
@@ -130,7 +141,7 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	for what, c := range map[string]struct {
 		guard  func(http.Handler) http.Handler
 		secure bool
-		want   string // of the error
+		want   string // a part of the error; empty: the image is added
 	}{
 		"blobs elsewhere": {func(h http.Handler) http.Handler { return wantBasic(redirectBlobs(to(elsewhere))(h)) },
 			plainHTTP, ""},
@@ -142,30 +153,30 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := startRegistry(t, c.secure, c.guard)
-			store.next = r.back
+			blobHost.next = r.back
 			image := makeImage(t, "linux/amd64", what)
 			r.push(t, "private", image)
 			name := strings.ReplaceAll(what, " ", "-") + ":1"
-			taken := run(t, dockerConfig(t, r.host, password()), lighter, "add", "docker://"+r.host+"/private:1", name)
-			if c.want == "" && taken.code != 0 {
-				t.Errorf("exit %d: %s", taken.code, taken.stderr)
+			added := run(t, dockerConfig(t, r.host, password()), lighter, "add", "docker://"+r.host+"/private:1", name)
+			if c.want == "" && added.code != 0 {
+				t.Errorf("add: exit %d, want 0: %s", added.code, added.stderr)
 			}
-			if c.want != "" && (taken.code != 1 || !strings.Contains(taken.stderr, c.want)) {
-				t.Errorf("exit %d: %s", taken.code, taken.stderr)
+			if c.want != "" && (added.code != 1 || !strings.Contains(added.stderr, c.want)) {
+				t.Errorf("add: exit %d, want 1 and an error with %q: %s", added.code, c.want, added.stderr)
 			}
-			kept(t, taken.stdout, taken.stderr)
+			wantNoSecret(t, added.stdout, added.stderr)
 		})
 	}
-	seen := store.saw()
-	if len(seen) == 0 {
-		t.Error("the other host got no request for blobs")
+	requests := blobHost.requests()
+	if len(requests) == 0 {
+		t.Error("the host of the blobs got no request")
 	}
-	for _, request := range seen {
+	for _, request := range requests {
 		if !strings.HasSuffix(request, " ") {
-			t.Errorf("the other host got %s", request)
+			t.Errorf("the host of the blobs got credentials: %s", request)
 		}
 	}
-	if seen := leak.saw(); len(seen) > 0 {
-		t.Errorf("sent unencrypted: %q", seen)
+	if requests := foreignHost.requests(); len(requests) > 0 {
+		t.Errorf("unencrypted requests to another machine: got %q, want none", requests)
 	}
 }

@@ -1,3 +1,3 @@
-// Package commands tests the hub and its commands against their help texts, with skopeo, podman, a
-// shell and a terminal.
+// Package commands tests that the hub and its commands do what their help texts say. The tests also
+// use skopeo and podman, and run commands on a terminal.
 package commands

@@ -32,7 +32,8 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// makeImage makes an image of one layer with a file /text.
+// makeImage makes an image of one layer. The file /text has the text, and /etc/large has it 5,000
+// times.
 func makeImage(t *testing.T, platform, text string) v1.Image {
 	t.Helper()
 	var blob bytes.Buffer
@@ -44,11 +45,8 @@ func makeImage(t *testing.T, platform, text string) v1.Image {
 	if err := zip.Close(); err != nil {
 		t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
-		error) {
-		return io.NopCloser(bytes.NewReader(blob.Bytes())), nil
-	},
-		tarball.WithMediaType(types.OCILayer))
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob.Bytes())), nil }
+	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +70,7 @@ func makeImage(t *testing.T, platform, text string) v1.Image {
 	return image
 }
 
-// makeIndex makes an index of one image for each platform.
+// makeIndex makes an index with an image for each platform.
 func makeIndex(t *testing.T, text string, platforms ...string) v1.ImageIndex {
 	t.Helper()
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
@@ -87,7 +85,7 @@ func makeIndex(t *testing.T, text string, platforms ...string) v1.ImageIndex {
 	return index
 }
 
-// writeLayout writes images as an OCI layout, with their tags.
+// writeLayout writes an OCI layout of images, given by tag.
 func writeLayout(t *testing.T, tagged map[string]v1.Image) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "layout")
@@ -104,7 +102,7 @@ func writeLayout(t *testing.T, tagged map[string]v1.Image) (dir string) {
 	return dir
 }
 
-// writeArchive writes an archive like "docker save".
+// writeArchive writes an image as an archive, as `docker save` does.
 func writeArchive(t *testing.T, tag string, image v1.Image) (file string) {
 	t.Helper()
 	ref, err := name.NewTag(tag)
@@ -127,10 +125,10 @@ func digestOf(t *testing.T, of interface{ Digest() (v1.Hash, error) }) string {
 	return d.String()
 }
 
-// authority is a self-signed certificate for the addresses of the tests.
+// authority is a self-signed certificate for the addresses and host names of the tests.
 type authority struct {
-	file, key string // PEM
-	tls       *tls.Config
+	file, key string      // the PEM files of the certificate and of its private key
+	tls       *tls.Config // for servers
 }
 
 func newAuthority(dir string) (*authority, error) {

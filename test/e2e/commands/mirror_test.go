@@ -12,8 +12,9 @@ import (
 	"lighter/wire"
 )
 
+// `lighter mirror` copies an image. A second run fetches nothing.
 func TestMirror(t *testing.T) {
-	pushed(t, "mirrored/image", "mirror")
+	pushImage(t, "mirrored/image", "mirror")
 	image := ready(t, "mirrored/image:1")
 	dir := filepath.Join(t.TempDir(), "mirror")
 	run(t, nil, lighter, "mirror").bad(t, 2, "DIR")
@@ -27,13 +28,14 @@ func TestMirror(t *testing.T) {
 		}
 	}
 	if len(first.Images) != 1 || first.Trees == 0 || first.Fetched == 0 || second.Fetched != 0 || second.Kept == 0 {
-		t.Errorf("%+v, then %+v", first, second)
+		t.Errorf("the first run reported %+v and the second %+v, want one image with a tree, fetched only by the first",
+			first, second)
 	}
 	for _, name := range []string{"key", "chains/" + image.Chain, "trees/" + image.Chain, "indexes/" + image.Tree,
 		"locations/" + image.Tree} {
 		info, err := os.Stat(filepath.Join(dir, wire.Prefix, wire.DefaultDomain, name))
 		if err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
-			t.Errorf("%s: %v, %v", name, info, err)
+			t.Errorf("file %s of the mirror: got %+v (%v), want it not empty, with mode 0644", name, info, err)
 		}
 	}
 }

@@ -41,13 +41,16 @@ func serve(t *testing.T, ip string, secure bool, handler http.Handler) string {
 	return listener.Addr().String()
 }
 
-// fakeRegistry is a registry behind a handler of the test.
+// fakeRegistry is a registry behind a handler of the test. The test itself uses the registry
+// directly.
 type fakeRegistry struct {
-	host string // HOST:PORT
-	back http.Handler
-	open string // HOST:PORT of the same registry, not behind the handler
+	host string       // HOST:PORT of the handler
+	back http.Handler // the registry
+	open string       // HOST:PORT of the registry
 }
 
+// startRegistry runs a registry until the test ends. guard makes the handler from the registry's
+// own; nil: no other handler.
 func startRegistry(t *testing.T, secure bool, guard func(next http.Handler) http.Handler) *fakeRegistry {
 	t.Helper()
 	r := &fakeRegistry{back: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
@@ -64,7 +67,7 @@ const (
 	withTLS   = true
 )
 
-// push pushes an image or an index to the registry as REPOSITORY:1.
+// push pushes an image or an index to the registry, with the tag 1.
 func (r *fakeRegistry) push(t *testing.T, repository string, what any) {
 	t.Helper()
 	tag, err := name.NewTag(r.open + "/" + repository + ":1")
@@ -81,17 +84,17 @@ func (r *fakeRegistry) push(t *testing.T, repository string, what any) {
 	}
 }
 
-// witness records requests and their credentials.
+// witness is a handler that records requests and their credentials.
 type witness struct {
-	next http.Handler
+	next http.Handler // answers the requests; nil: the answer is 404
 
-	mu   sync.Mutex
-	seen []string
+	mu       sync.Mutex
+	recorded []string // METHOD PATH AUTHORIZATION
 }
 
 func (w *witness) ServeHTTP(answer http.ResponseWriter, req *http.Request) {
 	w.mu.Lock()
-	w.seen = append(w.seen, req.Method+" "+req.URL.Path+" "+req.Header.Get("Authorization"))
+	w.recorded = append(w.recorded, req.Method+" "+req.URL.Path+" "+req.Header.Get("Authorization"))
 	w.mu.Unlock()
 	if w.next == nil {
 		http.NotFound(answer, req)
@@ -100,13 +103,14 @@ func (w *witness) ServeHTTP(answer http.ResponseWriter, req *http.Request) {
 	w.next.ServeHTTP(answer, req)
 }
 
-func (w *witness) saw() []string {
+// requests returns the requests so far, each as METHOD PATH AUTHORIZATION.
+func (w *witness) requests() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.seen
+	return w.recorded
 }
 
-// wantBasic accepts only requests with the password.
+// wantBasic accepts only requests with the user and the password.
 func wantBasic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if user, password, _ := req.BasicAuth(); user != theUser || password != thePassword {
@@ -132,7 +136,7 @@ func wantBearer(realm string) func(next http.Handler) http.Handler {
 	}
 }
 
-// tokens returns a token for the password or the identity token.
+// tokens answers with a token if the request has the user and password, or the identity token.
 func tokens(w http.ResponseWriter, req *http.Request) {
 	user, password, _ := req.BasicAuth()
 	if !(user == theUser && password == thePassword) && req.FormValue("refresh_token") != theIdentityToken {
@@ -142,7 +146,7 @@ func tokens(w http.ResponseWriter, req *http.Request) {
 	_, _ = io.WriteString(w, `{"token":"`+theRegistryToken+`","access_token":"`+theRegistryToken+`"}`)
 }
 
-// redirectBlobs redirects requests for blobs to another host, with a signature.
+// redirectBlobs redirects requests for blobs to another host. The new URL has a signature.
 func redirectBlobs(to func() string) func(next http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

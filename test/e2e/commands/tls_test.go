@@ -11,11 +11,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// administrators is the token that allows changes of the hub's images.
-const administrators = "the-token-of-the-administrators"
+// adminToken is the token that allows changes of the hub's images.
+const adminToken = "the-token-of-the-administrators"
 
-// A hub with a certificate accepts only HTTPS, and clients and nodes reject a certificate that they
-// do not know.
+// A hub with a certificate accepts only HTTPS. Clients and nodes reject the certificate unless they
+// are configured to trust it.
 func TestTLS(t *testing.T) {
 	const address, url = foreignIP + ":7443", "https://" + foreignIP + ":7443"
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func TestTLS(t *testing.T) {
 	run(t, nil, append([]string{lighter, "hub"}, secure...)...).bad(t, 2, "everybody who reaches "+address,
 		"admin_token_file", "admin_listen", "open")
 	token := filepath.Join(dir, "token")
-	if err := os.WriteFile(token, []byte(administrators+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(token, []byte(adminToken+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	log := filepath.Join(dir, "hub.log")
@@ -48,13 +48,13 @@ func TestTLS(t *testing.T) {
 	good(t, append([]string{lighter, "add", "--token-file", token, "oci:" + layout, "over/tls:1"}, trusting...)...)
 	if r := run(t, []string{"LIGHTER_TOKEN_FILE=" + token},
 		append([]string{lighter, "verify", "over/tls:1"}, trusting...)...); r.code != 0 {
-		t.Errorf("verify: exit %d: %s", r.code, r.stderr)
+		t.Errorf("verify with the token: exit %d, want 0: %s", r.code, r.stderr)
 	}
 	run(t, nil, lighter, "images", "--hub", url).bad(t, 1, "certificate")
 	run(t, nil, lighter, "images", "--hub", "http://"+address, "--plain-http").bad(t, 2, "400")
 	run(t, nil, lighter, "images", "--hub", url, "--ca-file", hubTrust.key).bad(t, 2, "no certificate")
 
-	// Other clients, with the certificate in their configuration.
+	// skopeo trusts the certificate if it is in a directory that skopeo is given.
 	certs := filepath.Join(dir, "certs")
 	if err := os.MkdirAll(certs, 0o755); err != nil {
 		t.Fatal(err)
@@ -67,19 +67,19 @@ func TestTLS(t *testing.T) {
 	if r := run(t, nil, push...); r.code == 0 {
 		t.Error("skopeo pushed without the token, want an error")
 	}
-	good(t, append(push, "--dest-creds", "anybody:"+administrators)...)
+	good(t, append(push, "--dest-creds", "anybody:"+adminToken)...)
 	back := filepath.Join(dir, "back")
 	good(t, "skopeo", "copy", "--quiet", "--src-cert-dir", certs, "docker://"+address+"/over/tls:1", "oci:"+back+":1")
 	if r := run(t, nil, "skopeo", "inspect", "docker://"+address+"/over/tls:1"); r.code == 0 {
 		t.Error("skopeo accepted an unknown certificate, want an error")
 	}
 
-	// A node, and the file system of the image.
-	said, err := os.ReadFile(log)
+	// A mount without a node checks the certificate, too.
+	logText, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, key, _ := strings.Cut(string(said), `keys="[`)
+	_, key, _ := strings.Cut(string(logText), `keys="[`)
 	key, _, _ = strings.Cut(key, "]")
 	at := filepath.Join(dir, "at")
 	if err := os.Mkdir(at, 0o755); err != nil {

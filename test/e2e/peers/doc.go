@@ -1,4 +1,9 @@
-// Package peers tests the snapshotters that the benchmark compares with Lighter: they must be lazy,
-// and use the settings of the benchmark. `make peers` and `make bench` run these tests; `make test`
-// does not. They need the programs that `test/setup peers` builds, and the build tag peers.
+// Package peers tests the other snapshotters with which the benchmark compares Lighter: stargz,
+// SOCI and nydus. Each must be lazy: it fetches only the part of an image that a container reads.
+// The tests switch off background fetching, because it fetches the whole image. The benchmark
+// leaves it on, except for nydus-nopf.
+//
+// The tests need the build tag peers and the programs that `test/setup peers` builds; the test of
+// nydus needs the tag nydus, too, and `test/setup nydus`. `make peers`, `make bench` and `make
+// nydus` run them. `make test` does not.
 package peers

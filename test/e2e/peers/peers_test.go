@@ -14,10 +14,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// tool and image return paths of a program and an image that test/setup made.
+// tool returns the path of a program that test/setup has built, and image that of an image.
 func tool(t *testing.T, name string) string  { return work(t, "tools", name) }
 func image(t *testing.T, name string) string { return work(t, "images", name) }
 
+// work returns a path below LIGHTER_WORK.
 func work(t *testing.T, names ...string) string {
 	t.Helper()
 	dir, err := site.Work()
@@ -37,8 +38,8 @@ func write(t *testing.T, text string) (path string) {
 	return path
 }
 
-// start starts a site with a peer and the image base in its registry. It returns the size of the
-// image in bytes.
+// start starts a site with the image base in its registry. The machine runs the peer after its next
+// Wipe. start returns the compressed size of the image's only layer, in bytes.
 func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 	t.Helper()
 	s, err := site.Start(t.Context(), site.Options{})
@@ -46,7 +47,7 @@ func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil { // fails also for leftover mounts
+		if err := s.Close(); err != nil { // also an error if mounts are left
 			t.Error(err)
 		}
 	})
@@ -62,7 +63,7 @@ func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 	return s, manifest.Layers[0].Size
 }
 
-// mounted counts the layers mounted by a peer.
+// mounted counts the layers that a peer has mounted with FUSE.
 func mounted(t *testing.T, s *site.Site) (n int) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -78,8 +79,8 @@ func mounted(t *testing.T, s *site.Site) (n int) {
 	return n
 }
 
-// pullAndRun wipes the machine, pulls the image, runs true in it, and returns the bytes received
-// over the link.
+// pullAndRun wipes the machine, pulls an image and runs `true` in it. It returns the number of
+// bytes that the machine received over the link for that.
 func pullAndRun(t *testing.T, s *site.Site, snapshotter, name string) int64 {
 	t.Helper()
 	m := s.Machine
@@ -102,7 +103,7 @@ func pullAndRun(t *testing.T, s *site.Site, snapshotter, name string) int64 {
 		t.Fatal(err)
 	}
 	if n := mounted(t, s); n != 1 {
-		t.Errorf("%d layers are mounted, want one", n)
+		t.Errorf("the peer has mounted %d layers, want one", n)
 	}
 	t.Logf("%s: create %v, run %v, %d bytes", name, ran.Create, ran.Start, after-before)
 	return after - before

@@ -58,8 +58,8 @@ func TestDetachAndAdopt(t *testing.T) {
 	stop()
 }
 
-// adopt takes over a connection, of which it gets the descriptors and the state. It serves one
-// device until stop is called.
+// adopt takes over the connection with these descriptors and this state. It serves one device until
+// stop is called.
 func adopt(t *testing.T, kept []*os.File, dir string, state fuse.State, name string, data inMemory) (stop func()) {
 	t.Helper()
 	s, err := fuse.Adopt(kept, dir, state, slog.New(slog.DiscardHandler))

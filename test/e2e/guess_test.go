@@ -27,10 +27,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// TestGuessOfAnImage compares the guess of a start with the pages that the start reads. These are
-// the pages in the page cache after the start. The required recall and precision leave room for
-// other versions of the image's packages. The program must also run if all files on the device that
-// were not guessed contain zeros.
+// TestGuessOfAnImage compares the guess of what a start reads with the pages that it does read.
+// These are the pages in the page cache after the start. The required recall and precision leave
+// room for other versions of the image's packages. The program must also run if all files on the
+// device that were not guessed contain zeros.
 func TestGuessOfAnImage(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 )
 
 // snapshotDaemon is a containerd with the snapshotter as a proxy plugin, and a registry that counts
-// requests for layers. All their files are below dir.
+// requests for layers. All files of containerd and of the snapshotter are below dir.
 type snapshotDaemon struct {
 	*snapshotWorld
 	dir    string       // a short path, because sockets are in it
@@ -76,9 +76,9 @@ func snapshotTool(t *testing.T, name string) string {
 	return tool
 }
 
-// newSnapshotDaemon starts containerd, the snapshotter and the registry. known is the
-// number of layers that the hub knows, from the bottom. unpacks is the number of layers that
-// containerd unpacks at the same time.
+// newSnapshotDaemon starts containerd, the snapshotter and the registry. known is the number of
+// layers that the hub knows, from the bottom. unpacks is the number of layers that containerd
+// unpacks at the same time.
 func newSnapshotDaemon(t *testing.T, known, unpacks int) *snapshotDaemon {
 	t.Helper()
 	d := &snapshotDaemon{snapshotWorld: newSnapshotWorld(t, known)}

@@ -64,17 +64,17 @@ func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Sna
 	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "lighter"), stop, err
 }
 
-// snapshotHub stands in for the hub and the node's mounts. containerd's overlay snapshotter has
-// made its trees.
+// snapshotHub stands in for the hub and the node's mounts. It mounts nothing: its trees are
+// directories that the test has made.
 type snapshotHub struct {
 	t     *testing.T
-	trees map[string]string // the mount point of each chain's tree
+	trees map[string]string // the directory of each chain's tree
 
 	mu       sync.Mutex      // guards the fields below
 	known    map[string]bool // the chains that Claim claims
 	gone     bool            // the hub is unreachable: Mount fails, and a call of Claim fails the test
-	mounted  map[string]bool // chains that Mount has mounted, until the last Drop
-	released map[string]bool // chains after the last Drop, until Mount mounts them again
+	mounted  map[string]bool // chains that Mount has returned, until the last Drop
+	released map[string]bool // chains after the last Drop, until Mount returns them again
 	holds    map[string]int  // users of each chain: calls of Hold without a Drop
 }
 

@@ -14,8 +14,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// tool returns the path of a program that test/setup has built, and image that of an image.
-func tool(t *testing.T, name string) string  { return work(t, "tools", name) }
+// tool returns the path of a program that test/setup has built.
+func tool(t *testing.T, name string) string { return work(t, "tools", name) }
+
+// image returns the path of an image's layout, which test/setup has made.
 func image(t *testing.T, name string) string { return work(t, "images", name) }
 
 // work returns a path below LIGHTER_WORK.

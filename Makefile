@@ -48,7 +48,7 @@ demo:
 	$(MAKE) build
 	bin/lighter-bench demo
 
-# The other snapshotters of the benchmark, and tests that they are lazy and use the benchmark's settings.
+# The other snapshotters of the benchmark, and tests that they are lazy.
 peers:
 	test/setup all base
 	test/setup peers

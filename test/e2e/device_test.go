@@ -116,6 +116,9 @@ func run(t *testing.T, name string, args ...string) (cmd *exec.Cmd, wait func() 
 	return cmd, start(t, cmd)
 }
 
+// errStillRuns is returned by the function that start returns.
+var errStillRuns = errors.New("the process still runs after a minute")
+
 // start starts a process. wait waits for its end, and returns what it has printed. After a minute,
 // wait kills the process and returns an error.
 func start(t testing.TB, cmd *exec.Cmd) (wait func() (string, error)) {
@@ -132,7 +135,7 @@ func start(t testing.TB, cmd *exec.Cmd) (wait func() (string, error)) {
 		case err := <-done:
 			return out.String(), err
 		case <-time.After(60 * time.Second):
-			return out.String(), errors.Join(errors.New("the process still runs after a minute"), cmd.Process.Kill())
+			return out.String(), errors.Join(errStillRuns, cmd.Process.Kill())
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -80,7 +79,7 @@ func TestDeviceReaderIsKilled(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := wait(); err == nil || strings.Contains(err.Error(), "still running") {
+		if _, err := wait(); err == nil || errors.Is(err, errStillRuns) {
 			t.Errorf("the killed reader of %s: %v, want it killed at once", file, err)
 		}
 	}

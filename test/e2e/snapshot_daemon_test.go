@@ -24,6 +24,7 @@ import (
 
 	"lighter/node/front/containerd"
 	"lighter/test/testkit/fswalk"
+	"lighter/test/testkit/site"
 )
 
 // snapshotDaemon is a containerd with the snapshotter as a proxy plugin, and a registry that counts
@@ -62,11 +63,8 @@ disabled_plugins = [
 // snapshotTool returns the path of a program that test/setup has built.
 func snapshotTool(t *testing.T, name string) string {
 	t.Helper()
-	work := os.Getenv("LIGHTER_WORK")
-	if work == "" {
-		work = "../../work"
-	}
-	tool, err := filepath.Abs(filepath.Join(work, "tools", name))
+	work, err := site.Work()
+	tool := filepath.Join(work, "tools", name)
 	if err == nil {
 		_, err = os.Stat(tool)
 	}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/site"
 	"lighter/wire"
 )
@@ -30,11 +31,11 @@ func newBucket(t *testing.T) string {
 	return bucket
 }
 
-// newCatalog makes an empty database, and returns its URL. Instead of the password, the URL has the
-// path of a file with the password.
-func newCatalog(t *testing.T) string {
+// newCatalog makes an empty database of a server, and returns its URL. Instead of the password, the
+// URL has the path of a file with the password.
+func newCatalog(t *testing.T, of *postgres.Server) string {
 	t.Helper()
-	u, err := url.Parse(database.Database(t))
+	u, err := url.Parse(of.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +135,7 @@ func uploadProcesses(t *testing.T, log string) (most int) {
 // pushed, pulled and removed as before.
 func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 	bucket := newBucket(t)
-	s, second, balancer := startProcesses(t, production(newCatalog(t), bucket))
+	s, second, balancer := startProcesses(t, production(newCatalog(t, database), bucket))
 	push(t, second, image(t, 0, 12), "prod")
 	if n := uploadProcesses(t, balancer.Log); n != 2 {
 		t.Errorf("the requests of an upload have gone to %d processes at most, want 2 for at least one upload", n)
@@ -173,7 +174,7 @@ func TestOneOfTwoProcessesIsKilled(t *testing.T) {
 // dumped, and then its bucket is copied. Images are removed and pushed meanwhile. A hub that starts
 // from the copy has every image that the dump names, in each domain, and the same keys.
 func TestHubIsCopiedWhileItRuns(t *testing.T) {
-	catalog, bucket := newCatalog(t), newBucket(t)
+	catalog, bucket := newCatalog(t, database), newBucket(t)
 	config := production(catalog, bucket) + withTeam
 	s, second, _ := startProcesses(t, config)
 	push(t, second, image(t, 0, 4), "stays")
@@ -238,7 +239,7 @@ cp -p %[6]s/hub.key %[1]s/hub.key
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
 	}
-	restoredCatalog, restoredBucket := newCatalog(t), newBucket(t)
+	restoredCatalog, restoredBucket := newCatalog(t, database), newBucket(t)
 	for _, argv := range [][]string{
 		{"/usr/lib/postgresql/15/bin/pg_restore", "--no-owner", "--exit-on-error", "--dbname=" + restoredCatalog,
 			filepath.Join(dir, "catalog.dump")},

@@ -4,7 +4,9 @@
 //
 // A mark is about one request. A bucket, for example, may fail to read a single object. The stores
 // have methods IsAway, which also ask whether the store answers now. If the store answers, only the
-// object cannot be read, and waiting does not help (Final).
+// object cannot be read, and waiting does not help (Final). Jobs wait nevertheless, as a store may
+// answer and be full. Only a ReadError ends a job, after a few attempts during which the store can
+// write and read something else.
 package away
 
 import (

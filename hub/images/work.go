@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/jobs"
@@ -120,13 +122,22 @@ func (s *Service) ingestAll(ctx context.Context, ref wire.Ref, j *jobs.Running) 
 		source = copied
 		named = onceOK(func() error { return s.complete(ctx, ref, copied, j) })
 	}
+	var unread error
 	for _, image := range images {
-		if err := s.ingest(ctx, image, source, j, named); err != nil {
+		err := s.ingest(ctx, image, source, j, named)
+		if away.OneRead(err) != nil { // the other images of the name need not wait for this one
+			unread = cmp.Or(unread, err)
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		if len(images) > 1 {
 			s.jobs.Changed(JobKind, j.Key) // for clients that wait for this image only
 		}
+	}
+	if unread != nil {
+		return unread
 	}
 	if len(images) == 0 {
 		return named() // the manifests are only to be stored

@@ -86,6 +86,8 @@ const Low = -1
 type RetryError struct {
 	Err   error
 	After time.Duration // the pause before the next attempt; 0: Queue.RetryDelay
+
+	counted bool // the attempt counts (boundReads)
 }
 
 func (e *RetryError) Error() string { return e.Err.Error() }
@@ -93,7 +95,8 @@ func (e *RetryError) Unwrap() error { return e.Err }
 
 // IsRetried reports whether the queue runs a job again after such an error, however often it
 // happens. These are RetryErrors, and errors that the job did not cause: a store of the hub is
-// away, or the disk is full (IsDisk).
+// away, or the disk is full (IsDisk). The exception is an object that cannot be read although its
+// store works (boundReads).
 func IsRetried(err error) bool {
 	return errors.As(err, new(*RetryError)) || away.Is(err) || IsDisk(err)
 }
@@ -122,6 +125,9 @@ type Queue struct {
 	Lease time.Duration
 	// RetryDelay is the pause after an error that IsRetried. It is set before Run.
 	RetryDelay time.Duration
+	// ReadPauses are the pauses between the attempts at a job that cannot read an object although
+	// the object's store works. There are fewer than maxAttempts. They are set before Run.
+	ReadPauses []time.Duration
 	// DueInterval is the time between two checks whether a periodic job is due. It is set before
 	// Run.
 	DueInterval time.Duration
@@ -163,7 +169,10 @@ var (
 )
 
 // Add adds a kind. It is called before Run.
-func (q *Queue) Add(k Kind) { q.kinds = append(q.kinds, k) }
+func (q *Queue) Add(k Kind) {
+	k.Run = q.boundReads(k.Run)
+	q.kinds = append(q.kinds, k)
+}
 
 // Retire adds a kind that only earlier releases have. Its jobs are cancelled at the start, and once
 // an hour, because a process of an earlier release may add further ones. Retire is called before
@@ -293,8 +302,8 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 	case ctx.Err() != nil: // the hub ends
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true}
 	case errors.As(err, &retry):
-		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true, Delay: cmp.Or(retry.After, q.RetryDelay),
-			Error: report.Reason(err)}
+		o = catalog.Outcome{State: wire.JobQueued, Uncounted: !retry.counted,
+			Delay: cmp.Or(retry.After, q.RetryDelay), Error: report.Reason(err)}
 		log.Warn("job is tried again", "err", report.Logged(err), "duration", o.Delay)
 	case r.Attempts < kind.Tries:
 		o = catalog.Outcome{State: wire.JobQueued, Delay: kind.Pauses.After(int(r.Attempts)), Error: report.Reason(err)}

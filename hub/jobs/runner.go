@@ -31,8 +31,8 @@ func NewRunner() *Runner { return &Runner{wake: make(chan struct{}, 1)} }
 func (r *Runner) Queue(store Store, owner string, log *slog.Logger) *Queue {
 	// Each start has an owner of its own: a job that ends the process counts as one more attempt.
 	owner += "/" + rand.Text()
-	q := &Queue{Lease: defaultLease, RetryDelay: retryDelay, DueInterval: dueInterval, runner: r, store: store,
-		owner: owner, log: log, running: map[int64]*Running{}, waiting: map[*waiter]bool{}}
+	q := &Queue{Lease: defaultLease, RetryDelay: retryDelay, ReadPauses: readPauses, DueInterval: dueInterval,
+		runner: r, store: store, owner: owner, log: log, running: map[int64]*Running{}, waiting: map[*waiter]bool{}}
 	r.queues = append(r.queues, q)
 	return q
 }

@@ -267,7 +267,7 @@ func (s *Store) Size(ctx context.Context, key string) (int64, error) {
 		}
 	}
 	if err != nil {
-		return 0, s.errorOf(key, err)
+		return 0, s.readErrorOf(key, err)
 	}
 	return attributes.Size, nil
 }
@@ -285,7 +285,7 @@ func (s *Store) OpenPlain(ctx context.Context, key string) (io.ReadCloser, error
 func (s *Store) openRange(ctx context.Context, key string, offset, length int64) (*Object, error) {
 	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
 	if err != nil {
-		return nil, s.errorOf(key, err)
+		return nil, s.readErrorOf(key, err)
 	}
 	if length < 0 {
 		length = r.Size() - offset
@@ -322,7 +322,7 @@ func (s *Store) errorOf(key string, err error) error {
 func (o *Object) Read(b []byte) (int, error) {
 	n, err := o.r.Read(b)
 	if err != nil && err != io.EOF {
-		err = o.store.errorOf(o.key, err)
+		err = o.store.readErrorOf(o.key, err)
 	}
 	return n, err
 }

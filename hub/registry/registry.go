@@ -99,6 +99,7 @@ func Open(
 	if err != nil {
 		return nil, fmt.Errorf("open the registry: %w", err)
 	}
+	files = reads{files}
 	namespace, err := storage.NewRegistry(ctx, files, storage.EnableDelete, countUpstream)
 	if err != nil {
 		return nil, fmt.Errorf("open the registry: %w", err)
@@ -185,7 +186,8 @@ func (r *Registry) IsAway(ctx context.Context, err error) bool {
 
 // unavailable marks an error of the storage.
 func unavailable(err error) error {
-	if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, context.Canceled) {
+	if err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, ErrUnavailable) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)

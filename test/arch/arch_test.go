@@ -68,7 +68,8 @@ hub/expiry: hub/away hub/catalog hub/jobs hub/report hub/retention wire
 hub/fsck: format/chunk format/index format/tree hub/away hub/catalog hub/ingest hub/jobs hub/objects hub/oci
 	hub/publish hub/registry hub/report sleep wire
 hub/holders: format/chunk hub/catalog hub/report sleep wire
-hub/images: hub/catalog hub/ingest hub/jobs hub/names hub/oci hub/pull hub/quota hub/registry hub/report wire
+hub/images: hub/away hub/catalog hub/ingest hub/jobs hub/names hub/oci hub/pull hub/quota hub/registry
+	hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report sleep wire
 hub/jobs: hub/away hub/catalog hub/report sleep wire

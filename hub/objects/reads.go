@@ -1,0 +1,38 @@
+package objects
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"lighter/hub/away"
+)
+
+// readErrorOf is errorOf for the error of a read. If the bucket has refused to read this object,
+// the error is an away.ReadError. Errors of a directory are not marked, so no job waits for them.
+func (s *Store) readErrorOf(key string, err error) error {
+	if s.dir == "" && away.IsLasting(err) {
+		err = &away.ReadError{Object: "object " + key, Err: err, Works: s.works,
+			Remedy: "restore the hub's access to it, or run lighter fsck --deep --repair"}
+	}
+	return s.errorOf(key, err)
+}
+
+// probeKey is the key of the file that works writes and reads. It is no object.
+const probeKey = "probe"
+
+// works returns an error if the bucket cannot write and read a small file.
+func (s *Store) works(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	content := []byte("The hub writes and reads this file when it cannot read another one.\n")
+	err := s.bucket.WriteAll(ctx, probeKey, content, nil)
+	if err != nil {
+		return err
+	}
+	read, err := s.bucket.ReadAll(ctx, probeKey)
+	if err == nil && !bytes.Equal(read, content) {
+		err = fmt.Errorf("%s has other bytes than were written", probeKey)
+	}
+	return err
+}

@@ -68,14 +68,22 @@ rebuild:
 	test/setup all base python
 	cd bench/rebuild && $(GO) vet ./... && $(GO) test ./... && $(GO) run . $(LIGHTER_WORK)/images/*
 
-bench: peers
+# The last commit whose hub was one process, with its catalog in one file: the benchmark's "before".
+BEFORE = 98d3dfe1
+bin/before/lighter:
+	rm -rf bin/before && mkdir -p bin/before/source
+	git archive $(BEFORE) | tar -x -C bin/before/source
+	cd bin/before/source && $(GO) build -trimpath -o .. ./cmd/lighter
+	rm -rf bin/before/source
+
+bench: peers bin/before/lighter
 	test/setup squid postgres s3
 	test/setup all base python gcc sci sci2 ml torch postgres redis nginx tomcat node r
 	$(MAKE) build
 	bin/lighter-bench
 	bin/lighter-bench many
 	bin/lighter-bench figures
-	bin/lighter-bench hubs
+	bin/lighter-bench hubs --before bin/before/lighter
 	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
 
 # Each fuzz target for a while: FUZZTIME=10m make fuzz

@@ -69,7 +69,8 @@ func (r *run) apiOf(ctx context.Context, name string, s store) (err error) {
 	}
 	chain := catalogtest.CopyOf(images[0].Chain, 7)
 	for _, path := range []string{"/images", "/images?name=fill/7:1", "/images/inspect?name=fill/7:1", "/jobs",
-		"/jobs?ended=1", "/chains/" + chain, "/trees/" + chain, "/traces?name=base:1"} {
+		"/jobs?ended=1", "/chains/" + chain, "/trees/" + chain, "/manifests/" + images[0].Digest,
+		"/traces?name=base:1", "/holders", "/retention"} {
 		var all []float64
 		for range apiRequests {
 			took, err := seconds(func() error {

@@ -66,15 +66,16 @@ func ownerOf(images []int32) int32 {
 
 // chunkOwners returns the owner of each chunk, by the chunk's number. layers has the images of each
 // layer.
-func chunkOwners(ctx context.Context, in database.Session, layers map[string][]int32) ([]int32, error) {
+func chunkOwners(
+	ctx context.Context, in database.Session, layers map[string][]int32,
+) (owners numberset.Values, err error) {
 	last, err := database.Get(ctx, in, database.Value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
 	if err != nil {
-		return nil, err
+		return owners, err
 	}
-	owners := make([]int32, last+1)
 	for l, err := range layersChunks(ctx, in) {
 		if err != nil {
-			return nil, err
+			return owners, err
 		}
 		images := layers[l.diffID]
 		if len(images) == 0 {
@@ -82,16 +83,15 @@ func chunkOwners(ctx context.Context, in database.Session, layers map[string][]i
 		}
 		owner := ownerOf(images)
 		if err := numberset.Decode(l.chunks, func(first, end int64) error {
-			for n := first; n < min(end, int64(len(owners))); n++ {
-				if owners[n] == noImage {
-					owners[n] = owner
-				} else if owners[n] != owner {
-					owners[n] = severalImages
+			owners.Update(first, min(end, last+1), func(other int32) int32 {
+				if other == noImage || other == owner {
+					return owner
 				}
-			}
+				return severalImages
+			})
 			return nil
 		}); err != nil {
-			return nil, fmt.Errorf("layer %s: %w", wire.ShortDigest(l.diffID), err)
+			return owners, fmt.Errorf("layer %s: %w", wire.ShortDigest(l.diffID), err)
 		}
 	}
 	return owners, nil

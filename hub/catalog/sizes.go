@@ -128,19 +128,14 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 }
 
 // ownRuns returns, by an image's number, the encoded set of the chunks that no other image has.
-func ownRuns(owners []int32, images int) [][]byte {
+func ownRuns(owners numberset.Values, images int) [][]byte {
 	runs := make([][]byte, images)
 	ends := make([]int64, images)
-	for first := 0; first < len(owners); {
-		end := first + 1
-		for end < len(owners) && owners[end] == owners[first] {
-			end++
+	for r := range owners.Runs() {
+		if owner := r.Value; owner != severalImages {
+			runs[owner] = numberset.AppendRun(runs[owner], ends[owner], r.First, r.End)
+			ends[owner] = r.End
 		}
-		if owner := owners[first]; owner > 0 {
-			runs[owner] = numberset.AppendRun(runs[owner], ends[owner], int64(first), int64(end))
-			ends[owner] = int64(end)
-		}
-		first = end
 	}
 	return runs
 }

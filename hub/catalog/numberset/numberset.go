@@ -1,6 +1,9 @@
 // Package numberset has sets of numbers in two forms: encoded as runs, which are short, and as
-// bits, which are quick to look up. The catalog keeps the numbers of each layer's chunks as runs.
-// The package is pure: it knows no database and no chunks.
+// bits, which are quick to look up. A third type has a value for each number. The catalog keeps the
+// numbers of each layer's chunks as runs. The package is pure: it knows no database and no chunks.
+//
+// Each form takes memory for the numbers that it has, however high they are. The numbers of removed
+// chunks are never used again, so those of a hub's chunks rise as long as it runs.
 //
 // Numbers are from 0 to 2^40. Encoded sets are stored, so their form never changes.
 package numberset

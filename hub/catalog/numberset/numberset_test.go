@@ -69,7 +69,42 @@ func TestGaps(t *testing.T) {
 			t.Errorf("gaps up to %d, joined by %d: %d, want %d", c.last, c.join, got, c.want)
 		}
 	}
-	if !set.Has(129) || set.Has(130) || set.Has(0) || set.Has(1<<39) {
+	if !set.Has(129) || set.Has(130) || set.Has(0) || set.Has(high) {
 		t.Error("the set has other numbers than were added")
+	}
+}
+
+// high is a number up to which no table could be as long.
+const high = 1 << 39
+
+// What is in between takes neither memory nor time, however high a number is.
+func TestHighNumbers(t *testing.T) {
+	var set Bits
+	set.Add(0, 64)
+	set.Add(high-1, high+65)
+	var gaps [][2]int64
+	if err := set.Gaps(high+66, 0, func(first, end int64) error {
+		gaps = append(gaps, [2]int64{first, end})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if want := [][2]int64{{64, high - 1}, {high + 65, high + 67}}; !slices.Equal(gaps, want) {
+		t.Errorf("gaps %d, want %d", gaps, want)
+	}
+	if !set.Has(high-1) || !set.Has(high+64) || set.Has(high+65) {
+		t.Error("the set has other high numbers than were added")
+	}
+
+	var values Values
+	add := func(v int32) func(int32) int32 { return func(before int32) int32 { return before + v } }
+	values.Update(1, 3, add(1))
+	values.Update(high-1, high+1, add(2))
+	values.Update(2, 2, add(3))
+	values.Update(2, 3, add(4))
+	values.Update(190, 200, add(5))
+	want := []Run{{1, 2, 1}, {2, 3, 5}, {190, 200, 5}, {high - 1, high + 1, 2}}
+	if got := slices.Collect(values.Runs()); !slices.Equal(got, want) {
+		t.Errorf("runs %+v, want %+v", got, want)
 	}
 }

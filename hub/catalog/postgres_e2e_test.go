@@ -39,6 +39,10 @@ func TestMemoryOfHighNumbersOfPostgres(t *testing.T) {
 	highNumbers(t, catalogtest.Open(t, postgres.Start(t).Database(t)))
 }
 
+func TestSizesOfTwoProcessesOfPostgres(t *testing.T) {
+	sizesOfTwoProcesses(t, postgres.Start(t).Database(t))
+}
+
 // Several processes may make the schemas of one database at the same time. What is in one schema is
 // in no other, and not in the default schema.
 func TestSchemasShareNothing(t *testing.T) {

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -36,14 +37,21 @@ func (c *changes) Add(n int64) {
 // sizesRetry is the pause after a failed computation of sizes. A change ends it.
 const sizesRetry = 5 * time.Second
 
-// KeepSizes computes sizes after each change, until ctx ends. Only one call may run at a time. It
-// logs a failed computation, and computes again after a pause or the next change.
+// KeepSizes computes sizes after each change by this process, until ctx ends. Only one call may run
+// at a time. It logs a failed computation, and computes again after a pause or the next change.
+//
+// Several processes may compute sizes at the same time. A computation is stored only if none was
+// stored since it began. So the stored sizes include each change whose process has computed sizes
+// after it.
 func (c *Catalog) KeepSizes(ctx context.Context, log *slog.Logger) error {
 	for {
 		changes := c.changes.n.Load()
 		err := c.countSizes(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(err, ErrChanged) {
+			continue // another process has stored its sizes, so the hub as a whole gets on
 		}
 		var retry <-chan time.Time
 		if err != nil {
@@ -63,8 +71,8 @@ func (c *Catalog) KeepSizes(ctx context.Context, log *slog.Logger) error {
 
 // Sizes returns the sizes of the images of a name, or of all ready images if name is empty, by
 // digest. They are the results of the last successful computation: unless current is true, some may
-// be missing or outdated. A computation takes seconds in a large catalog, so Sizes does not wait
-// for one.
+// be missing or outdated. current does not regard changes by other processes. A computation takes
+// seconds in a large catalog, so Sizes does not wait for one.
 func (c *Catalog) Sizes(ctx context.Context, name string) (sizes map[string]Sizes, current bool, err error) {
 	current = c.sized.Load() >= c.changes.n.Load()
 	fields := func(digest *string, s *Sizes) []any { return []any{digest, &s.Chunks, &s.Stored} }
@@ -83,8 +91,14 @@ type imageSize struct {
 }
 
 // countSizes brings image_sizes up to date. It reads all layers, but only the chunks of those
-// images whose set of own chunks has changed.
+// images whose set of own chunks has changed. The error is ErrChanged if another process has stored
+// sizes meanwhile: it may know of later changes.
 func (c *Catalog) countSizes(ctx context.Context) error {
+	count, err := database.Get(ctx, c.db.Read, database.Value[int64],
+		`SELECT COALESCE(MAX(CAST(value AS BIGINT)), 0) FROM meta WHERE name = 'sizes'`)
+	if err != nil {
+		return err
+	}
 	digests, blobs, err := imageBlobs(ctx, c.db.Read)
 	if err != nil {
 		return err
@@ -124,7 +138,7 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 			changed[digest] = size
 		}
 	}
-	return c.storeSizes(ctx, changed, gone)
+	return c.storeSizes(ctx, count, changed, gone)
 }
 
 // ownRuns returns, by an image's number, the encoded set of the chunks that no other image has.
@@ -168,12 +182,16 @@ func storedSizes(ctx context.Context, in database.Session) (map[string]imageSize
 	}, `SELECT digest, alone, plain, stored, blobs FROM image_sizes`)
 }
 
-// storeSizes writes the rows of image_sizes that have changed, and deletes those that are gone.
-func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]imageSize) error {
-	if len(changed) == 0 && len(gone) == 0 {
-		return nil
-	}
+// storeSizes writes the rows of image_sizes that have changed, and deletes those that are gone. It
+// counts in table meta how often sizes were stored. It counts even if no row has changed: an older
+// computation may differ. The error is ErrChanged if the count in meta is not count any more.
+func (c *Catalog) storeSizes(ctx context.Context, count int64, changed, gone map[string]imageSize) error {
 	return c.db.Update(ctx, "store the images' sizes", func(tx database.Session) error {
+		if err := tx.Change(ctx, ErrChanged, `INSERT INTO meta (name, value) VALUES ('sizes', '1')
+			ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)
+			WHERE CAST(meta.value AS BIGINT) = ?`, count); err != nil {
+			return err
+		}
 		for digest := range gone {
 			if err := tx.Exec(ctx, `DELETE FROM image_sizes WHERE digest = ?`, digest); err != nil {
 				return err

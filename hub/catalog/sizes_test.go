@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"lighter/hub/catalog"
@@ -109,4 +110,35 @@ func (l logged) Write(line []byte) (int, error) {
 	default:
 	}
 	return len(line), nil
+}
+
+// The sizes of the last change stay, in whatever order two processes compute and store theirs.
+func TestSizesOfTwoProcesses(t *testing.T) {
+	sizesOfTwoProcesses(t, filepath.Join(t.TempDir(), "catalog.db"))
+}
+
+func sizesOfTwoProcesses(t *testing.T, source string) {
+	slow, other := catalogtest.Open(t, source), catalogtest.Open(t, source)
+	reading, resume := make(chan struct{}), make(chan struct{})
+	pause := sync.OnceFunc(func() {
+		close(reading)
+		<-resume
+	})
+	slow.Observe(func(_ context.Context, statement string, _ []any) {
+		if strings.HasSuffix(statement, "FROM image_sizes") {
+			pause() // slow has read the images and their chunks
+		}
+	})
+	catalogtest.Publish(t, other, "one", "a", "b")
+	catalogtest.Publish(t, other, "two", "a", "c")
+	defer keepSizes(t, slow)()
+	<-reading
+	if err := other.Remove(t.Context(), "image", "two", ""); err != nil {
+		t.Error(err)
+	}
+	defer keepSizes(t, other)()
+	want := map[string]catalog.Sizes{"one": {Chunks: 2000, Stored: 2*(400+100) + 7}}
+	expectSizes(t, other, "", want)
+	close(resume)
+	expectSizes(t, slow, "", want)
 }

@@ -55,6 +55,14 @@ func (q *Jobs) Hold(ctx context.Context, l Lease) error {
 	})
 }
 
+// HoldUnchanged returns ErrLost if the owner of a lease no longer owns its job, or if the job has a
+// request: see holdUnchanged.
+func (q *Jobs) HoldUnchanged(ctx context.Context, l Lease) error {
+	return q.db.Update(ctx, fmt.Sprintf("hold job %d", l.Job), func(tx database.Session) error {
+		return holdUnchanged(ctx, tx, l)
+	})
+}
+
 // hold returns ErrLost if a worker no longer owns its job, or if the job is to be cancelled, or has
 // another root now. Otherwise none of that happens before the transaction ends.
 func hold(ctx context.Context, tx database.Session, l Lease) error {

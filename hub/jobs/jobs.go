@@ -71,8 +71,9 @@ type Kind struct {
 	Key   string
 	// Run does the work of a job. ctx ends if the job is lost or interrupted, or the hub ends; its
 	// cause says why. A Run that is interrupted may leave things undone, because it is called
-	// again. After an error the job has failed, unless IsRetried or Tries allow another attempt.
-	// The images that a failed job was to ingest fail with the same reason.
+	// again. An error that wraps catalog.ErrLost says that Run has found out first that the job is
+	// lost or interrupted. After another error the job has failed, unless IsRetried or Tries allow
+	// another attempt. The images that a failed job was to ingest fail with the same reason.
 	Run Run
 }
 
@@ -299,7 +300,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 		return
 	case errors.As(cause, &request):
 		o = catalog.Outcome{State: request.state, Uncounted: true}
-	case ctx.Err() != nil: // the hub ends
+	case ctx.Err() != nil || errors.Is(err, catalog.ErrLost): // the hub ends; or End knows the request
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true}
 	case errors.As(err, &retry):
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: !retry.counted,

@@ -226,6 +226,31 @@ func TestRunningJobIsInterrupted(t *testing.T) {
 	}
 }
 
+// A job is paused or cancelled, as requested, if its worker finds that before the queue does.
+func TestWorkerFindsARequestFirst(t *testing.T) {
+	for state, request := range map[string]func(*catalog.Jobs, context.Context, int64) (string, error){
+		wire.JobPaused: (*catalog.Jobs).Pause, wire.JobCancelled: (*catalog.Jobs).Cancel,
+	} {
+		c := openJobs(t)
+		begun, write := make(chan struct{}), make(chan struct{})
+		q, _ := start(t, c, "a", jobs.Kind{Run: func(ctx context.Context, j *jobs.Running) error {
+			close(begun)
+			<-write
+			return fmt.Errorf("write: %w", c.HoldUnchanged(ctx, j.Lease()))
+		}}, 0)
+		n := add(t, c, "a", "", 0)
+		q.Changed(kind, "a")
+		<-begun
+		if _, err := request(c, t.Context(), n); err != nil { // the queue is not told
+			t.Fatal(err)
+		}
+		close(write)
+		if j := await(t, c, n, state); j.Attempts != 0 || j.Error != "" {
+			t.Errorf("the job is %+v, want no attempt and no error", j)
+		}
+	}
+}
+
 // A job that is cancelled and added again is interrupted, even if its worker did not notice the
 // cancellation before.
 func TestAddAfterCancel(t *testing.T) {

@@ -102,11 +102,10 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err
 	return j, nil
 }
 
-// remove removes a name, and those of the manifests that no name needs. It does nothing if the job
-// was replaced meanwhile.
+// remove removes a name, and those of the manifests that no name needs. The error is
+// catalog.ErrLost if the job was lost, or has a request: a push of the name may have replaced it.
 func (s *Service) remove(ctx context.Context, ref wire.Ref, c change, l catalog.Lease) error {
-	removed, err := s.removeName(ctx, ref, l)
-	if err != nil || !removed {
+	if err := s.removeName(ctx, ref, l); err != nil {
 		return err
 	}
 	for _, digest := range c.Manifests {
@@ -117,12 +116,10 @@ func (s *Service) remove(ctx context.Context, ref wire.Ref, c change, l catalog.
 	return s.deleteIndexes(ctx, ref.Repository, c.Indexes, l.Job)
 }
 
-func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease) (removed bool, err error) {
+func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease) error {
 	defer s.Lock(ref.Repository)()
-	err = s.deleting(ctx, registry.TagKey(ref.Repository, ref.Reference()), func(ctx context.Context) error {
-		// A push of the name replaces the job: then the name stays.
-		j, err := s.catalog.Jobs.Get(ctx, l.Job)
-		if err != nil || j.Fence != l.Fence || j.Request != "" {
+	return s.deleting(ctx, registry.TagKey(ref.Repository, ref.Reference()), func(ctx context.Context) error {
+		if err := s.catalog.Jobs.HoldUnchanged(ctx, l); err != nil {
 			return err
 		}
 		// The registry comes first: if the process ends in between, the image is still listed.
@@ -131,8 +128,8 @@ func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease)
 				return err
 			}
 		}
-		err = s.forget(ctx, l, ref.Name(), "")
-		if removed = err == nil; errors.Is(err, catalog.ErrLost) { // only the registry has removed the name
+		err := s.forget(ctx, l, ref.Name(), "")
+		if errors.Is(err, catalog.ErrLost) { // only the registry has removed the name
 			adding, end := catalog.Outlast(ctx)
 			defer end()
 			_, addErr := s.catalog.Jobs.Add(adding, change{}.job(ref.Name()), 0)
@@ -140,7 +137,6 @@ func (s *Service) removeName(ctx context.Context, ref wire.Ref, l catalog.Lease)
 		}
 		return err
 	})
-	return removed, err
 }
 
 // deleteManifest deletes a manifest, unless a name in the repository needs it. If a name may be

@@ -16,7 +16,8 @@ import (
 	"lighter/wire"
 )
 
-// settle makes registry and catalog agree about a name.
+// settle makes registry and catalog agree about a name. The error is catalog.ErrLost if the job was
+// lost, or has a request.
 func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 	ref, err := wire.ParseName(j.Key)
 	if err != nil {
@@ -30,9 +31,6 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 		err = s.remove(ctx, ref, c, j.Lease())
 	} else {
 		err = s.compare(ctx, ref, j.Lease())
-	}
-	if errors.Is(err, catalog.ErrLost) { // the job runs again, or at another process
-		return nil
 	}
 	if errors.Is(err, registry.ErrUnavailable) && !catalog.IsAway(err) && !s.registry.IsAway(ctx, err) {
 		return away.Final(fmt.Errorf("the registry's files of repository %s cannot be read: restore them, or push "+
@@ -68,12 +66,11 @@ func (s *Service) compare(ctx context.Context, ref wire.Ref, l catalog.Lease) er
 }
 
 // repairTag points a dangling tag to the image that the catalog has under its name. It does nothing
-// if the name was changed meanwhile: that change decides what the name stands for. The repository
-// is locked.
+// if the name was changed meanwhile: that change decides what the name stands for. While the change
+// is announced, the error is catalog.ErrLost. The repository is locked.
 func (s *Service) repairTag(ctx context.Context, l catalog.Lease, ref wire.Ref) error {
 	return s.deleting(ctx, registry.TagKey(ref.Repository, ref.Tag), func(ctx context.Context) error {
-		j, err := s.catalog.Jobs.Get(ctx, l.Job)
-		if err != nil || j.Fence != l.Fence || j.Request != "" {
+		if err := s.catalog.Jobs.HoldUnchanged(ctx, l); err != nil {
 			return err
 		}
 		if d, err := s.difference(ctx, ref); err != nil || !d.dangling { // another process has changed it

@@ -106,6 +106,9 @@ func testNamesByJobs(t *testing.T, c *catalog.Catalog) {
 		if _, err := c.NameBy(ctx, l, "a", []catalog.Image{queued("1")}, jobOf("a")); !errors.Is(err, want) {
 			t.Errorf("named: %v, want %v", err, want)
 		}
+		if err := c.Jobs.HoldUnchanged(ctx, l); !errors.Is(err, want) {
+			t.Errorf("held: %v, want %v", err, want)
+		}
 		if err := c.RemoveBy(ctx, l, kind, "a", ""); !errors.Is(err, want) {
 			t.Errorf("removed: %v, want %v", err, want)
 		}

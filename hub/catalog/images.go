@@ -23,6 +23,7 @@ type Image struct {
 	Error    string
 	Size     int64 // bytes of config and layers, as the manifest has them
 	Updated  time.Time
+	Pushed   time.Time // when the name was last pushed or added with this image
 
 	// Only of ready images:
 	Chain string
@@ -289,8 +290,8 @@ func (c *Catalog) images(ctx context.Context, clauses string, args ...any) (imag
 	}
 	for r, err := range database.Rows(ctx, c.db.Read, func(r *row) []any {
 		return []any{&r.N, &r.Name, &r.Root, &r.Digest, &r.Platform, &r.State, &r.Error, &r.Size,
-			database.Stamp(&r.Updated), &r.Chain, &r.tree, &r.Bytes}
-	}, `SELECT i.n, i.name, i.root, i.digest, i.platform, i.state, i.error, i.size, i.updated,
+			database.Stamp(&r.Updated), database.Stamp(&r.Pushed), &r.Chain, &r.tree, &r.Bytes}
+	}, `SELECT i.n, i.name, i.root, i.digest, i.platform, i.state, i.error, i.size, i.updated, i.pushed,
 			COALESCE(b.chain, ''), s.tree, COALESCE(t.bytes, 0)
 		FROM images i
 		LEFT JOIN image_blobs b ON b.image = i.n AND b.position >= 0

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"lighter/hub/catalog"
 	"lighter/hub/oci"
@@ -14,39 +15,64 @@ import (
 	"lighter/wire"
 )
 
+// maxRemovals bounds the attempts to remove a name while pushes of it are refused.
+const maxRemovals = 5
+
+// errReplaced means that a push has replaced the job that was to remove its name.
+var errReplaced = errors.New("a push has replaced the removal")
+
 // Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay. A job
-// does the work, and goes on if ctx ends. If the name is pushed before the job runs, it stays.
+// does the work, and goes on if ctx ends. If the name is pushed before the job runs, it stays. If
+// such a push is refused, Remove queues the job again. The error wraps report.ErrBusy if refused
+// pushes have replaced the job maxRemovals times.
 func (s *Service) Remove(ctx context.Context, name string) error {
-	_, err := s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
-		j, err := s.removal(ctx, ref)
-		if err != nil {
-			return 0, nil, err
+	var first time.Time // when the name was last pushed, as the first attempt has found it
+	for attempt := range maxRemovals {
+		_, err := s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
+			j, pushed, err := s.removal(ctx, ref)
+			switch {
+			case attempt == 0:
+				first = pushed
+			case errors.Is(err, catalog.ErrNotFound) || err == nil && !pushed.Equal(first):
+				return 0, nil, nil // it was removed or pushed meanwhile
+			}
+			if err != nil {
+				return 0, nil, err
+			}
+			n, err := s.catalog.Jobs.Add(ctx, j, 0)
+			return n, j.Payload, err
+		})
+		if !errors.Is(err, errReplaced) {
+			return err
 		}
-		n, err := s.catalog.Jobs.Add(ctx, j, 0)
-		return n, j.Payload, err
-	})
-	return err
+	}
+	return fmt.Errorf("%w: %s is being pushed at this moment; try again", report.ErrBusy, name)
 }
 
-// RemoveIf is like Remove, but does nothing if still returns false, or if another change of the
-// name is in progress. It reports whether the name was removed.
+// RemoveIf is like Remove, but makes one attempt, and does nothing if still returns false, or if
+// another change of the name is in progress. It reports whether the name was removed.
 func (s *Service) RemoveIf(ctx context.Context, name string, still func() (bool, error)) (removed bool, err error) {
-	return s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
+	removed, err = s.awaitRemoval(ctx, name, func(ref wire.Ref) (int64, []byte, error) {
 		if is, err := still(); err != nil || !is {
 			return 0, nil, err
 		}
-		j, err := s.removal(ctx, ref)
+		j, _, err := s.removal(ctx, ref)
 		if err != nil {
 			return 0, nil, err
 		}
 		n, err := s.catalog.Jobs.AddNew(ctx, j)
 		return n, j.Payload, err
 	})
+	if errors.Is(err, errReplaced) {
+		err = nil
+	}
+	return removed, err
 }
 
 // awaitRemoval calls request, which queues a job that removes a name. It waits for the job, and
 // reports whether the job has removed the name. request returns the job's number and payload, or 0
-// if it has queued no job. It is called while the repository is locked.
+// if it has queued no job. It is called while the repository is locked. The error is errReplaced if
+// the job was replaced before it has removed the name.
 func (s *Service) awaitRemoval(
 	ctx context.Context, name string, request func(wire.Ref) (n int64, payload []byte, err error),
 ) (removed bool, err error) {
@@ -63,28 +89,31 @@ func (s *Service) awaitRemoval(
 	s.jobs.Changed(jobKind, ref.Name())
 	silent := report.NewSender(func(wire.Progress) error { return nil })
 	j, err := s.jobs.AwaitEnd(ctx, jobKind, ref.Name(), n, silent)
-	if errors.Is(err, catalog.ErrNotFound) { // a push has replaced the job and withdrawn it
-		return false, nil
+	if errors.Is(err, catalog.ErrNotFound) || err == nil && !bytes.Equal(j.Payload, payload) {
+		return false, errReplaced // in the first case the push has withdrawn the job
 	}
-	return err == nil && bytes.Equal(j.Payload, payload), err
+	return err == nil, err
 }
 
-// removal returns the job that removes a name. The job lists what is to be deleted, so that it can
-// start again after each interruption.
-func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err error) {
+// removal returns the job that removes a name, and when the name was last pushed. The job lists
+// what is to be deleted, so that it can start again after each interruption.
+func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, pushed time.Time, err error) {
 	c := change{Remove: true}
 	images, err := s.catalog.Images(ctx, ref.Name())
 	if err != nil {
-		return j, err
+		return j, pushed, err
 	}
 	for _, image := range images {
 		c.Manifests = append(c.Manifests, image.Root, image.Digest)
+		if image.Pushed.After(pushed) {
+			pushed = image.Pushed
+		}
 	}
 	from := s.registry.Repository(ref.Repository)
 	root, err := from.Manifest(ctx, ref.Reference())
 	switch {
 	case errors.Is(err, registry.ErrNotFound) && len(images) == 0:
-		return j, errorOf(ref.Name(), catalog.ErrNotFound)
+		return j, pushed, errorOf(ref.Name(), catalog.ErrNotFound)
 	case err == nil:
 		c.Manifests = append(c.Manifests, root.Digest)
 		members, _ := oci.Expand(ctx, from, root, nil) // what can be read is removed
@@ -92,14 +121,14 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, err
 			c.Indexes = append(c.Indexes, index.Digest)
 		}
 	case !errors.Is(err, registry.ErrNotFound):
-		return j, err
+		return j, pushed, err
 	}
 	isIndex := func(digest string) bool { return slices.Contains(c.Indexes, digest) }
 	slices.Sort(c.Manifests)
 	c.Manifests = slices.DeleteFunc(slices.Compact(c.Manifests), isIndex)
 	j = c.job(ref.Name())
 	j.ByUser = true
-	return j, nil
+	return j, pushed, nil
 }
 
 // remove removes a name, and those of the manifests that no name needs. The error is

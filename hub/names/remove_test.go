@@ -16,22 +16,23 @@ import (
 // removable is the name that the tests of this file remove.
 var removable = wire.Ref{Repository: "a", Tag: "1"}
 
-// newRemovable returns a service that runs its jobs, and has the name.
-func newRemovable(t *testing.T) *Service {
+// newRemovable returns a service that has the name. run makes it run its jobs.
+func newRemovable(t *testing.T) (s *Service, run func()) {
 	t.Helper()
-	s := newService(t)
+	s = newService(t)
 	pushIndex(t, s.registry.Repository(removable.Repository), removable.Tag)
 	if err := s.Pushed(t.Context(), removable.Repository, removable.Tag); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.jobs.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
-	return s
+	return s, func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- s.jobs.Run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			<-ended
+		})
+	}
 }
 
 // holdRemoval makes removals of the name wait until release is called, as while another process
@@ -50,20 +51,20 @@ func holdRemoval(t *testing.T, s *Service) (release func()) {
 	}
 }
 
-// start calls remove, and returns the job of the removal when it runs.
-func start(t *testing.T, s *Service, remove func() error) (j catalog.Job, ended <-chan error) {
+// removing calls Remove, and returns the removal's job when it has a state.
+func removing(t *testing.T, s *Service, state string) (j catalog.Job, ended <-chan error) {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- remove() }()
-	return awaitJob(t, s, wire.JobRunning), done
+	go func() { done <- s.Remove(t.Context(), removable.Name()) }()
+	return awaitRemovalJob(t, s, state), done
 }
 
-// awaitJob waits until the open job of the name has a state.
-func awaitJob(t *testing.T, s *Service, state string) catalog.Job {
+// awaitRemovalJob waits until there is a removal's job that has a state.
+func awaitRemovalJob(t *testing.T, s *Service, state string) catalog.Job {
 	t.Helper()
 	for range 6000 {
 		j, err := s.catalog.Jobs.Open(t.Context(), jobKind, removable.Name())
-		if err == nil && j.State == state {
+		if err == nil && j.State == state && strings.Contains(string(j.Payload), "remove") {
 			return j
 		}
 		if err != nil && !errors.Is(err, catalog.ErrNotFound) {
@@ -71,7 +72,7 @@ func awaitJob(t *testing.T, s *Service, state string) catalog.Job {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("no job of %s is %s after a minute", removable.Name(), state)
+	t.Fatalf("no removal of %s is %s after a minute", removable.Name(), state)
 	return catalog.Job{}
 }
 
@@ -98,9 +99,10 @@ func TestInterruptedRemoval(t *testing.T) {
 	} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
-			s := newRemovable(t)
+			s, run := newRemovable(t)
+			run()
 			release := holdRemoval(t, s)
-			j, ended := start(t, s, func() error { return s.Remove(t.Context(), removable.Name()) })
+			j, ended := removing(t, s, wire.JobRunning)
 			if _, err := request(s.catalog.Jobs, t.Context(), j.N); err != nil {
 				t.Fatal(err)
 			}
@@ -126,6 +128,59 @@ func TestInterruptedRemoval(t *testing.T) {
 			}
 			if isListed(t, s) {
 				t.Error("the name is listed after the removal has gone on")
+			}
+		})
+	}
+}
+
+// A push that is refused while a removal waits or runs replaces the removal's job. The removal is
+// requested again, until the name is gone. If a push is accepted meanwhile, the name stays.
+func TestRemovalBesideRefusedPushes(t *testing.T) {
+	t.Parallel()
+	refused := func(*testing.T, *Service) {}
+	accepted := func(t *testing.T, s *Service) {
+		if err := s.Pushed(t.Context(), removable.Repository, removable.Tag); err != nil {
+			t.Error(err)
+		}
+	}
+	for what, c := range map[string]struct {
+		state  string // of the removal's job when the pushes come
+		push   func(*testing.T, *Service)
+		pushes int  // that come before the removal can go on
+		stays  bool // the name
+		want   error
+	}{
+		"refused before it runs":  {wire.JobQueued, refused, 1, false, nil},
+		"refused while it runs":   {wire.JobRunning, refused, 2, false, nil},
+		"refused too often":       {wire.JobRunning, refused, maxRemovals, true, report.ErrBusy},
+		"accepted before it runs": {wire.JobQueued, accepted, 1, true, nil},
+		"accepted while it runs":  {wire.JobRunning, accepted, 1, true, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s, release := newRemovable(t)
+			if c.state == wire.JobRunning {
+				release()
+				release = holdRemoval(t, s)
+			}
+			_, ended := removing(t, s, c.state)
+			for n := 1; n <= c.pushes; n++ {
+				awaitRemovalJob(t, s, c.state)
+				settled, err := s.Changing(t.Context(), removable.Repository, removable.Tag)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n == c.pushes {
+					release()
+				}
+				c.push(t, s)
+				settled()
+			}
+			if err := <-ended; !errors.Is(err, c.want) {
+				t.Errorf("the removal ended with %v, want %v", err, c.want)
+			}
+			if isListed(t, s) != c.stays {
+				t.Errorf("the name is listed: %t, want %t", !c.stays, c.stays)
 			}
 		})
 	}

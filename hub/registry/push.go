@@ -125,7 +125,7 @@ func (r *Registry) Handler(events Events) http.Handler {
 const maxPushes = 3
 
 // changeName stores or deletes a manifest, as a request asks, and returns the answer. It makes a
-// push again if the push did not stay announced.
+// push again if the push did not stay announced, unless the push is refused.
 func (r *Registry) changeName(req *http.Request, events Events, repository, ref string, body []byte) *answerBuffer {
 	for n := 1; ; n++ {
 		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
@@ -137,7 +137,7 @@ func (r *Registry) changeName(req *http.Request, events Events, repository, ref 
 }
 
 // tryChange makes a change. It reports whether the change stayed announced until it was complete:
-// others delete nothing that an announced change needs.
+// others delete nothing that an announced change needs. A change that is refused needs nothing.
 func (r *Registry) tryChange(
 	answer *answerBuffer, req *http.Request, events Events, repository, ref string, body []byte,
 ) (lasted bool) {
@@ -167,7 +167,7 @@ func (r *Registry) tryChange(
 	if answer.status >= 500 {
 		return true
 	}
-	return settled()
+	return settled() || answer.status >= 400
 }
 
 // touchPushed notes that a client relies on a manifest that it pushes, and on its tag. It may wait

@@ -294,6 +294,12 @@ func TestClientsAreAnsweredAfterEvents(t *testing.T) {
 	if got, once := strings.Join(e.calls, ", "), "pushed a/b 1, settled"; got != once+", "+once+", "+once {
 		t.Errorf("events of a push that was disturbed twice: %q, want those of three pushes", got)
 	}
-	e.err = errors.New("the disk is full")
+	// A push that is refused is not made again: it would replace other changes once more.
+	e.calls, e.disturbed = nil, 2
+	do("PUT", "/v2/other/manifests/1", http.StatusBadRequest)
+	if got := strings.Join(e.calls, ", "); got != "settled" {
+		t.Errorf("events of a refused push that was disturbed: %q, want those of one push", got)
+	}
+	e.err, e.disturbed = errors.New("the disk is full"), 0
 	do("PUT", "/v2/a/b/manifests/1", http.StatusServiceUnavailable)
 }

@@ -11,7 +11,11 @@ import (
 
 // Open returns the open job of a kind and key, or ErrNotFound.
 func (q *Jobs) Open(ctx context.Context, kind, key string) (Job, error) {
-	return database.Get(ctx, q.db.Read, (*Job).fields,
+	return openOf(ctx, q.db.Read, kind, key)
+}
+
+func openOf(ctx context.Context, in database.Session, kind, key string) (Job, error) {
+	return database.Get(ctx, in, (*Job).fields,
 		`SELECT `+jobColumns+` FROM jobs WHERE kind = ? AND key = ? AND `+openJob,
 		kind, key)
 }

@@ -72,6 +72,26 @@ func (q *Jobs) Add(ctx context.Context, j Job, delay time.Duration) (n int64, er
 	return n, err
 }
 
+// AddMerged queues a job as Add does, to run at once. merge gets the open job of that kind and key,
+// or a zero job if there is none, and returns the payload. No other request comes in between.
+func (q *Jobs) AddMerged(ctx context.Context, j Job, merge func(open Job) ([]byte, error)) (n int64, err error) {
+	err = q.db.Update(ctx, "queue job "+j.Kind+" "+j.Key, func(tx database.Session) error {
+		if err := lockJob(ctx, tx, j.Kind, j.Key); err != nil {
+			return err
+		}
+		open, err := openOf(ctx, tx, j.Kind, j.Key)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		if j.Payload, err = merge(open); err != nil {
+			return err
+		}
+		n, err = addJob(ctx, tx, j, 0)
+		return err
+	})
+	return n, err
+}
+
 // AddNew queues a job as Add does, and returns its number. If there is an open job of that kind and
 // key, AddNew changes nothing and returns 0.
 func (q *Jobs) AddNew(ctx context.Context, j Job) (n int64, err error) {

@@ -68,8 +68,9 @@ type work struct {
 }
 
 // Start queues a job that applies the rules as soon as possible, and returns the job. In confirmed
-// repositories, the rules may remove any share of the images. The error wraps report.ErrInvalid if
-// there is no rule, or no image in a confirmed repository.
+// repositories, the rules may remove any share of the images. If a job has not ended, its
+// confirmations stay, unless it is to be cancelled. The error wraps report.ErrInvalid if there is
+// no rule, or no image in a confirmed repository.
 func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, error) {
 	if len(s.policy.Rules) == 0 {
 		return catalog.Job{}, fmt.Errorf("%w: the hub has no retention rules: add [[retention]] to its configuration",
@@ -85,17 +86,41 @@ func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, e
 				repository)
 		}
 	}
-	payload, err := json.Marshal(work{confirmed})
-	if err != nil {
-		return catalog.Job{}, err
-	}
-	n, err := s.catalog.Jobs.Add(ctx, catalog.Job{Kind: JobKind, Key: jobKey, Payload: payload, Priority: 1,
-		ByUser: true}, 0)
+	j := catalog.Job{Kind: JobKind, Key: jobKey, Priority: 1, ByUser: true}
+	n, err := s.catalog.Jobs.AddMerged(ctx, j, func(open catalog.Job) ([]byte, error) {
+		return merged(open, confirmed)
+	})
 	if err != nil {
 		return catalog.Job{}, err
 	}
 	s.jobs.Changed(JobKind, jobKey)
 	return s.catalog.Jobs.Get(ctx, n)
+}
+
+// merged returns the payload of a job that is requested while another one may be open.
+func merged(open catalog.Job, confirmed []string) (payload []byte, err error) {
+	w := work{slices.Clone(confirmed)}
+	if open.Request != wire.JobCancel {
+		before, err := parse(open)
+		if err != nil {
+			return nil, err
+		}
+		w.Confirmed = append(w.Confirmed, before.Confirmed...)
+	}
+	slices.Sort(w.Confirmed)
+	w.Confirmed = slices.Compact(w.Confirmed)
+	return json.Marshal(w)
+}
+
+// parse returns the payload of a job. A periodic job, and the zero job, have none.
+func parse(j catalog.Job) (w work, err error) {
+	if len(j.Payload) == 0 {
+		return w, nil
+	}
+	if err := json.Unmarshal(j.Payload, &w); err != nil {
+		return w, fmt.Errorf("parse the job: %w", err)
+	}
+	return w, nil
 }
 
 // Plan returns what would become of each image now.
@@ -122,13 +147,11 @@ func (s *Service) read(ctx context.Context, name string) ([]retention.Image, tim
 
 // run applies the rules once, as a job.
 func (s *Service) run(ctx context.Context, j *jobs.Running) error {
-	var w work
-	if len(j.Payload) > 0 {
-		if err := json.Unmarshal(j.Payload, &w); err != nil {
-			return fmt.Errorf("parse the job: %w", err)
-		}
+	w, err := parse(j.Job)
+	if err != nil {
+		return err
 	}
-	err := s.apply(ctx, w.Confirmed)
+	err = s.apply(ctx, w.Confirmed)
 	if err != nil && !catalog.IsAway(err) {
 		// The registry may be unable to read the files of one name. The other names were removed.
 		// The next daily run tries that name again, which is soon enough.

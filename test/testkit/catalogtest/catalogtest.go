@@ -24,6 +24,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 	}{
 		{"JobOrder", testJobOrder},
 		{"OneOpenJob", testOneOpenJob},
+		{"MergedJobs", testMergedJobs},
 		{"JobsUnderContention", testContention},
 		{"Leases", testLeases},
 		{"Attempts", testAttempts},

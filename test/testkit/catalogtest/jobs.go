@@ -105,6 +105,35 @@ func testJobOrder(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
+// The payload of a job can depend on that of the open job. Requests at the same moment see each
+// other, also if the first of them adds the job.
+func testMergedJobs(t *testing.T, c *catalog.Catalog) {
+	const requests = 8
+	request := func(merge func(catalog.Job) ([]byte, error)) error {
+		return errorOf(c.Jobs.AddMerged(t.Context(), catalog.Job{Kind: kind, Key: "a"}, merge))
+	}
+	appended := func(open catalog.Job) ([]byte, error) { return append(open.Payload, 'x'), nil }
+	var all sync.WaitGroup
+	for range requests {
+		all.Go(func() {
+			if err := request(appended); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if j := claim(t, c, "x", "a"); len(j.Payload) != requests {
+		t.Errorf("the payload is %q after %d requests", j.Payload, requests)
+	}
+	refused := errors.New("refused")
+	if err := request(func(catalog.Job) ([]byte, error) { return nil, refused }); !errors.Is(err, refused) {
+		t.Errorf("a request whose merge fails: %v, want its error", err)
+	}
+	if j, err := c.Jobs.Open(t.Context(), kind, "a"); err != nil || j.Request != "" {
+		t.Errorf("after a request whose merge fails, the job is %+v, %v, want it unchanged", j, err)
+	}
+}
+
 // A kind and key has at most one open job. A running job that is added again runs a second time.
 func testOneOpenJob(t *testing.T, c *catalog.Catalog) {
 	n := addJob(t, c, catalog.Job{Kind: kind, Key: "a", Payload: []byte("1")}, long)

@@ -37,6 +37,9 @@ func testNameUses(t *testing.T, c *catalog.Catalog) {
 	if !again.Pushed.After(before.Pushed) || !again.Used.Equal(before.Used) {
 		t.Errorf("pushed again: %+v, before %+v", again, before)
 	}
+	if images, err := c.Images(ctx, "one"); err != nil || len(images) != 1 || !images[0].Pushed.Equal(again.Pushed) {
+		t.Errorf("images %+v, %v, want one that was pushed at %v", images, err, again.Pushed)
+	}
 	later := time.Now().Add(time.Hour).Truncate(time.Second)
 	must(t, c.Starts.Used(ctx, map[chunk.ID]time.Time{TreeOf("b"): later}, time.Time{}))
 	if got := use("two"); !got.Used.Equal(later) {

@@ -2,10 +2,13 @@ package hub_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 
 	"lighter/hub"
 	"lighter/hub/catalog"
+	"lighter/hub/ingest"
 	"lighter/hub/rootdir"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -220,6 +224,78 @@ func TestDamagedBlobIsReplaced(t *testing.T) {
 	if got := h.pushReady("a:1", image(lowerTar, upperTar)); got.Error != "" {
 		t.Errorf("the ready image has the error %q, want none", got.Error)
 	}
+}
+
+// stoppedReader is a source whose second reader of a blob calls stopped before it returns the bytes
+// that the blob had when it was opened.
+type stoppedReader struct {
+	ingest.Source
+	opened  atomic.Int64
+	stopped func()
+}
+
+func (s *stoppedReader) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
+	blob, err := s.Source.Open(ctx, digest)
+	if err != nil || s.opened.Add(1) != 2 {
+		return blob, err
+	}
+	defer blob.Close()
+	b, err := io.ReadAll(blob)
+	s.stopped()
+	return io.NopCloser(bytes.NewReader(b)), err
+}
+
+// If another process drops a damaged blob and a client pushes it again, an ingestion that still
+// reads the damaged bytes does not delete the new ones.
+func TestReplacedBlobStays(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	layer, right := layerOf(lowerTar)
+	flipped := bytes.Clone(right)
+	flipped[len(flipped)/2] ^= 1
+	_, err := h.prepareFrom("a:1", image(lowerTar), func(s ingest.Source) ingest.Source {
+		write(t, h.blobFile(layer), flipped)
+		return &stoppedReader{Source: s, stopped: func() {
+			if err := s.Drop(t.Context(), layer.String()); err != nil || h.stores(layer) {
+				t.Errorf("the other process: %v; the damaged blob is stored: %t, want it dropped", err, h.stores(layer))
+			}
+			h.pushBlob("a", right)
+		}}
+	})
+	if err == nil || !strings.Contains(err.Error(), "its blob is corrupt") {
+		t.Errorf("error %v, want one about a corrupt blob", err)
+	}
+	h.expectBlob("a", layer, right)
+}
+
+// A damaged blob stays while a backup is being made, and while another process deletes it.
+func TestDamagedBlobStaysForNow(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	blob := h.pushBlob("a", []byte("right"))
+	write(t, h.blobFile(blob), []byte("wrong"))
+	drop := func(what string, want bool) {
+		t.Helper()
+		if err := h.Registry().Repository("a").Drop(t.Context(), blob.String()); err != nil || h.stores(blob) == want {
+			t.Errorf("%s: %v; the blob is dropped: %t, want %t", what, err, !h.stores(blob), want)
+		}
+	}
+	if err := whileHeld(t, h.config, func(context.Context) error {
+		drop("while a backup is being made", false)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	d, may, err := h.Catalog().Blobs.BeginAny(t.Context(), blob.String(), time.Minute)
+	if err != nil || !may {
+		t.Fatalf("begin a deletion: %t, %v, want true", may, err)
+	}
+	drop("while another process deletes it", false)
+	if err := h.Catalog().Blobs.End(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	drop("afterwards", true)
+	h.pushBlob("a", []byte("right")) // waits for no deletion
 }
 
 // An image during whose ingestion the hub ends three times fails.

@@ -19,6 +19,19 @@ import (
 // prepare ingests an image up to its publication. publish publishes it.
 func (h *testHub) prepare(name string, i fakeImage) (publish func() error) {
 	h.t.Helper()
+	publish, err := h.prepareFrom(name, i, func(s ingest.Source) ingest.Source { return s })
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return publish
+}
+
+// prepareFrom is prepare. wrap is called after the image was pushed, and returns the source that
+// the ingestion reads.
+func (h *testHub) prepareFrom(
+	name string, i fakeImage, wrap func(ingest.Source) ingest.Source,
+) (publish func() error, err error) {
+	h.t.Helper()
 	ctx, c := h.t.Context(), h.Catalog()
 	repository, _, _ := strings.Cut(name, ":")
 	d := h.push(repository, i).String()
@@ -36,15 +49,15 @@ func (h *testHub) prepare(name string, i fakeImage) (publish func() error) {
 		h.t.Fatal(err)
 	}
 	ingester := ingest.New(c, h.Publisher(), encoder.NewPool(1), h.Trees(), h.Log())
-	source := h.Registry().Repository(repository)
+	source := wrap(h.Registry().Repository(repository))
 	prepared, err := ingester.Prepare(ctx, images[0], source, job.Lease(), &report.Progress{})
 	if err != nil {
-		h.t.Fatal(err)
+		return nil, err
 	}
 	return func() error {
 		defer prepared.Close()
 		return prepared.Publish(ctx)
-	}
+	}, nil
 }
 
 // If a collection removes chunks and layers that an image in ingestion needs, the publication

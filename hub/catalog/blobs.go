@@ -147,6 +147,27 @@ func (b *Blobs) End(ctx context.Context, d Deletion) error {
 		`UPDATE registry_blobs SET deleting = 0 WHERE digest = ? AND deleting = ?`, d.digest, d.until)
 }
 
+// DeleteDamaged calls fn, which deletes a damaged blob, in Deletion.Do. The blob may be deleted
+// however recently a client has touched it: the client would only find that it exists. No client
+// relies on the blob while fn runs. DeleteDamaged does not call fn while a backup has a hold, or
+// while another process is deleting the blob.
+func (b *Blobs) DeleteDamaged(
+	ctx context.Context, digest string, lease time.Duration, fn func(context.Context) error,
+) error {
+	held, err := (&Claims{b.db}).IsHeld(ctx)
+	if err != nil || held {
+		return err
+	}
+	d, may, err := b.BeginAny(ctx, digest, lease)
+	if err != nil || !may {
+		return err
+	}
+	err = d.Do(ctx, fn)
+	ending, end := Outlast(ctx)
+	defer end()
+	return errors.Join(err, b.End(ending, d))
+}
+
 // Forget removes the rows of blobs that clients last touched before a time, unless they are being
 // deleted.
 func (b *Blobs) Forget(ctx context.Context, before time.Time) error {

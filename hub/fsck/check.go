@@ -440,7 +440,7 @@ func (k *checking) checkBlob(ctx context.Context, digest string, stored int64) (
 	if why == "" || err != nil || !k.Repair {
 		return stored, why, err
 	}
-	dropped, err := k.dropBlob(ctx, digest)
+	dropped, err := k.Registry.DropCorrupt(ctx, digest)
 	if dropped {
 		stored = -1
 	}

@@ -53,7 +53,8 @@ type Source interface {
 	oci.Reader
 	// Open opens a blob, whose bytes are not verified. The caller closes it.
 	Open(ctx context.Context, digest string) (io.ReadCloser, error)
-	// Drop deletes a blob whose bytes are corrupt, so that the next push or copy stores it again.
+	// Drop deletes a blob if its bytes are still corrupt, so that the next push or copy stores it
+	// again.
 	Drop(ctx context.Context, digest string) error
 }
 

@@ -136,7 +136,7 @@ func (t *ingestion) checkBlob(ctx context.Context, l oci.Layer) error {
 	defer blob.Close()
 	got, err := digestOfReader(blob)
 	if err == nil && got != l.Digest {
-		err = errors.Join(corruptError(got), t.source.Drop(context.WithoutCancel(ctx), l.Digest))
+		err = errors.Join(corruptError(got), t.source.Drop(ctx, l.Digest))
 	}
 	return err
 }

@@ -198,7 +198,7 @@ func (i *Image) find(ctx context.Context, d v1.Descriptor) error {
 	return nil
 }
 
-// Drop deletes a corrupt blob from the registry.
+// Drop deletes a blob from the registry if it is corrupt.
 func (i *Image) Drop(ctx context.Context, digest string) error { return i.to.Drop(ctx, digest) }
 
 // Copy copies the blobs that the hub's registry does not have. For a layer that is left upstream,

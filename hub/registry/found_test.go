@@ -19,6 +19,7 @@ import (
 // waiting counts all calls of Touch, and those that have not returned yet. A call returns when
 // released is closed.
 type waiting struct {
+	Uses
 	calls, now atomic.Int64
 	released   chan struct{}
 }
@@ -30,8 +31,6 @@ func (w *waiting) Touch(context.Context, []string, time.Duration) error {
 	<-w.released
 	return nil
 }
-
-func (w *waiting) IsDeleting(error) bool { return false }
 
 // putIndex stores an index of some manifests, and returns its digest.
 func putIndex(t *testing.T, r *Registry, seed string, manifests int) string {

@@ -207,7 +207,30 @@ func isOfStorage(err error) bool {
 	return errors.As(err, new(driver.Error)) || errors.As(err, &several) && slices.ContainsFunc(several, isOfStorage)
 }
 
-// Drop deletes the bytes of a blob or manifest for all repositories.
+// dropLease is the lease of the deletion of a damaged blob, which reads the blob once more. Half of
+// it bounds the deletion.
+const dropLease = 10 * time.Minute
+
+// DropCorrupt deletes the bytes of a blob for all repositories if they are corrupt: otherwise a
+// client that pushes the blob would find that it exists. It reports false if the bytes are right,
+// or cannot be read or deleted now.
+func (r *Registry) DropCorrupt(ctx context.Context, blob string) (dropped bool, err error) {
+	if r.uses == nil {
+		return false, nil
+	}
+	err = r.uses.DeleteDamaged(ctx, blob, dropLease, func(ctx context.Context) error {
+		// Clients wait from now on. One of them may have stored the right bytes just before.
+		if _, err := r.VerifyBlob(ctx, blob); !errors.Is(err, ErrCorrupt) {
+			return nil
+		}
+		dropped = true
+		return r.Drop(ctx, blob)
+	})
+	return dropped && err == nil, err
+}
+
+// Drop deletes the bytes of a blob or manifest for all repositories. Its caller has the right to
+// delete it, or no client uses the registry.
 func (r *Registry) Drop(ctx context.Context, blob string) error {
 	id, err := digest.Parse(blob)
 	if err != nil {

@@ -257,9 +257,11 @@ func (m mount) Apply(options any) error {
 	return nil
 }
 
-// Drop deletes the bytes of a blob for all repositories. If the bytes are corrupt, the next push or
-// copy uploads them again. Without Drop it would find that the blob exists.
-func (r Repository) Drop(ctx context.Context, blob string) error { return r.registry.Drop(ctx, blob) }
+// Drop is Registry.DropCorrupt.
+func (r Repository) Drop(ctx context.Context, blob string) error {
+	_, err := r.registry.DropCorrupt(ctx, blob)
+	return err
+}
 
 // Delete deletes a tag or a manifest. It is no error if the tag or manifest does not exist. A
 // manifest's tags stay, so the caller deletes them first.

@@ -14,13 +14,17 @@ import (
 	"lighter/sleep"
 )
 
-// Uses receives which blobs, manifests and tags clients rely on. The digest of a tag is its TagKey.
+// Uses receives which blobs, manifests and tags clients rely on, and keeps a blob from being
+// deleted then. The digest of a tag is its TagKey.
 type Uses interface {
 	// Touch protects blobs against deletion for a while, unless that was done within the last
 	// interval. It fails if one of them is being deleted.
 	Touch(ctx context.Context, digests []string, interval time.Duration) error
 	// IsDeleting reports whether an error of Touch says that a blob is being deleted.
 	IsDeleting(err error) bool
+	// DeleteDamaged calls fn, which deletes a damaged blob, unless the blob has to stay for now.
+	// Touch fails meanwhile. The context of fn ends after half of the lease.
+	DeleteDamaged(ctx context.Context, digest string, lease time.Duration, fn func(context.Context) error) error
 }
 
 const (

@@ -15,6 +15,7 @@ import (
 
 // touched counts the calls of Touch, and has the digests that it got.
 type touched struct {
+	Uses
 	calls   int
 	digests map[string]bool
 }
@@ -26,8 +27,6 @@ func (u *touched) Touch(_ context.Context, digests []string, _ time.Duration) er
 	}
 	return nil
 }
-
-func (u *touched) IsDeleting(error) bool { return false }
 
 // Touch notes all that an index names, in few steps. This includes what indexes in it name. A
 // missing manifest does not keep Touch from noting the rest.

@@ -16,9 +16,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 
+	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/objects"
-
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
@@ -208,6 +208,52 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 		}
 	}
 	release(func() bool { return len(answers) == 32 })
+}
+
+// A tree that was made on request stays while a node holds it, however many of them there are. It
+// serves the node after its image was removed, too.
+func TestHeldDerivedTreesStay(t *testing.T) {
+	t.Parallel()
+	next := openHub(t, hubConfig(t))
+	next.Trees().MaxDerived = 1
+	h := runHub(t, next)
+	layers := [][]byte{layer(1), layer(2), layer(3), layer(4), layer(5)}
+	var diffIDs []digest.Digest
+	for _, l := range layers {
+		diffIDs = append(diffIDs, digest.FromBytes(l))
+	}
+	h.pushReady("a:1", image(layers...))
+	chains := identity.ChainIDs(diffIDs)
+	node := strings.Repeat("7", 32)
+	var held []chunk.ID
+	for _, chain := range chains[:2] {
+		h.fetchTree(chain.String())
+		statement, err := h.Catalog().Statement(t.Context(), chain.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, statement.Tree)
+		if unknown := h.report(node, held...); len(unknown) > 0 {
+			t.Fatalf("the hub does not know the trees %v, which it has just made", unknown)
+		}
+	}
+	for _, chain := range chains[2:4] { // beyond the bound
+		h.fetchTree(chain.String())
+	}
+	h.remove("a:1")
+	h.collect(0)
+	for i, tree := range held {
+		if err := readTree(t, h.origins(), tree, true); err != nil {
+			t.Errorf("held tree %d of the removed image: %v", i, err)
+		}
+	}
+	if err := h.client.ForgetHolder(t.Context(), node[:16]); err != nil {
+		t.Fatal(err)
+	}
+	h.collect(0)
+	if left := files(t, filepath.Join(objectsDir(h.config), "indexes")); len(left) > 0 {
+		t.Errorf("without the node, the indexes %v are left, want none", left)
+	}
 }
 
 // Trees of chains that are not the top of an image are made on request. The most recently used ones

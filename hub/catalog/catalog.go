@@ -50,7 +50,8 @@
 //   - marks.go (Garbage): chunks that no layer has, by mark and sweep, and the packs that have only
 //     such chunks. rewrite.go (Garbage): packs of which a part is needed.
 //   - collected.go: how removals and publications exclude each other.
-//   - derived.go: trees that were made on request. They are a cache: the least recently used go.
+//   - derived.go: trees that were made on request. Those that nobody holds are a cache: the least
+//     recently used go.
 //
 // About checks of the hub's stores:
 //

@@ -6,12 +6,12 @@
 // forgets the holder. A hub that was itself off for longer than a lease forgets no holder within
 // the lease after its restart.
 //
-// Any client can invent a holder. At worst, an invented holder keeps removed images on the disk.
-// The number of holders and of their trees is bounded. Beyond the bounds, one holder
-// (catalog.Others) stands for all further holders: it has the trees that they report, so no image
-// is lost. The number of a sender's reports is bounded, too, and further reports are refused. So
-// only clients with the same address can keep a node from reporting. An administrator can make the
-// hub forget a holder.
+// Any client can invent a holder. At worst, an invented holder keeps removed images, and trees that
+// were made on request, on the disk. The number of holders and of their trees is bounded. Beyond
+// the bounds, one holder (catalog.Others) stands for all further holders: it has the trees that
+// they report, so no image is lost. The number of a sender's reports is bounded, too, and further
+// reports are refused. So only clients with the same address can keep a node from reporting. An
+// administrator can make the hub forget a holder.
 package holders
 
 import (

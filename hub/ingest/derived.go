@@ -90,8 +90,8 @@ func (t *Trees) makeChain(ctx context.Context, chain string) (statement *index.S
 	return &made.statement, nil
 }
 
-// Requested trees are kept within these bounds, the most recently used first. They can be made
-// again.
+// Requested trees that nobody holds are kept within these bounds, the most recently used first.
+// They can be made again.
 const (
 	maxDerived      = 4096
 	maxDerivedBytes = 8 << 30 // of indexes and locations, compressed

@@ -35,8 +35,8 @@ const (
 
 // Trees makes trees from layer records. It is safe for concurrent use.
 type Trees struct {
-	// MaxDerived bounds the trees that are kept only because nodes requested them. It is set
-	// before Run.
+	// MaxDerived bounds the trees that are kept only because nodes requested them, and that nobody
+	// holds. It is set before Run.
 	MaxDerived int
 
 	catalog   *catalog.Catalog

@@ -222,11 +222,11 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 }
 
 // Derived trees, which are made on request, are evicted, but not those that have become the top of
-// an image.
+// an image, and not those that somebody holds.
 func testDerived(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
-	Publish(t, c, "one", "a", "b", "c")
-	for _, chain := range []string{"a", "a/b"} {
+	Publish(t, c, "one", "a", "b", "c", "d")
+	for _, chain := range []string{"a", "a/b", "a/b/c"} {
 		p := publication(t, c, catalog.Image{Name: "derived"}, chain)
 		p.Blobs, p.Layers, p.Chunks, p.Packs = nil, nil, nil, nil
 		p.Tree.IndexWire = 1000
@@ -240,24 +240,25 @@ func testDerived(t *testing.T, c *catalog.Catalog) {
 		return ids
 	}
 	older := []chunk.ID{TreeOf("a")}
-	for _, bound := range [][2]int64{{1, 1 << 20}, {9, 1500}} {
+	for _, bound := range [][2]int64{{2, 1 << 20}, {9, 2500}} {
 		surplus, err := c.SurplusDerived(ctx, int(bound[0]), bound[1])
 		if err != nil || !slices.Equal(trees(surplus), older) {
-			t.Errorf("surplus beyond %d: %v, %v, want the tree used less recently", bound, surplus, err)
+			t.Errorf("surplus beyond %d: %v, %v, want the tree used least recently", bound, surplus, err)
 		}
 	}
-	setHeld(t, c, "n1", older...)
-	if surplus, err := c.SurplusDerived(ctx, 1, 1<<20); err != nil ||
-		!slices.Equal(trees(surplus), []chunk.ID{TreeOf("a/b")}) {
-		t.Errorf("surplus while a tree is held: %v, %v, want the other one", surplus, err)
-	}
 	all, err := c.SurplusDerived(ctx, 0, 0)
-	if err != nil || len(all) != 2 {
-		t.Fatalf("all derived trees: %v, %v, want two", all, err)
+	if err != nil || len(all) != 3 {
+		t.Fatalf("all derived trees: %v, %v, want three", all, err)
+	}
+	setHeld(t, c, "n1", TreeOf("a"), TreeOf("a/b/c"))
+	for most, want := range [][]chunk.ID{{TreeOf("a/b")}, nil} {
+		if surplus, err := c.SurplusDerived(ctx, most, 1<<20); err != nil || !slices.Equal(trees(surplus), want) {
+			t.Errorf("surplus beyond %d while two trees are held: %v, %v, want %v", most, surplus, err, want)
+		}
 	}
 	Publish(t, c, "two", "a") // "a" becomes a top
 	must(t, c.ForgetDerived(ctx, catalog.Claim{}, all))
-	for chain, want := range map[string]bool{"a": true, "a/b": false, "a/b/c": true} {
+	for chain, want := range map[string]bool{"a": true, "a/b": false, "a/b/c": true, "a/b/c/d": true} {
 		if known, err := c.HasTree(ctx, TreeOf(chain)); err != nil || known != want {
 			t.Errorf("tree of %s is known: %v, %v, want %v", chain, known, err, want)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/wire"
@@ -85,6 +86,63 @@ func (h *testHub) checkLocations() {
 	}
 	if err != nil {
 		h.t.Fatal(err)
+	}
+}
+
+// If a repair moves chunks while a layout is made, the next collection checks the layout's
+// locations, although it has checked the previous ones.
+func TestChunksMoveWhileALayoutIsMade(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	m := h.extents(h.laid("a:1", image(startsTar(10))).Tree)
+	before, err := h.Catalog().Starts.Locations(t.Context(), m.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{objects.LocationsKey(before)}} // layouts wait for it
+	if err := h.Catalog().Claims.Acquire(t.Context(), claim, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	read := filesOf(t, m)[3:5]
+	if err := h.origins().SendTrace(t.Context(), m.ID(), trace.Trace{Tree: m.ID(), Reads: read}); err != nil {
+		t.Fatal(err)
+	}
+	scratch, err := h.Publisher().TempDir("scratch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	staged := filepath.Join(filepath.Dir(scratch), "starts-*", "locations")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if found, err := filepath.Glob(staged); err != nil || len(found) > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no layout is staged within a minute")
+		}
+	}
+	h.checkLocations()
+	h.collect(0)
+	moved := func() []catalog.MovedLayout {
+		t.Helper()
+		moved, err := h.Catalog().Garbage.MovedLayouts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return moved
+	}
+	if left := moved(); len(left) > 0 {
+		t.Fatalf("after the collection, the locations of %v are to be checked, want none", left)
+	}
+	if err := h.Catalog().Claims.Release(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	h.await(m.ID())
+	if now := moved(); len(now) != 1 || now[0].Locations == before || now[0].Moved != catalog.AnyPack {
+		t.Errorf("after the layout, the locations of %+v are to be checked, want the new ones, for any pack", now)
+	}
+	h.collect(0)
+	if left := moved(); len(left) > 0 {
+		t.Errorf("after another collection, the locations of %v are to be checked, want none", left)
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // publication refers.
 
 // A repair may move chunks to other packs, and may keep the old pack. It raises a second count, of
-// moves. If the locations of a publication or of a renewal may name places from before a move, the
-// next collection checks them.
+// moves. If the locations of a publication, a layout or a renewal may name places from before a
+// move, the next collection checks them.
 
 // Collections has two counts: how often rows were removed to which a publication may refer, and how
 // often chunks were moved to other packs.

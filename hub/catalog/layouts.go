@@ -22,6 +22,9 @@ type Layout struct {
 	Lease         Lease // of the job that made it; zero: none
 	// Before are the locations that the layout replaces; zero: those that the tree has now.
 	Before chunk.ID
+	// Moves is the count of Collections.Moves from before the chunks' units were looked up. If the
+	// count is another one now, the next collection checks the locations.
+	Moves int64
 }
 
 // Starts has what the hub knows about how images start: layouts, traces, recordings, and when trees
@@ -70,11 +73,16 @@ func (c *Starts) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 // locations are not Before.
 func (c *Starts) SetLayout(ctx context.Context, l *Layout) error {
 	return c.db.Update(ctx, "set layout of tree "+l.Tree.Short(), func(tx database.Session) error {
-		return setLayout(ctx, tx, l)
+		now, err := lockCollections(ctx, tx)
+		if err != nil {
+			return err
+		}
+		return setLayout(ctx, tx, l, now)
 	})
 }
 
-func setLayout(ctx context.Context, tx database.Session, l *Layout) error {
+// setLayout is SetLayout in a transaction. now has the counts, which lockCollections has locked.
+func setLayout(ctx context.Context, tx database.Session, l *Layout, now Collections) error {
 	if err := holdClaim(ctx, tx, l.Claim); err != nil {
 		return err
 	}
@@ -105,10 +113,16 @@ func setLayout(ctx context.Context, tx database.Session, l *Layout) error {
 	if err := tx.Exec(ctx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
 		return err
 	}
-	return tx.Exec(ctx, `UPDATE layouts SET locations = ?, wire = ?, startup = ?,
+	if err := tx.Exec(ctx, `UPDATE layouts SET locations = ?, wire = ?, startup = ?,
 			moved = CASE WHEN moved = 0 AND EXISTS (SELECT 1 FROM rewritten_packs) THEN ? ELSE moved END
 		WHERE tree = ?`,
-		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), rewrittenPack, l.Tree[:])
+		l.Locations[:], l.LocationsWire, append([]byte{}, l.Startup...), rewrittenPack, l.Tree[:]); err != nil {
+		return err
+	}
+	if now.Moves == l.Moves {
+		return nil
+	}
+	return tx.Exec(ctx, `UPDATE layouts SET moved = ? WHERE tree = ?`, AnyPack, l.Tree[:])
 }
 
 // leaveStartups takes all startup packs from a tree. Those that no other tree has retire.

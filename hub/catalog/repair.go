@@ -215,15 +215,19 @@ func (c *Repairs) DropLost(ctx context.Context, claim Claim, id chunk.ID) error 
 }
 
 // RenewTree replaces a tree's locations by those of t, which name no startup packs, and queues the
-// job that makes the tree's layout. The objects of t are stored and claimed. The error is
-// ErrClaimLost if the claim was lost.
-func (c *Repairs) RenewTree(ctx context.Context, claim Claim, t Tree) error {
+// job that makes the tree's layout. The objects of t are stored and claimed. moves is Layout.Moves.
+// The error is ErrClaimLost if the claim was lost.
+func (c *Repairs) RenewTree(ctx context.Context, claim Claim, moves int64, t Tree) error {
 	return c.db.Update(ctx, "renew the locations of tree "+t.ID.Short(), func(tx database.Session) error {
+		now, err := lockCollections(ctx, tx)
+		if err != nil {
+			return err
+		}
 		if err := lockLayout(ctx, tx, t.ID); err != nil {
 			return err
 		}
 		if err := setLayout(ctx, tx, &Layout{Tree: t.ID, Locations: t.Locations, LocationsWire: t.LocationsWire,
-			IndexWire: t.IndexWire, Claim: claim}); err != nil {
+			IndexWire: t.IndexWire, Claim: claim, Moves: moves}, now); err != nil {
 			return err
 		}
 		if err := tx.Exec(ctx, `UPDATE trees SET packs = ?, units = ? WHERE tree = ?`,

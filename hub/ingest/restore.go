@@ -77,6 +77,10 @@ func (i *Ingester) RestoreRecord(ctx context.Context, diffID, path string) error
 // locations that name the current units of the tree's chunks. The tree's startup packs are made
 // again afterwards.
 func (t *Trees) Renew(ctx context.Context, of catalog.TreeOf) (err error) {
+	count, err := t.catalog.Collections(ctx)
+	if err != nil {
+		return err
+	}
 	layers, err := t.catalog.Repairs.ChainLayers(ctx, of.Chain)
 	if err != nil {
 		return err
@@ -103,5 +107,5 @@ func (t *Trees) Renew(ctx context.Context, of catalog.TreeOf) (err error) {
 	}
 	return t.publisher.Publish(ctx,
 		publish.Objects{Staged: made.files, Replaced: []string{objects.LocationsKey(before)}},
-		func(claim catalog.Claim) error { return t.catalog.Repairs.RenewTree(ctx, claim, made.tree) })
+		func(c catalog.Claim) error { return t.catalog.Repairs.RenewTree(ctx, c, count.Moves, made.tree) })
 }

@@ -35,8 +35,12 @@ type encode func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, 
 // stage makes a tree's startup packs and the locations that name them.
 func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pack, digest []byte,
 	encode encode) (*draft, error) {
+	count, err := c.Collections(ctx)
+	if err != nil {
+		return nil, err
+	}
 	d := &draft{catalog: c, tree: t, encode: encode, units: map[chunk.ID]chunk.Unit{},
-		layout: catalog.Layout{Tree: t.ID(), IndexWire: t.indexLen, Startup: digest}}
+		layout: catalog.Layout{Tree: t.ID(), IndexWire: t.indexLen, Startup: digest, Moves: count.Moves}}
 	for i := range packs {
 		if err := d.addPack(ctx, &packs[i]); err != nil {
 			return nil, fmt.Errorf("make startup pack: %w", err)

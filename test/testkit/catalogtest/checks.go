@@ -130,7 +130,8 @@ func testHolds(t *testing.T, c *catalog.Catalog) {
 }
 
 // If chunks move after their places were read, the locations that were made from these places have
-// to be checked: locations of a publication, and locations that were just renewed.
+// to be checked: locations of a publication, of a layout or of a repaired tree, and locations that
+// were just renewed.
 func testMovedMeanwhile(t *testing.T, c *catalog.Catalog) {
 	ctx, g := t.Context(), c.Garbage
 	l, claim := collecting(t, c)
@@ -181,6 +182,41 @@ func testMovedMeanwhile(t *testing.T, c *catalog.Catalog) {
 		if isToCheck != isLate {
 			t.Errorf("chunks moved after the look-up: %t; new locations are to be checked: %t, want the same",
 				isLate, isToCheck)
+		}
+	}
+
+	settle := func() {
+		t.Helper()
+		count, err := c.Collections(ctx)
+		must(t, err)
+		for _, m := range toCheck() {
+			must(t, g.SettleLocations(ctx, claim, l, m, count.Moves, m.Locations, 1))
+		}
+	}
+	tree := TreeOf("x/y")
+	for what, set := range map[string]func(moves int64) error{
+		"layout": func(moves int64) error {
+			return c.Starts.SetLayout(ctx, &catalog.Layout{Tree: tree, Claim: claim, Moves: moves})
+		},
+		"repaired tree": func(moves int64) error {
+			return c.Repairs.RenewTree(ctx, claim, moves, catalog.Tree{ID: tree})
+		},
+	} {
+		for _, isLate := range []bool{true, false} {
+			count, err := c.Collections(ctx)
+			must(t, err)
+			if isLate {
+				move()
+			}
+			settle() // the locations that the tree had before
+			must(t, set(count.Moves))
+			isToCheck := slices.ContainsFunc(toCheck(), func(l catalog.MovedLayout) bool {
+				return l.Tree == tree && l.Moved == catalog.AnyPack
+			})
+			if isToCheck != isLate {
+				t.Errorf("%s: chunks moved after the look-up: %t; its locations are to be checked: %t, want the same",
+					what, isLate, isToCheck)
+			}
 		}
 	}
 }
@@ -305,7 +341,7 @@ func testMoveChunks(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("moved without the claim: %v, want ErrLost", err)
 	}
 	locations := chunk.Sum([]byte("renewed"))
-	must(t, c.Repairs.RenewTree(ctx, other, catalog.Tree{ID: TreeOf("x/y"), Locations: locations, Packs: 2}))
+	must(t, c.Repairs.RenewTree(ctx, other, 0, catalog.Tree{ID: TreeOf("x/y"), Locations: locations, Packs: 2}))
 	if got, err := c.Starts.Locations(ctx, TreeOf("x/y")); err != nil || got != locations {
 		t.Errorf("locations %s, %v, want the renewed ones", got, err)
 	}

@@ -1,6 +1,7 @@
 package hub_test
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -106,9 +107,10 @@ func TestImagesOfAnIndex(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "multi:1"); err != nil {
 		t.Fatal(err)
 	}
+	h.collectBlobs()
 	for _, d := range append(digests[:3:3], digests[4]) {
 		if status, _, _ := h.do("GET", "/v2/multi/manifests/"+d.String(), nil); status != 404 {
-			t.Errorf("manifest %s after its removal: %d, want 404", d, status)
+			t.Errorf("manifest %s after its removal and a collection: %d, want 404", d, status)
 		}
 	}
 }
@@ -168,4 +170,32 @@ func TestArtifactsAreStored(t *testing.T) {
 	if images := h.settled("parts"); len(images) != 0 {
 		t.Errorf("images %+v, want none", images)
 	}
+}
+
+// A client pushes an index that has a manifest in common with another image, and that image is
+// removed in between. The client has found the manifest, so the index is complete.
+func TestIndexBesideARemoval(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	arm := fakeImage{layers: image(armTar).layers, platform: *arm64}
+	both := h.pushIndex("a:1", part{image: image(lowerTar), platform: amd64}, part{image: arm, platform: arm64})
+	h.ready("a:1")
+	h.idle()
+	if status, _, _ := h.do("HEAD", "/v2/a/manifests/"+both[1].String(), nil, "Accept",
+		v1.MediaTypeImageManifest); status != http.StatusOK {
+		t.Fatalf("the client looks for the manifest that its index has in common: %d, want 200", status)
+	}
+	newer := h.push("a", image(upperTar))
+	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	index := v1.Index{MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{
+		{MediaType: v1.MediaTypeImageManifest, Digest: newer, Size: 500, Platform: amd64},
+		{MediaType: v1.MediaTypeImageManifest, Digest: both[1], Size: 500, Platform: arm64}}}
+	index.SchemaVersion = 2
+	h.pushManifest("a", "2", index.MediaType, index)
+	if got := states(h.settled("a:2")); got != "linux/amd64=ready linux/arm64/v8=stored" {
+		t.Errorf("states: %s, want linux/amd64 ready and linux/arm64/v8 stored", got)
+	}
+	h.expect("/v2/a/manifests/"+both[1].String(), http.StatusOK)
 }

@@ -5,6 +5,7 @@ package hub_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 	"syscall"
@@ -45,12 +46,23 @@ func wantPushed(t *testing.T, name string, of ...*process) {
 	}
 }
 
-// A push that one process accepts while another one removes an image is not lost, whether the
-// removal is deleting the pushed tag, or the manifest that the push gives another tag.
+// A push that one process accepts while another one removes an image is not lost, whether the other
+// process is deleting the pushed tag or, for a client of the registry, the manifest that the push
+// gives another tag.
 func TestRemovalBesideAPush(t *testing.T) {
-	for what, deleted := range map[string]struct{ path, tag string }{
-		"same name":     {"/_manifests/tags/1/", "1"},
-		"same manifest": {"/_manifests/revisions/", "2"},
+	for what, deleted := range map[string]struct {
+		path, tag string
+		remove    func(at *process, digest string) error
+	}{
+		"same name": {"/_manifests/tags/1/", "1", func(at *process, _ string) error {
+			return at.client.Remove(at.t.Context(), "a:1")
+		}},
+		"same manifest": {"/_manifests/revisions/", "2", func(at *process, digest string) error {
+			if status, body, _ := at.do("DELETE", "/v2/a/manifests/"+digest, nil); status != http.StatusAccepted {
+				return fmt.Errorf("%d %s", status, body)
+			}
+			return nil
+		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -59,11 +71,11 @@ func TestRemovalBesideAPush(t *testing.T) {
 			a := startProcess(t, slow)
 			b := startProcess(t, further(t, c))
 			pushed := image(lowerTar)
-			b.pushReady("a:1", pushed)
+			digest := b.pushReady("a:1", pushed).Digest
 			b.idle()
 			b.signal(syscall.SIGSTOP) // so that the other process removes the image
 			removed := make(chan error, 1)
-			go func() { removed <- a.client.Remove(t.Context(), "a:1") }()
+			go func() { removed <- deleted.remove(a, digest) }()
 			<-held
 			b.signal(syscall.SIGCONT)
 			status := make(chan int, 1)

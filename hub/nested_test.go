@@ -19,7 +19,7 @@ func (h *testHub) pushIndexOf(repository, tag string, below ...digest.Digest) di
 	return h.pushManifest(repository, tag, index.MediaType, index)
 }
 
-// The removal of an index removes nested indexes, except those that another name needs.
+// A collection deletes a removed index with nested indexes, except those that another name needs.
 func TestNestedIndexesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -41,6 +41,7 @@ func TestNestedIndexesAreRemoved(t *testing.T) {
 		if err := h.client.Remove(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
+		h.collectBlobs()
 	}
 	remove("a:list")
 	remove("a:middle")

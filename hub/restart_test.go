@@ -136,7 +136,7 @@ func TestKilledHubForgetsDeletedNames(t *testing.T) {
 func TestKilledHubCompletesARemoval(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	got := h.pushReady("a:1", image(lowerTar))
+	h.pushReady("a:1", image(lowerTar))
 	h.stop()
 	dying := openHub(t, h.config)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -162,7 +162,6 @@ func TestKilledHubCompletesARemoval(t *testing.T) {
 	again := runHub(t, openHub(t, h.config))
 	again.idle()
 	again.expect("/v2/a/manifests/1", 404)
-	again.expect("/v2/a/manifests/"+got.Digest, 404)
 	if images := again.settled("a:1"); len(images) != 0 {
 		t.Errorf("images %+v, want none", images)
 	}

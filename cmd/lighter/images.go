@@ -43,7 +43,7 @@ func rmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME",
 		Short: "Remove an image from a hub",
-		Long: `Remove an image from a hub. The hub no longer lists it, and its registry no longer has it.
+		Long: `Remove an image from a hub. The hub no longer lists it, and its registry no longer has the name.
 Nodes that have the image keep working: the hub keeps what they report to have (see
 "lighter holders"). It frees the rest later (see "lighter gc").`,
 		Example: "  lighter rm physics/root:6.32",

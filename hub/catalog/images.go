@@ -350,16 +350,6 @@ func deleteImages(ctx context.Context, tx database.Session, condition string, ar
 	return tx.Exec(ctx, `DELETE FROM images WHERE name = ?`+condition, args...)
 }
 
-// Indexes returns the roots of a repository's names that may be indexes.
-func (c *Catalog) Indexes(ctx context.Context, repository string) ([]string, error) {
-	// Names are REPOSITORY:TAG or REPOSITORY@DIGEST. The next character after ":" is ";", and the
-	// next one after "@" is "A".
-	return database.List(ctx, c.db.Read, database.Value[string],
-		`SELECT DISTINCT root FROM images WHERE (root <> digest OR state <> ?)
-		AND (name > ? AND name < ? OR name > ? AND name < ?)`, wire.StateReady,
-		repository+":", repository+";", repository+"@", repository+"A")
-}
-
 // NamesIn returns the names in a repository that refer to a digest, as root or as manifest.
 func (c *Catalog) NamesIn(ctx context.Context, repository, digest string) ([]string, error) {
 	names, err := database.List(ctx, c.db.Read, database.Value[string],

@@ -22,10 +22,10 @@ import (
 // registry.
 //
 // The lock of a repository (Service.Lock) excludes only changes by the same process. Between
-// processes, an announcement excludes deletions. A deletion of a tag or manifest begins in the
-// catalog (catalog.Blobs), for a lease. Then it looks for announced changes of the repository, and
-// deletes nothing if there are any. A change, once it is announced, touches its tag and manifests,
-// and so waits for the deletions that have begun.
+// processes, an announcement excludes deletions of tags. A deletion begins in the catalog
+// (catalog.Blobs), for a lease. Then it looks for announced changes of the name, and deletes
+// nothing if there are any. A change, once it is announced, touches its tag and manifests, and so
+// waits for the deletions that have begun.
 const (
 	// jobKind is the kind of these jobs. Their key is the name.
 	jobKind     = "name"
@@ -43,10 +43,6 @@ const (
 type change struct {
 	Token  string `json:"token,omitempty"`  // random; no other change has it
 	Remove bool   `json:"remove,omitempty"` // the name is to be removed
-	// If Remove is set, digests of the manifests and indexes that are deleted, too, unless another
-	// name needs them.
-	Manifests []string `json:"manifests,omitempty"`
-	Indexes   []string `json:"indexes,omitempty"`
 }
 
 func (c change) job(name string) catalog.Job {
@@ -70,7 +66,7 @@ func (s *Service) Changing(ctx context.Context, repository, reference string) (s
 	if err != nil {
 		return nil, err
 	}
-	names, err := s.announced(ctx, repository, 0) // the manifest may just be getting another tag
+	names, err := s.announced(ctx, repository) // the manifest may just be getting another tag
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +138,8 @@ func (a *announcement) isLast(ctx context.Context, name string) (bool, error) {
 }
 
 // announced returns the names of a repository whose changes are announced. Removals of names do not
-// count, except the caller's own job if it is to stop or to start again.
-func (s *Service) announced(ctx context.Context, repository string, job int64) (names []string, err error) {
+// count.
+func (s *Service) announced(ctx context.Context, repository string) (names []string, err error) {
 	open, err := s.catalog.Jobs.OpenOf(ctx, jobKind)
 	if err != nil {
 		return nil, err
@@ -151,10 +147,7 @@ func (s *Service) announced(ctx context.Context, repository string, job int64) (
 	for _, j := range open {
 		ref, err := wire.ParseName(j.Key)
 		var c change
-		if err != nil || ref.Repository != repository || json.Unmarshal(j.Payload, &c) != nil {
-			continue
-		}
-		if c.Remove && (j.N != job || j.Request == "") {
+		if err != nil || ref.Repository != repository || json.Unmarshal(j.Payload, &c) != nil || c.Remove {
 			continue
 		}
 		names = append(names, j.Key)

@@ -5,14 +5,13 @@
 // between, or two processes change one name at the same time. Each change is announced in the
 // catalog (announce.go). If a change is not completed, a job compares registry and catalog
 // (settle.go). Names get images from pushes (Pushed), from users (NameOwn) and from jobs that copy
-// images (NameCopy). A job removes a name, with those of its manifests that no other name needs
-// (remove.go).
+// images (NameCopy). A job removes a name (remove.go).
 //
-// The package does not delete a tag, manifest or index that a name needs, or may be getting at this
-// moment. It does not ingest images: a name in the catalog queues a job that does (Ingestion).
+// The package does not delete a tag that was pushed meanwhile. It deletes no manifests: package
+// blobs does, when neither a name nor a client needs them. It does not ingest images: a name in the
+// catalog queues a job that does (Ingestion).
 //
 // Hazards: the lock of a repository is held during requests to the hub's own stores (Service.Lock).
-// A removal reads the indexes of up to maxRoots other names of its repository.
 package names
 
 import (

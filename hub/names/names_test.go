@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -56,45 +55,6 @@ func pushIndex(t *testing.T, to registry.Repository, tag string) registry.Manife
 		t.Fatal(err)
 	}
 	return m
-}
-
-// An index that no name needs is deleted, unless the repository has too many roots to read.
-func TestIndexesAreDeletedAfterFewReads(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	repository := s.registry.Repository("a")
-	for n := range maxRoots {
-		name := wire.Ref{Repository: "a", Tag: fmt.Sprint(n)}.Name()
-		root, member := digest.FromString(name).String(), digest.FromString("of "+name).String()
-		images := []catalog.Image{{Root: root, Digest: member, State: wire.StateStored}}
-		if _, err := s.catalog.Name(t.Context(), name, images, s.ingestion.Job(name, root)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	remains := func(m registry.Manifest) bool {
-		t.Helper()
-		if err := s.deleteIndexes(t.Context(), "a", []string{m.Digest}, 0); err != nil {
-			t.Fatal(err)
-		}
-		_, err := repository.Manifest(t.Context(), m.Digest)
-		if err != nil && !errors.Is(err, registry.ErrNotFound) {
-			t.Fatal(err)
-		}
-		return err == nil
-	}
-	if remains(pushIndex(t, repository, "removed")) {
-		t.Errorf("beside %d roots that do not need it, the index remains", maxRoots)
-	}
-	needed := pushIndex(t, repository, "needed")
-	if err := s.Pushed(t.Context(), "a", "needed"); err != nil {
-		t.Fatal(err)
-	}
-	if !remains(pushIndex(t, repository, "removed")) {
-		t.Errorf("beside more than %d roots, the index was deleted", maxRoots)
-	}
-	if !remains(needed) {
-		t.Error("the index of a name was deleted")
-	}
 }
 
 // A process is stopped while it gives a name to a copied image, and another process gives the name

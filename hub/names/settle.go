@@ -28,7 +28,7 @@ func (s *Service) settle(ctx context.Context, j *jobs.Running) error {
 		return err
 	}
 	if c.Remove {
-		err = s.remove(ctx, ref, c, j.Lease())
+		err = s.remove(ctx, ref, j.Lease())
 	} else {
 		err = s.compare(ctx, ref, j.Lease())
 	}

@@ -33,7 +33,6 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Secrets", testSecrets},
 		{"WithdrawnJobs", testWithdrawnJobs},
 		{"NamesByJobs", testNamesByJobs},
-		{"Indexes", testIndexes},
 		{"JobImages", testJobImages},
 		{"Claims", testClaims},
 		{"ObjectClaims", testObjectClaims},

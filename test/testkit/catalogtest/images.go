@@ -309,25 +309,3 @@ func testSizes(t *testing.T, c *catalog.Catalog) {
 	must(t, c.Remove(t.Context(), kind, "two", ""))
 	expect("", map[string]catalog.Sizes{"one": {Chunks: 2000, Stored: 2*(400+100) + 7}})
 }
-
-// The catalog lists those roots of a repository's names that may be indexes.
-func testIndexes(t *testing.T, c *catalog.Catalog) {
-	for name, image := range map[string]catalog.Image{
-		"a:plain":        {Root: "plain", Digest: "plain", State: wire.StateQueued},
-		"a:index":        {Root: "index", Digest: "amd64", State: wire.StateStored},
-		"a@index2":       {Root: "index2", Digest: "arm64", State: wire.StateReady},
-		"a:ready":        {Root: "ready", Digest: "ready", State: wire.StateReady},
-		"a/b:index":      {Root: "other", Digest: "amd64", State: wire.StateStored},
-		"ab:index":       {Root: "other", Digest: "amd64", State: wire.StateStored},
-		"host:5000/a:in": {Root: "other", Digest: "amd64", State: wire.StateStored},
-	} {
-		_, err := c.Name(t.Context(), name, []catalog.Image{image},
-			catalog.Job{Kind: kind, Key: name, Root: image.Root})
-		must(t, err)
-	}
-	got, err := c.Indexes(t.Context(), "a")
-	slices.Sort(got)
-	if want := []string{"index", "index2", "plain"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("indexes %q, %v, want %q", got, err, want)
-	}
-}

@@ -226,6 +226,46 @@ func TestManifestPushedDuringCollection(t *testing.T) {
 	}
 }
 
+// The blobs of an image that has just lost its name stay: a client may have begun to pull it. That
+// holds for images that are not ingested, too, and however the name was lost.
+func TestPullOfARemovedImage(t *testing.T) {
+	t.Parallel()
+	for what, remove := range map[string]func(h *testHub){
+		"removed":     func(h *testHub) { h.remove("a:1") },
+		"tag moved":   func(h *testHub) { h.pushReady("a:1", image(upperTar)) },
+		"tag deleted": func(h *testHub) { h.do("DELETE", "/v2/a/manifests/1", nil) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			h := startHub(t)
+			arm := fakeImage{layers: image(armTar).layers, platform: *arm64}
+			pulled := h.pushIndex("a:1",
+				part{image: image(lowerTar), platform: amd64}, part{image: arm, platform: arm64})
+			h.ready("a:1")
+			h.idle()
+			h.execute(`UPDATE registry_blobs SET touched = 1`) // it was pushed long ago
+			remove(h)
+			if _, err := h.Blobs().Collect(t.Context(), &report.Progress{}); err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range pulled {
+				if status, _, _ := h.do("GET", "/v2/a/manifests/"+d.String(), nil, "Accept",
+					v1.MediaTypeImageIndex+", "+v1.MediaTypeImageManifest); status != http.StatusOK {
+					t.Errorf("manifest %s: %d, want 200", d, status)
+				}
+			}
+			for _, tar := range [][]byte{lowerTar, armTar} {
+				d, want := layerOf(tar)
+				h.expectBlob("a", d, want)
+			}
+			h.collectBlobs() // later
+			if lower, _ := layerOf(lowerTar); h.stores(lower) || h.stores(pulled[0]) {
+				t.Errorf("stored: layer %t, manifest %t, want neither", h.stores(lower), h.stores(pulled[0]))
+			}
+		})
+	}
+}
+
 // Clients wait while a blob is being deleted, and then upload it.
 func TestBlobIsPushedWhileItIsDeleted(t *testing.T) {
 	t.Parallel()

@@ -115,7 +115,7 @@ func (m *model) collect() error {
 		},
 		"held": func() func() { return m.overlook("held", "") },
 		"recent": func() func() {
-			m.execute(`UPDATE trees SET dead = 1 WHERE dead > 0`)
+			m.h.execute(`UPDATE trees SET dead = 1 WHERE dead > 0`)
 			return func() {}
 		},
 	}
@@ -297,16 +297,16 @@ func (m *model) collectBeside() error {
 }
 
 // execute executes statements on the hub's database.
-func (m *model) execute(statements ...string) {
-	m.h.t.Helper()
-	db, err := catalogtest.OpenLarge(cmp.Or(m.h.config.Catalog, filepath.Join(m.h.config.Root, "catalog.db")))
+func (h *testHub) execute(statements ...string) {
+	h.t.Helper()
+	db, err := catalogtest.OpenLarge(cmp.Or(h.config.Catalog, filepath.Join(h.config.Root, "catalog.db")))
 	if err != nil {
-		m.h.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	defer db.Close()
 	for _, one := range statements {
-		if err := db.Execute(m.h.t.Context(), one); err != nil {
-			m.h.t.Fatalf("%s: %v", one, err)
+		if err := db.Execute(h.t.Context(), one); err != nil {
+			h.t.Fatalf("%s: %v", one, err)
 		}
 	}
 }
@@ -314,19 +314,19 @@ func (m *model) execute(statements ...string) {
 // overlookChunks makes the mark overlook the chunks of one layer, until back is called.
 func (m *model) overlookChunks() (back func()) {
 	const overlooked = ` WHERE diff_id IN (SELECT diff_id FROM overlooked)`
-	m.execute(fmt.Sprintf(`CREATE TABLE overlooked AS
+	m.h.execute(fmt.Sprintf(`CREATE TABLE overlooked AS
 		SELECT diff_id, chunks FROM layers ORDER BY diff_id LIMIT 1 OFFSET %d`, m.random.IntN(len(m.layers))),
 		`UPDATE layers SET chunks = substr(chunks, 1, 0)`+overlooked)
 	return func() {
-		m.execute(`UPDATE layers SET chunks = (SELECT o.chunks FROM overlooked o WHERE o.diff_id = layers.diff_id)`+
+		m.h.execute(`UPDATE layers SET chunks = (SELECT o.chunks FROM overlooked o WHERE o.diff_id = layers.diff_id)`+
 			overlooked, `DROP TABLE overlooked`)
 	}
 }
 
 // overlook makes the mark overlook the rows of a table that meet a condition, until back is called.
 func (m *model) overlook(table, condition string) (back func()) {
-	m.execute(`CREATE TABLE overlooked AS SELECT * FROM `+table+condition, `DELETE FROM `+table+condition)
-	return func() { m.execute(`INSERT INTO `+table+` SELECT * FROM overlooked`, `DROP TABLE overlooked`) }
+	m.h.execute(`CREATE TABLE overlooked AS SELECT * FROM `+table+condition, `DELETE FROM `+table+condition)
+	return func() { m.h.execute(`INSERT INTO `+table+` SELECT * FROM overlooked`, `DROP TABLE overlooked`) }
 }
 
 // needed returns the trees that the hub has to serve, and why.

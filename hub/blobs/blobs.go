@@ -12,6 +12,10 @@
 // compares this time. A client that looks for a blob while it is being deleted waits, and then
 // finds that the blob is missing. So a client that has found a blob can rely on it.
 //
+// A run also marks what those manifests name on which clients have relied within the day. Manifests
+// of an image that has lost a name are among them. So a client that pulls an image gets all of it,
+// although the image is removed meanwhile.
+//
 // If an image's manifest is lost, the blobs that the catalog knows of the image stay. All blobs
 // that its repository links to stay, too. If the manifests of most images are lost, the registry's
 // files are probably those of another hub, and no blobs are deleted.
@@ -98,7 +102,8 @@ type run struct {
 	before   time.Time                  // a blob that a client has used since then stays
 	images   map[string][]catalog.Image // by repository
 	upstream map[string]map[string]bool // digests of layers that other registries have, by repository
-	live     map[string]bool            // digests that tags and images name
+	recent   map[string]bool            // digests that clients have relied on since then
+	live     map[string]bool            // digests that tags, images and recent manifests name
 	needed   map[string]bool            // digests in live that have to be stored
 	layers   map[string][]string        // layers, with the repositories that do not need them stored
 	complete int                        // images that are ready or stored: their manifests had arrived
@@ -109,7 +114,8 @@ type run struct {
 // newRun returns a run. A dry run changes nothing.
 func (c *Collector) newRun(dry bool) *run {
 	return &run{Collector: c, dry: dry, images: map[string][]catalog.Image{}, upstream: map[string]map[string]bool{},
-		live: map[string]bool{}, needed: map[string]bool{}, layers: map[string][]string{}}
+		recent: map[string]bool{},
+		live:   map[string]bool{}, needed: map[string]bool{}, layers: map[string][]string{}}
 }
 
 // Collect collects once. It returns what it has deleted, also with an error.

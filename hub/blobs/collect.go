@@ -98,7 +98,8 @@ func (r *run) sweep(ctx context.Context, repositories []*repository, progress *r
 	return r.sweepBlobs(ctx)
 }
 
-// repository is a repository of the registry, with the digests that its tags and images name.
+// repository is a repository of the registry, with the digests that its tags, images and recent
+// manifests name.
 type repository struct {
 	*registry.Contents
 	live map[string]bool
@@ -109,8 +110,8 @@ func newRepository(c *registry.Contents) *repository {
 	return &repository{Contents: c, live: map[string]bool{}, lost: map[string]bool{}}
 }
 
-// readCatalog reads the images, and the layers that other registries have. It records these layers
-// for images that were added before the catalog recorded them.
+// readCatalog reads the images, what clients rely on, and the layers that other registries have. It
+// records these layers for images that were added before the catalog recorded them.
 func (r *run) readCatalog(ctx context.Context) error {
 	all, err := r.config.Catalog.Images(ctx, "")
 	if err != nil {
@@ -120,6 +121,14 @@ func (r *run) readCatalog(ctx context.Context) error {
 		if ref, err := wire.ParseName(image.Name); err == nil {
 			r.images[ref.Repository] = append(r.images[ref.Repository], image)
 		}
+	}
+	// Images are read before: an image that was removed since then is marked by its name.
+	recent, err := r.config.Catalog.Blobs.Touched(ctx, r.before)
+	if err != nil {
+		return err
+	}
+	for _, digest := range recent {
+		r.recent[digest] = true
 	}
 	known, err := r.config.Catalog.Blobs.AllUpstreams(ctx)
 	if err != nil {
@@ -162,11 +171,16 @@ func (r *run) addUpstream(repository, digest string) {
 	r.upstream[repository][digest] = true
 }
 
-// mark marks what the tags and images of a repository name.
+// mark marks what the tags, images and recent manifests of a repository name.
 func (r *run) mark(ctx context.Context, in *repository) error {
 	roots := slices.Clone(in.Tagged)
 	for _, image := range r.images[in.Name()] {
 		roots = append(roots, image.Root, image.Digest)
+	}
+	for _, manifest := range in.Manifests() {
+		if r.recent[manifest] {
+			roots = append(roots, manifest)
+		}
 	}
 	for _, root := range roots {
 		if err := r.markManifest(ctx, in, root); err != nil {

@@ -15,7 +15,8 @@ import (
 
 // Blobs has, for each blob, manifest and tag of the hub's registry, the time when a client last
 // relied on it. So blobs that nothing names can be deleted while clients push: no client loses a
-// blob that it has just found. A digest in its methods is that of a blob or manifest, or
+// blob that it has just found. Clients count as relying on an image's manifests when the image
+// loses a name. A digest in its methods is that of a blob or manifest, or
 // REPOSITORY:TAG for a tag. It is safe for concurrent use.
 type Blobs struct{ db *database.DB }
 
@@ -69,6 +70,24 @@ func touch(ctx context.Context, tx database.Session, digests []string) error {
 		return ErrDeleting
 	}
 	return err
+}
+
+// touchManifests records that clients rely on the manifests of some images, which lose their name
+// now: a client may just have begun to pull them. They are the images of a name, the first of args,
+// that meet the condition.
+func touchManifests(ctx context.Context, tx database.Session, condition string, args ...any) error {
+	of := ` FROM images WHERE name = ?` + condition
+	return tx.Exec(ctx, `INSERT INTO registry_blobs (digest, touched, deleting)
+		SELECT digest, `+tx.Clock+`, 0 FROM (SELECT digest`+of+` UNION SELECT root`+of+`) manifests
+		WHERE TRUE ORDER BY digest
+		ON CONFLICT (digest) DO UPDATE SET touched = excluded.touched`, append(args[:len(args):len(args)], args...)...)
+}
+
+// Touched returns the digests of the blobs, manifests and tags that were touched at or after a
+// time.
+func (b *Blobs) Touched(ctx context.Context, since time.Time) ([]string, error) {
+	return database.List(ctx, b.db.Read, database.Value[string],
+		`SELECT digest FROM registry_blobs WHERE touched >= ?`, since.UnixMilli())
 }
 
 // Now returns the database's time.

@@ -347,6 +347,9 @@ func deleteImages(ctx context.Context, tx database.Session, condition string, ar
 	if err := noteRemoval(ctx, tx, condition, args...); err != nil {
 		return err
 	}
+	if err := touchManifests(ctx, tx, condition, args...); err != nil {
+		return err
+	}
 	return tx.Exec(ctx, `DELETE FROM images WHERE name = ?`+condition, args...)
 }
 

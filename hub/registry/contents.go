@@ -51,6 +51,16 @@ func (c *Contents) Linked() (digests []string) {
 	return digests
 }
 
+// Manifests returns the digests of the repository's manifests and indexes.
+func (c *Contents) Manifests() (digests []string) {
+	for digest, dirs := range c.links {
+		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.Contains(dir, "/_manifests/revisions/") }) {
+			digests = append(digests, digest)
+		}
+	}
+	return digests
+}
+
 // Unlink removes a blob or manifest from the repository. Its bytes stay.
 func (c *Contents) Unlink(ctx context.Context, digest string) error {
 	for _, dir := range c.links[digest] {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lighter/hub/catalog"
+	"lighter/wire"
 )
 
 // A repository has the upstream layers that were added to it, each of them once for each source.
@@ -140,4 +141,35 @@ func testLostDeletion(t *testing.T, c *catalog.Catalog) {
 	}
 	must(t, c.Blobs.End(ctx, next))
 	must(t, c.Blobs.Touch(ctx, []string{"stopped"}, 0))
+}
+
+// When an image loses a name, its manifest and its index are touched.
+func testManifestsOfRemovedImages(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	name := func(root string, manifests ...string) {
+		t.Helper()
+		var images []catalog.Image
+		for _, digest := range manifests {
+			images = append(images, catalog.Image{Root: root, Digest: digest, State: wire.StateStored})
+		}
+		_, err := c.Name(ctx, "a:1", images, catalog.Job{Kind: kind, Key: "a:1", Root: root})
+		must(t, err)
+	}
+	before, err := c.Blobs.Now(ctx)
+	must(t, err)
+	touched := func(want ...string) {
+		t.Helper()
+		got, err := c.Blobs.Touched(ctx, before)
+		if slices.Sort(got); err != nil || !slices.Equal(got, want) {
+			t.Errorf("touched %q, %v, want %q", got, err, want)
+		}
+		must(t, c.Blobs.Forget(ctx, before.Add(time.Hour)))
+	}
+	name("one", "amd64", "arm64")
+	touched()
+	name("two", "amd64", "riscv64")
+	touched("arm64", "one")
+	must(t, c.Blobs.Touch(ctx, []string{"amd64"}, 0))
+	must(t, c.Remove(ctx, kind, "a:1", ""))
+	touched("amd64", "riscv64", "two")
 }

@@ -55,6 +55,7 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 		{"Manifests", testManifests},
 		{"Upstreams", testUpstreams},
 		{"RegistryBlobs", testRegistryBlobs},
+		{"ManifestsOfRemovedImages", testManifestsOfRemovedImages},
 		{"Sizes", testSizes},
 		{"Locations", testLocations},
 		{"RetiredPacks", testRetiredPacks},

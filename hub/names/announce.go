@@ -53,7 +53,9 @@ func (c change) job(name string) catalog.Job {
 // Changing announces that a tag of the hub's registry is about to get another manifest or to be
 // deleted, or that a manifest is about to be deleted with all its tags. The caller calls settled,
 // without the lock, when the catalog has the change, too, or if nothing has changed. settled
-// reports whether the change was announced until then.
+// reports whether the change was announced until then. If nobody knows whether a manifest was
+// deleted, settled is not called. The manifest then stays locked until deleteLease ends, because
+// the storage may still delete it.
 func (s *Service) Changing(ctx context.Context, repository, reference string) (settled func() bool, err error) {
 	if !strings.Contains(reference, ":") { // tags have no colon, digests have one
 		a, err := s.announce(ctx, wire.Ref{Repository: repository, Tag: reference}.Name())
@@ -66,27 +68,36 @@ func (s *Service) Changing(ctx context.Context, repository, reference string) (s
 	if err != nil {
 		return nil, err
 	}
+	end := func() {
+		if err := s.endDeletion(ctx, deletion); err != nil {
+			s.log.Warn("a manifest could not be unlocked after its deletion: pushes of it wait for some seconds",
+				"digest", reference, "err", err)
+		}
+	}
+	a, err := s.announceDeletion(ctx, repository, reference)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return func() bool {
+		end()
+		return a.settled()
+	}, nil
+}
+
+// announceDeletion announces that a manifest is about to be deleted with all its tags.
+func (s *Service) announceDeletion(ctx context.Context, repository, digest string) (*announcement, error) {
 	names, err := s.announced(ctx, repository) // the manifest may just be getting another tag
 	if err != nil {
 		return nil, err
 	}
-	known, err := s.catalog.NamesIn(ctx, repository, reference)
+	known, err := s.catalog.NamesIn(ctx, repository, digest)
 	if err != nil {
 		return nil, err
 	}
 	names = append(names, known...)
 	slices.Sort(names)
-	a, err := s.announce(ctx, slices.Compact(names)...)
-	if err != nil {
-		return nil, err
-	}
-	return func() bool {
-		if err := s.endDeletion(ctx, deletion); err != nil {
-			s.log.Warn("a manifest could not be unlocked after its deletion: pushes of it wait for some seconds",
-				"digest", reference, "err", err)
-		}
-		return a.settled()
-	}, nil
+	return s.announce(ctx, slices.Compact(names)...)
 }
 
 // announcement is a change of names that this process makes.

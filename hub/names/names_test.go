@@ -31,12 +31,18 @@ func (nothingIsIngested) IsCopy(catalog.Job) bool { return false }
 
 func newService(t *testing.T) *Service {
 	t.Helper()
+	return newServiceOf(t, filepath.Join(t.TempDir(), "catalog.db"))
+}
+
+// newServiceOf returns a service with a catalog in a file.
+func newServiceOf(t *testing.T, file string) *Service {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	r, err := registry.Open(t.Context(), registry.Dir(t.TempDir()), nil, nil, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := catalogtest.Open(t, filepath.Join(t.TempDir(), "catalog.db"))
+	c := catalogtest.Open(t, file)
 	return New(c, r, jobs.NewRunner().Queue(c.Jobs, "owner", log), nothingIsIngested{}, nil, log)
 }
 
@@ -126,5 +132,27 @@ func TestNameThatTheCatalogCannotRecord(t *testing.T) {
 	images, err := s.putOwn(t.Context(), wire.Ref{Repository: "a", Tag: "1"}, members, false)
 	if err == nil {
 		t.Errorf("the images are %+v, want an error", images)
+	}
+}
+
+// If the deletion of a manifest cannot be announced, nothing is deleted, and pushes of the manifest
+// need not wait.
+func TestDeletionThatCannotBeAnnounced(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "catalog.db")
+	s, manifest := newServiceOf(t, file), digest.FromString("manifest").String()
+	db, err := catalogtest.OpenLarge(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.Execute(t.Context(), `ALTER TABLE jobs RENAME TO lost`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Changing(t.Context(), "a", manifest); err == nil {
+		t.Error("the deletion was announced without a table of jobs, want an error")
+	}
+	if err := s.catalog.Blobs.Touch(t.Context(), []string{manifest}, 0); err != nil {
+		t.Errorf("touched the manifest: %v, want that it is not locked", err)
 	}
 }

@@ -16,6 +16,9 @@
 // of an image that has lost a name are among them. So a client that pulls an image gets all of it,
 // although the image is removed meanwhile.
 //
+// Blobs and links are deleted in batches, a few of them at a time: the catalog locks a batch in one
+// transaction, S3 deletes its files with one request, and another transaction unlocks it.
+//
 // If an image's manifest is lost, the blobs that the catalog knows of the image stay. All blobs
 // that its repository links to stay, too. If the manifests of most images are lost, the registry's
 // files are probably those of another hub, and no blobs are deleted.
@@ -38,6 +41,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"lighter/hub/away"
@@ -70,8 +74,8 @@ type Collector struct {
 	// Delay is the time for which a client can rely on a blob after it last used it. It is set
 	// before the first run.
 	Delay time.Duration
-	// Lease is how long a blob may be locked by its deletion. The deletion itself may take half of
-	// Lease. It is set before the first run.
+	// Lease is how long blobs may be locked by the deletion of their batch. The deletion itself may
+	// take half of Lease. It is set before the first run.
 	Lease time.Duration
 	// AskTime bounds the time for which a run asks other registries for layers. It is set before
 	// the first run.
@@ -108,6 +112,8 @@ type run struct {
 	layers   map[string][]string        // layers, with the repositories that do not need them stored
 	complete int                        // images that are ready or stored: their manifests had arrived
 	lost     int                        // complete images of which the registry lacks a manifest now
+
+	counting sync.Mutex // protects result while batches are deleted
 	result   Result
 }
 
@@ -118,7 +124,8 @@ func (c *Collector) newRun(dry bool) *run {
 		live:   map[string]bool{}, needed: map[string]bool{}, layers: map[string][]string{}}
 }
 
-// Collect collects once. It returns what it has deleted, also with an error.
+// Collect collects once. It returns what it has deleted, also with an error; a batch that was
+// deleted in part does not count.
 func (c *Collector) Collect(ctx context.Context, progress *report.Progress) (Result, error) {
 	started, r := time.Now(), c.newRun(false)
 	err := c.final(ctx, r.collect(ctx, progress))

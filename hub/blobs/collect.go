@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -287,81 +288,60 @@ func (r *run) mayRelease(repository, layer string) bool {
 // sweepLinks removes a repository's links to blobs that nothing in the repository names. It makes
 // the catalog forget which registries have the layers that nothing in the repository names.
 func (r *run) sweepLinks(ctx context.Context, in *repository) error {
-	for _, digest := range in.Linked() {
-		if in.live[digest] {
-			continue
+	return r.delete(ctx, func(found func(unneeded) error) error {
+		upstream := r.upstream[in.Name()]
+		digests := slices.AppendSeq(in.Linked(), maps.Keys(upstream))
+		slices.Sort(digests)
+		for _, digest := range slices.Compact(digests) {
+			if in.live[digest] {
+				continue
+			}
+			one := unneeded{digest: digest, links: in.Links(digest)}
+			if upstream[digest] {
+				one.upstream = &catalog.RepositoryLayer{Name: in.Name(), Upstream: catalog.Upstream{Digest: digest}}
+			}
+			if err := found(one); err != nil {
+				return err
+			}
 		}
-		deleted, err := r.delete(ctx, digest, func(ctx context.Context) error { return in.Unlink(ctx, digest) })
-		if err != nil {
-			return err
-		}
-		if deleted {
-			r.result.Links++
-		}
-	}
-	for digest := range r.upstream[in.Name()] {
-		if in.live[digest] {
-			continue
-		}
-		if _, err := r.delete(ctx, digest, func(ctx context.Context) error {
-			return r.config.Catalog.Blobs.RemoveUpstreams(ctx, in.Name(), digest)
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // sweepBlobs deletes the blobs that nothing names, and the layers that need not be stored.
 func (r *run) sweepBlobs(ctx context.Context) error {
-	var asked []string
-	err := r.config.Registry.EachBlob(ctx, func(digest string) error {
-		switch {
-		case !r.live[digest]:
-			return r.drop(ctx, digest, &r.result.Blobs)
-		case r.needed[digest]:
-			return nil
-		case r.config.Keep == images.KeepUntilUpstream && !r.dry:
-			asked = append(asked, digest)
-			return nil
-		}
-		return r.drop(ctx, digest, &r.result.Released)
+	var asked []unneeded
+	err := r.delete(ctx, func(found func(unneeded) error) error {
+		return r.config.Registry.EachBlob(ctx, func(digest string, size int64) error {
+			layer := unneeded{digest: digest, stored: &r.result.Released, size: size}
+			switch {
+			case !r.live[digest]:
+				return found(unneeded{digest: digest, stored: &r.result.Blobs, size: size})
+			case r.needed[digest]:
+				return nil
+			case r.config.Keep == images.KeepUntilUpstream && !r.dry:
+				asked = append(asked, layer)
+				return nil
+			}
+			return found(layer)
+		})
 	})
 	if err != nil {
 		return err
 	}
-	return r.release(ctx, asked)
+	return r.delete(ctx, func(found func(unneeded) error) error { return r.release(ctx, asked, found) })
 }
 
-// drop deletes the bytes of a blob, and counts it.
-func (r *run) drop(ctx context.Context, digest string, count *int64) error {
-	size, err := r.config.Registry.BlobSize(ctx, digest)
-	if errors.Is(err, registry.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	deleted, err := r.delete(ctx, digest, func(ctx context.Context) error {
-		return r.config.Registry.Drop(ctx, digest)
-	})
-	if deleted {
-		*count++
-		r.result.Bytes += size
-	}
-	return err
-}
-
-// release deletes each layer that other registries still have, for all repositories that name the
+// release finds the layers that other registries still have, for all repositories that name the
 // layer. It asks them for AskTime at most.
-func (r *run) release(ctx context.Context, layers []string) error {
+func (r *run) release(ctx context.Context, layers []unneeded, found func(unneeded) error) error {
 	rand.Shuffle(len(layers), func(i, j int) { layers[i], layers[j] = layers[j], layers[i] })
 	asking, cancel := context.WithTimeout(ctx, r.AskTime)
 	defer cancel()
 	survey := r.config.Upstream.Survey()
 	kept, first := 0, error(nil)
 	for i, layer := range layers {
-		err := r.isElsewhere(asking, survey, layer)
+		err := r.isElsewhere(asking, survey, layer.digest)
 		if asking.Err() != nil {
 			r.config.Log.Info("no time to ask other registries for all layers: the next collection asks for the rest",
 				"layers", len(layers)-i)
@@ -369,7 +349,7 @@ func (r *run) release(ctx context.Context, layers []string) error {
 		}
 		if err != nil {
 			kept, first = kept+1, cmp.Or(first, err)
-		} else if err := r.drop(ctx, layer, &r.result.Released); err != nil {
+		} else if err := found(layer); err != nil {
 			return err
 		}
 	}
@@ -389,23 +369,4 @@ func (r *run) isElsewhere(ctx context.Context, survey *upstream.Survey, layer st
 		}
 	}
 	return nil
-}
-
-// delete calls fn, which deletes something that has a digest, unless a client relies on it. It
-// reports whether fn has succeeded. In a dry run, it reports whether fn would be called.
-func (r *run) delete(ctx context.Context, digest string, fn func(context.Context) error) (bool, error) {
-	if r.dry {
-		return r.config.Catalog.Blobs.IsUnused(ctx, digest, r.before)
-	}
-	d, may, err := r.config.Catalog.Blobs.Begin(ctx, digest, r.before, r.Lease)
-	if err != nil || !may {
-		return false, err
-	}
-	err = d.Do(ctx, fn)
-	ending, end := catalog.Outlast(ctx)
-	defer end()
-	if endErr := r.config.Catalog.Blobs.End(ending, d); endErr != nil {
-		err = errors.Join(err, endErr)
-	}
-	return err == nil, err
 }

@@ -29,13 +29,9 @@ var ErrDeleting = errors.New("the blob is being deleted")
 func (b *Blobs) Touch(ctx context.Context, digests []string, interval time.Duration) error {
 	digests = slices.Compact(slices.Sorted(slices.Values(digests))) // in one order: no deadlocks
 	for batch := range slices.Chunk(digests, database.RowsPerInsert) {
-		var args []any
-		for _, d := range batch {
-			args = append(args, d)
-		}
 		fresh, err := database.Get(ctx, b.db.Read, database.Value[int], `SELECT COUNT(*) FROM registry_blobs
 			WHERE digest IN `+database.Places(1, len(batch))+` AND deleting = 0 AND touched > `+b.db.Read.Clock+` - ?`,
-			append(args, interval.Milliseconds())...)
+			append(anys(batch), interval.Milliseconds())...)
 		if err != nil {
 			return err
 		}
@@ -57,15 +53,11 @@ func touch(ctx context.Context, tx database.Session, digests []string) error {
 	if len(digests) == 0 {
 		return nil
 	}
-	var args []any
-	for _, d := range digests {
-		args = append(args, d)
-	}
 	row := `(?, ` + tx.Clock + `, 0)`
 	n, err := tx.ExecCount(ctx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES `+
 		row+strings.Repeat(`, `+row, len(digests)-1)+`
 		ON CONFLICT (digest) DO UPDATE SET touched = excluded.touched, deleting = 0
-		WHERE registry_blobs.deleting < `+tx.Clock, args...)
+		WHERE registry_blobs.deleting < `+tx.Clock, anys(digests)...)
 	if err == nil && n < int64(len(digests)) {
 		return ErrDeleting
 	}
@@ -90,26 +82,50 @@ func (b *Blobs) Touched(ctx context.Context, since time.Time) ([]string, error) 
 		`SELECT digest FROM registry_blobs WHERE touched >= ?`, since.UnixMilli())
 }
 
+// anys returns the arguments of database.Places.
+func anys(values []string) (args []any) {
+	for _, v := range values {
+		args = append(args, v)
+	}
+	return args
+}
+
 // Now returns the database's time.
 func (b *Blobs) Now(ctx context.Context) (time.Time, error) {
 	return b.db.Now(ctx)
 }
 
-// IsUnused reports whether Begin would let the caller delete a blob now. It changes nothing.
-func (b *Blobs) IsUnused(ctx context.Context, digest string, before time.Time) (bool, error) {
-	return database.Get(ctx, b.db.Read, database.Value[bool], `SELECT EXISTS (SELECT 1 FROM registry_blobs
-		WHERE digest = ? AND touched < ? AND deleting < `+b.db.Read.Clock+`)`, digest, before.UnixMilli())
+// Unused returns those of the blobs that BeginAll would let the caller delete now, except blobs
+// without a row. It changes nothing.
+func (b *Blobs) Unused(ctx context.Context, digests []string, before time.Time) ([]string, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	return database.List(ctx, b.db.Read, database.Value[string], `SELECT digest FROM registry_blobs
+		WHERE digest IN `+database.Places(1, len(digests))+` AND touched < ? AND deleting < `+b.db.Read.Clock,
+		append(anys(digests), before.UnixMilli())...)
 }
 
 // ErrSlow means that a deletion has taken too long. The same may succeed later, so it is marked as
 // package away does.
 var ErrSlow = away.New("the deletion took too long")
 
-// Deletion is the right to delete a blob. It lasts until Blobs.End, or for a lease.
+// Deletion is the right to delete some blobs. It lasts until Blobs.End, or for a lease.
 type Deletion struct {
-	digest string
-	until  int64     // the end of the lease by the database's clock; no other deletion of the blob has the same end
-	limit  time.Time // the end of Do: after half of the lease, by the clock of this process
+	digests []string  // sorted
+	until   int64     // the end of the lease by the database's clock; no other deletion of the blobs has the same end
+	limit   time.Time // the end of Do: after half of the lease, by the clock of this process
+}
+
+// Digests returns the blobs.
+func (d Deletion) Digests() []string { return d.digests }
+
+// nameBlobs returns the first of some blobs, and the number of the others.
+func nameBlobs(digests []string) string {
+	if len(digests) == 1 {
+		return "blob " + digests[0]
+	}
+	return fmt.Sprintf("blob %s (+%d)", digests[0], len(digests)-1)
 }
 
 // Begin gives the caller the right to delete a blob, for a lease. may is false if a client has
@@ -119,22 +135,57 @@ type Deletion struct {
 func (b *Blobs) Begin(
 	ctx context.Context, digest string, before time.Time, lease time.Duration,
 ) (d Deletion, may bool, err error) {
-	d = Deletion{digest: digest, limit: time.Now().Add(lease / 2)}
-	err = b.db.Update(ctx, "begin to delete blob "+digest, func(tx database.Session) error {
-		if err := tx.Exec(ctx, `INSERT INTO registry_blobs (digest, touched, deleting) VALUES (?, `+tx.Clock+`, 0)
-			ON CONFLICT (digest) DO NOTHING`, digest); err != nil {
+	d, err = b.BeginAll(ctx, []string{digest}, before, lease)
+	return d, len(d.digests) > 0, err
+}
+
+// BeginAll is Begin for several blobs, a few hundred at most. The deletion is of those that may be
+// deleted. If it is of none, the caller does not call Do.
+func (b *Blobs) BeginAll(
+	ctx context.Context, digests []string, before time.Time, lease time.Duration,
+) (d Deletion, err error) {
+	d.limit = time.Now().Add(lease / 2)
+	digests = slices.Compact(slices.Sorted(slices.Values(digests))) // in the order of touch: no deadlocks
+	if len(digests) == 0 {
+		return d, nil
+	}
+	err = b.db.Update(ctx, "begin to delete "+nameBlobs(digests), func(tx database.Session) error {
+		now, err := database.Get(ctx, tx, database.Value[int64], `SELECT `+tx.Clock)
+		if err != nil {
 			return err
 		}
-		d.until, err = database.Get(ctx, tx, database.Value[int64],
-			`UPDATE registry_blobs SET deleting = `+tx.Clock+` + ?
-			WHERE digest = ? AND touched < ? AND deleting < `+tx.Clock+` RETURNING deleting`,
-			lease.Milliseconds(), digest, before.UnixMilli())
-		if may = err == nil; errors.Is(err, ErrNotFound) {
-			err = nil
+		d.until = now + lease.Milliseconds()
+		fresh := int64(0) // deleting of a blob without a row
+		if now < before.UnixMilli() {
+			fresh = d.until
 		}
+		var args []any
+		for _, digest := range digests {
+			args = append(args, digest, now, fresh)
+		}
+		type row struct {
+			digest   string
+			deleting int64
+		}
+		rows, err := database.List(ctx, tx, func(r *row) []any { return []any{&r.digest, &r.deleting} },
+			`INSERT INTO registry_blobs (digest, touched, deleting) VALUES `+
+				database.Places(len(digests), 3)+`
+			ON CONFLICT (digest) DO UPDATE SET deleting = ?
+			WHERE registry_blobs.touched < ? AND registry_blobs.deleting < ? RETURNING digest, deleting`,
+			append(args, d.until, before.UnixMilli(), now)...)
+		d.digests = nil
+		for _, r := range rows {
+			if r.deleting == d.until {
+				d.digests = append(d.digests, r.digest)
+			}
+		}
+		slices.Sort(d.digests)
 		return err
 	})
-	return d, may && err == nil, err
+	if err != nil {
+		d.digests = nil
+	}
+	return d, err
 }
 
 // BeginAny is Begin for a blob that may be deleted however recently a client has touched it. may is
@@ -143,9 +194,9 @@ func (b *Blobs) BeginAny(ctx context.Context, digest string, lease time.Duration
 	return b.Begin(ctx, digest, time.UnixMilli(math.MaxInt64), lease)
 }
 
-// Do calls fn, which deletes the blob. The context of fn ends after half of the lease. If that time
-// has passed already, Do does not call fn: this process was stopped for so long that clients may
-// rely on the blob again. Then, or if fn fails after that time, Do returns ErrSlow.
+// Do calls fn, which deletes the blobs. The context of fn ends after half of the lease. If that
+// time has passed already, Do does not call fn: this process was stopped for so long that clients
+// may rely on the blobs again. Then, or if fn fails after that time, Do returns ErrSlow.
 func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error {
 	limited, cancel := context.WithDeadline(ctx, d.limit)
 	defer cancel()
@@ -154,16 +205,22 @@ func (d Deletion) Do(ctx context.Context, fn func(context.Context) error) error 
 		err = fn(limited)
 	}
 	if err != nil && ctx.Err() == nil && limited.Err() != nil { // err only says that a file was not deleted in time
-		return fmt.Errorf("delete %s: %w: %v", d.digest, ErrSlow, err)
+		return fmt.Errorf("delete %s: %w: %v", nameBlobs(d.digests), ErrSlow, err)
 	}
 	return err
 }
 
-// End ends the deletion of a blob. It does nothing if the lease has ended and another process is
-// deleting the blob.
+// End ends a deletion. It does nothing about blobs that another process is deleting, because the
+// lease has ended.
 func (b *Blobs) End(ctx context.Context, d Deletion) error {
-	return b.db.Exec(ctx, "end the deletion of blob "+d.digest,
-		`UPDATE registry_blobs SET deleting = 0 WHERE digest = ? AND deleting = ?`, d.digest, d.until)
+	if len(d.digests) == 0 {
+		return nil
+	}
+	return b.db.Update(ctx, "end the deletion of "+nameBlobs(d.digests), func(tx database.Session) error {
+		return tx.Exec(ctx, `UPDATE registry_blobs SET deleting = 0 WHERE digest IN (SELECT digest FROM registry_blobs
+			WHERE digest IN `+database.Places(1, len(d.digests))+` AND deleting = ? ORDER BY digest`+tx.Lock+`)`,
+			append(anys(d.digests), d.until)...)
+	})
 }
 
 // DeleteDamaged calls fn, which deletes a damaged blob, in Deletion.Do. The blob may be deleted
@@ -230,8 +287,18 @@ func (c *Blobs) OfImage(ctx context.Context, n int64, state string) (digests []s
 	return digests, exists, err
 }
 
-// RemoveUpstreams removes what Catalog.AddUpstreams has recorded of a layer of a repository.
-func (c *Blobs) RemoveUpstreams(ctx context.Context, repository, digest string) error {
-	return c.db.Exec(ctx, fmt.Sprintf("remove upstream layer %s of %s", digest, repository),
-		`DELETE FROM upstream_blobs WHERE repository = ? AND digest = ?`, repository, digest)
+// RemoveUpstreams removes what Catalog.AddUpstreams has recorded of layers of repositories.
+func (c *Blobs) RemoveUpstreams(ctx context.Context, layers []RepositoryLayer) error {
+	if len(layers) == 0 {
+		return nil
+	}
+	return c.db.Update(ctx, "remove upstream layers", func(tx database.Session) error {
+		for _, l := range layers {
+			if err := tx.Exec(ctx, `DELETE FROM upstream_blobs WHERE repository = ? AND digest = ?`,
+				l.Name, l.Digest); err != nil {
+				return fmt.Errorf("layer %s of %s: %w", l.Digest, l.Name, err)
+			}
+		}
+		return nil
+	})
 }

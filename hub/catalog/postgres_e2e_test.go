@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"strings"
 	"sync"
@@ -153,6 +154,41 @@ func TestNoDeadlock(t *testing.T) {
 			}
 		}
 	})
+	work.Wait()
+	if found, err := server.Deadlocks(); found != "" || err != nil {
+		t.Errorf("deadlocks of the server (%v), want none:\n%s", err, found)
+	}
+}
+
+// Clients that rely on blobs, and processes that delete the same blobs in batches, lock rows in the
+// same order.
+func TestNoDeadlockOfDeletions(t *testing.T) {
+	server := postgres.Start(t)
+	c := catalogtest.Open(t, server.Database(t))
+	ctx := t.Context()
+	var work sync.WaitGroup
+	end := time.Now().Add(5 * time.Second)
+	for i := range 4 {
+		random := rand.New(rand.NewPCG(0, uint64(i)))
+		work.Go(func() {
+			for time.Now().Before(end) {
+				var digests []string
+				for _, n := range random.Perm(40)[:20] {
+					digests = append(digests, fmt.Sprint(n))
+				}
+				if i < 2 {
+					if err := c.Blobs.Touch(ctx, digests, 0); err != nil && !errors.Is(err, catalog.ErrDeleting) {
+						t.Error(err)
+					}
+					continue
+				}
+				d, err := c.Blobs.BeginAll(ctx, digests, time.Now().Add(time.Hour), time.Minute)
+				if err = errors.Join(err, c.Blobs.End(ctx, d)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 	work.Wait()
 	if found, err := server.Deadlocks(); found != "" || err != nil {
 		t.Errorf("deadlocks of the server (%v), want none:\n%s", err, found)

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"github.com/distribution/distribution/v3/registry/storage/driver"
-
-	"lighter/hub/registry/bucket"
 )
 
 // Paths of the library's storage layout, version 2.
@@ -40,7 +38,7 @@ type Contents struct {
 	Tags   []string
 	Tagged []string            // digests of the manifests that tags point to
 	Err    error               // why some of the files could not be read; the contents are not complete then
-	links  map[string][]string // directories of the files that linkPath matches, by digest
+	links  map[string][]string // the files that linkPath matches, by digest
 }
 
 // Linked returns the digests of the repository's blobs and manifests.
@@ -53,20 +51,43 @@ func (c *Contents) Linked() (digests []string) {
 
 // Manifests returns the digests of the repository's manifests and indexes.
 func (c *Contents) Manifests() (digests []string) {
-	for digest, dirs := range c.links {
-		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.Contains(dir, "/_manifests/revisions/") }) {
+	isManifest := func(link string) bool { return strings.Contains(link, "/_manifests/revisions/") }
+	for digest, links := range c.links {
+		if slices.ContainsFunc(links, isManifest) {
 			digests = append(digests, digest)
 		}
 	}
 	return digests
 }
 
-// Unlink removes a blob or manifest from the repository. Its bytes stay.
-func (c *Contents) Unlink(ctx context.Context, digest string) error {
-	for _, dir := range c.links[digest] {
-		err := c.registry.driver.Delete(ctx, dir)
+// Links returns the links of the repository to a blob or manifest.
+func (c *Contents) Links(digest string) []string { return c.links[digest] }
+
+// Unlink removes links that Contents.Links has returned, of any repositories. The bytes of the
+// blobs stay.
+func (r *Registry) Unlink(ctx context.Context, links []string) error {
+	if err := r.deleteFiles(ctx, repositoriesPath, links); err != nil {
+		return fmt.Errorf("remove links to blobs: %w", err)
+	}
+	return nil
+}
+
+// deleteFiles deletes files below a directory, each of which is alone in its own directory. It is
+// no error if a file does not exist.
+func (r *Registry) deleteFiles(ctx context.Context, dir string, files []string) error {
+	if len(files) == 0 {
+		return nil
+	}
+	if r.bucket != nil {
+		return unavailable(r.bucket.DeleteFiles(ctx, dir, files))
+	}
+	for _, file := range files {
+		err := ctx.Err() // the right to delete may have ended
+		if err == nil {
+			err = r.driver.Delete(ctx, path.Dir(file))
+		}
 		if err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
-			return fmt.Errorf("remove %s from %s: %w", digest, c.name, unavailable(err))
+			return unavailable(err)
 		}
 	}
 	return nil
@@ -98,13 +119,14 @@ func (r *Registry) Each(ctx context.Context, fn func(*Contents) error) error {
 		now.Err = cmp.Or(now.Err, err)
 		return nil
 	}
-	err := r.walk(ctx, repositoriesPath, failed, func(file string) error {
+	err := r.walk(ctx, repositoriesPath, failed, func(info driver.FileInfo) error {
+		file := info.Path()
 		if match := linkPath.FindStringSubmatch(file); match != nil {
 			if err := begin(match[1]); err != nil {
 				return err
 			}
 			digest := match[3] + ":" + match[4]
-			now.links[digest] = append(now.links[digest], path.Dir(file))
+			now.links[digest] = append(now.links[digest], file)
 			return nil
 		}
 		tag := tagPath.FindStringSubmatch(file)
@@ -131,12 +153,13 @@ func (r *Registry) Each(ctx context.Context, fn func(*Contents) error) error {
 	return err
 }
 
-// EachBlob calls fn with the digest of each blob and manifest that is stored.
-func (r *Registry) EachBlob(ctx context.Context, fn func(digest string) error) error {
+// EachBlob calls fn with the digest and the size in bytes of each blob and manifest that is stored.
+// Blobs may be deleted meanwhile.
+func (r *Registry) EachBlob(ctx context.Context, fn func(digest string, size int64) error) error {
 	failed := func(_ string, err error) error { return err }
-	return r.walk(ctx, blobsPath, failed, func(file string) error {
-		if match := dataPath.FindStringSubmatch(file); match != nil {
-			return fn(match[1] + ":" + match[2])
+	return r.walk(ctx, blobsPath, failed, func(file driver.FileInfo) error {
+		if match := dataPath.FindStringSubmatch(file.Path()); match != nil {
+			return fn(match[1]+":"+match[2], file.Size())
 		}
 		return nil
 	})
@@ -146,9 +169,9 @@ func (r *Registry) EachBlob(ctx context.Context, fn func(digest string) error) e
 // follow one another. It calls failed with files and directories that cannot be read; an error of
 // failed ends the walk.
 func (r *Registry) walk(
-	ctx context.Context, dir string, failed func(file string, err error) error, fn func(file string) error,
+	ctx context.Context, dir string, failed func(file string, err error) error, fn func(driver.FileInfo) error,
 ) error {
-	if r.driver.Name() == bucket.Name {
+	if r.bucket != nil {
 		return r.walkBucket(ctx, dir, failed, fn)
 	}
 	below, err := r.driver.List(ctx, dir)
@@ -175,7 +198,7 @@ func (r *Registry) walk(
 		case info.IsDir():
 			err = r.walk(ctx, file, failed, fn)
 		default:
-			err = fn(file)
+			err = fn(info)
 		}
 		if err != nil {
 			return err
@@ -186,7 +209,7 @@ func (r *Registry) walk(
 
 // walkBucket is walk on S3, where a request lists many files, and no directory fails alone.
 func (r *Registry) walkBucket(
-	ctx context.Context, dir string, failed func(file string, err error) error, fn func(file string) error,
+	ctx context.Context, dir string, failed func(file string, err error) error, fn func(driver.FileInfo) error,
 ) error {
 	var fnErr error // the library's error does not wrap it
 	err := r.driver.Walk(ctx, dir, func(file driver.FileInfo) error {
@@ -194,7 +217,7 @@ func (r *Registry) walkBucket(
 		case file.IsDir() && path.Base(file.Path()) == "_uploads":
 			return driver.ErrSkipDir
 		case !file.IsDir():
-			fnErr = fn(file.Path())
+			fnErr = fn(file)
 		}
 		return fnErr
 	})

@@ -32,7 +32,7 @@ func TestErrorsOfReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	manifest := v1.Descriptor{Digest: digest.Digest(m.Digest)}
-	data := func(d v1.Descriptor) string { return filepath.Join(dir, blobDir(d.Digest), "data") }
+	data := func(d v1.Descriptor) string { return filepath.Join(dir, dataFile(d.Digest)) }
 	readLayer := func(ctx context.Context) error {
 		b, err := a.Open(ctx, layer.Digest.String())
 		if err == nil {
@@ -82,7 +82,7 @@ func TestErrorsOfReads(t *testing.T) {
 	}
 	for range 2 { // with and without the file that Works writes
 		n := 0
-		if err := r.EachBlob(t.Context(), func(string) error { n++; return nil }); err != nil || n != 3 {
+		if err := r.EachBlob(t.Context(), func(string, int64) error { n++; return nil }); err != nil || n != 3 {
 			t.Errorf("%d blobs (%v), want 3: what Works has written is none", n, err)
 		}
 		if err := os.RemoveAll(filepath.Join(dir, probePath)); err != nil {

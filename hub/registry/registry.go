@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"lighter/hub/away"
+	"lighter/hub/registry/bucket"
 
 	// The kinds of manifests that can be kept register themselves.
 	_ "github.com/distribution/distribution/v3/manifest/manifestlist"
@@ -64,6 +65,7 @@ type Registry struct {
 
 	app       *handlers.App
 	driver    driver.StorageDriver
+	bucket    *bucket.Driver // nil if the files are in a directory
 	namespace distribution.Namespace
 	log       *slog.Logger
 	upstream  Upstream // may be nil: there is none
@@ -99,6 +101,7 @@ func Open(
 	if err != nil {
 		return nil, fmt.Errorf("open the registry: %w", err)
 	}
+	onS3, _ := files.(*bucket.Driver)
 	files = reads{files}
 	namespace, err := storage.NewRegistry(ctx, files, storage.EnableDelete, countUpstream)
 	if err != nil {
@@ -117,7 +120,7 @@ func Open(
 	// that pushed and copied images are checked alike. Without validation an index may name
 	// manifests that are missing here, and foreign layers are accepted.
 	config.Validation.Disabled = true
-	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log,
+	return &Registry{app: handlers.NewApp(ctx, config), driver: files, bucket: onS3, namespace: namespace, log: log,
 		upstream: upstream, uses: uses, TouchInterval: touchInterval, Bounds: NewBounds()}, nil
 }
 
@@ -142,7 +145,7 @@ func (r *Registry) VerifyBlob(ctx context.Context, blob string) (n int64, err er
 	if err != nil {
 		return 0, fmt.Errorf("verify blob %q: %w", blob, err)
 	}
-	data, err := r.driver.Reader(ctx, path.Join(blobDir(id), "data"), 0)
+	data, err := r.driver.Reader(ctx, dataFile(id), 0)
 	if err == nil {
 		defer data.Close()
 		verifier := id.Verifier()
@@ -156,9 +159,9 @@ func (r *Registry) VerifyBlob(ctx context.Context, blob string) (n int64, err er
 	return n, nil
 }
 
-// blobDir is the directory of a blob.
-func blobDir(id digest.Digest) string {
-	return path.Join(blobsPath, id.Algorithm().String(), id.Encoded()[:2], id.Encoded())
+// dataFile is the file with the bytes of a blob.
+func dataFile(id digest.Digest) string {
+	return path.Join(blobsPath, id.Algorithm().String(), id.Encoded()[:2], id.Encoded(), "data")
 }
 
 // ErrUnavailable marks errors of the storage itself. The same call may succeed later; see IsAway.
@@ -229,16 +232,19 @@ func (r *Registry) DropCorrupt(ctx context.Context, blob string) (dropped bool, 
 	return dropped && err == nil, err
 }
 
-// Drop deletes the bytes of a blob or manifest for all repositories. Its caller has the right to
-// delete it, or no client uses the registry.
-func (r *Registry) Drop(ctx context.Context, blob string) error {
-	id, err := digest.Parse(blob)
-	if err != nil {
-		return fmt.Errorf("drop blob %q: %w", blob, err)
+// Drop deletes the bytes of blobs and manifests for all repositories. Its caller has the right to
+// delete them, or no client uses the registry.
+func (r *Registry) Drop(ctx context.Context, blobs ...string) error {
+	files := make([]string, len(blobs))
+	for i, blob := range blobs {
+		id, err := digest.Parse(blob)
+		if err != nil {
+			return fmt.Errorf("drop blob %q: %w", blob, err)
+		}
+		files[i] = dataFile(id)
 	}
-	err = r.driver.Delete(ctx, blobDir(id))
-	if err != nil && !errors.Is(mapNotFound(err), ErrNotFound) {
-		return fmt.Errorf("drop blob %s: %w", blob, unavailable(err))
+	if err := r.deleteFiles(ctx, blobsPath, files); err != nil {
+		return fmt.Errorf("drop %d blobs: %w", len(blobs), err)
 	}
 	return nil
 }

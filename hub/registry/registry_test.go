@@ -181,6 +181,32 @@ func TestEmptyRegistryHasNoUploads(t *testing.T) {
 	}
 }
 
+// Blobs are dropped together. If the right to delete them has ended, they stay.
+func TestDrop(t *testing.T) {
+	r := openTest(t)
+	var blobs []string
+	for _, content := range []string{"1", "2", "3"} {
+		blobs = append(blobs, put(t, r, "a", []byte(content)).Digest.String())
+	}
+	stored := func() (n int) {
+		t.Helper()
+		if err := r.EachBlob(t.Context(), func(_ string, size int64) error { n += int(size); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := r.Drop(ended, blobs...); !errors.Is(err, context.Canceled) || stored() != 3 {
+		t.Errorf("dropped blobs without the right to: %v, and %d bytes are left, want 3", err, stored())
+	}
+	for range 2 { // it is no error that they are missing
+		if err := r.Drop(t.Context(), blobs[:2]...); err != nil || stored() != 1 {
+			t.Errorf("drop two of three blobs: %v, and %d bytes are left, want 1", err, stored())
+		}
+	}
+}
+
 func TestManifestsArePutAndDeleted(t *testing.T) {
 	r := openTest(t)
 	ctx := t.Context()

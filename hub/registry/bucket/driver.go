@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -68,7 +69,27 @@ func (opener) Create(ctx context.Context, parameters map[string]any) (driver.Sto
 	if !opened.As(&f.client) {
 		return nil, errors.Join(errors.New("the bucket is not on S3"), opened.Close())
 	}
-	return &base.Base{StorageDriver: f}, nil
+	return &Driver{base.Base{StorageDriver: f}, f}, nil
+}
+
+// Driver is the driver, with what the library does not ask for.
+type Driver struct {
+	base.Base
+	files *files
+}
+
+// DeleteFiles deletes files, and unfinished uploads of them, with a few requests for all. The files
+// are in a directory, or in directories there. It is no error if a file does not exist.
+func (d *Driver) DeleteFiles(ctx context.Context, dir string, paths []string) error {
+	keys := make([]string, len(paths))
+	for i, path := range paths {
+		keys[i] = d.files.key(path)
+	}
+	among := func(key string) bool { return slices.Contains(keys, key) }
+	if _, err := d.files.abortUploads(ctx, d.files.key(dir)+"/", among); err != nil {
+		return objects.NameBucket(d.files.name, err)
+	}
+	return d.files.deleteObjects(ctx, keys)
 }
 
 // files are the files in a bucket. Paths begin with a slash. It is safe for concurrent use.
@@ -227,7 +248,9 @@ func (f *files) copyParts(ctx context.Context, from, to string, size int64) erro
 
 // Delete deletes a file, or a directory with all that is in it, and unfinished uploads there.
 func (f *files) Delete(ctx context.Context, path string) error {
-	found, err := f.abortUploads(ctx, path)
+	in := f.key(path) + "/"
+	found, err := f.abortUploads(ctx, f.key(path),
+		func(key string) bool { return key == f.key(path) || strings.HasPrefix(key, in) })
 	if err != nil {
 		return err
 	}
@@ -238,25 +261,44 @@ func (f *files) Delete(ctx context.Context, path string) error {
 		}
 		found = found || err == nil
 	}
-	group, parallel := errgroup.WithContext(ctx)
-	group.SetLimit(requestsAtOnce)
-	objects := f.bucket.List(&blob.ListOptions{Prefix: f.key(path) + "/"})
+	var keys []string
+	listed := f.bucket.List(&blob.ListOptions{Prefix: in})
 	for {
-		o, err := objects.Next(ctx)
+		o, err := listed.Next(ctx)
 		if err == io.EOF {
 			break
 		}
 		if err != nil {
-			return errors.Join(err, group.Wait())
+			return err
 		}
-		found = true
-		group.Go(func() error { return f.bucket.Delete(parallel, o.Key) })
+		keys = append(keys, o.Key)
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if !found {
+	if !found && len(keys) == 0 {
 		return driver.PathNotFoundError{Path: path}
+	}
+	return f.deleteObjects(ctx, keys)
+}
+
+// deletePage is the number of objects in one request to S3, which is its maximum.
+const deletePage = 1000
+
+// deleteObjects deletes objects with one request for each thousand. It is no error if an object
+// does not exist.
+func (f *files) deleteObjects(ctx context.Context, keys []string) error {
+	for page := range slices.Chunk(keys, deletePage) {
+		request := &types.Delete{Quiet: aws.Bool(true)} // the answer has errors only
+		for _, key := range page {
+			request.Objects = append(request.Objects, types.ObjectIdentifier{Key: &key})
+		}
+		done, err := f.client.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: &f.name, Delete: request})
+		if err != nil {
+			return objects.NameBucket(f.name, fmt.Errorf("delete %d objects from %s on: %w", len(page), page[0], err))
+		}
+		if len(done.Errors) > 0 {
+			first := done.Errors[0]
+			return fmt.Errorf("delete %d of %d objects: %s: %s: %s", len(done.Errors), len(page),
+				aws.ToString(first.Key), aws.ToString(first.Code), aws.ToString(first.Message))
+		}
 	}
 	return nil
 }

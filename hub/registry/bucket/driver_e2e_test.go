@@ -16,6 +16,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -83,7 +84,7 @@ func openURL(t *testing.T, url string) *files {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.(*base.Base).StorageDriver.(*files)
+	return d.(*Driver).files
 }
 
 // The driver passes the library's suite for storage drivers.
@@ -168,6 +169,54 @@ func TestDeleteEndsUploads(t *testing.T) {
 	}
 	if err := f.Delete(t.Context(), "/uploads/a"); !errors.As(err, new(driver.PathNotFoundError)) {
 		t.Errorf("delete again: error %v, want PathNotFoundError", err)
+	}
+}
+
+// DeleteFiles deletes files in several directories, and unfinished uploads of them. Other files and
+// uploads stay.
+func TestDeleteFiles(t *testing.T) {
+	f := open(t, 31)
+	d := &Driver{files: f}
+	for _, path := range []string{"/blobs/a/data", "/blobs/b/data", "/blobs/c/data", "/others/a/data"} {
+		must(t, f.PutContent(t.Context(), path, []byte("content")))
+		_, err := f.beginUpload(t.Context(), f.key(path), "") // as a copy of a large file does
+		must(t, err)
+	}
+	paths := []string{"/blobs/a/data", "/blobs/b/data", "/blobs/missing/data"}
+	for range 2 { // it is no error that they are missing
+		must(t, d.DeleteFiles(t.Context(), "/blobs", paths))
+	}
+	for path, want := range map[string]bool{
+		"/blobs/a/data": false, "/blobs/b/data": false, "/blobs/c/data": true, "/others/a/data": true} {
+		if _, err := f.Stat(t.Context(), path); (err == nil) != want {
+			t.Errorf("%s: %v, want it to be left: %t", path, err, want)
+		}
+	}
+	left, err := f.client.ListMultipartUploads(t.Context(), &awss3.ListMultipartUploadsInput{Bucket: &f.name})
+	must(t, err)
+	var keys []string
+	for _, u := range left.Uploads {
+		keys = append(keys, aws.ToString(u.Key))
+	}
+	slices.Sort(keys)
+	if want := []string{"registry/blobs/c/data", "registry/others/a/data"}; !slices.Equal(keys, want) {
+		t.Errorf("uploads of %q are left, want %q", keys, want)
+	}
+}
+
+// If the server could not delete some of many files, that is an error, although it has answered.
+func TestServerDeletesNotAllFiles(t *testing.T) {
+	f := openFaulty(t, 32, func(w http.ResponseWriter, req *http.Request, forward http.HandlerFunc) {
+		if req.Method == http.MethodPost && req.URL.Query().Has("delete") {
+			_, _ = io.WriteString(w,
+				`<DeleteResult><Error><Key>registry/a/1</Key><Code>InternalError</Code></Error></DeleteResult>`)
+			return
+		}
+		forward(w, req)
+	})
+	err := (&Driver{files: f}).DeleteFiles(t.Context(), "/a", []string{"/a/1", "/a/2"})
+	if err == nil || !strings.Contains(err.Error(), "1 of 2 objects: registry/a/1: InternalError") {
+		t.Errorf("delete files: %v, want an error that names the file that is left", err)
 	}
 }
 

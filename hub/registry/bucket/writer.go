@@ -322,19 +322,19 @@ func (f *files) abortUpload(ctx context.Context, key, upload string) error {
 	return nil
 }
 
-// abortUploads ends the uploads of a file, or of all files in a directory. It reports whether there
-// were any.
-func (f *files) abortUploads(ctx context.Context, path string) (found bool, err error) {
+// abortUploads ends the uploads whose keys begin with a prefix and are among those that are meant.
+// It reports whether there were any.
+func (f *files) abortUploads(ctx context.Context, prefix string, among func(key string) bool) (found bool, err error) {
 	pages := s3.NewListMultipartUploadsPaginator(f.client,
-		&s3.ListMultipartUploadsInput{Bucket: &f.name, Prefix: aws.String(f.key(path))})
+		&s3.ListMultipartUploadsInput{Bucket: &f.name, Prefix: &prefix})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return found, fmt.Errorf("list uploads of %s: %w", f.key(path), err)
+			return found, fmt.Errorf("list uploads of %s: %w", prefix, err)
 		}
 		for _, u := range page.Uploads {
 			of := aws.ToString(u.Key)
-			if of != f.key(path) && !strings.HasPrefix(of, f.key(path)+"/") {
+			if !among(of) {
 				continue
 			}
 			found = true

@@ -80,6 +80,7 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	}
 	must(t, b.End(ctx, a))
 	testLostDeletion(t, c)
+	testDeletionOfSeveral(t, c)
 	// The lease of a process that was killed ends.
 	begin("b", later(), -time.Second, true)
 	must(t, b.Touch(ctx, []string{"b"}, 0))
@@ -96,7 +97,7 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 	if err != nil || len(all) != 1 || all[0] != (catalog.RepositoryLayer{Name: "r", Upstream: layer}) {
 		t.Errorf("all upstream layers: %+v, %v", all, err)
 	}
-	must(t, c.Blobs.RemoveUpstreams(ctx, "r", "layer"))
+	must(t, c.Blobs.RemoveUpstreams(ctx, all))
 	if all, err := c.Blobs.AllUpstreams(ctx); err != nil || len(all) != 0 {
 		t.Errorf("all upstream layers after removal: %+v, %v", all, err)
 	}
@@ -107,6 +108,49 @@ func testRegistryBlobs(t *testing.T, c *catalog.Catalog) {
 		sources[0].Digest != "blob of a" || sources[0].Size != 100 {
 		t.Errorf("layers of sources: %+v, %v", sources, err)
 	}
+}
+
+// A deletion of several blobs is of those that nobody has touched and no other process is deleting.
+// All of them are free again when it ends.
+func testDeletionOfSeveral(t *testing.T, c *catalog.Catalog) {
+	t.Helper()
+	ctx := t.Context()
+	b := c.Blobs
+	must(t, b.Touch(ctx, []string{"old 1", "old 2", "deleted"}, 0))
+	time.Sleep(2 * time.Millisecond)
+	before, err := b.Now(ctx)
+	must(t, err)
+	other, may, err := b.BeginAny(ctx, "deleted", long)
+	if err != nil || !may {
+		t.Fatalf("begin to delete: %t, %v", may, err)
+	}
+	must(t, b.Touch(ctx, []string{"new"}, 0))
+	several := []string{"old 2", "new", "deleted", "unseen", "old 1", "old 2"}
+	want := []string{"old 1", "old 2"}
+	unused, err := b.Unused(ctx, several, before)
+	if slices.Sort(unused); err != nil || !slices.Equal(unused, want) {
+		t.Errorf("unused: %q, %v, want %q", unused, err, want)
+	}
+	d, err := b.BeginAll(ctx, several, before, long)
+	if err != nil || !slices.Equal(d.Digests(), want) {
+		t.Errorf("begin to delete several: %q, %v, want %q", d.Digests(), err, want)
+	}
+	if again, err := b.BeginAll(ctx, several, before, long); err != nil || len(again.Digests()) > 0 {
+		t.Errorf("begin to delete them again: %q, %v, want none", again.Digests(), err)
+	}
+	for _, digest := range want {
+		if err := b.Touch(ctx, []string{"new", digest}, 0); !errors.Is(err, catalog.ErrDeleting) {
+			t.Errorf("touched %s, which is being deleted: %v, want ErrDeleting", digest, err)
+		}
+	}
+	must(t, b.End(ctx, d))
+	must(t, b.Touch(ctx, append(want, "new", "unseen"), 0))
+	if err := b.Touch(ctx, []string{"deleted"}, 0); !errors.Is(err, catalog.ErrDeleting) {
+		t.Errorf("touched a blob that another process is deleting: %v, want ErrDeleting", err)
+	}
+	must(t, b.End(ctx, other))
+	none, err := b.BeginAll(ctx, nil, before, long)
+	must(t, errors.Join(err, b.End(ctx, none)))
 }
 
 // A process whose lease to delete a blob has ended does not delete the blob, and does not end the

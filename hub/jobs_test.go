@@ -2,6 +2,7 @@ package hub_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -148,6 +149,78 @@ func TestPushDoesNotWaitForACommonLayer(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// If two images have a layer in common, and the registry of the first one hangs while it sends the
+// layer, the second one becomes ready from another registry.
+func TestAddDoesNotWaitForAHungRegistry(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	hangs, other := startRegistry(t, image(lowerTar)), startRegistry(t, image(lowerTar))
+	held, release := hangs.holdBlobs(t)
+	done := h.adding(wire.Add{Source: hangs.source(), Name: "a:1"})
+	<-held
+	h.added(wire.Add{Source: other.source(), Name: "b:1"})
+	release()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// sendSlowly makes a registry send a blob in pieces, with pauses in between: for longer than
+// another worker waits without progress. begun has an element for each GET request.
+func (r *fakeRegistry) sendSlowly(blob digest.Digest) (begun chan struct{}) {
+	begun = make(chan struct{}, 100)
+	r.spoil = func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool {
+		if d != blob || req.Method != http.MethodGet {
+			return false
+		}
+		begun <- struct{}{}
+		for piece := range slices.Chunk(b, 256<<10) {
+			_, _ = w.Write(piece)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-time.After(300 * time.Millisecond):
+			case <-req.Context().Done():
+				return true
+			}
+		}
+		return true
+	}
+	return begun
+}
+
+// wantReadOnce adds two images with a common new layer from a slow registry, one at each of the
+// hubs, and fails the test unless the registry sends the layer once.
+func wantReadOnce(t *testing.T, hubs [2]*testHub) {
+	t.Helper()
+	slow := tarball.Of(tarball.File("slow", noise(91, 8<<20)))
+	blob, _ := layerOf(slow)
+	r := startRegistry(t, image())
+	r.serveIndex(t, part{image: image(slow, lowerTar), platform: amd64},
+		part{image: image(slow, upperTar), platform: arm64})
+	begun := r.sendSlowly(blob)
+	first := hubs[0].adding(wire.Add{Source: r.source(), Name: "a:1", Platform: "linux/amd64"})
+	<-begun
+	second := hubs[1].adding(wire.Add{Source: r.source(), Name: "b:1", Platform: "linux/arm64"})
+	for _, done := range []<-chan error{first, second} {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := r.asked[blob.String()]; n != 1 {
+		t.Errorf("the layer was requested %d times, want once", n)
+	}
+	for _, name := range []string{"a:1", "b:1"} {
+		hubs[0].fetchTree(hubs[0].settled(name)[0].Chain)
+	}
+}
+
+// If two images have a layer in common that a slow registry sends, the layer is read once.
+func TestSlowCommonLayerIsReadOnce(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	wantReadOnce(t, [2]*testHub{h, h})
 }
 
 // A layer that two platforms of an image have is stored once.

@@ -179,3 +179,11 @@ func TestProcessesShareALayer(t *testing.T) {
 	}
 	wantSame(t, a.testHub, undisturbed.testHub)
 }
+
+// If two processes add images that have a layer in common which a slow registry sends, the layer is
+// read once.
+func TestProcessesShareASlowLayer(t *testing.T) {
+	t.Parallel()
+	a, b := startProcesses(t)
+	wantReadOnce(t, [2]*testHub{a.testHub, b.testHub})
+}

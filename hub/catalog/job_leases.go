@@ -121,6 +121,13 @@ func (q *Jobs) ClaimLayer(ctx context.Context, l Lease, diffID string) (claimed 
 	return claimed, err
 }
 
+// LayerOwner returns the job whose worker was the last to get the right to split a layer. The error
+// is ErrNotFound if the worker has released the layer.
+func (q *Jobs) LayerOwner(ctx context.Context, diffID string) (Job, error) {
+	return database.Get(ctx, q.db.Read, (*Job).fields, `SELECT `+jobColumns+` FROM jobs
+		WHERE n = (SELECT job FROM claims WHERE diff_id = ?)`, diffID)
+}
+
 // ReleaseLayers ends all rights of the owner of a lease to split layers.
 func (q *Jobs) ReleaseLayers(ctx context.Context, l Lease) error {
 	return q.db.Update(ctx, fmt.Sprintf("release the layers of job %d", l.Job), func(tx database.Session) error {

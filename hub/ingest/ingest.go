@@ -4,8 +4,8 @@
 // chunks. New chunks go into units and packs, entries into layer records; all of it is staged as
 // files. Trees merges the records into the image's tree and makes its index and locations.
 // Everything is published in one step, after every blob, every layer and the tree were verified. A
-// layer of several images is split once, and a chunk of several layers is stored once. (longestWait
-// describes an exception.)
+// layer of several images is split once, and a chunk of several layers is stored once. (wait
+// describes the exceptions.)
 //
 // An image fails if it has a layer of an unknown kind, an entry that containerd would not unpack,
 // or sizes beyond the limits.
@@ -53,6 +53,9 @@ type Source interface {
 	oci.Reader
 	// Open opens a blob, whose bytes are not verified. The caller closes it.
 	Open(ctx context.Context, digest string) (io.ReadCloser, error)
+	// Stores reports whether the hub's own registry stores a blob. If it does not, Open reads the
+	// blob from another registry.
+	Stores(ctx context.Context, digest string) (bool, error)
 	// Drop deletes a blob if its bytes are still corrupt, so that the next push or copy stores it
 	// again.
 	Drop(ctx context.Context, digest string) error

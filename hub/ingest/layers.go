@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -61,28 +60,13 @@ func (t *ingestion) splitLayers(ctx context.Context) error {
 	return t.staging.finish()
 }
 
-const (
-	claimEvery = 250 * time.Millisecond // between two tries to claim a layer
-	claimTime  = 3 * time.Second        // bound of the wait for another worker with an empty layer
-	// splitRate is the compressed bytes a second that one worker splits on two processors: torch,
-	// of 3.24 GB, took 52 s (docs/benchmarks.md).
-	splitRate = 60e6
-)
-
-// longestWait bounds the wait for another worker that splits a layer of that many compressed bytes.
-// The other worker may read from a slow source, or wait for this one. So a worker waits about as
-// long as it would take to split the layer itself. Then it splits the layer, too, and some of its
-// chunks are stored twice until a collection.
-func longestWait(size int64) time.Duration {
-	return claimTime + time.Duration(float64(size)/splitRate*float64(time.Second))
-}
-
 // claim reports whether a layer is known, and whether its blob was verified. If the layer is not
-// known, this worker is to split it. While another worker does that, claim waits.
+// known, this worker is to split it. While another worker does that, claim waits (wait).
 func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified bool, err error) {
-	for begun := time.Now(); ; {
+	w := wait{layer: l}
+	for n := 1; ; n++ {
 		known, verified, err = t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
-		if err != nil || known || time.Since(begun) > longestWait(l.Size) {
+		if err != nil || known {
 			return known, verified, err
 		}
 		claimed, err := t.catalog.Jobs.ClaimLayer(ctx, t.lease, l.DiffID)
@@ -93,11 +77,17 @@ func (t *ingestion) claim(ctx context.Context, l oci.Layer) (known, verified boo
 			// Another worker may have published the layer since the first query.
 			return t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
 		}
-		if !sleep.For(ctx, claimEvery) {
+		if over, err := w.isOver(ctx, t); over || err != nil {
+			return false, false, err
+		}
+		if !sleep.For(ctx, claimPauses.After(n)) {
 			return false, false, ctx.Err()
 		}
 	}
 }
+
+// layerStep is the kind of the steps of reading layers, in the progress of a job.
+const layerStep = "layer"
 
 // readLayer verifies a layer and, unless result is nil, splits it.
 func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLayer) error {
@@ -110,7 +100,7 @@ func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLay
 		return err
 	}
 	defer blob.Close()
-	step := t.progress.Step("layer", wire.ShortDigest(l.Digest), l.Size)
+	step := t.progress.Step(layerStep, wire.ShortDigest(l.Digest), l.Size)
 	reader := &layerReader{layer: l, limits: t.trees.limits, onRead: step.Add, keep: KeepNone}
 	if result != nil {
 		err = t.staging.split(ctx, reader, t.encoders, result, blob)

@@ -108,15 +108,27 @@ func Done(j catalog.Job) (done bool, err error) {
 }
 
 // progress returns the progress of an open job, as its process has stored it.
-func (q *Queue) progress(ctx context.Context, kind, key string) (lines []wire.Progress, err error) {
+func (q *Queue) progress(ctx context.Context, kind, key string) ([]wire.Progress, error) {
 	j, err := q.store.Open(ctx, kind, key)
-	if errors.Is(err, catalog.ErrNotFound) || err == nil && len(j.Progress) == 0 {
+	if errors.Is(err, catalog.ErrNotFound) {
 		return nil, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(j.Progress, &lines)
+	if err != nil {
+		return nil, err
 	}
-	return lines, err
+	return Lines(j)
+}
+
+// Lines returns the first maxLines lines of a running job's progress. The job's process, which may
+// be another one, stores them about once a second.
+func Lines(j catalog.Job) (lines []wire.Progress, err error) {
+	if len(j.Progress) == 0 {
+		return nil, nil
+	}
+	if err := json.Unmarshal(j.Progress, &lines); err != nil {
+		return nil, fmt.Errorf("parse the progress of job %d: %w", j.N, err)
+	}
+	return lines, nil
 }
 
 // waiter waits for a job in Await.

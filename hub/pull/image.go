@@ -198,6 +198,11 @@ func (i *Image) find(ctx context.Context, d v1.Descriptor) error {
 	return nil
 }
 
+// Stores reports whether the hub's registry stores a blob, so that Open reads it from there.
+func (i *Image) Stores(ctx context.Context, digest string) (bool, error) {
+	return i.to.Link(ctx, digest)
+}
+
 // Drop deletes a blob from the registry if it is corrupt.
 func (i *Image) Drop(ctx context.Context, digest string) error { return i.to.Drop(ctx, digest) }
 

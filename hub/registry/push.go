@@ -232,7 +232,7 @@ func (r *Registry) touchAsked(req *http.Request) error {
 	case http.MethodHead:
 		var err error
 		if path := blobPath.FindStringSubmatch(req.URL.Path); path != nil {
-			if stored, statErr := r.Repository(path[1]).stores(ctx, path[2]); statErr == nil && stored {
+			if stored, statErr := r.Repository(path[1]).Stores(ctx, path[2]); statErr == nil && stored {
 				err = r.touch(ctx, path[2])
 			}
 		} else if path := manifestPath.FindStringSubmatch(req.URL.Path); path != nil && strings.Contains(path[2], ":") {

@@ -198,7 +198,7 @@ func (r Repository) IsReleased(ctx context.Context, blob string) bool {
 	if err != nil || !r.registry.ReleasesLayers {
 		return false
 	}
-	if stored, err := r.stores(ctx, blob); err != nil || stored {
+	if stored, err := r.Stores(ctx, blob); err != nil || stored {
 		return false
 	}
 	_, err = r.registry.driver.Stat(ctx,

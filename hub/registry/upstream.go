@@ -82,7 +82,7 @@ func (r *Registry) serveUpstream(w http.ResponseWriter, req *http.Request, repos
 		}
 		return released
 	}
-	stored, err := r.Repository(repository).stores(ctx, blob)
+	stored, err := r.Repository(repository).Stores(ctx, blob)
 	if stored {
 		return false
 	}
@@ -179,8 +179,8 @@ func serveError(w http.ResponseWriter, err error) {
 	_ = errcode.ServeJSON(w, code.WithMessage(report.Reason(err)))
 }
 
-// stores reports whether the registry stores a blob of the repository.
-func (r Repository) stores(ctx context.Context, blob string) (bool, error) {
+// Stores reports whether the registry stores a blob of the repository.
+func (r Repository) Stores(ctx context.Context, blob string) (bool, error) {
 	repo, err := r.open(ctx)
 	if err != nil {
 		return false, err
@@ -204,7 +204,7 @@ func (r Repository) upstreamBlobs(
 		} else if err != nil {
 			return nil, err
 		}
-		if stored, err := r.stores(ctx, d.String()); err != nil || stored {
+		if stored, err := r.Stores(ctx, d.String()); err != nil || stored {
 			if err != nil {
 				return nil, err
 			}

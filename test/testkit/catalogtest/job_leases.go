@@ -138,12 +138,24 @@ func testClaims(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("job %s claimed layer %s: %v, %v, want %v", j.Key, layer, claimed, err, want)
 		}
 	}
+	owned := func(layer string, want catalog.Lease) {
+		t.Helper()
+		if owner, err := c.Jobs.LayerOwner(ctx, layer); err != nil || owner.Lease() != want {
+			t.Errorf("the owner of layer %s: %+v, %v, want %+v", layer, owner, err, want)
+		}
+	}
 	expect(a, "one", true)
 	expect(a, "one", true)
 	expect(b, "one", false)
 	expect(b, "two", true)
+	owned("one", a.Lease())
+	owned("two", b.Lease())
 	must(t, c.Jobs.ReleaseLayers(ctx, a.Lease()))
+	if owner, err := c.Jobs.LayerOwner(ctx, "one"); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("the owner of a released layer: %+v, %v, want ErrNotFound", owner, err)
+	}
 	expect(b, "one", true)
+	owned("one", b.Lease())
 	expect(a, "one", false)
 	lose(t, c, b)
 	expect(a, "one", true)

@@ -15,7 +15,8 @@ import (
 //
 // A worker owns the job that it runs for a lease, by the database's clock. It extends the lease
 // while it works. When the lease has ended, another worker may run the job. Fence counts the
-// owners, and every write of a worker checks that it is still the last one.
+// owners. What a worker writes about the job, its images and their names depends on it: only the
+// last owner can write.
 type Job struct {
 	N        int64
 	Kind     string

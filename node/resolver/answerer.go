@@ -12,8 +12,8 @@ import (
 
 // Answerer is a source of images. Hubs are answerers; an index in a registry, or tables of contents
 // in layers, could be answerers, too. An answerer need not be trusted: the Resolver verifies the
-// statements in its answers with the pinned keys. An answerer that makes its own indexes signs them
-// with a key of its own, which the node pins, too.
+// statements in its answers with the pinned keys. An answerer that makes its own indexes signs the
+// statements about them with a key of its own, which the node pins, too.
 //
 // An error wraps chunk.ErrNotFound if the source does not know the image or chain. After any error
 // the next Answerer is asked.
@@ -21,7 +21,8 @@ type Answerer interface {
 	// Answer returns what the source knows of the request's manifest, or of the request's chain if
 	// the request has no manifest.
 	Answer(ctx context.Context, q Request) (*Answer, error)
-	// Tree returns the statement of a chain's tree. If the chain has none yet, the source makes it.
+	// Tree returns the statement of a chain's tree. If the chain has no tree yet, the source makes
+	// one.
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
 }
 
@@ -52,8 +53,9 @@ func (h hubAnswerer) Answer(ctx context.Context, q Request) (*Answer, error) {
 	return &Answer{Chain: chain}, err
 }
 
-// askFirst asks one answerer after the other until one answers. If none answers, it returns a
-// failure rather than chunk.ErrNotFound, because the answerer that failed may know the image.
+// askFirst asks one answerer after the other until one answers. If none answers, it returns the
+// first error that does not wrap chunk.ErrNotFound: the answerer that failed may know the image. If
+// there is no such error, the returned error wraps chunk.ErrNotFound.
 func askFirst[T any](answerers []Answerer, ask func(Answerer) (T, error)) (T, error) {
 	var none T
 	var failed error

@@ -14,9 +14,9 @@ import (
 	"lighter/format/trace"
 )
 
-// Chunks calls fn for each chunk of a tree, in the order of its device. If several files have the
-// same chunk, fn is called for each of them. If the index is damaged, Chunks fetches it again, and
-// begins again with the first chunk.
+// Chunks calls fn for each extent of a tree, with its chunk, in the order of the device. A chunk at
+// several places of the device is passed to fn several times. If the index is damaged, Chunks
+// fetches it again, and begins again with the first extent.
 func (s *Store) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
 	err := s.WithRepair(ctx, tree, func() error { return damaged(s.chunks(ctx, tree, fn)) })
 	if err != nil {
@@ -52,8 +52,8 @@ func (s *Store) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 	return nil
 }
 
-// openMap opens a tree's extent map to be read once, in order. It does not use the shared cache of
-// pages, which the devices need.
+// openMap opens a tree's extent map for one caller, and caches only the page that was read last. It
+// does not use the shared cache of pages, which the devices need.
 func (s *Store) openMap(tree chunk.ID) (*index.Map, io.Closer, error) {
 	file, err := os.Open(s.mapFile(tree))
 	if err != nil {

@@ -12,11 +12,14 @@ import (
 	"lighter/node/flight"
 )
 
-// Ensure makes sure that a tree's index is on this machine, verified and synced to the disk, and
-// prefetches the chunks of the tree's start. A fetch fails after fetchTimeout at the latest. If
-// Ensure has to fetch the index, it calls begun once, when the first part of the index (header and
-// page table) is verified. The caller makes sure that no two calls fetch the same tree at the same
-// time.
+// Ensure makes sure that a tree's index is on this machine. If the index is missing, Ensure fetches
+// it, verifies it and syncs it to the disk; otherwise Ensure requests newer locations. In both
+// cases Ensure prefetches the chunks of the tree's start, unless the tree is open already or has a
+// local device.
+//
+// A fetch fails after fetchTimeout at the latest. It calls begun once, when the first part of the
+// index (header and page table) is verified. The caller makes sure that no two calls fetch the same
+// tree at the same time.
 func (s *Store) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
 	if s.Has(tree) {
 		s.prefetchStart(tree)
@@ -38,12 +41,13 @@ func (s *Store) refetch(ctx context.Context, tree chunk.ID) error {
 	}).Wait(ctx)
 }
 
-// damagedError says that a tree's index is damaged on the disk.
+// damagedError says that a tree's index is damaged on the disk: see isDamage.
 type damagedError struct{ error }
 
 func (e damagedError) Unwrap() error { return e.error }
 
-// damaged turns an error of reading an index into a damagedError if damaged files are the cause.
+// damaged turns an error of reading an index into a damagedError if a damaged, missing or
+// unreadable file is the cause.
 func damaged(err error) error {
 	if isDamage(err) {
 		return damagedError{err}
@@ -52,8 +56,8 @@ func damaged(err error) error {
 }
 
 // WithRepair calls use, which reads a tree's index. If the index is damaged on the disk, it fetches
-// the index again and calls use once more. use takes the tree's lock itself, because the lock must
-// not be held while the index is fetched.
+// the index again and calls use once more. The caller does not hold the tree's lock, because the
+// lock must not be held while the index is fetched. If use needs the lock, use takes it.
 func (s *Store) WithRepair(ctx context.Context, tree chunk.ID, use func() error) error {
 	err := use()
 	if !errors.As(err, new(damagedError)) || !s.Has(tree) {
@@ -99,7 +103,7 @@ func (s *Store) publish(ctx context.Context, tree chunk.ID, replace bool, fresh 
 	switch has := s.Has(tree); {
 	case replace && !has:
 		return errRemoved
-	case !replace && has: // it was fetched meanwhile
+	case !replace && has: // another call has fetched it, although the callers should exclude that
 		s.leftovers.Remove(fresh)
 		return nil
 	}

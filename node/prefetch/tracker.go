@@ -18,12 +18,12 @@ type reader struct {
 	start  int64 // offset of its first read in this file
 	end    int64 // end offset of the file; 0: unknown
 	next   int64 // offset at which it will probably continue
-	ahead  int64 // end of the range requested so far
+	ahead  int64 // end of what was requested so far; at first, the end of its first read
 	proved bool  // it has read more than once
 	used   int64 // tracker.clock at its last read; 0: a free entry
 }
 
-// read enters a read, and returns the range to request now, which is mostly empty. end(to) returns
+// read notes a read, and returns the range to request now. Usually that is empty. end(to) returns
 // the smaller of to and the end of the file that is read. It is called only if there may be a range
 // to request.
 func (t *tracker) read(offset, length int64, end func(to int64) int64) span {

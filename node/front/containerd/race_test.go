@@ -49,7 +49,8 @@ func TestRemovalDuringClaim(t *testing.T) {
 		}
 		_, err := sn.Prepare(t.Context(), "key", base, ref(one))
 		if errdefs.IsAlreadyExists(err) != known || chains.ready[one] != known {
-			t.Errorf("known %v: error %v, chain held: %v; want it held only if known", known, err, chains.ready[one])
+			t.Errorf("known %v: error %v, chain held: %v; want already exists and true if known, else neither", known,
+				err, chains.ready[one])
 		}
 	}
 }
@@ -74,8 +75,8 @@ func TestRemovalDuringMounts(t *testing.T) {
 	}
 }
 
-// After concurrent claims, mounts and removals, each chain with a snapshot is held once, and each
-// chain without a snapshot was released.
+// After concurrent claims, mounts and removals, each chain with a snapshot is ready and held once.
+// Other chains are not ready.
 func TestClaimsAgainstRemovals(t *testing.T) {
 	ids := []string{chainID("1"), chainID("2"), chainID("3")}
 	sn, chains := newTest(t, ids[:2]...)
@@ -103,7 +104,7 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 		lazy, err := sn.findLazy(t.Context(), chain, "")
 		found := lazy.labels != nil
 		if err != nil || found != chains.ready[chain] || (chains.holds[chain] == 1) != found {
-			t.Errorf("chain %s: snapshot %v, tree %v, holds %d, error %v; want a tree and one hold, or nothing at all",
+			t.Errorf("chain %s: snapshot %v, ready %v, holds %d, error %v; want both and one hold, or nothing at all",
 				chain, found, chains.ready[chain], chains.holds[chain], err)
 		}
 	}

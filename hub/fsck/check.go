@@ -58,7 +58,7 @@ func (c *Checker) Fsck(ctx context.Context, w wire.Fsck, send func(wire.Progress
 	}
 	c.Jobs.Changed(KindCheck, jobKey)
 	if _, err := c.Jobs.AwaitEnd(ctx, KindCheck, jobKey, n, report.NewSender(send)); err != nil {
-		return nil, fmt.Errorf("the check of the stores was not completed: %w", err)
+		return nil, fmt.Errorf("check the stores: %w", err)
 	}
 	state, err := c.Catalog.Checks.Get(ctx, KindCheck)
 	if err != nil {
@@ -88,8 +88,8 @@ func (c *Checker) check(ctx context.Context, j *jobs.Running) error {
 		}
 	}
 	for _, step := range []func(context.Context) error{
-		// Blobs come first, because objects are made again from them. If a damaged blob was
-		// deleted, the hub reads it from another registry.
+		// Blobs come first, because objects are made again from them. If checkBlobs deletes a
+		// damaged blob, the hub reads it from another registry, if it knows one that has the blob.
 		k.checkBlobs, k.checkObjects, k.checkNames, k.checkRows,
 	} {
 		if err := step(ctx); err != nil {
@@ -161,8 +161,8 @@ func count(f *wire.Finding, example string) {
 	}
 }
 
-// add adds a finding to the result, if anything was found. One without problems left needs no
-// remedy.
+// add adds a finding to the result, if anything was found. A finding whose problems were all
+// repaired gets no remedy.
 func (k *checking) add(f wire.Finding) {
 	if f.Count == 0 {
 		return
@@ -248,7 +248,7 @@ func (k *checking) reportLost(ctx context.Context) error {
 			switch {
 			case errors.Is(err, errUnneeded):
 				text += "; " + err.Error()
-				if f.Remedy == remedyRepair { // nothing else is to be done first
+				if f.Remedy == remedyRepair { // the other remedies come first
 					f.Remedy = remedyGC
 				}
 			case errors.Is(err, errNoRoom):
@@ -337,18 +337,20 @@ func numbersOf(chunks []catalog.PlacedChunk) []int64 {
 
 // checkBlobs checks that the hub's registry stores the blobs of ready images, knows another
 // registry that has them, or need not have them (keep_blobs). It does not ask other registries.
-// With Deep it reads the stored blobs. With Repair, too, it deletes damaged ones, unless a backup
-// has a hold: then they can be pushed again, or the hub reads them from the registry that they came
-// from. Several images may have a blob, which is counted once.
+// With Deep it reads the stored blobs. With both Deep and Repair it deletes damaged ones, so that
+// they can be pushed again, or the hub can read them from the registry that they came from. While a
+// backup has a hold, it deletes none. A blob of several images is counted once, or twice if its
+// deletion is a repair for some of them only.
 func (k *checking) checkBlobs(ctx context.Context) error {
 	progress := k.job.Step("compare", "blobs", 0)
-	f := wire.Finding{Problem: "blobs of images that the registry lacks, or has with other bytes", Remedy: remedyBlob}
+	f := wire.Finding{Problem: "blobs of images that the registry lacks, cannot read, or has with other bytes",
+		Remedy: remedyBlob}
 	images := map[string]bool{}
 	var last catalog.ImageBlob
-	var size int64                // of the blob, -1 if it is not stored
+	var size int64                // of the stored blob, -1 if it is not stored, or not any more
 	var unread error              // why the registry cannot read it
-	var why string                // why the stored blob is damaged; empty: it is not
-	var reported, replaced string // the last blob with a problem, and the last that another registry has instead
+	var why string                // why the blob is or was damaged; empty: no damage was found
+	var reported, repaired string // digests of the blobs that were last counted as a problem, and as repaired
 	problem := func(b catalog.ImageBlob, text string) {
 		if reported != b.Digest {
 			count(&f, b.Digest+text)
@@ -383,11 +385,11 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 			case unread != nil:
 				problem(b, " cannot be read: "+unread.Error())
 			case has == b.Size && size < 0 && why != "":
-				if replaced != b.Digest {
+				if repaired != b.Digest {
 					count(&f, b.Digest+" was damaged: "+why)
 					f.Repaired++
 				}
-				replaced = b.Digest
+				repaired = b.Digest
 				continue
 			case why != "" && size < 0:
 				problem(b, " was damaged: "+why+"; it was deleted, so that it can be pushed again")
@@ -430,7 +432,7 @@ func (k *checking) remedyOfDamage(ctx context.Context) (string, error) {
 }
 
 // checkBlob reads a stored blob if the user wants that, and says what is wrong with it. It returns
-// the blob's size, or -1 if the blob is not stored now: it may have been deleted as it is damaged.
+// the blob's size, or -1 if the blob is not stored, or was deleted because it was damaged.
 func (k *checking) checkBlob(ctx context.Context, digest string, stored int64) (size int64, why string, err error) {
 	if !k.Deep || stored <= 0 { // not stored, or not readable
 		return stored, "", nil

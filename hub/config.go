@@ -30,17 +30,17 @@ type Config struct {
 	Root   string `toml:"root" comment:"Directory for all files of the hub."`
 	Listen string `toml:"listen" comment:"Address to listen on, HOST:PORT."`
 
-	AdminListen string `toml:"admin_listen" comment:"The only address at which images are added, pushed, removed and verified, traces are imported and removed, and holders are listed: HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). All other requests are answered there, too. Empty: changes are made at listen."`
+	AdminListen string `toml:"admin_listen" comment:"The only address for requests of administrators, which change something (push, add or remove images), start work (lighter verify, fsck or gc) or list holders: HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). All other requests are answered there, too. Empty: listen is the address for requests of administrators."`
 
-	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes and the list of holders need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. The file is read when the hub starts."`
-	Open           bool     `toml:"open" comment:"Allow changes by everybody who can reach the hub, from other machines too, without a token."`
+	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that requests of administrators (see admin_listen) need: give it with lighter --token-file, or as the password of a registry client. A Unix socket needs none. Only the hub's user and group may have access to the file. The file is read when the hub starts."`
+	Open           bool     `toml:"open" comment:"If there is no admin_token_file: allow requests of administrators from everybody who can reach their address (admin_listen, or listen if that is empty), from other machines, too."`
 	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects the hub from web pages whose host name resolves to the hub's address (DNS rebinding)."`
 
 	Sources []string `toml:"sources" comment:"Registries without a public address from which images may be added: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. HOST allows every port. Everybody who may add images can make the hub connect to these registries."`
 
 	UpstreamLogins string `toml:"upstream_logins" comment:"File with the hub's own logins for other registries, as in Docker's config.json: {\"auths\": {\"HOST\": {\"auth\": \"BASE64\"}}}. With them the hub reads layers that it does not store (keep_blobs). They are not used to add images. Only the hub's user should be able to read the file. A changed file is read again."`
 
-	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, and containerd without the snapshotter cannot pull them. The collection deletes layers that are not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
+	KeepBlobs string `toml:"keep_blobs" comment:"Which layers of ready images the hub's registry stores as they were pushed or copied. always: all. until-upstream: those that no other registry known to the hub has, or that the hub cannot read there. never: none; then the hub cannot serve layers of pushed images, nor of images that were added with a login, unless it can read them without that login (upstream_logins). containerd without the snapshotter cannot pull such images. The collection deletes layers that are not to be stored any more. The hub serves a layer that it does not store by reading it from the registry that the image was added from."`
 
 	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies in front of the hub: 10.0.0.1, 10.1.0.0/16. The hub takes the sender of a trace, or of a report of what a node has, from their header X-Forwarded-For."`
 
@@ -50,15 +50,15 @@ type Config struct {
 	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
 	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback address."`
 
-	Catalog   string   `toml:"catalog" comment:"The hub's database: postgres://USER@HOST:PORT/DATABASE. Give the password by passfile=FILE in the URL's query, as libpq does. It needs a bucket on S3. Empty: the SQLite file ROOT/catalog.db."`
-	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or s3://BUCKET?region=…&endpoint=…&use_path_style=true, where original blobs are stored, too. Empty: ROOT/objects."`
+	Catalog   string   `toml:"catalog" comment:"The hub's database: postgres://USER@HOST:PORT/DATABASE. For the password, name a file in the URL's query: passfile=FILE, in the format of libpq's password file. With PostgreSQL, bucket has to be on S3. Empty: the SQLite file ROOT/catalog.db."`
+	Bucket    string   `toml:"bucket" comment:"Where packs, indexes, locations and layer records are stored: file:///DIR, or s3://BUCKET?region=…&endpoint=…&use_path_style=true. A bucket on S3 also has the files of the hub's registry. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
-	StartupBytes bytesize.Size `toml:"startup_bytes" comment:"Limit of the startup packs of all images together: 20GiB. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept in addition for up to a week, but no more than 8 GiB of them, or this limit if it is less."`
+	StartupBytes bytesize.Size `toml:"startup_bytes" comment:"Limit of the startup packs of all images of a domain together: 20GiB. 0: a quarter of the bytes of the domain's other packs, and at least 8 GiB. Beyond the limit, the least recently pulled or started images lose their startup packs. They start more slowly until they are used again. Replaced packs are kept in addition for up to a week, but no more than 8 GiB of them, or this limit if it is less."`
 
-	KeepHeldDays int64 `toml:"keep_held_days" comment:"Days for which the hub keeps what a node or a mirror has after it has stopped reporting, also of removed images. A report counts for 7 days; these days come after them."`
+	KeepHeldDays int64 `toml:"keep_held_days" comment:"A report of what a node or a mirror has counts for 7 days. For this many days more, the hub keeps what the report names, even if the image was removed."`
 
-	ScrubDays int64 `toml:"scrub_days" comment:"The hub reads all its objects, and the blobs of images in its registry, once in this many days and compares them with their digests. Damaged objects are made again, if possible; damaged blobs are reported. 0: never."`
+	ScrubDays int64 `toml:"scrub_days" comment:"The hub reads all its objects, and the blobs of images in its registry, once in this many days. It compares them with their digests; a layer record, which has none, with the catalog. Damaged objects are made again, if possible; damaged blobs are reported. 0: never."`
 
 	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`

@@ -24,8 +24,8 @@ func (h *testHub) runCheck(kind string) {
 	h.idle()
 }
 
-// A sweep deletes unknown objects and makes missing ones again. It continues after the last key of
-// the previous sweep.
+// A sweep deletes unknown objects and makes missing ones again. It goes on where an interrupted
+// sweep has stopped. After a complete sweep, it begins with the first key.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -52,7 +52,7 @@ func TestSweep(t *testing.T) {
 	h.sweptUntil(objects.LayerKey(""))
 	h.runCheck("sweep")
 	if !has(first) || has(last) {
-		t.Errorf("a sweep from the layer records on: the bucket has %s: %t, %s: %t, want only the first one",
+		t.Errorf("after a sweep from the layer records on: %s exists: %t, want true; %s exists: %t, want false",
 			first, has(first), last, has(last))
 	}
 	h.runCheck("sweep")
@@ -87,7 +87,7 @@ func (h *testHub) sweptUntil(place string) {
 	}
 }
 
-// A sweep continues after the last key of the previous sweep, also if no object can have that key.
+// A sweep goes on after the last key of an interrupted sweep, also if no object can have that key.
 func TestSweepGoesOnAfterAnyKey(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -118,8 +118,8 @@ func TestSweepGoesOnAfterAnyKey(t *testing.T) {
 	}
 }
 
-// If the catalog does not know most objects of the bucket, a sweep deletes none of these: the
-// bucket may be another hub's.
+// If more than a few objects, and most of those that a sweep has compared until now, are unknown to
+// the catalog, the sweep deletes no more of them: the bucket may be another hub's.
 func TestSweepSparesAnotherBucket(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

@@ -1,7 +1,8 @@
 // Package bucket keeps the files of a registry in an S3 bucket: it is a storage driver of
-// distribution/distribution, under the name "bucket". Its only parameter is "url", as gocloud.dev
-// reads it: s3://BUCKET?region=…&endpoint=…&use_path_style=true&prefix=…. Credentials come
-// from the environment, as the SDK of AWS reads them.
+// distribution/distribution, under the name "bucket". Its only parameter is "url":
+// s3://BUCKET?region=…&endpoint=…&use_path_style=true&prefix=…. Package objects (OpenS3) reads it,
+// except for prefix, which the driver puts before all keys. The SDK of AWS finds the credentials:
+// in the environment, in its files, or by the machine's role.
 //
 //	driver.go  what the library asks for: files are objects below "registry/"
 //	writer.go  files that are written in several requests, perhaps by several processes
@@ -92,7 +93,7 @@ func (d *Driver) DeleteFiles(ctx context.Context, dir string, paths []string) er
 	return d.files.deleteObjects(ctx, keys)
 }
 
-// files are the files in a bucket. Paths begin with a slash. It is safe for concurrent use.
+// files is all files in a bucket. Paths begin with a slash. It is safe for concurrent use.
 type files struct {
 	bucket     *blob.Bucket
 	client     *s3.Client // for what package blob does not have
@@ -211,8 +212,8 @@ func (f *files) Move(ctx context.Context, from, to string) error {
 
 // copyParts copies an object of any size inside the bucket.
 func (f *files) copyParts(ctx context.Context, from, to string, size int64) error {
-	// The upload has no checksums of its parts: versitygw reports the checksum of the source for
-	// each part.
+	// The parts have no checksums: one S3 server (versitygw) returns that of the whole source for
+	// each copied part.
 	upload, err := f.beginUpload(ctx, to, "")
 	if err != nil {
 		return err

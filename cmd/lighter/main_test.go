@@ -102,13 +102,13 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, again, _ := lighter(t, "config", name, "--config", file); again != first {
-			t.Errorf("config %s, with its own output as the file, prints another one:\n%s", name, again)
+			t.Errorf("config %s, with its own output as --config, prints\n%s\nwant\n%s", name, again, first)
 		}
 	}
 }
 
-// Sizes are read with units from flags and files. A file with plain numbers stays valid, and what
-// is printed is read again as the same size.
+// Flags and files accept sizes with units. A file with plain numbers stays valid. A printed size is
+// read again as the same size.
 func TestSizesInTheConfigurationOfAHub(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hub.toml")
 	show := func(text string, args ...string) string {
@@ -142,7 +142,7 @@ func TestSizesInTheConfigurationOfAHub(t *testing.T) {
 			}
 		}
 		if again := show(first); again != first {
-			t.Errorf("%s: its own output prints\n%s\nwant\n%s", what, again, first)
+			t.Errorf("%s: config hub, with its own output as --config, prints\n%s\nwant\n%s", what, again, first)
 		}
 	}
 	for _, args := range [][]string{{"--disk-reserve", "much"}, {"--disk-reserve=-1"}, {"--disk-reserve", "2EiB"},
@@ -171,7 +171,8 @@ func TestTablesAreAddedToAPrintedConfiguration(t *testing.T) {
 	}
 }
 
-// Every key of a configuration has a flag, except those that this test lists.
+// Every key of a configuration has a flag of the same name, unless this test lists the key: with a
+// flag of another name, or with none.
 func TestKeysHaveFlags(t *testing.T) {
 	others := map[string]string{
 		"hubs": "hub", "hub_keys": "hub-key", "registry_hosts": "registry-host", "sources": "source",
@@ -209,8 +210,8 @@ func TestKeysHaveFlags(t *testing.T) {
 	}
 }
 
-// The error about a configuration names the line and the key as the user wrote them, and no
-// identifier of this program.
+// The error about a configuration names the key as the user wrote it, and no identifier of this
+// program. If the file cannot be decoded, the error also names the line.
 func TestWrongConfiguration(t *testing.T) {
 	for text, want := range map[string]string{
 		"\nrooot = '/x'":          `line 2: unknown key "rooot"`,
@@ -240,7 +241,7 @@ func TestWrongConfiguration(t *testing.T) {
 	}
 }
 
-func TestFlagsOverrideTheFileAndTheFileDefaults(t *testing.T) {
+func TestFlagsOverrideFileAndFileOverridesDefaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.toml")
 	if err := os.WriteFile(file, []byte("cache_size = '1GiB'\nhub = 'http://127.0.0.1:9'\nhub_keys = ['a']\n"),
 		0o600); err != nil {

@@ -240,8 +240,8 @@ func writeBuildKitLayout(t *testing.T, dir string) v1.Descriptor {
 	return top
 }
 
-// The hub stores the attestations of an image and its variants for other platforms, and returns
-// them unchanged. Only the variant for the hub's configured platform becomes ready.
+// The hub stores an image's variants for all platforms, and their attestations. A pull returns all
+// of them unchanged. Only the variant for the hub's configured platform becomes ready.
 func TestHubKeepsAttestations(t *testing.T) {
 	r := startHub(t)
 	layout := filepath.Join(t.TempDir(), "layout")

@@ -51,7 +51,7 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 	if err != nil {
 		t.Fatal(err)
 	}
-	// On this slow link there are always reads in flight.
+	// On this slow link, reads are in flight most of the time after the caches were emptied.
 	options.Lighter, options.Link = lighter, "200mbit"
 	s, err := site.Start(t.Context(), options)
 	if err != nil {
@@ -142,7 +142,8 @@ func (d *disturbed) kill() {
 	d.endDaemon(d.Machine.KillNode)
 }
 
-// endDaemon ends the daemon with kill. It counts the kill, and also whether reads were in flight.
+// endDaemon ends the daemon with kill, and counts the kill: as a busy one, too, if reads were in
+// flight.
 func (d *disturbed) endDaemon(kill func()) {
 	// Requests that wait after the kill may have arrived after it, and requests that waited before
 	// the kill may have been answered before it. So only the smaller number counts.
@@ -264,8 +265,8 @@ func TestSoakDaemon(t *testing.T) {
 	d.end()
 }
 
-// A daemon with a journal is killed, as on a kernel that cannot resend requests. The next daemon
-// finds the unanswered requests in the journal. No read fails, hangs or returns wrong bytes.
+// A daemon that keeps a journal, as on a kernel that cannot resend requests, is killed. The next
+// daemon finds the unanswered requests in the journal. No read fails, hangs or returns wrong bytes.
 func TestSoakJournal(t *testing.T) {
 	d := disturb(t, site.Options{}, func(s *site.Site) { useJournal(t, s) })
 	for range times(4, 20) {

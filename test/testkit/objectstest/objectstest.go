@@ -125,8 +125,8 @@ func deleteObjects(s *suite) {
 	s.want(o, err, "c")
 }
 
-// list checks that List returns the hub's objects in order of their keys, beginning after any key,
-// and no objects of other programs.
+// list checks that List returns the hub's objects in order of their keys, from the first one on and
+// after each of them, and no objects of other programs.
 func list(s *suite) {
 	want := []string{objects.IndexKey(chunk.Sum([]byte("b"))), objects.IndexKey(chunk.Sum([]byte("a"))),
 		objects.LayerKey("sha256:aa"), objects.LocationsKey(chunk.Sum([]byte("x"))), objects.PackKey(chunk.Sum(nil))}
@@ -243,7 +243,7 @@ func units(s *suite) {
 	want := []string{"first unit", "second", "3"}
 	id, b := s.newPack(want...)
 	s.publish(objects.PackKey(id), b)
-	for range 2 { // first without the pack's table in memory, then with it
+	for range 2 { // the first CountUnits reads the pack's table, later calls find it in memory
 		if n, err := s.CountUnits(s.Context(), id); n != len(want) || err != nil {
 			s.Errorf("CountUnits = %d, %v, want %d", n, err, len(want))
 		}

@@ -17,7 +17,7 @@ type Series struct {
 
 const (
 	cdfLeft   = 60  // x coordinate of the y axis
-	cdfHeight = 360 // of the chart
+	cdfHeight = 360 // of the chart, with one row of the legend
 )
 
 // SVG draws the chart.

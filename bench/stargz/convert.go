@@ -72,7 +72,7 @@ func convert(ctx context.Context, o convertOptions) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.source, err)
 	}
-	layer := kept{store: o.store, kind: o.kind, first: first}.convert
+	layer := kept{dir: o.store, kind: o.kind, first: first}.convert
 	converted, err := converter.DefaultIndexConvertFunc(layer, true, platform)(ctx, store, source)
 	if err != nil {
 		return fmt.Errorf("convert %s: %w", o.source, err)

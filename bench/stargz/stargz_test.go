@@ -151,7 +151,7 @@ func TestLayersAreConvertedOnce(t *testing.T) {
 		store := openStore(t, dir)
 		layer := put(t, store, "a", "b")
 		do := func(first ...string) *ocispec.Descriptor {
-			k := kept{store: dir, kind: kind, first: map[digest.Digest][]string{layer.Digest: first}}
+			k := kept{dir: dir, kind: kind, first: map[digest.Digest][]string{layer.Digest: first}}
 			converted, err := k.convert(t.Context(), openStore(t, dir), layer)
 			if err != nil {
 				t.Fatal(err)

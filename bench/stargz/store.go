@@ -39,14 +39,14 @@ func lockStore(dir string) (*os.File, error) {
 // kept converts layers and keeps the converted layers in the store, because images share layers and
 // the conversion of a layer takes minutes.
 type kept struct {
-	store string // directory of the store
+	dir   string // of the store
 	kind  string
 	first map[digest.Digest][]string // files to put at the beginning of each layer
 }
 
 func (k kept) convert(ctx context.Context, store content.Store, layer ocispec.Descriptor) (*ocispec.Descriptor, error) {
 	first := k.first[layer.Digest]
-	record := filepath.Join(k.store, "converted", k.key(layer, first))
+	record := filepath.Join(k.dir, "converted", k.key(layer, first))
 	var converted *ocispec.Descriptor
 	if err := readJSON(record, &converted); err != nil {
 		return nil, err

@@ -16,15 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journal is memory that outlives the server. The kernel writes each request directly into a slot
-// of the journal, and the slot is busy until the request is answered. So a successor finds in the
-// journal all requests that its predecessor had received and not answered. A server has a journal
-// only if the kernel cannot resend requests.
+// journal is memory that outlives the server. The kernel writes the beginning of each request
+// directly into a slot of the journal, and the slot is busy until the request is answered. So a
+// successor finds in the journal the requests that its predecessor had received and not answered. A
+// request that arrives while no slot is free is served, but a successor does not find it. A server
+// has a journal only if the kernel cannot resend requests.
 //
-// A slot is busy while the first field of its request, the length, is not 0. At each moment a
-// request either waits in the kernel to be sent, or is in a slot: the kernel fills the slot before
-// it counts the request as sent, even if the process is being killed. If a request was answered but
-// its slot is still busy, the successor answers it again, and the kernel refuses the second answer.
+// A slot is busy while the first field of its request, the length, is not 0. The kernel fills the
+// slot before it counts the request as sent, even if the process is being killed. So a request with
+// a slot is never lost: until it is answered, it waits in the kernel to be sent, or is in its slot.
+// If a request was answered but its slot is still busy, the successor answers it again, and the
+// kernel refuses the second answer.
 type journal struct {
 	file *os.File
 	mem  []byte
@@ -32,7 +34,7 @@ type journal struct {
 	slots int32 // number of slots
 
 	mu   sync.Mutex // guards free and next
-	free []int32    // free slots that were used before, and so have memory; acquire returns the last one
+	free []int32    // free slots that have memory; acquire returns the last one
 	next int32      // this slot and all after it were never used
 }
 
@@ -57,15 +59,15 @@ func newJournal(slots int64) (*journal, error) {
 
 // openJournal opens a journal that newJournal has made in this or another process, of this or
 // another version of Lighter. The journal then owns file. If openJournal fails, it closes file. The
-// error wraps errors.ErrUnsupported if the file is not a journal.
+// error wraps errors.ErrUnsupported if no journal has the file's size.
 func openJournal(file *os.File) (*journal, error) {
 	info, err := file.Stat()
 	var mem []byte
 	switch {
 	case err != nil:
 	case info.Size() == 0 || info.Size()%slotSize != 0 || info.Size()/slotSize > math.MaxInt32:
-		err = fmt.Errorf("%w: its size of %d bytes does not consist of slots of %d",
-			errors.ErrUnsupported, info.Size(), slotSize)
+		err = fmt.Errorf("%w: its size is %d bytes, want 1 to %d slots of %d bytes", errors.ErrUnsupported, info.Size(),
+			math.MaxInt32, slotSize)
 	default:
 		mem, err = unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
@@ -99,7 +101,8 @@ func (j *journal) slot(i int32) slot {
 func (j *journal) busy() ([]slot, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	// The lowest slots are used first. So slots from the file's first hole on were never used.
+	// Slots are used for the first time in ascending order. So the slots from the file's first hole
+	// on were never used.
 	used, err := unix.Seek(int(j.file.Fd()), 0, unix.SEEK_HOLE)
 	if err != nil {
 		return nil, fmt.Errorf("read the journal of requests: %w", err)
@@ -157,16 +160,16 @@ func (s slot) head() *uint32 { return (*uint32)(unsafe.Pointer(unsafe.SliceData(
 
 func (s slot) length() uint32 { return atomic.LoadUint32(s.head()) }
 
-// clear makes a slot free. It also makes sure that the slot has memory: while this process is being
-// killed, the kernel can fill the slot, but cannot allocate memory for it.
+// clear makes a slot no longer busy. It also makes sure that the slot has memory: while this
+// process is being killed, the kernel can fill the slot, but cannot allocate memory for it.
 func (s slot) clear() {
 	if s != nil {
 		atomic.StoreUint32(s.head(), 0)
 	}
 }
 
-// serveJournal serves the requests that a predecessor had received and not answered. INTERRUPTs
-// come last, because they refer to other requests.
+// serveJournal serves the requests in the slots that a predecessor left busy. INTERRUPTs come last,
+// because they refer to other requests.
 func (s *Server) serveJournal(work context.Context) error {
 	busy, err := s.journal.busy()
 	if err != nil {
@@ -189,8 +192,8 @@ func (s *Server) serveJournal(work context.Context) error {
 func (s *Server) serveKept(work context.Context, kept slot) {
 	bytes := bytes.Clone(kept)
 	if n := kept.length(); n > slotSize {
-		// Only a LOOKUP can be that long, and no device has such a long name. So the part that was
-		// cut off does not matter.
+		// Of the requests that are read beyond their headers, only a LOOKUP can be that long, and
+		// no device has such a long name. So the part that was cut off does not matter.
 		bytes[slotSize-1] = 0
 		binary.NativeEndian.PutUint32(bytes, slotSize)
 	} else {

@@ -29,8 +29,11 @@ const interval = 500 * time.Millisecond
 // errNoStart says that nothing was recorded.
 var errNoStart = errors.New("the image's tree was unmounted before anything was read: was the image removed?")
 
-// Finder finds the tree of an image by a word.
+// Finder finds the tree of an image by what a user calls it: a reference, chainID or tree ID, or a
+// part of one.
 type Finder interface {
+	// FindTree returns the tree of the image that word names, and the image's reference, or word if
+	// the image has none.
 	FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error)
 }
 

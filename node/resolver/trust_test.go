@@ -76,7 +76,7 @@ func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*
 	}
 }
 
-// newTrusting returns a resolver with TrustImage. Its hub claims to know every chain.
+// newTrusting returns a resolver with TrustImage. Its hub answers that it knows every chain.
 func newTrusting(
 	t *testing.T, answer func(context.Context, string) (*wire.Manifest, error),
 ) (*Resolver, *fakeHub, *fakeTrees) {
@@ -91,12 +91,12 @@ func newTrusting(
 	return r, h, trees
 }
 
-// claims claims the chains of an image, the lowest first, as a pull does. image is the request
-// without its chains.
-func claims(t *testing.T, r *Resolver, chains []string, image Request) (lazy []bool, errs []error) {
+// claims calls Claim for each chain of an image, the lowest first, as a pull does. pull is the
+// request without Chain, Parent and MoreAbove. lazy says which chains are claimed.
+func claims(t *testing.T, r *Resolver, chains []string, pull Request) (lazy []bool, errs []error) {
 	t.Helper()
 	for n, chain := range chains {
-		q := image
+		q := pull
 		if q.Chain = chain; n > 0 {
 			q.Parent = chains[n-1]
 		}
@@ -136,7 +136,7 @@ func TestImageIsClaimedByItsPull(t *testing.T) {
 			t.Errorf("%q: lazy %v, want %v: %v", reference, lazy, want, errs)
 		}
 		if len(h.asked) != 0 || len(h.manifests) > 1 || want && len(h.manifests) != 1 {
-			t.Errorf("%q: asked about manifests %d times, about chains %d; want 1 and 0",
+			t.Errorf("%q: asked about manifests %d times, about chains %d times; want 1 (0 or 1 if not lazy) and 0",
 				reference, len(h.manifests), len(h.asked))
 		}
 		if trees.Has(image.tree()) != want {
@@ -145,14 +145,15 @@ func TestImageIsClaimedByItsPull(t *testing.T) {
 	}
 }
 
-// A pull claims no chain if it names no manifest, or if the hub does not know the manifest from the
-// pull's repository, although the hub knows each chain and the tree is cached.
+// A pull claims no chain if it names no manifest, if the hub does not know the manifest from the
+// pull's repository, or if the chain belongs to another manifest. It makes no difference that the
+// hub knows each chain, and that the tree is cached.
 func TestForgedClaims(t *testing.T) {
 	image := newImage("app", "a", "b")
 	other := newImage("other", "x", "y")
 	for name, c := range map[string]struct {
-		image Request
-		why   string
+		pull Request
+		why  string
 	}{
 		"no image":    {Request{}, "does not name the manifest"},
 		"no manifest": {Request{Reference: "registry.test/app:1"}, "does not name the manifest"},
@@ -160,15 +161,17 @@ func TestForgedClaims(t *testing.T) {
 			"does not name the manifest"},
 		"a manifest of the forger's": {newImage("forged").from("registry.test/app"),
 			"knows no image with manifest"},
-		"from the forger's repository":    {image.from("evil.test/app"), "not from this repository"},
-		"the manifest of another image":   {other.from("registry.test/other"), "is not one of image manifest"},
-		"a chain of another's repository": {other.from("registry.test/app"), "is not one of image manifest"},
+		"from the forger's repository": {image.from("evil.test/app"), "not from this repository"},
+		"another image's manifest, from its own repository": {other.from("registry.test/other"),
+			"is not one of image manifest"},
+		"another image's manifest, from the chains' repository": {other.from("registry.test/app"),
+			"is not one of image manifest"},
 	} {
 		r, h, trees := newTrusting(t, knowing(t, image, other))
 		if lazy, errs := claims(t, r, image.chains(t), image.from("registry.test/app")); slices.Contains(lazy, false) {
 			t.Fatalf("%s: the image itself is not lazy: %v", name, errs)
 		}
-		lazy, errs := claims(t, r, image.chains(t), c.image)
+		lazy, errs := claims(t, r, image.chains(t), c.pull)
 		if slices.Contains(lazy, true) || !strings.Contains(errs[0].Error(), c.why) {
 			t.Errorf("%s: claimed %v: %v, want %q", name, lazy, errs, c.why)
 		}
@@ -184,24 +187,24 @@ func TestAllow(t *testing.T) {
 	image := newImage("app", "a")
 	r, _, _ := newTrusting(t, knowing(t, image))
 	chain := image.chains(t)[0]
-	allow := func(image Request) error {
-		image.Chain = chain
-		return r.Allow(t.Context(), image)
+	allow := func(pull Request) error {
+		pull.Chain = chain
+		return r.Allow(t.Context(), pull)
 	}
 	if err := allow(image.from("registry.test/app")); err != nil {
 		t.Error(err)
 	}
-	for name, image := range map[string]Request{
+	for name, pull := range map[string]Request{
 		"no image":           {},
 		"another repository": image.from("evil.test/app"),
 		"another manifest":   newImage("x").from("registry.test/app"),
 	} {
 		r.config.Trust = TrustImage
-		if allow(image) == nil {
+		if allow(pull) == nil {
 			t.Errorf("%s: allowed, want an error", name)
 		}
 		r.config.Trust = TrustChain
-		if err := allow(image); err != nil {
+		if err := allow(pull); err != nil {
 			t.Errorf("%s: refused although trust is %s: %v", name, TrustChain, err)
 		}
 	}
@@ -244,7 +247,7 @@ func TestLyingMirror(t *testing.T) {
 				t.Errorf("%s, from %s: claimed %v: %v", name, repository, lazy, errs)
 			}
 			if len(h.manifests) != 1 || len(h.asked) != 0 {
-				t.Errorf("%s: asked about manifests %d times, about chains %d; want 1 and 0",
+				t.Errorf("%s: asked about manifests %d times, about chains %d times; want 1 and 0",
 					name, len(h.manifests), len(h.asked))
 			}
 		}
@@ -274,7 +277,8 @@ func TestImagesThatShareChains(t *testing.T) {
 	}
 }
 
-// A pull asks a hub that does not answer only once, however long the download of its layers takes.
+// A pull asks a silent hub only once, if the download of each of its layers takes less than
+// answerTTL.
 func TestManifestsOfASilentHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a", "b", "c")

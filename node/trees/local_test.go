@@ -16,7 +16,7 @@ import (
 type room struct {
 	chunks map[chunk.ID][]byte
 	size   int64 // bytes in all
-	taken  int64 // bytes that Reserve and Count have added
+	taken  int64 // bytes of Reserve and Count, less those of Release
 	yield  func() int64
 }
 
@@ -56,7 +56,8 @@ func openWithRoom(t *testing.T) (*Store, chunk.ID, *room) {
 	return trees, h.tree, r
 }
 
-// localFiles lists the files of local devices, finished or not.
+// localFiles lists the files of local devices, finished or not. A finished one has two: the bytes
+// of the device, and a hard link to the metadata image.
 func localFiles(t *testing.T, trees *Store) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(trees.root, "trees/*/local*/*"))
@@ -84,7 +85,7 @@ func TestLocalDevice(t *testing.T) {
 		t.Errorf("the local device has %d bytes, want %d: %v", len(got), len(want), err)
 	}
 	if size, ok := trees.HasLocal(tree); !ok || size != 100*4096 || r.taken != size {
-		t.Errorf("the local device has size %d, %t; %d bytes are reserved; want %d for both", size, ok, r.taken,
+		t.Errorf("local device: exists %t, size %d, %d bytes reserved; want both numbers to be %d", ok, size, r.taken,
 			100*4096)
 	}
 	if after, more := trees.Size(tree); after != before+100*4096 || more != files+2 {
@@ -102,18 +103,19 @@ func TestLocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size, ok := next.HasLocal(tree); !ok || size < 100*4096 || found.taken != size || len(localFiles(t, next)) != 2 {
-		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved, want as many; files %v, want 2", size, ok,
-			found.taken, localFiles(t, next))
+		t.Errorf("next daemon: local device exists %t, size %d, %d bytes reserved, files %v; want at least %d bytes, "+
+			"as many reserved, two files", ok, size, found.taken, localFiles(t, next), 100*4096)
 	}
 	mounted := true
 	next.AskMounted(func(chunk.ID) bool { return mounted })
 	if freed := found.yield() + next.DropLocal(tree); freed != 0 || len(localFiles(t, next)) != 2 {
-		t.Errorf("a mounted local device was removed, for %d bytes", freed)
+		t.Errorf("mounted local device: freed %d bytes, files %v; want none freed, two files", freed,
+			localFiles(t, next))
 	}
 	mounted = false
 	if freed := found.yield(); freed < 100*4096 || found.taken != 0 || len(localFiles(t, next)) > 0 {
-		t.Errorf("freed %d bytes, want %d; %d are reserved, files %v, want none", freed, 100*4096, found.taken,
-			localFiles(t, next))
+		t.Errorf("freed %d bytes, want at least %d; %d bytes are reserved, files %v; want none", freed, 100*4096,
+			found.taken, localFiles(t, next))
 	}
 	if freed := found.yield() + next.DropLocal(tree); freed != 0 {
 		t.Errorf("freed %d bytes again, want none", freed)
@@ -155,14 +157,15 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 				t.Errorf("got the unexpected error %v", err)
 			}
 			if _, ok := trees.HasLocal(tree); ok || r.taken != 0 || len(localFiles(t, trees)) > 0 {
-				t.Errorf("%d bytes are reserved, files %v; want none", r.taken, localFiles(t, trees))
+				t.Errorf("local device exists: %t; %d bytes are reserved, files %v; want none of these", ok, r.taken,
+					localFiles(t, trees))
 			}
 		})
 	}
 }
 
-// Scrub finds a flipped bit in a local device and removes the file. If it was mounted, Lost lists
-// its tree.
+// Scrub finds a flipped bit in a local device and removes the device. If the device was mounted,
+// Lost lists its tree.
 func TestScrubOfALocalDevice(t *testing.T) {
 	for _, mounted := range []bool{false, true} {
 		trees, tree, r := openWithRoom(t)
@@ -177,7 +180,8 @@ func TestScrubOfALocalDevice(t *testing.T) {
 		trees.AskMounted(func(chunk.ID) bool { return mounted })
 		trees.served[tree] = m
 		if n, err := trees.Scrub(t.Context(), 0); n != 0 || err != nil || len(localFiles(t, trees)) != 2 {
-			t.Errorf("an intact local device: %d damaged, %v; want 0, and both files", n, err)
+			t.Errorf("intact local device: %d damaged, error %v, files %v; want 0 damaged, two files", n, err,
+				localFiles(t, trees))
 		}
 		b, err := os.ReadFile(trees.LocalDevice(tree))
 		if err != nil {
@@ -190,7 +194,7 @@ func TestScrubOfALocalDevice(t *testing.T) {
 		}
 		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 ||
 			len(localFiles(t, trees)) > 0 {
-			t.Errorf("a damaged local device: %d damaged, %v, want 1; %d bytes are reserved, files %v, want none",
+			t.Errorf("damaged local device: %d damaged, error %v, want 1; %d bytes are reserved, files %v; want none",
 				n, err, r.taken, localFiles(t, trees))
 		}
 		if lost := trees.Lost()[tree] != nil; lost != mounted {
@@ -206,12 +210,13 @@ func TestLocalDeviceGoesWithItsTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := trees.refetch(t.Context(), tree); err != nil || r.taken != 0 || len(localFiles(t, trees)) > 0 {
-		t.Errorf("fetched again: %v, %d bytes are reserved, files %v; want none", err, r.taken, localFiles(t, trees))
+		t.Errorf("fetched again: error %v, %d bytes are reserved, files %v; want none", err, r.taken,
+			localFiles(t, trees))
 	}
 	if err := trees.MakeLocal(t.Context(), tree); err != nil || len(localFiles(t, trees)) != 2 {
-		t.Fatal(err)
+		t.Fatalf("made again: error %v, files %v; want two files", err, localFiles(t, trees))
 	}
 	if err := remove(trees, tree); err != nil || r.taken != 0 {
-		t.Errorf("removed: %v, %d bytes are reserved, want none", err, r.taken)
+		t.Errorf("removed: error %v, %d bytes are reserved, want none", err, r.taken)
 	}
 }

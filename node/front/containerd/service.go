@@ -18,8 +18,9 @@ const stopTimeout = 10 * time.Second
 // maxRequests bounds the requests in flight of one connection. The client queues further requests.
 const maxRequests = 1024
 
-// Serve speaks containerd's snapshots API for sn on listener until ctx ends. Then it waits for
-// requests in flight, for stopTimeout at most, closes the listener and returns nil.
+// Serve speaks containerd's snapshots API for sn on listener until ctx ends. Then it closes the
+// listener, waits for requests in flight, cuts off those that take longer than stopTimeout, and
+// returns nil. It returns an error if the listener fails before.
 func Serve(ctx context.Context, listener net.Listener, sn snapshots.Snapshotter) error {
 	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxRequests))
 	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(sn))

@@ -68,9 +68,9 @@ type work struct {
 }
 
 // Start queues a job that applies the rules as soon as possible, and returns the job. In confirmed
-// repositories, the rules may remove any share of the images. If a job has not ended, its
-// confirmations stay, unless it is to be cancelled. The error wraps report.ErrInvalid if there is
-// no rule, or no image in a confirmed repository.
+// repositories, the rules may remove any share of the images. The confirmations of an earlier job
+// that has not ended stay valid, unless that job is being cancelled. The error wraps
+// report.ErrInvalid if there is no rule, or no image in a confirmed repository.
 func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, error) {
 	if len(s.policy.Rules) == 0 {
 		return catalog.Job{}, fmt.Errorf("%w: the hub has no retention rules: add [[retention]] to its configuration",
@@ -97,7 +97,8 @@ func (s *Service) Start(ctx context.Context, confirmed []string) (catalog.Job, e
 	return s.catalog.Jobs.Get(ctx, n)
 }
 
-// merged returns the payload of a job that is requested while another one may be open.
+// merged returns the payload of a requested job: the repositories in confirmed and, unless the open
+// job is being cancelled, those of the open job. If no job is open, open is the zero job.
 func merged(open catalog.Job, confirmed []string) (payload []byte, err error) {
 	w := work{slices.Clone(confirmed)}
 	if open.Request != wire.JobCancel {
@@ -153,8 +154,9 @@ func (s *Service) run(ctx context.Context, j *jobs.Running) error {
 	}
 	err = s.apply(ctx, w.Confirmed)
 	if err != nil && !catalog.IsAway(err) {
-		// The registry may be unable to read the files of one name. The other names were removed.
-		// The next daily run tries that name again, which is soon enough.
+		// Do not repeat the job: often the registry cannot read the files of one name, and the
+		// other names are removed already. The next daily job tries that name again, which is soon
+		// enough.
 		return away.Final(err)
 	}
 	return err
@@ -193,7 +195,8 @@ func (s *Service) apply(ctx context.Context, confirmed []string) error {
 	return failed
 }
 
-// still reports whether an image was neither pushed nor used since it was judged.
+// still reports whether an image has kept its name, and nothing by which it was judged has changed:
+// above all, it was neither pushed nor used since.
 func (s *Service) still(ctx context.Context, before retention.Image) (bool, error) {
 	images, _, err := s.read(ctx, before.Name)
 	return err == nil && len(images) == 1 && images[0] == before, err

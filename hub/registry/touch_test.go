@@ -13,7 +13,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// touched counts the calls of Touch, and has the digests that it got.
+// touched is a Uses that counts the calls of its Touch, and keeps the digests that it gets.
 type touched struct {
 	Uses
 	calls   int
@@ -28,8 +28,8 @@ func (u *touched) Touch(_ context.Context, digests []string, _ time.Duration) er
 	return nil
 }
 
-// Touch notes all that an index names, in few steps. This includes what indexes in it name. A
-// missing manifest does not keep Touch from noting the rest.
+// Repository.Touch passes all that an index names to Uses.Touch, in few calls. This includes what
+// indexes in it name. If a manifest is missing, the rest is touched nevertheless.
 func TestTouchOfAnIndex(t *testing.T) {
 	uses := &touched{digests: map[string]bool{}}
 	r, err := Open(t.Context(), Dir(t.TempDir()), nil, uses, nil, slog.New(slog.DiscardHandler))
@@ -77,31 +77,32 @@ func TestTouchOfAnIndex(t *testing.T) {
 	}
 	for d := range want {
 		if !uses.digests[d] {
-			t.Errorf("digest %s is not noted, want it to be", d)
+			t.Errorf("digest %s is not touched, want it to be", d)
 		}
 	}
 	if len(uses.digests) != len(want) {
-		t.Errorf("%d digests are noted, want %d", len(uses.digests), len(want))
+		t.Errorf("%d digests are touched, want %d", len(uses.digests), len(want))
 	}
 	if most := images/touchedAtOnce + 3; uses.calls > most {
-		t.Errorf("noted in %d steps, want %d at most", uses.calls, most)
+		t.Errorf("touched in %d calls, want %d at most", uses.calls, most)
 	}
 }
 
-// A manifest that cannot be read is an error: what it names may be deleted.
+// If a manifest below an index cannot be read, Touch fails: what this manifest names is not
+// protected against deletion.
 func TestTouchFails(t *testing.T) {
 	uses := &touched{digests: map[string]bool{}}
 	r, err := Open(t.Context(), Dir(t.TempDir()), nil, uses, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
 	index, err := json.Marshal(v1.Index{Manifests: []v1.Descriptor{{Digest: digest.FromString("x")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Repository("UPPER").Touch(ended, Manifest{Bytes: index}); err == nil || errors.Is(err, ErrNotFound) {
-		t.Errorf("got %v, want an error", err)
+	// Nothing can be read from a repository with an invalid name.
+	err = r.Repository("UPPER").Touch(t.Context(), Manifest{Bytes: index})
+	if err == nil || errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v, want an error other than ErrNotFound", err)
 	}
 }

@@ -32,10 +32,12 @@ type Image struct {
 // the program that the config names, unless Recordings cannot find it. Then follow programs that
 // users often run instead, and the largest Python packages. All recordings have 0 Starts.
 //
-// A recording has a program, its dynamic linker (ld.so), all its libraries, the files that such
-// programs read when they start, and the scripts and programs that the arguments name. Recordings
-// reads at most 8,192 chunks. It leaves out what it cannot find, read or understand. Its only error
-// is the context's.
+// The recording of a program has the program, its dynamic linker (ld.so), its libraries, the files
+// that such programs read when they start, and the scripts and programs that the arguments name.
+// The recording of a Python package has the modules that Python imports when it starts, the
+// package, and the modules that the package imports. Recordings reads at most 8,192 chunks. It
+// leaves out what it cannot find, read or understand, and what exceeds the bounds of a guess. Its
+// only error is the context's.
 func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	g := newGuesser(newFiles(ctx, i))
 	var out []trace.Recording
@@ -119,9 +121,9 @@ func (g *guesser) command(argv []string) (regular, bool) {
 	return regular{}, false
 }
 
-// glob returns at most 16 existing files whose paths match a pattern. In a pattern, * stands for
-// one whole component of the path; glob tries 16 names for it. A pattern without * is returned as
-// it is.
+// glob returns the files that a pattern matches, at most 16. A * stands for one whole component of
+// the path; glob tries the first 16 names of the directory. A pattern without * is returned as it
+// is, whether the file exists or not.
 func (g *guesser) glob(pattern string) []string {
 	before, after, ok := strings.Cut(pattern, "*")
 	if !ok {
@@ -197,9 +199,10 @@ func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bo
 	return interpreter, argv, ok
 }
 
-// binary adds a program and its libraries: first the headers, data, relocations and read-only
-// segments of all of them, then at most code bytes of each of their code segments.
-func (g *guesser) binary(program regular, code int64) {
+// binary adds a program or library, and the libraries that it needs: first the headers, data,
+// relocations and read-only segments of all of them, then the first limit bytes of each of their
+// code segments.
+func (g *guesser) binary(program regular, limit int64) {
 	all := g.load(program)
 	for i := range all {
 		o := &all[i]
@@ -217,7 +220,7 @@ func (g *guesser) binary(program regular, code int64) {
 			}
 		}
 		g.take(&o.regular, span{o.elf.relocations.from, min(o.elf.relocations.to, o.elf.relocations.from+maxData)})
-		if i == 1 { // ld.so, which opens its cache before any library
+		if i == 1 { // usually ld.so, which opens its cache before any library
 			g.takeFile("/etc/ld.so.cache")
 		}
 	}
@@ -228,7 +231,7 @@ func (g *guesser) binary(program regular, code int64) {
 		}
 		for _, l := range o.elf.loads {
 			if l.executable && !l.writable {
-				g.take(&o.regular, span{l.from, min(l.to, l.from+code)})
+				g.take(&o.regular, span{l.from, min(l.to, l.from+limit)})
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func TestLocations(t *testing.T) {
 		}
 	}
 	if _, err := l.Unit(5); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a missing location: got %v, want ErrNotFound", err)
+		t.Errorf("a location after the last one: got %v, want ErrNotFound", err)
 	}
 	if got := l.Startups(); !reflect.DeepEqual(got, startups) {
 		t.Errorf("startup packs %v, want %v", got, startups)
@@ -98,7 +98,8 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	}
 }
 
-// Locations at the limits of the format are accepted. One more of anything is rejected.
+// Locations with as many triggers, units or packs as the format allows are accepted. With one more
+// they are rejected.
 func TestLocationsAtTheirBounds(t *testing.T) {
 	const extents = MaxTriggers + 1
 	s := Startup{Pack: id(1), Units: slices.Repeat([]uint32{1}, MaxUnits)}
@@ -138,7 +139,9 @@ func TestLocationsAtTheirBounds(t *testing.T) {
 	}
 }
 
-// oneMore returns locations with one more element in a list of the only startup pack.
+// oneMore returns locations with one more element at the end of a list of the only startup pack:
+// its triggers or its units. total and own are the offsets of the number of elements, in the header
+// and in the pack's entry. at is the offset of the list's end.
 func oneMore(enc []byte, total, own, at int, element uint32) []byte {
 	enc = bytes.Clone(enc)
 	for _, count := range []int{total, own} {
@@ -147,7 +150,7 @@ func oneMore(enc []byte, total, own, at int, element uint32) []byte {
 	return slices.Insert(enc, at, binary.LittleEndian.AppendUint32(nil, element)...)
 }
 
-// zerosBehind reads a head, and zeros after it without end.
+// zerosBehind is a reader of these bytes, followed by endless zeros.
 type zerosBehind []byte
 
 func (head zerosBehind) ReadAt(b []byte, at int64) (int, error) {
@@ -224,7 +227,7 @@ func TestLocationsWithinBounds(t *testing.T) {
 	}
 	encoded := b.Encode() // at all limits
 	if n := MaxLocations(100); n != int64(len(encoded)) {
-		t.Errorf("%d bytes, want at most %d", len(encoded), n)
+		t.Errorf("locations at all limits have %d bytes, want %d", len(encoded), n)
 	}
 	l, err := openBytes(encoded, id(9), 100)
 	if err != nil {

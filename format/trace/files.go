@@ -22,9 +22,9 @@ type placed struct {
 }
 
 // Recording returns the recording of a trace: ranges of files, in the order of reading. metadata
-// and extents are the two parts of the index of the trace's tree. If files share a place on the
-// device, the recording names the first of them. A recording is truncated if it exceeds limit bytes
-// as text, or MaxEntries.
+// and extents are the two parts of the index of the trace's tree. Files with the same contents
+// share a place on the device. Of these, the recording names the one that metadata.Walk finds
+// first. A recording is truncated if it exceeds limit bytes as text, or MaxEntries.
 //
 // It reads the whole metadata image. Errors wrap erofs.ErrInvalid, or come from reading the index
 // or from ctx.

@@ -24,9 +24,11 @@ type request struct {
 	patience patience
 }
 
-// patience is how long an origin may take: header until the header of the answer, and body for each
-// minProgress bytes of its body.
-type patience struct{ header, body time.Duration }
+// patience is how long an origin may take to answer a request.
+type patience struct {
+	header time.Duration // until the header of the answer
+	body   time.Duration // for each minProgress bytes of the body; the caller's own time does not count
+}
 
 // callerError is an error of the caller's take that no other origin can prevent.
 type callerError struct{ error }
@@ -39,8 +41,10 @@ type hintError struct{ error }
 func (e hintError) Unwrap() error { return e.error }
 
 // get passes an object to take, unless the origin still has the one with the request's ETag. It
-// returns chunk.ErrNotFound only if the hub itself says so. Any other refusal, and any wrong
-// answer, is a *chunk.InvalidError, and the next request for the object bypasses HTTP caches.
+// returns chunk.ErrNotFound only if the hub itself says so. Any other refusal is a
+// *chunk.InvalidError. If take finds the answer wrong (*chunk.InvalidError) or too short (io.EOF,
+// io.ErrUnexpectedEOF), get returns take's error, wrapped. After a *chunk.InvalidError and after an
+// answer that is too short, the next request for the object bypasses HTTP caches.
 func (o *origin) get(ctx context.Context, r request, take func(store.Answer) error) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -167,7 +171,8 @@ func causeOf(ctx context.Context, err error) error {
 }
 
 // getCompressed does what get does, for an object that is sent as one zstd stream. take reads the
-// plain bytes.
+// plain bytes. getCompressed takes indexTimeout at most, and adds its measurements to the estimate
+// of the path.
 func (o *origin) getCompressed(ctx context.Context, r request, take func(plain io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, indexTimeout)
 	defer cancel()

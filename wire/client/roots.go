@@ -47,7 +47,8 @@ func (t *trustingTransport) CloseIdleConnections() {
 	t.now.Get(context.Background()).CloseIdleConnections()
 }
 
-// rootsOf returns a TLS configuration that trusts the system's certificates and a file's.
+// rootsOf returns a TLS configuration that trusts the system's certificates and a file's. If the
+// system's cannot be read, it trusts the file's only.
 func rootsOf(file string) (*tls.Config, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {

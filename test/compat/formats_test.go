@@ -24,7 +24,8 @@ import (
 	"lighter/test/testkit/example"
 )
 
-// The examples of formats are about one tree, of one layer.
+// Keys and contents of the examples. digest and treeID are made up: they are not those of the layer
+// (entries) or of its index.
 var (
 	seed   = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
 	second = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{8}, ed25519.SeedSize))
@@ -90,7 +91,8 @@ func TestLayerRecord(t *testing.T) {
 	}
 }
 
-// storedIndex returns the example of an index. Its metadata image is an example, too.
+// storedIndex returns the example of an index, decompressed, and its tree ID. The index contains
+// the example of a metadata image.
 func storedIndex(t *testing.T) (whole []byte, id chunk.ID) {
 	compressed := example.Stored(t, "index-1.zst", func() []byte {
 		merged, err := tree.Apply(t.Context(), []tree.LayerSource{&layer{entries()}}, tree.Limits{})

@@ -95,7 +95,8 @@ func TestRootOfOthers(t *testing.T) {
 	}
 }
 
-// Without root, or without a node, each command prints one line that says what to do.
+// Without root's rights, or without the node that it needs, a command fails with one line that says
+// why.
 func TestCommandsWithoutRightsOrNode(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	letIn(t, d.root)
@@ -160,8 +161,8 @@ func TestStatusAndCache(t *testing.T) {
 }
 
 // used mounts the tree of tools:1 at dir, and uses it like a container: as the lower directory of
-// an overlay at merged, which is the working directory of a process. The overlay uses a clone of
-// the tree's mount, so that the mount itself is not busy.
+// an overlay at merged, which is the working directory of a process. The kernel clones the mount of
+// a lower directory for an overlay. So the tree's mount itself is not busy.
 func used(t *testing.T, d *daemon) (dir, merged string) {
 	t.Helper()
 	dir, merged = t.TempDir(), t.TempDir()
@@ -222,8 +223,8 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// A node and its keeper are killed while a tree is in use. Reads of the container fail. The next
-// node mounts the tree again where a user had mounted it, and also at another directory. It leaves
+// A node is killed, and its keeper ends, while a tree is in use. Reads of the container fail. The
+// next node restores the user's mount of the tree, and can mount the tree elsewhere, too. It leaves
 // directories of others alone.
 func TestNodeAndKeeperAreKilled(t *testing.T) {
 	for _, mode := range []mount.Mode{mount.File, mount.Loop} {
@@ -292,13 +293,13 @@ func TestDamagedIndex(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
 	for name, damage := range map[string]func(path string) error{
-		"a flipped byte in metadata": flip("metadata"),
+		"a flipped bit in metadata": flip("metadata"),
 		"truncated metadata": func(path string) error {
 			return os.Truncate(filepath.Join(path, "metadata"),
 				4096)
 		},
-		"a flipped byte in map": flip("map"),
-		"a missing map":         func(path string) error { return os.Remove(filepath.Join(path, "map")) },
+		"a flipped bit in map": flip("map"),
+		"a missing map":        func(path string) error { return os.Remove(filepath.Join(path, "map")) },
 		"missing metadata and an unfinished new one": func(path string) error {
 			left := filepath.Join(filepath.Dir(path), "new-"+filepath.Base(path))
 			return errors.Join(os.Remove(filepath.Join(path, "metadata")), os.Mkdir(left, 0o700))
@@ -344,8 +345,8 @@ func TestDevicesAreUnmounted(t *testing.T) {
 	d.start()
 }
 
-// A node starts although it cannot mount a damaged tree again where a user had mounted it. The next
-// node, which has a hub, mounts the tree there.
+// Without a hub, a node cannot restore a user's mount of a damaged tree. The node starts anyway.
+// The next node, which has a hub, restores the mount.
 func TestDamagedIndexWithoutAHub(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -355,7 +356,7 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	if err := flip("metadata")(filepath.Join(d.root, "trees", tree)); err != nil {
 		t.Fatal(err)
 	}
-	withHub := d.args
+	usual := d.args // with the default hub
 	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
 	d.start()
 	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 ||
@@ -364,7 +365,7 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 			mountsOn(t, dir), dir, d.said())
 	}
 	d.end(syscall.SIGTERM)
-	d.args = withHub
+	d.args = usual
 	d.start()
 	shows(t, dir)
 	run(t, "unmount", "--root", d.root, dir).good()

@@ -55,9 +55,10 @@ func startupsOf(t *testing.T, dir string, tree chunk.ID) []index.Startup {
 	return locations.Startups()
 }
 
-// After a start was recorded, the hub has new locations with startup packs. The next start on the
-// same node, with an empty cache, fetches the new locations and prefetches the startup packs. A
-// node that was restarted with the old locations fetches the new ones at its first start.
+// After a start was recorded, the hub has new locations with startup packs. As soon as the node's
+// locations are a minute old, the next start on this node fetches the new ones, also if the node
+// was restarted with the old ones. With an empty cache, the start also prefetches the startup
+// packs.
 func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	s := startSite(t, "python")
 	pull(t, s, "python")

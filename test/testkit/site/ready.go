@@ -30,7 +30,7 @@ type Ran struct {
 	Ready      time.Duration // from ctr tasks start until the container is ready
 	Start      time.Duration // from ctr tasks start until the end of the process; see RunUntil
 	ReadyBytes int64         // Machine.Bytes when the container was ready
-	Output     string        // standard output; with a Ready condition, the first 64 KiB of both outputs
+	Output     string        // standard output; with a Ready condition, the beginning of both outputs
 }
 
 // Total is the sum of Create and Start.
@@ -41,8 +41,8 @@ func (m *Machine) Run(ctx context.Context, snapshotter, ref string, argv ...stri
 	return m.RunUntil(ctx, Ready{}, snapshotter, ref, argv...)
 }
 
-// RunUntil does what Run does, for a process that does not end by itself. It kills the container's
-// process once the container is ready.
+// RunUntil does what Run does, but kills the container's process once the container is ready. If
+// ready is zero, it waits for the end of the process.
 func (m *Machine) RunUntil(ctx context.Context, ready Ready, snapshotter, ref string, argv ...string) (Ran, error) {
 	id := m.nextContainer()
 	var r Ran
@@ -69,7 +69,7 @@ func (m *Machine) RunUntil(ctx context.Context, ready Ready, snapshotter, ref st
 	return r, err
 }
 
-// readyLimit bounds the time until a container is ready.
+// readyLimit bounds the time from a container's start until it was ready and its process has ended.
 const readyLimit = 5 * time.Minute
 
 // untilReady starts a container's task, waits until it is ready, and kills it.
@@ -103,8 +103,12 @@ func (m *Machine) untilReady(ctx context.Context, id string, ready Ready, r *Ran
 		err = errors.Join(err, killErr)
 		<-ended // by SIGKILL, or at the end of ctx
 		r.Start = time.Since(start)
-	case err = <-ended:
-		err = errors.Join(fmt.Errorf("container %s ended before it was ready", id), err)
+	case err = <-ended: // also at the end of ctx
+		if ctx.Err() != nil {
+			err = fmt.Errorf("wait until container %s is ready: %w", id, context.Cause(ctx))
+		} else {
+			err = errors.Join(fmt.Errorf("container %s ended before it was ready", id), err)
+		}
 	}
 	stop()
 	watching.Wait()
@@ -126,7 +130,7 @@ func (w *watch) ready() { w.once.Do(func() { close(w.readied) }) }
 
 // lines reads a container's output to its end. The container is ready if a line matches wanted.
 func (w *watch) lines(from io.Reader, wanted *regexp.Regexp) {
-	const maxText = 64 << 10 // bytes
+	const maxText = 64 << 10 // bytes; a line that begins before this limit is kept as a whole
 	lines := bufio.NewReader(from)
 	for {
 		line, err := lines.ReadString('\n')

@@ -1,6 +1,6 @@
 // Command cri speaks to containerd as the kubelet does.
 //
-//	cri SOCKET pull REFERENCE    pulls an image, and prints its name in containerd
+//	cri SOCKET pull REFERENCE    pulls an image, and prints its ID, the digest of its config
 //	cri SOCKET rm REFERENCE      removes an image
 //	cri SOCKET fs                prints the images' directory; the kubelet watches its file system
 package main

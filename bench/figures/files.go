@@ -16,8 +16,8 @@ const (
 )
 
 // walk calls stat on every name below dir like `find -ls`: relative to the open directory, without
-// following symlinks. It calls each with each name's path, unless each is nil.
-func walk(dir string, each func(path string, stat *unix.Stat_t)) (names int, err error) {
+// following symlinks. It calls fn with the path of each name, unless fn is nil.
+func walk(dir string, fn func(path string, stat *unix.Stat_t)) (names int, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return 0, err
@@ -34,11 +34,11 @@ func walk(dir string, each func(path string, stat *unix.Stat_t)) (names int, err
 		}
 		names++
 		path := dir + "/" + name
-		if each != nil {
-			each(path, &stat)
+		if fn != nil {
+			fn(path, &stat)
 		}
 		if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
-			below, err := walk(path, each)
+			below, err := walk(path, fn)
 			names += below
 			if err != nil {
 				return names, err

@@ -1,6 +1,7 @@
 package many
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -14,16 +15,16 @@ import (
 	"lighter/bench"
 )
 
-// Rate is the throughput of a process for repeated requests of the same objects, by clients on the
-// same machine that discard the answers.
+// Rate is the throughput of a process while clients on its machine request the same objects again
+// and again, and discard the answers.
 type Rate struct {
 	Workload string  `json:"workload"`
 	Of       string  `json:"of"`       // "hub" or "squid"
 	What     string  `json:"what"`     // "chains": lookups; "units": the units of a start
-	Requests float64 `json:"requests"` // a second
-	Bytes    float64 `json:"bytes"`    // a second
-	CPU      float64 `json:"cpu"`      // processor time of the process, seconds a request
-	P99      float64 `json:"p99"`      // seconds until the end of an answer
+	Requests float64 `json:"requests"` // successful ones, a second
+	Bytes    float64 `json:"bytes"`    // of their answers, a second
+	CPU      float64 `json:"cpu"`      // all processor seconds of the process, divided by the successful requests
+	P99      float64 `json:"p99"`      // seconds until the end of their answers
 	Errors   int64   `json:"errors"`   // failed requests
 }
 
@@ -82,7 +83,7 @@ func (r *run) addRate(w *workload, of, what string, rate Rate) {
 	r.result.Rates = append(r.result.Rates, rate)
 }
 
-// ask runs rateClients clients for rateTime, which request the paths in turn. If proxy is not
+// ask runs rateClients clients, which request the paths in turn for rateTime. If proxy is not
 // empty, they send their requests to the proxy.
 func ask(ctx context.Context, hub, proxy string, paths []string) (rate Rate, err error) {
 	transport := &http.Transport{MaxIdleConnsPerHost: rateClients, DisableCompression: true}
@@ -119,7 +120,7 @@ func ask(ctx context.Context, hub, proxy string, paths []string) (rate Rate, err
 	all.Wait()
 	times := slices.Concat(took...)
 	if len(times) == 0 {
-		return rate, fmt.Errorf("measure the rate of %s: no request succeeded", hub)
+		return rate, fmt.Errorf("measure the rate of %s: no request succeeded", cmp.Or(proxy, hub))
 	}
 	seconds := rateTime.Seconds()
 	return Rate{Requests: float64(len(times)) / seconds, Bytes: float64(bytes.Load()) / seconds,

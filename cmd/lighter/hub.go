@@ -24,8 +24,9 @@ func hubCommand() *cobra.Command {
 The hub keeps everything below its root directory. It signs its statements with a key
 that it makes at its first start, and prints the public key, for nodes to pin.
 
-Every client that reaches a hub can read all of it. If other machines can reach it, say
-which clients may add and remove images: --admin-listen, --admin-token-file or --open.
+Every client that reaches a hub can read all of it. Requests of administrators change
+something (they push, add or remove images), start work or list holders. If other machines
+can reach the hub, say who may make them: --admin-listen, --admin-token-file or --open.
 The hub fetches images from public addresses, and from registries named by --source.
 
 Flags override the configuration file, and the file overrides the defaults.`,
@@ -67,11 +68,11 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`)")
 	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
 	f.StringVar(&config.AdminListen, "admin-listen", config.AdminListen,
-		"the only `ADDRESS` where images and traces are added and removed (HOST:PORT or unix:/PATH; empty: --listen)")
+		"the only `ADDRESS` for requests of administrators (HOST:PORT or unix:/PATH; empty: --listen)")
 	f.StringVar(&config.AdminTokenFile, "admin-token-file", config.AdminTokenFile,
-		"the `FILE` with the token that adding and removing images and traces needs")
+		"the `FILE` with the token that requests of administrators need")
 	f.BoolVar(&config.Open, "open", config.Open,
-		"let every client that reaches the hub add and remove images and traces")
+		"if there is no token: allow requests of administrators from every client that reaches the hub")
 	f.StringSliceVar(&config.Sources, "source", config.Sources,
 		"a registry (`HOST[:PORT]`) that images may be added from though its address is not public; may be repeated")
 	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts,
@@ -87,7 +88,7 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.Int64Var(&config.ScrubDays, "scrub-days", config.ScrubDays,
 		"read all objects once in this many `DAYS`, and repair damaged ones; 0: never")
 	f.TextVar(&config.StartupBytes, "startup-bytes", config.StartupBytes,
-		"the largest size of all startup packs together (`SIZE`: 20GiB; "+
+		"the largest size of a domain's startup packs together (`SIZE`: 20GiB; "+
 			"0: a quarter of the other packs, 8 GiB at least)")
 	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,
 		"the `DAYS` for which the hub keeps what a node or a mirror has, from a week after its last report on")

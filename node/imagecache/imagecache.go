@@ -41,7 +41,8 @@ type Scrubbed struct {
 	Status
 }
 
-// Finder finds the tree of an image by a word.
+// Finder finds the tree of an image by what a user calls it: a reference, chainID or tree ID, or a
+// part of one.
 type Finder interface {
 	// FindTree returns the tree of the image that a word names, and the image's name.
 	FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 
 	"lighter/bench"
 	"lighter/test/testkit/catalogtest"
@@ -68,6 +69,7 @@ func (r *run) apiOf(ctx context.Context, name string, s store) (err error) {
 		return err
 	}
 	chain := catalogtest.CopyOf(images[0].Chain, 7)
+	digests := strings.NewReplacer(chain, "CHAIN", images[0].Digest, "DIGEST") // for the results
 	for _, path := range []string{"/images", "/images?name=fill/7:1", "/images/inspect?name=fill/7:1", "/jobs",
 		"/jobs?ended=1", "/chains/" + chain, "/trees/" + chain, "/manifests/" + images[0].Digest,
 		"/traces?name=base:1", "/holders", "/retention"} {
@@ -82,8 +84,8 @@ func (r *run) apiOf(ctx context.Context, name string, s store) (err error) {
 			}
 			all = append(all, took)
 		}
-		r.add(Result{Figure: "api", What: fmt.Sprintf("%s, GET %.40s", name, path), Value: bench.Median(all), Unit: "s",
-			All: all}, apiAtMost)
+		r.add(Result{Figure: "api", What: fmt.Sprintf("%s, GET %s", name, digests.Replace(path)),
+			Value: bench.Median(all), Unit: "s", All: all}, apiAtMost)
 	}
 	return nil
 }

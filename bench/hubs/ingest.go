@@ -21,7 +21,7 @@ var ingested = []string{"python", "sci", "ml"}
 // cost is what the ingestion of an image takes, in seconds.
 type cost struct {
 	time      float64 // from the start of a push until the image is ready
-	processor float64 // processor time of the hub: ingestOnce includes the hub's start
+	processor float64 // processor time of the hub's process; from ingestOnce it includes the process's start
 }
 
 func (r *run) ingestOnce(ctx context.Context, lighter string, s store, image string) (c cost, err error) {
@@ -60,8 +60,9 @@ func processors(all []cost) (list []float64) {
 	return list
 }
 
-// compare measures the ingestion of an image with the functions one and other, which take turns. It
-// adds the ratios of the medians, of one's to other's. sides names both: "one : other".
+// compare calls the functions one and other in turn; both ingest an image. It adds two results, for
+// time and for processor time: the median of one divided by the median of other. sides names both
+// functions: "one : other".
 func (r *run) compare(ctx context.Context, figure, sides, image string, target float64,
 	one, other func(image string) (cost, error),
 ) error {
@@ -81,13 +82,13 @@ func (r *run) compare(ctx context.Context, figure, sides, image string, target f
 		}
 	}
 	r.ratio(figure, image+", "+sides, times(all), times(base), target)
-	r.ratio(figure, image+", "+sides+", the hub's processor time", processors(all), processors(base), 0)
+	r.ratio(figure, "hub's processor time, "+image+", "+sides, processors(all), processors(base), 0)
 	return nil
 }
 
 // ingest compares ingestion by this build with ingestion by another build (Options.Before). Without
-// another build, the figure is measured only if it was selected, because the figure stores measures
-// the same times.
+// another build, it measures only if the figure was selected: the figure "stores" measures these
+// times, too.
 func (r *run) ingest(ctx context.Context) error {
 	if r.Before == "" && len(r.Only) == 0 {
 		return nil
@@ -111,7 +112,7 @@ func (r *run) ingest(ctx context.Context) error {
 			all = append(all, took)
 		}
 		r.median("ingest", image, times(all), 0)
-		r.median("ingest", image+", the hub's processor time", processors(all), 0)
+		r.median("ingest", "hub's processor time, "+image, processors(all), 0)
 	}
 	return nil
 }

@@ -16,8 +16,10 @@ type Verdict struct {
 	Then       string    `json:"then"` // what the rules do: VerdictStays, VerdictGoes, VerdictWaits
 	Why        string    `json:"why"`
 	Pushed     time.Time `json:"pushed"`
-	Used       time.Time `json:"used,omitzero"` // last use or publication of an image; zero: none is ready
-	Bytes      int64     `json:"bytes"`         // of configs and layers of its images, as the manifests have them
+	// Used is when a tree of the name was last used or published, or a node that has it last
+	// reported. Zero: no image of the name is ready.
+	Used  time.Time `json:"used,omitzero"`
+	Bytes int64     `json:"bytes"` // sum of the sizes of its images' configs and layers, according to the manifests
 }
 
 // RetentionPath is the path of the verdicts.

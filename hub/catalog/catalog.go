@@ -2,23 +2,24 @@
 // each chunk, jobs, and what is known about how images start. It does not have the contents of
 // files: these are in objects (package objects).
 //
-// A row exists only after the contents of the object that it names were verified, and the object
-// was stored. An image becomes ready together with all its rows, in one transaction.
+// A row about a chunk, layer or tree is committed only when the objects that it names are stored,
+// and their contents were verified. An image becomes ready together with all its rows, in one
+// transaction.
 //
-// The package holds all SQL statements of the hub, and the migrations of its schema. Package
-// database runs them, and only this package imports it. Package numberset has the sets of numbers
-// that some columns hold.
+// The package holds the hub's SQL statements, and the migrations of its schema. Package database
+// runs them, and only this package imports it. Package database has a few statements of its own, to
+// open, lock and copy a database. Package numberset has the sets of numbers that some columns hold.
 //
 // The package is large because there is one schema, and transactions reach across its tables. To
 // publish an image, one transaction writes to a dozen tables. Many others check the lease of a job
 // or a claim of objects besides their own rows. Parts in packages of their own would have to export
-// their transactions to each other. Instead, each part is a type: Jobs, Claims, Checks, Garbage,
-// Blobs, Holders, Starts and Repairs. Packages jobs and holders need one part each, and name its
-// methods in an interface, Store. All other packages that read or change the catalog hold a
-// *Catalog.
+// their transactions to each other. Instead, some parts are types: Jobs, Claims, Checks, Garbage,
+// Blobs, Holders, Starts and Repairs. The others are methods of Catalog. Packages jobs and holders
+// need one part each, and name its methods in an interface, Store. All other packages that read or
+// change the catalog hold a *Catalog.
 //
-// catalog.go and open.go open a catalog, and clock.go sets back its times that are in the future.
-// The other files are, about images and their layers:
+// catalog.go and open.go open a catalog. clock.go sets back future times of open jobs and of
+// images. The other files are, about images and their layers:
 //
 //   - images.go: names, images and their states. inspect.go: what users ask about an image.
 //     manifests.go: what nodes ask about a manifest. retention.go: when names were pushed and used.
@@ -35,7 +36,7 @@
 //     worker owns a job for a lease.
 //   - claims.go (Claims): a publisher claims objects while it stores or deletes them.
 //   - holds.go (Claims): while a backup has a hold, no object or blob is deleted.
-//   - held.go (Holders): the trees that nodes and mirrors report to have. These stay.
+//   - held.go (Holders): the trees that nodes and mirrors have reported. These stay.
 //   - blobs.go (Blobs): when clients last relied on a blob, manifest or tag of the hub's registry.
 //     A blob that nothing names, and no client has relied on lately, may be deleted.
 //
@@ -97,8 +98,8 @@ func newCatalog(db *database.DB) *Catalog {
 // Close closes the catalog.
 func (c *Catalog) Close() error { return c.db.Close() }
 
-// Now returns the database's time. All times in the catalog are by the database's clock, because
-// the clocks of the hub's processes may differ.
+// Now returns the database's time. The times in the catalog's columns are by the database's clock,
+// because the clocks of the hub's processes may differ.
 func (c *Catalog) Now(ctx context.Context) (time.Time, error) { return c.db.Now(ctx) }
 
 // OnFull sets the function that is called when the disk of an SQLite catalog is full. makeRoom

@@ -14,7 +14,7 @@ type NameUse struct {
 	Ready  bool      // all images of the name are ready
 	Pushed time.Time // when the name was last pushed, added or became ready
 	Used   time.Time // when a tree of the name was last used or published, or a node that has it last reported
-	Bytes  int64     // of configs and layers of its images, as the manifests have them
+	Bytes  int64     // sum of the sizes of its images' configs and layers, according to the manifests
 }
 
 // NameUses returns all names, sorted, or only the given one if it is not empty. now is the

@@ -26,18 +26,21 @@ var errHubEnds = fmt.Errorf("the hub is stopping: the image stays queued, and an
 // request is what a client waits for.
 type request struct {
 	name   string
-	images []catalog.Image // requested images as they were at first; none if only manifests are to be stored
+	images []catalog.Image // requested images as they were at first; none if the job only copies manifests
 	job    int64           // number of the job that fetches them; 0 if the hub had them
 }
 
 // readyTimeout bounds the calls of Config.Ready for one client.
 const readyTimeout = 20 * time.Second
 
-// Add adds an image and returns the requested images when each is ready, failed or stored. If only
-// manifests are to be stored, it returns all images of the name. Until then it reports progress to
-// send. The work goes on if ctx ends or send fails. Errors are report.ErrBusy, report.ErrInvalid,
+// Add adds an image, and reports progress to send until the request is over (isOver). Then it waits
+// for the first startup packs of the images that have become ready, for readyTimeout at most. It
+// returns the requested images or, if only manifests are to be stored, all images of the name.
+//
+// The work goes on if ctx ends or send fails. Errors are report.ErrBusy, report.ErrInvalid,
 // registry.ErrQuota, pull.ErrSource, and those of the stores, of send and of the end of ctx. Others
-// say that the hub stops, that an image was removed, or that the job has failed or is paused.
+// say that the hub stops, that an image was removed or its name given to another image, or that the
+// job has failed or is paused.
 func (s *Service) Add(
 	ctx context.Context, add wire.Add, send func(wire.Progress) error,
 ) (images []catalog.Image, err error) {
@@ -73,9 +76,9 @@ func (s *Service) Add(
 	return images, err
 }
 
-// isOver reports whether all images of a request are ready, failed or stored and, unless one has
-// failed, the request's job is done. The error says that an image was removed, or that the job has
-// failed or is paused.
+// isOver reports whether a request is over: none of its images is pending, and the job that
+// fetches them, if any, is done or one of them has failed. The error says that an image was removed
+// or its name given to another image, or that the job has failed or is paused.
 func (s *Service) isOver(ctx context.Context, r *request) (bool, error) {
 	images, err := s.reload(ctx, r.images)
 	if err != nil {
@@ -111,7 +114,8 @@ func (s *Service) checkPaused(ctx context.Context, name string) error {
 	return err
 }
 
-// reload returns the images as they are now. It fails if one of them was removed.
+// reload returns the images as they are now. It fails if one of them was removed, or its name given
+// to another image.
 func (s *Service) reload(ctx context.Context, images []catalog.Image) ([]catalog.Image, error) {
 	now, err := s.catalog.Numbered(ctx, numbersOf(images))
 	if err == nil && len(now) < len(images) {
@@ -143,7 +147,7 @@ func (s *Service) prepareStarts(ctx context.Context, images []catalog.Image) {
 	}
 }
 
-// begin queues the images that add requests.
+// begin queues the images that a client requests with add.
 func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	platforms := s.config.Platforms
 	if add.Platform != "" {

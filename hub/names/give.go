@@ -18,8 +18,8 @@ const maxNamings = 3
 // NameOwn makes a name stand for a manifest of the hub's registry: the one that the name's
 // repository has under reference, a tag or digest. NameOwn returns the images for the platforms, or
 // all entries of the catalog under the name if the manifest is not an image. The error wraps
-// report.ErrInvalid if there is no image for a platform, and report.ErrBusy if the name stood for
-// another image at the last of maxNamings attempts.
+// report.ErrInvalid if there is no image for any of the platforms. It wraps report.ErrBusy if the
+// last of maxNamings attempts has changed nothing, because others changed the name meanwhile.
 func (s *Service) NameOwn(
 	ctx context.Context, ref wire.Ref, reference string, platforms []string,
 ) (images []catalog.Image, err error) {
@@ -36,9 +36,10 @@ func (s *Service) NameOwn(
 	return images, nil
 }
 
-// nameOwn is one attempt of NameOwn. lasted is false if the name stood for another image, and so
-// was not changed. It is also false if the announcement was gone or replaced when the change was
-// complete: another process may have changed the name at the same time.
+// nameOwn is one attempt of NameOwn. It announces the change first (announce). lasted is false if
+// the tag in the registry got another manifest meanwhile: then nothing was changed, and images is
+// nil. lasted is also false if the announcement was gone or replaced when the change was complete:
+// another process may have changed the name at the same time.
 func (s *Service) nameOwn(
 	ctx context.Context, ref wire.Ref, reference string, platforms []string,
 ) (images []catalog.Image, lasted bool, err error) {
@@ -88,8 +89,8 @@ func (s *Service) touchOwn(
 }
 
 // putOwn makes a name stand for an image of the hub's registry: in the catalog and, if move is
-// true, in the registry. If move is false and the name stands for another image in the registry,
-// it changes nothing and returns no image.
+// true, in the registry. If move is false, and the name now stands for another image in the
+// registry, putOwn changes nothing and returns no image.
 func (s *Service) putOwn(
 	ctx context.Context, ref wire.Ref, members *oci.Members, move bool,
 ) ([]catalog.Image, error) {
@@ -157,9 +158,9 @@ func (a *announcement) nameCopy(
 
 // restore points the tag of a name to the image that the catalog has under the name. It announces
 // this as a change of its own, because another process may have withdrawn the announcement of the
-// lost change. The new announcement replaces that of a change in progress, so NameOwn and pushes
-// begin again. It stays, so its job compares registry and catalog a minute later. The repository is
-// locked.
+// lost change. The new announcement replaces that of a change in progress: NameOwn and pushes
+// notice that, and begin again. The new announcement is not withdrawn, so its job compares registry
+// and catalog a minute later. The caller has locked the repository.
 func (s *Service) restore(ctx context.Context, ref wire.Ref) error {
 	announced, err := s.announce(ctx, ref.Name())
 	if err != nil {
@@ -170,7 +171,7 @@ func (s *Service) restore(ctx context.Context, ref wire.Ref) error {
 
 // restoreTag points the tag of a name to the image that the catalog has under it, or deletes the
 // tag if there is none. It does nothing if another change of the name was announced after this one:
-// that change decides what the name stands for. The repository is locked.
+// that change decides what the name stands for. The caller has locked the repository.
 func (a *announcement) restoreTag(ctx context.Context, ref wire.Ref) error {
 	if ref.Tag == "" {
 		return nil

@@ -32,7 +32,7 @@ func ParseName(name string) (wire.Ref, error) {
 	return ref, err
 }
 
-// TooLongError ends work on the images of a name that has taken longer than the limit.
+// TooLongError ends work that has taken longer than the limit for all images of a name.
 type TooLongError struct{ Limit time.Duration }
 
 func (e *TooLongError) Error() string {
@@ -66,7 +66,7 @@ func Public(err error) string {
 	return text
 }
 
-// maxReason bounds a reason, in bytes. A longer one is cut, and gets an ellipsis.
+// maxReason bounds a reason, in bytes. A longer one is cut there, and an ellipsis is added.
 const maxReason = 1000
 
 // Reason returns an error's text as one bounded, printable line for the catalog and terminals.

@@ -25,8 +25,8 @@ type retry struct {
 }
 
 // do calls try until it succeeds or ctx ends. It also ends when all origins have answered for
-// missingTime that they do not have the chunk. Answers to other calls for the same chunk just
-// before count, too.
+// missingTime that they do not have the chunk. Recent answers to other calls for the same chunk
+// count, too. While isLoading returns true, no answer counts.
 func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
 	var before error
 	var missing time.Time // since when all origins answer that they do not have the chunk; zero: some may have it
@@ -64,8 +64,8 @@ func (r *retry) do(ctx context.Context, ref chunk.Ref, try func() error) error {
 	}
 }
 
-// endOf returns why ctx ended, with err, the error of the last try that ended before ctx. If err
-// wraps the cause, endOf returns only err.
+// endOf returns an error that says why ctx ended, together with err: the error of the last try that
+// ended before ctx did, or of the only try. If err wraps the cause, endOf returns only err.
 func endOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
 		return fmt.Errorf("%w; before that: %w", cause, err)

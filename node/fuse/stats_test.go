@@ -49,8 +49,8 @@ func TestLatencyQuantiles(t *testing.T) {
 	}
 }
 
-// remote is a Reader of a device. Only the bytes before the offset in its field local are on this
-// machine. ReadAt returns fail if that is set.
+// remote is a Reader of a device. Its bytes before the offset local are on this machine, the others
+// are not. ReadAt returns fail if that is set.
 type remote struct {
 	local int64
 	fail  error
@@ -103,7 +103,7 @@ func TestReadsAreCounted(t *testing.T) {
 	})
 }
 
-// Active and queued reads are in the server's figures until they are answered.
+// The server's figures have the unanswered reads: active and queued ones.
 func TestUnansweredReadsAreCounted(t *testing.T) {
 	server, k, _ := connect(t, resending)
 	r := newStuck()

@@ -12,8 +12,9 @@ import (
 
 // tableEntry is one mount in the kernel's mount table.
 type tableEntry struct {
-	// For a tree, source is the path of its metadata image, even behind a loop device. For the FUSE
-	// file system on devices/ it is "lighter".
+	// For a tree, source is the path of its metadata image, also if that is behind a loop device.
+	// If the loop device was freed meanwhile, source is the loop device's path. For the FUSE file
+	// system on devices/ it is "lighter".
 	source string
 	mode   Mode   // Loop if the mount's source is a loop device, else File
 	number string // MAJOR:MINOR of the file system
@@ -68,6 +69,7 @@ func parseTable(table []byte, filter mountinfo.FilterFunc) ([]*mountinfo.Info, e
 }
 
 // mountedOn returns the source of the uppermost mount on dir, or "" if nothing is mounted there.
+// dir is an absolute path without symbolic links, as in the kernel's table.
 func mountedOn(dir string) (source string, err error) {
 	mounts, err := mountPoints(dir)
 	return mounts[dir].source, err

@@ -261,7 +261,7 @@ func TestStatementsOnDiskAreVerified(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"its tree was changed": func(t *testing.T, root string) {
+		"the statement's tree ID was changed": func(t *testing.T, root string) {
 			path := filepath.Join(root, "chains", chainID(0)[7:])
 			b, err := os.ReadFile(path)
 			if err != nil {

@@ -63,7 +63,7 @@ func TestScrubOfADiskThatFails(t *testing.T) {
 }
 
 // One kind of operation fails for a while, and meanwhile chunks are put, read, moved and evicted.
-// (EDQUOT is only injected, here: not every kernel has the quotas that a real one needs.)
+// (No test has a real EDQUOT: not every kernel has quotas.)
 func TestFaultsThatComeAndGo(t *testing.T) {
 	for _, errno := range []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EDQUOT, unix.EROFS} {
 		for _, op := range []faultfs.Op{faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink} {

@@ -131,8 +131,9 @@ func (a acl) chmod(mode uint32) {
 	a.find(aclOther).perm = uint16(mode & 7)
 }
 
-// setACL sets an access or default ACL. An access ACL that is equivalent to a mode only sets the
-// mode.
+// setACL sets an access or default ACL. An empty ACL removes the file's ACL. An access ACL also
+// sets the mode. If it is equivalent to a mode, it is not stored, and the file's previous one is
+// removed. For a symbolic link, or an ACL of an unknown version, setACL does nothing.
 func (n *Node) setACL(name string, value []byte) error {
 	a, err := parseACL(value)
 	switch {

@@ -14,8 +14,8 @@ import (
 // adminToken is the token that allows changes of the hub's images.
 const adminToken = "the-token-of-the-administrators"
 
-// A hub with a certificate accepts only HTTPS. Clients and nodes reject the certificate unless they
-// are configured to trust it.
+// A hub with a certificate accepts only HTTPS. Commands, skopeo and a mount without a node reject
+// the certificate unless they are configured to trust it.
 func TestTLS(t *testing.T) {
 	const address, url = foreignIP + ":7443", "https://" + foreignIP + ":7443"
 	dir := t.TempDir()

@@ -86,7 +86,7 @@ func TestDatabaseIsAway(t *testing.T) {
 	r := startRegistry(t, image(lowerTar))
 	held, release := r.holdBlobs(t)
 	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	database.Kill()
 	release()
 	time.Sleep(awayTime())
@@ -118,7 +118,7 @@ func TestEndWithoutADatabase(t *testing.T) {
 	r := startRegistry(t, image(lowerTar))
 	held, release := r.holdBlobs(t)
 	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	proxy.Silence()
 	p.signal(syscall.SIGTERM)
 	ended := make(chan error, 1)
@@ -142,7 +142,7 @@ func TestBucketIsAway(t *testing.T) {
 	r := startRegistry(t, image(lowerTar))
 	held, release := r.holdBlobs(t)
 	added := p.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	away.Store(true)
 	release()
 	time.Sleep(awayTime())

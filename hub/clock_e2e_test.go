@@ -48,7 +48,7 @@ func TestClockJumpsBetweenStarts(t *testing.T) {
 			go func() { // its process is killed
 				_, _ = p.client.Add(context.Background(), wire.Add{Source: r.source(), Name: "added:1"}, silent)
 			}()
-			<-held
+			awaitHeld(t, held)
 			p.kill()
 			release()
 			p = start(jump[1])

@@ -222,7 +222,7 @@ func TestPushesDoNotWaitForASource(t *testing.T) {
 		_, err := h.add(wire.Add{Source: r.source(), Name: "slow:1"})
 		added <- err
 	}()
-	<-held
+	awaitHeld(t, held)
 	for n := range 3 {
 		name := fmt.Sprintf("pushed:%d", n)
 		h.pushReady(name, image(tarball.Of(tarball.File(name, noise(uint64(n), 5000)))))
@@ -249,7 +249,7 @@ func TestLaterAddWins(t *testing.T) {
 				_, err := h.add(wire.Add{Source: r.source(), Name: "a:1"})
 				first <- err
 			}()
-			<-held
+			awaitHeld(t, held)
 			h.known("a:1")
 			now := startRegistry(t, image(armTar))
 			if last == "pushed" {

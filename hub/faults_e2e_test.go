@@ -128,7 +128,7 @@ func TestDiskIsFull(t *testing.T) {
 				r := startRegistry(t, image(lowerTar, layerOfRound(round, 1)))
 				held, release := r.holdBlobs(t)
 				added := p.adding(wire.Add{Source: r.source(), Name: name})
-				<-held
+				awaitHeld(t, held)
 				free := fill()
 				release()
 				for range 20 { // meanwhile, attempts to ingest the image fail

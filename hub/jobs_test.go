@@ -44,10 +44,10 @@ func TestRestartWhileANameIsCopied(t *testing.T) {
 	r := startRegistry(t, image(upperTar))
 	held, release := r.holdBlobs(t)
 	h.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	h.stop()
 	again := runHub(t, openHub(t, h.config))
-	<-held
+	awaitHeld(t, held)
 	release()
 	again.idle()
 	again.wantReady("a:1", r.manifest)
@@ -63,11 +63,11 @@ func TestIndexChangesWhileItIsCopied(t *testing.T) {
 	held, release := r.holdBlobs(t)
 	add := wire.Add{Source: r.source(), Name: "a:1"}
 	h.adding(add)
-	<-held
+	awaitHeld(t, held)
 	r.serveIndex(t, part{image: image(lowerTar), platform: amd64},
 		part{image: image(armTar, upperTar), platform: arm64})
 	second := h.adding(add)
-	<-held // the job has begun again with the new index
+	awaitHeld(t, held) // the job has begun again with the new index
 	release()
 	if err := <-second; err != nil {
 		t.Error(err)
@@ -82,9 +82,9 @@ func TestPlatformIsAddedWhileAnotherIsCopied(t *testing.T) {
 	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(upperTar), platform: arm64})
 	held, release := r.holdBlobs(t)
 	first := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	second := h.adding(wire.Add{Source: r.source(), Name: "a:1", Platform: "linux/arm64"})
-	<-held
+	awaitHeld(t, held)
 	release()
 	for _, done := range []<-chan error{first, second} {
 		if err := <-done; err != nil {
@@ -104,7 +104,7 @@ func TestCancelAndRetry(t *testing.T) {
 	r := startRegistry(t, image(lowerTar))
 	held, release := r.holdBlobs(t)
 	done := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	jobs, err := h.client.Jobs(t.Context(), false)
 	if err != nil || len(jobs) != 1 || jobs[0].Key != "a:1" || jobs[0].State != wire.JobRunning {
 		t.Fatalf("jobs %+v, %v, want one running job of a:1", jobs, err)
@@ -142,7 +142,7 @@ func TestPushDoesNotWaitForACommonLayer(t *testing.T) {
 	r := startRegistry(t, image(small, tarball.Of(tarball.File("big", noise(77, 60_000)))))
 	held, release := r.holdBlobs(t)
 	done := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	h.push("b:1", image(small))
 	h.ready("b:1") // the registry still holds the blobs of a:1
 	release()
@@ -159,7 +159,7 @@ func TestAddDoesNotWaitForAHungRegistry(t *testing.T) {
 	hangs, other := startRegistry(t, image(lowerTar)), startRegistry(t, image(lowerTar))
 	held, release := hangs.holdBlobs(t)
 	done := h.adding(wire.Add{Source: hangs.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	h.added(wire.Add{Source: other.source(), Name: "b:1"})
 	release()
 	if err := <-done; err != nil {
@@ -271,7 +271,7 @@ func TestAddAfterRemoval(t *testing.T) {
 	held, release := r.holdBlobs(t)
 	add := wire.Add{Source: r.source(), Name: "a:1"}
 	h.adding(add)
-	<-held
+	awaitHeld(t, held)
 	for range 10 {
 		if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 			t.Fatal(err)
@@ -323,7 +323,7 @@ func TestNameChangesBeforeItsImageArrives(t *testing.T) {
 			r := startRegistry(t, image(lowerTar))
 			held, release := r.holdBlobs(t)
 			h.adding(wire.Add{Source: r.source(), Name: "a:1"})
-			<-held
+			awaitHeld(t, held)
 			unlock := h.Names().Lock("a")
 			release()
 			time.Sleep(500 * time.Millisecond) // the worker reaches the lock

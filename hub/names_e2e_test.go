@@ -67,7 +67,7 @@ func TestRemovalBesideAPush(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c := hubConfig(t)
-			slow, held, release := holdRequest(t, c, http.MethodDelete, deleted.path)
+			slow, held, release := holdRequest(t, c, deletes(deleted.path))
 			a := startProcess(t, slow)
 			b := startProcess(t, further(t, c))
 			pushed := image(lowerTar)
@@ -76,7 +76,7 @@ func TestRemovalBesideAPush(t *testing.T) {
 			b.signal(syscall.SIGSTOP) // so that the other process removes the image
 			removed := make(chan error, 1)
 			go func() { removed <- deleted.remove(a, digest) }()
-			<-held
+			awaitHeld(t, held)
 			b.signal(syscall.SIGCONT)
 			status := make(chan int, 1)
 			go func() { status <- b.putManifest("a", deleted.tag, pushed) }()

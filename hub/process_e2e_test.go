@@ -3,10 +3,12 @@
 package hub_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql/driver"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -264,9 +266,9 @@ func refuseRequests(t *testing.T, c hub.Config, refuses func(*http.Request) bool
 }
 
 // holdRequest returns the configuration of a hub whose requests to its bucket pass through a proxy.
-// The proxy holds the first request of a method whose path contains part, until release is called.
+// The proxy holds the first request that isHeld accepts, until release is called.
 func holdRequest(
-	t *testing.T, c hub.Config, method, part string,
+	t *testing.T, c hub.Config, isHeld func(*http.Request) bool,
 ) (through hub.Config, held chan struct{}, release func()) {
 	t.Helper()
 	held, released := make(chan struct{}), make(chan struct{})
@@ -276,11 +278,34 @@ func holdRequest(
 		<-released
 	})
 	through = refuseRequests(t, c, func(req *http.Request) bool {
-		if req.Method == method && strings.Contains(req.URL.Path, part) {
+		if isHeld(req) {
 			hold()
 		}
 		return false
 	})
 	t.Cleanup(release)
 	return through, held, release
+}
+
+// puts accepts requests that store an object whose key contains part.
+func puts(part string) func(*http.Request) bool {
+	return func(req *http.Request) bool {
+		return req.Method == http.MethodPut && strings.Contains(req.URL.Path, part)
+	}
+}
+
+// deletes accepts requests that delete an object whose key contains part: alone, or in a batch,
+// whose keys are in the body of the request.
+func deletes(part string) func(*http.Request) bool {
+	return func(req *http.Request) bool {
+		if req.Method == http.MethodDelete {
+			return strings.Contains(req.URL.Path, part)
+		}
+		if req.Method != http.MethodPost || !req.URL.Query().Has("delete") {
+			return false
+		}
+		keys, err := io.ReadAll(req.Body)
+		req.Body = io.NopCloser(bytes.NewReader(keys))
+		return err == nil && bytes.Contains(keys, []byte(part))
+	}
 }

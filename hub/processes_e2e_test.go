@@ -107,7 +107,7 @@ func TestProcessesTakeOver(t *testing.T) {
 				_, err := a.client.Add(context.Background(), add, silent)
 				answered <- err
 			}()
-			<-held
+			awaitHeld(t, held)
 			a.signal(signal)
 			release()
 			images := b.settled("a:1")
@@ -138,11 +138,11 @@ func TestProcessesTakeOver(t *testing.T) {
 func TestStoppedWhileItPublishes(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
-	slow, held, release := holdRequest(t, c, http.MethodPut, "/indexes/")
+	slow, held, release := holdRequest(t, c, puts("/indexes/"))
 	a := startProcess(t, slow)
 	b := startProcess(t, further(t, c))
 	a.push("a:1", image(lowerTar, upperTar))
-	<-held
+	awaitHeld(t, held)
 	a.signal(syscall.SIGSTOP)
 	if images := b.settled("a:1"); len(images) != 1 || images[0].State != wire.StateReady {
 		t.Fatalf("the other process has %+v, want it ready", images)

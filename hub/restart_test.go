@@ -265,7 +265,7 @@ func TestWorkGoesOnWithoutTheClient(t *testing.T) {
 		_, err := h.client.Add(ctx, wire.Add{Source: r.source(), Name: "a:1"}, silent)
 		gone <- err
 	}()
-	<-held
+	awaitHeld(t, held)
 	h.known("a:1")
 	cancel()
 	if err := <-gone; err == nil {

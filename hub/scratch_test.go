@@ -34,7 +34,7 @@ func TestScratchIsLost(t *testing.T) {
 	r := startRegistry(t, i)
 	held, release := r.holdBlobs(t)
 	added := h.adding(wire.Add{Source: r.source(), Name: "a:1"})
-	<-held
+	awaitHeld(t, held)
 	h.loseScratch()
 	release()
 	if err := <-added; err != nil {

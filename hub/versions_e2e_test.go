@@ -90,7 +90,7 @@ func TestHubsOfTwoVersions(t *testing.T) {
 	held, release := r.holdBlobs(t)
 	add := wire.Add{Source: r.source(), Name: "after:1"}
 	go func() { _, _ = old.client.Add(context.Background(), add, silent) }() // fails, because its process is killed
-	<-held
+	awaitHeld(t, held)
 	old.kill()
 	release()
 	// Today's hub goes on when the lease of the killed hub has ended.

@@ -40,6 +40,16 @@ func (r *fakeRegistry) holdBlobs(t *testing.T) (held chan struct{}, release func
 	return held, release
 }
 
+// awaitHeld waits until a request is held. After two minutes it fails the test.
+func awaitHeld(t *testing.T, held <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-held:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("no request was held within two minutes")
+	}
+}
+
 // known waits until the hub has an image of that name.
 func (h *testHub) known(name string) {
 	h.t.Helper()
@@ -119,7 +129,7 @@ func TestRemovalDuringCopy(t *testing.T) {
 		added <- err
 	}
 	go add()
-	<-held
+	awaitHeld(t, held)
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +161,7 @@ func TestHubEndsWhileItCopies(t *testing.T) {
 		_, err := h.add(wire.Add{Source: r.source(), Name: "a:1", Username: r.user, Password: r.password})
 		ended <- err
 	}()
-	<-held
+	awaitHeld(t, held)
 	h.stop()
 	if err := <-ended; err == nil {
 		t.Error("the waiting request succeeded when the hub ended, want an error")

@@ -220,6 +220,7 @@ func TestManifestPushedDuringCollection(t *testing.T) {
 	h.Blobs().Marked = nil
 	for _, name := range []string{"a:1", "b:2"} {
 		h.ready(name)
+		h.idle() // layouts use the scratch directory, too
 		if problems := h.problems(name); problems != "" {
 			t.Errorf("verify %s: %s", name, problems)
 		}

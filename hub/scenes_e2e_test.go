@@ -25,6 +25,7 @@ import (
 	"lighter/hub/retention"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // scene is some work of a hub. Tests repeat it in rounds: each round has images of its own.
@@ -154,8 +155,16 @@ func scenes(t *testing.T) []scene {
 			}
 			return h.collectOnce(ctx) // the second collection deletes rewritten packs
 		},
-		done: func(ctx context.Context, h *process, _ int) error {
-			return h.collectOnce(ctx) // perhaps only the first collection was accepted
+		done: func(ctx context.Context, h *process, _ int) error { // perhaps only the first collection was accepted
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			for {
+				err := h.collectOnce(ctx)
+				if refused := (*client.Error)(nil); !errors.As(err, &refused) ||
+					refused.Status != http.StatusServiceUnavailable {
+					return err
+				}
+			}
 		},
 	}, {
 		name: "repair", kind: "fsck", loses: true,

@@ -1,11 +1,13 @@
 package away
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
 	"slices"
 	"syscall"
+	"time"
 )
 
 // ReadError is an error of a read of one object, with a cause that may last (IsLasting). Either
@@ -53,3 +55,24 @@ func IsLasting(err error) bool {
 		return status >= 400 && status < 500
 	}
 }
+
+// Probe finds out whether a store works, for ReadError.Works. It writes a small file, reads it, and
+// returns an error unless it has read what it has written. A write reaches the disk, while a file
+// that was read before may be in memory, though the disk has failed.
+func Probe(
+	ctx context.Context, write func(context.Context, []byte) error, read func(context.Context) ([]byte, error),
+) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	content := []byte("The hub writes and reads this file when it cannot read another one.\n")
+	if err := write(ctx, content); err != nil {
+		return err
+	}
+	got, err := read(ctx)
+	if err == nil && !bytes.Equal(got, content) {
+		err = errors.New("the file that was just written has other bytes")
+	}
+	return err
+}
+
+const probeTimeout = 30 * time.Second

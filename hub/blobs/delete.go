@@ -43,7 +43,9 @@ func (r *run) delete(ctx context.Context, find func(found func(unneeded) error) 
 		batch = nil
 		group.Go(func() error {
 			err := r.deleteBatch(ctx, full)
-			failed.CompareAndSwap(false, err != nil)
+			if err != nil {
+				failed.Store(true)
+			}
 			return err
 		})
 	}
@@ -84,10 +86,8 @@ func (r *run) deleteBatch(ctx context.Context, batch []unneeded) error {
 		return err
 	}
 	batch = only(batch, d.Digests())
-	err = d.Do(ctx, func(ctx context.Context) error { return r.deleteLocked(ctx, batch) })
-	ending, end := catalog.Outlast(ctx)
-	defer end()
-	if err = errors.Join(err, r.config.Catalog.Blobs.End(ending, d)); err == nil {
+	err = r.config.Catalog.Blobs.Delete(ctx, d, func(ctx context.Context) error { return r.deleteLocked(ctx, batch) })
+	if err == nil {
 		r.count(batch)
 	}
 	return err

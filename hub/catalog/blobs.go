@@ -223,7 +223,15 @@ func (b *Blobs) End(ctx context.Context, d Deletion) error {
 	})
 }
 
-// DeleteDamaged calls fn, which deletes a damaged blob, in Deletion.Do. The blob may be deleted
+// Delete calls fn in Deletion.Do. Then it ends the deletion, also if ctx has ended.
+func (b *Blobs) Delete(ctx context.Context, d Deletion, fn func(context.Context) error) error {
+	err := d.Do(ctx, fn)
+	ending, end := Outlast(ctx)
+	defer end()
+	return errors.Join(err, b.End(ending, d))
+}
+
+// DeleteDamaged is Delete of a damaged blob. The blob may be deleted
 // however recently a client has touched it: the client would only find that it exists. No client
 // relies on the blob while fn runs. DeleteDamaged does not call fn while a backup has a hold, or
 // while another process is deleting the blob.
@@ -238,10 +246,7 @@ func (b *Blobs) DeleteDamaged(
 	if err != nil || !may {
 		return err
 	}
-	err = d.Do(ctx, fn)
-	ending, end := Outlast(ctx)
-	defer end()
-	return errors.Join(err, b.End(ending, d))
+	return b.Delete(ctx, d, fn)
 }
 
 // Forget removes the rows of blobs that clients last touched before a time, unless they are being

@@ -187,12 +187,12 @@ func (s *Service) endDeletion(ctx context.Context, d catalog.Deletion) error {
 	return s.catalog.Blobs.End(ctx, d)
 }
 
-// deleting calls fn between beginDeletion and endDeletion. The repository is locked.
+// deleting calls fn, which deletes a tag or manifest, in a deletion that it begins and ends. The
+// repository is locked.
 func (s *Service) deleting(ctx context.Context, digest string, fn func(ctx context.Context) error) error {
 	d, err := s.beginDeletion(ctx, digest)
 	if err != nil {
 		return err
 	}
-	err = d.Do(ctx, fn)
-	return errors.Join(err, s.endDeletion(ctx, d))
+	return s.catalog.Blobs.Delete(ctx, d, fn)
 }

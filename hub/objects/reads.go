@@ -1,9 +1,7 @@
 package objects
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 
 	"lighter/hub/away"
 )
@@ -23,16 +21,7 @@ const probeKey = "probe"
 
 // works returns an error if the bucket cannot write and read a small file.
 func (s *Store) works(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
-	content := []byte("The hub writes and reads this file when it cannot read another one.\n")
-	err := s.bucket.WriteAll(ctx, probeKey, content, nil)
-	if err != nil {
-		return err
-	}
-	read, err := s.bucket.ReadAll(ctx, probeKey)
-	if err == nil && !bytes.Equal(read, content) {
-		err = fmt.Errorf("%s has other bytes than were written", probeKey)
-	}
-	return err
+	return away.Probe(ctx,
+		func(ctx context.Context, b []byte) error { return s.bucket.WriteAll(ctx, probeKey, b, nil) },
+		func(ctx context.Context) ([]byte, error) { return s.bucket.ReadAll(ctx, probeKey) })
 }

@@ -68,24 +68,39 @@ func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 // deletePage is the number of objects in one request to S3, which is its maximum.
 const deletePage = 1000
 
-// deleteMany deletes objects on S3 with one request for each thousand.
-func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string) error {
-	var errs []error
+// DeleteKeys deletes objects of a bucket on S3 with one request for each thousand. It is no error
+// if an object does not exist. It returns the objects that the server could not delete, with the
+// reasons, and an error if a request has failed: then the objects after it are not deleted.
+func DeleteKeys(
+	ctx context.Context, client *s3.Client, bucket string, keys []string,
+) (failed []types.Error, err error) {
 	for page := range slices.Chunk(keys, deletePage) {
 		request := &types.Delete{Quiet: aws.Bool(true)} // the answer has errors only
 		for _, key := range page {
-			request.Objects = append(request.Objects, types.ObjectIdentifier{Key: aws.String(s.s3Prefix + key)})
+			request.Objects = append(request.Objects, types.ObjectIdentifier{Key: &key})
 		}
-		done, err := client.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: aws.String(s.s3Bucket), Delete: request})
+		done, err := client.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: &bucket, Delete: request})
 		if err != nil {
-			return errors.Join(append(errs, fmt.Errorf("delete %d objects: %w", len(page), err))...)
+			return failed, fmt.Errorf("delete %d objects: %w", len(page), err)
 		}
-		for _, failed := range done.Errors {
-			errs = append(errs, fmt.Errorf("delete object %s: %s: %s",
-				aws.ToString(failed.Key), aws.ToString(failed.Code), aws.ToString(failed.Message)))
-		}
+		failed = append(failed, done.Errors...)
 	}
-	return errors.Join(errs...)
+	return failed, nil
+}
+
+// deleteMany deletes objects on S3.
+func (s *Store) deleteMany(ctx context.Context, client *s3.Client, keys []string) error {
+	prefixed := make([]string, len(keys))
+	for i, key := range keys {
+		prefixed[i] = s.s3Prefix + key
+	}
+	failed, err := DeleteKeys(ctx, client, s.s3Bucket, prefixed)
+	var errs []error
+	for _, one := range failed {
+		errs = append(errs, fmt.Errorf("delete object %s: %s: %s",
+			aws.ToString(one.Key), aws.ToString(one.Code), aws.ToString(one.Message)))
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // put uploads a file to S3 with one request. The library would upload parts of 8 MiB, which take

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -75,19 +74,9 @@ func (s reads) errorOf(file string, err error) error {
 // same file system, and under the same rules of access to a bucket. The library and walk skip it.
 const probePath = blobsPath + "/probe"
 
-// works returns an error if the storage cannot write and read a small file. A write reaches the
-// disk, while a file that was read before may be in memory, though the disk has failed.
+// works returns an error if the storage cannot write and read a small file.
 func (s reads) works(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
-	content := []byte("The hub writes and reads this file when it cannot read another one.\n")
-	err := s.StorageDriver.PutContent(ctx, probePath, content)
-	if err != nil {
-		return err
-	}
-	read, err := s.StorageDriver.GetContent(ctx, probePath)
-	if err == nil && !bytes.Equal(read, content) {
-		err = fmt.Errorf("%s has other bytes than were written", probePath)
-	}
-	return err
+	return away.Probe(ctx,
+		func(ctx context.Context, b []byte) error { return s.StorageDriver.PutContent(ctx, probePath, b) },
+		func(ctx context.Context) ([]byte, error) { return s.StorageDriver.GetContent(ctx, probePath) })
 }

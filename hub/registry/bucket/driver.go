@@ -280,28 +280,15 @@ func (f *files) Delete(ctx context.Context, path string) error {
 	return f.deleteObjects(ctx, keys)
 }
 
-// deletePage is the number of objects in one request to S3, which is its maximum.
-const deletePage = 1000
-
-// deleteObjects deletes objects with one request for each thousand. It is no error if an object
-// does not exist.
+// deleteObjects deletes objects. It is no error if an object does not exist.
 func (f *files) deleteObjects(ctx context.Context, keys []string) error {
-	for page := range slices.Chunk(keys, deletePage) {
-		request := &types.Delete{Quiet: aws.Bool(true)} // the answer has errors only
-		for _, key := range page {
-			request.Objects = append(request.Objects, types.ObjectIdentifier{Key: &key})
-		}
-		done, err := f.client.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: &f.name, Delete: request})
-		if err != nil {
-			return objects.NameBucket(f.name, fmt.Errorf("delete %d objects from %s on: %w", len(page), page[0], err))
-		}
-		if len(done.Errors) > 0 {
-			first := done.Errors[0]
-			return fmt.Errorf("delete %d of %d objects: %s: %s: %s", len(done.Errors), len(page),
-				aws.ToString(first.Key), aws.ToString(first.Code), aws.ToString(first.Message))
-		}
+	failed, err := objects.DeleteKeys(ctx, f.client, f.name, keys)
+	if err == nil && len(failed) > 0 {
+		first := failed[0]
+		return fmt.Errorf("delete %d of %d objects: %s: %s: %s", len(failed), len(keys),
+			aws.ToString(first.Key), aws.ToString(first.Code), aws.ToString(first.Message))
 	}
-	return nil
+	return objects.NameBucket(f.name, err)
 }
 
 // RedirectURL returns no URL: clients read through the registry.

@@ -49,7 +49,7 @@ func countRequests(t *testing.T, c hub.Config) (through hub.Config, counts func(
 func TestCollectionTakesFewRequests(t *testing.T) {
 	t.Parallel()
 	const images = 40
-	const mostLists, mostOthers = 4, 4*images + 10
+	const mostLists, mostOthers = 4, 2*images + 10
 	c, counts := countRequests(t, hubConfig(t))
 	h := runHub(t, openHub(t, c))
 	for n := range images {

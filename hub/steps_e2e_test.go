@@ -238,7 +238,7 @@ func TestKilledAtEachStep(t *testing.T) {
 }
 
 // shortForm is how many steps there are for one that the short form of a test has.
-const shortForm = 8
+const shortForm = 16
 
 // some returns the steps of the short form of the test, with PostgreSQL others than with SQLite.
 func some(names []string, setup string) (chosen []string) {

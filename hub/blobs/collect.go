@@ -226,7 +226,7 @@ func (r *run) markManifest(ctx context.Context, in *repository, digest string) e
 		return nil
 	}
 	in.live[digest], r.live[digest], r.needed[digest] = true, true, true
-	m, err := in.Manifest(ctx, digest)
+	b, err := in.ManifestBytes(ctx, digest)
 	if errors.Is(err, registry.ErrNotFound) { // it is still being copied, was deleted, or is lost
 		in.lost[digest] = true
 		return nil
@@ -239,7 +239,7 @@ func (r *run) markManifest(ctx context.Context, in *repository, digest string) e
 		Layers    []v1.Descriptor `json:"layers"`
 		Manifests []v1.Descriptor `json:"manifests"`
 	}
-	if err := json.Unmarshal(m.Bytes, &parsed); err != nil {
+	if err := json.Unmarshal(b, &parsed); err != nil {
 		return fmt.Errorf("parse manifest %s: %w", digest, err)
 	}
 	for _, d := range parsed.Manifests {

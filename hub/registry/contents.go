@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/distribution/distribution/v3/registry/storage/driver"
+	"github.com/opencontainers/go-digest"
 )
 
 // Paths of the library's storage layout, version 2.
@@ -51,14 +52,29 @@ func (c *Contents) Linked() (digests []string) {
 
 // Manifests returns the digests of the repository's manifests and indexes.
 func (c *Contents) Manifests() (digests []string) {
-	isManifest := func(link string) bool { return strings.Contains(link, "/_manifests/revisions/") }
 	for digest, links := range c.links {
-		if slices.ContainsFunc(links, isManifest) {
+		if slices.ContainsFunc(links, isManifestLink) {
 			digests = append(digests, digest)
 		}
 	}
 	return digests
 }
+
+// ManifestBytes returns the bytes of a manifest or index of the repository. If the contents have a
+// link to it, this is one read of the storage, where Repository.Manifest needs three. The error
+// wraps ErrNotFound if the manifest does not exist.
+func (c *Contents) ManifestBytes(ctx context.Context, manifest string) ([]byte, error) {
+	if id, err := digest.Parse(manifest); err == nil && slices.ContainsFunc(c.links[manifest], isManifestLink) {
+		b, err := c.registry.driver.GetContent(ctx, dataFile(id))
+		if err == nil && id == id.Algorithm().FromBytes(b) {
+			return b, nil
+		}
+	}
+	m, err := c.Manifest(ctx, manifest)
+	return m.Bytes, err
+}
+
+func isManifestLink(link string) bool { return strings.Contains(link, "/_manifests/revisions/") }
 
 // Links returns the links of the repository to a blob or manifest.
 func (c *Contents) Links(digest string) []string { return c.links[digest] }

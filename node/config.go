@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"lighter/bytesize"
@@ -44,6 +45,8 @@ type Config struct {
 	RecordDelay Delay         `toml:"record_delay" comment:"A trace is reported after a random delay of at most this long. So a hub does not get the traces of thousands of nodes at the same time. If a hub is on this machine, there is no delay."`
 	HeldDelay   Delay         `toml:"held_delay" comment:"When the node's images change, it reports them to the hubs after a random delay of one to two times this. A hub keeps what nodes have reported. Twice this must be shorter than the hub's delay after which it frees a removed image (delay_minutes in [gc])."`
 	HTTPAddress string        `toml:"http_address" comment:"Address of /metrics, /healthz and /readyz: HOST:PORT, or unix:/PATH, which only root can open. Empty: none."`
+	Directory   string        `toml:"directory" comment:"Where the node shows all images of the hubs, for tools that take a directory as a container's root: /lighter, for example. An image is mounted when somebody looks into it. Every user of this machine can then read every image of the domain. Empty: nowhere."`
+	Idle        Delay         `toml:"directory_idle" comment:"An image in this directory that nobody has used for this long is unmounted. Its tree stays on the disk until many other images were used."`
 	LogLevel    string        `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string        `toml:"log_format" comment:"Format of the log: text or json."`
 
@@ -71,6 +74,7 @@ func DefaultConfig() Config {
 		Record:      true,
 		RecordDelay: Delay(time.Minute),
 		HeldDelay:   Delay(time.Minute),
+		Idle:        Delay(5 * time.Minute),
 		LogLevel:    "info",
 		LogFormat:   "text",
 
@@ -110,6 +114,9 @@ func (c *Config) Check() error {
 	if err := control.CheckRoot(c.Root); err != nil {
 		return err
 	}
+	if err := c.checkDirectory(); err != nil {
+		return err
+	}
 	if c.Address != "" {
 		if err := socket.CheckPath("address", c.Address); err != nil {
 			return err
@@ -125,6 +132,24 @@ func (c *Config) Check() error {
 	}
 	if c.HTTPAddress != "" {
 		return socket.CheckAddress("http_address", c.HTTPAddress)
+	}
+	return nil
+}
+
+// checkDirectory returns an error if the directory of images cannot be where it is configured.
+func (c *Config) checkDirectory() error {
+	dir, root := filepath.Clean(c.Directory), filepath.Clean(c.Root)
+	switch {
+	case time.Duration(c.Idle) < minIdle || time.Duration(c.Idle) > maxIdle:
+		return fmt.Errorf("directory_idle %s is not between %s and %s", c.Idle, minIdle, maxIdle)
+	case c.Directory == "":
+		return nil
+	case !filepath.IsAbs(dir):
+		return fmt.Errorf("directory %q is not an absolute path", c.Directory)
+	case dir == "/":
+		return errors.New("directory cannot be /: choose a directory for the images alone")
+	case strings.HasPrefix(dir+"/", root+"/") || strings.HasPrefix(root+"/", dir+"/"):
+		return fmt.Errorf("directory %s and root %s are in each other: choose two separate directories", dir, root)
 	}
 	return nil
 }
@@ -163,3 +188,6 @@ const maxRecordDelay = time.Hour
 // its trees. The upper bound limits how long a hub does not know of a new tree: for twice as long
 // at most, if the hub accepts the report.
 const minHeldDelay, maxHeldDelay = time.Second, time.Hour
+
+// minIdle and maxIdle bound directory_idle.
+const minIdle, maxIdle = time.Second, 24 * time.Hour

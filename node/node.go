@@ -12,6 +12,7 @@
 //	control.sock    (package control)
 //	keeper.sock     (package keeper)
 //	binds.json      (package binds)
+//	directory.json  (package directory)
 //	cache/          chunks (package disk)
 //	trees/          (package trees)
 //	mounts/ devices/ probe/    (package mount)
@@ -37,6 +38,7 @@ import (
 	"lighter/node/binds"
 	"lighter/node/completion"
 	"lighter/node/control"
+	"lighter/node/directory"
 	"lighter/node/front/containerd"
 	"lighter/node/health"
 	"lighter/node/held"
@@ -85,6 +87,7 @@ type Node struct {
 	mounts     *mount.Mounts
 	chains     *resolver.Resolver
 	binds      *binds.Binds
+	directory  *directory.Directory
 	completion *completion.Completer
 
 	snapshots *containerd.Snapshotter // nil without an address for containerd
@@ -139,7 +142,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.openSnapshots(ctx); err != nil {
 		return err
 	}
-	if n.binds.Incomplete() { // a mount that is not in the list may use any tree
+	if n.binds.Incomplete() || n.directory.Incomplete() { // a mount that is not in a list may use any tree
 		n.chains.HoldAll()
 	} else {
 		n.chains.Sweep()
@@ -227,6 +230,11 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 		return err
 	}
 	n.binds = binds.Open(root, n.hubs, n.chains, n.leftovers, n.log)
+	n.directory = directory.Open(directory.Config{
+		Root: root, Dir: n.config.Directory, Idle: time.Duration(n.config.Idle), Hub: n.hubs, Chains: n.chains,
+		Trees: n.mounts, Leftovers: n.leftovers, Log: n.log,
+	})
+	n.closers = append(n.closers, n.directory.Close)
 	schedule, err := completion.ParseSchedule(n.config.CompleteSchedule)
 	if err != nil {
 		return err
@@ -285,7 +293,7 @@ func (n *Node) openReport(noMonitor error) {
 		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
 		Snapshots: n.snapshots, Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
 		Traces: n.traces, Held: n.held,
-		Devices: n.devices, Binds: n.binds, Completion: n.completion, Leftovers: n.leftovers,
+		Devices: n.devices, Binds: n.binds, Directory: n.directory, Completion: n.completion, Leftovers: n.leftovers,
 	}
 	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)
 }
@@ -294,9 +302,10 @@ func (n *Node) openReport(noMonitor error) {
 // done.
 func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.binds.Recover(ctx, n.devices.TakenOver())
+	n.directory.Show()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context){
-		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run,
+		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run, n.directory.Run,
 		n.chains.RenewStatements, n.trees.RenewLocations, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },

@@ -94,6 +94,10 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 			"takes their size on the disk once more")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress,
 		"the `ADDRESS` of /metrics, /healthz and /readyz (HOST:PORT or unix:/PATH)")
+	f.StringVar(&config.Directory, "directory", config.Directory,
+		"show all images of the hubs in this `DIR` (/lighter), for every user of the machine")
+	f.TextVar(&config.Idle, "directory-idle", config.Idle,
+		"unmount an image in this directory that nobody has used for this `DELAY` (5m)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,
 		"if less of the disk is free, the cache shrinks (`SPACE`: 17% or 50GiB; 0: never)")
 	f.TextVar(&config.FreeHigh, "disk-free-high", config.FreeHigh,

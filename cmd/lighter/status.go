@@ -18,6 +18,7 @@ import (
 	"lighter/durable"
 	"lighter/node/binds"
 	"lighter/node/control"
+	"lighter/node/directory"
 	"lighter/node/report"
 	"lighter/node/resolver"
 )
@@ -101,12 +102,36 @@ func printTables(s report.Status) error {
 			}
 			return []any{b.Dir, b.Name, short(b.Chain), state}
 		}),
+		printDirectory(s.Directory),
 		section("BROKEN TREE\tIMAGES\tCHAINS\tCAUSE", s.Lost, func(l report.Lost) []any {
 			return []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause}
 		}),
 		printRefused(s.Refused),
 		section("NOT CLEANED UP\tCAUSE", s.Leftovers, func(l durable.Leftover) []any { return []any{l.Path, l.Cause} }),
 	)
+}
+
+// printDirectory prints the state of the directory of images, and the images in it that this node
+// has.
+func printDirectory(s *directory.Status) error {
+	if s == nil {
+		return nil
+	}
+	switch {
+	case s.Hidden != "":
+		fmt.Printf("directory of images %s is not shown: %s\n", s.Dir, s.Hidden)
+	case s.Away != "":
+		fmt.Printf("directory of images %s shows what is known: %s\n", s.Dir, s.Away)
+	default:
+		fmt.Printf("directory of images %s: %s\n", s.Dir, english.Plural(s.Names, "image", ""))
+	}
+	return section("IN DIRECTORY\tCHAIN\tSTATE\tUSED", s.Images, func(i directory.ImageStatus) []any {
+		state := "not mounted"
+		if i.Mounted {
+			state = "mounted"
+		}
+		return []any{i.Name, short(i.Chain), state, i.Used.Local().Format(time.DateTime)}
+	})
 }
 
 func mountRow(m report.MountStatus) []any {

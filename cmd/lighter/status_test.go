@@ -8,6 +8,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/binds"
 	"lighter/node/device"
+	"lighter/node/directory"
 	"lighter/node/doctor"
 	"lighter/node/fuse"
 	"lighter/node/mount"
@@ -41,6 +42,8 @@ func someStatus() report.Status {
 				Why: "the hub does not know it"}},
 		Binds: []binds.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain},
 			{Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
+		Directory: &directory.Status{Dir: "/lighter", Names: 17, Images: []directory.ImageStatus{
+			{Name: "tools:1", Chain: chain, Mounted: true}, {Name: "tools:2", Chain: chain}}},
 		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30,
 			Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
 		Lost: []report.Lost{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
@@ -64,7 +67,7 @@ func TestPrintStatus(t *testing.T) {
 		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads",
 		"returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes",
 		"/gone", "not mounted again: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE",
-		"its map is cut off",
+		"its map is cut off", "directory of images /lighter: 17 images", "IN DIRECTORY",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; " +
 			"no hub gives another statement: connection refused\n",
 		"\nwhat to do: put the former key back\n"} {

@@ -17,6 +17,7 @@ import (
 	"lighter/node"
 	"lighter/node/binds"
 	"lighter/node/control"
+	"lighter/node/directory"
 	"lighter/node/front/containerd"
 	"lighter/node/mount"
 	"lighter/node/report"
@@ -247,6 +248,8 @@ func TestNodes(t *testing.T) {
 			Warning, "lsattr -d /n/x"},
 		"no bind": {func(s *report.Status) { s.Binds = []binds.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} },
 			Problem, "lighter unmount /mnt"},
+		"no directory": {func(s *report.Status) { s.Directory = &directory.Status{Hidden: "/lighter is not empty"} },
+			Problem, "not empty"},
 		"not kept": {func(s *report.Status) { s.Keeper.Error = "it does not start" }, Problem,
 			"no keeper holds the devices"},
 		"no metrics": {func(s *report.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},

@@ -57,6 +57,10 @@ func (m *machine) judgeNode(s *report.Status) []Finding {
 		rules = append(rules, rule{true, Warning, left.Path + " could not be cleaned up: " + left.Cause,
 			"df -h " + s.Root + "; lsattr -d " + left.Path + "; then restart the node"})
 	}
+	if d := s.Directory; d != nil {
+		rules = append(rules, rule{d.Hidden != "", Problem, "the directory of images is not shown: " + d.Hidden,
+			"repair that, or configure another directory; then restart the node"})
+	}
 	for _, b := range s.Binds {
 		rules = append(rules, rule{b.Lost != "", Problem,
 			"image " + b.Name + " is not mounted at " + b.Dir + " any more: " + b.Lost,

@@ -117,6 +117,8 @@ const (
 	statTimeout = 5 * time.Second
 	// unmountPause is the pause between attempts to unmount a busy directory.
 	unmountPause = 10 * time.Millisecond
+	// forgetTimeout is how long IsOpen waits for the kernel to forget a file.
+	forgetTimeout = 500 * time.Millisecond
 	// awaitStep is the interval at which await checks its condition.
 	awaitStep = 5 * time.Millisecond
 	// logInterval is the least time between two log lines about failed reads of one device.

@@ -124,8 +124,9 @@ type file struct {
 	fileCounters
 
 	// The server's mu guards what follows.
-	queue  queue
-	logged time.Time // when a failed read of the device was last logged
+	queue     queue
+	logged    time.Time // when a failed read of the device was last logged
+	forgotten bool      // the kernel has forgotten the file since IsOpen asked
 }
 
 func newServer(conn *os.File, journal *journal, dir string, state State, log *slog.Logger) (*Server, error) {

@@ -177,8 +177,11 @@ func (s *Server) handle(work context.Context, req *request) error {
 		return s.read(work, req)
 	case opInterrupt:
 		return s.interrupt(*req)
-	case opForget, opBatchForget, opNotifyReply:
-		return nil // they have no answer, and lookups are not counted
+	case opForget, opBatchForget: // they have no answer, and lookups are not counted
+		s.forget(*req)
+		return nil
+	case opNotifyReply:
+		return nil // it has no answer
 	}
 	payload, err := s.answer(*req)
 	if err != nil {

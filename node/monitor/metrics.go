@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/logqueue"
+	"lighter/node/directory"
 	"lighter/node/fuse"
 	"lighter/node/mount"
 	"lighter/node/report"
@@ -43,7 +44,8 @@ const (
 
 // metrics returns the metrics without labels.
 func (f *figures) metrics() []metric {
-	return slices.Concat(f.daemon(), f.reads(), f.fetches(), f.starts(), f.cache(), f.completion(), f.trees())
+	return slices.Concat(f.daemon(), f.reads(), f.fetches(), f.starts(), f.cache(), f.completion(), f.trees(),
+		f.directory())
 }
 
 // daemon describes the process and its keeper, and what the process failed to clean up or report.
@@ -184,6 +186,28 @@ func (f *figures) trees() []metric {
 			"Trees that could not be recovered, that no hub has, or whose file is damaged while it is mounted."},
 		{"refused_statements", gauge, float64(len(s.Refused)),
 			"Chains in use whose statement on the disk cannot be verified; no new pull uses them."},
+	}
+}
+
+// directory describes the directory of images. Without one, all values are 0.
+func (f *figures) directory() []metric {
+	var s directory.Status
+	if f.status.Directory != nil {
+		s = *f.status.Directory
+	}
+	mounted := 0
+	for _, i := range s.Images {
+		if i.Mounted {
+			mounted++
+		}
+	}
+	return []metric{
+		{"directory_shown", gauge, truth(s.Dir != "" && s.Hidden == ""), "1 if the directory of images is shown."},
+		{"directory_names", gauge, float64(s.Names), "Images that the directory of images lists."},
+		{"directory_mounted", gauge, float64(mounted), "Images that are mounted in the directory of images."},
+		{"directory_mounts_total", counter, float64(s.Mounts), "Mounts of images in the directory of images."},
+		{"directory_failures_total", counter, float64(s.Failures),
+			"Images in the directory of images that somebody looked into, and that could not be mounted."},
 	}
 }
 

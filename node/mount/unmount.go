@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"lighter/format/chunk"
 	"lighter/sleep"
 )
@@ -78,6 +80,28 @@ func (m *Mounts) update(tree chunk.ID) {
 	if entry, mounted := mounts[m.point(tree)]; err == nil && mounted {
 		m.adopt(tree, entry)
 	}
+}
+
+// UnmountUnused unmounts a tree and ends its device, unless the tree is still used: by a process,
+// by a bind mount or an overlay, in whatever mount namespace. A tree in use keeps its device, and
+// used is true. The next Mount mounts the tree again.
+func (m *Mounts) UnmountUnused(tree chunk.ID) (used bool, err error) {
+	defer m.trees.Lock(tree)()
+	if m.trees.Served(tree) == nil {
+		return false, nil
+	}
+	if m.server.Busy(tree) {
+		return true, nil
+	}
+	if err := m.hide(tree); errors.Is(err, unix.EBUSY) {
+		return true, nil
+	} else if err != nil {
+		return true, err
+	}
+	if used, err := m.server.IsOpen(tree); used || err != nil {
+		return true, err
+	}
+	return false, m.unserve(tree)
 }
 
 // UnmountIdle unmounts each tree that no process works in. It ends no device: containers may use

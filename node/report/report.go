@@ -17,6 +17,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/binds"
 	"lighter/node/completion"
+	"lighter/node/directory"
 	"lighter/node/front/containerd"
 	"lighter/node/held"
 	"lighter/node/mount"
@@ -62,6 +63,7 @@ type Status struct {
 	Leftovers []durable.Leftover    `json:"leftovers"` // paths that could not be cleaned up or written
 
 	Completion completion.Status `json:"completion"`
+	Directory  *directory.Status `json:"directory,omitempty"` // the directory of images, if one is configured
 }
 
 // Trust says which pulls get images from the hubs, and why this trust applies.
@@ -120,6 +122,7 @@ type Reporter struct {
 	Held       *held.Reporter
 	Devices    *takeover.Devices
 	Binds      *binds.Binds
+	Directory  *directory.Directory
 	Completion *completion.Completer
 	Leftovers  *durable.Leftovers
 }
@@ -130,7 +133,7 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.HubKeys, s.Signers, s.Hubs, s.NoHub = r.Keys.List(), r.Chains.Signers(), r.Hubs.Health(), r.Chains.Unanswered()
 	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
 	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
-	s.Held = r.Held.Reports()
+	s.Held, s.Directory = r.Held.Reports(), r.Directory.Status()
 	s.Recording = Recording{r.Recorder.Stats(), r.Traces.Stats()}
 	s.Binds, s.Refused = r.Binds.List(), r.refused(ctx)
 	s.Mounts, s.Images, s.Lost = []MountStatus{}, []ImageStatus{}, []Lost{} // [] in JSON, not null

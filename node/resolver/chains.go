@@ -128,10 +128,10 @@ func (c *Chains) stateOf(chain string) chainState {
 	return chainState{}
 }
 
-// tree returns the tree that a chain's statement names, or zero if the statement is missing or
+// Tree returns the tree that a chain's statement names, or zero if the statement is missing or
 // unreadable. A refused statement counts, too: it was verified when it arrived, so holders of the
 // chain still use its tree.
-func (c *Chains) tree(chain string) chunk.ID {
+func (c *Chains) Tree(chain string) chunk.ID {
 	if s := c.stateOf(chain).statement; s != nil {
 		return s.Tree
 	}
@@ -239,6 +239,14 @@ func (c *Chains) Statements() (all []index.Statement) {
 		}
 	}
 	return all
+}
+
+// IsShared reports whether a chain's tree has users besides a number of own holders of the chain.
+func (c *Chains) IsShared(chain string, own int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.states[chain]
+	return s != nil && (s.holders > own || s.statement != nil && c.sharers(s.statement.Tree) > 1)
 }
 
 // Usage returns the bytes and inodes on disk that the next Drop of the chain would free.

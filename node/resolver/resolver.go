@@ -109,7 +109,7 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	}
 	if r.isCached(q.Chain) {
 		if !q.MoreAbove { // the top of an image: a container will probably start soon, so prefetch
-			err = r.config.Trees.Ensure(ctx, r.tree(q.Chain), func() {})
+			err = r.config.Trees.Ensure(ctx, r.Tree(q.Chain), func() {})
 		}
 		return "its tree is on this machine", err
 	}
@@ -270,7 +270,7 @@ func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 // once the index has a slot. The caller holds the chain. A chain whose statement is refused can be
 // mounted if its tree is known and on this machine.
 func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
-	tree := r.tree(chain)
+	tree := r.Tree(chain)
 	if tree.IsZero() || !r.config.Trees.Has(tree) {
 		s, err := r.askTree(ctx, chain)
 		if err == nil {
@@ -288,9 +288,27 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 	return r.config.Trees.Mount(ctx, tree)
 }
 
+// ImageChain returns the chain of the image with a manifest, if the hub signs that the image is one
+// of repository ([HOST[:PORT]/]PATH). The error wraps chunk.ErrNotFound if there is no such image.
+func (r *Resolver) ImageChain(ctx context.Context, manifest, repository string) (string, error) {
+	q := Request{Manifest: manifest}
+	answer, err := askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) {
+		return r.askOne(ctx, a, q)
+	})
+	if err != nil {
+		return "", err
+	}
+	for _, f := range answer { // all are about the same image
+		if f.image.Allows(repository) {
+			return f.image.Chain, nil
+		}
+	}
+	return "", missingError(fmt.Sprintf("the hub has manifest %s, but not from %s", manifest, repository))
+}
+
 // NoteStart is called when a container is about to start from a mounted chain.
 func (r *Resolver) NoteStart(chain string) {
-	if tree := r.tree(chain); !tree.IsZero() {
+	if tree := r.Tree(chain); !tree.IsZero() {
 		r.config.Trees.NoteStart(tree)
 	}
 }

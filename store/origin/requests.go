@@ -158,6 +158,18 @@ func (f *Failover) Images(ctx context.Context, name string) (answer []wire.Image
 	return answer, err
 }
 
+// AllImages returns the images of all names, sorted by name. limit bounds the answer, in bytes.
+// Mirrors do not have the list.
+func (f *Failover) AllImages(ctx context.Context, limit int64) (answer []wire.Image, err error) {
+	err = f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) (err error) {
+		ctx, cancel := share(ctx, others)
+		defer cancel()
+		answer, err = o.client.AllImages(ctx, limit)
+		return err
+	})
+	return answer, err
+}
+
 // share gives an origin its share of the remaining time, or lastTimeout if ctx has no deadline.
 // Each origin that may be asked after it gets as much.
 func share(ctx context.Context, others int) (context.Context, context.CancelFunc) {

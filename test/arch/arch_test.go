@@ -36,7 +36,7 @@ bench/starts: bench bench/plot test/testkit/site
 bytesize:
 cmd/command:
 cmd/lighter: cmd/command durable format/chunk format/index format/trace hub hub/backup hub/retention hub/rootdir logqueue
-	mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report
+	mirror node node/binds node/completion node/control node/directory node/doctor node/health node/imagecache node/keeper node/ondemand node/report
 	node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse
 	node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
@@ -96,7 +96,7 @@ hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catal
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: bytesize durable format/index format/trace node/binds node/completion node/control node/front/containerd
+node: bytesize durable format/index format/trace node/binds node/completion node/control node/directory node/front/containerd
 	node/health node/held node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand
 	node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk
 	store/origin wire wire/client
@@ -105,8 +105,9 @@ node/completion: format/chunk node/mount node/trees sleep store/disk
 node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report
 	node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
+node/directory: durable format/chunk node/flight node/mount wire
 node/doctor: bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report
-	proc store/disk store/origin wire wire/client | durable node/binds
+	proc store/disk store/origin wire wire/client | durable node/binds node/directory
 node/flight:
 node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/origin wire/client
@@ -115,12 +116,12 @@ node/held: durable format/chunk sleep wire wire/client
 node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/keeper:
 node/memory:
-node/monitor: logqueue node/fuse node/mount node/report socket | store store/origin
+node/monitor: logqueue node/directory node/fuse node/mount node/report socket | store store/origin
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/record: format/chunk format/trace node/device sleep
-node/report: durable format/chunk node/binds node/completion node/front/containerd node/held node/mount
+node/report: durable format/chunk node/binds node/completion node/directory node/front/containerd node/held node/mount
 	node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
@@ -144,7 +145,7 @@ test/e2e/bounds: | node/control node/report
 test/e2e/commands: | mirror wire wire/client
 test/e2e/hubs: | node/report wire
 test/e2e/network: | node/report
-test/e2e/node: | node/binds node/control node/imagecache node/keeper node/mount node/report node/resolver store/disk
+test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
 test/e2e/system: | node/doctor node/keeper node/mount node/report
@@ -205,7 +206,7 @@ var confined = []struct {
 	{"modernc.org/sqlite", "hub/catalog/database", "the catalog's statements run on both databases"},
 	{"github.com/jackc/pgx", "hub/catalog/database", "the catalog's statements run on both databases"},
 	{"github.com/pressly/goose", "hub/catalog/database", "migrations run where the databases are known"},
-	{"github.com/hanwen/go-fuse", "node/fuse", "the FUSE protocol stops at its server"},
+	{"github.com/hanwen/go-fuse", "node/fuse node/directory", "the FUSE protocol stops at its servers"},
 	{"github.com/google/go-containerregistry", "store/registry hub",
 		"registry libraries belong to the client and the hub's OCI side"},
 	{"github.com/distribution/distribution", "hub", "the hub's OCI side"},

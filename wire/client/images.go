@@ -22,11 +22,16 @@ func byName(name string) url.Values {
 // Images lists the hub's images, or those of one name.
 func (c *Client) Images(ctx context.Context, name string) ([]wire.Image, error) {
 	var limit int64
-	if name != "" { // a node lists only one name, and bounds the answer
+	if name != "" { // a node asks so for one name, and bounds the answer
 		limit = maxAnswer
 	}
 	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Domain()), query: byName(name)}
 	return ask[[]wire.Image](ctx, c, r, limit)
+}
+
+// AllImages lists the hub's images for a node, which bounds the answer: to limit bytes.
+func (c *Client) AllImages(ctx context.Context, limit int64) ([]wire.Image, error) {
+	return ask[[]wire.Image](ctx, c, request{method: http.MethodGet, path: wire.ImagesPath(c.Domain())}, limit)
 }
 
 // Inspect returns all that the hub knows of the images of one name.

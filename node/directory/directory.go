@@ -1,0 +1,429 @@
+package directory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"lighter/durable"
+	"lighter/format/chunk"
+	"lighter/node/flight"
+	"lighter/node/mount"
+	"lighter/wire"
+)
+
+// Hub knows images by name.
+type Hub interface {
+	Images(ctx context.Context, name string) ([]wire.Image, error)
+	AllImages(ctx context.Context, limit int64) ([]wire.Image, error)
+}
+
+// Chains mounts the trees of chains, and counts the users of chains (resolver.Resolver).
+type Chains interface {
+	Mount(ctx context.Context, chain string) (tree string, err error)
+	ImageChain(ctx context.Context, manifest, repository string) (chain string, err error)
+	Hold(chain string)
+	Drop(chain string)
+	// IsShared reports whether a chain's tree has users besides a number of own holders of the
+	// chain.
+	IsShared(chain string, own int) bool
+	Tree(chain string) chunk.ID
+}
+
+// Trees unmounts trees that nobody uses (mount.Mounts).
+type Trees interface {
+	UnmountUnused(tree chunk.ID) (used bool, err error)
+}
+
+// Config is the configuration of a Directory. All fields but Dir are required.
+type Config struct {
+	Root string        // the node's root
+	Dir  string        // where the directory is; empty: nowhere
+	Idle time.Duration // an image that was not used for this long is unmounted
+
+	Hub       Hub
+	Chains    Chains
+	Trees     Trees
+	Leftovers *durable.Leftovers
+	Log       *slog.Logger
+}
+
+// Directory is the directory of images of one node. It is safe for concurrent use.
+type Directory struct {
+	config  Config
+	dir     string // Config.Dir without symbolic links, once it is shown
+	started time.Time
+	list    *list
+	names   *names
+	mounts  flight.Group[*pending]
+	slots   chan struct{} // has an element for each image that is being mounted
+	checks  chan *image   // images whose mounts are to be checked
+
+	mu      sync.Mutex // guards what follows, and the fields of images
+	images  map[key]*image
+	pending map[key]*pending
+	failed  map[key]failure
+	hidden  error // why the directory is not shown; nil: it is, or it is not configured
+	closed  bool  // nothing is mounted any more
+	stats   Stats
+}
+
+// image is an image that is mounted, or was mounted and is still on the disk.
+type image struct {
+	key
+	// work is held for writing while the tree is mounted or unmounted, and for reading while a file
+	// is looked up through this file system. It is taken before Directory.mu.
+	work sync.RWMutex
+
+	earlier bool // a previous daemon has mounted it
+
+	tree  string    // directory where the node has mounted the tree; empty: not since the node started
+	bound bool      // the tree is mounted over the name
+	moved bool      // the name has another tree, or is gone
+	gone  bool      // the image was given up
+	used  time.Time // when a path through the name was last walked
+	seen  time.Time // when the mount over the name was last checked
+}
+
+// pending is a mount in progress.
+type pending struct {
+	call *flight.Call
+	told map[uint32]bool // threads whose request was answered with ESTALE
+}
+
+// failure is a mount that has failed.
+type failure struct {
+	err   error
+	until time.Time
+}
+
+// Stats counts what a directory has done since the node started.
+type Stats struct {
+	Mounts   int64 `json:"mounts"`   // trees that were mounted over their names
+	Failures int64 `json:"failures"` // trees that could not be mounted
+}
+
+// Status is the state of a directory.
+type Status struct {
+	Dir    string        `json:"dir"`
+	Hidden string        `json:"hidden,omitempty"` // why the directory is not shown
+	Names  int           `json:"names"`            // images in the last list
+	Listed time.Time     `json:"listed,omitzero"`  // when the list was requested; zero: no hub has answered
+	Away   string        `json:"away,omitempty"`   // why no hub answers now
+	Images []ImageStatus `json:"images"`
+	Stats
+}
+
+// ImageStatus is an image that is mounted, or was mounted and is still on the disk.
+type ImageStatus struct {
+	Name    string    `json:"name"`
+	Chain   string    `json:"chain"`
+	Mounted bool      `json:"mounted"`
+	Used    time.Time `json:"used"` // when a path through the name was last walked
+}
+
+// Open holds the chains of the images that previous daemons had mounted, and shows nothing yet. If
+// the list of these images cannot be read, its file is reported as a leftover, and Incomplete
+// returns true.
+func Open(c Config) *Directory {
+	d := &Directory{config: c, started: time.Now(), list: openList(c.Root, c.Leftovers),
+		slots: make(chan struct{}, mountsTogether), checks: make(chan *image, mountsTogether), images: map[key]*image{},
+		pending: map[key]*pending{}, failed: map[key]failure{}}
+	for _, k := range d.list.images {
+		c.Chains.Hold(k.chain)
+		d.images[k] = &image{key: k, earlier: true, used: d.started}
+	}
+	d.names = newNames(c.Hub, c.Chains, runtime.GOOS+"/"+runtime.GOARCH, d.list.images, c.Log)
+	return d
+}
+
+// Incomplete reports whether previous daemons may have mounted images that are not in the list. If
+// so, any tree may be in use.
+func (d *Directory) Incomplete() bool { return d.list.incomplete }
+
+// Show mounts the directory, if one is configured. It removes what a previous daemon has mounted
+// there. A node without its directory is still useful, so a failure is logged and is in the status.
+func (d *Directory) Show() {
+	err := d.show()
+	if err == nil {
+		return
+	}
+	d.mu.Lock()
+	d.hidden = err
+	d.mu.Unlock()
+	d.config.Log.Error("the directory of images is not shown: start the node again once this is repaired",
+		"dir", d.config.Dir, "err", err)
+}
+
+func (d *Directory) show() error {
+	if before := d.list.dir; before != "" {
+		if err := mount.DetachNames(d.config.Root, before); err != nil {
+			return err
+		}
+	}
+	if d.config.Dir == "" {
+		if d.list.dir == "" {
+			return nil
+		}
+		return d.list.set("")
+	}
+	if err := os.MkdirAll(d.config.Dir, 0o755); err != nil {
+		return fmt.Errorf("make the directory of images: %w", err)
+	}
+	dir, err := filepath.EvalSymlinks(d.config.Dir)
+	if err != nil {
+		return fmt.Errorf("resolve the path of the directory of images: %w", err)
+	}
+	// The file comes first: if the daemon is killed now, the next one finds the mount.
+	if err := d.list.set(dir); err != nil {
+		return err
+	}
+	d.dir = dir
+	fd, err := mount.MountNames(d.config.Root, dir)
+	if err != nil {
+		return err
+	}
+	if err := d.serve(fd); err != nil {
+		return errors.Join(err, mount.DetachNames(d.config.Root, dir))
+	}
+	return nil
+}
+
+// Close removes the directory. Processes that work in it keep the trees that they use.
+func (d *Directory) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	if d.dir == "" {
+		return nil
+	}
+	return mount.DetachNames(d.config.Root, d.dir)
+}
+
+// Release removes the directory of a node that does not run.
+func Release(root string, leftovers *durable.Leftovers) error {
+	if dir := openList(root, leftovers).dir; dir != "" {
+		return mount.DetachNames(root, dir)
+	}
+	return nil
+}
+
+// Run fetches the first list, and unmounts idle images until ctx is done.
+func (d *Directory) Run(ctx context.Context) {
+	if d.dir != "" {
+		d.names.refresh(ctx, listTTL)
+	}
+	tick := time.NewTicker(min(max(d.config.Idle/4, minSweep), maxSweep))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.sweep(ctx)
+		case i := <-d.checks:
+			d.check(i)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Status returns the state of the directory, or nil if none is configured.
+func (d *Directory) Status() *Status {
+	if d.config.Dir == "" {
+		return nil
+	}
+	s := &Status{Dir: d.config.Dir, Images: []ImageStatus{}}
+	var away error
+	s.Names, s.Listed, away = d.names.state()
+	if away != nil {
+		s.Away = away.Error()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.Stats = d.stats
+	if d.hidden != nil {
+		s.Hidden = d.hidden.Error()
+	}
+	for k, i := range d.images {
+		s.Images = append(s.Images, ImageStatus{k.name, k.chain, i.bound, i.used})
+	}
+	slices.SortFunc(s.Images, func(a, b ImageStatus) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Chain, b.Chain))
+	})
+	return s
+}
+
+// path returns the path of an image's name.
+func (d *Directory) path(k key) string { return filepath.Join(d.dir, k.name) }
+
+// sweep unmounts images that are idle, and gives up those whose names have other trees.
+func (d *Directory) sweep(ctx context.Context) {
+	for _, i := range d.unusedFor(d.config.Idle) {
+		if ctx.Err() != nil {
+			return
+		}
+		d.rest(i)
+	}
+}
+
+// unusedFor returns the images that were not used for a while, the one that was used first first.
+func (d *Directory) unusedFor(idle time.Duration) (images []*image) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	used := map[*image]time.Time{}
+	for _, i := range d.images {
+		if time.Since(i.used) >= idle {
+			images = append(images, i)
+			used[i] = i.used
+		}
+	}
+	slices.SortFunc(images, func(a, b *image) int { return used[a].Compare(used[b]) })
+	return images
+}
+
+// rest unmounts an image, and gives it up if its name has another tree. An image in use stays.
+func (d *Directory) rest(i *image) {
+	i.work.Lock()
+	defer i.work.Unlock()
+	if d.isGone(i) {
+		return
+	}
+	unused, err := d.unmount(i)
+	if err != nil {
+		d.config.Log.Warn("cannot unmount an idle image", "image", i.name, "err", err)
+	}
+	d.mu.Lock()
+	giveUp := unused && (i.moved || d.config.Dir == "")
+	d.mu.Unlock()
+	if giveUp {
+		d.giveUp(i)
+	}
+}
+
+// unmount unmounts the tree of an image that is not used. i.work is held.
+func (d *Directory) unmount(i *image) (unused bool, err error) {
+	d.mu.Lock()
+	bound := i.bound
+	d.mu.Unlock()
+	if bound {
+		_, err := mount.Unbind(d.config.Root, d.path(i.key))
+		d.mu.Lock()
+		if i.bound = err != nil; i.bound {
+			i.used = time.Now() // a process works in it
+		}
+		d.mu.Unlock()
+		if i.bound {
+			return false, nil
+		}
+	}
+	if d.isShared(i) {
+		return false, nil // its other users decide about the tree
+	}
+	tree := d.config.Chains.Tree(i.chain)
+	if tree.IsZero() {
+		return true, nil // it has no tree, or its statement is damaged: then no tree is removed
+	}
+	used, err := d.config.Trees.UnmountUnused(tree)
+	return !used, err
+}
+
+// isShared reports whether an image's tree has other users: a container runtime, an administrator,
+// or an image with another name.
+func (d *Directory) isShared(i *image) bool {
+	d.mu.Lock()
+	own, used := 0, false
+	for k, other := range d.images {
+		if k.chain == i.chain {
+			own++
+			used = used || other != i && (other.bound || d.pending[k] != nil)
+		}
+	}
+	d.mu.Unlock()
+	return used || d.config.Chains.IsShared(i.chain, own)
+}
+
+// giveUp forgets an image that nobody uses, and drops its chain. i.work is held.
+func (d *Directory) giveUp(i *image) {
+	d.mu.Lock()
+	if i.gone {
+		d.mu.Unlock()
+		return
+	}
+	i.gone = true
+	delete(d.images, i.key)
+	d.mu.Unlock()
+	d.list.remove(i.key)
+	d.config.Chains.Drop(i.chain)
+}
+
+// admit returns the image with a key, which it adds if needed. If there are too many images, the
+// one that was not used for the longest time is given up.
+func (d *Directory) admit(k key) (*image, error) {
+	for {
+		d.mu.Lock()
+		i, full := d.images[k], len(d.images) >= maxImages
+		if i != nil {
+			i.used, i.moved = time.Now(), false
+		}
+		d.mu.Unlock()
+		switch {
+		case i != nil:
+			return i, nil
+		case !full:
+			return d.add(k)
+		}
+		if !d.makeRoom() {
+			return nil, fmt.Errorf("the directory has %d images that are all in use", maxImages)
+		}
+	}
+}
+
+// makeRoom gives up one image that nobody uses.
+func (d *Directory) makeRoom() bool {
+	for _, i := range d.unusedFor(minUnused) {
+		if i.work.TryLock() { // else it is being mounted or unmounted
+			unused, _ := d.unmount(i)
+			if unused {
+				d.giveUp(i)
+			}
+			i.work.Unlock()
+			if unused {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (d *Directory) isGone(i *image) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return i.gone
+}
+
+// add adds an image: first to the list on the disk, so that the next daemon holds the image's
+// chain.
+func (d *Directory) add(k key) (*image, error) {
+	if err := d.list.add(k); err != nil {
+		return nil, err
+	}
+	d.config.Chains.Hold(k.chain)
+	i := &image{key: k, used: time.Now()}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.images[k] = i
+	return i, nil
+}
+
+var (
+	errTimeout = errors.New("its tree was not mounted in time")
+	errClosed  = errors.New("the node stops")
+)

@@ -1,0 +1,123 @@
+package directory
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"lighter/durable"
+)
+
+// brokenSuffix is added to the name of a list file that could not be read.
+const brokenSuffix = ".broken"
+
+// key names an image with the tree that it had when it was looked into: a name may get a new tree.
+type key struct{ name, chain string }
+
+// list is the list, on the disk, of the images whose chains the directory holds, and of where the
+// directory is. The next daemon reads it before it removes trees that nobody holds.
+type list struct {
+	path      string
+	leftovers *durable.Leftovers
+	// incomplete says that the file of a previous daemon could not be read, so any tree may be
+	// used.
+	incomplete bool
+
+	mu     sync.Mutex // guards what follows, and the file
+	dir    string     // where a directory is mounted, or was when a daemon was killed; empty: nowhere
+	images []key      // sorted
+}
+
+// stored is the file.
+type stored struct {
+	Dir    string        `json:"dir,omitempty"`
+	Images []storedImage `json:"images"`
+}
+
+type storedImage struct {
+	Name  string `json:"name"`
+	Chain string `json:"chain"`
+}
+
+func listFile(root string) string { return filepath.Join(root, "directory.json") }
+
+// openList reads the list. If the file cannot be read, openList renames it, and returns an empty
+// list.
+func openList(root string, leftovers *durable.Leftovers) *list {
+	l := &list{path: listFile(root), leftovers: leftovers}
+	text, err := os.ReadFile(l.path)
+	var s stored
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		l.incomplete, s = true, stored{}
+		leftovers.Note(l.path, errors.Join(err, os.Rename(l.path, l.path+brokenSuffix)))
+	}
+	if _, err := os.Lstat(l.path + brokenSuffix); err == nil {
+		l.incomplete = true
+		leftovers.Note(l.path+brokenSuffix, errors.New("the list of images in the directory of images cannot be "+
+			"read: while this file exists, no tree is removed that was there when the node started; "+
+			"end the processes that use the directory, and remove the file"))
+	}
+	l.dir = s.Dir
+	for _, i := range s.Images {
+		l.images = append(l.images, key{i.Name, i.Chain})
+	}
+	return l
+}
+
+// set changes where the directory is.
+func (l *list) set(dir string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dir = dir
+	return l.save()
+}
+
+// add adds an image. An image that cannot be saved is not added.
+func (l *list) add(k key) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.images
+	l.images = append(slices.Clone(l.images), k)
+	err := l.save()
+	if err != nil {
+		l.images = before
+	}
+	return err
+}
+
+// remove removes an image. A list that cannot be saved becomes a leftover: the next daemon holds an
+// image that nobody uses.
+func (l *list) remove(k key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.images = slices.DeleteFunc(slices.Clone(l.images), func(other key) bool { return other == k })
+	_ = l.save()
+}
+
+// save writes the file. l.mu is held.
+func (l *list) save() error {
+	slices.SortFunc(l.images, func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.chain, b.chain))
+	})
+	s := stored{Dir: l.dir, Images: []storedImage{}}
+	for _, k := range l.images {
+		s.Images = append(s.Images, storedImage{k.name, k.chain})
+	}
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = durable.Replace(l.path, text)
+	}
+	if err != nil {
+		err = fmt.Errorf("save the list of images in the directory of images: %w", err)
+	}
+	l.leftovers.Note(l.path, err)
+	return err
+}

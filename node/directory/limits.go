@@ -8,7 +8,7 @@ const (
 	// same for the answer about one name, and how long the kernel keeps a name. missingTTL is the
 	// same for names that no hub has.
 	listTTL    = 5 * time.Second
-	nameTTL    = 10 * time.Second
+	nameTTL    = 5 * time.Second
 	missingTTL = time.Second
 	// awayPause is how long no hub is asked after a request has failed. Older answers are used.
 	awayPause = 5 * time.Second

@@ -4,6 +4,8 @@ package node
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -19,6 +21,7 @@ import (
 
 	"lighter/node/directory"
 	"lighter/node/mount"
+	tars "lighter/test/testkit/tarball"
 )
 
 // startDirectory runs a node that shows the hub's images in a directory. If anything is mounted
@@ -66,7 +69,7 @@ func TestDirectory(t *testing.T) {
 	if !slices.Contains(names, "tools:1") || !slices.Contains(names, "both:1") {
 		t.Errorf("ls: got %q, want tools:1 and both:1 among them", names)
 	}
-	sh(t, dir, "ls -l --color=always $1; ls -ld $1/*; find $1 -maxdepth 1; stat $1/tools:1; test -d $1/tools:1")
+	sh(t, dir, `ls -l --color=always $1; ls -ld $1/*; find $1 -maxdepth 1; stat $1/tools:1; test -d $1/tools:1`)
 	if s := status(t, d.root); len(s.Directory.Images)+len(s.Mounts) != 0 || s.Directory.Names < 2 {
 		t.Errorf("after ls: got %+v and mounts %+v, want at least 2 names, and nothing mounted", s.Directory, s.Mounts)
 	}
@@ -106,7 +109,7 @@ func TestDirectoryInNamespaces(t *testing.T) {
 	for range 2 { // not mounted before, and mounted in the node's namespace
 		sh(t, dir, `exec setpriv --reuid=65534 --regid=65534 --clear-groups \
 			unshare -Urm --propagation private sh -ec '
-			test "$(cat $1/tools:1/text)" = linux/amd64; ls $1/tools:1 | grep large; cmp $1/tools:1/large $1/tools:1/large
+			test "$(cat $1/tools:1/text)" = linux/amd64; ls $1/tools:1 | grep large
 			cd $1/tools:1; test $(wc -c <large) = 5242880; test "$(id -u)" = 0' sh "$1"`)
 	}
 	// A bind of a name, in a namespace that is cut off.
@@ -114,32 +117,76 @@ func TestDirectoryInNamespaces(t *testing.T) {
 		mount --bind $1/both:1 /mnt; test "$(cat /mnt/text)" = linux/amd64; ls /mnt/large' sh "$1"`)
 }
 
-// bubblewrap takes an image that is not mounted yet as the root of its container. The container has
-// the tree itself, so it does not depend on the node.
+// bubblewrap takes an image that is not mounted yet as the root of a user's container. The container
+// has the tree itself: it reads on after the image was unmounted from its name, and after the node
+// was killed.
 func TestDirectoryIsTheRootOfBubblewrap(t *testing.T) {
-	program, err := os.ReadFile(lighter)
+	entries := []tars.Item{tars.File("large", string(large))}
+	for name, file := range map[string]string{"sleep": "/usr/bin/sleep", "lib64/ld-linux-x86-64.so.2": "",
+		"lib/x86_64-linux-gnu/libc.so.6": ""} {
+		program, err := os.ReadFile(cmp.Or(file, "/"+name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, tars.File(name, string(program), tars.Mode(0o755)))
+	}
+	addLayer(t, tars.Of(entries...))
+	d, dir := startDirectory(t, "--directory-idle", "1s")
+	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+		"bwrap", "--unshare-user", "--info-fd", "1", "--ro-bind", filepath.Join(dir, "program:1"), "/",
+		"/sleep", "infinity")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	addProgram(t, program)
-	d, dir := startDirectory(t)
-	image := filepath.Join(dir, "program:1")
-	out := sh(t, image, `exec setpriv --reuid=65534 --regid=65534 --clear-groups \
-		bwrap --unshare-all --ro-bind $1 / /lighter --help`)
-	if !strings.Contains(out, "Usage") {
-		t.Errorf("the program in the container wrote %q, want its help", out)
+	var info struct {
+		Child int `json:"child-pid"`
 	}
-	if i, ok := inDirectory(t, d, "program:1"); !ok || !i.Mounted {
-		t.Errorf("the image is %+v, want it mounted", i)
+	err = json.NewDecoder(out).Decode(&info)
+	t.Cleanup(func() {
+		if info.Child > 0 {
+			_ = unix.Kill(info.Child, unix.SIGKILL)
+		}
+		_ = cmd.Wait() // it ends with the program in the container
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join("/proc", strconv.Itoa(info.Child), "root")
+	eventually(t, "the program in the container", func() bool {
+		path, err := os.Readlink(filepath.Join(filepath.Dir(root), "exe"))
+		return err == nil && path == "/sleep"
+	})
+	var stat unix.Statfs_t
+	if err := unix.Statfs(root, &stat); err != nil || stat.Type != unix.EROFS_SUPER_MAGIC_V1 {
+		t.Errorf("the container's root has type %#x (%v), want EROFS", stat.Type, err)
+	}
+	shows(t, filepath.Join(dir, "tools:1"))
+	eventually(t, "an image that was used later to be unmounted", func() bool {
+		i, ok := inDirectory(t, d, "tools:1")
+		return ok && !i.Mounted
+	})
+	d.end(syscall.SIGKILL)
+	d.start()
+	if got, err := os.ReadFile(filepath.Join(root, "large")); err != nil || !bytes.Equal(got, large) {
+		t.Errorf("the container reads %d bytes (%v), want %d", len(got), err, len(large))
 	}
 }
 
-// A container in a mount namespace of its own keeps its image: the node unmounts the image from its
-// name, where nobody uses it, and goes on to serve it.
+// A container in a mount namespace that is cut off keeps its image: the node unmounts the image
+// from its name, where nobody uses it, and goes on to serve it.
 func TestDirectoryKeepsTheImagesOfContainers(t *testing.T) {
 	d, dir := startDirectory(t, "--directory-idle", "1s")
-	cmd := exec.Command("bwrap", "--ro-bind", "/", "/", "--ro-bind", filepath.Join(dir, "tools:1"), "/mnt",
-		"sh", "-ec", "ls /mnt/large; read line || true; cat /mnt/large | wc -c")
+	shows(t, filepath.Join(dir, "both:1"))
+	if _, err := os.ReadFile(filepath.Join(dir, "tools:1", "text")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-ec",
+		"mount --bind $1 /mnt; ls /mnt/large; read line || true; cat /mnt/large | wc -c",
+		"sh", filepath.Join(dir, "tools:1"))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -149,20 +196,12 @@ func TestDirectoryKeepsTheImagesOfContainers(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	mounted := func() bool {
-		i, ok := inDirectory(t, d, "tools:1")
-		return ok && i.Mounted
-	}
-	eventually(t, "the container's image to be mounted", mounted)
-	eventually(t, "the image's name to be unmounted", func() bool { return !mounted() })
-	eventually(t, "the tree to be unmounted", func() bool { return len(mountsBelow(t, d.root)) == 1 }) // devices/
-	if n := devices(t, d); n != 1 {
-		t.Errorf("the node serves %d devices, want the container's", n)
-	}
-	if err := errors.Join(in.Close(), cmd.Wait()); err != nil || strings.Fields(out.String())[1] != "5242880" {
+	eventually(t, "both trees to be unmounted", func() bool { return len(mountsBelow(t, d.root)) == 1 }) // devices/
+	eventually(t, "the end of the device that nobody uses", func() bool { return devices(t, d) == 1 })
+	if err := errors.Join(in.Close(), cmd.Wait()); err != nil || !strings.HasSuffix(out.String(), "\n5242880\n") {
 		t.Errorf("the container wrote %q (%v), want the size of all of the file", out.String(), err)
 	}
-	eventually(t, "the device to end", func() bool { return devices(t, d) == 0 })
+	eventually(t, "the end of the container's device", func() bool { return devices(t, d) == 0 })
 }
 
 // devices returns the number of devices that a node serves.

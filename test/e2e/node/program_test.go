@@ -82,7 +82,12 @@ func TestProgramOnALazyImage(t *testing.T) {
 // addProgram adds the image program:1 to the hub. It contains the lighter binary.
 func addProgram(t *testing.T, program []byte) {
 	t.Helper()
-	blob := tars.Of(tars.File("lighter", string(program), tars.Mode(0o755)))
+	addLayer(t, tars.Of(tars.File("lighter", string(program), tars.Mode(0o755))))
+}
+
+// addLayer adds the image program:1, which has one layer, to the hub.
+func addLayer(t *testing.T, blob []byte) {
+	t.Helper()
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(blob)),
 			nil

@@ -19,6 +19,8 @@ const (
 	listPatience = 2 * time.Second
 	// maxList is the size of the longest list, in bytes as sent: about 200,000 images.
 	maxList = 128 << 20
+	// maxOld is how many listed names are requested one by one when the list is too old.
+	maxOld = 8
 	// maxFound bounds the remembered answers about single names.
 	maxFound = 4096
 

@@ -33,6 +33,7 @@ type names struct {
 	listed time.Time  // when the list was requested; zero: there was none
 	away   error      // why the last request has failed; nil: it has not
 	retry  time.Time  // no hub is asked before this time
+	old    int        // how often a name was looked up in the list when the list was too old
 	found  map[string]found
 }
 
@@ -147,7 +148,7 @@ func (n *names) fetchList(ctx context.Context, c *flight.Call) error {
 	all, count := listOf(images, n.platform)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.all, n.count, n.listed, n.away = all, count, began, nil
+	n.all, n.count, n.listed, n.away, n.old = all, count, began, nil, 0
 	clear(n.found)
 	return nil
 }
@@ -216,6 +217,12 @@ func (n *names) resolve(ctx context.Context, name string) (chain string, err err
 		return "", errMissing
 	}
 	chain, fresh, err := n.known(name)
+	if !fresh && err == nil && n.isScan(chain) {
+		n.refresh(ctx, nameTTL)
+		if now, _, err := n.known(name); now != "" && err == nil {
+			return now, nil
+		}
+	}
 	if fresh || err != nil {
 		return chain, err
 	}
@@ -238,6 +245,17 @@ func (n *names) resolve(ctx context.Context, name string) (chain string, err err
 		return now, nil // a new list has replaced the answer
 	}
 	return "", errMissing
+}
+
+// isScan reports whether somebody looks up many listed names, as `ls -l` does: a new list is then
+// better than a request for each name. chain is the chain of a name whose answer is too old, or "".
+func (n *names) isScan(chain string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if chain != "" {
+		n.old++
+	}
+	return chain != "" && n.old > maxOld
 }
 
 // listedChain returns the chain that the list has for a name, or "". The hub signs which chain a

@@ -150,6 +150,24 @@ func TestAnswersAreFresh(t *testing.T) {
 	wantChain(t, n, "c:1", "sha256:4")
 }
 
+// If many listed names are looked up after the list has become too old, as `ls -l` does, the list is
+// requested once more, and not each name.
+func TestScanRequestsTheList(t *testing.T) {
+	h := &fakeHub{}
+	for i := range 100 {
+		h.images = append(h.images, ready(fmt.Sprintf("a:%d", i), "sha256:1"))
+	}
+	n := testNames(h)
+	n.refresh(t.Context(), listTTL)
+	n.age(nameTTL)
+	for i := range 100 {
+		wantChain(t, n, fmt.Sprintf("a:%d", i), "sha256:1")
+	}
+	if h.lists != 2 || h.asked != maxOld {
+		t.Errorf("%d lists and %d answers about one name were requested, want 2 and %d", h.lists, h.asked, maxOld)
+	}
+}
+
 // While no hub answers, older answers count, and a hub is asked rarely.
 func TestHubIsAway(t *testing.T) {
 	away := errors.New("connection refused")

@@ -89,7 +89,7 @@ bench: peers bin/before/lighter
 # Each fuzz target for a while: FUZZTIME=10m make fuzz
 FUZZTIME ?= 30s
 fuzz:
-	@for package in $$(grep -rl --include='*_test.go' '^func Fuzz' format store node hub | xargs -n1 dirname | sort -u); do \
+	@for package in $$(grep -rl --include='*_test.go' '^func Fuzz' format install store node hub | xargs -n1 dirname | sort -u); do \
 		for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
 			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$package || exit 1; \
 		done; \

@@ -1,14 +1,18 @@
 // Package proc asks the kernel about other processes of this machine: which process is at the other
-// end of a Unix socket, and whether a process is dead. It changes nothing and sends no signals.
+// end of a Unix socket, whether a process is dead, and when it started. It changes nothing and
+// sends no signals.
 package proc
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,15 +40,50 @@ func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 // The kernel shows such a process as a zombie: its first thread has ended, which in a Go program
 // means that the whole process has ended.
 func IsDead(pid int) bool {
+	fields, err := stat(pid)
+	return err == nil && (fields[0][0] == 'Z' || fields[0][0] == 'X')
+}
+
+// ticks is the number of ticks of a second in /proc, on every architecture of Linux that Go has.
+const ticks = 100
+
+// Started returns the time at which a process started, rounded down to a tick.
+func Started(pid int) (time.Time, error) {
+	fields, err := stat(pid)
+	if err != nil {
+		return time.Time{}, err
+	}
+	const start = 19 // the position of starttime, the 22nd field, after the name
+	if len(fields) <= start {
+		return time.Time{}, fmt.Errorf("process %d: the kernel does not tell when it started", pid)
+	}
+	since, err := strconv.ParseInt(fields[start], 10, 64)
+	if err != nil {
+		return time.Time{}, err
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return time.Time{}, err
+	}
+	age := time.Duration(now.Nano()) - time.Duration(since)*(time.Second/ticks)
+	return time.Now().Add(-age), nil
+}
+
+// stat returns what the kernel's line about a process contains after the process's name.
+func stat(pid int) ([]string, error) {
 	file, err := os.Open("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return false
+		return nil, err
 	}
 	defer file.Close()
-	stat, err := io.ReadAll(io.LimitReader(file, 4096))
+	line, err := io.ReadAll(io.LimitReader(file, 4096))
 	if err != nil {
-		return false
+		return nil, err
 	}
-	_, state, found := bytes.Cut(stat, []byte(") ")) // PID (NAME) STATE ...
-	return found && len(state) > 0 && (state[0] == 'Z' || state[0] == 'X')
+	_, rest, found := bytes.Cut(line, []byte(") ")) // PID (NAME) STATE ...
+	fields := strings.Fields(string(rest))
+	if !found || len(fields) == 0 {
+		return nil, fmt.Errorf("process %d: the kernel's line about it has no state", pid)
+	}
+	return fields, nil
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func TestPeer(t *testing.T) {
@@ -45,5 +46,25 @@ func TestIsDead(t *testing.T) {
 	_ = child.Wait()
 	if IsDead(child.Process.Pid) {
 		t.Error("a process that is gone counts as dead")
+	}
+}
+
+// A process started between the moment before its start and the moment after, up to a tick of the
+// kernel's clock.
+func TestStarted(t *testing.T) {
+	before := time.Now()
+	child := exec.Command("sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	after := time.Now()
+	defer child.Wait()
+	defer child.Process.Kill()
+	const tick = 2 * time.Second / ticks
+	if at, err := Started(child.Process.Pid); err != nil || at.Before(before.Add(-tick)) || at.After(after.Add(tick)) {
+		t.Errorf("got %v, %v; want between %v and %v", at, err, before, after)
+	}
+	if _, err := Started(1 << 30); err == nil {
+		t.Error("a process that does not exist: got no error")
 	}
 }

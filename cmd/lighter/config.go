@@ -144,14 +144,20 @@ with its explanation. Invalid values are refused.`, "NAME", name),
 			if _, err := logFormat(value("log-level"), value("log-format")); err != nil {
 				return err
 			}
-			b, err := toml.Marshal(config)
+			text, err := configText(config)
 			if err != nil {
 				return err
 			}
-			_, err = os.Stdout.WriteString(readable(string(b)))
+			_, err = os.Stdout.WriteString(text)
 			return err
 		},
 	}
+}
+
+// configText returns a configuration as a file to start from.
+func configText(config any) (string, error) {
+	b, err := toml.Marshal(config)
+	return readable(string(b)), err
 }
 
 // emptyTables matches an empty list of tables. In a file with that line, no table can be added.

@@ -36,7 +36,7 @@ Exit codes: 0 no problem (there may be warnings), 3 a problem.`,
 		Args: command.Exactly(),
 	}
 	nodeFlags(cmd, &config, &file)
-	cmd.Flags().StringVar(&containerd, "containerd", "/run/containerd/containerd.sock", "containerd's `SOCKET`")
+	cmd.Flags().StringVar(&containerd, "containerd", doctor.DefaultSocket, "containerd's `SOCKET`")
 	load := func() (*node.Config, error) { return &config, loadConfig(cmd, file, &config) }
 	return query(cmd, load, func(ctx context.Context, config *node.Config, _ []string) (findings, error) {
 		return doctor.Run(ctx, *config, containerd), nil

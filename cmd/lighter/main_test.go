@@ -64,6 +64,10 @@ func TestWrongArguments(t *testing.T) {
 		{"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
 		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"}, {"hub", "--listen", "0.0.0.0:7199"},
 		{"hub", "--listen", "0.0.0.0:7199", "--plain-http"},
+		{"install", "no-such"}, {"install", "containerd", "x"}, {"uninstall", "systemd", "--restart"},
+		{"install", "containerd", "--root", "relative"}, {"install", "containerd", "--node-config", "/no/such/file"},
+		{"install", "systemd", "--config", "/no/such/file"}, {"install", "systemd", "--hub-key", "x"},
+		{"install", "systemd", "--config", "/no/such/file", "--hub", "http://127.0.0.1:1"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
 	} {
 		code, _, stderr := lighter(t, args...)

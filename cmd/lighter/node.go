@@ -17,21 +17,9 @@ func nodeCommand() *cobra.Command {
 the hub knows, and fetches only the bytes that containers read. It unpacks all other
 images, as containerd's overlayfs snapshotter does.
 
-Configure it in containerd:
-
-  [proxy_plugins.lighter]
-    type = "snapshot"
-    address = "/run/lighter/lighter.sock"
-    capabilities = ["rebase"]
-    [proxy_plugins.lighter.exports]
-      root = "/var/lib/lighter"
-      enable_remote_snapshot_annotations = "true"
-  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
-    platform = "linux"
-    snapshotter = "lighter"
-
-(deploy/containerd has complete files, also for older versions and the kubelet.) Add
-"remap-ids" to the capabilities if, and only if, the node runs with --remap-ids.
+"lighter install containerd" makes containerd use it, and "lighter install systemd" makes
+a service of it. Add "remap-ids" to the capabilities in containerd if, and only if, the
+node runs with --remap-ids; the former command does so.
 
 Flags override the configuration file, and the file overrides the defaults.`,
 		Example: `  lighter node --hub http://127.0.0.1:7070

@@ -45,37 +45,61 @@ func (m *machine) containerd(ctx context.Context) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	socket := m.containerdSocket
-	pid, err := peer(socket)
+	c, err := FindContainerd(ctx, socket)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return unchecked("only root may use "+socket, asRoot)
-	case err != nil:
+	case !c.Running:
 		return append([]Finding{{Level: Problem, What: "containerd cannot be reached: " + err.Error(),
-			Repair: "systemctl start containerd, or --containerd SOCKET"}},
-			m.containerdConfig(ctx, "containerd", defaultConfig, "")...)
+			Repair: "systemctl start containerd, or --containerd SOCKET"}}, m.containerdConfig(ctx, c)...)
+	case err != nil:
+		return append(unchecked(err.Error(), ""), m.containerdConfig(ctx, c)...)
 	}
-	info, err := containerd.Query(ctx, socket)
-	found := judgeContainerd(info)
-	if err != nil {
-		found = unchecked(err.Error(), "")
-	}
-	program, config := commandOf(pid)
-	return append(found, m.containerdConfig(ctx, program, config, info.Version)...)
+	return append(m.judgeContainerd(c.Info), m.containerdConfig(ctx, c)...)
 }
 
-func judgeContainerd(c containerd.Info) []Finding {
+// Containerd is the containerd of a machine.
+type Containerd struct {
+	containerd.Info
+	Running bool
+	PID     int    // 0: it is not visible in this PID namespace, or does not run
+	Program string // empty: another program contains containerd, and must not be run as containerd
+	Config  string // the path of its configuration
+}
+
+// FindContainerd finds the containerd that listens on a socket. If none does, it returns the
+// defaults, and an error. If one does not answer, it returns an error, too.
+func FindContainerd(ctx context.Context, socket string) (Containerd, error) {
+	c := Containerd{Program: "containerd", Config: defaultConfig}
+	pid, err := peer(socket)
+	if err != nil {
+		return c, err
+	}
+	c.Running, c.PID = true, pid
+	c.Program, c.Config = commandOf(pid)
+	c.Info, err = containerd.Query(ctx, socket)
+	return c, err
+}
+
+func (m *machine) judgeContainerd(c containerd.Info) []Finding {
 	err, known := c.Snapshotters[pluginName]
 	return first([]rule{
 		{!known, Problem, "containerd " + c.Version + " runs without a snapshotter named " + pluginName,
-			"the [proxy_plugins] below in its configuration; systemctl restart containerd"},
+			m.install()},
 		{err != "", Problem, "containerd " + c.Version + " could not start its snapshotter " + pluginName + ": " + err,
 			"systemctl restart containerd, once the node runs"},
 		{true, OK, "containerd " + c.Version + " runs, with a snapshotter named " + pluginName, ""},
 	})
 }
 
-// defaultConfig is the path of containerd's configuration.
-const defaultConfig = "/etc/containerd/config.toml"
+// Paths of containerd that does not run, or whose arguments name no others.
+const (
+	defaultConfig = "/etc/containerd/config.toml"
+	DefaultSocket = "/run/containerd/containerd.sock"
+)
+
+// installContainerd is the command that configures containerd for the node.
+const installContainerd = "sudo lighter install containerd --restart"
 
 // peer returns the PID of the process that listens on a Unix socket, or 0 if the process is not
 // visible in this PID namespace.
@@ -126,29 +150,58 @@ func configOf(argv []string) string {
 	return defaultConfig
 }
 
-// containerdConfig checks containerd's configuration: the output of `containerd config dump`, or,
-// if that command fails, the file. version is the version of the running containerd; empty:
-// unknown.
-func (m *machine) containerdConfig(ctx context.Context, program, file, version string) []Finding {
-	text, err := exec.CommandContext(ctx, program, "--config", file, "config", "dump").Output()
+// containerdConfig checks the configuration of a containerd: the output of `containerd config
+// dump`, or, if that command fails, the file.
+func (m *machine) containerdConfig(ctx context.Context, c Containerd) []Finding {
+	text, err := exec.CommandContext(ctx, c.Program, "--config", c.Config, "config", "dump").Output()
 	if err != nil {
-		text, err = os.ReadFile(file)
+		text, err = os.ReadFile(c.Config)
 	}
 	if err != nil {
 		return unchecked("containerd's configuration cannot be read: "+err.Error(),
 			"--containerd SOCKET, as root, where containerd runs")
 	}
-	trust, err := m.config.EffectiveTrust()
+	settings, err := settingsOf(m.config, m.install())
 	if err != nil {
 		return unchecked(err.Error(), "")
 	}
-	found, err := judgeConfig(text, version, nodeSettings{address: m.config.Address, root: m.config.Root,
-		remapIDs: m.config.RemapIDs, trustImage: trust.Trust == node.TrustImage})
+	found, err := judgeConfig(text, c.Version, settings)
 	if err != nil {
-		return unchecked(fmt.Sprintf("%s cannot be parsed: %v", file, err), "containerd --config "+file+" config dump")
+		return unchecked(fmt.Sprintf("%s cannot be parsed: %v", c.Config, err),
+			"containerd --config "+c.Config+" config dump")
 	}
 	for i := range found {
-		found[i].What = file + ": " + found[i].What
+		found[i].What = c.Config + ": " + found[i].What
 	}
 	return found
+}
+
+// install returns the command that configures containerd for the node.
+func (m *machine) install() string {
+	command := installContainerd
+	if root := m.config.Root; root != node.DefaultConfig().Root {
+		command += " --root " + root
+	}
+	if m.containerdSocket != DefaultSocket {
+		command += " --containerd " + m.containerdSocket
+	}
+	return command
+}
+
+// settingsOf returns the settings of a node. install is the command that makes containerd's
+// configuration fit to them.
+func settingsOf(config node.Config, install string) (nodeSettings, error) {
+	trust, err := config.EffectiveTrust()
+	return nodeSettings{address: config.Address, root: config.Root, remapIDs: config.RemapIDs,
+		trustImage: trust.Trust == node.TrustImage, install: install}, err
+}
+
+// JudgeContainerd judges the configuration of a containerd: the output of `containerd config dump`.
+// version is vMAJOR.MINOR.PATCH; config is the configuration of the node.
+func JudgeContainerd(dump []byte, version string, config node.Config) ([]Finding, error) {
+	settings, err := settingsOf(config, installContainerd)
+	if err != nil {
+		return nil, err
+	}
+	return judgeConfig(dump, version, settings)
 }

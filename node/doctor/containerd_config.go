@@ -29,6 +29,9 @@ type containerdConfig struct {
 	} `toml:"plugins"`
 }
 
+// CRIUses is how a finding begins if the kubelet's pulls use the node.
+const CRIUses = "CRI uses " + pluginName
+
 type proxyPlugin struct {
 	Type         string            `toml:"type"`
 	Address      string            `toml:"address"`
@@ -51,27 +54,9 @@ type criImages struct {
 type nodeSettings struct {
 	address, root string
 	remapIDs      bool
-	trustImage    bool // the node's trust is "image"
+	trustImage    bool   // the node's trust is "image"
+	install       string // the command that makes the configuration fit
 }
-
-// proxyLines returns the lines that configure a node in containerd.
-func proxyLines(n nodeSettings) string {
-	capabilities := `"rebase"`
-	if n.remapIDs {
-		capabilities += `, "remap-ids"`
-	}
-	return fmt.Sprintf(`[proxy_plugins.lighter]
-  type = "snapshot"
-  address = %q
-  capabilities = [%s]
-  [proxy_plugins.lighter.exports]
-    root = %q
-    enable_remote_snapshot_annotations = "true"`, n.address, capabilities, n.root)
-}
-
-const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
-  platform = "linux"
-  snapshotter = "lighter"`
 
 // judgeConfig judges the configuration of a containerd. version is vMAJOR.MINOR.PATCH, or empty if
 // it is unknown.
@@ -83,17 +68,25 @@ func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error)
 	v := release(version, c.Version)
 	found := c.judgeProxy(v, n)
 	if v >= 2_00 {
-		found = append(found, c.judgeTransfer()...)
+		found = append(found, c.judgeTransfer(n)...)
 	}
 	return append(found, c.judgeCRI(v, n)...), nil
 }
 
-// release returns a version of containerd as a number: 201 for v2.1.0. If the version is unknown,
-// it returns a release whose configuration has the format version config.
-func release(version string, config int) int {
+// Release returns a version of containerd as a number: 201 for v2.1.0, and 0 if it is no version.
+func Release(version string) int {
 	var major, minor int
-	if n, err := fmt.Sscanf(version, "v%d.%d", &major, &minor); n == 2 && err == nil {
-		return 100*major + minor
+	if n, err := fmt.Sscanf(version, "v%d.%d", &major, &minor); n != 2 || err != nil {
+		return 0
+	}
+	return 100*major + minor
+}
+
+// release returns a version of containerd as Release does. If the version is unknown, it returns a
+// release whose configuration has the format version config.
+func release(version string, config int) int {
+	if number := Release(version); number > 0 {
+		return number
 	}
 	if config <= 2 {
 		return 1_07
@@ -103,20 +96,19 @@ func release(version string, config int) int {
 
 // unnamed returns the rule for a pull service of containerd (client) that does not tell the node to
 // which image a layer belongs.
-func (n nodeSettings) unnamed(holds bool, client, repair string) rule {
+func (n nodeSettings) unnamed(holds bool, client string) rule {
 	if n.trustImage {
 		return rule{holds, Problem, client + ` does not name images to the node, whose trust is "image": no image ` +
-			`is lazy, and a manifest that names another image in its annotations gets that image's files`, repair}
+			`is lazy, and a manifest that names another image in its annotations gets that image's files`, n.install}
 	}
 	return rule{holds, Warning, client + " does not name images to the node: lighter status cannot name them, " +
-		"and if the hub knows an image's base image, too, a pull fetches the indexes of both", repair}
+		"and if the hub knows an image's base image, too, a pull fetches the indexes of both", n.install}
 }
 
 // judgeProxy judges the proxy plugin. Some of the plugin's settings exist only in later versions of
 // containerd.
 func (c *containerdConfig) judgeProxy(version int, n nodeSettings) []Finding {
 	const plugin = "the proxy plugin " + pluginName
-	lines := proxyLines(n)
 	p, ok := c.Proxies[pluginName]
 	if !ok {
 		what := "there is no proxy plugin " + pluginName
@@ -126,26 +118,26 @@ func (c *containerdConfig) judgeProxy(version int, n nodeSettings) []Finding {
 					", or containerd does not keep all layers of an image"
 			}
 		}
-		return []Finding{{Level: Problem, What: what, Repair: lines}}
+		return []Finding{{Level: Problem, What: what, Repair: n.install}}
 	}
 	remaps := slices.Contains(p.Capabilities, "remap-ids")
 	return all(plugin+" is right", []rule{
-		{p.Type != "snapshot", Problem, fmt.Sprintf("%s has the type %q", plugin, p.Type), lines},
+		{p.Type != "snapshot", Problem, fmt.Sprintf("%s has the type %q", plugin, p.Type), n.install},
 		{p.Address != n.address, Problem,
-			fmt.Sprintf("%s has the address %q, and the node listens on %q", plugin, p.Address, n.address), lines},
+			fmt.Sprintf("%s has the address %q, and the node listens on %q", plugin, p.Address, n.address), n.install},
 		{version >= 2_01 && !slices.Contains(p.Capabilities, "rebase"), Warning,
-			plugin + ` lacks the capability "rebase": containerd unpacks one layer after the other`, lines},
+			plugin + ` lacks the capability "rebase": containerd unpacks one layer after the other`, n.install},
 		{remaps && !n.remapIDs, Problem,
 			plugin + ` has the capability "remap-ids", and the node runs without remap_ids: ` +
-				"files would have wrong owners", lines},
+				"files would have wrong owners", n.install},
 		{!remaps && n.remapIDs, Problem,
 			plugin + ` lacks the capability "remap-ids", and the node runs with remap_ids: ` +
-				"owners would be mapped twice", lines},
+				"owners would be mapped twice", n.install},
 		{version >= 1_07 && p.Exports["root"] != n.root, Warning,
 			fmt.Sprintf("%s exports the root %q, and the node's is %q: "+
-				"the kubelet does not see the disk that images use", plugin, p.Exports["root"], n.root), lines},
+				"the kubelet does not see the disk that images use", plugin, p.Exports["root"], n.root), n.install},
 		n.unnamed(version >= 2_00 && p.Exports["enable_remote_snapshot_annotations"] != "true",
-			plugin+" does not export enable_remote_snapshot_annotations: containerd's transfer service", lines),
+			plugin+" does not export enable_remote_snapshot_annotations: containerd's transfer service"),
 	})
 }
 
@@ -155,7 +147,7 @@ func (c *containerdConfig) disables(plugins ...string) bool {
 }
 
 // judgeTransfer judges the transfer service, which ctr and nerdctl use since containerd 2.0.
-func (c *containerdConfig) judgeTransfer() []Finding {
+func (c *containerdConfig) judgeTransfer(n nodeSettings) []Finding {
 	unpacks := slices.ContainsFunc(c.Plugins.Transfer.Unpack, func(u unpackConfig) bool {
 		return u.Snapshotter == pluginName && (u.Platform == "" || strings.HasPrefix(u.Platform, "linux"))
 	})
@@ -165,7 +157,7 @@ func (c *containerdConfig) judgeTransfer() []Finding {
 			`remove "io.containerd.transfer.v1.local" from disabled_plugins`},
 		{unpacks, OK, "the transfer service unpacks for " + pluginName, ""},
 		{true, Problem, "the transfer service has no unpack_config for " + pluginName +
-			": ctr images pull --snapshotter lighter fails", unpackLines},
+			": ctr images pull --snapshotter lighter fails", n.install},
 	})
 }
 
@@ -176,17 +168,16 @@ func (c *containerdConfig) judgeCRI(version int, n nodeSettings) []Finding {
 	if c.disables("io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri") {
 		return nil
 	}
-	images, table := c.Plugins.CRI.Containerd, `plugins."io.containerd.grpc.v1.cri".containerd`
+	images := c.Plugins.CRI.Containerd
 	if c.Version >= 3 {
-		images, table = c.Plugins.Images, `plugins."io.containerd.cri.v1.images"`
+		images = c.Plugins.Images
 	}
 	transfers := version >= 2_01 && !images.Local
 	annotates := images.DisableAnnotations != nil && !*images.DisableAnnotations
 	return first([]rule{
 		{images.Snapshotter != pluginName, OK, fmt.Sprintf("Kubernetes does not use the node: the snapshotter of "+
-			"CRI is %q (to use %s: [%s] snapshotter = %q, disable_snapshot_annotations = false)",
-			images.Snapshotter, pluginName, table, pluginName), ""},
-		{transfers || annotates, OK, "CRI uses " + pluginName, ""},
-		n.unnamed(true, "CRI uses "+pluginName+" and", "["+table+"]\n  disable_snapshot_annotations = false"),
+			"CRI is %q (to use %s: %s --cri)", images.Snapshotter, pluginName, n.install), ""},
+		{transfers || annotates, OK, CRIUses, ""},
+		n.unnamed(true, CRIUses+" and"),
 	})
 }

@@ -1,9 +1,12 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"lighter/node"
 )
 
 const (
@@ -11,12 +14,32 @@ const (
 	testRoot    = "/var/lib/lighter"
 )
 
-var testSettings = nodeSettings{address: testAddress, root: testRoot}
+// testInstall is the command that repairs a configuration of containerd.
+const testInstall = "lighter install containerd"
+
+// proxyLines returns the lines that configure a node in containerd.
+func proxyLines(remapIDs bool) string {
+	capabilities := `"rebase"`
+	if remapIDs {
+		capabilities += `, "remap-ids"`
+	}
+	return fmt.Sprintf(`[proxy_plugins.lighter]
+  type = "snapshot"
+  address = %q
+  capabilities = [%s]
+  [proxy_plugins.lighter.exports]
+    root = %q
+    enable_remote_snapshot_annotations = "true"`, testAddress, capabilities, testRoot)
+}
+
+const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "lighter"`
 
 // rightConfig returns the recommended configuration. version is the version of the format of
 // containerd's configuration.
 func rightConfig(version string) string {
-	return "version = " + version + "\n" + proxyLines(testSettings) + "\n" + unpackLines + "\n"
+	return "version = " + version + "\n" + proxyLines(false) + "\n" + unpackLines + "\n"
 }
 
 // bad returns the findings that are not OK.
@@ -35,8 +58,8 @@ func TestRightConfigs(t *testing.T) {
 		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") +
 			"[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'lighter'\n",
 		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" +
-			proxyLines(testSettings), "v1.6.20": "version = 2\n" + proxyLines(testSettings),
-		"": "version = 2\n" + proxyLines(testSettings),
+			proxyLines(false), "v1.6.20": "version = 2\n" + proxyLines(false),
+		"": "version = 2\n" + proxyLines(false),
 		// As `containerd config dump` of 1.6 prints it: without capabilities and exports.
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress +
 			"\"\n    type = \"snapshot\"\n",
@@ -69,40 +92,39 @@ func TestWrongConfigs(t *testing.T) {
 		cri3 = "[plugins.\"io.containerd.cri.v1.images\"]\n  snapshotter = \"lighter\"\n"
 		cri2 = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"lighter\"\n"
 	)
+	const disabled = `remove "io.containerd.transfer.v1.local" from disabled_plugins`
 	for what, c := range map[string]struct {
 		text, version string
 		level         Level
 		words, repair string
 	}{
-		"no proxy plugin": {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testAddress},
+		"no proxy plugin": {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testInstall},
 		"another name": {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem,
-			"is called lazy", "[proxy_plugins.lighter]"},
-		"another address": {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testAddress},
+			"is called lazy", testInstall},
+		"another address": {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testInstall},
 		"another type": {instead(`type = "snapshot"`, `type = "content"`), "v2.0.0", Problem, `"content"`,
-			`type = "snapshot"`},
-		"no rebase": {without(`capabilities = ["rebase"]`), "v2.1.0", Warning, "rebase", "rebase"},
+			testInstall},
+		"no rebase": {without(`capabilities = ["rebase"]`), "v2.1.0", Warning, "rebase", testInstall},
 		"remap-ids": {instead(`["rebase"]`, `["rebase", "remap-ids"]`), "v2.0.0", Problem, "wrong owners",
-			"rebase"},
-		"no exported root": {without(`root = "` + testRoot + `"`), "v2.0.0", Warning, "kubelet", testRoot},
+			testInstall},
+		"no exported root": {without(`root = "` + testRoot + `"`), "v2.0.0", Warning, "kubelet", testInstall},
 		"no annotations": {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "name images",
-			"enable_remote"},
-		"not unpacked": {without(unpackLines), "v2.1.0", Problem, "unpack_config", unpackLines},
+			testInstall},
+		"not unpacked": {without(unpackLines), "v2.1.0", Problem, "unpack_config", testInstall},
 		"for another platform": {instead(`platform = "linux"`, `platform = "windows"`), "v2.1.0", Problem,
-			"unpack_config",
-			unpackLines},
+			"unpack_config", testInstall},
 		"no transfer service": {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning,
-			"--local", "disabled_plugins"},
+			"--local", disabled},
 		"CRI without names": {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning,
-			"CRI uses lighter and does not name images", "disable_snapshot_annotations = false"},
+			"CRI uses lighter and does not name images", testInstall},
 		"CRI says nothing": {right + cri3, "v2.0.0", Warning, "CRI uses lighter and does not name images",
-			"io.containerd.cri.v1.images"},
+			testInstall},
 		"CRI pulls by itself": {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning,
-			"CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
-		"1.7 with another root": {"version = 2\n" +
-			strings.ReplaceAll(proxyLines(testSettings), testRoot,
-				"/x"), "v1.7.0", Warning, "kubelet", testRoot},
-		"old CRI": {"version = 2\n" + proxyLines(testSettings) + "\n" + cri2, "v1.7.0",
-			Warning, "CRI uses lighter and does not name images", "io.containerd.grpc.v1.cri"},
+			"CRI uses lighter and does not name images", testInstall},
+		"1.7 with another root": {"version = 2\n" + strings.ReplaceAll(proxyLines(false), testRoot, "/x"), "v1.7.0",
+			Warning, "kubelet", testInstall},
+		"old CRI": {"version = 2\n" + proxyLines(false) + "\n" + cri2, "v1.7.0",
+			Warning, "CRI uses lighter and does not name images", testInstall},
 	} {
 		for _, trustImage := range []bool{false, true} {
 			level := c.level
@@ -112,16 +134,16 @@ func TestWrongConfigs(t *testing.T) {
 				level = Problem
 			}
 			findings, err := judgeConfig([]byte(c.text), c.version,
-				nodeSettings{address: testAddress, root: testRoot, trustImage: trustImage})
+				nodeSettings{address: testAddress, root: testRoot, trustImage: trustImage, install: testInstall})
 			wrong := bad(findings)
 			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What,
-				c.words) || !strings.Contains(wrong[0].Repair, c.repair) {
+				c.words) || wrong[0].Repair != c.repair {
 				t.Errorf("%s, trust image %v: got %+v, %v; want %s with %q", what, trustImage, wrong, err, level,
 					c.words)
 			}
 		}
 	}
-	if _, err := judgeConfig([]byte("version = = 3"), "", testSettings); err == nil {
+	if _, err := judgeConfig([]byte("version = = 3"), "", nodeSettings{}); err == nil {
 		t.Error("invalid TOML: got no error")
 	}
 }
@@ -145,8 +167,7 @@ func TestShippedConfigs(t *testing.T) {
 	}
 	for _, nodeMaps := range []bool{false, true} {
 		for _, containerdMaps := range []bool{false, true} {
-			text := "version = 3\n" + proxyLines(nodeSettings{address: testAddress, root: testRoot,
-				remapIDs: containerdMaps}) + "\n" + unpackLines
+			text := "version = 3\n" + proxyLines(containerdMaps) + "\n" + unpackLines
 			findings, err := judgeConfig([]byte(text), "v2.4.2",
 				nodeSettings{address: testAddress, root: testRoot, remapIDs: nodeMaps})
 			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (nodeMaps == containerdMaps) {
@@ -181,5 +202,17 @@ func TestReleases(t *testing.T) {
 	}
 	if got := release("", 2); got != 1_07 {
 		t.Errorf("a configuration of version 2: got %d, want 107", got)
+	}
+}
+
+// The command that repairs containerd's configuration names what it could not find by itself.
+func TestRepairOfContainerd(t *testing.T) {
+	m := &machine{config: node.DefaultConfig(), containerdSocket: DefaultSocket}
+	if got := m.install(); got != installContainerd {
+		t.Errorf("got %q, want %q", got, installContainerd)
+	}
+	m.config.Root, m.containerdSocket = "/data", "/run/x.sock"
+	if got, want := m.install(), installContainerd+" --root /data --containerd /run/x.sock"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

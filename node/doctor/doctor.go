@@ -115,6 +115,13 @@ func Run(ctx context.Context, config node.Config, socket string) (found []Findin
 	return found
 }
 
+// Effective returns the configuration of a node, with the settings that the running node reports.
+func Effective(ctx context.Context, config node.Config) node.Config {
+	m := &machine{config: config}
+	m.askNode(ctx)
+	return m.config
+}
+
 // machine is the machine that is examined, with the settings of its node.
 type machine struct {
 	config           node.Config

@@ -314,10 +314,10 @@ func TestSnapshotterInContainerd(t *testing.T) {
 		words        string
 	}{
 		"there":   {map[string]string{"overlayfs": "", "lighter": ""}, OK, "lighter"},
-		"missing": {map[string]string{"overlayfs": ""}, Problem, "[proxy_plugins]"},
+		"missing": {map[string]string{"overlayfs": ""}, Problem, "lighter install containerd"},
 		"failed":  {map[string]string{"lighter": "no such file"}, Problem, "no such file"},
 	} {
-		check(t, what, judgeContainerd(containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters}), c.level,
-			c.words)
+		info := containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters}
+		check(t, what, new(machine).judgeContainerd(info), c.level, c.words)
 	}
 }

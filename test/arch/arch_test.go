@@ -35,11 +35,13 @@ bench/plot:
 bench/starts: bench bench/plot test/testkit/site
 bytesize:
 cmd/command:
-cmd/lighter: cmd/command durable format/chunk format/index format/trace hub hub/backup hub/retention hub/rootdir logqueue
-	mirror node node/binds node/completion node/control node/directory node/doctor node/health node/imagecache node/keeper node/ondemand node/report
+cmd/lighter: cmd/command deploy durable format/chunk format/index format/trace hub hub/backup hub/retention
+	hub/rootdir install install/containerd install/systemd logqueue mirror node node/binds node/completion
+	node/control node/directory node/doctor node/health node/imagecache node/keeper node/ondemand node/report
 	node/resolver node/standalone sleep store/disk store/registry wire wire/client | node/device node/fuse
 	node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
+deploy:
 durable:
 format/chunk:
 format/compress:
@@ -94,6 +96,11 @@ hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/upstream: hub/catalog hub/pull hub/registry wire | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
+install: durable node/control node/mount
+install/containerd: install install/marks install/tomltext node node/doctor proc sleep
+install/marks:
+install/systemd: deploy install install/marks node
+install/tomltext: install/marks
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: bytesize durable format/index format/trace node/binds node/completion node/control node/directory node/front/containerd
@@ -148,7 +155,7 @@ test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
-test/e2e/system: | node/doctor node/keeper node/mount node/report
+test/e2e/system: | install node/doctor node/keeper node/mount node/report
 test/e2e/versions:
 test/house:
 test/testkit/cachetest: format/chunk store
@@ -212,6 +219,8 @@ var confined = []struct {
 	{"github.com/distribution/distribution", "hub", "the hub's OCI side"},
 	{"gocloud.dev", "hub", "object storage is the hub's"},
 	{"github.com/spf13/cobra", "cmd", "flags are the command's"},
+	{"github.com/pelletier/go-toml/v2/unstable", "install/tomltext", "its interface may change"},
+	{"github.com/rogpeppe/go-internal", "install", "changes of files are shown in one place"},
 	{"github.com/moby/sys/mountinfo", "node/mount", "the kernel's mount table is read in one place"},
 	{"github.com/prometheus", "node hub", "metrics are made where the figures are put together"},
 }

@@ -62,8 +62,9 @@ func TestCRI(t *testing.T) {
 	for name, o := range map[string]site.Options{
 		"Debian's":         {Containerd: site.Debian, Config: shipped(t, "config-1.6.toml")},
 		"transfer service": {Config: modern},
-		"local pull": {Config: strings.Replace(modern, "use_local_image_pull = false",
-			"use_local_image_pull = true\n    disable_snapshot_annotations = false", 1)},
+		"local pull": {Config: strings.Replace(modern, "[plugins.\"io.containerd.cri.v1.images\"]\n",
+			"[plugins.\"io.containerd.cri.v1.images\"]\n    use_local_image_pull = true\n"+
+				"    disable_snapshot_annotations = false\n", 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, o, "+python")

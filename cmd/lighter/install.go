@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"lighter/cmd/command"
+	"lighter/deploy"
+	"lighter/hub"
+	"lighter/install"
+	"lighter/install/containerd"
+	"lighter/install/systemd"
+	"lighter/node"
+	"lighter/node/doctor"
+)
+
+// plan is a method of install.Target.
+type plan func(target install.Target, ctx context.Context) (*install.Plan, error)
+
+func installCommand() *cobra.Command {
+	cmd := group("install", "Make a program of this machine use Lighter",
+		`Make a program of this machine use Lighter. The command finds the program and its files,
+shows what it changes, keeps everything else of a file (also comments and order), lets
+the program itself check the result, and undoes the change if the program does not
+come back. Nothing is restarted without --restart. "lighter uninstall" undoes it exactly.`,
+		"  sudo lighter install systemd --hub https://hub.example.org --hub-key ed25519:... --restart\n"+
+			"  sudo lighter install containerd --dry-run\n  sudo lighter install containerd --restart")
+	cmd.AddCommand(installContainerdCommand(), installSystemdCommand())
+	return cmd
+}
+
+func uninstallCommand() *cobra.Command {
+	cmd := group("uninstall", "Undo lighter install",
+		`Undo "lighter install". If nobody has changed a file since, it is byte for byte what it
+was. Otherwise only Lighter's lines are taken out. The command refuses while containers
+use lazy images, and names them.`,
+		"  sudo lighter uninstall containerd --restart\n  sudo lighter uninstall systemd")
+	cmd.AddCommand(uninstallContainerdCommand(), uninstallSystemdCommand())
+	return cmd
+}
+
+// group returns a command that has only subcommands.
+func group(name, short, long, example string) *cobra.Command {
+	return &cobra.Command{Use: name, Short: short, Long: long, Example: example, Args: command.Group,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+}
+
+// restartFlag gives cmd the flag --restart.
+func restartFlag(cmd *cobra.Command) *install.Options {
+	o := new(install.Options)
+	cmd.Flags().BoolVar(&o.Restart, "restart", false, "restart the service that has to be restarted")
+	return o
+}
+
+// carryOut gives cmd the flags that all targets share, and makes it carry out the target's plan.
+func carryOut(cmd *cobra.Command, o *install.Options, target func() (install.Target, error), plan plan) *cobra.Command {
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only show what would change")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		t, err := target()
+		if err != nil {
+			return err
+		}
+		var report install.Report
+		p, err := plan(t, cmd.Context())
+		if err == nil {
+			report, err = install.Machine{System: "/"}.Apply(cmd.Context(), p, *o)
+		}
+		refused := (*install.Refused)(nil)
+		if errors.As(err, &refused) && refused.Lines != "" && !*asJSON {
+			fmt.Print("to be inserted by hand:\n\n" + refused.Lines + "\n")
+		}
+		switch {
+		case p == nil:
+			return err
+		case *asJSON:
+			return errors.Join(err, printJSON(os.Stdout, report))
+		}
+		printReport(report)
+		return err
+	}
+	return cmd
+}
+
+// printReport prints what was done, and what the user has to do.
+func printReport(r install.Report) {
+	for _, found := range r.Found {
+		fmt.Println(found)
+	}
+	for _, f := range r.Files {
+		fmt.Print(f.Diff)
+	}
+	if len(r.Files) == 0 {
+		fmt.Println("no file has to be changed")
+	}
+	for _, done := range r.Done {
+		fmt.Println("done: " + done)
+	}
+	for _, next := range r.Next {
+		fmt.Println("next: " + next)
+	}
+	for _, note := range r.Notes {
+		fmt.Println("note: " + note)
+	}
+}
+
+// containerdTarget gives cmd the flags of the target containerd.
+func containerdTarget(cmd *cobra.Command) (*containerd.Target, func() (install.Target, error)) {
+	t := &containerd.Target{Machine: install.Machine{System: "/"}, Node: node.DefaultConfig()}
+	var file string
+	f := cmd.Flags()
+	f.StringVar(&t.Config, "config", "", "containerd's configuration `FILE` (default: the one that it has read)")
+	f.StringVar(&t.Socket, "containerd", doctor.DefaultSocket, "containerd's `SOCKET`")
+	f.StringVar(&file, "node-config", "",
+		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
+	f.StringVar(&t.Node.Root, "root", t.Node.Root, "the node's directory (`DIR`)")
+	f.StringVar(&t.Node.Address, "address", t.Node.Address, "the node's Unix `SOCKET` for containerd")
+	return t, func() (install.Target, error) {
+		if _, err := os.Stat(deploy.NodeConfig); err == nil && file == "" {
+			file = deploy.NodeConfig
+		}
+		if err := loadConfig(cmd, file, &t.Node); err != nil {
+			return nil, err
+		}
+		t.Node = doctor.Effective(cmd.Context(), t.Node)
+		if t.Node.Address == "" {
+			return nil, command.Usage(errors.New("the node has no address for containerd: set it in its configuration"))
+		}
+		return t, nil
+	}
+}
+
+func installContainerdCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "containerd [flags]",
+		Short: "Make containerd use the node as a snapshotter",
+		Long: `Make containerd (1.6 or later) use the node as a snapshotter named lighter. The command
+takes the node's address and root from the running node, or from its configuration.
+
+containerd 2.0 and later, with a pattern in "imports", gets a file of its own, which it
+merges with the others. Otherwise the configuration is edited in place: new lines are
+put between marks, and replaced lines are kept as comments there.
+
+The kubelet's pulls keep their snapshotter without --cri, because a change concerns every
+pod of the machine. Clients that name a snapshotter (ctr, nerdctl) need no --cri.`,
+		Example: `  sudo lighter install containerd --dry-run
+  sudo lighter install containerd --restart
+  sudo lighter install containerd --cri --restart
+  sudo lighter install containerd --config /etc/containerd/config.toml --root /data/lighter`,
+		Args: command.Exactly(),
+	}
+	t, target := containerdTarget(cmd)
+	cmd.Flags().BoolVar(&t.CRI, "cri", false, "use the node for the kubelet's pulls, too")
+	return carryOut(cmd, restartFlag(cmd), target, install.Target.Install)
+}
+
+func uninstallContainerdCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "containerd [flags]",
+		Short: "Undo lighter install containerd",
+		Long: `Take the lines of "lighter install containerd" out of containerd's configuration. The
+rest of the files stays, also what was changed since. Containers that use lazy images
+have to be removed first: containerd could not remove them without the snapshotter.`,
+		Example: "  sudo lighter uninstall containerd --dry-run\n  sudo lighter uninstall containerd --restart",
+		Args:    command.Exactly(),
+	}
+	t, target := containerdTarget(cmd)
+	cmd.Flags().BoolVar(&t.Force, "force", false, "do not look for containers that use lazy images")
+	return carryOut(cmd, restartFlag(cmd), target, install.Target.Uninstall)
+}
+
+func installSystemdCommand() *cobra.Command {
+	config := node.DefaultConfig()
+	var file string
+	cmd := &cobra.Command{
+		Use:   "systemd [flags]",
+		Short: "Install the node, and the hub if wanted, as services of systemd",
+		Long: `Install the node as a service of systemd, which runs this binary: put the binary at its
+final place first, and outside of /home. The command writes the unit, and
+` + deploy.NodeConfig + ` with these flags if that file does not exist. An existing file is never
+changed. With --config, the service uses that file. The service is enabled, and is
+started, or restarted, with --restart; containers continue meanwhile.
+
+--hub-service also installs a hub, with ` + deploy.HubConfig + `.`,
+		Example: `  sudo lighter install systemd --hub https://hub.example.org --hub-key ed25519:... --restart
+  sudo lighter install systemd --config /srv/lighter/node.toml
+  sudo lighter install systemd --hub-service --restart`,
+		Args: command.Exactly(),
+	}
+	nodeFlags(cmd, &config, &file)
+	withHub := cmd.Flags().Bool("hub-service", false, "install a hub, too")
+	return carryOut(cmd, restartFlag(cmd), func() (install.Target, error) {
+		return systemdTarget(cmd, file, &config, *withHub)
+	}, install.Target.Install)
+}
+
+// systemdTarget returns the target systemd for the flags of a node.
+func systemdTarget(cmd *cobra.Command, file string, config *node.Config, withHub bool) (install.Target, error) {
+	var given []string // flags of the node
+	forNode := &cobra.Command{}
+	nodeFlags(forNode, new(node.Config), new(string))
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name != "config" && forNode.Flags().Lookup(f.Name) != nil {
+			given = append(given, "--"+f.Name)
+		}
+	})
+	if file != "" && len(given) > 0 {
+		return nil, command.Usage(fmt.Errorf("--config and %s: set this in %s", given[0], file))
+	}
+	if err := loadConfig(cmd, file, config); err != nil {
+		return nil, err
+	}
+	if err := config.CheckHubs(); err != nil {
+		return nil, command.Usage(err)
+	}
+	program, err := executable()
+	if err != nil {
+		return nil, err
+	}
+	t := &systemd.Target{Machine: install.Machine{System: "/"}, Program: program,
+		Node: systemd.Service{Config: deploy.NodeConfig}, Root: config.Root}
+	if file != "" {
+		t.Node.Config, err = filepath.Abs(file)
+	} else {
+		t.Node, err = nodeService(*config, given)
+	}
+	if err == nil && withHub {
+		t.Hub, err = hubService()
+	}
+	return t, err
+}
+
+// executable returns the path of this program.
+func executable() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// nodeService returns the service of a node with a configuration. given are the flags that the user
+// gave: an existing file has to have their values.
+func nodeService(config node.Config, given []string) (systemd.Service, error) {
+	text, err := configText(config)
+	s := systemd.Service{Config: deploy.NodeConfig, Text: []byte(text)}
+	if len(given) == 0 {
+		return s, err
+	}
+	s.Compare = func(existing []byte) error {
+		old := node.DefaultConfig()
+		if err := decodeConfig(existing, &old); err != nil {
+			return err
+		}
+		if oldText, err := configText(old); err != nil || oldText == text {
+			return err
+		}
+		return fmt.Errorf("set %s there", strings.Join(given, " and "))
+	}
+	return s, err
+}
+
+// hubService returns the service of a hub with the default configuration.
+func hubService() (*systemd.Service, error) {
+	text, err := configText(hub.DefaultConfig())
+	return &systemd.Service{Config: deploy.HubConfig, Text: []byte(text)}, err
+}
+
+func uninstallSystemdCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "systemd [flags]",
+		Short: "Stop and remove the services of lighter install systemd",
+		Long: `Stop and remove the services that "lighter install systemd" installed, and the
+configuration files that it wrote and nobody has changed. Undo the other targets first,
+so that containerd does not look for the node. A hub's data stays.`,
+		Example: `  sudo lighter uninstall containerd --restart && sudo lighter uninstall systemd
+  sudo lighter uninstall systemd --purge`,
+		Args: command.Exactly(),
+	}
+	t := &systemd.Target{Machine: install.Machine{System: "/"}}
+	var root string
+	f := cmd.Flags()
+	f.StringVar(&root, "root", "", "the node's directory (`DIR`; default: as in "+deploy.NodeConfig+")")
+	f.BoolVar(&t.Force, "force", false, "remove the node although containers use lazy images: their reads fail")
+	f.BoolVar(&t.Purge, "purge", false,
+		"remove the node's directory, too: its cache, and the writable files of containers")
+	return carryOut(cmd, new(install.Options), func() (install.Target, error) {
+		config, file := node.DefaultConfig(), ""
+		if _, err := os.Stat(deploy.NodeConfig); err == nil && root == "" {
+			file = deploy.NodeConfig
+		}
+		if err := effective(cmd, file, &config); err != nil {
+			return nil, err
+		}
+		if t.Root = config.Root; root != "" {
+			t.Root = root
+		}
+		return t, nil
+	}, install.Target.Uninstall)
+}

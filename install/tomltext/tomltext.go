@@ -164,7 +164,7 @@ func (d *Document) place(s Setting) (edit marks.Edit, found bool, err error) {
 			return edit, false, d.refusal(e, "is not a table that can be edited line by line")
 		case e.kind == unstable.ArrayTable && startsWith(path, e.path):
 			return edit, false, d.refusal(e, "is an array of tables")
-		case e.kind != unstable.KeyValue && (slices.Equal(e.path, path) || startsWith(e.path, path)):
+		case slices.Equal(e.path, path), startsWith(e.path, path):
 			return edit, false, d.refusal(e, "makes a table of a key: "+dotted(path))
 		case e.kind == unstable.Table && slices.Equal(e.path, s.Table):
 			edit, found = d.insert(d.last(i), []string{s.Key}, s.Value), true

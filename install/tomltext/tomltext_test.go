@@ -186,6 +186,7 @@ func TestRefusals(t *testing.T) {
 		"[proxy]\nlighter = { address = 'x' }\n":           "line 2: proxy.lighter is not a table",
 		"[[proxy]]\na = 1\n":                               "line 1: proxy is an array of tables",
 		"[proxy.lighter.address]\na = 1\n":                 "line 1: proxy.lighter.address makes a table",
+		"proxy.lighter.address.x = 1\n":                    "line 1: proxy.lighter.address.x makes a table",
 		"\n[plugins]\n'io.t' = {unpack = []}\n":            "line 3: plugins.'io.t' is not an array",
 		"[plugins.'io.t'.unpack]\na = 1\n":                 "line 1: plugins.'io.t'.unpack is a table",
 		"a = = 1\n":                                        "line 1",

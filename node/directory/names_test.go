@@ -150,8 +150,8 @@ func TestAnswersAreFresh(t *testing.T) {
 	wantChain(t, n, "c:1", "sha256:4")
 }
 
-// If many listed names are looked up after the list has become too old, as `ls -l` does, the list is
-// requested once more, and not each name.
+// If many listed names are looked up after the list has become too old, as `ls -l` does, the list
+// is requested once more, and not each name.
 func TestScanRequestsTheList(t *testing.T) {
 	h := &fakeHub{}
 	for i := range 100 {

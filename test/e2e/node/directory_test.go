@@ -117,9 +117,9 @@ func TestDirectoryInNamespaces(t *testing.T) {
 		mount --bind $1/both:1 /mnt; test "$(cat /mnt/text)" = linux/amd64; ls /mnt/large' sh "$1"`)
 }
 
-// bubblewrap takes an image that is not mounted yet as the root of a user's container. The container
-// has the tree itself: it reads on after the image was unmounted from its name, and after the node
-// was killed.
+// bubblewrap takes an image that is not mounted yet as the root of a user's container. The
+// container has the tree itself: it reads on after the image was unmounted from its name, and after
+// the node was killed.
 func TestDirectoryIsTheRootOfBubblewrap(t *testing.T) {
 	entries := []tars.Item{tars.File("large", string(large))}
 	for name, file := range map[string]string{"sleep": "/usr/bin/sleep", "lib64/ld-linux-x86-64.so.2": "",

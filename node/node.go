@@ -43,6 +43,7 @@ import (
 	"lighter/node/health"
 	"lighter/node/held"
 	"lighter/node/imagecache"
+	"lighter/node/imageconfig"
 	"lighter/node/keeper"
 	"lighter/node/memory"
 	"lighter/node/monitor"
@@ -315,6 +316,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	server := control.Server{
 		Reporter: n.report, Cache: n.images, Binds: n.binds, Stop: func() { n.stop(nil) },
+		Starter: &binds.Starter{Binds: n.binds,
+			Configs: &imageconfig.Reader{Statements: n.chains, Registry: n.hubs}},
 		Recorder: &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees,
 			Send: n.sendTrace},
 	}

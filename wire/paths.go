@@ -116,6 +116,19 @@ func TracesPath(domain string) string { return below(domain, "traces") }
 // TracePath is the path to which nodes send traces of a tree.
 func TracePath(domain string, tree chunk.ID) string { return below(domain, "traces", tree.String()) }
 
+// RegistryPath is the path of a manifest or a blob (kind: RegistryManifests, RegistryBlobs) in the
+// registry of a hub. It begins at the root of the hub's host, because clients of registries expect
+// it there.
+func RegistryPath(repository, kind, digest string) string {
+	return "/v2/" + repository + "/" + kind + "/" + digest
+}
+
+// Kinds of objects in a hub's registry.
+const (
+	RegistryManifests = "manifests"
+	RegistryBlobs     = "blobs"
+)
+
 func below(domain string, parts ...string) string {
 	return Prefix + "/" + domain + "/" + strings.Join(parts, "/")
 }

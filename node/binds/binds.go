@@ -33,6 +33,8 @@ type Chains interface {
 	Mount(ctx context.Context, chain string) (tree string, err error)
 	Hold(chain string)
 	Drop(chain string)
+	// NoteStart is called when a container is about to start from a mounted chain.
+	NoteStart(chain string)
 }
 
 // Hub knows images by name.
@@ -88,20 +90,25 @@ func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, err
 		return entry, err
 	}
 	entry.Chain = image.Chain
+	return entry, b.add(ctx, entry, mount.Bind)
+}
+
+// add adds a bind to the list, and calls bind to mount the tree at the directory.
+func (b *Binds) add(ctx context.Context, entry Bind, bind func(tree, dir string) error) error {
 	if err := b.list.add(entry); err != nil {
-		return entry, err
+		return err
 	}
 	b.chains.Hold(entry.Chain)
-	err = b.mount(ctx, entry, mount.Bind)
+	err := b.mount(ctx, entry, bind)
 	if err == nil {
 		if err = ctx.Err(); err == nil {
-			return entry, nil
+			return nil
 		}
 		// The client has gone away before it knew of the mount, and will not unmount it.
 		_, failed := mount.Unbind(b.root, entry.Dir)
 		err = errors.Join(err, failed)
 	}
-	return entry, errors.Join(err, b.forget(entry))
+	return errors.Join(err, b.forget(entry))
 }
 
 // RealDir returns a directory's path without symbolic links, as in the kernel's list of mounts. dir
@@ -140,6 +147,12 @@ func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Imag
 	if err != nil {
 		return wire.Image{}, err
 	}
+	return choose(images, b.hub.URL(), name, platform)
+}
+
+// choose returns the only one of a name's images that can be mounted and has the platform; any
+// platform if it is empty.
+func choose(images []wire.Image, url, name, platform string) (wire.Image, error) {
 	var found []wire.Image
 	var state string
 	for _, image := range images {
@@ -156,7 +169,7 @@ func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Imag
 	}
 	switch {
 	case len(found) == 0:
-		return wire.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", b.hub.URL(), name, state)
+		return wire.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", url, name, state)
 	case len(found) > 1:
 		return wire.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
 	}

@@ -208,6 +208,22 @@ func (c *Client) Mount(ctx context.Context, name, platform, dir string) error {
 	return err
 }
 
+// Start mounts an image of the hub at dir for a container, and returns the image's config. The
+// error wraps binds.ErrNoImage if the hub has no image of that name. Unmount undoes Start, too.
+func (c *Client) Start(ctx context.Context, name, platform, dir string) (binds.Started, error) {
+	started, err := ask[binds.Started](ctx, c, http.MethodPost, "/start", request{Name: name, Platform: platform,
+		Dir: dir})
+	if gone := (*notFound)(nil); errors.As(err, &gone) {
+		return started, noImage{gone}
+	}
+	return started, err
+}
+
+// noImage is a notFound that wraps binds.ErrNoImage.
+type noImage struct{ *notFound }
+
+func (noImage) Is(target error) bool { return target == binds.ErrNoImage }
+
 // Unmount undoes Mount. If this daemon has mounted nothing there, the error is ErrNotMounted.
 func (c *Client) Unmount(ctx context.Context, dir string) error {
 	_, err := ask[none](ctx, c, http.MethodPost, "/unmount", request{Dir: dir})

@@ -68,6 +68,30 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// starter is a Starter that fails with err.
+type starter struct{ err error }
+
+func (s *starter) Start(context.Context, string, string, string) (binds.Started, error) {
+	return binds.Started{Config: []byte(`{"os": "linux"}`)}, s.err
+}
+
+// The client returns binds.ErrNoImage only if the hub has no such image. The config arrives as it
+// is.
+func TestStart(t *testing.T) {
+	s := &starter{}
+	c := serve(t, &Server{Starter: s})
+	if got, err := c.Start(t.Context(), "name", "", "/x"); err != nil || string(got.Config) != `{"os":"linux"}` {
+		t.Errorf("got config %s, %v", got.Config, err)
+	}
+	for _, err := range []error{fmt.Errorf("%w name", binds.ErrNoImage), errors.New("no hub answers")} {
+		s.err = err
+		_, got := c.Start(t.Context(), "name", "", "/x")
+		if fmt.Sprint(got) != err.Error() || errors.Is(got, binds.ErrNoImage) != errors.Is(err, binds.ErrNoImage) {
+			t.Errorf("got %v, want %v", got, err)
+		}
+	}
+}
+
 // recorder is a Recorder that reports twice and returns err.
 type recorder struct{ err error }
 

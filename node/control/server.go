@@ -37,6 +37,11 @@ type Binder interface {
 	Unbind(dir string) error
 }
 
+// Starter mounts images for containers that start without containerd.
+type Starter interface {
+	Start(ctx context.Context, name, platform, dir string) (binds.Started, error)
+}
+
 // Recorder records the next start of an image.
 type Recorder interface {
 	Record(ctx context.Context, image string, text bool, report func(ondemand.Progress)) error
@@ -47,6 +52,7 @@ type Server struct {
 	Reporter Reporter
 	Cache    *imagecache.Cache
 	Binds    Binder
+	Starter  Starter
 	Recorder Recorder
 	Stop     func() // ends the daemon
 }
@@ -102,6 +108,9 @@ func (s *Server) handler() http.Handler {
 	}))
 	mux.HandleFunc("POST /mount", answer(func(ctx context.Context, r request) (binds.Bind, error) {
 		return s.Binds.Bind(ctx, r.Name, r.Platform, r.Dir)
+	}))
+	mux.HandleFunc("POST /start", answer(func(ctx context.Context, r request) (binds.Started, error) {
+		return s.Starter.Start(ctx, r.Name, r.Platform, r.Dir)
 	}))
 	mux.HandleFunc("POST /unmount", answer(func(_ context.Context, r request) (none, error) {
 		return none{}, s.Binds.Unbind(r.Dir)
@@ -202,7 +211,7 @@ func reply(w http.ResponseWriter, value any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		status := http.StatusBadGateway
-		if errors.Is(err, binds.ErrNotBound) || errors.Is(err, report.ErrNoImage) {
+		if errors.Is(err, binds.ErrNotBound) || errors.Is(err, binds.ErrNoImage) || errors.Is(err, report.ErrNoImage) {
 			status = http.StatusNotFound
 		}
 		w.WriteHeader(status)

@@ -313,6 +313,34 @@ func (r *Resolver) NoteStart(chain string) {
 	}
 }
 
+// Image returns the verified statement about the image with a manifest. The error wraps
+// chunk.ErrNotFound if no answerer knows the manifest.
+func (r *Resolver) Image(ctx context.Context, manifest string) (*index.ImageStatement, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no hub answered in time"))
+	defer cancel()
+	image, err := askFirst(r.config.Answerers, func(a Answerer) (*index.ImageStatement, error) {
+		answer, err := a.Answer(ctx, Request{Manifest: manifest})
+		if err != nil {
+			return nil, err
+		}
+		keys, err := r.keys.Get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if answer.Image == nil {
+			return nil, errors.New("the answer is not about what was requested")
+		}
+		if err := answer.Image.Image.Verify(manifest, keys); err != nil {
+			return nil, refusedError{err}
+		}
+		return &answer.Image.Image, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("get the statement about manifest %s: %w", manifest, err)
+	}
+	return image, nil
+}
+
 // askTree asks for the statement of a chain's tree, and verifies it.
 func (r *Resolver) askTree(ctx context.Context, chain string) (*index.Statement, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no hub answered in time"))

@@ -43,12 +43,31 @@ type Mounts struct {
 // Mount mounts the tree of an image at dir, read-only. If no node runs, it starts one with config
 // for this mount. If Mount fails, or ctx is done, it leaves nothing behind.
 func (m Mounts) Mount(ctx context.Context, config node.Config, name, platform, dir string) error {
+	return m.mount(ctx, config, dir, func(c *control.Client, dir string) error {
+		return c.Mount(ctx, name, platform, dir)
+	})
+}
+
+// Start does what Mount does, for a container, and returns the image's config. The error wraps
+// binds.ErrNoImage if the hub has no image of that name.
+func (m Mounts) Start(ctx context.Context, config node.Config, name, platform,
+	dir string) (started binds.Started, err error) {
+	err = m.mount(ctx, config, dir, func(c *control.Client, dir string) (err error) {
+		started, err = c.Start(ctx, name, platform, dir)
+		return err
+	})
+	return started, err
+}
+
+// mount calls ask with the client of the node that mounts an image at dir.
+func (m Mounts) mount(ctx context.Context, config node.Config, dir string,
+	ask func(c *control.Client, dir string) error) error {
 	dir, err := binds.RealDir(dir)
 	if err != nil {
 		return err
 	}
 	if control.Running(m.Root) {
-		return control.New(m.Root).Mount(ctx, name, platform, dir)
+		return ask(control.New(m.Root), dir)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("mounting needs root (try: sudo lighter mount ...)")
@@ -57,20 +76,22 @@ func (m Mounts) Mount(ctx context.Context, config node.Config, name, platform, d
 	if err := m.start(ctx, config, dir); err != nil {
 		return err
 	}
-	if err := control.New(config.Root).Mount(ctx, name, platform, dir); err != nil {
+	if err := ask(control.New(config.Root), dir); err != nil {
 		return errors.Join(err, m.stop(context.WithoutCancel(ctx), config.Root))
 	}
 	return nil
 }
 
-// Unmount undoes Mount, even if the node that served the mount has ended.
+// Unmount undoes Mount and Start, even if the node that served the mount has ended. If a node was
+// started for dir, and the process that started it was killed before anything was mounted, Unmount
+// ends that node.
 func (m Mounts) Unmount(ctx context.Context, dir string) error {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}
 	own := m.root(dir)
 	err := control.New(own).Unmount(ctx, dir)
-	if err == nil {
+	if err == nil || errors.Is(err, control.ErrNotMounted) {
 		return m.stop(ctx, own)
 	}
 	if !errors.Is(err, control.ErrNoDaemon) {

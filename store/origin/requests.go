@@ -170,6 +170,23 @@ func (f *Failover) AllImages(ctx context.Context, limit int64) (answer []wire.Im
 	return answer, err
 }
 
+// RegistryObject passes a manifest or a small blob of a hub's registry (kind:
+// wire.RegistryManifests, wire.RegistryBlobs) to take, from one origin after the other until take
+// returns nil. If the answer is wrong, take returns an error that wraps a *chunk.InvalidError.
+// Mirrors have no registry.
+func (f *Failover) RegistryObject(ctx context.Context, repository, kind, digest string,
+	take func([]byte) error) error {
+	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
+		ctx, cancel := share(ctx, others)
+		defer cancel()
+		b, err := o.client.RegistryObject(ctx, repository, kind, digest)
+		if err != nil {
+			return err
+		}
+		return take(b)
+	})
+}
+
 // share gives an origin its share of the remaining time, or lastTimeout if ctx has no deadline.
 // Each origin that may be asked after it gets as much.
 func share(ctx context.Context, others int) (context.Context, context.CancelFunc) {

@@ -210,10 +210,14 @@ type request struct {
 	query        url.Values
 	header       http.Header
 	body         []byte // JSON; nil: no body
+	atRoot       bool   // path begins at the root of the host, not below the hub's URL
 }
 
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	u := *c.base
+	if r.atRoot {
+		u.Path = ""
+	}
 	u.Path += r.path
 	u.RawQuery = r.query.Encode()
 	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), bytes.NewReader(r.body))

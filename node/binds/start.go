@@ -1,0 +1,107 @@
+package binds
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+
+	"lighter/node/mount"
+	"lighter/wire"
+)
+
+// ErrNoImage reports that the hub answers, and has no image of a name.
+var ErrNoImage = errors.New("no hub has image")
+
+// Started is an image that is mounted for a container.
+type Started struct {
+	Bind
+	Config json.RawMessage `json:"config"` // the image's config, verified
+}
+
+// Configs gets the verified configs of images.
+type Configs interface {
+	Config(ctx context.Context, image wire.Image) ([]byte, error)
+}
+
+// Starter mounts images for containers that start without containerd.
+type Starter struct {
+	Binds   *Binds
+	Configs Configs
+}
+
+// Start mounts the tree of the named image at dir, as Binds.Bind does, and returns the image's
+// config. A name without a registry's host is looked up as it is, then as a name of Docker Hub.
+// Without a platform, Start chooses the image for this machine. The error wraps ErrNoImage if the
+// hub has no image of that name, whatever its platform and state.
+func (s *Starter) Start(ctx context.Context, name, platform, dir string) (Started, error) {
+	real, err := RealDir(dir)
+	if err != nil {
+		return Started{}, err
+	}
+	image, err := s.find(ctx, name, platform)
+	if err != nil {
+		return Started{}, err
+	}
+	config, err := s.Configs.Config(ctx, image)
+	if err != nil {
+		return Started{}, err
+	}
+	started := Started{Bind: Bind{Name: image.Name, Dir: real, Chain: image.Chain}, Config: config}
+	err = s.Binds.add(ctx, started.Bind, func(tree, dir string) error {
+		s.Binds.chains.NoteStart(image.Chain)
+		return mount.Bind(tree, dir)
+	})
+	return started, err
+}
+
+// find returns the image to start.
+func (s *Starter) find(ctx context.Context, name, platform string) (wire.Image, error) {
+	for _, name := range names(name) {
+		images, err := s.Binds.hub.Images(ctx, name)
+		if err != nil {
+			return wire.Image{}, fmt.Errorf("look up image %q: %w", name, err)
+		}
+		if len(images) == 0 {
+			continue
+		}
+		if platform == "" {
+			if images, err = forThisMachine(name, images); err != nil {
+				return wire.Image{}, err
+			}
+		}
+		return choose(images, s.Binds.hub.URL(), name, platform)
+	}
+	return wire.Image{}, fmt.Errorf("%w %q (asked: %s)", ErrNoImage, name, s.Binds.hub.URL())
+}
+
+// names returns the names under which an image is looked up.
+func names(name string) []string {
+	full, err := reference.ParseNormalizedNamed(name)
+	if err != nil || strings.HasPrefix(name, reference.Domain(full)+"/") {
+		return []string{name}
+	}
+	return []string{name, reference.TagNameOnly(full).String()}
+}
+
+// forThisMachine returns the images of a name that this machine can run, at least one.
+func forThisMachine(name string, images []wire.Image) (fit []wire.Image, err error) {
+	machine := platforms.Default()
+	var others []string
+	for _, image := range images {
+		if p, err := platforms.Parse(image.Platform); err == nil && machine.Match(p) {
+			fit = append(fit, image)
+		} else {
+			others = append(others, image.Platform)
+		}
+	}
+	if len(fit) == 0 {
+		return nil, fmt.Errorf("image %q is not for this machine (%s), but for %s: choose one with --platform", name,
+			platforms.DefaultString(), strings.Join(others, ", "))
+	}
+	return fit, nil
+}

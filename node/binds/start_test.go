@@ -1,0 +1,57 @@
+package binds
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containerd/platforms"
+
+	"lighter/wire"
+)
+
+// namedImages is a Hub with images by name.
+type namedImages map[string][]wire.Image
+
+func (n namedImages) Images(_ context.Context, name string) ([]wire.Image, error) {
+	return n[name], nil
+}
+func (namedImages) URL() string { return "http://hub.example" }
+
+// find takes the image of this machine, and tries Docker Hub's name of a name without a host.
+func TestFindImageToStart(t *testing.T) {
+	here := platforms.Format(platforms.Normalize(platforms.DefaultSpec()))
+	ready := func(name, platform string) wire.Image {
+		return wire.Image{Name: name, Platform: platform, State: wire.StateReady, Chain: platform}
+	}
+	hub := namedImages{
+		"one:1":                        {ready("one:1", here)},
+		"docker.io/library/python:3":   {ready("docker.io/library/python:3", here)},
+		"docker.io/library/two:latest": {ready("docker.io/library/two:latest", here)},
+		"both:1":                       {ready("both:1", "linux/riscv64"), ready("both:1", here)},
+		"foreign:1":                    {ready("foreign:1", "linux/riscv64")},
+		"failed:1":                     {{Name: "failed:1", Platform: here, State: wire.StateFailed, Error: "why"}},
+	}
+	s := &Starter{Binds: &Binds{hub: hub}}
+	for name, want := range map[string]string{"one:1": "one:1", "python:3": "docker.io/library/python:3",
+		"two": "docker.io/library/two:latest", "both:1": "both:1"} {
+		if got, err := s.find(t.Context(), name, ""); err != nil || got.Name != want || got.Chain != here {
+			t.Errorf("%s: got %s for %s, %v; want %s for %s", name, got.Name, got.Chain, err, want, here)
+		}
+	}
+	if got, err := s.find(t.Context(), "foreign:1", "linux/riscv64"); err != nil || got.Name != "foreign:1" {
+		t.Errorf("another platform that is requested: got %s, %v", got.Name, err)
+	}
+	for name, want := range map[string]string{"foreign:1": "for linux/riscv64", "failed:1": "failed there: why"} {
+		if _, err := s.find(t.Context(), name, ""); err == nil || errors.Is(err, ErrNoImage) ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want another error than %v, with %q", name, err, ErrNoImage, want)
+		}
+	}
+	for _, name := range []string{"none:1", "host.example/python:3"} {
+		if _, err := s.find(t.Context(), name, ""); !errors.Is(err, ErrNoImage) {
+			t.Errorf("%s: got %v, want %v", name, err, ErrNoImage)
+		}
+	}
+}

@@ -1,5 +1,5 @@
 // Package registry is the commands' client of OCI registries: it finds credentials in Docker's
-// configuration, and pushes images that are on this machine to a hub.
+// configuration, pushes images that are on this machine to a hub, and pulls images that no hub has.
 //
 // An OCI layout is pushed as it is, with all its digests. A docker archive has no digests and no
 // compressed layers, so an image is made of it. Its digest depends on the version of the library

@@ -36,6 +36,18 @@ func (e usageError) Unwrap() error { return e.error }
 // Usage marks err as a fault of the arguments: the program ends with ExitUsage.
 func Usage(err error) error { return usageError{err} }
 
+// codedError is an error with an exit code of its own.
+type codedError struct {
+	error
+	code int
+}
+
+func (e codedError) Unwrap() error { return e.error }
+
+// Code makes the program end with an exit code if err is its result, also if the arguments were
+// wrong.
+func Code(code int, err error) error { return codedError{err, code} }
+
 // Main runs root with the program's arguments, ends it on SIGINT and SIGTERM, and exits. exitCode
 // returns the exit code of an error that is not about usage.
 func Main(root *cobra.Command, exitCode func(error) int) {
@@ -58,6 +70,9 @@ func Run(ctx context.Context, root *cobra.Command, args []string, exitCode func(
 	}
 	if !errors.Is(err, ErrReported) {
 		printError(root.Name(), err)
+	}
+	if coded, ok := errors.AsType[codedError](err); ok {
+		return coded.code
 	}
 	if _, ok := errors.AsType[usageError](err); ok {
 		return ExitUsage

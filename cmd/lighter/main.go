@@ -61,7 +61,7 @@ only the bytes that a container reads.`,
 		retentionCommand(), inspectCommand(), rmCommand(),
 		verifyCommand(), fsckCommand(), backupCommand(), restoreCommand(),
 		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
-		mountCommand(), unmountCommand(), releaseCommand(), keeperCommand(), probeCommand(), configCommand(),
-		installCommand(), uninstallCommand())
+		mountCommand(), unmountCommand(), runCommand(), bundleCommand(), unbundleCommand(),
+		releaseCommand(), keeperCommand(), probeCommand(), configCommand(), installCommand(), uninstallCommand())
 	return root
 }

@@ -20,7 +20,6 @@ import (
 const mountRoots = "/var/lib/lighter-mounts"
 
 func mountCommand() *cobra.Command {
-	config := node.DefaultConfig()
 	cmd := &cobra.Command{
 		Use:   "mount [flags] NAME DIR",
 		Short: "Mount an image's tree, read-only, without containerd",
@@ -33,13 +32,9 @@ cache of its own. "lighter unmount DIR" ends that node.`,
 		Example: "  lighter mount physics/root:6.32 /mnt\n  ls /mnt\n  lighter unmount /mnt",
 		Args:    command.Exactly("NAME", "DIR"),
 	}
-	options := hubFlags(cmd)
+	config := ownNodeFlags(cmd)
 	root := rootFlag(cmd)
 	platform := cmd.Flags().String("platform", "", "the `OS/ARCH[/VARIANT]` to mount, if the image has several")
-	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil,
-		"the hub's public `KEY`; needed for a hub that is not on this machine")
-	cmd.Flags().TextVar(&config.CacheSize, "cache-size", config.CacheSize,
-		"the largest size of the mount's own cache (`SIZE`)")
 	return run(cmd, mountsOf(root), func(ctx context.Context, mounts standalone.Mounts, args []string) error {
 		dir, err := existingDir(args[1])
 		if err != nil {
@@ -48,10 +43,23 @@ cache of its own. "lighter unmount DIR" ends that node.`,
 		if _, err := wire.ParseName(args[0]); err != nil {
 			return command.Usage(err)
 		}
+		return mounts.Mount(ctx, config(), args[0], *platform, dir)
+	})
+}
+
+// ownNodeFlags gives cmd the flags of a node that it starts if none runs, and returns a function
+// that returns the configuration of that node.
+func ownNodeFlags(cmd *cobra.Command) func() node.Config {
+	config, options := node.DefaultConfig(), hubFlags(cmd)
+	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil,
+		"the hub's public `KEY`; needed for a hub that is not on this machine")
+	cmd.Flags().TextVar(&config.CacheSize, "cache-size", config.CacheSize,
+		"the largest size of the mount's own cache (`SIZE`)")
+	return func() node.Config {
 		config.Hubs, config.Domain = []string{options.URL}, options.Domain
 		config.PlainHTTP, config.CAFile = options.PlainHTTP, options.CAFile
-		return mounts.Mount(ctx, config, args[0], *platform, dir)
-	})
+		return config
+	}
 }
 
 func unmountCommand() *cobra.Command {

@@ -2,9 +2,12 @@ package mount
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -73,4 +76,16 @@ func parseTable(table []byte, filter mountinfo.FilterFunc) ([]*mountinfo.Info, e
 func mountedOn(dir string) (source string, err error) {
 	mounts, err := mountPoints(dir)
 	return mounts[dir].source, err
+}
+
+// Points returns the mount points on dir and below it, the deepest first. If dir does not exist,
+// there are none.
+func Points(dir string) ([]string, error) {
+	mounts, err := mountPoints(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	points := slices.Sorted(maps.Keys(mounts))
+	slices.Reverse(points)
+	return points, err
 }

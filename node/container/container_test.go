@@ -1,0 +1,92 @@
+package container
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The exit code says why a process could not be started, as far as runtimes say it.
+func TestCodesOfFailures(t *testing.T) {
+	for message, want := range map[string]int{
+		`unable to start container process: exec: "foo": executable file not found in $PATH`: ExitNotFound,
+		`unable to start container process: exec: "/x": stat /x: no such file or directory`:  ExitNotFound,
+		"executable file `foo` not found in $PATH: No such file or directory":                ExitNotFound,
+		`unable to start container process: exec: "/etc/passwd": permission denied`:          ExitNotExecutable,
+		`exec /x: exec format error`:                       ExitNotExecutable,
+		`exec: "/etc": is a directory`:                     ExitNotExecutable,
+		`error mounting "proc": no such file or directory`: ExitFailed,
+		`container with given ID already exists`:           ExitFailed,
+	} {
+		if got := codeOf(message); got != want {
+			t.Errorf("%s: exit code %d, want %d", message, got, want)
+		}
+	}
+}
+
+// The last error in a runtime's log is its failure. Warnings and other lines are not.
+func TestFailureInTheLog(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	if got := failure(log); got != "" {
+		t.Errorf("without a log: %q, want nothing", got)
+	}
+	for text, want := range map[string]string{
+		"": "", "{\"level\":\"warning\",\"msg\":\"w\"}\nno JSON\n": "",
+		"{\"level\":\"error\",\"msg\":\"a\"}\n{\"level\":\"error\",\"msg\":\"b\"}\n": "b",
+	} {
+		if err := os.WriteFile(log, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := failure(log); got != want {
+			t.Errorf("log %q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, name := range []string{"a", "run-1.example", randomName(), strings.Repeat("a", 63)} {
+		if err := CheckName(name); err != nil {
+			t.Errorf("%s: got %v, want no error", name, err)
+		}
+	}
+	for _, name := range []string{"", "..", "-a", "a/b", "a b", "a_b", strings.Repeat("a", 64)} {
+		if err := CheckName(name); err == nil {
+			t.Errorf("%q: got no error", name)
+		}
+	}
+}
+
+// A container's directory is removed by its own process, or by the next one if that is dead. The
+// directory of a process that lives stays, and its name is taken.
+func TestDirectoriesOfDeadProcesses(t *testing.T) {
+	var warned []string
+	s := state{dir: filepath.Join(t.TempDir(), "state"), warn: func(line string) { warned = append(warned, line) }}
+	lives, err := s.open(t.Context(), "lives", "runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead, err := s.open(t.Context(), "dead", "runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.lock.Close() // as the end of its process does
+	if _, err := s.open(t.Context(), "lives", "runc"); err == nil || !strings.Contains(err.Error(), "--name") {
+		t.Errorf("a name that is taken: got %v, want an error with --name", err)
+	}
+	if _, err := os.Stat(dead.dir); !os.IsNotExist(err) {
+		t.Errorf("the directory of a dead process is left: %v", err)
+	}
+	again, err := s.open(t.Context(), "dead", "runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []home{lives, again} {
+		if err := s.close(t.Context(), h); err != nil {
+			t.Errorf("close %s: %v", h.name(), err)
+		}
+	}
+	if left, err := os.ReadDir(s.dir); err != nil || len(left) > 0 || len(warned) > 0 {
+		t.Errorf("left %v (%v), warnings %q; want nothing", left, err, warned)
+	}
+}

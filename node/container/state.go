@@ -1,0 +1,180 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/durable"
+	"lighter/node/bundle"
+	"lighter/node/mount"
+)
+
+// deleteTimeout bounds how long a runtime may take to end a container and to delete it.
+const deleteTimeout = time.Minute
+
+// state is the directory with a directory for each container.
+type state struct {
+	dir  string
+	warn func(string)
+}
+
+// home is one container's directory. It has
+//
+//	bundle/    the bundle
+//	engine     the path of the OCI runtime
+//	engine.d/  the runtime's state
+//	log        the runtime's log
+//
+// It is locked while the container's `lighter run` lives.
+type home struct {
+	dir  string
+	lock *os.File
+}
+
+func (h home) name() string      { return filepath.Base(h.dir) }
+func (h home) bundle() string    { return filepath.Join(h.dir, "bundle") }
+func (h home) engine() string    { return filepath.Join(h.dir, "engine") }
+func (h home) engineDir() string { return filepath.Join(h.dir, "engine.d") }
+func (h home) log() string       { return filepath.Join(h.dir, "log") }
+
+// open removes what killed processes have left, and makes a locked directory for a container. An
+// empty name stands for a random one.
+func (s state) open(ctx context.Context, name, engine string) (home, error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return home{}, fmt.Errorf("make the directory of containers: %w", err)
+	}
+	left, err := s.stale(ctx)
+	if err != nil {
+		return home{}, err
+	}
+	for _, h := range left {
+		if err := s.remove(ctx, h); err != nil {
+			s.warn(fmt.Sprintf("cannot remove what container %s, which was killed, has left: %v", h.name(), err))
+		}
+		h.lock.Close()
+	}
+	if name == "" {
+		name = randomName()
+	}
+	h, err := s.make(ctx, name)
+	if err != nil {
+		return h, fmt.Errorf("make the directory of container %s: %w", name, err)
+	}
+	if err := os.WriteFile(h.engine(), []byte(engine), 0o600); err != nil {
+		return h, errors.Join(err, s.close(ctx, h))
+	}
+	return h, nil
+}
+
+// lockAll locks the directory of containers until unlock is called. While it is locked, no process
+// makes a container's directory, or locks one.
+func (s state) lockAll(ctx context.Context) (unlock func(), err error) {
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := durable.Flock(ctx, dir, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for another container to start: %w", err), dir.Close())
+	}
+	return func() { dir.Close() }, nil
+}
+
+// stale returns the directories of containers whose `lighter run` is dead, and locks them.
+func (s state) stale(ctx context.Context) (left []home, err error) {
+	unlock, err := s.lockAll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		h, err := lock(filepath.Join(s.dir, entry.Name()))
+		if err == nil {
+			left = append(left, h)
+		} // an error means that it is in use, or has just been removed
+	}
+	return left, nil
+}
+
+// lock locks a container's directory, unless another process has locked it.
+func lock(dir string) (home, error) {
+	file, err := os.Open(dir)
+	if err != nil {
+		return home{}, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return home{}, errors.Join(err, file.Close())
+	}
+	return home{dir: dir, lock: file}, nil
+}
+
+// make makes and locks the directory of a new container.
+func (s state) make(ctx context.Context, name string) (home, error) {
+	unlock, err := s.lockAll(ctx)
+	if err != nil {
+		return home{}, err
+	}
+	defer unlock()
+	dir := filepath.Join(s.dir, name)
+	err = os.Mkdir(dir, 0o700)
+	if errors.Is(err, os.ErrExist) {
+		return home{}, errors.New("a container of that name runs, or could not be removed: choose another --name")
+	}
+	if err != nil {
+		return home{}, err
+	}
+	return lock(dir)
+}
+
+// close removes a container's directory and unlocks it.
+func (s state) close(ctx context.Context, h home) error {
+	return errors.Join(s.remove(ctx, h), h.lock.Close())
+}
+
+// remove ends a container, unless it has ended, and removes its mounts and its directory.
+func (s state) remove(ctx context.Context, h home) error {
+	if err := h.delete(ctx); err != nil {
+		return err
+	}
+	if err := bundle.Remove(ctx, h.bundle()); err != nil && !errors.Is(err, bundle.ErrNotBundle) {
+		return err
+	}
+	points, err := mount.Points(h.dir)
+	if err == nil && len(points) > 0 {
+		err = fmt.Errorf("%s is still mounted", points[0])
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(h.dir)
+}
+
+// delete makes the runtime end the container and delete it, if the runtime knows it.
+func (h home) delete(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(h.engineDir(), h.name())); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	engine, err := os.ReadFile(h.engine())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, string(engine), "--root", h.engineDir(), "delete", "--force",
+		h.name()).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("delete container %s with %s: %w: %s", h.name(), engine, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

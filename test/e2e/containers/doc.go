@@ -1,0 +1,3 @@
+// Package containers tests `lighter run`, `bundle` and `unbundle` with the real runc, a hub and
+// nodes, on a real kernel. After each test, no mount, process or file of a container is left.
+package containers

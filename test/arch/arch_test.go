@@ -105,10 +105,9 @@ install/tomltext: install/marks
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: bytesize durable format/index format/trace node/binds node/completion node/control node/directory
-	node/front/containerd node/health node/held node/imagecache node/imageconfig node/keeper node/memory
-	node/monitor node/mount node/ondemand
-	node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk
-	store/origin wire wire/client
+	node/front/containerd node/front/containerd/differ node/health node/held node/imagecache node/imageconfig
+	node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report
+	node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
 node/binds: durable node/mount wire
 node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
@@ -121,6 +120,7 @@ node/doctor: bytesize format/index format/tree node node/control node/front/cont
 	proc store/disk store/origin wire wire/client | durable node/binds node/directory
 node/flight:
 node/front/containerd: durable node/resolver | socket
+node/front/containerd/differ:
 node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
 node/held: durable format/chunk sleep wire wire/client

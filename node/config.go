@@ -35,6 +35,7 @@ type Config struct {
 	CAFile      string        `toml:"ca_file" comment:"Certificates (PEM) to trust for the hubs, in addition to those of the system."`
 	MountMode   mount.Mode    `toml:"mount_mode" comment:"How the kernel reads images. file: as files (Linux 6.12). loop: through loop devices (Linux 5.16). none: not at all, so every image is unpacked. auto: file if the kernel can, else loop, else none."`
 	RemapIDs    bool          `toml:"remap_ids" comment:"Map file owners into user namespaces with ID-mapped mounts (Linux 5.19). Set it if, and only if, containerd's configuration declares the capability remap-ids for the snapshotter."`
+	Containerd  string        `toml:"containerd" comment:"containerd's Unix socket. Over it the node writes the layers of docker commit, nerdctl commit, ctr snapshots diff and builds. Empty: containerd makes them by itself, and reads whole images for that."`
 	CacheSize   bytesize.Size `toml:"cache_size" comment:"Limit of the chunk cache on the disk: 20GiB or 500MB. Its index takes 55 to 85 bytes of memory a chunk. A chunk has 64 KiB on average, and less if files are small. So a full cache of 20 GiB takes 20 to 55 MB of memory, and one of 1 TiB takes 1 to 3 GB."`
 	Prefetch    bool          `toml:"prefetch" comment:"Before a start reads them, fetch the chunks that the hub expects it to read, or, if they are cached, load them into memory. If a hub is far away, also fetch the rest of a file that is read."`
 	PrefetchMax bytesize.Size `toml:"prefetch_limit" comment:"Limit of what is prefetched for one start, in uncompressed bytes. It is never more than half of cache_size."`
@@ -66,6 +67,7 @@ func DefaultConfig() Config {
 		Trust:       TrustAuto,
 		Domain:      wire.DefaultDomain,
 		MountMode:   mount.Auto,
+		Containerd:  "/run/containerd/containerd.sock",
 		CacheSize:   20 << 30,
 		Prefetch:    true,
 		PrefetchMax: 2 << 30,
@@ -117,8 +119,8 @@ func (c *Config) Check() error {
 	if err := c.checkDirectory(); err != nil {
 		return err
 	}
-	if c.Address != "" {
-		if err := socket.CheckPath("address", c.Address); err != nil {
+	for _, s := range []struct{ key, path string }{{"address", c.Address}, {"containerd", c.Containerd}} {
+		if err := socket.CheckPath(s.key, s.path); s.path != "" && err != nil {
 			return err
 		}
 	}

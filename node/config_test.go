@@ -17,6 +17,7 @@ func TestSocketPathsTooLong(t *testing.T) {
 	}{
 		{"--root", func(c *Config, more int) { c.Root = path(socket.MaxPath - name + more) }},
 		{"address", func(c *Config, more int) { c.Address = path(socket.MaxPath + more) }},
+		{"containerd", func(c *Config, more int) { c.Containerd = path(socket.MaxPath + more) }},
 		{"http_address", func(c *Config, more int) { c.HTTPAddress = "unix:" + path(socket.MaxPath+more) }},
 	} {
 		config := DefaultConfig()

@@ -40,6 +40,7 @@ import (
 	"lighter/node/control"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
+	"lighter/node/front/containerd/differ"
 	"lighter/node/health"
 	"lighter/node/held"
 	"lighter/node/imagecache"
@@ -92,6 +93,7 @@ type Node struct {
 	completion *completion.Completer
 
 	snapshots *containerd.Snapshotter // nil without an address for containerd
+	differ    *differ.Differ          // nil without an address for containerd
 	requests  net.Listener            // for containerd; nil without an address
 	report    *report.Reporter
 	images    *imagecache.Cache
@@ -249,19 +251,25 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	return nil
 }
 
-// openSnapshots opens the snapshotter and its socket, if an address is configured.
+// openSnapshots opens the snapshotter, the differ and their socket, if an address is configured.
 func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if n.config.Address == "" {
 		return nil
 	}
+	dir := filepath.Join(n.config.Root, "snapshots")
 	n.snapshots, err = containerd.New(containerd.Config{
-		Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs,
+		Dir: dir, RemapIDs: n.config.RemapIDs,
 		Beside: filepath.Join(n.config.Root, "mounts", "snapshots"), Log: n.log,
 	}, n.chains)
 	if err != nil {
 		return err
 	}
 	n.closers = append(n.closers, n.snapshots.Close)
+	n.differ, err = differ.New(differ.Config{Snapshots: dir, Socket: n.config.Containerd, Log: n.log})
+	if err != nil {
+		return err
+	}
+	n.closers = append(n.closers, n.differ.Close)
 	if err := os.MkdirAll(filepath.Dir(n.config.Address), 0o700); err != nil {
 		return fmt.Errorf("make the directory of containerd's socket: %w", err)
 	}
@@ -323,7 +331,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	group.Go(func() error { return server.Serve(ctx, n.controls) })
 	if n.snapshots != nil {
-		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshots) })
+		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshots, n.differ) })
 	}
 	n.announce(ready)
 	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })

@@ -17,7 +17,6 @@ import (
 func doctorCommand() *cobra.Command {
 	config := node.DefaultConfig()
 	var file string
-	var containerd string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Find what keeps the node on this machine from working, and how to repair it",
@@ -36,10 +35,9 @@ Exit codes: 0 no problem (there may be warnings), 3 a problem.`,
 		Args: command.Exactly(),
 	}
 	nodeFlags(cmd, &config, &file)
-	cmd.Flags().StringVar(&containerd, "containerd", doctor.DefaultSocket, "containerd's `SOCKET`")
 	load := func() (*node.Config, error) { return &config, loadConfig(cmd, file, &config) }
 	return query(cmd, load, func(ctx context.Context, config *node.Config, _ []string) (findings, error) {
-		return doctor.Run(ctx, *config, containerd), nil
+		return doctor.Run(ctx, *config), nil
 	}, func(found findings) error {
 		printFindings(found)
 		return nil

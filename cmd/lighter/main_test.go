@@ -57,7 +57,7 @@ func TestWrongArguments(t *testing.T) {
 		{"node", "--cache-size", "much"}, {"node", "--root", "relative"},
 		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"},
 		{"node", "--http-address", "9470"}, {"node", "--http-address", "127.0.0.1:99999"},
-		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"},
+		{"node", "--address", "relative.sock"}, {"node", "--containerd", "relative.sock"}, {"node", "--hub", "ftp://x"},
 		{"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"},
 		{"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
 		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"},

@@ -44,9 +44,11 @@ func (m *machine) containerd(ctx context.Context) []Finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	socket := m.containerdSocket
+	socket := m.config.Containerd
 	c, err := FindContainerd(ctx, socket)
 	switch {
+	case socket == "":
+		return unchecked("no socket of containerd is configured", "--containerd SOCKET")
 	case errors.Is(err, fs.ErrPermission):
 		return unchecked("only root may use "+socket, asRoot)
 	case !c.Running:
@@ -182,8 +184,8 @@ func (m *machine) install() string {
 	if root := m.config.Root; root != node.DefaultConfig().Root {
 		command += " --root " + root
 	}
-	if m.containerdSocket != DefaultSocket {
-		command += " --containerd " + m.containerdSocket
+	if m.config.Containerd != "" && m.config.Containerd != DefaultSocket {
+		command += " --containerd " + m.config.Containerd
 	}
 	return command
 }

@@ -22,6 +22,9 @@ type containerdConfig struct {
 		Transfer struct {
 			Unpack []unpackConfig `toml:"unpack_config"`
 		} `toml:"io.containerd.transfer.v1.local"`
+		Diff struct {
+			Order []string `toml:"default"`
+		} `toml:"io.containerd.service.v1.diff-service"`
 		Images criImages `toml:"io.containerd.cri.v1.images"`
 		CRI    struct {
 			Containerd criImages `toml:"containerd"`
@@ -58,6 +61,15 @@ type nodeSettings struct {
 	install       string // the command that makes the configuration fit
 }
 
+// diffLines returns the lines that make containerd ask the node for layers.
+func diffLines(n nodeSettings) string {
+	return fmt.Sprintf(`[proxy_plugins.lighter-diff]
+  type = "diff"
+  address = %q
+[plugins."io.containerd.service.v1.diff-service"]
+  default = ["lighter-diff", "walking"]`, n.address)
+}
+
 // judgeConfig judges the configuration of a containerd. version is vMAJOR.MINOR.PATCH, or empty if
 // it is unknown.
 func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error) {
@@ -69,6 +81,9 @@ func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error)
 	found := c.judgeProxy(v, n)
 	if v >= 2_00 {
 		found = append(found, c.judgeTransfer(n)...)
+	}
+	if v >= 1_07 {
+		found = append(found, c.judgeDiff(n)...)
 	}
 	return append(found, c.judgeCRI(v, n)...), nil
 }
@@ -113,7 +128,7 @@ func (c *containerdConfig) judgeProxy(version int, n nodeSettings) []Finding {
 	if !ok {
 		what := "there is no proxy plugin " + pluginName
 		for name, other := range c.Proxies {
-			if other.Address == n.address {
+			if other.Address == n.address && other.Type != "diff" {
 				what = "the node's proxy plugin is called " + name + ": its name has to be " + pluginName +
 					", or containerd does not keep all layers of an image"
 			}
@@ -158,6 +173,31 @@ func (c *containerdConfig) judgeTransfer(n nodeSettings) []Finding {
 		{unpacks, OK, "the transfer service unpacks for " + pluginName, ""},
 		{true, Problem, "the transfer service has no unpack_config for " + pluginName +
 			": ctr images pull --snapshotter lighter fails", n.install},
+	})
+}
+
+// judgeDiff judges which differs containerd asks, and in which order. containerd's own differ,
+// walking, is the only one that can unpack layers.
+func (c *containerdConfig) judgeDiff(n nodeSettings) []Finding {
+	order := c.Plugins.Diff.Order
+	ours, walking := -1, slices.Index(order, "walking")
+	var name string // of a plugin for the node's differ
+	for plugin, p := range c.Proxies {
+		if p.Type == "diff" && p.Address == n.address {
+			name, ours = plugin, slices.Index(order, plugin)
+		}
+	}
+	lines := diffLines(n)
+	return first([]rule{
+		{name == "", OK, "containerd makes the layers of docker commit, nerdctl commit and ctr snapshots diff " +
+			"by itself, and reads whole images for that (to change that: the lines at the end of " +
+			"deploy/containerd's files)", ""},
+		{len(order) > 0 && walking < 0, Problem, fmt.Sprintf("containerd's differs are %v: without walking, it "+
+			"unpacks no layer", order), lines},
+		{ours < 0 || ours > walking, Warning, fmt.Sprintf("containerd never asks the node's differ %s: "+
+			"its differs are %v", name, order), lines},
+		{true, OK, "containerd asks the node for the layers of docker commit, nerdctl commit and ctr snapshots diff",
+			""},
 	})
 }
 

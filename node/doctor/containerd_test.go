@@ -39,7 +39,8 @@ const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
 // rightConfig returns the recommended configuration. version is the version of the format of
 // containerd's configuration.
 func rightConfig(version string) string {
-	return "version = " + version + "\n" + proxyLines(false) + "\n" + unpackLines + "\n"
+	return "version = " + version + "\n" + proxyLines(false) + "\n" + unpackLines + "\n" +
+		diffLines(testSettings) + "\n"
 }
 
 // bad returns the findings that are not OK.
@@ -57,8 +58,8 @@ func TestRightConfigs(t *testing.T) {
 	for version, text := range map[string]string{
 		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") +
 			"[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'lighter'\n",
-		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" +
-			proxyLines(false), "v1.6.20": "version = 2\n" + proxyLines(false),
+		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(false) + "\n" + diffLines(testSettings),
+		"v1.7.3": "version = 2\n" + proxyLines(false), "v1.6.20": "version = 2\n" + proxyLines(false),
 		"": "version = 2\n" + proxyLines(false),
 		// As `containerd config dump` of 1.6 prints it: without capabilities and exports.
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress +
@@ -99,8 +100,8 @@ func TestWrongConfigs(t *testing.T) {
 		words, repair string
 	}{
 		"no proxy plugin": {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testInstall},
-		"another name": {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem,
-			"is called lazy", testInstall},
+		"another name": {strings.ReplaceAll(instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "lazy-diff",
+			"lighter-diff"), "v2.0.0", Problem, "is called lazy", testInstall},
 		"another address": {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testInstall},
 		"another type": {instead(`type = "snapshot"`, `type = "content"`), "v2.0.0", Problem, `"content"`,
 			testInstall},
@@ -115,6 +116,12 @@ func TestWrongConfigs(t *testing.T) {
 			"unpack_config", testInstall},
 		"no transfer service": {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning,
 			"--local", disabled},
+		"a differ that is not asked": {without(`default = ["lighter-diff", "walking"]`), "v2.1.0", Warning,
+			"never asks", `["lighter-diff", "walking"]`},
+		"a differ that is asked last": {instead(`["lighter-diff", "walking"]`, `["walking", "lighter-diff"]`), "v2.1.0",
+			Warning, "never asks", `["lighter-diff", "walking"]`},
+		"a differ alone": {instead(`["lighter-diff", "walking"]`, `["lighter-diff"]`), "v2.1.0", Problem,
+			"unpacks no layer", `["lighter-diff", "walking"]`},
 		"CRI without names": {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning,
 			"CRI uses lighter and does not name images", testInstall},
 		"CRI says nothing": {right + cri3, "v2.0.0", Warning, "CRI uses lighter and does not name images",
@@ -207,11 +214,11 @@ func TestReleases(t *testing.T) {
 
 // The command that repairs containerd's configuration names what it could not find by itself.
 func TestRepairOfContainerd(t *testing.T) {
-	m := &machine{config: node.DefaultConfig(), containerdSocket: DefaultSocket}
+	m := &machine{config: node.DefaultConfig()}
 	if got := m.install(); got != installContainerd {
 		t.Errorf("got %q, want %q", got, installContainerd)
 	}
-	m.config.Root, m.containerdSocket = "/data", "/run/x.sock"
+	m.config.Root, m.config.Containerd = "/data", "/run/x.sock"
 	if got, want := m.install(), installContainerd+" --root /data --containerd /run/x.sock"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

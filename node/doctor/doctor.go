@@ -102,9 +102,9 @@ const asRoot = "sudo lighter doctor"
 const timeout = 10 * time.Second
 
 // Run makes all checks. config is the configuration of the node. If a node runs, the settings that
-// it reports replace those in config. socket is the path of containerd's socket.
-func Run(ctx context.Context, config node.Config, socket string) (found []Finding) {
-	m := &machine{config: config, containerdSocket: socket, system: "/"}
+// it reports replace those in config.
+func Run(ctx context.Context, config node.Config) (found []Finding) {
+	m := &machine{config: config, system: "/"}
 	m.askNode(ctx)
 	for _, c := range checks {
 		for _, finding := range c.check(m, ctx) {
@@ -124,11 +124,10 @@ func Effective(ctx context.Context, config node.Config) node.Config {
 
 // machine is the machine that is examined, with the settings of its node.
 type machine struct {
-	config           node.Config
-	containerdSocket string
-	system           string         // the directory of /proc, /sys and /lib; "/" except in tests
-	status           *report.Status // of the running node; nil: no node runs, or it does not answer
-	noStatus         error          // why the node does not answer
+	config   node.Config
+	system   string         // the directory of /proc, /sys and /lib; "/" except in tests
+	status   *report.Status // of the running node; nil: no node runs, or it does not answer
+	noStatus error          // why the node does not answer
 }
 
 // askNode asks the running node for its state. The node's settings replace those of the

@@ -55,7 +55,7 @@ func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Sna
 		return nil, func() error { cancel(); return nil }, err
 	}
 	ended := make(chan error, 1)
-	go func(listener net.Listener) { ended <- containerd.Serve(ctx, listener, sn) }(listener)
+	go func(listener net.Listener) { ended <- containerd.Serve(ctx, listener, sn, nil) }(listener)
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	stop = func() error {
 		cancel()

@@ -19,14 +19,15 @@ import (
 	"lighter/test/testkit/socketdir"
 )
 
-// serve serves a snapshotter on a socket, and returns a client such as containerd has.
+// serve serves a snapshotter on a socket, without a differ. It returns a client such as containerd
+// has.
 func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter, path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(socketdir.New(t), "s.sock")
 	listener := must[net.Listener](t)(socket.Listen(t.Context(), path))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, listener, sn) }()
+	go func() { ended <- Serve(ctx, listener, sn, nil) }()
 	conn := must[*grpc.ClientConn](t)(grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials())))
 	t.Cleanup(func() { conn.Close() })

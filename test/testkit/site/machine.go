@@ -129,6 +129,9 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 		"--address", m.nodeSocket(),
 		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http",
 		"--disk-free-low", "0", "--record-delay", "0")
+	if l.Lighter == "" && s.options.Node == "" { // an older binary may not know this flag
+		argv = append(argv, "--containerd", m.ContainerdSocket())
+	}
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}
@@ -206,6 +209,7 @@ disabled_plugins = [
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "overlayfs"
+  differ = "walking"
 %s%s`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc",
 		max(m.site.options.Unpacks, 1), m.isolation(), m.peerConfig())
 	if m.site.options.Lighter == "" {
@@ -218,14 +222,28 @@ disabled_plugins = [
 	return config + fmt.Sprintf(`[[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "lighter"
-[proxy_plugins.lighter]
+  differ = "walking"
+%s[proxy_plugins.lighter]
   type = "snapshot"
   address = %q
   capabilities = [%s]
   [proxy_plugins.lighter.exports]
     root = %q
     enable_remote_snapshot_annotations = "%t"
-`, m.nodeSocket(), capabilities, m.NodeRoot(), !m.site.options.Unlabelled)
+`, m.differ(), m.nodeSocket(), capabilities, m.NodeRoot(), !m.site.options.Unlabelled)
+}
+
+// differ returns the lines of containerd's configuration about the node's differ.
+func (m *Machine) differ() string {
+	if !m.site.options.Differ {
+		return ""
+	}
+	return fmt.Sprintf(`[plugins."io.containerd.service.v1.diff-service"]
+  default = ["lighter-diff", "walking"]
+[proxy_plugins.lighter-diff]
+  type = "diff"
+  address = %q
+`, m.nodeSocket())
 }
 
 // Wipe removes all containers, images, snapshots and caches, and starts containerd and the node

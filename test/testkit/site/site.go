@@ -48,6 +48,8 @@ type Options struct {
 	// Unlabelled leaves containerd's remote snapshot annotations switched off, as they are by
 	// default. The node then runs with trust = "chain".
 	Unlabelled bool
+	// Differ makes containerd ask the node's differ first.
+	Differ bool
 	// Containerd selects the machine's containerd: Ours (the default) or Debian.
 	Containerd string
 	// Config is an administrator's configuration of containerd, which this package completes. If it

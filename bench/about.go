@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node/report"
+	"lighter/buildinfo"
 )
 
 // About describes the machine and the time of a run.
@@ -22,7 +22,7 @@ type About struct {
 
 // AboutRun describes a run that starts now.
 func AboutRun() About {
-	return About{Started: time.Now().UTC().Truncate(time.Second), Version: report.Version(), Kernel: kernel(),
+	return About{Started: time.Now().UTC().Truncate(time.Second), Version: buildinfo.Release(), Kernel: kernel(),
 		Processors: runtime.NumCPU(), Memory: memory()}
 }
 

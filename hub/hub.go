@@ -31,6 +31,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lighter/buildinfo"
 	"lighter/hub/access"
 	"lighter/hub/answer"
 	"lighter/hub/registry"
@@ -221,7 +222,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	all := h.handler()
 	h.log.Info("hub started", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen,
-		"keys", h.domains[0].keys.text())
+		"keys", h.domains[0].keys.text(), "release", buildinfo.Release())
 	for _, d := range h.domains[1:] {
 		h.log.Info("domain opened", "domain", d.name, "keys", d.keys.text())
 	}

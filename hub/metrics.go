@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"lighter/buildinfo"
 	"lighter/hub/fsck"
 	"lighter/hub/space"
 	"lighter/logqueue"
@@ -80,8 +81,8 @@ const scrapeTimeout = 10 * time.Second
 // register adds the view's paths. The hub is ready as soon as it answers, until it shuts down.
 func (v *view) register(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(v, v.requests, v.seconds, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(v, v.requests, v.seconds, buildinfo.Collector(), collectors.NewGoCollector(),
+		collectors.NewBuildInfoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, d := range v.domains {
 		prometheus.WrapRegistererWith(prometheus.Labels{"domain": d.name}, registry).MustRegister(figures{d})
 	}

@@ -29,7 +29,7 @@ func TestMetrics(t *testing.T) {
 		`lighter_hub_requests_total{code="404",endpoint="key"} 1`,
 		`lighter_hub_request_duration_seconds_count{endpoint="registry"}`,
 		`lighter_hub_images{domain="default",state="ready"} 1`,
-		`lighter_hub_images{domain="default",state="failed"} 0`, "go_build_info"} {
+		`lighter_hub_images{domain="default",state="failed"} 0`, "go_build_info", "lighter_build_info{"} {
 		for try := 0; !strings.Contains(string(body), want); try++ { // a request is counted after it was answered
 			if try > 500 {
 				t.Fatalf("no %s in:\n%s", want, body)

@@ -34,6 +34,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lighter/buildinfo"
 	"lighter/durable"
 	"lighter/node/binds"
 	"lighter/node/completion"
@@ -292,7 +293,7 @@ func (n *Node) listen(ctx context.Context, path string) (net.Listener, error) {
 func (n *Node) openReport(noMonitor error) {
 	c := &n.config
 	fixed := report.Status{
-		Version: report.Version(), Root: c.Root, Address: c.Address, MountMode: c.MountMode, RemapIDs: c.RemapIDs,
+		Version: buildinfo.Release(), Root: c.Root, Address: c.Address, MountMode: c.MountMode, RemapIDs: c.RemapIDs,
 		Trust: c.trust(n.hubs), Domain: c.Domain, CAFile: c.CAFile, Started: n.started,
 	}
 	if noMonitor != nil {
@@ -341,7 +342,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 // announce reports that the node is ready: its sockets exist, and it serves the trees of a previous
 // daemon. No other function reports that a node is ready.
 func (n *Node) announce(ready func()) {
-	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
+	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL(),
+		"release", buildinfo.Release())
 	n.monitor.Ready()
 	n.notify(fmt.Sprintf("READY=1\nSTATUS=%d trees served, root %s", len(n.mounts.Mounted()), n.config.Root))
 	ready()

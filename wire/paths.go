@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	// Prefix begins every path and is followed by the domain. It ends with the version of the API.
-	// A hub may serve several versions.
-	Prefix = "/lighter/1"
+	// Version is the version of the wire: of the paths and messages. A hub may serve several.
+	Version = 1
+	// Prefix begins every path and is followed by the domain. It ends with the version.
+	Prefix = "/lighter/" + string(rune('0'+Version))
 	// DefaultDomain is the domain that every hub has. It has all images that belong to no other
 	// domain.
 	DefaultDomain = "default"

@@ -19,8 +19,6 @@ const (
 	exitNoDaemon = 4 // no node runs with that root
 )
 
-func main() { command.Main(rootCommand(), exitCode) }
-
 // errDamaged says that a verification found problems, which were printed.
 var errDamaged = errors.New("the image is damaged")
 
@@ -62,6 +60,7 @@ only the bytes that a container reads.`,
 		verifyCommand(), fsckCommand(), backupCommand(), restoreCommand(),
 		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
 		mountCommand(), unmountCommand(), runCommand(), bundleCommand(), unbundleCommand(),
-		releaseCommand(), keeperCommand(), probeCommand(), configCommand(), installCommand(), uninstallCommand())
+		releaseCommand(), keeperCommand(), probeCommand(), configCommand(), installCommand(), uninstallCommand(),
+		completionCommand(), versionCommand())
 	return root
 }

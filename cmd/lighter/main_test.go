@@ -68,6 +68,7 @@ func TestWrongArguments(t *testing.T) {
 		{"install", "containerd", "--root", "relative"}, {"install", "containerd", "--node-config", "/no/such/file"},
 		{"install", "systemd", "--config", "/no/such/file"}, {"install", "systemd", "--hub-key", "x"},
 		{"install", "systemd", "--config", "/no/such/file", "--hub", "http://127.0.0.1:1"},
+		{"version", "x"}, {"completion"}, {"completion", "tcsh"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
 	} {
 		code, _, stderr := lighter(t, args...)

@@ -26,7 +26,7 @@ const MaxRepositories = 1000
 
 // message returns the signed bytes. Their first line tells them apart from other signed messages.
 func (s *ImageStatement) message() []byte {
-	b := fmt.Appendf(nil, "lighter image 1\nmanifest %s\nchain %s\n", s.Manifest, s.Chain)
+	b := fmt.Appendf(nil, "lighter image %d\nmanifest %s\nchain %s\n", StatementFormat, s.Manifest, s.Chain)
 	for _, repository := range s.Repositories {
 		b = fmt.Appendf(b, "repository %s\n", repository)
 	}

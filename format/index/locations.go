@@ -11,8 +11,10 @@ import (
 // startup packs. They are a hint: only speed depends on them, and a hub may change them at any
 // time. docs/format.md has the bytes.
 const (
-	locationsMagic  = "LIGHTLOC"
-	locationsFormat = 3
+	// LocationsFormat is the number of the format of locations.
+	LocationsFormat = 3
+
+	locationsMagic = "LIGHTLOC"
 
 	// Sizes in bytes.
 	locationsHeader = 68        // of the header
@@ -103,7 +105,7 @@ func (b *LocationsBuilder) Encode() []byte {
 	size := locationsHeader + startupSize*len(startups) + triggerSize*triggers + unitSize*units
 	out := make([]byte, 0, size+len(b.ids)+len(b.records))
 	out = append(out, locationsMagic...)
-	out = binary.LittleEndian.AppendUint32(out, locationsFormat)
+	out = binary.LittleEndian.AppendUint32(out, LocationsFormat)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(b.packs)))
 	out = binary.LittleEndian.AppendUint64(out, uint64(len(b.records)/locationSize))
 	out = append(out, b.tree[:]...)

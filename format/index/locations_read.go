@@ -38,8 +38,8 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 	}
 	begin := locationsHeader + startups*startupSize + triggers*triggerSize + units*unitSize
 	switch {
-	case string(h[:8]) != locationsMagic || format != locationsFormat:
-		return nil, fmt.Errorf("not locations of format %d", locationsFormat)
+	case string(h[:8]) != locationsMagic || format != LocationsFormat:
+		return nil, fmt.Errorf("not locations of format %d", LocationsFormat)
 	case chunk.ID(h[24:56]) != tree:
 		return nil, fmt.Errorf("locations of tree %s, not of %s", chunk.ID(h[24:56]).Short(), tree.Short())
 	case startups > min(packs, MaxStartups) || triggers > MaxTriggers || units > MaxUnits:

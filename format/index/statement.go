@@ -26,6 +26,9 @@ type Statement struct {
 	Further [][]byte `json:"further,omitempty"`
 }
 
+// StatementFormat is the number of the format of signed messages: statements and image statements.
+const StatementFormat = 1
+
 // MaxKeys limits the keys that a hub signs with at a time.
 const MaxKeys = 4
 
@@ -40,7 +43,8 @@ func (e *NewerFormatError) Error() string {
 
 // message returns the signed bytes. Their first line tells them apart from other signed messages.
 func (s *Statement) message() []byte {
-	return fmt.Appendf(nil, "lighter statement 1\nchain %s\ntree %s\nformat %d\n", s.Chain, s.Tree, s.Format)
+	return fmt.Appendf(nil, "lighter statement %d\nchain %s\ntree %s\nformat %d\n", StatementFormat, s.Chain, s.Tree,
+		s.Format)
 }
 
 // Sign returns the statement that tree is the merged view of chain, in this package's format,

@@ -16,9 +16,14 @@ const (
 	// targetSize is the size in bytes at which a pack is full.
 	targetSize = 16 << 20
 
-	packMagic  = "LTP1"
+	// Format is the number of the format of units and packs. It ends both magics.
+	Format = 1
+
+	packMagic  = "LTP" + digit
 	packFooter = 12 // bytes
 	maxUnits   = 1 << 16
+
+	digit = string(rune('0' + Format))
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

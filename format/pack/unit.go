@@ -35,7 +35,7 @@ const (
 	MaxStored = MaxPlain + MaxPlain/8 // encoded bytes
 	maxChunks = 1 << 16
 
-	unitMagic  = "LTU1"
+	unitMagic  = "LTU" + digit
 	unitHeader = 16 // bytes
 	unitEntry  = chunk.Size + 4
 )

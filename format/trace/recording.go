@@ -23,7 +23,10 @@ const (
 	maxFile  = 1 << 43 // end of a range in its file, in bytes
 	maxCount = 1 << 31 // starts of a recording
 
-	firstLine = "lighter trace 1"
+	// RecordingsFormat is the number of the format of recordings.
+	RecordingsFormat = 1
+
+	firstLine = "lighter trace " + string(rune('0'+RecordingsFormat))
 )
 
 // Entry is one range of one file.

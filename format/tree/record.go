@@ -14,9 +14,12 @@ import (
 // A layer record is the list of a layer's entries without the contents of its files. It is written
 // once, and Apply reads it for each tree of which the layer is a part. docs/format.md specifies its
 // bytes. A list of entries has exactly one encoding.
-const recordMagic = "LGTRREC\x01"
+const recordMagic = "LGTRREC" + string(rune(RecordFormat))
 
 const (
+	// RecordFormat is the number of the format of layer records.
+	RecordFormat = 1
+
 	// maxString bounds a name, a link target and all attributes of an entry in bytes, as
 	// archive/tar does.
 	maxString = 1 << 20

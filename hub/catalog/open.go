@@ -50,6 +50,15 @@ func migrationFiles() fs.FS {
 	return files
 }
 
+// Schema returns the number of the schema to which Open migrates a catalog.
+func Schema() int64 {
+	newest, err := database.Newest(migrationFiles())
+	if err != nil {
+		panic(err) // the files are part of the program
+	}
+	return newest
+}
+
 // Open opens a catalog, and makes what is missing in it. An older catalog is migrated. Times in the
 // future are set back: the clock was wrong.
 func Open(ctx context.Context, p Place) (*Catalog, error) {

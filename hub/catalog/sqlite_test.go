@@ -43,6 +43,20 @@ func execute(t *testing.T, path, query string) {
 	}
 }
 
+// Schema is the number of the last migration, of SQLite and of PostgreSQL.
+func TestSchema(t *testing.T) {
+	for _, dir := range []string{"migrations/sqlite", "migrations/postgres"} {
+		files, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, want := files[len(files)-1].Name(), fmt.Sprintf("%05d_", catalog.Schema())
+		if !strings.HasPrefix(last, want) {
+			t.Errorf("the last migration in %s is %s, want one whose name begins with %s", dir, last, want)
+		}
+	}
+}
+
 // A catalog from before the first migration keeps its contents when it is opened, and when it is
 // opened again.
 func TestCatalogBeforeMigrations(t *testing.T) {

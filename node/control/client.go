@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/buildinfo"
 	"lighter/durable"
 	"lighter/node/binds"
 	"lighter/node/completion"
@@ -103,7 +104,7 @@ func (c *Client) send(ctx context.Context, method, path string, r request) (*htt
 // explain adds a note to err if the node that sent res has another version than this program: both
 // ends of the socket must have the same version.
 func explain(err error, res *http.Response) error {
-	theirs, ours := res.Header.Get(versionHeader), report.Version()
+	theirs, ours := res.Header.Get(versionHeader), buildinfo.Release()
 	if theirs == ours {
 		return err
 	}

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"lighter/buildinfo"
 	"lighter/node/binds"
 	"lighter/node/completion"
 	"lighter/node/ondemand"
-	"lighter/node/report"
 	"lighter/test/testkit/socketdir"
 )
 
@@ -158,7 +158,7 @@ func TestOtherVersion(t *testing.T) {
 	streamErr := c.Fetch(t.Context(), "name", func(completion.Progress) {})
 	for what, err := range map[string]error{"status": statusErr, "cache": cacheErr, "stream": streamErr} {
 		if err == nil || !strings.Contains(err.Error(),
-			"the node is version v9, and this program is "+report.Version()) {
+			"the node is version v9, and this program is "+buildinfo.Release()) {
 			t.Errorf("%s: got %v, want an error with both versions", what, err)
 		}
 	}

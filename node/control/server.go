@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 	"time"
 
+	"lighter/buildinfo"
 	"lighter/node/binds"
 	"lighter/node/completion"
 	"lighter/node/imagecache"
@@ -82,7 +83,7 @@ const versionHeader = "Lighter-Version"
 // withVersion adds this program's version to each answer of a handler.
 func withVersion(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set(versionHeader, report.Version())
+		w.Header().Set(versionHeader, buildinfo.Release())
 		next.ServeHTTP(w, r)
 	})
 }

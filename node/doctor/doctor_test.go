@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/buildinfo"
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -225,7 +226,7 @@ func TestNodes(t *testing.T) {
 	m = system(t, nil)
 	m.noStatus = errors.New("only root may use it")
 	check(t, "status only for root", m.node(t.Context()), Unchecked, "only root")
-	fine := report.Status{Version: report.Version(), Cache: disk.Stats{}}
+	fine := report.Status{Version: buildinfo.Release(), Cache: disk.Stats{}}
 	for what, c := range map[string]struct {
 		change func(*report.Status)
 		level  Level

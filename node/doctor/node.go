@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"lighter/buildinfo"
 	"lighter/node/control"
 	"lighter/node/mount"
 	"lighter/node/report"
@@ -27,7 +28,7 @@ func (m *machine) node(context.Context) []Finding {
 }
 
 func (m *machine) judgeNode(s *report.Status) []Finding {
-	version := report.Version()
+	version := buildinfo.Release()
 	rules := []rule{
 		{s.Version == version, OK,
 			"the node has run since " + s.Started.Local().Format(time.DateTime) + ", version " + version, ""},

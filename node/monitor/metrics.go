@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"lighter/buildinfo"
 	"lighter/logqueue"
 	"lighter/node/directory"
 	"lighter/node/fuse"
@@ -323,8 +324,8 @@ func histogram(l fuse.Latency, origin string) prometheus.Metric {
 // newRegistry returns the registry of a node: its own metrics, and those of the process and of Go.
 func newRegistry(figures func() (figures, bool)) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{figures}, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collector{figures}, buildinfo.Collector(), collectors.NewGoCollector(),
+		collectors.NewBuildInfoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
 }
 

@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -215,13 +214,4 @@ func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
 		i.Why = "its tree is on this machine"
 	}
 	return i
-}
-
-// Version returns the version that the Go tool has stamped into this program.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "unknown"
-	}
-	return info.Main.Version
 }

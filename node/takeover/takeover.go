@@ -53,6 +53,9 @@ var (
 // with a journal.
 const journalVersion = 2
 
+// StateVersion returns the version of the state that this program's daemons leave to the next one.
+func StateVersion() int { return number(keptVersion) }
+
 // number parses a version, which the linker may have set. It returns 0 if the text is not a number.
 func number(version string) int {
 	n, _ := strconv.Atoi(version)

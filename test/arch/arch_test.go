@@ -24,7 +24,7 @@ const root = "../.."
 // follow the packages that only its tests import. Tests of all packages may import packages of
 // format and test/testkit; rows do not list these.
 const table = `
-bench: cmd/command node/report test/testkit/layout test/testkit/site wire
+bench: buildinfo cmd/command test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout
 	test/testkit/site
 bench/hubs: bench format/chunk format/index sleep store store/origin test/testkit/catalogtest
@@ -33,14 +33,15 @@ bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch n
 	node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot test/testkit/site
+buildinfo:
 bytesize:
 cmd/command:
-cmd/lighter: bytesize cmd/command deploy durable format/chunk format/index format/trace hub hub/backup
-	hub/retention hub/rootdir install install/containerd install/systemd logqueue mirror node node/binds
-	node/bundle node/completion node/container node/control node/directory node/doctor node/health
-	node/imagecache node/keeper node/ondemand node/report node/resolver node/spec node/standalone sleep
-	store/disk store/registry wire wire/client | node/device node/fuse
-	node/mount node/takeover node/trees store/origin
+cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/index format/pack format/trace
+	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/containerd install/systemd
+	logqueue mirror node node/binds node/bundle node/completion node/container node/control node/directory
+	node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/spec
+	node/standalone node/takeover sleep store/disk store/registry wire wire/client | node/device node/fuse
+	node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 durable:
@@ -51,7 +52,7 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: bytesize format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect
+hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect
 	hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects hub/pattern
 	hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup
 	hub/upstream hub/verify logqueue renewed socket wire | hub/away hub/backup mirror store store/origin wire/client
@@ -104,7 +105,7 @@ install/systemd: deploy install install/marks node
 install/tomltext: install/marks
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: bytesize durable format/index format/trace node/binds node/completion node/control node/directory
+node: buildinfo bytesize durable format/index format/trace node/binds node/completion node/control node/directory
 	node/front/containerd node/front/containerd/differ node/health node/held node/imagecache node/imageconfig
 	node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report
 	node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
@@ -112,12 +113,12 @@ node/binds: durable node/mount wire
 node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
 node/container: durable node/bundle node/mount
-node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report
+node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report
 	node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
 node/directory: durable format/chunk node/flight node/mount wire
-node/doctor: bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report
-	proc store/disk store/origin wire wire/client | durable node/binds node/directory
+node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
+	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory
 node/flight:
 node/front/containerd: durable node/resolver | socket
 node/front/containerd/differ:
@@ -128,7 +129,7 @@ node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/imageconfig: format/chunk format/index wire
 node/keeper:
 node/memory:
-node/monitor: logqueue node/directory node/fuse node/mount node/report socket | store store/origin
+node/monitor: buildinfo logqueue node/directory node/fuse node/mount node/report socket | store store/origin
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
@@ -230,7 +231,7 @@ var confined = []struct {
 	{"github.com/pelletier/go-toml/v2/unstable", "install/tomltext", "its interface may change"},
 	{"github.com/rogpeppe/go-internal", "install", "changes of files are shown in one place"},
 	{"github.com/moby/sys/mountinfo", "node/mount", "the kernel's mount table is read in one place"},
-	{"github.com/prometheus", "node hub", "metrics are made where the figures are put together"},
+	{"github.com/prometheus", "node hub buildinfo", "metrics are made where the figures are put together"},
 }
 
 // sources calls fn for each Go file, with its package's path from the root.

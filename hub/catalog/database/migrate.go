@@ -50,14 +50,23 @@ func (db *DB) migrations(files fs.FS) (*goose.Provider, error) {
 // ErrNewer means that a newer hub has migrated the database and not left it usable for this one.
 var ErrNewer = errors.New("it was opened by a newer hub; start that version, or restore a backup")
 
+// Newest returns the number of the newest schema that the migrations in files make. It is the same
+// for each kind of database.
+func Newest(files fs.FS) (int64, error) { return sqliteDialect.newest(files) }
+
+// newest returns the number of the dialect's newest migration.
+func (d *Dialect) newest(files fs.FS) (int64, error) {
+	names, err := fs.ReadDir(files, d.dir)
+	if err != nil {
+		return 0, err
+	}
+	return goose.NumericComponent(names[len(names)-1].Name()) // the names are in order
+}
+
 // RefuseNewer returns ErrNewer if a newer hub has migrated the database and not left it usable. It
 // changes nothing. The files are as for Open.
 func (db *DB) RefuseNewer(ctx context.Context, files fs.FS) error {
-	names, err := fs.ReadDir(files, db.Read.dir)
-	if err != nil {
-		return err
-	}
-	newest, err := goose.NumericComponent(names[len(names)-1].Name()) // the names are in order
+	newest, err := db.Read.Dialect.newest(files)
 	if err != nil {
 		return err
 	}

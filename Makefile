@@ -7,10 +7,18 @@ export CGO_ENABLED := 0
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build check house test soak demo peers nydus rebuild bench fuzz clean
+.PHONY: build dist check house test soak demo peers nydus rebuild bench fuzz clean
 
 build:
 	$(GO) build -trimpath -o bin/ ./cmd/lighter ./cmd/lighter-bench
+
+# A release below dist/, for amd64 and arm64: binaries, packages, checksums, SBOMs, manual pages and completions.
+# It is made twice, to see that both are the same. The test installs and removes the packages, which needs root.
+dist:
+	test/setup dist
+	deploy/dist/build dist
+	GOARCH=arm64 $(GO) vet ./...
+	cd deploy/dist && $(GO) vet . && $(GO) test -count=1 -timeout 20m .
 
 # Format, vet, staticcheck, the import table and package docs (test/arch), unit
 # tests under the race detector, which needs cgo. The detector does not instrument
@@ -96,4 +104,4 @@ fuzz:
 	done
 
 clean:
-	rm -rf bin out
+	rm -rf bin dist out

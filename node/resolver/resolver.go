@@ -288,24 +288,6 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 	return r.config.Trees.Mount(ctx, tree)
 }
 
-// ImageChain returns the chain of the image with a manifest, if the hub signs that the image is one
-// of repository ([HOST[:PORT]/]PATH). The error wraps chunk.ErrNotFound if there is no such image.
-func (r *Resolver) ImageChain(ctx context.Context, manifest, repository string) (string, error) {
-	q := Request{Manifest: manifest}
-	answer, err := askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) {
-		return r.askOne(ctx, a, q)
-	})
-	if err != nil {
-		return "", err
-	}
-	for _, f := range answer { // all are about the same image
-		if f.image.Allows(repository) {
-			return f.image.Chain, nil
-		}
-	}
-	return "", missingError(fmt.Sprintf("the hub has manifest %s, but not from %s", manifest, repository))
-}
-
 // NoteStart is called when a container is about to start from a mounted chain.
 func (r *Resolver) NoteStart(chain string) {
 	if tree := r.Tree(chain); !tree.IsZero() {
@@ -339,6 +321,19 @@ func (r *Resolver) Image(ctx context.Context, manifest string) (*index.ImageStat
 		return nil, fmt.Errorf("get the statement about manifest %s: %w", manifest, err)
 	}
 	return image, nil
+}
+
+// ImageChain returns the chain of the image with a manifest, if the hub signs that the image is one
+// of repository ([HOST[:PORT]/]PATH). The error wraps chunk.ErrNotFound if there is no such image.
+func (r *Resolver) ImageChain(ctx context.Context, manifest, repository string) (string, error) {
+	image, err := r.Image(ctx, manifest)
+	if err != nil {
+		return "", err
+	}
+	if !image.Allows(repository) {
+		return "", missingError(fmt.Sprintf("the hub has manifest %s, but not from %s", manifest, repository))
+	}
+	return image.Chain, nil
 }
 
 // askTree asks for the statement of a chain's tree, and verifies it.

@@ -4,7 +4,9 @@ package hubs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -67,7 +69,10 @@ func onlyIn(t *testing.T, hub, path, own, other string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res.Body.Close()
+		_, err = io.Copy(io.Discard, res.Body) // the proxy logs a request whose answer has been sent
+		if err := errors.Join(err, res.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
 		if res.StatusCode != want || want == http.StatusNotFound && res.Header.Get(wire.MissingHeader) == "" {
 			t.Errorf("%s in domain %s: %s, header %s %q; want %d, and a 404 only with this header", path, domain,
 				res.Status, wire.MissingHeader, res.Header.Get(wire.MissingHeader), want)
@@ -134,7 +139,15 @@ func TestNodeOfADomain(t *testing.T) {
 		onlyIn(t, site.ProxyURL, path, "team", wire.DefaultDomain)
 	}
 
-	// The node reads, records and prefetches in the domain team only.
+	// The node reads, records and prefetches in the domain team only. The proxy logs a request when
+	// its answer has been sent, so the count waits until the proxy has logged one more request.
+	const last = wire.Prefix + "/" + wire.DefaultDomain + "/last"
+	res, err := http.Get(site.ProxyURL + last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	eventually(t, "the proxy's line about the last request", func() bool { return len(lines(t, proxy.Log, last)) == 1 })
 	defaultRequests := len(lines(t, proxy.Log, "/lighter/1/default/"))
 	ref := balanced("team/app")
 	c := run(t, s, ref)

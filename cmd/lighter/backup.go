@@ -26,9 +26,9 @@ catalog, the objects that the snapshot names, the registry and the signing keys.
 Run it on the hub's machine, as the hub's user.
 
 If DIR is on the hub's file system, it gets hard links to the objects: copy DIR to another disk
-afterwards. If DIR has an earlier backup, the objects and blobs that it has are not copied again,
-and what the hub no longer has is deleted from DIR. While a domain is copied, the hub deletes no
-objects and no blobs of it.
+afterwards. If DIR has an earlier backup of this hub, the objects and blobs that it has are not
+copied again, and what the hub no longer has is deleted from DIR. If DIR has a backup of another
+hub, nothing is copied. While a domain is copied, the hub deletes no objects and no blobs of it.
 
 DIR has the signing keys in the file hub.key of each domain (mode 0600): any reader of that file
 can sign as the hub.

@@ -6,12 +6,13 @@
 // lost, the backup fails. WhileHeld gives such holds to scripts that copy PostgreSQL and S3 with
 // other tools.
 //
-// A backup replaces an earlier backup, and refuses to touch a directory that has anything else. It
-// needs SQLite catalogs and a directory of objects. Its directory has the layout of a hub's
-// directory (package rootdir), and one more file:
+// A backup replaces an earlier backup of the same hub, and refuses to touch a directory that has
+// anything else. It needs SQLite catalogs and a directory of objects. Its directory has the layout
+// of a hub's directory (package rootdir), and one more file:
 //
 //	DIR
-//	├── backup.json   when the backup began, and its size; an incomplete backup does not have it
+//	├── backup.json   which hub it is of, when it began, and its size; an incomplete backup
+//	│                 does not have it
 //	├── catalog.db    a snapshot of the catalog
 //	├── objects       the objects that the snapshot names
 //	├── registry      the files of the registry
@@ -41,26 +42,38 @@ import (
 // backupFile is the name of the last file that a backup writes.
 const backupFile = "backup.json"
 
-// Result is the size of a backup.
+// Result describes a backup.
 type Result struct {
+	Hub     string    `json:"hub"`     // the hub's identity (catalog.HubID); older backups have none
+	Root    string    `json:"root"`    // the hub's directory
 	Time    time.Time `json:"time"`    // when the backup began
 	Objects int64     `json:"objects"` // number of objects
 	Copied  int64     `json:"copied"`  // those that were copied; an earlier backup there had the others
 }
 
 // Make copies the hub in root to the directory dir, with all its domains, whether the hub runs or
-// not. An earlier backup in dir is replaced. Its objects are not copied again. If root and dir are
-// on one file system, objects become hard links. show gets the progress of copying the objects of
-// each domain.
+// not. An earlier backup of the hub in dir is replaced. Its objects are not copied again. If root
+// and dir are on one file system, objects become hard links. show gets the progress of copying the
+// objects of each domain.
 func Make(ctx context.Context, root, dir string, show func(wire.Progress)) (r Result, err error) {
 	if err := checkDirectory(root, dir); err != nil {
+		return r, fmt.Errorf("back up %s to %s: %w", root, dir, err)
+	}
+	r.Time = time.Now().UTC()
+	r.Root, err = filepath.Abs(root)
+	if err == nil {
+		r.Hub, err = hubID(ctx, root)
+	}
+	if err == nil {
+		err = checkSameHub(r.Hub, root, dir)
+	}
+	if err != nil {
 		return r, fmt.Errorf("back up %s to %s: %w", root, dir, err)
 	}
 	domains, err := rootdir.Domains(root)
 	if err != nil {
 		return r, fmt.Errorf("back up %s: %w", root, err)
 	}
-	r.Time = time.Now().UTC()
 	for _, domain := range domains {
 		from, to := rootdir.Domain(root, domain), rootdir.Domain(dir, domain)
 		one, err := backupDomain(ctx, from, to, func(bytes, total int64) {

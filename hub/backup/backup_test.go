@@ -1,8 +1,13 @@
 package backup_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,11 +33,16 @@ func newRoot(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(c.Close(), rootdir.WriteKey(rootdir.Key(dir), []byte("key of "+domain))); err != nil {
+		if err := errors.Join(c.Close(), rootdir.WriteKey(rootdir.Key(dir), newKey())); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return root
+}
+
+// newKey returns a key file with a key that no other has.
+func newKey() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte(rand.Text())})
 }
 
 func silent(wire.Progress) {}
@@ -64,9 +74,10 @@ func TestRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, domain := range []string{wire.DefaultDomain, "team"} {
+		want, wantErr := os.ReadFile(rootdir.Key(rootdir.Domain(root, domain)))
 		key, err := os.ReadFile(rootdir.Key(rootdir.Domain(restored, domain)))
-		if err != nil || string(key) != "key of "+domain {
-			t.Errorf("domain %s has the key %q (%v), want %q", domain, key, err, "key of "+domain)
+		if err := errors.Join(err, wantErr); err != nil || !bytes.Equal(key, want) {
+			t.Errorf("domain %s has the key %q (%v), want %q", domain, key, err, want)
 		}
 		c, err := catalog.Attach(t.Context(), rootdir.Catalog(rootdir.Domain(restored, domain)))
 		if err != nil {
@@ -122,6 +133,76 @@ func TestBackupIntoAnotherDirectory(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(disk, "objects", "packs", "unknown")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("an object that the catalog does not name is still in the backup (%v)", err)
 	}
+}
+
+// A backup of one hub never replaces that of another hub. The hub itself may get new keys, or be
+// restored from the backup.
+func TestBackupOfAnotherHub(t *testing.T) {
+	root, another, dir := newRoot(t), newRoot(t), filepath.Join(t.TempDir(), "backup")
+	refuse := func(what, reason string) {
+		t.Helper()
+		before := readAll(t, dir)
+		_, err := backup.Make(t.Context(), another, dir, silent)
+		if err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("another hub's backup replaced %s: %v, want one line with %q", what, err, reason)
+		}
+		if readAll(t, dir) != before {
+			t.Errorf("another hub's backup changed %s, although it was refused (%v)", what, err)
+		}
+	}
+	makeBackup(t, root, dir)
+	refuse("a backup", "has a backup of the hub in "+root+", made 20")
+
+	restored := filepath.Join(t.TempDir(), "restored")
+	if err := backup.Restore(t.Context(), dir, restored); err != nil {
+		t.Fatal(err)
+	}
+	makeBackup(t, restored, dir)
+	if err := rootdir.WriteKey(rootdir.Key(root), newKey()); err != nil {
+		t.Fatal(err)
+	}
+	makeBackup(t, root, dir)
+
+	// Backups of older hubs have no identity.
+	file := filepath.Join(dir, "backup.json")
+	if err := os.WriteFile(file, []byte(`{"time":"2026-01-02T03:04:05Z","objects":1,"copied":1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refuse("an older backup", "has a backup of another hub, made 2026-01-02T03:04:05Z")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	refuse("an incomplete backup", "has a backup of another hub, which")
+	added := append(newKey(), readFile(t, rootdir.Key(root))...)
+	if err := rootdir.WriteKey(rootdir.Key(root), added); err != nil {
+		t.Fatal(err)
+	}
+	makeBackup(t, root, dir)
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// readAll returns the paths and contents of the files below a directory.
+func readAll(t *testing.T, dir string) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			fmt.Fprintf(&all, "%s %x\n", path, readFile(t, path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
 }
 
 // WhileHeld fails if its hold ends before the copy does, or if there is no catalog.

@@ -63,6 +63,7 @@ package catalog
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -112,6 +113,17 @@ func (c *Catalog) Observe(o database.Observer) { c.db.Observe(o) }
 
 // ObserveCommits sets the observer of commits. Call it before others use the catalog.
 func (c *Catalog) ObserveCommits(o database.CommitObserver) { c.db.ObserveCommits(o) }
+
+// HubID returns the identity of the hub whose catalog this is. Copies of the catalog have it, too.
+// It is made when it is asked for first.
+func (c *Catalog) HubID(ctx context.Context) (id string, err error) {
+	err = c.db.Update(ctx, "read the hub's identity", func(tx database.Session) error {
+		id, err = database.Get(ctx, tx, database.Value[string], `INSERT INTO meta (name, value) VALUES ('hub', ?)
+			ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value`, rand.Text())
+		return err
+	})
+	return id, err
+}
 
 // Snapshot writes a copy of an SQLite catalog, as it is now, to a new file. Others may use the
 // catalog meanwhile.

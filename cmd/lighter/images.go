@@ -45,7 +45,10 @@ func rmCommand() *cobra.Command {
 		Short: "Remove an image from a hub",
 		Long: `Remove an image from a hub. The hub no longer lists it, and its registry no longer has the name.
 Nodes that have the image keep working: the hub keeps what they report to have (see
-"lighter holders"). It frees the rest later (see "lighter gc").`,
+"lighter holders"). It frees the rest later (see "lighter gc").
+
+An image with several names loses only this one. NAME has a digest only if the image was added
+with that digest; otherwise the error lists the names of the image with that digest.`,
 		Example: "  lighter rm physics/root:6.32",
 		Args:    command.Exactly("NAME"),
 	}

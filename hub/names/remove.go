@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"lighter/hub/catalog"
@@ -15,6 +17,9 @@ import (
 
 // maxRemovals bounds the attempts to remove a name while pushes of it are refused.
 const maxRemovals = 5
+
+// maxListed bounds the names that an error lists.
+const maxListed = 10
 
 // errReplaced means that a push has replaced the job that was to remove its name.
 var errReplaced = errors.New("a push has replaced the removal")
@@ -94,7 +99,8 @@ func (s *Service) awaitRemoval(
 }
 
 // removal returns the job that removes a name, and when the name was last pushed. The error wraps
-// catalog.ErrNotFound if neither catalog nor registry has the name.
+// catalog.ErrNotFound if neither catalog nor registry has the name. Only the catalog has names with
+// a digest: in the registry, such a name stands for a manifest, which may have other names.
 func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, pushed time.Time, err error) {
 	images, err := s.catalog.Images(ctx, ref.Name())
 	if err != nil {
@@ -104,6 +110,9 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, pus
 		if image.Pushed.After(pushed) {
 			pushed = image.Pushed
 		}
+	}
+	if ref.Digest != "" && len(images) == 0 {
+		return j, pushed, s.errNoName(ctx, ref)
 	}
 	_, err = s.registry.Repository(ref.Repository).Manifest(ctx, ref.Reference())
 	switch {
@@ -115,6 +124,25 @@ func (s *Service) removal(ctx context.Context, ref wire.Ref) (j catalog.Job, pus
 	j = change{Remove: true}.job(ref.Name())
 	j.ByUser = true
 	return j, pushed, nil
+}
+
+// errNoName returns the error about a name with a digest that the catalog does not have. It says
+// which names the image with this digest has.
+func (s *Service) errNoName(ctx context.Context, ref wire.Ref) error {
+	names, err := s.catalog.NamesIn(ctx, ref.Repository, ref.Digest)
+	switch {
+	case err != nil:
+		return err
+	case len(names) == 0:
+		return errorOf(ref.Name(), catalog.ErrNotFound)
+	}
+	slices.Sort(names)
+	more, listed := "", names[:min(len(names), maxListed)]
+	if len(names) > len(listed) {
+		more = fmt.Sprintf(" and %d more", len(names)-len(listed))
+	}
+	return errorOf(ref.Name(), fmt.Errorf("%w: the image with this digest is named %s%s: remove each of its names",
+		catalog.ErrNotFound, strings.Join(listed, ", "), more))
 }
 
 // remove removes a name. The error is catalog.ErrLost if the job was lost, or has a request: a push

@@ -90,6 +90,30 @@ func isListed(t *testing.T, s *Service) bool {
 	return has
 }
 
+// The digest of a tagged image is no name of it. The error says which names the image has.
+func TestRemovalByDigest(t *testing.T) {
+	t.Parallel()
+	s, run := newRemovable(t)
+	run()
+	m := pushIndex(t, s.registry.Repository(removable.Repository), "2")
+	if err := s.Pushed(t.Context(), removable.Repository, "2"); err != nil {
+		t.Fatal(err)
+	}
+	for ref, want := range map[wire.Ref]string{
+		{Repository: "a", Digest: m.Digest}:                            "is named a:2: remove each of its names",
+		{Repository: "b", Digest: m.Digest}:                            "not found",
+		{Repository: "a", Digest: "sha256:" + strings.Repeat("0", 64)}: "not found",
+	} {
+		err := s.Remove(t.Context(), ref.Name())
+		if !errors.Is(err, catalog.ErrNotFound) || !strings.Contains(err.Error(), want) {
+			t.Errorf("remove %s: %v, want an error with %q", ref.Name(), err, want)
+		}
+	}
+	if !isListed(t, s) {
+		t.Error("an image was removed by its digest")
+	}
+}
+
 // A removal that is paused or cancelled at another process has not removed the name, even if its
 // worker finds the request before its queue does. A paused one goes on when it is retried.
 func TestInterruptedRemoval(t *testing.T) {

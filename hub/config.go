@@ -17,6 +17,7 @@ import (
 	"lighter/bytesize"
 	"lighter/hub/catalog"
 	"lighter/hub/images"
+	"lighter/hub/objects"
 	"lighter/hub/quota"
 	"lighter/hub/retention"
 	"lighter/hub/rootdir"
@@ -161,17 +162,8 @@ func (c *Config) Check() error {
 		slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
 		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)
 	}
-	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" ||
-		u.Scheme == "s3" && u.Host == "" || u.Scheme == "file" && (u.Host != "" || !path.IsAbs(u.Path)) {
-		return fmt.Errorf("bucket %q: want a URL such as file:///DIR, with an absolute path, "+
-			"or s3://BUCKET?region=REGION", c.Bucket)
-	}
-	if c.Catalog != "" && !catalog.IsPostgres(c.Catalog) {
-		return errors.New("catalog: want the URL of a database, postgres://USER@HOST:PORT/DATABASE")
-	}
-	if c.Catalog != "" && !strings.HasPrefix(c.Bucket, "s3://") {
-		return errors.New("several processes may use the database that catalog names, but only one process may use " +
-			"a bucket that is a directory: set bucket = \"s3://BUCKET?region=REGION\", too, or leave catalog empty")
+	if err := c.checkStores(); err != nil {
+		return err
 	}
 	if err := images.KeepBlobs(c.KeepBlobs).Check(); err != nil {
 		return err
@@ -204,6 +196,31 @@ func (c *Config) Check() error {
 		return fmt.Errorf("sources: %q is no registry: want HOST or HOST:PORT", c.Sources[i])
 	}
 	return c.checkAddresses()
+}
+
+// checkStores returns an error if the URL of the catalog or of the bucket is invalid, or if they
+// must not be used together. It does not connect to them. The error has no password.
+func (c *Config) checkStores() error {
+	if c.Catalog != "" {
+		if err := catalog.CheckURL(c.Catalog); err != nil {
+			return fmt.Errorf("catalog: %w", err)
+		}
+	}
+	u, err := url.Parse(c.Bucket)
+	isS3 := err == nil && u.Scheme == "s3" && u.Host != ""
+	isDir := err == nil && u.Scheme == "file" && u.Host == "" && path.IsAbs(u.Path)
+	switch {
+	case c.Bucket != "" && !isS3 && !isDir:
+		return fmt.Errorf("bucket %q: want file:///DIR, with an absolute path, or s3://BUCKET?region=REGION", c.Bucket)
+	case c.Catalog != "" && !isS3:
+		return errors.New("several processes may use the database that catalog names, but only one process may use " +
+			"a bucket that is a directory: set bucket = \"s3://BUCKET?region=REGION\", too, or leave catalog empty")
+	case isS3:
+		if err := objects.CheckS3(*u); err != nil {
+			return fmt.Errorf("bucket s3://%s: %w", u.Host, err)
+		}
+	}
+	return nil
 }
 
 // unixPrefix marks an admin_listen that is a Unix socket.

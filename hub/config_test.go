@@ -125,7 +125,18 @@ func TestConfigIsChecked(t *testing.T) {
 		"image_minutes is":           func(c *hub.Config) { c.Limits.ImageMinutes = 1 << 40 },
 		"is no registry":             func(c *hub.Config) { c.Sources = []string{"https://registry.example.org"} },
 		"want OS/ARCH":               func(c *hub.Config) { c.Platforms = []string{"amd64"} },
-		"such as file":               func(c *hub.Config) { c.Bucket = "/srv" },
+		"want file:///DIR":           func(c *hub.Config) { c.Bucket = "/srv" },
+		"bucket \"gs://x\": want":    func(c *hub.Config) { c.Bucket = "gs://x" },
+		"bucket \"gs://y\": want": func(c *hub.Config) {
+			c.Catalog, c.Bucket = "postgres://db.example.org/hub", "gs://y"
+		},
+		"bucket s3://x: unknown query parameter \"endpont\"": func(c *hub.Config) {
+			c.Bucket = "s3://x?endpont=http://s3.example.org"
+		},
+		"stall_timeout=x is not": func(c *hub.Config) { c.Bucket = "s3://x?stall_timeout=x" },
+		"catalog: its URL is not valid": func(c *hub.Config) {
+			c.Catalog, c.Bucket = "postgres://hub:%zz@db.example.org/hub", "s3://x"
+		},
 		"only one process may use": func(c *hub.Config) {
 			c.Catalog, c.Bucket = "postgres://db.example.org/hub", "file:///srv"
 		},
@@ -137,6 +148,11 @@ func TestConfigIsChecked(t *testing.T) {
 			strings.Contains(err.Error(), "\n")) {
 			t.Errorf("error %v, want one line with %q, or none if that is empty", err, want)
 		}
+	}
+	c := hub.DefaultConfig()
+	c.Catalog, c.Bucket = "postgres://hub:secret%zz@db.example.org/hub", "s3://x"
+	if err := c.Check(); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("error %v, want one without the password", err)
 	}
 	open := hub.DefaultConfig()
 	open.Listen, open.PlainHTTP, open.Open = "0.0.0.0:7070", true, true

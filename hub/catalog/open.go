@@ -20,6 +20,9 @@ type Place = database.Place
 // IsPostgres reports whether source is a URL of PostgreSQL, and not the path of an SQLite file.
 func IsPostgres(source string) bool { return database.IsPostgres(source) }
 
+// CheckURL returns an error if source is not a valid URL of PostgreSQL. It connects to nothing.
+func CheckURL(source string) error { return database.CheckURL(source) }
+
 // ErrNotFound means that the catalog has no such entry.
 var ErrNotFound = database.ErrNotFound
 

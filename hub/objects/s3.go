@@ -42,7 +42,7 @@ func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 	u.RawQuery = query.Encode()
 	unlimited, err := blob.OpenBucket(ctx, u.String()) // reads the other parameters
 	if err != nil {
-		return nil, err
+		return nil, errors.New(strings.TrimPrefix(err.Error(), "open bucket "+u.String()+": ")) // the caller names it
 	}
 	defer unlimited.Close() // which does nothing on S3
 	client := (*s3.Client)(nil)
@@ -63,6 +63,16 @@ func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 		}
 	}
 	return s3blob.OpenBucket(ctx, limited, u.Host, options)
+}
+
+// CheckS3 returns an error if OpenS3 cannot read a URL: it may have an unknown parameter, or an
+// invalid value. It connects to nothing.
+func CheckS3(u url.URL) error {
+	b, err := OpenS3(context.Background(), u)
+	if err != nil {
+		return err
+	}
+	return b.Close()
 }
 
 // deletePage is the number of objects in one request to S3, which is its maximum.

@@ -84,11 +84,25 @@ var dialer = &net.Dialer{
 	},
 }
 
+// CheckURL returns an error if source is not a valid URL of PostgreSQL. It connects to nothing.
+func CheckURL(source string) error {
+	_, err := parseURL(source)
+	return err
+}
+
+// parseURL parses a URL of PostgreSQL. The error does not have the URL, which may have a password.
+func parseURL(source string) (*pgx.ConnConfig, error) {
+	if config, err := pgx.ParseConfig(source); err == nil && IsPostgres(source) {
+		return config, nil
+	}
+	return nil, errors.New("its URL is not valid: want postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+}
+
 // openPostgres opens the database at a URL. It does not connect yet.
 func openPostgres(p Place) (*sql.DB, error) {
-	config, err := pgx.ParseConfig(p.Source)
+	config, err := parseURL(p.Source)
 	if err != nil {
-		return nil, errors.New("its URL is not valid: want postgres://USER:PASSWORD@HOST:PORT/DATABASE")
+		return nil, err
 	}
 	if config.ConnectTimeout == 0 {
 		config.ConnectTimeout = connectTimeout

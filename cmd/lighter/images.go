@@ -19,8 +19,8 @@ func imagesCommand() *cobra.Command {
 
 UNIQUE is the size of what only this image needs: before the slash the plain bytes of
 chunks that no other image has, after it the stored bytes of these chunks and of the
-image's original blobs. The hub computes it in the background; until then a new image
-shows "-", and other images show the previous size.`,
+image's original blobs. The hub computes it in the background when the image is ready;
+until then a new image shows "-", and other images show the previous size.`,
 		Example: `  lighter images
   lighter images --json | jq '.[] | select(.state == "failed")'`,
 		Args: command.Exactly(),
@@ -29,14 +29,18 @@ shows "-", and other images show the previous size.`,
 		return hub.Images(ctx, "")
 	}, func(images []wire.Image) error {
 		rows := rowsOf(images, func(i wire.Image) []any {
-			unique := size(i.Unique) + " / " + size(i.Blobs)
-			if i.SizesPending && i.Unique == 0 && i.Blobs == 0 {
-				unique = "-"
-			}
-			return []any{i.Name, short(i.Digest), i.Platform, size(i.Size), unique, i.State, i.Error}
+			return []any{i.Name, short(i.Digest), i.Platform, size(i.Size), unique(i), i.State, i.Error}
 		})
 		return table(os.Stdout, "NAME\tDIGEST\tPLATFORM\tSIZE\tUNIQUE\tSTATE\tERROR", rows)
 	})
+}
+
+// unique returns column UNIQUE of an image.
+func unique(i wire.Image) string {
+	if i.State != wire.StateReady || i.SizesPending && i.Unique == 0 && i.Blobs == 0 {
+		return "-"
+	}
+	return size(i.Unique) + " / " + size(i.Blobs)
 }
 
 func rmCommand() *cobra.Command {

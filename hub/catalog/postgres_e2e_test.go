@@ -36,6 +36,29 @@ func TestConformanceOfSchemas(t *testing.T) {
 	})
 }
 
+// A database that does not store UTF-8 is refused before anything is made in it.
+func TestEncodingOfPostgres(t *testing.T) {
+	server := postgres.Start(t)
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		name := "encoded_" + strings.ToLower(encoding)
+		source, err := url.Parse(server.Database(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.Execute(t, source.String(),
+			`CREATE DATABASE `+name+` ENCODING '`+encoding+`' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`)
+		source.Path = name
+		c, err := catalog.Open(t.Context(), catalog.Place{Source: source.String(), Schema: "domain_a"})
+		if err == nil {
+			err = c.Close()
+			t.Errorf("a database with the encoding %s was opened (%v)", encoding, err)
+		} else if !strings.Contains(err.Error(), "has the encoding "+encoding+", want UTF8: make another one") {
+			t.Errorf("a database with the encoding %s: %v, want an error that names it", encoding, err)
+		}
+		server.Execute(t, source.String(), `CREATE SCHEMA domain_a`) // fails if there is one
+	}
+}
+
 func TestMemoryOfHighNumbersOfPostgres(t *testing.T) {
 	highNumbers(t, catalogtest.Open(t, postgres.Start(t).Database(t)))
 }

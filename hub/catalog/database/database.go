@@ -53,7 +53,10 @@ func Open(ctx context.Context, p Place, files fs.FS) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = p.makeSchema(ctx, db); err == nil {
+	if err = db.checkEncoding(ctx); err == nil {
+		err = p.makeSchema(ctx, db)
+	}
+	if err == nil {
 		err = db.migrate(ctx, files)
 	}
 	if err != nil {
@@ -82,6 +85,20 @@ func Connect(p Place) (*DB, error) {
 	}
 	db.Write, db.Read = Session{on: db.writing, Dialect: d}, Session{on: db.reading, Dialect: d}
 	return db, nil
+}
+
+// checkEncoding returns an error if a database of PostgreSQL does not store UTF-8: it could not
+// store all names of files, or would not know their characters.
+func (db *DB) checkEncoding(ctx context.Context) error {
+	if !IsPostgres(db.place.Source) {
+		return nil // SQLite makes its files with UTF-8
+	}
+	encoding, err := Get(ctx, db.Read, Value[string], `SELECT current_setting('server_encoding')`)
+	if err == nil && encoding != "UTF8" {
+		err = fmt.Errorf("the database has the encoding %s, want UTF8: make another one (createdb "+
+			"--encoding=UTF8 --template=template0), and copy what this one has (pg_dump, pg_restore)", encoding)
+	}
+	return err
 }
 
 // Close closes the database.

@@ -269,7 +269,7 @@ func (d *domain) api(with *shared) *answer.Mux {
 		Images: userImages{d.images, d.verifier, d.names}, Jobs: d.jobs,
 		Starts: d.starts, Holders: d.holders, Retention: d.expiry, Checker: d.checker,
 		Collector: d.collector,
-		Bodies:    with.bodies, Key: d.keys.public()[0], Log: d.log}
+		Bodies:    with.bodies, Keys: d.keys.public(), Log: d.log}
 	users.Register(api)
 	return api
 }

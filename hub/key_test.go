@@ -72,6 +72,10 @@ func TestKeyRotation(t *testing.T) {
 				t.Errorf("step %d: chain %s is signed by %q, want %q", step, chain, got, want)
 			}
 		}
+		found, err := h.client.Inspect(t.Context(), "a:1")
+		if err != nil || len(found) != 1 || !slices.Equal(found[0].SignedBy, want) {
+			t.Errorf("step %d: inspect answers %+v (%v), want signatures by %q", step, found, err, want)
+		}
 		served, err := h.client.Keys(t.Context())
 		if err != nil || !slices.Equal(text(served), want) {
 			t.Errorf("step %d: GET /key answers %q (%v), want %q", step, text(served), err, want)

@@ -222,6 +222,10 @@ type Inspection struct {
 
 	Format int    `json:"format"` // of indexes that the hub makes
 	Key    string `json:"key"`    // the first key that the hub signs with, as index.FormatKey writes it
+
+	// SignedBy are the hub's keys that have signed the statement about the image's tree. Processes
+	// of one hub may have different keys while one replaces another. Older hubs do not set it.
+	SignedBy []string `json:"signedBy,omitempty"`
 }
 
 // LayerInfo is one layer of an Inspection.

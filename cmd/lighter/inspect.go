@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +16,12 @@ import (
 
 func inspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "inspect [flags] NAME",
-		Short:   "Show everything that a hub knows about an image",
+		Use:   "inspect [flags] NAME",
+		Short: "Show everything that a hub knows about an image",
+		Long: `Show everything that a hub knows about an image.
+
+"signed by" shows the keys that have signed the statement about the image, of those that the
+answering process of the hub has.`,
 		Example: "  lighter inspect physics/root:6.32\n  lighter inspect --json physics/root:6.32 | jq '.[0].layers'",
 		Args:    command.Exactly("NAME"),
 	}
@@ -35,7 +40,7 @@ func inspectCommand() *cobra.Command {
 func printInspection(w io.Writer, i wire.Inspection) error {
 	fields := [][]any{
 		{"digest", i.Digest}, {"platform", i.Platform}, {"state", i.State + " " + i.Error},
-		{"chain", i.Chain}, {"tree", i.Tree}, {"signed by", i.Key},
+		{"chain", i.Chain}, {"tree", i.Tree}, {"signed by", strings.Join(i.SignedBy, ", ")},
 		{"size", fmt.Sprintf("%s compressed, %s in %d files", size(i.Size), size(i.Bytes), i.Files)},
 		{"chunks", fmt.Sprintf("%d in %d units of %d packs", i.Chunks, i.Units, i.Packs)},
 		{"startup", fmt.Sprintf("%d packs, %s, in addition", i.StartupPacks, size(i.StartupBytes))},

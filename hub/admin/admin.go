@@ -54,7 +54,7 @@ type Server struct {
 	Checker   Checker
 	Collector Collector
 	Bodies    *answer.Bodies
-	Key       ed25519.PublicKey // the oldest signing key
+	Keys      []ed25519.PublicKey // the signing keys, the oldest first
 	Log       *slog.Logger
 }
 

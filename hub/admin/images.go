@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func describe(image catalog.Image) wire.Image {
 }
 
 func (s *Server) inspect(ctx context.Context, image catalog.Image, i *wire.Inspection) error {
-	i.Layers, i.Format, i.Key = []wire.LayerInfo{}, index.Format, index.FormatKey(s.Key)
+	i.Layers, i.Format, i.Key = []wire.LayerInfo{}, index.Format, index.FormatKey(s.Keys[0])
 	if image.State != wire.StateReady {
 		return nil
 	}
@@ -135,6 +136,12 @@ func (s *Server) inspect(ctx context.Context, image catalog.Image, i *wire.Inspe
 	if err != nil {
 		return err
 	}
+	statement, err := s.Catalog.Statement(ctx, image.Chain)
+	if err == nil {
+		i.SignedBy = signers(statement, s.Keys)
+	} else if !errors.Is(err, catalog.ErrNotFound) { // it may not be signed yet in this version's format
+		return err
+	}
 	i.Layers = append(i.Layers, layers...)
 	i.Files, i.Chunks, i.Packs, i.Units = t.Files, t.Chunks, t.Packs, t.Units
 	i.IndexSize, i.IndexWire = t.IndexBytes, t.IndexWire+t.LocationsWire
@@ -144,6 +151,16 @@ func (s *Server) inspect(ctx context.Context, image catalog.Image, i *wire.Inspe
 		i.StartupBytes += p.Size
 	}
 	return err
+}
+
+// signers returns which of the keys have signed a statement, in the form of index.FormatKey.
+func signers(s *index.Statement, keys []ed25519.PublicKey) (all []string) {
+	for _, key := range keys {
+		if s.SignedBy(key) {
+			all = append(all, index.FormatKey(key))
+		}
+	}
+	return all
 }
 
 func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {

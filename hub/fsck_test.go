@@ -277,6 +277,25 @@ func TestRepairIsInterrupted(t *testing.T) {
 	}
 }
 
+// A blob of another size is found without being read. A push alone does not bring it back, so the
+// remedy is to delete it first.
+func TestBlobOfAnotherSize(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.pushReady("a:1", image(upperTar))
+	layer, b := layerOf(upperTar)
+	if err := os.WriteFile(h.blobFile(layer), append(slices.Clone(b), "more"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := h.fsck(wire.Fsck{})
+	if text := findings(check); check.Left() != 1 || !strings.Contains(text, "lighter fsck --deep --repair") {
+		t.Errorf("findings %s, want the blob, and the command that deletes it", text)
+	}
+	h.fsck(wire.Fsck{Deep: true, Repair: true})
+	h.pushReady("a:1", image(upperTar))
+	h.wantClean("after the remedy", "a:1")
+}
+
 // Deep checks and scrubs read the blobs of the registry, too. A repair deletes a damaged blob: then
 // the hub reads it from the registry that it came from, or it can be pushed again.
 func TestDamagedBlobsAreFound(t *testing.T) {

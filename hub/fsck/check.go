@@ -404,6 +404,11 @@ func (k *checking) checkBlobs(ctx context.Context) error {
 				problem(b, " is missing")
 			default:
 				problem(b, fmt.Sprintf(" has %d bytes, want %d", has, b.Size))
+				if size >= 0 { // the registry has it: a push would find that it exists
+					if f.Remedy, err = k.remedyOfDamage(ctx); err != nil {
+						return err
+					}
+				}
 			}
 			if len(images) < maxImages {
 				images[b.Image] = true

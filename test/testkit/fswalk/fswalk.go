@@ -93,7 +93,7 @@ func (w *walker) walk(p string) error {
 func (w *walker) fill(e *Entry, p string, st *unix.Stat_t) (err error) {
 	full := w.root + "/" + p
 	if !e.IsDir() {
-		e.Nlink = st.Nlink
+		e.Nlink = uint64(st.Nlink) // 32 bits on arm64
 		w.group(e, p, st)
 	}
 	switch e.Mode & unix.S_IFMT {

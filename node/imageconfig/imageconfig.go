@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
@@ -67,7 +66,7 @@ func (r *Reader) config(ctx context.Context, image wire.Image) ([]byte, error) {
 	if statement.Chain != image.Chain {
 		return nil, fmt.Errorf("manifest %s has chain %s, not %s", image.Digest, statement.Chain, image.Chain)
 	}
-	if !slices.Contains(statement.Repositories, ref.NamedRepository()) {
+	if !statement.Allows(ref.NamedRepository()) {
 		return nil, fmt.Errorf("the hub's statement about manifest %s does not name repository %s", image.Digest,
 			ref.NamedRepository())
 	}

@@ -300,27 +300,16 @@ func (r *Resolver) NoteStart(chain string) {
 func (r *Resolver) Image(ctx context.Context, manifest string) (*index.ImageStatement, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("no hub answered in time"))
 	defer cancel()
-	image, err := askFirst(r.config.Answerers, func(a Answerer) (*index.ImageStatement, error) {
-		answer, err := a.Answer(ctx, Request{Manifest: manifest})
-		if err != nil {
-			return nil, err
-		}
-		keys, err := r.keys.Get(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if answer.Image == nil {
-			return nil, errors.New("the answer is not about what was requested")
-		}
-		if err := answer.Image.Image.Verify(manifest, keys); err != nil {
-			return nil, refusedError{err}
-		}
-		return &answer.Image.Image, nil
+	answer, err := askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) {
+		return r.askOne(ctx, a, Request{Manifest: manifest})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("get the statement about manifest %s: %w", manifest, err)
 	}
-	return image, nil
+	for _, f := range answer { // all are about the same image
+		return f.image, nil
+	}
+	return nil, fmt.Errorf("the image with manifest %s has no layers", manifest)
 }
 
 // ImageChain returns the chain of the image with a manifest, if the hub signs that the image is one

@@ -27,3 +27,16 @@ func Flock(ctx context.Context, file *os.File, how int) error {
 		}
 	}
 }
+
+// LockDir locks a directory against other callers of LockDir, or gives up when ctx is done. The
+// lock lasts until unlock is called, or the process ends.
+func LockDir(ctx context.Context, path string) (unlock func(), err error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := Flock(ctx, dir, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return func() { dir.Close() }, nil
+}

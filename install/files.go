@@ -146,10 +146,10 @@ const lockTimeout = 10 * time.Second
 // lock locks the directories of all changed files against other runs. A directory that does not
 // exist is not locked, because only one run can make it.
 func lock(ctx context.Context, changes []Change) (unlock func(), err error) {
-	var dirs []*os.File
+	var unlocks []func()
 	unlock = func() {
-		for _, dir := range dirs {
-			dir.Close()
+		for _, unlock := range unlocks {
+			unlock()
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
@@ -161,16 +161,12 @@ func lock(ctx context.Context, changes []Change) (unlock func(), err error) {
 			continue
 		}
 		seen[path] = true
-		dir, err := os.Open(path)
+		one, err := durable.LockDir(ctx, path)
 		if err != nil {
 			unlock()
-			return nil, err
+			return nil, fmt.Errorf("wait for another lighter install that changes files in %s: %w", path, err)
 		}
-		dirs = append(dirs, dir)
-		if err := durable.Flock(ctx, dir, unix.LOCK_EX); err != nil {
-			unlock()
-			return nil, fmt.Errorf("another lighter install changes files in %s: %w", path, err)
-		}
+		unlocks = append(unlocks, one)
 	}
 	return unlock, nil
 }

@@ -77,14 +77,10 @@ func (s state) open(ctx context.Context, name, engine string) (home, error) {
 // lockAll locks the directory of containers until unlock is called. While it is locked, no process
 // makes a container's directory, or locks one.
 func (s state) lockAll(ctx context.Context) (unlock func(), err error) {
-	dir, err := os.Open(s.dir)
-	if err != nil {
-		return nil, err
+	if unlock, err = durable.LockDir(ctx, s.dir); err != nil {
+		return nil, fmt.Errorf("wait for another container to start: %w", err)
 	}
-	if err := durable.Flock(ctx, dir, unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for another container to start: %w", err), dir.Close())
-	}
-	return func() { dir.Close() }, nil
+	return unlock, nil
 }
 
 // stale returns the directories of containers whose `lighter run` is dead, and locks them.

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
-	"golang.org/x/sys/unix"
 
 	"lighter/durable"
 	"lighter/format/chunk"
@@ -121,14 +120,10 @@ func (m Mounts) lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(m.Own, 0o700); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(m.Own)
-	if err != nil {
-		return nil, err
+	if unlock, err = durable.LockDir(ctx, m.Own); err != nil {
+		return nil, fmt.Errorf("wait for another mount to start: %w", err)
 	}
-	if err := durable.Flock(ctx, dir, unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("wait for another mount to start: %w", err), dir.Close())
-	}
-	return func() { dir.Close() }, nil
+	return unlock, nil
 }
 
 // start starts a node in the background and returns when it answers.

@@ -137,8 +137,8 @@ func TestApplyFails(t *testing.T) {
 	}
 }
 
-// Without --restart, or without systemd, the user is told what to restart. Nothing is restarted
-// that need not be.
+// Without --restart, or without systemd, the report names what the user has to restart. A service
+// is restarted only if its files have changed, or if a restart was still due.
 func TestRestartIsTheUsersWish(t *testing.T) {
 	m, calls := machine(t, "")
 	r, err := m.Apply(t.Context(), plan(t), Options{})

@@ -1,7 +1,8 @@
 // Package durable writes files and directories that are complete after a crash. Whatever the moment
 // of the crash, a name has its old contents or its new ones. It has the new ones once Replace or
 // Publish has returned. A tree of files that were written otherwise is whole once SyncTree has
-// returned. Paths that could not be cleaned up are listed (Leftovers) and stop nothing.
+// returned. Paths that could not be cleaned up are listed (Leftovers) and stop nothing. A process
+// that keeps a value for its next start uses State.
 //
 // The package knows nothing of the contents. If two goroutines write the same name at the same
 // time, the name gets the contents of one of them, or they get an error.

@@ -72,7 +72,7 @@ func Open(root string, hub Hub, chains Chains, leftovers *durable.Leftovers, log
 
 // Incomplete reports whether previous daemons may have made binds that are not in the list. If so,
 // any tree may be in use.
-func (b *Binds) Incomplete() bool { return b.list.incomplete }
+func (b *Binds) Incomplete() bool { return b.list.file.Incomplete() }
 
 // List returns the binds, by directory.
 func (b *Binds) List() []Bind { return b.list.all() }
@@ -246,7 +246,7 @@ func Release(root string, leftovers *durable.Leftovers) (err error) {
 		_, failed := mount.Unbind(root, entry.Dir)
 		err = errors.Join(err, failed)
 	}
-	if l.incomplete {
+	if l.file.Incomplete() {
 		err = errors.Join(err, fmt.Errorf("the list of images mounted by lighter mount in %s cannot be read: "+
 			"unmount them by hand", root))
 	}

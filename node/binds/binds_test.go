@@ -13,7 +13,10 @@ import (
 // The list has the binds of previous daemons. A list that cannot be read is reported until its file
 // is removed.
 func TestListSurvivesARestart(t *testing.T) {
-	root := t.TempDir()
+	root := filepath.Join(t.TempDir(), "root")
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	l := openList(root, &durable.Leftovers{})
 	one, two := Bind{Dir: "/one", Name: "a:1", Chain: "sha256:a"}, Bind{Dir: "/two", Name: "a:1", Chain: "sha256:a"}
 	if err := errors.Join(l.add(one), l.add(two), l.remove("/one")); err != nil {
@@ -25,20 +28,23 @@ func TestListSurvivesARestart(t *testing.T) {
 	if all := openList(root, &durable.Leftovers{}).all(); len(all) != 1 || all[0] != two {
 		t.Errorf("after a restart: got %+v, want %+v", all, two)
 	}
-	if err := os.WriteFile(filepath.Join(root, "binds.json"), []byte("{"), 0o600); err != nil {
+	file := filepath.Join(root, "binds.json")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // later daemons report the damage, too
 		var left durable.Leftovers
 		damaged := openList(root, &left)
-		if all := left.List(); len(damaged.all()) != 0 || !damaged.incomplete || len(all) != 1 ||
-			all[0].Path != damaged.path+brokenSuffix {
+		if all := left.List(); len(damaged.all()) != 0 || !damaged.file.Incomplete() || len(all) != 1 ||
+			all[0].Path != file+".broken" {
 			t.Errorf("a damaged list: got %+v, incomplete %t, leftovers %+v; want no binds, true, and one leftover",
-				damaged.all(), damaged.incomplete, all)
+				damaged.all(), damaged.file.Incomplete(), all)
 		}
 	}
 	// A bind that cannot be saved is not made.
-	l.path = filepath.Join(root, "missing", "binds.json")
+	if err := os.Rename(root, root+".gone"); err != nil {
+		t.Fatal(err)
+	}
 	if err := l.add(one); err == nil || len(l.all()) != 1 {
 		t.Errorf("a list that cannot be saved: got %v, %+v; want an error and the list as before", err, l.all())
 	}

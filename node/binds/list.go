@@ -2,11 +2,7 @@ package binds
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -14,40 +10,23 @@ import (
 	"lighter/durable"
 )
 
-// brokenSuffix is added to the name of a list file that could not be read.
-const brokenSuffix = ".broken"
-
 // list is the list of binds, in memory and in a file, which the next daemon reads.
 type list struct {
-	path      string
-	leftovers *durable.Leftovers
-	// incomplete says that the file of a previous daemon could not be read, so there may be binds
+	// file is incomplete if a previous daemon's file could not be read: then there may be binds
 	// that are not in the list.
-	incomplete bool
+	file *durable.State[[]Bind]
 
 	mu   sync.Mutex      // guards dirs, and the file
 	dirs map[string]Bind // by directory
 }
 
-// openList reads the list. If the file cannot be read, openList renames it, and returns an empty
-// list.
+// openList reads the list. If the file cannot be read, the list is empty.
 func openList(root string, leftovers *durable.Leftovers) *list {
-	l := &list{path: filepath.Join(root, "binds.json"), leftovers: leftovers, dirs: map[string]Bind{}}
-	text, err := os.ReadFile(l.path)
-	var binds []Bind
-	if err == nil {
-		err = json.Unmarshal(text, &binds)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		l.incomplete, binds = true, nil
-		leftovers.Note(l.path, errors.Join(err, os.Rename(l.path, l.path+brokenSuffix)))
-	}
-	if _, err := os.Lstat(l.path + brokenSuffix); err == nil {
-		l.incomplete = true
-		leftovers.Note(l.path+brokenSuffix, errors.New("the list of images mounted by lighter mount cannot be "+
-			"read: while this file exists, no tree is removed that was there when the node started; "+
-			"unmount these images, and remove the file"))
-	}
+	file, binds := durable.OpenState[[]Bind](durable.StateFile{Path: filepath.Join(root, "binds.json"),
+		Name: "the list of images mounted by lighter mount",
+		Broken: "while this file exists, no tree is removed that was there when the node started; " +
+			"unmount these images, and remove the file"}, leftovers)
+	l := &list{file: file, dirs: map[string]Bind{}}
 	for _, b := range binds {
 		l.dirs[b.Dir] = b
 	}
@@ -86,17 +65,7 @@ func (l *list) remove(dir string) error {
 }
 
 // save writes the file. l.mu is held.
-func (l *list) save() error {
-	text, err := json.Marshal(l.sorted())
-	if err == nil {
-		err = durable.Replace(l.path, text)
-	}
-	if err != nil {
-		err = fmt.Errorf("save the list of images mounted by lighter mount: %w", err)
-	}
-	l.leftovers.Note(l.path, err)
-	return err
-}
+func (l *list) save() error { return l.file.Save(l.sorted()) }
 
 func (l *list) get(dir string) (Bind, bool) {
 	l.mu.Lock()

@@ -147,7 +147,7 @@ func Open(c Config) *Directory {
 
 // Incomplete reports whether previous daemons may have mounted images that are not in the list. If
 // so, any tree may be in use.
-func (d *Directory) Incomplete() bool { return d.list.incomplete }
+func (d *Directory) Incomplete() bool { return d.list.file.Incomplete() }
 
 // Show mounts the directory, if one is configured. It removes what a previous daemon has mounted
 // there. A node without its directory is still useful, so a failure is logged and is in the status.

@@ -2,10 +2,6 @@ package directory
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -13,20 +9,15 @@ import (
 	"lighter/durable"
 )
 
-// brokenSuffix is added to the name of a list file that could not be read.
-const brokenSuffix = ".broken"
-
 // key names an image with the tree that it had when it was looked into: a name may get a new tree.
 type key struct{ name, chain string }
 
 // list is the list, on the disk, of the images whose chains the directory holds, and of where the
 // directory is. The next daemon reads it before it removes trees that nobody holds.
 type list struct {
-	path      string
-	leftovers *durable.Leftovers
-	// incomplete says that the file of a previous daemon could not be read, so any tree may be
+	// file is incomplete if the file of a previous daemon could not be read: then any tree may be
 	// used.
-	incomplete bool
+	file *durable.State[stored]
 
 	mu     sync.Mutex // guards what follows, and the file
 	dir    string     // where a directory is mounted, or was when a daemon was killed; empty: nowhere
@@ -46,26 +37,13 @@ type storedImage struct {
 
 func listFile(root string) string { return filepath.Join(root, "directory.json") }
 
-// openList reads the list. If the file cannot be read, openList renames it, and returns an empty
-// list.
+// openList reads the list. If the file cannot be read, the list is empty.
 func openList(root string, leftovers *durable.Leftovers) *list {
-	l := &list{path: listFile(root), leftovers: leftovers}
-	text, err := os.ReadFile(l.path)
-	var s stored
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		l.incomplete, s = true, stored{}
-		leftovers.Note(l.path, errors.Join(err, os.Rename(l.path, l.path+brokenSuffix)))
-	}
-	if _, err := os.Lstat(l.path + brokenSuffix); err == nil {
-		l.incomplete = true
-		leftovers.Note(l.path+brokenSuffix, errors.New("the list of images in the directory of images cannot be "+
-			"read: while this file exists, no tree is removed that was there when the node started; "+
-			"end the processes that use the directory, and remove the file"))
-	}
-	l.dir = s.Dir
+	file, s := durable.OpenState[stored](durable.StateFile{Path: listFile(root),
+		Name: "the list of images in the directory of images",
+		Broken: "while this file exists, no tree is removed that was there when the node started; " +
+			"end the processes that use the directory, and remove the file"}, leftovers)
+	l := &list{file: file, dir: s.Dir}
 	for _, i := range s.Images {
 		l.images = append(l.images, key{i.Name, i.Chain})
 	}
@@ -111,13 +89,5 @@ func (l *list) save() error {
 	for _, k := range l.images {
 		s.Images = append(s.Images, storedImage{k.name, k.chain})
 	}
-	text, err := json.Marshal(s)
-	if err == nil {
-		err = durable.Replace(l.path, text)
-	}
-	if err != nil {
-		err = fmt.Errorf("save the list of images in the directory of images: %w", err)
-	}
-	l.leftovers.Note(l.path, err)
-	return err
+	return l.file.Save(s)
 }

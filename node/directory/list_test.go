@@ -12,7 +12,10 @@ import (
 // The list has the images of previous daemons. A list that cannot be read is reported until its
 // file is removed.
 func TestListSurvivesARestart(t *testing.T) {
-	root := t.TempDir()
+	root := filepath.Join(t.TempDir(), "root")
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	l := openList(root, &durable.Leftovers{})
 	one, two := key{"a:1", "sha256:1"}, key{"b:1", "sha256:2"}
 	for _, k := range []key{two, one, {"a:1", "sha256:0"}} {
@@ -33,14 +36,16 @@ func TestListSurvivesARestart(t *testing.T) {
 	for range 2 { // later daemons report the damage, too
 		var left durable.Leftovers
 		damaged := openList(root, &left)
-		if all := left.List(); len(damaged.images) != 0 || !damaged.incomplete || len(all) != 1 ||
-			all[0].Path != listFile(root)+brokenSuffix {
+		if all := left.List(); len(damaged.images) != 0 || !damaged.file.Incomplete() || len(all) != 1 ||
+			all[0].Path != listFile(root)+".broken" {
 			t.Errorf("a damaged list: got %v, incomplete %t, leftovers %v; want no images, true, and one leftover",
-				damaged.images, damaged.incomplete, all)
+				damaged.images, damaged.file.Incomplete(), all)
 		}
 	}
 	// An image that cannot be saved is not added.
-	l.path = filepath.Join(root, "missing", "directory.json")
+	if err := os.Rename(root, root+".gone"); err != nil {
+		t.Fatal(err)
+	}
 	if err := l.add(key{"c:1", "sha256:3"}); err == nil || len(l.images) != 2 {
 		t.Errorf("a list that cannot be saved: got %v, %v; want an error and the list as before", err, l.images)
 	}

@@ -141,24 +141,30 @@ func (b *Binds) mount(ctx context.Context, entry Bind, bind func(tree, dir strin
 }
 
 // findImage asks the hub for the image of that name and platform. It fails if the hub has no such
-// image that can be mounted, or several.
-func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Image, error) {
+// image that can be mounted, or several and no platform is named.
+func (b *Binds) findImage(ctx context.Context, name, wanted string) (wire.Image, error) {
 	images, err := b.hub.Images(ctx, name)
 	if err != nil {
 		return wire.Image{}, err
 	}
-	return choose(images, b.hub.URL(), name, platform)
+	if wanted != "" && len(images) > 0 {
+		if images, err = fitting(images, name, wanted); err != nil {
+			return wire.Image{}, err
+		}
+	}
+	if images, err = mountable(images, b.hub.URL(), name); err != nil {
+		return wire.Image{}, err
+	}
+	if wanted == "" && len(images) > 1 {
+		return wire.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
+	}
+	return images[0], nil
 }
 
-// choose returns the only one of a name's images that can be mounted and has the platform; any
-// platform if it is empty.
-func choose(images []wire.Image, url, name, platform string) (wire.Image, error) {
-	var found []wire.Image
+// mountable returns those of a name's images that can be mounted, at least one.
+func mountable(images []wire.Image, url, name string) (found []wire.Image, err error) {
 	var state string
 	for _, image := range images {
-		if platform != "" && image.Platform != platform {
-			continue
-		}
 		state = fmt.Sprintf(" (it is %s there)", image.State)
 		if image.Error != "" {
 			state = fmt.Sprintf(" (it is %s there: %s)", image.State, image.Error)
@@ -167,13 +173,10 @@ func choose(images []wire.Image, url, name, platform string) (wire.Image, error)
 			found = append(found, image)
 		}
 	}
-	switch {
-	case len(found) == 0:
-		return wire.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", url, name, state)
-	case len(found) > 1:
-		return wire.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
+	if len(found) == 0 {
+		return nil, fmt.Errorf("hub %s has no image %q that can be mounted%s", url, name, state)
 	}
-	return found[0], nil
+	return found, nil
 }
 
 // Unbind undoes Bind. A mount that another program has made at dir since then stays.

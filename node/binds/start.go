@@ -11,6 +11,7 @@ import (
 	"github.com/distribution/reference"
 
 	"lighter/node/mount"
+	"lighter/node/platform"
 	"lighter/wire"
 )
 
@@ -60,7 +61,7 @@ func (s *Starter) Start(ctx context.Context, name, platform, dir string) (Starte
 }
 
 // find returns the image to start.
-func (s *Starter) find(ctx context.Context, name, platform string) (wire.Image, error) {
+func (s *Starter) find(ctx context.Context, name, wanted string) (wire.Image, error) {
 	for _, name := range names(name) {
 		images, err := s.Binds.hub.Images(ctx, name)
 		if err != nil {
@@ -69,12 +70,13 @@ func (s *Starter) find(ctx context.Context, name, platform string) (wire.Image, 
 		if len(images) == 0 {
 			continue
 		}
-		if platform == "" {
-			if images, err = forThisMachine(name, images); err != nil {
-				return wire.Image{}, err
-			}
+		if images, err = fitting(images, name, wanted); err != nil {
+			return wire.Image{}, err
 		}
-		return choose(images, s.Binds.hub.URL(), name, platform)
+		if images, err = mountable(images, s.Binds.hub.URL(), name); err != nil {
+			return wire.Image{}, err
+		}
+		return images[0], nil
 	}
 	return wire.Image{}, fmt.Errorf("%w %q (asked: %s)", ErrNoImage, name, s.Binds.hub.URL())
 }
@@ -88,20 +90,19 @@ func names(name string) []string {
 	return []string{name, reference.TagNameOnly(full).String()}
 }
 
-// forThisMachine returns the images of a name that this machine can run, at least one.
-func forThisMachine(name string, images []wire.Image) (fit []wire.Image, err error) {
-	machine := platforms.Default()
+// fitting returns the images of a name that fit a platform, at least one.
+func fitting(images []wire.Image, name, wanted string) ([]wire.Image, error) {
+	fit, err := platform.Fitting(images, wanted)
+	if err != nil || len(fit) > 0 {
+		return fit, err
+	}
 	var others []string
 	for _, image := range images {
-		if p, err := platforms.Parse(image.Platform); err == nil && machine.Match(p) {
-			fit = append(fit, image)
-		} else {
-			others = append(others, image.Platform)
-		}
+		others = append(others, image.Platform)
 	}
-	if len(fit) == 0 {
-		return nil, fmt.Errorf("image %q is not for this machine (%s), but for %s: choose one with --platform", name,
-			platforms.DefaultString(), strings.Join(others, ", "))
+	if wanted == "" {
+		wanted = "this machine (" + platforms.DefaultString() + ")"
 	}
-	return fit, nil
+	return nil, fmt.Errorf("image %q is not for %s, but for %s: choose one with --platform", name, wanted,
+		strings.Join(others, ", "))
 }

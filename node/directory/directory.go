@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -141,7 +140,7 @@ func Open(c Config) *Directory {
 		c.Chains.Hold(k.chain)
 		d.images[k] = &image{key: k, earlier: true, used: d.started}
 	}
-	d.names = newNames(c.Hub, c.Chains, runtime.GOOS+"/"+runtime.GOARCH, d.list.images, c.Log)
+	d.names = newNames(c.Hub, c.Chains, "", d.list.images, c.Log)
 	return d
 }
 

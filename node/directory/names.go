@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"lighter/format/chunk"
 	"lighter/node/flight"
+	"lighter/node/platform"
 	"lighter/wire"
 )
 
@@ -22,7 +24,7 @@ var errMissing = errors.New("no hub has this image")
 type names struct {
 	hub      Hub
 	chains   Chains
-	platform string // OS/ARCH of this machine
+	platform string // that images are chosen for; empty: this machine's
 	log      *slog.Logger
 	lists    flight.Group[struct{}]
 	asks     flight.Group[string] // by name
@@ -165,14 +167,14 @@ func (n *names) setAway(err error) {
 
 // listOf makes the folders of a hub's images, which are sorted by name. It leaves out images that
 // cannot be mounted.
-func listOf(images []wire.Image, platform string) (all *folder, count int) {
+func listOf(images []wire.Image, wanted string) (all *folder, count int) {
 	all = &folder{}
 	for len(images) > 0 {
 		same := 1
 		for same < len(images) && images[same].Name == images[0].Name {
 			same++
 		}
-		if chain := choose(images[:same], platform); chain != "" && isName(images[0].Name) {
+		if chain := choose(images[:same], wanted); chain != "" && isName(images[0].Name) {
 			all.add(images[0].Name, chain)
 			count++
 		}
@@ -182,25 +184,18 @@ func listOf(images []wire.Image, platform string) (all *folder, count int) {
 }
 
 // choose returns the chain of the image that a name stands for: the only one that is ready, or of
-// several the one for a platform. It returns "" if there is none.
-func choose(images []wire.Image, platform string) string {
-	var ready, fits []string
-	for _, i := range images {
-		if i.State != wire.StateReady || i.Chain == "" {
-			continue
-		}
-		ready = append(ready, i.Chain)
-		if i.Platform == platform || strings.HasPrefix(i.Platform, platform+"/") {
-			fits = append(fits, i.Chain)
-		}
+// several the best for a platform. It returns "" if there is none.
+func choose(images []wire.Image, wanted string) string {
+	ready := slices.DeleteFunc(slices.Clone(images), func(i wire.Image) bool {
+		return i.State != wire.StateReady || i.Chain == ""
+	})
+	if len(ready) > 1 {
+		ready, _ = platform.Fitting(ready, wanted) // newNames got a platform that is right
 	}
-	switch {
-	case len(ready) == 1:
-		return ready[0]
-	case len(fits) > 0:
-		return fits[0]
+	if len(ready) == 0 {
+		return ""
 	}
-	return ""
+	return ready[0].Chain
 }
 
 // isName reports whether a name can be a path in the directory: each of its parts is a file name,

@@ -109,14 +109,14 @@ node: buildinfo bytesize durable format/index format/trace node/binds node/compl
 	node/front/containerd node/front/containerd/differ node/health node/held node/imagecache node/imageconfig
 	node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report
 	node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
-node/binds: durable node/mount wire
+node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
 node/container: durable node/bundle node/mount
 node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report
 	node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
-node/directory: durable format/chunk node/flight node/mount wire
+node/directory: durable format/chunk node/flight node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory
 node/flight:
@@ -132,6 +132,7 @@ node/memory:
 node/monitor: buildinfo logqueue node/directory node/fuse node/mount node/report socket | store store/origin
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
+node/platform: wire
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/record: format/chunk format/trace node/device sleep
 node/report: durable format/chunk node/binds node/completion node/directory node/front/containerd node/held node/mount

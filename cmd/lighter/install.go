@@ -46,12 +46,6 @@ use lazy images, and names them.`,
 	return cmd
 }
 
-// group returns a command that has only subcommands.
-func group(name, short, long, example string) *cobra.Command {
-	return &cobra.Command{Use: name, Short: short, Long: long, Example: example, Args: command.Group,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-}
-
 // restartFlag gives cmd the flag --restart.
 func restartFlag(cmd *cobra.Command) *install.Options {
 	o := new(install.Options)
@@ -117,7 +111,7 @@ func containerdTarget(cmd *cobra.Command) (*containerd.Target, func() (install.T
 	var file string
 	f := cmd.Flags()
 	f.StringVar(&t.Config, "config", "", "containerd's configuration `FILE` (default: the one that it has read)")
-	f.StringVar(&t.Socket, "containerd", doctor.DefaultSocket, "containerd's `SOCKET`")
+	f.StringVar(&t.Node.Containerd, "containerd", t.Node.Containerd, "containerd's Unix `SOCKET`")
 	f.StringVar(&file, "node-config", "",
 		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
 	f.StringVar(&t.Node.Root, "root", t.Node.Root, "the node's directory (`DIR`)")

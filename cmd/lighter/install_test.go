@@ -46,6 +46,15 @@ func TestInstallContainerdFails(t *testing.T) {
 	if code != command.ExitFailed || !strings.Contains(stderr, "none.sock") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("no containerd: exit %d, %q; want a failure in one line that names the socket", code, stderr)
 	}
+	// The node's configuration names the socket, too.
+	config := filepath.Join(dir, "node.toml")
+	if err := os.WriteFile(config, []byte("containerd = '/run/other.sock'\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr = lighter(t, "install", "containerd", "--node-config", config, "--root", dir)
+	if code != command.ExitFailed || !strings.Contains(stderr, "nothing listens on /run/other.sock") {
+		t.Errorf("a configured socket: exit %d, %q; want a failure that names it", code, stderr)
+	}
 	for name, text := range map[string]string{"containerd": "#!/bin/sh\necho containerd x v2.4.2 y\n",
 		"config.toml": "version = = 3\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {

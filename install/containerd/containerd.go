@@ -12,6 +12,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,12 +34,15 @@ import (
 // Target is the containerd of this machine.
 type Target struct {
 	Machine install.Machine
-	Socket  string      // on which containerd listens
 	Config  string      // its configuration; empty: the file that the running containerd has read
-	Node    node.Config // of the node
+	Node    node.Config // of the node; it may name no socket of containerd
 	CRI     bool        // the kubelet's pulls use the node, too
 	Force   bool        // uninstall although containers use the node
 }
+
+// socket returns the socket on which containerd listens. A node without one makes no layers of
+// containers' changes, but still serves containerd.
+func (t *Target) socket() string { return cmp.Or(t.Node.Containerd, node.DefaultConfig().Containerd) }
 
 var marker = marks.Marker{Target: "containerd"}
 
@@ -55,10 +59,10 @@ type found struct {
 func (t *Target) find(ctx context.Context) (found, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := doctor.FindContainerd(ctx, t.Socket)
+	c, err := doctor.FindContainerd(ctx, t.socket())
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return found{}, fmt.Errorf("only root may use %s: run this as root (try sudo)", t.Socket)
+		return found{}, fmt.Errorf("only root may use %s: run this as root (try sudo)", t.socket())
 	case c.Running && err != nil:
 		return found{}, err
 	}
@@ -68,7 +72,7 @@ func (t *Target) find(ctx context.Context) (found, error) {
 	if !c.Running {
 		if c.Program, err = exec.LookPath(c.Program); err != nil {
 			return found{}, fmt.Errorf("find containerd: nothing listens on %s (--containerd SOCKET), and %w",
-				t.Socket, err)
+				t.socket(), err)
 		}
 		out, err := exec.CommandContext(ctx, c.Program, "--version").Output()
 		if err != nil {
@@ -214,7 +218,7 @@ func (t *Target) await(right func(doctor.Containerd) error) func(context.Context
 		ctx, cancel := context.WithTimeout(ctx, comeBack)
 		defer cancel()
 		for {
-			c, err := doctor.FindContainerd(ctx, t.Socket)
+			c, err := doctor.FindContainerd(ctx, t.socket())
 			if err == nil {
 				err = right(c)
 			}

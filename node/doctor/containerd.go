@@ -94,11 +94,9 @@ func (m *machine) judgeContainerd(c containerd.Info) []Finding {
 	})
 }
 
-// Paths of containerd that does not run, or whose arguments name no others.
-const (
-	defaultConfig = "/etc/containerd/config.toml"
-	DefaultSocket = "/run/containerd/containerd.sock"
-)
+// defaultConfig is the configuration of a containerd that does not run, or whose arguments name no
+// other.
+const defaultConfig = "/etc/containerd/config.toml"
 
 // installContainerd is the command that configures containerd for the node.
 const installContainerd = "sudo lighter install containerd --restart"
@@ -184,8 +182,8 @@ func (m *machine) install() string {
 	if root := m.config.Root; root != node.DefaultConfig().Root {
 		command += " --root " + root
 	}
-	if m.config.Containerd != "" && m.config.Containerd != DefaultSocket {
-		command += " --containerd " + m.config.Containerd
+	if path := m.config.Containerd; path != "" && path != node.DefaultConfig().Containerd {
+		command += " --containerd " + path
 	}
 	return command
 }

@@ -16,10 +16,8 @@ import (
 )
 
 func hubKeyCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "key",
-		Short: "Show, add, remove and replace the keys that a hub signs with",
-		Long: `Show, add, remove and replace the keys that a hub signs with.
+	cmd := group("key", "Show, add, remove and replace the keys that a hub signs with",
+		`Show, add, remove and replace the keys that a hub signs with.
 A hub makes a key at its first start, and nodes pin its public half. To replace it,
 in this order:
 
@@ -37,13 +35,10 @@ If the keys are lost, make another one (add), and let the hub use it (use).
 
 These commands change the hub's directory, and "use" its catalog. A running hub keeps
 using the keys that it was started with.`,
-		Example: `  lighter hub key show --root /srv/lighter
+		`  lighter hub key show --root /srv/lighter
   lighter hub key add --root /srv/lighter
   lighter hub key show --root /srv/lighter --domain team
-  lighter hub key remove --root /srv/lighter ed25519:...`,
-		Args: command.Group,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+  lighter hub key remove --root /srv/lighter ed25519:...`)
 	cmd.AddCommand(hubKeyShowCommand(), hubKeyAddCommand(), hubKeyRemoveCommand(), hubKeyUseCommand())
 	return cmd
 }

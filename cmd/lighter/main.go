@@ -40,21 +40,22 @@ func exitCode(err error) int {
 	return command.ExitFailed
 }
 
+// group returns a command that has only subcommands.
+func group(name, short, long, example string) *cobra.Command {
+	return &cobra.Command{Use: name, Short: short, Long: long, Example: example, Args: command.Group,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+}
+
 func rootCommand() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "lighter",
-		Short: "Start containers from images of which only the needed bytes are fetched",
-		Long: `Lighter starts a container in about a second however big its image is.
+	root := group("lighter", "Start containers from images of which only the needed bytes are fetched",
+		`Lighter starts a container in about a second however big its image is.
 
 A hub ingests images as they are built today. A node mounts them for containerd, and fetches
 only the bytes that a container reads.`,
-		Example: `  lighter hub &
+		`  lighter hub &
   lighter node &
   lighter add docker://registry.example.org/tools/shell:1
-  ctr images pull --snapshotter lighter registry.example.org/tools/shell:1`,
-		Args: command.Group,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+  ctr images pull --snapshotter lighter registry.example.org/tools/shell:1`)
 	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), jobsCommand(), gcCommand(), holdersCommand(),
 		retentionCommand(), inspectCommand(), rmCommand(),
 		verifyCommand(), fsckCommand(), backupCommand(), restoreCommand(),

@@ -19,17 +19,12 @@ import (
 )
 
 func traceCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "trace",
-		Short: "Show, save, restore and remove what a hub knows about the starts of images",
-		Long: `Show, save, restore and remove what a hub knows about the starts of images.
+	cmd := group("trace", "Show, save, restore and remove what a hub knows about the starts of images",
+		`Show, save, restore and remove what a hub knows about the starts of images.
 Nodes report to their hub what starts of containers have read. The hub groups starts that
 read nearly the same into workloads, and puts what they share into startup packs, which
 nodes prefetch. This happens by itself. A report does not say what ran, or where.`,
-		Example: "  lighter trace show physics/root:6.32\n  lighter trace export physics/root:6.32 >root.trace",
-		Args:    command.Group,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+		"  lighter trace show physics/root:6.32\n  lighter trace export physics/root:6.32 >root.trace")
 	cmd.AddCommand(traceShowCommand(), traceRecordCommand(),
 		traceExportCommand(), traceImportCommand(), traceRmCommand())
 	return cmd

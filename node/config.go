@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +50,9 @@ type Config struct {
 	HTTPAddress string        `toml:"http_address" comment:"Address of /metrics, /healthz and /readyz: HOST:PORT, or unix:/PATH, which only root can open. Empty: none."`
 	Directory   string        `toml:"directory" comment:"Where the node shows all images of the hubs, for tools that take a directory as a container's root: /lighter, for example. An image is mounted when somebody looks into it. Every user of this machine can then read every image of the domain. Empty: nowhere."`
 	Idle        Delay         `toml:"directory_idle" comment:"An image in this directory that nobody has used for this long is unmounted. Its tree stays on the disk until many other images were used."`
+	Flat        Flat          `toml:"directory_flat" comment:"Which files the images in this directory have besides their own. apptainer: those by which Apptainer and SingularityCE know an image's environment, entry point and labels. Empty: none."`
+	Group       string        `toml:"directory_group" comment:"Only this group of users, and root, may use this directory. Empty: everybody may."`
+	Links       []string      `toml:"directory_links" comment:"Symbolic links in this directory, as NAME=HOST. An example for names as CVMFS has them: registry.hub.docker.com=docker.io."`
 	LogLevel    string        `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string        `toml:"log_format" comment:"Format of the log: text or json."`
 
@@ -77,6 +82,7 @@ func DefaultConfig() Config {
 		RecordDelay: Delay(time.Minute),
 		HeldDelay:   Delay(time.Minute),
 		Idle:        Delay(5 * time.Minute),
+		Links:       []string{},
 		LogLevel:    "info",
 		LogFormat:   "text",
 
@@ -152,8 +158,49 @@ func (c *Config) checkDirectory() error {
 		return errors.New("directory cannot be /: choose a directory for the images alone")
 	case strings.HasPrefix(dir+"/", root+"/") || strings.HasPrefix(root+"/", dir+"/"):
 		return fmt.Errorf("directory %s and root %s are in each other: choose two separate directories", dir, root)
+	case !slices.Contains(flats, c.Flat):
+		return fmt.Errorf("directory_flat %q is not one of %q", c.Flat, flats)
 	}
-	return nil
+	_, err := c.links()
+	return err
+}
+
+// links returns the hosts that directory_links has for names.
+func (c *Config) links() (map[string]string, error) {
+	links := map[string]string{}
+	for _, link := range c.Links {
+		name, host, _ := strings.Cut(link, "=")
+		if !isHost(name) || !isHost(host) || name == host {
+			return nil, fmt.Errorf("directory_links: %q is not NAME=HOST, two names of hosts", link)
+		}
+		links[name] = host
+	}
+	return links, nil
+}
+
+// isHost reports whether a name can be that of a registry's host: HOST or HOST:PORT.
+func isHost(name string) bool {
+	ref, err := wire.ParseName(name + "/a:1")
+	return err == nil && ref.Name() == name+"/a:1"
+}
+
+// group returns the number of the group in directory_group, or 0.
+func (c *Config) group() (int, error) {
+	if c.Group == "" {
+		return 0, nil
+	}
+	group, err := user.LookupGroup(c.Group)
+	if err != nil {
+		group, err = user.LookupGroupId(c.Group)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("directory_group: this machine has no group %s", c.Group)
+	}
+	number, err := strconv.Atoi(group.Gid)
+	if err == nil && number == 0 {
+		err = fmt.Errorf("directory_group %s is the group of root: leave it empty, or name another group", c.Group)
+	}
+	return number, err
 }
 
 // prefetchLimit returns how many uncompressed bytes may be prefetched for one start.

@@ -13,9 +13,10 @@
 //	keeper.sock     (package keeper)
 //	binds.json      (package binds)
 //	directory.json  (package directory)
+//	configs/        of images in the directory (package imageconfig)
 //	cache/          chunks (package disk)
 //	trees/          (package trees)
-//	mounts/ devices/ probe/    (package mount)
+//	mounts/ merged/ devices/ probe/    (package mount)
 //	chains/ hub.keys           (package resolver)
 //	holder                     (package held)
 //	snapshots/      (package front/containerd)
@@ -36,6 +37,7 @@ import (
 
 	"lighter/buildinfo"
 	"lighter/durable"
+	"lighter/node/apptainer"
 	"lighter/node/binds"
 	"lighter/node/completion"
 	"lighter/node/control"
@@ -90,6 +92,7 @@ type Node struct {
 	mounts     *mount.Mounts
 	chains     *resolver.Resolver
 	binds      *binds.Binds
+	configs    *imageconfig.Reader
 	directory  *directory.Directory
 	completion *completion.Completer
 
@@ -234,10 +237,10 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 		return err
 	}
 	n.binds = binds.Open(root, n.hubs, n.chains, n.leftovers, n.log)
-	n.directory = directory.Open(directory.Config{
-		Root: root, Dir: n.config.Directory, Idle: time.Duration(n.config.Idle), Hub: n.hubs, Chains: n.chains,
-		Trees: n.mounts, Leftovers: n.leftovers, Log: n.log,
-	})
+	n.configs = &imageconfig.Reader{Statements: n.chains, Registry: n.hubs}
+	if n.directory, err = n.openDirectory(root); err != nil {
+		return err
+	}
 	n.closers = append(n.closers, n.directory.Close)
 	schedule, err := completion.ParseSchedule(n.config.CompleteSchedule)
 	if err != nil {
@@ -250,6 +253,27 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 		Trees: n.trees, Mounts: n.mounts, Cache: n.cache, Share: func() completion.Share { return n.units.Share() },
 	}, n.log)
 	return nil
+}
+
+// openDirectory opens the directory of images.
+func (n *Node) openDirectory(root string) (*directory.Directory, error) {
+	group, err := n.config.group()
+	if err != nil {
+		return nil, err
+	}
+	links, err := n.config.links()
+	if err != nil {
+		return nil, err
+	}
+	c := directory.Config{
+		Root: root, Dir: n.config.Directory, Idle: time.Duration(n.config.Idle), Group: group, Links: links,
+		Hub: n.hubs, Configs: &imageconfig.Kept{Dir: filepath.Join(root, "configs"), Reader: n.configs},
+		Chains: n.chains, Trees: n.mounts, Leftovers: n.leftovers, Log: n.log,
+	}
+	if n.config.Flat == FlatApptainer {
+		c.Layer = apptainer.Write
+	}
+	return directory.Open(c), nil
 }
 
 // openSnapshots opens the snapshotter, the differ and their socket, if an address is configured.
@@ -325,8 +349,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	server := control.Server{
 		Reporter: n.report, Cache: n.images, Binds: n.binds, Stop: func() { n.stop(nil) },
-		Starter: &binds.Starter{Binds: n.binds,
-			Configs: &imageconfig.Reader{Statements: n.chains, Registry: n.hubs}},
+		Starter: &binds.Starter{Binds: n.binds, Configs: n.configs},
 		Recorder: &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees,
 			Send: n.sendTrace},
 	}

@@ -10,6 +10,17 @@ import (
 	"lighter/store/disk"
 )
 
+// Flat says for which tool the images in the directory of images have files besides their own.
+type Flat string
+
+// Values of Flat.
+const (
+	FlatNone      Flat = ""
+	FlatApptainer Flat = "apptainer" // package apptainer
+)
+
+var flats = []Flat{FlatNone, FlatApptainer}
+
 // Delay is a duration, written as 90s or 5m.
 type Delay time.Duration
 

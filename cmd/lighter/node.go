@@ -87,6 +87,11 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 		"show all images of the hubs in this `DIR` (/lighter), for every user of the machine")
 	f.TextVar(&config.Idle, "directory-idle", config.Idle,
 		"unmount an image in this directory that nobody has used for this `DELAY` (5m)")
+	f.StringVar((*string)(&config.Flat), "directory-flat", string(config.Flat),
+		"add the files to the images in this directory that a `TOOL` wants (apptainer)")
+	f.StringVar(&config.Group, "directory-group", config.Group, "only this `GROUP` may use this directory")
+	f.StringSliceVar(&config.Links, "directory-links", config.Links,
+		"links in this directory to hosts (`NAME=HOST`: registry.hub.docker.com=docker.io; may be repeated)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,
 		"if less of the disk is free, the cache shrinks (`SPACE`: 17% or 50GiB; 0: never)")
 	f.TextVar(&config.FreeHigh, "disk-free-high", config.FreeHigh,

@@ -38,13 +38,6 @@ func TestPrepareAndClear(t *testing.T) {
 	}
 }
 
-// Overlay's options are separated by commas and colons, which paths may have, too.
-func TestEscape(t *testing.T) {
-	if got, want := escape.Replace(`/a,b:c\d`), `/a\,b\:c\\d`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
 func TestPulls(t *testing.T) {
 	for _, p := range []Pull{PullMissing, PullAlways, PullNever} {
 		if err := CheckPull(p); err != nil {

@@ -4,23 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"lighter/node/mount"
 )
 
-// escape escapes what overlayfs's options treat specially.
-var escape = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `:`, `\:`)
-
 // mount mounts the root file system: an overlay on the image.
 func (p places) mount() error {
 	if err := copyRoot(p.image(), p.upper()); err != nil {
 		return fmt.Errorf("make the writable layer of %s: %w", p.dir, err)
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape.Replace(p.image()), escape.Replace(p.upper()),
-		escape.Replace(p.work()))
+	escape := mount.EscapeOverlay.Replace
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape(p.image()), escape(p.upper()), escape(p.work()))
 	err := unix.Mount("overlay", p.root(), "overlay", 0, options)
 	if errors.Is(err, unix.EINVAL) {
 		err = fmt.Errorf("%w: the directory must be on ext4, XFS, btrfs or tmpfs, and not on an overlay", err)

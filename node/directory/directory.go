@@ -42,13 +42,29 @@ type Trees interface {
 	UnmountUnused(tree chunk.ID) (used bool, err error)
 }
 
-// Config is the configuration of a Directory. All fields but Dir are required.
+// Configs reads the configs of images, and keeps them while no hub answers (imageconfig.Kept).
+type Configs interface {
+	Config(ctx context.Context, image wire.Image) ([]byte, error)
+	Forget(manifest string) error
+}
+
+// Config is the configuration of a Directory. All fields but Dir, Group, Links and Layer are
+// required.
 type Config struct {
 	Root string        // the node's root
 	Dir  string        // where the directory is; empty: nowhere
 	Idle time.Duration // an image that was not used for this long is unmounted
+	// Group is the number of the group whose members alone, besides root, may use the directory. 0:
+	// everybody may.
+	Group int
+	// Links are names of hosts that stand for other hosts: symbolic links in the directory.
+	Links map[string]string
+	// Layer writes, into an empty directory, files that are shown over an image's tree. Nil: images
+	// are shown as they are.
+	Layer func(dir, tree string, config []byte) error
 
 	Hub       Hub
+	Configs   Configs
 	Chains    Chains
 	Trees     Trees
 	Leftovers *durable.Leftovers
@@ -84,12 +100,16 @@ type image struct {
 
 	earlier bool // a previous daemon has mounted it
 
-	tree  string    // directory where the node has mounted the tree; empty: not since the node started
-	bound bool      // the tree is mounted over the name
-	moved bool      // the name has another tree, or is gone
-	gone  bool      // the image was given up
-	used  time.Time // when a path through the name was last walked
-	seen  time.Time // when the mount over the name was last checked
+	// tree is the directory where the node has mounted the tree, with its layer if it has one.
+	// Empty: it is not mounted, or not since the node started.
+	tree string
+	// layered is the mount point of the tree with its layer, or empty. work guards it.
+	layered string
+	bound   bool      // the tree is mounted over the name
+	moved   bool      // the name has another tree, or is gone
+	gone    bool      // the image was given up
+	used    time.Time // when a path through the name was last walked
+	seen    time.Time // when the mount over the name was last checked
 }
 
 // pending is a mount in progress.
@@ -163,10 +183,8 @@ func (d *Directory) Show() {
 }
 
 func (d *Directory) show() error {
-	if before := d.list.dir; before != "" {
-		if err := mount.DetachNames(d.config.Root, before); err != nil {
-			return err
-		}
+	if err := detach(d.config.Root, d.list.dir); err != nil {
+		return err
 	}
 	if d.config.Dir == "" {
 		if d.list.dir == "" {
@@ -186,7 +204,7 @@ func (d *Directory) show() error {
 		return err
 	}
 	d.dir = dir
-	fd, err := mount.MountNames(d.config.Root, dir)
+	fd, err := mount.MountNames(d.config.Root, dir, d.config.Group != 0)
 	if err != nil {
 		return err
 	}
@@ -196,23 +214,26 @@ func (d *Directory) show() error {
 	return nil
 }
 
+// detach removes the directory that a node has shown at dir, and the layers over its trees.
+// Processes that use them keep them. If dir is empty, there was none.
+func detach(root, dir string) error {
+	if dir == "" {
+		return nil
+	}
+	return errors.Join(mount.DetachNames(root, dir), mount.SplitAll(root))
+}
+
 // Close removes the directory. Processes that work in it keep the trees that they use.
 func (d *Directory) Close() error {
 	d.mu.Lock()
 	d.closed = true
 	d.mu.Unlock()
-	if d.dir == "" {
-		return nil
-	}
-	return mount.DetachNames(d.config.Root, d.dir)
+	return detach(d.config.Root, d.dir)
 }
 
 // Release removes the directory of a node that does not run.
 func Release(root string, leftovers *durable.Leftovers) error {
-	if dir := openList(root, leftovers).dir; dir != "" {
-		return mount.DetachNames(root, dir)
-	}
-	return nil
+	return detach(root, openList(root, leftovers).dir)
 }
 
 // Run fetches the first list, and unmounts idle images until ctx is done.
@@ -323,6 +344,9 @@ func (d *Directory) unmount(i *image) (unused bool, err error) {
 			return false, nil
 		}
 	}
+	if err := d.removeLayer(i); err != nil {
+		return false, err
+	}
 	if d.isShared(i) {
 		return false, nil // its other users decide about the tree
 	}
@@ -361,6 +385,9 @@ func (d *Directory) giveUp(i *image) {
 	d.mu.Unlock()
 	d.list.remove(i.key)
 	d.config.Chains.Drop(i.chain)
+	if err := d.forgetConfig(i.manifest); err != nil {
+		d.config.Log.Warn("cannot remove the kept config of an image", "image", i.name, "err", err)
+	}
 }
 
 // admit returns the image with a key, which it adds if needed. If there are too many images, the

@@ -9,8 +9,12 @@ import (
 	"lighter/durable"
 )
 
-// key names an image with the tree that it had when it was looked into: a name may get a new tree.
-type key struct{ name, chain string }
+// key names an image with what the name stood for when it was looked into: a name may get another
+// image.
+type key struct {
+	name string
+	target
+}
 
 // list is the list, on the disk, of the images whose chains the directory holds, and of where the
 // directory is. The next daemon reads it before it removes trees that nobody holds.
@@ -33,6 +37,8 @@ type stored struct {
 type storedImage struct {
 	Name  string `json:"name"`
 	Chain string `json:"chain"`
+	// Manifest is empty in files of earlier versions.
+	Manifest string `json:"manifest,omitempty"`
 }
 
 func listFile(root string) string { return filepath.Join(root, "directory.json") }
@@ -45,7 +51,7 @@ func openList(root string, leftovers *durable.Leftovers) *list {
 			"end the processes that use the directory, and remove the file"}, leftovers)
 	l := &list{file: file, dir: s.Dir}
 	for _, i := range s.Images {
-		l.images = append(l.images, key{i.Name, i.Chain})
+		l.images = append(l.images, key{i.Name, target{i.Chain, i.Manifest}})
 	}
 	return l
 }
@@ -83,11 +89,11 @@ func (l *list) remove(k key) {
 // save writes the file. l.mu is held.
 func (l *list) save() error {
 	slices.SortFunc(l.images, func(a, b key) int {
-		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.chain, b.chain))
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.chain, b.chain), cmp.Compare(a.manifest, b.manifest))
 	})
 	s := stored{Dir: l.dir, Images: []storedImage{}}
 	for _, k := range l.images {
-		s.Images = append(s.Images, storedImage{k.name, k.chain})
+		s.Images = append(s.Images, storedImage{k.name, k.chain, k.manifest})
 	}
 	return l.file.Save(s)
 }

@@ -17,13 +17,13 @@ func TestListSurvivesARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := openList(root, &durable.Leftovers{})
-	one, two := key{"a:1", "sha256:1"}, key{"b:1", "sha256:2"}
-	for _, k := range []key{two, one, {"a:1", "sha256:0"}} {
+	one, two := key{"a:1", target{"sha256:1", "sha256:9"}}, key{"b:1", target{chain: "sha256:2"}}
+	for _, k := range []key{two, one, {"a:1", target{chain: "sha256:0"}}} {
 		if err := l.add(k); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l.remove(key{"a:1", "sha256:0"})
+	l.remove(key{"a:1", target{chain: "sha256:0"}})
 	if err := l.set("/lighter"); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestListSurvivesARestart(t *testing.T) {
 	if err := os.Rename(root, root+".gone"); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.add(key{"c:1", "sha256:3"}); err == nil || len(l.images) != 2 {
+	if err := l.add(key{"c:1", target{chain: "sha256:3"}}); err == nil || len(l.images) != 2 {
 		t.Errorf("a list that cannot be saved: got %v, %v; want an error and the list as before", err, l.images)
 	}
 }

@@ -156,6 +156,9 @@ func (d *Directory) mountTree(ctx context.Context, k key) (*image, error) {
 		if !d.isGone(i) {
 			defer i.work.Unlock()
 			tree, err := d.config.Chains.Mount(ctx, k.chain)
+			if err == nil {
+				tree, err = d.addLayer(ctx, i, tree)
+			}
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if err == nil {

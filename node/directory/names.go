@@ -39,17 +39,26 @@ type names struct {
 	found  map[string]found
 }
 
-// found is the answer about one name. It is newer than the list.
+// target is what a name stands for. The zero target is nothing.
+type target struct {
+	chain    string
+	manifest string // its digest; empty if a daemon before this field has listed the image
+}
+
+func (t target) isNone() bool { return t.chain == "" }
+
+// found is the answer about one name. It is newer than the list. If it is the zero target, no hub
+// has the image.
 type found struct {
-	chain string // empty: no hub has the image
-	until time.Time
+	target target
+	until  time.Time
 }
 
 // newNames returns names that know only the given images.
 func newNames(hub Hub, chains Chains, platform string, known []key, log *slog.Logger) *names {
 	n := &names{hub: hub, chains: chains, platform: platform, log: log, all: &folder{}, found: map[string]found{}}
 	for _, k := range known {
-		n.all.add(k.name, k.chain)
+		n.all.add(k.name, k.target)
 	}
 	n.count = len(known)
 	return n
@@ -58,16 +67,16 @@ func newNames(hub Hub, chains Chains, platform string, known []key, log *slog.Lo
 // folder is one directory of names.
 type folder struct {
 	folders map[string]*folder
-	images  map[string]string // chains, by the last part of the images' names
+	images  map[string]target // by the last part of the images' names
 }
 
-func (f *folder) add(name, chain string) {
+func (f *folder) add(name string, t target) {
 	first, rest, more := strings.Cut(name, "/")
 	if !more {
 		if f.images == nil {
-			f.images = map[string]string{}
+			f.images = map[string]target{}
 		}
-		f.images[name] = chain
+		f.images[name] = t
 		return
 	}
 	if f.folders == nil {
@@ -78,7 +87,7 @@ func (f *folder) add(name, chain string) {
 		below = &folder{}
 		f.folders[first] = below
 	}
-	below.add(rest, chain)
+	below.add(rest, t)
 }
 
 // at returns the folder with a path, or nil.
@@ -92,8 +101,8 @@ func (f *folder) at(path string) *folder {
 	return f
 }
 
-// chain returns the chain of the image with a name, or "".
-func (f *folder) chain(name string) string {
+// target returns what a name stands for.
+func (f *folder) target(name string) target {
 	path, last := "", name
 	if i := strings.LastIndex(name, "/"); i >= 0 {
 		path, last = name[:i], name[i+1:]
@@ -101,7 +110,7 @@ func (f *folder) chain(name string) string {
 	if in := f.at(path); in != nil {
 		return in.images[last]
 	}
-	return ""
+	return target{}
 }
 
 // folder returns the folder with a path, or nil. It asks no hub.
@@ -174,8 +183,8 @@ func listOf(images []wire.Image, wanted string) (all *folder, count int) {
 		for same < len(images) && images[same].Name == images[0].Name {
 			same++
 		}
-		if chain := choose(images[:same], wanted); chain != "" && isName(images[0].Name) {
-			all.add(images[0].Name, chain)
+		if t := choose(images[:same], wanted); !t.isNone() && isName(images[0].Name) {
+			all.add(images[0].Name, t)
 			count++
 		}
 		images = images[same:]
@@ -183,9 +192,9 @@ func listOf(images []wire.Image, wanted string) (all *folder, count int) {
 	return all, count
 }
 
-// choose returns the chain of the image that a name stands for: the only one that is ready, or of
-// several the best for a platform. It returns "" if there is none.
-func choose(images []wire.Image, wanted string) string {
+// choose returns what a name stands for: the only image that is ready, or of several the best for a
+// platform.
+func choose(images []wire.Image, wanted string) target {
 	ready := slices.DeleteFunc(slices.Clone(images), func(i wire.Image) bool {
 		return i.State != wire.StateReady || i.Chain == ""
 	})
@@ -193,9 +202,9 @@ func choose(images []wire.Image, wanted string) string {
 		ready, _ = platform.Fitting(ready, wanted) // newNames got a platform that is right
 	}
 	if len(ready) == 0 {
-		return ""
+		return target{}
 	}
-	return ready[0].Chain
+	return target{ready[0].Chain, ready[0].Digest}
 }
 
 // isName reports whether a name can be a path in the directory: each of its parts is a file name,
@@ -205,99 +214,99 @@ func isName(name string) bool {
 	return err == nil && ref.Name() == name
 }
 
-// resolve returns the chain of the image with a name. It asks a hub, unless an answer is fresh. If
-// no hub answers, an older answer counts. The error is errMissing if no hub has the image.
-func (n *names) resolve(ctx context.Context, name string) (chain string, err error) {
+// resolve returns what a name stands for. It asks a hub, unless an answer is fresh. If no hub
+// answers, an older answer counts. The error is errMissing if no hub has the image.
+func (n *names) resolve(ctx context.Context, name string) (target, error) {
 	if !isName(name) {
-		return "", errMissing
+		return target{}, errMissing
 	}
-	chain, fresh, err := n.known(name)
-	if !fresh && err == nil && n.isScan(chain) {
+	t, fresh, err := n.known(name)
+	if !fresh && err == nil && n.isScan(t) {
 		n.refresh(ctx, nameTTL)
-		if now, _, err := n.known(name); now != "" && err == nil {
+		if now, _, err := n.known(name); !now.isNone() && err == nil {
 			return now, nil
 		}
 	}
 	if fresh || err != nil {
-		return chain, err
+		return t, err
 	}
 	err = n.asks.Join(name, func(ctx context.Context, c *flight.Call) error {
 		c.Keep()
 		return n.ask(ctx, name)
 	}).Wait(ctx)
-	if err != nil && chain != "" {
-		return chain, nil
+	if err != nil && !t.isNone() {
+		return t, nil
 	}
 	if err != nil {
-		return "", err
+		return target{}, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if now := n.found[name]; now.chain != "" {
-		return now.chain, nil
+	if now := n.found[name].target; !now.isNone() {
+		return now, nil
 	}
-	if now := n.listedChain(name); now != "" && n.found[name].until.IsZero() {
+	if now := n.listedTarget(name); !now.isNone() && n.found[name].until.IsZero() {
 		return now, nil // a new list has replaced the answer
 	}
-	return "", errMissing
+	return target{}, errMissing
 }
 
 // isScan reports whether somebody looks up many listed names, as `ls -l` does: a new list is then
-// better than a request for each name. chain is the chain of a name whose answer is too old, or "".
-func (n *names) isScan(chain string) bool {
+// better than a request for each name. t is the answer about a name that is too old, if there is
+// one.
+func (n *names) isScan(t target) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if chain != "" {
+	if !t.isNone() {
 		n.old++
 	}
-	return chain != "" && n.old > maxOld
+	return !t.isNone() && n.old > maxOld
 }
 
-// listedChain returns the chain that the list has for a name, or "". The hub signs which chain a
-// manifest has, so a name with a digest is not resolved by the list, which is not signed. n.mu is
-// held.
-func (n *names) listedChain(name string) string {
+// listedTarget returns what a name stands for in the list. The hub signs which chain a manifest
+// has, so a name with a digest is not resolved by the list, which is not signed. n.mu is held.
+func (n *names) listedTarget(name string) target {
 	if strings.Contains(name, "@") && !n.listed.IsZero() {
-		return ""
+		return target{}
 	}
-	return n.all.chain(name)
+	return n.all.target(name)
 }
 
 // known returns what is known of a name without asking. If it is not fresh, a hub should be asked.
-func (n *names) known(name string) (chain string, fresh bool, err error) {
+func (n *names) known(name string) (t target, fresh bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	chain = n.listedChain(name)
-	fresh = chain != "" && now.Sub(n.listed) < nameTTL
+	t = n.listedTarget(name)
+	fresh = !t.isNone() && now.Sub(n.listed) < nameTTL
 	if f, ok := n.found[name]; ok {
-		chain, fresh = f.chain, now.Before(f.until)
+		t, fresh = f.target, now.Before(f.until)
 	}
 	switch {
-	case fresh && chain == "":
-		return "", true, errMissing
+	case fresh && t.isNone():
+		return t, true, errMissing
 	case fresh:
-		return chain, true, nil
-	case now.Before(n.retry) && chain != "":
-		return chain, true, nil
+		return t, true, nil
+	case now.Before(n.retry) && !t.isNone():
+		return t, true, nil
 	case now.Before(n.retry) && !strings.Contains(name, "@"): // a mirror answers about digests alone
-		return "", false, n.away
+		return t, false, n.away
 	}
-	return chain, false, nil
+	return t, false, nil
 }
 
 // ask asks a hub for the image with a name, and remembers the answer.
 func (n *names) ask(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, nameTimeout)
 	defer cancel()
-	chain, err := n.look(ctx, name)
+	t, err := n.look(ctx, name)
 	if err != nil {
 		err = fmt.Errorf("look up image %s: %w", name, err)
 		n.setAway(err)
 		return err
 	}
 	ttl := nameTTL
-	if chain == "" {
+	if t.isNone() {
 		ttl = missingTTL
 	}
 	n.mu.Lock()
@@ -305,23 +314,23 @@ func (n *names) ask(ctx context.Context, name string) error {
 	if len(n.found) >= maxFound {
 		clear(n.found)
 	}
-	n.found[name], n.away = found{chain, time.Now().Add(ttl)}, nil
+	n.found[name], n.away = found{t, time.Now().Add(ttl)}, nil
 	return nil
 }
 
-// look asks a hub for the image with a name, and returns its chain, or "" if there is none.
-func (n *names) look(ctx context.Context, name string) (chain string, err error) {
+// look asks a hub what a name stands for.
+func (n *names) look(ctx context.Context, name string) (target, error) {
 	ref, err := wire.ParseName(name)
 	if err != nil {
-		return "", err
+		return target{}, err
 	}
 	if ref.Digest == "" {
 		images, err := n.hub.Images(ctx, name)
 		return choose(images, n.platform), err
 	}
-	chain, err = n.chains.ImageChain(ctx, ref.Digest, ref.NamedRepository())
+	chain, err := n.chains.ImageChain(ctx, ref.Digest, ref.NamedRepository())
 	if errors.Is(err, chunk.ErrNotFound) {
-		return "", nil
+		return target{}, nil
 	}
-	return chain, err
+	return target{chain, ref.Digest}, err
 }

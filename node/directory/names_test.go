@@ -81,8 +81,8 @@ func (n *names) age(by time.Duration) {
 
 func wantChain(t *testing.T, n *names, name, want string) {
 	t.Helper()
-	if chain, err := n.resolve(t.Context(), name); err != nil || chain != want {
-		t.Errorf("resolve %s: got %q, %v; want %q", name, chain, err, want)
+	if got, err := n.resolve(t.Context(), name); err != nil || got.chain != want {
+		t.Errorf("resolve %s: got %q, %v; want %q", name, got.chain, err, want)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestScanRequestsTheList(t *testing.T) {
 func TestHubIsAway(t *testing.T) {
 	away := errors.New("connection refused")
 	h := &fakeHub{away: away}
-	n := testNames(h, key{"a:1", "sha256:1"})
+	n := testNames(h, key{"a:1", target{chain: "sha256:1"}})
 	n.refresh(t.Context(), listTTL)
 	wantChain(t, n, "a:1", "sha256:1") // of a previous daemon
 	for range 3 {
@@ -206,8 +206,8 @@ func TestDigest(t *testing.T) {
 	wantChain(t, n, "example.org/a@"+manifest, "sha256:good")
 	for _, name := range []string{"example.org/b@" + manifest, "example.org/a@sha256:1",
 		"example.org/a:1@" + manifest} {
-		if chain, err := n.resolve(t.Context(), name); !errors.Is(err, errMissing) {
-			t.Errorf("resolve %s: got %q, %v; want %v", name, chain, err, errMissing)
+		if got, err := n.resolve(t.Context(), name); !errors.Is(err, errMissing) {
+			t.Errorf("resolve %s: got %q, %v; want %v", name, got, err, errMissing)
 		}
 	}
 }

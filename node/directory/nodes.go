@@ -51,6 +51,9 @@ var _ interface {
 func (n *folderNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.SetTimeout(nameTTL)
 	n.dir.setAttr(&out.Attr)
+	if n.path == "" && n.dir.config.Group != 0 {
+		out.Mode, out.Gid = fuse.S_IFDIR|0o750, uint32(n.dir.config.Group)
+	}
 	return fs.OK
 }
 
@@ -63,29 +66,36 @@ func (d *Directory) setAttr(out *fuse.Attr) {
 // Readdir implements fs.NodeReaddirer.
 func (n *folderNode) Readdir(ctx context.Context) (fs.DirStream, syscall.Errno) {
 	n.dir.names.refresh(ctx, listTTL)
-	all := n.dir.names.folder(n.path)
-	if all == nil {
-		return fs.NewListDirStream(nil), fs.OK
+	unique := map[string]uint32{}
+	if n.path == "" {
+		for name := range n.dir.config.Links {
+			unique[name] = fuse.S_IFLNK
+		}
 	}
-	unique := map[string]bool{}
-	for name := range all.folders {
-		unique[name] = true
-	}
-	for name := range all.images {
-		unique[name] = true
+	if all := n.dir.names.folder(n.path); all != nil {
+		for name := range all.images {
+			unique[name] = fuse.S_IFDIR
+		}
+		for name := range all.folders {
+			unique[name] = fuse.S_IFDIR
+		}
 	}
 	entries := make([]fuse.DirEntry, 0, len(unique))
 	for _, name := range slices.Sorted(maps.Keys(unique)) {
-		entries = append(entries, fuse.DirEntry{Name: name, Mode: fuse.S_IFDIR})
+		entries = append(entries, fuse.DirEntry{Name: name, Mode: unique[name]})
 	}
 	return fs.NewListDirStream(entries), fs.OK
 }
 
 // Lookup implements fs.NodeLookuper. A name that is both an image's and a folder's is the folder's.
+// A host of the hub goes before a link.
 func (n *folderNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	full := path.Join(n.path, name)
 	if n.dir.names.folder(full) != nil {
 		return n.folder(ctx, name, out), fs.OK
+	}
+	if target := n.dir.config.Links[name]; target != "" && n.path == "" {
+		return n.link(ctx, name, target, out), fs.OK
 	}
 	if strings.ContainsAny(name, ":@") {
 		if image, errno := n.lookupImage(ctx, name, out); errno != syscall.ENOENT {
@@ -126,6 +136,20 @@ func (n *folderNode) folder(ctx context.Context, name string, out *fuse.EntryOut
 	return n.NewInode(ctx, node, fs.StableAttr{Mode: fuse.S_IFDIR})
 }
 
+// link returns the node of a symbolic link in the root.
+func (n *folderNode) link(ctx context.Context, name, target string, out *fuse.EntryOut) *fs.Inode {
+	n.dir.fill(out)
+	out.Mode, out.Size = fuse.S_IFLNK|0o777, uint64(len(target))
+	if child := n.GetChild(name); child != nil {
+		if _, ok := child.Operations().(*fs.MemSymlink); ok {
+			return child
+		}
+	}
+	node := &fs.MemSymlink{Data: []byte(target)}
+	node.Attr = out.Attr
+	return n.NewInode(ctx, node, fs.StableAttr{Mode: fuse.S_IFLNK})
+}
+
 // fill sets what is the same in the answers about all names.
 func (d *Directory) fill(out *fuse.EntryOut) {
 	d.setAttr(&out.Attr)
@@ -147,11 +171,11 @@ func (n *folderNode) lookupImage(ctx context.Context, name string, out *fuse.Ent
 		return child, fs.OK
 	}
 	full := path.Join(n.path, name)
-	chain, err := n.dir.names.resolve(ctx, full)
+	t, err := n.dir.names.resolve(ctx, full)
 	switch {
 	case err == nil:
 	case before != nil && !errors.Is(err, errMissing):
-		chain = before.key.chain // an error would make the kernel detach the tree
+		t = before.key.target // an error would make the kernel detach the tree
 	case errors.Is(err, errMissing):
 		if before != nil {
 			n.dir.setMoved(before.key)
@@ -161,7 +185,7 @@ func (n *folderNode) lookupImage(ctx context.Context, name string, out *fuse.Ent
 		return nil, errnoOf(ctx)
 	}
 	n.dir.fill(out)
-	k := key{full, chain}
+	k := key{full, t}
 	if before != nil && before.key == k {
 		n.dir.awaitMount(ctx, k)
 		return child, fs.OK

@@ -70,6 +70,15 @@ func (r *Reader) config(ctx context.Context, image wire.Image) ([]byte, error) {
 		return nil, fmt.Errorf("the hub's statement about manifest %s does not name repository %s", image.Digest,
 			ref.NamedRepository())
 	}
+	return r.objects(ctx, image)
+}
+
+// objects reads the manifest and the config of an image, and verifies both.
+func (r *Reader) objects(ctx context.Context, image wire.Image) ([]byte, error) {
+	ref, err := wire.ParseName(image.Name)
+	if err != nil {
+		return nil, err
+	}
 	text, err := r.read(ctx, ref.Repository, wire.RegistryManifests, image.Digest)
 	if err != nil {
 		return nil, err

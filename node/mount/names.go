@@ -17,9 +17,12 @@ const namesType = "fuse.lighter-directory"
 // descriptor of its connection. All users may use it; set-user-ID bits and devices have no effect.
 // dir is an empty directory, and its path has no symbolic links.
 //
+// If private is set, the kernel checks the modes that the file system reports, as it does for files
+// on a disk. It then does not ask the file system when a process enters a directory.
+//
 // The mount is shared: a namespace that is a copy of this one sees trees that are mounted later,
 // unless it has cut itself off. It does not matter how the mounts above dir propagate.
-func MountNames(root, dir string) (fd int, err error) {
+func MountNames(root, dir string, private bool) (fd int, err error) {
 	if err := checkEmpty(dir); err != nil {
 		return -1, err
 	}
@@ -29,6 +32,9 @@ func MountNames(root, dir string) (fd int, err error) {
 	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV
 	options := fmt.Sprintf("fd=%d,rootmode=%o,user_id=0,group_id=0,allow_other,max_read=%d",
 		fd, unix.S_IFDIR, NamesRead)
+	if private {
+		options += ",default_permissions"
+	}
 	if err = unix.Mount(root, dir, namesType, flags, options); err == nil {
 		err = unix.Mount("", dir, "", unix.MS_SHARED, "")
 	}

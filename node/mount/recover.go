@@ -64,8 +64,12 @@ func Connection(root string) (string, error) {
 	return mounts[Devices(root)].number, err
 }
 
-// removeMounts detaches the trees that are mounted below root. Other mounts stay.
+// removeMounts detaches the trees that are mounted below root, and the layers over them. Other
+// mounts stay.
 func removeMounts(root string) error {
+	if err := SplitAll(root); err != nil {
+		return err
+	}
 	dir := pointsDir(root)
 	mounts, err := mountPoints(root)
 	if err != nil {

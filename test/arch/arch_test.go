@@ -105,10 +105,11 @@ install/systemd: deploy install install/marks node
 install/tomltext: install/marks
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: buildinfo bytesize durable format/index format/trace node/binds node/completion node/control node/directory
+node: buildinfo bytesize durable format/index format/trace node/apptainer node/binds node/completion node/control node/directory
 	node/front/containerd node/front/containerd/differ node/health node/held node/imagecache node/imageconfig
 	node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report
 	node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
+node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
@@ -126,7 +127,7 @@ node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
 node/held: durable format/chunk sleep wire wire/client
 node/imagecache: format/chunk node/completion node/trees sleep store/disk
-node/imageconfig: format/chunk format/index wire
+node/imageconfig: durable format/chunk format/index wire
 node/keeper:
 node/memory:
 node/monitor: buildinfo logqueue node/directory node/fuse node/mount node/report socket | store store/origin

@@ -88,6 +88,12 @@ func addProgram(t *testing.T, program []byte) {
 // addLayer adds the image program:1, which has one layer, to the hub.
 func addLayer(t *testing.T, blob []byte) {
 	t.Helper()
+	addImage(t, "program:1", blob, v1.Config{})
+}
+
+// addImage adds an image with one layer, and what a container of it runs, to the hub.
+func addImage(t *testing.T, name string, blob []byte, runs v1.Config) {
+	t.Helper()
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(blob)),
 			nil
@@ -106,7 +112,7 @@ func addLayer(t *testing.T, blob []byte) {
 		t.Fatal(err)
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", "amd64"
+	config.OS, config.Architecture, config.Config = "linux", "amd64", runs
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +126,7 @@ func addLayer(t *testing.T, blob []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if added := run(t, "add", "oci:"+dir+":1", "program:1"); added.code != 0 {
-		t.Fatalf("add program:1: exit code %d: %s", added.code, added.stderr)
+	if added := run(t, "add", "oci:"+dir+":1", name); added.code != 0 {
+		t.Fatalf("add %s: exit code %d: %s", name, added.code, added.stderr)
 	}
 }

@@ -45,6 +45,7 @@ func start(t *testing.T, options site.Options) *site.Site {
 	if options.Lighter, err = site.Binary(); err != nil {
 		t.Fatal(err)
 	}
+	options.Ingested = []string{"base", "python"}
 	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -58,16 +59,6 @@ func start(t *testing.T, options site.Options) *site.Site {
 			t.Error(err)
 		}
 	})
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"base", "python"} {
-		if err := errors.Join(s.Push(t.Context(), filepath.Join(work, "images", name), name),
-			s.Hub.Add(t.Context(), name)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	return s
 }
 

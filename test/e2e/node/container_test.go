@@ -21,7 +21,7 @@ func startSite(t *testing.T, known ...string) *site.Site {
 
 func startSiteWith(t *testing.T, options site.Options, known ...string) *site.Site {
 	t.Helper()
-	options.Lighter = lighter
+	options.Lighter, options.Ingested = lighter, known
 	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -36,12 +36,10 @@ func startSiteWith(t *testing.T, options site.Options, known ...string) *site.Si
 		t.Fatal(err)
 	}
 	for _, name := range []string{"base", "python"} {
-		if err := s.Push(t.Context(), filepath.Join(work, "images", name), name); err != nil {
-			t.Fatal(err)
+		if slices.Contains(known, name) {
+			continue
 		}
-	}
-	for _, name := range known {
-		if err := s.Hub.Add(t.Context(), name); err != nil {
+		if err := s.Push(t.Context(), filepath.Join(work, "images", name), name); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -52,7 +52,7 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 		t.Fatal(err)
 	}
 	// On this slow link, reads are in flight most of the time after the caches were emptied.
-	options.Lighter, options.Link = lighter, "200mbit"
+	options.Lighter, options.Link, options.Ingested = lighter, "200mbit", []string{"python"}
 	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -72,13 +72,6 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 	if err != nil {
 		t.Fatal(err)
 	}
-	layout := filepath.Join(work, "images", "python")
-	if err := s.Push(t.Context(), layout, "python"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Hub.Add(t.Context(), "python"); err != nil {
-		t.Fatal(err)
-	}
 	data := addData(t, s)
 	for _, name := range []string{"python", data} {
 		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(name)); err != nil {
@@ -86,7 +79,7 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 		}
 	}
 	prepare(s)
-	d.whole, d.random = readWhole(t, s, "python", layout), readRandomly(t, s, data)
+	d.whole, d.random = readWhole(t, s, "python", filepath.Join(work, "images", "python")), readRandomly(t, s, data)
 	return d
 }
 

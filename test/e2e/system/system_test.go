@@ -27,11 +27,19 @@ func binary(t testing.TB) string {
 	return path
 }
 
-// start starts a site and pushes images to its registry. Images with the prefix "+" are also added
-// to the hub.
+// start starts a site and pushes images to its registry. The hub also has the images with the
+// prefix "+".
 func start(t testing.TB, options site.Options, images ...string) *site.Site {
 	t.Helper()
 	options.Lighter = binary(t)
+	var others []string
+	for _, image := range images {
+		if name, ingested := strings.CutPrefix(image, "+"); ingested {
+			options.Ingested = append(options.Ingested, name)
+		} else {
+			others = append(others, name)
+		}
+	}
 	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -45,15 +53,9 @@ func start(t testing.TB, options site.Options, images ...string) *site.Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, image := range images {
-		name := strings.TrimPrefix(image, "+")
+	for _, name := range others {
 		if err := s.Push(t.Context(), filepath.Join(work, "images", name), name); err != nil {
 			t.Fatal(err)
-		}
-		if name != image {
-			if err := s.Hub.Add(t.Context(), name); err != nil {
-				t.Fatal(err)
-			}
 		}
 	}
 	return s

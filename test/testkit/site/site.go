@@ -29,6 +29,7 @@ const (
 	secondHubPort = "7072"
 	registryURL   = HubIP + ":" + registryPort
 	hubAddress    = HubIP + ":" + hubPort
+	hubName       = "hub" // of its directory, below the site's
 )
 
 // Options configure a site.
@@ -45,6 +46,8 @@ type Options struct {
 	// Domain is the hub's domain that the node and Hub.Lighter use; empty: the domain default.
 	// HubArgs have to configure any other domain.
 	Domain string
+	// Ingested are images of LIGHTER_WORK that the registry and the hub have from the start.
+	Ingested []string
 	// Unlabelled leaves containerd's remote snapshot annotations switched off, as they are by
 	// default. The node then runs with trust = "chain".
 	Unlabelled bool
@@ -120,7 +123,7 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 		return nil, err
 	}
 	if options.Lighter != "" {
-		if s.Hub, err = s.launchHub(ctx, "hub", hubAddress); err != nil {
+		if err := s.startHub(ctx); err != nil {
 			return nil, err
 		}
 	}

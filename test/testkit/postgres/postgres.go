@@ -30,8 +30,8 @@ import (
 const (
 	programs     = "/usr/lib/postgresql/15/bin"
 	startTimeout = time.Minute // until a started server has to answer
-	// maxConnections suffices for about twenty processes of hubs.
-	maxConnections = "400"
+	// maxConnections suffices for about thirty processes of hubs.
+	maxConnections = "600"
 )
 
 // Server is a PostgreSQL server.

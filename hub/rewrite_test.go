@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/hub/rootdir"
 	"lighter/wire"
 )
 
@@ -143,6 +145,50 @@ func TestChunksMoveWhileALayoutIsMade(t *testing.T) {
 	h.collect(0)
 	if left := moved(); len(left) > 0 {
 		t.Errorf("after another collection, the locations of %v are to be checked, want none", left)
+	}
+}
+
+// Two images with a common chunk are ingested at the same time, so both store it. Until the next
+// collection, the locations of one name another unit than the catalog. That is no damage, unless
+// the unit is lost.
+func TestVerifyOfAChunkThatIsStoredTwice(t *testing.T) {
+	t.Parallel()
+	h, other := startHub(t), startHub(t)
+	both, first := image(layer(1, 2)), image(layer(1))
+	tree := other.laid("both:1", both).Tree
+	claim := catalog.Claim{Owner: h.Owner(), Keys: []string{objects.IndexKey(idOf(t, tree))}}
+	if err := h.Catalog().Claims.Acquire(t.Context(), claim, time.Hour); err != nil { // the image waits for it
+		t.Fatal(err)
+	}
+	h.push("both:1", both)
+	staged := filepath.Join(rootdir.Scratch(h.config.Root), "*", "locations")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if found, err := filepath.Glob(staged); err != nil || len(found) > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the image is not staged within a minute")
+		}
+	}
+	h.laid("first:1", first)
+	if err := h.Catalog().Claims.Release(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	h.readyAndLaid("both:1")
+	layout, err := h.Catalog().Starts.Layout(t.Context(), idOf(t, tree))
+	if err != nil || !layout.Moved || len(h.packsOf(tree)) != 1 {
+		t.Fatalf("the layout is %+v, %v, with packs %v; want one that is marked as moved, and a pack of its own", layout,
+			err, h.packsOf(tree))
+	}
+	h.wantClean("while the chunk is stored twice", "both:1", "first:1")
+	for pack := range h.packsOf(tree) {
+		if err := os.Remove(filepath.Join(objectsDir(h.config), objects.PackKey(pack))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h = h.restart() // nothing is cached
+	if problems := h.problems("both:1"); !strings.Contains(problems, "locations: 1 of 2 differ") {
+		t.Errorf("without the pack, the problems are %q, want that the locations name it", problems)
 	}
 }
 

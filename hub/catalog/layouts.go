@@ -18,8 +18,11 @@ type Layout struct {
 	IndexWire     int64    // length of the tree's index, compressed
 	Startup       []byte   // identifies the contents of the startup packs; empty: there are none
 	Packs         []StartupPack
-	Claim         Claim // of its objects
-	Lease         Lease // of the job that made it; zero: none
+	// Moved says that the locations may name other units than the catalog, which has moved their
+	// chunks. The old units stay until a collection has renewed the locations. SetLayout ignores it.
+	Moved bool
+	Claim Claim // of its objects
+	Lease Lease // of the job that made it; zero: none
 	// Before are the locations that the layout replaces; zero: those that the tree has now.
 	Before chunk.ID
 	// Moves is the count of Collections.Moves from before the chunks' units were looked up. If the
@@ -56,9 +59,9 @@ func (c *Starts) HasLocations(ctx context.Context, digest chunk.ID) (bool, error
 // Layout returns a tree's layout, or ErrNotFound.
 func (c *Starts) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	l, err := database.Get(ctx, c.db.Read, func(l *Layout) []any {
-		return []any{&l.Tree, &l.Locations, &l.LocationsWire, &l.Startup, &l.IndexWire}
-	}, `SELECT l.tree, l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree
-			WHERE l.tree = ?`, tree[:])
+		return []any{&l.Tree, &l.Locations, &l.LocationsWire, &l.Startup, &l.Moved, &l.IndexWire}
+	}, `SELECT l.tree, l.locations, l.wire, l.startup, l.moved > 0, t.index_wire
+		FROM layouts l JOIN trees t ON t.tree = l.tree WHERE l.tree = ?`, tree[:])
 	if err != nil {
 		return l, fmt.Errorf("layout of tree %s: %w", tree.Short(), err)
 	}

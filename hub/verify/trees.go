@@ -56,7 +56,7 @@ func (v *verification) readIndex(ctx context.Context, id chunk.ID, file *os.File
 	return index.OpenMap(file, id, index.NewPages(1)) // read from beginning to end
 }
 
-// layoutTries bounds the checks of a layout that is replaced during each of them.
+// layoutTries bounds the checks of a layout that changes during each of them.
 const layoutTries = 5
 
 // checkIndex checks a tree's index and its layout: startup packs and locations.
@@ -84,17 +84,18 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 		if err != nil {
 			return err
 		}
-		if now.Locations == layout.Locations { // otherwise it was replaced meanwhile
+		if now.Locations == layout.Locations && now.Moved == layout.Moved { // otherwise it has changed meanwhile
 			for _, problem := range try.found.list {
 				v.found.add("%s", problem)
 			}
 			return nil
 		}
 	}
-	return nil // a layout that is replaced again and again cannot be checked
+	return nil // a layout that changes again and again cannot be checked
 }
 
 // checkLayout checks a tree's startup packs, and compares its locations with them and the catalog.
+// If chunks have moved, it reads the units that only the locations name.
 func (v *verification) checkLayout(
 	ctx context.Context, what string, layout *catalog.Layout, extents *index.Map,
 ) error {
@@ -122,17 +123,52 @@ func (v *verification) checkLayout(
 		if err != nil {
 			return err
 		}
+		moved := map[chunk.Unit][]chunk.ID{}
 		for i, id := range ids {
 			unit, err := locations.Unit(at + int64(i))
-			if want := cmp.Or(startup[id], known[id]); err != nil || unit != want && !bad[unit.Pack] {
+			switch want := cmp.Or(startup[id], known[id]); {
+			case err != nil:
+				wrong++
+			case unit == want || bad[unit.Pack]:
+			case layout.Moved:
+				moved[unit] = append(moved[unit], id)
+			default:
 				wrong++
 			}
 		}
+		missing, err := v.checkMoved(ctx, what, moved)
+		if err != nil {
+			return err
+		}
+		wrong += missing
 	}
 	if wrong > 0 {
 		v.found.add("%slocations: %d of %d differ from the catalog", what, wrong, extents.Extents)
 	}
 	return nil
+}
+
+// checkMoved reads units that the catalog does not name for these chunks. It returns the number of
+// chunks that nodes would not find there.
+func (v *verification) checkMoved(
+	ctx context.Context, what string, units map[chunk.Unit][]chunk.ID,
+) (missing int, err error) {
+	for at, ids := range units {
+		decoded, err := v.readUnit(ctx, at)
+		if err != nil {
+			missing += len(ids)
+			if err := v.note(ctx, fmt.Sprintf("%sunit %s of the locations", what, at), err); err != nil {
+				return missing, err
+			}
+			continue
+		}
+		for _, id := range ids {
+			if _, err := decoded.Lookup(id); err != nil {
+				missing++
+			}
+		}
+	}
+	return missing, nil
 }
 
 // checkStartups reads the startup packs of a tree. It returns the unit of each of their chunks, and

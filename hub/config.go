@@ -66,6 +66,8 @@ type Config struct {
 
 	DiskReserve bytesize.Size `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks: 10GiB or 500MB. With fewer free bytes the hub accepts no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
 
+	DrainSeconds int64 `toml:"drain_seconds" comment:"When the hub is told to end (SIGTERM), it accepts no further requests and gives its jobs back at once. Requests in flight may take this many seconds more: pushes, for example. The service manager has to wait for a few seconds longer."`
+
 	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. If they would remove more, they remove nothing of the repository until an administrator confirms it (lighter retention)."`
 
 	Retention []retention.Rule `toml:"retention" comment:"Rules for images that may be removed, as tables [[retention]] with repositories, [[retention.keep_tags]] and untagged_days. Without a rule for its repository, an image stays until it is removed by hand. The rules are applied once a day."`
@@ -110,6 +112,7 @@ func DefaultConfig() Config {
 		ScrubDays:    30,
 
 		DiskReserve:         1 << 30,
+		DrainSeconds:        5,
 		RetentionMaxPercent: 50,
 		Retention:           []retention.Rule{},
 		Quota:               []quota.Quota{},
@@ -124,6 +127,9 @@ func DefaultConfig() Config {
 
 // maxReserve bounds the reserve of free bytes on disks.
 const maxReserve bytesize.Size = 1 << 60
+
+// maxDrain bounds drain_seconds.
+const maxDrain = 24 * 60 * 60
 
 // maxDays and maxMinutes bound periods in the configuration.
 const (
@@ -147,6 +153,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("keep_held_days is %d: want 0 to %d", c.KeepHeldDays, maxDays)
 	case c.DiskReserve < 0 || c.DiskReserve > maxReserve:
 		return fmt.Errorf("disk_reserve is %s: want 0 to %s", c.DiskReserve, maxReserve)
+	case c.DrainSeconds < 0 || c.DrainSeconds > maxDrain:
+		return fmt.Errorf("drain_seconds is %d: want 0 to %d", c.DrainSeconds, maxDrain)
 	case c.RetentionMaxPercent < 0 || c.RetentionMaxPercent > 100:
 		return fmt.Errorf("retention_max_percent is %d: want 0 to 100", c.RetentionMaxPercent)
 	case c.Limits.ImageMinutes > maxMinutes:

@@ -87,20 +87,34 @@ func TestOneHubInADirectory(t *testing.T) {
 	}
 }
 
-// Each of two hubs with catalogs of their own would delete the other's objects.
+// Each of two hubs with catalogs of their own would delete the other's objects. So a directory is
+// the bucket of one hub only, also if it is that of a hub whose configuration does not name it.
 func TestOneHubInABucket(t *testing.T) {
 	t.Parallel()
-	bucket := "file://" + t.TempDir()
-	in := func(c *hub.Config) { c.Catalog, c.Bucket = "", bucket }
-	h := startHub(t, in)
-	c := hubConfig(t)
-	in(&c)
-	if _, err := hub.Open(t.Context(), c, h.Log()); err == nil ||
-		!strings.Contains(err.Error(), "another hub uses the bucket "+bucket) {
-		t.Errorf("open a second hub: %v, want an error", err)
+	root, bucket := t.TempDir(), "file://"+t.TempDir()
+	own := func(bucket string) func(*hub.Config) {
+		return func(c *hub.Config) { c.Catalog, c.Bucket = "", bucket }
 	}
-	h.stop()
-	runHub(t, openHub(t, c))
+	unnamed := func(c *hub.Config) {
+		c.Catalog, c.Bucket, c.Root = "", "", root
+		c.Domains = []hub.Domain{{Name: "team", Repositories: []string{"team/**"}}}
+	}
+	for second, first := range map[string]func(*hub.Config){
+		bucket:                        own(bucket),
+		"file://" + root + "/objects": unnamed,
+		"file://" + root + "/domains/team/objects": unnamed,
+	} {
+		h := startHub(t, first)
+		c := hubConfig(t)
+		own(second)(&c)
+		if _, err := hub.Open(t.Context(), c, h.Log()); err == nil ||
+			!strings.Contains(err.Error(), "another hub uses the bucket "+second) {
+			t.Errorf("open a second hub with the bucket %s: %v, want an error", second, err)
+		}
+		h.stop()
+		again := runHub(t, openHub(t, c))
+		again.stop()
+	}
 }
 
 func TestConfigIsChecked(t *testing.T) {
@@ -121,6 +135,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"neither an address":         func(c *hub.Config) { c.Proxies = []string{"10.0.0.0/8", "x"} },
 		"startup_bytes is below":     func(c *hub.Config) { c.StartupBytes = -1 },
 		"gc: every_minutes, delay":   func(c *hub.Config) { c.GC.DelayMinutes = 1 << 40 },
+		"drain_seconds is":           func(c *hub.Config) { c.DrainSeconds = -1 },
 		"scrub_days is":              func(c *hub.Config) { c.ScrubDays = 1 << 40 },
 		"image_minutes is":           func(c *hub.Config) { c.Limits.ImageMinutes = 1 << 40 },
 		"is no registry":             func(c *hub.Config) { c.Sources = []string{"https://registry.example.org"} },

@@ -124,6 +124,12 @@ func (d *domain) open(ctx context.Context, with *shared) error {
 	if err := os.MkdirAll(rootdir.Registry(c.Root), 0o700); err != nil {
 		return fmt.Errorf("make the directory: %w", err)
 	}
+	switch lock, err := c.lockBucket(); {
+	case err != nil:
+		return err
+	case lock != nil:
+		d.closers = append(d.closers, lock)
+	}
 	bucket, err := c.bucketURL()
 	if err != nil {
 		return err

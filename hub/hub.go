@@ -27,6 +27,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,6 +35,9 @@ import (
 	"lighter/buildinfo"
 	"lighter/hub/access"
 	"lighter/hub/answer"
+	"lighter/hub/away"
+	"lighter/hub/objects"
+	"lighter/hub/outage"
 	"lighter/hub/registry"
 	"lighter/hub/rootdir"
 	"lighter/wire"
@@ -46,8 +50,6 @@ const (
 	// maxConnections bounds the open connections of each address. One takes some 20 KB. A node has
 	// at most 512, and mostly far fewer. Further connections wait in the kernel's queue.
 	maxConnections = 16_384
-	// shutdownTimeout bounds how long requests in flight may take when the hub ends.
-	shutdownTimeout = 5 * time.Second
 )
 
 // Hub is an open hub: a process, with what all of its domains share.
@@ -55,7 +57,9 @@ type Hub struct {
 	config  Config
 	tls     *tls.Config // nil: plain HTTP
 	log     *slog.Logger
-	closers []io.Closer // in the order of opening
+	plain   *slog.Logger // log without the bounds of outages
+	closers []io.Closer  // in the order of opening
+	outages *outage.Watch
 	shared  *shared
 	domains []*domain // the first is the default domain
 	access  *access.Policy
@@ -101,9 +105,17 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{config: c, log: log, tls: tlsConfig, access: policy, maxConnections: maxConnections}
-	ctx, h.end = context.WithCancel(ctx)
-	if err := h.open(ctx); err != nil {
+	h := &Hub{config: c, plain: log, tls: tlsConfig, access: policy, maxConnections: maxConnections}
+	h.outages = outage.New(log, outage.Store{Name: databaseStore, Ping: h.pingDatabase},
+		outage.Store{Name: bucketStore, Ping: h.pingBucket})
+	h.log = h.outages.Logger()
+	// When ctx ends, an open hub goes on until it has answered the requests in flight.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	h.end = end
+	opened := context.AfterFunc(ctx, end)
+	err = h.open(life)
+	opened()
+	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
@@ -115,12 +127,6 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		return err
 	}
 	h.closers = append(h.closers, lock)
-	switch bucket, err := h.config.lockBucket(); {
-	case err != nil:
-		return err
-	case bucket != nil:
-		h.closers = append(h.closers, bucket)
-	}
 	if h.shared, err = newShared(&h.config, h.log); err != nil {
 		return err
 	}
@@ -134,8 +140,21 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		}
 		h.domains, h.closers = append(h.domains, d), append(h.closers, d)
 	}
-	h.view = newView(h.domains, h.shared.reserve, h.log)
+	h.view = newView(h.domains, h.shared.reserve, h.outages, h.plain)
 	return nil
+}
+
+// pingDatabase returns an error if the database does not answer. All domains have the same database
+// server, or files in the same directory.
+func (h *Hub) pingDatabase(ctx context.Context) error { return h.domains[0].catalog.Ping(ctx) }
+
+// pingBucket returns an error if the bucket does not answer.
+func (h *Hub) pingBucket(ctx context.Context) error {
+	err := h.domains[0].objects.Ping(ctx)
+	if err != nil && !away.Is(err) {
+		err = fmt.Errorf("%w: %w", objects.ErrUnavailable, err)
+	}
+	return err
 }
 
 // Close ends the hub's background work and closes its stores and locks.
@@ -214,7 +233,9 @@ func (h *Hub) server(handler http.Handler) *http.Server {
 }
 
 // Serve answers on the listener and at admin_listen, and does the hub's background work, until ctx
-// ends.
+// ends. Then it accepts no further requests, and gives its jobs back, so that another process can
+// run them. It completes requests in flight, for drain_seconds at most. The background work lasts
+// until then.
 func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	admin, err := h.config.listenAdmin()
 	if err != nil {
@@ -231,16 +252,25 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 			"address", cmp.Or(h.config.AdminListen, listener.Addr().String()))
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	defer context.AfterFunc(ctx, h.end)()
 	group.Go(func() error { return h.shared.runner.Run(ctx) })
-	group.Go(func() error { return h.shared.spare.Run(ctx) })
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	group.Go(func() error { return h.shared.spare.Run(work) })
+	group.Go(func() error { return h.outages.Run(work) })
 	for _, d := range h.domains {
-		d.run(ctx, group)
+		d.run(work, group)
 	}
-	h.answer(ctx, group, listener, h.public(all))
+	var servers sync.WaitGroup
+	servers.Go(h.answer(ctx, group, listener, h.public(all)))
 	if admin != nil {
-		h.answer(ctx, group, admin, h.admin(all))
+		servers.Go(h.answer(ctx, group, admin, h.admin(all)))
 	}
+	group.Go(func() error {
+		servers.Wait()
+		end()
+		h.end()
+		return nil
+	})
 	err = group.Wait()
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
 		return nil
@@ -248,8 +278,11 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// answer starts an HTTP server on a listener, in the group. The server ends when ctx ends.
-func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Listener, handler http.Handler) {
+// answer starts an HTTP server on a listener, in the group. drain waits for the end of ctx, and
+// ends the server.
+func (h *Hub) answer(
+	ctx context.Context, group *errgroup.Group, listener net.Listener, handler http.Handler,
+) (drain func()) {
 	server := h.server(handler)
 	isUnix := listener.Addr().Network() == "unix"
 	listener = newConnections(server, listener, h.maxConnections)
@@ -259,16 +292,18 @@ func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Li
 		}
 		return server.Serve(listener)
 	})
-	group.Go(func() error {
+	return func() {
 		<-ctx.Done()
 		h.view.stopping.Store(true)
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		started := time.Now()
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(h.config.DrainSeconds)*time.Second)
 		defer cancel()
-		if err := server.Shutdown(end); err != nil {
-			return server.Close() // ends requests that still wait for an image
+		if server.Shutdown(end) != nil {
+			h.log.Warn("the hub ends before all requests were answered (drain_seconds)", "address", listener.Addr(),
+				"duration", time.Since(started).Round(time.Second))
+			_ = server.Close() // ends requests that still wait for an image; the connections have no data to lose
 		}
-		return nil
-	})
+	}
 }
 
 // logged logs each request at the debug level, without headers and query, which may hold secrets.

@@ -1,7 +1,9 @@
 package hub
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -14,7 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/buildinfo"
+	"lighter/hub/away"
 	"lighter/hub/fsck"
+	"lighter/hub/outage"
+	"lighter/hub/report"
 	"lighter/hub/space"
 	"lighter/logqueue"
 	"lighter/wire"
@@ -24,6 +29,7 @@ import (
 type view struct {
 	domains  []*domain
 	reserve  *space.Reserve
+	outages  *outage.Watch
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -32,11 +38,17 @@ type view struct {
 
 const metricPrefix = "lighter_hub_"
 
+// Names of the hub's stores.
+const (
+	databaseStore = "database"
+	bucketStore   = "bucket"
+)
+
 // requestBuckets are in seconds: from a small read of a disk to a transfer over a slow network.
 var requestBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 
-func newView(domains []*domain, reserve *space.Reserve, log *slog.Logger) *view {
-	return &view{domains: domains, reserve: reserve, log: log,
+func newView(domains []*domain, reserve *space.Reserve, outages *outage.Watch, log *slog.Logger) *view {
+	return &view{domains: domains, reserve: reserve, outages: outages, log: log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
 			Help: "Requests answered, by endpoint and status."}, []string{"endpoint", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds",
@@ -78,7 +90,7 @@ func (v *view) counted(next http.Handler) http.Handler {
 // scrapeTimeout bounds the time for one scrape.
 const scrapeTimeout = 10 * time.Second
 
-// register adds the view's paths. The hub is ready as soon as it answers, until it shuts down.
+// register adds the view's paths.
 func (v *view) register(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(v, v.requests, v.seconds, buildinfo.Collector(), collectors.NewGoCollector(),
@@ -91,16 +103,37 @@ func (v *view) register(mux *http.ServeMux) {
 		MaxRequestsInFlight: 4, Timeout: scrapeTimeout}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { sendText(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if v.stopping.Load() {
-			sendText(w, http.StatusServiceUnavailable, "shutting down")
-			return
-		}
-		text := "ok"
-		if err := v.reserve.Check(); err != nil { // the hub still serves what it has
-			text += "\nnothing is ingested: " + err.Error()
-		}
-		sendText(w, http.StatusOK, text)
+		status, text := v.readiness()
+		sendText(w, status, text)
 	})
+}
+
+// readiness returns the answer of /readyz: a line that says whether the hub is ready, and one for
+// each check. The hub is ready as soon as it answers, until it shuts down, and while the bucket is
+// there. Without the database it still serves units to containers. When all processes of a hub lose
+// the database at the same time, and would not be ready, a balancer would pass on nothing at all.
+func (v *view) readiness() (status int, text string) {
+	status, first := http.StatusOK, "ok"
+	if v.stopping.Load() {
+		status, first = http.StatusServiceUnavailable, "shutting down"
+	}
+	var lines strings.Builder
+	for _, s := range v.outages.States() {
+		switch {
+		case s.Err == nil:
+			fmt.Fprintf(&lines, "\n%s: ok", s.Store)
+			continue
+		case s.Store == bucketStore && status == http.StatusOK:
+			status, first = http.StatusServiceUnavailable, "not ready"
+		}
+		fmt.Fprintf(&lines, "\n%s: away for %v: %s", s.Store, time.Since(s.Since).Round(time.Second),
+			cmp.Or(away.Text(s.Err), report.Reason(s.Err)))
+	}
+	disk := "ok"
+	if err := v.reserve.Check(); err != nil { // the hub still serves what it has
+		disk = "nothing is ingested: " + err.Error()
+	}
+	return status, first + lines.String() + "\ndisk: " + disk
 }
 
 func sendText(w http.ResponseWriter, status int, text string) {
@@ -118,6 +151,14 @@ func (v *view) Collect(out chan<- prometheus.Metric) {
 	to := sink(out)
 	to.counter("log_lines_dropped_total", "Log lines dropped because the log was not read.",
 		int64(logqueue.Dropped(v.log)), nil)
+	for _, s := range v.outages.States() {
+		up := int64(1)
+		if s.Err != nil {
+			up = 0
+		}
+		to.gauge("store_up", "0 while the hub cannot use a store: its database or its bucket.", up,
+			prometheus.Labels{"store": s.Store})
+	}
 	to.gauge("disk_reserve_bytes", "Free bytes that the hub leaves on its disks.", v.reserve.Bytes(), nil)
 	for _, d := range v.reserve.Dirs() {
 		free, err := d.Free()

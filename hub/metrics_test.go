@@ -96,9 +96,11 @@ func documented(t *testing.T, exposed string) {
 
 func TestHealthAndReadiness(t *testing.T) {
 	h := startHub(t)
-	for _, path := range []string{"/healthz", "/readyz"} {
-		if status, body, _ := h.do("GET", path, nil); status != 200 || string(body) != "ok\n" {
-			t.Errorf("%s: %d %q, want 200 ok", path, status, body)
+	for path, want := range map[string]string{
+		"/healthz": "ok\n", "/readyz": "ok\ndatabase: ok\nbucket: ok\ndisk: ok\n",
+	} {
+		if status, body, _ := h.do("GET", path, nil); status != 200 || string(body) != want {
+			t.Errorf("%s: %d %q, want 200 %q", path, status, body, want)
 		}
 	}
 	h.SetStopping()

@@ -16,10 +16,15 @@ import (
 	"lighter/hub/space"
 )
 
-// lockBucket locks the directory that is the bucket of a hub with SQLite, if bucket is set: hubs
-// with catalogs of their own must not share a bucket. Otherwise it returns nil.
+// lockBucket locks the bucket of a domain of a hub with SQLite if the bucket is a directory, set in
+// the configuration or not: hubs with catalogs of their own must not share a bucket. Otherwise it
+// returns nil.
 func (c *Config) lockBucket() (io.Closer, error) {
-	u, err := url.Parse(c.Bucket)
+	bucket, err := c.bucketURL()
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(bucket)
 	if err != nil || u.Scheme != "file" {
 		return nil, nil
 	}
@@ -29,7 +34,7 @@ func (c *Config) lockBucket() (io.Closer, error) {
 	lock, err := rootdir.LockBucket(u.Path)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, fmt.Errorf("another hub uses the bucket %s: end it, or set another bucket: each of two hubs with "+
-			"catalogs of their own would delete what the other has stored", c.Bucket)
+			"catalogs of their own would delete what the other has stored", bucket)
 	}
 	if err != nil {
 		return nil, err

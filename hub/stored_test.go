@@ -68,11 +68,11 @@ func files(t *testing.T, dir string) []string {
 			return err
 		}
 		name := strings.TrimPrefix(path, dir+"/")
-		// A bucket has these directories beside its objects.
+		// A bucket has these directories, and its lock, beside its objects.
 		if d.IsDir() && (name == "registry" || name == "domains" || name == ".sgwtmp") {
 			return filepath.SkipDir
 		}
-		if !d.IsDir() {
+		if !d.IsDir() && name != "bucket.lock" {
 			list = append(list, name)
 		}
 		return nil

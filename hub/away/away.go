@@ -39,6 +39,26 @@ func Is(err error) bool {
 	return false
 }
 
+// Text returns the text of an error's mark, which names the store, or "" if the error is not marked
+// by New.
+func Text(err error) string {
+	switch e := err.(type) {
+	case *mark:
+		return e.text
+	case interface{ Away() bool }:
+		return ""
+	case interface{ Unwrap() error }:
+		return Text(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if text := Text(err); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
 // Final wraps an error so that it is not marked: the operation would fail again, although the store
 // answers.
 func Final(err error) error { return &final{err} }

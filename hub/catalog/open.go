@@ -93,6 +93,12 @@ func (c *Catalog) Watch(ctx context.Context, interval time.Duration, log *slog.L
 	}
 }
 
+// Ping returns an error if the database does not answer.
+func (c *Catalog) Ping(ctx context.Context) error {
+	_, err := c.db.Now(ctx)
+	return err
+}
+
 // Attach opens the catalog of a hub that may be running. source is as for Open. Unlike Open it
 // makes and migrates nothing.
 func Attach(ctx context.Context, source string) (*Catalog, error) {

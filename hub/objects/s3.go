@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"slices"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go/logging"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/s3blob" // also registers s3://BUCKET?region=…
 )
@@ -49,8 +52,16 @@ func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 	if !unlimited.As(&client) {
 		return nil, errors.New("the bucket is not on S3")
 	}
+	credentials, err := loggingCredentials(ctx, query)
+	if err != nil {
+		return nil, err
+	}
 	limited := s3.New(client.Options(), func(o *s3.Options) {
 		o.HTTPClient = newStallClient(stall)
+		o.Logger = sdkLog
+		if credentials != nil {
+			o.Credentials = credentials
+		}
 		if o.Credentials != nil { // otherwise requests are not signed
 			o.Credentials = boundedCredentials{o.Credentials, stall}
 		}
@@ -63,6 +74,22 @@ func OpenS3(ctx context.Context, u url.URL) (*blob.Bucket, error) {
 		}
 	}
 	return s3blob.OpenBucket(ctx, limited, u.Host, options)
+}
+
+// sdkLog has what the SDK would write to standard error.
+var sdkLog = logging.LoggerFunc(func(_ logging.Classification, format string, args ...any) {
+	slog.Default().Debug("message of the AWS SDK", "text", fmt.Sprintf(format, args...))
+})
+
+// loggingCredentials returns the credentials that the SDK finds for a URL's query, from a provider
+// that logs to sdkLog; or nil if the URL says where to take them from.
+func loggingCredentials(ctx context.Context, query url.Values) (aws.CredentialsProvider, error) {
+	if query.Has("anonymous") || query.Has("role") {
+		return nil, nil
+	}
+	loaded, err := config.LoadDefaultConfig(ctx, config.WithLogger(sdkLog), config.WithRegion(query.Get("region")),
+		config.WithSharedConfigProfile(query.Get("profile")))
+	return loaded.Credentials, err
 }
 
 // CheckS3 returns an error if OpenS3 cannot read a URL: it may have an unknown parameter, or an

@@ -64,7 +64,7 @@ func (w *retryableWriter) WriteHeader(status int) {
 		w.ResponseWriter.WriteHeader(status)
 		return
 	}
-	w.log.Error("request failed", "err", *err)
+	w.log.Error("request failed", "err", unavailable(*err))
 	unavailableTo(w.ResponseWriter, ErrUnavailable.Error()+"; try again")
 }
 

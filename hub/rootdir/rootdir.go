@@ -17,8 +17,8 @@
 //	│                 scratch is in that directory, because objects are renamed
 //	├── domains/NAME  the same files of another domain, except spare and lock
 //	├── spare         bytes that are given up when the disk is full (package space)
-//	└── lock          locked while a hub runs here; if bucket is another directory, bucket.lock in
-//	                  that directory is locked, too
+//	└── lock          locked while a hub runs here; bucket.lock in the directory of the objects is
+//	                  locked, too
 package rootdir
 
 import (

@@ -52,10 +52,10 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer hub/blobs hub/catalog hub/collect
-	hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects hub/pattern
-	hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup
-	hub/upstream hub/verify logqueue renewed socket wire | hub/away hub/backup mirror store store/origin wire/client
+hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer hub/away hub/blobs hub/catalog
+	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects hub/outage
+	hub/pattern hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup
+	hub/upstream hub/verify logqueue renewed socket wire | hub/backup mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
@@ -81,6 +81,7 @@ hub/names: hub/away hub/catalog hub/jobs hub/oci hub/registry hub/report sleep w
 hub/objects: durable format/chunk format/compress format/index format/pack hub/away
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
+hub/outage: hub/away hub/report
 hub/pattern:
 hub/pull: hub/oci hub/registry hub/report sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire

@@ -228,10 +228,16 @@ func hubCommand(t *testing.T, h *site.Hub, command string, args ...string) strin
 // hubJSON runs a lighter command with --json against a hub, and decodes its output.
 func hubJSON[T any](t *testing.T, h *site.Hub, command string, args ...string) (answer T) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(hubCommand(t, h, command, append(args, "--json")...)), &answer); err != nil {
-		t.Fatalf("%s: %v", command, err)
+	return jsonOf[T](t, hubCommand(t, h, command, append(args, "--json")...))
+}
+
+// jsonOf decodes JSON.
+func jsonOf[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
 	}
-	return answer
+	return v
 }
 
 // holder waits until a hub has exactly one holder and ok accepts it, and returns this holder.

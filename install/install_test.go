@@ -300,3 +300,18 @@ func TestLinksStay(t *testing.T) {
 		t.Errorf("got %v, %v, contents %q; want a link to the new contents", info, err, read(t, target.Path))
 	}
 }
+
+// The unit of a process is that of its cgroup.
+func TestUnits(t *testing.T) {
+	m := Machine{System: t.TempDir()}
+	for text, want := range map[string]string{"0::/system.slice/containerd.service\n": "containerd.service",
+		"12:cpu:/\n0::/system.slice/k3s.service/containerd\n": "k3s.service", "0::/\n": "default", "": "default"} {
+		if err := errors.Join(os.MkdirAll(m.Path("proc/7"), 0o755),
+			os.WriteFile(m.Path("proc/7/cgroup"), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.UnitOf(7, "default"); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}

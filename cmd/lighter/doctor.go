@@ -21,7 +21,7 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor [flags]",
 		Short: "Find what keeps the node on this machine from working, and how to repair it",
 		Long: `Find what keeps the node on this machine from working, or its images from being lazy:
-in the kernel, the node's directory, its disk, its hub, containerd and the node itself.
+in the kernel, the node's directory, its disk, its hub, containerd, Docker and the node.
 It works whether or not a node runs. It changes nothing: its trial mounts are invisible
 to others. Some checks need root, and are reported as unchecked without it.
 

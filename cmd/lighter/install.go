@@ -16,6 +16,7 @@ import (
 	"lighter/hub"
 	"lighter/install"
 	"lighter/install/containerd"
+	"lighter/install/docker"
 	"lighter/install/systemd"
 	"lighter/node"
 	"lighter/node/doctor"
@@ -31,8 +32,9 @@ shows what it changes, keeps everything else of a file (also comments and order)
 the program itself check the result, and undoes the change if the program does not
 come back. Nothing is restarted without --restart. "lighter uninstall" undoes it exactly.`,
 		"  sudo lighter install systemd --hub https://hub.example.org --hub-key ed25519:... --restart\n"+
-			"  sudo lighter install containerd --dry-run\n  sudo lighter install containerd --restart")
-	cmd.AddCommand(installContainerdCommand(), installSystemdCommand())
+			"  sudo lighter install containerd --dry-run\n  sudo lighter install containerd --restart\n"+
+			"  sudo lighter install docker --restart")
+	cmd.AddCommand(installContainerdCommand(), installDockerCommand(), installSystemdCommand())
 	return cmd
 }
 
@@ -42,7 +44,7 @@ func uninstallCommand() *cobra.Command {
 was. Otherwise only Lighter's lines are taken out. The command refuses while containers
 use lazy images, and names them.`,
 		"  sudo lighter uninstall containerd --restart\n  sudo lighter uninstall systemd")
-	cmd.AddCommand(uninstallContainerdCommand(), uninstallSystemdCommand())
+	cmd.AddCommand(uninstallContainerdCommand(), uninstallDockerCommand(), uninstallSystemdCommand())
 	return cmd
 }
 
@@ -168,6 +170,58 @@ have to be removed first: containerd could not remove them without the snapshott
 	t, target := containerdTarget(cmd)
 	cmd.Flags().BoolVar(&t.Force, "force", false, "do not look for containers that use lazy images")
 	return carryOut(cmd, restartFlag(cmd), target, install.Target.Uninstall)
+}
+
+// dockerTarget gives cmd the flags of the target docker.
+func dockerTarget(cmd *cobra.Command) func() (install.Target, error) {
+	t := &docker.Target{Machine: install.Machine{System: "/"}}
+	config := node.DefaultConfig()
+	var file string
+	f := cmd.Flags()
+	f.StringVar(&t.Config, "config", "", "Docker's configuration `FILE` (default: the one that dockerd reads)")
+	f.StringVar(&t.Socket, "docker", doctor.DockerSocket, "Docker's Unix `SOCKET`")
+	f.StringVar(&config.Containerd, "containerd", config.Containerd, "containerd's Unix `SOCKET`")
+	f.StringVar(&file, "node-config", "",
+		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
+	f.BoolVar(&t.Force, "force", false, "change the storage driver although containers run")
+	return func() (install.Target, error) {
+		if _, err := os.Stat(deploy.NodeConfig); err == nil && file == "" {
+			file = deploy.NodeConfig
+		}
+		err := loadConfig(cmd, file, &config)
+		t.Containerd = config.Containerd
+		return t, err
+	}
+}
+
+func installDockerCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "docker [flags]",
+		Short: "Make Docker use the node",
+		Long: `Make Docker (24 or later) keep its images in containerd, and use the node there. Run "lighter
+install containerd" first. The command sets two keys of Docker's configuration, usually
+/etc/docker/daemon.json, and lets dockerd check it. A file beside it, with the suffix
+.lighter, records how this is undone.
+
+Docker does not show images and containers of another storage driver. They stay on the
+disk, and are back after "lighter uninstall docker". No container may run meanwhile.`,
+		Example: "  sudo lighter install docker --dry-run\n  sudo lighter install docker --restart",
+		Args:    command.Exactly(),
+	}
+	return carryOut(cmd, restartFlag(cmd), dockerTarget(cmd), install.Target.Install)
+}
+
+func uninstallDockerCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "docker [flags]",
+		Short: "Undo lighter install docker",
+		Long: `Take out what "lighter install docker" has set in Docker's configuration. The rest of the
+file stays, also what was changed since. Docker gets its previous storage driver, with
+that driver's images and containers, and does not show those of the node any more.`,
+		Example: "  sudo lighter uninstall docker --dry-run\n  sudo lighter uninstall docker --restart",
+		Args:    command.Exactly(),
+	}
+	return carryOut(cmd, restartFlag(cmd), dockerTarget(cmd), install.Target.Uninstall)
 }
 
 func installSystemdCommand() *cobra.Command {

@@ -46,6 +46,9 @@ func (t *Target) socket() string { return cmp.Or(t.Node.Containerd, node.Default
 
 var marker = marks.Marker{Target: "containerd"}
 
+// defaultUnit is the unit of a containerd whose process is not visible.
+const defaultUnit = "containerd.service"
+
 // timeout bounds each wait for a program.
 const timeout = 30 * time.Second
 
@@ -189,7 +192,7 @@ func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
 func (t *Target) plan(f found, l *layout, changes []install.Change) *install.Plan {
 	p := &install.Plan{Target: "containerd", Found: f.facts(l.main.Path), Changes: changes}
 	if f.Running {
-		p.Restart.What, p.Restart.Units = "containerd", []string{unitOf(t.Machine, f.PID)}
+		p.Restart.What, p.Restart.Units = "containerd", []string{t.Machine.UnitOf(f.PID, defaultUnit)}
 	}
 	return p
 }

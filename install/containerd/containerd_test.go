@@ -342,18 +342,3 @@ func TestVersions(t *testing.T) {
 		}
 	}
 }
-
-// The unit of a containerd is that of its cgroup.
-func TestUnits(t *testing.T) {
-	m := install.Machine{System: t.TempDir()}
-	for text, want := range map[string]string{"0::/system.slice/containerd.service\n": "containerd.service",
-		"12:cpu:/\n0::/system.slice/k3s.service/containerd\n": "k3s.service", "0::/\n": defaultUnit, "": defaultUnit} {
-		if err := errors.Join(os.MkdirAll(m.Path("proc/7"), 0o755),
-			os.WriteFile(m.Path("proc/7/cgroup"), []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-		if got := unitOf(m, 7); got != want {
-			t.Errorf("%q: got %s, want %s", text, got, want)
-		}
-	}
-}

@@ -1,7 +1,7 @@
 // Package doctor examines a machine, and finds what keeps a node from working or images from being
 // lazy. For each finding it gives the command or the lines of configuration that repair it. It
-// examines kernel, permissions, disk, hub, containerd, and the node itself. It works without a
-// running node, too. It also reports what it could not examine.
+// examines kernel, permissions, disk, hub, containerd, Docker, and the node itself. It works
+// without a running node, too. It also reports what it could not examine.
 //
 // It repairs nothing itself. It does not affect a running node or containers: it tries mounts in a
 // mount namespace of its own, in a directory that it removes.
@@ -54,6 +54,7 @@ var checks = []struct {
 	{"cache", (*machine).cache},
 	{"containerd", (*machine).nodeSocket},
 	{"containerd", (*machine).containerd},
+	{"docker", (*machine).docker},
 }
 
 // rule is one possible finding.

@@ -37,11 +37,11 @@ buildinfo:
 bytesize:
 cmd/command:
 cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/index format/pack format/trace
-	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/containerd install/systemd
-	logqueue mirror node node/binds node/bundle node/completion node/container node/control node/directory
-	node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/spec
-	node/standalone node/takeover sleep store/disk store/registry wire wire/client | node/device node/fuse
-	node/mount node/trees store/origin
+	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/containerd install/docker
+	install/systemd logqueue mirror node node/binds node/bundle node/completion node/container node/control
+	node/directory node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver
+	node/spec node/standalone node/takeover sleep store/disk store/registry wire wire/client | node/device
+	node/fuse node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 durable:
@@ -101,6 +101,8 @@ hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catal
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
 install: durable node/control node/mount
 install/containerd: install install/marks install/tomltext node node/doctor proc sleep
+install/docker: install install/jsontext node/doctor proc sleep
+install/jsontext:
 install/marks:
 install/systemd: deploy install install/marks node
 install/tomltext: install/marks

@@ -1,4 +1,4 @@
-package containerd
+package install
 
 import (
 	"bytes"
@@ -6,19 +6,14 @@ import (
 	"os"
 	"path"
 	"strings"
-
-	"lighter/install"
 )
 
-// defaultUnit is the unit of a containerd whose process is not visible.
-const defaultUnit = "containerd.service"
-
-// unitOf returns the unit of systemd that a process belongs to. containerd may be a part of another
-// service, of k3s for example.
-func unitOf(m install.Machine, pid int) string {
+// UnitOf returns the unit of systemd that a process belongs to, or otherwise if it is not visible.
+// A program may be a part of another service, containerd of k3s for example.
+func (m Machine) UnitOf(pid int, otherwise string) string {
 	text, err := os.ReadFile(m.Path(fmt.Sprintf("proc/%d/cgroup", pid)))
 	if err != nil {
-		return defaultUnit
+		return otherwise
 	}
 	for line := range bytes.Lines(text) {
 		group := strings.TrimSpace(string(line[bytes.LastIndexByte(line, ':')+1:]))
@@ -28,5 +23,5 @@ func unitOf(m install.Machine, pid int) string {
 			}
 		}
 	}
-	return defaultUnit
+	return otherwise
 }

@@ -10,7 +10,7 @@ export GOFLAGS += -trimpath
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build dist check house setup test soak demo peers nydus rebuild bench fuzz clean
+.PHONY: build dist check house setup test runtimes soak demo peers nydus rebuild bench fuzz clean
 
 build:
 	$(GO) build -o bin/ ./cmd/lighter ./cmd/lighter-bench
@@ -32,7 +32,7 @@ dist:
 # No file is excluded by the tags of vet. The package hub takes the longest, and comes first; its tests wait often.
 check:
 	@unformatted=$$(gofmt -l $$(git ls-files "*.go")); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
-	$(GO) vet -tags e2e,peers,nydus,man ./...
+	$(GO) vet -tags e2e,peers,nydus,man,runtimes ./...
 	$(GO) tool -modfile=test/tools/go.mod staticcheck ./...
 	CGO_ENABLED=1 $(GO) test -race -vet=off '-gcflags=modernc.org/sqlite/lib=-race=false' '-gcflags=modernc.org/libc=-race=false' -timeout 20m -parallel 4 ./hub ./...
 
@@ -51,6 +51,11 @@ test:
 setup:
 	test/setup all base python
 	test/setup postgres s3
+
+# Container runtimes that take long to build, on a real kernel: dockerd.
+runtimes: setup build
+	test/setup docker
+	test/e2e/run runtimes
 
 # The long form of the tests of which `make test` runs a short form. It takes an hour.
 soak: setup build

@@ -163,6 +163,7 @@ test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control node/report
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
+test/e2e/docker: | node/report
 test/e2e/hubs: | node/report wire
 test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk

@@ -55,6 +55,8 @@ type Options struct {
 	Differ bool
 	// Containerd selects the machine's containerd: Ours (the default) or Debian.
 	Containerd string
+	// Programs is a directory below Work whose programs all processes use instead of the host's.
+	Programs string
 	// Config is an administrator's configuration of containerd, which this package completes. If it
 	// is empty, this package generates one.
 	Config   string
@@ -100,6 +102,9 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	s := &Site{Dir: filepath.Join(enclosure, fmt.Sprint(sites.Add(1))), options: options,
 		tools: filepath.Join(work, Ours)}
 	s.path = []string{filepath.Join(work, cmp.Or(options.Containerd, Ours)), s.tools}
+	if options.Programs != "" {
+		s.path = append(s.path, filepath.Join(work, options.Programs))
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())

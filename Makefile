@@ -52,9 +52,10 @@ setup:
 	test/setup all base python
 	test/setup postgres s3
 
-# Container runtimes that take long to build, on a real kernel: dockerd.
+# Container runtimes that take long to build, on a real kernel: dockerd, buildkitd.
 runtimes: setup build
 	test/setup docker
+	test/setup buildkit
 	test/e2e/run runtimes
 
 # The long form of the tests of which `make test` runs a short form. It takes an hour.

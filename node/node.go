@@ -20,6 +20,8 @@
 //	chains/ hub.keys           (package resolver)
 //	holder                     (package held)
 //	snapshots/      (package front/containerd)
+//	build/          the snapshots of BuildKit (package front/containerd)
+//	build.sock      (package front/containerd)
 package node
 
 import (
@@ -99,6 +101,8 @@ type Node struct {
 	snapshots *containerd.Snapshotter // nil without an address for containerd
 	differ    *differ.Differ          // nil without an address for containerd
 	requests  net.Listener            // for containerd; nil without an address
+	builds    containerd.BuildKit     // zero without an address for containerd
+	buildReqs net.Listener            // for BuildKit; nil without an address
 	report    *report.Reporter
 	images    *imagecache.Cache
 	controls  net.Listener
@@ -276,7 +280,7 @@ func (n *Node) openDirectory(root string) (*directory.Directory, error) {
 	return directory.Open(c), nil
 }
 
-// openSnapshots opens the snapshotter, the differ and their socket, if an address is configured.
+// openSnapshots opens the snapshotters, the differ and their sockets, if an address is configured.
 func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if n.config.Address == "" {
 		return nil
@@ -298,8 +302,26 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if err := os.MkdirAll(filepath.Dir(n.config.Address), 0o700); err != nil {
 		return fmt.Errorf("make the directory of containerd's socket: %w", err)
 	}
-	n.requests, err = n.listen(ctx, n.config.Address)
+	if n.requests, err = n.listen(ctx, n.config.Address); err != nil {
+		return err
+	}
+	n.builds, err = containerd.NewBuildKit(containerd.Config{
+		Dir: filepath.Join(n.config.Root, "build"), Log: n.log,
+	}, n.chains)
+	if err != nil {
+		return err
+	}
+	n.closers = append(n.closers, n.builds.Close)
+	n.buildReqs, err = n.listen(ctx, containerd.BuildKitSocket(n.config.Root))
 	return err
+}
+
+// snapshotters returns the opened snapshotters.
+func (n *Node) snapshotters() containerd.Snapshotters {
+	if n.snapshots == nil {
+		return nil
+	}
+	return containerd.Snapshotters{n.snapshots, n.builds.Snapshotter}
 }
 
 func (n *Node) listen(ctx context.Context, path string) (net.Listener, error) {
@@ -325,7 +347,7 @@ func (n *Node) openReport(noMonitor error) {
 	}
 	n.report = &report.Reporter{
 		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
-		Snapshots: n.snapshots, Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
+		Snapshots: n.snapshotters(), Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
 		Traces: n.traces, Held: n.held,
 		Devices: n.devices, Binds: n.binds, Directory: n.directory, Completion: n.completion, Leftovers: n.leftovers,
 	}
@@ -356,6 +378,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { return server.Serve(ctx, n.controls) })
 	if n.snapshots != nil {
 		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshots, n.differ) })
+		group.Go(func() error { return containerd.Serve(ctx, n.buildReqs, n.builds, nil) })
 	}
 	n.announce(ready)
 	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })

@@ -214,9 +214,6 @@ func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
 
 // addUsers adds the snapshots on top of each image.
 func (r *Reporter) addUsers(ctx context.Context, details []ImageDetail) error {
-	if r.Snapshots == nil {
-		return nil
-	}
 	users, err := r.Snapshots.Users(ctx)
 	if err != nil {
 		return err

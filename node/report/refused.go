@@ -73,9 +73,6 @@ func (r *Reporter) imageNames(ctx context.Context) map[string][]string {
 	for _, b := range r.Binds.List() {
 		names[b.Chain] = append(names[b.Chain], b.Name)
 	}
-	if r.Snapshots == nil {
-		return names
-	}
 	layers, err := r.Snapshots.Layers(ctx)
 	if err != nil {
 		return names

@@ -112,7 +112,7 @@ type Reporter struct {
 	Chains     *resolver.Resolver
 	Trees      *trees.Store
 	Mounts     *mount.Mounts
-	Snapshots  *containerd.Snapshotter // nil without an address for containerd
+	Snapshots  containerd.Snapshotters // empty without an address for containerd
 	Cache      *disk.Cache
 	Units      *store.Fetcher
 	Ahead      *prefetch.Prefetcher
@@ -142,9 +142,6 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	}
 	cached := r.cachedTrees()
 	r.addTrees(ctx, &s, cached)
-	if r.Snapshots == nil {
-		return s, nil
-	}
 	s.Leftovers = append(s.Leftovers, r.Snapshots.Leftovers()...)
 	layers, err := r.Snapshots.Layers(ctx)
 	if err != nil {

@@ -161,6 +161,7 @@ test/compat: | durable hub node/binds node/directory node/fuse node/prefetch nod
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control node/report
+test/e2e/buildkit: | node/front/containerd node/report
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
 test/e2e/docker: | node/report

@@ -26,20 +26,26 @@ const draftKey = lazyPrefix + "draft"
 // noParent stands for the parent's ID in the name of a lazy snapshot without parent.
 const noParent = "0"
 
-// lazyName returns the name of the lazy snapshot of chain on the snapshot with the ID parentID. All
-// namespaces share this snapshot: containerd finds it by reference and parent, and removes it when
-// no namespace has it any more.
-func lazyName(chain, parentID string) string { return lazyPrefix + chain + "/" + parentID }
+// lazyName returns the name of the lazy snapshot with a reference on the snapshot with the ID
+// parentID. All namespaces share this snapshot: containerd finds it by reference and parent, and
+// removes it when no namespace has it any more.
+func lazyName(ref, parentID string) string { return lazyPrefix + ref + "/" + parentID }
 
-// chainOf returns the chain that the name of a lazy snapshot contains. lazy is false for other
+// refOf returns the reference that the name of a lazy snapshot contains. lazy is false for other
 // names.
-func chainOf(name string) (chain string, lazy bool) {
+func refOf(name string) (ref string, lazy bool) {
 	rest, ok := strings.CutPrefix(name, lazyPrefix)
 	if !ok {
 		return "", false
 	}
-	chain, _, ok = strings.Cut(rest, "/")
-	return chain, ok
+	ref, _, ok = strings.Cut(rest, "/")
+	return ref, ok
+}
+
+// chainOf returns the chain of a lazy snapshot, by its name. lazy is false for other names.
+func chainOf(name string) (chain string, lazy bool) {
+	ref, lazy := refOf(name)
+	return chainOfRef(ref), lazy
 }
 
 // checkName refuses a client's name that would make a snapshot lazy.
@@ -65,7 +71,7 @@ type lazySnapshot struct {
 func (s *Snapshotter) claim(
 	ctx context.Context, chain, parent string, labels map[string]string,
 ) (claimed bool, why string, err error) {
-	lazy, err := s.findLazy(ctx, chain, parent)
+	lazy, err := s.findLazy(ctx, labels[snapshots.LabelSnapshotRef], parent)
 	if err != nil {
 		return false, "", err
 	}
@@ -122,8 +128,9 @@ func lazyLabels(parent string, labels map[string]string, why string) map[string]
 	return labels
 }
 
-// findLazy returns the name of the lazy snapshot of chain on parent, and its labels if it exists.
-func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (lazy lazySnapshot, err error) {
+// findLazy returns the name of the lazy snapshot with a reference on parent, and its labels if it
+// exists.
+func (s *Snapshotter) findLazy(ctx context.Context, ref, parent string) (lazy lazySnapshot, err error) {
 	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		parentID := noParent
 		if parent != "" {
@@ -131,9 +138,9 @@ func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (lazy 
 			if err != nil {
 				return fmt.Errorf("parent %q: %w", parent, err)
 			}
-			parentID, lazy.below = id, info.Labels[snapshots.LabelSnapshotRef]
+			parentID, lazy.below = id, chainOfRef(info.Labels[snapshots.LabelSnapshotRef])
 		}
-		lazy.name = lazyName(chain, parentID)
+		lazy.name = lazyName(ref, parentID)
 		_, info, _, err := storage.GetInfo(ctx, lazy.name)
 		if errdefs.IsNotFound(err) {
 			return nil

@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/containerd/containerd/v2/core/snapshots"
-
 	"lighter/node/resolver"
 )
 
@@ -40,10 +38,13 @@ const (
 
 var chainPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// chainFrom returns the chain that a client unpacks into a snapshot, or "" if the labels do not
-// name it.
-func chainFrom(labels map[string]string) string {
-	chain := labels[snapshots.LabelSnapshotRef]
+// chainOfRef returns the chain of the layer with a reference (snapshots.LabelSnapshotRef), or "".
+// The reference is the chainID, or BuildKit's own name for the layer.
+func chainOfRef(ref string) string {
+	chain := ref
+	if hex, ok := strings.CutPrefix(ref, buildKitRef); ok {
+		chain = "sha256:" + hex
+	}
 	if !chainPattern.MatchString(chain) {
 		return ""
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
+
+	"lighter/durable"
 )
 
 // Layer is a chain with a snapshot.
@@ -98,20 +100,17 @@ func whyOf(info snapshots.Info) string {
 }
 
 // layerOf returns the chain that a snapshot is or will become, or "". A client that does not label
-// its snapshots names committed snapshots by their chains. containerd puts a namespace and a number
-// before such a name.
+// its snapshots names committed snapshots by their references. containerd puts a namespace and a
+// number before such a name.
 func layerOf(info snapshots.Info) string {
 	if chain, lazy := chainOf(info.Name); lazy {
 		return chain
 	}
-	chain := info.Labels[snapshots.LabelSnapshotRef]
-	if chain == "" && info.Kind == snapshots.KindCommitted {
-		chain = path.Base(info.Name)
+	ref := info.Labels[snapshots.LabelSnapshotRef]
+	if ref == "" && info.Kind == snapshots.KindCommitted {
+		ref = path.Base(info.Name)
 	}
-	if !chainPattern.MatchString(chain) {
-		return ""
-	}
-	return chain
+	return chainOfRef(ref)
 }
 
 // Users lists the active snapshots and views on each lazy chain. Most of them belong to containers.
@@ -137,4 +136,55 @@ func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
 		}
 	}
 	return users, nil
+}
+
+// Snapshotters are the snapshotters of a node.
+type Snapshotters []*Snapshotter
+
+// Layers lists the chains with snapshots of any snapshotter, sorted. What one snapshotter has of a
+// chain is not lost if another one has it, too: the chain is lazy if one of them has it lazily.
+func (all Snapshotters) Layers(ctx context.Context) ([]Layer, error) {
+	layers := map[string]Layer{}
+	for _, s := range all {
+		list, err := s.Layers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range list {
+			other := layers[l.Chain]
+			if other.Lazy && !l.Lazy {
+				l.Lazy, l.Why = true, other.Why
+			}
+			l.Image, l.Top = cmp.Or(l.Image, other.Image), l.Top || other.Top
+			layers[l.Chain] = l
+		}
+	}
+	var list []Layer
+	for _, chain := range slices.Sorted(maps.Keys(layers)) {
+		list = append(list, layers[chain])
+	}
+	return list, nil
+}
+
+// Users lists the active snapshots and views of all snapshotters on each lazy chain.
+func (all Snapshotters) Users(ctx context.Context) (map[string][]string, error) {
+	users := map[string][]string{}
+	for _, s := range all {
+		of, err := s.Users(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for chain, names := range of {
+			users[chain] = append(users[chain], names...)
+		}
+	}
+	return users, nil
+}
+
+// Leftovers lists the paths that no Cleanup could delete.
+func (all Snapshotters) Leftovers() (list []durable.Leftover) {
+	for _, s := range all {
+		list = append(list, s.Leftovers()...)
+	}
+	return list
 }

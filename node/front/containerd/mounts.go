@@ -17,7 +17,7 @@ func (s *Snapshotter) fsPath(id string) string { return filepath.Join(s.dir, id,
 //
 // A view of only a tree gets an empty directory, too. So the view is an overlay, as a view of many
 // layers would be. A bind mount is not enough: the option that containerd adds for SELinux
-// (context=) has no effect on a bind mount.
+// (context=) has no effect on a bind mount. (Config.BindViews makes it a bind mount nevertheless.)
 func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	st := f.stack
 	var dirs []string
@@ -34,7 +34,7 @@ func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	if f.kind == snapshots.KindActive {
 		s.chains.NoteStart(st.chain)
 	}
-	if dirs = append(dirs, dir); len(dirs) == 1 && f.kind == snapshots.KindView {
+	if dirs = append(dirs, dir); len(dirs) == 1 && f.kind == snapshots.KindView && !s.bindViews {
 		dirs = append(dirs, filepath.Join(s.dir, emptyDir))
 	}
 	if len(dirs) > 1 && s.remapIDs && isMapped(f.labels) {

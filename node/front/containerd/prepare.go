@@ -39,7 +39,7 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	if err != nil {
 		return nil, err
 	}
-	if chain := chainFrom(labels); chain != "" {
+	if chain := chainOfRef(labels[snapshots.LabelSnapshotRef]); chain != "" {
 		claimed, why, err := s.claim(ctx, chain, parent, labels)
 		if err != nil {
 			return nil, err

@@ -40,17 +40,22 @@ type Config struct {
 	// needs that, Dir is also mounted at this path, read-only. Beside is used only with RemapIDs.
 	Beside string
 
+	// BindViews makes a view of only a tree a bind mount, not an overlay. BuildKit needs that to
+	// find the directory with the changes of a build step.
+	BindViews bool
+
 	Log *slog.Logger
 }
 
 // A Snapshotter implements containerd's snapshots.Snapshotter and its Cleaner.
 type Snapshotter struct {
-	dir      string
-	remapIDs bool
-	options  []string // options that every overlay mount gets
-	store    *storage.MetaStore
-	chains   Chains
-	log      *slog.Logger
+	dir       string
+	remapIDs  bool
+	bindViews bool
+	options   []string // options that every overlay mount gets
+	store     *storage.MetaStore
+	chains    Chains
+	log       *slog.Logger
 
 	leftovers durable.Leftovers
 
@@ -82,7 +87,7 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", cfg.Dir, err)
 	}
 	s := &Snapshotter{
-		dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options,
+		dir: cfg.Dir, remapIDs: cfg.RemapIDs, bindViews: cfg.BindViews, beside: cfg.Beside, options: options,
 		store: store, chains: chains, log: cfg.Log, leftovers: durable.Leftovers{Log: cfg.Log},
 	}
 	if err := s.begin(context.Background()); err != nil {
@@ -183,8 +188,8 @@ func (s *Snapshotter) Stat(ctx context.Context, key string) (snapshots.Info, err
 func (s *Snapshotter) Update(
 	ctx context.Context, info snapshots.Info, fieldpaths ...string,
 ) (updated snapshots.Info, err error) {
-	if chain, ok := chainOf(info.Name); ok {
-		info.Labels = withLabel(info.Labels, snapshots.LabelSnapshotRef, chain)
+	if ref, ok := refOf(info.Name); ok {
+		info.Labels = withLabel(info.Labels, snapshots.LabelSnapshotRef, ref)
 	}
 	err = s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		updated, err = storage.UpdateInfo(ctx, info, fieldpaths...)

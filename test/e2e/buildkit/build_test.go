@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"lighter/node/report"
@@ -15,56 +17,258 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
 
-// shared is the builder that most tests share. Its site's hub has the images base and python.
-var shared *builder
+// shared is the builder that most tests share, and plain one whose worker downloads and unpacks
+// images. Their site's hub has the images base and python.
+var shared, plain *builder
 
 func prepare() (stop func() error, err error) {
 	ctx := context.Background()
-	s, err := startSite(ctx, site.Options{})
+	lighter, err := site.Binary()
 	if err != nil {
 		return nil, err
 	}
-	if shared, err = newBuilder(ctx, s, filepath.Join(s.Dir, "buildkit"), lazy(s)); err != nil {
-		return nil, errors.Join(err, s.Close())
+	s, err := site.Start(ctx, site.Options{Lighter: lighter})
+	if err != nil {
+		return nil, err
 	}
-	return func() error { return errors.Join(shared.stop(), s.Close()) }, nil
+	for _, name := range []string{"base", "python"} {
+		err = errors.Join(err, s.Push(ctx, image(name), name), s.Hub.Add(ctx, name))
+	}
+	if err == nil {
+		shared, err = newBuilder(ctx, s, "lazy", lazy(s))
+	}
+	if err == nil {
+		plain, err = newBuilder(ctx, s, "plain", overlayfs)
+	}
+	stop = func() error { return errors.Join(shared.stop(), plain.stop(), s.Close()) }
+	if err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	return stop, nil
 }
 
 // received runs fn, and returns the number of bytes that the machine received over the link
 // meanwhile.
-func received(t *testing.T, s *site.Site, fn func()) int64 {
+func received(t *testing.T, fn func()) int64 {
 	t.Helper()
-	before, err := s.Machine.Bytes()
+	before, err := shared.site.Machine.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	fn()
-	after, err := s.Machine.Bytes()
+	after, err := shared.site.Machine.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return after - before
 }
 
-func status(t *testing.T, s *site.Site) report.Status {
+func status(t *testing.T) report.Status {
 	t.Helper()
 	var st report.Status
-	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
+	if err := shared.site.Machine.NodeStatus(t.Context(), &st); err != nil {
 		t.Fatal(err)
 	}
 	return st
 }
 
-// A build step on a lazy image reads the image's files. It downloads no layer.
-func TestFromIsLazy(t *testing.T) {
-	ref := site.Reference("python")
-	var out string
-	moved := received(t, shared.site, func() {
-		out = shared.output(t, "FROM "+ref+" AS run\nRUN python3 /app/hello.py > /out\n"+
-			"FROM scratch\nCOPY --from=run /out /\n")
-	})
-	t.Logf("received %d bytes; status %+v", moved, status(t, shared.site).Images)
-	if out != "hello\n" {
-		t.Errorf("the build printed %q, want hello", out)
+// size returns the number of bytes of an image's layers.
+func size(t *testing.T, name string) (sum int64) {
+	t.Helper()
+	for _, layer := range manifest(t, name).Layers {
+		sum += layer.Size
 	}
+	return sum
+}
+
+// python begins a Dockerfile with an image that the hub knows.
+var python = "FROM " + site.Reference("python")
+
+// scratch ends a Dockerfile whose stage "run" has written /out.
+const scratch = "\nFROM scratch\nCOPY --from=run /out /\n"
+
+// A build step on a lazy image reads the image's files from the hub. BuildKit downloads no layer.
+func TestFromIsLazy(t *testing.T) {
+	shared.prune(t)
+	var out string
+	moved := received(t, func() { out = shared.output(t, python+" AS run\nRUN python3 /app/hello.py > /out"+scratch) })
+	if out != "hello\n" {
+		t.Errorf("the build step printed %q, want hello", out)
+	}
+	if whole := size(t, "python"); moved > whole/3 {
+		t.Errorf("the build received %d bytes, want a third of the image's %d at most", moved, whole)
+	}
+	shared.hasNoLayer(t, "python")
+	if images := status(t).Images; len(images) != 1 || !images[0].Lazy || images[0].Image == "" {
+		t.Errorf("images of the node: %+v, want one, which is lazy and has a name", images)
+	}
+}
+
+// A stage copies a file from a lazy image that no step has run on. BuildKit reads that file alone.
+func TestCopyFromLazyImage(t *testing.T) {
+	shared.prune(t)
+	want := plain.output(t, "FROM scratch\nCOPY --from="+site.Reference("python")+" /etc/debian_version /out\n")
+	var out string
+	moved := received(t, func() {
+		out = shared.output(t, "FROM scratch\nCOPY --from="+site.Reference("python")+" /etc/debian_version /out\n")
+	})
+	if out != want || out == "" {
+		t.Errorf("copied %q from a lazy image, want %q", out, want)
+	}
+	if limit := size(t, "python") / 3; moved > limit {
+		t.Errorf("the build received %d bytes, want %d at most", moved, limit)
+	}
+	shared.hasNoLayer(t, "python")
+}
+
+// stages is a Dockerfile of two stages on two images of the hub. The times of all changed files and
+// directories are fixed, so that two builds make the same layers.
+var stages = "FROM " + site.Reference("base") + ` AS tools
+RUN mkdir /tools && echo tool > /tools/a && ln /tools/a /tools/b && ln -s a /tools/c && \
+    touch -h -d @1000000000 /tools/a /tools/c /tools
+` + python + ` AS run
+RUN rm -r /etc/apt && echo changed > /etc/issue && chmod 600 /etc/fstab && touch -d @1000000001 /etc/issue /etc
+COPY --from=tools /tools /tools
+COPY --link file /
+RUN python3 -c "open('/made', 'w').write(open('/tools/b').read() + open('/file').read())" && touch -d @1000000002 /made
+`
+
+// A build on lazy images makes the same image, byte for byte, as on images that were unpacked. The
+// image can be pushed: BuildKit gets the base image's layers from where it comes from. Neither the
+// build nor the push reads the whole base image: the layers of the steps are made of what the steps
+// have changed.
+func TestSameImageAsUnpacked(t *testing.T) {
+	shared.prune(t)
+	epoch := []string{"--opt", "build-arg:SOURCE_DATE_EPOCH=1000000003"}
+	plain.build(t, stages, append(epoch, "--output", push("unpacked"))...)
+	moved := received(t, func() { shared.build(t, stages, append(epoch, "--output", push("lazy"))...) })
+	if limit := size(t, "python") / 3; moved > limit {
+		t.Errorf("build and push received %d bytes, want %d at most", moved, limit)
+	}
+	shared.hasNoLayer(t, "python")
+	want, got := remoteManifest(t, "unpacked"), remoteManifest(t, "lazy")
+	if got != want {
+		t.Errorf("manifest of the image that was built on a lazy image:\n%s\nwant:\n%s", got, want)
+	}
+	layers := manifest(t, "python").Layers
+	for _, layer := range layers {
+		if !strings.Contains(got, layer.Digest.String()) {
+			t.Errorf("the built image has no layer %s, which its base image has", layer.Digest)
+		}
+	}
+	if err := shared.site.Machine.RemoveImage(t.Context(), site.Reference("lazy")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := shared.site.Machine.Pull(t.Context(), site.Overlayfs, site.Reference("lazy")); err != nil {
+		t.Errorf("pull the built image: %v", err)
+	}
+}
+
+// random makes a file whose contents differ each time the step runs.
+var random = python + " AS run\nRUN cat /proc/sys/kernel/random/uuid > /out" + scratch
+
+// A build's cache is exported, and another build uses it after all was pruned: its steps do not run
+// again. A step on top of an imported step runs on the files of before.
+//
+// The steps are those of the last stage. BuildKit exports no other step's layer if the base image
+// is lazy (docs/runtimes/buildkit.md).
+func TestCacheIsExportedAndImported(t *testing.T) {
+	local := t.TempDir()
+	steps := python + "\nRUN cat /proc/sys/kernel/random/uuid > /out\n"
+	for _, c := range []struct{ name, to, from string }{
+		{"registry", "type=registry,mode=max,ref=" + site.Reference("cache"),
+			"type=registry,ref=" + site.Reference("cache")},
+		{"local", "type=local,mode=max,dest=" + local, "type=local,src=" + local},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			shared.prune(t)
+			shared.build(t, steps, "--export-cache", c.to, "--output", push("first"))
+			shared.prune(t)
+			shared.build(t, steps, "--import-cache", c.from, "--output", push("again"))
+			want := layersOf(t, "first")
+			if got := layersOf(t, "again"); !slices.Equal(got, want) {
+				t.Errorf("the step ran again: its image has layers %v, want %v", got, want)
+			}
+			shared.prune(t)
+			shared.build(t, steps+"RUN cat /out > /2\n", "--import-cache", c.from, "--output", push("more"))
+			if got := layersOf(t, "more"); len(got) != len(want)+1 || !slices.Equal(got[:len(want)], want) {
+				t.Errorf("an image with one more step has layers %v, want one more than %v", got, want)
+			}
+		})
+	}
+}
+
+// After a restart, buildkitd uses the snapshots that it had.
+func TestRestartedBuilder(t *testing.T) {
+	shared.prune(t)
+	first := shared.output(t, random)
+	shared.restart(t)
+	if again := shared.output(t, random); again != first {
+		t.Errorf("the step ran again: it printed %q first, then %q", first, again)
+	}
+	more := python + " AS run\nRUN cat /proc/sys/kernel/random/uuid > /out\nRUN python3 /app/hello.py >> /out" + scratch
+	if out := shared.output(t, more); out != first+"hello\n" {
+		t.Errorf("a step on the cache of before made %q, want %q", out, first+"hello\n")
+	}
+}
+
+// When the cache is pruned, the node has no image and no snapshot of BuildKit any more.
+func TestPrune(t *testing.T) {
+	shared.output(t, random)
+	shared.prune(t)
+	if st := status(t); len(st.Images)+len(st.Mounts)+len(st.Leftovers) != 0 {
+		t.Errorf("after a prune, the node has images %+v, mounts %+v, leftovers %+v, want none", st.Images, st.Mounts,
+			st.Leftovers)
+	}
+	left, err := filepath.Glob(filepath.Join(shared.site.Machine.NodeRoot(), "build", "[0-9]*"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("after a prune, the node has the snapshots %v (%v), want none", left, err)
+	}
+}
+
+// sum is a step that says that it runs (/flag), pauses, and reads many files of the image.
+const sum = "RUN touch /flag; sleep 2; find /usr/lib/python3* -type f | sort | xargs cat | sha256sum > /out; rm /flag"
+
+// A node is killed and started again while a build step runs. The step goes on, and reads the right
+// bytes.
+func TestNodeRestartsDuringBuild(t *testing.T) {
+	shared.prune(t)
+	want := plain.output(t, python+" AS run\n"+sum+scratch)
+	out := make(chan string, 1)
+	failed := make(chan error, 1)
+	dir := t.TempDir()
+	go func() {
+		err := shared.tryBuild(t, python+" AS run\n"+sum+scratch, "--output", "type=local,dest="+dir)
+		text, unread := os.ReadFile(filepath.Join(dir, "out"))
+		failed <- errors.Join(err, unread)
+		out <- string(text)
+	}()
+	shared.awaitFile(t, "flag")
+	shared.site.Machine.KillNode()
+	if err := shared.site.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if got := <-out; got != want {
+		t.Errorf("the step read files with checksum %q, want %q", got, want)
+	}
+}
+
+// While the hub is away, images that the node does not know are downloaded and unpacked as usual.
+func TestHubIsAway(t *testing.T) {
+	shared.prune(t)
+	shared.site.Hub.Kill()
+	out := shared.output(t, python+" AS run\nRUN python3 /app/hello.py > /out"+scratch)
+	if err := shared.site.Hub.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out != "hello\n" {
+		t.Errorf("the build step printed %q, want hello", out)
+	}
+	if images := status(t).Images; len(images) != 1 || images[0].Lazy {
+		t.Errorf("images of the node: %+v, want one, which is not lazy", images)
+	}
+	shared.prune(t)
 }

@@ -4,29 +4,34 @@ package buildkit
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/node/front/containerd"
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
 // builder is a buildkitd of the machine.
 type builder struct {
 	site   *site.Site
+	name   string // of its log
 	dir    string // of its socket, configuration and state
 	daemon *site.Daemon
 }
 
 // newBuilder starts a buildkitd with the lines of its OCI worker.
-func newBuilder(ctx context.Context, s *site.Site, dir, worker string) (*builder, error) {
-	b := &builder{site: s, dir: dir}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+func newBuilder(ctx context.Context, s *site.Site, name, worker string) (*builder, error) {
+	b := &builder{site: s, name: name, dir: filepath.Join(s.Dir, name)}
+	if err := os.MkdirAll(b.dir, 0o700); err != nil {
 		return nil, err
 	}
 	text := fmt.Sprintf(`root = %q
@@ -41,8 +46,8 @@ func newBuilder(ctx context.Context, s *site.Site, dir, worker string) (*builder
 %s
 [registry.%q]
   http = true
-`, filepath.Join(dir, "root"), b.address(), worker, registry())
-	if err := os.WriteFile(filepath.Join(dir, "buildkitd.toml"), []byte(text), 0o600); err != nil {
+`, filepath.Join(b.dir, "root"), b.address(), worker, registry())
+	if err := os.WriteFile(filepath.Join(b.dir, "buildkitd.toml"), []byte(text), 0o600); err != nil {
 		return nil, err
 	}
 	return b, b.start(ctx)
@@ -61,7 +66,7 @@ func (b *builder) socket() string  { return filepath.Join(b.dir, "sock") }
 func (b *builder) address() string { return "unix://" + b.socket() }
 
 func (b *builder) start(ctx context.Context) (err error) {
-	b.daemon, err = b.site.Machine.StartDaemon(ctx, "buildkitd", b.socket(), tool("buildkitd"),
+	b.daemon, err = b.site.Machine.StartDaemon(ctx, b.name, b.socket(), tool("buildkitd"),
 		"--config", filepath.Join(b.dir, "buildkitd.toml"))
 	return err
 }
@@ -76,7 +81,51 @@ func (b *builder) restart(t *testing.T) {
 	}
 }
 
-func (b *builder) stop() error { return b.daemon.Stop() }
+// stop stops buildkitd, if it was started.
+func (b *builder) stop() error {
+	if b == nil || b.daemon == nil {
+		return nil
+	}
+	return b.daemon.Stop()
+}
+
+// prune removes everything that no build uses.
+func (b *builder) prune(t *testing.T) {
+	t.Helper()
+	if _, err := b.ctl(t.Context(), "prune", "--all"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hasNoLayer checks that buildkitd has downloaded no layer of an image.
+func (b *builder) hasNoLayer(t *testing.T, name string) {
+	t.Helper()
+	for _, layer := range manifest(t, name).Layers {
+		found, err := filepath.Glob(filepath.Join(b.dir, "root/*/content/blobs/sha256", layer.Digest.Encoded()))
+		if err != nil || len(found) > 0 {
+			t.Errorf("buildkitd has layer %s of %s (%v), want none of its layers", layer.Digest, name, err)
+		}
+	}
+}
+
+// awaitFile waits until a build step has written a file with a name in the root directory.
+func (b *builder) awaitFile(t *testing.T, name string) {
+	t.Helper()
+	const patience = time.Minute
+	pattern := filepath.Join(b.site.Machine.NodeRoot(), "build", "[0-9]*", "fs", name)
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no build step has written /%s within %v", name, patience)
+		}
+	}
+}
 
 // ctl runs buildctl and returns what it printed.
 func (b *builder) ctl(ctx context.Context, args ...string) (string, error) {
@@ -90,7 +139,11 @@ func (b *builder) tryBuild(t *testing.T, dockerfile string, args ...string) erro
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(dockerfile), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("from the context\n"), 0o644); err != nil {
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("from the context\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(file, time.Unix(1e9, 0), time.Unix(1e9, 0)); err != nil {
 		t.Fatal(err)
 	}
 	_, err := b.ctl(t.Context(), append([]string{"build", "--progress", "plain", "--frontend", "dockerfile.v0",
@@ -120,9 +173,6 @@ func (b *builder) output(t *testing.T, dockerfile string, args ...string) string
 // registry returns HOST:PORT of the site's registry.
 func registry() string {
 	host, _, _ := strings.Cut(site.Reference("x"), "/")
-	if _, _, err := net.SplitHostPort(host); err != nil {
-		panic(err)
-	}
 	return host
 }
 
@@ -143,21 +193,39 @@ func image(name string) string {
 	return filepath.Join(work, "images", name)
 }
 
-// startSite starts a site whose hub has the images base and python.
-func startSite(ctx context.Context, options site.Options) (*site.Site, error) {
-	lighter, err := site.Binary()
+// manifest returns the manifest of an image that test/setup has made.
+func manifest(t *testing.T, name string) ocispec.Manifest {
+	t.Helper()
+	m, err := layout.Manifest(image(name))
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	options.Lighter = lighter
-	s, err := site.Start(ctx, options)
+	return m
+}
+
+// push returns an output that pushes an image to the site's registry.
+func push(name string) string { return "type=image,push=true,name=" + site.Reference(name) }
+
+// remoteManifest returns the manifest of an image in the site's registry.
+func remoteManifest(t *testing.T, name string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "skopeo", "inspect", "--raw", "--tls-verify=false",
+		"docker://"+site.Reference(name)).Output()
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	for _, name := range []string{"base", "python"} {
-		if err := errors.Join(s.Push(ctx, image(name), name), s.Hub.Add(ctx, name)); err != nil {
-			return nil, errors.Join(err, s.Close())
-		}
+	return string(out)
+}
+
+// layersOf returns the digests of the layers of an image in the site's registry.
+func layersOf(t *testing.T, name string) (digests []string) {
+	t.Helper()
+	var m ocispec.Manifest
+	if err := json.Unmarshal([]byte(remoteManifest(t, name)), &m); err != nil {
+		t.Fatal(err)
 	}
-	return s, nil
+	for _, layer := range m.Layers {
+		digests = append(digests, layer.Digest.String())
+	}
+	return digests
 }

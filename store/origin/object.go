@@ -35,7 +35,8 @@ type callerError struct{ error }
 
 func (e callerError) Unwrap() error { return e.error }
 
-// hintError is a failure to get a hint. Only speed depends on hints.
+// hintError is a failure that says little about the origin: of a hint, on which only speed depends,
+// or of a blob that the hub reads from another registry.
 type hintError struct{ error }
 
 func (e hintError) Unwrap() error { return e.error }

@@ -187,6 +187,48 @@ func (f *Failover) RegistryObject(ctx context.Context, repository, kind, digest 
 	})
 }
 
+// RegistryBlob passes a blob of a hub's registry to take, from one origin after the other until
+// take returns nil. from returns the offset of the first byte that the caller still needs. The body
+// begins at this offset or at 0 (at). If the answer is wrong, take returns an error that wraps a
+// *chunk.InvalidError; any other error of take ends RegistryBlob. Mirrors have no registry. The hub
+// may read the blob from another registry, so an origin that fails to give it is not passed over.
+func (f *Failover) RegistryBlob(ctx context.Context, repository, digest string, from func() int64,
+	take func(at int64, body io.Reader) error) error {
+	return f.try(ctx, thorough, func(ctx context.Context, o *origin, _ int) error {
+		err := o.registryBlob(ctx, repository, digest, from(), f.timeout.last, take)
+		if err != nil && !errors.As(err, new(callerError)) {
+			return hintError{err}
+		}
+		return err
+	})
+}
+
+// registryBlob passes a blob to take. patience is how long each minProgress bytes may take.
+func (o *origin) registryBlob(ctx context.Context, repository, digest string, from int64, patience time.Duration,
+	take func(at int64, body io.Reader) error) error {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	body, at, err := o.client.RegistryBlob(ctx, repository, digest, from)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	r := newProgressReader(body, patience, &o.bytes, func() {
+		giveUp(fmt.Errorf("hub %s: less than %d bytes within %s", o.url, minProgress, patience))
+	})
+	defer r.timer.Stop()
+	err = take(at, r)
+	switch {
+	case err == nil:
+		return nil
+	case r.err != nil:
+		return fmt.Errorf("hub %s: read the answer: %w", o.url, causeOf(ctx, r.err))
+	case errors.As(err, new(*chunk.InvalidError)):
+		return fmt.Errorf("hub %s: %w", o.url, err)
+	}
+	return callerError{err}
+}
+
 // share gives an origin its share of the remaining time, or lastTimeout if ctx has no deadline.
 // Each origin that may be asked after it gets as much.
 func share(ctx context.Context, others int) (context.Context, context.CancelFunc) {

@@ -25,8 +25,15 @@ type Error struct {
 
 func (c *Client) errorOf(res *http.Response) *Error {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxMessage)) // a part of the message is better than none
-	var body struct{ Error string }
-	if json.Unmarshal(text, &body) != nil || body.Error == "" {
+	var body struct {
+		Error  string
+		Errors []struct{ Message string } // of the hub's registry
+	}
+	switch err := json.Unmarshal(text, &body); {
+	case err == nil && body.Error != "":
+	case err == nil && len(body.Errors) > 0 && body.Errors[0].Message != "":
+		body.Error = fmt.Sprintf("hub %s: %s: %s", c.url, res.Status, body.Errors[0].Message)
+	default:
 		body.Error = fmt.Sprintf("hub %s: %s", c.url, res.Status)
 	}
 	return &Error{Status: res.StatusCode, Message: body.Error, RetryAfter: retryAfter(res.Header),

@@ -20,14 +20,11 @@ const maxObject = 8 << 20
 // wire.RegistryManifests, wire.RegistryBlobs), of maxObject bytes at most. Every answer 404 or 410
 // counts as chunk.ErrNotFound: a mirror has no registry.
 func (c *Client) RegistryObject(ctx context.Context, repository, kind, digest string) ([]byte, error) {
-	r := request{method: http.MethodGet, path: wire.RegistryPath(repository, kind, digest), atRoot: true}
+	header := http.Header{}
 	if kind == wire.RegistryManifests {
-		r.header = http.Header{"Accept": {manifestTypes}}
+		header.Set("Accept", manifestTypes)
 	}
-	res, err := c.do(ctx, r)
-	if refused, ok := errors.AsType[*Error](err); ok {
-		refused.Missing = refused.Status == http.StatusNotFound || refused.Status == http.StatusGone
-	}
+	res, err := c.fromRegistry(ctx, wire.RegistryPath(repository, kind, digest), header)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +34,35 @@ func (c *Client) RegistryObject(ctx context.Context, repository, kind, digest st
 		err = fmt.Errorf("it has more than %d bytes", maxObject)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("hub %s: read %s: %w", c.url, r.path, err)
+		return nil, fmt.Errorf("hub %s: read %s: %w", c.url, wire.RegistryPath(repository, kind, digest), err)
 	}
 	return b, nil
+}
+
+// RegistryBlob opens a blob of the hub's registry, from an offset on. at is the offset of the first
+// byte of the body: a registry that cannot give a part gives all of it. Errors are as those of
+// RegistryObject. The caller closes the body.
+func (c *Client) RegistryBlob(ctx context.Context, repository, digest string, from int64) (
+	body io.ReadCloser, at int64, err error) {
+	header := http.Header{}
+	if from > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+	}
+	res, err := c.fromRegistry(ctx, wire.RegistryPath(repository, wire.RegistryBlobs, digest), header)
+	if err != nil {
+		return nil, 0, err
+	}
+	if res.StatusCode == http.StatusPartialContent {
+		at = from
+	}
+	return res.Body, at, nil
+}
+
+// fromRegistry requests a path of the hub's registry.
+func (c *Client) fromRegistry(ctx context.Context, path string, header http.Header) (*http.Response, error) {
+	res, err := c.do(ctx, request{method: http.MethodGet, path: path, header: header, atRoot: true})
+	if refused, ok := errors.AsType[*Error](err); ok {
+		refused.Missing = refused.Status == http.StatusNotFound || refused.Status == http.StatusGone
+	}
+	return res, err
 }

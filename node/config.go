@@ -15,6 +15,7 @@ import (
 	"lighter/format/index"
 	"lighter/node/completion"
 	"lighter/node/control"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/mount"
 	"lighter/socket"
 	"lighter/store/disk"
@@ -38,6 +39,7 @@ type Config struct {
 	MountMode   mount.Mode    `toml:"mount_mode" comment:"How the kernel reads images. file: as files (Linux 6.12). loop: through loop devices (Linux 5.16). none: not at all, so every image is unpacked. auto: file if the kernel can, else loop, else none."`
 	RemapIDs    bool          `toml:"remap_ids" comment:"Map file owners into user namespaces with ID-mapped mounts (Linux 5.19). Set it if, and only if, containerd's configuration declares the capability remap-ids for the snapshotter."`
 	Containerd  string        `toml:"containerd" comment:"containerd's Unix socket. Over it the node writes the layers of docker commit, nerdctl commit, ctr snapshots diff and builds. Empty: containerd makes them by itself, and reads whole images for that."`
+	Blobs       []string      `toml:"blob_namespaces" comment:"Namespaces of containerd in which docker push, docker save, ctr images export and the like find the layers of lazy images, which containerd has not downloaded: [\"moby\"] for Docker, [\"default\"] for ctr and nerdctl. The node fetches a layer from the hub when it is first read. containerd then counts these layers as its own. Kubernetes (k8s.io) does not need this. Empty: nowhere."`
 	CacheSize   bytesize.Size `toml:"cache_size" comment:"Limit of the chunk cache on the disk: 20GiB or 500MB. Its index takes 55 to 85 bytes of memory a chunk. A chunk has 64 KiB on average, and less if files are small. So a full cache of 20 GiB takes 20 to 55 MB of memory, and one of 1 TiB takes 1 to 3 GB."`
 	Prefetch    bool          `toml:"prefetch" comment:"Before a start reads them, fetch the chunks that the hub expects it to read, or, if they are cached, load them into memory. If a hub is far away, also fetch the rest of a file that is read."`
 	PrefetchMax bytesize.Size `toml:"prefetch_limit" comment:"Limit of what is prefetched for one start, in uncompressed bytes. It is never more than half of cache_size."`
@@ -87,6 +89,7 @@ func DefaultConfig() Config {
 		LogFormat:   "text",
 
 		CompleteSchedule: []string{},
+		Blobs:            []string{},
 	}
 }
 
@@ -123,6 +126,9 @@ func (c *Config) Check() error {
 		return err
 	}
 	if err := c.checkDirectory(); err != nil {
+		return err
+	}
+	if err := c.checkBlobs(); err != nil {
 		return err
 	}
 	for _, s := range []struct{ key, path string }{{"address", c.Address}, {"containerd", c.Containerd}} {
@@ -201,6 +207,19 @@ func (c *Config) group() (int, error) {
 		err = fmt.Errorf("directory_group %s is the group of root: leave it empty, or name another group", c.Group)
 	}
 	return number, err
+}
+
+// checkBlobs returns an error if a namespace of containerd cannot have the layers of lazy images.
+func (c *Config) checkBlobs() error {
+	if len(c.Blobs) > 0 && c.Containerd == "" {
+		return errors.New("blob_namespaces is set, and containerd is empty: set containerd to its Unix socket")
+	}
+	for _, name := range c.Blobs {
+		if err := blobs.CheckNamespace(name); err != nil {
+			return fmt.Errorf("blob_namespaces: %w", err)
+		}
+	}
+	return nil
 }
 
 // prefetchLimit returns how many uncompressed bytes may be prefetched for one start.

@@ -14,6 +14,7 @@
 //	binds.json      (package binds)
 //	directory.json  (package directory)
 //	configs/        of images in the directory (package imageconfig)
+//	blobs blobs.json           (package front/containerd/blobs)
 //	cache/          chunks (package disk)
 //	trees/          (package trees)
 //	mounts/ merged/ devices/ probe/    (package mount)
@@ -45,6 +46,7 @@ import (
 	"lighter/node/control"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/front/containerd/differ"
 	"lighter/node/health"
 	"lighter/node/held"
@@ -100,9 +102,10 @@ type Node struct {
 
 	snapshots *containerd.Snapshotter // nil without an address for containerd
 	differ    *differ.Differ          // nil without an address for containerd
-	requests  net.Listener            // for containerd; nil without an address
-	builds    containerd.BuildKit     // zero without an address for containerd
-	buildReqs net.Listener            // for BuildKit; nil without an address
+	blobs     *blobs.Blobs
+	requests  net.Listener        // for containerd; nil without an address
+	builds    containerd.BuildKit // zero without an address for containerd
+	buildReqs net.Listener        // for BuildKit; nil without an address
 	report    *report.Reporter
 	images    *imagecache.Cache
 	controls  net.Listener
@@ -240,6 +243,14 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	if err != nil {
 		return err
 	}
+	n.blobs, err = blobs.New(blobs.Config{
+		Root: root, Socket: n.config.Containerd, Namespaces: n.config.Blobs, Statements: n.chains, Hub: n.hubs,
+		Leftovers: n.leftovers, Log: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	n.closers = append(n.closers, n.blobs.Close)
 	n.binds = binds.Open(root, n.hubs, n.chains, n.leftovers, n.log)
 	n.configs = &imageconfig.Reader{Statements: n.chains, Registry: n.hubs}
 	if n.directory, err = n.openDirectory(root); err != nil {
@@ -288,7 +299,7 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	dir := filepath.Join(n.config.Root, "snapshots")
 	n.snapshots, err = containerd.New(containerd.Config{
 		Dir: dir, RemapIDs: n.config.RemapIDs,
-		Beside: filepath.Join(n.config.Root, "mounts", "snapshots"), Log: n.log,
+		Beside: filepath.Join(n.config.Root, "mounts", "snapshots"), NoteLazy: n.blobs.NoteLazy, Log: n.log,
 	}, n.chains)
 	if err != nil {
 		return err
@@ -349,7 +360,8 @@ func (n *Node) openReport(noMonitor error) {
 		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
 		Snapshots: n.snapshotters(), Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
 		Traces: n.traces, Held: n.held,
-		Devices: n.devices, Binds: n.binds, Directory: n.directory, Completion: n.completion, Leftovers: n.leftovers,
+		Devices: n.devices, Binds: n.binds, Directory: n.directory, Blobs: n.blobs,
+		Completion: n.completion, Leftovers: n.leftovers,
 	}
 	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)
 }
@@ -359,9 +371,10 @@ func (n *Node) openReport(noMonitor error) {
 func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.binds.Recover(ctx, n.devices.TakenOver())
 	n.directory.Show()
+	n.blobs.Show()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context){
-		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run, n.directory.Run,
+		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run, n.directory.Run, n.blobs.Run,
 		n.chains.RenewStatements, n.trees.RenewLocations, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },

@@ -14,6 +14,7 @@ import (
 	"lighter/node/binds"
 	"lighter/node/control"
 	"lighter/node/directory"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/node/takeover"
@@ -94,7 +95,8 @@ func RealRoot(root string) string {
 // Release gives up the devices of a node that will not start again. The keeper closes the
 // connection to the kernel. So reads that wait for the node fail, and later reads of data that is
 // not in memory fail, too. Release removes all mounts, also those of lighter mount and the
-// directory of images. Files on the disk stay. If a node runs with that root, Release fails.
+// directory of images, and what package blobs has made in containerd's content store. Files on the
+// disk stay. If a node runs with that root, Release fails.
 func Release(ctx context.Context, root string, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root may release devices: run this as root (try sudo)")
@@ -113,5 +115,5 @@ func Release(ctx context.Context, root string, log *slog.Logger) error {
 	}
 	defer lock.Close()
 	return errors.Join(keeper.Process{Root: root}.Drop(ctx), directory.Release(root, leftovers), mount.Release(root),
-		binds.Release(root, leftovers))
+		binds.Release(root, leftovers), blobs.Release(ctx, root))
 }

@@ -54,6 +54,8 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(&config.Root, "root", config.Root, "the node's directory (`DIR`)")
 	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
 	f.StringVar(&config.Containerd, "containerd", config.Containerd, "containerd's Unix `SOCKET`")
+	f.StringSliceVar(&config.Blobs, "blob-namespaces", config.Blobs,
+		"the `NAMESPACE`s of containerd that find the layers of lazy images (docker push); may be repeated")
 	f.StringSliceVar(&config.Hubs, "hub", config.Hubs,
 		"the `URL` of a hub, or of a mirror; may be repeated: the node asks the first that works")
 	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys,

@@ -19,6 +19,7 @@ import (
 	"lighter/node/binds"
 	"lighter/node/control"
 	"lighter/node/directory"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/report"
 	"lighter/node/resolver"
 )
@@ -79,6 +80,7 @@ func printStatus(s report.Status) error {
 	}
 	printCache(s.Cache)
 	printRecording(s.Recording)
+	printBlobs(s.Blobs)
 	if s.NoMetrics != "" {
 		fmt.Printf("metrics, health and readiness are not served: %s\n", s.NoMetrics)
 	}
@@ -132,6 +134,24 @@ func printDirectory(s *directory.Status) error {
 		}
 		return []any{i.Name, short(i.Chain), state, i.Used.Local().Format(time.DateTime)}
 	})
+}
+
+// printBlobs prints the state of the layers that containerd has not downloaded.
+func printBlobs(s *blobs.Status) {
+	if s == nil {
+		return
+	}
+	fmt.Printf("layers of lazy images in containerd (%s): %d not fetched, %d fetched since the start (%s), "+
+		"%d failures\n", strings.Join(s.Namespaces, ", "), s.Links, s.Fetched, size(s.Bytes), s.Failures)
+	if s.Unknown > 0 {
+		fmt.Printf("layers that containerd lacks, and no hub has: %d\n", s.Unknown)
+	}
+	if s.Failure != "" {
+		fmt.Printf("last failure to fetch a layer: %s\n", s.Failure)
+	}
+	if s.Problem != "" {
+		fmt.Printf("containerd does not get the layers of new images: %s\n", s.Problem)
+	}
 }
 
 func mountRow(m report.MountStatus) []any {

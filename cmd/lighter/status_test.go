@@ -10,6 +10,7 @@ import (
 	"lighter/node/device"
 	"lighter/node/directory"
 	"lighter/node/doctor"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/fuse"
 	"lighter/node/mount"
 	"lighter/node/report"
@@ -44,6 +45,8 @@ func someStatus() report.Status {
 			{Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
 		Directory: &directory.Status{Dir: "/lighter", Names: 17, Images: []directory.ImageStatus{
 			{Name: "tools:1", Chain: chain, Mounted: true}, {Name: "tools:2", Chain: chain}}},
+		Blobs: &blobs.Status{Namespaces: []string{"moby", "default"}, Links: 11, Unknown: 1, Fetched: 2, Bytes: 3 << 20,
+			Failures: 4, Failure: "layer sha256:ab: no such image", Problem: "containerd does not answer"},
 		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30,
 			Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
 		Lost: []report.Lost{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
@@ -67,6 +70,8 @@ func TestPrintStatus(t *testing.T) {
 		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads",
 		"returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes",
 		"/gone", "not mounted again: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE",
+		"in containerd (moby, default): 11 not fetched, 2 fetched since the start (3.0 MiB), 4 failures",
+		"no hub has: 1", "layer sha256:ab: no such image", "layers of new images: containerd does not answer",
 		"its map is cut off", "directory of images /lighter: 17 images", "IN DIRECTORY",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; " +
 			"no hub gives another statement: connection refused\n",

@@ -22,7 +22,7 @@ func (d *Directory) serve(fd int) error {
 	missing := missingTTL
 	options := &fs.Options{NegativeTimeout: &missing, NullPermissions: true, MountOptions: fuse.MountOptions{
 		// Without READDIRPLUS, a listing makes no nodes.
-		DisableReadDirPlus: true, MaxWrite: mount.NamesRead, IgnoreSecurityLabels: true,
+		DisableReadDirPlus: true, MaxWrite: mount.ServedRead, IgnoreSecurityLabels: true,
 	}}
 	// go-fuse takes this path for a connection that is mounted already.
 	server, err := fuse.NewServer(fs.NewNodeFS(&folderNode{dir: d}, options), fmt.Sprintf("/dev/fd/%d", fd),

@@ -20,6 +20,7 @@ import (
 	"lighter/node/control"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/mount"
 	"lighter/node/report"
 	"lighter/store/disk"
@@ -251,6 +252,12 @@ func TestNodes(t *testing.T) {
 			Problem, "lighter unmount /mnt"},
 		"no directory": {func(s *report.Status) { s.Directory = &directory.Status{Hidden: "/lighter is not empty"} },
 			Problem, "not empty"},
+		"no blobs": {func(s *report.Status) { s.Blobs = &blobs.Status{Problem: "policy is isolated"} },
+			Problem, "isolated"},
+		"unknown layers": {func(s *report.Status) { s.Blobs = &blobs.Status{Unknown: 3} },
+			Warning, "lacks 3 layers"},
+		"failed layer": {func(s *report.Status) { s.Blobs = &blobs.Status{Failure: "layer x: gone"} },
+			Warning, "x: gone"},
 		"not kept": {func(s *report.Status) { s.Keeper.Error = "it does not start" }, Problem,
 			"no keeper holds the devices"},
 		"no metrics": {func(s *report.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},

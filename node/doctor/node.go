@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -61,6 +62,15 @@ func (m *machine) judgeNode(s *report.Status) []Finding {
 	if d := s.Directory; d != nil {
 		rules = append(rules, rule{d.Hidden != "", Problem, "the directory of images is not shown: " + d.Hidden,
 			"repair that, or configure another directory; then restart the node"})
+	}
+	if b := s.Blobs; b != nil {
+		rules = append(rules,
+			rule{b.Problem != "", Problem, "docker push and save lack the layers of new lazy images: " + b.Problem,
+				"see the node's log; then restart the node"},
+			rule{b.Unknown > 0, Warning, fmt.Sprintf("containerd lacks %d layers that no hub has, so docker push "+
+				"and save of their images fail", b.Unknown), "remove these images and pull them again"},
+			rule{b.Failure != "", Warning, "a layer could not be fetched for containerd: " + b.Failure,
+				"push or save again once this is repaired"})
 	}
 	for _, b := range s.Binds {
 		rules = append(rules, rule{b.Lost != "", Problem,

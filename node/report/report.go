@@ -18,6 +18,7 @@ import (
 	"lighter/node/completion"
 	"lighter/node/directory"
 	"lighter/node/front/containerd"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/held"
 	"lighter/node/mount"
 	"lighter/node/prefetch"
@@ -63,6 +64,7 @@ type Status struct {
 
 	Completion completion.Status `json:"completion"`
 	Directory  *directory.Status `json:"directory,omitempty"` // the directory of images, if one is configured
+	Blobs      *blobs.Status     `json:"blobs,omitempty"`     // layers in containerd, if they are configured
 }
 
 // Trust says which pulls get images from the hubs, and why this trust applies.
@@ -122,6 +124,7 @@ type Reporter struct {
 	Devices    *takeover.Devices
 	Binds      *binds.Binds
 	Directory  *directory.Directory
+	Blobs      *blobs.Blobs
 	Completion *completion.Completer
 	Leftovers  *durable.Leftovers
 }
@@ -132,7 +135,7 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.HubKeys, s.Signers, s.Hubs, s.NoHub = r.Keys.List(), r.Chains.Signers(), r.Hubs.Health(), r.Chains.Unanswered()
 	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
 	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
-	s.Held, s.Directory = r.Held.Reports(), r.Directory.Status()
+	s.Held, s.Directory, s.Blobs = r.Held.Reports(), r.Directory.Status(), r.Blobs.Status()
 	s.Recording = Recording{r.Recorder.Stats(), r.Traces.Stats()}
 	s.Binds, s.Refused = r.Binds.List(), r.refused(ctx)
 	s.Mounts, s.Images, s.Lost = []MountStatus{}, []ImageStatus{}, []Lost{} // [] in JSON, not null

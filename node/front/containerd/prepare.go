@@ -45,6 +45,9 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 			return nil, err
 		}
 		if claimed {
+			if manifest := labels[labelManifest]; s.noteLazy != nil && manifest != "" && isTop(labels) {
+				s.noteLazy(ctx, manifest)
+			}
 			return nil, fmt.Errorf("chain %s: %w", chain, errdefs.ErrAlreadyExists)
 		}
 		labels[labelWhy] = why

@@ -43,6 +43,9 @@ type Config struct {
 	// BindViews makes a view of only a tree a bind mount, not an overlay. BuildKit needs that to
 	// find the directory with the changes of a build step.
 	BindViews bool
+	// NoteLazy is called when the top layer of an image is claimed, before Prepare answers, with
+	// the digest of the manifest that is pulled. It returns in bounded time. nil: it is not called.
+	NoteLazy func(ctx context.Context, manifest string)
 
 	Log *slog.Logger
 }
@@ -55,6 +58,7 @@ type Snapshotter struct {
 	options   []string // options that every overlay mount gets
 	store     *storage.MetaStore
 	chains    Chains
+	noteLazy  func(ctx context.Context, manifest string) // Config.NoteLazy
 	log       *slog.Logger
 
 	leftovers durable.Leftovers
@@ -88,7 +92,7 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	}
 	s := &Snapshotter{
 		dir: cfg.Dir, remapIDs: cfg.RemapIDs, bindViews: cfg.BindViews, beside: cfg.Beside, options: options,
-		store: store, chains: chains, log: cfg.Log, leftovers: durable.Leftovers{Log: cfg.Log},
+		store: store, chains: chains, noteLazy: cfg.NoteLazy, log: cfg.Log, leftovers: durable.Leftovers{Log: cfg.Log},
 	}
 	if err := s.begin(context.Background()); err != nil {
 		err = fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err)

@@ -10,7 +10,7 @@ export GOFLAGS += -trimpath
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build dist check house setup test runtimes soak demo peers nydus rebuild bench fuzz clean
+.PHONY: build dist image check house setup test runtimes soak demo peers nydus rebuild bench fuzz clean
 
 build:
 	$(GO) build -o bin/ ./cmd/lighter ./cmd/lighter-bench
@@ -22,6 +22,11 @@ dist:
 	deploy/dist/build dist
 	GOARCH=arm64 $(GO) vet ./...
 	cd deploy/dist && $(GO) vet . && $(GO) test -count=1 -timeout 20m .
+
+# The image that installs Lighter on the nodes of a Kubernetes cluster, for amd64 and arm64, as an OCI layout below dist/.
+image:
+	mkdir -p dist
+	deploy/image/build dist/image
 
 # Format, vet, staticcheck, the import table and package docs (test/arch), unit
 # tests under the race detector, which needs cgo. The detector does not instrument

@@ -70,6 +70,20 @@ type Refused struct {
 
 func (r *Refused) Error() string { return r.Path + " is not edited: " + r.Why }
 
+// RolledBack says that a service did not come back with its new configuration, and that it runs
+// with the previous one again.
+type RolledBack struct {
+	What  string // the service
+	Cause error
+}
+
+func (r *RolledBack) Error() string {
+	return fmt.Sprintf("%s does not work with the new configuration: %v; the previous configuration is in place "+
+		"again, and %[1]s was restarted with it", r.What, r.Cause)
+}
+
+func (r *RolledBack) Unwrap() error { return r.Cause }
+
 // Options are the user's wishes.
 type Options struct {
 	DryRun  bool // only show the changes
@@ -214,7 +228,7 @@ func (m Machine) rollBack(ctx context.Context, back []Change, restart Step, what
 		return fmt.Errorf("%w; the previous configuration is in place again, and %s does not start with it: %w",
 			failed, what, err)
 	}
-	return fmt.Errorf("%w; the previous configuration is in place again, and %s was restarted with it", failed, what)
+	return &RolledBack{What: what, Cause: cause}
 }
 
 // RunsSystemd reports whether systemd runs the services of the machine.

@@ -37,6 +37,7 @@ type Target struct {
 	Config  string      // its configuration; empty: the file that the running containerd has read
 	Node    node.Config // of the node; it may name no socket of containerd
 	CRI     bool        // the kubelet's pulls use the node, too
+	Owner   Owner       // the program that writes containerd's configuration, if one does
 	Force   bool        // uninstall although containers use the node
 }
 
@@ -125,6 +126,9 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 		return nil, t.refuse(err, t.byHand(f))
 	}
 	w := l.wanted(t, f)
+	if l.template != nil {
+		w.cri = false // the owner's settings say that: its own lines have the table already
+	}
 	lines := tomltext.Lines(w.settings(), w.elements())
 	changes, err := l.install(w)
 	if err != nil {

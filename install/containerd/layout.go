@@ -26,6 +26,8 @@ type layout struct {
 	imported []config // in the order in which containerd merges them
 	own      string   // the path of our imported file, if the main file's imports match one
 	ownIsNew bool     // the directory of own does not exist
+	merged   bool     // the owner merges our file, key by key, whatever containerd does
+	template *template
 }
 
 // config is one file of the configuration.
@@ -46,6 +48,9 @@ func (t *Target) read(f found) (*layout, error) {
 		return nil, err
 	}
 	l := &layout{main: main}
+	if t.Owner.Merged != "" {
+		return l, l.readMerged(t.Owner.Merged)
+	}
 	seen := map[string]bool{main.Path: true}
 	for pending := []config{main}; len(pending) > 0; pending = pending[1:] {
 		paths, err := importsOf(pending[0])
@@ -70,7 +75,10 @@ func (t *Target) read(f found) (*layout, error) {
 	if f.number >= 2_00 {
 		l.findOwn()
 	}
-	return l, nil
+	if t.Owner.Templates != "" && l.own == "" {
+		l.template, err = t.readTemplate(f)
+	}
+	return l, err
 }
 
 // readConfig reads one file.
@@ -190,7 +198,10 @@ func (l *layout) install(w wanted) ([]install.Change, error) {
 			Why: "it has version 1 of the format: convert it first (containerd config migrate)"}
 	}
 	settings, elements := w.settings(), w.elements()
-	inPlace := l.own == "" || w.cri && !slices.Equal(w.criTable, []string{"plugins", imagesPlugin})
+	if l.template != nil {
+		return l.template.install(settings, elements), nil
+	}
+	inPlace := l.own == "" || !l.merged && w.cri && !slices.Equal(w.criTable, []string{"plugins", imagesPlugin})
 	main, own := l.main.undone.Text, []byte(nil)
 	switch edits, err := l.main.doc.Edits(settings, elements); {
 	case l.satisfies(settings, elements):
@@ -378,7 +389,12 @@ func (c config) change(text []byte) []install.Change {
 }
 
 // uninstall returns the changes that take our lines out of all files.
-func (l *layout) uninstall() []install.Change { return l.changes(l.main.undone.Text, nil) }
+func (l *layout) uninstall() []install.Change {
+	if l.template != nil {
+		return l.template.uninstall()
+	}
+	return l.changes(l.main.undone.Text, nil)
+}
 
 // newerThan reports whether a file of the configuration was changed after a process had started.
 func (l *layout) newerThan(pid int) bool {
@@ -386,7 +402,11 @@ func (l *layout) newerThan(pid int) bool {
 	if err != nil {
 		return false
 	}
-	for _, c := range append([]config{l.main}, l.imported...) {
+	files := append([]config{l.main}, l.imported...)
+	if l.template != nil {
+		files = append(files, config{Text: l.template.Text}, config{Text: l.template.settings})
+	}
+	for _, c := range files {
 		if info, err := os.Stat(c.Path); err == nil && !info.ModTime().Before(started.Truncate(10*time.Millisecond)) {
 			return true
 		}

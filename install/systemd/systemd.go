@@ -49,6 +49,9 @@ type Target struct {
 type Service struct {
 	Config string // the file's path
 	Text   []byte // its contents if it does not exist; nil: it has to exist
+	// Replace gives an existing file new contents, if Install wrote it and nobody has changed it
+	// since.
+	Replace bool
 	// Compare returns why an existing file does not fit to what the user asked for. Nil: any fits.
 	Compare func(text []byte) error
 }
@@ -125,6 +128,8 @@ func (t *Target) install(u unit) ([]install.Change, error) {
 	case config.Bytes == nil:
 		changes = config.To(signed(u.service.Text))
 		changes[0].Directory = missing(filepath.Dir(config.Path))
+	case u.service.Replace && isSigned(config.Bytes):
+		changes = config.To(signed(u.service.Text))
 	case u.service.Compare != nil:
 		if err := u.service.Compare(config.Bytes); err != nil {
 			return nil, fmt.Errorf("%s exists, and is not changed: %w", u.service.Config, err)

@@ -72,7 +72,7 @@ type Containerd struct {
 // FindContainerd finds the containerd that listens on a socket. If none does, it returns the
 // defaults, and an error. If one does not answer, it returns an error, too.
 func FindContainerd(ctx context.Context, socket string) (Containerd, error) {
-	c := Containerd{Program: "containerd", Config: defaultConfig}
+	c := Containerd{Program: "containerd", Config: DefaultConfig}
 	pid, err := peer(socket)
 	if err != nil {
 		return c, err
@@ -94,9 +94,9 @@ func (m *machine) judgeContainerd(c containerd.Info) []Finding {
 	})
 }
 
-// defaultConfig is the configuration of a containerd that does not run, or whose arguments name no
+// DefaultConfig is the configuration of a containerd that does not run, or whose arguments name no
 // other.
-const defaultConfig = "/etc/containerd/config.toml"
+const DefaultConfig = "/etc/containerd/config.toml"
 
 // installContainerd is the command that configures containerd for the node.
 const installContainerd = "sudo lighter install containerd --restart"
@@ -124,7 +124,7 @@ func commandOf(pid int) (program, config string) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
 	if pid == 0 || err != nil {
-		return "containerd", defaultConfig
+		return "containerd", DefaultConfig
 	}
 	config = configOf(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
 	exe := filepath.Join(proc, "exe")
@@ -147,7 +147,7 @@ func configOf(argv []string) string {
 			return argv[i+1]
 		}
 	}
-	return defaultConfig
+	return DefaultConfig
 }
 
 // containerdConfig checks the configuration of a containerd: the output of `containerd config

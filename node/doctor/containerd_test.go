@@ -191,10 +191,10 @@ func TestShippedConfigs(t *testing.T) {
 // configOf finds the path of the configuration in containerd's arguments.
 func TestContainerdsArguments(t *testing.T) {
 	for line, want := range map[string]string{
-		"containerd": defaultConfig, "containerd --config /a": "/a", "containerd -c /a": "/a",
+		"containerd": DefaultConfig, "containerd --config /a": "/a", "containerd -c /a": "/a",
 		"containerd --config=/a": "/a", "containerd -c=/a": "/a",
-		"containerd --log-level debug": defaultConfig, "containerd --log-level debug -c /a --root /b": "/a",
-		"containerd --config": defaultConfig,
+		"containerd --log-level debug": DefaultConfig, "containerd --log-level debug -c /a --root /b": "/a",
+		"containerd --config": DefaultConfig,
 	} {
 		if got := configOf(strings.Fields(line)); got != want {
 			t.Errorf("%s: got %s, want %s", line, got, want)

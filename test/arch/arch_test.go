@@ -38,12 +38,13 @@ bytesize:
 cmd/command:
 cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/index format/pack format/trace
 	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/containerd install/docker
-	install/systemd logqueue mirror node node/binds node/bundle node/completion node/container node/control
-	node/directory node/doctor node/front/containerd/blobs node/health node/imagecache node/keeper node/ondemand
-	node/report node/resolver node/spec node/standalone node/takeover sleep store/disk store/registry wire
-	wire/client | node/device node/fuse node/mount node/trees store/origin
+	install/kubernetes install/kubernetes/agent install/systemd logqueue mirror node node/binds node/bundle
+	node/completion node/container node/control node/directory node/doctor node/front/containerd/blobs node/health
+	node/imagecache node/keeper node/ondemand node/report node/resolver node/spec node/standalone node/takeover
+	sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
+deploy/image:
 durable:
 format/chunk:
 format/compress:
@@ -103,6 +104,9 @@ install: durable node/control node/mount
 install/containerd: install install/marks install/tomltext node node/doctor proc sleep
 install/docker: install install/jsontext node/doctor proc sleep
 install/jsontext:
+install/kubernetes: deploy durable install install/containerd install/systemd node node/control node/doctor
+	node/front/containerd proc sleep
+install/kubernetes/agent: install/kubernetes node/control sleep | node/report
 install/marks:
 install/systemd: deploy install install/marks node
 install/tomltext: install/marks

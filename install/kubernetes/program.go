@@ -1,0 +1,84 @@
+package kubernetes
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"lighter/durable"
+)
+
+// Paths of our own on the machine. /usr is read-only on some distributions, /opt is not.
+const (
+	directory   = "/opt/lighter"
+	failureFile = directory + "/rolled-back"
+	link        = directory + "/bin/lighter" // to the program of the service
+)
+
+// publish copies the program to a path that contains its digest. So a service that does not come
+// back with the new program finds its previous one.
+func (h *Host) publish() (path, digest string, err error) {
+	in, err := os.Open(h.Program)
+	if err != nil {
+		return "", "", err
+	}
+	defer in.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, in); err != nil {
+		return "", "", err
+	}
+	digest = fmt.Sprintf("%x", hash.Sum(nil))
+	path = fmt.Sprintf("%s-%s", link, digest[:16])
+	name := h.Machine.Path(path)
+	if info, err := os.Stat(name); err == nil {
+		if in, err := in.Stat(); err == nil && in.Size() == info.Size() && info.Mode().Perm() == 0o755 {
+			return name, digest, nil // it is published whole
+		}
+	}
+	if err := durable.MkdirAll(filepath.Dir(name)); err != nil {
+		return "", "", err
+	}
+	for _, dir := range []string{directory, filepath.Dir(link)} { // whatever the umask
+		if err := os.Chmod(h.Machine.Path(dir), 0o755); err != nil {
+			return "", "", err
+		}
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return "", "", err
+	}
+	staged := name + ".new" // one that a crash left is overwritten
+	out, err := os.OpenFile(staged, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return "", "", err
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close()); err != nil {
+		return "", "", errors.Join(err, os.Remove(staged))
+	}
+	return name, digest, durable.Publish(staged, name)
+}
+
+// settle makes the link for users, and removes earlier programs: the service runs the new one.
+func (h *Host) settle(program string) error {
+	name := h.Machine.Path(link)
+	if to, err := os.Readlink(name); err != nil || to != filepath.Base(program) {
+		_ = os.Remove(name + ".new") // a crash may have left it
+		if err := errors.Join(os.Symlink(filepath.Base(program), name+".new"),
+			os.Rename(name+".new", name)); err != nil {
+			return err
+		}
+	}
+	others, err := filepath.Glob(name + "-*")
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		if other != program {
+			err = errors.Join(err, os.Remove(other))
+		}
+	}
+	return errors.Join(err, h.forget(), durable.SyncDir(filepath.Dir(name)))
+}

@@ -1,0 +1,67 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/api/services/containers/v1"
+	"github.com/containerd/containerd/api/services/namespaces/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+)
+
+// User is a container whose root is a snapshot of one snapshotter.
+type User struct {
+	Namespace, Container string
+	Pod                  string // NAMESPACE/NAME of its pod; empty: it belongs to none
+	PodUID               string
+}
+
+func (u User) String() string {
+	if u.Pod != "" {
+		return "pod " + u.Pod
+	}
+	return fmt.Sprintf("container %s (namespace %s)", u.Container, u.Namespace)
+}
+
+// Labels that CRI gives to the containers of pods.
+const (
+	podName      = "io.kubernetes.pod.name"
+	podNamespace = "io.kubernetes.pod.namespace"
+	podUID       = "io.kubernetes.pod.uid"
+)
+
+// Users returns the containers, also stopped ones, whose roots are snapshots of a snapshotter, lazy
+// or not. Without the snapshotter, containerd could not remove them.
+func Users(ctx context.Context, socket, snapshotter string) ([]User, error) {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd at %s: %w", socket, err)
+	}
+	defer conn.Close()
+	all, err := namespaces.NewNamespacesClient(conn).List(ctx, &namespaces.ListNamespacesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list the namespaces of containerd at %s: %w", socket, err)
+	}
+	var users []User
+	for _, ns := range all.Namespaces {
+		in := metadata.AppendToOutgoingContext(ctx, "containerd-namespace", ns.Name)
+		request := &containers.ListContainersRequest{Filters: []string{"snapshotter==" + snapshotter}}
+		list, err := containers.NewContainersClient(conn).List(in, request)
+		if err != nil {
+			return nil, fmt.Errorf("list the containers of containerd at %s in namespace %s: %w", socket, ns.Name, err)
+		}
+		for _, c := range list.Containers {
+			u := User{Namespace: ns.Name, Container: c.ID, PodUID: c.Labels[podUID]}
+			if name := c.Labels[podName]; name != "" {
+				u.Pod = c.Labels[podNamespace] + "/" + name
+			}
+			users = append(users, u)
+		}
+	}
+	slices.SortFunc(users, func(a, b User) int { return strings.Compare(a.String(), b.String()) })
+	return users, nil
+}

@@ -60,6 +60,7 @@ only the bytes that a container reads.`,
 		retentionCommand(), inspectCommand(), rmCommand(),
 		verifyCommand(), fsckCommand(), backupCommand(), restoreCommand(),
 		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
+		preheatCommand(),
 		mountCommand(), unmountCommand(), runCommand(), bundleCommand(), unbundleCommand(),
 		releaseCommand(), keeperCommand(), probeCommand(), configCommand(), installCommand(), uninstallCommand(),
 		completionCommand(), versionCommand())

@@ -36,15 +36,13 @@ type Starter struct {
 }
 
 // Start mounts the tree of the named image at dir, as Binds.Bind does, and returns the image's
-// config. A name without a registry's host is looked up as it is, then as a name of Docker Hub.
-// Without a platform, Start chooses the image for this machine. The error wraps ErrNoImage if the
-// hub has no image of that name, whatever its platform and state.
+// config. It looks the image up with Find.
 func (s *Starter) Start(ctx context.Context, name, platform, dir string) (Started, error) {
 	real, err := RealDir(dir)
 	if err != nil {
 		return Started{}, err
 	}
-	image, err := s.find(ctx, name, platform)
+	image, err := Find(ctx, s.Binds.hub, name, platform)
 	if err != nil {
 		return Started{}, err
 	}
@@ -60,10 +58,12 @@ func (s *Starter) Start(ctx context.Context, name, platform, dir string) (Starte
 	return started, err
 }
 
-// find returns the image to start.
-func (s *Starter) find(ctx context.Context, name, wanted string) (wire.Image, error) {
+// Find returns the named image that a hub has. A name without a registry's host is looked up as it
+// is, then as a name of Docker Hub. Without a platform, Find chooses the image for this machine.
+// The error wraps ErrNoImage if the hub has no image of that name, whatever its platform and state.
+func Find(ctx context.Context, hub Hub, name, wanted string) (wire.Image, error) {
 	for _, name := range names(name) {
-		images, err := s.Binds.hub.Images(ctx, name)
+		images, err := hub.Images(ctx, name)
 		if err != nil {
 			return wire.Image{}, fmt.Errorf("look up image %q: %w", name, err)
 		}
@@ -73,12 +73,12 @@ func (s *Starter) find(ctx context.Context, name, wanted string) (wire.Image, er
 		if images, err = fitting(images, name, wanted); err != nil {
 			return wire.Image{}, err
 		}
-		if images, err = mountable(images, s.Binds.hub.URL(), name); err != nil {
+		if images, err = mountable(images, hub.URL(), name); err != nil {
 			return wire.Image{}, err
 		}
 		return images[0], nil
 	}
-	return wire.Image{}, fmt.Errorf("%w %q (asked: %s)", ErrNoImage, name, s.Binds.hub.URL())
+	return wire.Image{}, fmt.Errorf("%w %q (asked: %s)", ErrNoImage, name, hub.URL())
 }
 
 // names returns the names under which an image is looked up.

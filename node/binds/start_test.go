@@ -34,27 +34,26 @@ func TestFindImageToStart(t *testing.T) {
 		"arm:1":                        {ready("arm:1", "linux/arm64")},
 		"failed:1":                     {{Name: "failed:1", Platform: here, State: wire.StateFailed, Error: "why"}},
 	}
-	s := &Starter{Binds: &Binds{hub: hub}}
 	for name, want := range map[string]string{"one:1": "one:1", "python:3": "docker.io/library/python:3",
 		"two": "docker.io/library/two:latest", "both:1": "both:1"} {
-		if got, err := s.find(t.Context(), name, ""); err != nil || got.Name != want || got.Chain != here {
+		if got, err := Find(t.Context(), hub, name, ""); err != nil || got.Name != want || got.Chain != here {
 			t.Errorf("%s: got %s for %s, %v; want %s for %s", name, got.Name, got.Chain, err, want, here)
 		}
 	}
-	if got, err := s.find(t.Context(), "foreign:1", "linux/riscv64"); err != nil || got.Name != "foreign:1" {
+	if got, err := Find(t.Context(), hub, "foreign:1", "linux/riscv64"); err != nil || got.Name != "foreign:1" {
 		t.Errorf("another platform that is requested: got %s, %v", got.Name, err)
 	}
-	if got, err := s.find(t.Context(), "arm:1", "linux/arm64/v8"); err != nil || got.Name != "arm:1" {
+	if got, err := Find(t.Context(), hub, "arm:1", "linux/arm64/v8"); err != nil || got.Name != "arm:1" {
 		t.Errorf("a variant that is requested: got %s, %v", got.Name, err)
 	}
 	for name, want := range map[string]string{"foreign:1": "for linux/riscv64", "failed:1": "failed there: why"} {
-		if _, err := s.find(t.Context(), name, ""); err == nil || errors.Is(err, ErrNoImage) ||
+		if _, err := Find(t.Context(), hub, name, ""); err == nil || errors.Is(err, ErrNoImage) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want another error than %v, with %q", name, err, ErrNoImage, want)
 		}
 	}
 	for _, name := range []string{"none:1", "host.example/python:3"} {
-		if _, err := s.find(t.Context(), name, ""); !errors.Is(err, ErrNoImage) {
+		if _, err := Find(t.Context(), hub, name, ""); !errors.Is(err, ErrNoImage) {
 			t.Errorf("%s: got %v, want %v", name, err, ErrNoImage)
 		}
 	}

@@ -272,11 +272,11 @@ func (c *Completer) isSteady(evicted int64, now time.Time) bool {
 // reports whether the tree is complete.
 func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete bool, err error) {
 	if !c.options.Complete {
-		missing, _, err := c.missing(ctx, tree)
+		missing, _, err := c.missing(ctx, tree, c.parts.Trees.Chunks)
 		return err == nil && len(missing) == 0, err
 	}
 	share, received := c.parts.Share(), int64(0)
-	complete, err = c.fetchMissing(ctx, tree, share, 1, func(left, _ int64) (err error) {
+	complete, err = c.fetchMissing(ctx, tree, c.parts.Trees.Chunks, share, 1, func(left, _ int64) (err error) {
 		c.update(func(s *Status) { s.Tree, s.Left, s.Waits = tree, left, "" })
 		if received, err = c.pace(ctx, share, received); err != nil {
 			return err

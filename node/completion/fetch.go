@@ -31,24 +31,36 @@ type Progress struct {
 // arrived, the cache's status says why the cache has not stored them.
 var errNotKept = errors.New("some chunks did not arrive, or the cache did not keep them: see `lighter cache`")
 
+// Lister calls fn for each of some chunks of a tree. It may pass a chunk several times.
+type Lister func(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error
+
 // Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports its
 // progress until it returns. Schedule and rate do not apply.
 func (c *Completer) Fetch(ctx context.Context, tree chunk.ID, report func(Progress)) error {
+	err := c.FetchListed(ctx, tree, c.parts.Trees.Chunks, report)
+	if err == nil {
+		c.makeFetchedLocal(ctx, tree)
+	}
+	return err
+}
+
+// FetchListed does what Fetch does, for the chunks that list lists. It makes no local device.
+func (c *Completer) FetchListed(ctx context.Context, tree chunk.ID, list Lister, report func(Progress)) error {
 	var now Progress
 	var reported time.Time
 	defer func() { report(now) }()
 	var failed error
 	for range fetchRounds {
-		complete, err := c.fetchMissing(ctx, tree, c.parts.Share(), fetchParallel, func(left, all int64) error {
+		next := func(left, all int64) error {
 			now = Progress{Cached: all - left, All: all}
 			if time.Since(reported) >= progressInterval {
 				reported = time.Now()
 				report(now)
 			}
 			return context.Cause(ctx)
-		})
+		}
+		complete, err := c.fetchMissing(ctx, tree, list, c.parts.Share(), fetchParallel, next)
 		if complete {
-			c.makeFetchedLocal(ctx, tree)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -70,14 +82,14 @@ func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
 	}
 }
 
-// fetchMissing fetches the missing units of a tree, and reports whether the tree is complete. It
-// calls next before each unit and at the end, with the bytes of the missing chunks and of all
-// chunks. The fetch ends if next returns an error, or after parallel × maxFailures failures in a
-// row.
+// fetchMissing fetches the missing units of the chunks that list lists, and reports whether all of
+// these chunks are cached. It calls next before each unit and at the end, with the bytes of the
+// missing chunks and of all listed chunks. The fetch ends if next returns an error, or after
+// parallel × maxFailures failures in a row.
 func (c *Completer) fetchMissing(
-	ctx context.Context, tree chunk.ID, share Share, parallel int, next func(left, all int64) error,
+	ctx context.Context, tree chunk.ID, list Lister, share Share, parallel int, next func(left, all int64) error,
 ) (complete bool, err error) {
-	missing, all, err := c.missing(ctx, tree)
+	missing, all, err := c.missing(ctx, tree, list)
 	if err != nil {
 		return false, err
 	}
@@ -100,7 +112,7 @@ func (c *Completer) fetchMissing(
 		})
 	}
 	err = cmp.Or(err, group.Wait())
-	missing, all, failed := c.missing(ctx, tree)
+	missing, all, failed := c.missing(ctx, tree, list)
 	if failed != nil {
 		return false, cmp.Or(err, failed)
 	}
@@ -125,10 +137,12 @@ func total(units []unit) (bytes int64) {
 	return bytes
 }
 
-// missing returns the units of a tree that have missing chunks, in the order of their packs, and
-// the bytes of all of the tree's chunks.
-func (c *Completer) missing(ctx context.Context, tree chunk.ID) (missing []unit, all int64, err error) {
-	err = c.parts.Trees.Chunks(ctx, tree, func(ref chunk.Ref) {
+// missing returns the units that have missing chunks of those that list lists, in the order of
+// their packs, and the bytes of all listed chunks.
+func (c *Completer) missing(
+	ctx context.Context, tree chunk.ID, list Lister,
+) (missing []unit, all int64, err error) {
+	err = list(ctx, tree, func(ref chunk.Ref) {
 		all += int64(ref.Length)
 		if !c.parts.Cache.Has(ref.ID) {
 			missing = appendChunk(missing, ref, int64(ref.Length))

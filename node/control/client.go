@@ -21,6 +21,7 @@ import (
 	"lighter/node/completion"
 	"lighter/node/imagecache"
 	"lighter/node/ondemand"
+	"lighter/node/preheat"
 	"lighter/node/report"
 	"lighter/node/takeover"
 )
@@ -193,6 +194,12 @@ func (c *Client) Evict(ctx context.Context, name string) (imagecache.Freed, erro
 // Fetch fetches all chunks of an image into the cache, and reports its progress.
 func (c *Client) Fetch(ctx context.Context, name string, progress func(completion.Progress)) error {
 	return follow(ctx, c, "/cache/fetch", request{Name: name}, progress)
+}
+
+// Preheat fetches the chunks of an image's startup packs into the cache, or all of its chunks, and
+// reports its progress. The image need not have been pulled.
+func (c *Client) Preheat(ctx context.Context, name, platform string, all bool, progress func(preheat.Progress)) error {
+	return follow(ctx, c, "/cache/preheat", request{Name: name, Platform: platform, All: all}, progress)
 }
 
 // Record records the next start of an image, even if the node does not record starts, and reports

@@ -16,6 +16,7 @@ import (
 	"lighter/node/completion"
 	"lighter/node/imagecache"
 	"lighter/node/ondemand"
+	"lighter/node/preheat"
 	"lighter/node/report"
 )
 
@@ -43,6 +44,11 @@ type Starter interface {
 	Start(ctx context.Context, name, platform, dir string) (binds.Started, error)
 }
 
+// Preheater fetches chunks of an image before a container needs them.
+type Preheater interface {
+	Preheat(ctx context.Context, image, platform string, all bool, report func(preheat.Progress)) error
+}
+
 // Recorder records the next start of an image.
 type Recorder interface {
 	Record(ctx context.Context, image string, text bool, report func(ondemand.Progress)) error
@@ -50,12 +56,13 @@ type Recorder interface {
 
 // Server answers on the control socket.
 type Server struct {
-	Reporter Reporter
-	Cache    *imagecache.Cache
-	Binds    Binder
-	Starter  Starter
-	Recorder Recorder
-	Stop     func() // ends the daemon
+	Reporter  Reporter
+	Cache     *imagecache.Cache
+	Preheater Preheater
+	Binds     Binder
+	Starter   Starter
+	Recorder  Recorder
+	Stop      func() // ends the daemon
 }
 
 // Serve answers on listener until ctx is done. Then it waits for requests in flight, for
@@ -94,6 +101,7 @@ type request struct {
 	Platform string `json:"platform,omitempty"`
 	Dir      string `json:"dir,omitempty"`
 	Text     bool   `json:"text,omitempty"` // return the trace, instead of sending it to a hub
+	All      bool   `json:"all,omitempty"`  // fetch all chunks, not only those of startup packs
 }
 
 // none is an answer without content.
@@ -154,6 +162,10 @@ func (s *Server) handleCache(mux *http.ServeMux) {
 	mux.HandleFunc("POST /cache/fetch", stream(func(ctx context.Context, r request,
 		report func(completion.Progress)) error {
 		return s.Cache.Fetch(ctx, r.Name, report)
+	}))
+	mux.HandleFunc("POST /cache/preheat", stream(func(ctx context.Context, r request,
+		report func(preheat.Progress)) error {
+		return s.Preheater.Preheat(ctx, r.Name, r.Platform, r.All, report)
 	}))
 }
 

@@ -18,14 +18,25 @@ import (
 // several places of the device is passed to fn several times. If the index is damaged, Chunks
 // fetches it again, and begins again with the first extent.
 func (s *Store) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
-	err := s.WithRepair(ctx, tree, func() error { return damaged(s.chunks(ctx, tree, fn)) })
+	return s.listChunks(ctx, tree, false, fn)
+}
+
+// StartupChunks does what Chunks does, for the chunks that are in startup packs. A tree whose
+// locations have not arrived yet has none.
+func (s *Store) StartupChunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
+	return s.listChunks(ctx, tree, true, fn)
+}
+
+func (s *Store) listChunks(ctx context.Context, tree chunk.ID, startup bool, fn func(chunk.Ref)) error {
+	err := s.WithRepair(ctx, tree, func() error { return damaged(s.chunks(ctx, tree, startup, fn)) })
 	if err != nil {
 		return fmt.Errorf("list the chunks of tree %s: %w", tree.Short(), err)
 	}
 	return nil
 }
 
-func (s *Store) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
+// chunks calls fn for each extent of a tree, or only for those in startup packs.
+func (s *Store) chunks(ctx context.Context, tree chunk.ID, startup bool, fn func(chunk.Ref)) error {
 	extents, file, err := s.openMap(tree)
 	if err != nil {
 		return err
@@ -34,6 +45,12 @@ func (s *Store) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 	hint, locations, err := openLocations(s.locations(tree), tree, extents.Extents)
 	if err == nil {
 		defer hint.Close()
+	}
+	packs := map[chunk.ID]bool{} // startup packs
+	if locations != nil {
+		for _, p := range locations.Startups() {
+			packs[p.Pack] = true
+		}
 	}
 	for i := range extents.Extents {
 		e, err := extents.Extent(i)
@@ -47,7 +64,9 @@ func (s *Store) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 		if locations != nil {
 			ref.Unit, _ = locations.Unit(i) // an error does not matter: the chunk can be found by its ID
 		}
-		fn(ref)
+		if !startup || packs[ref.Unit.Pack] {
+			fn(ref)
+		}
 	}
 	return nil
 }

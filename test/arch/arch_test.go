@@ -40,8 +40,9 @@ cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/i
 	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/containerd install/docker
 	install/kubernetes install/kubernetes/agent install/systemd logqueue mirror node node/binds node/bundle
 	node/completion node/container node/control node/directory node/doctor node/front/containerd/blobs node/health
-	node/imagecache node/keeper node/ondemand node/report node/resolver node/spec node/standalone node/takeover
-	sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount node/trees store/origin
+	node/imagecache node/keeper node/ondemand node/preheat node/report node/resolver node/spec node/standalone
+	node/takeover nodejobs sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount
+	node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 deploy/image:
@@ -115,15 +116,15 @@ mirror: format/chunk format/compress format/index format/pack store store/origin
 node: buildinfo bytesize durable format/index format/trace node/apptainer node/binds node/completion node/control
 	node/directory node/front/containerd node/front/containerd/blobs node/front/containerd/differ node/health
 	node/held node/imagecache node/imageconfig node/keeper node/memory node/monitor node/mount node/ondemand
-	node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk
-	store/origin wire wire/client
+	node/prefetch node/preheat node/record node/report node/resolver node/takeover node/trees socket store
+	store/disk store/origin wire wire/client
 node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
 node/container: durable node/bundle node/mount
-node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report
-	node/takeover socket
+node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/preheat
+	node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
 node/directory: durable format/chunk node/flight node/mount node/platform wire
 node/doctor: buildinfo bytesize format/index format/tree node node/control node/front/containerd node/fuse node/mount
@@ -145,6 +146,7 @@ node/mount: format/chunk format/index format/tree node/device node/fuse node/rec
 node/ondemand: format/chunk format/trace node/record
 node/platform: wire
 node/prefetch: format/chunk format/index node/device sleep | format/tree store
+node/preheat: format/chunk node/binds node/completion | wire
 node/record: format/chunk format/trace node/device sleep
 node/report: durable format/chunk node/binds node/completion node/directory node/front/containerd
 	node/front/containerd/blobs node/held node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
@@ -154,6 +156,7 @@ node/standalone: durable format/chunk node node/binds node/control node/keeper n
 node/takeover: durable node/fuse node/keeper node/mount proc sleep
 node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch sleep
 	wire/client | store/disk
+nodejobs: sleep
 proc:
 renewed:
 sleep:
@@ -173,6 +176,7 @@ test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
 test/e2e/docker: | node/report
 test/e2e/hubs: | node/report wire
+test/e2e/kubernetes: | node/report
 test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:
@@ -183,6 +187,7 @@ test/house:
 test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
+test/testkit/cluster: test/testkit/site
 test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree
 test/testkit/example:
@@ -195,6 +200,7 @@ test/testkit/layout:
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/port:
+test/testkit/pods: test/testkit/layout test/testkit/site
 test/testkit/postgres: test/testkit/port
 test/testkit/s3: test/testkit/port
 test/testkit/printed:

@@ -1,0 +1,295 @@
+// Package nodejobs runs a subcommand of lighter on nodes of a Kubernetes cluster, beside the nodes'
+// daemons: a job for each node, whose pod sees the daemon's root. It speaks to the cluster through
+// the user's kubectl, so it has the user's credentials and permissions, and no others.
+//
+// The jobs are removed at the end, also after an interrupt. Those of a program that was killed end
+// by themselves after Options.Timeout, and the cluster removes them an hour later.
+package nodejobs
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"lighter/sleep"
+)
+
+const (
+	jobLabel      = "lighter.dev/node-job"           // the value is the same for all jobs of one Run
+	installed     = "app.kubernetes.io/name=lighter" // label of the daemon set of deploy/kubernetes
+	pollInterval  = 2 * time.Second
+	removeTimeout = 30 * time.Second
+	keepSeconds   = 3600 // after a job's end
+	maxLog        = 64 << 10
+)
+
+// Options say what to run, and where.
+type Options struct {
+	Context   string        // of kubectl's configuration; empty: the current one
+	Selector  string        // of nodes, as `kubectl get nodes --selector` takes it; empty: all nodes
+	Namespace string        // of the jobs; empty: that of the installed daemon set
+	Image     string        // the installer image; empty: that of the installed daemon set
+	Root      string        // the daemons' root on each node
+	Args      []string      // the subcommand and its arguments
+	Timeout   time.Duration // of each job
+}
+
+// Result is what has happened on a node.
+type Result struct {
+	Node   string          `json:"node"`
+	State  string          `json:"state"`            // Running, Done or Failed
+	Error  string          `json:"error,omitempty"`  // why it has failed
+	Answer json.RawMessage `json:"answer,omitempty"` // what the subcommand printed, if it is JSON
+}
+
+// States of a node's job.
+const (
+	Running = "running"
+	Done    = "done"
+	Failed  = "failed"
+)
+
+// Run runs the subcommand on each selected node, and calls report when the state of a node has
+// changed. The error does not include failures on single nodes.
+func Run(ctx context.Context, o Options, report func(Result)) ([]Result, error) {
+	r := run{Options: o}
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.complete(ctx); err != nil {
+		return nil, err
+	}
+	id := make([]byte, 5)
+	if _, err := rand.Read(id); err != nil {
+		return nil, err
+	}
+	r.id = hex.EncodeToString(id)
+	var jobs []any
+	for i, n := range nodes {
+		if n.State == Running {
+			jobs = append(jobs, r.job(i, n.Node))
+		} else {
+			report(n)
+		}
+	}
+	if len(jobs) > 0 {
+		defer r.remove()
+		list := map[string]any{"apiVersion": "v1", "kind": "List", "items": jobs}
+		if _, err := r.kubectl(ctx, list, "create", "-f", "-"); err != nil {
+			return nil, err
+		}
+	}
+	return nodes, r.follow(ctx, nodes, report)
+}
+
+// run is a Run.
+type run struct {
+	Options
+	id string
+}
+
+// kubectl runs kubectl, and returns its output. input is its standard input, as JSON, unless it is
+// nil.
+func (r *run) kubectl(ctx context.Context, input any, args ...string) ([]byte, error) {
+	if r.Context != "" {
+		args = append(args, "--context", r.Context)
+	}
+	if r.Namespace != "" {
+		args = append(args, "--namespace", r.Namespace)
+	}
+	cmd := exec.CommandContext(ctx, "kubectl", args...)
+	if input != nil {
+		text, err := json.Marshal(input)
+		if err != nil {
+			return nil, err
+		}
+		cmd.Stdin = bytes.NewReader(text)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, errors.New("the cluster is reached through kubectl, and there is no kubectl in PATH")
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, fmt.Errorf("kubectl %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}
+
+// list returns objects of the cluster.
+func list[T any](ctx context.Context, r *run, args ...string) ([]T, error) {
+	out, err := r.kubectl(ctx, nil, append(append([]string{"get"}, args...), "--output", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	var found struct{ Items []T }
+	if err := json.Unmarshal(out, &found); err != nil {
+		return nil, fmt.Errorf("read what kubectl says about %s: %w", args[0], err)
+	}
+	return found.Items, nil
+}
+
+// condition is one condition of an object.
+type condition struct{ Type, Status, Message string }
+
+// holds returns the condition of a type, if it holds.
+func holds(all []condition, kind string) (condition, bool) {
+	for _, c := range all {
+		if c.Type == kind {
+			return c, c.Status == "True"
+		}
+	}
+	return condition{}, false
+}
+
+// nodes returns the selected nodes. Those that are not ready have failed already.
+func (r *run) nodes(ctx context.Context) (nodes []Result, err error) {
+	type node struct {
+		Metadata struct{ Name string }
+		Status   struct{ Conditions []condition }
+	}
+	found, err := list[node](ctx, r, "nodes", "--selector", r.Selector)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("the cluster has no node with the labels %q", r.Selector)
+	}
+	for _, n := range found {
+		result := Result{Node: n.Metadata.Name, State: Running}
+		if why, ready := holds(n.Status.Conditions, "Ready"); !ready {
+			result.State, result.Error = Failed, "the node is not ready: "+why.Message
+		}
+		nodes = append(nodes, result)
+	}
+	return nodes, nil
+}
+
+// complete takes the namespace and the image from the installed daemon set, unless they are given.
+func (r *run) complete(ctx context.Context) error {
+	if r.Namespace != "" && r.Image != "" {
+		return nil
+	}
+	type set struct {
+		Metadata struct{ Namespace string }
+		Spec     struct {
+			Template struct {
+				Spec struct{ Containers []struct{ Image string } }
+			}
+		}
+	}
+	found, err := list[set](ctx, r, "daemonsets", "--all-namespaces", "--selector", installed)
+	if err != nil {
+		return err
+	}
+	found = slices.DeleteFunc(found, func(s set) bool { return len(s.Spec.Template.Spec.Containers) == 0 })
+	if len(found) == 0 {
+		return fmt.Errorf("the cluster has no daemon set with the label %s: name the installer image with --image "+
+			"and a namespace with --namespace", installed)
+	}
+	r.Namespace = cmp.Or(r.Namespace, found[0].Metadata.Namespace)
+	r.Image = cmp.Or(r.Image, found[0].Spec.Template.Spec.Containers[0].Image)
+	return nil
+}
+
+// name returns the name of the job of the node with that number.
+func (r *run) name(number int) string {
+	return fmt.Sprintf("lighter-%s-%s-%d", r.Args[0], r.id, number)
+}
+
+// job returns the job for a node. Its pod bypasses the scheduler, so it also runs on nodes that
+// take no pods. It may use nothing of the node but the daemon's root, in which the control socket
+// is.
+func (r *run) job(number int, node string) any {
+	type object = map[string]any
+	labels := object{jobLabel: r.id}
+	container := object{"name": "lighter", "image": r.Image, "imagePullPolicy": "IfNotPresent",
+		"args": append(slices.Clone(r.Args), "--root", r.Root),
+		"securityContext": object{"runAsUser": 0, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+			"capabilities":   object{"drop": []string{"ALL"}},
+			"seLinuxOptions": object{"type": "spc_t"}}, // else SELinux denies the socket; no effect without SELinux
+		"resources":    object{"requests": object{"cpu": "10m", "memory": "32Mi"}, "limits": object{"memory": "256Mi"}},
+		"volumeMounts": []object{{"name": "root", "mountPath": r.Root, "readOnly": true}}}
+	return object{"apiVersion": "batch/v1", "kind": "Job",
+		"metadata": object{"name": r.name(number), "labels": labels},
+		"spec": object{"backoffLimit": 1, "ttlSecondsAfterFinished": keepSeconds,
+			"activeDeadlineSeconds": int(r.Timeout.Seconds()),
+			"template": object{"metadata": object{"labels": labels}, "spec": object{
+				"nodeName": node, "restartPolicy": "Never", "automountServiceAccountToken": false,
+				"hostNetwork": true, "terminationGracePeriodSeconds": 1,
+				"tolerations": []object{{"operator": "Exists"}},
+				"containers":  []object{container},
+				"volumes": []object{{"name": "root",
+					"hostPath": object{"path": filepath.Clean(r.Root), "type": "Directory"}}}}}}}
+}
+
+// follow waits until the jobs have ended, and completes the results.
+func (r *run) follow(ctx context.Context, nodes []Result, report func(Result)) error {
+	type job struct {
+		Metadata struct{ Name string }
+		Status   struct{ Conditions []condition }
+	}
+	for slices.ContainsFunc(nodes, func(n Result) bool { return n.State == Running }) {
+		if !sleep.For(ctx, pollInterval) {
+			return context.Cause(ctx)
+		}
+		jobs, err := list[job](ctx, r, "jobs", "--selector", jobLabel+"="+r.id)
+		if err != nil {
+			return err
+		}
+		for i := range nodes {
+			if nodes[i].State != Running {
+				continue
+			}
+			at := slices.IndexFunc(jobs, func(j job) bool { return j.Metadata.Name == r.name(i) })
+			if at < 0 {
+				nodes[i].State, nodes[i].Error = Failed, "somebody has removed the job"
+			} else if _, ok := holds(jobs[at].Status.Conditions, "Complete"); ok {
+				nodes[i].State = Done
+				if out := r.log(ctx, i); json.Valid(out) {
+					nodes[i].Answer = out
+				}
+			} else if why, ok := holds(jobs[at].Status.Conditions, "Failed"); ok {
+				nodes[i].State = Failed
+				nodes[i].Error = cmp.Or(lastLine(r.log(ctx, i)), why.Message)
+			}
+			if nodes[i].State != Running {
+				report(nodes[i])
+			}
+		}
+	}
+	return nil
+}
+
+// log returns what a job's pod has printed. A pod that did not start has printed nothing.
+func (r *run) log(ctx context.Context, number int) []byte {
+	out, err := r.kubectl(ctx, nil, "logs", "job/"+r.name(number), "--limit-bytes", fmt.Sprint(maxLog))
+	if err != nil {
+		return nil
+	}
+	return bytes.TrimSpace(out)
+}
+
+func lastLine(log []byte) string { return string(log[bytes.LastIndexByte(log, '\n')+1:]) }
+
+// remove removes the jobs, also after an interrupt.
+func (r *run) remove() {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
+	defer cancel()
+	// If it fails, the cluster removes the jobs later.
+	_, _ = r.kubectl(ctx, nil, "delete", "jobs", "--selector", jobLabel+"="+r.id, "--wait=false")
+}

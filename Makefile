@@ -10,7 +10,7 @@ export GOFLAGS += -trimpath
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build dist image check house setup test runtimes soak demo peers nydus rebuild bench fuzz clean
+.PHONY: build dist image check house setup test runtimes soak demo peers nydus kubernetes rebuild bench fuzz clean
 
 build:
 	$(GO) build -o bin/ ./cmd/lighter ./cmd/lighter-bench
@@ -37,7 +37,7 @@ image:
 # No file is excluded by the tags of vet. The package hub takes the longest, and comes first; its tests wait often.
 check:
 	@unformatted=$$(gofmt -l $$(git ls-files "*.go")); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
-	$(GO) vet -tags e2e,peers,nydus,man,runtimes ./...
+	$(GO) vet -tags e2e,peers,nydus,man,runtimes,kubernetes ./...
 	$(GO) tool -modfile=test/tools/go.mod staticcheck ./...
 	CGO_ENABLED=1 $(GO) test -race -vet=off '-gcflags=modernc.org/sqlite/lib=-race=false' '-gcflags=modernc.org/libc=-race=false' -timeout 20m -parallel 4 ./hub ./...
 
@@ -87,6 +87,13 @@ nydus:
 	test/setup nydus
 	cd bench/nydus && $(GO) vet ./... && $(GO) test ./...
 	$(GO) test -tags peers,nydus -count=1 -run Nydus -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
+
+# A cluster of one node: control plane, kubelet and containerd. The first time it takes 15 minutes to build them.
+kubernetes:
+	test/setup all base python
+	test/setup kubernetes
+	$(MAKE) build
+	$(GO) test -tags kubernetes -count=1 -timeout 30m -v -exec 'unshare --mount --propagation private' ./test/e2e/kubernetes/
 
 # Which compressors make the layers of images again bit by bit: docs/decisions/blobs.md.
 rebuild:

@@ -57,8 +57,8 @@ import (
 	"lighter/node/monitor"
 	"lighter/node/mount"
 	"lighter/node/ondemand"
-	"lighter/node/preheat"
 	"lighter/node/prefetch"
+	"lighter/node/preheat"
 	"lighter/node/record"
 	"lighter/node/report"
 	"lighter/node/resolver"
@@ -386,7 +386,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	server := control.Server{
 		Reporter: n.report, Cache: n.images, Binds: n.binds, Stop: func() { n.stop(nil) },
 		Preheater: &preheat.Preheater{Hub: n.hubs, Chains: n.chains, Trees: n.trees, Fetcher: n.completion},
-		Starter: &binds.Starter{Binds: n.binds, Configs: n.configs},
+		Starter:   &binds.Starter{Binds: n.binds, Configs: n.configs},
 		Recorder: &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees,
 			Send: n.sendTrace},
 	}

@@ -181,7 +181,7 @@ test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
-test/e2e/system: | install node/doctor node/front/containerd/blobs node/keeper node/mount node/report
+test/e2e/system: | install node/doctor node/front/containerd/blobs node/keeper node/mount node/preheat node/report
 test/e2e/versions:
 test/house:
 test/testkit/cachetest: format/chunk store

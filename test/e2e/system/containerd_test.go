@@ -70,10 +70,7 @@ func TestCRI(t *testing.T) {
 			s := start(t, o, "+python")
 			ref := site.Reference("python")
 			moved := received(t, s, func() {
-				if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil ||
-					!strings.HasPrefix(out, "sha256:") {
-					t.Fatalf("CRI pull: output %q, error %v; want a digest", out, err)
-				}
+				pullAsKubelet(t, s, ref)
 			})
 			if moved > 3<<20 {
 				t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
@@ -87,11 +84,12 @@ func TestCRI(t *testing.T) {
 				// see config-1.6.toml
 				root = filepath.Join(filepath.Dir(root), "containerd/io.containerd.snapshotter.v1.lighter")
 			}
-			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("fs")...); err != nil || out != root+"\n" {
-				t.Errorf("file system that the kubelet watches: got %q, want %s: %v", out, root, err)
+			if got := imageDisk(t, s); got.FsID.Mountpoint != root {
+				t.Errorf("file system that the kubelet watches: got %q, want %s", got.FsID.Mountpoint, root)
 			}
-			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("rm", ref)...); err != nil {
-				t.Errorf("CRI removal of the image: output %q, error %v", out, err)
+			if err := s.Machine.CRI(t.Context(), "RemoveImage", map[string]any{"image": object{"image": ref}},
+				nil); err != nil {
+				t.Error(err)
 			}
 			// When a Go client pulls (clientPulls), Debian's containerd sets no labels that name
 			// the image. So the node needs --trust chain.

@@ -186,11 +186,7 @@ func TestInstallDebiansContainerd(t *testing.T) {
 	if r := m.lighter(s, "install", "containerd", "--cri", "--restart"); len(r.Files) != 1 || len(r.Notes) != 1 {
 		t.Errorf("got %+v, want one file, and a note about the kubelet's disk", r)
 	}
-	moved := received(t, s, func() {
-		if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil {
-			t.Fatalf("CRI pull: %v: %s", err, out)
-		}
-	})
+	moved := received(t, s, func() { pullAsKubelet(t, s, ref) })
 	if moved > 3<<20 {
 		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 	}

@@ -386,7 +386,12 @@ func (m *Machine) killShims() error {
 
 // Command runs a command in the machine's network and returns its standard output.
 func (m *Machine) Command(ctx context.Context, argv ...string) (string, error) {
-	return m.site.command(ctx, append(strings.Fields(m.inside("")), argv...)...)
+	return m.site.command(ctx, m.Inside(argv...)...)
+}
+
+// Inside returns a command line that runs in the machine's network.
+func (m *Machine) Inside(argv ...string) []string {
+	return append(strings.Fields(m.inside("")), argv...)
 }
 
 // Lighter runs a lighter command against the machine's node.

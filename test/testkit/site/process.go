@@ -71,7 +71,12 @@ func (p *process) hasEnded() bool {
 
 // await calls ready until it succeeds, the process ends, or readyTimeout is over.
 func (p *process) await(ctx context.Context, ready func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	return p.awaitFor(ctx, readyTimeout, ready)
+}
+
+// awaitFor does what await does, with another time limit.
+func (p *process) awaitFor(ctx context.Context, limit time.Duration, ready func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		err := ready()
@@ -196,3 +201,32 @@ func (s *Site) commands(ctx context.Context, lines ...string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// Service is one more program of a site, for example the kubelet.
+type Service struct{ process *process }
+
+// StartService starts a program, and waits for a limited time until ready returns no error. The
+// caller stops it before the site is closed.
+func (s *Site) StartService(
+	ctx context.Context, name string, argv []string, limit time.Duration, ready func() error,
+) (*Service, error) {
+	p, err := s.startProcess(name, argv)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.awaitFor(ctx, limit, ready); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return &Service{p}, nil
+}
+
+// Stop ends the program with SIGTERM. A nil service counts as stopped.
+func (s *Service) Stop() error {
+	if s == nil {
+		return nil
+	}
+	return s.process.stop()
+}
+
+// Log returns the path of the program's log.
+func (s *Service) Log() string { return s.process.log }

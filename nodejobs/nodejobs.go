@@ -25,8 +25,11 @@ import (
 )
 
 const (
-	jobLabel      = "lighter.dev/node-job"           // the value is the same for all jobs of one Run
-	installed     = "app.kubernetes.io/name=lighter" // label of the daemon set of deploy/kubernetes
+	// jobLabel has the same value for all jobs of one Run.
+	jobLabel = "lighter/node-job"
+	// installed has the labels of the daemon set of deploy/kubernetes, and of the chart.
+	installed = "app.kubernetes.io/name=lighter,app.kubernetes.io/component=node"
+
 	pollInterval  = 2 * time.Second
 	removeTimeout = 30 * time.Second
 	keepSeconds   = 3600 // after a job's end
@@ -198,7 +201,7 @@ func (r *run) complete(ctx context.Context) error {
 	}
 	found = slices.DeleteFunc(found, func(s set) bool { return len(s.Spec.Template.Spec.Containers) == 0 })
 	if len(found) == 0 {
-		return fmt.Errorf("the cluster has no daemon set with the label %s: name the installer image with --image "+
+		return fmt.Errorf("the cluster has no daemon set with the labels %s: name the installer image with --image "+
 			"and a namespace with --namespace", installed)
 	}
 	r.Namespace = cmp.Or(r.Namespace, found[0].Metadata.Namespace)

@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"lighter/hub/catalog"
-	"lighter/hub/pattern"
 	"lighter/hub/quota"
 	"lighter/hub/report"
 	"lighter/hub/rootdir"
 	"lighter/wire"
+	"lighter/wire/pattern"
 )
 
 // Domain is a part of the configuration: a set of repositories whose images the hub keeps apart

@@ -43,8 +43,9 @@ func (n nodeImages) Manifest(ctx context.Context, digest string) (*wire.Manifest
 		}
 	}
 	return &wire.Manifest{
-		Image:     index.SignImage(n.keys, digest, known.Statement.Chain, repositories),
-		DiffIDs:   known.DiffIDs,
-		Statement: known.Statement,
+		Image:      index.SignImage(n.keys, digest, known.Statement.Chain, repositories),
+		DiffIDs:    known.DiffIDs,
+		LayerBytes: known.Bytes,
+		Statement:  known.Statement,
 	}, nil
 }

@@ -22,6 +22,7 @@ import (
 	"lighter/store/origin"
 	"lighter/wire"
 	"lighter/wire/client"
+	"lighter/wire/pattern"
 )
 
 // Config is a node's configuration, in TOML. `lighter config node` prints it.
@@ -55,8 +56,13 @@ type Config struct {
 	Flat        Flat          `toml:"directory_flat" comment:"Which files the images in this directory have besides their own. apptainer: those by which Apptainer and SingularityCE know an image's environment, entry point and labels. Empty: none."`
 	Group       string        `toml:"directory_group" comment:"Only this group of users, and root, may use this directory. Empty: everybody may."`
 	Links       []string      `toml:"directory_links" comment:"Symbolic links in this directory, as NAME=HOST. An example for names as CVMFS has them: registry.hub.docker.com=docker.io."`
-	LogLevel    string        `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
-	LogFormat   string        `toml:"log_format" comment:"Format of the log: text or json."`
+	ImageStore  string        `toml:"image_store" comment:"Directory for an additional image store, in which Podman, Buildah, Skopeo and CRI-O find the images of the hubs without pulling them: /var/lib/lighter-images, for example (lighter install podman). Every user of this machine can then read every image of the domain. Empty: none."`
+
+	ImageStoreNames   []string `toml:"image_store_names" comment:"Patterns of the repositories in this store: [\"reg.example.org/physics/*\"]. * matches any characters but /, and ** any number of parts. The tools read the whole list for each command, so choose some if the hub has thousands of images."`
+	ImageStoreRefresh Delay    `toml:"image_store_refresh" comment:"How often the node asks a hub for new images for this store."`
+
+	LogLevel  string `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
+	LogFormat string `toml:"log_format" comment:"Format of the log: text or json."`
 
 	Complete         bool          `toml:"complete" comment:"Fetch the rest of running images in the background. The fetch pauses while the cache would have to evict chunks for it."`
 	CompleteRate     bytesize.Size `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit. Reads of containers go first in any case."`
@@ -85,8 +91,12 @@ func DefaultConfig() Config {
 		HeldDelay:   Delay(time.Minute),
 		Idle:        Delay(5 * time.Minute),
 		Links:       []string{},
-		LogLevel:    "info",
-		LogFormat:   "text",
+
+		ImageStoreNames:   []string{"**"},
+		ImageStoreRefresh: Delay(time.Minute),
+
+		LogLevel:  "info",
+		LogFormat: "text",
 
 		CompleteSchedule: []string{},
 		Blobs:            []string{},
@@ -131,6 +141,9 @@ func (c *Config) Check() error {
 	if err := c.checkBlobs(); err != nil {
 		return err
 	}
+	if err := c.checkStore(); err != nil {
+		return err
+	}
 	for _, s := range []struct{ key, path string }{{"address", c.Address}, {"containerd", c.Containerd}} {
 		if err := socket.CheckPath(s.key, s.path); s.path != "" && err != nil {
 			return err
@@ -162,7 +175,7 @@ func (c *Config) checkDirectory() error {
 		return fmt.Errorf("directory %q is not an absolute path", c.Directory)
 	case dir == "/":
 		return errors.New("directory cannot be /: choose a directory for the images alone")
-	case strings.HasPrefix(dir+"/", root+"/") || strings.HasPrefix(root+"/", dir+"/"):
+	case within(dir, root):
 		return fmt.Errorf("directory %s and root %s are in each other: choose two separate directories", dir, root)
 	case !slices.Contains(flats, c.Flat):
 		return fmt.Errorf("directory_flat %q is not one of %q", c.Flat, flats)
@@ -222,6 +235,37 @@ func (c *Config) checkBlobs() error {
 	return nil
 }
 
+// checkStore returns an error if the image store cannot be where it is configured.
+func (c *Config) checkStore() error {
+	for _, p := range c.ImageStoreNames {
+		if err := pattern.Check(p); err != nil {
+			return fmt.Errorf("image_store_names: %w", err)
+		}
+	}
+	dir := filepath.Clean(c.ImageStore)
+	if refresh := time.Duration(c.ImageStoreRefresh); refresh < minIdle || refresh > maxIdle {
+		return fmt.Errorf("image_store_refresh %s is not between %s and %s", c.ImageStoreRefresh, minIdle, maxIdle)
+	}
+	if c.ImageStore == "" {
+		return nil
+	}
+	if !filepath.IsAbs(dir) || dir == "/" {
+		return fmt.Errorf("image_store %q is not the absolute path of a directory", c.ImageStore)
+	}
+	for _, other := range []struct{ key, dir string }{{"root", c.Root}, {"directory", c.Directory}} {
+		if other.dir != "" && within(dir, filepath.Clean(other.dir)) {
+			return fmt.Errorf("image_store %s and %s %s are in each other: choose two separate directories", dir,
+				other.key, other.dir)
+		}
+	}
+	return nil
+}
+
+// within reports whether one of two directories is in the other.
+func within(a, b string) bool {
+	return strings.HasPrefix(a+"/", b+"/") || strings.HasPrefix(b+"/", a+"/")
+}
+
 // prefetchLimit returns how many uncompressed bytes may be prefetched for one start.
 func (c *Config) prefetchLimit() int64 {
 	if !c.Prefetch {
@@ -257,5 +301,5 @@ const maxRecordDelay = time.Hour
 // at most, if the hub accepts the report.
 const minHeldDelay, maxHeldDelay = time.Second, time.Hour
 
-// minIdle and maxIdle bound directory_idle.
+// minIdle and maxIdle bound directory_idle and image_store_refresh.
 const minIdle, maxIdle = time.Second, 24 * time.Hour

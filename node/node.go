@@ -12,7 +12,7 @@
 //	control.sock    (package control)
 //	keeper.sock     (package keeper)
 //	binds.json      (package binds)
-//	directory.json  (package directory)
+//	directory.json  image-store.json    (package directory)
 //	configs/        of images in the directory (package imageconfig)
 //	blobs blobs.json           (package front/containerd/blobs)
 //	cache/          chunks (package disk)
@@ -52,6 +52,7 @@ import (
 	"lighter/node/held"
 	"lighter/node/imagecache"
 	"lighter/node/imageconfig"
+	"lighter/node/imagestore"
 	"lighter/node/keeper"
 	"lighter/node/memory"
 	"lighter/node/monitor"
@@ -99,6 +100,8 @@ type Node struct {
 	binds      *binds.Binds
 	configs    *imageconfig.Reader
 	directory  *directory.Directory
+	store      *imagestore.Store    // nil: none is configured
+	storeTrees *directory.Directory // the trees of the store
 	completion *completion.Completer
 
 	snapshots *containerd.Snapshotter // nil without an address for containerd
@@ -157,7 +160,8 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.openSnapshots(ctx); err != nil {
 		return err
 	}
-	if n.binds.Incomplete() || n.directory.Incomplete() { // a mount that is not in a list may use any tree
+	if n.binds.Incomplete() || n.directory.Incomplete() || n.storeTrees.Incomplete() {
+		// A mount that is not in a list may use any tree.
 		n.chains.HoldAll()
 	} else {
 		n.chains.Sweep()
@@ -254,10 +258,9 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	n.closers = append(n.closers, n.blobs.Close)
 	n.binds = binds.Open(root, n.hubs, n.chains, n.leftovers, n.log)
 	n.configs = &imageconfig.Reader{Statements: n.chains, Registry: n.hubs}
-	if n.directory, err = n.openDirectory(root); err != nil {
+	if err := n.openDirectories(root); err != nil {
 		return err
 	}
-	n.closers = append(n.closers, n.directory.Close)
 	schedule, err := completion.ParseSchedule(n.config.CompleteSchedule)
 	if err != nil {
 		return err
@@ -271,26 +274,58 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	return nil
 }
 
-// openDirectory opens the directory of images.
-func (n *Node) openDirectory(root string) (*directory.Directory, error) {
-	group, err := n.config.group()
+// The files, in the node's root, that list which trees the directories have.
+const directoryFile, storeTreesFile = "directory.json", "image-store.json"
+
+// openDirectories opens the directory of images and the image store.
+func (n *Node) openDirectories(root string) error {
+	names, err := n.namesConfig(root)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	links, err := n.config.links()
-	if err != nil {
-		return nil, err
+	n.directory = directory.Open(names)
+	n.closers = append(n.closers, n.directory.Close)
+	trees := directory.Config{
+		Root: root, File: storeTreesFile, Links: noLinks{}, Idle: names.Idle,
+		Chains: n.chains, Trees: n.mounts, Leftovers: n.leftovers, Log: n.log,
 	}
-	c := directory.Config{
-		Root: root, Dir: n.config.Directory, Idle: time.Duration(n.config.Idle), Group: group, Links: links,
+	if dir := n.config.ImageStore; dir != "" {
+		n.store, err = imagestore.Open(imagestore.Config{
+			Dir: dir, Patterns: n.config.ImageStoreNames, Refresh: time.Duration(n.config.ImageStoreRefresh),
+			Hub: n.hubs, Contents: n.configs,
+			Used: func() map[string]bool { return n.storeTrees.Chains() }, Log: n.log,
+		})
+		if err != nil {
+			return err
+		}
+		trees.Dir, trees.Links = imagestore.Trees(dir), n.store
+	}
+	n.storeTrees = directory.Open(trees)
+	n.closers = append(n.closers, n.storeTrees.Close)
+	return nil
+}
+
+// namesConfig returns the configuration of the directory of images.
+func (n *Node) namesConfig(root string) (c directory.Config, err error) {
+	c = directory.Config{
+		Root: root, File: directoryFile, Dir: n.config.Directory, Idle: time.Duration(n.config.Idle),
 		Hub: n.hubs, Configs: &imageconfig.Kept{Dir: filepath.Join(root, "configs"), Reader: n.configs},
 		Chains: n.chains, Trees: n.mounts, Leftovers: n.leftovers, Log: n.log,
 	}
 	if n.config.Flat == FlatApptainer {
 		c.Layer = apptainer.Write
 	}
-	return directory.Open(c), nil
+	if c.Group, err = n.config.group(); err == nil {
+		c.Hosts, err = n.config.links()
+	}
+	return c, err
 }
+
+// noLinks are the links of a node without an image store.
+type noLinks struct{}
+
+// HasChain implements directory.Links.
+func (noLinks) HasChain(string) bool { return false }
 
 // openSnapshots opens the snapshotters, the differ and their sockets, if an address is configured.
 func (n *Node) openSnapshots(ctx context.Context) (err error) {
@@ -361,7 +396,8 @@ func (n *Node) openReport(noMonitor error) {
 		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
 		Snapshots: n.snapshotters(), Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder,
 		Traces: n.traces, Held: n.held,
-		Devices: n.devices, Binds: n.binds, Directory: n.directory, Blobs: n.blobs,
+		Devices: n.devices, Binds: n.binds, Directory: n.directory, ImageStore: n.store, StoreTrees: n.storeTrees,
+		Blobs:      n.blobs,
 		Completion: n.completion, Leftovers: n.leftovers,
 	}
 	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)
@@ -372,16 +408,20 @@ func (n *Node) openReport(noMonitor error) {
 func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.binds.Recover(ctx, n.devices.TakenOver())
 	n.directory.Show()
+	n.storeTrees.Show()
 	n.blobs.Show()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context){
-		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run, n.directory.Run, n.blobs.Run,
+		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.held.Run, n.directory.Run, n.storeTrees.Run, n.blobs.Run,
 		n.chains.RenewStatements, n.trees.RenewLocations, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },
 		func(ctx context.Context) { n.health.Flush(ctx, n.log) },
 	} {
 		group.Go(func() error { run(ctx); return nil })
+	}
+	if n.store != nil {
+		group.Go(func() error { n.store.Run(ctx); return nil })
 	}
 	server := control.Server{
 		Reporter: n.report, Cache: n.images, Binds: n.binds, Stop: func() { n.stop(nil) },

@@ -114,6 +114,7 @@ func Release(ctx context.Context, root string, log *slog.Logger) error {
 		return fmt.Errorf("release the devices: %w", err)
 	}
 	defer lock.Close()
-	return errors.Join(keeper.Process{Root: root}.Drop(ctx), directory.Release(root, leftovers), mount.Release(root),
-		binds.Release(root, leftovers), blobs.Release(ctx, root))
+	return errors.Join(keeper.Process{Root: root}.Drop(ctx), directory.Release(root, directoryFile, leftovers),
+		directory.Release(root, storeTreesFile, leftovers), mount.Release(root), binds.Release(root, leftovers),
+		blobs.Release(ctx, root))
 }

@@ -29,9 +29,13 @@ type Link struct {
 // Manifest is what the hub knows of the image that a manifest's digest names. With it a node can
 // decide about all layers of the image's pull.
 type Manifest struct {
-	Image     index.ImageStatement `json:"image"`
-	DiffIDs   []string             `json:"diffIDs"`   // of the layers, the lowest first
-	Statement *index.Statement     `json:"statement"` // of the image's tree
+	Image   index.ImageStatement `json:"image"`
+	DiffIDs []string             `json:"diffIDs"` // of the layers, the lowest first
+	// LayerBytes are the sizes of the layers as tar streams: a hint, which no signature covers.
+	// Hubs of earlier versions do not send it.
+	LayerBytes []int64 `json:"layerBytes,omitempty"`
+
+	Statement *index.Statement `json:"statement"` // of the image's tree
 }
 
 // States of an image.

@@ -94,6 +94,13 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(&config.Group, "directory-group", config.Group, "only this `GROUP` may use this directory")
 	f.StringSliceVar(&config.Links, "directory-links", config.Links,
 		"links in this directory to hosts (`NAME=HOST`: registry.hub.docker.com=docker.io; may be repeated)")
+	f.StringVar(&config.ImageStore, "image-store", config.ImageStore,
+		"keep an additional image store for Podman, Buildah, Skopeo and CRI-O in this `DIR`, "+
+			"for every user of the machine")
+	f.StringSliceVar(&config.ImageStoreNames, "image-store-names", config.ImageStoreNames,
+		"the repositories in this store (`PATTERNS`: reg.example.org/physics/*; may be repeated)")
+	f.TextVar(&config.ImageStoreRefresh, "image-store-refresh", config.ImageStoreRefresh,
+		"look for new images for this store after this `DELAY` (1m)")
 	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,
 		"if less of the disk is free, the cache shrinks (`SPACE`: 17% or 50GiB; 0: never)")
 	f.TextVar(&config.FreeHigh, "disk-free-high", config.FreeHigh,

@@ -105,6 +105,7 @@ func printTables(s report.Status) error {
 			return []any{b.Dir, b.Name, short(b.Chain), state}
 		}),
 		printDirectory(s.Directory),
+		printImageStore(s.ImageStore),
 		section("BROKEN TREE\tIMAGES\tCHAINS\tCAUSE", s.Lost, func(l report.Lost) []any {
 			return []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause}
 		}),
@@ -127,13 +128,39 @@ func printDirectory(s *directory.Status) error {
 	default:
 		fmt.Printf("directory of images %s: %s\n", s.Dir, english.Plural(s.Names, "image", ""))
 	}
-	return section("IN DIRECTORY\tCHAIN\tSTATE\tUSED", s.Images, func(i directory.ImageStatus) []any {
-		state := "not mounted"
-		if i.Mounted {
-			state = "mounted"
-		}
-		return []any{i.Name, short(i.Chain), state, i.Used.Local().Format(time.DateTime)}
-	})
+	return section("IN DIRECTORY\tCHAIN\tSTATE\tUSED", s.Images, directoryRow)
+}
+
+func directoryRow(i directory.ImageStatus) []any {
+	state := "not mounted"
+	if i.Mounted {
+		state = "mounted"
+	}
+	return []any{i.Name, short(i.Chain), state, i.Used.Local().Format(time.DateTime)}
+}
+
+// printImageStore prints the state of the additional image store, and which of its trees are
+// mounted.
+func printImageStore(s *report.ImageStore) error {
+	if s == nil {
+		return nil
+	}
+	fmt.Printf("image store %s: %s, of which %d are no more on the hubs, %s\n", s.Dir,
+		english.Plural(s.Images, "image", ""), s.Unnamed, english.Plural(s.Layers, "layer", ""))
+	if s.Failed != "" {
+		fmt.Printf("image store %s lacks %s: %s\n", s.Dir, english.Plural(s.Skipped, "image", ""), s.Failed)
+	}
+	if s.Trees == nil {
+		return nil
+	}
+	if s.Trees.Hidden != "" {
+		fmt.Printf("image store %s cannot start images: %s\n", s.Dir, s.Trees.Hidden)
+	}
+	images := slices.Clone(s.Trees.Images)
+	for n := range images { // a mapping of owners and a digest
+		images[n].Name, _, _ = strings.Cut(images[n].Name, "/")
+	}
+	return section("IN IMAGE STORE\tCHAIN\tSTATE\tUSED", images, directoryRow)
 }
 
 // printBlobs prints the state of the layers that containerd has not downloaded.

@@ -33,6 +33,7 @@ type Manifest struct {
 	Names     []string // of the images
 	Sources   []string // repositories that they were added from, HOST[:PORT]/PATH
 	DiffIDs   []string // of the layers, the lowest first
+	Bytes     []int64  // of the layers, as tar streams
 	Statement *index.Statement
 }
 
@@ -59,6 +60,14 @@ func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error
 	// The same manifest has the same layers under each name.
 	if m.DiffIDs, err = c.Layers(ctx, images[0].Chain); err != nil {
 		return nil, err
+	}
+	for _, diffID := range m.DiffIDs {
+		bytes, err := database.Get(ctx, c.db.Read, database.Value[int64],
+			`SELECT bytes FROM layers WHERE diff_id = ?`, diffID)
+		if err != nil {
+			return nil, fmt.Errorf("look up layer %s: %w", wire.ShortDigest(diffID), err)
+		}
+		m.Bytes = append(m.Bytes, bytes)
 	}
 	m.Statement, err = c.Statement(ctx, images[0].Chain)
 	return m, err

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"lighter/hub/pattern"
+	"lighter/wire/pattern"
 )
 
 // Rule says which images of some repositories are kept. The first rule with a pattern that matches

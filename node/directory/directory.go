@@ -31,6 +31,8 @@ type Chains interface {
 	ImageChain(ctx context.Context, manifest, repository string) (chain string, err error)
 	Hold(chain string)
 	Drop(chain string)
+	// NoteStart is called when a container is about to start from a mounted chain.
+	NoteStart(chain string)
 	// IsShared reports whether a chain's tree has users besides a number of own holders of the
 	// chain.
 	IsShared(chain string, own int) bool
@@ -48,23 +50,25 @@ type Configs interface {
 	Forget(manifest string) error
 }
 
-// Config is the configuration of a Directory. All fields but Dir, Group, Links and Layer are
-// required.
+// Config is the configuration of a Directory. All fields but Dir, Group, Hosts and Layer are
+// required, and Hub or Links.
 type Config struct {
 	Root string        // the node's root
+	File string        // name of the file, in the root, that lists the images on the disk
 	Dir  string        // where the directory is; empty: nowhere
 	Idle time.Duration // an image that was not used for this long is unmounted
 	// Group is the number of the group whose members alone, besides root, may use the directory. 0:
 	// everybody may.
 	Group int
-	// Links are names of hosts that stand for other hosts: symbolic links in the directory.
-	Links map[string]string
+	// Hosts are names of hosts that stand for other hosts: symbolic links in the directory.
+	Hosts map[string]string
 	// Layer writes, into an empty directory, files that are shown over an image's tree. Nil: images
 	// are shown as they are.
 	Layer func(dir, tree string, config []byte) error
 
-	Hub       Hub
-	Configs   Configs
+	Hub       Hub     // the directory shows the hub's images by name
+	Links     Links   // not nil: the directory has symbolic links to the trees of chains instead
+	Configs   Configs // needed with Layer alone
 	Chains    Chains
 	Trees     Trees
 	Leftovers *durable.Leftovers
@@ -77,7 +81,7 @@ type Directory struct {
 	dir     string // Config.Dir without symbolic links, once it is shown
 	started time.Time
 	list    *list
-	names   *names
+	names   *names // nil: the directory has links
 	mounts  flight.Group[*pending]
 	slots   chan struct{} // has an element for each image that is being mounted
 	checks  chan *image   // images whose mounts are to be checked
@@ -116,6 +120,8 @@ type image struct {
 type pending struct {
 	call *flight.Call
 	told map[uint32]bool // threads whose request was answered with ESTALE
+	// caller is a thread whose user namespace the tree is mapped into, if the image's name says so.
+	caller uint32
 }
 
 // failure is a mount that has failed.
@@ -153,14 +159,16 @@ type ImageStatus struct {
 // the list of these images cannot be read, its file is reported as a leftover, and Incomplete
 // returns true.
 func Open(c Config) *Directory {
-	d := &Directory{config: c, started: time.Now(), list: openList(c.Root, c.Leftovers),
+	d := &Directory{config: c, started: time.Now(), list: openList(c.Root, c.File, c.Leftovers),
 		slots: make(chan struct{}, mountsTogether), checks: make(chan *image, mountsTogether), images: map[key]*image{},
 		pending: map[key]*pending{}, failed: map[key]failure{}}
 	for _, k := range d.list.images {
 		c.Chains.Hold(k.chain)
 		d.images[k] = &image{key: k, earlier: true, used: d.started}
 	}
-	d.names = newNames(c.Hub, c.Chains, "", d.list.images, c.Log)
+	if c.Links == nil {
+		d.names = newNames(c.Hub, c.Chains, "", d.list.images, c.Log)
+	}
 	return d
 }
 
@@ -183,7 +191,7 @@ func (d *Directory) Show() {
 }
 
 func (d *Directory) show() error {
-	if err := detach(d.config.Root, d.list.dir); err != nil {
+	if err := detach(d.config.Root, d.config.File, d.list.dir); err != nil {
 		return err
 	}
 	if d.config.Dir == "" {
@@ -215,12 +223,12 @@ func (d *Directory) show() error {
 }
 
 // detach removes the directory that a node has shown at dir, and the layers over its trees.
-// Processes that use them keep them. If dir is empty, there was none.
-func detach(root, dir string) error {
+// Processes that use them keep them. If dir is empty, there was none. file is as in Config.
+func detach(root, file, dir string) error {
 	if dir == "" {
 		return nil
 	}
-	return errors.Join(mount.DetachNames(root, dir), mount.SplitAll(root))
+	return errors.Join(mount.DetachNames(root, dir), mount.SplitAll(mount.MergedDir(root, file)))
 }
 
 // Close removes the directory. Processes that work in it keep the trees that they use.
@@ -228,17 +236,17 @@ func (d *Directory) Close() error {
 	d.mu.Lock()
 	d.closed = true
 	d.mu.Unlock()
-	return detach(d.config.Root, d.dir)
+	return detach(d.config.Root, d.config.File, d.dir)
 }
 
-// Release removes the directory of a node that does not run.
-func Release(root string, leftovers *durable.Leftovers) error {
-	return detach(root, openList(root, leftovers).dir)
+// Release removes the directory of a node that does not run. file is as in Config.
+func Release(root, file string, leftovers *durable.Leftovers) error {
+	return detach(root, file, openList(root, file, leftovers).dir)
 }
 
 // Run fetches the first list, and unmounts idle images until ctx is done.
 func (d *Directory) Run(ctx context.Context) {
-	if d.dir != "" {
+	if d.dir != "" && d.names != nil {
 		d.names.refresh(ctx, listTTL)
 	}
 	tick := time.NewTicker(min(max(d.config.Idle/4, minSweep), maxSweep))
@@ -261,10 +269,11 @@ func (d *Directory) Status() *Status {
 		return nil
 	}
 	s := &Status{Dir: d.config.Dir, Images: []ImageStatus{}}
-	var away error
-	s.Names, s.Listed, away = d.names.state()
-	if away != nil {
-		s.Away = away.Error()
+	if d.names != nil {
+		var away error
+		if s.Names, s.Listed, away = d.names.state(); away != nil {
+			s.Away = away.Error()
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -279,6 +288,18 @@ func (d *Directory) Status() *Status {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Chain, b.Chain))
 	})
 	return s
+}
+
+// Chains returns the chains of the images that are mounted, or were mounted and are still on the
+// disk.
+func (d *Directory) Chains() map[string]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	chains := map[string]bool{}
+	for k := range d.images {
+		chains[k.chain] = true
+	}
+	return chains
 }
 
 // path returns the path of an image's name.

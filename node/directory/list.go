@@ -41,11 +41,9 @@ type storedImage struct {
 	Manifest string `json:"manifest,omitempty"`
 }
 
-func listFile(root string) string { return filepath.Join(root, "directory.json") }
-
 // openList reads the list. If the file cannot be read, the list is empty.
-func openList(root string, leftovers *durable.Leftovers) *list {
-	file, s := durable.OpenState[stored](durable.StateFile{Path: listFile(root),
+func openList(root, name string, leftovers *durable.Leftovers) *list {
+	file, s := durable.OpenState[stored](durable.StateFile{Path: filepath.Join(root, name),
 		Name: "the list of images in the directory of images",
 		Broken: "while this file exists, no tree is removed that was there when the node started; " +
 			"end the processes that use the directory, and remove the file"}, leftovers)

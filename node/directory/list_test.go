@@ -16,7 +16,7 @@ func TestListSurvivesARestart(t *testing.T) {
 	if err := os.Mkdir(root, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l := openList(root, &durable.Leftovers{})
+	l := openList(root, "list.json", &durable.Leftovers{})
 	one, two := key{"a:1", target{"sha256:1", "sha256:9"}}, key{"b:1", target{chain: "sha256:2"}}
 	for _, k := range []key{two, one, {"a:1", target{chain: "sha256:0"}}} {
 		if err := l.add(k); err != nil {
@@ -27,17 +27,18 @@ func TestListSurvivesARestart(t *testing.T) {
 	if err := l.set("/lighter"); err != nil {
 		t.Fatal(err)
 	}
-	if l = openList(root, &durable.Leftovers{}); !slices.Equal(l.images, []key{one, two}) || l.dir != "/lighter" {
+	l = openList(root, "list.json", &durable.Leftovers{})
+	if !slices.Equal(l.images, []key{one, two}) || l.dir != "/lighter" {
 		t.Errorf("after a restart: got %v at %s, want %v and %v at /lighter", l.images, l.dir, one, two)
 	}
-	if err := os.WriteFile(listFile(root), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "list.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // later daemons report the damage, too
 		var left durable.Leftovers
-		damaged := openList(root, &left)
+		damaged := openList(root, "list.json", &left)
 		if all := left.List(); len(damaged.images) != 0 || !damaged.file.Incomplete() || len(all) != 1 ||
-			all[0].Path != listFile(root)+".broken" {
+			all[0].Path != filepath.Join(root, "list.json.broken") {
 			t.Errorf("a damaged list: got %v, incomplete %t, leftovers %v; want no images, true, and one leftover",
 				damaged.images, damaged.file.Incomplete(), all)
 		}

@@ -21,7 +21,7 @@ import (
 // locked says that the kernel holds the lock of the image's directory until the request is
 // answered. Then lookInside does not wait until the tree is mounted over the name.
 func (d *Directory) lookInside(ctx context.Context, k key, locked bool) (i *image, errno syscall.Errno) {
-	i, p, failed := d.begin(k)
+	i, p, failed := d.begin(k, 0)
 	switch {
 	case failed != nil:
 		return nil, syscall.EIO
@@ -56,7 +56,8 @@ func errnoOf(ctx context.Context) syscall.Errno {
 
 // begin returns the image with a key if its tree is mounted over its name. Otherwise it begins to
 // mount the tree, or joins the mount in progress. It returns an error if that has just failed.
-func (d *Directory) begin(k key) (*image, *pending, error) {
+// caller is as in pending; 0: none.
+func (d *Directory) begin(k key, caller uint32) (*image, *pending, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -78,7 +79,10 @@ func (d *Directory) begin(k key) (*image, *pending, error) {
 		return nil, nil, f.err
 	}
 	if d.pending[k] == nil {
-		d.pending[k] = &pending{told: map[uint32]bool{}}
+		if isMapped(k) && caller == 0 {
+			return nil, nil, errUnmapped
+		}
+		d.pending[k] = &pending{told: map[uint32]bool{}, caller: caller}
 	}
 	return nil, d.join(k), nil
 }
@@ -134,10 +138,13 @@ func (d *Directory) mount(ctx context.Context, c *flight.Call, k key) (err error
 	c.Begin()
 	bound, err := mount.Bound(d.config.Root, d.path(k))
 	if err == nil && !bound {
-		err = mount.Bind(i.tree, d.path(k))
+		err = d.bind(k, i.tree)
 	}
 	if err != nil {
 		return err
+	}
+	if d.config.Links != nil { // a container runtime mounts it
+		d.config.Chains.NoteStart(k.chain)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

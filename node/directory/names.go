@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -178,23 +179,35 @@ func (n *names) setAway(err error) {
 // cannot be mounted.
 func listOf(images []wire.Image, wanted string) (all *folder, count int) {
 	all = &folder{}
-	for len(images) > 0 {
-		same := 1
-		for same < len(images) && images[same].Name == images[0].Name {
-			same++
-		}
-		if t := choose(images[:same], wanted); !t.isNone() && isName(images[0].Name) {
-			all.add(images[0].Name, t)
-			count++
-		}
-		images = images[same:]
+	for image := range Chosen(images, wanted) {
+		all.add(image.Name, targetOf(image))
+		count++
 	}
 	return all, count
 }
 
-// choose returns what a name stands for: the only image that is ready, or of several the best for a
-// platform.
-func choose(images []wire.Image, wanted string) target {
+// Chosen yields the image that each name of a hub's list stands for. images are sorted by name.
+// Names without an image that can be mounted are left out. wanted is a platform; empty: this
+// machine's.
+func Chosen(images []wire.Image, wanted string) iter.Seq[wire.Image] {
+	return func(yield func(wire.Image) bool) {
+		for len(images) > 0 {
+			same := 1
+			for same < len(images) && images[same].Name == images[0].Name {
+				same++
+			}
+			image := choose(images[:same], wanted)
+			if image.Chain != "" && isName(image.Name) && !yield(image) {
+				return
+			}
+			images = images[same:]
+		}
+	}
+}
+
+// choose returns the image that a name stands for: the only one that is ready, or of several the
+// best for a platform. It returns none, without a chain, if there is none.
+func choose(images []wire.Image, wanted string) (none wire.Image) {
 	ready := slices.DeleteFunc(slices.Clone(images), func(i wire.Image) bool {
 		return i.State != wire.StateReady || i.Chain == ""
 	})
@@ -202,10 +215,13 @@ func choose(images []wire.Image, wanted string) target {
 		ready, _ = platform.Fitting(ready, wanted) // newNames got a platform that is right
 	}
 	if len(ready) == 0 {
-		return target{}
+		return none
 	}
-	return target{ready[0].Chain, ready[0].Digest}
+	return ready[0]
 }
+
+// targetOf returns the target of a name that stands for an image.
+func targetOf(i wire.Image) target { return target{i.Chain, i.Digest} }
 
 // isName reports whether a name can be a path in the directory: each of its parts is a file name,
 // and the whole is in its full form, with a tag or a digest.
@@ -326,7 +342,7 @@ func (n *names) look(ctx context.Context, name string) (target, error) {
 	}
 	if ref.Digest == "" {
 		images, err := n.hub.Images(ctx, name)
-		return choose(images, n.platform), err
+		return targetOf(choose(images, n.platform)), err
 	}
 	chain, err := n.chains.ImageChain(ctx, ref.Digest, ref.NamedRepository())
 	if errors.Is(err, chunk.ErrNotFound) {

@@ -25,13 +25,21 @@ func (d *Directory) serve(fd int) error {
 		DisableReadDirPlus: true, MaxWrite: mount.ServedRead, IgnoreSecurityLabels: true,
 	}}
 	// go-fuse takes this path for a connection that is mounted already.
-	server, err := fuse.NewServer(fs.NewNodeFS(&folderNode{dir: d}, options), fmt.Sprintf("/dev/fd/%d", fd),
+	server, err := fuse.NewServer(fs.NewNodeFS(d.root(), options), fmt.Sprintf("/dev/fd/%d", fd),
 		&options.MountOptions)
 	if err != nil {
 		return fmt.Errorf("serve the directory of images: %w", err)
 	}
 	go server.Serve()
 	return nil
+}
+
+// root returns the root of the file system.
+func (d *Directory) root() fs.InodeEmbedder {
+	if d.config.Links != nil {
+		return &linksNode{dir: d}
+	}
+	return &folderNode{dir: d}
 }
 
 // folderNode is a directory of names: the root, a host, or a part of a repository's path.
@@ -68,7 +76,7 @@ func (n *folderNode) Readdir(ctx context.Context) (fs.DirStream, syscall.Errno) 
 	n.dir.names.refresh(ctx, listTTL)
 	unique := map[string]uint32{}
 	if n.path == "" {
-		for name := range n.dir.config.Links {
+		for name := range n.dir.config.Hosts {
 			unique[name] = fuse.S_IFLNK
 		}
 	}
@@ -94,7 +102,7 @@ func (n *folderNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut
 	if n.dir.names.folder(full) != nil {
 		return n.folder(ctx, name, out), fs.OK
 	}
-	if target := n.dir.config.Links[name]; target != "" && n.path == "" {
+	if target := n.dir.config.Hosts[name]; target != "" && n.path == "" {
 		return n.link(ctx, name, target, out), fs.OK
 	}
 	if strings.ContainsAny(name, ":@") {

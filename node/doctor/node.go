@@ -72,6 +72,16 @@ func (m *machine) judgeNode(s *report.Status) []Finding {
 			rule{b.Failure != "", Warning, "a layer could not be fetched for containerd: " + b.Failure,
 				"push or save again once this is repaired"})
 	}
+	if st := s.ImageStore; st != nil {
+		if st.Trees != nil {
+			rules = append(rules, rule{st.Trees.Hidden != "", Problem,
+				"no image of the image store can be started: " + st.Trees.Hidden,
+				"repair that, or configure another image_store; then restart the node"})
+		}
+		rules = append(rules, rule{st.Failed != "", Warning,
+			"the image store does not have all images of the hubs: " + st.Failed,
+			"lighter status; df -h " + st.Dir})
+	}
 	for _, b := range s.Binds {
 		rules = append(rules, rule{b.Lost != "", Problem,
 			"image " + b.Name + " is not mounted at " + b.Dir + " any more: " + b.Lost,

@@ -42,56 +42,71 @@ type Reader struct {
 	Registry   Registry
 }
 
+// Image is the description of an image.
+type Image struct {
+	Manifest     []byte
+	Config       []byte
+	Repositories []string // where the image may be pulled from
+}
+
 // Config returns the config of an image that the hub has listed as ready.
 func (r *Reader) Config(ctx context.Context, image wire.Image) ([]byte, error) {
-	config, err := r.config(ctx, image)
+	all, err := r.Image(ctx, image)
+	return all.Config, err
+}
+
+// Image returns the manifest and the config of an image that the hub has listed as ready.
+func (r *Reader) Image(ctx context.Context, image wire.Image) (Image, error) {
+	all, err := r.image(ctx, image)
 	if errors.Is(err, chunk.ErrNotFound) {
 		err = fmt.Errorf("%w (a mirror has no configs: one of the node's hubs has to be a hub)", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get the config of image %s: %w", image.Name, err)
+		return Image{}, fmt.Errorf("get the config of image %s: %w", image.Name, err)
 	}
-	return config, nil
+	return all, nil
 }
 
-func (r *Reader) config(ctx context.Context, image wire.Image) ([]byte, error) {
+func (r *Reader) image(ctx context.Context, image wire.Image) (all Image, err error) {
 	ref, err := wire.ParseName(image.Name)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	statement, err := r.Statements.Image(ctx, image.Digest)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	if statement.Chain != image.Chain {
-		return nil, fmt.Errorf("manifest %s has chain %s, not %s", image.Digest, statement.Chain, image.Chain)
+		return all, fmt.Errorf("manifest %s has chain %s, not %s", image.Digest, statement.Chain, image.Chain)
 	}
 	if !statement.Allows(ref.NamedRepository()) {
-		return nil, fmt.Errorf("the hub's statement about manifest %s does not name repository %s", image.Digest,
+		return all, fmt.Errorf("the hub's statement about manifest %s does not name repository %s", image.Digest,
 			ref.NamedRepository())
 	}
-	return r.objects(ctx, image)
+	if all, err = r.objects(ctx, image); err == nil {
+		all.Repositories = statement.Repositories
+	}
+	return all, err
 }
 
 // objects reads the manifest and the config of an image, and verifies both.
-func (r *Reader) objects(ctx context.Context, image wire.Image) ([]byte, error) {
+func (r *Reader) objects(ctx context.Context, image wire.Image) (all Image, err error) {
 	ref, err := wire.ParseName(image.Name)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	text, err := r.read(ctx, ref.Repository, wire.RegistryManifests, image.Digest)
-	if err != nil {
-		return nil, err
+	if all.Manifest, err = r.read(ctx, ref.Repository, wire.RegistryManifests, image.Digest); err != nil {
+		return all, err
 	}
 	var manifest v1.Manifest
-	if err := json.Unmarshal(text, &manifest); err != nil {
-		return nil, fmt.Errorf("parse manifest %s: %w", image.Digest, err)
+	if err := json.Unmarshal(all.Manifest, &manifest); err != nil {
+		return all, fmt.Errorf("parse manifest %s: %w", image.Digest, err)
 	}
-	config, err := r.read(ctx, ref.Repository, wire.RegistryBlobs, manifest.Config.Digest.String())
+	all.Config, err = r.read(ctx, ref.Repository, wire.RegistryBlobs, manifest.Config.Digest.String())
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	return config, checkChain(config, image.Chain)
+	return all, checkChain(all.Config, image.Chain)
 }
 
 // read reads an object of the registry, and verifies its digest.

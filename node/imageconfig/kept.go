@@ -28,8 +28,8 @@ func (k *Kept) Config(ctx context.Context, image wire.Image) ([]byte, error) {
 		return nil, fmt.Errorf("get the config of image %s: %w", image.Name, err)
 	}
 	kept := Reader{Registry: files{dir}}
-	if config, err := kept.objects(ctx, image); err == nil {
-		return config, nil
+	if all, err := kept.objects(ctx, image); err == nil {
+		return all.Config, nil
 	}
 	keep := *k.Reader
 	keep.Registry = keeper{k.Reader.Registry, files{dir}}

@@ -14,7 +14,13 @@ import (
 // Bind mounts a mounted tree at dir, too: read-only, with device nodes and set-user-ID bits
 // disabled. All users who can reach dir see the tree. dir is an existing directory on which nothing
 // is mounted. Its path has no symbolic links.
-func Bind(tree, dir string) error {
+func Bind(tree, dir string) error { return bindTo(tree, dir, nil) }
+
+// BindMapped does what Bind does. In user namespace space, the files have the owners that they have
+// in the tree.
+func BindMapped(tree, dir string, space *os.File) error { return bindTo(tree, dir, space) }
+
+func bindTo(tree, dir string, space *os.File) error {
 	top, err := mountedOn(dir)
 	if err != nil {
 		return err
@@ -23,19 +29,23 @@ func Bind(tree, dir string) error {
 		return fmt.Errorf("something is mounted at %s already (%s): unmount it first, or choose another directory",
 			dir, top)
 	}
-	if err := bind(tree, dir); err != nil {
+	if err := bind(tree, dir, space); err != nil {
 		return fmt.Errorf("mount at %s: %w", dir, err)
 	}
 	return nil
 }
 
 // bind restricts the mount before it becomes visible.
-func bind(tree, dir string) error {
+func bind(tree, dir string, space *os.File) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, tree, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return err
 	}
 	restrict := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if space != nil {
+		restrict.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		restrict.Userns_fd = uint64(space.Fd())
+	}
 	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &restrict)
 	if err == nil {
 		err = unix.MoveMount(fd, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH)

@@ -15,17 +15,18 @@ import (
 // EscapeOverlay escapes what the options of an overlay treat specially in a path.
 var EscapeOverlay = strings.NewReplacer(`\`, `\\`, `,`, `\,`, `:`, `\:`)
 
-// mergedDir returns the directory of the mounts that Merge makes. Each has a directory of its own.
-func mergedDir(root string) string { return filepath.Join(root, "merged") }
+// MergedDir returns a directory, below root, for mounts that Merge makes. SplitAll undoes all
+// mounts with one name.
+func MergedDir(root, name string) string { return filepath.Join(root, "merged", name) }
 
 // Merge mounts a mounted tree together with a layer of a few files over it, read-only, and returns
-// the mount point. write writes the layer into an empty directory. The layer is in memory, and
-// lasts as long as a process uses the mount. Split undoes Merge.
-func Merge(root, tree string, write func(dir string) error) (point string, err error) {
-	if err := os.MkdirAll(mergedDir(root), 0o700); err != nil {
+// the mount point, which is below merged. write writes the layer into an empty directory. The layer
+// is in memory, and lasts as long as a process uses the mount. Split undoes Merge.
+func Merge(merged, root, tree string, write func(dir string) error) (point string, err error) {
+	if err := os.MkdirAll(merged, 0o700); err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp(mergedDir(root), "")
+	dir, err := os.MkdirTemp(merged, "")
 	if err != nil {
 		return "", err
 	}
@@ -74,14 +75,14 @@ func removeMerged(dir string) error {
 	return os.Remove(dir)
 }
 
-// SplitAll undoes each Merge below root, also those of previous daemons.
-func SplitAll(root string) error {
-	entries, err := os.ReadDir(mergedDir(root))
+// SplitAll undoes each Merge below merged, also those of previous daemons.
+func SplitAll(merged string) error {
+	entries, err := os.ReadDir(merged)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	for _, entry := range entries {
-		err = errors.Join(err, removeMerged(filepath.Join(mergedDir(root), entry.Name())))
+		err = errors.Join(err, removeMerged(filepath.Join(merged, entry.Name())))
 	}
 	if err != nil {
 		return fmt.Errorf("remove the layers over trees: %w", err)

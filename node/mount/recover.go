@@ -67,8 +67,14 @@ func Connection(root string) (string, error) {
 // removeMounts detaches the trees that are mounted below root, and the layers over them. Other
 // mounts stay.
 func removeMounts(root string) error {
-	if err := SplitAll(root); err != nil {
+	lists, err := os.ReadDir(MergedDir(root, ""))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
+	}
+	for _, list := range lists {
+		if err := SplitAll(MergedDir(root, list.Name())); err != nil {
+			return err
+		}
 	}
 	dir := pointsDir(root)
 	mounts, err := mountPoints(root)

@@ -20,6 +20,7 @@ import (
 	"lighter/node/front/containerd"
 	"lighter/node/front/containerd/blobs"
 	"lighter/node/held"
+	"lighter/node/imagestore"
 	"lighter/node/mount"
 	"lighter/node/prefetch"
 	"lighter/node/record"
@@ -65,6 +66,13 @@ type Status struct {
 	Completion completion.Status `json:"completion"`
 	Directory  *directory.Status `json:"directory,omitempty"` // the directory of images, if one is configured
 	Blobs      *blobs.Status     `json:"blobs,omitempty"`     // layers in containerd, if they are configured
+	ImageStore *ImageStore       `json:"imageStore,omitempty"`
+}
+
+// ImageStore is the state of the additional image store for Podman, if one is configured.
+type ImageStore struct {
+	imagestore.Status
+	Trees *directory.Status `json:"trees"` // its images that are mounted, or were mounted
 }
 
 // Trust says which pulls get images from the hubs, and why this trust applies.
@@ -125,6 +133,8 @@ type Reporter struct {
 	Binds      *binds.Binds
 	Directory  *directory.Directory
 	Blobs      *blobs.Blobs
+	ImageStore *imagestore.Store    // nil: none is configured
+	StoreTrees *directory.Directory // the trees of the image store
 	Completion *completion.Completer
 	Leftovers  *durable.Leftovers
 }
@@ -136,6 +146,10 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
 	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
 	s.Held, s.Directory, s.Blobs = r.Held.Reports(), r.Directory.Status(), r.Blobs.Status()
+	s.Held, s.Directory = r.Held.Reports(), r.Directory.Status()
+	if r.ImageStore != nil {
+		s.ImageStore = &ImageStore{r.ImageStore.Status(), r.StoreTrees.Status()}
+	}
 	s.Recording = Recording{r.Recorder.Stats(), r.Traces.Stats()}
 	s.Binds, s.Refused = r.Binds.List(), r.refused(ctx)
 	s.Mounts, s.Images, s.Lost = []MountStatus{}, []ImageStatus{}, []Lost{} // [] in JSON, not null

@@ -55,9 +55,10 @@ format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
 hub: buildinfo bytesize format/index format/tree hub/access hub/admin hub/answer hub/away hub/blobs hub/catalog
-	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects hub/outage
-	hub/pattern hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space hub/startup
-	hub/upstream hub/verify logqueue renewed socket wire | hub/backup mirror store store/origin wire/client
+	hub/collect hub/encoder hub/expiry hub/fsck hub/holders hub/images hub/ingest hub/jobs hub/names hub/objects
+	hub/outage hub/publish hub/quota hub/registry hub/report hub/retention hub/rootdir hub/serve hub/space
+	hub/startup hub/upstream hub/verify logqueue renewed socket wire wire/pattern | hub/backup mirror store
+	store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report hub/retention wire
 hub/answer: format/chunk format/trace hub/away hub/catalog hub/objects hub/pull hub/registry hub/report wire
@@ -90,7 +91,7 @@ hub/quota: bytesize hub/catalog hub/oci hub/registry wire
 hub/registry: hub/away hub/registry/bucket hub/report sleep wire
 hub/registry/bucket: hub/objects
 hub/report: wire
-hub/retention: hub/pattern
+hub/retention: wire/pattern
 hub/rootdir: durable wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire | hub/holders
 hub/space: hub/jobs sleep
@@ -115,9 +116,9 @@ logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: buildinfo bytesize durable format/index format/trace node/apptainer node/binds node/completion node/control
 	node/directory node/front/containerd node/front/containerd/blobs node/front/containerd/differ node/health
-	node/held node/imagecache node/imageconfig node/keeper node/memory node/monitor node/mount node/ondemand
-	node/prefetch node/preheat node/record node/report node/resolver node/takeover node/trees socket store
-	store/disk store/origin wire wire/client
+	node/held node/imagecache node/imageconfig node/imagestore node/keeper node/memory node/monitor node/mount
+	node/ondemand node/prefetch node/preheat node/record node/report node/resolver node/takeover node/trees socket
+	store store/disk store/origin wire wire/client wire/pattern
 node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
@@ -139,6 +140,7 @@ node/health: node/fuse node/mount
 node/held: durable format/chunk sleep wire wire/client
 node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/imageconfig: durable format/chunk format/index wire
+node/imagestore: durable node/directory node/imageconfig sleep wire wire/pattern
 node/keeper:
 node/memory:
 node/monitor: buildinfo logqueue node/directory node/fuse node/mount node/report socket | store store/origin
@@ -149,7 +151,8 @@ node/prefetch: format/chunk format/index node/device sleep | format/tree store
 node/preheat: format/chunk node/binds node/completion | wire
 node/record: format/chunk format/trace node/device sleep
 node/report: durable format/chunk node/binds node/completion node/directory node/front/containerd
-	node/front/containerd/blobs node/held node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
+	node/front/containerd/blobs node/held node/imagestore node/mount node/prefetch node/record node/resolver
+	node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
 node/spec:
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
@@ -180,6 +183,7 @@ test/e2e/kubernetes: | node/report
 test/e2e/network: | node/report
 test/e2e/node: | node/binds node/control node/directory node/imagecache node/keeper node/mount node/report node/resolver store/disk
 test/e2e/peers:
+test/e2e/podman:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
 test/e2e/system: | install node/doctor node/front/containerd/blobs node/keeper node/mount node/preheat node/report
 test/e2e/versions:
@@ -211,6 +215,7 @@ test/testkit/tarball:
 test/testkit/wrongclock:
 wire: format/chunk format/index
 wire/client: format/chunk format/index format/trace renewed wire | store store/origin
+wire/pattern:
 `
 
 // row is one package's line of the table.

@@ -20,6 +20,7 @@ type holds struct{ chains []string }
 func (h *holds) Hold(chain string)                                        { h.chains = append(h.chains, chain) }
 func (*holds) Mount(context.Context, string) (string, error)              { return "", nil }
 func (*holds) ImageChain(context.Context, string, string) (string, error) { return "", nil }
+func (*holds) NoteStart(string)                                           {}
 func (*holds) Drop(string)                                                {}
 func (*holds) IsShared(string, int) bool                                  { return false }
 func (*holds) Tree(string) chunk.ID                                       { return chunk.ID{} }
@@ -34,7 +35,7 @@ func TestDirectoryList(t *testing.T) {
 	root := t.TempDir()
 	noError(t, os.WriteFile(filepath.Join(root, "directory.json"), written, 0o600))
 	h := &holds{}
-	d := directory.Open(directory.Config{Root: root, Dir: "/lighter", Idle: time.Minute, Chains: h,
+	d := directory.Open(directory.Config{Root: root, File: "directory.json", Dir: "/lighter", Idle: time.Minute, Chains: h,
 		Leftovers: &durable.Leftovers{Log: quiet}, Log: quiet})
 	if !slices.Equal(h.chains, []string{chain}) || d.Incomplete() {
 		t.Errorf("got chains %v, incomplete %t; want %s, false", h.chains, d.Incomplete(), chain)

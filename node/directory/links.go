@@ -1,0 +1,236 @@
+package directory
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+
+	"lighter/node/mount"
+)
+
+// Links says of which chains a directory has links.
+type Links interface {
+	HasChain(chain string) bool
+}
+
+// A directory with links has these names:
+//
+//	HEX         a symbolic link to the tree of chain sha256:HEX
+//	OWNERS/HEX  the tree
+//
+// To read the link mounts the tree. The answer depends on the reader: the owners of the tree's
+// files are mapped into the reader's user namespace. OWNERS stands for its mapping.
+
+// plain is the OWNERS of readers in the node's own user namespace: the files have their owners.
+const plain = "plain"
+
+// Link returns the name of a chain's link. A chain that has no such name has no link.
+func Link(chain string) string { return strings.TrimPrefix(chain, "sha256:") }
+
+var errUnmapped = errors.New("no process reads the image's link, so the owners of its files are not known")
+
+// isMapped reports whether the owners of an image's files are mapped into a user namespace.
+func isMapped(k key) bool {
+	owners, _, link := strings.Cut(k.name, "/")
+	return link && strings.HasPrefix(owners, mappedPrefix)
+}
+
+const mappedPrefix = "mapped-"
+
+// owners returns the OWNERS of a thread: "plain", or a name for the mapping of its user namespace.
+func owners(thread uint32) (string, error) {
+	own, err := mapping(uint32(os.Getpid()))
+	if err != nil {
+		return "", err
+	}
+	its, err := mapping(thread)
+	if err != nil || its == own {
+		return plain, err
+	}
+	sum := sha256.Sum256([]byte(its))
+	return mappedPrefix + hex.EncodeToString(sum[:8]), nil
+}
+
+// mapping returns the text of a thread's mapping of users and groups.
+func mapping(thread uint32) (string, error) {
+	users, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", thread))
+	if err != nil {
+		return "", err
+	}
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/gid_map", thread))
+	return string(users) + "/" + string(groups), err
+}
+
+// bind mounts a tree over an image's name.
+func (d *Directory) bind(k key, tree string) error {
+	if !isMapped(k) {
+		return mount.Bind(tree, d.path(k))
+	}
+	d.mu.Lock()
+	caller := d.pending[k].caller
+	d.mu.Unlock()
+	space, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", caller))
+	if err != nil {
+		return fmt.Errorf("open the user namespace of a process: %w", err)
+	}
+	defer space.Close()
+	// The thread may have ended meanwhile, and another one may have its number.
+	if now, err := owners(caller); err != nil || now != path.Dir(k.name) {
+		return errors.Join(errors.New("the process that reads the image's link has ended"), err)
+	}
+	return mount.BindMapped(tree, d.path(k), space)
+}
+
+// linksNode is the root of a directory with links. It cannot be listed.
+type linksNode struct {
+	fs.Inode
+	dir *Directory
+}
+
+// ownersNode is the directory OWNERS.
+type ownersNode struct {
+	fs.Inode
+	dir  *Directory
+	name string
+}
+
+// linkNode is a link.
+type linkNode struct {
+	fs.Inode
+	dir   *Directory
+	chain string
+}
+
+var (
+	_ interface {
+		fs.NodeLookuper
+		fs.NodeGetattrer
+		fs.NodeReaddirer
+	} = (*linksNode)(nil)
+	_ interface {
+		fs.NodeLookuper
+		fs.NodeGetattrer
+		fs.NodeReaddirer
+	} = (*ownersNode)(nil)
+	_ interface {
+		fs.NodeReadlinker
+		fs.NodeGetattrer
+	} = (*linkNode)(nil)
+)
+
+// Getattr implements fs.NodeGetattrer.
+func (n *linksNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.SetTimeout(nameTTL)
+	n.dir.setAttr(&out.Attr)
+	return fs.OK
+}
+
+// Readdir implements fs.NodeReaddirer.
+func (n *linksNode) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
+	return fs.NewListDirStream(nil), fs.OK
+}
+
+// Lookup implements fs.NodeLookuper.
+func (n *linksNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	if name == plain || strings.HasPrefix(name, mappedPrefix) {
+		if !n.dir.hasOwners(name) {
+			return nil, syscall.ENOENT
+		}
+		n.dir.fill(out)
+		if child := n.GetChild(name); child != nil {
+			return child, fs.OK
+		}
+		return n.NewInode(ctx, &ownersNode{dir: n.dir, name: name}, fs.StableAttr{Mode: fuse.S_IFDIR}), fs.OK
+	}
+	chain := "sha256:" + name
+	if !n.dir.config.Links.HasChain(chain) {
+		return nil, syscall.ENOENT
+	}
+	n.dir.fill(out)
+	out.Mode = fuse.S_IFLNK | 0o777
+	if child := n.GetChild(name); child != nil {
+		return child, fs.OK
+	}
+	return n.NewInode(ctx, &linkNode{dir: n.dir, chain: chain}, fs.StableAttr{Mode: fuse.S_IFLNK}), fs.OK
+}
+
+// hasOwners reports whether an image is mounted, or is being mounted, below OWNERS.
+func (d *Directory) hasOwners(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for k := range d.images {
+		if path.Dir(k.name) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Getattr implements fs.NodeGetattrer.
+func (n *linkNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.SetTimeout(nameTTL)
+	n.dir.setAttr(&out.Attr)
+	out.Mode = fuse.S_IFLNK | 0o777
+	return fs.OK
+}
+
+// Readlink implements fs.NodeReadlinker. It returns the path of the tree once the tree is mounted.
+// The kernel asks each time that it follows the link.
+func (n *linkNode) Readlink(ctx context.Context) ([]byte, syscall.Errno) {
+	caller, ok := fuse.FromContext(ctx)
+	if !ok || caller.Pid == 0 { // a process of another PID namespace
+		caller = &fuse.Caller{Pid: uint32(os.Getpid())}
+	}
+	who, err := owners(caller.Pid)
+	if err != nil {
+		return nil, syscall.EIO
+	}
+	k := key{path.Join(who, Link(n.chain)), target{chain: n.chain}}
+	_, p, failed := n.dir.begin(k, caller.Pid)
+	switch {
+	case failed != nil:
+		return nil, syscall.EIO // the log has the cause
+	case p != nil:
+		if err := p.call.Wait(ctx); err != nil {
+			return nil, errnoOf(ctx)
+		}
+	}
+	return []byte(n.dir.path(k)), fs.OK
+}
+
+// Getattr implements fs.NodeGetattrer.
+func (n *ownersNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	out.SetTimeout(nameTTL)
+	n.dir.setAttr(&out.Attr)
+	return fs.OK
+}
+
+// Readdir implements fs.NodeReaddirer.
+func (n *ownersNode) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
+	return fs.NewListDirStream(nil), fs.OK
+}
+
+// Lookup implements fs.NodeLookuper.
+func (n *ownersNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	k := key{path.Join(n.name, name), target{chain: "sha256:" + name}}
+	n.dir.mu.Lock()
+	known := n.dir.images[k] != nil
+	n.dir.mu.Unlock()
+	if !known {
+		return nil, syscall.ENOENT
+	}
+	n.dir.fill(out)
+	if child := n.GetChild(name); child != nil {
+		return child, fs.OK
+	}
+	return n.NewInode(ctx, &imageNode{dir: n.dir, key: k}, fs.StableAttr{Mode: fuse.S_IFDIR}), fs.OK
+}

@@ -1,0 +1,36 @@
+// Package imagestore keeps an additional image store of containers/storage, which Podman, Buildah,
+// Skopeo and CRI-O read: the images of the hubs appear there without being pulled, and are mounted
+// when a container starts.
+//
+// A layer of the store has the ID and the digests that its tools would give it after a pull. Its
+// diff is not the layer's own difference but the merged tree of the chain that ends in this layer,
+// and no layer has lower layers. So a container has one lower layer, whichever layer it starts
+// from. The diff is an absolute symbolic link to DIR/trees/HEX, which package directory serves: to
+// follow the link mounts the tree.
+//
+// # What stays
+//
+// A pull through the store makes an image of the tool's own store whose layers are ours, and no
+// tool tells us. If such a layer disappeared, every command of the tool would fail. So a layer that
+// was listed once stays listed. An image that the hubs do not have any more loses its names. If it
+// was started from here, it stays listed without names, because its containers refer to it.
+//
+// # Files
+//
+//	DIR/lighter.json                     what is listed; the other files are made from it
+//	DIR/overlay/ID/{link,diff}, DIR/overlay/l/LINK
+//	DIR/overlay-layers/layers.{json,lock}
+//	DIR/overlay-images/images.{json,lock}, DIR/overlay-images/ID/   manifests and config
+//	DIR/trees/                           (package directory)
+//
+// Each file has its old or its new contents at any time. Layers are written before the images that
+// have them. Long-running readers (podman system service, CRI-O) notice a change by the locks'
+// contents.
+//
+// # Trust
+//
+// An image is listed if the hub's key signs that its manifest has this chain and this repository,
+// and if manifest, config and chain fit together (package imageconfig). Which manifest a tag has,
+// and how large a layer's tar stream is, is the hub's word. Every user of the machine can read
+// every image of the store.
+package imagestore

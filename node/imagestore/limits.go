@@ -1,0 +1,18 @@
+package imagestore
+
+import "time"
+
+// The limits of this package. ARCHITECTURE.md lists those that bound a node's memory.
+const (
+	// maxImages bounds the images with names. The tools read the whole list for each command.
+	maxImages = 10000
+	// maxList is the size of the longest list of the hubs' images, in bytes as sent.
+	maxList = 128 << 20
+	// listTimeout bounds the request for all images, and imageTimeout those for one image.
+	listTimeout  = 30 * time.Second
+	imageTimeout = 30 * time.Second
+	// batchSize is how many new images are published together, and fetches how many are requested
+	// at a time.
+	batchSize = 256
+	fetches   = 4
+)

@@ -1,0 +1,232 @@
+package imagestore
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/node/imageconfig"
+	"lighter/wire"
+)
+
+// list is what the store lists. It is the contents of lighter.json.
+type list struct {
+	Layers []layer `json:"layers"` // parents first
+	Images []known `json:"images"`
+
+	chains map[string]string // of the layers, by ID
+	tops   map[string]bool   // the chains of all layers
+}
+
+// known is an image of the list. It has no names if the hubs do not have it any more.
+type known struct {
+	image
+	Chain        string   `json:"chain"`
+	Repositories []string `json:"repositories"`   // where it may be pulled from
+	Used         bool     `json:"used,omitempty"` // its tree was mounted from here
+}
+
+// readList reads the list of the store in dir. If it cannot be read, the layers come from the file
+// that the tools read: they must not disappear.
+func readList(dir string) (l *list, err error) {
+	l = &list{}
+	text, err := os.ReadFile(stateFile(dir))
+	if err == nil {
+		err = json.Unmarshal(text, l)
+	}
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		l = &list{}
+		if text, err2 := os.ReadFile(layersFile(dir)); err2 == nil && json.Unmarshal(text, &l.Layers) != nil {
+			l.Layers = nil
+			err = fmt.Errorf("neither %s nor %s can be read: layers that only images of this machine use are lost",
+				stateFile(dir), layersFile(dir))
+		}
+	}
+	layers := l.Layers
+	l.Layers, l.chains, l.tops = nil, map[string]string{}, map[string]bool{}
+	for _, y := range layers {
+		l.addLayer(y)
+	}
+	return l, err
+}
+
+// addLayer adds a layer, unless the list has it. Its parent must be in the list.
+func (l *list) addLayer(y layer) {
+	if l.chains[y.ID] != "" || y.Parent != "" && l.chains[y.Parent] == "" {
+		return
+	}
+	l.Layers = append(l.Layers, y)
+	l.chains[y.ID] = chainOf(l.chains[y.Parent], y.DiffID)
+	l.tops[l.chains[y.ID]] = true
+}
+
+// description is an image of a hub as the store needs it.
+type description struct {
+	image known
+	data  map[string][]byte // by key
+	layer []layer           // the lowest first
+}
+
+// describe makes the entries of an image. bytes has the sizes of the layers' tar streams, if they
+// are known.
+func describe(listed wire.Image, all imageconfig.Image, bytes []int64) (d description, err error) {
+	var manifest v1.Manifest
+	var config v1.Image
+	if err := errors.Join(json.Unmarshal(all.Manifest, &manifest), json.Unmarshal(all.Config, &config)); err != nil {
+		return d, fmt.Errorf("parse image %s: %w", listed.Name, err)
+	}
+	diffIDs := config.RootFS.DiffIDs
+	if len(diffIDs) != len(manifest.Layers) {
+		return d, fmt.Errorf("image %s has %d layers in its manifest, and %d in its config", listed.Name,
+			len(manifest.Layers), len(diffIDs))
+	}
+	if manifest.Config.Digest.Algorithm() != digest.SHA256 {
+		return d, fmt.Errorf("image %s: the digest of its config is not SHA-256", listed.Name)
+	}
+	i := image{ID: manifest.Config.Digest.Encoded(), Digest: listed.Digest, Metadata: "{}",
+		BigDataSizes: map[string]int64{}, BigDataDigests: map[string]string{}}
+	if i.Created = listed.Updated; config.Created != nil {
+		i.Created = *config.Created
+	}
+	parent := ""
+	for n, diffID := range diffIDs {
+		blob := manifest.Layers[n]
+		y := layer{ID: layerID(parent, diffID), Parent: parent, Created: i.Created,
+			CompressedDigest: blob.Digest.String(), CompressedSize: blob.Size, DiffID: diffID.String(),
+			Compression: compression(blob.MediaType)}
+		if len(bytes) == len(diffIDs) {
+			y.Bytes = bytes[n]
+		}
+		d.layer = append(d.layer, y)
+		parent = y.ID
+	}
+	i.Layer = parent
+	d.image = known{image: i, Chain: listed.Chain, Repositories: all.Repositories}
+	d.data = map[string][]byte{manifestKey: all.Manifest, manifestPrefix + listed.Digest: all.Manifest,
+		manifest.Config.Digest.String(): all.Config}
+	for key, b := range d.data {
+		d.image.addData(key, b)
+	}
+	return d, nil
+}
+
+func (i *image) addData(key string, b []byte) {
+	if i.BigDataDigests[key] == "" {
+		i.BigDataNames = append(i.BigDataNames, key)
+		slices.Sort(i.BigDataNames)
+	}
+	i.BigDataSizes[key], i.BigDataDigests[key] = int64(len(b)), digest.FromBytes(b).String()
+}
+
+// add adds an image and its layers. If the list has an image with this config, it gets the further
+// manifest.
+func (l *list) add(d description) {
+	for _, y := range d.layer {
+		l.addLayer(y)
+	}
+	n := slices.IndexFunc(l.Images, func(k known) bool { return k.ID == d.image.ID })
+	if n < 0 {
+		l.Images = append(l.Images, d.image)
+		return
+	}
+	k := &l.Images[n]
+	for key, b := range d.data {
+		if key != manifestKey {
+			k.addData(key, b)
+		}
+	}
+	k.Repositories = append(k.Repositories, d.image.Repositories...)
+	slices.Sort(k.Repositories)
+	k.Repositories = slices.Compact(k.Repositories)
+}
+
+// find returns the image with a manifest if it may have a name, or nil.
+func (l *list) find(byManifest map[string]*known, listed wire.Image) *known {
+	k := byManifest[listed.Digest]
+	ref, err := wire.ParseName(listed.Name)
+	if k == nil || err != nil || !slices.Contains(k.Repositories, ref.NamedRepository()) {
+		return nil
+	}
+	return k
+}
+
+// byManifest returns the images by the digests of their manifests.
+func (l *list) byManifest() map[string]*known {
+	all := map[string]*known{}
+	for n := range l.Images {
+		for _, key := range l.Images[n].BigDataNames {
+			if digest, ok := strings.CutPrefix(key, manifestPrefix); ok {
+				all[digest] = &l.Images[n]
+			}
+		}
+	}
+	return all
+}
+
+// setNames gives the images the names that the hubs' images have now, each name to one image.
+// Images that have no name, and were not used, are not in the list any more.
+func (l *list) setNames(listed []wire.Image, used map[string]bool) {
+	images, names := l.byManifest(), map[string]*known{}
+	for _, i := range listed {
+		if k := l.find(images, i); k != nil {
+			for _, name := range storeNames(i, k.Repositories) {
+				if names[name] == nil {
+					names[name] = k
+				}
+			}
+		}
+	}
+	for n := range l.Images {
+		l.Images[n].Names = nil
+		l.Images[n].Used = l.Images[n].Used || used[l.Images[n].Chain]
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		names[name].Names = append(names[name].Names, name)
+	}
+	l.Images = slices.DeleteFunc(l.Images, func(k known) bool { return len(k.Names) == 0 && !k.Used })
+	slices.SortFunc(l.Images, func(a, b known) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// storeNames returns the names that an image of the hub has in the store. The tools look for a name
+// without a host under localhost. The hub's own registry may have hosts.
+func storeNames(listed wire.Image, repositories []string) []string {
+	ref, err := wire.ParseName(listed.Name)
+	if err != nil {
+		return nil
+	}
+	named := ref.NamedRepository()
+	rest := strings.TrimPrefix(listed.Name, named)
+	var names []string
+	if host, _, below := strings.Cut(named, "/"); below && strings.ContainsAny(host, ".:") || host == "localhost" {
+		names = append(names, listed.Name)
+	} else {
+		names = append(names, "localhost/"+listed.Name)
+	}
+	for _, r := range repositories {
+		if _, path, _ := strings.Cut(r, "/"); path == ref.Repository {
+			names = append(names, r+rest)
+		}
+	}
+	return names
+}
+
+// images returns what images.json has.
+func (l *list) images() []image {
+	images := []image{}
+	for _, k := range l.Images {
+		images = append(images, k.image)
+	}
+	return images
+}

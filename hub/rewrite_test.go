@@ -177,8 +177,8 @@ func TestVerifyOfAChunkThatIsStoredTwice(t *testing.T) {
 	h.readyAndLaid("both:1")
 	layout, err := h.Catalog().Starts.Layout(t.Context(), idOf(t, tree))
 	if err != nil || !layout.Moved || len(h.packsOf(tree)) != 1 {
-		t.Fatalf("the layout is %+v, %v, with packs %v; want one that is marked as moved, and a pack of its own", layout,
-			err, h.packsOf(tree))
+		t.Fatalf("the layout is %+v, %v, with packs %v; want one that is marked as moved, and a pack of its own",
+			layout, err, h.packsOf(tree))
 	}
 	h.wantClean("while the chunk is stored twice", "both:1", "first:1")
 	for pack := range h.packsOf(tree) {

@@ -19,7 +19,8 @@ type Layout struct {
 	Startup       []byte   // identifies the contents of the startup packs; empty: there are none
 	Packs         []StartupPack
 	// Moved says that the locations may name other units than the catalog, which has moved their
-	// chunks. The old units stay until a collection has renewed the locations. SetLayout ignores it.
+	// chunks. The old units stay until a collection has renewed the locations. SetLayout ignores
+	// it.
 	Moved bool
 	Claim Claim // of its objects
 	Lease Lease // of the job that made it; zero: none

@@ -133,15 +133,15 @@ func (h *Host) installService(ctx context.Context, d distribution, program strin
 	return err
 }
 
-// text returns the configuration for this machine. If the operator leaves containerd's socket at its
-// default, the node gets that of the distribution.
+// text returns the configuration for this machine. If the operator leaves containerd's socket at
+// its default, the node gets that of the distribution.
 func (h *Host) text(d distribution) []byte {
 	config, err := h.Decode(h.Config)
 	if err != nil || config.Containerd != node.DefaultConfig().Containerd || d.path == config.Containerd {
 		return h.Config
 	}
-	text := fmt.Appendf(nil, "%s\n# Added by lighter install kubernetes: the socket of %s.\ncontainerd = '%s'\n", h.Config,
-		d.Name, d.path)
+	text := fmt.Appendf(nil, "%s\n# Added by lighter install kubernetes: the socket of %s.\ncontainerd = '%s'\n",
+		h.Config, d.Name, d.path)
 	if _, err := h.Decode(text); err != nil {
 		return h.Config // the operator has set the default
 	}

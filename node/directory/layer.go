@@ -22,7 +22,8 @@ func (d *Directory) addLayer(ctx context.Context, i *image, tree string) (path s
 	if err != nil {
 		return "", err
 	}
-	i.layered, err = mount.Merge(mount.MergedDir(d.config.Root, d.config.File), d.config.Root, tree, func(dir string) error {
+	merged := mount.MergedDir(d.config.Root, d.config.File)
+	i.layered, err = mount.Merge(merged, d.config.Root, tree, func(dir string) error {
 		return d.config.Layer(dir, tree, config)
 	})
 	return i.layered, err

@@ -85,7 +85,6 @@ hub/objects: durable format/chunk format/compress format/index format/pack hub/a
 hub/oci: hub/registry
 hub/publish: format/chunk hub/catalog hub/objects sleep
 hub/outage: hub/away hub/report
-hub/pattern:
 hub/pull: hub/oci hub/registry hub/report sleep wire
 hub/quota: bytesize hub/catalog hub/oci hub/registry wire
 hub/registry: hub/away hub/registry/bucket hub/report sleep wire

@@ -35,8 +35,8 @@ func TestDirectoryList(t *testing.T) {
 	root := t.TempDir()
 	noError(t, os.WriteFile(filepath.Join(root, "directory.json"), written, 0o600))
 	h := &holds{}
-	d := directory.Open(directory.Config{Root: root, File: "directory.json", Dir: "/lighter", Idle: time.Minute, Chains: h,
-		Leftovers: &durable.Leftovers{Log: quiet}, Log: quiet})
+	d := directory.Open(directory.Config{Root: root, File: "directory.json", Dir: "/lighter", Idle: time.Minute,
+		Chains: h, Leftovers: &durable.Leftovers{Log: quiet}, Log: quiet})
 	if !slices.Equal(h.chains, []string{chain}) || d.Incomplete() {
 		t.Errorf("got chains %v, incomplete %t; want %s, false", h.chains, d.Incomplete(), chain)
 	}

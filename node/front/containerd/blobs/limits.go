@@ -25,8 +25,8 @@ const (
 	maxDepth = 3
 	// rescan is the pause between two looks at all images.
 	rescan = 10 * time.Minute
-	// quietFailures is how many failed connections to containerd in a row are logged, with one line.
-	// A node usually starts before containerd.
+	// quietFailures is how many failed connections to containerd in a row are logged, with one
+	// line. A node usually starts before containerd.
 	quietFailures = 4
 	// pullTimeout is how long a pull waits for the links of its layers.
 	pullTimeout = 2 * time.Second

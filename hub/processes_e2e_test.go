@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -88,6 +89,35 @@ func TestProcessWithAnotherKey(t *testing.T) {
 			err = h.Close()
 		}
 		t.Errorf("opened with another key: %v, want ErrOtherKeys", err)
+	}
+}
+
+// A process starts with a further key, which another one does not have. What the other one publishes
+// afterwards gets the signature of the further key at the next start.
+func TestStatementsOfAnOldKeyAreSignedAgain(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	old := startProcess(t, c)
+	both := further(t, c)
+	if _, err := hub.AddKey(both.Root); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := hub.Keys(both.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := old.pushReady("early:1", image(lowerTar))
+	startProcess(t, both).kill()
+	late := old.pushReady("late:1", image(upperTar))
+	for range 2 { // the second time, the process that signed last had all keys
+		now := startProcess(t, both)
+		for _, i := range []wire.Image{early, late} {
+			if got := signers(t, now.client, i.Chain, keys); !slices.Equal(got, keys) {
+				t.Errorf("%s is signed by %q, want %q", i.Name, got, keys)
+			}
+		}
+		now.kill()
+		late = old.pushReady("later:1", image(lowerTar, upperTar))
 	}
 }
 

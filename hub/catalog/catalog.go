@@ -83,6 +83,9 @@ type Catalog struct {
 	Starts  *Starts
 	Repairs *Repairs
 
+	// keys are the public keys that this process signs with, as in table meta; nil: it signs
+	// nothing.
+	keys    atomic.Pointer[string]
 	changes changes
 	sized   atomic.Int64 // value of changes.n that table image_sizes is up to date with; -1: not known
 }

@@ -118,7 +118,7 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 			return err
 		}
 		for _, step := range []func(context.Context, database.Session, *Publication) error{
-			publishChains, publishTree, publishLayout, releaseLayers,
+			c.noteKeys, publishChains, publishTree, publishLayout, releaseLayers,
 		} {
 			if err := step(ctx, tx, p); err != nil {
 				return err

@@ -48,16 +48,16 @@ func (c *Catalog) ForgetKeys(ctx context.Context) error {
 	})
 }
 
-// Resign signs all statements of the current format again, unless they were signed last by these
+// Resign signs all statements of the current format again, unless all were signed last by these
 // keys in this order. If other keys signed them last, and those have none of the given keys, the
-// error is ErrOtherKeys.
+// error is ErrOtherKeys. From now on, publications of this process have statements of these keys.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var public []string
 	for _, key := range keys {
 		public = append(public, index.FormatKey(key.Public().(ed25519.PublicKey)))
 	}
 	text := strings.Join(public, " ")
-	return c.db.Update(ctx, "sign the statements again", func(tx database.Session) error {
+	err := c.db.Update(ctx, "sign the statements again", func(tx database.Session) error {
 		// The SQL statement locks the row, also a row that it has just inserted. So processes that
 		// start together wait for each other.
 		signedBy, err := database.Get(ctx, tx, database.Value[string],
@@ -75,6 +75,37 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 		}
 		return tx.Exec(ctx, `UPDATE meta SET value = ? WHERE name = 'keys'`, text)
 	})
+	if err == nil {
+		c.keys.Store(&text)
+	}
+	return err
+}
+
+// furtherMark ends the list of the keys that have signed last, if another process of the hub has
+// published with other keys since.
+const furtherMark = " +"
+
+// noteKeys notes that a publication has a statement of other keys than those that have signed last:
+// another process has started with new keys meanwhile. So the next process that starts signs all
+// again.
+func (c *Catalog) noteKeys(ctx context.Context, tx database.Session, _ *Publication) error {
+	keys := c.keys.Load()
+	if keys == nil {
+		return nil
+	}
+	// Publications with the same keys do not wait for each other, but for a process that signs.
+	for _, lock := range []string{"", tx.Share} {
+		last, err := database.Get(ctx, tx, database.Value[string], `SELECT value FROM meta WHERE name = 'keys'`+lock)
+		switch {
+		case errors.Is(err, ErrNotFound): // ForgetKeys: the next start signs all again
+			return nil
+		case err != nil:
+			return err
+		case last != *keys && !strings.HasSuffix(last, furtherMark):
+			return tx.Exec(ctx, `UPDATE meta SET value = ? WHERE name = 'keys'`, last+furtherMark)
+		}
+	}
+	return nil
 }
 
 // resign signs all statements with these keys.

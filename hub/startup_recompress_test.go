@@ -27,7 +27,7 @@ func words(seed uint64, n int) string {
 // recompressed waits until neither a layout nor a recompression of the image is pending.
 func (h *testHub) recompressed(name string) {
 	h.t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		all, err := h.client.Starts(h.t.Context(), name, "")
 		if err != nil || len(all) != 1 {
 			h.t.Fatalf("starts of %s: %+v, %v, want those of one image", name, all, err)
@@ -36,7 +36,7 @@ func (h *testHub) recompressed(name string) {
 			return
 		}
 		if time.Now().After(end) {
-			h.t.Fatalf("the startup packs of %s are not recompressed after 30 s", name)
+			h.t.Fatalf("the startup packs of %s are not recompressed after 2 minutes", name)
 		}
 	}
 }

@@ -128,6 +128,9 @@ func (h *Host) installService(ctx context.Context, d distribution, program strin
 		return err
 	}
 	p.Restart.Due = !h.serves(ctx, config, h.Machine.Path(unitFile), h.Machine.Path(deploy.NodeConfig))
+	if len(p.Changes) == 0 && !p.Restart.Due {
+		p.After = nil // an earlier run has come this far
+	}
 	report, err := h.Machine.Apply(ctx, p, install.Options{Restart: true})
 	r.add(report)
 	return err

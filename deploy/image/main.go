@@ -11,6 +11,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	_ "crypto/sha256" // of the digests
 	"encoding/json"
 	"errors"
 	"fmt"

@@ -83,7 +83,7 @@ func (h *Host) Install(ctx context.Context) (r Result, err error) {
 	}
 	if !h.Machine.RunsSystemd() {
 		return r, errors.New("systemd does not run on this machine (/run/systemd/system does not exist): " +
-			"on Talos, install the system extension")
+			"Lighter cannot be installed by a pod here")
 	}
 	d, err := h.find(ctx)
 	if err != nil {

@@ -107,7 +107,7 @@ install/docker: install install/jsontext node/doctor proc sleep
 install/jsontext:
 install/kubernetes: deploy durable install install/containerd install/systemd node node/control node/doctor
 	node/front/containerd proc sleep
-install/kubernetes/agent: install/kubernetes node/control sleep | node/report
+install/kubernetes/agent: install/kubernetes node/control node/report sleep
 install/marks:
 install/systemd: deploy install install/marks node
 install/tomltext: install/marks

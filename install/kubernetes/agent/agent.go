@@ -65,6 +65,7 @@ type Agent struct {
 	reported  Condition // as the API server has it
 	root      string    // of Lighter's node
 	untainted bool
+	annotated *string // the annotation that was set last; nil: not known
 }
 
 // Intervals and bounds.
@@ -190,9 +191,12 @@ func (a *Agent) awaitNode(ctx context.Context) error {
 
 // examine asks Lighter's node for its state, and reports it.
 func (a *Agent) examine(ctx context.Context) error {
-	status, reason, message := a.state(ctx)
+	status, reason, message, images := a.state(ctx)
 	a.isReady.Store(status == "True")
 	if err := a.report(ctx, status, reason, message); err != nil {
+		return err
+	}
+	if err := a.annotate(ctx, images); err != nil {
 		return err
 	}
 	if reason == notServing || a.untainted {
@@ -209,18 +213,18 @@ func (a *Agent) examine(ctx context.Context) error {
 // statusTimeout bounds the wait for the state of Lighter's node.
 const statusTimeout = 10 * time.Second
 
-// state returns the condition of Lighter's node.
-func (a *Agent) state(ctx context.Context) (status, reason, message string) {
+// state returns the condition of Lighter's node, and the annotation about its images.
+func (a *Agent) state(ctx context.Context) (status, reason, message, annotation string) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s, err := control.New(filepath.Join(a.Host, a.root)).Status(ctx)
 	switch {
 	case err != nil:
-		return "False", notServing, err.Error()
+		return "False", notServing, err.Error(), ""
 	case s.NotLazy != "":
-		return "False", notLazy, s.NotLazy
+		return "False", notLazy, s.NotLazy, images(s)
 	}
-	return "True", ready, "Lighter " + s.Version + " serves images"
+	return "True", ready, "Lighter " + s.Version + " serves images", images(s)
 }
 
 // report sets condition and label, if they have changed or the last report is old.

@@ -33,6 +33,7 @@ type cluster struct {
 	conflicts int // how many changes of taints are refused, as if others had changed the node
 	away      int // how many requests fail
 	labels    map[string]string
+	annotated map[string]string // annotations
 	taints    []map[string]string
 	condition map[string]map[string]any
 	events    []map[string]any
@@ -42,8 +43,9 @@ type cluster struct {
 
 func newCluster(t *testing.T) (*cluster, *API) {
 	t.Helper()
-	c := &cluster{t: t, labels: map[string]string{"kubernetes.io/os": "linux"}, condition: map[string]map[string]any{
-		"Ready": {"type": "Ready", "status": "True", "lastHeartbeatTime": nil}}}
+	c := &cluster{t: t, labels: map[string]string{"kubernetes.io/os": "linux"},
+		annotated: map[string]string{}, condition: map[string]map[string]any{
+			"Ready": {"type": "Ready", "status": "True", "lastHeartbeatTime": nil}}}
 	server := httptest.NewTLSServer(c)
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
@@ -85,6 +87,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Metadata struct {
 			ResourceVersion string
 			Labels          map[string]*string
+			Annotations     map[string]*string
 		}
 		Spec   *struct{ Taints []map[string]string }
 		Status struct{ Conditions []map[string]any }
@@ -124,6 +127,11 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for key, value := range body.Metadata.Labels {
 			if delete(c.labels, key); value != nil {
 				c.labels[key] = *value
+			}
+		}
+		for key, value := range body.Metadata.Annotations {
+			if delete(c.annotated, key); value != nil {
+				c.annotated[key] = *value
 			}
 		}
 		c.version++

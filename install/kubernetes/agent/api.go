@@ -131,6 +131,12 @@ func (a *API) Label(ctx context.Context, name string, labels map[string]*string)
 		map[string]any{"metadata": map[string]any{"labels": labels}}, nil)
 }
 
+// Annotate sets annotations of a node; nil removes one.
+func (a *API) Annotate(ctx context.Context, name string, annotations map[string]*string) error {
+	return a.do(ctx, http.MethodPatch, "/api/v1/nodes/"+url.PathEscape(name), merge,
+		map[string]any{"metadata": map[string]any{"annotations": annotations}}, nil)
+}
+
 // untaintTries bounds how often a conflict with another writer is tried again.
 const untaintTries = 10
 

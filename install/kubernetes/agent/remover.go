@@ -67,6 +67,9 @@ func (a *Agent) remove(ctx context.Context) error {
 	if err := a.API.RemoveCondition(ctx, a.Node, ConditionType); err != nil {
 		return err
 	}
+	if err := a.annotate(ctx, ""); err != nil {
+		return err
+	}
 	// Last: without this label, the daemon set has no pod on this node any more.
 	return a.API.Label(ctx, a.Node, map[string]*string{ReadyLabel: nil, InstalledLabel: nil})
 }

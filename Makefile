@@ -88,9 +88,11 @@ nydus:
 	cd bench/nydus && $(GO) vet ./... && $(GO) test ./...
 	$(GO) test -tags peers,nydus -count=1 -run Nydus -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
 
-# A cluster of one node: control plane, kubelet and containerd. The first time it takes 15 minutes to build them.
+# A cluster of one node: control plane, kubelet and containerd. The first time it takes 15 minutes to build them. A pod
+# in a user namespace needs the runc that is built for Docker.
 kubernetes:
 	test/setup all base python
+	test/setup docker
 	test/setup kubernetes
 	$(MAKE) build
 	$(GO) test -tags kubernetes -count=1 -timeout 30m -v -exec 'unshare --mount --propagation private' ./test/e2e/kubernetes/

@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"lighter/sleep"
@@ -128,7 +127,8 @@ func (r *run) kubectl(ctx context.Context, input any, args ...string) ([]byte, e
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
-		return nil, fmt.Errorf("kubectl %s: %w: %s", args[0], err, strings.TrimSpace(stderr.String()))
+		// Before its last line, kubectl logs each of its attempts.
+		return nil, fmt.Errorf("kubectl %s: %w: %s", args[0], err, lastLine(bytes.TrimSpace(stderr.Bytes())))
 	}
 	return out, nil
 }

@@ -36,8 +36,9 @@ type env struct {
 	c *cluster.Cluster
 }
 
-// start starts a site and a cluster.
-func start(t *testing.T) env {
+// startSite starts a site whose containerd has CRI, and whose hub has the images python and pause.
+// If remap is set, the node maps owners into user namespaces.
+func startSite(t *testing.T, remap bool) *site.Site {
 	t.Helper()
 	binary, err := site.Binary()
 	if err != nil {
@@ -47,7 +48,11 @@ func start(t *testing.T) env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := site.Start(t.Context(), site.Options{Lighter: binary, Config: pods.Config(t, string(text), "")})
+	config := pods.Config(t, string(text), "")
+	if remap {
+		config = strings.Replace(config, `capabilities = ["rebase"]`, `capabilities = ["rebase", "remap-ids"]`, 1)
+	}
+	s, err := site.Start(t.Context(), site.Options{Lighter: binary, Config: config, RemapIDs: remap})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +70,13 @@ func start(t *testing.T) env {
 		t.Fatal(err)
 	}
 	pods.AddPause(t, s)
+	return s
+}
+
+// start starts a site and a cluster.
+func start(t *testing.T) env {
+	t.Helper()
+	s := startSite(t, false)
 	c, err := cluster.Start(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +224,7 @@ func (e env) job(t *testing.T) {
 		" && python3 -c 'print(\"hello\")'")
 	s["containers"].([]object)[0]["volumeMounts"] = []object{{"name": "v", "mountPath": "/volume"}}
 	s["volumes"] = []object{{"name": "v", "image": object{"reference": python}}}
-	e.received(t, 16<<20, func() {
+	e.received(t, pods.Bytes+4<<20, func() {
 		e.apply(t, object{"apiVersion": "batch/v1", "kind": "Job", "metadata": object{"name": "job"},
 			"spec": object{"backoffLimit": 0, "template": object{"spec": s}}})
 		e.kubectl(t, "", "wait", "job/job", "--for=condition=Complete", "--timeout="+limit.String())
@@ -264,6 +276,8 @@ func (e env) deployment(t *testing.T) {
 // A pod with a runtime class runs in the snapshotter of the class's handler. The image is pulled
 // for this handler, because the pod has containerd's annotation.
 func (e env) runtimeClass(t *testing.T) {
+	// The kubelet does not pull the pause image for the handler, and its layers are not there.
+	pods.Pull(t, e.s, pods.Pause, "whole")
 	s := spec("Never", "cd / && "+pods.CheckPackage)
 	s["runtimeClassName"] = "whole"
 	p := pod("whole", s)
@@ -378,7 +392,7 @@ func (e env) collected(t *testing.T) {
 		t.Errorf("the node has %d images before the collection, want those of the pods", images())
 	}
 	err := errors.Join(e.c.StopKubelet(), e.c.StartKubelet(t.Context(),
-		object{"evictionHard": map[string]string{"imagefs.available": "99.9%"}}))
+		object{"evictionHard": object{"imagefs.available": "99.9%", "nodefs.available": "99.9%"}}))
 	if err != nil {
 		t.Fatal(err)
 	}

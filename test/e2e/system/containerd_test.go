@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 
+	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 )
 
@@ -70,7 +71,7 @@ func TestCRI(t *testing.T) {
 			s := start(t, o, "+python")
 			ref := site.Reference("python")
 			moved := received(t, s, func() {
-				pullAsKubelet(t, s, ref)
+				pods.Pull(t, s, ref, "")
 			})
 			if moved > 3<<20 {
 				t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
@@ -84,10 +85,10 @@ func TestCRI(t *testing.T) {
 				// see config-1.6.toml
 				root = filepath.Join(filepath.Dir(root), "containerd/io.containerd.snapshotter.v1.lighter")
 			}
-			if got := imageDisk(t, s); got.FsID.Mountpoint != root {
+			if got := pods.ImageDisk(t, s); got.FsID.Mountpoint != root {
 				t.Errorf("file system that the kubelet watches: got %q, want %s", got.FsID.Mountpoint, root)
 			}
-			if err := s.Machine.CRI(t.Context(), "RemoveImage", map[string]any{"image": object{"image": ref}},
+			if err := s.Machine.CRI(t.Context(), "RemoveImage", pods.Object{"image": pods.Object{"image": ref}},
 				nil); err != nil {
 				t.Error(err)
 			}

@@ -175,8 +175,9 @@ func (c *Cluster) startPlane(ctx context.Context) error {
 			"--secure-port", "443", "--advertise-address", site.HubIP, "--service-cluster-ip-range", services,
 			"--tls-cert-file", c.path("server.crt"), "--tls-private-key-file", c.path("server.key"),
 			"--cert-dir", c.dir, "--token-auth-file", c.path("tokens.csv"), "--authorization-mode", "Node,RBAC",
-			"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", accounts,
-			"--service-account-signing-key-file", accounts, "--allow-privileged"}, serves},
+			"--service-account-issuer", "https://kubernetes.default.svc",
+			"--service-account-key-file", c.path("accounts.crt"), "--service-account-signing-key-file", accounts,
+			"--kubelet-preferred-address-types", "InternalIP", "--allow-privileged"}, serves},
 		{[]string{"kube-controller-manager", "--kubeconfig", admin, "--leader-elect=false",
 			"--bind-address", "127.0.0.1", "--service-account-private-key-file", accounts,
 			"--root-ca-file", c.path("server.crt"), "--cert-dir", c.dir}, dial("127.0.0.1:10257")},
@@ -217,7 +218,8 @@ func (c *Cluster) kubeletConfig() map[string]any {
 		"cgroupDriver":             "cgroupfs", "cgroupsPerQOS": false, "cgroupRoot": "/" + c.site.Machine.Namespace(),
 		"enforceNodeAllocatable": []string{}, "failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0,
 		"podLogsDir": c.path("pod-logs"), "volumePluginDir": c.path("volume-plugins"), "resolvConf": "",
-		"makeIPTablesUtilChains": false, "nodeStatusUpdateFrequency": "2s", "serializeImagePulls": false,
+		"makeIPTablesUtilChains": false, "serializeImagePulls": false, "imageMinimumGCAge": "1s",
+		"nodeStatusUpdateFrequency": "2s", "nodeStatusReportFrequency": "2s",
 		"evictionHard": object{"memory.available": "1Mi", "nodefs.available": "0%",
 			"imagefs.available": "0%"},
 		"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99}
@@ -234,7 +236,8 @@ func (c *Cluster) StartKubelet(ctx context.Context, changes map[string]any) erro
 		return err
 	}
 	argv := c.site.Machine.Inside(c.tool("kubelet"), "--config", config, "--kubeconfig", c.path("node.kubeconfig"),
-		"--root-dir", root, "--cert-dir", filepath.Join(root, "pki"), "--hostname-override", Node, "--v", "2")
+		"--root-dir", root, "--cert-dir", filepath.Join(root, "pki"), "--hostname-override", Node,
+		"--node-ip", site.MachineIP, "--v", "2")
 	started := time.Now().Truncate(time.Second) // the API has whole seconds
 	var err error
 	c.kubelet, err = c.site.StartService(ctx, "kubelet", argv, startTimeout, func() error {

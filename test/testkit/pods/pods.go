@@ -21,6 +21,10 @@ var Pause = site.Reference("pause")
 const CheckPackage = "md5sum --check --quiet --ignore-missing var/lib/dpkg/info/coreutils.md5sums && " +
 	"test -s usr/bin/md5sum"
 
+// Bytes is what a machine may receive for a pod whose container checks a package with CheckPackage:
+// a third of the image python.
+const Bytes = 20 << 20
+
 // AddPause makes the pause image, pushes it to the registry, and adds it to the hub. Its layers are
 // those of the image base.
 func AddPause(tb testing.TB, s *site.Site) {

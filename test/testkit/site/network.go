@@ -55,7 +55,7 @@ func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 	lines := []string{
 		fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", here, m.holder.pid()),
 		m.inside("ip link set eth0 addrgenmode none"), // no IPv6: neighbour discovery would be counted in Bytes
-		m.inside("ip addr add " + machineIP + "/30 dev eth0"),
+		m.inside("ip addr add " + MachineIP + "/30 dev eth0"),
 		m.inside("ip link set eth0 up"),
 		m.inside("ip link set lo up"),
 	}

@@ -22,8 +22,10 @@ const HubIP = "10.64.0.1"
 // StartSecondProcess listen there.
 const SpareAddress = HubIP + ":" + secondHubPort
 
+// MachineIP is the address on the machine's side of the link.
+const MachineIP = "10.64.0.2"
+
 const (
-	machineIP     = "10.64.0.2"
 	registryPort  = "5000"
 	hubPort       = "7070"
 	secondHubPort = "7072"

@@ -1,0 +1,45 @@
+//go:build kubernetes
+
+package kubernetes
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"lighter/test/testkit/pods"
+	"lighter/test/testkit/site"
+)
+
+// A pod in a user namespace is lazy, and sees the owners that the image gives its files.
+func TestPodInUserNamespace(t *testing.T) {
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// runc maps owners since 1.2. Debian's is older.
+	runc := filepath.Join(work, site.Ours, "docker")
+	if _, err := os.Stat(filepath.Join(runc, "runc")); err != nil {
+		t.Fatalf("find a newer runc (test/setup docker builds it): %v", err)
+	}
+	t.Setenv("PATH", runc+":"+os.Getenv("PATH"))
+	s := startSite(t, true)
+	before, err := s.Machine.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods.Pull(t, s, pods.Pause, "")
+	pods.Pull(t, s, python, "")
+	mapping := []object{{"hostId": 100000, "containerId": 0, "length": 65536}}
+	p := pods.Run(t, s, "mapped", "",
+		object{"usernsOptions": object{"mode": "POD", "uids": mapping, "gids": mapping}})
+	c := p.Start(python, nil)
+	want := "         0     100000      65536\n0:42\n"
+	if got := p.Exec(c, "cat /proc/self/uid_map; stat -c %u:%g /etc/shadow; cd /; "+pods.CheckPackage); got != want {
+		t.Errorf("the container prints %q, want %q", got, want)
+	}
+	after, err := s.Machine.Bytes()
+	if err != nil || after-before > pods.Bytes {
+		t.Errorf("the pod received %d bytes (%v), want at most %d", after-before, err, pods.Bytes)
+	}
+}

@@ -10,7 +10,7 @@ export GOFLAGS += -trimpath
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build dist image check house setup test runtimes soak demo peers nydus kubernetes rebuild bench fuzz clean
+.PHONY: build dist image check house setup test manifests runtimes soak demo peers nydus kubernetes rebuild bench fuzz clean
 
 build:
 	$(GO) build -o bin/ ./cmd/lighter ./cmd/lighter-bench
@@ -50,8 +50,12 @@ house:
 test:
 	test/setup check
 	$(MAKE) -j 2 setup check
-	$(MAKE) build
+	$(MAKE) build manifests
 	test/e2e/run
+
+# The manifests and the chart of a hub in Kubernetes are rendered, linted, decoded strictly and compared.
+manifests:
+	cd test/tools/manifests && $(GO) vet ./... && $(GO) test ./...
 
 setup:
 	test/setup all base python

@@ -128,6 +128,9 @@ func (h *Hub) Close() error {
 // Kill kills the hub with SIGKILL, like a crash.
 func (h *Hub) Kill() { h.process.kill() }
 
+// Stop ends the hub with SIGTERM, and waits until it has ended.
+func (h *Hub) Stop() error { return h.process.stop() }
+
 // Freeze stops the hub's process until Thaw. Nodes can still connect, because the kernel accepts
 // connections, but they get no answers.
 func (h *Hub) Freeze() error { return h.process.cmd.Process.Signal(syscall.SIGSTOP) }

@@ -1,0 +1,346 @@
+// Package manifests renders the manifests and the chart of a hub in Kubernetes, with the libraries
+// of kustomize and Helm, and decodes what they render strictly. It needs no cluster.
+package manifests
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	hubDir = "../../../deploy/kubernetes/hub"
+	chart  = "../../../deploy/helm/lighter-hub"
+)
+
+// kinds has a new object of each kind.
+var kinds = map[string]func() any{
+	"v1 ConfigMap":                            func() any { return new(core.ConfigMap) },
+	"v1 Service":                              func() any { return new(core.Service) },
+	"v1 ServiceAccount":                       func() any { return new(core.ServiceAccount) },
+	"apps/v1 Deployment":                      func() any { return new(apps.Deployment) },
+	"apps/v1 StatefulSet":                     func() any { return new(apps.StatefulSet) },
+	"policy/v1 PodDisruptionBudget":           func() any { return new(policy.PodDisruptionBudget) },
+	"networking.k8s.io/v1 Ingress":            func() any { return new(networking.Ingress) },
+	"networking.k8s.io/v1 NetworkPolicy":      func() any { return new(networking.NetworkPolicy) },
+	"monitoring.coreos.com/v1 PodMonitor":     func() any { return new(monitoring.PodMonitor) },
+	"monitoring.coreos.com/v1 PrometheusRule": func() any { return new(monitoring.PrometheusRule) },
+}
+
+// objects has decoded objects by kind and name.
+type objects map[string]any
+
+// decode decodes the documents of a YAML text strictly: an unknown field is an error.
+func decode(t *testing.T, text string) objects {
+	t.Helper()
+	all := objects{}
+	for _, document := range regexp.MustCompile(`(?m)^---$`).Split(text, -1) {
+		var head struct {
+			APIVersion string
+			Kind       string
+			Metadata   struct{ Name string }
+		}
+		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
+			t.Fatalf("%v:\n%s", err, document)
+		}
+		if head.Kind == "" {
+			continue
+		}
+		kind := kinds[head.APIVersion+" "+head.Kind]
+		if kind == nil {
+			t.Fatalf("an object of an unknown kind: %s %s", head.APIVersion, head.Kind)
+		}
+		object := kind()
+		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
+			t.Errorf("%s %s: %v:\n%s", head.Kind, head.Metadata.Name, err, document)
+		}
+		all[head.Kind+" "+head.Metadata.Name] = object
+	}
+	return all
+}
+
+// kustomized builds a variant with components.
+func kustomized(t *testing.T, variant string, components ...string) objects {
+	t.Helper()
+	// Kustomize accepts only relative paths, and none through links.
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string {
+		absolute, err := filepath.Abs(filepath.Join(hubDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		relative, err := filepath.Rel(dir, absolute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return relative
+	}
+	text := "resources: [" + at(variant) + "]\n"
+	for _, c := range components {
+		if !strings.Contains(text, "components:") {
+			text += "components:\n"
+		}
+		text += "- " + at(c) + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered, err := built.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The names of generated ConfigMaps end with a digest of their contents.
+	return decode(t, regexp.MustCompile(`lighter-hub-[a-z0-9]{10}\b`).ReplaceAllString(string(rendered), "lighter-hub"))
+}
+
+// helm renders the chart with values, in YAML.
+func helm(values string) (text string, err error) {
+	loaded, err := loader.Load(chart)
+	if err != nil {
+		return "", err
+	}
+	var given map[string]any
+	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
+		return "", err
+	}
+	all, err := util.ToRenderValues(loaded, given,
+		common.ReleaseOptions{Name: "lighter-hub", Namespace: "lighter", IsInstall: true}, common.DefaultCapabilities)
+	if err != nil {
+		return "", err
+	}
+	files, err := engine.Render(loaded, all)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, ".yaml") {
+			text += "\n---\n" + files[name]
+		}
+	}
+	return text, err
+}
+
+func rendered(t *testing.T, values string) objects {
+	t.Helper()
+	text, err := helm(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, text)
+}
+
+const several = `
+replicas: 2
+database: postgres://lighter@postgres.example.org/lighter?passfile=/etc/lighter-secret/pgpass
+bucket: s3://lighter?region=eu-central-1
+`
+
+const everything = several + `
+tls: {secretName: lighter-hub-tls}
+ingress: {enabled: true}
+networkPolicy: {enabled: true}
+podMonitor: {enabled: true}
+prometheusRule: {enabled: true}
+`
+
+// plain returns an object as maps, without what only one of kustomize and Helm adds.
+func plain(t *testing.T, object any) any {
+	t.Helper()
+	text, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The chart's version of the image is in values.yaml, and kustomize's in kustomization.yaml.
+	text = regexp.MustCompile(`"lighter:[0-9.]+"`).ReplaceAll(text, []byte(`"lighter"`))
+	var v any
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	var clean func(v any)
+	clean = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, each := range v {
+				clean(each)
+			}
+		case map[string]any:
+			for _, key := range []string{"app.kubernetes.io/instance", "app.kubernetes.io/version",
+				"app.kubernetes.io/managed-by", "app.kubernetes.io/part-of", "helm.sh/chart", "checksum/config",
+				"imagePullPolicy", "nginx.ingress.kubernetes.io/backend-protocol", "namespace"} {
+				delete(v, key)
+			}
+			for key, each := range v {
+				clean(each)
+				if empty, ok := each.(map[string]any); ok && len(empty) == 0 {
+					delete(v, key)
+				}
+			}
+		}
+	}
+	clean(v)
+	return v
+}
+
+// The manifests and the chart make the same objects.
+func TestChartIsLikeTheManifests(t *testing.T) {
+	for name, pair := range map[string][2]objects{
+		"single":     {kustomized(t, "single"), rendered(t, "")},
+		"several":    {kustomized(t, "several"), rendered(t, several)},
+		"everything": {kustomized(t, "several", "tls", "ingress", "networkpolicy", "monitoring"), rendered(t, everything)},
+	} {
+		if a, b := slices.Sorted(maps.Keys(pair[0])), slices.Sorted(maps.Keys(pair[1])); !slices.Equal(a, b) {
+			t.Errorf("%s: kustomize makes %q, the chart %q", name, a, b)
+			continue
+		}
+		for key, object := range pair[0] {
+			if name == "everything" && (key == "ConfigMap lighter-hub" || key == "PodMonitor lighter-hub") {
+				continue // with TLS, the administrator edits these for kustomize
+			}
+			a, b := plain(t, object), plain(t, pair[1][key])
+			if !reflect.DeepEqual(a, b) {
+				inYAML := func(v any) string { text, _ := yaml.Marshal(v); return string(text) } // it has come from JSON
+				t.Errorf("%s: %s of kustomize:\n%s\nof the chart:\n%s", name, key, inYAML(a), inYAML(b))
+			}
+		}
+	}
+}
+
+// The chart is good for Helm's linter, and for many values. Values that make no sense are refused.
+func TestChart(t *testing.T) {
+	for _, message := range lint.RunAll(chart, nil, "lighter").Messages {
+		if message.Severity > 1 { // 1 is for information
+			t.Errorf("lint: %s", message)
+		}
+	}
+	for _, values := range []string{"", several, everything, "volume: {size: 1Ti, storageClass: fast}",
+		"config: |\n  sources = [\"registry.example.org\"]\n  [[quota]]\n  prefix = \"a\"\n  bytes = \"1GB\"\n",
+		"ingress: {enabled: true, tlsSecretName: \"\", annotations: null}", several + "awsCredentials: false",
+		"tls: {secretName: x}\nservice: {type: LoadBalancer, annotations: {a: b}}",
+		"image: {repository: r, tag: \"1\"}\nimagePullSecrets: [{name: x}]\npodAnnotations: {a: b}\n" +
+			"priorityClassName: x\nnodeSelector: {a: b}\ntolerations: [{operator: Exists}]\n" +
+			"serviceAccount: {annotations: {a: b}}",
+	} {
+		checkPod(t, rendered(t, values))
+	}
+	for values, want := range map[string]string{
+		"replicas: 2":                           "needs database and bucket",
+		"database: postgres://db.example.org/x": "set both database and bucket",
+		"bucket: s3://x":                        "set both database and bucket",
+		"bucket: file:///srv":                   "bucket",
+		"replica: 1":                            "replica",
+		"replicas: 0":                           "replicas",
+	} {
+		if _, err := helm(values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("values %q: error %v, want one with %q", values, err, want)
+		}
+	}
+}
+
+func TestManifests(t *testing.T) {
+	components := []string{"tls", "ingress", "networkpolicy", "monitoring"}
+	for _, variant := range []string{"single", "several"} {
+		checkPod(t, kustomized(t, variant))
+		for _, c := range components {
+			checkPod(t, kustomized(t, variant, c))
+		}
+		checkPod(t, kustomized(t, variant, components...))
+	}
+}
+
+// checkPod fails the test unless the hub's pods have few rights, no secret in their environment,
+// and enough time to end.
+func checkPod(t *testing.T, all objects) {
+	t.Helper()
+	var pod core.PodSpec
+	for _, object := range all {
+		switch o := object.(type) {
+		case *apps.Deployment:
+			pod = o.Spec.Template.Spec
+		case *apps.StatefulSet:
+			pod = o.Spec.Template.Spec
+		}
+	}
+	if len(pod.Containers) != 1 || pod.SecurityContext == nil || pod.Containers[0].SecurityContext == nil {
+		t.Fatalf("want a pod with a container and security contexts: %+v", pod)
+	}
+	hub := pod.Containers[0]
+	for what, ok := range map[string]bool{
+		"runs as root":          *pod.SecurityContext.RunAsNonRoot && *pod.SecurityContext.RunAsUser != 0,
+		"has a token":           !*pod.AutomountServiceAccountToken,
+		"may write its root":    *hub.SecurityContext.ReadOnlyRootFilesystem,
+		"may get rights":        !*hub.SecurityContext.AllowPrivilegeEscalation,
+		"has capabilities":      slices.Equal(hub.SecurityContext.Capabilities.Drop, []core.Capability{"ALL"}),
+		"has no memory limit":   !hub.Resources.Limits.Memory().IsZero(),
+		"has no start-up probe": hub.StartupProbe.HTTPGet.Path == "/healthz" && hub.StartupProbe.FailureThreshold >= 300,
+		"has no readiness":      hub.ReadinessProbe.HTTPGet.Path == "/readyz",
+		"has no liveness":       hub.LivenessProbe.HTTPGet.Path == "/healthz",
+	} {
+		if !ok {
+			t.Errorf("the pod %s", what)
+		}
+	}
+	for _, e := range hub.Env {
+		if e.ValueFrom != nil || !strings.HasPrefix(e.Value, "/etc/lighter-secret/") {
+			t.Errorf("the environment has %s: want names of files only", e.Name)
+		}
+	}
+	volumes := map[string]bool{"data": true} // a StatefulSet's template of a claim has this name
+	for _, v := range pod.Volumes {
+		volumes[v.Name] = true
+		if v.Secret != nil && *v.Secret.DefaultMode != 0o440 {
+			t.Errorf("volume %s has mode %#o, want 0440: every process could read it", v.Name, *v.Secret.DefaultMode)
+		}
+	}
+	for _, m := range hub.VolumeMounts {
+		if !volumes[m.Name] {
+			t.Errorf("there is no volume %s", m.Name)
+		}
+	}
+	const drain = 75 // values.yaml and hub.toml
+	if *pod.TerminationGracePeriodSeconds < hub.Lifecycle.PreStop.Sleep.Seconds+drain+10 {
+		t.Errorf("the pod has %d s to end, and needs more than preStop and drain_seconds",
+			*pod.TerminationGracePeriodSeconds)
+	}
+	if config, ok := all["ConfigMap lighter-hub"].(*core.ConfigMap); !ok ||
+		!strings.Contains(config.Data["hub.toml"], fmt.Sprintf("drain_seconds    = %d", drain)) {
+		t.Errorf("hub.toml: %+v, want drain_seconds = %d", config, drain)
+	}
+}
+
+// The dashboard in the chart is that of deploy/grafana.
+func TestChartHasTheDashboard(t *testing.T) {
+	want, err := os.ReadFile("../../../deploy/grafana/lighter-hubs.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, ok := rendered(t, "dashboard: {enabled: true}")["ConfigMap lighter-hub-dashboard"].(*core.ConfigMap)
+	if !ok || !bytes.Equal(bytes.TrimSpace([]byte(config.Data["lighter-hubs.json"])), bytes.TrimSpace(want)) {
+		t.Errorf("the chart's dashboard: %+v", config)
+	}
+}

@@ -304,7 +304,7 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: true}
 	case errors.As(err, &retry):
 		o = catalog.Outcome{State: wire.JobQueued, Uncounted: !retry.counted,
-			Delay: cmp.Or(retry.After, q.RetryDelay), Error: retryReason(retry)}
+			Delay: cmp.Or(retry.After, q.RetryDelay), Error: report.Reason(err)}
 		log.Warn("job is tried again", "err", report.Logged(err), "duration", o.Delay)
 	case r.Attempts < kind.Tries:
 		o = catalog.Outcome{State: wire.JobQueued, Delay: kind.Pauses.After(int(r.Attempts)), Error: report.Reason(err)}
@@ -321,15 +321,6 @@ func (q *Queue) run(ctx context.Context, r *Running) {
 		}
 		return err
 	})
-}
-
-// retryReason returns why a job is tried again, for users. While a store is away, all jobs have the
-// same reason, and the log has the cause.
-func retryReason(retry *RetryError) string {
-	if text := away.Text(retry.Err); text != "" && !retry.counted {
-		return text + "; the hub's log says why"
-	}
-	return report.Reason(retry)
 }
 
 func (q *Queue) kind(name string) Kind {

@@ -42,6 +42,9 @@ func (e *TooLongError) Error() string {
 var (
 	urlQuery = regexp.MustCompile(`(://[^\s"'?]*)\?[^\s"']*`)
 	urlUser  = regexp.MustCompile(`://[^/\s"'@]*@`)
+	// sdkNoise is what the SDK of AWS says before it comes to the cause.
+	sdkNoise = regexp.MustCompile(`operation error (\w+): (\w+), (?:exceeded maximum number of attempts, \d+, )?` +
+		`(?:https response error StatusCode: (?:0|(\d+)), RequestID: [^,]*, HostID: [^,]*, )?`)
 )
 
 // Public returns an error's text for clients. An error in err's chain may have a method Public.
@@ -76,6 +79,7 @@ func Reason(err error) string { return line(Public(err)) }
 
 // line makes a text one bounded, printable line without the users and queries of URLs.
 func line(text string) string {
+	text = sdkNoise.ReplaceAllString(text, "$1 $2: $3 ")
 	text = urlQuery.ReplaceAllString(text, "$1")
 	text = urlUser.ReplaceAllString(text, "://")
 	text = strings.Map(func(r rune) rune {

@@ -14,12 +14,16 @@ import (
 
 // A reason is one printable line of bounded length, without secrets in URLs. It wraps its error.
 func TestReasonIsOnePrintableLine(t *testing.T) {
+	const noise = "operation error S3: ListObjectsV2, exceeded maximum number of attempts, 3, " +
+		"https response error StatusCode: 0, RequestID: , HostID: , "
 	for text, want := range map[string]string{
 		`Get "http://minio:9000/b/x?X-Amz-Signature=secret&y=1": refused`: `Get "http://minio:9000/b/x": refused`,
 		"https://user:pass@host/a?token=1 and more":                       "https://host/a and more",
 		"line\nline\r\x1b[31mred\u202e\tend":                              "line line [31mred end",
 		`entry "etc/a?b=c": no such file`:                                 `entry "etc/a?b=c": no such file`,
-		strings.Repeat("ä", 2000):                                         strings.Repeat("ä", maxReason/2) + "…",
+		noise + `request send failed, Get "http://s3:9000/b": EOF`: `S3 ListObjectsV2: request send failed, ` +
+			`Get "http://s3:9000/b": EOF`,
+		strings.Repeat("ä", 2000): strings.Repeat("ä", maxReason/2) + "…",
 	} {
 		if got := Reason(errors.New(text)); got != want {
 			t.Errorf("reason of %q: %q, want %q", text, got, want)

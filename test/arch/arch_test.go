@@ -176,7 +176,7 @@ test/e2e/bounds: | node/control node/report
 test/e2e/buildkit: | node/front/containerd node/report
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
-test/e2e/docker: | node/report
+test/e2e/docker: | install node/doctor node/report
 test/e2e/hubs: | node/report wire
 test/e2e/kubernetes: | node/report
 test/e2e/network: | node/report

@@ -42,7 +42,7 @@ func prepare() (stop func() error, err error) {
 			return nil, errors.Join(err, stop())
 		}
 	}
-	if shared, err = newEngine(s, filepath.Join(s.Dir, "docker")); err == nil {
+	if shared, err = newEngine(s, filepath.Join(s.Dir, "docker"), configuration); err == nil {
 		err = shared.start(ctx)
 	}
 	if err != nil {

@@ -27,26 +27,31 @@ import (
 // engine is a dockerd of the machine, with a client of its API.
 type engine struct {
 	site   *site.Site
-	dir    string // of its sockets, state and configuration
+	dir    string   // of its sockets, state and configuration
+	args   []string // more arguments
 	daemon *site.Daemon
 	http   http.Client
 }
 
+// configuration is Docker's. Its networks and its proxy for ports are not the subject of these
+// tests, and need iptables.
+const configuration = `{
+  "bridge": "none", "iptables": false, "ip6tables": false, "userland-proxy": false,
+  "live-restore": true,
+  "insecure-registries": ["` + site.HubIP + `/32"],
+  "features": {"containerd-snapshotter": true},
+  "storage-driver": "lighter"
+}
+`
+
 // newEngine configures a dockerd with its state in a directory. It is not started yet.
-func newEngine(s *site.Site, dir string) (*engine, error) {
-	e := &engine{site: s, dir: dir}
+func newEngine(s *site.Site, dir, config string, args ...string) (*engine, error) {
+	e := &engine{site: s, dir: dir, args: args}
 	e.http.Transport = &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", e.socket())
 		}}
-	// Docker's networks and its proxy for ports are other programs' business, and need iptables.
-	config, err := json.MarshalIndent(map[string]any{"bridge": "none", "iptables": false, "ip6tables": false,
-		"userland-proxy": false, "live-restore": true, "insecure-registries": []string{site.HubIP + "/32"},
-		"features": map[string]bool{"containerd-snapshotter": true}, "storage-driver": site.Lighter}, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	return e, errors.Join(os.MkdirAll(dir, 0o711), os.WriteFile(e.config(), config, 0o644))
+	return e, errors.Join(os.MkdirAll(dir, 0o711), os.WriteFile(e.config(), []byte(config), 0o644))
 }
 
 func (e *engine) path(name string) string { return filepath.Join(e.dir, name) }
@@ -55,10 +60,11 @@ func (e *engine) socket() string          { return e.path("docker.sock") }
 
 // start starts dockerd.
 func (e *engine) start(ctx context.Context) (err error) {
-	e.daemon, err = e.site.Machine.StartDaemon(ctx, "dockerd", e.socket(), "dockerd", "--config-file", e.config(),
-		"--containerd", e.site.Machine.ContainerdSocket(), "--data-root", e.path("data"), "--exec-root", e.path("exec"),
-		"--pidfile", e.path("pid"), "--host", "unix://"+e.socket(), "--cgroup-parent", e.site.Machine.Namespace(),
-		"--exec-opt", "native.cgroupdriver=cgroupfs")
+	argv := append([]string{"dockerd", "--config-file", e.config(), "--containerd", e.site.Machine.ContainerdSocket(),
+		"--data-root", e.path("data"), "--exec-root", e.path("exec"), "--pidfile", e.path("pid"),
+		"--host", "unix://" + e.socket(), "--cgroup-parent", e.site.Machine.Namespace(),
+		"--exec-opt", "native.cgroupdriver=cgroupfs"}, e.args...)
+	e.daemon, err = e.site.Machine.StartDaemon(ctx, filepath.Base(e.dir), e.socket(), argv...)
 	return err
 }
 

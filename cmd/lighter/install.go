@@ -191,7 +191,7 @@ func dockerTarget(cmd *cobra.Command) func() (install.Target, error) {
 			file = deploy.NodeConfig
 		}
 		err := loadConfig(cmd, file, &config)
-		t.Containerd = config.Containerd
+		t.Containerd, t.Blobs = config.Containerd, config.Blobs
 		return t, err
 	}
 }

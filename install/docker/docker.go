@@ -37,10 +37,11 @@ import (
 // Target is the Docker of this machine.
 type Target struct {
 	Machine    install.Machine
-	Socket     string // on which dockerd listens
-	Config     string // its configuration; empty: the file that dockerd reads
-	Containerd string // the socket of the containerd that has the node as a snapshotter
-	Force      bool   // change the storage driver although containers run
+	Socket     string   // on which dockerd listens
+	Config     string   // its configuration; empty: the file that dockerd reads
+	Containerd string   // the socket of the containerd that has the node as a snapshotter
+	Blobs      []string // the namespaces of containerd that have the layers of lazy images (node.Config)
+	Force      bool     // change the storage driver although containers run
 }
 
 // driver is the name of the node in containerd, and so the name of Docker's storage driver.
@@ -156,7 +157,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 		return nil, err
 	}
 	p := t.plan(d, changes)
-	p.Notes = notes(d)
+	p.Notes = t.notes(d)
 	p.Restart.Fallback = c.uninstall()
 	p.Check = func(ctx context.Context, staged map[string]string) error {
 		return validate(ctx, d, staged[c.file.Path])
@@ -236,20 +237,28 @@ func (t *Target) idle(d doctor.Docker, changes bool) error {
 		"Stop and remove them first, or give --force", d.ContainersRunning, why)
 }
 
-// notes says what happens to images and containers.
-func notes(d doctor.Docker) []string {
-	pull := "images become lazy when they are pulled again"
+// notes says what happens to images and containers, and which commands need more.
+func (t *Target) notes(d doctor.Docker) []string {
+	notes := []string{"images become lazy when they are pulled again"}
+	namespace, given := doctor.Flag(d.Args, "containerd-namespace")
+	if !given {
+		namespace = "moby"
+	}
+	if !slices.Contains(t.Blobs, namespace) {
+		notes = append(notes, fmt.Sprintf("docker push, docker save, and builds by BuildKit need the layers of lazy "+
+			"images: set blob_namespaces = [%q] in the node's configuration, and restart the node", namespace))
+	}
 	switch {
 	case !d.Running || uses(d):
-		return []string{pull}
+		return notes
 	case d.ImageStore():
-		return []string{fmt.Sprintf("Docker's %d images stay, and are unpacked once more when a container uses them. "+
-			"It does not show the %d containers of the storage driver %s until \"lighter uninstall docker --restart\"",
-			d.Images, d.Containers, d.Driver), pull}
+		return append(notes, fmt.Sprintf("Docker's %d images stay, and are unpacked once more when a container uses "+
+			"them. It does not show the %d containers of the storage driver %s until "+
+			"\"lighter uninstall docker --restart\"", d.Images, d.Containers, d.Driver))
 	}
-	return []string{fmt.Sprintf("the %d images and %d containers of the storage driver %s stay in %s. Docker does "+
-		"not show them until \"lighter uninstall docker --restart\"",
-		d.Images, d.Containers, d.Driver, d.DockerRootDir), pull}
+	return append(notes, fmt.Sprintf("the %d images and %d containers of the storage driver %s stay in %s. Docker "+
+		"does not show them until \"lighter uninstall docker --restart\"",
+		d.Images, d.Containers, d.Driver, d.DockerRootDir))
 }
 
 // Uninstall plans the configuration of Docker without what Install has set.

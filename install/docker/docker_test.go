@@ -298,3 +298,23 @@ func TestServiceArguments(t *testing.T) {
 		t.Errorf("an old Docker: got %v, want an error that names its version", err)
 	}
 }
+
+// The notes name what Docker does not show any more, and a setting of the node that is missing.
+func TestNotes(t *testing.T) {
+	old := doctor.Docker{Running: true, DockerInfo: doctor.DockerInfo{Driver: "overlay2", Images: 12,
+		DockerRootDir: "/data"}}
+	all := strings.Join((&Target{}).notes(old), "\n")
+	for _, want := range []string{"the 12 images", "overlay2 stay in /data", `blob_namespaces = ["moby"]`} {
+		if !strings.Contains(all, want) {
+			t.Errorf("got the notes\n%s\nwant %q", all, want)
+		}
+	}
+	old.Driver, old.DriverStatus = driver, [][2]string{{"driver-type", "io.containerd.snapshotter.v1"}}
+	if got := (&Target{Blobs: []string{"k8s.io", "moby"}}).notes(old); len(got) != 1 {
+		t.Errorf("a Docker that uses the node: got %q, want one note", got)
+	}
+	old.Args = []string{"--containerd-namespace=other"}
+	if got := (&Target{Blobs: []string{"moby"}}).notes(old); len(got) != 2 || !strings.Contains(got[1], `["other"]`) {
+		t.Errorf("a Docker in a namespace of its own: got %q, want that namespace", got)
+	}
+}

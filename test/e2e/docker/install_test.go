@@ -140,8 +140,8 @@ func TestInstallDocker(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if r := report("install", "docker", "--dry-run"); len(r.Files) != 2 || !r.DryRun || len(r.Notes) != 2 {
-		t.Errorf("--dry-run: got %+v, want two files, and two notes", r)
+	if r := report("install", "docker", "--dry-run"); len(r.Files) != 2 || !r.DryRun || len(r.Notes) != 3 {
+		t.Errorf("--dry-run: got %+v, want two files, and three notes", r)
 	}
 	fails = true
 	if out, err := command("install", "docker", "--restart"); err == nil ||

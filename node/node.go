@@ -433,7 +433,9 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { return server.Serve(ctx, n.controls) })
 	if n.snapshots != nil {
 		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshots, n.differ) })
-		group.Go(func() error { return containerd.Serve(ctx, n.buildReqs, n.builds, nil) })
+		group.Go(func() error {
+			return containerd.Serve(ctx, containerd.OneClient(n.buildReqs, n.log), n.builds, nil)
+		})
 	}
 	n.announce(ready)
 	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })

@@ -131,7 +131,7 @@ node/doctor: buildinfo bytesize format/index format/tree node node/control node/
 	node/report proc store/disk store/origin wire wire/client | durable node/binds node/directory
 	node/front/containerd/blobs
 node/flight:
-node/front/containerd: durable node/resolver | socket
+node/front/containerd: durable node/resolver proc | socket
 node/front/containerd/blobs: durable format/chunk format/index node/flight node/mount sleep wire
 node/front/containerd/differ:
 node/fuse: format/chunk | node/device store store/origin wire/client

@@ -34,8 +34,8 @@ come back. Nothing is restarted without --restart. "lighter uninstall" undoes it
 		"  sudo lighter install systemd --hub https://hub.example.org --hub-key ed25519:... --restart\n"+
 			"  sudo lighter install containerd --dry-run\n  sudo lighter install containerd --restart\n"+
 			"  sudo lighter install docker --restart")
-	cmd.AddCommand(installContainerdCommand(), installDockerCommand(), installSystemdCommand(),
-		installKubernetesCommand(), installHostCommand())
+	cmd.AddCommand(installBuildKitCommand(), installContainerdCommand(), installDockerCommand(),
+		installSystemdCommand(), installKubernetesCommand(), installHostCommand())
 	return cmd
 }
 
@@ -45,8 +45,8 @@ func uninstallCommand() *cobra.Command {
 was. Otherwise only Lighter's lines are taken out. The command refuses while containers
 use lazy images, and names them.`,
 		"  sudo lighter uninstall containerd --restart\n  sudo lighter uninstall systemd")
-	cmd.AddCommand(uninstallContainerdCommand(), uninstallDockerCommand(), uninstallSystemdCommand(),
-		uninstallKubernetesCommand(), uninstallHostCommand())
+	cmd.AddCommand(uninstallBuildKitCommand(), uninstallContainerdCommand(), uninstallDockerCommand(),
+		uninstallSystemdCommand(), uninstallKubernetesCommand(), uninstallHostCommand())
 	return cmd
 }
 

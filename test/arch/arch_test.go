@@ -37,12 +37,12 @@ buildinfo:
 bytesize:
 cmd/command:
 cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/index format/pack format/trace
-	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/containerd install/docker
-	install/kubernetes install/kubernetes/agent install/systemd logqueue mirror node node/binds node/bundle
-	node/completion node/container node/control node/directory node/doctor node/front/containerd/blobs node/health
-	node/imagecache node/keeper node/ondemand node/preheat node/report node/resolver node/spec node/standalone
-	node/takeover nodejobs sleep store/disk store/registry wire wire/client | node/device node/fuse node/mount
-	node/trees store/origin
+	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/buildkit install/containerd
+	install/docker install/kubernetes install/kubernetes/agent install/systemd logqueue mirror node node/binds
+	node/bundle node/completion node/container node/control node/directory node/doctor node/front/containerd/blobs
+	node/health node/imagecache node/keeper node/ondemand node/preheat node/report node/resolver node/spec
+	node/standalone node/takeover nodejobs sleep store/disk store/registry wire wire/client | node/device node/fuse
+	node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 deploy/image:
@@ -102,6 +102,7 @@ hub/upstream: hub/catalog hub/pull hub/registry wire | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
 install: durable node/control node/mount
+install/buildkit: install install/marks install/tomltext node/doctor node/front/containerd proc sleep
 install/containerd: install install/marks install/tomltext node node/doctor proc sleep
 install/docker: install install/jsontext node/doctor proc sleep
 install/jsontext:
@@ -173,7 +174,7 @@ test/compat: | durable hub node/binds node/directory node/fuse node/prefetch nod
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control node/report
-test/e2e/buildkit: | node/front/containerd node/report
+test/e2e/buildkit: | install node/front/containerd node/report
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
 test/e2e/docker: | install node/doctor node/report

@@ -11,7 +11,7 @@ import (
 
 // BuildKitName is the name under which BuildKit must know the node's snapshotter. BuildKit leaves
 // layers to a snapshotter only if it has one of two names. With the other name (overlaybd), it
-// would copy base images for COPY --link.
+// would copy base images for COPY --link (docs/decisions/buildkit.md).
 const BuildKitName = "stargz"
 
 // BuildKitSocket returns the path of the socket on which the node with that root answers BuildKit.

@@ -5,6 +5,8 @@
 // snapshotter answers "already exists", so that containerd never downloads the layer.
 //
 // All labels of containerd are read here (labels.go). No other package of the node knows them.
+// BuildKit speaks the same API, with other labels (buildkit.go). Its snapshots are in a directory
+// of their own: a client of a snapshotter deletes the snapshots that it does not know.
 //
 // The package keeps names, parents and labels in containerd's own metadata store, and one directory
 // per snapshot. It knows nothing of hubs, indexes and mounted trees: it calls the methods of

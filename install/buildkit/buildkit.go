@@ -1,0 +1,388 @@
+// Package buildkit makes a buildkitd on this machine build on lazy images, and undoes it.
+//
+// It sets two keys of buildkitd's configuration (package tomltext): the name and the socket of the
+// snapshotter of its OCI worker. Where systemd runs, it also makes the service start after the
+// node's, because buildkitd looks for the socket when it starts.
+//
+// buildkitd has no command that checks a configuration, and it must not be started to check one: a
+// second buildkitd would delete the first one's snapshots. So the new configuration is only parsed.
+// With a restart, the running buildkitd is asked for its workers, and the previous configuration is
+// put back if it does not come back with the node's snapshotter.
+package buildkit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"lighter/install"
+	"lighter/install/marks"
+	"lighter/install/tomltext"
+	"lighter/node/doctor"
+	"lighter/node/front/containerd"
+	"lighter/proc"
+	"lighter/sleep"
+)
+
+// Defaults of buildkitd.
+const (
+	DefaultSocket = "/run/buildkit/buildkitd.sock"
+	defaultConfig = "/etc/buildkit/buildkitd.toml"
+	defaultUnit   = "buildkit.service"
+)
+
+// Target is the buildkitd of this machine.
+type Target struct {
+	Machine install.Machine
+	Socket  string // on which buildkitd listens
+	Config  string // its configuration; empty: the file that the running buildkitd has read
+	Root    string // the node's root
+}
+
+var marker = marks.Marker{Target: "buildkit"}
+
+// timeout bounds each wait for a program.
+const timeout = 30 * time.Second
+
+// found is the buildkitd that was found.
+type found struct {
+	running      bool
+	pid          int      // 0: not visible
+	args         []string // nil: not known
+	snapshotters []string // of its workers
+	config       string
+}
+
+// uses reports whether the running buildkitd uses the node.
+func (f found) uses() bool { return slices.Contains(f.snapshotters, containerd.BuildKitName) }
+
+// find finds buildkitd.
+func (t *Target) find(ctx context.Context) (found, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	f := found{config: defaultConfig}
+	pid, err := peer(t.Socket)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return f, fmt.Errorf("only root may use %s: run this as root (try sudo)", t.Socket)
+	case err == nil:
+		f.running = true
+		if f.snapshotters, err = snapshotters(ctx, t.Socket); err != nil {
+			return f, err
+		}
+		f.pid, f.args = argumentsOf(pid)
+	default:
+		if _, missing := exec.LookPath("buildkitd"); missing != nil {
+			return f, fmt.Errorf("find buildkitd: nothing listens on %s (--buildkit SOCKET), and %w", t.Socket, missing)
+		}
+	}
+	if file, ok := doctor.Flag(f.args, "config"); ok {
+		f.config = file
+	}
+	if t.Config != "" {
+		f.config = t.Config
+	}
+	return f, nil
+}
+
+// peer returns the process that listens on a socket.
+func peer(socket string) (pid int, err error) {
+	conn, err := net.DialTimeout("unix", socket, timeout)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	cred, err := proc.Peer(conn.(*net.UnixConn))
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
+}
+
+// argumentsOf returns the arguments of a process that runs buildkitd, or nothing for another
+// process: systemd may have made the socket.
+func argumentsOf(pid int) (same int, args []string) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	program, err := os.Readlink(filepath.Join(dir, "exe"))
+	if err != nil || filepath.Base(strings.TrimSuffix(program, " (deleted)")) != "buildkitd" {
+		return 0, nil
+	}
+	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil {
+		return 0, nil
+	}
+	return pid, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
+}
+
+// config is buildkitd's configuration.
+type config struct {
+	install.Text
+	undone marks.Undone // the text without our lines
+	doc    *tomltext.Document
+}
+
+func read(path string) (c config, err error) {
+	if c.Text, err = install.Read(path); err != nil {
+		return c, err
+	}
+	if c.undone, err = marker.Undo(c.Bytes); err != nil {
+		return c, &install.Refused{Path: c.Path, Why: err.Error()}
+	}
+	if c.doc, err = tomltext.Parse(c.undone.Text); err != nil {
+		return c, &install.Refused{Path: c.Path, Why: "it is no valid TOML: " + err.Error()}
+	}
+	return c, nil
+}
+
+var workerTable = []string{"worker", "oci"}
+
+// settings returns the keys that the configuration needs.
+func (t *Target) settings() []tomltext.Setting {
+	return []tomltext.Setting{
+		{Table: workerTable, Key: "snapshotter", Value: containerd.BuildKitName},
+		{Table: workerTable, Key: "proxySnapshotterPath", Value: containerd.BuildKitSocket(t.Root)},
+	}
+}
+
+// suitable returns an error if buildkitd cannot use the node, or would not with this configuration.
+func (t *Target) suitable(f found, c config) error {
+	is := func(key string, value bool, flag string) bool {
+		if given, ok := doctor.Flag(f.args, flag); ok {
+			return given == strconv.FormatBool(value)
+		}
+		got, ok := c.doc.Lookup(append(slices.Clone(workerTable), key)...)
+		return ok && got == value
+	}
+	switch {
+	case is("rootless", true, "rootless") || is("rootless", true, "oci-worker-rootless"):
+		return errors.New("this buildkitd is rootless: only root can use the node's socket")
+	case is("enabled", false, "oci-worker"):
+		return errors.New("the OCI worker of this buildkitd is off: switch it on " +
+			"(enabled = true in [worker.oci]), or use the containerd worker: docs/runtimes/buildkit.md")
+	}
+	for _, flag := range []string{"oci-worker-snapshotter", "oci-worker-proxy-snapshotter-path"} {
+		if _, given := doctor.Flag(f.args, flag); given {
+			return fmt.Errorf("buildkitd is started with --%s, which overrides its configuration: "+
+				"take the flag out of its service (systemctl edit --full buildkit), and run this again", flag)
+		}
+	}
+	conn, err := net.DialTimeout("unix", containerd.BuildKitSocket(t.Root), timeout)
+	if err != nil {
+		return fmt.Errorf("buildkitd would not start without the node's socket for it: start the node first: %w", err)
+	}
+	return conn.Close()
+}
+
+// Install plans the configuration of buildkitd.
+func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
+	f, err := t.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := read(f.config)
+	if err == nil {
+		err = t.suitable(f, c)
+	}
+	var text []byte
+	if err == nil {
+		text, err = t.edited(c)
+	}
+	if refused := (*install.Refused)(nil); errors.As(err, &refused) {
+		refused.Lines = tomltext.Lines(t.settings(), nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := t.plan(f, c.change(text))
+	if p.Changes, err = t.order(p.Changes, []byte(orderText)); err != nil {
+		return nil, err
+	}
+	if !f.uses() && f.running {
+		p.Notes = append(p.Notes, "the cache of the previous snapshotter stays in buildkitd's root, in runc-"+
+			strings.Join(f.snapshotters, " and runc-")+": buildkitd uses it again after lighter uninstall buildkit")
+	}
+	p.Restart.Fallback = c.change(c.undone.Text)
+	p.Restart.Due = f.running && (!f.uses() || c.newerThan(f.pid))
+	p.Restart.Verify = t.await(func(f found) error {
+		if !f.uses() {
+			return fmt.Errorf("its workers have the snapshotters %v: see its log", f.snapshotters)
+		}
+		return nil
+	})
+	return p, nil
+}
+
+// Uninstall plans the configuration of buildkitd without the lines of Install.
+func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
+	f, err := t.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := read(f.config)
+	if err != nil {
+		return nil, err
+	}
+	p := t.plan(f, c.change(c.undone.Text))
+	if p.Changes, err = t.order(p.Changes, nil); err != nil {
+		return nil, err
+	}
+	stays := !slices.ContainsFunc(t.settings(), func(s tomltext.Setting) bool { return !c.doc.Has(s) })
+	if stays {
+		p.Notes = append(p.Notes, c.Path+" has the node's snapshotter, which lighter install did not write: it stays")
+	} else if f.uses() {
+		p.Notes = append(p.Notes, "the build cache on lazy images is of no use then: remove it before "+
+			"(buildctl prune --all), or delete runc-"+containerd.BuildKitName+" in buildkitd's root")
+	}
+	p.Restart.Due = f.uses() && !stays
+	p.Restart.Verify = t.await(func(f found) error {
+		if f.uses() && !stays {
+			return errors.New("a worker still has the snapshotter " + containerd.BuildKitName)
+		}
+		return nil
+	})
+	return p, nil
+}
+
+// plan returns what both plans have in common.
+func (t *Target) plan(f found, changes []install.Change) *install.Plan {
+	state := "not running"
+	if f.running {
+		state = "running, snapshotter " + strings.Join(f.snapshotters, ", ")
+	}
+	p := &install.Plan{Target: "buildkit", Changes: changes,
+		Found: []string{"buildkitd (" + state + ")", "its configuration: " + f.config}}
+	if f.running {
+		p.Restart.What, p.Restart.Units = "buildkitd", []string{t.Machine.UnitOf(f.pid, defaultUnit)}
+	}
+	if t.Machine.RunsSystemd() {
+		p.After = []install.Step{t.Machine.Systemctl("daemon-reload")}
+	}
+	return p
+}
+
+// edited returns the text of the configuration with the settings. It checks that they can be
+// undone.
+func (t *Target) edited(c config) ([]byte, error) {
+	settings := t.settings()
+	if !slices.ContainsFunc(settings, func(s tomltext.Setting) bool { return !c.doc.Has(s) }) {
+		return c.undone.Text, nil
+	}
+	edits, err := c.doc.Edits(settings, nil)
+	if err != nil {
+		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
+	}
+	origin := marks.File
+	if c.Bytes == nil || c.undone.Gone() {
+		origin = marks.Nothing
+		if missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn {
+			origin = marks.NothingIn
+		}
+	}
+	text := marker.Apply(c.undone.Text, origin, edits)
+	undone, err := marker.Undo(text)
+	if err == nil && !bytes.Equal(undone.Text, c.undone.Text) {
+		err = errors.New("the change could not be undone")
+	}
+	if err != nil {
+		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
+	}
+	doc, err := tomltext.Parse(text)
+	if err != nil {
+		return nil, &install.Refused{Path: c.Path, Why: "it cannot get further keys: " + err.Error()}
+	}
+	for _, s := range settings {
+		if !doc.Has(s) {
+			return nil, &install.Refused{Path: c.Path, Why: "the key " + s.Key + " cannot be set"}
+		}
+	}
+	return text, nil
+}
+
+// change returns the change that gives the configuration a new text. A file that only had our lines
+// is removed.
+func (c config) change(text []byte) []install.Change {
+	if len(text) == 0 && (c.Bytes == nil || c.undone.Gone()) {
+		text = nil
+	}
+	changes := c.To(text)
+	for i := range changes {
+		changes[i].Directory = c.undone.Origin == marks.NothingIn || c.Bytes == nil && missing(filepath.Dir(c.Path))
+	}
+	return changes
+}
+
+// newerThan reports whether the configuration was changed after a process had started.
+func (c config) newerThan(pid int) bool {
+	started, err := proc.Started(pid)
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(c.Path)
+	return err == nil && !info.ModTime().Before(started.Truncate(10*time.Millisecond))
+}
+
+// orderText makes systemd start the node before buildkitd.
+const orderText = `# lighter install buildkit wrote this file: buildkitd looks for the node's socket when it starts.
+[Unit]
+Wants=lighter-node.service
+After=lighter-node.service
+`
+
+// order adds the change that gives the file with orderText, which belongs to buildkitd's service, a
+// new text (nil: no file). A file that somebody has changed stays.
+func (t *Target) order(changes []install.Change, text []byte) ([]install.Change, error) {
+	if !t.Machine.RunsSystemd() {
+		return changes, nil
+	}
+	file, err := install.Read(t.Machine.Path("/etc/systemd/system/" + defaultUnit + ".d/lighter.conf"))
+	if err != nil {
+		return nil, err
+	}
+	if file.Bytes != nil && string(file.Bytes) != orderText {
+		return changes, nil
+	}
+	for _, c := range file.To(text) {
+		c.Directory = true
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+// comeBack bounds the wait until a restarted buildkitd answers.
+const comeBack = time.Minute
+
+// await returns a function that waits until the running buildkitd is right.
+func (t *Target) await(right func(found) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, comeBack)
+		defer cancel()
+		for {
+			f, err := t.find(ctx)
+			if err == nil && !f.running {
+				err = fmt.Errorf("nothing listens on %s", t.Socket)
+			}
+			if err == nil {
+				return right(f)
+			}
+			if !sleep.For(ctx, 100*time.Millisecond) {
+				return err
+			}
+		}
+	}
+}
+
+// missing reports whether a path does not exist.
+func missing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,97 @@
+//go:build runtimes
+
+package buildkit
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/install"
+	"lighter/test/testkit/site"
+)
+
+// lighterInstall runs `lighter install` or `lighter uninstall` for a running buildkitd, whose
+// configuration it finds by itself.
+func (b *builder) lighterInstall(t *testing.T, command string) (r install.Report) {
+	t.Helper()
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := b.site.Machine.Command(t.Context(), lighter, command, "buildkit", "--json", "--buildkit", b.socket(),
+		"--root", b.site.Machine.NodeRoot())
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// workers returns what buildctl prints about the workers.
+func (b *builder) workers(t *testing.T) string {
+	t.Helper()
+	out, err := b.ctl(t.Context(), "debug", "workers", "--verbose")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// The command makes a buildkitd build on lazy images. Its removal restores the configuration byte
+// for byte, and buildkitd has its previous snapshotter, with that one's cache.
+func TestInstallBuildKit(t *testing.T) {
+	shared.prune(t)
+	if err := shared.stop(); err != nil { // two buildkitds cannot use a node
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := shared.start(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	b, err := newBuilder(t.Context(), shared.site, "installed", "  # as it was\n"+overlayfs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	b.output(t, "FROM scratch\nCOPY file /out\n")
+	config := filepath.Join(b.dir, "buildkitd.toml")
+	before, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := b.lighterInstall(t, "install")
+	if len(report.Files) != 1 || report.Files[0].Path != config || !strings.Contains(report.Found[0], "overlayfs") {
+		t.Errorf("report of the installation: %+v, want one file, and the snapshotter that was found", report)
+	}
+	b.restart(t)
+	if out := b.workers(t); !strings.Contains(out, "stargz") {
+		t.Errorf("workers after the installation: %s, want the snapshotter stargz", out)
+	}
+	if out := b.output(t, python+" AS run\nRUN python3 /app/hello.py > /out"+scratch); out != "hello\n" {
+		t.Errorf("the build step printed %q, want hello", out)
+	}
+	b.hasNoLayer(t, "python")
+	if report := b.lighterInstall(t, "install"); len(report.Files)+len(report.Next) != 0 {
+		t.Errorf("report of a second installation: %+v, want that nothing is to be done", report)
+	}
+	b.prune(t)
+	b.lighterInstall(t, "uninstall")
+	after, err := os.ReadFile(config)
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the configuration after the removal: %q (%v), want %q", after, err, before)
+	}
+	b.restart(t)
+	if out := b.workers(t); strings.Contains(out, "stargz") || !strings.Contains(out, "overlayfs") {
+		t.Errorf("workers after the removal: %s, want the snapshotter overlayfs", out)
+	}
+}

@@ -51,11 +51,14 @@ type Blobs struct {
 	flights flight.Group[string] // by layer
 	slots   chan struct{}        // has an element for each layer that is being fetched
 	conn    *grpc.ClientConn
-	shown   bool // the file system is mounted; set before Run
+	shown   bool           // the file system is mounted; set before Run
+	cleaned bool           // unfinished layers of earlier daemons were removed; Run's
+	tasks   sync.WaitGroup // fetches
 
 	mu     sync.Mutex // guards what follows
 	stored stored
 	status Status
+	gone   map[name]time.Time // layers that no hub has, and until when no link is made for them
 }
 
 // Status is the state of Blobs.
@@ -100,7 +103,7 @@ func readStored(root string) (s stored, err error) {
 
 // New reads where earlier daemons have made links. It does not connect to containerd yet.
 func New(c Config) (*Blobs, error) {
-	b := &Blobs{config: c, started: time.Now(), slots: make(chan struct{}, maxFetches)}
+	b := &Blobs{config: c, started: time.Now(), slots: make(chan struct{}, maxFetches), gone: map[name]time.Time{}}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.status.Namespaces = c.Namespaces
 	var err error
@@ -160,8 +163,9 @@ func (b *Blobs) show() error {
 
 // Close ends all fetches, and unmounts the file system. The links stay, for the next daemon.
 func (b *Blobs) Close() error {
-	b.end()
 	err := mount.DetachBlobs(b.config.Root, mountPoint(b.config.Root))
+	b.end()
+	b.tasks.Wait()
 	if b.conn != nil {
 		err = errors.Join(err, b.conn.Close())
 	}
@@ -174,9 +178,9 @@ func (b *Blobs) Status() *Status {
 		return nil
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.status
-	if all, err := b.stored.Contents.links(); err == nil && b.stored.Contents != "" {
+	s, in := b.status, b.stored.Contents
+	b.mu.Unlock()
+	if all, err := in.links(); err == nil && in != "" {
 		s.Links = len(all)
 	}
 	return &s

@@ -38,6 +38,8 @@ type Hub interface {
 func (b *Blobs) ensure(ctx context.Context, n name) error {
 	return b.flights.Join(n.layer, func(ctx context.Context, c *flight.Call) error {
 		c.Keep()
+		b.tasks.Add(1)
+		defer b.tasks.Done()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(b.life, cancel)()
@@ -91,6 +93,9 @@ func (b *Blobs) fetch(ctx context.Context, n name) error {
 	}
 	defer d.discard()
 	if err := b.download(ctx, d); err != nil {
+		if errors.Is(err, chunk.ErrNotFound) {
+			err = errors.Join(err, b.giveUp(ctx, in, n))
+		}
 		return err
 	}
 	if err := d.finish(); err != nil {
@@ -114,7 +119,7 @@ func (b *Blobs) download(ctx context.Context, d *download) error {
 		if failures >= maxFailures || !sleep.For(ctx, fetchPauses.After(failures)) {
 			return err
 		}
-		b.config.Log.Warn("a layer for containerd is fetched further after a failure", "layer", d.layer, "have", d.at,
+		b.config.Log.Info("a layer for containerd is fetched further after a failure", "layer", d.layer, "have", d.at,
 			"bytes", d.size, "err", err)
 	}
 }

@@ -188,11 +188,15 @@ func TestFetchFails(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.words) || len(c.hub.requests) != c.tries {
 					t.Errorf("got %v after %d requests, want %q after %d", err, len(c.hub.requests), c.words, c.tries)
 				}
-				if errnoOf(t.Context(), err) != syscall.EIO {
-					t.Errorf("got errno %v, want EIO", errnoOf(t.Context(), err))
+				want := syscall.EIO
+				if errors.Is(err, chunk.ErrNotFound) { // then containerd shall know that it lacks the layer
+					want = syscall.ENOENT
+				}
+				if errno := errnoOf(t.Context(), err); errno != want || b.isGone(testName) != (want == syscall.ENOENT) {
+					t.Errorf("got errno %v, given up: %t; want %v", errno, b.isGone(testName), want)
 				}
 				if _, _, ok := in.linked(testName.layer); !ok {
-					t.Error("the link is gone, want it for the next try")
+					t.Error("the link is gone without an answer of containerd")
 				}
 				checkLeft(t, in)
 				if b.status.Failures != 1 || !strings.Contains(b.status.Failure, c.words) {

@@ -10,6 +10,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"lighter/format/chunk"
 	"lighter/node/mount"
 )
 
@@ -51,21 +52,22 @@ var (
 )
 
 // Lookup implements fs.NodeLookuper. It waits for nothing: containerd looks up layers while it has
-// its database locked.
+// its database locked. The kernel keeps no answer: after the daemon was killed, containerd must not
+// find layers that nobody can read.
 func (r *rootNode) Lookup(ctx context.Context, text string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
 	n, ok := parseName(text)
 	if !ok {
 		return nil, syscall.ENOENT
 	}
 	r.blobs.setAttr(n, &out.Attr)
-	out.SetEntryTimeout(nameTTL)
-	out.SetAttrTimeout(nameTTL)
+	if child := r.GetChild(text); child != nil {
+		return child, fs.OK
+	}
 	return r.NewInode(ctx, &fileNode{blobs: r.blobs, name: n}, fs.StableAttr{Mode: syscall.S_IFREG}), fs.OK
 }
 
 // Getattr implements fs.NodeGetattrer.
 func (f *fileNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	out.SetTimeout(nameTTL)
 	f.blobs.setAttr(f.name, &out.Attr)
 	return fs.OK
 }
@@ -110,7 +112,7 @@ func errnoOf(ctx context.Context, err error) syscall.Errno {
 	switch {
 	case ctx.Err() != nil:
 		return syscall.EINTR // containerd's runtime tries again
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, chunk.ErrNotFound):
 		return syscall.ENOENT
 	case errors.Is(err, syscall.ENOSPC):
 		return syscall.ENOSPC

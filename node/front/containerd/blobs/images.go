@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	eventsapi "github.com/containerd/containerd/api/events"
@@ -100,7 +101,7 @@ func (b *Blobs) session(ctx context.Context, s store) error {
 		if err := s.forget(ctx, in, nil); err != nil {
 			return err
 		}
-		return os.Remove(storedFile(b.config.Root))
+		return errors.Join(os.RemoveAll(in.scratch()), os.Remove(storedFile(b.config.Root)))
 	}
 	if err := b.keepWhere(in); err != nil {
 		return err
@@ -131,7 +132,10 @@ func (b *Blobs) session(ctx context.Context, s store) error {
 
 // begin removes what earlier daemons have left, and makes the links for all images.
 func (b *Blobs) begin(ctx context.Context, s store, in contents) error {
-	b.config.Leftovers.Remove(in.scratch())
+	if !b.cleaned { // else a layer may be in flight
+		b.cleaned = true
+		b.config.Leftovers.Remove(in.scratch())
+	}
 	links, err := in.links()
 	if err != nil {
 		return err
@@ -315,54 +319,60 @@ func (m *manifest) keeps(layer ocispec.Descriptor) bool {
 // linkManifest makes a link and an entry for each layer of a manifest that containerd lacks. It
 // returns how many of them no hub has.
 func (b *Blobs) linkManifest(ctx context.Context, s store, in contents, m manifest) (unknown int, err error) {
-	source, asked := "", false
+	isKnown := sync.OnceValues(func() (bool, error) {
+		_, err := b.config.Statements.Image(ctx, m.digest)
+		if errors.Is(err, chunk.ErrNotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 	for i, layer := range m.Layers {
 		n := name{layer.Size, m.digest, layer.Digest.String()}
 		if !m.keeps(layer) || !n.isValid() {
 			continue
 		}
-		if _, err := s.content.Info(ctx, layer.Digest); err == nil && in.exists(n.layer) {
-			continue
-		} else if err != nil && !errdefs.IsNotFound(err) {
-			return unknown, err
+		known, err := b.linkLayer(ctx, s, in, n, isKnown, func() map[string]string { return s.labelsOf(ctx, m, i) })
+		if err != nil {
+			return unknown, fmt.Errorf("make a link and an entry for layer %s in containerd: %w", n.layer, err)
 		}
-		if !in.exists(n.layer) {
-			if !asked {
-				asked = true
-				if source, err = b.source(ctx, m.digest); err != nil {
-					return unknown, err
-				}
-			}
-			if source == "" {
-				unknown++
-				continue
-			}
-			if err := in.link(n, mountPoint(b.config.Root)); err != nil {
-				return unknown, fmt.Errorf("make a link for layer %s: %w", n.layer, err)
-			}
+		if !known {
+			unknown++
 		}
-		if err := s.add(ctx, n, s.labelsOf(ctx, m, i)); err != nil {
-			err = fmt.Errorf("make an entry for layer %s in containerd: %w", n.layer, err)
-			if errors.Is(err, errUnshared) {
-				err = errors.Join(err, in.unlink(n.layer)) // containerd cannot use the link, so it must not find it
-			}
-			return unknown, err
-		}
-		b.config.Log.Debug("containerd has a layer that it has not downloaded", "layer", n.layer, "bytes", n.size)
 	}
 	return unknown, nil
 }
 
-// source returns a manifest if a hub knows it, else "".
-func (b *Blobs) source(ctx context.Context, manifest string) (string, error) {
-	_, err := b.config.Statements.Image(ctx, manifest)
+// linkLayer makes a link and an entry for a layer that containerd lacks. It returns false if a hub
+// would have to know the image (isKnown), and none does, or none had the layer. set returns the
+// labels of the entry.
+func (b *Blobs) linkLayer(ctx context.Context, s store, in contents, n name, isKnown func() (bool, error),
+	set func() map[string]string) (known bool, err error) {
+	_, missing := s.content.Info(ctx, digest.Digest(n.layer))
+	made := !in.exists(n.layer)
 	switch {
-	case errors.Is(err, chunk.ErrNotFound):
-		return "", nil
-	case err != nil:
-		return "", err
+	case missing == nil && !made:
+		return true, nil
+	case ignoreMissing(missing) != nil:
+		return true, missing
+	case made:
+		if known, err := isKnown(); err != nil || !known || b.isGone(n) {
+			return false, err
+		}
+		if err := in.link(n, mountPoint(b.config.Root)); err != nil {
+			return true, err
+		}
 	}
-	return manifest, nil
+	if err := s.add(ctx, n, set()); err != nil {
+		if errors.Is(err, errUnshared) {
+			b.setProblem(err)
+		}
+		if made { // containerd does not use the link, so it must not find it
+			err = errors.Join(err, in.unlink(n.layer))
+		}
+		return true, err
+	}
+	b.config.Log.Debug("containerd has a layer that it has not downloaded", "layer", n.layer, "bytes", n.size)
+	return true, nil
 }
 
 // labelsOf returns the labels that containerd sets on a layer that it downloads: from where it is,
@@ -417,6 +427,10 @@ func (s store) forget(ctx context.Context, in contents, except []string) error {
 	if err != nil || len(links) == 0 {
 		return err
 	}
+	return s.forgetLinks(ctx, in, links, except)
+}
+
+func (s store) forgetLinks(ctx context.Context, in contents, links []name, except []string) error {
 	answer, err := s.namespaces.List(ctx, &namespacesapi.ListNamespacesRequest{})
 	if err != nil {
 		return fmt.Errorf("list the namespaces of containerd: %w", err)
@@ -446,6 +460,30 @@ func (s store) forget(ctx context.Context, in contents, except []string) error {
 	return nil
 }
 
+// giveUp removes the entries and the link of a layer that no hub has, so that containerd knows that
+// it lacks the layer. No link is made for it for a while.
+func (b *Blobs) giveUp(ctx context.Context, in contents, n name) error {
+	b.mu.Lock()
+	if len(b.gone) >= maxGone {
+		clear(b.gone)
+	}
+	b.gone[n] = time.Now().Add(goneTTL)
+	b.mu.Unlock()
+	if b.conn == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return newStore(b.conn).forgetLinks(ctx, in, []name{n}, nil)
+}
+
+// isGone reports whether a layer was given up a short while ago.
+func (b *Blobs) isGone(n name) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Now().Before(b.gone[n])
+}
+
 func ignoreMissing(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -469,7 +507,8 @@ func Release(ctx context.Context, root string) error {
 		return fmt.Errorf("remove the links of %d layers that containerd has not downloaded: %w (start containerd and "+
 			"release the node again, or remove the images)", len(links), err)
 	}
-	return errors.Join(mount.DetachBlobs(root, mountPoint(root)), os.Remove(storedFile(root)))
+	return errors.Join(mount.DetachBlobs(root, mountPoint(root)), os.RemoveAll(s.Contents.scratch()),
+		os.Remove(storedFile(root)))
 }
 
 func releaseLinks(ctx context.Context, s stored) error {

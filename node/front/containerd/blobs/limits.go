@@ -16,8 +16,6 @@ const (
 	maxFailures = 5
 	// copyBuffer is how many bytes are written to a file at a time.
 	copyBuffer = 256 << 10
-	// nameTTL is how long the kernel keeps what a name says. It never changes.
-	nameTTL = time.Hour
 
 	// maxManifest bounds a manifest, an index and a config in containerd's content store, in bytes.
 	maxManifest = 8 << 20
@@ -25,6 +23,10 @@ const (
 	maxDepth = 3
 	// rescan is the pause between two looks at all images.
 	rescan = 10 * time.Minute
+	// goneTTL is how long no link is made for a layer that no hub had. maxGone bounds these layers;
+	// then all are forgotten.
+	goneTTL = time.Hour
+	maxGone = 4096
 	// quietFailures is how many failed connections to containerd in a row are logged, with one
 	// line. A node usually starts before containerd.
 	quietFailures = 4

@@ -3,6 +3,9 @@
 package system
 
 import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +13,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/node/front/containerd/blobs"
 	"lighter/test/testkit/site"
@@ -84,44 +94,52 @@ func links(t testing.TB, s *site.Site) (names []string) {
 	return names
 }
 
-// A pull and a container fetch no layer, though containerd has them all. An export fetches them:
-// the archive has every blob, and another namespace imports it and runs it on overlayfs. The image
-// is pushed to another repository, from which it can be pulled as a whole. When the image is
-// removed, nothing is left.
+// A pull and a container fetch no layer, though containerd has them all. Nor does a push to another
+// repository of the same registry. A push to another registry fetches them. An export writes an
+// archive with every blob. Another namespace runs both on overlayfs. When the images are removed,
+// nothing is left.
 func TestLayersAreFetchedWhenTheyAreRead(t *testing.T) {
-	s := startBlobs(t, site.Options{}, "+python")
-	ref := site.Reference("python")
-	moved := received(t, s, func() {
-		pullBlobs(t, s, "python")
-		out := ctrIn(t, s, blobsNamespace, "run", "--rm", "--snapshotter", site.Lighter, ref, "c", "echo", "hello")
+	s := startBlobs(t, site.Options{}, "+base")
+	ref := site.Reference("base")
+	prints := func(namespace, snapshotter, ref string) {
+		t.Helper()
+		out := ctrIn(t, s, namespace, "run", "--rm", "--snapshotter", snapshotter, ref, "c", "echo", "hello")
 		if out != "hello\n" {
 			t.Errorf("echo printed %q, want hello", out)
 		}
+	}
+	moved := received(t, s, func() {
+		pullBlobs(t, s, "base")
+		prints(blobsNamespace, site.Lighter, ref)
 	})
 	if moved > 10<<20 {
 		t.Errorf("the pull and the container received %d bytes, want at most 10 MiB", moved)
 	}
-	if st := blobsStatus(t, s); st.Fetched != 0 || st.Links == 0 || st.Links != len(links(t, s)) || st.Problem != "" {
-		t.Errorf("after the container: %+v, and links %v; want links and no fetched layer", st, links(t, s))
+	layers := links(t, s)
+	if st := blobsStatus(t, s); st.Fetched != 0 || st.Links == 0 || st.Links != len(layers) || st.Problem != "" {
+		t.Errorf("after the container: %+v, and links %v; want links and no fetched layer", st, layers)
+	}
+	other := strings.Replace(ref, "base", "copied/base", 1)
+	ctrIn(t, s, blobsNamespace, "images", "push", "--plain-http", other, ref)
+	if st := blobsStatus(t, s); st.Fetched != 0 || st.Links == 0 {
+		t.Errorf("after the push to the same registry: %+v, want links: the registry has the layers", st)
+	}
+	hub := strings.TrimPrefix(s.Hub.URL, "http://")
+	ctrIn(t, s, blobsNamespace, "images", "push", "--plain-http", hub+"/copied/base:2", ref)
+	st := blobsStatus(t, s)
+	if st.Fetched != int64(len(layers)) || st.Links != 0 || st.Failures != 0 {
+		t.Errorf("after the push to another registry: %+v, want %d fetched layers and no link", st, len(layers))
 	}
 	archive := filepath.Join(t.TempDir(), "image.tar")
-	layers := int64(len(links(t, s)))
 	ctrIn(t, s, blobsNamespace, "images", "export", archive, ref)
-	if st := blobsStatus(t, s); st.Fetched != layers || st.Links != 0 || st.Failures != 0 {
-		t.Errorf("after the export: %+v, want %d fetched layers and no link", st, layers)
-	}
 	checkBlobs(t, s)
+	ctrIn(t, s, blobsNamespace, "images", "rm", "--sync", ref)
+
 	ctrIn(t, s, "fresh", "images", "import", "--snapshotter", site.Overlayfs, archive)
-	out := ctrIn(t, s, "fresh", "run", "--rm", "--snapshotter", site.Overlayfs, ref, "c", "python3", "-c", "print(6*7)")
-	if out != "42\n" {
-		t.Errorf("the imported image printed %q, want 42", out)
-	}
-	other := strings.Replace(ref, "python", "copied/python", 1)
-	ctrIn(t, s, blobsNamespace, "images", "push", "--plain-http", other, ref)
-	for _, namespace := range []string{"fresh", blobsNamespace} {
-		ctrIn(t, s, namespace, "images", "rm", "--sync", ref)
-	}
+	prints("fresh", site.Overlayfs, ref)
+	ctrIn(t, s, "fresh", "images", "rm", "--sync", ref)
 	ctrIn(t, s, "fresh", "images", "pull", "--plain-http", "--snapshotter", site.Overlayfs, other)
+	prints("fresh", site.Overlayfs, other)
 	ctrIn(t, s, "fresh", "images", "rm", "--sync", other)
 	if entries, err := os.ReadDir(blobsDir(s)); err != nil || len(entries) > 0 {
 		t.Errorf("after the removal of all images, the content store has %v (%v), want nothing", entries, err)
@@ -138,16 +156,256 @@ func checkBlobs(t testing.TB, s *site.Site) {
 	}
 }
 
-// Layers that were not fetched are pushed, too, straight after the pull.
-func TestLazyImageIsPushed(t *testing.T) {
+// exports tries to export an image from blobsNamespace.
+func exports(t testing.TB, s *site.Site, ref string) error {
+	t.Helper()
+	_, err := s.Machine.CtrIn(t.Context(), blobsNamespace, "images", "export", filepath.Join(t.TempDir(), "x.tar"), ref)
+	return err
+}
+
+// While no hub or no node runs, readers of a layer get an error and do not wait for long. When both
+// run again, the layer can be read. Without a node, containerd works on: it downloads the layer for
+// another image, and then the first image has it, too.
+func TestLayersWithoutHubOrNode(t *testing.T) {
+	s := startBlobs(t, site.Options{}, "+base", "python")
+	ref := site.Reference("base")
+	pullBlobs(t, s, "base")
+
+	s.Hub.Kill()
+	if err := exports(t, s, ref); err == nil {
+		t.Error("an export without a hub succeeds, want an error")
+	}
+	if st := blobsStatus(t, s); st.Failures == 0 || !strings.Contains(st.Failure, "refused") || st.Links == 0 {
+		t.Errorf("without a hub: %+v, want a failure that says why, and links", st)
+	}
+	if left, err := os.ReadDir(filepath.Join(filepath.Dir(filepath.Dir(blobsDir(s))), "lighter")); len(left) > 0 {
+		t.Errorf("unfinished layers: %v, %v; want none", left, err)
+	}
+	if err := s.Hub.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for what, end := range map[string]func() error{"stopped": s.Machine.StopNode,
+		"killed": func() error { s.Machine.KillNode(); return nil }} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if err := exports(t, s, ref); err == nil {
+			t.Errorf("the node is %s, and an export succeeds, want an error", what)
+		}
+		if err := s.Machine.StartNode(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := exports(t, s, ref); err != nil {
+		t.Error(err)
+	}
+	if st := blobsStatus(t, s); st.Fetched == 0 || st.Links != 0 {
+		t.Errorf("after an export: %+v, want fetched layers and no link", st)
+	}
+
+	ctrIn(t, s, blobsNamespace, "images", "rm", "--sync", ref)
+	reconnect(t, s)
+	pullBlobs(t, s, "base")
+	s.Machine.KillNode()
+	ctrIn(t, s, "other", "images", "pull", "--plain-http", "--snapshotter", site.Overlayfs, site.Reference("python"))
+	if err := exports(t, s, ref); err != nil {
+		t.Error(err)
+	}
+	checkBlobs(t, s)
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// If the hub does not have a layer any more, its reader gets an error, and containerd knows that it
+// lacks the layer: a pull with another snapshotter downloads it.
+func TestLayerIsRemovedFromTheHub(t *testing.T) {
+	s := startBlobs(t, site.Options{}, "+base")
+	ref := site.Reference("base")
+	pullBlobs(t, s, "base")
+	if out, err := s.Hub.Lighter(t.Context(), "rm", "base:latest"); err != nil {
+		t.Fatalf("lighter rm: %v: %s", err, out)
+	}
+	if err := exports(t, s, ref); err == nil {
+		t.Error("an export without the hub's image succeeds, want an error")
+	}
+	if left := links(t, s); len(left) > 0 {
+		t.Errorf("got links %v, want none", left)
+	}
+	ctrIn(t, s, blobsNamespace, "images", "pull", "--plain-http", "--snapshotter", site.Overlayfs, ref)
+	out := ctrIn(t, s, blobsNamespace, "run", "--rm", "--snapshotter", site.Overlayfs, ref, "c", "echo", "hello")
+	if out != "hello\n" {
+		t.Errorf("echo printed %q, want hello", out)
+	}
+}
+
+// If the setting is taken back, or the node is released, no link is left, and containerd knows that
+// it lacks the layers: a pull with another snapshotter downloads them.
+func TestLinksAreRemoved(t *testing.T) {
+	s := startBlobs(t, site.Options{}, "+base")
+	ref := site.Reference("base")
+	for what, remove := range map[string]func() error{
+		"taken back": func() error {
+			s.SetNodeArgs()
+			return s.Machine.StartNode(t.Context())
+		},
+		"released": func() error {
+			_, err := s.Machine.Lighter(t.Context(), "release")
+			return err
+		},
+	} {
+		pullBlobs(t, s, "base")
+		if len(links(t, s)) == 0 {
+			t.Fatal("no link after the pull, want some")
+		}
+		if err := s.Machine.StopNode(); err != nil {
+			t.Fatal(err)
+		}
+		if err := remove(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		for try := 0; len(links(t, s)) > 0 && try < 200; try++ {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if left := links(t, s); len(left) > 0 {
+			t.Errorf("%s: links %v are left, want none", what, left)
+		}
+		ctrIn(t, s, blobsNamespace, "images", "pull", "--plain-http", "--snapshotter", site.Overlayfs, ref)
+		out := ctrIn(t, s, blobsNamespace, "run", "--rm", "--snapshotter", site.Overlayfs, ref, "c", "echo", "hello")
+		if out != "hello\n" {
+			t.Errorf("%s: echo printed %q, want hello", what, out)
+		}
+		ctrIn(t, s, blobsNamespace, "images", "rm", "--sync", ref)
+		if s.Machine.NodeRuns() {
+			if err := s.Machine.StopNode(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.SetNodeArgs("--blob-namespaces", blobsNamespace)
+		if err := s.Machine.StartNode(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		reconnect(t, s)
+	}
+}
+
+// A containerd that shares no content between namespaces gets no links: pulls are lazy as before,
+// and the status says why.
+func TestIsolatedContentHasNoLinks(t *testing.T) {
+	s := startBlobs(t, site.Options{Isolated: true}, "+base")
+	ref := site.Reference("base")
+	ctrIn(t, s, blobsNamespace, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref)
+	out := ctrIn(t, s, blobsNamespace, "run", "--rm", "--snapshotter", site.Lighter, ref, "c", "echo", "hello")
+	if out != "hello\n" {
+		t.Errorf("echo printed %q, want hello", out)
+	}
+	if left := links(t, s); len(left) > 0 {
+		t.Errorf("got links %v, want none", left)
+	}
+	if st := blobsStatus(t, s); !strings.Contains(st.Problem, "isolated") {
+		t.Errorf("got %+v, want the problem", st)
+	}
+}
+
+// An image that was made on a lazy image is exported as a whole, also after the lazy image was
+// removed.
+func TestImageOnALazyImageIsExported(t *testing.T) {
 	s := startBlobs(t, site.Options{}, "+base")
 	pullBlobs(t, s, "base")
+	const ref = "registry.test/derived:1"
+	derive(t, s, site.Reference("base"), ref)
+	ctrIn(t, s, blobsNamespace, "images", "rm", "--sync", site.Reference("base"))
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	ctrIn(t, s, blobsNamespace, "images", "export", archive, ref)
+	ctrIn(t, s, "fresh", "images", "import", "--snapshotter", site.Overlayfs, archive)
+	out := ctrIn(t, s, "fresh", "run", "--rm", "--snapshotter", site.Overlayfs, ref, "c", "cat", "/derived")
+	if out != "derived" {
+		t.Errorf("the imported image has %q, want derived", out)
+	}
+}
+
+// derive makes an image with one more layer, as a builder does.
+func derive(t testing.TB, s *site.Site, base, ref string) {
+	t.Helper()
+	client, err := containerd.New(s.Machine.ContainerdSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, done, err := client.WithLease(namespaces.WithNamespace(t.Context(), blobsNamespace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done(ctx)
+	store := client.ContentStore()
+	from, err := client.GetImage(ctx, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := images.Manifest(ctx, store, from.Target(), from.Platform())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := from.Spec(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(mediaType string, text []byte, labels map[string]string) ocispec.Descriptor {
+		d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(text), Size: int64(len(text))}
+		if err := content.WriteBlob(ctx, store, d.Digest.String(), bytes.NewReader(text), d,
+			content.WithLabels(labels)); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	if err := w.WriteHeader(&tar.Header{Name: "derived", Mode: 0o644, Size: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("derived")); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	top := put(ocispec.MediaTypeImageLayer, layer.Bytes(), nil)
+	manifest.Layers = append(manifest.Layers, top)
+	config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, top.Digest)
+	text, _ := json.Marshal(config)
+	manifest.Config = put(ocispec.MediaTypeImageConfig, text, nil)
+	refs := map[string]string{"containerd.io/gc.ref.content.config": manifest.Config.Digest.String()}
+	for i, l := range manifest.Layers {
+		refs[fmt.Sprintf("containerd.io/gc.ref.content.l.%d", i)] = l.Digest.String()
+	}
+	manifest.MediaType = ocispec.MediaTypeImageManifest
+	text, _ = json.Marshal(manifest)
+	target := put(ocispec.MediaTypeImageManifest, text, refs)
+	if _, err := client.ImageService().Create(ctx, images.Image{Name: ref, Target: target}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Debian's containerd (1.6) takes the links over, too.
+func TestLayersInDebiansContainerd(t *testing.T) {
+	s := start(t, site.Options{Containerd: site.Debian, Config: shipped(t, "config-1.6.toml"),
+		NodeArgs: []string{"--blob-namespaces", "k8s.io"}}, "+base")
 	ref := site.Reference("base")
-	other := strings.Replace(ref, "base", "copied/base", 1)
-	ctrIn(t, s, blobsNamespace, "images", "push", "--plain-http", other, ref)
-	ctrIn(t, s, "fresh", "images", "pull", "--plain-http", "--snapshotter", site.Overlayfs, other)
-	out := ctrIn(t, s, "fresh", "run", "--rm", "--snapshotter", site.Overlayfs, other, "c", "echo", "hello")
+	moved := received(t, s, func() {
+		if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil {
+			t.Fatalf("CRI pull: %v: %s", err, out)
+		}
+	})
+	if moved > 3<<20 || len(links(t, s)) == 0 {
+		t.Errorf("the pull received %d bytes, and left links %v; want at most 3 MiB, and links", moved, links(t, s))
+	}
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	ctrIn(t, s, "k8s.io", "images", "export", archive, ref)
+	if st := blobsStatus(t, s); st.Fetched == 0 || st.Links != 0 || st.Failures != 0 {
+		t.Errorf("after the export: %+v, want fetched layers and no link", st)
+	}
+	checkBlobs(t, s)
+	ctrIn(t, s, "fresh", "images", "import", "--snapshotter", site.Overlayfs, archive)
+	out := ctrIn(t, s, "fresh", "run", "--rm", "--cgroup", cgroup(t, s), "--snapshotter", site.Overlayfs, ref, "c",
+		"echo", "hello")
 	if out != "hello\n" {
-		t.Errorf("the pushed image printed %q, want hello", out)
+		t.Errorf("the imported image printed %q, want hello", out)
 	}
 }

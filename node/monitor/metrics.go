@@ -13,6 +13,7 @@ import (
 	"lighter/buildinfo"
 	"lighter/logqueue"
 	"lighter/node/directory"
+	"lighter/node/front/containerd/blobs"
 	"lighter/node/fuse"
 	"lighter/node/mount"
 	"lighter/node/report"
@@ -46,7 +47,7 @@ const (
 // metrics returns the metrics without labels.
 func (f *figures) metrics() []metric {
 	return slices.Concat(f.daemon(), f.reads(), f.fetches(), f.starts(), f.cache(), f.completion(), f.trees(),
-		f.directory())
+		f.directory(), f.blobs())
 }
 
 // daemon describes the process and its keeper, and what the process failed to clean up or report.
@@ -187,6 +188,22 @@ func (f *figures) trees() []metric {
 			"Trees that could not be recovered, that no hub has, or whose file is damaged while it is mounted."},
 		{"refused_statements", gauge, float64(len(s.Refused)),
 			"Chains in use whose statement on the disk cannot be verified; no new pull uses them."},
+	}
+}
+
+// blobs describes the layers of lazy images in containerd. If they are not configured, all values
+// are 0.
+func (f *figures) blobs() []metric {
+	var s blobs.Status
+	if f.status.Blobs != nil {
+		s = *f.status.Blobs
+	}
+	return []metric{
+		{"blobs_linked", gauge, float64(s.Links), "Layers that containerd has as links, because nobody has read them."},
+		{"blobs_unknown", gauge, float64(s.Unknown), "Layers that containerd lacks, and no hub has."},
+		{"blobs_fetched_total", counter, float64(s.Fetched), "Layers that were fetched for readers in containerd."},
+		{"blobs_fetched_bytes_total", counter, float64(s.Bytes), "Bytes of these layers."},
+		{"blobs_failures_total", counter, float64(s.Failures), "Layers that could not be fetched."},
 	}
 }
 

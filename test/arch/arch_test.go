@@ -143,7 +143,8 @@ node/imageconfig: durable format/chunk format/index wire
 node/imagestore: durable node/directory node/imageconfig sleep wire wire/pattern
 node/keeper:
 node/memory:
-node/monitor: buildinfo logqueue node/directory node/fuse node/mount node/report socket | store store/origin
+node/monitor: buildinfo logqueue node/directory node/front/containerd/blobs node/fuse node/mount node/report socket |
+	store store/origin
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
 node/platform: wire

@@ -92,8 +92,8 @@ func TestProcessWithAnotherKey(t *testing.T) {
 	}
 }
 
-// A process starts with a further key, which another one does not have. What the other one publishes
-// afterwards gets the signature of the further key at the next start.
+// A process starts with a further key, which another one does not have. What the other one
+// publishes afterwards gets the signature of the further key at the next start.
 func TestStatementsOfAnOldKeyAreSignedAgain(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)

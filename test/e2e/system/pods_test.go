@@ -15,7 +15,7 @@ import (
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	const limit = time.Minute
+	const limit = 3 * time.Minute
 	for end := time.Now().Add(limit); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: not after %v", what, limit)

@@ -100,7 +100,8 @@ type Node struct {
 	binds      *binds.Binds
 	configs    *imageconfig.Reader
 	directory  *directory.Directory
-	store      *imagestore.Store    // nil: none is configured
+	store      *imagestore.Store // nil: none is configured, or noStore says why there is none
+	noStore    error
 	storeTrees *directory.Directory // the trees of the store
 	completion *completion.Completer
 
@@ -277,7 +278,8 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 // The files, in the node's root, that list which trees the directories have.
 const directoryFile, storeTreesFile = "directory.json", "image-store.json"
 
-// openDirectories opens the directory of images and the image store.
+// openDirectories opens the directory of images and the image store. A node without its image store
+// is still useful.
 func (n *Node) openDirectories(root string) error {
 	names, err := n.namesConfig(root)
 	if err != nil {
@@ -296,9 +298,11 @@ func (n *Node) openDirectories(root string) error {
 			Used: func() map[string]bool { return n.storeTrees.Chains() }, Log: n.log,
 		})
 		if err != nil {
-			return err
+			n.noStore, n.store = err, nil
+			n.log.Error("the node runs without its image store: start it again once this is repaired", "err", err)
+		} else {
+			trees.Dir, trees.Links = imagestore.Trees(dir), n.store
 		}
-		trees.Dir, trees.Links = imagestore.Trees(dir), n.store
 	}
 	n.storeTrees = directory.Open(trees)
 	n.closers = append(n.closers, n.storeTrees.Close)
@@ -391,6 +395,9 @@ func (n *Node) openReport(noMonitor error) {
 	}
 	if noMonitor != nil {
 		fixed.NoMetrics = noMonitor.Error()
+	}
+	if n.noStore != nil {
+		fixed.ImageStore = &report.ImageStore{Status: imagestore.Status{Dir: c.ImageStore, Failed: n.noStore.Error()}}
 	}
 	n.report = &report.Reporter{
 		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,

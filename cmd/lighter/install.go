@@ -35,7 +35,7 @@ come back. Nothing is restarted without --restart. "lighter uninstall" undoes it
 			"  sudo lighter install containerd --dry-run\n  sudo lighter install containerd --restart\n"+
 			"  sudo lighter install docker --restart")
 	cmd.AddCommand(installBuildKitCommand(), installContainerdCommand(), installDockerCommand(),
-		installSystemdCommand(), installKubernetesCommand(), installHostCommand())
+		installPodmanCommand(), installSystemdCommand(), installKubernetesCommand(), installHostCommand())
 	return cmd
 }
 
@@ -46,7 +46,7 @@ was. Otherwise only Lighter's lines are taken out. The command refuses while con
 use lazy images, and names them.`,
 		"  sudo lighter uninstall containerd --restart\n  sudo lighter uninstall systemd")
 	cmd.AddCommand(uninstallBuildKitCommand(), uninstallContainerdCommand(), uninstallDockerCommand(),
-		uninstallSystemdCommand(), uninstallKubernetesCommand(), uninstallHostCommand())
+		uninstallPodmanCommand(), uninstallSystemdCommand(), uninstallKubernetesCommand(), uninstallHostCommand())
 	return cmd
 }
 

@@ -158,6 +158,9 @@ func (m *machine) useStatus(s *report.Status) {
 	if len(s.HubKeys) > 0 {
 		c.HubKeys = s.HubKeys
 	}
+	if s.ImageStore != nil {
+		c.ImageStore = s.ImageStore.Dir
+	}
 }
 
 // path returns the path of a file of the system.

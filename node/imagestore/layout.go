@@ -99,6 +99,9 @@ func Trees(dir string) string { return filepath.Join(dir, "trees") }
 // Create makes an empty store, or completes one, and changes nothing that is there. All users may
 // read it. The tools fail if a store that is configured does not exist.
 func Create(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("make the image store: %w", err)
+	}
 	for _, sub := range []string{"", "overlay", "overlay/l", "overlay-layers", "overlay-images", "trees"} {
 		if err := makeDir(filepath.Join(dir, sub)); err != nil {
 			return fmt.Errorf("make the image store: %w", err)
@@ -116,12 +119,12 @@ func Create(dir string) error {
 	return nil
 }
 
-// makeDir makes a directory that all users may read.
+// makeDir makes a directory that all users may read. It looks at nothing that is there: that may be
+// a mount of a daemon that was killed.
 func makeDir(path string) error {
-	if _, err := os.Lstat(path); err == nil {
+	if err := os.Mkdir(path, 0o755); errors.Is(err, fs.ErrExist) {
 		return nil
-	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	} else if err != nil {
 		return err
 	}
 	return os.Chmod(path, 0o755) //nolint:gosec // every user's tools read the store
@@ -161,8 +164,12 @@ func replaceJSON(path string, value any) (changed bool, err error) {
 
 // writeLayer makes the directory of a layer with a chain, and repairs what is wrong there.
 func writeLayer(dir, id, chain string) error {
-	if err := makeDir(layerDir(dir, id)); err != nil {
-		return err
+	// To compare a container with its image, the tools mount the image's layer alone, which needs
+	// the three directories. Users cannot make them.
+	for _, sub := range []string{"", "empty", "merged", "work"} {
+		if err := makeDir(filepath.Join(layerDir(dir, id), sub)); err != nil {
+			return err
+		}
 	}
 	link := linkOf(id)
 	if now, err := os.ReadFile(filepath.Join(layerDir(dir, id), "link")); err != nil || string(now) != link {

@@ -87,6 +87,9 @@ func describe(listed wire.Image, all imageconfig.Image, bytes []int64) (d descri
 	if err := errors.Join(json.Unmarshal(all.Manifest, &manifest), json.Unmarshal(all.Config, &config)); err != nil {
 		return d, fmt.Errorf("parse image %s: %w", listed.Name, err)
 	}
+	if why := unreadable(manifest); why != "" {
+		return d, fmt.Errorf("image %s cannot be in an image store: %s", listed.Name, why)
+	}
 	diffIDs := config.RootFS.DiffIDs
 	if len(diffIDs) != len(manifest.Layers) {
 		return d, fmt.Errorf("image %s has %d layers in its manifest, and %d in its config", listed.Name,
@@ -121,6 +124,36 @@ func describe(listed wire.Image, all imageconfig.Image, bytes []int64) (d descri
 	}
 	return d, nil
 }
+
+// unreadable returns why the tools cannot read a manifest, or "". They list no image at all if they
+// cannot read one.
+func unreadable(m v1.Manifest) string {
+	config, layers := dockerConfig, dockerLayer
+	switch {
+	case m.SchemaVersion != 2:
+		return fmt.Sprintf("its manifest has schema version %d, not 2", m.SchemaVersion)
+	case m.MediaType == "" || m.MediaType == v1.MediaTypeImageManifest:
+		config, layers = v1.MediaTypeImageConfig, "application/vnd."
+	case m.MediaType != dockerManifest:
+		return fmt.Sprintf("its manifest has the media type %q", m.MediaType)
+	}
+	if m.Config.MediaType != config {
+		return fmt.Sprintf("its config has the media type %q, not %s", m.Config.MediaType, config)
+	}
+	for _, layer := range m.Layers {
+		if !strings.HasPrefix(layer.MediaType, layers) {
+			return fmt.Sprintf("it has a layer of media type %q in a manifest of type %q", layer.MediaType, m.MediaType)
+		}
+	}
+	return ""
+}
+
+// Docker's media types.
+const (
+	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	dockerConfig   = "application/vnd.docker.container.image.v1+json"
+	dockerLayer    = "application/vnd.docker.image.rootfs."
+)
 
 func (i *image) addData(key string, b []byte) {
 	if i.BigDataDigests[key] == "" {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
+	"github.com/opencontainers/image-spec/specs-go"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/node/imageconfig"
@@ -29,6 +30,7 @@ type hub struct {
 	away     error
 	used     map[string]bool
 	fetched  int
+	schema   int // of further images
 }
 
 func (h *hub) AllImages(context.Context, int64) ([]wire.Image, error) { return h.images, h.away }
@@ -54,7 +56,8 @@ func (h *hub) add(t *testing.T, name, upper string, repositories ...string) wire
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := v1.Manifest{Config: v1.Descriptor{Digest: digest.FromBytes(config)}}
+	m := v1.Manifest{Versioned: specs.Versioned{SchemaVersion: h.schema}, Config: v1.Descriptor{
+		MediaType: v1.MediaTypeImageConfig, Digest: digest.FromBytes(config)}}
 	for _, layer := range layers {
 		m.Layers = append(m.Layers, v1.Descriptor{MediaType: v1.MediaTypeImageLayerGzip, Digest: layer + "0", Size: 10})
 	}
@@ -76,7 +79,9 @@ func (h *hub) add(t *testing.T, name, upper string, repositories ...string) wire
 	return image
 }
 
-func newHub() *hub { return &hub{contents: map[string]imageconfig.Image{}, used: map[string]bool{}} }
+func newHub() *hub {
+	return &hub{contents: map[string]imageconfig.Image{}, used: map[string]bool{}, schema: 2}
+}
 
 func (h *hub) open(t *testing.T, dir string, patterns ...string) *Store {
 	t.Helper()
@@ -118,6 +123,9 @@ func listed(t *testing.T, dir string) (names []string, unnamed, layers int) {
 		target, err := os.Readlink(linkFile(dir, linkOf(y.ID)))
 		if err != nil || target != filepath.Join("..", y.ID, "diff") {
 			t.Errorf("layer %s: link %q, %v", y.ID, target, err)
+		}
+		if _, err := os.Stat(filepath.Join(layerDir(dir, y.ID), "empty")); err != nil {
+			t.Error(err)
 		}
 		target, err = os.Readlink(filepath.Join(layerDir(dir, y.ID), "diff"))
 		if err != nil || !filepath.IsAbs(target) {
@@ -237,7 +245,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// An image that cannot be described is reported, and does not keep others from the store.
+// An image that cannot be described, or that the tools could not read, is reported, and does not
+// keep others from the store.
 func TestFailure(t *testing.T) {
 	h, dir := newHub(), t.TempDir()
 	for n := range 3 {
@@ -246,13 +255,15 @@ func TestFailure(t *testing.T) {
 			delete(h.contents, i.Digest)
 		}
 	}
+	h.schema = 1 // with such an image, podman lists none
+	h.add(t, "reg.example.org/old:1", "old")
 	s := h.open(t, dir)
 	if err := s.update(t.Context()); err == nil {
 		t.Error("the failure is not reported")
 	}
 	expect(t, dir, 3, 0, "reg.example.org/1:1", "reg.example.org/2:1")
-	if skipped := s.Status().Skipped; skipped != 1 {
-		t.Errorf("%d images are skipped, want 1", skipped)
+	if skipped := s.Status().Skipped; skipped != 2 {
+		t.Errorf("%d images are skipped, want 2", skipped)
 	}
 }
 

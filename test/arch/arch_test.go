@@ -38,11 +38,11 @@ bytesize:
 cmd/command:
 cmd/lighter: buildinfo bytesize cmd/command deploy durable format/chunk format/index format/pack format/trace
 	format/tree hub hub/backup hub/catalog hub/retention hub/rootdir install install/buildkit install/containerd
-	install/docker install/kubernetes install/kubernetes/agent install/systemd logqueue mirror node node/binds
-	node/bundle node/completion node/container node/control node/directory node/doctor node/front/containerd/blobs
-	node/health node/imagecache node/keeper node/ondemand node/preheat node/report node/resolver node/spec
-	node/standalone node/takeover nodejobs sleep store/disk store/registry wire wire/client | node/device node/fuse
-	node/mount node/trees store/origin
+	install/docker install/kubernetes install/kubernetes/agent install/podman install/systemd logqueue mirror node
+	node/binds node/bundle node/completion node/container node/control node/directory node/doctor
+	node/front/containerd/blobs node/health node/imagecache node/keeper node/ondemand node/preheat node/report
+	node/resolver node/spec node/standalone node/takeover nodejobs sleep store/disk store/registry wire wire/client
+	| node/device node/fuse node/mount node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/hubs bench/many bench/starts cmd/command
 deploy:
 deploy/image:
@@ -110,6 +110,7 @@ install/kubernetes: deploy durable install install/containerd install/systemd no
 	node/front/containerd proc sleep
 install/kubernetes/agent: install/kubernetes node/control node/report sleep
 install/marks:
+install/podman: install install/marks install/tomltext node | node/imagestore
 install/systemd: deploy install install/marks node
 install/tomltext: install/marks
 logqueue:

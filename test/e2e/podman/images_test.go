@@ -81,12 +81,12 @@ func TestPull(t *testing.T) {
 // Whatever is built on an image of the store has only what was added.
 func TestCommit(t *testing.T) {
 	m := newMachine(t)
-	m.podman("run", "--name", "c", app, "sh", "-c", "echo written > /etc/written; rm /etc/lower")
-	diff := m.podman("diff", "c")
+	m.podman("run", "--name", "box", app, "sh", "-c", "echo written > /etc/written; rm /etc/lower")
+	diff := m.podman("diff", "box")
 	m.want(diff, "A /etc/written")
 	m.want(diff, "D /etc/lower")
-	m.podman("commit", "c", "localhost/new:1")
-	m.podman("rm", "c")
+	m.podman("commit", "box", "localhost/new:1")
+	m.podman("rm", "box")
 	m.want(m.podman("run", "--rm", "localhost/new:1", "sh", "-c", "cat written; ls lower || echo absent"), "written")
 	m.want(m.podman("inspect", "--type", "image", "localhost/new:1", "--format", "{{len .RootFS.Layers}}"), "4")
 	m.podman("rmi", "localhost/new:1")

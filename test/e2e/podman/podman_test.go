@@ -248,7 +248,9 @@ func (m *machine) startNode() {
 	if m.node, err = background(log, lighter, "node", "--config", filepath.Join(m.dir, "node.toml")); err != nil {
 		m.t.Fatal(err)
 	}
-	m.eventually("the store's trees", func() bool { return strings.Contains(mountsBelow(m.t, m.store), "/trees") })
+	m.eventually("the node is ready", func() bool {
+		return exec.Command(lighter, "status", "--root", m.root()).Run() == nil
+	})
 }
 
 func (m *machine) stopNode() {
@@ -319,7 +321,8 @@ func (m *machine) tryPodman(args ...string) (string, error) {
 	return m.run(append(argv, args...)...)
 }
 
-// podman runs a podman command that has to work.
+// podman runs a podman command that has to work. A container's name should be no hexadecimal
+// number: it may be the beginning of an image's ID.
 func (m *machine) podman(args ...string) string {
 	m.t.Helper()
 	out, err := m.tryPodman(args...)

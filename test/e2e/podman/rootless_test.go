@@ -59,10 +59,10 @@ func TestRootless(t *testing.T) {
 				"echo x > new; chown 33:33 new both; stat -c %u new both")
 		m.want(out, "root 0 644\nroot 0 700\nroot:33\n33\n")
 	}
-	m.podman("run", "--name", "c", app, "touch", "new")
-	m.want(m.podman("diff", "c"), "A /etc/new")
-	m.podman("commit", "c", "localhost/new:1")
-	m.podman("rm", "c")
+	m.podman("run", "--name", "box", app, "touch", "new")
+	m.want(m.podman("diff", "box"), "A /etc/new")
+	m.podman("commit", "box", "localhost/new:1")
+	m.podman("rm", "box")
 	m.podman("rmi", "localhost/new:1")
 	m.as = nil // root has a mount of its own
 	m.want(m.podman("run", "--rm", app, "stat", "-c", "%u", "/etc/passwd"), "0")

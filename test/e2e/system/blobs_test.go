@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/node/front/containerd/blobs"
+	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 )
 
@@ -388,11 +389,7 @@ func TestLayersInDebiansContainerd(t *testing.T) {
 	s := start(t, site.Options{Containerd: site.Debian, Config: shipped(t, "config-1.6.toml"),
 		NodeArgs: []string{"--blob-namespaces", "k8s.io"}}, "+base")
 	ref := site.Reference("base")
-	moved := received(t, s, func() {
-		if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil {
-			t.Fatalf("CRI pull: %v: %s", err, out)
-		}
-	})
+	moved := received(t, s, func() { pods.Pull(t, s, ref, "") })
 	if moved > 3<<20 || len(links(t, s)) == 0 {
 		t.Errorf("the pull received %d bytes, and left links %v; want at most 3 MiB, and links", moved, links(t, s))
 	}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lighter/cmd/command"
+	"lighter/deploy"
+	"lighter/install"
+	"lighter/install/podman"
+	"lighter/node"
+	"lighter/node/doctor"
+)
+
+// podmanTarget gives cmd the flags of the target podman.
+func podmanTarget(cmd *cobra.Command) (*podman.Target, func() (install.Target, error)) {
+	t := &podman.Target{Machine: install.Machine{System: "/"}, Node: node.DefaultConfig()}
+	var file string
+	f := cmd.Flags()
+	f.StringVar(&t.Config, "config", podman.DefaultConfig, "the tools' configuration `FILE`")
+	f.StringVar(&file, "node-config", "",
+		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
+	f.StringVar(&t.Node.Root, "root", t.Node.Root, "the node's directory (`DIR`)")
+	return t, func() (install.Target, error) {
+		if _, err := os.Stat(deploy.NodeConfig); err == nil && file == "" {
+			file = deploy.NodeConfig
+		}
+		if err := loadConfig(cmd, file, &t.Node); err != nil {
+			return nil, err
+		}
+		t.Node = doctor.Effective(cmd.Context(), t.Node)
+		return t, nil
+	}
+}
+
+func installPodmanCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "podman [flags]",
+		Short: "Make Podman, Buildah, Skopeo and CRI-O read the node's image store",
+		Long: `Make Podman, Buildah, Skopeo and CRI-O read the node's image store, in which they find
+the images of the hub without pulling them. The command adds the store to
+additionalimagestores in storage.conf. The node needs the setting image_store, and must
+have run with it. Users whose own storage.conf replaces the system's are named.`,
+		Example: `  sudo lighter install podman --dry-run
+  sudo lighter install podman
+  sudo lighter install podman --config /etc/containers/storage.conf --root /data/lighter`,
+		Args: command.Exactly(),
+	}
+	_, target := podmanTarget(cmd)
+	return carryOut(cmd, new(install.Options), target, install.Target.Install)
+}
+
+func uninstallPodmanCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "podman [flags]",
+		Short: "Undo lighter install podman",
+		Long: `Take the node's image store out of storage.conf. Images and containers that need a layer
+of the store have to be removed first: without the store, every command of the tools
+would fail. The command names them.`,
+		Example: "  sudo lighter uninstall podman --dry-run\n  sudo lighter uninstall podman",
+		Args:    command.Exactly(),
+	}
+	t, target := podmanTarget(cmd)
+	cmd.Flags().BoolVar(&t.Force, "force", false, "do not look for images and containers that need the store")
+	return carryOut(cmd, new(install.Options), target, install.Target.Uninstall)
+}

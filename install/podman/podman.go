@@ -1,0 +1,259 @@
+// Package podman makes Podman, Buildah, Skopeo and CRI-O on this machine read a node's image store,
+// and undoes it.
+//
+// It adds the store to additionalimagestores in the system's storage.conf (package tomltext). The
+// store has to exist: with a configured store that does not exist, every command of these tools
+// fails. The new file is read by Podman itself before the tools can read it.
+//
+// Uninstall refuses while an image or container of this machine needs a layer of the store. It
+// looks at the storage of root and of all users in /etc/passwd, at its usual place.
+package podman
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"lighter/install"
+	"lighter/install/marks"
+	"lighter/install/tomltext"
+	"lighter/node"
+)
+
+// Target is the storage configuration of this machine.
+type Target struct {
+	Machine install.Machine
+	Config  string      // storage.conf
+	Node    node.Config // of the node
+	Force   bool        // uninstall although images and containers need the store
+}
+
+// DefaultConfig is the file that the tools read for root, and for users without a file of their
+// own.
+const DefaultConfig = "/etc/containers/storage.conf"
+
+// timeout bounds each wait for a program.
+const timeout = time.Minute
+
+var marker = marks.Marker{Target: "podman"}
+
+// config is the configuration file.
+type config struct {
+	install.Text
+	undone marks.Undone
+	doc    *tomltext.Document // without our lines
+}
+
+// read reads the configuration.
+func (t *Target) read() (c config, err error) {
+	if c.Text, err = install.Read(t.Machine.Path(t.Config)); err != nil {
+		return c, err
+	}
+	if c.undone, err = marker.Undo(c.Bytes); err == nil {
+		c.doc, err = tomltext.Parse(c.undone.Text)
+	}
+	if err != nil {
+		err = &install.Refused{Path: c.Path, Why: err.Error()}
+	}
+	return c, err
+}
+
+// stores returns the additional image stores of the user.
+func (c config) stores() (stores []string) {
+	value, _ := c.doc.Lookup("storage", "options", "additionalimagestores")
+	list, _ := value.([]any)
+	for _, s := range list {
+		if store, ok := s.(string); ok {
+			stores = append(stores, store)
+		}
+	}
+	return stores
+}
+
+func setting(stores []string) tomltext.Setting {
+	return tomltext.Setting{Table: []string{"storage", "options"}, Key: "additionalimagestores", Value: stores}
+}
+
+// Install plans the configuration of the tools.
+func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
+	store := t.Node.ImageStore
+	if store == "" {
+		return nil, errors.New("the node has no image store: set image_store in its configuration " +
+			"(image_store = \"/var/lib/lighter-images\"), and restart it")
+	}
+	if _, err := os.Stat(filepath.Join(store, "overlay-images", "images.lock")); err != nil {
+		return nil, fmt.Errorf("find the image store (the node makes it when it starts): %w", err)
+	}
+	c, err := t.read()
+	if err != nil {
+		return nil, refuse(err, []string{store})
+	}
+	stores := c.stores()
+	if !slices.Contains(stores, store) {
+		stores = append(stores, store)
+	}
+	settings := []tomltext.Setting{setting(stores)}
+	p := t.plan(c)
+	driver := "overlay"
+	if name, ok := c.doc.Lookup("storage", "driver"); ok && name != "" {
+		driver = fmt.Sprint(name)
+	} else if c.undone.Gone() || c.Bytes == nil {
+		// A file replaces what the tools do without one.
+		storage := []string{"storage"}
+		settings = append([]tomltext.Setting{{Table: storage, Key: "driver", Value: driver},
+			{Table: storage, Key: "runroot", Value: "/run/containers/storage"},
+			{Table: storage, Key: "graphroot", Value: defaultStorage}}, settings...)
+	}
+	if driver != "overlay" {
+		return nil, fmt.Errorf("%s has the storage driver %s: the image store needs overlay", c.Path, driver)
+	}
+	text, err := edited(c, settings)
+	if err != nil {
+		return nil, refuse(err, stores)
+	}
+	p.Changes = c.change(text)
+	p.Check = func(ctx context.Context, staged map[string]string) error {
+		return t.check(ctx, staged[c.Path])
+	}
+	p.Notes = t.notes(store)
+	return p, nil
+}
+
+func refuse(err error, stores []string) error {
+	if refused := (*install.Refused)(nil); errors.As(err, &refused) {
+		refused.Lines = tomltext.Lines([]tomltext.Setting{setting(stores)}, nil)
+	}
+	return err
+}
+
+func (t *Target) plan(c config) *install.Plan {
+	return &install.Plan{Target: "podman", Found: []string{"the tools' configuration: " + c.Path,
+		"the node's image store: " + t.Node.ImageStore}}
+}
+
+// edited returns the text with the settings. It checks that they can be taken out again.
+func edited(c config, settings []tomltext.Setting) ([]byte, error) {
+	edits, err := c.doc.Edits(settings, nil)
+	if err != nil {
+		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
+	}
+	text := marker.Apply(c.undone.Text, c.origin(), edits)
+	undone, err := marker.Undo(text)
+	if err == nil && !bytes.Equal(undone.Text, c.undone.Text) {
+		err = errors.New("the change could not be undone")
+	}
+	var doc *tomltext.Document
+	if err == nil {
+		doc, err = tomltext.Parse(text)
+	}
+	if err != nil {
+		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
+	}
+	for _, s := range settings {
+		if !doc.Has(s) {
+			return nil, &install.Refused{Path: c.Path, Why: "the key " + s.Key + " cannot be set"}
+		}
+	}
+	return text, nil
+}
+
+// origin says what was there before our lines.
+func (c config) origin() marks.Origin {
+	switch {
+	case c.Bytes != nil && !c.undone.Gone():
+		return marks.File
+	case missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn:
+		return marks.NothingIn
+	}
+	return marks.Nothing
+}
+
+func missing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// change returns the change that gives the file a new text (nil: no file).
+func (c config) change(text []byte) []install.Change {
+	changes := c.To(text)
+	for i := range changes {
+		changes[i].Directory = c.origin() == marks.NothingIn
+	}
+	return changes
+}
+
+// check lets Podman, or another tool, list its images with the new file.
+func (t *Target) check(ctx context.Context, staged string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for _, tool := range []string{"podman", "buildah"} {
+		program, err := exec.LookPath(tool)
+		if err != nil {
+			continue
+		}
+		if err := install.Trusted(program); err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, program, "images", "--quiet")
+		cmd.Env = append(os.Environ(), "CONTAINERS_STORAGE_CONF="+staged)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			return fmt.Errorf("%s images: %w: %s", tool, err, lines[len(lines)-1])
+		}
+		return nil
+	}
+	return nil // only CRI-O or Skopeo: they have no command that reads the storage alone
+}
+
+// notes says what the change does not reach.
+func (t *Target) notes(store string) (notes []string) {
+	for _, home := range t.homes() {
+		own := filepath.Join(home, ".config", "containers", "storage.conf")
+		text, err := os.ReadFile(own)
+		if err == nil && !bytes.Contains(text, []byte(store)) {
+			notes = append(notes, own+" replaces "+t.Config+" for its user: add "+store+
+				" to additionalimagestores in [storage.options] there, too")
+		}
+	}
+	for _, file := range []string{"/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*.conf"} {
+		found, _ := filepath.Glob(t.Machine.Path(file)) // the pattern is valid
+		for _, path := range found {
+			if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte("storage_option")) {
+				notes = append(notes, path+" mentions storage_option, which replaces the options of "+t.Config+
+					" for CRI-O: if it is set, add \"overlay.imagestore="+store+"\" there")
+			}
+		}
+	}
+	return append(notes, "services that run already (podman.service, crio.service) see the store after a restart")
+}
+
+// Uninstall plans the configuration without the store.
+func (t *Target) Uninstall(context.Context) (*install.Plan, error) {
+	c, err := t.read()
+	if err != nil {
+		return nil, err
+	}
+	if !t.Force {
+		if users := t.users(c); len(users) > 0 {
+			return nil, fmt.Errorf("layers of the image store are in use: remove these first (podman rm, podman rmi), "+
+				"or give --force, after which every command of the tools fails: %s", strings.Join(users, ", "))
+		}
+	}
+	p := t.plan(c)
+	text := c.undone.Text
+	if c.undone.Gone() {
+		text = nil
+	}
+	p.Changes = c.change(text)
+	p.Notes = []string{"the node keeps the store until image_store is removed from its configuration; " +
+		"the store's directory can be deleted then"}
+	return p, nil
+}

@@ -22,6 +22,9 @@ type figure struct {
 func allFigures() []figure {
 	return []figure{
 		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*run).ratios},
+		{"runtimes", "cold start of sci's print with each container runtime", (*run).runtimes},
+		{"changes", "the layer of one changed file on sci, against overlayfs", (*run).changes},
+		{"names", "the directory of images with 10,000 names", (*run).names},
 		{"reads", "data cached, page cache dropped: the largest file and 5,000 small ones", (*run).reads},
 		{"walk", "every name with stat, cold and hot", (*run).walks},
 		{"first", "first read of a large file, of which no chunk is cached", (*run).firstRead},

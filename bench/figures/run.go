@@ -44,7 +44,7 @@ func measure(ctx context.Context, o bench.Options, fn func(*run, context.Context
 		if err := os.MkdirAll(o.Out, 0o755); err != nil {
 			return err
 		}
-		s, err := site.Start(ctx, site.Options{Lighter: o.Lighter})
+		s, err := site.Start(ctx, site.Options{Lighter: o.Lighter, Differ: true})
 		if err != nil {
 			return err
 		}

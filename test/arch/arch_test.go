@@ -25,8 +25,8 @@ const root = "../.."
 // format and test/testkit; rows do not list these.
 const table = `
 bench: buildinfo cmd/command test/testkit/layout test/testkit/site wire
-bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout
-	test/testkit/site
+bench/figures: bench format/chunk node/control node/keeper node/report sleep test/testkit/fswalk test/testkit/layout
+	test/testkit/site wire
 bench/hubs: bench format/chunk format/index sleep store store/origin test/testkit/catalogtest
 	test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
 bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch node/record node/resolver

@@ -53,7 +53,7 @@ test:
 	$(MAKE) build manifests
 	test/e2e/run
 
-# The manifests and the chart of a hub in Kubernetes are rendered, linted, decoded strictly and compared.
+# The manifests and the charts of nodes and hubs in Kubernetes are rendered, linted, decoded strictly and compared.
 manifests:
 	cd test/tools/manifests && $(GO) vet ./... && $(GO) test ./...
 

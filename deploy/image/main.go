@@ -35,7 +35,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 4 {
-		return errors.New("usage: image DIR RELEASE SECONDS ARCH=BINARY...")
+		return errors.New("usage: image DIR RELEASE SECONDS ARCH=BINARY [ARCH=BINARY]")
 	}
 	seconds, err := strconv.ParseInt(args[2], 10, 64)
 	if err != nil {

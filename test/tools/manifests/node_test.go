@@ -1,0 +1,185 @@
+package manifests
+
+import (
+	"maps"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	nodeDir      = "../../../deploy/kubernetes"
+	uninstallDir = "../../../deploy/kubernetes/uninstall"
+	nodeChart    = "../../../deploy/helm/lighter"
+)
+
+func init() {
+	maps.Copy(kinds, map[string]func() any{
+		"v1 Namespace":      func() any { return new(core.Namespace) },
+		"apps/v1 DaemonSet": func() any { return new(apps.DaemonSet) },
+		"batch/v1 Job":      func() any { return new(batch.Job) },
+		"rbac.authorization.k8s.io/v1 ClusterRole":        func() any { return new(rbac.ClusterRole) },
+		"rbac.authorization.k8s.io/v1 ClusterRoleBinding": func() any { return new(rbac.ClusterRoleBinding) },
+		"rbac.authorization.k8s.io/v1 Role":               func() any { return new(rbac.Role) },
+		"rbac.authorization.k8s.io/v1 RoleBinding":        func() any { return new(rbac.RoleBinding) },
+	})
+}
+
+// built builds a directory as kubectl does.
+func built(t *testing.T, dir string) objects {
+	t.Helper()
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := all.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, regexp.MustCompile(`lighter-node-[a-z0-9]{10}\b`).ReplaceAllString(string(text), "lighter-node"))
+}
+
+// charted renders the chart of the nodes with values.
+func charted(values string) (text string, err error) {
+	loaded, err := loader.Load(nodeChart)
+	if err != nil {
+		return "", err
+	}
+	var given map[string]any
+	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
+		return "", err
+	}
+	all, err := util.ToRenderValues(loaded, given,
+		common.ReleaseOptions{Name: "lighter", Namespace: "lighter", IsInstall: true}, common.DefaultCapabilities)
+	if err != nil {
+		return "", err
+	}
+	files, err := engine.Render(loaded, all)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, ".yaml") {
+			text += "\n---\n" + files[name]
+		}
+	}
+	return text, err
+}
+
+// alike are the objects that manifests and chart have in common, apart from what differs on purpose:
+// the image's registry, comments of the configuration, and annotations of Helm's hooks.
+func alike(t *testing.T, o objects, keep func(key string) bool) map[string]any {
+	t.Helper()
+	all := map[string]any{}
+	for key, object := range o {
+		if !keep(key) {
+			continue
+		}
+		text, err := yaml.Marshal(plain(t, object))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = regexp.MustCompile(`image: .*`).ReplaceAll(text, []byte("image: lighter"))
+		text = regexp.MustCompile(`(?m)^.*helm\.sh/.*\n`).ReplaceAll(text, nil)
+		text = regexp.MustCompile(`(?m)^ *annotations:\n( *creationTimestamp)?`).ReplaceAll(text, []byte("$1"))
+		text = regexp.MustCompile(`(?m)^ *annotations: \{\}\n`).ReplaceAll(text, nil)
+		all[key] = string(text)
+	}
+	return all
+}
+
+// The chart makes the same objects for the nodes as the manifests.
+func TestNodeChartIsLikeTheManifests(t *testing.T) {
+	text, err := charted("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	chart, node, uninstall := decode(t, text), built(t, nodeDir), built(t, uninstallDir)
+	ofNode := func(key string) bool {
+		return strings.Contains(key, " lighter-node") && !strings.HasPrefix(key, "ConfigMap")
+	}
+	if a, b := alike(t, node, ofNode), alike(t, chart, ofNode); !reflect.DeepEqual(a, b) {
+		t.Errorf("kustomize makes\n%s\nthe chart\n%s", a, b)
+	}
+	ofRemoval := func(key string) bool { return key == "DaemonSet lighter-uninstall" }
+	a, b := alike(t, uninstall, ofRemoval), alike(t, chart, ofRemoval)
+	// The chart's hook has an account of its own: that of the release is gone then.
+	key := "DaemonSet lighter-uninstall"
+	b[key] = strings.ReplaceAll(b[key].(string), "serviceAccountName: lighter-uninstall",
+		"serviceAccountName: lighter-node")
+	if a[key] != b[key] {
+		t.Errorf("kustomize makes\n%s\nthe chart\n%s", a[key], b[key])
+	}
+	if _, ok := node["Namespace lighter"]; !ok || len(uninstall) != 7 {
+		t.Errorf("got %q and %q, want the namespace, and the removal's seven objects", slices.Sorted(maps.Keys(node)),
+			slices.Sorted(maps.Keys(uninstall)))
+	}
+}
+
+// The pods never carry data: nothing is mounted from them, and nothing is run when they end.
+func TestNodePods(t *testing.T) {
+	for _, values := range []string{"", "cri: false\ntaint: x/y\ncontainerd: /run/c.sock\nuninstall: {purge: true}\n" +
+		"imagePullSecrets: [{name: x}]\npodAnnotations: {a: b}\nnodeSelector: {a: b}\n"} {
+		text, err := charted(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, object := range decode(t, text) {
+			d, ok := object.(*apps.DaemonSet)
+			if !ok {
+				continue
+			}
+			pod := d.Spec.Template.Spec
+			c := pod.Containers[0]
+			if c.Lifecycle != nil || !pod.HostPID || !pod.HostNetwork || pod.PriorityClassName != "system-node-critical" ||
+				len(pod.Containers)+len(pod.InitContainers) != 1 || c.Resources.Limits.Memory().IsZero() ||
+				!*c.SecurityContext.ReadOnlyRootFilesystem || pod.Tolerations[0].Operator != core.TolerationOpExists {
+				t.Errorf("%s: got the pod %+v", key, pod)
+			}
+			for _, m := range c.VolumeMounts {
+				if m.MountPropagation != nil && *m.MountPropagation == core.MountPropagationBidirectional {
+					t.Errorf("%s: a mount of the pod would reach the machine", key)
+				}
+			}
+			given := strings.Join(c.Args, " ")
+			for flag, from := range map[string]string{"--cri=false": "install", "--taint=x/y": "install",
+				"--containerd=/run/c.sock": "", "--purge": "uninstall"} {
+				if want := values != "" && strings.HasPrefix(given, from); strings.Contains(given, flag) != want {
+					t.Errorf("%s: got the arguments %s, want %s in them: %t", key, given, flag, want)
+				}
+			}
+		}
+	}
+}
+
+// The chart is good for Helm's linter, and values that make no sense are refused.
+func TestNodeChart(t *testing.T) {
+	for _, message := range lint.RunAll(nodeChart, nil, "lighter").Messages {
+		if message.Severity > 1 { // 1 is for information
+			t.Errorf("lint: %s", message)
+		}
+	}
+	for _, values := range []string{"taint: \"\"", "confg: x", "uninstall: {timeout: 5}", "containerd: run/x",
+		"config: \"\""} {
+		if text, err := charted(values); err == nil {
+			t.Errorf("%s: got no error, but\n%s", values, text)
+		}
+	}
+}

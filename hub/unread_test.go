@@ -171,7 +171,7 @@ func TestBlobCannotBeRead(t *testing.T) {
 	t.Run("403", func(t *testing.T) {
 		t.Parallel()
 		c, s3 := withS3(t)
-		testUnread(t, c, "StatusCode: 403", func(*testHub) error {
+		testUnread(t, c, "403 api error Forbidden", func(*testHub) error {
 			s3.refuse(forbid(lower))
 			return nil
 		}, func() error {

@@ -81,7 +81,7 @@ func TestDirectoryForApptainer(t *testing.T) {
 		i, ok := inDirectory(t, d, "flat.example.org/a/shell:1")
 		return ok && !i.Mounted && devices(t, d) == 0
 	})
-	if left, err := os.ReadDir(filepath.Join(d.root, "merged")); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(filepath.Join(d.root, "merged/directory.json")); err != nil || len(left) != 0 {
 		t.Errorf("%d layers are left (%v)", len(left), err)
 	}
 	sh(t, image, "cat $1/.singularity.d/runscript") // mounted again, from the kept config

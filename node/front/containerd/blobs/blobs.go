@@ -54,10 +54,12 @@ type Blobs struct {
 	shown   bool           // the file system is mounted; set before Run
 	cleaned bool           // unfinished layers of earlier daemons were removed; Run's
 	tasks   sync.WaitGroup // fetches
+	wake    chan struct{}  // ends Run's pause between two connections; has room for one element
 
 	mu     sync.Mutex // guards what follows
 	stored stored
 	status Status
+	begun  chan struct{}      // closed while there is a session with containerd
 	gone   map[name]time.Time // layers that no hub has, and until when no link is made for them
 }
 
@@ -103,7 +105,8 @@ func readStored(root string) (s stored, err error) {
 
 // New reads where earlier daemons have made links. It does not connect to containerd yet.
 func New(c Config) (*Blobs, error) {
-	b := &Blobs{config: c, started: time.Now(), slots: make(chan struct{}, maxFetches), gone: map[name]time.Time{}}
+	b := &Blobs{config: c, started: time.Now(), slots: make(chan struct{}, maxFetches),
+		wake: make(chan struct{}, 1), begun: make(chan struct{}), gone: map[name]time.Time{}}
 	b.life, b.end = context.WithCancel(context.Background())
 	b.status.Namespaces = c.Namespaces
 	var err error

@@ -30,7 +30,6 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/mount"
-	"lighter/sleep"
 )
 
 // store is containerd, as this package uses it.
@@ -84,7 +83,48 @@ func (b *Blobs) Run(ctx context.Context) {
 		if failures == quietFailures { // one line for a containerd that is away
 			b.config.Log.Warn("containerd does not get the layers of lazy images now", "err", err)
 		}
-		sleep.For(ctx, connectPauses.After(failures))
+		select {
+		case <-ctx.Done():
+		case <-time.After(connectPauses.After(failures)):
+		case <-b.wake:
+			failures = 0
+		}
+	}
+}
+
+// awaitSession waits until there is a session with containerd. The caller knows that containerd
+// answers, so no pause between two attempts is waited for.
+func (b *Blobs) awaitSession(ctx context.Context) error {
+	b.mu.Lock()
+	begun := b.begun
+	b.mu.Unlock()
+	select {
+	case <-begun:
+		return nil
+	default:
+	}
+	b.conn.ResetConnectBackoff()
+	select {
+	case b.wake <- struct{}{}:
+	default: // the next attempt does not wait either
+	}
+	select {
+	case <-begun:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// beginSession says that there is a session. The caller calls end at the session's end.
+func (b *Blobs) beginSession() (end func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.begun)
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.begun = make(chan struct{})
 	}
 }
 
@@ -111,6 +151,7 @@ func (b *Blobs) session(ctx context.Context, s store) error {
 		return err
 	}
 	b.setProblem(nil)
+	defer b.beginSession()()
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
 	for {
@@ -156,22 +197,34 @@ func (b *Blobs) begin(ctx context.Context, s store, in contents) error {
 // event of the pull's end makes the links. The context is that of a request of containerd.
 func (b *Blobs) NoteLazy(ctx context.Context, manifest string) {
 	namespace, _ := namespaces.Namespace(ctx)
-	in, err := b.where()
-	if err != nil || !b.isOn() || !b.shown || !slices.Contains(b.config.Namespaces, namespace) {
+	if !b.isOn() || !b.shown || !slices.Contains(b.config.Namespaces, namespace) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, namespace), pullTimeout)
 	defer cancel()
-	s := newStore(b.conn)
-	info, err := s.content.Info(ctx, digest.Digest(manifest))
-	if err == nil {
-		_, err = b.linkTarget(ctx, s, in, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest,
-			Digest: info.Digest, Size: info.Size})
-	}
-	if err != nil {
+	if err := b.linkPulled(ctx, manifest); err != nil {
 		b.config.Log.Info("a pull did not wait for the links of its layers", "manifest", manifest,
 			"namespace", namespace, "err", err)
 	}
+}
+
+// linkPulled makes the links for the image with a manifest.
+func (b *Blobs) linkPulled(ctx context.Context, manifest string) error {
+	if err := b.awaitSession(ctx); err != nil {
+		return fmt.Errorf("wait for a connection to containerd: %w", err)
+	}
+	in, err := b.where()
+	if err != nil {
+		return err
+	}
+	s := newStore(b.conn)
+	info, err := s.content.Info(ctx, digest.Digest(manifest))
+	if err != nil {
+		return err
+	}
+	_, err = b.linkTarget(ctx, s, in, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest,
+		Digest: info.Digest, Size: info.Size})
+	return err
 }
 
 // handle makes the links for an image that was made or changed.

@@ -210,11 +210,12 @@ func (m Machine) restart(ctx context.Context, p *Plan, o Options, r *Report) err
 	if len(back) == 0 {
 		return fmt.Errorf("%s: %w", step.What, err)
 	}
-	return m.rollBack(context.WithoutCancel(ctx), back, step, s.What, err)
+	return m.rollBack(context.WithoutCancel(ctx), back, step, s, err)
 }
 
 // rollBack undoes changes after a service did not come back because of cause.
-func (m Machine) rollBack(ctx context.Context, back []Change, restart Step, what string, cause error) error {
+func (m Machine) rollBack(ctx context.Context, back []Change, restart Step, of Restart, cause error) error {
+	what, units := of.What, of.Units
 	failed := fmt.Errorf("%s does not work with the new configuration: %w", what, cause)
 	staged, err := stage(back)
 	defer discard(back, staged)
@@ -224,6 +225,10 @@ func (m Machine) rollBack(ctx context.Context, back []Change, restart Step, what
 	if err != nil {
 		return fmt.Errorf("%w; the previous configuration could not be restored: %w", failed, err)
 	}
+	// systemd has read the units that were just replaced, and refuses a service that has failed too
+	// often. The restart shows whether these two have worked.
+	_ = m.Systemctl("daemon-reload").Run(ctx)
+	_ = m.Systemctl(append([]string{"reset-failed"}, units...)...).Run(ctx)
 	if err := restart.Run(ctx); err != nil {
 		return fmt.Errorf("%w; the previous configuration is in place again, and %s does not start with it: %w",
 			failed, what, err)

@@ -82,7 +82,7 @@ daemon set in deploy/kubernetes/uninstall. First the kubelet's pulls get their p
 snapshotter. Containers that use Lighter run on; the node's condition names them. When
 the last one is gone, the machine removes the rest by itself.
 
---wait waits, from any pod, until no node has Lighter.`,
+--wait waits, from a pod whose account may list nodes, until no node has Lighter.`,
 		Example: "  kubectl apply -k deploy/kubernetes/uninstall\n  lighter uninstall kubernetes --wait --timeout 10m",
 		Args:    command.Exactly(),
 	}

@@ -98,6 +98,9 @@ func (h *Host) Install(ctx context.Context) (r Result, err error) {
 	if err := h.failedBefore(attempt); err != nil {
 		return r, err
 	}
+	if err := h.stopRemoval(ctx, &r); err != nil {
+		return r, err
+	}
 	err = h.installService(ctx, d, program, &r)
 	if err == nil {
 		err = h.installContainerd(ctx, d, &r)
@@ -313,6 +316,16 @@ func (h *Host) HandOver(ctx context.Context, args ...string) (r Result, err erro
 	err = step.Run(ctx)
 	r.Done = append(r.Done, step.What)
 	return r, err
+}
+
+// stopRemoval ends the service of an earlier HandOver, which would remove what is installed now.
+func (h *Host) stopRemoval(ctx context.Context, r *Result) error {
+	if err := h.Machine.Systemctl("is-active", "--quiet", removal).Run(ctx); err != nil {
+		return nil // it does not run
+	}
+	step := h.Machine.Systemctl("stop", removal)
+	r.Done = append(r.Done, step.What)
+	return step.Run(ctx)
 }
 
 // RemoveUnused waits until no container uses the node, and removes it.

@@ -239,7 +239,10 @@ func TestDistributions(t *testing.T) {
 				t.Fatal(err)
 			}
 			wanted, _, _ := strings.Cut(name, ",")
+			// This systemctl says that every service is active, also the removal of an earlier
+			// installation.
 			if c := calls(t, h); !strings.Contains(c, "systemctl restart lighter-node.service\n") ||
+				!strings.Contains(c, "systemctl stop "+removal+"\n") ||
 				!strings.Contains(c, "systemctl restart "+s.unit+"\n") ||
 				!strings.Contains("containerd kubeadm no configuration "+wanted, r.Distribution) {
 				t.Errorf("got %+v, calls\n%s\nwant a restart of %s", r, c, s.unit)

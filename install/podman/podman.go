@@ -40,6 +40,10 @@ type Target struct {
 // own.
 const DefaultConfig = "/etc/containers/storage.conf"
 
+// distributed is the file of the distribution, which the tools read only if there is no
+// DefaultConfig.
+const distributed = "/usr/share/containers/storage.conf"
+
 // timeout bounds each wait for a program.
 const timeout = time.Minute
 
@@ -67,8 +71,19 @@ func (t *Target) read() (c config, err error) {
 }
 
 // stores returns the additional image stores of the user.
-func (c config) stores() (stores []string) {
-	value, _ := c.doc.Lookup("storage", "options", "additionalimagestores")
+func (c config) stores() []string { return storesOf(c.doc) }
+
+// ours returns the stores that our lines have added.
+func (c config) ours() (stores []string) {
+	now, err := tomltext.Parse(c.Bytes)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(storesOf(now), func(store string) bool { return slices.Contains(c.stores(), store) })
+}
+
+func storesOf(doc *tomltext.Document) (stores []string) {
+	value, _ := doc.Lookup("storage", "options", "additionalimagestores")
 	list, _ := value.([]any)
 	for _, s := range list {
 		if store, ok := s.(string); ok {
@@ -95,6 +110,11 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	c, err := t.read()
 	if err != nil {
 		return nil, refuse(err, []string{store})
+	}
+	if theirs := t.Machine.Path(distributed); c.Bytes == nil && c.Path == t.Machine.Path(DefaultConfig) &&
+		!missing(theirs) {
+		return nil, refuse(&install.Refused{Path: c.Path, Why: fmt.Sprintf("it does not exist, and the tools would "+
+			"not read %s any more if it did: copy that file there first", theirs)}, []string{store})
 	}
 	stores := c.stores()
 	if !slices.Contains(stores, store) {

@@ -2,6 +2,7 @@ package podman
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,12 +133,27 @@ func TestOwnFile(t *testing.T) {
 	}
 }
 
+// A file in /etc would replace the distribution's, so none is made.
+func TestFileOfTheDistributionIsKept(t *testing.T) {
+	target, file := fixture(t, "")
+	write(t, target.Machine.Path(distributed), "[storage]\ndriver = \"overlay\"\ngraphroot = \"/elsewhere\"\n")
+	_, err := target.Install(t.Context())
+	refused := (*install.Refused)(nil)
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "copy that file there first") || !missing(file) {
+		t.Errorf("got %v, want an error that says to copy the file", err)
+	}
+	write(t, file, "[storage]\ndriver = \"overlay\"\ngraphroot = \"/elsewhere\"\n")
+	apply(t, target, toInstall)
+}
+
 // Images and containers of root and of users that need the store's layers keep it.
 func TestInUse(t *testing.T) {
 	for storage, want := range map[string]string{
 		"/var/lib/containers/storage": "image localhost/new:1 ", "/home/joe/" + userStorage: "container c "} {
 		target, _ := fixture(t, "")
+		apply(t, target, toInstall)
 		write(t, filepath.Join(target.Node.ImageStore, "overlay-layers/layers.json"), `[{"id":"ours"}]`)
+		target.Node.ImageStore = "" // the node's configuration has none any more
 		at := target.Machine.Path(storage)
 		write(t, filepath.Join(at, "overlay-layers/layers.json"), `[{"id":"top","parent":"ours"},{"id":"own"}]`)
 		write(t, filepath.Join(at, "overlay-images/images.json"),

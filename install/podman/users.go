@@ -50,8 +50,10 @@ func readRecords(storage, kind string) (records []record) {
 // users returns the images and containers of this machine that need a layer of the store.
 func (t *Target) users(c config) (users []string) {
 	ours := map[string]bool{}
-	for _, layer := range readRecords(t.Node.ImageStore, "layers") {
-		ours[layer.ID] = true
+	for _, store := range c.ours() {
+		for _, layer := range readRecords(store, "layers") {
+			ours[layer.ID] = true
+		}
 	}
 	root := defaultStorage
 	if value, ok := c.doc.Lookup("storage", "graphroot"); ok && value != "" {

@@ -334,7 +334,10 @@ func (d *Directory) unusedFor(idle time.Duration) (images []*image) {
 func (d *Directory) rest(i *image) {
 	i.work.Lock()
 	defer i.work.Unlock()
-	if d.isGone(i) {
+	d.mu.Lock()
+	wanted := i.gone || time.Since(i.used) < d.config.Idle
+	d.mu.Unlock()
+	if wanted {
 		return
 	}
 	unused, err := d.unmount(i)

@@ -47,6 +47,9 @@ func (d *Directory) removeLayer(i *image) error {
 // forgetConfig removes the kept config of an image that was given up, unless another name stands
 // for the same image.
 func (d *Directory) forgetConfig(manifest string) error {
+	if d.config.Configs == nil || manifest == "" {
+		return nil // none was kept
+	}
 	d.mu.Lock()
 	for k := range d.images {
 		if k.manifest == manifest {

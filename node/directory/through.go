@@ -85,6 +85,9 @@ func (n *imageNode) with(
 	n.dir.mu.Lock()
 	tree := i.tree
 	n.dir.mu.Unlock()
+	if tree == "" {
+		return syscall.ESTALE // it was unmounted meanwhile
+	}
 	return do(filepath.Join(tree, file))
 }
 

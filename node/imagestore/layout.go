@@ -201,7 +201,11 @@ func writeImage(dir, id string, data map[string][]byte) error {
 		return err
 	}
 	for key, b := range data {
-		if err := write(filepath.Join(imageDir(dir, id), fileOf(key)), b); err != nil {
+		path := filepath.Join(imageDir(dir, id), fileOf(key))
+		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, b) {
+			continue // the image may be published already
+		}
+		if err := write(path, b); err != nil {
 			return err
 		}
 	}

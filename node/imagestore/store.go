@@ -49,6 +49,7 @@ type Config struct {
 type Store struct {
 	config Config
 	dir    string // Config.Dir without symbolic links
+	synced bool   // all files of layers and images are durable; of Open, then of Run's goroutine
 
 	mu     sync.Mutex // guards what follows; only the goroutine of Run changes list
 	list   *list
@@ -280,7 +281,11 @@ func (s *Store) fetchOne(ctx context.Context, i wire.Image) (d description, err 
 
 // write writes the files of new images, and adds the images to a list.
 func (s *Store) write(l *list, all []description) error {
+	s.synced = s.synced && len(all) == 0
 	for _, d := range all {
+		if slices.ContainsFunc(l.Images, func(k known) bool { return k.ID == d.image.ID }) {
+			delete(d.data, manifestKey) // it is another manifest with the same config
+		}
 		l.add(d)
 		for _, y := range d.layer {
 			if err := writeLayer(s.dir, y.ID, l.chains[y.ID]); err != nil {
@@ -296,8 +301,11 @@ func (s *Store) write(l *list, all []description) error {
 
 // publish writes the files that list what the store has, unless they have this list already.
 func (s *Store) publish(ctx context.Context, l *list) (err error) {
-	if err := s.sync(); err != nil {
-		return err
+	if !s.synced {
+		if err := s.sync(); err != nil {
+			return err
+		}
+		s.synced = true
 	}
 	if _, err = replaceJSON(stateFile(s.dir), l); err == nil {
 		err = publishOne(ctx, layersLock(s.dir), layersFile(s.dir), append([]layer{}, l.Layers...))

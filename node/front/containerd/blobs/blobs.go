@@ -52,7 +52,7 @@ type Blobs struct {
 	slots   chan struct{}        // has an element for each layer that is being fetched
 	conn    *grpc.ClientConn
 	shown   bool           // the file system is mounted; set before Run
-	cleaned bool           // unfinished layers of earlier daemons were removed; Run's
+	cleaned contents       // from which unfinished layers of earlier daemons were removed; Show's, then Run's
 	tasks   sync.WaitGroup // fetches
 	wake    chan struct{}  // ends Run's pause between two connections; has room for one element
 
@@ -154,6 +154,9 @@ func (b *Blobs) show() error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make the directory of layers: %w", err)
 	}
+	if in := b.stored.Contents; in != "" {
+		b.clean(in) // before a layer is fetched there
+	}
 	fd, err := mount.MountBlobs(root, dir)
 	if err != nil {
 		return err
@@ -162,6 +165,12 @@ func (b *Blobs) show() error {
 		return errors.Join(err, mount.DetachBlobs(root, dir))
 	}
 	return nil
+}
+
+// clean removes the unfinished layers of earlier daemons.
+func (b *Blobs) clean(in contents) {
+	b.cleaned = in
+	b.config.Leftovers.Remove(in.scratch())
 }
 
 // Close ends all fetches, and unmounts the file system. The links stay, for the next daemon.

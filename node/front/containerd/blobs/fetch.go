@@ -37,7 +37,9 @@ type Hub interface {
 // when all callers have stopped waiting: containerd cannot pass on that its client has gone.
 func (b *Blobs) ensure(ctx context.Context, n name) error {
 	return b.flights.Join(n.layer, func(ctx context.Context, c *flight.Call) error {
-		c.Keep()
+		if !c.Keep() { // the next call uses the same file
+			return flight.ErrNoWaiter
+		}
 		b.tasks.Add(1)
 		defer b.tasks.Done()
 		ctx, cancel := context.WithCancel(ctx)

@@ -147,10 +147,10 @@ func (b *Blobs) session(ctx context.Context, s store) error {
 		return err
 	}
 	arrived, failed := s.events.Subscribe(ctx, `topic~="^/images/(create|update)$"`)
+	b.setProblem(nil) // begin may find another one
 	if err := b.begin(ctx, s, in); err != nil {
 		return err
 	}
-	b.setProblem(nil)
 	defer b.beginSession()()
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -173,9 +173,8 @@ func (b *Blobs) session(ctx context.Context, s store) error {
 
 // begin removes what earlier daemons have left, and makes the links for all images.
 func (b *Blobs) begin(ctx context.Context, s store, in contents) error {
-	if !b.cleaned { // else a layer may be in flight
-		b.cleaned = true
-		b.config.Leftovers.Remove(in.scratch())
+	if b.cleaned != in { // else a layer may be in flight
+		b.clean(in)
 	}
 	links, err := in.links()
 	if err != nil {

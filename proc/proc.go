@@ -38,10 +38,23 @@ func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 // process that does not exist has released everything: it is not dead but gone.
 //
 // The kernel shows such a process as a zombie: its first thread has ended, which in a Go program
-// means that the whole process has ended.
+// means that the whole process has ended. If the first thread is the one that hangs, it has a
+// pending SIGKILL, which the kernel also gives to all threads of a process that exits.
 func IsDead(pid int) bool {
 	fields, err := stat(pid)
-	return err == nil && (fields[0][0] == 'Z' || fields[0][0] == 'X')
+	return err == nil && (fields[0][0] == 'Z' || fields[0][0] == 'X' || isKilled(pid))
+}
+
+// isKilled reports whether SIGKILL is pending for a process's first thread.
+func isKilled(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	_, after, _ := strings.Cut(string(text), "\nSigPnd:")
+	mask, _, _ := strings.Cut(after, "\n")
+	pending, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+	return err == nil && pending&(1<<(unix.SIGKILL-1)) != 0
 }
 
 // ticks is the number of ticks of a second in /proc, on every architecture of Linux that Go has.

@@ -33,7 +33,7 @@ var inDefault = []string{"--domain", wire.DefaultDomain}
 func stored(t *testing.T, dir string) (keys []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
+		if err == nil && !d.IsDir() && d.Name() != "bucket.lock" {
 			keys = append(keys, strings.TrimPrefix(path, dir+"/"))
 		}
 		return err

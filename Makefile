@@ -49,6 +49,7 @@ house:
 # for downloads.
 test:
 	test/setup check
+	test/setup compiler
 	$(MAKE) -j 2 setup check
 	$(MAKE) build manifests
 	test/e2e/run

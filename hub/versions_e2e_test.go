@@ -60,7 +60,6 @@ func command(t *testing.T, program string, c hub.Config) *exec.Cmd {
 // has made. Each serves images that the other one has ingested. Today's hub completes an image that
 // the earlier one has accepted.
 func TestHubsOfTwoVersions(t *testing.T) {
-	t.Parallel()
 	program := earlier(t, besideToday)
 	c := hubConfig(t)
 	old := startProgram(t, c, func(c hub.Config) *exec.Cmd { return command(t, program, c) })

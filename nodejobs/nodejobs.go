@@ -30,6 +30,7 @@ const (
 	installed = "app.kubernetes.io/name=lighter,app.kubernetes.io/component=node"
 
 	pollInterval  = 2 * time.Second
+	maxPolls      = 30 // that fail in a row
 	removeTimeout = 30 * time.Second
 	keepSeconds   = 3600 // after a job's end
 	maxLog        = 64 << 10
@@ -98,7 +99,8 @@ func Run(ctx context.Context, o Options, report func(Result)) ([]Result, error) 
 // run is a Run.
 type run struct {
 	Options
-	id string
+	id      string
+	secrets []secret // with which the cluster pulls the image
 }
 
 // kubectl runs kubectl, and returns its output. input is its standard input, as JSON, unless it is
@@ -191,7 +193,10 @@ func (r *run) complete(ctx context.Context) error {
 		Metadata struct{ Namespace string }
 		Spec     struct {
 			Template struct {
-				Spec struct{ Containers []struct{ Image string } }
+				Spec struct {
+					Containers       []struct{ Image string }
+					ImagePullSecrets []secret
+				}
 			}
 		}
 	}
@@ -206,7 +211,15 @@ func (r *run) complete(ctx context.Context) error {
 	}
 	r.Namespace = cmp.Or(r.Namespace, found[0].Metadata.Namespace)
 	r.Image = cmp.Or(r.Image, found[0].Spec.Template.Spec.Containers[0].Image)
+	if r.Namespace == found[0].Metadata.Namespace {
+		r.secrets = found[0].Spec.Template.Spec.ImagePullSecrets
+	}
 	return nil
+}
+
+// secret is a reference to a Secret of the cluster.
+type secret struct {
+	Name string `json:"name"`
 }
 
 // name returns the name of the job of the node with that number.
@@ -234,8 +247,8 @@ func (r *run) job(number int, node string) any {
 			"template": object{"metadata": object{"labels": labels}, "spec": object{
 				"nodeName": node, "restartPolicy": "Never", "automountServiceAccountToken": false,
 				"hostNetwork": true, "terminationGracePeriodSeconds": 1,
-				"tolerations": []object{{"operator": "Exists"}},
-				"containers":  []object{container},
+				"tolerations": []object{{"operator": "Exists"}}, "imagePullSecrets": r.secrets,
+				"containers": []object{container},
 				"volumes": []object{{"name": "root",
 					"hostPath": object{"path": filepath.Clean(r.Root), "type": "Directory"}}}}}}}
 }
@@ -246,14 +259,19 @@ func (r *run) follow(ctx context.Context, nodes []Result, report func(Result)) e
 		Metadata struct{ Name string }
 		Status   struct{ Conditions []condition }
 	}
+	failures := 0
 	for slices.ContainsFunc(nodes, func(n Result) bool { return n.State == Running }) {
 		if !sleep.For(ctx, pollInterval) {
 			return context.Cause(ctx)
 		}
 		jobs, err := list[job](ctx, r, "jobs", "--selector", jobLabel+"="+r.id)
+		if failures++; err != nil && failures < maxPolls && ctx.Err() == nil {
+			continue // the jobs go on without an API server
+		}
 		if err != nil {
 			return err
 		}
+		failures = 0
 		for i := range nodes {
 			if nodes[i].State != Running {
 				continue

@@ -24,9 +24,10 @@ ended() { printf '{"metadata": {"name": "%s"}, "status": {"conditions": [{"type"
 case "$*" in
 "get nodes --selector none"*) echo '{"items": []}' ;;
 "get nodes"*) echo "{\"items\": [$(ready a True), $(ready b True), $(ready c False)]}" ;;
-"get daemonsets"*) echo '{"items": [{"metadata": {"namespace": "ns"}, "spec": {"template": {"spec": {"containers": [{"image": "installer:1"}]}}}}]}' ;;
+"get daemonsets"*) echo '{"items": [{"metadata": {"namespace": "ns"}, "spec": {"template": {"spec": {"imagePullSecrets": [{"name": "pull"}], "containers": [{"image": "installer:1"}]}}}}]}' ;;
 "create -f -"*) cat >jobs ;;
 "get jobs"*)
+	[ -e polled ] || { touch polled; exit 1; } # the API server is away once
 	names=$(grep -o '"name":"lighter-preheat-[^"]*"' jobs | cut -d '"' -f 4)
 	echo "{\"items\": [$(ended "$(echo "$names" | sed -n 1p)" Complete), $(ended "$(echo "$names" | sed -n 2p)" Failed)]}"
 	;;
@@ -72,7 +73,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"nodeName":"a"`, `"nodeName":"b"`, `"image":"installer:1"`, `"drop":["ALL"]`,
-		`"args":["preheat","--json","r/i:1","--root","/var/lib/lighter"]`} {
+		`"imagePullSecrets":[{"name":"pull"}]`, `"args":["preheat","--json","r/i:1","--root","/var/lib/lighter"]`} {
 		if !strings.Contains(string(jobs), want) {
 			t.Errorf("the jobs have no %s: %s", want, jobs)
 		}

@@ -74,8 +74,8 @@ func TestInstallBuildKit(t *testing.T) {
 	if len(report.Files) != 1 || report.Files[0].Path != config || !strings.Contains(report.Found[0], "overlayfs") {
 		t.Errorf("report of the installation: %+v, want one file, and the snapshotter that was found", report)
 	}
-	// The kernel tells the start of a process to 10 ms. A process that starts sooner after the change
-	// of its configuration counts as started before.
+	// The kernel tells the start of a process to 10 ms. A process that starts sooner after the
+	// change of its configuration counts as started before.
 	time.Sleep(30 * time.Millisecond)
 	b.restart(t)
 	if out := b.workers(t); !strings.Contains(out, "stargz") {

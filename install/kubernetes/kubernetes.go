@@ -235,7 +235,9 @@ func (h *Host) Installed() bool {
 }
 
 // Withdraw makes the kubelet's pulls use the previous snapshotter, and says which containers still
-// use the node, apart from those of the pod with the UID own.
+// use the node, apart from those of the pod with the UID own. If nothing uses the node, a
+// configuration that cannot be changed is no error, but a note: the installation may have failed
+// for the same reason.
 func (h *Host) Withdraw(ctx context.Context, own string) (r Result, err error) {
 	if !h.Installed() {
 		return r, nil
@@ -245,16 +247,18 @@ func (h *Host) Withdraw(ctx context.Context, own string) (r Result, err error) {
 		return r, err
 	}
 	r.Distribution, h.CRI = d.Name, false
-	if err := h.installContainerd(ctx, d, &r); err != nil {
-		return r, err
-	}
+	failed := h.installContainerd(ctx, d, &r)
 	users, err := front.Users(ctx, d.socket, "lighter")
 	for _, u := range users {
 		if u.PodUID == "" || u.PodUID != own {
 			r.Users = append(r.Users, u.String())
 		}
 	}
-	return r, err
+	if failed != nil && err == nil && len(r.Users) == 0 {
+		r.Notes = append(r.Notes, failed.Error())
+		failed = nil
+	}
+	return r, errors.Join(failed, err)
 }
 
 // Remove removes everything that Install installed. The node's directory stays, unless purge is

@@ -312,6 +312,13 @@ func TestRollBack(t *testing.T) {
 			if r.Fail(err); !r.RolledBack || calls(t, h) != "" || !strings.Contains(r.Error, failureFile) {
 				t.Errorf("the same installation again: got %+v, want that it is not tried", r)
 			}
+			if name == "k0s 2.x" { // it takes some seconds
+				r, err := h.Withdraw(t.Context(), "own")
+				if err != nil || len(r.Users) > 0 || len(r.Notes) == 0 {
+					t.Errorf("withdraw after that: got %+v, %v; want a note, and that the removal goes on", r, err)
+				}
+				h.CRI = true
+			}
 			write(t, filepath.Join(filepath.Dir(h.Machine.System), "systemctl"), "#!/bin/sh\n")
 			h.Config = append(h.Config, "# another one\n"...)
 			if _, err := h.Install(t.Context()); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,9 +22,11 @@ var errAway = away.New("the bucket is not available")
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		var failure error
+		var failure atomic.Pointer[error]
+		setFailure := func(err error) { failure.Store(&err) }
+		setFailure(nil)
 		w := New(slog.New(slog.NewTextHandler(&out, nil)),
-			Store{"bucket", func(context.Context) error { return failure }})
+			Store{"bucket", func(context.Context) error { return *failure.Load() }})
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
@@ -37,6 +40,7 @@ func TestLog(t *testing.T) {
 		}
 		want := func(when, message string, n int) {
 			t.Helper()
+			synctest.Wait() // until nobody writes to out
 			if got := strings.Count(out.String(), message); got != n {
 				t.Errorf("%s: %d lines %q, want %d:\n%s", when, got, message, n, out.String())
 			}
@@ -45,7 +49,7 @@ func TestLog(t *testing.T) {
 		if s := w.States(); len(s) != 1 || s[0].Err != nil {
 			t.Errorf("states %v, want a store that answers", s)
 		}
-		failure = errAway
+		setFailure(errAway)
 		fail(150*time.Second, errAway)
 		want("away", "request failed", 1)
 		want("away", "a store of the hub is away", 1)
@@ -55,7 +59,7 @@ func TestLog(t *testing.T) {
 		}
 		log.Error("another error", "err", errors.New("invalid"))
 		want("away", "another error", 1)
-		failure = nil
+		setFailure(nil)
 		time.Sleep(5 * time.Second)
 		want("back", "a store of the hub is back", 1)
 		if s := w.States()[0]; s.Err != nil {

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ type hub struct {
 	contents map[string]imageconfig.Image // by manifest
 	away     error
 	used     map[string]bool
-	fetched  int
+	fetched  atomic.Int32
 	schema   int // of further images
 }
 
@@ -40,7 +41,7 @@ func (h *hub) Manifest(context.Context, string) (*wire.Manifest, error) {
 }
 
 func (h *hub) Image(_ context.Context, i wire.Image) (imageconfig.Image, error) {
-	h.fetched++
+	h.fetched.Add(1)
 	all, ok := h.contents[i.Digest]
 	if !ok {
 		return all, errors.New("no contents")
@@ -171,9 +172,9 @@ func TestList(t *testing.T) {
 			t.Errorf("%s: its chain has no link", i.Name)
 		}
 	}
-	fetched := h.fetched
+	fetched := h.fetched.Load()
 	update(t, s)
-	if h.fetched != fetched {
+	if h.fetched.Load() != fetched {
 		t.Error("a second update has fetched known images")
 	}
 	before := h.open(t, t.TempDir(), "reg.example.org/*")

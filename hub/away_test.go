@@ -3,6 +3,7 @@ package hub_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,6 +83,33 @@ func TestStoreIsGone(t *testing.T) {
 	}
 	if got := files(t, dir); strings.Join(got, "\n") != strings.Join(before, "\n") {
 		t.Errorf("files\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(before, "\n"))
+	}
+}
+
+// However many requests fail until the registry's storage is back, the check does not fail, and
+// finds nothing. The storage may come back between a read that fails and the question whether it is
+// away.
+func TestFsckBesideAReturn(t *testing.T) {
+	t.Parallel()
+	c, s3 := withS3(t)
+	opened := openHub(t, c)
+	opened.Jobs().RetryDelay = time.Millisecond
+	opened.Jobs().ReadPauses = []time.Duration{time.Millisecond, time.Millisecond}
+	h := runHub(t, opened)
+	h.pushReady("a:1", image(lowerTar))
+	for fail := range 12 {
+		left := fail
+		s3.refuse(func(req *http.Request) int {
+			if !strings.Contains(req.URL.String(), "registry") || left == 0 {
+				return 0
+			}
+			left--
+			return http.StatusForbidden
+		})
+		h.wantClean(fmt.Sprintf("after %d requests that failed", fail), "a:1")
+		if left > 0 {
+			t.Fatalf("%d of %d requests were not made", left, fail)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ package away
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -68,6 +69,17 @@ type final struct{ error }
 func (f *final) Unwrap() error { return f.error }
 func (f *final) Away() bool    { return false }
 
+// Confirm wraps an error after a store was asked, and did not answer. The store may come back
+// before it is asked again about the same error, which does not make it an error of the object.
+func Confirm(err error) error { return &confirmed{err} }
+
+// IsConfirmed reports whether an error was wrapped by Confirm.
+func IsConfirmed(err error) bool { return errors.As(err, new(*confirmed)) }
+
+type confirmed struct{ error }
+
+func (c *confirmed) Unwrap() error { return c.error }
+
 // Bounds of Retry.
 const (
 	tries = 3                      // calls of read in a round; there are two rounds at most
@@ -78,7 +90,7 @@ const (
 // call that fails with a marked error, because the error may be about one request only. If isAway
 // then reports that the store answers, the store may have come back after the last call. So Retry
 // starts over once, after any error. If the store answers after the second round, too, the error is
-// one of the object.
+// one of the object. If the store is away, the error is confirmed.
 func Retry[T any](
 	ctx context.Context, isAway func(context.Context, error) bool, read func() (T, error),
 ) (value T, err error) {
@@ -88,8 +100,11 @@ func Retry[T any](
 				break
 			}
 		}
-		if err == nil || ctx.Err() != nil || isAway(ctx, err) {
+		if err == nil || ctx.Err() != nil {
 			break
+		}
+		if isAway(ctx, err) {
+			return value, Confirm(err)
 		}
 	}
 	return value, err

@@ -55,8 +55,9 @@ func TestRetry(t *testing.T) {
 				}
 				return reads, nil
 			})
-			if reads != c.reads || !errors.Is(err, c.want) {
-				t.Errorf("%s: %d reads, %v, want %d, %v", c.what, reads, err, c.reads, c.want)
+			if reads != c.reads || !errors.Is(err, c.want) || IsConfirmed(err) != c.isAway {
+				t.Errorf("%s: %d reads, %v (confirmed: %v), want %d, %v", c.what, reads, err, IsConfirmed(err), c.reads,
+					c.want)
 			}
 		})
 	}

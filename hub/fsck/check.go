@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/hub/away"
 	"lighter/hub/catalog"
 	"lighter/hub/jobs"
 	"lighter/hub/registry"
@@ -456,7 +457,7 @@ func (k *checking) checkBlob(ctx context.Context, digest string, stored int64) (
 
 // storedSize returns the size of a blob that the registry stores, or -1.
 func (k *checking) storedSize(ctx context.Context, digest string) (int64, error) {
-	size, err := k.Registry.BlobSize(ctx, digest)
+	size, err := away.Retry(ctx, k.isAway, func() (int64, error) { return k.Registry.BlobSize(ctx, digest) })
 	if errors.Is(err, registry.ErrNotFound) {
 		return -1, nil
 	}

@@ -100,23 +100,30 @@ func New(config Config) *Checker {
 	}
 	for _, k := range []jobs.Kind{{Name: KindCheck, Run: c.check}, {Name: KindSweep, Every: sweepEvery, Run: c.sweep},
 		{Name: KindScrub, Every: scrubs, Run: c.scrub}} {
-		run := k.Run
-		k.Key, k.AtOnce = jobKey, 1
-		k.Run = func(ctx context.Context, j *jobs.Running) error {
-			err := run(ctx, j)
-			if errors.Is(err, registry.ErrUnavailable) && !c.isAway(ctx, err) {
-				return away.Final(err) // some files of the registry cannot be read: waiting does not help
-			}
-			return err
-		}
+		k.Key, k.AtOnce, k.Run = jobKey, 1, c.endsIfUnreadable(k.Run)
 		c.Jobs.Add(k)
 	}
 	return c
 }
 
+// endsIfUnreadable returns run so that the job fails if some files of the registry cannot be read,
+// although its storage answers: waiting does not help. The storage may have come back after the
+// read that failed, so run has a second attempt.
+func (c *Checker) endsIfUnreadable(run jobs.Run) jobs.Run {
+	return func(ctx context.Context, j *jobs.Running) (err error) {
+		for range 2 {
+			if err = run(ctx, j); !errors.Is(err, registry.ErrUnavailable) || c.isAway(ctx, err) {
+				return err
+			}
+		}
+		return away.Final(err)
+	}
+}
+
 // isAway reports whether an error says that a store of the hub is away, and the store does not
-// answer now either. If it answers, the error is about what was read. Another registry that has the
-// blob of a layer is no store of the hub: it may be away for good.
+// answer now either, or did not when it was asked before. If it answers, the error is about what
+// was read. Another registry that has the blob of a layer is no store of the hub: it may be away
+// for good.
 func (c *Checker) isAway(ctx context.Context, err error) bool {
-	return catalog.IsAway(err) || c.Objects.IsAway(ctx, err) || c.Registry.IsAway(ctx, err)
+	return away.IsConfirmed(err) || catalog.IsAway(err) || c.Objects.IsAway(ctx, err) || c.Registry.IsAway(ctx, err)
 }

@@ -21,8 +21,10 @@ func (c *Checker) transient(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, catalog.ErrClaimLost), c.isAway(ctx, err):
+	case errors.Is(err, catalog.ErrClaimLost):
 		return err
+	case c.isAway(ctx, err):
+		return away.Confirm(err)
 	}
 	return nil
 }

@@ -184,9 +184,10 @@ func (v *Verifier) verify(
 }
 
 // isAway reports whether an error says that a store of the hub is away, and the store does not
-// answer now either. If it answers, the error is about the image.
+// answer now either, or did not when it was asked before. If it answers, the error is about the
+// image.
 func (v *Verifier) isAway(ctx context.Context, err error) bool {
-	return catalog.IsAway(err) || v.objects.IsAway(ctx, err) || v.registry.IsAway(ctx, err)
+	return away.IsConfirmed(err) || catalog.IsAway(err) || v.objects.IsAway(ctx, err) || v.registry.IsAway(ctx, err)
 }
 
 // note adds err as a problem of the image. If err says nothing about the image, note returns it

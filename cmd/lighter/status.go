@@ -146,7 +146,7 @@ func printImageStore(s *report.ImageStore) error {
 		return nil
 	}
 	fmt.Printf("image store %s: %s, of which %d are no more on the hubs, %s\n", s.Dir,
-		english.Plural(s.Images, "image", ""), s.Unnamed, english.Plural(s.Layers, "layer", ""))
+		english.Plural(s.Images, "image", ""), s.Gone, english.Plural(s.Layers, "layer", ""))
 	if s.Failed != "" {
 		fmt.Printf("image store %s lacks %s: %s\n", s.Dir, english.Plural(s.Skipped, "image", ""), s.Failed)
 	}

@@ -12,8 +12,8 @@
 //
 // A pull through the store makes an image of the tool's own store whose layers are ours, and no
 // tool tells us. If such a layer disappeared, every command of the tool would fail. So a layer that
-// was listed once stays listed. An image that the hubs do not have any more loses its names. If it
-// was started from here, it stays listed without names, because its containers refer to it.
+// was listed once stays listed. An image that the hubs do not have any more is not listed any more,
+// unless it was started from here: its containers refer to it. It is named by its digest then.
 //
 // # Files
 //

@@ -27,12 +27,13 @@ type list struct {
 	tops   map[string]bool   // the chains of all layers
 }
 
-// known is an image of the list. It has no names if the hubs do not have it any more.
+// known is an image of the list.
 type known struct {
 	image
 	Chain        string   `json:"chain"`
 	Repositories []string `json:"repositories"`   // where it may be pulled from
 	Used         bool     `json:"used,omitempty"` // its tree was mounted from here
+	Gone         bool     `json:"gone,omitempty"` // the hubs do not have it any more
 }
 
 // readList reads the list of the store in dir. If it cannot be read, the layers come from the file
@@ -208,8 +209,9 @@ func (l *list) byManifest() map[string]*known {
 	return all
 }
 
-// setNames gives the images the names that the hubs' images have now, each name to one image.
-// Images that have no name, and were not used, are not in the list any more.
+// setNames gives the images the names that the hubs' images have now, each name to one image. A
+// used image that the hubs do not have any more is named by its digest. Unused ones are not in the
+// list any more.
 func (l *list) setNames(listed []wire.Image, used map[string]bool) {
 	images, names := l.byManifest(), map[string]*known{}
 	for _, i := range listed {
@@ -222,13 +224,18 @@ func (l *list) setNames(listed []wire.Image, used map[string]bool) {
 		}
 	}
 	for n := range l.Images {
-		l.Images[n].Names = nil
+		l.Images[n].Names, l.Images[n].Gone = nil, false
 		l.Images[n].Used = l.Images[n].Used || used[l.Images[n].Chain]
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		names[name].Names = append(names[name].Names, name)
 	}
 	l.Images = slices.DeleteFunc(l.Images, func(k known) bool { return len(k.Names) == 0 && !k.Used })
+	for n := range l.Images {
+		if k := &l.Images[n]; len(k.Names) == 0 {
+			k.Names, k.Gone = digestNames(k), true
+		}
+	}
 	slices.SortFunc(l.Images, func(a, b known) int { return cmp.Compare(a.ID, b.ID) })
 }
 
@@ -241,18 +248,31 @@ func storeNames(listed wire.Image, repositories []string) []string {
 	}
 	named := ref.NamedRepository()
 	rest := strings.TrimPrefix(listed.Name, named)
-	var names []string
-	if host, _, below := strings.Cut(named, "/"); below && strings.ContainsAny(host, ".:") || host == "localhost" {
-		names = append(names, listed.Name)
-	} else {
-		names = append(names, "localhost/"+listed.Name)
-	}
+	names := []string{withHost(listed.Name)}
 	for _, r := range repositories {
 		if _, path, _ := strings.Cut(r, "/"); path == ref.Repository {
 			names = append(names, r+rest)
 		}
 	}
 	return names
+}
+
+// digestNames returns the names of an image by its digest, one for each repository. An image
+// without any name would do harm: if an image that was built on it is removed, Podman removes it,
+// too, and fails, as this store is read-only.
+func digestNames(k *known) (names []string) {
+	for _, r := range k.Repositories {
+		names = append(names, withHost(r)+"@"+k.Digest)
+	}
+	return names
+}
+
+// withHost returns a name with a host.
+func withHost(name string) string {
+	if host, _, below := strings.Cut(name, "/"); below && strings.ContainsAny(host, ".:") || host == "localhost" {
+		return name
+	}
+	return "localhost/" + name
 }
 
 // images returns what images.json has.

@@ -59,8 +59,8 @@ type Store struct {
 // Status is the state of a store.
 type Status struct {
 	Dir     string    `json:"dir"`
-	Images  int       `json:"images"`           // listed images, with those that have no names any more
-	Unnamed int       `json:"unnamed"`          // of these: images that the hubs do not have any more
+	Images  int       `json:"images"`           // listed images
+	Gone    int       `json:"gone"`             // of these: images that the hubs do not have any more
 	Layers  int       `json:"layers"`           // listed layers
 	Listed  time.Time `json:"listed,omitzero"`  // when the hubs' images were last looked at; zero: not since the start
 	Away    string    `json:"away,omitempty"`   // why no hub answers now
@@ -319,10 +319,10 @@ func (s *Store) publish(ctx context.Context, l *list) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.list = l
-	s.status.Images, s.status.Layers, s.status.Unnamed = len(l.Images), len(l.Layers), 0
+	s.status.Images, s.status.Layers, s.status.Gone = len(l.Images), len(l.Layers), 0
 	for _, k := range l.Images {
-		if len(k.Names) == 0 {
-			s.status.Unnamed++
+		if k.Gone {
+			s.status.Gone++
 		}
 	}
 	return nil

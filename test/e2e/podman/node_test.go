@@ -38,9 +38,10 @@ func labelled(t *testing.T, label string) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := *file.Config.DeepCopy()
-	config.Labels = map[string]string{"label": label}
-	if image, err = mutate.Config(image, config); err != nil {
+	file = file.DeepCopy()
+	file.Config.Labels = map[string]string{"label": label}
+	file.History = append(file.History, v1.History{CreatedBy: "LABEL label=" + label, EmptyLayer: true})
+	if image, err = mutate.ConfigFile(image, file); err != nil {
 		t.Fatal(err)
 	}
 	return image
@@ -53,8 +54,9 @@ func (m *machine) remove(name string) {
 	}
 }
 
-// When a tag gets another image, containers of the previous one go on, and the previous image stays
-// without a name, because it was used. An unused image that is removed from the hub is gone.
+// When a tag gets another image, containers of the previous one go on, and the previous image
+// stays, named by its digest, because it was used. An image that was built on it can be removed. An
+// unused image that is removed from the hub is gone.
 func TestTags(t *testing.T) {
 	m := newMachine(t)
 	const name = "reg.example.org/moving:1"
@@ -82,6 +84,10 @@ func TestTags(t *testing.T) {
 	m.podman("rm", "box")
 	m.want(m.podman("run", "--rm", "localhost/kept:1", "ls", "/etc/kept"), "kept")
 	m.podman("rmi", "localhost/kept:1")
+	id := strings.TrimSpace(m.podman("images", "--format", "{{.ID}}", "reg.example.org/moving"))
+	gone := m.podman("inspect", "--type", "image", id, "--format", "{{.Labels}} {{.RepoDigests}}")
+	m.want(gone, "old")
+	m.want(gone, "reg.example.org/moving@sha256:")
 }
 
 // A service that runs for long sees an image that the hub gets later.

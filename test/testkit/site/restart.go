@@ -3,6 +3,7 @@ package site
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"lighter/sleep"
@@ -22,7 +23,7 @@ func (m *Machine) Reconnect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
-		_, err := m.Ctr(ctx, "snapshots", "--snapshotter", Lighter, "ls")
+		err := m.reachNode(ctx)
 		if err == nil {
 			return nil
 		}
@@ -30,4 +31,19 @@ func (m *Machine) Reconnect(ctx context.Context) error {
 			return fmt.Errorf("wait for containerd to reconnect to the node: %w", err)
 		}
 	}
+}
+
+// reachNode makes a request that containerd passes on to the node.
+func (m *Machine) reachNode(ctx context.Context) error {
+	listed, err := m.Ctr(ctx, "snapshots", "--snapshotter", Lighter, "ls")
+	if err != nil || strings.Count(listed, "\n") > 1 {
+		return err
+	}
+	// Containerd lists no snapshots without the node.
+	const key = "reached"
+	if _, err := m.Ctr(ctx, "snapshots", "--snapshotter", Lighter, "prepare", key); err != nil {
+		return err
+	}
+	_, err = m.Ctr(ctx, "snapshots", "--snapshotter", Lighter, "rm", key)
+	return err
 }

@@ -145,8 +145,12 @@ func printImageStore(s *report.ImageStore) error {
 	if s == nil {
 		return nil
 	}
-	fmt.Printf("image store %s: %s, of which %d are no more on the hubs, %s\n", s.Dir,
-		english.Plural(s.Images, "image", ""), s.Gone, english.Plural(s.Layers, "layer", ""))
+	gone := ""
+	if s.Gone > 0 {
+		gone = fmt.Sprintf(" (%d not on the hubs any more)", s.Gone)
+	}
+	fmt.Printf("image store %s: %s%s, %s\n", s.Dir, english.Plural(s.Images, "image", ""), gone,
+		english.Plural(s.Layers, "layer", ""))
 	if s.Failed != "" {
 		fmt.Printf("image store %s lacks %s: %s\n", s.Dir, english.Plural(s.Skipped, "image", ""), s.Failed)
 	}

@@ -51,6 +51,9 @@ func (m *machine) containerd(ctx context.Context) []Finding {
 		return unchecked("no socket of containerd is configured", "--containerd SOCKET")
 	case errors.Is(err, fs.ErrPermission):
 		return unchecked("only root may use "+socket, asRoot)
+	case errors.Is(err, fs.ErrNotExist) && m.hasOtherFronts() && !exists(m.path(c.Config)):
+		return unchecked("there is no containerd: neither "+socket+" nor "+c.Config+" exists",
+			`address = "" in the node's configuration, if containerd shall not use the node`)
 	case !c.Running:
 		return append([]Finding{{Level: Problem, What: "containerd cannot be reached: " + err.Error(),
 			Repair: "systemctl start containerd, or --containerd SOCKET"}}, m.containerdConfig(ctx, c)...)
@@ -58,6 +61,14 @@ func (m *machine) containerd(ctx context.Context) []Finding {
 		return append(unchecked(err.Error(), ""), m.containerdConfig(ctx, c)...)
 	}
 	return append(m.judgeContainerd(c.Info), m.containerdConfig(ctx, c)...)
+}
+
+// hasOtherFronts reports whether tools find images by the node without containerd.
+func (m *machine) hasOtherFronts() bool { return m.config.Directory != "" || m.config.ImageStore != "" }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // Containerd is the containerd of a machine.

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -224,5 +225,31 @@ func TestRepairOfContainerd(t *testing.T) {
 	m.config.Root, m.config.Containerd = "/data", "/run/x.sock"
 	if got, want := m.install(), installContainerd+" --root /data --containerd /run/x.sock"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A machine without containerd is all right if tools find images by the node in another way.
+func TestNoContainerd(t *testing.T) {
+	config := node.Config{Address: testAddress, Containerd: filepath.Join(t.TempDir(), "containerd.sock")}
+	for _, c := range []struct {
+		what     string
+		store    string
+		isConfig bool
+		want     Level
+	}{
+		{"an image store", "/var/lib/lighter-images", false, Unchecked},
+		{"nothing else", "", false, Problem},
+		{"an image store, and containerd is configured", "/var/lib/lighter-images", true, Problem},
+	} {
+		m := &machine{config: config, system: t.TempDir()}
+		m.config.ImageStore = c.store
+		if c.isConfig {
+			if err := os.MkdirAll(filepath.Join(m.system, DefaultConfig), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if found := m.containerd(t.Context()); found[0].Level != c.want {
+			t.Errorf("%s: %+v, want %v", c.what, found, c.want)
+		}
 	}
 }

@@ -161,6 +161,9 @@ func (m *machine) useStatus(s *report.Status) {
 	if s.ImageStore != nil {
 		c.ImageStore = s.ImageStore.Dir
 	}
+	if s.Directory != nil {
+		c.Directory = s.Directory.Dir
+	}
 }
 
 // path returns the path of a file of the system.

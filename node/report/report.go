@@ -146,7 +146,6 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
 	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
 	s.Held, s.Directory, s.Blobs = r.Held.Reports(), r.Directory.Status(), r.Blobs.Status()
-	s.Held, s.Directory = r.Held.Reports(), r.Directory.Status()
 	if r.ImageStore != nil {
 		s.ImageStore = &ImageStore{r.ImageStore.Status(), r.StoreTrees.Status()}
 	}

@@ -1,15 +1,18 @@
 // Package proc asks the kernel about other processes of this machine: which process is at the other
-// end of a Unix socket, whether a process is dead, and when it started. It changes nothing and
-// sends no signals.
+// end of a Unix socket, which program it runs with which arguments, when it started, and whether it
+// is dead. It changes nothing and sends no signals.
 package proc
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +34,65 @@ func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 		peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	return peer, errors.Join(err, failed)
+}
+
+// dialTimeout bounds the wait for a listener that does not accept.
+const dialTimeout = 10 * time.Second
+
+// Listener returns the PID of the process that listens on a Unix socket. It is 0 if the process is
+// in a PID namespace that is not visible from here. Without a listener, the error is that of the
+// connection: fs.ErrNotExist, fs.ErrPermission, unix.ECONNREFUSED.
+func Listener(ctx context.Context, socket string) (pid int, err error) {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	peer, err := Peer(conn.(*net.UnixConn))
+	if err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
+}
+
+// Executable returns a path by which the program of a process can be run, even if its file was
+// replaced or deleted.
+func Executable(pid int) string { return filepath.Join("/proc", strconv.Itoa(pid), "exe") }
+
+// Program returns the name of the file that a process runs, without its directory, or "" if the
+// process is not visible.
+func Program(pid int) string {
+	path, err := os.Readlink(Executable(pid))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(strings.TrimSuffix(path, " (deleted)"))
+}
+
+// Arguments returns the arguments of a process without its name, or nil if the process is not
+// visible.
+func Arguments(pid int) []string {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil
+	}
+	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
+}
+
+// StartedBefore reports whether a process started before one of the files was changed, and so has
+// to be restarted to read it. The kernel counts starts in ticks of 10 ms: a process that started
+// within 20 ms after the change counts as started before it. Missing files are skipped. For a
+// process that is not visible, the result is false.
+func StartedBefore(pid int, files ...string) bool {
+	started, err := Started(pid)
+	if err != nil {
+		return false
+	}
+	started = started.Truncate(time.Second / ticks)
+	return slices.ContainsFunc(files, func(file string) bool {
+		info, err := os.Stat(file)
+		return err == nil && !info.ModTime().Before(started)
+	})
 }
 
 // IsDead reports whether a process was killed but still holds its resources: while one of its

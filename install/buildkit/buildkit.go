@@ -71,7 +71,7 @@ func (t *Target) find(ctx context.Context) (found, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	f := found{config: defaultConfig}
-	pid, err := peer(t.Socket)
+	pid, err := proc.Listener(ctx, t.Socket)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return f, fmt.Errorf("only root may use %s: run this as root (try sudo)", t.Socket)
@@ -80,7 +80,9 @@ func (t *Target) find(ctx context.Context) (found, error) {
 		if f.snapshotters, err = snapshotters(ctx, t.Socket); err != nil {
 			return f, err
 		}
-		f.pid, f.args = argumentsOf(pid)
+		if proc.Program(pid) == "buildkitd" { // systemd may have made the socket
+			f.pid, f.args = pid, proc.Arguments(pid)
+		}
 	default:
 		if _, missing := exec.LookPath("buildkitd"); missing != nil {
 			return f, fmt.Errorf("find buildkitd: nothing listens on %s (--buildkit SOCKET), and %w", t.Socket, missing)
@@ -93,35 +95,6 @@ func (t *Target) find(ctx context.Context) (found, error) {
 		f.config = t.Config
 	}
 	return f, nil
-}
-
-// peer returns the process that listens on a socket.
-func peer(socket string) (pid int, err error) {
-	conn, err := net.DialTimeout("unix", socket, timeout)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	cred, err := proc.Peer(conn.(*net.UnixConn))
-	if err != nil {
-		return 0, err
-	}
-	return int(cred.Pid), nil
-}
-
-// argumentsOf returns the arguments of a process that runs buildkitd, or nothing for another
-// process: systemd may have made the socket.
-func argumentsOf(pid int) (same int, args []string) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	program, err := os.Readlink(filepath.Join(dir, "exe"))
-	if err != nil || filepath.Base(strings.TrimSuffix(program, " (deleted)")) != "buildkitd" {
-		return 0, nil
-	}
-	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	if err != nil {
-		return 0, nil
-	}
-	return pid, strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
 }
 
 // config is buildkitd's configuration.
@@ -212,7 +185,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 			strings.Join(f.snapshotters, " and runc-")+": buildkitd uses it again after lighter uninstall buildkit")
 	}
 	p.Restart.Fallback = c.change(c.undone.Text)
-	p.Restart.Due = f.running && (!f.uses() || c.newerThan(f.pid))
+	p.Restart.Due = f.running && (!f.uses() || proc.StartedBefore(f.pid, c.Path))
 	p.Restart.Verify = t.await(func(f found) error {
 		if !f.uses() {
 			return fmt.Errorf("its workers have the snapshotters %v: see its log", f.snapshotters)
@@ -319,16 +292,6 @@ func (c config) change(text []byte) []install.Change {
 		changes[i].Directory = c.undone.Origin == marks.NothingIn || c.Bytes == nil && missing(filepath.Dir(c.Path))
 	}
 	return changes
-}
-
-// newerThan reports whether the configuration was changed after a process had started.
-func (c config) newerThan(pid int) bool {
-	started, err := proc.Started(pid)
-	if err != nil {
-		return false
-	}
-	info, err := os.Stat(c.Path)
-	return err == nil && !info.ModTime().Before(started.Truncate(10*time.Millisecond))
 }
 
 // orderText makes systemd start the node before buildkitd.

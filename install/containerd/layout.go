@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"lighter/install"
 	"lighter/install/marks"
@@ -398,20 +397,14 @@ func (l *layout) uninstall() []install.Change {
 
 // newerThan reports whether a file of the configuration was changed after a process had started.
 func (l *layout) newerThan(pid int) bool {
-	started, err := proc.Started(pid)
-	if err != nil {
-		return false
+	files := []string{l.main.Path}
+	for _, c := range l.imported {
+		files = append(files, c.Path)
 	}
-	files := append([]config{l.main}, l.imported...)
 	if l.template != nil {
-		files = append(files, config{Text: l.template.Text}, config{Text: l.template.settings})
+		files = append(files, l.template.Path, l.template.settings.Path)
 	}
-	for _, c := range files {
-		if info, err := os.Stat(c.Path); err == nil && !info.ModTime().Before(started.Truncate(10*time.Millisecond)) {
-			return true
-		}
-	}
-	return false
+	return proc.StartedBefore(pid, files...)
 }
 
 // candidate writes a main file that containerd can parse in order to check the staged files. It

@@ -162,7 +162,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	p.Check = func(ctx context.Context, staged map[string]string) error {
 		return validate(ctx, d, staged[c.file.Path])
 	}
-	p.Restart.Due = d.Running && (!uses(d) || c.newerThan(d.PID))
+	p.Restart.Due = d.Running && (!uses(d) || proc.StartedBefore(d.PID, c.file.Path))
 	p.Restart.Verify = t.await(func(d doctor.Docker) error {
 		if !uses(d) {
 			return fmt.Errorf("its storage driver is %s", d.Driver)
@@ -346,16 +346,6 @@ func validate(ctx context.Context, d doctor.Docker, config string) error {
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return fmt.Errorf("dockerd --validate: %w: %s", err, lines[len(lines)-1])
-}
-
-// newerThan reports whether the configuration was changed after a process had started.
-func (c config) newerThan(pid int) bool {
-	started, err := proc.Started(pid)
-	if err != nil {
-		return false
-	}
-	info, err := os.Stat(c.file.Path)
-	return err == nil && !info.ModTime().Before(started.Truncate(10*time.Millisecond))
 }
 
 // missing reports whether a path does not exist.

@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -176,27 +175,8 @@ func (h *Host) config() (node.Config, error) {
 
 // serves reports whether a node runs that was started after the files were written.
 func (h *Host) serves(ctx context.Context, config node.Config, files ...string) bool {
-	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "unix",
-		control.Socket(h.Machine.Path(config.Root)))
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	peer, err := proc.Peer(conn.(*net.UnixConn))
-	if err != nil {
-		return false
-	}
-	started, err := proc.Started(int(peer.Pid))
-	if err != nil {
-		return false
-	}
-	for _, file := range files {
-		info, err := os.Stat(file)
-		if err != nil || !info.ModTime().Before(started.Truncate(10*time.Millisecond)) {
-			return false
-		}
-	}
-	return true
+	pid, err := proc.Listener(ctx, control.Socket(h.Machine.Path(config.Root)))
+	return err == nil && pid != 0 && !proc.StartedBefore(pid, files...)
 }
 
 // containerd returns the target for the kubelet's containerd.

@@ -8,8 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"lighter/node"
@@ -84,7 +82,7 @@ type Containerd struct {
 // defaults, and an error. If one does not answer, it returns an error, too.
 func FindContainerd(ctx context.Context, socket string) (Containerd, error) {
 	c := Containerd{Program: "containerd", Config: DefaultConfig}
-	pid, err := peer(socket)
+	pid, err := proc.Listener(ctx, socket)
 	if err != nil {
 		return c, err
 	}
@@ -112,38 +110,19 @@ const DefaultConfig = "/etc/containerd/config.toml"
 // installContainerd is the command that configures containerd for the node.
 const installContainerd = "sudo lighter install containerd --restart"
 
-// peer returns the PID of the process that listens on a Unix socket, or 0 if the process is not
-// visible in this PID namespace.
-func peer(socket string) (pid int, err error) {
-	conn, err := net.DialTimeout("unix", socket, timeout)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	cred, err := proc.Peer(conn.(*net.UnixConn))
-	if err != nil {
-		return 0, err
-	}
-	return int(cred.Pid), nil
-}
-
 // commandOf returns the paths of the program and of the configuration of a containerd process. If
 // the program is not called containerd (k3s, for example, contains containerd), program is empty,
 // because such a program must not be run with containerd's arguments. If the process is not
 // visible, commandOf returns the defaults.
 func commandOf(pid int) (program, config string) {
-	proc := filepath.Join("/proc", strconv.Itoa(pid))
-	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
-	if pid == 0 || err != nil {
+	args := proc.Arguments(pid)
+	switch {
+	case args == nil:
 		return "containerd", DefaultConfig
+	case proc.Program(pid) != "containerd":
+		return "", configOf(args)
 	}
-	config = configOf(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
-	exe := filepath.Join(proc, "exe")
-	path, err := os.Readlink(exe)
-	if err != nil || filepath.Base(strings.TrimSuffix(path, " (deleted)")) != "containerd" {
-		return "", config
-	}
-	return exe, config
+	return proc.Executable(pid), configOf(args)
 }
 
 // configOf returns the path of the configuration that the arguments of a containerd name.

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/proc"
 )
 
 // Defaults of Docker.
@@ -70,7 +72,7 @@ func FindDocker(ctx context.Context, socket string) (Docker, error) {
 	if err != nil || len(running) == 0 {
 		return d, err
 	}
-	pid, err := peer(socket)
+	pid, err := proc.Listener(ctx, socket)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		return d, nil // each of these dockerds has another socket
@@ -89,8 +91,8 @@ func FindDocker(ctx context.Context, socket string) (Docker, error) {
 		pid = running[0]
 	}
 	if d.PID = pid; pid != 0 {
-		d.Program = filepath.Join("/proc", strconv.Itoa(pid), "exe")
-		d.Args = argumentsOf(pid)
+		d.Program = proc.Executable(pid)
+		d.Args = proc.Arguments(pid)
 		if file, ok := Flag(d.Args, "config-file"); ok {
 			d.Config = file
 		}
@@ -123,26 +125,13 @@ func Flag(args []string, names ...string) (value string, given bool) {
 
 // pidsOf returns the processes whose program has a name.
 func pidsOf(program string) (pids []int, err error) {
-	links, err := filepath.Glob("/proc/[0-9]*/exe")
-	for _, link := range links {
-		path, err := os.Readlink(link)
-		if err != nil || filepath.Base(strings.TrimSuffix(path, " (deleted)")) != program {
-			continue // it has ended, or belongs to somebody else
-		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && proc.Program(pid) == program {
 			pids = append(pids, pid)
 		}
 	}
 	return pids, err
-}
-
-// argumentsOf returns the arguments of a process, without its name.
-func argumentsOf(pid int) []string {
-	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-	if err != nil {
-		return nil
-	}
-	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:]
 }
 
 // maxDockerInfo bounds the answer of dockerd.

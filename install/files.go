@@ -31,10 +31,10 @@ const maxText = 16 << 20
 func Read(path string) (Text, error) {
 	real, err := filepath.EvalSymlinks(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && missing(path):
-		return absent(path)
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist) && isLink(path):
 		return Text{}, &Refused{Path: path, Why: "it is a symbolic link to a file that does not exist"}
+	case errors.Is(err, fs.ErrNotExist):
+		return absent(path)
 	case err != nil:
 		return Text{}, err
 	}
@@ -61,6 +61,11 @@ func Read(path string) (Text, error) {
 		return Text{}, &Refused{Path: real, Why: fmt.Sprintf("it is larger than %d bytes", maxText)}
 	}
 	return Text{Path: real, Bytes: append([]byte{}, b...)}, err
+}
+
+func isLink(path string) bool {
+	_, err := os.Readlink(path)
+	return err == nil
 }
 
 // absent returns the text of a file that does not exist. Its directory may not exist, either.
@@ -157,7 +162,7 @@ func lock(ctx context.Context, changes []Change) (unlock func(), err error) {
 	seen := map[string]bool{}
 	for _, c := range changes {
 		path := filepath.Dir(c.Path)
-		if seen[path] || missing(path) {
+		if seen[path] || Missing(path) {
 			continue
 		}
 		seen[path] = true
@@ -228,7 +233,7 @@ func discard(changes []Change, staged map[string]string) {
 		if path, ok := staged[c.Path]; ok {
 			_ = os.Remove(path) // it was published, or the next run overwrites it
 		}
-		if c.Directory && c.Old == nil && missing(c.Path) {
+		if c.Directory && c.Old == nil && Missing(c.Path) {
 			_ = os.Remove(filepath.Dir(c.Path)) // others may have files in it
 		}
 	}

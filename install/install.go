@@ -245,8 +245,8 @@ func (m Machine) RunsSystemd() bool {
 // Path returns a path on the machine.
 func (m Machine) Path(path string) string { return filepath.Join(m.System, path) }
 
-// missing reports whether a path does not exist.
-func missing(path string) bool {
-	_, err := os.Lstat(path)
+// Missing reports whether nothing is at a path, or at the end of a symbolic link there.
+func Missing(path string) bool {
+	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
 }

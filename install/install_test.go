@@ -130,7 +130,7 @@ func TestApplyFails(t *testing.T) {
 			t.Errorf("%s: got files %q, calls %q, %v; want nothing changed", what, contents(p), read(t, calls), err)
 		}
 		for _, c := range p.Changes {
-			if !missing(c.Path+stagedSuffix) || c.Directory && !missing(filepath.Dir(c.Path)) {
+			if !Missing(c.Path+stagedSuffix) || c.Directory && !Missing(filepath.Dir(c.Path)) {
 				t.Errorf("%s: files for %s are left", what, c.Path)
 			}
 		}

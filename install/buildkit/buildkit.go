@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -257,7 +256,7 @@ func (t *Target) edited(c config) ([]byte, error) {
 	origin := marks.File
 	if c.Bytes == nil || c.undone.Gone() {
 		origin = marks.Nothing
-		if missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn {
+		if install.Missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn {
 			origin = marks.NothingIn
 		}
 	}
@@ -289,7 +288,8 @@ func (c config) change(text []byte) []install.Change {
 	}
 	changes := c.To(text)
 	for i := range changes {
-		changes[i].Directory = c.undone.Origin == marks.NothingIn || c.Bytes == nil && missing(filepath.Dir(c.Path))
+		changes[i].Directory = c.undone.Origin == marks.NothingIn ||
+			c.Bytes == nil && install.Missing(filepath.Dir(c.Path))
 	}
 	return changes
 }
@@ -342,10 +342,4 @@ func (t *Target) await(right func(found) error) func(context.Context) error {
 			}
 		}
 	}
-}
-
-// missing reports whether a path does not exist.
-func missing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist)
 }

@@ -136,7 +136,7 @@ func (l *layout) findOwn() {
 		if ok, _ := filepath.Match(pattern, own); !ok || strings.ContainsAny(filepath.Dir(own), "*?[") {
 			continue
 		}
-		l.own, l.ownIsNew = own, missing(filepath.Dir(own))
+		l.own, l.ownIsNew = own, install.Missing(filepath.Dir(own))
 		if dir, err := filepath.EvalSymlinks(filepath.Dir(own)); err == nil {
 			l.own = filepath.Join(dir, ownFile)
 		}
@@ -238,7 +238,7 @@ func edited(c config, w wanted, edits []marks.Edit) ([]byte, error) {
 	origin := marks.File
 	if c.Bytes == nil || c.undone.Gone() {
 		origin = marks.Nothing
-		if missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn {
+		if install.Missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn {
 			origin = marks.NothingIn
 		}
 	}
@@ -260,11 +260,6 @@ func edited(c config, w wanted, edits []marks.Edit) ([]byte, error) {
 		}
 	}
 	return text, nil
-}
-
-func missing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, os.ErrNotExist)
 }
 
 // ownText returns the text of our imported file.
@@ -378,7 +373,7 @@ func (l *layout) changes(main, own []byte) []install.Change {
 // change returns the change that gives the file a new text (nil: no file).
 func (c config) change(text []byte) []install.Change {
 	if text != nil && c.Bytes == nil {
-		return []install.Change{{Path: c.Path, New: text, Directory: missing(filepath.Dir(c.Path))}}
+		return []install.Change{{Path: c.Path, New: text, Directory: install.Missing(filepath.Dir(c.Path))}}
 	}
 	changes := c.To(text)
 	for i := range changes {

@@ -28,7 +28,7 @@ type Owner struct {
 // readMerged reads the files that the owner merges into the configuration. The main file, and what
 // it imports, are made of them.
 func (l *layout) readMerged(dir string) error {
-	l.merged, l.own, l.ownIsNew = true, filepath.Join(dir, ownFile), missing(dir)
+	l.merged, l.own, l.ownIsNew = true, filepath.Join(dir, ownFile), install.Missing(dir)
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		l.own = filepath.Join(real, ownFile)
 	}
@@ -69,7 +69,7 @@ func (t *Target) readTemplate(f found) (*template, error) {
 	}
 	path := filepath.Join(t.Owner.Templates, names[0])
 	for _, name := range names {
-		if other := filepath.Join(t.Owner.Templates, name); !missing(other) {
+		if other := filepath.Join(t.Owner.Templates, name); !install.Missing(other) {
 			path = other
 			break
 		}
@@ -106,7 +106,7 @@ func (t *template) install(settings []tomltext.Setting, elements []tomltext.Elem
 	}
 	setting := t.settings.To(snapshotterSetting)
 	for i := range setting {
-		setting[i].Directory = missing(filepath.Dir(t.settings.Path))
+		setting[i].Directory = install.Missing(filepath.Dir(t.settings.Path))
 	}
 	return append(changes, setting...)
 }

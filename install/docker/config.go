@@ -203,7 +203,7 @@ func (c config) install(lacking []setting, err error) ([]install.Change, error) 
 	}
 	r := record{Comment: comment, Steps: []step{}}
 	text := c.undone
-	directory := missing(filepath.Dir(c.file.Path))
+	directory := install.Missing(filepath.Dir(c.file.Path))
 	switch {
 	case text != nil && len(bytes.TrimSpace(text)) == 0:
 		edit := jsontext.Edit{Old: string(text), New: "{}\n"}

@@ -348,12 +348,6 @@ func validate(ctx context.Context, d doctor.Docker, config string) error {
 	return fmt.Errorf("dockerd --validate: %w: %s", err, lines[len(lines)-1])
 }
 
-// missing reports whether a path does not exist.
-func missing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist)
-}
-
 // recordOf returns the path of the record about a configuration.
 func recordOf(path string) string {
 	return filepath.Join(filepath.Dir(path), filepath.Base(path)+".lighter")

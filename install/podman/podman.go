@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -112,7 +111,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 		return nil, refuse(err, []string{store})
 	}
 	if theirs := t.Machine.Path(distributed); c.Bytes == nil && c.Path == t.Machine.Path(DefaultConfig) &&
-		!missing(theirs) {
+		!install.Missing(theirs) {
 		return nil, refuse(&install.Refused{Path: c.Path, Why: fmt.Sprintf("it does not exist, and the tools would "+
 			"not read %s any more if it did: copy that file there first", theirs)}, []string{store})
 	}
@@ -190,15 +189,10 @@ func (c config) origin() marks.Origin {
 	switch {
 	case c.Bytes != nil && !c.undone.Gone():
 		return marks.File
-	case missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn:
+	case install.Missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn:
 		return marks.NothingIn
 	}
 	return marks.Nothing
-}
-
-func missing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist)
 }
 
 // change returns the change that gives the file a new text (nil: no file).

@@ -139,7 +139,8 @@ func TestFileOfTheDistributionIsKept(t *testing.T) {
 	write(t, target.Machine.Path(distributed), "[storage]\ndriver = \"overlay\"\ngraphroot = \"/elsewhere\"\n")
 	_, err := target.Install(t.Context())
 	refused := (*install.Refused)(nil)
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "copy that file there first") || !missing(file) {
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "copy that file there first") ||
+		!install.Missing(file) {
 		t.Errorf("got %v, want an error that says to copy the file", err)
 	}
 	write(t, file, "[storage]\ndriver = \"overlay\"\ngraphroot = \"/elsewhere\"\n")

@@ -127,7 +127,7 @@ func (t *Target) install(u unit) ([]install.Change, error) {
 		return nil, fmt.Errorf("%s does not exist", u.service.Config)
 	case config.Bytes == nil:
 		changes = config.To(signed(u.service.Text))
-		changes[0].Directory = missing(filepath.Dir(config.Path))
+		changes[0].Directory = install.Missing(filepath.Dir(config.Path))
 	case u.service.Replace && isSigned(config.Bytes):
 		changes = config.To(signed(u.service.Text))
 	case u.service.Compare != nil:
@@ -276,9 +276,4 @@ func signed(text []byte) []byte {
 func isSigned(text []byte) bool {
 	_, rest, ok := bytes.Cut(text, []byte("\n"))
 	return ok && bytes.Equal(text, signed(rest))
-}
-
-func missing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, fs.ErrNotExist)
 }

@@ -15,6 +15,9 @@
 // was listed once stays listed. An image that the hubs do not have any more is not listed any more,
 // unless it was started from here: its containers refer to it. It is named by its digest then.
 //
+// If lighter.json is lost, the list is made from the files that the tools read. All images count as
+// started from here then.
+//
 // # Files
 //
 //	DIR/lighter.json                     what is listed; the other files are made from it

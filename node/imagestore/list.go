@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -36,31 +35,29 @@ type known struct {
 	Gone         bool     `json:"gone,omitempty"` // the hubs do not have it any more
 }
 
-// readList reads the list of the store in dir. If it cannot be read, the layers come from the file
-// that the tools read: they must not disappear.
-func readList(dir string) (l *list, err error) {
-	l = &list{}
-	text, err := os.ReadFile(stateFile(dir))
-	if err == nil {
-		err = json.Unmarshal(text, l)
-	}
+func newList() *list { return &list{chains: map[string]string{}, tops: map[string]bool{}} }
+
+// readList reads the list of the store in dir. If it cannot be read, readList returns an error, and
+// the list that restoreList makes.
+func readList(dir string) (*list, error) {
+	var stored list
+	err := readJSON(stateFile(dir), &stored)
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
+		l, lost := restoreList(dir)
+		switch {
+		case lost != nil:
+			err = fmt.Errorf("%w; %w", err, lost)
+		case errors.Is(err, fs.ErrNotExist) && len(l.Layers) == 0:
+			err = nil // the store is new
 		}
-		l = &list{}
-		if text, err2 := os.ReadFile(layersFile(dir)); err2 == nil && json.Unmarshal(text, &l.Layers) != nil {
-			l.Layers = nil
-			err = fmt.Errorf("neither %s nor %s can be read: layers that only images of this machine use are lost",
-				stateFile(dir), layersFile(dir))
-		}
+		return l, err
 	}
-	layers := l.Layers
-	l.Layers, l.chains, l.tops = nil, map[string]string{}, map[string]bool{}
-	for _, y := range layers {
+	l := newList()
+	l.Images = stored.Images
+	for _, y := range stored.Layers {
 		l.addLayer(y)
 	}
-	return l, err
+	return l, nil
 }
 
 // addLayer adds a layer, unless the list has it. Its parent must be in the list.
@@ -272,8 +269,14 @@ func withHost(name string) string {
 	if host, _, below := strings.Cut(name, "/"); below && strings.ContainsAny(host, ".:") || host == "localhost" {
 		return name
 	}
-	return "localhost/" + name
+	return localhost + name
 }
+
+// withoutHost undoes withHost.
+func withoutHost(name string) string { return strings.TrimPrefix(name, localhost) }
+
+// localhost is where the tools look for a name without a host.
+const localhost = "localhost/"
 
 // images returns what images.json has.
 func (l *list) images() []image {

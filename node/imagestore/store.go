@@ -145,7 +145,8 @@ func (s *Store) check() {
 func (s *Store) copyList() *list {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := &list{Layers: slices.Clone(s.list.Layers), chains: map[string]string{}, tops: map[string]bool{}}
+	l := newList()
+	l.Layers = slices.Clone(s.list.Layers)
 	for id, chain := range s.list.chains {
 		l.chains[id], l.tops[chain] = chain, true
 	}

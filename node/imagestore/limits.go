@@ -11,6 +11,8 @@ const (
 	// listTimeout bounds the request for all images, and imageTimeout those for one image.
 	listTimeout  = 30 * time.Second
 	imageTimeout = 30 * time.Second
+	// awayAfter is how many requests in a row are not answered before a round ends.
+	awayAfter = 4
 	// batchSize is how many new images are published together, and fetches how many are requested
 	// at a time.
 	batchSize = 256

@@ -91,7 +91,7 @@ func TestForgedImages(t *testing.T) {
 		config []byte
 		names  []string
 	}{
-		"damaged":    {images, []byte("{}"), b.Names},
+		"damaged":    {images, append(slices.Clone(good), ' '), b.Names},
 		"names":      {forge(func(b *image) { b.Names = append(b.Names, a.Names...) }), good, nil},
 		"twice":      {[]image{a, a}, good, a.Names},
 		"a path":     {forge(func(b *image) { b.ID = "../overlay-images/" + b.ID }), good, a.Names},

@@ -1,6 +1,7 @@
 package imagestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"lighter/node/directory"
@@ -50,6 +50,9 @@ type Store struct {
 	config Config
 	dir    string // Config.Dir without symbolic links
 	synced bool   // all files of layers and images are durable; of Open, then of Run's goroutine
+	// failed has the names of images that could not be fetched in the last round; of Run's
+	// goroutine.
+	failed map[string]bool
 
 	mu     sync.Mutex // guards what follows; only the goroutine of Run changes list
 	list   *list
@@ -166,31 +169,39 @@ func (s *Store) update(ctx context.Context) error {
 		return err
 	}
 	l := s.copyList()
-	failed := 0
 	var cause error
 	if more > 0 {
 		cause = fmt.Errorf("the hubs have %d images more than the store can list: choose some with image_store_names",
 			more)
 	}
+	failed := map[string]bool{}
+	defer func() { s.failed = failed }()
 	for {
 		missing := s.missing(l, listed, failed)
-		batch := missing[:min(len(missing), batchSize)]
-		described, errs := s.fetch(ctx, batch)
-		failed += len(errs)
-		if len(errs) > 0 && cause == nil {
-			cause = errs[0]
+		got := s.fetch(ctx, missing[:min(len(missing), batchSize)])
+		for _, name := range got.failed {
+			failed[name] = true
 		}
-		if err := s.write(l, described); err != nil {
+		cause = cmp.Or(cause, got.err)
+		if err := s.write(l, got.described); err != nil {
 			return err
 		}
 		l.setNames(listed, s.config.Used())
 		if err := s.publish(ctx, l); err != nil {
 			return err
 		}
+		left := len(missing) - len(got.described) - len(got.failed)
 		s.mu.Lock()
-		s.status.Skipped = more + len(missing) - len(described)
+		s.status.Skipped = more + len(failed) + left
+		if got.away != nil {
+			s.status.Away = got.away.Error()
+		}
 		s.mu.Unlock()
-		if len(batch) == len(missing) || ctx.Err() != nil {
+		if got.away != nil {
+			return fmt.Errorf("no hub answers any more, so %d images are missing until a later round: %w",
+				len(failed)+left, got.away)
+		}
+		if left == 0 || ctx.Err() != nil {
 			break
 		}
 		l = s.copyList()
@@ -231,53 +242,6 @@ func (s *Store) matches(name string) bool {
 	ref, err := wire.ParseName(name)
 	return err == nil && slices.ContainsFunc(s.config.Patterns,
 		func(p string) bool { return pattern.Match(p, ref.NamedRepository()) })
-}
-
-// missing returns the images that are not in a list, without the first ones, which have failed.
-func (s *Store) missing(l *list, listed []wire.Image, failed int) (missing []wire.Image) {
-	images := l.byManifest()
-	for _, i := range listed {
-		if l.find(images, i) == nil {
-			missing = append(missing, i)
-		}
-	}
-	return missing[min(failed, len(missing)):]
-}
-
-// fetch gets the descriptions of images.
-func (s *Store) fetch(ctx context.Context, images []wire.Image) (all []description, errs []error) {
-	var mu sync.Mutex
-	var group errgroup.Group
-	group.SetLimit(fetches)
-	for _, i := range images {
-		group.Go(func() error {
-			d, err := s.fetchOne(ctx, i)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, err)
-			} else {
-				all = append(all, d)
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // it has no errors
-	return all, errs
-}
-
-func (s *Store) fetchOne(ctx context.Context, i wire.Image) (d description, err error) {
-	ctx, cancel := context.WithTimeout(ctx, imageTimeout)
-	defer cancel()
-	all, err := s.config.Contents.Image(ctx, i)
-	if err != nil {
-		return d, err
-	}
-	manifest, err := s.config.Hub.Manifest(ctx, i.Digest)
-	if err != nil {
-		return d, fmt.Errorf("get the sizes of the layers of image %s: %w", i.Name, err)
-	}
-	return describe(i, all, manifest.LayerBytes)
 }
 
 // write writes the files of new images, and adds the images to a list.

@@ -29,6 +29,8 @@ type hub struct {
 	images   []wire.Image
 	contents map[string]imageconfig.Image // by manifest
 	away     error
+	hangs    bool  // requests for one image are not answered
+	broken   error // of the contents that are missing
 	used     map[string]bool
 	fetched  atomic.Int32
 	schema   int // of further images
@@ -40,11 +42,15 @@ func (h *hub) Manifest(context.Context, string) (*wire.Manifest, error) {
 	return &wire.Manifest{LayerBytes: []int64{1024, 2048}}, h.away
 }
 
-func (h *hub) Image(_ context.Context, i wire.Image) (imageconfig.Image, error) {
+func (h *hub) Image(ctx context.Context, i wire.Image) (imageconfig.Image, error) {
 	h.fetched.Add(1)
+	if h.hangs {
+		<-ctx.Done()
+		return imageconfig.Image{}, ctx.Err()
+	}
 	all, ok := h.contents[i.Digest]
 	if !ok {
-		return all, errors.New("no contents")
+		return all, h.broken
 	}
 	return all, h.away
 }
@@ -81,7 +87,8 @@ func (h *hub) add(t *testing.T, name, upper string, repositories ...string) wire
 }
 
 func newHub() *hub {
-	return &hub{contents: map[string]imageconfig.Image{}, used: map[string]bool{}, schema: 2}
+	return &hub{contents: map[string]imageconfig.Image{}, used: map[string]bool{}, schema: 2,
+		broken: errors.New("no contents")}
 }
 
 func (h *hub) open(t *testing.T, dir string, patterns ...string) *Store {

@@ -141,7 +141,7 @@ node/health: node/fuse node/mount
 node/held: durable format/chunk sleep wire wire/client
 node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/imageconfig: durable format/chunk format/index wire
-node/imagestore: durable node/directory node/imageconfig sleep wire wire/pattern
+node/imagestore: durable node/directory node/imageconfig sleep store wire wire/pattern
 node/keeper:
 node/memory:
 node/monitor: buildinfo logqueue node/directory node/front/containerd/blobs node/fuse node/mount node/report socket |

@@ -1,0 +1,69 @@
+package imagestore
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// unavailable is an error of a hub that gives no answer.
+type unavailable struct{}
+
+func (unavailable) Error() string             { return "503 Service Unavailable" }
+func (unavailable) RetryAfter() time.Duration { return 0 }
+func (unavailable) Missed() bool              { return false }
+
+// A round ends soon if the hub goes away during it, and says so. The next round goes on.
+func TestHubGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, dir := newHub(), t.TempDir()
+		for n := range 40 {
+			h.add(t, fmt.Sprintf("reg.example.org/%d:1", n), fmt.Sprint(n))
+		}
+		s := h.open(t, dir)
+		h.hangs = true
+		start := time.Now()
+		if err := s.update(t.Context()); err == nil {
+			t.Error("the round does not say that the hub is away")
+		}
+		if took := time.Since(start); took > 2*imageTimeout {
+			t.Errorf("the round took %s, want %s at most", took, 2*imageTimeout)
+		}
+		if status := s.Status(); status.Away == "" || status.Skipped != 40 || !status.Listed.IsZero() {
+			t.Errorf("got status %+v, want 40 skipped images, and why", status)
+		}
+		h.hangs = false
+		update(t, s)
+		if status := s.Status(); status.Away != "" || status.Skipped != 0 || status.Images != 40 {
+			t.Errorf("got status %+v, want 40 images", status)
+		}
+	})
+}
+
+// Images that a hub never gives, although it answers about others, do not keep these from the
+// store.
+func TestHubGivesSomeImages(t *testing.T) {
+	h, dir := newHub(), t.TempDir()
+	h.broken = fmt.Errorf("get the config: %w", unavailable{})
+	for n := range 20 {
+		i := h.add(t, fmt.Sprintf("reg.example.org/%02d:1", n), fmt.Sprint(n))
+		if n < 10 {
+			delete(h.contents, i.Digest)
+		}
+	}
+	s := h.open(t, dir)
+	for range 2 + 10/awayAfter {
+		if err := s.update(t.Context()); err == nil {
+			t.Fatal("the failure is not reported")
+		}
+	}
+	if status := s.Status(); status.Images != 10 || status.Skipped != 10 {
+		t.Errorf("got status %+v, want 10 images, and 10 skipped ones", status)
+	}
+	h.broken = errors.New("no contents") // the hub answers
+	if err := s.update(t.Context()); err == nil || s.Status().Away != "" || s.Status().Skipped != 10 {
+		t.Errorf("got %v, status %+v, want 10 skipped images, and a hub that is not away", err, s.Status())
+	}
+}

@@ -28,7 +28,7 @@
 //
 // Each file has its old or its new contents at any time. Layers are written before the images that
 // have them. Long-running readers (podman system service, CRI-O) notice a change by the locks'
-// contents.
+// contents. The locks change after the lists, and at each start.
 //
 // # Trust
 //

@@ -50,6 +50,9 @@ type Store struct {
 	config Config
 	dir    string // Config.Dir without symbolic links
 	synced bool   // all files of layers and images are durable; of Open, then of Run's goroutine
+	// told says that the locks have changed since the lists did; of Open, then of Run's goroutine.
+	// It is false at the start: the previous daemon may have been killed in between.
+	told bool
 	// failed has the names of images that could not be fetched in the last round; of Run's
 	// goroutine.
 	failed map[string]bool
@@ -272,15 +275,18 @@ func (s *Store) publish(ctx context.Context, l *list) (err error) {
 		}
 		s.synced = true
 	}
+	told := s.told
+	s.told = false
 	if _, err = replaceJSON(stateFile(s.dir), l); err == nil {
-		err = publishOne(ctx, layersLock(s.dir), layersFile(s.dir), append([]layer{}, l.Layers...))
+		err = publishOne(ctx, layersLock(s.dir), layersFile(s.dir), append([]layer{}, l.Layers...), told)
 	}
 	if err == nil {
-		err = publishOne(ctx, imagesLock(s.dir), imagesFile(s.dir), l.images())
+		err = publishOne(ctx, imagesLock(s.dir), imagesFile(s.dir), l.images(), told)
 	}
 	if err != nil {
 		return fmt.Errorf("write the list of the image store: %w", err)
 	}
+	s.told = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.list = l
@@ -293,13 +299,15 @@ func (s *Store) publish(ctx context.Context, l *list) (err error) {
 	return nil
 }
 
-func publishOne(ctx context.Context, lockPath, path string, value any) error {
+// publishOne writes a list, and changes its lock if the list has changed, or if its readers may not
+// have been told about an earlier change.
+func publishOne(ctx context.Context, lockPath, path string, value any, told bool) error {
 	held, err := lock(ctx, lockPath)
 	if err != nil {
 		return err
 	}
 	changed, err := replaceJSON(path, value)
-	if changed && err == nil {
+	if err == nil && (changed || !told) {
 		err = held.changed()
 	}
 	return errors.Join(err, held.unlock())

@@ -147,15 +147,25 @@ merges with the others. Otherwise the configuration is edited in place: new line
 put between marks, and replaced lines are kept as comments there.
 
 The kubelet's pulls keep their snapshotter without --cri, because a change concerns every
-pod of the machine. Clients that name a snapshotter (ctr, nerdctl) need no --cri.`,
+pod of the machine. Clients that name a snapshotter (ctr, nerdctl) need no --cri.
+
+With --differ (containerd 1.7.4 or later) the node makes the layers of docker commit,
+nerdctl commit, ctr snapshots diff and builds, and reads nothing else of a lazy image.
+But while no node runs, clients that unpack by themselves (Docker, nerdctl, local pulls
+of CRI) then cannot pull, whatever their snapshotter is.
+
+Each run writes what its flags say: repeat --cri and --differ to keep them.`,
 		Example: `  sudo lighter install containerd --dry-run
   sudo lighter install containerd --restart
   sudo lighter install containerd --cri --restart
+  sudo lighter install containerd --differ --restart
   sudo lighter install containerd --config /etc/containerd/config.toml --root /data/lighter`,
 		Args: command.Exactly(),
 	}
 	t, target := containerdTarget(cmd)
 	cmd.Flags().BoolVar(&t.CRI, "cri", false, "use the node for the kubelet's pulls, too")
+	cmd.Flags().BoolVar(&t.Differ, "differ", false,
+		"let the node make the layers of commits and builds; Docker, nerdctl and local pulls of CRI then need the node")
 	return carryOut(cmd, restartFlag(cmd), target, install.Target.Install)
 }
 

@@ -37,6 +37,7 @@ type Target struct {
 	Config  string      // its configuration; empty: the file that the running containerd has read
 	Node    node.Config // of the node; it may name no socket of containerd
 	CRI     bool        // the kubelet's pulls use the node, too
+	Differ  bool        // containerd asks the node for the layers of commits first
 	Owner   Owner       // the program that writes containerd's configuration, if one does
 	Force   bool        // uninstall although containers use the node
 }
@@ -268,13 +269,16 @@ func (t *Target) check(ctx context.Context, f found, l *layout, w wanted, staged
 			return errors.New("with it, " + finding.What)
 		}
 	}
-	if !w.cri {
-		return nil
+	uses := func(what string) bool {
+		return slices.ContainsFunc(findings, func(f doctor.Finding) bool { return strings.HasPrefix(f.What, what) })
 	}
-	uses := func(f doctor.Finding) bool { return strings.HasPrefix(f.What, doctor.CRIUses) }
-	if !slices.ContainsFunc(findings, uses) {
+	switch {
+	case w.cri && !uses(doctor.CRIUses):
 		return errors.New("with it, the kubelet's pulls still use another snapshotter: " +
 			"a setting of another file or section overrides it")
+	case w.differ && !uses(doctor.DifferUses):
+		return errors.New("with it, containerd still asks its own differ first: " +
+			"a list of differs in another file comes before the node's")
 	}
 	return nil
 }

@@ -165,9 +165,12 @@ func (l *layout) proxy() bool {
 func (l *layout) wanted(t *Target, f found) wanted {
 	docs := l.docs()
 	w := wanted{number: f.number, format: l.format(), address: t.Node.Address, root: t.Node.Root,
-		capabilities: capabilitiesOf(docs, t.Node.RemapIDs), unpack: unpackOf(docs, f.number),
+		capabilities: capabilitiesOf(docs, t.Node.RemapIDs), unpack: unpackOf(docs, f.number, t.Differ),
 		local: pullsLocally(docs), discards: criHas(docs, isTrue, "discard_unpacked_layers")}
 	w.cri = t.CRI || criHas(docs, func(value any) bool { return value == snapshotter }, "snapshotter")
+	if t.Differ {
+		w.wantDiffer(docs, f.Version)
+	}
 	w.criTable = []string{"plugins", imagesPlugin}
 	_, runtimes := l.main.doc.Lookup("plugins", criPlugin, "containerd", "runtimes")
 	if f.number < 2_00 || w.format < 3 && w.format > 0 && runtimes {
@@ -196,11 +199,15 @@ func (l *layout) install(w wanted) ([]install.Change, error) {
 		return nil, &install.Refused{Path: l.main.Path,
 			Why: "it has version 1 of the format: convert it first (containerd config migrate)"}
 	}
+	if w.noDiffer != "" {
+		return nil, &install.Refused{Path: l.main.Path, Why: w.noDiffer}
+	}
 	settings, elements := w.settings(), w.elements()
 	if l.template != nil {
 		return l.template.install(settings, elements), nil
 	}
-	inPlace := l.own == "" || !l.merged && w.cri && !slices.Equal(w.criTable, []string{"plugins", imagesPlugin})
+	inPlace := l.own == "" || !l.merged && (w.cri && !slices.Equal(w.criTable, []string{"plugins", imagesPlugin}) ||
+		w.differ && l.main.listsDiffers())
 	main, own := l.main.undone.Text, []byte(nil)
 	switch edits, err := l.main.doc.Edits(settings, elements); {
 	case l.satisfies(settings, elements):
@@ -223,6 +230,13 @@ func (l *layout) install(w wanted) ([]install.Change, error) {
 		}
 	}
 	return l.changes(main, own), nil
+}
+
+// listsDiffers reports whether a file lists containerd's differs. containerd appends the list of an
+// imported file to it, so the node's differ would not be the first one.
+func (c config) listsDiffers() bool {
+	_, ok := c.doc.Lookup(append(slices.Clone(diffTable), "default")...)
+	return ok
 }
 
 // satisfies reports whether the user has made all settings, in whichever file.

@@ -29,6 +29,9 @@ type wanted struct {
 	unpack        []string // snapshotters for which the transfer service has to unpack, too
 	local         bool     // CRI pulls without the transfer service
 	discards      bool     // CRI deletes layers after it has unpacked them
+	differ        bool     // containerd asks the node for the layers of commits
+	differs       []string // if differ: containerd's differs, in the order in which it asks them
+	noDiffer      string   // if differ: why the configuration cannot have it
 }
 
 var proxyTable = []string{"proxy_plugins", snapshotter}
@@ -60,6 +63,11 @@ func (w wanted) settings() []tomltext.Setting {
 			set(w.criTable, "disable_snapshot_annotations", false)
 		}
 	}
+	if w.differ {
+		set(differTable, "type", "diff")
+		set(differTable, "address", w.address)
+		set(diffTable, "default", w.differs)
+	}
 	return settings
 }
 
@@ -67,8 +75,11 @@ func (w wanted) settings() []tomltext.Setting {
 func (w wanted) elements() []tomltext.Element {
 	var elements []tomltext.Element
 	for _, name := range w.unpack {
-		elements = append(elements, tomltext.Element{Array: unpackArray,
-			Keys: []tomltext.Setting{{Key: "platform", Value: "linux"}, {Key: "snapshotter", Value: name}}})
+		keys := []tomltext.Setting{{Key: "platform", Value: "linux"}, {Key: "snapshotter", Value: name}}
+		if w.differ {
+			keys = append(keys, tomltext.Setting{Key: "differ", Value: walking})
+		}
+		elements = append(elements, tomltext.Element{Array: unpackArray, Keys: keys})
 	}
 	return elements
 }
@@ -119,9 +130,10 @@ func capabilitiesOf(docs []*tomltext.Document, remapIDs bool) []string {
 }
 
 // unpackOf returns the snapshotters that unpack_config lacks. If the configuration has no
-// unpack_config, containerd's default is added, because a list replaces that.
-func unpackOf(docs []*tomltext.Document, number int) []string {
-	if number < 2_00 {
+// unpack_config, containerd's default is added, because a list replaces that. With the node's
+// differ, containerd 1.7 needs the list, too: each element has to name containerd's own differ.
+func unpackOf(docs []*tomltext.Document, number int, differ bool) []string {
+	if number < 2_00 && !differ {
 		return nil
 	}
 	any := false
@@ -135,10 +147,14 @@ func unpackOf(docs []*tomltext.Document, number int) []string {
 			}
 		}
 	}
-	if any {
-		return []string{snapshotter}
+	missing := []string{snapshotter}
+	if number < 2_00 {
+		missing = nil
 	}
-	return []string{"overlayfs", snapshotter}
+	if any {
+		return missing
+	}
+	return append([]string{"overlayfs"}, missing...)
 }
 
 // tablesOf returns the tables of an array.

@@ -32,8 +32,11 @@ type containerdConfig struct {
 	} `toml:"plugins"`
 }
 
-// CRIUses is how a finding begins if the kubelet's pulls use the node.
-const CRIUses = "CRI uses " + pluginName
+// Beginnings of findings.
+const (
+	CRIUses    = "CRI uses " + pluginName                                   // the kubelet's pulls use the node
+	DifferUses = "containerd asks the node for the layers of docker commit" // before its own differ
+)
 
 type proxyPlugin struct {
 	Type         string            `toml:"type"`
@@ -61,15 +64,6 @@ type nodeSettings struct {
 	install       string // the command that makes the configuration fit
 }
 
-// diffLines returns the lines that make containerd ask the node for layers.
-func diffLines(n nodeSettings) string {
-	return fmt.Sprintf(`[proxy_plugins.lighter-diff]
-  type = "diff"
-  address = %q
-[plugins."io.containerd.service.v1.diff-service"]
-  default = ["lighter-diff", "walking"]`, n.address)
-}
-
 // judgeConfig judges the configuration of a containerd. version is vMAJOR.MINOR.PATCH, or empty if
 // it is unknown.
 func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error) {
@@ -78,6 +72,12 @@ func judgeConfig(text []byte, version string, n nodeSettings) ([]Finding, error)
 		return nil, err
 	}
 	v := release(version, c.Version)
+	if c.images().Snapshotter == pluginName {
+		n.install += " --cri" // a command without a flag takes its lines away
+	}
+	if c.differ(n) != "" {
+		n.install += " --differ"
+	}
 	found := c.judgeProxy(v, n)
 	if v >= 2_00 {
 		found = append(found, c.judgeTransfer(n)...)
@@ -176,29 +176,38 @@ func (c *containerdConfig) judgeTransfer(n nodeSettings) []Finding {
 	})
 }
 
+// differ returns the name of a plugin for the node's differ, or "".
+func (c *containerdConfig) differ(n nodeSettings) string {
+	for plugin, p := range c.Proxies {
+		if p.Type == "diff" && p.Address == n.address {
+			return plugin
+		}
+	}
+	return ""
+}
+
 // judgeDiff judges which differs containerd asks, and in which order. containerd's own differ,
 // walking, is the only one that can unpack layers.
 func (c *containerdConfig) judgeDiff(n nodeSettings) []Finding {
-	order := c.Plugins.Diff.Order
-	ours, walking := -1, slices.Index(order, "walking")
-	var name string // of a plugin for the node's differ
-	for plugin, p := range c.Proxies {
-		if p.Type == "diff" && p.Address == n.address {
-			name, ours = plugin, slices.Index(order, plugin)
-		}
-	}
-	lines := diffLines(n)
+	order, name := c.Plugins.Diff.Order, c.differ(n)
+	ours, walking := slices.Index(order, name), slices.Index(order, "walking")
 	return first([]rule{
 		{name == "", OK, "containerd makes the layers of docker commit, nerdctl commit and ctr snapshots diff " +
-			"by itself, and reads whole images for that (to change that: the lines at the end of " +
-			"deploy/containerd's files)", ""},
+			"by itself, and reads whole images for that (to change that: " + n.install + " --differ)", ""},
 		{len(order) > 0 && walking < 0, Problem, fmt.Sprintf("containerd's differs are %v: without walking, it "+
-			"unpacks no layer", order), lines},
+			"unpacks no layer", order), n.install},
 		{ours < 0 || ours > walking, Warning, fmt.Sprintf("containerd never asks the node's differ %s: "+
-			"its differs are %v", name, order), lines},
-		{true, OK, "containerd asks the node for the layers of docker commit, nerdctl commit and ctr snapshots diff",
-			""},
+			"its differs are %v", name, order), n.install},
+		{true, OK, DifferUses + ", nerdctl commit and ctr snapshots diff", ""},
 	})
+}
+
+// images returns the settings of CRI's pulls.
+func (c *containerdConfig) images() criImages {
+	if c.Version >= 3 {
+		return c.Plugins.Images
+	}
+	return c.Plugins.CRI.Containerd
 }
 
 // judgeCRI judges CRI, which the kubelet uses. Since containerd 2.1, CRI pulls images through the
@@ -208,10 +217,7 @@ func (c *containerdConfig) judgeCRI(version int, n nodeSettings) []Finding {
 	if c.disables("io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri") {
 		return nil
 	}
-	images := c.Plugins.CRI.Containerd
-	if c.Version >= 3 {
-		images = c.Plugins.Images
-	}
+	images := c.images()
 	transfers := version >= 2_01 && !images.Local
 	annotates := images.DisableAnnotations != nil && !*images.DisableAnnotations
 	return first([]rule{

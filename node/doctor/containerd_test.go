@@ -34,7 +34,11 @@ func proxyLines(remapIDs bool) string {
 }
 
 // testDiff has the lines for the node's differ.
-var testDiff = diffLines(nodeSettings{address: testAddress})
+const testDiff = `[proxy_plugins.lighter-diff]
+  type = "diff"
+  address = "` + testAddress + `"
+[plugins."io.containerd.service.v1.diff-service"]
+  default = ["lighter-diff", "walking"]`
 
 const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
@@ -121,11 +125,11 @@ func TestWrongConfigs(t *testing.T) {
 		"no transfer service": {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning,
 			"--local", disabled},
 		"a differ that is not asked": {without(`default = ["lighter-diff", "walking"]`), "v2.1.0", Warning,
-			"never asks", testDiff},
+			"never asks", testInstall},
 		"a differ that is asked last": {instead(`["lighter-diff", "walking"]`, `["walking", "lighter-diff"]`), "v2.1.0",
-			Warning, "never asks", testDiff},
+			Warning, "never asks", testInstall},
 		"a differ alone": {instead(`["lighter-diff", "walking"]`, `["lighter-diff"]`), "v2.1.0", Problem,
-			"unpacks no layer", testDiff},
+			"unpacks no layer", testInstall},
 		"CRI without names": {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning,
 			"CRI uses lighter and does not name images", testInstall},
 		"CRI says nothing": {right + cri3, "v2.0.0", Warning, "CRI uses lighter and does not name images",
@@ -146,11 +150,17 @@ func TestWrongConfigs(t *testing.T) {
 			}
 			findings, err := judgeConfig([]byte(c.text), c.version,
 				nodeSettings{address: testAddress, root: testRoot, trustImage: trustImage, install: testInstall})
-			wrong := bad(findings)
+			wrong, repair := bad(findings), c.repair
+			for _, kept := range []struct{ line, flag string }{{cri2, " --cri"}, {cri3, " --cri"},
+				{`address = "` + testAddress + "\"\n[plugins.\"io.containerd.service", " --differ"}} {
+				if repair != disabled && strings.Contains(c.text, kept.line) {
+					repair += kept.flag // without it, the repair would take these lines away
+				}
+			}
 			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What,
-				c.words) || wrong[0].Repair != c.repair {
-				t.Errorf("%s, trust image %v: got %+v, %v; want %s with %q", what, trustImage, wrong, err, level,
-					c.words)
+				c.words) || wrong[0].Repair != repair {
+				t.Errorf("%s, trust image %v: got %+v, %v; want %s with %q and %q", what, trustImage, wrong, err, level,
+					c.words, repair)
 			}
 		}
 	}

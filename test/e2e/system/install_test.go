@@ -175,6 +175,47 @@ func TestInstallContainerd(t *testing.T) {
 		t.Errorf("containerd's plugins:\n%s\nwant lighter", plugins)
 	}
 	removed(t, m, s, file, original, restart)
+
+	// The same with the node's differ, which a file with a list of differs must not keep from being
+	// asked.
+	original += "[plugins.'io.containerd.service.v1.diff-service']\n  default = ['walking']\n"
+	if err := os.WriteFile(file, []byte(original), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.restarts = []func() error{restart}
+	m.lighter(s, append(add, "--differ")...)
+	pull(t, s, site.Lighter, "python")
+	findings, _ = examine(t, s)
+	if !slices.ContainsFunc(findings, func(f doctor.Finding) bool {
+		return strings.Contains(f.What, doctor.DifferUses)
+	}) {
+		t.Errorf("the doctor's findings with --differ: got\n%s\nwant one about the node's differ", listed(findings))
+	}
+	if moved := commit(t, s); moved > 10<<20 {
+		t.Errorf("the layer of a new file received %d bytes, want not the image: the node makes it", moved)
+	}
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
+		t.Fatal(err)
+	}
+	removed(t, m, s, file, original, restart)
+}
+
+// commit makes the layer of a container of python that has written a file, and returns the bytes
+// that were received for it.
+func commit(t *testing.T, s *site.Site) int64 {
+	t.Helper()
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
+	if err == nil {
+		_, err = c.Exec(t.Context(), "sh", "-c", "echo new > /new")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := received(t, s, func() { ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "diff", c.ID) })
+	if err := c.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return moved
 }
 
 // Pulls of the kubelet are lazy after an installation with --cri for Debian's containerd.

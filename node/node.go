@@ -54,6 +54,7 @@ import (
 	"lighter/node/imageconfig"
 	"lighter/node/imagestore"
 	"lighter/node/keeper"
+	"lighter/node/layerblob"
 	"lighter/node/memory"
 	"lighter/node/monitor"
 	"lighter/node/mount"
@@ -99,6 +100,7 @@ type Node struct {
 	chains     *resolver.Resolver
 	binds      *binds.Binds
 	configs    *imageconfig.Reader
+	layers     *layerblob.Reader
 	directory  *directory.Directory
 	store      *imagestore.Store // nil: none is configured, or noStore says why there is none
 	noStore    error
@@ -249,8 +251,9 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	if err != nil {
 		return err
 	}
+	n.layers = &layerblob.Reader{Statements: n.chains, Hub: n.hubs, Log: n.log}
 	n.blobs, err = blobs.New(blobs.Config{
-		Root: root, Socket: n.config.Containerd, Namespaces: n.config.Blobs, Statements: n.chains, Hub: n.hubs,
+		Root: root, Socket: n.config.Containerd, Namespaces: n.config.Blobs, Layers: n.layers,
 		Leftovers: n.leftovers, Log: n.log,
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package compress chooses how Lighter uses zstd: the level, window, memory bound and number of
-// goroutines of each encoder and decoder. Each kind of object has one function here. An encoder
-// or decoder is for one goroutine at a time, unless its function says otherwise.
+// goroutines of each encoder and decoder. Each kind of object has one function here, and so have
+// the layers of images, which others have compressed. An encoder or decoder is for one goroutine at
+// a time, unless its function says otherwise.
 package compress
 
 import (
@@ -76,12 +77,6 @@ type readCloser struct {
 func (r *readCloser) Close() error {
 	r.Decoder.Close()
 	return r.from.Close()
-}
-
-// LayerReader returns a reader of an image's zstd layer. The caller closes it.
-func LayerReader(r io.Reader) (*zstd.Decoder, error) {
-	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxLayerWindow),
-		zstd.WithDecoderLowmem(true))
 }
 
 func encoder(w io.Writer, options ...zstd.EOption) *zstd.Encoder {

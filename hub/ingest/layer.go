@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/tree"
 	"lighter/hub/encoder"
 	"lighter/hub/oci"
@@ -53,7 +54,10 @@ func (l *layerReader) run(ctx context.Context, group *errgroup.Group, blob io.Re
 		l.tarSize += int64(len(b))
 	})
 	group.Go(func() error {
-		z, err := decompress(raw, oci.KindOf(l.layer.MediaType))
+		if oci.KindOf(l.layer.MediaType) == oci.Tar {
+			return tar.fill(raw)
+		}
+		z, err := compress.Layer(raw)
 		if err != nil {
 			return err
 		}

@@ -117,9 +117,9 @@ logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: buildinfo bytesize durable format/index format/trace node/apptainer node/binds node/completion node/control
 	node/directory node/front/containerd node/front/containerd/blobs node/front/containerd/differ node/health
-	node/held node/imagecache node/imageconfig node/imagestore node/keeper node/memory node/monitor node/mount
-	node/ondemand node/prefetch node/preheat node/record node/report node/resolver node/takeover node/trees socket
-	store store/disk store/origin wire wire/client wire/pattern
+	node/held node/imagecache node/imageconfig node/imagestore node/keeper node/layerblob node/memory node/monitor
+	node/mount node/ondemand node/prefetch node/preheat node/record node/report node/resolver node/takeover node/trees
+	socket store store/disk store/origin wire wire/client wire/pattern
 node/apptainer:
 node/binds: durable node/mount node/platform wire
 node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
@@ -134,7 +134,7 @@ node/doctor: buildinfo bytesize format/index format/tree node node/control node/
 	node/front/containerd/blobs
 node/flight:
 node/front/containerd: durable node/resolver proc | socket
-node/front/containerd/blobs: durable format/chunk format/index node/flight node/mount sleep wire
+node/front/containerd/blobs: durable format/chunk node/flight node/layerblob node/mount sleep wire | format/index
 node/front/containerd/differ:
 node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
@@ -143,6 +143,7 @@ node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/imageconfig: durable format/chunk format/index wire
 node/imagestore: durable node/directory node/imageconfig sleep store wire wire/pattern
 node/keeper:
+node/layerblob: format/chunk format/index sleep wire
 node/memory:
 node/monitor: buildinfo logqueue node/directory node/front/containerd/blobs node/fuse node/mount node/report socket |
 	store store/origin

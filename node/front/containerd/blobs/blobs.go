@@ -17,6 +17,7 @@ import (
 
 	"lighter/durable"
 	"lighter/node/flight"
+	"lighter/node/layerblob"
 	"lighter/node/mount"
 )
 
@@ -28,10 +29,9 @@ type Config struct {
 	// the links of earlier daemons are removed.
 	Namespaces []string
 
-	Statements Statements
-	Hub        Hub
-	Leftovers  *durable.Leftovers
-	Log        *slog.Logger
+	Layers    *layerblob.Reader
+	Leftovers *durable.Leftovers
+	Log       *slog.Logger
 }
 
 // CheckNamespace returns an error unless a name is valid for a namespace of containerd.

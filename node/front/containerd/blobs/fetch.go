@@ -16,22 +16,9 @@ import (
 
 	"lighter/durable"
 	"lighter/format/chunk"
-	"lighter/format/index"
 	"lighter/node/flight"
-	"lighter/sleep"
-	"lighter/wire"
+	"lighter/node/layerblob"
 )
-
-// Statements gets verified statements about images (resolver.Resolver).
-type Statements interface {
-	Image(ctx context.Context, manifest string) (*index.ImageStatement, error)
-}
-
-// Hub reads the registry of a hub (origin.Failover).
-type Hub interface {
-	RegistryBlob(ctx context.Context, repository, digest string, from func() int64,
-		take func(at int64, body io.Reader) error) error
-}
 
 // ensure fetches a layer into containerd's content store, once for all callers. The fetch goes on
 // when all callers have stopped waiting: containerd cannot pass on that its client has gone.
@@ -94,7 +81,7 @@ func (b *Blobs) fetch(ctx context.Context, n name) error {
 		return err
 	}
 	defer d.discard()
-	if err := b.download(ctx, d); err != nil {
+	if err := b.config.Layers.Read(ctx, n.manifest, n.layer, d); err != nil {
 		if errors.Is(err, chunk.ErrNotFound) {
 			err = errors.Join(err, b.giveUp(ctx, in, n))
 		}
@@ -105,58 +92,6 @@ func (b *Blobs) fetch(ctx context.Context, n name) error {
 	}
 	return in.publish(d.file.Name(), n)
 }
-
-// download gets the bytes of a layer from the repositories that the hub has it in. It tries again
-// as long as more bytes arrive.
-func (b *Blobs) download(ctx context.Context, d *download) error {
-	for failures, most := 0, int64(0); ; {
-		err := b.attempt(ctx, d)
-		switch {
-		case err == nil, errors.Is(err, errLocal), ctx.Err() != nil, errors.Is(err, chunk.ErrNotFound):
-			return err
-		}
-		if failures++; d.at > most {
-			most, failures = d.at, 1
-		}
-		if failures >= maxFailures || !sleep.For(ctx, fetchPauses.After(failures)) {
-			return err
-		}
-		b.config.Log.Info("a layer for containerd is fetched further after a failure", "layer", d.layer, "have", d.at,
-			"bytes", d.size, "err", err)
-	}
-}
-
-// attempt asks for a layer in each repository of its image. The error wraps chunk.ErrNotFound only
-// if the layer is in none.
-func (b *Blobs) attempt(ctx context.Context, d *download) error {
-	image, err := b.config.Statements.Image(ctx, d.manifest)
-	if err != nil {
-		return err
-	}
-	missing := fmt.Errorf("the hub names no repository of manifest %s: %w", d.manifest, chunk.ErrNotFound)
-	var failed error
-	for _, repository := range image.Repositories {
-		ref, err := wire.ParseName(repository)
-		if err == nil {
-			err = b.config.Hub.RegistryBlob(ctx, ref.Repository, d.layer, func() int64 { return d.at }, d.take)
-		}
-		switch {
-		case err == nil, errors.Is(err, errLocal), ctx.Err() != nil:
-			return err
-		case errors.Is(err, chunk.ErrNotFound):
-			missing = fmt.Errorf("get it from repository %s: %w", repository, err)
-		default:
-			failed = fmt.Errorf("get it from repository %s: %w", repository, err)
-		}
-	}
-	if failed != nil {
-		return failed
-	}
-	return missing
-}
-
-// errLocal marks errors of this machine's disk.
-var errLocal = errors.New("this machine cannot store the layer")
 
 // download is a layer that is being fetched into a file.
 type download struct {
@@ -172,19 +107,23 @@ type download struct {
 func newDownload(path string, n name) (*download, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errLocal, err)
+		return nil, fmt.Errorf("%w: %w", layerblob.ErrSink, err)
 	}
 	d := &download{name: n, file: file, buffer: make([]byte, copyBuffer), hash: sha256.New()}
 	err = unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, n.size)
 	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) {
 		d.discard()
-		return nil, fmt.Errorf("%w: reserve %d bytes in %s: %w", errLocal, n.size, path, err)
+		return nil, fmt.Errorf("%w: reserve %d bytes in %s: %w", layerblob.ErrSink, n.size, path, err)
 	}
 	return d, nil
 }
 
-// take appends the bytes of an answer. At the end it verifies the layer.
-func (d *download) take(at int64, body io.Reader) error {
+// At implements layerblob.Sink.
+func (d *download) At() int64 { return d.at }
+
+// Take implements layerblob.Sink. It appends the bytes of an answer. At the end it verifies the
+// layer.
+func (d *download) Take(at int64, body io.Reader) error {
 	if at != d.at {
 		d.reset()
 	}
@@ -194,7 +133,7 @@ func (d *download) take(at int64, body io.Reader) error {
 			return d.invalid(fmt.Errorf("it has more than %d bytes", d.size))
 		}
 		if _, err := d.file.WriteAt(d.buffer[:n], d.at); err != nil {
-			return fmt.Errorf("%w: %w", errLocal, err)
+			return fmt.Errorf("%w: %w", layerblob.ErrSink, err)
 		}
 		d.hash.Write(d.buffer[:n])
 		d.at += int64(n)
@@ -232,7 +171,7 @@ func (d *download) reset() {
 // finish makes the verified file durable. Its mode is that of containerd's blobs.
 func (d *download) finish() error {
 	if err := errors.Join(d.file.Truncate(d.size), d.file.Chmod(0o444), d.file.Sync()); err != nil {
-		return fmt.Errorf("%w: %w", errLocal, err)
+		return fmt.Errorf("%w: %w", layerblob.ErrSink, err)
 	}
 	return nil
 }

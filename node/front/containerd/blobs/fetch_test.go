@@ -20,6 +20,7 @@ import (
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/node/layerblob"
 )
 
 var layerBytes = bytes.Repeat([]byte("layer "), 200_000)
@@ -95,8 +96,9 @@ func newTestBlobs(t *testing.T, hub *fakeHub) (*Blobs, contents) {
 	if err := os.MkdirAll(in.blobs(), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(Config{Root: root, Statements: hub, Hub: hub, Leftovers: &durable.Leftovers{},
-		Log: slog.New(slog.DiscardHandler)})
+	log := slog.New(slog.DiscardHandler)
+	b, err := New(Config{Root: root, Layers: &layerblob.Reader{Statements: hub, Hub: hub, Log: log},
+		Leftovers: &durable.Leftovers{}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,14 +169,15 @@ func TestFetchFails(t *testing.T) {
 	says := func(s *index.ImageStatement, err error) func() (*index.ImageStatement, error) {
 		return func() (*index.ImageStatement, error) { return s, err }
 	}
+	const attempts = 5 // of layerblob
 	unknown := fmt.Errorf("no such image: %w", chunk.ErrNotFound)
 	for what, c := range map[string]struct {
 		hub   *fakeHub
 		tries int
 		words string
 	}{
-		"wrong bytes": {&fakeHub{answers: []answer{{body: wrong}}}, maxFailures, "its digest is sha256:"},
-		"hub is away": {&fakeHub{answers: []answer{{bad: errors.New("connection refused")}}}, maxFailures, "refused"},
+		"wrong bytes": {&fakeHub{answers: []answer{{body: wrong}}}, attempts, "its digest is sha256:"},
+		"hub is away": {&fakeHub{answers: []answer{{bad: errors.New("connection refused")}}}, attempts, "refused"},
 		"hub does not have it": {&fakeHub{answers: []answer{{bad: unknown}}}, 1,
 			"get it from repository registry.example.org:5000/a/b: no such image"},
 		"hub does not know the image": {&fakeHub{image: says(nil, unknown)}, 0, "no such image"},
@@ -271,7 +274,7 @@ func TestNoRoom(t *testing.T) {
 	huge.size = 1 << 60
 	err := b.ensure(t.Context(), huge)
 	errno := errnoOf(t.Context(), err)
-	if !errors.Is(err, errLocal) || errno != syscall.ENOSPC && errno != syscall.EIO {
+	if !errors.Is(err, layerblob.ErrSink) || errno != syscall.ENOSPC && errno != syscall.EIO {
 		t.Errorf("got %v, errno %v; want that the machine cannot store it", err, errno)
 	}
 	checkLeft(t, in)

@@ -372,7 +372,7 @@ func (m *manifest) keeps(layer ocispec.Descriptor) bool {
 // returns how many of them no hub has.
 func (b *Blobs) linkManifest(ctx context.Context, s store, in contents, m manifest) (unknown int, err error) {
 	isKnown := sync.OnceValues(func() (bool, error) {
-		_, err := b.config.Statements.Image(ctx, m.digest)
+		_, err := b.config.Layers.Statements.Image(ctx, m.digest)
 		if errors.Is(err, chunk.ErrNotFound) {
 			return false, nil
 		}

@@ -10,10 +10,6 @@ import (
 const (
 	// maxFetches is how many layers are fetched at a time. Others wait.
 	maxFetches = 4
-	// maxFailures is how many attempts to fetch a layer fail in a row, without a byte more than
-	// before, until the fetch fails. With pauses, and a hub that does not answer, this takes up to
-	// two minutes.
-	maxFailures = 5
 	// copyBuffer is how many bytes are written to a file at a time.
 	copyBuffer = 256 << 10
 
@@ -39,8 +35,6 @@ const (
 )
 
 var (
-	// fetchPauses are the pauses between failed attempts to fetch a layer.
-	fetchPauses = sleep.Backoff{First: 250 * time.Millisecond, Most: 8 * time.Second, Jitter: 0.5}
 	// connectPauses are the pauses between failed connections to containerd.
 	connectPauses = sleep.Backoff{First: 250 * time.Millisecond, Most: 15 * time.Second, Jitter: 0.25}
 )

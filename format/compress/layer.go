@@ -1,4 +1,4 @@
-package ingest
+package compress
 
 import (
 	"bufio"
@@ -7,18 +7,13 @@ import (
 	"io"
 
 	"github.com/klauspost/compress/gzip"
-
-	"lighter/format/compress"
-	"lighter/hub/oci"
+	"github.com/klauspost/compress/zstd"
 )
 
-// decompress returns the tar stream of a layer. The caller closes it. It recognizes compressed
-// layers by the same first bytes as containerd: a node without the hub unpacks what containerd
-// sees, and the hub has to see the same.
-func decompress(r io.Reader, kind oci.Kind) (io.ReadCloser, error) {
-	if kind == oci.Tar {
-		return io.NopCloser(r), nil
-	}
+// Layer returns the tar stream of an image's layer, which may be compressed. The caller closes it.
+// Layer recognizes compressed layers by the same first bytes as containerd: a node without the hub
+// unpacks what containerd sees, and the hub has to see the same.
+func Layer(r io.Reader) (io.ReadCloser, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	magic, err := in.Peek(4)
 	if err != nil && err != io.EOF {
@@ -32,7 +27,8 @@ func decompress(r io.Reader, kind oci.Kind) (io.ReadCloser, error) {
 		}
 		return z, nil
 	case isZstd(magic):
-		z, err := compress.LayerReader(in)
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxLayerWindow),
+			zstd.WithDecoderLowmem(true))
 		if err != nil {
 			return nil, fmt.Errorf("decompress: %w", err)
 		}

@@ -1,4 +1,4 @@
-package ingest
+package compress
 
 import (
 	"archive/tar"
@@ -6,13 +6,11 @@ import (
 	"compress/gzip"
 	"io"
 	"testing"
-
-	"lighter/hub/oci"
 )
 
 // A layer is recognized as gzip by the same three bytes as in containerd. A tar whose first name
 // begins with two of them is not decompressed.
-func TestDecompressRecognizesGzip(t *testing.T) {
+func TestLayerRecognizesGzip(t *testing.T) {
 	archive := func(name string) []byte {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
@@ -44,9 +42,9 @@ func TestDecompressRecognizesGzip(t *testing.T) {
 		"shorter than a magic":   {[]byte{0x1f, 0x8b}, []byte{0x1f, 0x8b}},
 		"empty":                  {nil, []byte{}},
 	} {
-		r, err := decompress(bytes.NewReader(c.blob), oci.CompressedTar)
+		r, err := Layer(bytes.NewReader(c.blob))
 		if err != nil {
-			t.Errorf("%s: decompress returned %v", what, err)
+			t.Errorf("%s: Layer returned %v", what, err)
 			continue
 		}
 		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, c.want) {

@@ -70,6 +70,14 @@ type Refused struct {
 
 func (r *Refused) Error() string { return r.Path + " is not edited: " + r.Why }
 
+// ByHand adds the lines that the user may insert by hand to the error of a file that is not edited.
+func ByHand(err error, lines string) error {
+	if refused := (*Refused)(nil); errors.As(err, &refused) {
+		refused.Lines = lines
+	}
+	return err
+}
+
 // RolledBack says that a service did not come back with its new configuration, and that it runs
 // with the previous one again.
 type RolledBack struct {

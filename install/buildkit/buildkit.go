@@ -11,14 +11,12 @@
 package buildkit
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +24,7 @@ import (
 
 	"lighter/install"
 	"lighter/install/marks"
+	"lighter/install/tomlfile"
 	"lighter/install/tomltext"
 	"lighter/node/doctor"
 	"lighter/node/front/containerd"
@@ -96,26 +95,6 @@ func (t *Target) find(ctx context.Context) (found, error) {
 	return f, nil
 }
 
-// config is buildkitd's configuration.
-type config struct {
-	install.Text
-	undone marks.Undone // the text without our lines
-	doc    *tomltext.Document
-}
-
-func read(path string) (c config, err error) {
-	if c.Text, err = install.Read(path); err != nil {
-		return c, err
-	}
-	if c.undone, err = marker.Undo(c.Bytes); err != nil {
-		return c, &install.Refused{Path: c.Path, Why: err.Error()}
-	}
-	if c.doc, err = tomltext.Parse(c.undone.Text); err != nil {
-		return c, &install.Refused{Path: c.Path, Why: "it is no valid TOML: " + err.Error()}
-	}
-	return c, nil
-}
-
 var workerTable = []string{"worker", "oci"}
 
 // settings returns the keys that the configuration needs.
@@ -127,12 +106,12 @@ func (t *Target) settings() []tomltext.Setting {
 }
 
 // suitable returns an error if buildkitd cannot use the node, or would not with this configuration.
-func (t *Target) suitable(f found, c config) error {
+func (t *Target) suitable(f found, c tomlfile.File) error {
 	is := func(key string, value bool, flag string) bool {
 		if given, ok := doctor.Flag(f.args, flag); ok {
 			return given == strconv.FormatBool(value)
 		}
-		got, ok := c.doc.Lookup(append(slices.Clone(workerTable), key)...)
+		got, ok := c.Doc.Lookup(append(slices.Clone(workerTable), key)...)
 		return ok && got == value
 	}
 	switch {
@@ -161,21 +140,18 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := read(f.config)
+	c, err := tomlfile.Read(f.config, marker)
 	if err == nil {
 		err = t.suitable(f, c)
 	}
 	var text []byte
 	if err == nil {
-		text, err = t.edited(c)
-	}
-	if refused := (*install.Refused)(nil); errors.As(err, &refused) {
-		refused.Lines = tomltext.Lines(t.settings(), nil)
+		text, err = c.With(t.settings(), nil)
 	}
 	if err != nil {
-		return nil, err
+		return nil, install.ByHand(err, tomltext.Lines(t.settings(), nil))
 	}
-	p := t.plan(f, c.change(text))
+	p := t.plan(f, c.Change(text))
 	if p.Changes, err = t.order(p.Changes, []byte(orderText)); err != nil {
 		return nil, err
 	}
@@ -183,7 +159,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 		p.Notes = append(p.Notes, "the cache of the previous snapshotter stays in buildkitd's root, in runc-"+
 			strings.Join(f.snapshotters, " and runc-")+": buildkitd uses it again after lighter uninstall buildkit")
 	}
-	p.Restart.Fallback = c.change(c.undone.Text)
+	p.Restart.Fallback = c.Change(c.Undone.Text)
 	p.Restart.Due = f.running && (!f.uses() || proc.StartedBefore(f.pid, c.Path))
 	p.Restart.Verify = t.await(func(f found) error {
 		if !f.uses() {
@@ -200,15 +176,15 @@ func (t *Target) Uninstall(ctx context.Context) (*install.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := read(f.config)
+	c, err := tomlfile.Read(f.config, marker)
 	if err != nil {
 		return nil, err
 	}
-	p := t.plan(f, c.change(c.undone.Text))
+	p := t.plan(f, c.Change(c.Undone.Text))
 	if p.Changes, err = t.order(p.Changes, nil); err != nil {
 		return nil, err
 	}
-	stays := !slices.ContainsFunc(t.settings(), func(s tomltext.Setting) bool { return !c.doc.Has(s) })
+	stays := !slices.ContainsFunc(t.settings(), func(s tomltext.Setting) bool { return !c.Doc.Has(s) })
 	if stays {
 		p.Notes = append(p.Notes, c.Path+" has the node's snapshotter, which lighter install did not write: it stays")
 	} else if f.uses() {
@@ -240,58 +216,6 @@ func (t *Target) plan(f found, changes []install.Change) *install.Plan {
 		p.After = []install.Step{t.Machine.Systemctl("daemon-reload")}
 	}
 	return p
-}
-
-// edited returns the text of the configuration with the settings. It checks that they can be
-// undone.
-func (t *Target) edited(c config) ([]byte, error) {
-	settings := t.settings()
-	if !slices.ContainsFunc(settings, func(s tomltext.Setting) bool { return !c.doc.Has(s) }) {
-		return c.undone.Text, nil
-	}
-	edits, err := c.doc.Edits(settings, nil)
-	if err != nil {
-		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
-	}
-	origin := marks.File
-	if c.Bytes == nil || c.undone.Gone() {
-		origin = marks.Nothing
-		if install.Missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn {
-			origin = marks.NothingIn
-		}
-	}
-	text := marker.Apply(c.undone.Text, origin, edits)
-	undone, err := marker.Undo(text)
-	if err == nil && !bytes.Equal(undone.Text, c.undone.Text) {
-		err = errors.New("the change could not be undone")
-	}
-	if err != nil {
-		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
-	}
-	doc, err := tomltext.Parse(text)
-	if err != nil {
-		return nil, &install.Refused{Path: c.Path, Why: "it cannot get further keys: " + err.Error()}
-	}
-	for _, s := range settings {
-		if !doc.Has(s) {
-			return nil, &install.Refused{Path: c.Path, Why: "the key " + s.Key + " cannot be set"}
-		}
-	}
-	return text, nil
-}
-
-// change returns the change that gives the configuration a new text. A file that only had our lines
-// is removed.
-func (c config) change(text []byte) []install.Change {
-	if len(text) == 0 && (c.Bytes == nil || c.undone.Gone()) {
-		text = nil
-	}
-	changes := c.To(text)
-	for i := range changes {
-		changes[i].Directory = c.undone.Origin == marks.NothingIn ||
-			c.Bytes == nil && install.Missing(filepath.Dir(c.Path))
-	}
-	return changes
 }
 
 // orderText makes systemd start the node before buildkitd.

@@ -25,6 +25,7 @@ import (
 
 	"lighter/install"
 	"lighter/install/marks"
+	"lighter/install/tomlfile"
 	"lighter/install/tomltext"
 	"lighter/node"
 	"lighter/node/doctor"
@@ -124,7 +125,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	}
 	l, err := t.read(f)
 	if err != nil {
-		return nil, t.refuse(err, t.byHand(f))
+		return nil, install.ByHand(err, t.byHand(f))
 	}
 	w := l.wanted(t, f)
 	if l.template != nil {
@@ -133,7 +134,7 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	lines := tomltext.Lines(w.settings(), w.elements())
 	changes, err := l.install(w)
 	if err != nil {
-		return nil, t.refuse(err, lines)
+		return nil, install.ByHand(err, lines)
 	}
 	p := t.plan(f, l, changes)
 	p.Notes = w.notes()
@@ -202,17 +203,9 @@ func (t *Target) plan(f found, l *layout, changes []install.Change) *install.Pla
 	return p
 }
 
-// refuse adds the lines that the user may insert by hand to an error.
-func (t *Target) refuse(err error, lines string) error {
-	if refused := (*install.Refused)(nil); errors.As(err, &refused) {
-		refused.Lines = lines
-	}
-	return err
-}
-
 // byHand returns the lines for a configuration that cannot be read.
 func (t *Target) byHand(f found) string {
-	l := &layout{main: config{doc: new(tomltext.Document)}}
+	l := &layout{main: config{File: tomlfile.File{Doc: new(tomltext.Document)}}}
 	w := l.wanted(t, f)
 	return tomltext.Lines(w.settings(), w.elements())
 }

@@ -11,6 +11,7 @@ import (
 
 	"lighter/install"
 	"lighter/install/marks"
+	"lighter/install/tomlfile"
 	"lighter/install/tomltext"
 	"lighter/proc"
 )
@@ -31,10 +32,8 @@ type layout struct {
 
 // config is one file of the configuration.
 type config struct {
-	install.Text
-	name   string       // its path as containerd knows it, perhaps with symbolic links
-	undone marks.Undone // the text without our lines
-	doc    *tomltext.Document
+	tomlfile.File
+	name string // its path as containerd knows it, perhaps with symbolic links
 }
 
 // maxImports bounds the number of imported files.
@@ -82,23 +81,13 @@ func (t *Target) read(f found) (*layout, error) {
 
 // readConfig reads one file.
 func readConfig(path string) (config, error) {
-	text, err := install.Read(path)
-	if err != nil {
-		return config{}, err
-	}
-	c := config{Text: text, name: path}
-	if c.undone, err = marker.Undo(text.Bytes); err != nil {
-		return config{}, &install.Refused{Path: text.Path, Why: err.Error()}
-	}
-	if c.doc, err = tomltext.Parse(c.undone.Text); err != nil {
-		return config{}, &install.Refused{Path: text.Path, Why: "it is no valid TOML: " + err.Error()}
-	}
-	return c, nil
+	file, err := tomlfile.Read(path, marker)
+	return config{File: file, name: path}, err
 }
 
 // patterns returns the imports of a file, as absolute paths.
 func (c config) patterns() (patterns []string) {
-	value, _ := c.doc.Lookup("imports")
+	value, _ := c.Doc.Lookup("imports")
 	list, _ := value.([]any)
 	for _, item := range list {
 		pattern, ok := item.(string)
@@ -146,9 +135,9 @@ func (l *layout) findOwn() {
 
 // docs returns all files without our lines.
 func (l *layout) docs() []*tomltext.Document {
-	docs := []*tomltext.Document{l.main.doc}
+	docs := []*tomltext.Document{l.main.Doc}
 	for _, c := range l.imported {
-		docs = append(docs, c.doc)
+		docs = append(docs, c.Doc)
 	}
 	return docs
 }
@@ -172,7 +161,7 @@ func (l *layout) wanted(t *Target, f found) wanted {
 		w.wantDiffer(docs, f.Version)
 	}
 	w.criTable = []string{"plugins", imagesPlugin}
-	_, runtimes := l.main.doc.Lookup("plugins", criPlugin, "containerd", "runtimes")
+	_, runtimes := l.main.Doc.Lookup("plugins", criPlugin, "containerd", "runtimes")
 	if f.number < 2_00 || w.format < 3 && w.format > 0 && runtimes {
 		// containerd 2.x converts the old section if it has runtimes. That overrides the new one.
 		w.criTable = []string{"plugins", criPlugin, "containerd"}
@@ -183,11 +172,11 @@ func (l *layout) wanted(t *Target, f found) wanted {
 // format returns the version of the main file. A file with keys and without a version has version
 // 1. A file without keys has none yet.
 func (l *layout) format() int {
-	if version, ok := l.main.doc.Lookup("version"); ok {
+	if version, ok := l.main.Doc.Lookup("version"); ok {
 		n, _ := version.(int64)
 		return int(n)
 	}
-	if keys, _ := l.main.doc.Lookup(); len(keys.(map[string]any)) == 0 {
+	if keys, _ := l.main.Doc.Lookup(); len(keys.(map[string]any)) == 0 {
 		return 0
 	}
 	return 1
@@ -208,8 +197,8 @@ func (l *layout) install(w wanted) ([]install.Change, error) {
 	}
 	inPlace := l.own == "" || !l.merged && (w.cri && !slices.Equal(w.criTable, []string{"plugins", imagesPlugin}) ||
 		w.differ && l.main.listsDiffers())
-	main, own := l.main.undone.Text, []byte(nil)
-	switch edits, err := l.main.doc.Edits(settings, elements); {
+	main, own := l.main.Undone.Text, []byte(nil)
+	switch text, err := l.main.With(settings, elements); {
 	case l.satisfies(settings, elements):
 	case !inPlace:
 		if err := l.overridden(settings, l.after()); err != nil {
@@ -217,7 +206,7 @@ func (l *layout) install(w wanted) ([]install.Change, error) {
 		}
 		own = l.ownText(settings, elements)
 	case err != nil:
-		return nil, &install.Refused{Path: l.main.Path, Why: err.Error()}
+		return nil, err
 	case l.generated():
 		return nil, &install.Refused{Path: l.main.Path, Why: "another program writes it, as its first lines say: " +
 			"use that program's own template or directory"}
@@ -225,9 +214,7 @@ func (l *layout) install(w wanted) ([]install.Change, error) {
 		if err := l.overridden(settings, l.imported); err != nil {
 			return nil, err
 		}
-		if main, err = edited(l.main, w, edits); err != nil {
-			return nil, err
-		}
+		main = text
 	}
 	return l.changes(main, own), nil
 }
@@ -235,7 +222,7 @@ func (l *layout) install(w wanted) ([]install.Change, error) {
 // listsDiffers reports whether a file lists containerd's differs. containerd appends the list of an
 // imported file to it, so the node's differ would not be the first one.
 func (c config) listsDiffers() bool {
-	_, ok := c.doc.Lookup(append(slices.Clone(diffTable), "default")...)
+	_, ok := c.Doc.Lookup(append(slices.Clone(diffTable), "default")...)
 	return ok
 }
 
@@ -246,49 +233,19 @@ func (l *layout) satisfies(settings []tomltext.Setting, elements []tomltext.Elem
 	})
 }
 
-// edited returns the text of the main file after edits. It checks that they can be undone, and
-// that the text has the settings.
-func edited(c config, w wanted, edits []marks.Edit) ([]byte, error) {
-	origin := marks.File
-	if c.Bytes == nil || c.undone.Gone() {
-		origin = marks.Nothing
-		if install.Missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn {
-			origin = marks.NothingIn
-		}
-	}
-	text := marker.Apply(c.undone.Text, origin, edits)
-	undone, err := marker.Undo(text)
-	if err == nil && !bytes.Equal(undone.Text, c.undone.Text) {
-		err = errors.New("the change could not be undone")
-	}
-	if err != nil {
-		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
-	}
-	doc, err := tomltext.Parse(text)
-	if err != nil {
-		return nil, &install.Refused{Path: c.Path, Why: "it cannot get further tables: " + err.Error()}
-	}
-	for _, s := range w.settings() {
-		if !doc.Has(s) {
-			return nil, &install.Refused{Path: c.Path, Why: "the key " + s.Key + " cannot be set"}
-		}
-	}
-	return text, nil
-}
-
 // ownText returns the text of our imported file.
 func (l *layout) ownText(settings []tomltext.Setting, elements []tomltext.Element) []byte {
-	if version, ok := l.main.doc.Lookup("version"); ok { // the files must not have different versions
+	if version, ok := l.main.Doc.Lookup("version"); ok { // the files must not have different versions
 		settings = append([]tomltext.Setting{{Key: "version", Value: version}}, settings...)
 	}
 	origin := marks.Nothing
-	if at := l.ownNow(); l.ownIsNew || at != nil && at.undone.Origin == marks.NothingIn {
+	if at := l.ownNow(); l.ownIsNew || at != nil && at.Undone.Origin == marks.NothingIn {
 		origin = marks.NothingIn
 	}
 	base := []byte(nil)
 	if at := l.ownNow(); at != nil {
-		base = at.undone.Text
-		if at.undone.Origin == marks.File {
+		base = at.Undone.Text
+		if at.Undone.Origin == marks.File {
 			origin = marks.File
 		}
 	}
@@ -330,11 +287,11 @@ func (l *layout) overridden(settings []tomltext.Setting, imported []config) erro
 			if len(whole) > 2 {
 				whole = whole[:2]
 			}
-			_, has := c.doc.Lookup(whole...)
+			_, has := c.Doc.Lookup(whole...)
 			if slices.Equal(whole, []string{"plugins", imagesPlugin}) {
-				_, has = c.doc.Lookup(append(slices.Clone(s.Table), s.Key)...)
+				_, has = c.Doc.Lookup(append(slices.Clone(s.Table), s.Key)...)
 			}
-			if len(s.Table) > 0 && has && !c.doc.Has(s) {
+			if len(s.Table) > 0 && has && !c.Doc.Has(s) {
 				return &install.Refused{Path: l.main.Path, Why: fmt.Sprintf(
 					"the imported file %s overrides %s in [%s]", c.Path, s.Key, strings.Join(s.Table, "."))}
 			}
@@ -349,7 +306,7 @@ const generatedPattern = "DO NOT EDIT"
 // generated reports whether another program says at the beginning of the main file that it writes
 // the file.
 func (l *layout) generated() bool {
-	for line := range bytes.Lines(l.main.undone.Text) {
+	for line := range bytes.Lines(l.main.Undone.Text) {
 		line = bytes.TrimSpace(line)
 		if len(line) > 0 && line[0] != '#' {
 			return false
@@ -364,34 +321,16 @@ func (l *layout) generated() bool {
 // changes returns the changes that give the main file and our imported file their new texts. Other
 // files lose lines of ours.
 func (l *layout) changes(main, own []byte) []install.Change {
-	if len(main) == 0 && l.main.Bytes == nil || l.main.undone.Gone() && bytes.Equal(main, l.main.undone.Text) {
-		main = nil
-	}
-	changes := l.main.change(main)
+	changes := l.main.Change(main)
 	if own != nil && l.ownNow() == nil {
 		changes = append(changes, install.Change{Path: l.own, New: own, Directory: l.ownIsNew})
 	}
 	for _, c := range l.imported {
-		text := c.undone.Text
-		if c.undone.Gone() {
-			text = nil
-		}
+		text := c.Undone.Text
 		if c.Path == l.own && own != nil {
 			text = own
 		}
-		changes = append(changes, c.change(text)...)
-	}
-	return changes
-}
-
-// change returns the change that gives the file a new text (nil: no file).
-func (c config) change(text []byte) []install.Change {
-	if text != nil && c.Bytes == nil {
-		return []install.Change{{Path: c.Path, New: text, Directory: install.Missing(filepath.Dir(c.Path))}}
-	}
-	changes := c.To(text)
-	for i := range changes {
-		changes[i].Directory = c.undone.Origin == marks.NothingIn
+		changes = append(changes, c.Change(text)...)
 	}
 	return changes
 }
@@ -401,7 +340,7 @@ func (l *layout) uninstall() []install.Change {
 	if l.template != nil {
 		return l.template.uninstall()
 	}
-	return l.changes(l.main.undone.Text, nil)
+	return l.changes(l.main.Undone.Text, nil)
 }
 
 // newerThan reports whether a file of the configuration was changed after a process had started.

@@ -23,6 +23,7 @@ import (
 
 	"lighter/install"
 	"lighter/install/marks"
+	"lighter/install/tomlfile"
 	"lighter/install/tomltext"
 	"lighter/node"
 )
@@ -49,28 +50,16 @@ const timeout = time.Minute
 var marker = marks.Marker{Target: "podman"}
 
 // config is the configuration file.
-type config struct {
-	install.Text
-	undone marks.Undone
-	doc    *tomltext.Document // without our lines
-}
+type config struct{ tomlfile.File }
 
 // read reads the configuration.
-func (t *Target) read() (c config, err error) {
-	if c.Text, err = install.Read(t.Machine.Path(t.Config)); err != nil {
-		return c, err
-	}
-	if c.undone, err = marker.Undo(c.Bytes); err == nil {
-		c.doc, err = tomltext.Parse(c.undone.Text)
-	}
-	if err != nil {
-		err = &install.Refused{Path: c.Path, Why: err.Error()}
-	}
-	return c, err
+func (t *Target) read() (config, error) {
+	file, err := tomlfile.Read(t.Machine.Path(t.Config), marker)
+	return config{file}, err
 }
 
 // stores returns the additional image stores of the user.
-func (c config) stores() []string { return storesOf(c.doc) }
+func (c config) stores() []string { return storesOf(c.Doc) }
 
 // ours returns the stores that our lines have added.
 func (c config) ours() (stores []string) {
@@ -122,9 +111,9 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	settings := []tomltext.Setting{setting(stores)}
 	p := t.plan(c)
 	driver := "overlay"
-	if name, ok := c.doc.Lookup("storage", "driver"); ok && name != "" {
+	if name, ok := c.Doc.Lookup("storage", "driver"); ok && name != "" {
 		driver = fmt.Sprint(name)
-	} else if c.undone.Gone() || c.Bytes == nil {
+	} else if c.IsNew() {
 		// A file replaces what the tools do without one.
 		storage := []string{"storage"}
 		settings = append([]tomltext.Setting{{Table: storage, Key: "driver", Value: driver},
@@ -134,11 +123,11 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 	if driver != "overlay" {
 		return nil, fmt.Errorf("%s has the storage driver %s: the image store needs overlay", c.Path, driver)
 	}
-	text, err := edited(c, settings)
+	text, err := c.With(settings, nil)
 	if err != nil {
 		return nil, refuse(err, stores)
 	}
-	p.Changes = c.change(text)
+	p.Changes = c.Change(text)
 	p.Check = func(ctx context.Context, staged map[string]string) error {
 		return t.check(ctx, staged[c.Path])
 	}
@@ -147,61 +136,12 @@ func (t *Target) Install(ctx context.Context) (*install.Plan, error) {
 }
 
 func refuse(err error, stores []string) error {
-	if refused := (*install.Refused)(nil); errors.As(err, &refused) {
-		refused.Lines = tomltext.Lines([]tomltext.Setting{setting(stores)}, nil)
-	}
-	return err
+	return install.ByHand(err, tomltext.Lines([]tomltext.Setting{setting(stores)}, nil))
 }
 
 func (t *Target) plan(c config) *install.Plan {
 	return &install.Plan{Target: "podman", Found: []string{"the tools' configuration: " + c.Path,
 		"the node's image store: " + t.Node.ImageStore}}
-}
-
-// edited returns the text with the settings. It checks that they can be taken out again.
-func edited(c config, settings []tomltext.Setting) ([]byte, error) {
-	edits, err := c.doc.Edits(settings, nil)
-	if err != nil {
-		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
-	}
-	text := marker.Apply(c.undone.Text, c.origin(), edits)
-	undone, err := marker.Undo(text)
-	if err == nil && !bytes.Equal(undone.Text, c.undone.Text) {
-		err = errors.New("the change could not be undone")
-	}
-	var doc *tomltext.Document
-	if err == nil {
-		doc, err = tomltext.Parse(text)
-	}
-	if err != nil {
-		return nil, &install.Refused{Path: c.Path, Why: err.Error()}
-	}
-	for _, s := range settings {
-		if !doc.Has(s) {
-			return nil, &install.Refused{Path: c.Path, Why: "the key " + s.Key + " cannot be set"}
-		}
-	}
-	return text, nil
-}
-
-// origin says what was there before our lines.
-func (c config) origin() marks.Origin {
-	switch {
-	case c.Bytes != nil && !c.undone.Gone():
-		return marks.File
-	case install.Missing(filepath.Dir(c.Path)) || c.undone.Origin == marks.NothingIn:
-		return marks.NothingIn
-	}
-	return marks.Nothing
-}
-
-// change returns the change that gives the file a new text (nil: no file).
-func (c config) change(text []byte) []install.Change {
-	changes := c.To(text)
-	for i := range changes {
-		changes[i].Directory = c.origin() == marks.NothingIn
-	}
-	return changes
 }
 
 // check lets Podman, or another tool, list its images with the new file.
@@ -262,11 +202,7 @@ func (t *Target) Uninstall(context.Context) (*install.Plan, error) {
 		}
 	}
 	p := t.plan(c)
-	text := c.undone.Text
-	if c.undone.Gone() {
-		text = nil
-	}
-	p.Changes = c.change(text)
+	p.Changes = c.Change(c.Undone.Text)
 	p.Notes = []string{"the node keeps the store until image_store is removed from its configuration; " +
 		"the store's directory can be deleted then"}
 	return p, nil

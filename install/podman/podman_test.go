@@ -88,11 +88,11 @@ func TestInstallAndUninstall(t *testing.T) {
 		if name == "stores" {
 			want = append([]string{"/other"}, want...)
 		}
-		if got := (config{doc: doc}).stores(); err != nil || driver != "overlay" || !slices.Equal(got, want) {
+		if got := storesOf(doc); err != nil || driver != "overlay" || !slices.Equal(got, want) {
 			t.Errorf("%s: got driver %q and stores %q, %v; want overlay and %q", name, driver, got, err, want)
 		}
-		if string(c.undone.Text) != text {
-			t.Errorf("%s: without our lines the file is %q, want %q", name, c.undone.Text, text)
+		if string(c.Undone.Text) != text {
+			t.Errorf("%s: without our lines the file is %q, want %q", name, c.Undone.Text, text)
 		}
 		if p := apply(t, target, toInstall); len(p.Changes) != 0 {
 			t.Errorf("%s: a second run changes %+v", name, p.Changes)

@@ -56,7 +56,7 @@ func (t *Target) users(c config) (users []string) {
 		}
 	}
 	root := defaultStorage
-	if value, ok := c.doc.Lookup("storage", "graphroot"); ok && value != "" {
+	if value, ok := c.Doc.Lookup("storage", "graphroot"); ok && value != "" {
 		root = fmt.Sprint(value)
 	}
 	storages := []string{t.Machine.Path(root)}

@@ -102,16 +102,17 @@ hub/upstream: hub/catalog hub/pull hub/registry wire | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
 install: durable node/control node/mount
-install/buildkit: install install/marks install/tomltext node/doctor node/front/containerd proc sleep
-install/containerd: install install/marks install/tomltext node node/doctor proc sleep
+install/buildkit: install install/marks install/tomlfile install/tomltext node/doctor node/front/containerd proc sleep
+install/containerd: install install/marks install/tomlfile install/tomltext node node/doctor proc sleep
 install/docker: install install/jsontext node/doctor proc sleep
 install/jsontext:
 install/kubernetes: deploy durable install install/containerd install/systemd node node/control node/doctor
 	node/front/containerd proc sleep
 install/kubernetes/agent: install/kubernetes node/control node/report sleep
 install/marks:
-install/podman: install install/marks install/tomltext node | node/imagestore
+install/podman: install install/marks install/tomlfile install/tomltext node | node/imagestore
 install/systemd: deploy install install/marks node
+install/tomlfile: install install/marks install/tomltext
 install/tomltext: install/marks
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client

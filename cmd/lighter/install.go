@@ -109,22 +109,30 @@ func printReport(r install.Report) {
 	}
 }
 
+// nodeConfigFlag gives cmd the flag --node-config. load reads that file into config, apart from
+// what other flags of cmd have set.
+func nodeConfigFlag(cmd *cobra.Command, config *node.Config) (load func() error) {
+	file := cmd.Flags().String("node-config", "",
+		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
+	return func() error {
+		if _, err := os.Stat(deploy.NodeConfig); err == nil && *file == "" {
+			*file = deploy.NodeConfig
+		}
+		return loadConfig(cmd, *file, config)
+	}
+}
+
 // containerdTarget gives cmd the flags of the target containerd.
 func containerdTarget(cmd *cobra.Command) (*containerd.Target, func() (install.Target, error)) {
 	t := &containerd.Target{Machine: install.Machine{System: "/"}, Node: node.DefaultConfig()}
-	var file string
+	load := nodeConfigFlag(cmd, &t.Node)
 	f := cmd.Flags()
 	f.StringVar(&t.Config, "config", "", "containerd's configuration `FILE` (default: the one that it has read)")
 	f.StringVar(&t.Node.Containerd, "containerd", t.Node.Containerd, "containerd's Unix `SOCKET`")
-	f.StringVar(&file, "node-config", "",
-		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
 	f.StringVar(&t.Node.Root, "root", t.Node.Root, "the node's directory (`DIR`)")
 	f.StringVar(&t.Node.Address, "address", t.Node.Address, "the node's Unix `SOCKET` for containerd")
 	return t, func() (install.Target, error) {
-		if _, err := os.Stat(deploy.NodeConfig); err == nil && file == "" {
-			file = deploy.NodeConfig
-		}
-		if err := loadConfig(cmd, file, &t.Node); err != nil {
+		if err := load(); err != nil {
 			return nil, err
 		}
 		t.Node = doctor.Effective(cmd.Context(), t.Node)
@@ -188,19 +196,14 @@ have to be removed first: containerd could not remove them without the snapshott
 func dockerTarget(cmd *cobra.Command) func() (install.Target, error) {
 	t := &docker.Target{Machine: install.Machine{System: "/"}}
 	config := node.DefaultConfig()
-	var file string
+	load := nodeConfigFlag(cmd, &config)
 	f := cmd.Flags()
 	f.StringVar(&t.Config, "config", "", "Docker's configuration `FILE` (default: the one that dockerd reads)")
 	f.StringVar(&t.Socket, "docker", doctor.DockerSocket, "Docker's Unix `SOCKET`")
 	f.StringVar(&config.Containerd, "containerd", config.Containerd, "containerd's Unix `SOCKET`")
-	f.StringVar(&file, "node-config", "",
-		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
 	f.BoolVar(&t.Force, "force", false, "change the storage driver although containers run")
 	return func() (install.Target, error) {
-		if _, err := os.Stat(deploy.NodeConfig); err == nil && file == "" {
-			file = deploy.NodeConfig
-		}
-		err := loadConfig(cmd, file, &config)
+		err := load()
 		t.Containerd, t.Blobs = config.Containerd, config.Blobs
 		return t, err
 	}

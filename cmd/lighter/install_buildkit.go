@@ -1,12 +1,9 @@
 package main
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
-	"lighter/deploy"
 	"lighter/install"
 	"lighter/install/buildkit"
 	"lighter/node"
@@ -16,18 +13,13 @@ import (
 func buildKitTarget(cmd *cobra.Command) func() (install.Target, error) {
 	t := &buildkit.Target{Machine: install.Machine{System: "/"}}
 	config := node.DefaultConfig()
-	var file string
+	load := nodeConfigFlag(cmd, &config)
 	f := cmd.Flags()
 	f.StringVar(&t.Config, "config", "", "buildkitd's configuration `FILE` (default: the one that it has read)")
 	f.StringVar(&t.Socket, "buildkit", buildkit.DefaultSocket, "buildkitd's Unix `SOCKET`")
-	f.StringVar(&file, "node-config", "",
-		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
 	f.StringVar(&config.Root, "root", config.Root, "the node's directory (`DIR`)")
 	return func() (install.Target, error) {
-		if _, err := os.Stat(deploy.NodeConfig); err == nil && file == "" {
-			file = deploy.NodeConfig
-		}
-		err := loadConfig(cmd, file, &config)
+		err := load()
 		t.Root = config.Root
 		return t, err
 	}

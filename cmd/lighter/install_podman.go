@@ -1,12 +1,9 @@
 package main
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
-	"lighter/deploy"
 	"lighter/install"
 	"lighter/install/podman"
 	"lighter/node"
@@ -16,17 +13,12 @@ import (
 // podmanTarget gives cmd the flags of the target podman.
 func podmanTarget(cmd *cobra.Command) (*podman.Target, func() (install.Target, error)) {
 	t := &podman.Target{Machine: install.Machine{System: "/"}, Node: node.DefaultConfig()}
-	var file string
+	load := nodeConfigFlag(cmd, &t.Node)
 	f := cmd.Flags()
 	f.StringVar(&t.Config, "config", podman.DefaultConfig, "the tools' configuration `FILE`")
-	f.StringVar(&file, "node-config", "",
-		"the node's configuration `FILE` (default: "+deploy.NodeConfig+", if it exists)")
 	f.StringVar(&t.Node.Root, "root", t.Node.Root, "the node's directory (`DIR`)")
 	return t, func() (install.Target, error) {
-		if _, err := os.Stat(deploy.NodeConfig); err == nil && file == "" {
-			file = deploy.NodeConfig
-		}
-		if err := loadConfig(cmd, file, &t.Node); err != nil {
+		if err := load(); err != nil {
 			return nil, err
 		}
 		t.Node = doctor.Effective(cmd.Context(), t.Node)

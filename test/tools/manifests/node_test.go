@@ -2,24 +2,14 @@ package manifests
 
 import (
 	"maps"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v4/pkg/chart/common"
-	"helm.sh/helm/v4/pkg/chart/common/util"
-	"helm.sh/helm/v4/pkg/chart/v2/lint"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
-	"helm.sh/helm/v4/pkg/engine"
 	apps "k8s.io/api/apps/v1"
-	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
-	rbac "k8s.io/api/rbac/v1"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
 
@@ -29,59 +19,8 @@ const (
 	nodeChart    = "../../../deploy/helm/lighter"
 )
 
-func init() {
-	maps.Copy(kinds, map[string]func() any{
-		"v1 Namespace":      func() any { return new(core.Namespace) },
-		"apps/v1 DaemonSet": func() any { return new(apps.DaemonSet) },
-		"batch/v1 Job":      func() any { return new(batch.Job) },
-		"rbac.authorization.k8s.io/v1 ClusterRole":        func() any { return new(rbac.ClusterRole) },
-		"rbac.authorization.k8s.io/v1 ClusterRoleBinding": func() any { return new(rbac.ClusterRoleBinding) },
-		"rbac.authorization.k8s.io/v1 Role":               func() any { return new(rbac.Role) },
-		"rbac.authorization.k8s.io/v1 RoleBinding":        func() any { return new(rbac.RoleBinding) },
-	})
-}
-
-// built builds a directory as kubectl does.
-func built(t *testing.T, dir string) objects {
-	t.Helper()
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := all.AsYaml()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return decode(t, regexp.MustCompile(`lighter-node-[a-z0-9]{10}\b`).ReplaceAllString(string(text), "lighter-node"))
-}
-
-// charted renders the chart of the nodes with values.
-func charted(values string) (text string, err error) {
-	loaded, err := loader.Load(nodeChart)
-	if err != nil {
-		return "", err
-	}
-	var given map[string]any
-	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
-		return "", err
-	}
-	all, err := util.ToRenderValues(loaded, given,
-		common.ReleaseOptions{Name: "lighter", Namespace: "lighter", IsInstall: true}, common.DefaultCapabilities)
-	if err != nil {
-		return "", err
-	}
-	files, err := engine.Render(loaded, all)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if strings.HasSuffix(name, ".yaml") {
-			text += "\n---\n" + files[name]
-		}
-	}
-	return text, err
-}
+// nodeCharted renders the chart of the nodes with values.
+func nodeCharted(values string) (text string, err error) { return helm(nodeChart, "lighter", values) }
 
 // alike are the objects that manifests and chart have in common, apart from what differs on purpose:
 // the image's registry, comments of the configuration, and annotations of Helm's hooks.
@@ -107,7 +46,7 @@ func alike(t *testing.T, o objects, keep func(key string) bool) map[string]any {
 
 // The chart makes the same objects for the nodes as the manifests.
 func TestNodeChartIsLikeTheManifests(t *testing.T) {
-	text, err := charted("")
+	text, err := nodeCharted("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +76,7 @@ func TestNodeChartIsLikeTheManifests(t *testing.T) {
 func TestNodePods(t *testing.T) {
 	for _, values := range []string{"", "cri: false\ntaint: x/y\ncontainerd: /run/c.sock\nuninstall: {purge: true}\n" +
 		"imagePullSecrets: [{name: x}]\npodAnnotations: {a: b}\nnodeSelector: {a: b}\n"} {
-		text, err := charted(values)
+		text, err := nodeCharted(values)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,14 +110,10 @@ func TestNodePods(t *testing.T) {
 
 // The chart is good for Helm's linter, and values that make no sense are refused.
 func TestNodeChart(t *testing.T) {
-	for _, message := range lint.RunAll(nodeChart, nil, "lighter").Messages {
-		if message.Severity > 1 { // 1 is for information
-			t.Errorf("lint: %s", message)
-		}
-	}
+	checkLint(t, nodeChart)
 	for _, values := range []string{"taint: \"\"", "confg: x", "uninstall: {timeout: 5}", "containerd: run/x",
 		"config: \"\""} {
-		if text, err := charted(values); err == nil {
+		if text, err := nodeCharted(values); err == nil {
 			t.Errorf("%s: got no error, but\n%s", values, text)
 		}
 	}

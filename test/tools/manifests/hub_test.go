@@ -1,87 +1,27 @@
-// Package manifests renders the manifests and the chart of a hub in Kubernetes, with the libraries
-// of kustomize and Helm, and decodes what they render strictly. It needs no cluster.
 package manifests
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-	"helm.sh/helm/v4/pkg/chart/common"
-	"helm.sh/helm/v4/pkg/chart/common/util"
-	"helm.sh/helm/v4/pkg/chart/v2/lint"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
-	"helm.sh/helm/v4/pkg/engine"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
-	networking "k8s.io/api/networking/v1"
-	policy "k8s.io/api/policy/v1"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 )
 
 const (
-	hubDir = "../../../deploy/kubernetes/hub"
-	chart  = "../../../deploy/helm/lighter-hub"
+	hubDir   = "../../../deploy/kubernetes/hub"
+	hubChart = "../../../deploy/helm/lighter-hub"
 )
 
-// kinds has a new object of each kind.
-var kinds = map[string]func() any{
-	"v1 ConfigMap":                            func() any { return new(core.ConfigMap) },
-	"v1 Service":                              func() any { return new(core.Service) },
-	"v1 ServiceAccount":                       func() any { return new(core.ServiceAccount) },
-	"apps/v1 Deployment":                      func() any { return new(apps.Deployment) },
-	"apps/v1 StatefulSet":                     func() any { return new(apps.StatefulSet) },
-	"policy/v1 PodDisruptionBudget":           func() any { return new(policy.PodDisruptionBudget) },
-	"networking.k8s.io/v1 Ingress":            func() any { return new(networking.Ingress) },
-	"networking.k8s.io/v1 NetworkPolicy":      func() any { return new(networking.NetworkPolicy) },
-	"monitoring.coreos.com/v1 PodMonitor":     func() any { return new(monitoring.PodMonitor) },
-	"monitoring.coreos.com/v1 PrometheusRule": func() any { return new(monitoring.PrometheusRule) },
-}
-
-// objects has decoded objects by kind and name.
-type objects map[string]any
-
-// decode decodes the documents of a YAML text strictly: an unknown field is an error.
-func decode(t *testing.T, text string) objects {
-	t.Helper()
-	all := objects{}
-	for _, document := range regexp.MustCompile(`(?m)^---$`).Split(text, -1) {
-		var head struct {
-			APIVersion string
-			Kind       string
-			Metadata   struct{ Name string }
-		}
-		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
-			t.Fatalf("%v:\n%s", err, document)
-		}
-		if head.Kind == "" {
-			continue
-		}
-		kind := kinds[head.APIVersion+" "+head.Kind]
-		if kind == nil {
-			t.Fatalf("an object of an unknown kind: %s %s", head.APIVersion, head.Kind)
-		}
-		object := kind()
-		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
-			t.Errorf("%s %s: %v:\n%s", head.Kind, head.Metadata.Name, err, document)
-		}
-		all[head.Kind+" "+head.Metadata.Name] = object
-	}
-	return all
-}
-
-// kustomized builds a variant with components.
+// kustomized builds a variant of a hub with components.
 func kustomized(t *testing.T, variant string, components ...string) objects {
 	t.Helper()
 	// Kustomize accepts only relative paths, and none through links.
@@ -110,45 +50,16 @@ func kustomized(t *testing.T, variant string, components ...string) objects {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rendered, err := built.AsYaml()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The names of generated ConfigMaps end with a digest of their contents.
-	return decode(t, regexp.MustCompile(`lighter-hub-[a-z0-9]{10}\b`).ReplaceAllString(string(rendered), "lighter-hub"))
+	return built(t, dir)
 }
 
-// helm renders the chart with values, in YAML.
-func helm(values string) (text string, err error) {
-	loaded, err := loader.Load(chart)
-	if err != nil {
-		return "", err
-	}
-	var given map[string]any
-	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
-		return "", err
-	}
-	all, err := util.ToRenderValues(loaded, given,
-		common.ReleaseOptions{Name: "lighter-hub", Namespace: "lighter", IsInstall: true}, common.DefaultCapabilities)
-	if err != nil {
-		return "", err
-	}
-	files, err := engine.Render(loaded, all)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if strings.HasSuffix(name, ".yaml") {
-			text += "\n---\n" + files[name]
-		}
-	}
-	return text, err
-}
+// hubCharted renders the chart of a hub with values.
+func hubCharted(values string) (text string, err error) { return helm(hubChart, "lighter-hub", values) }
 
+// rendered returns the objects of the chart of a hub with values.
 func rendered(t *testing.T, values string) objects {
 	t.Helper()
-	text, err := helm(values)
+	text, err := hubCharted(values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,44 +79,6 @@ networkPolicy: {enabled: true}
 podMonitor: {enabled: true}
 prometheusRule: {enabled: true}
 `
-
-// plain returns an object as maps, without what only one of kustomize and Helm adds.
-func plain(t *testing.T, object any) any {
-	t.Helper()
-	text, err := json.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The chart's version of the image is in values.yaml, and kustomize's in kustomization.yaml.
-	text = regexp.MustCompile(`"lighter:[0-9.]+"`).ReplaceAll(text, []byte(`"lighter"`))
-	var v any
-	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatal(err)
-	}
-	var clean func(v any)
-	clean = func(v any) {
-		switch v := v.(type) {
-		case []any:
-			for _, each := range v {
-				clean(each)
-			}
-		case map[string]any:
-			for _, key := range []string{"app.kubernetes.io/instance", "app.kubernetes.io/version",
-				"app.kubernetes.io/managed-by", "app.kubernetes.io/part-of", "helm.sh/chart", "checksum/config",
-				"imagePullPolicy", "namespace"} {
-				delete(v, key)
-			}
-			for key, each := range v {
-				clean(each)
-				if empty, ok := each.(map[string]any); ok && len(empty) == 0 {
-					delete(v, key)
-				}
-			}
-		}
-	}
-	clean(v)
-	return v
-}
 
 // The manifests and the chart make the same objects.
 func TestChartIsLikeTheManifests(t *testing.T) {
@@ -233,11 +106,7 @@ func TestChartIsLikeTheManifests(t *testing.T) {
 
 // The chart is good for Helm's linter, and for many values. Values that make no sense are refused.
 func TestChart(t *testing.T) {
-	for _, message := range lint.RunAll(chart, nil, "lighter").Messages {
-		if message.Severity > 1 { // 1 is for information
-			t.Errorf("lint: %s", message)
-		}
-	}
+	checkLint(t, hubChart)
 	for _, values := range []string{"", several, everything, "volume: {size: 1Ti, storageClass: fast}",
 		"config: |\n  sources = [\"registry.example.org\"]\n  [[quota]]\n  prefix = \"a\"\n  bytes = \"1GB\"\n",
 		"ingress: {enabled: true, tlsSecretName: \"\", annotations: null}", several + "awsCredentials: false",
@@ -256,7 +125,7 @@ func TestChart(t *testing.T) {
 		"replica: 1":                            "replica",
 		"replicas: 0":                           "replicas",
 	} {
-		if _, err := helm(values); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := hubCharted(values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("values %q: error %v, want one with %q", values, err, want)
 		}
 	}

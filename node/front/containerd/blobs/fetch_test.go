@@ -45,13 +45,13 @@ type fakeHub struct {
 	mu       sync.Mutex
 	answers  []answer
 	requests []string // REPOSITORY@OFFSET
-	image    func() (*index.ImageStatement, error)
+	image    func(manifest string) (*index.ImageStatement, error)
 	begun    func() // called at each request
 }
 
 func (h *fakeHub) Image(_ context.Context, manifest string) (*index.ImageStatement, error) {
 	if h.image != nil {
-		return h.image()
+		return h.image(manifest)
 	}
 	return &index.ImageStatement{Manifest: manifest, Repositories: []string{"registry.example.org:5000/a/b"}}, nil
 }
@@ -166,8 +166,8 @@ func TestFetch(t *testing.T) {
 // A layer that cannot be fetched ends with an error that says why, and its link stays.
 func TestFetchFails(t *testing.T) {
 	wrong := bytes.Repeat([]byte("x"), len(layerBytes))
-	says := func(s *index.ImageStatement, err error) func() (*index.ImageStatement, error) {
-		return func() (*index.ImageStatement, error) { return s, err }
+	says := func(s *index.ImageStatement, err error) func(string) (*index.ImageStatement, error) {
+		return func(string) (*index.ImageStatement, error) { return s, err }
 	}
 	const attempts = 5 // of layerblob
 	unknown := fmt.Errorf("no such image: %w", chunk.ErrNotFound)

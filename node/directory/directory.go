@@ -47,7 +47,7 @@ type Trees interface {
 // Configs reads the configs of images, and keeps them while no hub answers (imageconfig.Kept).
 type Configs interface {
 	Config(ctx context.Context, image wire.Image) ([]byte, error)
-	Forget(manifest string) error
+	Forget(manifest string, wanted func() bool) error
 }
 
 // Config is the configuration of a Directory. All fields but Dir, Group, Hosts and Layer are

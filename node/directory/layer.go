@@ -50,13 +50,14 @@ func (d *Directory) forgetConfig(manifest string) error {
 	if d.config.Configs == nil || manifest == "" {
 		return nil // none was kept
 	}
-	d.mu.Lock()
-	for k := range d.images {
-		if k.manifest == manifest {
-			d.mu.Unlock()
-			return nil
+	return d.config.Configs.Forget(manifest, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for k := range d.images {
+			if k.manifest == manifest {
+				return true
+			}
 		}
-	}
-	d.mu.Unlock()
-	return d.config.Configs.Forget(manifest)
+		return false
+	})
 }

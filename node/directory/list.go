@@ -51,6 +51,7 @@ func openList(root, name string, leftovers *durable.Leftovers) *list {
 	for _, i := range s.Images {
 		l.images = append(l.images, key{i.Name, target{i.Chain, i.Manifest}})
 	}
+	l.images = slices.Compact(l.images)
 	return l
 }
 
@@ -75,12 +76,14 @@ func (l *list) add(k key) error {
 	return err
 }
 
-// remove removes an image. A list that cannot be saved becomes a leftover: the next daemon holds an
-// image that nobody uses.
+// remove removes an image once: it may have been added again since it was given up. A list that
+// cannot be saved becomes a leftover: the next daemon holds an image that nobody uses.
 func (l *list) remove(k key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.images = slices.DeleteFunc(slices.Clone(l.images), func(other key) bool { return other == k })
+	if n := slices.Index(l.images, k); n >= 0 {
+		l.images = slices.Delete(slices.Clone(l.images), n, n+1)
+	}
 	_ = l.save()
 }
 

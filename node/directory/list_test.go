@@ -24,6 +24,11 @@ func TestListSurvivesARestart(t *testing.T) {
 		}
 	}
 	l.remove(key{"a:1", target{chain: "sha256:0"}})
+	// An image that is given up is added again before it is removed.
+	if err := l.add(two); err != nil {
+		t.Fatal(err)
+	}
+	l.remove(two)
 	if err := l.set("/lighter"); err != nil {
 		t.Fatal(err)
 	}

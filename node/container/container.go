@@ -88,6 +88,9 @@ func (o *Options) complete(name string) {
 	b.ID, b.Spec.Terminal = name, o.Terminal
 	b.Spec.Hostname = cmp.Or(b.Spec.Hostname, name)
 	b.Spec.Files = fileLimit()
+	if columns, rows, err := term.GetSize(int(os.Stdin.Fd())); err == nil {
+		b.Spec.Rows, b.Spec.Columns = uint(rows), uint(columns) //nolint:gosec // they are not negative
+	}
 }
 
 // fileLimit returns this process's hard limit of open files, or 0 if it is unknown. A runtime may

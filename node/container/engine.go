@@ -108,8 +108,8 @@ func (e engine) result(state *os.ProcessState, h home, err error) (int, error) {
 	if code == 0 || failed == "" {
 		return code, nil
 	}
-	if strings.HasPrefix(filepath.Base(string(e)), "runc") {
-		return codeOf(failed), nil // runc has printed it
+	if name := filepath.Base(string(e)); strings.HasPrefix(name, "runc") || strings.HasPrefix(name, "crun") {
+		return codeOf(failed), nil // they have printed it
 	}
 	return codeOf(failed), fmt.Errorf("start the container: %s", failed)
 }

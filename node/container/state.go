@@ -158,7 +158,7 @@ func (s state) remove(ctx context.Context, h home) error {
 
 // delete makes the runtime end the container and delete it, if the runtime knows it.
 func (h home) delete(ctx context.Context) error {
-	if _, err := os.Stat(filepath.Join(h.engineDir(), h.name())); errors.Is(err, os.ErrNotExist) {
+	if !h.isKnown() {
 		return nil
 	}
 	engine, err := os.ReadFile(h.engine())
@@ -169,8 +169,15 @@ func (h home) delete(ctx context.Context) error {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, string(engine), "--root", h.engineDir(), "delete", "--force",
 		h.name()).CombinedOutput()
-	if err != nil {
+	// A runtime that still runs deletes the container, too, as soon as its process has ended.
+	if err != nil && h.isKnown() {
 		return fmt.Errorf("delete container %s with %s: %w: %s", h.name(), engine, err, strings.TrimSpace(string(out)))
 	}
 	return nil
+}
+
+// isKnown reports whether the runtime knows the container.
+func (h home) isKnown() bool {
+	_, err := os.Stat(filepath.Join(h.engineDir(), h.name()))
+	return !errors.Is(err, os.ErrNotExist)
 }

@@ -75,6 +75,8 @@ type Options struct {
 	Hostname   string  // without the host's network
 	ReadOnly   bool    // no writes to the root file system
 	Terminal   bool
+	Rows       uint    // of the terminal at its start; 0: unknown
+	Columns    uint    // of the terminal at its start; 0: unknown
 	Memory     int64   // bytes; 0: no limit
 	CPUs       float64 // 0: no limit
 	// Files is the hard limit of open files. The soft limit is the default of containers,
@@ -107,6 +109,9 @@ const (
 	defaultFiles = 1024
 	// cpuPeriod is the period of the limit of CPU time, in microseconds.
 	cpuPeriod = 100_000
+	// version is that of the runtime specification: crun refuses configurations with a version that
+	// is newer than itself. Nothing newer is used.
+	version = "1.0.2"
 	// terminalType is the type of the terminal that a runtime gives to a container.
 	terminalType = "xterm"
 )
@@ -147,7 +152,7 @@ func New(ctx context.Context, config []byte, root, id string, o Options) (*Spec,
 	if o.Terminal && !slices.ContainsFunc(s.Process.Env, isTerm) {
 		s.Process.Env = append(s.Process.Env, "TERM="+terminalType)
 	}
-	s.Root.Path = Root
+	s.Version, s.Root.Path = version, Root
 	return s, nil
 }
 
@@ -190,7 +195,7 @@ func (o *Options) options() []oci.SpecOpts {
 		list = append(list, oci.WithNamespacedCgroup())
 	}
 	if o.Terminal {
-		list = append(list, terminal)
+		list = append(list, o.terminal)
 	}
 	if o.ReadOnly {
 		list = append(list, oci.WithRootFSReadonly())
@@ -214,8 +219,12 @@ const unified = "/sys/fs/cgroup/cgroup.controllers"
 var cgroups = []specs.Mount{{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
 	Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}}}
 
-func terminal(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+// terminal gives the process a terminal. It has its size before the process starts.
+func (o *Options) terminal(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	s.Process.Terminal = true
+	if o.Rows > 0 && o.Columns > 0 {
+		s.Process.ConsoleSize = &specs.Box{Height: o.Rows, Width: o.Columns}
+	}
 	return nil
 }
 

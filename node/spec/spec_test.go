@@ -74,14 +74,18 @@ func TestProcess(t *testing.T) {
 			s.Linux.CgroupsPath, spec.Root)
 	}
 	s = newSpec(t, root, config, spec.Options{Args: []string{"b", "c"}, Env: []string{"X=2", "Y=3"}, User: "12:more",
-		Dir: "/other", ReadOnly: true, Terminal: true})
+		Dir: "/other", ReadOnly: true, Terminal: true, Rows: 33, Columns: 77})
 	p = s.Process
 	if !slices.Equal(p.Args, []string{"/start", "b", "c"}) || p.Cwd != "/other" ||
 		!slices.Equal(p.Env, []string{"PATH=/p", "X=2", "Y=3", "TERM=xterm"}) || p.User.UID != 12 || p.User.GID != 9 {
 		t.Errorf("process %q in %s with %q as %+v, want the options'", p.Args, p.Cwd, p.Env, p.User)
 	}
-	if !s.Root.Readonly || !p.Terminal {
-		t.Errorf("read-only %t, terminal %t; want both", s.Root.Readonly, p.Terminal)
+	if !s.Root.Readonly || !p.Terminal || p.ConsoleSize == nil || *p.ConsoleSize != (specs.Box{Height: 33, Width: 77}) {
+		t.Errorf("read-only %t, terminal %t of %v; want both, and 33 rows of 77", s.Root.Readonly, p.Terminal,
+			p.ConsoleSize)
+	}
+	if s.Version != "1.0.2" {
+		t.Errorf("version %s, want one that the oldest runtimes read", s.Version)
 	}
 	s = newSpec(t, root, config, spec.Options{Entrypoint: "/bin/sh"})
 	if !slices.Equal(s.Process.Args, []string{"/bin/sh"}) {

@@ -10,10 +10,11 @@ import (
 	"testing"
 )
 
-// runc runs a bundle, as often as it is asked to. What a container has written stays until the
-// bundle is removed.
-func TestBundle(t *testing.T) {
-	leavesNothing(t)
+// An OCI runtime runs a bundle, as often as it is asked to. What a container has written stays
+// until the bundle is removed.
+func TestBundle(t *testing.T) { withEachRuntime(t, testBundle) }
+
+func testBundle(t *testing.T) {
 	for _, with := range []func(*testing.T, string, ...string) result{run, alone} {
 		dir, roots := filepath.Join(t.TempDir(), "a,b:c"), t.TempDir()
 		with(t, "bundle", "--net", "none", "app:1", dir,
@@ -27,11 +28,11 @@ func TestBundle(t *testing.T) {
 			config.Annotations["org.opencontainers.image.stopSignal"] != "SIGQUIT" {
 			t.Errorf("annotations %q, %v; want the image's labels", config.Annotations, err)
 		}
-		runc := func(id string) result {
-			return execute(t, "", "runc", "--root", roots, "run", "--bundle", dir, id)
+		engine := func(id string) result {
+			return execute(t, "", oci, "--root", roots, "run", "--bundle", dir, id)
 		}
-		runc("one").gives(0, "www-data", "/var/tmp", "hello", "x")
-		runc("two").gives(0, "www-data", "/var/tmp", "hello", "x", "x")
+		engine("one").gives(0, "www-data", "/var/tmp", "hello", "x")
+		engine("two").gives(0, "www-data", "/var/tmp", "hello", "x", "x")
 		execute(t, "", lighter, "unbundle", dir).gives(0)
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", dir, err)
@@ -41,23 +42,24 @@ func TestBundle(t *testing.T) {
 }
 
 // A bundle in which a container runs stays. Directories with other files are not used.
-func TestBundleInUse(t *testing.T) {
-	leavesNothing(t)
+func TestBundleInUse(t *testing.T) { withEachRuntime(t, testBundleInUse) }
+
+func testBundleInUse(t *testing.T) {
 	dir, roots := filepath.Join(t.TempDir(), "bundle"), t.TempDir()
 	run(t, "bundle", "base:1", dir, "sleep", "infinity").gives(0)
-	cmd := exec.Command("runc", "--root", roots, "run", "--bundle", dir, "one")
+	cmd := exec.Command(oci, "--root", roots, "run", "--bundle", dir, "one")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the container", func() bool {
-		return exec.Command("runc", "--root", roots, "exec", "one", "true").Run() == nil
+		return exec.Command(oci, "--root", roots, "exec", "one", "true").Run() == nil
 	})
 	execute(t, "", lighter, "unbundle", dir).fails(1, "a container runs in")
-	execute(t, "", "runc", "--root", roots, "exec", "one", "echo", "alive").gives(0, "alive")
-	if err := exec.Command("runc", "--root", roots, "delete", "--force", "one").Run(); err != nil {
+	execute(t, "", oci, "--root", roots, "exec", "one", "echo", "alive").gives(0, "alive")
+	if err := exec.Command(oci, "--root", roots, "kill", "one", "KILL").Run(); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
+	_ = cmd.Wait() // the process was killed
 	execute(t, "", lighter, "unbundle", dir).gives(0)
 
 	other := t.TempDir()

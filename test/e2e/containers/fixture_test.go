@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,6 +71,11 @@ func prepare() (stop func() error, err error) {
 			syscall.Mount(hides, path, "", syscall.MS_BIND, "")); err != nil {
 			return nil, err
 		}
+	}
+	// crun refuses a machine with both versions of cgroups, if version 2 has controllers.
+	if err := syscall.Unmount("/sys/fs/cgroup/unified", syscall.MNT_DETACH); err != nil &&
+		!errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.EINVAL) {
+		return nil, err
 	}
 	hub, err := background(dir, "hub", "--root", filepath.Join(dir, "hub"))
 	if err != nil {
@@ -226,16 +230,40 @@ type result struct {
 	out, errs string
 }
 
-// run runs a lighter command with the running node.
-func run(t *testing.T, command string, args ...string) result {
+// oci is the OCI runtime that a test uses: runc, or crun (withEachRuntime).
+var oci = "runc"
+
+// withEachRuntime runs a test with runc and with crun. After each, nothing of a container is left.
+func withEachRuntime(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	return execute(t, "", slices.Concat([]string{lighter, command, "--root", nodeRoot}, args)...)
+	defer func(before string) { oci = before }(oci)
+	for _, oci = range []string{"runc", "crun"} {
+		t.Run(oci, func(t *testing.T) {
+			leavesNothing(t)
+			test(t)
+		})
+	}
+}
+
+// command returns the arguments of a lighter command that uses the node with a root.
+func command(root, command string, args ...string) []string {
+	flags := []string{lighter, command, "--root", root}
+	if command == "run" {
+		flags = append(flags, "--runtime", oci)
+	}
+	return append(flags, args...)
+}
+
+// run runs a lighter command with the running node.
+func run(t *testing.T, name string, args ...string) result {
+	t.Helper()
+	return execute(t, "", command(nodeRoot, name, args...)...)
 }
 
 // alone runs a lighter command without a running node.
-func alone(t *testing.T, command string, args ...string) result {
+func alone(t *testing.T, name string, args ...string) result {
 	t.Helper()
-	return execute(t, "", slices.Concat([]string{lighter, command, "--root", "/no/node"}, args)...)
+	return execute(t, "", command("/no/node", name, args...)...)
 }
 
 func execute(t *testing.T, stdin string, argv ...string) result {

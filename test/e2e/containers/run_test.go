@@ -23,8 +23,9 @@ import (
 
 // An image's config says what runs, as whom, and where. The container may write, and nothing of it
 // is left, with a running node and without one.
-func TestImageDecides(t *testing.T) {
-	leavesNothing(t)
+func TestImageDecides(t *testing.T) { withEachRuntime(t, testImageDecides) }
+
+func testImageDecides(t *testing.T) {
 	run(t, "run", "app:1").gives(0, "www-data", "/var/tmp", "hello")
 	alone(t, "run", "app:1").gives(0, "www-data", "/var/tmp", "hello")
 	run(t, "run", "base:1", "sh", "-c", "echo new > /etc/new && cat /etc/new && id -u").gives(0, "new", "0")
@@ -32,8 +33,9 @@ func TestImageDecides(t *testing.T) {
 }
 
 // Flags override the image's config.
-func TestFlags(t *testing.T) {
-	leavesNothing(t)
+func TestFlags(t *testing.T) { withEachRuntime(t, testFlags) }
+
+func testFlags(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("of the host\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -55,13 +57,14 @@ func TestFlags(t *testing.T) {
 	host := execute(t, "", "hostname")
 	run(t, "run", "base:1", "hostname").gives(0, strings.TrimSpace(host.out))
 	// Standard input is passed on only if the user says so.
-	execute(t, "text\n", lighter, "run", "--root", nodeRoot, "-i", "base:1", "cat").gives(0, "text")
-	execute(t, "text\n", lighter, "run", "--root", nodeRoot, "base:1", "cat").gives(0)
+	execute(t, "text\n", command(nodeRoot, "run", "-i", "base:1", "cat")...).gives(0, "text")
+	execute(t, "text\n", command(nodeRoot, "run", "base:1", "cat")...).gives(0)
 }
 
 // An image without a shell, users or a command runs if a command is named.
-func TestBareImage(t *testing.T) {
-	leavesNothing(t)
+func TestBareImage(t *testing.T) { withEachRuntime(t, testBareImage) }
+
+func testBareImage(t *testing.T) {
 	run(t, "run", "-e", insideVariable+"=inside", "bare:1", "/program").gives(5, "inside")
 	run(t, "run", "-u", "12:34", "-e", insideVariable+"=inside", "bare:1", "/program").gives(5, "inside")
 	run(t, "run", "bare:1").fails(125, "neither entrypoint nor command")
@@ -69,12 +72,13 @@ func TestBareImage(t *testing.T) {
 }
 
 // The exit code is that of the process, or Docker's if there is no process.
-func TestExitCodes(t *testing.T) {
-	leavesNothing(t)
+func TestExitCodes(t *testing.T) { withEachRuntime(t, testExitCodes) }
+
+func testExitCodes(t *testing.T) {
 	run(t, "run", "base:1", "sh", "-c", "exit 3").gives(3)
 	run(t, "run", "base:1", "no-such-command").fails(127, "no-such-command")
 	run(t, "run", "base:1", "/no/such/command").fails(127, "/no/such/command")
-	run(t, "run", "base:1", "/etc/passwd").fails(126, "permission denied")
+	run(t, "run", "base:1", "/etc/passwd").fails(126, "ermission denied")
 	run(t, "run", "-u", "nobody-knows", "base:1", "true").fails(125, `user "nobody-knows" is not in the image's`)
 	run(t, "run", "--no-such-flag", "base:1").fails(125, "--no-such-flag")
 	run(t, "run").fails(125, "IMAGE is missing")
@@ -96,8 +100,8 @@ type started struct {
 // start starts a container whose script prints "ready".
 func start(t *testing.T, root, script string, flags ...string) *started {
 	t.Helper()
-	cmd := exec.Command(lighter, slices.Concat([]string{"run", "--root", root}, flags,
-		[]string{"base:1", "sh", "-c", script})...)
+	argv := command(root, "run", slices.Concat(flags, []string{"base:1", "sh", "-c", script})...)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +130,9 @@ func (s *started) end() (code int, lines []string) {
 const waits = "; echo ready; while :; do sleep 0.05; done"
 
 // The process gets each signal once.
-func TestSignals(t *testing.T) {
-	leavesNothing(t)
+func TestSignals(t *testing.T) { withEachRuntime(t, testSignals) }
+
+func testSignals(t *testing.T) {
 	for signal, name := range map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGINT: "INT",
 		syscall.SIGUSR1: "USR1", syscall.SIGHUP: "HUP"} {
 		s := start(t, nodeRoot, "n=0; trap 'n=$((n+1)); echo got' "+name+"; trap 'echo $n; exit 7' USR2"+waits)
@@ -148,8 +153,9 @@ func TestSignals(t *testing.T) {
 
 // A `lighter run` that is killed leaves a container that the next one ends and removes, with its
 // mounts, its files and its node.
-func TestKilled(t *testing.T) {
-	leavesNothing(t)
+func TestKilled(t *testing.T) { withEachRuntime(t, testKilled) }
+
+func testKilled(t *testing.T) {
 	for _, root := range []string{nodeRoot, "/no/node"} {
 		s := start(t, root, "trap '' TERM; echo text >/file; sleep infinity & echo ready; wait", "--name", "killed")
 		if err := s.cmd.Process.Kill(); err != nil {
@@ -167,12 +173,13 @@ func TestKilled(t *testing.T) {
 }
 
 // A container's name is taken while it runs. A container that runs is no leftover.
-func TestTwoContainers(t *testing.T) {
-	leavesNothing(t)
+func TestTwoContainers(t *testing.T) { withEachRuntime(t, testTwoContainers) }
+
+func testTwoContainers(t *testing.T) {
 	s := start(t, nodeRoot, "true"+waits, "--name", "one")
 	run(t, "run", "--name", "one", "base:1", "true").fails(125, "one", "--name")
 	run(t, "run", "base:1", "echo", "two").gives(0, "two")
-	execute(t, "", "runc", "--root", filepath.Join(homes, "one", "engine.d"), "kill", "one", "KILL").gives(0)
+	execute(t, "", oci, "--root", filepath.Join(homes, "one", "engine.d"), "kill", "one", "KILL").gives(0)
 	if code, _ := s.end(); code != 137 {
 		t.Errorf("a process that was killed: exit code %d, want 137", code)
 	}

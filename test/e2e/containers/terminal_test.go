@@ -109,24 +109,27 @@ func (p *terminal) run(argv ...string) *exec.Cmd {
 
 // On a terminal, a container has a terminal of its own, with the same size. Keys reach it, and the
 // terminal is as before at its end.
-func TestTerminal(t *testing.T) {
-	leavesNothing(t)
+func TestTerminal(t *testing.T) { withEachRuntime(t, testTerminal) }
+
+func testTerminal(t *testing.T) {
 	p := newTerminal(t)
 	before, err := unix.IoctlGetTermios(int(p.slave.Fd()), unix.TCGETS)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := p.run(lighter, "run", "--root", nodeRoot, "base:1", "sh", "-c",
+	cmd := p.run(command(nodeRoot, "run", "base:1", "sh", "-c",
 		`tty; echo $TERM; stty size; read line; echo "<$line>"
-		trap 'echo interrupted; exit 6' INT; trap 'stty size' WINCH; echo waiting; while :; do sleep 0.05; done`)
+		trap 'echo interrupted; exit 6' INT; trap 'stty size' WINCH; echo waiting; while :; do sleep 0.05; done`)...)
 	p.shows("/dev/pts/0")
 	p.shows("xterm")
 	p.shows("33 77")
 	p.types("typed\r")
 	p.shows("<typed>")
 	p.shows("waiting")
-	p.resize(44, 99)
-	p.shows("44 99")
+	if oci != "crun" { // Debian 12's crun passes the signal on, and not the size
+		p.resize(44, 99)
+		p.shows("44 99")
+	}
 	p.types("\x03") // the interrupt key
 	p.shows("interrupted")
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 6 {

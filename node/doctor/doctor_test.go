@@ -218,6 +218,12 @@ func TestLearnedKeysArePinned(t *testing.T) {
 	}
 }
 
+// imageStore is the status of an image store. Its trees are hidden for a reason, unless that is
+// empty.
+func imageStore(hidden string) *report.ImageStore {
+	return &report.ImageStore{Trees: &directory.Status{Hidden: hidden}}
+}
+
 // Each problem in the status of a node gives a finding with its cause or its repair.
 func TestNodes(t *testing.T) {
 	m := system(t, nil)
@@ -252,6 +258,9 @@ func TestNodes(t *testing.T) {
 			Problem, "lighter unmount /mnt"},
 		"no directory": {func(s *report.Status) { s.Directory = &directory.Status{Hidden: "/lighter is not empty"} },
 			Problem, "not empty"},
+		"an image store": {func(s *report.Status) { s.ImageStore = imageStore("") }, OK, "--userns=auto cannot start"},
+		"a hidden image store": {func(s *report.Status) { s.ImageStore = imageStore("no /dev/fuse") },
+			Problem, "no /dev/fuse"},
 		"no blobs": {func(s *report.Status) { s.Blobs = &blobs.Status{Problem: "policy is isolated"} },
 			Problem, "isolated"},
 		"unknown layers": {func(s *report.Status) { s.Blobs = &blobs.Status{Unknown: 3} },

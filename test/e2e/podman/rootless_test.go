@@ -67,3 +67,14 @@ func TestRootless(t *testing.T) {
 	m.as = nil // root has a mount of its own
 	m.want(m.podman("run", "--rm", app, "stat", "-c", "%u", "/etc/passwd"), "0")
 }
+
+// Root's containers with a user namespace of their own do not start from the store. The doctor says
+// so.
+func TestUserNamespacesOfRoot(t *testing.T) {
+	m := newMachine(t)
+	if out, err := m.tryPodman("run", "--rm", "--uidmap", "0:200000:65536", app, "true"); err == nil {
+		t.Errorf("a container of root with --uidmap starts, which the doctor denies: %s", out)
+	}
+	out, _ := m.run(lighter, "doctor", "--root", m.root()) // it finds other problems in this enclosure
+	m.want(out, "root's podman run with --uidmap or --userns=auto cannot start them")
+}

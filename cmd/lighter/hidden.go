@@ -8,12 +8,20 @@ import (
 	"lighter/node/keeper"
 )
 
-// keeperCommand and probeCommand are for `lighter node` alone, which starts them. The argument
-// shows in ps which node they belong to.
+// keeperCommand and probeCommand are for `lighter node`, which starts them. The argument shows in
+// ps which node they belong to. With --stay, a service manager without a store of descriptors
+// starts the keeper (deploy/talos).
 
 func keeperCommand() *cobra.Command {
-	return hidden("keeper", "Hold a node's devices while its daemon is replaced",
-		func(string) error { return keeper.Run() })
+	var stay bool
+	cmd := hidden("keeper", "Hold a node's devices while its daemon is replaced", func(root string) error {
+		if stay {
+			return keeper.Stay(root)
+		}
+		return keeper.Run()
+	})
+	cmd.Flags().BoolVar(&stay, "stay", false, "be a service of its own, which waits for the node at ROOT")
+	return cmd
 }
 
 func probeCommand() *cobra.Command {

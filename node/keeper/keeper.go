@@ -9,6 +9,7 @@
 //
 // A keeper process ends by itself when the kernel has ended the connection, because everything was
 // unmounted. If the process is killed while no daemon runs, the connection ends, and reads fail.
+// Where the daemon's children end with the daemon, a keeper is a service of its own (Stay).
 //
 // A keeper process listens on a Unix socket (SOCK_SEQPACKET) that only root can use. A client sends
 // one message on each connection. The messages and answers are:
@@ -193,7 +194,7 @@ func (p Process) askOnce(ctx context.Context) (note []byte, fds []int, err error
 	return note, fds, nil
 }
 
-// Drop implements Keeper. When it returns, the process has ended.
+// Drop implements Keeper. When it returns, the process has ended, or holds nothing (Stay).
 func (p Process) Drop(ctx context.Context) error {
 	conn, err := dial(ctx, p.Root)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
@@ -223,25 +224,33 @@ func dial(ctx context.Context, root string) (*net.UnixConn, error) {
 	return c, c.SetDeadline(time.Now().Add(timeout))
 }
 
+// makeSocket makes the socket of root's keeper, in place of the one that an ended keeper has left.
+func makeSocket(root string) (*net.UnixListener, error) {
+	if err := os.Remove(Socket(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: Socket(root), Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	listener.SetUnlinkOnClose(false)
+	if err := os.Chmod(Socket(root), 0o600); err != nil { // in time, because only root can enter the directory
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
 // start starts a keeper process. When it returns, the process's socket exists, so clients need not
 // wait for it. Only the daemon that has locked root calls start.
 func start(root string, command []string) error {
 	if len(command) == 0 {
 		return errors.New("no command is known that runs a keeper")
 	}
-	// A keeper that has ended leaves its socket.
-	if err := os.Remove(Socket(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: Socket(root), Net: "unixpacket"})
+	listener, err := makeSocket(root)
 	if err != nil {
 		return err
 	}
-	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	if err := os.Chmod(Socket(root), 0o600); err != nil { // in time, because only root can enter the directory
-		return err
-	}
 	file, err := listener.File()
 	if err != nil {
 		return err

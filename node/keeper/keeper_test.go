@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) > 2 && os.Args[1] == "stay" {
+		_ = Stay(os.Args[2])
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 

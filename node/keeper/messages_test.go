@@ -27,7 +27,7 @@ func TestKeeperUnderstandsTheFirstVersion(t *testing.T) {
 	root := socketdir.New(t)
 	listener := listen(t, root)
 	ended := make(chan error, 1)
-	go func() { ended <- serve(listener) }()
+	go func() { ended <- serve(listener, false) }()
 	_, w := pipe(t)
 	for _, m := range messages {
 		conn, err := dial(t.Context(), root)

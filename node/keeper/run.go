@@ -27,9 +27,7 @@ type keeper struct {
 // when the connection that it holds has ended, when a client drops it, or if no descriptors have
 // arrived within firstTimeout.
 func Run() error {
-	// The kernel must not kill the keeper when memory is short: the keeper uses next to no memory.
-	// If this process may not set its score, it has the daemon's score.
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
+	protect()
 	file := os.NewFile(listenerFD, "socket")
 	inherited, err := net.FileListener(file)
 	if err != nil {
@@ -41,12 +39,28 @@ func Run() error {
 		return errors.New("a keeper is started by `lighter node`, with a Unix socket")
 	}
 	defer listener.Close()
-	return serve(listener)
+	return serve(listener, false)
 }
 
+// Stay runs the keeper of root as a service of its own. It listens on root's socket itself, goes on
+// when it holds nothing, and returns only if it cannot listen.
+func Stay(root string) error {
+	protect()
+	listener, err := makeSocket(root)
+	if err != nil {
+		return fmt.Errorf("listen for a node at %s: %w", root, err)
+	}
+	defer listener.Close()
+	return serve(listener, true)
+}
+
+// protect keeps the kernel from killing the keeper when memory is short: the keeper uses next to no
+// memory. If this process may not set its score, it has the daemon's score.
+func protect() { _ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) }
+
 // serve answers one message after the other. After each message, and each second, it checks whether
-// the kernel has ended the connection.
-func serve(listener *net.UnixListener) error {
+// the kernel has ended the connection. If stays is false, it returns when nothing is held.
+func serve(listener *net.UnixListener, stays bool) error {
 	k := &keeper{}
 	defer k.drop()
 	for start := time.Now(); ; {
@@ -56,14 +70,22 @@ func serve(listener *net.UnixListener) error {
 		conn, err := listener.AcceptUnix()
 		switch {
 		case err == nil:
-			if dropped := k.answer(conn); dropped {
+			dropped := k.answer(conn)
+			if dropped && !stays {
 				return nil // conn stays open: its end shows the client that the process has ended
+			}
+			if dropped {
+				k.drop()
 			}
 			conn.Close()
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
 		}
-		if len(k.fds) == 0 && time.Since(start) > firstTimeout || len(k.fds) > 0 && ended(k.fds[0]) {
+		gone := len(k.fds) > 0 && ended(k.fds[0])
+		switch {
+		case gone && stays:
+			k.drop()
+		case gone, !stays && len(k.fds) == 0 && time.Since(start) > firstTimeout:
 			return nil
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/node/report"
 	"lighter/store/disk"
@@ -184,7 +187,48 @@ func used(t *testing.T, d *daemon) (dir, merged string) {
 // A node ends by SIGKILL or SIGTERM while its trees are in use. Reads wait for the next node, which
 // answers them.
 func TestReadersWaitForTheNextNode(t *testing.T) {
-	d := startNode(t, newRoot(t), "--address", "")
+	t.Run("its own keeper", func(t *testing.T) { readersWait(t, newRoot(t)) })
+	t.Run("a keeper that is a service", func(t *testing.T) {
+		root := newRoot(t)
+		if err := os.Mkdir(root, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		service, err := background(filepath.Join(t.TempDir(), "keeper.log"), "keeper", "--stay", root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = service.Process.Kill(), service.Wait() })
+		eventually(t, "the keeper's socket", func() bool {
+			_, err := os.Stat(keeper.Socket(root))
+			return err == nil
+		})
+		readersWait(t, root)
+		if running := keepers(t, root); !slices.Equal(running, []int{service.Process.Pid}) {
+			t.Errorf("the keepers are %v, want the service alone, %d", running, service.Process.Pid)
+		}
+	})
+}
+
+// keepers returns the keeper processes of a root.
+func keepers(t *testing.T, root string) (pids []int) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range lines {
+		line, err := os.ReadFile(path)
+		args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+		pid, malformed := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err == nil && malformed == nil && slices.Contains(args, "keeper") && args[len(args)-1] == root {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func readersWait(t *testing.T, root string) {
+	d := startNode(t, root, "--address", "")
 	dir, merged := used(t, d)
 	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
 		if i == 2 { // the next node has to fetch the chunks

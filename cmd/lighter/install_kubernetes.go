@@ -180,6 +180,7 @@ func printResult(r kubernetes.Result, err error) error {
 
 func installHostCommand() *cobra.Command {
 	cmd, h := hostCommand("install", "Install Lighter on this machine; `lighter install kubernetes` starts it")
+	cmd.Flags().BoolVar(&h.Again, "again", false, "install only what the machine has lost")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if h.Config, err = io.ReadAll(cmd.InOrStdin()); err != nil {
 			return err
@@ -196,6 +197,7 @@ func uninstallHostCommand() *cobra.Command {
 	handOver := f.Bool("hand-over", false, "start a service that removes Lighter when nothing uses it")
 	unused := f.Bool("unused", false, "remove Lighter when nothing uses it")
 	purge := f.Bool("purge", false, "remove the node's directory, too")
+	f.StringVar(&h.Root, "root", "", "the node's `DIR`, when its configuration is gone")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *handOver:

@@ -15,6 +15,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -23,7 +24,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"lighter/deploy"
@@ -33,9 +33,7 @@ import (
 	"lighter/install/systemd"
 	"lighter/node"
 	"lighter/node/control"
-	front "lighter/node/front/containerd"
 	"lighter/proc"
-	"lighter/sleep"
 )
 
 // Host is the machine.
@@ -45,6 +43,10 @@ type Host struct {
 	Socket  string // containerd's; empty: that of the distribution that is found
 	Config  []byte // the node's configuration
 	CRI     bool   // the kubelet's pulls use the node
+	Root    string // of a removal: the node's directory, when its configuration is gone
+	// Again says that the machine had everything. Install then restarts containerd only if lines of
+	// its configuration were lost, and starts the node's service instead of restarting it.
+	Again bool
 	// Decode reads a configuration of a node, and checks it.
 	Decode func(text []byte) (node.Config, error)
 }
@@ -130,8 +132,12 @@ func (h *Host) installService(ctx context.Context, d distribution, program strin
 		return err
 	}
 	p.Restart.Due = !h.serves(ctx, config, h.Machine.Path(unitFile), h.Machine.Path(deploy.NodeConfig))
-	if len(p.Changes) == 0 && !p.Restart.Due {
+	switch {
+	case len(p.Changes) > 0:
+	case !p.Restart.Due:
 		p.After = nil // an earlier run has come this far
+	case h.Again: // it may be starting
+		p.After, p.Restart.Due = []install.Step{h.Machine.Systemctl("start", filepath.Base(unitFile))}, false
 	}
 	report, err := h.Machine.Apply(ctx, p, install.Options{Restart: true})
 	r.add(report)
@@ -157,7 +163,7 @@ func (h *Host) text(d distribution) []byte {
 const unitFile = "/etc/systemd/system/lighter-node.service"
 
 // config returns the configuration that the node's service has: an administrator's file is never
-// replaced.
+// replaced. Without any, it is the default one.
 func (h *Host) config() (node.Config, error) {
 	text, err := os.ReadFile(h.Machine.Path(deploy.NodeConfig))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,6 +171,11 @@ func (h *Host) config() (node.Config, error) {
 	}
 	if err != nil {
 		return node.Config{}, err
+	}
+	if text == nil { // a removal has come this far, or the installation has not
+		config := node.DefaultConfig()
+		config.Root = cmp.Or(h.Root, config.Root)
+		return config, nil
 	}
 	config, err := h.Decode(text)
 	if err != nil {
@@ -203,123 +214,12 @@ func (h *Host) installContainerd(ctx context.Context, d distribution, r *Result)
 	if err != nil {
 		return err
 	}
+	if h.Again && len(p.Changes) == 0 {
+		p.Restart.Due = false
+	}
 	report, err := h.Machine.Apply(ctx, p, install.Options{Restart: true})
 	r.add(report)
 	return err
-}
-
-// Installed reports whether Install has begun on this machine, and Remove has not ended.
-func (h *Host) Installed() bool {
-	_, err := os.Stat(h.Machine.Path(directory))
-	return err == nil
-}
-
-// Withdraw makes the kubelet's pulls use the previous snapshotter, and says which containers still
-// use the node, apart from those of the pod with the UID own. If nothing uses the node, a
-// configuration that cannot be changed is no error, but a note: the installation may have failed
-// for the same reason.
-func (h *Host) Withdraw(ctx context.Context, own string) (r Result, err error) {
-	if !h.Installed() {
-		return r, nil
-	}
-	d, err := h.find(ctx)
-	if err != nil {
-		return r, err
-	}
-	r.Distribution, h.CRI = d.Name, false
-	failed := h.installContainerd(ctx, d, &r)
-	users, err := front.Users(ctx, d.socket, "lighter")
-	for _, u := range users {
-		if u.PodUID == "" || u.PodUID != own {
-			r.Users = append(r.Users, u.String())
-		}
-	}
-	if failed != nil && err == nil && len(r.Users) == 0 {
-		r.Notes = append(r.Notes, failed.Error())
-		failed = nil
-	}
-	return r, errors.Join(failed, err)
-}
-
-// Remove removes everything that Install installed. The node's directory stays, unless purge is
-// set.
-func (h *Host) Remove(ctx context.Context, purge bool) (r Result, err error) {
-	if !h.Installed() {
-		return r, nil
-	}
-	d, err := h.find(ctx)
-	if err != nil {
-		return r, err
-	}
-	r.Distribution = d.Name
-	users, err := front.Users(ctx, d.socket, "lighter")
-	if err != nil {
-		return r, err
-	}
-	if len(users) > 0 {
-		var names []string
-		for _, u := range users {
-			names = append(names, u.String())
-		}
-		return r, fmt.Errorf("the snapshotter is in use: %s: remove these first", strings.Join(names, ", "))
-	}
-	t, err := h.containerd(d)
-	if err != nil {
-		return r, err
-	}
-	root := h.Machine.Path(t.Node.Root)
-	targets := []install.Target{t, &systemd.Target{Machine: h.Machine, Root: root, Purge: purge}}
-	for _, target := range targets {
-		p, err := target.Uninstall(ctx)
-		if err != nil {
-			return r, err
-		}
-		report, err := h.Machine.Apply(ctx, p, install.Options{Restart: true})
-		r.add(report)
-		if err != nil {
-			return r, err
-		}
-	}
-	return r, os.RemoveAll(h.Machine.Path(directory))
-}
-
-// removal is the service that removes Lighter when nothing uses it any more.
-const removal = "lighter-uninstall.service"
-
-// HandOver starts a service of the machine that carries out RemoveUnused with the installed
-// program. So the pod that asks for it can end: its own root may be a snapshot of the node.
-func (h *Host) HandOver(ctx context.Context, args ...string) (r Result, err error) {
-	if !h.Installed() {
-		return r, nil
-	}
-	step := h.Machine.Command("systemd-run", append([]string{"--unit=" + removal, "--collect",
-		"--property=Restart=on-failure", "--property=RestartSec=10s", h.Machine.Path(link)}, args...)...)
-	if err := h.Machine.Systemctl("is-active", "--quiet", removal).Run(ctx); err == nil {
-		return r, nil // it waits already
-	}
-	err = step.Run(ctx)
-	r.Done = append(r.Done, step.What)
-	return r, err
-}
-
-// stopRemoval ends the service of an earlier HandOver, which would remove what is installed now.
-func (h *Host) stopRemoval(ctx context.Context, r *Result) error {
-	if err := h.Machine.Systemctl("is-active", "--quiet", removal).Run(ctx); err != nil {
-		return nil // it does not run
-	}
-	step := h.Machine.Systemctl("stop", removal)
-	r.Done = append(r.Done, step.What)
-	return step.Run(ctx)
-}
-
-// RemoveUnused waits until no container uses the node, and removes it.
-func (h *Host) RemoveUnused(ctx context.Context, purge bool, every time.Duration) (Result, error) {
-	for {
-		r, err := h.Remove(ctx, purge)
-		if err == nil || !sleep.For(ctx, every) {
-			return r, err
-		}
-	}
 }
 
 // failure is what the machine remembers about an installation that was rolled back.

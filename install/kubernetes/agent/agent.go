@@ -73,6 +73,10 @@ const (
 	heartbeat    = 5 * time.Minute  // between two reports of the same condition
 	readyTimeout = 5 * time.Minute  // for the node to become Ready after containerd was restarted
 	afterFailure = 10 * time.Minute // before an installation that was rolled back is looked at again
+	// The machine is examined for lost parts after so many examinations of the node: all of them,
+	// or successive ones that got no answer.
+	maxExaminations = 10
+	maxSilent       = 2
 )
 
 var retry = sleep.Backoff{First: 5 * time.Second, Most: 5 * time.Minute}
@@ -90,34 +94,51 @@ func (a *Agent) Handler() http.Handler {
 }
 
 // Run installs Lighter, and then keeps the node's label and condition true until the context ends.
-// It returns nil then.
+// It returns nil then. What the machine loses meanwhile is installed again.
 func (a *Agent) Run(ctx context.Context) error {
+	for again := false; a.untilInstalled(ctx, again) && a.watch(ctx); again = true {
+	}
+	return nil
+}
+
+// untilInstalled tries to install Lighter until it succeeds. It returns false when the context
+// ends.
+func (a *Agent) untilInstalled(ctx context.Context, again bool) bool {
 	for failures := 0; ; failures++ {
-		pause, err := a.install(ctx)
+		pause, err := a.install(ctx, again)
 		if err == nil {
-			break
+			return true
 		}
 		if ctx.Err() != nil {
-			return nil
+			return false
 		}
 		a.Log.Error("installation failed", "err", err)
 		if !sleep.For(ctx, max(pause, retry.After(failures))) {
-			return nil
-		}
-	}
-	for {
-		if err := a.examine(ctx); err != nil && ctx.Err() == nil {
-			a.Log.Warn("report to the Kubernetes API failed", "err", err)
-		}
-		if !sleep.For(ctx, a.Every) {
-			return nil
+			return false
 		}
 	}
 }
 
+// watch examines the node until it is time to look for what the machine may have lost. It returns
+// false when the context ends.
+func (a *Agent) watch(ctx context.Context) bool {
+	for silent, n := 0, 0; silent < maxSilent && n < maxExaminations; n++ {
+		if err := a.examine(ctx); err != nil && ctx.Err() == nil {
+			a.Log.Warn("report to the Kubernetes API failed", "err", err)
+		}
+		if silent++; a.reported.Reason != notServing {
+			silent = 0
+		}
+		if !sleep.For(ctx, a.Every) {
+			return false
+		}
+	}
+	return true
+}
+
 // install installs Lighter and waits for the node. pause is how long it makes no sense to try
 // again.
-func (a *Agent) install(ctx context.Context) (pause time.Duration, err error) {
+func (a *Agent) install(ctx context.Context, again bool) (pause time.Duration, err error) {
 	n, err := a.API.Node(ctx, a.Node)
 	if err != nil {
 		return 0, err
@@ -129,7 +150,7 @@ func (a *Agent) install(ctx context.Context) (pause time.Duration, err error) {
 	}
 	// The end of this pod does not interrupt the installation: the next pod would have to repeat
 	// it.
-	r := a.Machine.Install(context.WithoutCancel(ctx))
+	r := a.Machine.Install(context.WithoutCancel(ctx), again)
 	for _, note := range r.Notes {
 		a.Log.Info("installation", "note", note)
 	}
@@ -192,7 +213,6 @@ func (a *Agent) awaitNode(ctx context.Context) error {
 // examine asks Lighter's node for its state, and reports it.
 func (a *Agent) examine(ctx context.Context) error {
 	status, reason, message, images := a.state(ctx)
-	a.isReady.Store(status == "True")
 	if err := a.report(ctx, status, reason, message); err != nil {
 		return err
 	}
@@ -229,6 +249,7 @@ func (a *Agent) state(ctx context.Context) (status, reason, message, annotation 
 
 // report sets condition and label, if they have changed or the last report is old.
 func (a *Agent) report(ctx context.Context, status, reason, message string) error {
+	a.isReady.Store(status == "True")
 	now := time.Now().UTC().Truncate(time.Second)
 	c := Condition{ConditionType, status, reason, bounded(message), now, a.reported.Transition}
 	if c.Status != a.reported.Status {

@@ -191,9 +191,9 @@ func (c *cluster) await(want string) {
 
 // machine returns results, and remembers what was asked.
 type machine struct {
-	mu                      sync.Mutex
-	install, withdraw, hand kubernetes.Result
-	calls                   []string
+	mu                             sync.Mutex
+	install, again, withdraw, hand kubernetes.Result
+	calls                          []string
 }
 
 func (m *machine) call(name string, r *kubernetes.Result) kubernetes.Result {
@@ -203,8 +203,15 @@ func (m *machine) call(name string, r *kubernetes.Result) kubernetes.Result {
 	return *r
 }
 
-func (m *machine) Install(context.Context) kubernetes.Result { return m.call("install", &m.install) }
-func (m *machine) Hand(context.Context) kubernetes.Result    { return m.call("hand", &m.hand) }
+func (m *machine) Hand(context.Context) kubernetes.Result { return m.call("hand", &m.hand) }
+func (m *machine) Install(_ context.Context, again bool) kubernetes.Result {
+	if again {
+		r := m.call("again", &m.again)
+		m.set(&m.again, kubernetes.Result{Root: r.Root, Error: r.Error}) // nothing is lost any more
+		return r
+	}
+	return m.call("install", &m.install)
+}
 func (m *machine) Withdraw(_ context.Context, own string) kubernetes.Result {
 	return m.call("withdraw "+own, &m.withdraw)
 }
@@ -297,7 +304,8 @@ func TestInstall(t *testing.T) {
 	c.await("ready= installed=true False/NotLazy 1 taints [Normal Installed]")
 	down()
 	stop()
-	if got := c.state(); len(m.calls) != 1 || !strings.Contains(got, "installed=true") {
+	notAgain := func(call string) bool { return call != "again" }
+	if got := c.state(); slices.IndexFunc(m.calls[1:], notAgain) >= 0 || !strings.Contains(got, "installed=true") {
 		t.Errorf("after the end of the pod: calls %v, %s; want that nothing was removed", m.calls, got)
 	}
 	// The next pod finds Lighter installed.
@@ -306,6 +314,26 @@ func TestInstall(t *testing.T) {
 	defer down()
 	start(t, a, a.Run)
 	c.await("ready=true installed=true True/Ready 1 taints [Normal Installed]")
+}
+
+// What the machine has lost is installed again: soon if the node does not answer, and some time
+// later if it does.
+func TestLost(t *testing.T) {
+	c, a, m := newAgent(t)
+	m.again = kubernetes.Result{Distribution: "k3s", Root: "/", Done: []string{"create /unit"}}
+	stop := start(t, a, a.Run)
+	c.await("ready= installed=true False/NotServing 0 taints [Normal Installed Normal Installed]")
+	stop()
+	down := serve(t, a.Host, &lighterNode{report.Status{Version: "v1"}})
+	defer down()
+	start(t, a, a.Run)
+	c.await("ready=true installed=true True/Ready 0 taints [Normal Installed Normal Installed Normal Installed]")
+	m.set(&m.again, kubernetes.Result{Error: "the configuration is broken"})
+	c.await("ready= installed=true False/InstallationFailed 0 taints " +
+		"[Normal Installed Normal Installed Normal Installed Warning InstallationFailed]")
+	if readyz(a) != http.StatusServiceUnavailable {
+		t.Error("the pod is ready although a part of the installation is lost")
+	}
 }
 
 // A failure is reported once, with its reason, and the taint stays.

@@ -17,7 +17,9 @@ import (
 
 // Machine carries out what changes the machine. In each result, Error says what went wrong.
 type Machine interface {
-	Install(ctx context.Context) kubernetes.Result
+	// Install installs Lighter. again says that it was installed before: only what was lost since
+	// is installed.
+	Install(ctx context.Context, again bool) kubernetes.Result
 	// Withdraw makes the kubelet use the previous snapshotter. own is the UID of the pod that asks.
 	Withdraw(ctx context.Context, own string) kubernetes.Result
 	// Hand makes the machine remove Lighter when the last container that uses it is gone.
@@ -41,8 +43,8 @@ const HostCommand = "kubernetes-host"
 // childTimeout bounds a child: it restarts two services, and each may take minutes.
 const childTimeout = 20 * time.Minute
 
-func (c *Child) Install(ctx context.Context) kubernetes.Result {
-	return c.run(ctx, append([]string{"install", HostCommand}, c.Flags...)...)
+func (c *Child) Install(ctx context.Context, again bool) kubernetes.Result {
+	return c.run(ctx, append([]string{"install", HostCommand, fmt.Sprintf("--again=%t", again)}, c.Flags...)...)
 }
 
 func (c *Child) Withdraw(ctx context.Context, own string) kubernetes.Result {

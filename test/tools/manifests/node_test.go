@@ -66,9 +66,28 @@ func TestNodeChartIsLikeTheManifests(t *testing.T) {
 	if a[key] != b[key] {
 		t.Errorf("kustomize makes\n%s\nthe chart\n%s", a[key], b[key])
 	}
-	if _, ok := node["Namespace lighter"]; !ok || len(uninstall) != 7 {
-		t.Errorf("got %q and %q, want the namespace, and the removal's seven objects", slices.Sorted(maps.Keys(node)),
+	if _, ok := node["Namespace lighter"]; !ok || len(uninstall) != 11 {
+		t.Errorf("got %q and %q, want the namespace, and the removal's eleven objects", slices.Sorted(maps.Keys(node)),
 			slices.Sorted(maps.Keys(uninstall)))
+	}
+}
+
+// The account of the job that waits for the removal may list nodes.
+func TestRemovalIsAwaited(t *testing.T) {
+	text, err := charted("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]objects{"chart": decode(t, text), "kustomize": built(t, uninstallDir)} {
+		account := o["Job lighter-uninstall"].(*batch.Job).Spec.Template.Spec.ServiceAccountName
+		binding := o["ClusterRoleBinding "+account].(*rbac.ClusterRoleBinding)
+		rules := o["ClusterRole "+binding.RoleRef.Name].(*rbac.ClusterRole).Rules
+		if o["ServiceAccount "+account] == nil || binding.Subjects[0].Name != account ||
+			!slices.ContainsFunc(rules, func(r rbac.PolicyRule) bool {
+				return slices.Contains(r.Resources, "nodes") && slices.Contains(r.Verbs, "list")
+			}) {
+			t.Errorf("%s: the account %s may not list nodes: %+v", name, account, rules)
+		}
 	}
 }
 

@@ -1,0 +1,189 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"lighter/durable"
+	"lighter/install"
+	"lighter/install/systemd"
+	front "lighter/node/front/containerd"
+	"lighter/sleep"
+)
+
+// Installed reports whether Install has begun on this machine, and Remove has not ended.
+func (h *Host) Installed() bool {
+	_, err := os.Stat(h.Machine.Path(directory))
+	return err == nil
+}
+
+// Withdraw makes the kubelet's pulls use the previous snapshotter, and says which containers still
+// use the node, apart from those of the pod with the UID own. If nothing uses the node, a
+// configuration that cannot be changed is no error, but a note: the installation may have failed
+// for the same reason.
+func (h *Host) Withdraw(ctx context.Context, own string) (r Result, err error) {
+	if !h.Installed() {
+		return r, nil
+	}
+	d, err := h.find(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.Distribution, h.CRI = d.Name, false
+	failed := h.installContainerd(ctx, d, &r)
+	users, err := front.Users(ctx, d.socket, "lighter")
+	for _, u := range users {
+		if u.PodUID == "" || u.PodUID != own {
+			r.Users = append(r.Users, u.String())
+		}
+	}
+	if failed != nil && err == nil && len(r.Users) == 0 {
+		r.Notes = append(r.Notes, failed.Error())
+		failed = nil
+	}
+	return r, errors.Join(failed, err)
+}
+
+// Remove removes everything that Install installed. The node's directory stays, unless purge is
+// set.
+func (h *Host) Remove(ctx context.Context, purge bool) (r Result, err error) {
+	if !h.Installed() {
+		return r, nil
+	}
+	d, err := h.find(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.Distribution = d.Name
+	users, err := front.Users(ctx, d.socket, "lighter")
+	if err != nil {
+		return r, err
+	}
+	if len(users) > 0 {
+		var names []string
+		for _, u := range users {
+			names = append(names, u.String())
+		}
+		return r, fmt.Errorf("the snapshotter is in use: %s: remove these first", strings.Join(names, ", "))
+	}
+	t, err := h.containerd(d)
+	if err != nil {
+		return r, err
+	}
+	root := h.Machine.Path(t.Node.Root)
+	targets := []install.Target{t, &systemd.Target{Machine: h.Machine, Root: root, Purge: purge}}
+	for _, target := range targets {
+		p, err := target.Uninstall(ctx)
+		if err != nil {
+			return r, err
+		}
+		report, err := h.Machine.Apply(ctx, p, install.Options{Restart: true})
+		r.add(report)
+		if err != nil {
+			return r, err
+		}
+	}
+	return r, os.RemoveAll(h.Machine.Path(directory))
+}
+
+// removal is the service that removes Lighter when nothing uses it any more. Systemd starts it
+// again after a restart of the machine.
+const (
+	removal     = "lighter-uninstall.service"
+	removalFile = "/etc/systemd/system/" + removal
+	removalUnit = `# Written by lighter uninstall kubernetes. It removes itself.
+[Unit]
+Description=Removes Lighter when no container uses it any more
+ConditionPathExists=%[1]s
+
+[Service]
+ExecStart=%[1]s %[2]s
+Restart=on-failure
+RestartSec=10s
+
+[Install]
+WantedBy=multi-user.target
+`
+)
+
+// HandOver starts a service of the machine that carries out RemoveUnused with this program, and the
+// given arguments. So the pod that asks for it can end: its own root may be a snapshot of the node.
+func (h *Host) HandOver(ctx context.Context, args ...string) (r Result, err error) {
+	if !h.Installed() {
+		return r, nil
+	}
+	config, err := h.config()
+	if err != nil {
+		return r, err
+	}
+	program, _, err := h.publish()
+	if err != nil {
+		return r, fmt.Errorf("install the program: %w", err)
+	}
+	line := ""
+	for _, arg := range append(args, "--root="+config.Root) {
+		line += " " + quoted(arg)
+	}
+	if err := durable.Replace(h.Machine.Path(removalFile),
+		fmt.Appendf(nil, removalUnit, program, line[1:])); err != nil {
+		return r, err
+	}
+	return r, h.steps(ctx, &r, h.Machine.Systemctl("daemon-reload"), h.Machine.Systemctl("enable", "--now", removal))
+}
+
+// quoted returns an argument as systemd reads it in a command line.
+func quoted(arg string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(arg) + `"`
+}
+
+// steps carries out steps, and stops at the first one that fails.
+func (h *Host) steps(ctx context.Context, r *Result, steps ...install.Step) error {
+	for _, step := range steps {
+		if err := step.Run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.What, err)
+		}
+		r.Done = append(r.Done, step.What)
+	}
+	return nil
+}
+
+// stopRemoval ends and removes the service of an earlier HandOver, which would remove what is
+// installed now.
+func (h *Host) stopRemoval(ctx context.Context, r *Result) error {
+	return h.dropRemoval(ctx, r, "disable", "--now", removal)
+}
+
+// dropRemoval removes the service's file after systemctl was called with the given arguments.
+func (h *Host) dropRemoval(ctx context.Context, r *Result, args ...string) error {
+	name := h.Machine.Path(removalFile)
+	if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := h.steps(ctx, r, h.Machine.Systemctl(args...)); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Remove(name), durable.SyncDir(filepath.Dir(name))); err != nil {
+		return err
+	}
+	return h.steps(ctx, r, h.Machine.Systemctl("daemon-reload"))
+}
+
+// RemoveUnused waits until no container uses the node, and removes it. The service of HandOver,
+// which runs this, goes last: until then, it is tried again.
+func (h *Host) RemoveUnused(ctx context.Context, purge bool, every time.Duration) (Result, error) {
+	for {
+		r, err := h.Remove(ctx, purge)
+		if err == nil {
+			err = h.dropRemoval(ctx, &r, "disable", removal)
+		}
+		if err == nil || !sleep.For(ctx, every) {
+			return r, err
+		}
+	}
+}

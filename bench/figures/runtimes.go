@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -21,18 +19,22 @@ const (
 	runtimeBehind = 0.15
 	// runtimeFull is the maximum ratio of a start to the same runtime's full pull and start.
 	runtimeFull = 0.08
+	// lazyShare is the most that a lazy start receives of the image's layers.
+	lazyShare = 0.3
 )
 
-// launcher starts a workload as one container runtime does, from the request to the end of the
-// container, and returns the container's output. The machine was wiped.
-type launcher struct {
-	name string
-	// args are what a lazy start's node is started with.
-	args []string
-	// ready is called before a lazy start's time begins: with it, everything runs that would run on
-	// such a machine. Nil: the machine is ready.
-	ready      func(ctx context.Context) error
-	lazy, full func(ctx context.Context, w bench.Workload) (output string, err error)
+// A launcher starts a workload as one container runtime does: lazily (the mode site.Lighter), or by
+// the runtime's own full pull as it is configured without Lighter (site.Overlayfs).
+type launcher interface {
+	name() string
+	// prepare wipes the machine, and starts what runs on such a machine before the request.
+	prepare(ctx context.Context, mode string) error
+	// start is what is measured: from the request to the end of the container. It fails if the
+	// workload does not do what it should.
+	start(ctx context.Context, mode string, w bench.Workload) error
+	// end stops what prepare has started. started tells whether start has succeeded: then end may
+	// check more of what it has done.
+	end(ctx context.Context, started bool) error
 }
 
 // runtimes measures the cold start of sci's print with each container runtime, lazily, and by the
@@ -46,134 +48,91 @@ func (r *run) runtimes(ctx context.Context) error {
 	if err := r.Need(ctx, w.Image); err != nil {
 		return err
 	}
-	lazy, full := map[string][]float64{}, map[string][]float64{}
+	launchers, err := r.launchers(ctx)
+	if err != nil {
+		return err
+	}
+	// The hub knows the workload when the first runtime is measured, as it does for the others.
+	if _, err := r.launch(ctx, launchers[0], site.Lighter, w); err != nil {
+		return err
+	}
+	times := map[string]map[string][]float64{site.Lighter: {}, site.Overlayfs: {}}
 	for round := range r.Rounds {
-		for _, l := range r.launchers() {
-			took, err := r.launch(ctx, l, w, true)
-			if err != nil {
-				return err
+		for _, l := range launchers {
+			for _, mode := range []string{site.Lighter, site.Overlayfs} {
+				if mode == site.Overlayfs && round >= r.Config.FullPulls {
+					continue
+				}
+				took, err := r.launch(ctx, l, mode, w)
+				if err != nil {
+					return err
+				}
+				times[mode][l.name()] = append(times[mode][l.name()], took)
 			}
-			lazy[l.name] = append(lazy[l.name], took)
-			if round >= r.Config.FullPulls {
-				continue
-			}
-			if took, err = r.launch(ctx, l, w, false); err != nil {
-				return err
-			}
-			full[l.name] = append(full[l.name], took)
 		}
 	}
-	r.Site.SetNodeArgs()
-	first := r.launchers()[0].name
-	for _, l := range r.launchers() {
-		own, pulled, ctr := bench.Median(lazy[l.name]), bench.Median(full[l.name]), bench.Median(lazy[first])
-		row := timesRow(w.Image, w.Name+" with "+l.name, site.Lighter, lazy[l.name])
-		row.Values = map[string]float64{"full_s": pulled}
+	first := launchers[0].name()
+	ctr := bench.Median(times[site.Lighter][first])
+	for _, l := range launchers {
+		lazy, full := bench.Median(times[site.Lighter][l.name()]), bench.Median(times[site.Overlayfs][l.name()])
+		row := timesRow(w.Image, w.Name+" with "+l.name(), site.Lighter, times[site.Lighter][l.name()])
+		row.Values = map[string]float64{"full_s": full}
 		r.rows = append(r.rows, row)
-		r.judge("runtimes", l.name+" : its full pull and start", pulled, own, runtimeFull)
-		if l.name == first {
+		r.judge("runtimes", l.name()+" : its full pull and start", full, lazy, runtimeFull)
+		if l.name() == first {
 			continue
 		}
-		v := verdict{Figure: "runtimes", What: l.name + " : " + first, Overlayfs: bench.Seconds(ctr),
-			Lighter: bench.Seconds(own), Unit: "ratio", Value: own / ctr, Target: runtimeRatio,
-			Note: fmt.Sprintf("compared with %s through Lighter: %+.0f ms", first, 1000*(own-ctr))}
-		v.Result = passed(v.Value <= runtimeRatio || own-ctr <= runtimeBehind)
+		v := verdict{Figure: "runtimes", What: l.name() + " : " + first, Overlayfs: bench.Seconds(ctr),
+			Lighter: bench.Seconds(lazy), Unit: "ratio", Value: lazy / ctr, Target: runtimeRatio,
+			Note: fmt.Sprintf("compared with %s through Lighter: %+.0f ms", first, 1000*(lazy-ctr))}
+		v.Result = passed(v.Value <= runtimeRatio || lazy-ctr <= runtimeBehind)
 		r.verdicts = append(r.verdicts, v)
 	}
 	return nil
 }
 
 // launch measures one start on a wiped machine, in seconds.
-func (r *run) launch(ctx context.Context, l launcher, w bench.Workload, isLazy bool) (seconds float64, err error) {
-	start, how := l.full, "full"
-	r.Site.SetNodeArgs()
-	if isLazy {
-		start, how = l.lazy, "lazy"
-		r.Site.SetNodeArgs(l.args...)
-	}
-	if err := r.Wipe(ctx); err != nil {
+func (r *run) launch(ctx context.Context, l launcher, mode string, w bench.Workload) (seconds float64, err error) {
+	started := false
+	defer func() {
+		err = errors.Join(err, l.end(ctx, started))
+		r.Site.SetNodeArgs()
+		r.Site.SetConfig("")
+		if err != nil {
+			err = fmt.Errorf("%s, %s: %w", l.name(), mode, err)
+		}
+	}()
+	if err := l.prepare(ctx, mode); err != nil {
 		return 0, err
 	}
-	if isLazy && l.ready != nil {
-		if err := l.ready(ctx); err != nil {
-			return 0, fmt.Errorf("%s: %w", l.name, err)
-		}
+	if err := site.DropCaches(); err != nil {
+		return 0, err
 	}
 	before, err := r.Site.Machine.Bytes()
 	if err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	output, err := start(ctx, w)
-	seconds = time.Since(began).Seconds()
-	if err == nil && output != "hello\n" {
-		err = fmt.Errorf("the container printed %q, want hello", output)
+	if err := l.start(ctx, mode, w); err != nil {
+		return 0, err
 	}
-	if err != nil {
-		return 0, fmt.Errorf("%s, %s: %w", l.name, how, err)
-	}
+	seconds, started = time.Since(began).Seconds(), true
 	after, err := r.Site.Machine.Bytes()
-	bench.Say("%-14s %s  %s  %s", l.name, how, bench.Seconds(seconds), bench.Size(after-before))
+	if err != nil {
+		return 0, err
+	}
+	bench.Say("%-24s %-10s %s  %s", l.name(), mode, bench.Seconds(seconds), bench.Size(after-before))
+	layers, err := r.Config.Compressed(w.Image)
+	if lazy := float64(after-before) <= lazyShare*float64(layers); err == nil && lazy != (mode == site.Lighter) {
+		err = fmt.Errorf("it received %s of %s", bench.Size(after-before), bench.Size(layers))
+	}
 	return seconds, err
 }
 
-// launchers returns the runtimes that are measured.
-func (r *run) launchers() []launcher {
-	m := r.Site.Machine
-	images := filepath.Join(r.Site.Dir, "images")
-	scratch := filepath.Join(r.Site.Dir, "scratch")
-	return []launcher{
-		{
-			name: "ctr",
-			lazy: func(ctx context.Context, w bench.Workload) (string, error) { return r.ctr(ctx, site.Lighter, w) },
-			full: func(ctx context.Context, w bench.Workload) (string, error) { return r.ctr(ctx, site.Overlayfs, w) },
-		},
-		{
-			name: "directory and bubblewrap",
-			args: []string{"--directory", images},
-			lazy: func(ctx context.Context, w bench.Workload) (string, error) {
-				return m.Command(ctx, bubblewrap(filepath.Join(images, site.Reference(w.Image)), w)...)
-			},
-			full: func(ctx context.Context, w bench.Workload) (output string, err error) {
-				defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-				image, root := filepath.Join(scratch, "layout:1"), filepath.Join(scratch, "bundle")
-				for _, argv := range [][]string{
-					{"skopeo", "copy", "--src-tls-verify=false", "docker://" + site.Reference(w.Image), "oci:" + image},
-					{"umoci", "unpack", "--image", image, root},
-				} {
-					if _, err := m.Command(ctx, argv...); err != nil {
-						return "", err
-					}
-				}
-				return m.Command(ctx, bubblewrap(filepath.Join(root, "rootfs"), w)...)
-			},
-		},
-		{
-			name: "lighter run",
-			lazy: func(ctx context.Context, w bench.Workload) (string, error) { return r.lighterRun(ctx, "never", w) },
-			full: func(ctx context.Context, w bench.Workload) (string, error) { return r.lighterRun(ctx, "always", w) },
-		},
+// printed returns an error if a workload has failed, or its output is not what sci's print prints.
+func printed(output string, err error) error {
+	if err == nil && output != "hello\n" {
+		err = fmt.Errorf("the container printed %q, want hello", output)
 	}
-}
-
-// ctr pulls an image, and runs a workload.
-func (r *run) ctr(ctx context.Context, mode string, w bench.Workload) (output string, err error) {
-	m, ref := r.Site.Machine, site.Reference(w.Image)
-	if _, err := m.Pull(ctx, mode, ref); err != nil {
-		return "", err
-	}
-	return m.Ctr(ctx, append([]string{"run", "--rm", "--snapshotter", mode, ref, "print"}, w.Argv...)...)
-}
-
-// bubblewrap returns a command that runs a workload with a directory as its root.
-func bubblewrap(root string, w bench.Workload) []string {
-	return append([]string{"bwrap", "--ro-bind", root, "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"},
-		w.Argv...)
-}
-
-// lighterRun runs a workload with lighter run. pull is when it pulls the whole image.
-func (r *run) lighterRun(ctx context.Context, pull string, w bench.Workload) (output string, err error) {
-	state := filepath.Join(r.Site.Dir, "containers")
-	argv := []string{"--pull", pull, "--source-plain-http", "--state", state, site.Reference(w.Image)}
-	return r.Site.Machine.Lighter(ctx, "run", append(argv, w.Argv...)...)
+	return err
 }

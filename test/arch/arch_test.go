@@ -25,7 +25,8 @@ const root = "../.."
 // format and test/testkit; rows do not list these.
 const table = `
 bench: buildinfo cmd/command test/testkit/layout test/testkit/site wire
-bench/figures: bench format/chunk node/control node/keeper node/report sleep test/testkit/fswalk test/testkit/layout
+bench/figures: bench format/chunk node/control node/keeper node/report sleep test/testkit/buildkitd
+	test/testkit/dockerd test/testkit/fswalk test/testkit/layout test/testkit/pods
 	test/testkit/site wire
 bench/hubs: bench format/chunk format/index sleep store store/origin test/testkit/catalogtest
 	test/testkit/layout test/testkit/postgres test/testkit/s3 wire wire/client
@@ -178,7 +179,7 @@ test/compat: | durable hub node/binds node/directory node/fuse node/prefetch nod
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control node/report
-test/e2e/buildkit: | install node/front/containerd node/report
+test/e2e/buildkit: | install node/report
 test/e2e/commands: | mirror wire wire/client
 test/e2e/containers: | node/control
 test/e2e/docker: | install node/doctor node/report
@@ -192,12 +193,14 @@ test/e2e/soak: | node/control node/health node/keeper node/mount node/report
 test/e2e/system: | install node/doctor node/front/containerd/blobs node/keeper node/mount node/preheat node/report
 test/e2e/versions:
 test/house:
+test/testkit/buildkitd: node/front/containerd test/testkit/site
 test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
 test/testkit/cluster: test/testkit/site
 test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree
+test/testkit/dockerd: test/testkit/site
 test/testkit/example:
 test/testkit/fswalk:
 test/testkit/golden:

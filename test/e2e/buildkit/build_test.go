@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"lighter/node/report"
+	"lighter/test/testkit/buildkitd"
 	"lighter/test/testkit/site"
 )
 
@@ -19,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
 
 // shared is the builder that most tests share, and plain one whose worker downloads and unpacks
 // images. Their site's hub has the images base and python.
-var shared, plain *builder
+var shared, plain builder
 
 func prepare() (stop func() error, err error) {
 	ctx := context.Background()
@@ -35,12 +36,12 @@ func prepare() (stop func() error, err error) {
 		err = errors.Join(err, s.Push(ctx, image(name), name), s.Hub.Add(ctx, name))
 	}
 	if err == nil {
-		shared, err = newBuilder(ctx, s, "lazy", lazy(s))
+		shared, err = newBuilder(ctx, s, "lazy", buildkitd.Lazy(s))
 	}
 	if err == nil {
-		plain, err = newBuilder(ctx, s, "plain", overlayfs)
+		plain, err = newBuilder(ctx, s, "plain", buildkitd.Overlayfs)
 	}
-	stop = func() error { return errors.Join(shared.stop(), plain.stop(), s.Close()) }
+	stop = func() error { return errors.Join(shared.Stop(), plain.Stop(), s.Close()) }
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
@@ -51,12 +52,12 @@ func prepare() (stop func() error, err error) {
 // meanwhile.
 func received(t *testing.T, fn func()) int64 {
 	t.Helper()
-	before, err := shared.site.Machine.Bytes()
+	before, err := shared.Site.Machine.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	fn()
-	after, err := shared.site.Machine.Bytes()
+	after, err := shared.Site.Machine.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func received(t *testing.T, fn func()) int64 {
 func status(t *testing.T) report.Status {
 	t.Helper()
 	var st report.Status
-	if err := shared.site.Machine.NodeStatus(t.Context(), &st); err != nil {
+	if err := shared.Site.Machine.NodeStatus(t.Context(), &st); err != nil {
 		t.Fatal(err)
 	}
 	return st
@@ -156,10 +157,10 @@ func TestSameImageAsUnpacked(t *testing.T) {
 			t.Errorf("the built image has no layer %s, which its base image has", layer.Digest)
 		}
 	}
-	if err := shared.site.Machine.RemoveImage(t.Context(), site.Reference("lazy")); err != nil {
+	if err := shared.Site.Machine.RemoveImage(t.Context(), site.Reference("lazy")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := shared.site.Machine.Pull(t.Context(), site.Overlayfs, site.Reference("lazy")); err != nil {
+	if _, err := shared.Site.Machine.Pull(t.Context(), site.Overlayfs, site.Reference("lazy")); err != nil {
 		t.Errorf("pull the built image: %v", err)
 	}
 }
@@ -233,7 +234,7 @@ func isEmpty(t *testing.T) {
 		t.Errorf("after a prune, the node has images %+v, mounts %+v, leftovers %+v, want none", st.Images, st.Mounts,
 			st.Leftovers)
 	}
-	left, err := filepath.Glob(filepath.Join(shared.site.Machine.NodeRoot(), "build", "[0-9]*"))
+	left, err := filepath.Glob(filepath.Join(shared.Site.Machine.NodeRoot(), "build", "[0-9]*"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("after a prune, the node has the snapshots %v (%v), want none", left, err)
 	}
@@ -257,8 +258,8 @@ func TestNodeRestartsDuringBuild(t *testing.T) {
 		out <- string(text)
 	}()
 	shared.awaitFile(t, "flag")
-	shared.site.Machine.KillNode()
-	if err := shared.site.Machine.StartNode(t.Context()); err != nil {
+	shared.Site.Machine.KillNode()
+	if err := shared.Site.Machine.StartNode(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-failed; err != nil {
@@ -272,9 +273,9 @@ func TestNodeRestartsDuringBuild(t *testing.T) {
 // While the hub is away, images that the node does not know are downloaded and unpacked as usual.
 func TestHubIsAway(t *testing.T) {
 	shared.prune(t)
-	shared.site.Hub.Kill()
+	shared.Site.Hub.Kill()
 	out := shared.output(t, python+" AS run\nRUN python3 /app/hello.py > /out"+scratch)
-	if err := shared.site.Hub.Restart(t.Context()); err != nil {
+	if err := shared.Site.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if out != "hello\n" {

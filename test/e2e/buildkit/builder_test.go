@@ -5,103 +5,51 @@ package buildkit
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"lighter/node/front/containerd"
+	"lighter/test/testkit/buildkitd"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
 // builder is a buildkitd of the machine.
-type builder struct {
-	site   *site.Site
-	name   string // of its log
-	dir    string // of its socket, configuration and state
-	daemon *site.Daemon
-}
+type builder struct{ *buildkitd.Builder }
 
 // newBuilder starts a buildkitd with the lines of its OCI worker.
-func newBuilder(ctx context.Context, s *site.Site, name, worker string) (*builder, error) {
-	b := &builder{site: s, name: name, dir: filepath.Join(s.Dir, name)}
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
-		return nil, err
-	}
-	text := fmt.Sprintf(`root = %q
-[grpc]
-  address = [ %q ]
-[worker.containerd]
-  enabled = false
-[worker.oci]
-  enabled = true
-  gc = false
-  networkMode = "host"
-%s
-[registry.%q]
-  http = true
-`, filepath.Join(b.dir, "root"), b.address(), worker, registry())
-	if err := os.WriteFile(filepath.Join(b.dir, "buildkitd.toml"), []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	return b, b.start(ctx)
+func newBuilder(ctx context.Context, s *site.Site, name, worker string) (builder, error) {
+	b, err := buildkitd.Start(ctx, s, name, worker)
+	return builder{b}, err
 }
 
-// lazy returns the lines of a worker with the node's snapshotter.
-func lazy(s *site.Site) string {
-	return fmt.Sprintf("  snapshotter = %q\n  proxySnapshotterPath = %q\n", containerd.BuildKitName,
-		containerd.BuildKitSocket(s.Machine.NodeRoot()))
-}
-
-// overlayfs are the lines of a worker that downloads and unpacks images.
-const overlayfs = "  snapshotter = \"overlayfs\"\n"
-
-func (b *builder) socket() string  { return filepath.Join(b.dir, "sock") }
-func (b *builder) address() string { return "unix://" + b.socket() }
-
-func (b *builder) start(ctx context.Context) (err error) {
-	b.daemon, err = b.site.Machine.StartDaemon(ctx, b.name, b.socket(), tool("buildkitd"),
-		"--config", filepath.Join(b.dir, "buildkitd.toml"))
-	return err
-}
-
-func (b *builder) restart(t *testing.T) {
+func (b builder) restart(t *testing.T) {
 	t.Helper()
-	if err := b.daemon.Stop(); err != nil {
+	if err := b.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.start(t.Context()); err != nil {
+	if err := b.StartAgain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// stop stops buildkitd, if it was started.
-func (b *builder) stop() error {
-	if b == nil || b.daemon == nil {
-		return nil
-	}
-	return b.daemon.Stop()
 }
 
 // prune removes everything that no build uses.
-func (b *builder) prune(t *testing.T) {
+func (b builder) prune(t *testing.T) {
 	t.Helper()
-	if _, err := b.ctl(t.Context(), "prune", "--all"); err != nil {
+	if _, err := b.Ctl(t.Context(), "prune", "--all"); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // hasNoLayer checks that buildkitd has downloaded no layer of an image.
-func (b *builder) hasNoLayer(t *testing.T, name string) {
+func (b builder) hasNoLayer(t *testing.T, name string) {
 	t.Helper()
 	for _, layer := range manifest(t, name).Layers {
-		found, err := filepath.Glob(filepath.Join(b.dir, "root/*/content/blobs/sha256", layer.Digest.Encoded()))
+		found, err := filepath.Glob(filepath.Join(b.Dir, "root/*/content/blobs/sha256", layer.Digest.Encoded()))
 		if err != nil || len(found) > 0 {
 			t.Errorf("buildkitd has layer %s of %s (%v), want none of its layers", layer.Digest, name, err)
 		}
@@ -109,10 +57,10 @@ func (b *builder) hasNoLayer(t *testing.T, name string) {
 }
 
 // awaitFile waits until a build step has written a file with a name in the root directory.
-func (b *builder) awaitFile(t *testing.T, name string) {
+func (b builder) awaitFile(t *testing.T, name string) {
 	t.Helper()
 	const patience = time.Minute
-	pattern := filepath.Join(b.site.Machine.NodeRoot(), "build", "[0-9]*", "fs", name)
+	pattern := filepath.Join(b.Site.Machine.NodeRoot(), "build", "[0-9]*", "fs", name)
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
@@ -127,13 +75,8 @@ func (b *builder) awaitFile(t *testing.T, name string) {
 	}
 }
 
-// ctl runs buildctl and returns what it printed.
-func (b *builder) ctl(ctx context.Context, args ...string) (string, error) {
-	return b.site.Machine.Command(ctx, append([]string{tool("buildctl"), "--addr", b.address()}, args...)...)
-}
-
 // tryBuild builds a Dockerfile. args are more arguments of `buildctl build`.
-func (b *builder) tryBuild(t *testing.T, dockerfile string, args ...string) error {
+func (b builder) tryBuild(t *testing.T, dockerfile string, args ...string) error {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(dockerfile), 0o644); err != nil {
@@ -146,12 +89,10 @@ func (b *builder) tryBuild(t *testing.T, dockerfile string, args ...string) erro
 	if err := os.Chtimes(file, time.Unix(1e9, 0), time.Unix(1e9, 0)); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.ctl(t.Context(), append([]string{"build", "--progress", "plain", "--frontend", "dockerfile.v0",
-		"--local", "context=" + dir, "--local", "dockerfile=" + dir}, args...)...)
-	return err
+	return b.Build(t.Context(), dir, args...)
 }
 
-func (b *builder) build(t *testing.T, dockerfile string, args ...string) {
+func (b builder) build(t *testing.T, dockerfile string, args ...string) {
 	t.Helper()
 	if err := b.tryBuild(t, dockerfile, args...); err != nil {
 		t.Fatalf("build\n%s\n%v", dockerfile, err)
@@ -159,7 +100,7 @@ func (b *builder) build(t *testing.T, dockerfile string, args ...string) {
 }
 
 // output builds a Dockerfile whose last stage has a file "out", and returns this file's contents.
-func (b *builder) output(t *testing.T, dockerfile string, args ...string) string {
+func (b builder) output(t *testing.T, dockerfile string, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	b.build(t, dockerfile, append([]string{"--output", "type=local,dest=" + dir}, args...)...)
@@ -168,20 +109,6 @@ func (b *builder) output(t *testing.T, dockerfile string, args ...string) string
 		t.Fatal(err)
 	}
 	return string(out)
-}
-
-// registry returns HOST:PORT of the site's registry.
-func registry() string {
-	host, _, _ := strings.Cut(site.Reference("x"), "/")
-	return host
-}
-
-func tool(name string) string {
-	work, err := site.Work()
-	if err != nil {
-		panic(err) // site.Start has succeeded
-	}
-	return filepath.Join(work, site.Ours, name)
 }
 
 // image returns the path of an image's layout, which test/setup has made.

@@ -5,25 +5,25 @@ package buildkit
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"lighter/install"
+	"lighter/test/testkit/buildkitd"
 	"lighter/test/testkit/site"
 )
 
 // lighterInstall runs `lighter install` or `lighter uninstall` for a running buildkitd, whose
 // configuration it finds by itself.
-func (b *builder) lighterInstall(t *testing.T, command string) (r install.Report) {
+func (b builder) lighterInstall(t *testing.T, command string) (r install.Report) {
 	t.Helper()
 	lighter, err := site.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := b.site.Machine.Command(t.Context(), lighter, command, "buildkit", "--json", "--buildkit", b.socket(),
-		"--root", b.site.Machine.NodeRoot())
+	out, err := b.Site.Machine.Command(t.Context(), lighter, command, "buildkit", "--json", "--buildkit", b.Socket(),
+		"--root", b.Site.Machine.NodeRoot())
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &r)
 	}
@@ -34,9 +34,9 @@ func (b *builder) lighterInstall(t *testing.T, command string) (r install.Report
 }
 
 // workers returns what buildctl prints about the workers.
-func (b *builder) workers(t *testing.T) string {
+func (b builder) workers(t *testing.T) string {
 	t.Helper()
-	out, err := b.ctl(t.Context(), "debug", "workers", "--verbose")
+	out, err := b.Ctl(t.Context(), "debug", "workers", "--verbose")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,25 +47,25 @@ func (b *builder) workers(t *testing.T) string {
 // for byte, and buildkitd has its previous snapshotter, with that one's cache.
 func TestInstallBuildKit(t *testing.T) {
 	shared.prune(t)
-	if err := shared.stop(); err != nil { // two buildkitds cannot use a node
+	if err := shared.Stop(); err != nil { // two buildkitds cannot use a node
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := shared.start(t.Context()); err != nil {
+		if err := shared.StartAgain(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}()
-	b, err := newBuilder(t.Context(), shared.site, "installed", "  # as it was\n"+overlayfs)
+	b, err := newBuilder(t.Context(), shared.Site, "installed", "  # as it was\n"+buildkitd.Overlayfs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := b.stop(); err != nil {
+		if err := b.Stop(); err != nil {
 			t.Error(err)
 		}
 	}()
 	b.output(t, "FROM scratch\nCOPY file /out\n")
-	config := filepath.Join(b.dir, "buildkitd.toml")
+	config := b.Config()
 	before, err := os.ReadFile(config)
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/node/report"
+	"lighter/test/testkit/dockerd"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
@@ -24,7 +25,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
 
 // shared is the engine that most tests share. Its site's hub has the images base and python.
-var shared *engine
+var shared engine
 
 func prepare() (stop func() error, err error) {
 	ctx := context.Background()
@@ -43,13 +44,13 @@ func prepare() (stop func() error, err error) {
 			return nil, errors.Join(err, stop())
 		}
 	}
-	if shared, err = newEngine(s, filepath.Join(s.Dir, "docker"), configuration); err == nil {
-		err = shared.start(ctx)
+	if shared, err = newEngine(s, filepath.Join(s.Dir, "docker"), dockerd.Configuration(site.Lighter)); err == nil {
+		err = shared.Start(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	return func() error { return errors.Join(shared.stop(ctx), s.Close()) }, nil
+	return func() error { return errors.Join(shared.Stop(ctx), s.Close()) }, nil
 }
 
 // image returns the path of an image's layout, which test/setup has made.
@@ -84,12 +85,12 @@ func sizeOf(t *testing.T, name string) (size int64) {
 // meanwhile.
 func received(t *testing.T, fn func()) int64 {
 	t.Helper()
-	before, err := shared.site.Machine.Bytes()
+	before, err := shared.Site.Machine.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	fn()
-	after, err := shared.site.Machine.Bytes()
+	after, err := shared.Site.Machine.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func received(t *testing.T, fn func()) int64 {
 // content returns the digests of Docker's content in containerd.
 func content(t *testing.T) []string {
 	t.Helper()
-	out, err := shared.site.Machine.CtrIn(t.Context(), "moby", "content", "ls", "--quiet")
+	out, err := shared.Site.Machine.CtrIn(t.Context(), "moby", "content", "ls", "--quiet")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestPullIsLazy(t *testing.T) {
 	}
 	hasNoLayer(t, "python")
 	var status report.Status
-	if err := shared.site.Machine.NodeStatus(t.Context(), &status); err != nil {
+	if err := shared.Site.Machine.NodeStatus(t.Context(), &status); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(status.Images, func(i report.ImageStatus) bool { return i.Image == ref && i.Lazy }) {
@@ -272,7 +273,7 @@ func TestPrune(t *testing.T) {
 	if removed := shared.prune(t); removed == 0 {
 		t.Error("docker image prune removed nothing")
 	}
-	snapshots, err := shared.site.Machine.CtrIn(t.Context(), "moby", "snapshots", "--snapshotter", site.Lighter, "ls")
+	snapshots, err := shared.Site.Machine.CtrIn(t.Context(), "moby", "snapshots", "--snapshotter", site.Lighter, "ls")
 	if err != nil || strings.Count(snapshots, "\n") != 1 {
 		t.Errorf("after the prune (%v): got the snapshots\n%s\nwant none", err, snapshots)
 	}

@@ -71,16 +71,16 @@ func onSystemd(t *testing.T, restart func() error) (dir string) {
 // Docker gets the node as its storage driver, and gets its own one back. If it does not come back,
 // it gets its previous configuration.
 func TestInstallDocker(t *testing.T) {
-	s := shared.site
+	s := shared.Site
 	e, err := newEngine(s, filepath.Join(s.Dir, "other"), before, "--containerd-namespace", "other")
 	if err == nil {
-		err = e.start(t.Context())
+		err = e.Start(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := e.stop(context.Background()); err != nil {
+		if err := e.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -90,14 +90,14 @@ func TestInstallDocker(t *testing.T) {
 			fails = false
 			return errors.New("it does not start")
 		}
-		return errors.Join(e.daemon.Stop(), e.start(t.Context()))
+		return errors.Join(e.Daemon.Stop(), e.Start(t.Context()))
 	})
 	lighter, err := site.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	command := func(args ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), lighter, append(args, "--docker", e.socket(),
+		cmd := exec.CommandContext(t.Context(), lighter, append(args, "--docker", e.Socket(),
 			"--containerd", s.Machine.ContainerdSocket(), "--json")...)
 		cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"))
 		out, err := cmd.CombinedOutput()
@@ -118,8 +118,8 @@ func TestInstallDocker(t *testing.T) {
 		t.Helper()
 		var info struct{ Driver string }
 		e.get(t, "/info", &info)
-		config, err := os.ReadFile(e.config())
-		_, none := os.Stat(e.config() + ".lighter")
+		config, err := os.ReadFile(e.Config())
+		_, none := os.Stat(e.Config() + ".lighter")
 		if err != nil || info.Driver != driver || text != "" && (string(config) != text || none == nil) {
 			t.Errorf("%s: the storage driver is %s, the configuration (%v) is\n%s\nwant %s, and\n%s\nwithout a record",
 				when, info.Driver, err, config, driver, text)
@@ -128,7 +128,7 @@ func TestInstallDocker(t *testing.T) {
 
 	// What dockerd does not accept is not written.
 	broken := strings.Replace(before, `"bridge"`, `"nonsense": 1, "bridge"`, 1)
-	if err := os.WriteFile(e.config(), []byte(broken), 0o644); err != nil {
+	if err := os.WriteFile(e.Config(), []byte(broken), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := command("install", "docker", "--restart"); err == nil || !strings.Contains(out, "nonsense") ||
@@ -136,7 +136,7 @@ func TestInstallDocker(t *testing.T) {
 		t.Errorf("a key that dockerd does not know: got %v, %s; want dockerd's error", err, out)
 	}
 	has("after an error of dockerd", "vfs", broken)
-	if err := os.WriteFile(e.config(), []byte(before), 0o644); err != nil {
+	if err := os.WriteFile(e.Config(), []byte(before), 0o644); err != nil {
 		t.Fatal(err)
 	}
 
@@ -177,14 +177,14 @@ func TestInstallDocker(t *testing.T) {
 }
 
 // examined checks what `lighter doctor` says of an engine.
-func examined(t *testing.T, e *engine, level doctor.Level, what string) {
+func examined(t *testing.T, e engine, level doctor.Level, what string) {
 	t.Helper()
-	if err := os.Symlink(e.socket(), doctor.DockerSocket); err != nil {
+	if err := os.Symlink(e.Socket(), doctor.DockerSocket); err != nil {
 		t.Fatal(err)
 	}
 	defer os.Remove(doctor.DockerSocket)
-	out, err := e.site.Machine.Lighter(t.Context(), "doctor", "--json", "--containerd",
-		e.site.Machine.ContainerdSocket())
+	out, err := e.Site.Machine.Lighter(t.Context(), "doctor", "--json", "--containerd",
+		e.Site.Machine.ContainerdSocket())
 	var findings []doctor.Finding
 	if text := strings.TrimSpace(out); json.Unmarshal([]byte(text), &findings) != nil || !slices.ContainsFunc(findings,
 		func(f doctor.Finding) bool {

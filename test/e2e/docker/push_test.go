@@ -18,6 +18,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/test/testkit/dockerd"
 	"lighter/test/testkit/site"
 )
 
@@ -26,19 +27,20 @@ import (
 const withLayers = "layers"
 
 // startWithLayers starts an engine whose namespace has the layers of lazy images.
-func startWithLayers(t *testing.T) *engine {
+func startWithLayers(t *testing.T) engine {
 	t.Helper()
-	s := shared.site
-	e, err := newEngine(s, filepath.Join(s.Dir, withLayers), configuration, "--containerd-namespace", withLayers)
+	s := shared.Site
+	e, err := newEngine(s, filepath.Join(s.Dir, withLayers), dockerd.Configuration(site.Lighter),
+		"--containerd-namespace", withLayers)
 	if err == nil {
-		err = e.start(t.Context())
+		err = e.Start(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		e.prune(t)
-		if err := e.stop(context.Background()); err != nil {
+		if err := e.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -97,9 +99,9 @@ func TestPushAndSave(t *testing.T) {
 }
 
 // saved checks that docker save writes an archive with every blob of an image.
-func saved(t *testing.T, e *engine, image string, layers int) {
+func saved(t *testing.T, e engine, image string, layers int) {
 	t.Helper()
-	res, err := e.request(t.Context(), http.MethodGet, "/images/"+image+"/get", nil)
+	res, err := e.Request(t.Context(), http.MethodGet, "/images/"+image+"/get", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,13 +143,13 @@ func saved(t *testing.T, e *engine, image string, layers int) {
 }
 
 // pushed pushes an image under a name, and checks that the registry has every blob of it.
-func pushed(t *testing.T, e *engine, image, name string) {
+func pushed(t *testing.T, e engine, image, name string) {
 	t.Helper()
-	repository, tag, _ := cutTag(site.Reference(name))
+	repository, tag := dockerd.CutTag(site.Reference(name))
 	e.post(t, "/images/"+image+"/tag?"+url.Values{"repo": {repository}, "tag": {tag}}.Encode(), nil, nil)
 	e.progress(t, "/images/"+repository+"/push?tag="+tag, nil)
 	copied := filepath.Join(t.TempDir(), "copy")
-	if out, err := e.site.Machine.Command(t.Context(), "skopeo", "copy", "--src-tls-verify=false", "--insecure-policy",
+	if out, err := e.Site.Machine.Command(t.Context(), "skopeo", "copy", "--src-tls-verify=false", "--insecure-policy",
 		"docker://"+repository+":"+tag, "oci:"+copied+":latest"); err != nil {
 		t.Errorf("docker push %s: the registry does not have all of it: %v: %s", image, err, out)
 	}

@@ -24,13 +24,13 @@ func TestRestarts(t *testing.T) {
 		}
 	}
 	c.get(t, "/containers/"+c.id+"/json", &before)
-	machine := shared.site.Machine
+	machine := shared.Site.Machine
 	for _, restart := range []struct {
 		what string
 		run  func() error
 		read string // a file that nobody has read before
 	}{
-		{"dockerd", func() error { shared.daemon.Kill(); return shared.start(t.Context()) }, "/usr/bin/perl"},
+		{"dockerd", func() error { shared.Daemon.Kill(); return shared.Start(t.Context()) }, "/usr/bin/perl"},
 		{"containerd", func() error { return machine.RestartContainerd(t.Context()) }, "/usr/bin/apt-get"},
 		{"the node", func() error { return machine.RestartNode(t.Context()) }, "/usr/bin/find"},
 	} {
@@ -39,7 +39,7 @@ func TestRestarts(t *testing.T) {
 		}
 		// containerd's restart ends dockerd's connection, which comes back by itself.
 		eventually(t, "an exec after the restart of "+restart.what, func() bool {
-			_, err := c.tryExec(t, "sha256sum", restart.read)
+			_, err := c.Exec(t.Context(), c.id, "sha256sum", restart.read)
 			return err == nil
 		})
 		c.get(t, "/containers/"+c.id+"/json", &after)

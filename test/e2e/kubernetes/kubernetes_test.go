@@ -48,7 +48,10 @@ func startSite(t *testing.T, remap bool) *site.Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := pods.Config(t, string(text), "")
+	config, err := pods.Config(t.TempDir(), string(text), "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if remap {
 		config = strings.Replace(config, `capabilities = ["rebase"]`, `capabilities = ["rebase", "remap-ids"]`, 1)
 	}
@@ -66,10 +69,9 @@ func startSite(t *testing.T, remap bool) *site.Site {
 		t.Fatal(err)
 	}
 	if err := errors.Join(s.Push(t.Context(), filepath.Join(work, "images/python"), "python"),
-		s.Hub.Add(t.Context(), "python")); err != nil {
+		s.Hub.Add(t.Context(), "python"), pods.AddPause(t.Context(), s)); err != nil {
 		t.Fatal(err)
 	}
-	pods.AddPause(t, s)
 	return s
 }
 

@@ -23,6 +23,24 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// podConfig returns the shipped configuration of containerd with what pods need, and the given
+// lines in its section about images.
+func podConfig(t *testing.T, images string) string {
+	t.Helper()
+	text, err := pods.Config(t.TempDir(), shipped(t, "config-2.1.toml"), images)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func addPause(t *testing.T, s *site.Site) {
+	t.Helper()
+	if err := pods.AddPause(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // onHost are the namespaces of a pod that uses its node's network.
 var onHost = pods.Object{"network": "NODE"}
 
@@ -31,8 +49,8 @@ var onHost = pods.Object{"network": "NODE"}
 // kubelet gets the disk of the node's root, and what containers have written. A pod with a
 // RuntimeClass whose handler has another snapshotter uses that. The images can be removed.
 func TestPod(t *testing.T) {
-	s := start(t, site.Options{Config: pods.Config(t, shipped(t, "config-2.1.toml"), "")}, "+python")
-	pods.AddPause(t, s)
+	s := start(t, site.Options{Config: podConfig(t, "")}, "+python")
+	addPause(t, s)
 	python := site.Reference("python")
 	var p *pods.Pod
 	var c string
@@ -104,11 +122,11 @@ func counted(t *testing.T, s *site.Site, p *pods.Pod, container string) {
 // A pod runs on Lighter although containerd has unpacked the pause image before with another
 // snapshotter, and has discarded its layers: the hub knows the image.
 func TestPauseImageWithoutLayers(t *testing.T) {
-	discards := strings.Replace(pods.Config(t, shipped(t, "config-2.1.toml"), "    discard_unpacked_layers = true\n"+
+	discards := strings.Replace(podConfig(t, "    discard_unpacked_layers = true\n"+
 		"    disable_snapshot_annotations = false\n"), `snapshotter = "lighter"`,
 		`snapshotter = "overlayfs"`, 1)
 	s := start(t, site.Options{Config: discards}, "+python")
-	pods.AddPause(t, s)
+	addPause(t, s)
 	pods.Pull(t, s, pods.Pause, "")
 	eventually(t, "the removal of the unpacked layers", func() bool {
 		out, err := s.Machine.CtrIn(t.Context(), "k8s.io", "content", "ls")

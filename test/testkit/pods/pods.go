@@ -3,11 +3,11 @@
 package pods
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
@@ -27,53 +27,49 @@ const Bytes = 20 << 20
 
 // AddPause makes the pause image, pushes it to the registry, and adds it to the hub. Its layers are
 // those of the image base.
-func AddPause(tb testing.TB, s *site.Site) {
-	tb.Helper()
+func AddPause(ctx context.Context, s *site.Site) error {
 	work, err := site.Work()
 	if err != nil {
-		tb.Fatal(err)
+		return err
 	}
 	base, pause := filepath.Join(work, "images/base"), filepath.Join(s.Dir, "pause")
 	manifest, err := layout.Manifest(base)
 	if err != nil {
-		tb.Fatal(err)
+		return err
 	}
 	config, err := layout.Config(base)
 	if err != nil {
-		tb.Fatal(err)
+		return err
 	}
 	if err := os.MkdirAll(filepath.Join(pause, "blobs/sha256"), 0o755); err != nil {
-		tb.Fatal(err)
+		return err
 	}
 	for _, layer := range manifest.Layers {
 		if err := os.Link(layout.Blob(base, layer), layout.Blob(pause, layer)); err != nil {
-			tb.Fatal(err)
+			return err
 		}
 	}
 	config.Config.Entrypoint, config.Config.Cmd = []string{"sleep", "infinity"}, nil
 	if err := layout.Write(pause, manifest, config); err != nil {
-		tb.Fatal(err)
+		return err
 	}
-	if err := s.Push(tb.Context(), pause, "pause"); err != nil {
-		tb.Fatal(err)
+	if err := s.Push(ctx, pause, "pause"); err != nil {
+		return err
 	}
-	if err := s.Hub.Add(tb.Context(), "pause"); err != nil {
-		tb.Fatal(err)
-	}
+	return s.Hub.Add(ctx, "pause")
 }
 
 // Config adds to an administrator's configuration of containerd 2 what pods need here, and the
-// given lines to its section about images. No OOM score is lowered. A plugin of CNI gives each pod
-// that has a network of its own an address that leads nowhere. Besides the default handler, there
-// are the runtime handlers "whole", whose snapshotter is overlayfs, and "lazy", which uses Lighter.
-func Config(tb testing.TB, text, images string) string {
-	tb.Helper()
-	cni := tb.TempDir()
+// given lines to its section about images. No OOM score is lowered. A plugin of CNI, which Config
+// writes into a directory, gives each pod that has a network of its own an address that leads
+// nowhere. Besides the default handler, there are the runtime handlers "whole", whose snapshotter
+// is overlayfs, and "lazy", which uses Lighter.
+func Config(cni, text, images string) (string, error) {
 	const plugin = "#!/bin/sh\n" + `echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.2/32"}]}'` + "\n"
 	const network = `{"cniVersion": "1.0.0", "name": "nowhere", "plugins": [{"type": "none"}]}`
 	for name, text := range map[string]string{"none": plugin, "1.conflist": network} {
 		if err := os.WriteFile(filepath.Join(cni, name), []byte(text), 0o755); err != nil {
-			tb.Fatal(err)
+			return "", err
 		}
 	}
 	const section = "[plugins.\"io.containerd.cri.v1.images\"]\n"
@@ -95,5 +91,5 @@ func Config(tb testing.TB, text, images string) string {
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.lazy]
   runtime_type = "io.containerd.runc.v2"
   snapshotter = "lighter"
-`, Pause, cni, cni)
+`, Pause, cni, cni), nil
 }

@@ -1,8 +1,6 @@
 package site
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,21 +56,4 @@ disabled_plugins = [
 			nil
 	}
 	return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.cri.v1.images", hosts), nil
-}
-
-// CRI calls a method of containerd's CRI services as the kubelet does, with a CRI client,
-// test/tools/cri. The request and the response are the messages as JSON; response may be nil.
-func (m *Machine) CRI(ctx context.Context, method string, request, response any) error {
-	text, err := json.Marshal(request)
-	if err != nil {
-		return err
-	}
-	out, err := m.Command(ctx, filepath.Join(m.site.tools, "cri"), m.ContainerdSocket(), method, string(text))
-	if err != nil || response == nil {
-		return err
-	}
-	if err := json.Unmarshal([]byte(out), response); err != nil {
-		return fmt.Errorf("read the response of %s: %w", method, err)
-	}
-	return nil
 }

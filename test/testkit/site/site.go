@@ -140,6 +140,10 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 // SetNodeArgs replaces Options.NodeArgs for nodes that are started from now on.
 func (s *Site) SetNodeArgs(args ...string) { s.options.NodeArgs = args }
 
+// SetConfig replaces Options.Config for containerds that are started from now on, except after
+// RestartContainerd.
+func (s *Site) SetConfig(text string) { s.options.Config = text }
+
 // SetHubArgs replaces Options.HubArgs for hubs that are started from now on.
 func (s *Site) SetHubArgs(args ...string) { s.options.HubArgs = args }
 

@@ -1,16 +1,20 @@
 // Command cri speaks to containerd as the kubelet does.
 //
-//	cri SOCKET METHOD [REQUEST]
+//	cri SOCKET
 //
-// METHOD is a method of the runtime or the image service, PullImage for example. REQUEST is its request as JSON; the
-// default is an empty request. cri prints the response as JSON. It waits until the services are ready.
+// Each line of its input is a call: METHOD REQUEST. METHOD is a method of the runtime or the image service, PullImage
+// for example. REQUEST is its request as JSON. cri prints each response as a line of JSON. It ends with its input, or
+// with the first error. Each call waits until the services are ready.
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,49 +29,60 @@ import (
 const timeout = 2 * time.Minute
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "cri:", err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string) error {
-	if len(args) != 2 && len(args) != 3 {
-		return errors.New("usage: cri SOCKET METHOD [REQUEST]")
-	}
-	method, err := find(args[1])
-	if err != nil {
-		return err
-	}
-	request, err := message(method.Input())
-	if err != nil {
-		return err
-	}
-	response, err := message(method.Output())
-	if err != nil {
-		return err
-	}
-	if len(args) == 3 {
-		if err := protojson.Unmarshal([]byte(args[2]), request); err != nil {
-			return fmt.Errorf("read the request of %s: %w", args[1], err)
-		}
+func run(args []string, in io.Reader, out io.Writer) error {
+	if len(args) != 1 {
+		return errors.New("usage: cri SOCKET")
 	}
 	conn, err := grpc.NewClient("unix://"+args[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	calls := bufio.NewScanner(in)
+	calls.Buffer(nil, 1<<20)
+	for calls.Scan() {
+		name, request, _ := strings.Cut(calls.Text(), " ")
+		response, err := call(conn, name, request)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "%s\n", response); err != nil {
+			return err
+		}
+	}
+	return calls.Err()
+}
+
+// call calls a method, and returns its response as JSON.
+func call(conn *grpc.ClientConn, name, text string) ([]byte, error) {
+	method, err := find(name)
+	if err != nil {
+		return nil, err
+	}
+	request, err := message(method.Input())
+	if err != nil {
+		return nil, err
+	}
+	response, err := message(method.Output())
+	if err != nil {
+		return nil, err
+	}
+	if err := protojson.Unmarshal([]byte(text), request); err != nil {
+		return nil, fmt.Errorf("read the request of %s: %w", name, err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	path := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	if err := conn.Invoke(ctx, path, request, response, grpc.WaitForReady(true)); err != nil {
-		return err
+		return nil, err
 	}
-	out, err := protojson.Marshal(response)
-	if err == nil {
-		_, err = fmt.Println(string(out))
-	}
-	return err
+	return protojson.Marshal(response)
 }
 
 // find returns the method of one of the two services.

@@ -117,6 +117,8 @@ bin/before/lighter:
 
 bench: peers bin/before/lighter
 	test/setup squid postgres s3
+	test/setup docker
+	test/setup buildkit
 	test/setup all base python gcc sci sci2 ml torch postgres redis nginx tomcat node r
 	$(MAKE) build
 	bin/lighter-bench

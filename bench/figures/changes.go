@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lighter/bench"
+	"lighter/test/testkit/dockerd"
 	"lighter/test/testkit/site"
 )
 
@@ -28,6 +29,9 @@ type changed struct {
 // with one changed file. The image's files are neither cached nor in the page cache, as far as the
 // container's start has not read them.
 func (r *run) changes(ctx context.Context) error {
+	if err := dockerd.Built(); err != nil {
+		return err
+	}
 	if err := r.Need(ctx, "sci"); err != nil {
 		return err
 	}

@@ -1,17 +1,23 @@
 package figures
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 
 	"lighter/bench"
+	"lighter/test/testkit/buildkitd"
+	"lighter/test/testkit/dockerd"
 	"lighter/test/testkit/site"
 )
 
 // launchers returns the runtimes that are measured, ctr first.
 func (r *run) launchers(ctx context.Context) ([]launcher, error) {
+	if err := cmp.Or(dockerd.Built(), buildkitd.Built()); err != nil {
+		return nil, err
+	}
 	pods, err := r.newPods(ctx)
 	return []launcher{ctr{r}, pods, &docker{run: r}, podman{r}, &buildkit{run: r}, directory{r}, lighterRun{r}}, err
 }

@@ -3,12 +3,9 @@ package figures
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
-
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/bench"
 	"lighter/test/testkit/site"
@@ -82,12 +79,5 @@ func (r *run) pushNames(ctx context.Context) error {
 	if err := r.Site.Hub.AddLayout(ctx, dir, "many/base"); err != nil {
 		return err
 	}
-	manifest, _, err := request(ctx, http.MethodGet, r.Site.Hub.URL+"/v2/many/base/manifests/latest",
-		ocispec.MediaTypeImageManifest, nil)
-	if err != nil {
-		return err
-	}
-	return r.pushTags(ctx, "many/base", manyNames-1, func(context.Context, int) ([]byte, error) {
-		return manifest, nil
-	})
+	return r.pushTags(ctx, "many/base", manyNames-1)
 }

@@ -45,11 +45,11 @@ func (r *run) runtimes(ctx context.Context) error {
 		return errors.New("the configuration has no workload sci/print")
 	}
 	w := r.workloads[at]
-	if err := r.Need(ctx, w.Image); err != nil {
-		return err
-	}
 	launchers, err := r.launchers(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.Need(ctx, w.Image); err != nil {
 		return err
 	}
 	// The hub knows the workload when the first runtime is measured, as it does for the others.

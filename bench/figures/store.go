@@ -2,21 +2,16 @@ package figures
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
-	"github.com/opencontainers/go-digest"
-
 	"lighter/bench"
-	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
 const (
-	// storeImages is the number of images in the image store. Their configs differ.
+	// storeImages is the number of images in the image store, each with a layer of its own.
 	storeImages = 1000
 	// The list of the images passes if it meets one of these: its time relative to the list of
 	// nothing, or the difference to it in seconds.
@@ -27,16 +22,16 @@ const (
 // storeList measures `podman images` with 1,000 images in the node's image store, and without the
 // store.
 func (r *run) storeList(ctx context.Context) (err error) {
-	if err := r.pushImages(ctx); err != nil {
+	if _, err := r.derived(ctx, "base", storeImages); err != nil {
 		return err
 	}
 	p := podman{r}
-	r.Site.SetNodeArgs("--image-store", p.store(), "--image-store-names", "store/*")
+	r.Site.SetNodeArgs("--image-store", p.store(), "--image-store-names", "base-*")
 	defer func() { err = errors.Join(err, p.end(ctx, true)); r.Site.SetNodeArgs() }()
 	if err := r.Wipe(ctx); err != nil {
 		return err
 	}
-	if err := p.awaitImages(ctx, "localhost/store/base:", storeImages); err != nil {
+	if err := p.awaitImages(ctx, "localhost/base-", storeImages); err != nil {
 		return err
 	}
 	times := map[string][]float64{}
@@ -60,36 +55,4 @@ func (r *run) storeList(ctx context.Context) (err error) {
 	v.Result = passed(v.Value <= storeRatio || all-none <= storeBehind)
 	r.verdicts = append(r.verdicts, v)
 	return nil
-}
-
-// pushImages adds 1,000 images to the hub, store/base:N, that differ only in a label.
-func (r *run) pushImages(ctx context.Context) error {
-	dir, err := r.Config.Layout("base")
-	if err != nil {
-		return err
-	}
-	if err := r.Site.Hub.AddLayout(ctx, dir, "store/base"); err != nil {
-		return err
-	}
-	manifest, err := layout.Manifest(dir)
-	if err != nil {
-		return err
-	}
-	config, err := layout.Config(dir)
-	if err != nil {
-		return err
-	}
-	return r.pushTags(ctx, "store/base", storeImages-1, func(ctx context.Context, n int) ([]byte, error) {
-		config, manifest := config, manifest
-		config.Config.Labels = map[string]string{"number": strconv.Itoa(n)}
-		text, err := json.Marshal(config)
-		if err != nil {
-			return nil, err
-		}
-		manifest.Config.Digest, manifest.Config.Size = digest.FromBytes(text), int64(len(text))
-		if err := r.pushBlob(ctx, "store/base", text); err != nil {
-			return nil, err
-		}
-		return json.Marshal(manifest)
-	})
 }

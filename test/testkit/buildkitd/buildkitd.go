@@ -3,6 +3,7 @@
 package buildkitd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -100,6 +101,14 @@ func (b *Builder) Build(ctx context.Context, dir string, args ...string) error {
 	return err
 }
 
+// Built returns an error, which names the remedy, if the programs are not built.
+func Built() error {
+	_, buildkitd := tool("buildkitd")
+	_, buildctl := tool("buildctl")
+	return cmp.Or(buildkitd, buildctl)
+}
+
+// tool returns the path of a program of BuildKit.
 func tool(name string) (string, error) {
 	work, err := site.Work()
 	if err != nil {

@@ -4,6 +4,7 @@ package dockerd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,6 +80,13 @@ func (e *Engine) Start(ctx context.Context) error {
 		"--add-runtime", "built=" + runc, "--default-runtime", "built"}, e.args...)
 	e.Daemon, err = e.Site.Machine.StartDaemon(ctx, filepath.Base(e.dir), e.Socket(), argv...)
 	return err
+}
+
+// Built returns an error, which names the remedy, if the programs are not built.
+func Built() error {
+	_, dockerd := tool("dockerd")
+	_, runc := tool("runc")
+	return cmp.Or(dockerd, runc)
 }
 
 // tool returns the path of a program that is built for Docker.

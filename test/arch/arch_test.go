@@ -205,6 +205,7 @@ test/testkit/example:
 test/testkit/fswalk:
 test/testkit/golden:
 test/testkit/history: test/testkit/site
+test/testkit/images: test/testkit/layout test/testkit/site
 test/testkit/immutable:
 test/testkit/journal: node/fuse
 test/testkit/layout:

@@ -9,14 +9,13 @@ import (
 	"encoding/hex"
 	"io"
 	"path"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/tree"
 	"lighter/test/testkit/fswalk"
-	"lighter/test/testkit/site"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/tarball"
 )
 
@@ -41,14 +40,10 @@ func TestTreeMatchesContainerd(t *testing.T) {
 
 // TestTreeOfImages compares the trees of real images.
 func TestTreeOfImages(t *testing.T) {
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"base", "python"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			layers, err := layersOf(filepath.Join(work, "images", name))
+			layers, err := layersOf(images.Dir(name))
 			if err != nil {
 				t.Fatal(err)
 			}

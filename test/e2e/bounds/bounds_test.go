@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/node/report"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
@@ -44,16 +45,6 @@ func start(t *testing.T, options site.Options) *site.Site {
 	return s
 }
 
-// image returns the path of an image that test/setup made.
-func image(t *testing.T, name string) string {
-	t.Helper()
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(work, "images", name)
-}
-
 // derive makes n images: each is the image from, with one more layer that has one file, /number.
 // Each has its own chain and tree. derive returns the directories of their layouts.
 func derive(t *testing.T, s *site.Site, from string, n int) []string {
@@ -61,7 +52,7 @@ func derive(t *testing.T, s *site.Site, from string, n int) []string {
 	dirs := make([]string, n)
 	for i := range dirs {
 		dirs[i] = filepath.Join(s.Dir, "layouts", fmt.Sprintf("%s-%d", from, i))
-		err := layout.Extend(image(t, from), dirs[i], func(l *layout.Layer) error {
+		err := layout.Extend(images.Dir(from), dirs[i], func(l *layout.Layer) error {
 			return l.File("number", fmt.Appendln(nil, i))
 		})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -65,7 +66,7 @@ func TestContainersStartedAtOnce(t *testing.T) {
 func push(t *testing.T, s *site.Site, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if err := s.Push(t.Context(), image(t, name), name); err != nil {
+		if err := s.Push(t.Context(), images.Dir(name), name); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Hub.Add(t.Context(), name); err != nil {

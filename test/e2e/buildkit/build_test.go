@@ -13,6 +13,7 @@ import (
 
 	"lighter/node/report"
 	"lighter/test/testkit/buildkitd"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -33,7 +34,7 @@ func prepare() (stop func() error, err error) {
 		return nil, err
 	}
 	for _, name := range []string{"base", "python"} {
-		err = errors.Join(err, s.Push(ctx, image(name), name), s.Hub.Add(ctx, name))
+		err = errors.Join(err, s.Push(ctx, images.Dir(name), name), s.Hub.Add(ctx, name))
 	}
 	if err == nil {
 		shared, err = newBuilder(ctx, s, "lazy", buildkitd.Lazy(s))
@@ -48,22 +49,6 @@ func prepare() (stop func() error, err error) {
 	return stop, nil
 }
 
-// received runs fn, and returns the number of bytes that the machine received over the link
-// meanwhile.
-func received(t *testing.T, fn func()) int64 {
-	t.Helper()
-	before, err := shared.Site.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fn()
-	after, err := shared.Site.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return after - before
-}
-
 func status(t *testing.T) report.Status {
 	t.Helper()
 	var st report.Status
@@ -71,15 +56,6 @@ func status(t *testing.T) report.Status {
 		t.Fatal(err)
 	}
 	return st
-}
-
-// size returns the number of bytes of an image's layers.
-func size(t *testing.T, name string) (sum int64) {
-	t.Helper()
-	for _, layer := range manifest(t, name).Layers {
-		sum += layer.Size
-	}
-	return sum
 }
 
 // python begins a Dockerfile with an image that the hub knows.
@@ -92,11 +68,13 @@ const scratch = "\nFROM scratch\nCOPY --from=run /out /\n"
 func TestFromIsLazy(t *testing.T) {
 	shared.prune(t)
 	var out string
-	moved := received(t, func() { out = shared.output(t, python+" AS run\nRUN python3 /app/hello.py > /out"+scratch) })
+	moved := images.Received(t, shared.Site, func() {
+		out = shared.output(t, python+" AS run\nRUN python3 /app/hello.py > /out"+scratch)
+	})
 	if out != "hello\n" {
 		t.Errorf("the build step printed %q, want hello", out)
 	}
-	if whole := size(t, "python"); moved > whole/3 {
+	if whole := images.Size(t, "python"); moved > whole/3 {
 		t.Errorf("the build received %d bytes, want a third of the image's %d at most", moved, whole)
 	}
 	shared.hasNoLayer(t, "python")
@@ -110,13 +88,13 @@ func TestCopyFromLazyImage(t *testing.T) {
 	shared.prune(t)
 	want := plain.output(t, "FROM scratch\nCOPY --from="+site.Reference("python")+" /etc/debian_version /out\n")
 	var out string
-	moved := received(t, func() {
+	moved := images.Received(t, shared.Site, func() {
 		out = shared.output(t, "FROM scratch\nCOPY --from="+site.Reference("python")+" /etc/debian_version /out\n")
 	})
 	if out != want || out == "" {
 		t.Errorf("copied %q from a lazy image, want %q", out, want)
 	}
-	if limit := size(t, "python") / 3; moved > limit {
+	if limit := images.Size(t, "python") / 3; moved > limit {
 		t.Errorf("the build received %d bytes, want %d at most", moved, limit)
 	}
 	shared.hasNoLayer(t, "python")
@@ -142,8 +120,10 @@ func TestSameImageAsUnpacked(t *testing.T) {
 	shared.prune(t)
 	epoch := []string{"--opt", "build-arg:SOURCE_DATE_EPOCH=1000000003"}
 	plain.build(t, stages, append(epoch, "--output", push("unpacked"))...)
-	moved := received(t, func() { shared.build(t, stages, append(epoch, "--output", push("lazy"))...) })
-	if limit := size(t, "python") / 3; moved > limit {
+	moved := images.Received(t, shared.Site, func() {
+		shared.build(t, stages, append(epoch, "--output", push("lazy"))...)
+	})
+	if limit := images.Size(t, "python") / 3; moved > limit {
 		t.Errorf("build and push received %d bytes, want %d at most", moved, limit)
 	}
 	shared.hasNoLayer(t, "python")
@@ -151,7 +131,7 @@ func TestSameImageAsUnpacked(t *testing.T) {
 	if got != want {
 		t.Errorf("manifest of the image that was built on a lazy image:\n%s\nwant:\n%s", got, want)
 	}
-	layers := manifest(t, "python").Layers
+	layers := images.Manifest(t, "python").Layers
 	for _, layer := range layers {
 		if !strings.Contains(got, layer.Digest.String()) {
 			t.Errorf("the built image has no layer %s, which its base image has", layer.Digest)

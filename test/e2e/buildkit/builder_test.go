@@ -14,7 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/test/testkit/buildkitd"
-	"lighter/test/testkit/layout"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -48,7 +48,7 @@ func (b builder) prune(t *testing.T) {
 // hasNoLayer checks that buildkitd has downloaded no layer of an image.
 func (b builder) hasNoLayer(t *testing.T, name string) {
 	t.Helper()
-	for _, layer := range manifest(t, name).Layers {
+	for _, layer := range images.Manifest(t, name).Layers {
 		found, err := filepath.Glob(filepath.Join(b.Dir, "root/*/content/blobs/sha256", layer.Digest.Encoded()))
 		if err != nil || len(found) > 0 {
 			t.Errorf("buildkitd has layer %s of %s (%v), want none of its layers", layer.Digest, name, err)
@@ -109,25 +109,6 @@ func (b builder) output(t *testing.T, dockerfile string, args ...string) string 
 		t.Fatal(err)
 	}
 	return string(out)
-}
-
-// image returns the path of an image's layout, which test/setup has made.
-func image(name string) string {
-	work, err := site.Work()
-	if err != nil {
-		panic(err) // site.Start has succeeded
-	}
-	return filepath.Join(work, "images", name)
-}
-
-// manifest returns the manifest of an image that test/setup has made.
-func manifest(t *testing.T, name string) ocispec.Manifest {
-	t.Helper()
-	m, err := layout.Manifest(image(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 // push returns an output that pushes an image to the site's registry.

@@ -14,11 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
 	"lighter/node/report"
 	"lighter/test/testkit/dockerd"
-	"lighter/test/testkit/layout"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -40,7 +38,7 @@ func prepare() (stop func() error, err error) {
 	}
 	stop = s.Close
 	for _, name := range []string{"base", "python"} {
-		if err := errors.Join(s.Push(ctx, image(name), name), s.Hub.Add(ctx, name)); err != nil {
+		if err := errors.Join(s.Push(ctx, images.Dir(name), name), s.Hub.Add(ctx, name)); err != nil {
 			return nil, errors.Join(err, stop())
 		}
 	}
@@ -51,50 +49,6 @@ func prepare() (stop func() error, err error) {
 		return nil, errors.Join(err, stop())
 	}
 	return func() error { return errors.Join(shared.Stop(ctx), s.Close()) }, nil
-}
-
-// image returns the path of an image's layout, which test/setup has made.
-func image(name string) string {
-	work, err := site.Work()
-	if err != nil {
-		panic(err) // site.Start has succeeded
-	}
-	return filepath.Join(work, "images", name)
-}
-
-// manifest returns the manifest of an image.
-func manifest(t *testing.T, name string) ocispec.Manifest {
-	t.Helper()
-	m, err := layout.Manifest(image(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-// sizeOf returns the size of an image's layers.
-func sizeOf(t *testing.T, name string) (size int64) {
-	t.Helper()
-	for _, layer := range manifest(t, name).Layers {
-		size += layer.Size
-	}
-	return size
-}
-
-// received runs fn, and returns the number of bytes that the machine received over the link
-// meanwhile.
-func received(t *testing.T, fn func()) int64 {
-	t.Helper()
-	before, err := shared.Site.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fn()
-	after, err := shared.Site.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return after - before
 }
 
 // content returns the digests of Docker's content in containerd.
@@ -111,7 +65,7 @@ func content(t *testing.T) []string {
 func hasNoLayer(t *testing.T, name string) {
 	t.Helper()
 	all := content(t)
-	for _, layer := range manifest(t, name).Layers {
+	for _, layer := range images.Manifest(t, name).Layers {
 		if slices.Contains(all, layer.Digest.String()) {
 			t.Errorf("containerd has the layer %s of %s, want none of its layers", layer.Digest, name)
 		}
@@ -122,14 +76,14 @@ func hasNoLayer(t *testing.T, name string) {
 func TestPullIsLazy(t *testing.T) {
 	ref := site.Reference("python")
 	var output string
-	moved := received(t, func() {
+	moved := images.Received(t, shared.Site, func() {
 		shared.pull(t, ref)
 		output = shared.run(t, ref, "python3", "/app/hello.py")
 	})
 	if output != "hello\n" {
 		t.Errorf("the container printed %q, want hello", output)
 	}
-	if whole := sizeOf(t, "python"); moved > whole/3 {
+	if whole := images.Size(t, "python"); moved > whole/3 {
 		t.Errorf("pull and run received %d bytes, want at most a third of the image's %d", moved, whole)
 	}
 	hasNoLayer(t, "python")
@@ -153,7 +107,7 @@ func TestInspect(t *testing.T) {
 	}
 	shared.get(t, "/images/"+ref+"/json", &image)
 	if !slices.Contains(image.RepoTags, ref) || image.Os != "linux" ||
-		len(image.RootFS.Layers) != len(manifest(t, "base").Layers) {
+		len(image.RootFS.Layers) != len(images.Manifest(t, "base").Layers) {
 		t.Errorf("image inspect: got %+v, want the image's name, system and layers", image)
 	}
 	c := shared.create(t, ref, "sleep", "infinity")
@@ -200,7 +154,9 @@ func TestCommit(t *testing.T) {
 	c.start(t)
 	c.exec(t, "sh", "-c", "echo changed > /etc/issue")
 	var made struct{ ID string }
-	moved := received(t, func() { c.post(t, "/commit?repo=committed&tag=1&container="+c.id, map[string]any{}, &made) })
+	moved := images.Received(t, shared.Site, func() {
+		c.post(t, "/commit?repo=committed&tag=1&container="+c.id, map[string]any{}, &made)
+	})
 	if moved > 64<<10 {
 		t.Errorf("the commit received %d bytes, want at most 64 KiB: nothing of the image", moved)
 	}

@@ -19,6 +19,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/test/testkit/dockerd"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -52,11 +53,11 @@ func TestBuildKitWithLayers(t *testing.T) {
 	e := startWithLayers(t)
 	ref := site.Reference("python")
 	e.pull(t, ref)
-	moved := received(t, func() {
+	moved := images.Received(t, shared.Site, func() {
 		e.progress(t, "/build?version=2&t=built:1&networkmode=none",
 			buildContext(t, strings.ReplaceAll(dockerfile, "FROM-IMAGE", ref)))
 	})
-	if whole := sizeOf(t, "python"); moved > whole/3 {
+	if whole := images.Size(t, "python"); moved > whole/3 {
 		t.Errorf("the build received %d bytes, want at most a third of the image's %d", moved, whole)
 	}
 	if out := e.run(t, "built:1"); out != "built\nof the context\nhello\n" {
@@ -69,14 +70,14 @@ func TestBuildKitWithLayers(t *testing.T) {
 func TestPushAndSave(t *testing.T) {
 	e := startWithLayers(t)
 	ref := site.Reference("python")
-	moved := received(t, func() {
+	moved := images.Received(t, shared.Site, func() {
 		e.pull(t, ref)
 		e.run(t, ref, "python3", "/app/hello.py")
 	})
-	if whole := sizeOf(t, "python"); moved > whole/3 {
+	if whole := images.Size(t, "python"); moved > whole/3 {
 		t.Errorf("pull and run received %d bytes, want at most a third of the image's %d", moved, whole)
 	}
-	saved(t, e, ref, len(manifest(t, "python").Layers))
+	saved(t, e, ref, len(images.Manifest(t, "python").Layers))
 	pushed(t, e, ref, "pushed")
 
 	base := site.Reference("base")

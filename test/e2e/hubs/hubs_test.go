@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"lighter/node/report"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/postgres"
 	"lighter/test/testkit/s3"
@@ -107,7 +108,7 @@ func content(n int) []byte {
 func image(t *testing.T, first, end int) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "layout")
-	err := layout.Extend(base(t), dir, func(l *layout.Layer) error {
+	err := layout.Extend(images.Dir("base"), dir, func(l *layout.Layer) error {
 		err := l.Dir("data")
 		for n := first; n < end; n++ {
 			err = errors.Join(err, l.File(fmt.Sprintf("data/%03d", n), content(n)))
@@ -118,15 +119,6 @@ func image(t *testing.T, first, end int) (dir string) {
 		t.Fatal(err)
 	}
 	return dir
-}
-
-func base(t *testing.T) string {
-	t.Helper()
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(work, "images", "base")
 }
 
 // add pushes an image to the site's registry, and adds it to the hub from there.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	"lighter/wire"
 )
@@ -66,7 +67,7 @@ func TestPacksAreRewrittenUnderAContainer(t *testing.T) {
 	var counter requestCounter
 	const keeps = "[gc]\nevery_minutes = 0\ndelay_minutes = 0\nkeep_minutes = 60\n"
 	s := start(t, site.Options{Hubs: []string{counter.serve(t)}}, keeps)
-	add(t, s, base(t), "base")
+	add(t, s, images.Dir("base"), "base")
 	add(t, s, image(t, 0, 24), "goes")
 	add(t, s, image(t, 4, 8), "keeps")
 	c := run(t, s, site.Reference("keeps"))

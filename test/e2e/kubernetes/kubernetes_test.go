@@ -16,6 +16,7 @@ import (
 
 	"lighter/node/report"
 	"lighter/test/testkit/cluster"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 )
@@ -179,18 +180,10 @@ func pod(name string, spec object) object {
 // include the kubelet's requests to the API server.
 func (e env) received(t *testing.T, most int64, fn func()) {
 	t.Helper()
-	before, err := e.s.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fn()
-	after, err := e.s.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("received %d bytes", after-before)
-	if after-before > most {
-		t.Errorf("received %d bytes, want at most %d", after-before, most)
+	moved := images.Received(t, e.s, fn)
+	t.Logf("received %d bytes", moved)
+	if moved > most {
+		t.Errorf("received %d bytes, want at most %d", moved, most)
 	}
 }
 

@@ -3,12 +3,12 @@
 package node
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"lighter/node/report"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -31,15 +31,11 @@ func startSiteWith(t *testing.T, options site.Options, known ...string) *site.Si
 			t.Error(err)
 		}
 	})
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"base", "python"} {
 		if slices.Contains(known, name) {
 			continue
 		}
-		if err := s.Push(t.Context(), filepath.Join(work, "images", name), name); err != nil {
+		if err := s.Push(t.Context(), images.Dir(name), name); err != nil {
 			t.Fatal(err)
 		}
 	}

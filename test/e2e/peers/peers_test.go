@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/test/testkit/layout"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -16,9 +16,6 @@ func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
 // tool returns the path of a program that test/setup has built.
 func tool(t *testing.T, name string) string { return work(t, "tools", name) }
-
-// image returns the path of an image's layout, which test/setup has made.
-func image(t *testing.T, name string) string { return work(t, "images", name) }
 
 // work returns a path below LIGHTER_WORK.
 func work(t *testing.T, names ...string) string {
@@ -55,14 +52,10 @@ func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 	})
 	peer.Exports = map[string]string{"enable_remote_snapshot_annotations": "true"}
 	s.SetPeer(&peer)
-	if err := s.Push(t.Context(), image(t, "base"), "base"); err != nil {
+	if err := s.Push(t.Context(), images.Dir("base"), "base"); err != nil {
 		t.Fatal(err)
 	}
-	manifest, err := layout.Manifest(image(t, "base"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s, manifest.Layers[0].Size
+	return s, images.Size(t, "base")
 }
 
 // mounted counts the layers that a peer has mounted with FUSE.

@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	tars "lighter/test/testkit/tarball"
 )
@@ -143,10 +144,6 @@ func addData(t *testing.T, s *site.Site) (name string) {
 func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	t.Helper()
 	dir := t.TempDir()
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
 	blob := tars.Of(tars.File(file, content))
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(blob)),
@@ -156,7 +153,7 @@ func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := imageOf(filepath.Join(work, "images", from))
+	base, err := imageOf(images.Dir(from))
 	if err != nil {
 		t.Fatal(err)
 	}

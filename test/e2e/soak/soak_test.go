@@ -16,6 +16,7 @@ import (
 	"lighter/node/control"
 	"lighter/node/keeper"
 	"lighter/node/mount"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/journal"
 	"lighter/test/testkit/site"
 )
@@ -68,10 +69,6 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 			t.Error(err)
 		}
 	})
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
 	data := addData(t, s)
 	for _, name := range []string{"python", data} {
 		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(name)); err != nil {
@@ -79,7 +76,7 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 		}
 	}
 	prepare(s)
-	d.whole, d.random = readWhole(t, s, "python", filepath.Join(work, "images", "python")), readRandomly(t, s, data)
+	d.whole, d.random = readWhole(t, s, "python", images.Dir("python")), readRandomly(t, s, data)
 	return d
 }
 

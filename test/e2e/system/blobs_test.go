@@ -16,12 +16,13 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/images"
+	containerdimages "github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/node/front/containerd/blobs"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 )
@@ -109,7 +110,7 @@ func TestLayersAreFetchedWhenTheyAreRead(t *testing.T) {
 			t.Errorf("echo printed %q, want hello", out)
 		}
 	}
-	moved := received(t, s, func() {
+	moved := images.Received(t, s, func() {
 		pullBlobs(t, s, "base")
 		prints(blobsNamespace, site.Lighter, ref)
 	})
@@ -343,7 +344,7 @@ func derive(t testing.TB, s *site.Site, base, ref string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest, err := images.Manifest(ctx, store, from.Target(), from.Platform())
+	manifest, err := containerdimages.Manifest(ctx, store, from.Target(), from.Platform())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +380,7 @@ func derive(t testing.TB, s *site.Site, base, ref string) {
 	manifest.MediaType = ocispec.MediaTypeImageManifest
 	text, _ = json.Marshal(manifest)
 	target := put(ocispec.MediaTypeImageManifest, text, refs)
-	if _, err := client.ImageService().Create(ctx, images.Image{Name: ref, Target: target}); err != nil {
+	if _, err := client.ImageService().Create(ctx, containerdimages.Image{Name: ref, Target: target}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -389,7 +390,7 @@ func TestLayersInDebiansContainerd(t *testing.T) {
 	s := start(t, site.Options{Containerd: site.Debian, Config: shipped(t, "config-1.6.toml"),
 		NodeArgs: []string{"--blob-namespaces", "k8s.io"}}, "+base")
 	ref := site.Reference("base")
-	moved := received(t, s, func() { pods.Pull(t, s, ref, "") })
+	moved := images.Received(t, s, func() { pods.Pull(t, s, ref, "") })
 	if moved > 3<<20 || len(links(t, s)) == 0 {
 		t.Errorf("the pull received %d bytes, and left links %v; want at most 3 MiB, and links", moved, links(t, s))
 	}

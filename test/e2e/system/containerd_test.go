@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 )
@@ -70,7 +71,7 @@ func TestCRI(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, o, "+python")
 			ref := site.Reference("python")
-			moved := received(t, s, func() {
+			moved := images.Received(t, s, func() {
 				pods.Pull(t, s, ref, "")
 			})
 			if moved > 3<<20 {
@@ -112,7 +113,7 @@ func TestCRI(t *testing.T) {
 // container uses a tree, and that the node fetches only some of the tree's chunks.
 func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	t.Helper()
-	moved := received(t, s, func() {
+	moved := images.Received(t, s, func() {
 		out := ctr(t, s, "--namespace", namespace, "run", "--rm", "--cgroup", cgroup(t, s),
 			"--snapshotter", site.Lighter, ref, "c1", "python3", "-c", `print("hello")`)
 		if out != "hello\n" {

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -36,7 +37,7 @@ func TestDiffFetchesNothing(t *testing.T) {
 	}
 	diff := func() string { return ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "diff", c.ID) }
 	var ours, theirs string
-	if moved := received(t, s, func() { ours = diff() }); moved > 64<<10 {
+	if moved := images.Received(t, s, func() { ours = diff() }); moved > 64<<10 {
 		t.Errorf("the layer took %d bytes from the hub, want at most 64 KiB", moved)
 	}
 	layerIsKept(t, s, digest.FromString(ours))
@@ -50,7 +51,7 @@ func TestDiffFetchesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	reconnect(t, s)
-	if moved := received(t, s, func() { theirs = diff() }); moved < 10<<20 {
+	if moved := images.Received(t, s, func() { theirs = diff() }); moved < 10<<20 {
 		t.Errorf("the layer of containerd's differ took %d bytes from the hub, want the image", moved)
 	}
 	if ours != theirs {

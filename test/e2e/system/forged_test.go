@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
@@ -107,7 +108,7 @@ func TestForgedImage(t *testing.T) {
 	if err := s.Push(t.Context(), filepath.Join(work, "images", "python"), "copy"); err != nil {
 		t.Fatal(err)
 	}
-	if moved := received(t, s, func() { pull(t, s, site.Lighter, "copy") }); moved < 30<<20 {
+	if moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "copy") }); moved < 30<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	why := details(t, s, "copy:latest").Why
@@ -120,7 +121,7 @@ func TestForgedImage(t *testing.T) {
 	if err := s.Push(t.Context(), filepath.Join(work, "images", "python"), "python"); err != nil {
 		t.Fatal(err)
 	}
-	if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
+	if moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
 		t.Errorf("the pull of the genuine image received %d bytes, want at most 3 MiB: no layer", moved)
 	}
 	removeImage(t, s, "python")
@@ -145,7 +146,7 @@ func TestForgedImage(t *testing.T) {
 // name the missing setting.
 func TestDoctorFindsMissingAnnotations(t *testing.T) {
 	s := start(t, site.Options{Unlabelled: true, NodeArgs: []string{"--trust", "image"}}, "+base")
-	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
+	if moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	for _, image := range status(t, s).Images {

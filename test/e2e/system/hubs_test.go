@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -76,7 +77,7 @@ func garbage(w http.ResponseWriter, _ *http.Request) {
 // runsPlain pulls python, which has several layers, as an ordinary image, and runs it.
 func runsPlain(t *testing.T, s *site.Site) {
 	t.Helper()
-	moved := received(t, s, func() { pull(t, s, site.Lighter, "python") })
+	moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "python") })
 	if moved < 30<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
@@ -161,7 +162,7 @@ func TestLifeOfALazyImage(t *testing.T) {
 			var p proxy
 			o.Hubs = p.serve(t)
 			s := start(t, o, "+python")
-			if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
+			if moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
 				t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 			}
 			p.setSpoil(func(w http.ResponseWriter, r *http.Request) bool {

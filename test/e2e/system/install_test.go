@@ -17,6 +17,7 @@ import (
 
 	"lighter/install"
 	"lighter/node/doctor"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 )
@@ -157,7 +158,7 @@ func TestInstallContainerd(t *testing.T) {
 	}) {
 		t.Errorf("the doctor's findings: got\n%s\nwant none about containerd", listed(findings))
 	}
-	moved := received(t, s, func() { pull(t, s, site.Lighter, "python") })
+	moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "python") })
 	if moved > 3<<20 {
 		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 	}
@@ -229,7 +230,7 @@ func TestInstallDebiansContainerd(t *testing.T) {
 	if r := m.lighter(s, "install", "containerd", "--cri", "--restart"); len(r.Files) != 1 || len(r.Notes) != 1 {
 		t.Errorf("got %+v, want one file, and a note about the kubelet's disk", r)
 	}
-	moved := received(t, s, func() { pods.Pull(t, s, ref, "") })
+	moved := images.Received(t, s, func() { pods.Pull(t, s, ref, "") })
 	if moved > 3<<20 {
 		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 	}

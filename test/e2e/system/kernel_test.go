@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lighter/node/mount"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -73,7 +74,7 @@ func mode(t testing.TB, s *site.Site) mount.Mode {
 // With another mode they can be created again.
 func TestMountModes(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--mount-mode", "none"}}, "+base")
-	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
+	moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "base") })
 	if moved < 20<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
@@ -83,7 +84,7 @@ func TestMountModes(t *testing.T) {
 
 	s.SetNodeArgs("--mount-mode", "loop")
 	restartNode(t, s)
-	if moved = received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
+	if moved = images.Received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
 		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 	}
 	behindLoops(t, s, want)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
 )
@@ -54,7 +55,7 @@ func TestPod(t *testing.T) {
 	python := site.Reference("python")
 	var p *pods.Pod
 	var c string
-	moved := received(t, s, func() {
+	moved := images.Received(t, s, func() {
 		pods.Pull(t, s, pods.Pause, "")
 		pods.Pull(t, s, python, "")
 		p = pods.Run(t, s, "lazy", "", onHost)
@@ -67,7 +68,7 @@ func TestPod(t *testing.T) {
 	if moved > pods.Bytes {
 		t.Errorf("the pod received %d bytes, want at most %d", moved, pods.Bytes)
 	}
-	if again := received(t, s, func() { pods.Pull(t, s, python, "") }); again > 100<<10 {
+	if again := images.Received(t, s, func() { pods.Pull(t, s, python, "") }); again > 100<<10 {
 		t.Errorf("a second pull received %d bytes, want at most 100 KiB", again)
 	}
 	if st := status(t, s); len(st.Mounts) != 2 {
@@ -133,7 +134,7 @@ func TestPauseImageWithoutLayers(t *testing.T) {
 		return err == nil && !strings.Contains(out, "MiB") && !strings.Contains(out, "MB")
 	})
 	python := site.Reference("python")
-	moved := received(t, s, func() {
+	moved := images.Received(t, s, func() {
 		pods.Pull(t, s, python, "lazy")
 		p := pods.Run(t, s, "lazy", "lazy", onHost)
 		p.Exec(p.Start(python, nil), "cd / && "+pods.CheckPackage)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lighter/node/preheat"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -43,7 +44,7 @@ func TestPreheat(t *testing.T) {
 	if found := left(t, s); len(found) > 0 {
 		t.Errorf("files and mounts after the preheat, want only cached chunks:\n%s", strings.Join(found, "\n"))
 	}
-	if again := received(t, s, func() { preheated(t, s) }); again > 3<<20 {
+	if again := images.Received(t, s, func() { preheated(t, s) }); again > 3<<20 {
 		t.Errorf("a second preheat received %d bytes, want at most 3 MiB: the index", again)
 	}
 	if all := preheated(t, s, "--all"); all.All <= packs.All {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node/mount"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -67,7 +68,7 @@ func TestRoots(t *testing.T) {
 	}{"tmpfs": {onTmpfs, mount.Loop}, "XFS": {onDisk("xfs"), mount.File}, "btrfs": {onDisk("btrfs"), mount.File}} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, site.Options{NodeRoot: root.on(t)}, "+base")
-			moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
+			moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "base") })
 			if moved > 3<<20 {
 				t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"lighter/node/report"
 	"lighter/test/testkit/fswalk"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 )
 
@@ -79,22 +80,6 @@ func status(t testing.TB, s *site.Site) report.Status {
 	return st
 }
 
-// received runs fn, and returns the number of bytes that the machine received over the link
-// meanwhile.
-func received(t testing.TB, s *site.Site, fn func()) int64 {
-	t.Helper()
-	before, err := s.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fn()
-	after, err := s.Machine.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return after - before
-}
-
 func pull(t testing.TB, s *site.Site, snapshotter, name string) {
 	t.Helper()
 	if _, err := s.Machine.Pull(t.Context(), snapshotter, site.Reference(name)); err != nil {
@@ -115,7 +100,7 @@ func run(t testing.TB, s *site.Site, snapshotter, name string, argv ...string) s
 // A lazy pull downloads no layer, the container runs, and it fetches only the chunks that it reads.
 func TestPullIsLazy(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
-	pulled := received(t, s, func() { pull(t, s, site.Lighter, "python") })
+	pulled := images.Received(t, s, func() { pull(t, s, site.Lighter, "python") })
 	if pulled > 3<<20 {
 		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", pulled)
 	}
@@ -124,7 +109,7 @@ func TestPullIsLazy(t *testing.T) {
 			t.Errorf("containerd's content store has a layer: %s", line)
 		}
 	}
-	moved := received(t, s, func() {
+	moved := images.Received(t, s, func() {
 		if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
 			t.Errorf("python printed %q, want hello", out)
 		}
@@ -132,7 +117,7 @@ func TestPullIsLazy(t *testing.T) {
 	if moved > 10<<20 {
 		t.Errorf("the first run of python received %d bytes, want at most 10 MiB", moved)
 	}
-	again := received(t, s, func() { run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`) })
+	again := images.Received(t, s, func() { run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`) })
 	if again > moved/20 {
 		t.Errorf("the second run received %d bytes, want at most a twentieth of the first run's %d", again, moved)
 	}
@@ -215,7 +200,7 @@ func fsck(t testing.TB, s *site.Site) {
 // An image that the hub does not know is pulled and run as an ordinary image.
 func TestUnknownImage(t *testing.T) {
 	s := start(t, site.Options{}, "base")
-	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
+	moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "base") })
 	if moved < 30<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
@@ -345,7 +330,7 @@ func TestNodeRestart(t *testing.T) {
 	if after != before {
 		t.Errorf("snapshots after the restart:\n%s\nwant the same as before:\n%s", after, before)
 	}
-	moved := received(t, s, func() {
+	moved := images.Received(t, s, func() {
 		if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
 			t.Errorf("echo printed %q, want hello", out)
 		}

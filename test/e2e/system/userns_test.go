@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
@@ -87,7 +88,7 @@ func noClones(t *testing.T, s *site.Site, n int) {
 // lower layers are lazy.
 func TestUserNamespaces(t *testing.T) {
 	s := start(t, site.Options{RemapIDs: true}, "base")
-	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
+	if moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	seesOwners(t, s, "base")
@@ -97,7 +98,7 @@ func TestUserNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	restartNode(t, s) // the running node remembers that the hub does not know the image
-	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
+	if moved := images.Received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
 		t.Errorf("the pull received %d bytes, want at most 3 MiB: no layer", moved)
 	}
 	seesOwners(t, s, "base")

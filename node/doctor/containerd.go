@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strings"
 
 	"lighter/node"
 	"lighter/node/front/containerd"
@@ -126,16 +125,9 @@ func commandOf(pid int) (program, config string) {
 }
 
 // configOf returns the path of the configuration that the arguments of a containerd name.
-func configOf(argv []string) string {
-	for i, arg := range argv {
-		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		switch {
-		case !strings.HasPrefix(arg, "-") || name != "c" && name != "config":
-		case given:
-			return value
-		case i+1 < len(argv):
-			return argv[i+1]
-		}
+func configOf(args []string) string {
+	if path, given := Flag(args, "config", "c"); given {
+		return path
 	}
 	return DefaultConfig
 }

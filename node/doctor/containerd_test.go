@@ -205,7 +205,7 @@ func TestContainerdsArguments(t *testing.T) {
 		"containerd": DefaultConfig, "containerd --config /a": "/a", "containerd -c /a": "/a",
 		"containerd --config=/a": "/a", "containerd -c=/a": "/a",
 		"containerd --log-level debug": DefaultConfig, "containerd --log-level debug -c /a --root /b": "/a",
-		"containerd --config": DefaultConfig,
+		"containerd --config": DefaultConfig, "containerd --config=/a --config /b": "/b",
 	} {
 		if got := configOf(strings.Fields(line)); got != want {
 			t.Errorf("%s: got %s, want %s", line, got, want)

@@ -108,7 +108,8 @@ func SameSocket(a, b string) bool {
 	return a == b || err == nil && err2 == nil && os.SameFile(first, second)
 }
 
-// Flag returns the value of the last flag with one of the names, as dockerd reads its arguments.
+// Flag returns the value of the last flag with one of the names, as dockerd, containerd and
+// buildkitd read their arguments.
 func Flag(args []string, names ...string) (value string, given bool) {
 	for i, arg := range args {
 		name, v, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")

@@ -66,7 +66,7 @@ type Config struct {
 
 	DiskReserve bytesize.Size `toml:"disk_reserve" comment:"Free bytes that the hub leaves on its disks: 10GiB or 500MB. With fewer free bytes the hub accepts no uploads and ingests nothing; added images wait. It goes on to serve what it has. 0: no reserve."`
 
-	DrainSeconds int64 `toml:"drain_seconds" comment:"When the hub is told to end (SIGTERM), it accepts no further requests and gives its jobs back at once. Requests in flight may take this many seconds more: pushes, for example. The service manager has to wait for a few seconds longer."`
+	DrainSeconds int64 `toml:"drain_seconds" comment:"When the hub gets SIGTERM, it accepts no further requests and gives its jobs back at once. Requests in flight, such as pushes, may take this many seconds more. The service manager has to wait for a few seconds longer."`
 
 	RetentionMaxPercent int64 `toml:"retention_max_percent" comment:"The retention rules remove at most this share of a repository's images at a time, in percent. If they would remove more, they remove nothing of the repository until an administrator confirms it (lighter retention)."`
 

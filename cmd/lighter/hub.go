@@ -91,7 +91,7 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 		"the largest size of a domain's startup packs together (`SIZE`: 20GiB; "+
 			"0: a quarter of the other packs, 8 GiB at least)")
 	f.Int64Var(&config.DrainSeconds, "drain-seconds", config.DrainSeconds,
-		"requests in flight may take `SECONDS` more when the hub is told to end")
+		"how many `SECONDS` requests in flight may still take when the hub gets SIGTERM")
 	f.Int64Var(&config.KeepHeldDays, "keep-held-days", config.KeepHeldDays,
 		"the `DAYS` for which the hub keeps what a node or a mirror has, from a week after its last report on")
 	f.TextVar(&config.DiskReserve, "disk-reserve", config.DiskReserve,

@@ -67,7 +67,7 @@ func (c *Child) run(ctx context.Context, args ...string) (r kubernetes.Result) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root}
 	cmd.Dir = "/"
-	// systemctl ignores requests below a root of its own, as it believes, unless it is told not to.
+	// systemctl ignores requests from a chroot without this variable.
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin",
 		"SYSTEMD_IGNORE_CHROOT=1", "LANG=C.UTF-8", "GOMEMLIMIT=" + os.Getenv("GOMEMLIMIT")}
 	cmd.Stdin = bytes.NewReader(c.Config)

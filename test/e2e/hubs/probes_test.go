@@ -216,7 +216,7 @@ func TestProbesNameTheStoreThatIsAway(t *testing.T) {
 }
 
 // A hub whose database is being migrated does not listen yet, so a start-up probe fails and is made
-// again. The hub is ready afterwards. It also ends if it is told to before that.
+// again. The hub is ready afterwards. SIGTERM ends it before that, too.
 func TestStartWaitsForAMigration(t *testing.T) {
 	catalog := newCatalog(t, database)
 	db, err := sql.Open("pgx", catalog)
@@ -292,9 +292,9 @@ func heldBucket(t *testing.T) (bucket string, held chan struct{}, release func()
 	return through, held, release
 }
 
-// A process of a hub is told to end while it receives an upload and runs a job. It accepts no
-// further connections, completes the upload, and ends. When it has ended, its job is free: another
-// process runs it, and does not wait for the end of a lease.
+// A process of a hub gets SIGTERM while it receives an upload and runs a job. It accepts no further
+// connections, completes the upload, and ends. When it has ended, its job is free: another process
+// runs it, and does not wait for the end of a lease.
 func TestEndOfAProcess(t *testing.T) {
 	bucket, held, release := heldBucket(t)
 	config := production(newCatalog(t, database), bucket)

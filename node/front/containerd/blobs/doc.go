@@ -10,10 +10,10 @@
 // containerd's garbage collector decides about the link as about any blob, and removes it with the
 // last image.
 //
-// Whoever opens the file waits until the layer is fetched into the content store, its digest is
-// verified, and its file is in the link's place. Looking up and listing fetches nothing: pulls and
-// containers stay lazy. A layer that cannot be fetched is an error for the reader (EIO), and a line
-// in the node's log.
+// When a program opens the file, the node fetches the layer into the content store, verifies its
+// digest, and puts the layer's file in the link's place. The program waits meanwhile. Lookups and
+// listings fetch nothing: pulls and containers stay lazy. A layer that cannot be fetched is an
+// error for the reader (EIO), and a line in the node's log.
 //
 // Hazards:
 //   - While the node does not run, the links lead nowhere. containerd then reports that it cannot

@@ -19,8 +19,8 @@ import (
 )
 
 // NoteLazy makes the links for an image that is being pulled, whose layers containerd does not
-// download. So whoever reads the image after the pull finds its layers. If that takes too long, the
-// event of the pull's end makes the links. The context is that of a request of containerd.
+// download. So the layers are there for the first command after the pull. If that takes too long,
+// the event of the pull's end makes the links. The context is that of a request of containerd.
 func (b *Blobs) NoteLazy(ctx context.Context, manifest string) {
 	namespace, _ := namespaces.Namespace(ctx)
 	if !b.isOn() || !b.shown || !slices.Contains(b.config.Namespaces, namespace) {

@@ -291,7 +291,7 @@ func (n *Node) openDirectories(root string) error {
 	n.directory = directory.Open(names)
 	n.closers = append(n.closers, n.directory.Close)
 	trees := directory.Config{
-		Root: root, File: storeTreesFile, Links: noLinks{}, Idle: names.Idle,
+		Root: root, File: storeTreesFile, Links: noLinks{}, Idle: names.Idle, Beside: n.directory,
 		Chains: n.chains, Trees: n.mounts, Leftovers: n.leftovers, Log: n.log,
 	}
 	if dir := n.config.ImageStore; dir != "" {

@@ -50,8 +50,8 @@ type Configs interface {
 	Forget(manifest string, wanted func() bool) error
 }
 
-// Config is the configuration of a Directory. All fields but Dir, Group, Hosts and Layer are
-// required, and Hub or Links.
+// Config is the configuration of a Directory. All fields but Dir, Group, Hosts, Layer and
+// Beside are required, and Hub or Links.
 type Config struct {
 	Root string        // the node's root
 	File string        // name of the file, in the root, that lists the images on the disk
@@ -66,9 +66,10 @@ type Config struct {
 	// are shown as they are.
 	Layer func(dir, tree string, config []byte) error
 
-	Hub       Hub     // the directory shows the hub's images by name
-	Links     Links   // not nil: the directory has symbolic links to the trees of chains instead
-	Configs   Configs // needed with Layer alone
+	Beside    *Directory // another directory of this node, or nil
+	Hub       Hub        // the directory shows the hub's images by name
+	Links     Links      // not nil: the directory has symbolic links to the trees of chains instead
+	Configs   Configs    // needed with Layer alone
 	Chains    Chains
 	Trees     Trees
 	Leftovers *durable.Leftovers
@@ -85,6 +86,7 @@ type Directory struct {
 	mounts  flight.Group[*pending]
 	slots   chan struct{} // has an element for each image that is being mounted
 	checks  chan *image   // images whose mounts are to be checked
+	beside  *beside
 
 	mu      sync.Mutex // guards what follows, and the fields of images
 	images  map[key]*image
@@ -102,7 +104,7 @@ type image struct {
 	// is looked up through this file system. It is taken before Directory.mu.
 	work sync.RWMutex
 
-	earlier bool // a previous daemon has mounted it
+	mounted bool // the tree was mounted, perhaps by a previous daemon
 
 	// tree is the directory where the node has mounted the tree, with its layer if it has one.
 	// Empty: it is not mounted, or not since the node started.
@@ -164,8 +166,13 @@ func Open(c Config) *Directory {
 		pending: map[key]*pending{}, failed: map[key]failure{}}
 	for _, k := range d.list.images {
 		c.Chains.Hold(k.chain)
-		d.images[k] = &image{key: k, earlier: true, used: d.started}
+		d.images[k] = &image{key: k, mounted: true, used: d.started}
 	}
+	d.beside = &beside{}
+	if c.Beside != nil {
+		d.beside = c.Beside.beside
+	}
+	d.beside.add(d)
 	if c.Links == nil {
 		d.names = newNames(c.Hub, c.Chains, "", d.list.images, c.Log)
 	}
@@ -345,18 +352,21 @@ func (d *Directory) rest(i *image) {
 		d.config.Log.Warn("cannot unmount an idle image", "image", i.name, "err", err)
 	}
 	d.mu.Lock()
-	giveUp := unused && (i.moved || d.config.Dir == "")
+	unwanted := i.moved || d.config.Dir == ""
 	d.mu.Unlock()
-	if giveUp {
-		d.giveUp(i)
+	if unwanted {
+		d.leave(i, unused)
 	}
 }
 
 // unmount unmounts the tree of an image that is not used. i.work is held.
 func (d *Directory) unmount(i *image) (unused bool, err error) {
 	d.mu.Lock()
-	bound := i.bound
+	bound, mounting := i.bound, d.pending[i.key] != nil
 	d.mu.Unlock()
+	if mounting {
+		return false, nil
+	}
 	if bound {
 		_, err := mount.Unbind(d.config.Root, d.path(i.key))
 		d.mu.Lock()
@@ -382,22 +392,7 @@ func (d *Directory) unmount(i *image) (unused bool, err error) {
 	return !used, err
 }
 
-// isShared reports whether an image's tree has other users: a container runtime, an administrator,
-// or an image with another name.
-func (d *Directory) isShared(i *image) bool {
-	d.mu.Lock()
-	own, used := 0, false
-	for k, other := range d.images {
-		if k.chain == i.chain {
-			own++
-			used = used || other != i && (other.bound || d.pending[k] != nil)
-		}
-	}
-	d.mu.Unlock()
-	return used || d.config.Chains.IsShared(i.chain, own)
-}
-
-// giveUp forgets an image that nobody uses, and drops its chain. i.work is held.
+// giveUp forgets an image, and drops its chain. i.work is held.
 func (d *Directory) giveUp(i *image) {
 	d.mu.Lock()
 	if i.gone {
@@ -412,45 +407,6 @@ func (d *Directory) giveUp(i *image) {
 	if err := d.forgetConfig(i.manifest); err != nil {
 		d.config.Log.Warn("cannot remove the kept config of an image", "image", i.name, "err", err)
 	}
-}
-
-// admit returns the image with a key, which it adds if needed. If there are too many images, the
-// one that was not used for the longest time is given up.
-func (d *Directory) admit(k key) (*image, error) {
-	for {
-		d.mu.Lock()
-		i, full := d.images[k], len(d.images) >= maxImages
-		if i != nil {
-			i.used, i.moved = time.Now(), false
-		}
-		d.mu.Unlock()
-		switch {
-		case i != nil:
-			return i, nil
-		case !full:
-			return d.add(k)
-		}
-		if !d.makeRoom() {
-			return nil, fmt.Errorf("the directory has %d images that are all in use", maxImages)
-		}
-	}
-}
-
-// makeRoom gives up one image that nobody uses.
-func (d *Directory) makeRoom() bool {
-	for _, i := range d.unusedFor(minUnused) {
-		if i.work.TryLock() { // else it is being mounted or unmounted
-			unused, _ := d.unmount(i)
-			if unused {
-				d.giveUp(i)
-			}
-			i.work.Unlock()
-			if unused {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 func (d *Directory) isGone(i *image) bool {

@@ -2,6 +2,7 @@ package directory
 
 import (
 	"context"
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -132,13 +133,13 @@ func (d *Directory) mount(ctx context.Context, c *flight.Call, k key) (err error
 		return context.Cause(ctx)
 	}
 	i, err := d.mountTree(ctx, k)
-	if err != nil {
-		return err
+	if err == nil {
+		err = d.mountOver(c, i)
 	}
-	c.Begin()
-	bound, err := mount.Bound(d.config.Root, d.path(k))
-	if err == nil && !bound {
-		err = d.bind(k, i.tree)
+	if errors.Is(err, mount.ErrNotMounted) { // because another image was idle that has the same tree
+		if i, err = d.mountTree(ctx, k); err == nil {
+			err = d.mountOver(c, i)
+		}
 	}
 	if err != nil {
 		return err
@@ -150,6 +151,16 @@ func (d *Directory) mount(ctx context.Context, c *flight.Call, k key) (err error
 	defer d.mu.Unlock()
 	i.bound, i.seen = true, time.Now()
 	return nil
+}
+
+// mountOver mounts an image's mounted tree over its name.
+func (d *Directory) mountOver(c *flight.Call, i *image) error {
+	c.Begin()
+	bound, err := mount.Bound(d.config.Root, d.path(i.key))
+	if err == nil && !bound {
+		err = d.bind(i.key, i.tree)
+	}
+	return err
 }
 
 // mountTree mounts an image's tree, not yet over its name.
@@ -169,7 +180,7 @@ func (d *Directory) mountTree(ctx context.Context, k key) (*image, error) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if err == nil {
-				i.tree = tree
+				i.tree, i.mounted = tree, true
 			}
 			return i, err
 		}
@@ -182,7 +193,7 @@ func (d *Directory) settle(k key, err error) {
 	d.mu.Lock()
 	delete(d.pending, k)
 	i := d.images[k]
-	giveUp := err != nil && i != nil && i.tree == "" && !i.earlier
+	giveUp := err != nil && i != nil && !i.mounted
 	if err == nil {
 		d.stats.Mounts++
 		delete(d.failed, k)

@@ -13,7 +13,8 @@ import (
 
 // Bind mounts a mounted tree at dir, too: read-only, with device nodes and set-user-ID bits
 // disabled. All users who can reach dir see the tree. dir is an existing directory on which nothing
-// is mounted. Its path has no symbolic links.
+// is mounted. Its path has no symbolic links. The error wraps ErrNotMounted if the tree is not
+// mounted.
 func Bind(tree, dir string) error { return bindTo(tree, dir, nil) }
 
 // BindMapped does what Bind does. In user namespace space, the files have the owners that they have
@@ -41,6 +42,9 @@ func bind(tree, dir string, space *os.File) error {
 	if err != nil {
 		return err
 	}
+	if err := checkMounted(fd); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", tree, err), unix.Close(fd))
+	}
 	restrict := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
 	if space != nil {
 		restrict.Attr_set |= unix.MOUNT_ATTR_IDMAP
@@ -51,6 +55,21 @@ func bind(tree, dir string, space *os.File) error {
 		err = unix.MoveMount(fd, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	}
 	return errors.Join(err, unix.Close(fd))
+}
+
+// ErrNotMounted means that a tree was unmounted before Bind could mount it at another place.
+var ErrNotMounted = errors.New("the tree is not mounted any more")
+
+// checkMounted returns an error if a clone of a tree's mount is one of the empty directory below.
+func checkMounted(fd int) error {
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(fd, &stat); err != nil {
+		return err
+	}
+	if stat.Type != unix.EROFS_SUPER_MAGIC_V1 && stat.Type != unix.OVERLAYFS_SUPER_MAGIC {
+		return ErrNotMounted
+	}
+	return nil
 }
 
 // Unbind undoes one Bind of a tree below root, whether a node runs there or not. If the uppermost

@@ -28,7 +28,7 @@ type Links interface {
 //	OWNERS/HEX  the tree
 //
 // To read the link mounts the tree. The answer depends on the reader: the owners of the tree's
-// files are mapped into the reader's user namespace. OWNERS stands for its mapping.
+// files are mapped into the reader's user namespace. OWNERS stands for its mapping and its user.
 
 // plain is the OWNERS of readers in the node's own user namespace: the files have their owners.
 const plain = "plain"
@@ -46,7 +46,8 @@ func isMapped(k key) bool {
 
 const mappedPrefix = "mapped-"
 
-// owners returns the OWNERS of a thread: "plain", or a name for the mapping of its user namespace.
+// owners returns the OWNERS of a thread: "plain", or a name for the user and the mapping of its
+// user namespace.
 func owners(thread uint32) (string, error) {
 	own, err := mapping(uint32(os.Getpid()))
 	if err != nil {
@@ -56,8 +57,9 @@ func owners(thread uint32) (string, error) {
 	if err != nil || its == own {
 		return plain, err
 	}
+	user, err := namespaceUser(thread)
 	sum := sha256.Sum256([]byte(its))
-	return mappedPrefix + hex.EncodeToString(sum[:8]), nil
+	return fmt.Sprintf("%s%d-%s", mappedPrefix, user, hex.EncodeToString(sum[:8])), err
 }
 
 // mapping returns the text of a thread's mapping of users and groups.

@@ -23,7 +23,8 @@ dist:
 	GOARCH=arm64 $(GO) vet ./...
 	cd deploy/dist && $(GO) vet . && $(GO) test -count=1 -timeout 20m .
 
-# The image that installs Lighter on the nodes of a Kubernetes cluster, for amd64 and arm64, as an OCI layout below dist/.
+# The image that installs Lighter on the nodes of a Kubernetes cluster, and the extension of Talos, for amd64 and arm64,
+# as OCI layouts below dist/.
 image:
 	mkdir -p dist
 	deploy/image/build dist/image

@@ -1,10 +1,11 @@
-// Command image writes the image of Lighter as an OCI layout, from static binaries, without a build
+// Command image writes an image of Lighter as an OCI layout, from static binaries, without a build
 // daemon:
 //
-//	image DIR RELEASE SECONDS ARCH=BINARY...
+//	image KIND DIR RELEASE SECONDS ARCH=BINARY...
 //
-// The image of each architecture has one layer with one program. SECONDS is the time of all files.
-// The same binaries, the same time and the same version of Go give the same bytes.
+// KIND is kubernetes (a container that installs the node on its machine, or is a hub) or talos (a
+// system extension). The image of each architecture has one layer. SECONDS is the time of all
+// files. The same binaries, the same time and the same version of Go give the same bytes.
 package main
 
 import (
@@ -34,28 +35,33 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) < 4 {
-		return errors.New("usage: image DIR RELEASE SECONDS ARCH=BINARY [ARCH=BINARY]")
+	if len(args) < 5 {
+		return errors.New("usage: image kubernetes|talos DIR RELEASE SECONDS ARCH=BINARY [ARCH=BINARY]")
 	}
-	seconds, err := strconv.ParseInt(args[2], 10, 64)
+	k, ok := kinds[args[0]]
+	if !ok {
+		return fmt.Errorf("the kind %s: want kubernetes or talos", args[0])
+	}
+	seconds, err := strconv.ParseInt(args[3], 10, 64)
 	if err != nil {
-		return fmt.Errorf("the time %s: %w", args[2], err)
+		return fmt.Errorf("the time %s: %w", args[3], err)
 	}
 	binaries := map[string]string{}
 	var architectures []string
-	for _, arg := range args[3:] {
+	for _, arg := range args[4:] {
 		arch, path, ok := strings.Cut(arg, "=")
 		if !ok || binaries[arch] != "" {
 			return fmt.Errorf("%s: want ARCH=BINARY, each once", arg)
 		}
 		binaries[arch], architectures = path, append(architectures, arch)
 	}
-	l := layout{args[0], args[1], time.Unix(seconds, 0).UTC()}
+	l := layout{k, args[1], args[2], time.Unix(seconds, 0).UTC()}
 	return l.write(architectures, binaries)
 }
 
 // layout is an OCI layout that is written.
 type layout struct {
+	kind         kind
 	dir, release string
 	created      time.Time
 }
@@ -98,7 +104,7 @@ func (l layout) annotations() map[string]string {
 	return map[string]string{
 		v1.AnnotationTitle:       "lighter",
 		v1.AnnotationVersion:     l.release,
-		v1.AnnotationDescription: "Installs Lighter on the nodes of a Kubernetes cluster; also the hub",
+		v1.AnnotationDescription: l.kind.description,
 		v1.AnnotationLicenses:    "Apache-2.0",
 		v1.AnnotationCreated:     l.created.Format(time.RFC3339),
 	}
@@ -114,10 +120,10 @@ func (l layout) image(arch, binary string) (v1.Descriptor, error) {
 	if err != nil {
 		return v1.Descriptor{}, err
 	}
+	settings := l.kind.config
+	settings.Labels = l.annotations()
 	config, err := l.document(v1.MediaTypeImageConfig, v1.Image{Created: &l.created,
-		Platform: v1.Platform{Architecture: arch, OS: "linux"},
-		Config: v1.ImageConfig{Entrypoint: []string{"/lighter"}, WorkingDir: "/", Labels: l.annotations(),
-			Env: []string{"PATH=/"}},
+		Platform: v1.Platform{Architecture: arch, OS: "linux"}, Config: settings,
 		RootFS:  v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(plain)}},
 		History: []v1.History{{Created: &l.created, CreatedBy: "lighter deploy/image"}}})
 	if err != nil {
@@ -130,26 +136,25 @@ func (l layout) image(arch, binary string) (v1.Descriptor, error) {
 	return manifest, err
 }
 
-// layer returns the layer with the program, as it is and compressed.
+// layer returns the layer, as it is and compressed.
 func (l layout) layer(binary string) (plain, packed []byte, err error) {
 	program, err := os.ReadFile(binary)
 	if err != nil {
 		return nil, nil, err
 	}
 	var archive, compressed bytes.Buffer
+	files, err := l.kind.files(program, l.release)
+	if err != nil {
+		return nil, nil, err
+	}
 	w := tar.NewWriter(&archive)
-	for _, h := range []tar.Header{
-		{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777},
-		{Name: "lighter", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(program))},
-	} {
-		h.ModTime, h.Format = l.created, tar.FormatPAX
-		if err := w.WriteHeader(&h); err != nil {
+	for _, f := range files {
+		f.ModTime, f.Format, f.Size = l.created, tar.FormatPAX, int64(len(f.text))
+		if err := w.WriteHeader(&f.Header); err != nil {
 			return nil, nil, err
 		}
-		if h.Typeflag == tar.TypeReg {
-			if _, err := w.Write(program); err != nil {
-				return nil, nil, err
-			}
+		if _, err := w.Write(f.text); err != nil {
+			return nil, nil, err
 		}
 	}
 	if err := w.Close(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // made makes a layout of two binaries, and returns its files.
-func made(t *testing.T) (dir string, files map[string]string) {
+func made(t *testing.T, kind string) (dir string, files map[string]string) {
 	t.Helper()
 	from := t.TempDir()
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -25,7 +26,7 @@ func made(t *testing.T) (dir string, files map[string]string) {
 		}
 	}
 	dir = t.TempDir()
-	if err := run([]string{dir, "v1.2.3", "1700000000", "amd64=" + filepath.Join(from, "amd64"),
+	if err := run([]string{kind, dir, "v1.2.3", "1700000000", "amd64=" + filepath.Join(from, "amd64"),
 		"arm64=" + filepath.Join(from, "arm64")}); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +59,8 @@ func document(t *testing.T, files map[string]string, d v1.Descriptor, value any)
 // The same binaries give the same bytes. The image of each architecture starts its program, which
 // belongs to root.
 func TestLayout(t *testing.T) {
-	_, files := made(t)
-	_, again := made(t)
+	_, files := made(t, "kubernetes")
+	_, again := made(t, "kubernetes")
 	if len(files) != 2+1+2*3 || len(again) != len(files) {
 		t.Errorf("got %d files, want two documents, an index, and three blobs of each image", len(files))
 	}
@@ -85,15 +86,7 @@ func TestLayout(t *testing.T) {
 			strings.Join(config.Config.Entrypoint, " ") != "/lighter" {
 			t.Errorf("got the config %+v, want one for %s that starts /lighter", config, arch)
 		}
-		zip, err := gzip.NewReader(strings.NewReader(files["blobs/sha256/"+manifest.Layers[0].Digest.Encoded()]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		plain, err := io.ReadAll(zip)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := tar.NewReader(bytes.NewReader(plain))
+		r := tar.NewReader(unzipped(t, files, manifest))
 		for _, want := range []string{"tmp/", "lighter"} {
 			h, err := r.Next()
 			if err != nil || h.Name != want || h.Uid != 0 || h.ModTime.Unix() != 1700000000 {
@@ -107,9 +100,76 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// unzipped returns the layer of an image.
+func unzipped(t *testing.T, files map[string]string, manifest v1.Manifest) io.Reader {
+	t.Helper()
+	zip, err := gzip.NewReader(strings.NewReader(files["blobs/sha256/"+manifest.Layers[0].Digest.Encoded()]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := io.ReadAll(zip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.NewReader(plain)
+}
+
+// The extension of Talos has a manifest with the release, two services with one program, and a part
+// of containerd's configuration. It has nothing that Talos does not allow: other paths, files that
+// everybody can write, special files.
+func TestExtension(t *testing.T) {
+	_, files := made(t, "talos")
+	var top, index v1.Index
+	if err := json.Unmarshal([]byte(files["index.json"]), &top); err != nil {
+		t.Fatal(err)
+	}
+	document(t, files, top.Manifests[0], &index)
+	for i, arch := range []string{"amd64", "arm64"} {
+		var manifest v1.Manifest
+		document(t, files, index.Manifests[i], &manifest)
+		var order []string
+		texts := map[string]string{}
+		for r := tar.NewReader(unzipped(t, files, manifest)); ; {
+			h, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			text, failed := io.ReadAll(r)
+			if err != nil || failed != nil {
+				t.Fatal(err, failed)
+			}
+			if h.Mode&0o022 != 0 || h.Uid != 0 {
+				t.Errorf("%s has the mode %o and the owner %d, want root's alone", h.Name, h.Mode, h.Uid)
+			}
+			switch h.Typeflag {
+			case tar.TypeReg:
+				order = append(order, h.Name)
+			case tar.TypeLink:
+				order, text = append(order, h.Name), []byte("link to "+h.Linkname)
+			}
+			texts[h.Name] = string(text)
+		}
+		const program = "rootfs/usr/local/lib/containers/lighter/lighter"
+		want := []string{"manifest.yaml", "rootfs/etc/cri/conf.d/10-lighter.part",
+			"rootfs/usr/local/etc/containers/lighter.yaml", "rootfs/usr/local/etc/containers/lighter-keeper.yaml",
+			program, "rootfs/usr/local/lib/containers/lighter-keeper/lighter"}
+		if !slices.Equal(order, want) {
+			t.Errorf("got the files %v, want %v", order, want)
+		}
+		if texts[program] != "the program for "+arch || texts[want[5]] != "link to "+program ||
+			!strings.Contains(texts["manifest.yaml"], "\n  version: v1.2.3\n") {
+			t.Errorf("%s: got the program %q, the link %q and the manifest\n%s", arch, texts[program], texts[want[5]],
+				texts["manifest.yaml"])
+		}
+		if _, ok := texts["rootfs/usr/local/lib/containers/"]; !ok {
+			t.Error("the directories of the files are missing")
+		}
+	}
+}
+
 func TestWrongArguments(t *testing.T) {
-	for _, args := range [][]string{{}, {"d", "v1", "x", "amd64=y"}, {"d", "v1", "1", "amd64"},
-		{t.TempDir(), "v1", "1", "amd64=/does/not/exist"}} {
+	for _, args := range [][]string{{}, {"talos", "d", "v1", "x", "amd64=y"}, {"talos", "d", "v1", "1", "amd64"},
+		{"talos", t.TempDir(), "v1", "1", "amd64=/does/not/exist"}, {"other", t.TempDir(), "v1", "1", "amd64=/x"}} {
 		if err := run(args); err == nil {
 			t.Errorf("%q: got no error", args)
 		}

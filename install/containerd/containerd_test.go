@@ -113,6 +113,25 @@ func TestShippedFilesAreWhatIsInstalled(t *testing.T) {
 	}
 }
 
+// The part of the extension of Talos is what the installer would write for the kubelet's pulls,
+// below the settings that Talos has.
+func TestTalosPartIsWhatIsInstalled(t *testing.T) {
+	const talos = "[plugins.'io.containerd.cri.v1.images']\n  use_local_image_pull = true\n"
+	part, err := os.ReadFile("../../deploy/image/talos/10-lighter.part")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, "v2.1.5", "version = 3\n"+talos)
+	f.target.CRI = true
+	f.apply(f.install)
+	got, want := values(t, f.text("config.toml")), values(t, "version = 3\n"+string(part))
+	images := want["plugins"].(map[string]any)["io.containerd.cri.v1.images"].(map[string]any)
+	images["use_local_image_pull"] = true
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the installer writes\n%v\nand the part, with Talos' setting, has\n%v", got, want)
+	}
+}
+
 // configurations are as they are found on machines: made by hand, by kubeadm and by cloud images.
 var configurations = map[string]string{
 	"empty": "", "comment": "# see containerd-config.toml(5)\n", "no version": "root = '/data'\n",

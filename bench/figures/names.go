@@ -43,7 +43,7 @@ func (r *run) names(ctx context.Context) error {
 		if err := r.Wipe(ctx); err != nil {
 			return err
 		}
-		image := filepath.Join(dir, "many/base:5000")
+		image := filepath.Join(dir, fmt.Sprintf("many/base:%d", manyNames/2))
 		if took, _, err = r.timeCommand(ctx, "head", "-c1", filepath.Join(image, "etc/debian_version")); err != nil {
 			return err
 		}

@@ -37,8 +37,9 @@ func (r *run) storeList(ctx context.Context) (err error) {
 	times := map[string][]float64{}
 	err = r.bothModes(func(round int, mode string) error {
 		took, out, err := r.timeCommand(ctx, p.argv(mode, "images", "--noheading")...)
-		if n := strings.Count(out, "\n"); err == nil && n != map[string]int{site.Lighter: storeImages}[mode] {
-			err = fmt.Errorf("podman images printed %d images", n)
+		// An image has a line for each of its names.
+		if n := strings.Count(out, "\n"); err == nil && (n >= storeImages) != (mode == site.Lighter) {
+			err = fmt.Errorf("podman images printed %d lines in the mode %s", n, mode)
 		}
 		bench.Say("%d/%d  podman images, %-10s %s", round+1, r.Rounds, mode, bench.Seconds(took))
 		times[mode] = append(times[mode], took)

@@ -18,8 +18,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/rogpeppe/go-internal/diff"
+
+	"lighter/sleep"
 )
 
 // Target is a program that can use Lighter.
@@ -257,4 +260,22 @@ func (m Machine) Path(path string) string { return filepath.Join(m.System, path)
 func Missing(path string) bool {
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
+}
+
+// Await calls ask until it succeeds, at most for limit, and returns its last error.
+func Await(ctx context.Context, limit time.Duration, ask func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := ask(ctx)
+		if err == nil || !sleep.For(ctx, 100*time.Millisecond) {
+			return err
+		}
+	}
+}
+
+// LastLine returns the last line of a program's output, which usually says why the program failed.
+func LastLine(output []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	return lines[len(lines)-1]
 }

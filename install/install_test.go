@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // machine returns a machine on which systemd runs. Its systemctl appends its arguments to the
@@ -313,6 +315,38 @@ func TestUnits(t *testing.T) {
 		}
 		if got := m.UnitOf(7, "default"); got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+// Await asks until the answer is right, and returns the last error when the time is over.
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, started := 0, time.Now()
+		answer := func(right int) func(context.Context) error {
+			asked = 0
+			return func(context.Context) error {
+				if asked++; asked == right {
+					return nil
+				}
+				return fmt.Errorf("answer %d", asked)
+			}
+		}
+		if err := Await(t.Context(), time.Minute, answer(3)); err != nil || asked != 3 {
+			t.Errorf("got %v after %d answers, want none after 3", err, asked)
+		}
+		err := Await(t.Context(), time.Second, answer(0))
+		if err == nil || err.Error() != fmt.Sprintf("answer %d", asked) || time.Since(started) > 2*time.Second {
+			t.Errorf("got %v after %d answers and %v, want the last answer after a second", err, asked,
+				time.Since(started))
+		}
+	})
+}
+
+func TestLastLine(t *testing.T) {
+	for output, want := range map[string]string{"": "", "one": "one", "one\ntwo \n\n": "two"} {
+		if got := LastLine([]byte(output)); got != want {
+			t.Errorf("%q: got %q, want %q", output, got, want)
 		}
 	}
 }

@@ -29,7 +29,6 @@ import (
 	"lighter/node/doctor"
 	"lighter/node/front/containerd"
 	"lighter/proc"
-	"lighter/sleep"
 )
 
 // Defaults of buildkitd.
@@ -251,19 +250,16 @@ const comeBack = time.Minute
 // await returns a function that waits until the running buildkitd is right.
 func (t *Target) await(right func(found) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, comeBack)
-		defer cancel()
-		for {
-			f, err := t.find(ctx)
-			if err == nil && !f.running {
+		var f found
+		err := install.Await(ctx, comeBack, func(ctx context.Context) (err error) {
+			if f, err = t.find(ctx); err == nil && !f.running {
 				err = fmt.Errorf("nothing listens on %s", t.Socket)
 			}
-			if err == nil {
-				return right(f)
-			}
-			if !sleep.For(ctx, 100*time.Millisecond) {
-				return err
-			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
+		return right(f)
 	}
 }

@@ -12,6 +12,7 @@
 package containerd
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -29,7 +30,6 @@ import (
 	"lighter/install/tomltext"
 	"lighter/node"
 	"lighter/node/doctor"
-	"lighter/sleep"
 )
 
 // Target is the containerd of this machine.
@@ -216,20 +216,13 @@ const comeBack = time.Minute
 // await returns a function that waits until the running containerd is right.
 func (t *Target) await(right func(doctor.Containerd) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, comeBack)
-		defer cancel()
-		for {
+		return install.Await(ctx, comeBack, func(ctx context.Context) error {
 			c, err := doctor.FindContainerd(ctx, t.socket())
-			if err == nil {
-				err = right(c)
-			}
-			if err == nil {
-				return nil
-			}
-			if !sleep.For(ctx, 100*time.Millisecond) {
+			if err != nil {
 				return err
 			}
-		}
+			return right(c)
+		})
 	}
 }
 
@@ -246,12 +239,11 @@ func (t *Target) check(ctx context.Context, f found, l *layout, w wanted, staged
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.Program, "--config", config, "config", "dump")
-	var stderr strings.Builder
+	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	dump, err := cmd.Output()
 	if err != nil {
-		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
-		return fmt.Errorf("containerd config dump: %w: %s", err, lines[len(lines)-1])
+		return fmt.Errorf("containerd config dump: %w: %s", err, install.LastLine(stderr.Bytes()))
 	}
 	findings, err := doctor.JudgeContainerd(dump, f.Version, t.Node)
 	if err != nil {

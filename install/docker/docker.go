@@ -31,7 +31,6 @@ import (
 	"lighter/install"
 	"lighter/node/doctor"
 	"lighter/proc"
-	"lighter/sleep"
 )
 
 // Target is the Docker of this machine.
@@ -309,20 +308,17 @@ const comeBack = 2 * time.Minute
 // await returns a function that waits until the running Docker is right.
 func (t *Target) await(right func(doctor.Docker) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, comeBack)
-		defer cancel()
-		for {
-			d, err := doctor.FindDocker(ctx, t.Socket)
-			if err == nil && !d.Running {
+		var d doctor.Docker
+		err := install.Await(ctx, comeBack, func(ctx context.Context) (err error) {
+			if d, err = doctor.FindDocker(ctx, t.Socket); err == nil && !d.Running {
 				err = errors.New("no dockerd runs")
 			}
-			if err == nil {
-				return right(d)
-			}
-			if !sleep.For(ctx, 100*time.Millisecond) {
-				return err
-			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
+		return right(d)
 	}
 }
 
@@ -344,8 +340,7 @@ func validate(ctx context.Context, d doctor.Docker, config string) error {
 	if err == nil {
 		return nil
 	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return fmt.Errorf("dockerd --validate: %w: %s", err, lines[len(lines)-1])
+	return fmt.Errorf("dockerd --validate: %w: %s", err, install.LastLine(out))
 }
 
 // recordOf returns the path of the record about a configuration.

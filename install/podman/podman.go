@@ -159,8 +159,7 @@ func (t *Target) check(ctx context.Context, staged string) error {
 		cmd := exec.CommandContext(ctx, program, "images", "--quiet")
 		cmd.Env = append(os.Environ(), "CONTAINERS_STORAGE_CONF="+staged)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-			return fmt.Errorf("%s images: %w: %s", tool, err, lines[len(lines)-1])
+			return fmt.Errorf("%s images: %w: %s", tool, err, install.LastLine(out))
 		}
 		return nil
 	}

@@ -102,10 +102,10 @@ hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/upstream: hub/catalog hub/pull hub/registry wire | hub/report
 hub/verify: format/chunk format/index format/pack format/tree hub/away hub/catalog hub/ingest hub/jobs
 	hub/objects hub/oci hub/publish hub/registry hub/report wire
-install: durable node/control node/mount
-install/buildkit: install install/marks install/tomlfile install/tomltext node/doctor node/front/containerd proc sleep
-install/containerd: install install/marks install/tomlfile install/tomltext node node/doctor proc sleep
-install/docker: install install/jsontext node/doctor proc sleep
+install: durable node/control node/mount sleep
+install/buildkit: install install/marks install/tomlfile install/tomltext node/doctor node/front/containerd proc
+install/containerd: install install/marks install/tomlfile install/tomltext node node/doctor proc
+install/docker: install install/jsontext node/doctor proc
 install/jsontext:
 install/kubernetes: deploy durable install install/containerd install/systemd node node/control node/doctor
 	node/front/containerd proc sleep

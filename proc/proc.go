@@ -55,6 +55,21 @@ func Listener(ctx context.Context, socket string) (pid int, err error) {
 	return int(peer.Pid), nil
 }
 
+// All returns the PIDs of all processes that are visible from here.
+func All() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
 // Executable returns a path by which the program of a process can be run, even if its file was
 // replaced or deleted.
 func Executable(pid int) string { return filepath.Join("/proc", strconv.Itoa(pid), "exe") }

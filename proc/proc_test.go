@@ -57,7 +57,7 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// The program and the arguments of a process are known, also after its file was deleted.
+// A process is listed, and its program and arguments are known, also after its file was deleted.
 func TestCommand(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
@@ -84,6 +84,9 @@ func TestCommand(t *testing.T) {
 			}
 		}
 		pid := child.Process.Pid
+		if all, err := All(); err != nil || !slices.Contains(all, pid) || !slices.Contains(all, os.Getpid()) {
+			t.Errorf("got the processes %v, %v; want %d and %d among them", all, err, pid, os.Getpid())
+		}
 		if name, args := Program(pid), Arguments(pid); name != "sleep" || !slices.Equal(args, []string{"60"}) {
 			t.Errorf("deleted %t: got program %q with arguments %q", deleted, name, args)
 		}

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,14 +124,9 @@ func Flag(args []string, names ...string) (value string, given bool) {
 }
 
 // pidsOf returns the processes whose program has a name.
-func pidsOf(program string) (pids []int, err error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && proc.Program(pid) == program {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, err
+func pidsOf(program string) ([]int, error) {
+	all, err := proc.All()
+	return slices.DeleteFunc(all, func(pid int) bool { return proc.Program(pid) != program }), err
 }
 
 // maxDockerInfo bounds the answer of dockerd.

@@ -132,16 +132,11 @@ func usageOf(t *testing.T, s *site.Site) (u usage) {
 	if u.Heap, err = strconv.Atoi(string(found[1])); err != nil {
 		t.Fatal(err)
 	}
-	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	keepers, err := site.Keepers(s.Machine.NodeRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range commands {
-		b, _ := os.ReadFile(file) // fails if the process has just ended
-		if strings.HasSuffix(string(b), "\x00keeper\x00"+s.Machine.NodeRoot()+"\x00") {
-			u.Keepers++
-		}
-	}
+	u.Keepers = len(keepers)
 	return u
 }
 

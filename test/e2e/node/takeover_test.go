@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,18 +70,9 @@ func TestTakeOverFailsForNow(t *testing.T) {
 // keeperOf returns the process ID of the keeper of a node's root.
 func keeperOf(t *testing.T, root string) (pid int) {
 	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
+	pids, err := site.Keepers(root)
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("no keeper runs for %s (%v)", root, err)
 	}
-	for _, file := range files {
-		line, _ := os.ReadFile(file) // the process may just have ended
-		if bytes.HasSuffix(line, []byte("\x00keeper\x00"+root+"\x00")) {
-			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		}
-	}
-	if pid == 0 {
-		t.Fatalf("no keeper runs for %s", root)
-	}
-	return pid
+	return pids[len(pids)-1]
 }

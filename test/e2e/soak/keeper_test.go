@@ -3,15 +3,13 @@
 package soak
 
 import (
-	"bytes"
-	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
 	"lighter/node/control"
+	"lighter/test/testkit/site"
 )
 
 // A keeper is killed while its daemon runs. The daemon starts another keeper. So when the daemon is
@@ -49,22 +47,12 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 	}
 }
 
-// keeperOf returns the PID of the keeper of a node's root. (The peer credentials of the keeper's
-// socket would name the daemon that started the keeper.)
+// keeperOf returns the PID of the keeper of a node's root.
 func keeperOf(t *testing.T, root string) (pid int) {
 	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
+	pids, err := site.Keepers(root)
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("no keeper runs for %s (%v)", root, err)
 	}
-	for _, file := range files {
-		line, _ := os.ReadFile(file) // the process may just have ended
-		if bytes.HasSuffix(line, []byte("\x00keeper\x00"+root+"\x00")) {
-			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		}
-	}
-	if pid == 0 {
-		t.Fatalf("found no keeper process of root %s", root)
-	}
-	return pid
+	return pids[len(pids)-1]
 }

@@ -7,10 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/proc"
 )
 
 // leftovers lists the processes, mounts and loop devices of a closed site.
@@ -31,25 +32,22 @@ func (s *Site) leftovers() ([]string, error) {
 // processes lists the other processes whose executable is exe (any, if empty) and whose command
 // line contains word.
 func processes(exe, word string) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		if err != nil || exe != "" && path != exe {
-			continue // the process has just ended, or runs another program
-		}
-		if strings.Contains(commandLine(pid), word) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
+	all, err := proc.All()
+	return slices.DeleteFunc(all, func(pid int) bool {
+		path, err := os.Readlink(proc.Executable(pid)) // fails if the process has just ended
+		return err != nil || pid == os.Getpid() || exe != "" && path != exe ||
+			!strings.Contains(commandLine(pid), word)
+	}), err
+}
+
+// Keepers returns the PIDs of the keepers of a node's root. The peer credentials of a keeper's
+// socket would name the daemon that started the keeper.
+func Keepers(root string) ([]int, error) {
+	all, err := proc.All()
+	return slices.DeleteFunc(all, func(pid int) bool {
+		args := proc.Arguments(pid)
+		return len(args) < 2 || !slices.Equal(args[len(args)-2:], []string{"keeper", root})
+	}), err
 }
 
 func commandLine(pid int) string {

@@ -219,6 +219,7 @@ test/testkit/printed:
 test/testkit/site: format/index node/control node/keeper proc sleep test/testkit/link wire/client
 test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
+test/testkit/systemctl:
 test/testkit/tarball:
 test/testkit/wrongclock:
 wire: format/chunk format/index

@@ -3,70 +3,26 @@
 package docker
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"lighter/install"
 	"lighter/node/doctor"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/systemctl"
 )
 
 // before is the configuration of a Docker that does not use the node yet.
 const before = "{\n\t\"bridge\": \"none\", \"iptables\": false, \"ip6tables\": false, \"userland-proxy\": false,\n" +
 	"\t\"insecure-registries\": [\"" + site.HubIP + "/32\"],\n" +
 	"\t\"features\": {\n\t\t\"containerd-snapshotter\": false\n\t},\n\t\"storage-driver\": \"vfs\"\n}"
-
-// onSystemd makes the machine look as if systemd ran, with a program systemctl that calls restart.
-// It returns the directory of the program.
-func onSystemd(t *testing.T, restart func() error) (dir string) {
-	t.Helper()
-	dir = t.TempDir()
-	path := func(name string) string { return filepath.Join(dir, name) }
-	const booted = "/run/systemd/system" // in the enclosure's own /run
-	script := fmt.Sprintf("#!/bin/sh\necho \"$*\" >%[1]s/ask\nread code <%[1]s/answer\nexit $code\n", dir)
-	if err := errors.Join(os.MkdirAll(booted, 0o755), syscall.Mkfifo(path("ask"), 0o600),
-		syscall.Mkfifo(path("answer"), 0o600), os.WriteFile(path("systemctl"), []byte(script), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	ask, err := os.OpenFile(path("ask"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := os.OpenFile(path("answer"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for lines := bufio.NewScanner(ask); lines.Scan() && lines.Text() != ""; {
-			code := 0
-			if err := restart(); err != nil || lines.Text() != "restart docker.service" {
-				t.Logf("systemctl %s: %v", lines.Text(), err)
-				code = 1
-			}
-			fmt.Fprintln(answer, code)
-		}
-	}()
-	t.Cleanup(func() {
-		fmt.Fprintln(ask)
-		<-ended
-		if err := errors.Join(ask.Close(), answer.Close(), os.RemoveAll(filepath.Dir(booted))); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
 
 // Docker gets the node as its storage driver, and gets its own one back. If it does not come back,
 // it gets its previous configuration.
@@ -85,10 +41,13 @@ func TestInstallDocker(t *testing.T) {
 		}
 	})
 	fails := false
-	programs := onSystemd(t, func() error {
+	programs := systemctl.New(t, func(unit string) error {
 		if fails {
 			fails = false
 			return errors.New("it does not start")
+		}
+		if unit != "docker.service" {
+			return errors.New("want docker.service")
 		}
 		return errors.Join(e.Daemon.Stop(), e.Start(t.Context()))
 	})

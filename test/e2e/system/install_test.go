@@ -3,7 +3,6 @@
 package system
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"lighter/install"
@@ -20,6 +18,7 @@ import (
 	"lighter/test/testkit/images"
 	"lighter/test/testkit/pods"
 	"lighter/test/testkit/site"
+	"lighter/test/testkit/systemctl"
 )
 
 // serviceManager is a program called systemctl, and what it does for `systemctl restart`. No
@@ -33,63 +32,20 @@ type serviceManager struct {
 // newServiceManager makes a systemctl, and makes the machine look as if systemd ran.
 func newServiceManager(t *testing.T) *serviceManager {
 	t.Helper()
-	m := &serviceManager{t: t, dir: t.TempDir()}
-	const booted = "/run/systemd/system" // in the enclosure's own /run
-	script := fmt.Sprintf("#!/bin/sh\necho \"$*\" >> %[1]s/calls\necho \"$*\" > %[1]s/ask\nread code < %[1]s/answer\n"+
-		"exit $code\n", m.dir)
-	if err := errors.Join(os.MkdirAll(booted, 0o755), syscall.Mkfifo(m.path("ask"), 0o600),
-		syscall.Mkfifo(m.path("answer"), 0o600), os.WriteFile(m.path("calls"), nil, 0o600),
-		os.WriteFile(m.path("systemctl"), []byte(script), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	ask, err := os.OpenFile(m.path("ask"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for lines := bufio.NewScanner(ask); lines.Scan() && lines.Text() != ""; {
-			m.answer(lines.Text())
-		}
-	}()
-	t.Cleanup(func() {
-		fmt.Fprintln(ask)
-		<-ended
-		if err := errors.Join(ask.Close(), os.RemoveAll(filepath.Dir(booted))); err != nil {
-			t.Error(err)
-		}
-	})
+	m := &serviceManager{t: t}
+	m.dir = systemctl.New(t, m.restart)
 	return m
 }
 
-func (m *serviceManager) path(name string) string { return filepath.Join(m.dir, name) }
-
-// answer does what systemctl was called for.
-func (m *serviceManager) answer(call string) {
-	code := 0
-	switch {
-	case call == "daemon-reload", strings.HasPrefix(call, "reset-failed "): // before a restart with the previous files
-	case len(m.restarts) == 0:
-		m.t.Errorf("systemctl %s: got a call, want none", call)
-		code = 1
-	default:
-		if err := m.restarts[0](); err != nil {
-			m.t.Logf("systemctl %s: %v", call, err)
-			code = 1
-		}
-		m.restarts = m.restarts[1:]
+// restart does what is expected next.
+func (m *serviceManager) restart(unit string) error {
+	if len(m.restarts) == 0 {
+		m.t.Errorf("systemctl restart %s: got a call, want none", unit)
+		return errors.New("no restart is expected")
 	}
-	// Open for reading, too, because the caller may have been killed.
-	answer, err := os.OpenFile(m.path("answer"), os.O_RDWR, 0)
-	if err == nil {
-		_, err = fmt.Fprintln(answer, code)
-	}
-	if err != nil {
-		m.t.Error(err)
-		return
-	}
-	m.t.Cleanup(func() { answer.Close() })
+	next := m.restarts[0]
+	m.restarts = m.restarts[1:]
+	return next()
 }
 
 // command returns a command of lighter for the machine's containerd.

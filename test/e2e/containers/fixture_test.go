@@ -17,12 +17,12 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"lighter/node/control"
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/site"
 	tars "lighter/test/testkit/tarball"
 )
@@ -57,10 +57,6 @@ func prepare() (stop func() error, err error) {
 	if lighter, err = site.Binary(); err != nil {
 		return nil, err
 	}
-	work, err := site.Work()
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {
 		return nil, err
@@ -93,7 +89,7 @@ func prepare() (stop func() error, err error) {
 		}
 		return errors.Join(errs...)
 	}
-	if err := addImages(filepath.Join(work, "images", "base"), dir); err != nil {
+	if err := addImages(dir); err != nil {
 		return nil, errors.Join(err, stop())
 	}
 	for range 500 {
@@ -116,16 +112,8 @@ func background(dir, command string, args ...string) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
-func addImages(from, dir string) error {
-	index, err := layout.ImageIndexFromPath(from)
-	if err != nil {
-		return err
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		return err
-	}
-	base, err := index.Image(manifest.Manifests[0].Digest)
+func addImages(dir string) error {
+	base, err := images.Open(images.Dir("base"))
 	if err != nil {
 		return err
 	}
@@ -188,12 +176,8 @@ func bareImage() (v1.Image, error) {
 
 // add adds an image to the hub, which may not listen yet.
 func add(dir, name string, image v1.Image) error {
-	path, err := layout.Write(dir, empty.Index)
+	err := images.Write(dir, "1", image)
 	if err != nil {
-		return err
-	}
-	if err := path.AppendImage(image, layout.WithAnnotations(
-		map[string]string{"org.opencontainers.image.ref.name": "1"})); err != nil {
 		return err
 	}
 	for range 500 {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"lighter/test/testkit/images"
 )
 
 // An image that was never pulled starts at once, with the image's configuration and its merged
@@ -41,11 +43,11 @@ func TestRun(t *testing.T) {
 func TestPull(t *testing.T) {
 	m := newMachine(t)
 	dir := filepath.Join(m.dir, "layout")
-	layouts, err := filepath.Glob(filepath.Join(images, "layout-*"))
+	all, err := filepath.Glob(filepath.Join(layouts, "layout-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range layouts {
+	for _, l := range all {
 		if out, err := exec.Command("cp", "-rT", l, dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -53,7 +55,7 @@ func TestPull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		image, err := baseImage(dir)
+		image, err := images.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

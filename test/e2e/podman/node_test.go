@@ -18,13 +18,14 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"lighter/test/testkit/images"
 )
 
 // labelled returns the image app with a label, so that it is another image.
 func labelled(t *testing.T, label string) v1.Image {
 	t.Helper()
-	work := os.Getenv("LIGHTER_WORK")
-	image, err := baseImage(filepath.Join(work, "images", "base"))
+	image, err := images.Open(images.Dir("base"))
 	if err == nil {
 		image, err = withHistory(image)
 	}

@@ -15,12 +15,12 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 
+	"lighter/test/testkit/images"
 	"lighter/test/testkit/port"
 	"lighter/test/testkit/site"
 	tars "lighter/test/testkit/tarball"
@@ -35,7 +35,7 @@ const (
 var (
 	lighter string // the binary that `make build` makes
 	hub     string // HOST:PORT
-	images  string // directory of OCI layouts
+	layouts string // directory of OCI layouts
 )
 
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
@@ -48,24 +48,20 @@ func prepare() (stop func() error, err error) {
 	if hub, err = port.Loopback(); err != nil {
 		return nil, err
 	}
-	if images, err = os.MkdirTemp("", "hub-"); err != nil {
-		return nil, err
-	}
-	work, err := site.Work()
-	if err != nil {
+	if layouts, err = os.MkdirTemp("", "hub-"); err != nil {
 		return nil, err
 	}
 	config := fmt.Sprintf("listen = %q\nregistry_hosts = [%q]\n", hub, hub)
-	if err := write(filepath.Join(images, "hub.toml"), config); err != nil {
+	if err := write(filepath.Join(layouts, "hub.toml"), config); err != nil {
 		return nil, err
 	}
-	cmd, err := background(filepath.Join(images, "hub.log"), lighter, "hub", "--config",
-		filepath.Join(images, "hub.toml"), "--root", filepath.Join(images, "root"))
+	cmd, err := background(filepath.Join(layouts, "hub.log"), lighter, "hub", "--config",
+		filepath.Join(layouts, "hub.toml"), "--root", filepath.Join(layouts, "root"))
 	if err != nil {
 		return nil, err
 	}
 	stop = func() error { return errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()) }
-	layers, err := baseImage(filepath.Join(work, "images", "base"))
+	layers, err := images.Open(images.Dir("base"))
 	if err == nil {
 		layers, err = withHistory(layers)
 	}
@@ -95,22 +91,6 @@ func background(log string, argv ...string) (*exec.Cmd, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = out, out
 	return cmd, cmd.Start()
-}
-
-func baseImage(dir string) (v1.Image, error) {
-	path, err := layout.FromPath(dir)
-	if err != nil {
-		return nil, err
-	}
-	index, err := path.ImageIndex()
-	if err != nil {
-		return nil, err
-	}
-	list, err := index.IndexManifest()
-	if err != nil {
-		return nil, err
-	}
-	return path.Image(list.Manifests[0].Digest)
 }
 
 // withHistory returns an image with one line of history for each layer, which a commit needs.
@@ -158,16 +138,11 @@ func onTop(image v1.Image) (v1.Image, error) {
 
 // add adds an image to the hub. The hub may not listen yet.
 func add(image v1.Image, name string) error {
-	dir, err := os.MkdirTemp(images, "layout-")
+	dir, err := os.MkdirTemp(layouts, "layout-")
 	if err != nil {
 		return err
 	}
-	path, err := layout.Write(dir, empty.Index)
-	if err == nil {
-		err = path.AppendImage(image,
-			layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "1"}))
-	}
-	if err != nil {
+	if err := images.Write(dir, "1", image); err != nil {
 		return err
 	}
 	for range 500 {

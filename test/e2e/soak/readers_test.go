@@ -19,9 +19,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -65,7 +62,7 @@ echo ended >>/wrong; sleep infinity`
 // and names with a backslash or a line break.
 func hashes(t *testing.T, dir string) []byte {
 	t.Helper()
-	image, err := imageOf(dir)
+	image, err := images.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +150,7 @@ func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := imageOf(images.Dir(from))
+	base, err := images.Open(images.Dir(from))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,31 +158,13 @@ func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, err := layout.Write(filepath.Join(dir, "image"), empty.Index)
-	if err == nil {
-		err = path.AppendImage(image,
-			layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "latest"}))
-	}
-	if err != nil {
+	if err := images.Write(filepath.Join(dir, "image"), "latest", image); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(s.Push(t.Context(), filepath.Join(dir, "image"), name),
 		s.Hub.Add(t.Context(), name)); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// imageOf returns the first image in an OCI layout.
-func imageOf(dir string) (v1.Image, error) {
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		return nil, err
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		return nil, err
-	}
-	return index.Image(manifest.Manifests[0].Digest)
 }
 
 // startFio starts fio. fio writes a checksum into each block, and verifies it when it reads the

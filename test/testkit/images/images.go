@@ -1,11 +1,15 @@
-// Package images has the images that test/setup has made, and measures how much of them the machine
-// of a site receives. It is for enclosed tests (site.Enclosed), which have a work directory.
+// Package images reads the images that test/setup has made, writes others, and measures how much of
+// them the machine of a site receives. It is for enclosed tests (site.Enclosed), which have a work
+// directory.
 package images
 
 import (
 	"path/filepath"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	registry "github.com/google/go-containerregistry/pkg/v1/layout"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/test/testkit/layout"
@@ -29,6 +33,28 @@ func Manifest(tb testing.TB, name string) ocispec.Manifest {
 		tb.Fatal(err)
 	}
 	return m
+}
+
+// Open opens the first image in an OCI layout.
+func Open(dir string) (v1.Image, error) {
+	index, err := registry.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	return index.Image(manifest.Manifests[0].Digest)
+}
+
+// Write writes an image to a new OCI layout, in which it has a tag.
+func Write(dir, tag string, image v1.Image) error {
+	path, err := registry.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	return path.AppendImage(image, registry.WithAnnotations(map[string]string{ocispec.AnnotationRefName: tag}))
 }
 
 // Size returns the compressed size of an image's layers, in bytes.

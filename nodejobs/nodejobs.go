@@ -51,7 +51,7 @@ type Options struct {
 type Result struct {
 	Node   string          `json:"node"`
 	State  string          `json:"state"`            // Running, Done or Failed
-	Error  string          `json:"error,omitempty"`  // why it has failed
+	Error  string          `json:"error,omitempty"`  // why it has failed, or has not begun to run
 	Answer json.RawMessage `json:"answer,omitempty"` // what the subcommand printed, if it is JSON
 }
 
@@ -62,8 +62,9 @@ const (
 	Failed  = "failed"
 )
 
-// Run runs the subcommand on each selected node, and calls report when the state of a node has
-// changed. The error does not include failures on single nodes.
+// Run runs the subcommand on each selected node. It calls report when the state of a node has
+// changed, or the reason why it does not run there yet. The error does not include failures on
+// single nodes.
 func Run(ctx context.Context, o Options, report func(Result)) ([]Result, error) {
 	r := run{Options: o}
 	nodes, err := r.nodes(ctx)
@@ -184,11 +185,9 @@ func (r *run) nodes(ctx context.Context) (nodes []Result, err error) {
 	return nodes, nil
 }
 
-// complete takes the namespace and the image from the installed daemon set, unless they are given.
+// complete takes the namespace and the image from the installed daemon set, unless they are given,
+// and the secrets with which the cluster pulls the set's image.
 func (r *run) complete(ctx context.Context) error {
-	if r.Namespace != "" && r.Image != "" {
-		return nil
-	}
 	type set struct {
 		Metadata struct{ Namespace string }
 		Spec     struct {
@@ -201,10 +200,14 @@ func (r *run) complete(ctx context.Context) error {
 		}
 	}
 	found, err := list[set](ctx, r, "daemonsets", "--all-namespaces", "--selector", installed)
-	if err != nil {
+	isGiven := r.Namespace != "" && r.Image != ""
+	if err != nil && !isGiven {
 		return err
 	}
 	found = slices.DeleteFunc(found, func(s set) bool { return len(s.Spec.Template.Spec.Containers) == 0 })
+	if len(found) == 0 && isGiven {
+		return nil
+	}
 	if len(found) == 0 {
 		return fmt.Errorf("the cluster has no daemon set with the labels %s: name the installer image with --image "+
 			"and a namespace with --namespace", installed)
@@ -259,12 +262,17 @@ func (r *run) follow(ctx context.Context, nodes []Result, report func(Result)) e
 		Metadata struct{ Name string }
 		Status   struct{ Conditions []condition }
 	}
-	failures := 0
+	made, failures := time.Now(), 0
 	for slices.ContainsFunc(nodes, func(n Result) bool { return n.State == Running }) {
 		if !sleep.For(ctx, pollInterval) {
 			return context.Cause(ctx)
 		}
-		jobs, err := list[job](ctx, r, "jobs", "--selector", jobLabel+"="+r.id)
+		selector := jobLabel + "=" + r.id
+		pods, err := list[pod](ctx, r, "pods", "--selector", selector)
+		var jobs []job
+		if err == nil {
+			jobs, err = list[job](ctx, r, "jobs", "--selector", selector)
+		}
 		if failures++; err != nil && failures < maxPolls && ctx.Err() == nil {
 			continue // the jobs go on without an API server
 		}
@@ -276,19 +284,24 @@ func (r *run) follow(ctx context.Context, nodes []Result, report func(Result)) e
 			if nodes[i].State != Running {
 				continue
 			}
+			changed := false
 			at := slices.IndexFunc(jobs, func(j job) bool { return j.Metadata.Name == r.name(i) })
 			if at < 0 {
 				nodes[i].State, nodes[i].Error = Failed, "somebody has removed the job"
 			} else if _, ok := holds(jobs[at].Status.Conditions, "Complete"); ok {
-				nodes[i].State = Done
+				nodes[i].State, nodes[i].Error = Done, ""
 				if out := r.log(ctx, i); json.Valid(out) {
 					nodes[i].Answer = out
 				}
 			} else if why, ok := holds(jobs[at].Status.Conditions, "Failed"); ok {
 				nodes[i].State = Failed
 				nodes[i].Error = cmp.Or(lastLine(r.log(ctx, i)), why.Message)
+			} else if w := waits(pods, r.name(i)); w != nil {
+				changed = r.noteWaiting(ctx, &nodes[i], w, time.Since(made))
+			} else if nodes[i].Error != "" {
+				nodes[i].Error, changed = "", true // it runs now
 			}
-			if nodes[i].State != Running {
+			if changed || nodes[i].State != Running {
 				report(nodes[i])
 			}
 		}

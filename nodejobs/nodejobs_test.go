@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -26,13 +28,19 @@ case "$*" in
 "get nodes"*) echo "{\"items\": [$(ready a True), $(ready b True), $(ready c False)]}" ;;
 "get daemonsets"*) echo '{"items": [{"metadata": {"namespace": "ns"}, "spec": {"template": {"spec": {"imagePullSecrets": [{"name": "pull"}], "containers": [{"image": "installer:1"}]}}}}]}' ;;
 "create -f -"*) cat >jobs ;;
+"get pods"*) cat pods 2>/dev/null || echo '{"items": []}' ;;
+"get events"*) echo '{"items": [{"message": "older"}, {"message": "no directory /var/lib/lighter"}]}' ;;
 "get jobs"*)
+	if [ -e pods ]; then
+		echo "{\"items\": [$(grep -o '"name":"lighter-preheat-[^"]*"' jobs | sed 's/.*/{"metadata": {&}},/' | tr -d '\n' | sed 's/,$//')]}"
+		exit
+	fi
 	[ -e polled ] || { touch polled; exit 1; } # the API server is away once
 	names=$(grep -o '"name":"lighter-preheat-[^"]*"' jobs | cut -d '"' -f 4)
 	echo "{\"items\": [$(ended "$(echo "$names" | sed -n 1p)" Complete), $(ended "$(echo "$names" | sed -n 2p)" Failed)]}"
 	;;
-"logs job/"*-0*) echo '{"cachedBytes": 7}' ;;
-"logs job/"*-1*) printf 'starting\nlighter: no hub answers\n' ;;
+"logs job/"*"-0 "*) echo '{"cachedBytes": 7}' ;;
+"logs job/"*"-1 "*) printf 'starting\nlighter: no hub answers\n' ;;
 "delete jobs"*) ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
 esac
@@ -85,6 +93,96 @@ func TestRun(t *testing.T) {
 	if err != nil || !strings.Contains(string(calls), "delete jobs --selector "+jobLabel) ||
 		!strings.Contains(string(calls), "--namespace ns") {
 		t.Errorf("calls of kubectl: %v\n%s\nwant the removal of the jobs, in the namespace ns", err, calls)
+	}
+}
+
+// A pod that does not start is reported with its reason, and has failed after StartTimeout.
+func TestPodDoesNotStart(t *testing.T) {
+	for what, c := range map[string]struct {
+		status string // of the pod of a
+		after  time.Duration
+		want   string
+	}{
+		"no image": {`{"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff",
+			"message": "not found"}}}]}`, 2 * pollInterval, "ImagePullBackOff: not found"},
+		"no root": {`{"phase": "Pending", "containerStatuses": [{"state": {"waiting":
+			{"reason": "ContainerCreating"}}}]}`, usualStart + pollInterval, "no directory /var/lib/lighter"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			dir := kubectl(t)
+			r := run{Options: options, id: "id"}
+			text := fmt.Sprintf(`{"items": [{"metadata": {"name": "p", "labels": {"job-name": %q}}, "status": %s}]}`,
+				r.name(0), c.status)
+			err := errors.Join(os.WriteFile(filepath.Join(dir, "pods"), []byte(text), 0o600),
+				os.WriteFile(filepath.Join(dir, "jobs"), fmt.Appendf(nil, `{"name":%q}`, r.name(0)), 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+			start, first := time.Now(), time.Duration(0)
+			nodes := []Result{{Node: "a", State: Running}}
+			ctx, cancel := context.WithTimeout(t.Context(), StartTimeout+time.Minute)
+			defer cancel()
+			err = r.follow(ctx, nodes, func(r Result) {
+				if first == 0 {
+					first = time.Since(start)
+					if r.State != Running || !strings.Contains(r.Error, c.want) {
+						t.Errorf("%s: reported %+v, want a reason with %q", what, r, c.want)
+					}
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first > c.after {
+				t.Errorf("%s: the reason was reported after %s, want %s at most", what, first, c.after)
+			}
+			if took := time.Since(start); took > StartTimeout+pollInterval || nodes[0].State != Failed ||
+				!strings.Contains(nodes[0].Error, c.want) {
+				t.Errorf("%s: after %s: %+v, want a failure with %q after %s", what, took, nodes[0], c.want,
+					StartTimeout)
+			}
+		})
+	}
+}
+
+// A pod that has started, or had to wait for a usual reason, has not failed.
+func TestPodStarts(t *testing.T) {
+	var pods []pod
+	text := `[{"metadata": {"name": "p", "labels": {"job-name": "j"}},
+		"status": {"phase": "%s", "containerStatuses": [{"state": {"%s": {"reason": "ContainerCreating"}}}]}}]`
+	for _, state := range [][2]string{{"Running", "running"}, {"Succeeded", "terminated"}, {"Pending", "running"}} {
+		if err := json.Unmarshal(fmt.Appendf(nil, text, state[0], state[1]), &pods); err != nil {
+			t.Fatal(err)
+		}
+		if w := waits(pods, "j"); w != nil {
+			t.Errorf("%s, %s: got %+v, want none", state[0], state[1], *w)
+		}
+	}
+	if err := json.Unmarshal(fmt.Appendf(nil, text, "Pending", "waiting"), &pods); err != nil {
+		t.Fatal(err)
+	}
+	r, result := run{}, Result{State: Running}
+	if r.noteWaiting(t.Context(), &result, waits(pods, "j"), usualStart-1) || result.Error != "" {
+		t.Errorf("a pod that has just been made: got %+v, want nothing", result)
+	}
+	if w := waits(pods, "another"); w == nil || w.pod != "" {
+		t.Errorf("a job without a pod: got %+v, want a reason", w)
+	}
+}
+
+// The secrets of the daemon set are used with a given image, too.
+func TestSecrets(t *testing.T) {
+	kubectl(t)
+	for want, r := range map[int]run{1: {Options: Options{Namespace: "ns", Image: "other:1"}},
+		0: {Options: Options{Namespace: "other", Image: "other:1"}}} {
+		if err := r.complete(t.Context()); err != nil || len(r.secrets) != want {
+			t.Errorf("got secrets %v, %v; want %d", r.secrets, err, want)
+		}
+	}
+	t.Setenv("PATH", t.TempDir()) // whoever names both may not be allowed to list daemon sets
+	r := run{Options: Options{Namespace: "ns", Image: "other:1"}}
+	if err := r.complete(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

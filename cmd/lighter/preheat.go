@@ -24,14 +24,16 @@ func preheatCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preheat [flags] IMAGE",
 		Short: "Fetch what an image's start reads before a container needs it",
-		Long: `Fetch an image's startup packs into the cache of this machine's node, so that its first
+		Long: fmt.Sprintf(`Fetch an image's startup packs into the cache of this machine's node, so that its first
 container here reads from the disk what other starts have read. --all fetches the whole
 image. The image must be on the hub; it need not have been pulled. The chunks may be
 evicted like any others: "lighter cache pin" keeps those of an image that was pulled.
 
 --nodes does this on nodes of a Kubernetes cluster: kubectl makes a job for each selected
 node, in the namespace and with the image of Lighter's daemon set. The jobs are removed at
-the end. If one of them has failed, the exit code is 1.`,
+the end. A job whose pod does not start, for example because its image cannot be pulled,
+has failed after %d minutes; the reason is shown before. If a job has failed, the exit code
+is 1.`, int(nodejobs.StartTimeout.Minutes())),
 		Example: `  lighter preheat registry.example.org/tools/shell:1
   lighter preheat --all --json registry.example.org/tools/shell:1
   lighter preheat --nodes pool=gpu registry.example.org/tools/shell:1`,

@@ -3,10 +3,11 @@
 //
 // It also bounds what the log says about an outage. The log has a line when a store goes away, one
 // a minute while it is away, and one when it is back. All other lines about errors of stores
-// (package away) have the level debug meanwhile; they are counted.
+// (package away) have the level debug meanwhile. They are counted: these lines say how many.
 //
 // Hazard: a state is some seconds old. A store that fails a few requests, and answers Ping, is not
-// away.
+// away. Then the log has about one line a second about its errors, and one a minute that counts the
+// others.
 package outage
 
 import (
@@ -120,7 +121,13 @@ func (w *Watch) checkAll(ctx context.Context) (isAway bool) {
 		isAway = isAway || err != nil
 		w.note(&w.states[i], err, now)
 	}
-	if isAway && now.Sub(w.reminded) >= remindEach {
+	if now.Sub(w.reminded) < remindEach {
+		return isAway
+	}
+	if !isAway && w.suppressed > 0 {
+		w.log.Warn("the stores of the hub answer, and some requests to them fail", "lines", w.taken(now))
+	}
+	if isAway {
 		for _, s := range w.states {
 			if s.Err != nil {
 				w.log.Warn("a store of the hub is still away", "store", s.Store,

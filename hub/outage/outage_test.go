@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,6 +72,20 @@ func TestLog(t *testing.T) {
 		if n := strings.Count(out.String(), "request failed"); n < 10 || n > 70 {
 			t.Errorf("%d lines about errors of a store that answers, want about one a second:\n%s", n, out.String())
 		}
+		time.Sleep(remindEach + every)
+		synctest.Wait()
+		n := strings.Count(out.String(), "request failed")
+		for _, count := range regexp.MustCompile(` lines=(\d+)`).FindAllStringSubmatch(out.String(), -1) {
+			lines, err := strconv.Atoi(count[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += lines
+		}
+		if n != 600 {
+			t.Errorf("%d lines were logged or counted, want all 600:\n%s", n, out.String())
+		}
+		want("an answering store", "some requests to them fail", 2)
 		end()
 		<-ended
 	})

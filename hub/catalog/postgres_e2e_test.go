@@ -4,6 +4,7 @@ package catalog_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -257,6 +258,47 @@ func TestNoDeadlockOfNewJobs(t *testing.T) {
 	work.Wait()
 	if err := errors.Join(<-ended, <-ended, <-ended); err != nil {
 		t.Error(err)
+	}
+	if found, err := server.Deadlocks(); found != "" || err != nil {
+		t.Errorf("deadlocks of the server (%v), want none:\n%s", err, found)
+	}
+}
+
+// Publications that find at the same time that another process has signed with other keys do not
+// wait for each other.
+func TestNoDeadlockOfPublications(t *testing.T) {
+	server := postgres.Start(t)
+	source := server.Database(t)
+	c := catalogtest.Open(t, source)
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	for round := range 4 {
+		if err := c.Resign(t.Context(), []ed25519.PrivateKey{key}); err != nil {
+			t.Fatal(err)
+		}
+		// The other process has our key, too.
+		tx := begin(t, source, `UPDATE meta SET value = 'other ' || value WHERE name = 'keys'`)
+		var work sync.WaitGroup
+		const together = 4
+		for n := range together {
+			work.Go(func() { catalogtest.Publish(t, c, fmt.Sprintf("%d:%d", round, n), fmt.Sprint("layer", round, n)) })
+			for waiting := 0; waiting <= n; time.Sleep(10 * time.Millisecond) {
+				err := tx.QueryRow(`SELECT COUNT(DISTINCT pid) FROM pg_locks WHERE NOT granted`).Scan(&waiting)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		work.Wait()
+	}
+	keys := ""
+	if err := begin(t, source).QueryRow(`SELECT value FROM meta WHERE name = 'keys'`).Scan(&keys); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(keys, "other ") || !strings.HasSuffix(keys, " +") || strings.Contains(keys, "+ +") {
+		t.Errorf("the keys that have signed are %q, want them marked once", keys)
 	}
 	if found, err := server.Deadlocks(); found != "" || err != nil {
 		t.Errorf("deadlocks of the server (%v), want none:\n%s", err, found)

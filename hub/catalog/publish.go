@@ -102,7 +102,19 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	if err != nil {
 		return err
 	}
-	err = c.db.Update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx database.Session) error {
+	for {
+		if err := c.noteKeys(ctx); err != nil {
+			return err
+		}
+		if err := c.publish(ctx, p, numbers); !errors.Is(err, errOtherKeys) {
+			return err
+		}
+	}
+}
+
+// publish is a transaction of Publish, with the numbers of new rows.
+func (c *Catalog) publish(ctx context.Context, p *Publication, numbers firstNumbers) error {
+	err := c.db.Update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx database.Session) error {
 		moved, err := excludeCollection(ctx, tx, p)
 		if err != nil {
 			return err
@@ -118,7 +130,7 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 			return err
 		}
 		for _, step := range []func(context.Context, database.Session, *Publication) error{
-			c.noteKeys, publishChains, publishTree, publishLayout, releaseLayers,
+			c.holdKeys, publishChains, publishTree, publishLayout, releaseLayers,
 		} {
 			if err := step(ctx, tx, p); err != nil {
 				return err

@@ -85,27 +85,46 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 // published with other keys since.
 const furtherMark = " +"
 
-// noteKeys notes that a publication has a statement of other keys than those that have signed last:
-// another process has started with new keys meanwhile. So the next process that starts signs all
-// again.
-func (c *Catalog) noteKeys(ctx context.Context, tx database.Session, _ *Publication) error {
+// noteKeys notes, before a publication, that it has a statement of other keys than those that have
+// signed last: another process has started with new keys meanwhile. So the next process that starts
+// signs all again.
+func (c *Catalog) noteKeys(ctx context.Context) error {
+	last, others, err := c.otherKeys(ctx, c.db.Read, "")
+	if err != nil || !others {
+		return err
+	}
+	return c.db.Update(ctx, "note the keys of a publication", func(tx database.Session) error {
+		return tx.Exec(ctx, `UPDATE meta SET value = ? WHERE name = 'keys' AND value = ?`, last+furtherMark, last)
+	})
+}
+
+// holdKeys keeps the keys that have signed last until the publication ends. The error is
+// errOtherKeys if noteKeys has to be called again. Publications do not wait for each other, but for
+// a process that signs. So holdKeys must not change the row: two of them would wait for each other.
+func (c *Catalog) holdKeys(ctx context.Context, tx database.Session, _ *Publication) error {
+	_, others, err := c.otherKeys(ctx, tx, tx.Share)
+	if err == nil && others {
+		err = errOtherKeys
+	}
+	return err
+}
+
+var errOtherKeys = errors.New("another process of the hub has signed with other keys meanwhile")
+
+// otherKeys returns the keys that have signed last, and whether these lack this process's keys and
+// the mark. lock is the end of the query.
+func (c *Catalog) otherKeys(
+	ctx context.Context, s database.Session, lock string,
+) (last string, others bool, err error) {
 	keys := c.keys.Load()
 	if keys == nil {
-		return nil
+		return "", false, nil
 	}
-	// Publications with the same keys do not wait for each other, but for a process that signs.
-	for _, lock := range []string{"", tx.Share} {
-		last, err := database.Get(ctx, tx, database.Value[string], `SELECT value FROM meta WHERE name = 'keys'`+lock)
-		switch {
-		case errors.Is(err, ErrNotFound): // ForgetKeys: the next start signs all again
-			return nil
-		case err != nil:
-			return err
-		case last != *keys && !strings.HasSuffix(last, furtherMark):
-			return tx.Exec(ctx, `UPDATE meta SET value = ? WHERE name = 'keys'`, last+furtherMark)
-		}
+	last, err = database.Get(ctx, s, database.Value[string], `SELECT value FROM meta WHERE name = 'keys'`+lock)
+	if errors.Is(err, ErrNotFound) { // ForgetKeys: the next start signs all again
+		return "", false, nil
 	}
-	return nil
+	return last, last != *keys && !strings.HasSuffix(last, furtherMark), err
 }
 
 // resign signs all statements with these keys.

@@ -304,11 +304,16 @@ func TestLinksStay(t *testing.T) {
 	}
 }
 
-// The unit of a process is that of its cgroup.
+// The unit of a process is that of its cgroup. Programs of a desktop session, and services of
+// users, have none that may be restarted.
 func TestUnits(t *testing.T) {
 	m := Machine{System: t.TempDir()}
 	for text, want := range map[string]string{"0::/system.slice/containerd.service\n": "containerd.service",
-		"12:cpu:/\n0::/system.slice/k3s.service/containerd\n": "k3s.service", "0::/\n": "default", "": "default"} {
+		"12:cpu:/\n0::/system.slice/k3s.service/containerd\n": "k3s.service", "0::/\n": "default", "": "default",
+		"0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-terminal-1.scope\n": "default",
+		"0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker.service\n":       "default",
+		"0::/user.slice/user-1000.slice/session-3.scope\n":                                  "default",
+		"0::/system.slice/docker-0.scope/system.slice/containerd.service\n":                 "containerd.service"} {
 		if err := errors.Join(os.MkdirAll(m.Path("proc/7"), 0o755),
 			os.WriteFile(m.Path("proc/7/cgroup"), []byte(text), 0o644)); err != nil {
 			t.Fatal(err)

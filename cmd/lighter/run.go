@@ -16,8 +16,8 @@ import (
 	"lighter/wire"
 )
 
-// containers has a directory for each container of `lighter run`.
-const containers = "/var/lib/lighter-containers"
+// images is the image store of containers without root.
+const images = "/var/lib/lighter-images"
 
 func runCommand() *cobra.Command {
 	o := container.Options{}
@@ -30,6 +30,9 @@ If a node with this --root runs on the machine, that node mounts the image, with
 and cache. Otherwise the command starts a small node for this container alone. An image that
 no hub has is pulled and unpacked as a whole, which the command says (see --pull). The
 container and all that it has written are removed at its end, except in volumes.
+
+Without root, the container runs in a user namespace, and its image comes from the image
+store of a node (image_store). The flags of nodes and hubs have no effect then.
 
 The container gets a terminal if standard input and output are one. It has the machine's
 network. The exit code is that of the container's process, or 125 if Lighter fails, 126 if
@@ -51,8 +54,9 @@ the command cannot be executed, and 127 if the command does not exist.`,
 	f.BoolVarP(&o.Terminal, "tty", "t", false, "give the container a terminal, even if its output is not one")
 	f.StringVar(&o.Name, "name", "", "the container's `NAME`; also its host name without the machine's network")
 	f.StringVar(&o.Runtime, "runtime", "", "the OCI runtime (`PROGRAM`); default: runc, or else crun")
-	f.StringVar(&o.State, "state", containers,
-		"the `DIR` for the files of running containers, on ext4, XFS, btrfs or tmpfs")
+	f.StringVar(&o.State, "state", "", "the `DIR` for the files of running containers, on ext4, XFS, btrfs or tmpfs; "+
+		"default: /var/lib/lighter-containers, or without root lighter-containers in ~/.local/share")
+	f.StringVar(&o.Store, "image-store", images, "the image store (`DIR`) of a node, for containers without root")
 	remove := f.Bool("rm", true, "remove the container at its end; there is no other choice")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := complete(args[0], args[1:]); err != nil {

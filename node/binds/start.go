@@ -62,7 +62,7 @@ func (s *Starter) Start(ctx context.Context, name, platform, dir string) (Starte
 // is, then as a name of Docker Hub. Without a platform, Find chooses the image for this machine.
 // The error wraps ErrNoImage if the hub has no image of that name, whatever its platform and state.
 func Find(ctx context.Context, hub Hub, name, wanted string) (wire.Image, error) {
-	for _, name := range names(name) {
+	for _, name := range Names(name) {
 		images, err := hub.Images(ctx, name)
 		if err != nil {
 			return wire.Image{}, fmt.Errorf("look up image %q: %w", name, err)
@@ -81,8 +81,9 @@ func Find(ctx context.Context, hub Hub, name, wanted string) (wire.Image, error)
 	return wire.Image{}, fmt.Errorf("%w %q (asked: %s)", ErrNoImage, name, hub.URL())
 }
 
-// names returns the names under which an image is looked up.
-func names(name string) []string {
+// Names returns the names under which an image is looked up: the name as it is, and then, if it has
+// no host, as a name of Docker Hub.
+func Names(name string) []string {
 	full, err := reference.ParseNormalizedNamed(name)
 	if err != nil || strings.HasPrefix(name, reference.Domain(full)+"/") {
 		return []string{name}

@@ -12,8 +12,9 @@
 // left, Remove removes: it needs only state.json. Remove deletes no file while anything is mounted
 // below the bundle.
 //
-// Only root can make bundles, because only root can mount file systems. Two processes must not make
-// or remove the same bundle at the same time.
+// Only root can make bundles, because only root can mount file systems. In a user namespace, the
+// image comes from an image store that a node keeps, and the mounts end with the namespace. Two
+// processes must not make or remove the same bundle at the same time.
 package bundle
 
 import (
@@ -65,6 +66,7 @@ type Options struct {
 	ID     string            // of the container; empty: the runtime chooses its cgroup
 	Mounts standalone.Mounts // mounts the image
 	Node   node.Config       // of a node that is started for this bundle
+	Store  string            // not empty: the image comes from this image store, and Mounts is not used
 	Notice func(string)      // gets lines for the user
 	// Watch calls pull, and shows the progress that pull reports.
 	Watch func(pull func(show func(wire.Progress)) error) error
@@ -84,8 +86,9 @@ func (p places) config() string { return filepath.Join(p.dir, "config.json") }
 // state is what Remove needs to know.
 type state struct {
 	Image string `json:"image"`
-	Node  string `json:"node"` // root of the node that mounts the image if it runs
-	Own   string `json:"own"`  // directory for the root of a node that serves only this bundle
+	Node  string `json:"node"`            // root of the node that mounts the image if it runs
+	Own   string `json:"own"`             // directory for the root of a node that serves only this bundle
+	Store string `json:"store,omitempty"` // as in Options
 }
 
 // ErrNotBundle says that a directory is no bundle that this package has made.
@@ -93,7 +96,7 @@ var ErrNotBundle = errors.New("it is not a bundle that lighter has made")
 
 // Make makes a bundle in dir: an empty directory, or one that does not exist yet.
 func Make(ctx context.Context, dir string, o Options) (err error) {
-	if err := CheckRoot(); err != nil {
+	if err := checkRoot(); err != nil {
 		return err
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
@@ -124,7 +127,7 @@ func Make(ctx context.Context, dir string, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := p.mount(); err != nil {
+	if err := p.mount(o.Spec.Rootless); err != nil {
 		return err
 	}
 	config, err = p.makeConfig(ctx, config, o)
@@ -146,11 +149,11 @@ func (p places) makeConfig(ctx context.Context, config []byte, o Options) ([]byt
 	return json.MarshalIndent(made, "", "  ")
 }
 
-// CheckRoot fails unless this process has the rights that bundles and containers need.
-func CheckRoot() error {
+// checkRoot fails unless this process has the rights that bundles need.
+func checkRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("a container needs root, which mounts its image and its writable layer (try sudo); " +
-			"containers of other users are not supported yet")
+		return errors.New("a bundle needs root, which mounts its image and its writable layer (try sudo); " +
+			"lighter run works for other users, too")
 	}
 	return nil
 }
@@ -164,7 +167,7 @@ func (p places) prepare(o Options) error {
 	if len(entries) > 0 {
 		return errors.New("the directory is not empty")
 	}
-	text, err := json.Marshal(state{Image: o.Image, Node: o.Mounts.Root, Own: o.Mounts.Own})
+	text, err := json.Marshal(state{Image: o.Image, Node: o.Mounts.Root, Own: o.Mounts.Own, Store: o.Store})
 	if err != nil {
 		return err
 	}
@@ -188,6 +191,9 @@ func fetch(ctx context.Context, p places, o Options) ([]byte, error) {
 	if o.Pull == PullAlways {
 		return pull(ctx, p, o)
 	}
+	if o.Store != "" {
+		return p.bindFromStore(o)
+	}
 	started, err := o.Mounts.Start(ctx, o.Node, o.Image, o.Platform, p.image())
 	if errors.Is(err, binds.ErrNoImage) && o.Pull != PullNever {
 		return pull(ctx, p, o)
@@ -199,7 +205,7 @@ func fetch(ctx context.Context, p places, o Options) ([]byte, error) {
 // files. Remove fails while a container runs in the bundle. The error wraps ErrNotBundle if there
 // is no bundle.
 func Remove(ctx context.Context, dir string) error {
-	if err := CheckRoot(); err != nil {
+	if err := checkRoot(); err != nil {
 		return err
 	}
 	real, err := filepath.EvalSymlinks(dir)
@@ -230,7 +236,11 @@ func (p places) remove(ctx context.Context) error {
 	if err := p.unmount(); err != nil {
 		return err
 	}
-	err = standalone.Mounts{Root: made.Node, Own: made.Own}.Unmount(ctx, p.image())
+	if made.Store != "" {
+		err = p.unbind()
+	} else {
+		err = standalone.Mounts{Root: made.Node, Own: made.Own}.Unmount(ctx, p.image())
+	}
 	if err != nil && !errors.Is(err, control.ErrNotMounted) {
 		return err
 	}

@@ -10,13 +10,17 @@ import (
 	"lighter/node/mount"
 )
 
-// mount mounts the root file system: an overlay on the image.
-func (p places) mount() error {
+// mount mounts the root file system: an overlay on the image. In a user namespace, the overlay may
+// only set attributes of users.
+func (p places) mount(rootless bool) error {
 	if err := copyRoot(p.image(), p.upper()); err != nil {
 		return fmt.Errorf("make the writable layer of %s: %w", p.dir, err)
 	}
 	escape := mount.EscapeOverlay.Replace
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escape(p.image()), escape(p.upper()), escape(p.work()))
+	if rootless {
+		options += ",userxattr"
+	}
 	err := unix.Mount("overlay", p.root(), "overlay", 0, options)
 	if errors.Is(err, unix.EINVAL) {
 		err = fmt.Errorf("%w: the directory must be on ext4, XFS, btrfs or tmpfs, and not on an overlay", err)

@@ -6,7 +6,8 @@
 // outlive its `lighter run` for longer. A lock on the container's directory shows that its process
 // lives.
 //
-// Run needs root. It neither restarts containers nor runs them in the background.
+// Without root, Run runs the container in a user namespace (rootless.go). It neither restarts
+// containers nor runs them in the background.
 package container
 
 import (
@@ -37,7 +38,8 @@ const (
 // Options say which container to run.
 type Options struct {
 	Bundle  bundle.Options
-	State   string // directory of the containers' directories
+	State   string // directory of the containers' directories; default: root's, or the user's own
+	Store   string // image store that has the images of containers without root
 	Name    string // default: a random name
 	Runtime string // runc or crun, as a name or a path; default: the first of them that is installed
 	// Interactive passes standard input on. If it is a terminal, it is passed on in any case.
@@ -49,10 +51,10 @@ type Options struct {
 
 // Run runs a container until its process ends, and returns the exit code of the process. If ctx is
 // done before the process starts, Run gives up. Later, ctx has no effect: signals reach the
-// process.
+// process. Without root, Run replaces this process by the same command in a user namespace.
 func Run(ctx context.Context, o Options) (code int, err error) {
-	if err := bundle.CheckRoot(); err != nil {
-		return ExitFailed, err
+	if os.Geteuid() != 0 {
+		return ExitFailed, enter(ctx)
 	}
 	path, err := findRuntime(o.Runtime)
 	if err != nil {
@@ -60,6 +62,17 @@ func Run(ctx context.Context, o Options) (code int, err error) {
 	}
 	if o.Terminal && !term.IsTerminal(int(os.Stdin.Fd())) {
 		return ExitFailed, errors.New("--tty needs a terminal as standard input")
+	}
+	if o.State == "" {
+		if o.State, err = defaultState(); err != nil {
+			return ExitFailed, err
+		}
+	}
+	if isRootless() {
+		o.Bundle.Store, o.Bundle.Spec.Rootless = o.Store, true
+		if err := o.Bundle.Spec.Check(); err != nil {
+			return ExitFailed, err
+		}
 	}
 	s := state{dir: o.State, warn: o.Bundle.Notice}
 	home, err := s.open(ctx, o.Name, path)

@@ -74,6 +74,7 @@ type Options struct {
 	Network    Network // default: NetworkHost
 	Hostname   string  // without the host's network
 	ReadOnly   bool    // no writes to the root file system
+	Rootless   bool    // the runtime is in a user namespace: the container has no cgroup of its own
 	Terminal   bool
 	Rows       uint    // of the terminal at its start; 0: unknown
 	Columns    uint    // of the terminal at its start; 0: unknown
@@ -93,6 +94,9 @@ func (o *Options) Check() error {
 		return fmt.Errorf("%d bytes of memory are too little: the least is %d MiB", o.Memory, minMemory>>20)
 	case o.CPUs != 0 && !(o.CPUs >= minCPUs && o.CPUs <= maxCPUs): // also not a number
 		return fmt.Errorf("%g processors: want %g to %d", o.CPUs, minCPUs, maxCPUs)
+	case o.Rootless && (o.Memory > 0 || o.CPUs > 0):
+		return errors.New("limits of memory and processors need root: without it, put systemd-run --user --scope " +
+			"-p MemoryMax=4G -p CPUQuota=200% before lighter run")
 	}
 	return nil
 }
@@ -185,13 +189,18 @@ func (o *Options) override(config *v1.ImageConfig) {
 
 // options returns the options of the spec that do not depend on the image.
 func (o *Options) options() []oci.SpecOpts {
-	list := []oci.SpecOpts{oci.WithEnv(o.Env), oci.WithMounts(cgroups), oci.WithRlimit(o.files())}
+	list := []oci.SpecOpts{oci.WithEnv(o.Env), oci.WithRlimit(o.files())}
+	if o.Rootless {
+		list = append(list, o.rootless)
+	} else {
+		list = append(list, oci.WithMounts(cgroups))
+	}
 	if o.Network == NetworkNone {
 		list = append(list, oci.WithHostname(o.Hostname))
 	} else {
 		list = append(list, hostNetwork()...)
 	}
-	if _, err := os.Stat(unified); err == nil {
+	if _, err := os.Stat(unified); err == nil && !o.Rootless {
 		list = append(list, oci.WithNamespacedCgroup())
 	}
 	if o.Terminal {
@@ -210,6 +219,19 @@ func (o *Options) options() []oci.SpecOpts {
 		list = append(list, oci.WithMounts([]specs.Mount{v.mount()}))
 	}
 	return list
+}
+
+// rootless removes what a user namespace does not allow: limits, and a sysfs of the machine's
+// network. The container sees the machine's /sys instead.
+func (o *Options) rootless(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
+	s.Linux.CgroupsPath, s.Linux.Resources = "", nil
+	for i, m := range s.Mounts {
+		if m.Type == "sysfs" && o.Network != NetworkNone {
+			s.Mounts[i].Type, s.Mounts[i].Source = "bind", "/sys"
+			s.Mounts[i].Options = append([]string{"rbind"}, m.Options...)
+		}
+	}
+	return nil
 }
 
 // unified is a file that only cgroup v2 has.

@@ -187,6 +187,24 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// In a user namespace, a container has no cgroup, and sees the machine's /sys with its network.
+func TestRootless(t *testing.T) {
+	for network, kind := range map[spec.Network]string{spec.NetworkHost: "bind", spec.NetworkNone: "sysfs"} {
+		s := newSpec(t, rootFS(t), v1.ImageConfig{Cmd: []string{"a"}}, spec.Options{Rootless: true, Network: network})
+		if s.Linux.Resources != nil || s.Linux.CgroupsPath != "" {
+			t.Errorf("network %s: resources %+v, cgroup %q; want none", network, s.Linux.Resources, s.Linux.CgroupsPath)
+		}
+		for _, m := range s.Mounts {
+			if m.Type == "cgroup" || m.Destination == "/sys" && m.Type != kind {
+				t.Errorf("network %s: the mount %+v, want no cgroup, and /sys of type %s", network, m, kind)
+			}
+		}
+	}
+	if err := (&spec.Options{Rootless: true, CPUs: 1}).Check(); err == nil {
+		t.Error("a limit of processors in a user namespace: got no error")
+	}
+}
+
 func TestVolumes(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -124,7 +124,8 @@ node: buildinfo bytesize durable format/index format/trace node/apptainer node/b
 	socket store store/disk store/origin wire wire/client wire/pattern
 node/apptainer:
 node/binds: durable node/mount node/platform wire
-node/bundle: bytesize durable node node/binds node/control node/mount node/spec node/standalone store/registry wire
+node/bundle: bytesize durable node node/binds node/control node/imagestore node/mount node/spec node/standalone
+	store/registry wire
 node/completion: format/chunk node/mount node/trees sleep store/disk
 node/container: durable node/bundle node/mount
 node/control: buildinfo durable node/binds node/completion node/imagecache node/keeper node/ondemand node/preheat
@@ -221,6 +222,7 @@ test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/systemctl:
 test/testkit/tarball:
+test/testkit/unprivileged:
 test/testkit/wrongclock:
 wire: format/chunk format/index
 wire/client: format/chunk format/index format/trace renewed wire | store store/origin

@@ -100,7 +100,12 @@ type started struct {
 // start starts a container whose script prints "ready".
 func start(t *testing.T, root, script string, flags ...string) *started {
 	t.Helper()
-	argv := command(root, "run", slices.Concat(flags, []string{"base:1", "sh", "-c", script})...)
+	return startArgv(t, command(root, "run", slices.Concat(flags, []string{"base:1", "sh", "-c", script})...))
+}
+
+// startArgv starts a container whose first line is "ready".
+func startArgv(t *testing.T, argv []string) *started {
+	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -3,48 +3,15 @@
 package podman
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"lighter/test/testkit/unprivileged"
 )
 
-// beUser makes Podman run as a user without privileges, whom only this test's namespaces know.
+// beUser makes Podman run as a user without privileges.
 func (m *machine) beUser() {
 	m.t.Helper()
-	const id = 1234
-	home, run := filepath.Join(m.dir, "home"), filepath.Join(m.dir, "run")
-	for _, dir := range []string{home, run} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			m.t.Fatal(err)
-		}
-		if err := os.Chown(dir, id, id); err != nil {
-			m.t.Fatal(err)
-		}
-	}
-	for file, line := range map[string]string{
-		"/etc/passwd": fmt.Sprintf("joe:x:%d:%d::%s:/bin/sh\n", id, id, home),
-		"/etc/group":  fmt.Sprintf("joe:x:%d:\n", id),
-		"/etc/shadow": "joe:*:19000:0:99999:7:::\n", "/etc/subuid": "joe:200000:65536\n",
-		"/etc/subgid": "joe:200000:65536\n",
-	} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		own := filepath.Join(m.dir, filepath.Base(file))
-		if err := write(own, string(text)+line); err != nil {
-			m.t.Fatal(err)
-		}
-		if err := unix.Mount(own, file, "", unix.MS_BIND, ""); err != nil {
-			m.t.Fatal(err)
-		}
-		m.t.Cleanup(func() { _ = unix.Unmount(file, unix.MNT_DETACH) })
-	}
-	m.as = []string{"setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", "env", "-C", "/", "-i",
-		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home, "XDG_RUNTIME_DIR=" + run, "USER=joe"}
+	m.as = unprivileged.New(m.t, m.dir)
 	m.t.Cleanup(func() { _, _ = m.run("podman", "system", "migrate") }) // ends the process that keeps the namespaces
 }
 

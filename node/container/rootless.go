@@ -1,0 +1,91 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Containers of a user without privileges: the command runs again in a user namespace, in which the
+// user is root, and has the further IDs that /etc/subuid and /etc/subgid give to the user. There it
+// does what it does for root, but the image comes from an image store, whose node maps the owners
+// of its files. The mount namespace is a slave of the machine's, so that mounts of the node appear.
+
+// rootState has the directories of root's containers.
+const rootState = "/var/lib/lighter-containers"
+
+// namespace are the arguments of unshare that make the namespaces.
+var namespace = []string{"--user", "--map-root-user", "--map-auto", "--mount", "--propagation", "slave"}
+
+// enter replaces this process by the same command in a user namespace. It returns only if that
+// fails.
+func enter(ctx context.Context) error {
+	for program, pkg := range map[string]string{"unshare": "util-linux 2.38 or newer", "newuidmap": "uidmap"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("a container without root needs %s: install %s, or run this as root", program, pkg)
+		}
+	}
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if out, err := exec.CommandContext(ctx, unshare, append(namespace, "true")...).CombinedOutput(); err != nil {
+		return fmt.Errorf("make a user namespace: %s: %s, or run this as root", firstLine(out, err), wayOut(out))
+	}
+	argv := append(append([]string{unshare}, namespace...), append([]string{"--", self}, os.Args[1:]...)...)
+	return fmt.Errorf("run %s: %w", unshare, unix.Exec(unshare, argv, os.Environ()))
+}
+
+// firstLine returns the first line that a command has printed, or its error.
+func firstLine(out []byte, err error) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if line == "" {
+		return err.Error()
+	}
+	return line
+}
+
+// wayOut says how a user gets a user namespace, by what unshare has printed.
+func wayOut(out []byte) string {
+	switch text := string(out); {
+	case strings.Contains(text, "/etc/sub"), strings.Contains(text, "newuidmap"), strings.Contains(text, "newgidmap"):
+		return "let root add ranges of IDs (usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER)"
+	case strings.Contains(text, "option"):
+		return "install util-linux 2.38 or newer"
+	}
+	return "let root allow user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, " +
+		"kernel.apparmor_restrict_unprivileged_userns)"
+}
+
+// isRootless reports whether this process is in a user namespace that is not the machine's.
+func isRootless() bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	ids := strings.Fields(string(text))
+	return err == nil && (len(ids) != 3 || ids[1] != "0" || ids[2] != "4294967295")
+}
+
+// defaultState returns the directory of the containers' directories.
+func defaultState() (string, error) {
+	if !isRootless() {
+		return rootState, nil
+	}
+	data := os.Getenv("XDG_DATA_HOME")
+	if filepath.IsAbs(data) {
+		return filepath.Join(data, "lighter-containers"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil || !filepath.IsAbs(home) {
+		return "", errors.Join(errors.New("the variable HOME is no path: choose a directory with --state"), err)
+	}
+	return filepath.Join(home, ".local/share/lighter-containers"), nil
+}

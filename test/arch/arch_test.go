@@ -175,7 +175,7 @@ store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc sleep store wire wire/client
 store/registry: wire
 test/arch:
-test/compat: | durable hub node/binds node/directory node/fuse node/prefetch node/resolver node/trees store
+test/compat: | durable hub node/binds node/control node/directory node/fuse node/prefetch node/resolver node/trees store
 	store/disk store/origin wire wire/client
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts

@@ -21,7 +21,7 @@ import (
 // builder is a buildkitd of the machine.
 type builder struct{ *buildkitd.Builder }
 
-// newBuilder starts a buildkitd with the lines of its OCI worker.
+// newBuilder starts a buildkitd with the lines of its workers.
 func newBuilder(ctx context.Context, s *site.Site, name, worker string) (builder, error) {
 	b, err := buildkitd.Start(ctx, s, name, worker)
 	return builder{b}, err

@@ -4,6 +4,8 @@ package system
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -102,10 +104,16 @@ func TestPod(t *testing.T) {
 }
 
 // counted checks the figures that the kubelet gets about disks: the image file system is the node's
-// root, and a container's writable layer has the bytes that the container has written.
+// root, lazy images have the bytes of their indexes, which their removal frees, and a container's
+// writable layer has the bytes that the container has written.
 func counted(t *testing.T, s *site.Site, p *pods.Pod, container string) {
 	t.Helper()
 	const written = 3 << 20
+	indexes := indexBytes(t, s)
+	eventually(t, "the bytes of indexes", func() bool {
+		got := pods.ImageDisk(t, s).UsedBytes.Value
+		return got >= indexes*9/10 && got < indexes+written // containerd may have asked before the locations came
+	})
 	p.Exec(container, fmt.Sprintf("head -c %d /dev/urandom >/tmp/written", written))
 	eventually(t, "the bytes that the container has written", func() bool {
 		var stats struct {
@@ -118,6 +126,26 @@ func counted(t *testing.T, s *site.Site, p *pods.Pod, container string) {
 	if got := pods.ImageDisk(t, s).FsID.Mountpoint; got != s.Machine.NodeRoot() {
 		t.Errorf("the disk that the kubelet watches: got %s, want the node's root %s", got, s.Machine.NodeRoot())
 	}
+}
+
+// indexBytes returns the bytes of the indexes that a node has.
+func indexBytes(t *testing.T, s *site.Site) (sum int64) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += info.Size()
+	}
+	if sum == 0 {
+		t.Fatalf("the node has no index among %v", files)
+	}
+	return sum
 }
 
 // A pod runs on Lighter although containerd has unpacked the pause image before with another

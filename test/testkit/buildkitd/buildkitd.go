@@ -22,16 +22,25 @@ type Builder struct {
 	daemon *site.Daemon
 }
 
+// oci begins the lines of an OCI worker.
+const oci = `[worker.containerd]
+  enabled = false
+[worker.oci]
+  enabled = true
+  gc = false
+  networkMode = "host"
+`
+
 // Overlayfs are the lines of a worker that downloads and unpacks images.
-const Overlayfs = "  snapshotter = \"overlayfs\"\n"
+const Overlayfs = oci + "  snapshotter = \"overlayfs\"\n"
 
 // Lazy returns the lines of a worker with the node's snapshotter.
 func Lazy(s *site.Site) string {
-	return fmt.Sprintf("  snapshotter = %q\n  proxySnapshotterPath = %q\n", containerd.BuildKitName,
+	return oci + fmt.Sprintf("  snapshotter = %q\n  proxySnapshotterPath = %q\n", containerd.BuildKitName,
 		containerd.BuildKitSocket(s.Machine.NodeRoot()))
 }
 
-// Start starts a buildkitd with the lines of its OCI worker. NAME is that of its directory, below
+// Start starts a buildkitd with the lines of its workers. NAME is that of its directory, below
 // the site's, and of its log.
 func Start(ctx context.Context, s *site.Site, name, worker string) (*Builder, error) {
 	b := &Builder{Site: s, Dir: filepath.Join(s.Dir, name)}
@@ -42,12 +51,6 @@ func Start(ctx context.Context, s *site.Site, name, worker string) (*Builder, er
 	text := fmt.Sprintf(`root = %q
 [grpc]
   address = [ %q ]
-[worker.containerd]
-  enabled = false
-[worker.oci]
-  enabled = true
-  gc = false
-  networkMode = "host"
 %s
 [registry.%q]
   http = true

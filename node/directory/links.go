@@ -92,16 +92,18 @@ func (d *Directory) bind(k key, tree string) error {
 	return mount.BindMapped(tree, d.path(k), space)
 }
 
-// linksNode is the root of a directory with links. It cannot be listed.
-type linksNode struct {
+// unlisted is a directory that looks empty: its names can only be looked up.
+type unlisted struct {
 	fs.Inode
 	dir *Directory
 }
 
+// linksNode is the root of a directory with links.
+type linksNode struct{ unlisted }
+
 // ownersNode is the directory OWNERS.
 type ownersNode struct {
-	fs.Inode
-	dir  *Directory
+	unlisted
 	name string
 }
 
@@ -130,14 +132,14 @@ var (
 )
 
 // Getattr implements fs.NodeGetattrer.
-func (n *linksNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+func (n *unlisted) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.SetTimeout(nameTTL)
 	n.dir.setAttr(&out.Attr)
 	return fs.OK
 }
 
 // Readdir implements fs.NodeReaddirer.
-func (n *linksNode) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
+func (n *unlisted) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	return fs.NewListDirStream(nil), fs.OK
 }
 
@@ -151,7 +153,7 @@ func (n *linksNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut)
 		if child := n.GetChild(name); child != nil {
 			return child, fs.OK
 		}
-		return n.NewInode(ctx, &ownersNode{dir: n.dir, name: name}, fs.StableAttr{Mode: fuse.S_IFDIR}), fs.OK
+		return n.NewInode(ctx, &ownersNode{unlisted{dir: n.dir}, name}, fs.StableAttr{Mode: fuse.S_IFDIR}), fs.OK
 	}
 	chain := "sha256:" + name
 	if !n.dir.config.Links.HasChain(chain) {
@@ -207,18 +209,6 @@ func (n *linkNode) Readlink(ctx context.Context) ([]byte, syscall.Errno) {
 		}
 	}
 	return []byte(n.dir.path(k)), fs.OK
-}
-
-// Getattr implements fs.NodeGetattrer.
-func (n *ownersNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	out.SetTimeout(nameTTL)
-	n.dir.setAttr(&out.Attr)
-	return fs.OK
-}
-
-// Readdir implements fs.NodeReaddirer.
-func (n *ownersNode) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
-	return fs.NewListDirStream(nil), fs.OK
 }
 
 // Lookup implements fs.NodeLookuper.

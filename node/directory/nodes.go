@@ -37,7 +37,7 @@ func (d *Directory) serve(fd int) error {
 // root returns the root of the file system.
 func (d *Directory) root() fs.InodeEmbedder {
 	if d.config.Links != nil {
-		return &linksNode{dir: d}
+		return &linksNode{unlisted{dir: d}}
 	}
 	return &folderNode{dir: d}
 }

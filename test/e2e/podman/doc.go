@@ -1,3 +1,3 @@
 // Package podman tests the additional image store of a node with Debian's Podman, Buildah and
-// Skopeo, on a real kernel.
+// Skopeo, and with the newest version of their library, on a real kernel.
 package podman

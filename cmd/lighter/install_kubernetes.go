@@ -117,6 +117,9 @@ func (p *forPod) run(ctx context.Context, machine *agent.Child, do func(*agent.A
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := kubernetes.Resident(); err != nil {
+		log.Warn("without the node of Lighter, this program may wait for its own image", "err", err)
+	}
 	machine.Root, machine.Log = p.host, log
 	if p.socket != "" {
 		machine.Flags = append(machine.Flags, "--containerd="+p.socket)
@@ -166,6 +169,7 @@ func hostCommand(parent, short string) (*cobra.Command, *kubernetes.Host) {
 	}
 	cmd.Flags().StringVar(&h.Socket, "containerd", "", "`SOCKET` of the kubelet's containerd")
 	cmd.Flags().BoolVar(&h.CRI, "cri", true, "use the node for the kubelet's pulls")
+	cmd.PersistentPreRunE = func(*cobra.Command, []string) error { return kubernetes.Resident() }
 	return cmd, h
 }
 

@@ -53,8 +53,9 @@ type Host struct {
 // Result says what an operation found and did.
 type Result struct {
 	Distribution string   `json:"distribution"`
-	Root         string   `json:"root"` // the node's directory, without symbolic links
-	Done         []string `json:"done"` // in words for an operator
+	Root         string   `json:"root"`    // the node's directory, without symbolic links
+	Program      string   `json:"program"` // the path of the installed program
+	Done         []string `json:"done"`    // in words for an operator
 	Notes        []string `json:"notes"`
 	Users        []string `json:"users"` // what uses the node's snapshots
 	Error        string   `json:"error,omitempty"`
@@ -111,6 +112,7 @@ func (h *Host) Install(ctx context.Context) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
+	r.Program = program
 	return r, h.settle(program)
 }
 

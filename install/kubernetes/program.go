@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"lighter/durable"
 )
 
@@ -17,6 +19,15 @@ const (
 	failureFile = directory + "/rolled-back"
 	link        = directory + "/bin/lighter" // to the program of the service
 )
+
+// Resident keeps this program in memory. The image of a pod may be lazy: a program that is not read
+// to its end would wait for the node that it has to start again.
+func Resident() error {
+	if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
+		return fmt.Errorf("lock the program in memory: %w", err)
+	}
+	return nil
+}
 
 // publish copies the program to a path that contains its digest. So a service that does not come
 // back with the new program finds its previous one.

@@ -221,6 +221,7 @@ test/testkit/site: format/index node/control node/keeper proc sleep test/testkit
 test/testkit/socketdir:
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/systemctl:
+test/testkit/systemd: test/testkit/site
 test/testkit/tarball:
 test/testkit/unprivileged:
 test/testkit/wrongclock:

@@ -2,12 +2,14 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -35,6 +37,8 @@ type Child struct {
 	Flags  []string
 	Purge  bool
 	Log    *slog.Logger
+
+	installed string // the path of the program that the machine has
 }
 
 // HostCommand is the child's subcommand of `lighter install` and `lighter uninstall`.
@@ -44,11 +48,18 @@ const HostCommand = "kubernetes-host"
 const childTimeout = 20 * time.Minute
 
 func (c *Child) Install(ctx context.Context, again bool) kubernetes.Result {
-	return c.run(ctx, append([]string{"install", HostCommand, fmt.Sprintf("--again=%t", again)}, c.Flags...)...)
+	args := append([]string{"install", HostCommand, fmt.Sprintf("--again=%t", again)}, c.Flags...)
+	program := self
+	if _, err := os.Stat(filepath.Join(c.Root, c.installed)); again && c.installed != "" && err == nil {
+		program = c.installed // this one cannot be read without the node, if the image of this pod is lazy
+	}
+	r := c.run(ctx, program, args...)
+	c.installed = cmp.Or(r.Program, c.installed)
+	return r
 }
 
 func (c *Child) Withdraw(ctx context.Context, own string) kubernetes.Result {
-	return c.run(ctx, append([]string{"uninstall", HostCommand, "--own-pod", own}, c.Flags...)...)
+	return c.run(ctx, self, append([]string{"uninstall", HostCommand, "--own-pod", own}, c.Flags...)...)
 }
 
 func (c *Child) Hand(ctx context.Context) kubernetes.Result {
@@ -56,15 +67,17 @@ func (c *Child) Hand(ctx context.Context) kubernetes.Result {
 	if c.Purge {
 		args = append(args, "--purge")
 	}
-	return c.run(ctx, append(args, c.Flags...)...)
+	return c.run(ctx, self, append(args, c.Flags...)...)
 }
 
-// run runs this program below the machine's root. /proc/self/exe there is this program, because
-// both have the same process IDs.
-func (c *Child) run(ctx context.Context, args ...string) (r kubernetes.Result) {
+// self is this program, also below the machine's root, because both have the same process IDs.
+const self = "/proc/self/exe"
+
+// run runs a program of Lighter below the machine's root.
+func (c *Child) run(ctx context.Context, program string, args ...string) (r kubernetes.Result) {
 	ctx, cancel := context.WithTimeout(ctx, childTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root}
 	cmd.Dir = "/"
 	// systemctl ignores requests from a chroot without this variable.

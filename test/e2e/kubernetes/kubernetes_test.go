@@ -37,26 +37,23 @@ type env struct {
 	c *cluster.Cluster
 }
 
-// startSite starts a site whose containerd has CRI, and whose hub has the images python and pause.
-// If remap is set, the node maps owners into user namespaces.
-func startSite(t *testing.T, remap bool) *site.Site {
+// startSite starts a site with a configuration of containerd that has CRI. Its hub has the images
+// python and pause. It runs pods with the runc that is built for Docker: Debian's maps no owners,
+// and knows no namespace of time.
+func startSite(t *testing.T, options site.Options) *site.Site {
 	t.Helper()
-	binary, err := site.Binary()
+	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("../../../deploy/containerd/config-2.1.toml")
-	if err != nil {
+	options.Programs = filepath.Join(site.Ours, "docker")
+	if _, err := os.Stat(filepath.Join(work, options.Programs, "runc")); err != nil {
+		t.Fatalf("find a newer runc (test/setup docker builds it): %v", err)
+	}
+	if options.Lighter, err = site.Binary(); err != nil {
 		t.Fatal(err)
 	}
-	config, err := pods.Config(t.TempDir(), string(text), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if remap {
-		config = strings.Replace(config, `capabilities = ["rebase"]`, `capabilities = ["rebase", "remap-ids"]`, 1)
-	}
-	s, err := site.Start(t.Context(), site.Options{Lighter: binary, Config: config, RemapIDs: remap})
+	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,10 +62,6 @@ func startSite(t *testing.T, remap bool) *site.Site {
 			t.Error(err)
 		}
 	})
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := errors.Join(s.Push(t.Context(), filepath.Join(work, "images/python"), "python"),
 		s.Hub.Add(t.Context(), "python"), pods.AddPause(t.Context(), s)); err != nil {
 		t.Fatal(err)
@@ -76,17 +69,37 @@ func startSite(t *testing.T, remap bool) *site.Site {
 	return s
 }
 
-// start starts a site and a cluster.
-func start(t *testing.T) env {
+// config returns an administrator's configuration of containerd that has CRI and Lighter.
+func config(t *testing.T) string {
 	t.Helper()
-	s := startSite(t, false)
+	text, err := os.ReadFile("../../../deploy/containerd/config-2.1.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return withPods(t, string(text))
+}
+
+// withPods adds what pods need to a configuration of containerd.
+func withPods(t *testing.T, text string) string {
+	t.Helper()
+	text, err := pods.Config(t.TempDir(), text, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// startCluster starts a cluster on a site.
+func startCluster(t *testing.T, s *site.Site) env {
+	t.Helper()
 	c, err := cluster.Start(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := env{s, c}
 	t.Cleanup(func() {
-		e.kubectl(t, "", "delete", "daemonsets,deployments,jobs,pods", "--all", "--force", "--grace-period=0")
+		e.kubectl(t, "", "delete", "daemonsets,deployments,jobs,pods", "--all", "--all-namespaces", "--force",
+			"--grace-period=0")
 		e.noSandbox(t)
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -136,7 +149,7 @@ func (e env) awaitPod(t *testing.T, name, phase string) {
 	t.Helper()
 	var last string
 	defer func() {
-		if t.Failed() {
+		if last != phase {
 			t.Logf("pod %s is %s:\n%s", name, last, e.kubectl(t, "", "describe", "pod", name))
 		}
 	}()
@@ -199,7 +212,7 @@ func (e env) status(t *testing.T) (st report.Status) {
 // ephemeral containers that pulls always, a runtime class, restarts of kubelet, containerd and node
 // in any order while a pod reads, node drain, and image garbage collection.
 func TestCluster(t *testing.T) {
-	e := start(t)
+	e := startCluster(t, startSite(t, site.Options{Config: config(t)}))
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T)
@@ -280,8 +293,9 @@ func (e env) runtimeClass(t *testing.T) {
 	e.apply(t, object{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": object{"name": "whole"},
 		"handler": "whole"}, p)
 	e.awaitPod(t, "whole", "Succeeded")
-	if mounts := len(e.status(t).Mounts); mounts > 1 {
-		t.Errorf("the node has %d mounts, want none but the pause image's", mounts)
+	out, err := e.s.Machine.CtrIn(t.Context(), "k8s.io", "snapshots", "--snapshotter", site.Overlayfs, "ls")
+	if n := strings.Count(out, " Active"); err != nil || n != 2 {
+		t.Errorf("overlayfs has %d writable snapshots (%v), want those of sandbox and container:\n%s", n, err, out)
 	}
 	e.kubectl(t, "", "delete", "pod/whole")
 	e.noSandbox(t)

@@ -3,8 +3,7 @@
 package kubernetes
 
 import (
-	"os"
-	"path/filepath"
+	"strings"
 	"testing"
 
 	"lighter/test/testkit/pods"
@@ -13,17 +12,8 @@ import (
 
 // A pod in a user namespace is lazy, and sees the owners that the image gives its files.
 func TestPodInUserNamespace(t *testing.T) {
-	work, err := site.Work()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// runc maps owners since 1.2. Debian's is older.
-	runc := filepath.Join(work, site.Ours, "docker")
-	if _, err := os.Stat(filepath.Join(runc, "runc")); err != nil {
-		t.Fatalf("find a newer runc (test/setup docker builds it): %v", err)
-	}
-	t.Setenv("PATH", runc+":"+os.Getenv("PATH"))
-	s := startSite(t, true)
+	text := strings.Replace(config(t), `capabilities = ["rebase"]`, `capabilities = ["rebase", "remap-ids"]`, 1)
+	s := startSite(t, site.Options{Config: text, RemapIDs: true})
 	before, err := s.Machine.Bytes()
 	if err != nil {
 		t.Fatal(err)

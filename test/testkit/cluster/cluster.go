@@ -27,6 +27,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"lighter/test/testkit/site"
 )
 
@@ -85,6 +87,10 @@ func (c *Cluster) Close() error {
 	errs := []error{c.StopKubelet()}
 	for i := len(c.plane) - 1; i >= 0; i-- {
 		errs = append(errs, c.plane[i].Stop())
+	}
+	// The kubelet mounts its directory on itself, to share it.
+	if err := unix.Unmount(c.path("kubelet"), unix.MNT_DETACH); !errors.Is(err, unix.EINVAL) {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

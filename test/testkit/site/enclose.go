@@ -3,11 +3,13 @@ package site
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -275,8 +277,7 @@ func prepareNamespaces() error {
 	return nil
 }
 
-// removeCgroups removes the cgroups of containers that were killed with the enclosure, and their
-// parent.
+// removeCgroups removes the cgroups of what was killed with the enclosure, and their parent.
 func removeCgroups(parent string) error {
 	var errs []error
 	for _, pattern := range []string{"/sys/fs/cgroup/*/" + parent, "/sys/fs/cgroup/" + parent} {
@@ -285,14 +286,16 @@ func removeCgroups(parent string) error {
 			return err
 		}
 		for _, dir := range dirs {
-			children, err := filepath.Glob(dir + "/*/cgroup.procs")
-			if err != nil {
+			var groups []string
+			errs = append(errs, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					groups = append(groups, path)
+				}
 				return err
+			}))
+			for _, group := range slices.Backward(groups) {
+				errs = append(errs, os.Remove(group))
 			}
-			for _, child := range children {
-				errs = append(errs, os.Remove(filepath.Dir(child)))
-			}
-			errs = append(errs, os.Remove(dir))
 		}
 	}
 	return errors.Join(errs...)

@@ -75,14 +75,16 @@ func (m *Machine) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.WriteFile(m.path("containerd.toml"), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(m.ContainerdConfig(), []byte(text), 0o644); err != nil {
 		return err
 	}
-	return m.startContainerd(ctx)
+	return m.StartContainerd(ctx)
 }
 
-func (m *Machine) startContainerd(ctx context.Context) error {
-	argv := strings.Fields(m.inside(m.tool("containerd") + " --config " + m.path("containerd.toml")))
+// StartContainerd starts containerd again after StopContainerd. Each start of the machine also
+// starts containerd.
+func (m *Machine) StartContainerd(ctx context.Context) error {
+	argv := m.Inside(m.ContainerdCommand()...)
 	var err error
 	if m.containerd, err = m.site.startProcess("containerd", argv); err != nil {
 		return err
@@ -97,8 +99,19 @@ func (m *Machine) startContainerd(ctx context.Context) error {
 // separate processes.
 func (m *Machine) RestartContainerd(ctx context.Context) error {
 	m.containerd.kill()
-	return m.startContainerd(ctx)
+	return m.StartContainerd(ctx)
 }
+
+// StopContainerd stops containerd with SIGTERM. Containers keep running.
+func (m *Machine) StopContainerd() error { return m.containerd.stop() }
+
+// ContainerdCommand returns containerd's command line, for a manager of services.
+func (m *Machine) ContainerdCommand() []string {
+	return []string{m.tool("containerd"), "--config", m.ContainerdConfig()}
+}
+
+// ContainerdConfig returns the path of containerd's configuration.
+func (m *Machine) ContainerdConfig() string { return m.path("containerd.toml") }
 
 // StartNode starts the node again after StopNode or KillNode, with additional flags. Each start of
 // the machine also starts the node.
